@@ -1,0 +1,6 @@
+"""Jitted loops: the parts of dorff that NumPy does not do at the machine's speed."""
+
+from dorff.loops.config import cache_directory, loop
+from dorff.loops.trig import trig_pairs
+
+__all__ = ["cache_directory", "loop", "trig_pairs"]
