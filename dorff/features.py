@@ -1,0 +1,49 @@
+"""FeatureMap: a block of inputs in, a block of scalar features out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import final
+
+import numpy as np
+
+from dorff.kernels.scalar import FloatArray
+from dorff.loops import trig_pairs
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class FeatureMap:
+    """F = [cos(Xs omega^T) | sin(Xs omega^T)] / sqrt(D), Xs = (X - center) / scale; m = 2D columns.
+
+    Centring moves no kernel value; it keeps the projections small, so that their digits are good.
+    omega (D, d); center and scale (d,), in the inputs' units.
+    """
+
+    omega: FloatArray
+    center: FloatArray
+    scale: FloatArray
+
+    @property
+    def m(self) -> int:
+        return 2 * len(self.omega)
+
+    @cached_property
+    def _transposed(self) -> FloatArray:
+        return np.ascontiguousarray(self.omega.T)
+
+    def project(self, X: FloatArray, out: FloatArray | None = None) -> FloatArray:
+        """Xs omega^T, (n, D), for X (n, d)."""
+        return np.matmul((X - self.center) / self.scale, self._transposed, out=out)
+
+    def __call__(self, X: FloatArray, out: FloatArray, work: FloatArray) -> None:
+        """Write F for X (n, d) into the first m columns of `out` (n, >= m); `work` (>= n, D) is overwritten."""
+        trig_pairs(self.project(X, work[: len(X)]), out, 1.0 / math.sqrt(len(self.omega)))
+
+    def transform(self, X: FloatArray) -> FloatArray:
+        """F (n, m) for X (n, d), in new memory."""
+        out = np.empty((len(X), self.m))
+        self(X, out, np.empty((len(X), len(self.omega))))
+        return out

@@ -1,0 +1,41 @@
+"""Kernels: the mathematical objects, with exact values and spectra."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dorff.errors import InputError
+from dorff.kernels.operator import BaseKernel, CurlFree, Decomposable, DivergenceFree, OperatorKernel, Sum
+from dorff.kernels.scalar import Gaussian, Measure, ScalarKernel, median_lengthscale, scalar_from_config
+
+__all__ = [
+    "BaseKernel",
+    "CurlFree",
+    "Decomposable",
+    "DivergenceFree",
+    "Gaussian",
+    "Measure",
+    "OperatorKernel",
+    "ScalarKernel",
+    "Sum",
+    "from_config",
+    "median_lengthscale",
+]
+
+
+def from_config(config: Mapping[str, Any]) -> OperatorKernel:
+    """The operator kernel that `OperatorKernel.config` (or a job's `kernel:`) describes.
+
+    Raises InputError for a type that is not known.
+    """
+    kind = config.get("type")
+    if kind == "sum":
+        return Sum([(term["weight"], from_config(term["kernel"])) for term in config["terms"]])
+    if kind == "decomposable":
+        output = config["output"]
+        matrix = output["matrix"] if isinstance(output, Mapping) else output
+        return Decomposable(scalar_from_config(config["scalar"]), matrix)
+    fields = {"curl_free": CurlFree, "divergence_free": DivergenceFree}
+    if kind not in fields:
+        known = "decomposable, curl_free, divergence_free or sum"
+        raise InputError(f"kernel.type: {kind!r} is not known; use {known}")
+    return fields[kind](scalar_from_config(config["scalar"]), config.get("measure", Measure.TRACE))

@@ -1,0 +1,86 @@
+"""Model: a fitted function, and what it predicts for a block of inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from dorff.errors import InputError
+from dorff.features import FeatureMap
+from dorff.kernels import OperatorKernel
+from dorff.kernels.scalar import FloatArray
+
+BLOCK_ROWS = 2048
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Model:
+    """f(x) = intercept + target_scale * sum_a phi_a(x) psi_a^T h_a.
+
+    `weights` is psi (m, r, p), `coefficients` h (m, r), `intercept` and `target_scale` (p,). `kernel`, `sampler`
+    and `seed` say where the frequencies came from; the frequencies themselves are in `feature_map.omega`.
+    `info` is plain JSON: the fit's report, the data's fingerprint, versions, column names.
+    """
+
+    feature_map: FeatureMap
+    weights: FloatArray
+    coefficients: FloatArray
+    intercept: FloatArray
+    target_scale: FloatArray
+    kernel: OperatorKernel
+    sampler: Mapping[str, Any]
+    seed: int
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def frequencies(self) -> FloatArray:
+        """omega (D, d), in 1 / scaled input units."""
+        return self.feature_map.omega
+
+    @property
+    def d(self) -> int:
+        return self.feature_map.omega.shape[1]
+
+    @property
+    def p(self) -> int:
+        return len(self.intercept)
+
+    @cached_property
+    def _combined(self) -> FloatArray:
+        """W (m, p): all that prediction needs of psi and h."""
+        return np.einsum("arp,ar->ap", self.weights, self.coefficients) * self.target_scale
+
+    def predict(self, X: npt.ArrayLike) -> FloatArray:
+        """f (n, p) at X (n, d), in the targets' units. InputError when X has another number of columns."""
+        inputs = self._checked(X)
+        out = np.empty((len(inputs), self.p))
+        for start in range(0, len(inputs), BLOCK_ROWS):
+            rows = slice(start, start + BLOCK_ROWS)
+            out[rows] = self.feature_map.transform(inputs[rows]) @ self._combined + self.intercept
+        return out
+
+    def jacobian(self, X: npt.ArrayLike) -> FloatArray:
+        """df_i/dx_j (n, p, d) at X (n, d), analytic, in targets' units per input unit."""
+        inputs = self._checked(X)
+        half = len(self.frequencies)
+        frequencies = self.frequencies / self.feature_map.scale
+        cosines, sines = self._combined[:half], self._combined[half:]
+        out = np.empty((len(inputs), self.p, self.d))
+        for start in range(0, len(inputs), BLOCK_ROWS):
+            rows = slice(start, start + BLOCK_ROWS)
+            F = self.feature_map.transform(inputs[rows])
+            for i in range(self.p):
+                out[rows, i] = (F[:, :half] * sines[:, i] - F[:, half:] * cosines[:, i]) @ frequencies
+        return out
+
+    def _checked(self, X: npt.ArrayLike) -> FloatArray:
+        inputs = np.ascontiguousarray(X, dtype=np.float64)
+        if inputs.ndim != 2 or inputs.shape[1] != self.d:
+            raise InputError(f"X must be (rows, {self.d}) as the model was fitted; got shape {inputs.shape}")
+        return inputs

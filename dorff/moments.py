@@ -1,0 +1,133 @@
+"""Moments: the sums of one pass over the data, which add."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from dorff.errors import InputError
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Sums over rows of Z^T Z, Z = [F | 1 | Y - y0], w = m + 1 + q columns.
+
+    `packed` is the upper triangle, column by column, (w (w + 1) / 2,). `n` counts the rows, `y0` (q,) is the
+    constant the targets were shifted by before summing (DESIGN 1: sums of uncentred targets lose digits).
+    """
+
+    m: int
+    q: int
+    n: int
+    y0: FloatArray
+    packed: FloatArray
+
+    @property
+    def width(self) -> int:
+        return self.m + 1 + self.q
+
+    @cached_property
+    def full(self) -> FloatArray:
+        """The symmetric matrix (w, w), unpacked."""
+        square = np.empty((self.width, self.width))
+        for column in range(self.width):
+            values = self.packed[column * (column + 1) // 2 : (column + 1) * (column + 2) // 2]
+            square[: column + 1, column] = values
+            square[column, : column + 1] = values
+        return square
+
+    @property
+    def S(self) -> FloatArray:
+        """(m + 1, m + 1): sums of products of the features and the column of ones."""
+        return self.full[: self.m + 1, : self.m + 1]
+
+    @property
+    def R(self) -> FloatArray:
+        """(m + 1, q): sums of features times shifted targets."""
+        return self.full[: self.m + 1, self.m + 1 :]
+
+    @property
+    def E(self) -> FloatArray:
+        """(q, q): sums of products of shifted targets."""
+        return self.full[self.m + 1 :, self.m + 1 :]
+
+    def __add__(self, other: Moments) -> Moments:
+        """Merge two disjoint sets of rows; exact but for rounding, and commutative to the bit."""
+        return replace(self, packed=self.packed.copy()).absorb(other)
+
+    def absorb(self, other: Moments) -> Moments:
+        """The same sum, written over this one's array: no third array is in memory."""
+        if (self.m, self.q) != (other.m, other.q) or not np.array_equal(self.y0, other.y0):
+            raise InputError("moments of different plans cannot be added: m, q and y0 must be the same")
+        np.add(self.packed, other.packed, out=self.packed)
+        return replace(self, n=self.n + other.n)
+
+
+def syrk(Z: FloatArray, square: FloatArray) -> None:
+    """Add Z^T Z to the upper triangle of `square` (w, w), column-major, for Z (n, w) with contiguous rows.
+
+    SciPy's own wrapper of this BLAS routine holds the interpreter's lock; a call of half a second would stop
+    the worker's heartbeat and its read-ahead. Calling the same function through ctypes releases it.
+    """
+    rows, width = Z.shape
+    if Z.strides[1] != 8 or square.strides[0] != 8 or Z.dtype != square.dtype or Z.dtype != np.float64:
+        raise InputError("syrk needs float64, rows of Z contiguous and columns of the square contiguous")
+    one = ctypes.byref(ctypes.c_double(1.0))
+
+    def integer(value: int) -> Any:
+        return ctypes.byref(ctypes.c_int(value))
+
+    _dsyrk()(
+        b"U", b"N", integer(width), integer(rows), one, Z.ctypes.data, integer(Z.strides[0] // 8), one,
+        square.ctypes.data, integer(square.strides[1] // 8),
+    )  # fmt: skip
+
+
+@cache
+def _dsyrk() -> Any:
+    """BLAS dsyrk as SciPy's documented C interface `scipy.linalg.cython_blas` exports it."""
+    from scipy.linalg import cython_blas
+
+    capsule = cython_blas.__pyx_capi__["dsyrk"]
+    name = ctypes.pythonapi.PyCapsule_GetName
+    name.restype, name.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    text, address = ctypes.c_char_p, ctypes.c_void_p
+    prototype = ctypes.CFUNCTYPE(
+        None, text, text, address, address, address, address, address, address, address, address
+    )
+    return prototype(pointer(capsule, name(capsule)))
+
+
+@final
+class Accumulator:
+    """Adds blocks of rows into a float64 upper triangle, one BLAS `syrk` a block, in the order they come."""
+
+    def __init__(self, m: int, q: int) -> None:
+        self.m, self.q, self.n = m, q, 0
+        width = m + 1 + q
+        self._square = np.zeros((width, width), order="F")
+
+    def add(self, Z: FloatArray) -> None:
+        """Add rows Z (n, w) = [F | 1 | Y - y0], C-contiguous."""
+        if len(Z):
+            syrk(Z, self._square)
+            self.n += len(Z)
+
+    def moments(self, y0: FloatArray) -> Moments:
+        """What has been added so far."""
+        width = len(self._square)
+        packed = np.empty(width * (width + 1) // 2)
+        for column in range(width):
+            start = column * (column + 1) // 2
+            packed[start : start + column + 1] = self._square[: column + 1, column]
+        return Moments(m=self.m, q=self.q, n=self.n, y0=y0, packed=packed)

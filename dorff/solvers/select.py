@@ -1,0 +1,63 @@
+"""Solve a list of ridges; choose among them by GCV or by k-fold error from the folds' moments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+from operator import add
+
+import numpy as np
+
+from dorff.errors import InputError
+from dorff.moments import FloatArray, Moments
+from dorff.solvers.dense import solve_cholesky
+from dorff.solvers.eigen import Spectral
+from dorff.solvers.problem import Centred, Problem, Solution
+
+
+def solve(problem: Problem, ridges: Sequence[float], *, gcv: bool = False) -> list[Solution]:
+    """One solution a ridge: Cholesky for a single ridge, else (or when it fails) one `eigh` for all.
+
+    `gcv=True` asks for the GCV scores, which need the `eigh`.
+    """
+    equal = np.ptp(problem.a) <= 1e-14 * float(problem.a[-1])
+    if len(ridges) == 1 and equal and not gcv:
+        found = solve_cholesky(problem, ridges[0])
+        if found is not None:
+            return [found]
+    spectral = Spectral(problem)
+    return [spectral.solve(ridge) for ridge in ridges]
+
+
+def squared_error(moments: Moments, W: FloatArray, bias: FloatArray) -> FloatArray:
+    """Summed squared error (q,) of f = F W + bias over the rows the moments were taken of.
+
+    W (m, q) and bias (q,) in the targets' units.
+    """
+    full = np.vstack([W, bias - moments.y0])
+    cross = np.einsum("aq,aq->q", full, moments.S @ full - 2.0 * moments.R)
+    error: FloatArray = np.diag(moments.E) + cross
+    return error
+
+
+def kfold_errors(
+    folds: Sequence[Moments], weigh: Callable[[Moments], FloatArray], ridges: Sequence[float],
+    *, intercept: bool = True, scaling: Callable[[Moments], FloatArray | None] = lambda _: None,
+) -> FloatArray:  # fmt: skip
+    """Held-out mean squared error (len(ridges),), pooled over rows and outputs.
+
+    Each fold is predicted from the sum of the others (added, never subtracted). `weigh` gives psi (m, r, q)
+    and `scaling` the target scale from the training moments, so that nothing of the held-out fold is used.
+    """
+    if len(folds) < 2:
+        raise InputError(f"k-fold needs at least two folds with rows in them; got {len(folds)}")
+    errors = np.zeros(len(ridges))
+    for held, fold in enumerate(folds):
+        training = reduce(add, [other for number, other in enumerate(folds) if number != held])
+        psi = weigh(training)
+        centred = Centred.of(training, intercept=intercept, scale=scaling(training))
+        for position, solution in enumerate(solve(Problem.of(centred, psi), ridges)):
+            W = solution.combined(psi)
+            errors[position] += squared_error(fold, W * centred.scale, centred.bias(W)).sum()
+    total = sum(fold.n for fold in folds) * folds[0].q
+    return errors / total

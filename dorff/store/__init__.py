@@ -1,0 +1,20 @@
+"""Durable bytes: atomic files, receipts, moments, models."""
+
+from dorff.store.atomic import space_on, write_atomic, write_json
+from dorff.store.models import load_model, resolve_model, save_model
+from dorff.store.moments import Folds, load_moments, merge_folds, save_moments
+from dorff.store.receipts import Receipt
+
+__all__ = [
+    "Folds",
+    "Receipt",
+    "load_model",
+    "load_moments",
+    "merge_folds",
+    "resolve_model",
+    "save_model",
+    "save_moments",
+    "space_on",
+    "write_atomic",
+    "write_json",
+]

@@ -1,0 +1,137 @@
+"""Published models: a Zarr group a version, no pickle, no code; `current` names the newest."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import uuid
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import zarr
+
+from dorff import kernels
+from dorff.errors import InputError
+from dorff.features import FeatureMap
+from dorff.kernels.scalar import FloatArray
+from dorff.model import Model
+from dorff.store.atomic import space_on, sync_directory, write_atomic
+
+FORMAT = "dorff-model-1"
+_ARRAYS = ("omega", "center", "scale", "weights", "coefficients", "intercept", "target_scale")
+
+
+def save_model(model: Model, root: Path) -> Path:
+    """Write a new version under `root`, then switch `current` to it in one step; returns the version's directory."""
+    with space_on(root):
+        root.mkdir(parents=True, exist_ok=True)
+        temporary = root / f".new-{uuid.uuid4().hex}"
+        try:
+            _write(model, temporary)
+            taken = [int(path.name[1:]) for path in root.glob("v[0-9]*") if path.name[1:].isdigit()]
+            version = root / f"v{max(taken, default=0) + 1:06d}"
+            temporary.rename(version)
+            sync_directory(root)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    write_atomic(root / "current", [version.name.encode()], sync=True)
+    return version
+
+
+def _write(model: Model, path: Path) -> None:
+    arrays = _arrays_of(model)
+    group = zarr.open_group(str(path), mode="w-", zarr_format=3)
+    for name, value in arrays.items():
+        stored = group.create_array(
+            name, data=value, chunks=tuple(max(1, size) for size in value.shape),
+            compressors=None, config={"write_empty_chunks": True},
+        )  # fmt: skip
+        stored.attrs["crc32c"] = _checksum(value)
+    description = {
+        "kernel": model.kernel.config(), "sampler": dict(model.sampler), "seed": model.seed,
+        "info": dict(model.info), "shapes": {name: list(value.shape) for name, value in arrays.items()},
+    }  # fmt: skip
+    text = json.dumps(description, sort_keys=True)
+    group.attrs.update({"format": FORMAT, "description": text, "crc32c": google_crc32c.value(text.encode())})
+    for file in path.rglob("*"):
+        if file.is_file():
+            with file.open("rb") as handle:
+                os.fsync(handle.fileno())
+
+
+def _arrays_of(model: Model) -> dict[str, FloatArray]:
+    features = model.feature_map
+    return {
+        "omega": features.omega, "center": features.center, "scale": features.scale,
+        "weights": model.weights, "coefficients": model.coefficients,
+        "intercept": model.intercept, "target_scale": model.target_scale,
+    }  # fmt: skip
+
+
+def resolve_model(path: Path) -> Path:
+    """The version directory that a model's root (its `current`) or a version names."""
+    if (path / "zarr.json").is_file():
+        return path
+    try:
+        name = (path / "current").read_text().strip()
+    except OSError:
+        raise InputError(f"{path}: no model here; give a model's root or one of its versions") from None
+    if not (name.startswith("v") and name[1:].isdigit()):
+        raise InputError(f"{path / 'current'}: should name a version such as v000001, not {name[:40]!r}")
+    return path / name
+
+
+def load_model(path: str | Path) -> Model:
+    """The model at `path`: a model's root (its current version) or one version.
+
+    Runs no code from the files. Raises InputError where a file is missing or damaged, or shapes disagree.
+    """
+    version = resolve_model(Path(path))
+    try:
+        group = zarr.open_group(str(version), mode="r")
+        text, checksum = str(group.attrs["description"]), group.attrs["crc32c"]
+        if group.attrs["format"] != FORMAT or google_crc32c.value(text.encode()) != checksum:
+            raise InputError(f"{version}: the model's description is damaged or of another version of dorff")
+        description = json.loads(text)
+        arrays = {name: _load_array(group, name, description["shapes"][name], version) for name in _ARRAYS}
+    except InputError:
+        raise
+    except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
+        raise InputError(f"{version}: cannot be read as a model ({error}); publish it again") from error
+    return _build(arrays, description, version)
+
+
+def _load_array(group: zarr.Group, name: str, shape: list[int], version: Path) -> FloatArray:
+    stored = group[name]
+    if not isinstance(stored, zarr.Array) or list(stored.shape) != shape or stored.dtype != np.float64:
+        raise InputError(f"{version}: array {name} is not the {shape} float64 array it should be")
+    size = sum(file.stat().st_size for file in (version / name).rglob("*") if file.is_file())
+    if stored.nbytes > size:
+        raise InputError(f"{version}: array {name} claims more bytes than its files hold; publish it again")
+    value = np.ascontiguousarray(stored[...], dtype=np.float64)
+    if _checksum(value) != stored.attrs["crc32c"]:
+        raise InputError(f"{version}: array {name} is damaged; publish it again")
+    return value
+
+
+def _build(arrays: dict[str, FloatArray], description: dict[str, Any], version: Path) -> Model:
+    D, d = arrays["omega"].shape
+    m, r, p = arrays["weights"].shape
+    expected = {"center": (d,), "scale": (d,), "coefficients": (m, r), "intercept": (p,), "target_scale": (p,)}
+    for name, shape in expected.items():
+        if arrays[name].shape != shape or m != 2 * D:
+            raise InputError(f"{version}: array {name} has shape {arrays[name].shape}, which does not fit the others")
+    return Model(
+        feature_map=FeatureMap(arrays["omega"], arrays["center"], arrays["scale"]),
+        weights=arrays["weights"], coefficients=arrays["coefficients"],
+        intercept=arrays["intercept"], target_scale=arrays["target_scale"],
+        kernel=kernels.from_config(description["kernel"]), sampler=description["sampler"],
+        seed=description["seed"], info=description["info"],
+    )  # fmt: skip
+
+
+def _checksum(value: FloatArray) -> int:
+    return int(google_crc32c.value(np.ascontiguousarray(value).tobytes()))

@@ -1,0 +1,60 @@
+"""Receipts: the only truth about which leaves are done."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import final
+
+from dorff.store.atomic import write_json
+
+
+@final
+@dataclass(frozen=True)
+class Receipt:
+    """A finished leaf: which rows, what was in them, what became of them.
+
+    `digest` is of the rows' values as read, `stamp` of the files that held them (size and time; cheap to ask
+    again). `key` names the leaf's moments by all that determines them: plan, rows and digest. `low` and `high`
+    (d,) bound the inputs. Seconds are wall time in the leaf, and in its BLAS `syrk` calls.
+    """
+
+    plan: str
+    number: int
+    start: int
+    stop: int
+    digest: str
+    stamp: str
+    rows_used: int
+    rows_dropped: int
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    seconds: float
+    syrk_seconds: float
+
+    @property
+    def key(self) -> str:
+        text = f"{self.plan} {self.number} {self.start} {self.stop} {self.digest}"
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def save(self, directory: Path) -> None:
+        body = asdict(self)
+        write_json(directory / f"{self.number:06d}.json", {"receipt": body, "check": _check(body)})
+
+    @classmethod
+    def load(cls, directory: Path, number: int) -> Receipt | None:
+        """The receipt of a leaf, or None where there is none or it is damaged: the leaf is to be done again."""
+        try:
+            outer = json.loads((directory / f"{number:06d}.json").read_bytes())
+            body = outer["receipt"]
+            if outer["check"] != _check(body):
+                return None
+            return cls(**{**body, "low": tuple(body["low"]), "high": tuple(body["high"])})
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return None
+
+
+def _check(body: dict[str, object]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
