@@ -45,7 +45,7 @@ class Model:
 
     @property
     def d(self) -> int:
-        return self.feature_map.omega.shape[1]
+        return int(self.feature_map.omega.shape[1])
 
     @property
     def p(self) -> int:
@@ -54,7 +54,8 @@ class Model:
     @cached_property
     def _combined(self) -> FloatArray:
         """W (m, p): all that prediction needs of psi and h."""
-        return np.einsum("arp,ar->ap", self.weights, self.coefficients) * self.target_scale
+        combined: FloatArray = np.einsum("arp,ar->ap", self.weights, self.coefficients) * self.target_scale
+        return combined
 
     def predict(self, X: npt.ArrayLike) -> FloatArray:
         """f (n, p) at X (n, d), in the targets' units. InputError when X has another number of columns."""

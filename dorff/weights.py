@@ -23,7 +23,7 @@ def operator_weights(kernel: OperatorKernel, omega: FloatArray, log_density: Flo
             stacked.append(np.sqrt(weight) * ratio[:, None, None] * term.root(omega))
     psi = np.concatenate(stacked, axis=1)
     if psi.shape[1] > psi.shape[2]:
-        psi = np.linalg.qr(psi, mode="r")
+        psi = np.asarray(np.linalg.qr(psi, mode="r"))
     return np.concatenate([psi, psi])
 
 

@@ -18,7 +18,8 @@ class IID(Sampler):
 
     def directions(self, rng: np.random.Generator, count: int, d: int) -> FloatArray:
         normals = rng.standard_normal((count, d))
-        return normals / np.linalg.norm(normals, axis=1, keepdims=True)
+        normals /= np.linalg.norm(normals, axis=1, keepdims=True)
+        return normals
 
     def config(self) -> dict[str, Any]:
         return {"type": "iid"}

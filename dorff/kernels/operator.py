@@ -216,7 +216,8 @@ class DivergenceFree(_VectorField):
         safe = np.where(scale > 0, scale, 1.0)
         p = omega.shape[1]
         reflection = np.eye(p) - 2.0 * v[:, :, None] * v[:, None, :] / safe[:, None, None]
-        return norms[:, None, None] * reflection[:, 1:, :]
+        root: FloatArray = norms[:, None, None] * reflection[:, 1:, :]
+        return root
 
     def trace(self, d: int, p: int) -> float:
         return d * (d - 1) * self._inverse_square
@@ -266,7 +267,6 @@ def _positive(output: npt.ArrayLike) -> FloatArray:
     smallest = float(np.linalg.eigvalsh(matrix)[0]) if scale > 0 else -1.0
     if smallest < -1e-10 * scale or scale == 0:
         raise InputError(
-            f"the output matrix must be positive semi-definite and not zero; its smallest eigenvalue is"
-            f" {smallest:.3g}"
+            f"the output matrix must be positive semi-definite and not zero; its smallest eigenvalue is {smallest:.3g}"
         )
     return (matrix + matrix.T) / 2

@@ -102,8 +102,10 @@ class Gaussian(ScalarKernel):
         scale = self.stretch(d)
         squared = np.sum((omega / scale) ** 2, axis=1)
         constant = -0.5 * d * math.log(2 * math.pi) - float(np.sum(np.log(scale)))
+        density: FloatArray
         if measure is Measure.BOUNDED:
-            return constant - 0.5 * d * math.log(2.0) - 0.25 * squared
+            density = constant - 0.5 * d * math.log(2.0) - 0.25 * squared
+            return density
         density = constant - 0.5 * squared
         if measure is Measure.TRACE:
             with np.errstate(divide="ignore"):

@@ -6,10 +6,10 @@ import json
 import os
 import shutil
 import uuid
+import zlib
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
 import numpy as np
 import zarr
 
@@ -49,13 +49,13 @@ def _write(model: Model, path: Path) -> None:
             name, data=value, chunks=tuple(max(1, size) for size in value.shape),
             compressors=None, config={"write_empty_chunks": True},
         )  # fmt: skip
-        stored.attrs["crc32c"] = _checksum(value)
+        stored.attrs["crc32"] = _checksum(value)
     description = {
         "kernel": model.kernel.config(), "sampler": dict(model.sampler), "seed": model.seed,
         "info": dict(model.info), "shapes": {name: list(value.shape) for name, value in arrays.items()},
     }  # fmt: skip
     text = json.dumps(description, sort_keys=True)
-    group.attrs.update({"format": FORMAT, "description": text, "crc32c": google_crc32c.value(text.encode())})
+    group.attrs.update({"format": FORMAT, "description": text, "crc32": zlib.crc32(text.encode())})
     for file in path.rglob("*"):
         if file.is_file():
             with file.open("rb") as handle:
@@ -92,8 +92,8 @@ def load_model(path: str | Path) -> Model:
     version = resolve_model(Path(path))
     try:
         group = zarr.open_group(str(version), mode="r")
-        text, checksum = str(group.attrs["description"]), group.attrs["crc32c"]
-        if group.attrs["format"] != FORMAT or google_crc32c.value(text.encode()) != checksum:
+        text, checksum = str(group.attrs["description"]), group.attrs["crc32"]
+        if group.attrs["format"] != FORMAT or zlib.crc32(text.encode()) != checksum:
             raise InputError(f"{version}: the model's description is damaged or of another version of dorff")
         description = json.loads(text)
         arrays = {name: _load_array(group, name, description["shapes"][name], version) for name in _ARRAYS}
@@ -112,7 +112,7 @@ def _load_array(group: zarr.Group, name: str, shape: list[int], version: Path) -
     if stored.nbytes > size:
         raise InputError(f"{version}: array {name} claims more bytes than its files hold; publish it again")
     value = np.ascontiguousarray(stored[...], dtype=np.float64)
-    if _checksum(value) != stored.attrs["crc32c"]:
+    if _checksum(value) != stored.attrs["crc32"]:
         raise InputError(f"{version}: array {name} is damaged; publish it again")
     return value
 
@@ -120,7 +120,13 @@ def _load_array(group: zarr.Group, name: str, shape: list[int], version: Path) -
 def _build(arrays: dict[str, FloatArray], description: dict[str, Any], version: Path) -> Model:
     D, d = arrays["omega"].shape
     m, r, p = arrays["weights"].shape
-    expected = {"center": (d,), "scale": (d,), "coefficients": (m, r), "intercept": (p,), "target_scale": (p,)}
+    expected = {
+        "center": (d,),
+        "scale": (d,),
+        "coefficients": (m, r),
+        "intercept": (p,),
+        "target_scale": (p,),
+    }
     for name, shape in expected.items():
         if arrays[name].shape != shape or m != 2 * D:
             raise InputError(f"{version}: array {name} has shape {arrays[name].shape}, which does not fit the others")
@@ -134,4 +140,4 @@ def _build(arrays: dict[str, FloatArray], description: dict[str, Any], version: 
 
 
 def _checksum(value: FloatArray) -> int:
-    return int(google_crc32c.value(np.ascontiguousarray(value).tobytes()))
+    return int(zlib.crc32(np.ascontiguousarray(value).data))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
 import numpy as np
 
 from dorff.moments import Moments
@@ -21,13 +21,20 @@ def save_moments(path: Path, folds: Folds) -> None:
     """Write the moments of each fold that has rows. Layout: magic, header length, JSON header, packed arrays."""
     sections: list[dict[str, Any]] = []
     for fold, moments in sorted(folds.items()):
-        checksum = google_crc32c.value(memoryview(moments.packed).cast("B").toreadonly())
+        checksum = zlib.crc32(moments.packed.data)
         sections.append(
-            {"fold": fold, "m": moments.m, "q": moments.q, "n": moments.n, "y0": moments.y0.tolist(), "crc": checksum}
+            {
+                "fold": fold,
+                "m": moments.m,
+                "q": moments.q,
+                "n": moments.n,
+                "y0": moments.y0.tolist(),
+                "crc": checksum,
+            }
         )
     header = json.dumps(sections).encode()
-    prefix = _MAGIC + struct.pack("<II", len(header), google_crc32c.value(header))
-    arrays = [memoryview(moments.packed).cast("B") for _, moments in sorted(folds.items())]
+    prefix = _MAGIC + struct.pack("<II", len(header), zlib.crc32(header))
+    arrays = [moments.packed.data.cast("B") for _, moments in sorted(folds.items())]
     write_atomic(path, [prefix, header, *arrays], sync=False)
 
 
@@ -40,14 +47,14 @@ def load_moments(path: Path) -> Folds | None:
                 return None
             length, checksum = struct.unpack("<II", prefix[8:])
             header = file.read(length)
-            if len(header) != length or google_crc32c.value(header) != checksum:
+            if len(header) != length or zlib.crc32(header) != checksum:
                 return None
             folds: Folds = {}
             for section in json.loads(header):
                 width = section["m"] + 1 + section["q"]
                 packed = np.empty(width * (width + 1) // 2)
-                raw = memoryview(packed).cast("B")
-                if file.readinto(raw) != len(raw) or google_crc32c.value(raw.toreadonly()) != section["crc"]:
+                raw = packed.data.cast("B")
+                if file.readinto(raw) != len(raw) or zlib.crc32(raw) != section["crc"]:
                     return None
                 y0 = np.array(section["y0"], dtype=np.float64)
                 folds[section["fold"]] = Moments(section["m"], section["q"], section["n"], y0, packed)
