@@ -178,13 +178,13 @@ USE = """
 """
 
 
-def start(tmp_path, **environment):
+def start(tmp_path, *, code=USE, **environment):
     """A fresh interpreter whose home and temporary directory lie under tmp_path."""
     inherited = {k: v for k, v in os.environ.items() if k not in ("DORFF_CACHE_DIR", "XDG_CACHE_HOME")}
     home = {"HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path / "tmp")}
     (tmp_path / "tmp").mkdir(exist_ok=True)
     return subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(USE)],
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(code)],
         env=inherited | {"PYTHONPATH": str(Path(__file__).parents[1])} | home | environment,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
@@ -208,7 +208,7 @@ def test_code_is_kept_privately_and_found_again(tmp_path):
     assert len(files) == len({f.name.split("-")[0] for f in files}) >= 3, "no leftovers, one file a signature"
     assert finish(start(tmp_path, **chosen))[:2] == (directory, 1)
 
-    (damaged,) = directory.glob("_rows64-*")
+    (damaged,) = directory.glob("dorff.loops.trig._rows64-*")
     whole = damaged.read_bytes()
     damaged.write_bytes(whole[:-100])
     _, hits, log = finish(start(tmp_path, **chosen))
@@ -228,6 +228,32 @@ def test_falls_back_where_it_cannot_write_or_trust(tmp_path):
     assert directory.parents[1] == tmp_path / "tmp"
     assert "is not a directory" in log
     assert not list(elsewhere.iterdir())
+
+
+def test_works_without_any_place_to_keep_code(tmp_path):
+    nowhere = "from dorff.loops import config; config._roots = lambda: []"
+    code = USE.replace("out =", f"{nowhere}\n    out =")
+    directory, hits, log = finish(start(tmp_path, code=code))
+    assert (str(directory), hits) == ("None", 0)
+    assert "set DORFF_CACHE_DIR" in log
+    assert not list((tmp_path / "tmp").iterdir()) and not (tmp_path / "home").exists()
+
+
+def test_a_full_disk_is_told_and_does_no_harm(tmp_path):
+    code = "\n    import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))" + USE
+    directory, hits, log = finish(start(tmp_path, code=code))
+    assert hits == 0 and "cannot be kept" in log
+    assert not list(directory.iterdir()), "nothing half-written stays"
+
+
+def test_the_key_follows_the_sources(tmp_path):
+    from dorff.loops.config import _key
+
+    assert _key(tmp_path) == ""
+    (tmp_path / "a.py").write_text("x = 1")
+    before = _key(tmp_path)
+    (tmp_path / "a.py").write_text("x = 2")
+    assert _key(tmp_path) != before
 
 
 def test_refuses_directories_of_others(tmp_path):

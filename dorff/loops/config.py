@@ -10,9 +10,11 @@ import platform
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, final
+from uuid import uuid4
 
 import llvmlite  # type: ignore[import-untyped]
 import numba
@@ -32,11 +34,13 @@ def loop(function: Callable[P, R]) -> Callable[P, R]:
 
     `contract` (fused multiply-add) is the only liberty taken with the arithmetic: NaN, Inf and the order of
     operations are respected. Arguments must be arrays and numbers; a function passed as an argument is never
-    found again on disk, since its type has no lasting name.
+    found again on disk, since its type has no lasting name. Only this room's functions are kept: the key knows
+    of no other sources.
     """
     jit = numba.njit(nogil=True, parallel=False, boundscheck=False, error_model="numpy", fastmath=_FASTMATH)
     compiled: Callable[P, R] = jit(function)
-    if isinstance(compiled, Dispatcher):  # NUMBA_DISABLE_JIT=1 hands the function back as it is
+    ours = function.__module__.startswith(f"{__package__}.")
+    if ours and isinstance(compiled, Dispatcher):  # NUMBA_DISABLE_JIT=1 hands the function back as it is
         vars(compiled)["_cache"] = _DiskCache(f"{function.__module__}.{function.__qualname__}")
     return compiled
 
@@ -49,8 +53,8 @@ def cache_directory() -> Path | None:
     the digest of all that the code depends on: the sources of this room, the versions of Python, Numba and
     llvmlite, the CPU and the user.
     """
-    key = _key()
-    for root in _roots():
+    key = _key(Path(__file__).parent)
+    for root in _roots() if key else ():
         try:
             mine = _private(root / f"dorff-{_user()}")
             return _private(mine / key)
@@ -60,9 +64,13 @@ def cache_directory() -> Path | None:
     return None
 
 
-def _key() -> str:
+def _key(room: Path) -> str:
+    """The digest; empty where the sources cannot be read (a zip file): a change would go unnoticed."""
+    sources = sorted(room.glob("*.py"))
+    if not sources:
+        return ""
     digest = hashlib.sha256()
-    for source in sorted(Path(__file__).parent.glob("*.py")):
+    for source in sources:
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
     python = (platform.python_implementation(), platform.python_version(), platform.machine())
     rest = (numba.__version__, llvmlite.__version__, get_host_cpu_name(), _user())
@@ -79,7 +87,7 @@ def _roots() -> Iterator[Path]:
     if chosen:
         yield Path(chosen)
     yield Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
-    yield Path(tempfile.gettempdir())
+    yield Path(os.environ.get("TMPDIR") or os.environ.get("TEMP") or "/tmp")
     yield Path("/var/tmp")
 
 
@@ -121,7 +129,7 @@ class _DiskCache(_Cache):
         if directory is None or not self._enabled:
             return None
         key = repr((self._name, signature, codegen.magic_tuple()))
-        return directory / f"{self._name.rpartition('.')[2]}-{hashlib.sha256(key.encode()).hexdigest()[:32]}"
+        return directory / f"{self._name}-{hashlib.sha256(key.encode()).hexdigest()[:32]}"
 
     def load_overload(self, sig: object, target_context: Any) -> Any:
         """The compiled code kept for `sig`, or None."""
@@ -148,12 +156,14 @@ class _DiskCache(_Cache):
         if file is None or data.library.has_dynamic_globals:  # code that holds addresses of this process
             return
         payload = pickle.dumps(data._reduce(), protocol=pickle.HIGHEST_PROTOCOL)
+        new = file.with_name(f"{file.name}.{uuid4().hex}")
         try:
-            with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as new:
-                new.write(hashlib.sha256(payload).digest() + payload)
-            os.replace(new.name, file)
+            new.write_bytes(hashlib.sha256(payload).digest() + payload)
+            new.replace(file)
         except OSError as error:
             _log.warning("the compiled loop %s cannot be kept: %s", file, error)
+            with suppress(OSError):  # the same trouble again, already told
+                new.unlink()
 
     def enable(self) -> None:
         self._enabled = True
@@ -165,5 +175,5 @@ class _DiskCache(_Cache):
         """Forget this function's kept code."""
         directory = cache_directory()
         if directory is not None:
-            for file in directory.glob(f"{self._name.rpartition('.')[2]}-*"):
+            for file in directory.glob(f"{self._name}-*"):
                 file.unlink(missing_ok=True)
