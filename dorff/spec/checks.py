@@ -1,0 +1,182 @@
+"""What pydantic's own types do not say about a value of the job file: names to come, numbers or lists, bytes.
+
+Each check is handed the raw value before its type is looked at, and either gives it back, put in order, or
+refuses. A problem's text reads on from the dotted place of the value: "must be ..., came ...; correct it".
+"""
+
+import difflib
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from numbers import Real
+from pathlib import Path
+
+from pydantic import BaseModel, ValidationInfo
+from pydantic_core import PydanticCustomError
+
+_UNITS = {
+    **{"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12},
+    **{"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40},
+}
+
+
+def refusal(problem: str, *, key: str | None = None) -> PydanticCustomError:
+    """The error to raise about a value, or about `key` inside it."""
+    return PydanticCustomError("job", "{problem}", {"problem": problem, "key": key})
+
+
+def show(value: object) -> str:
+    """`value` as it came, cut to a length that a sentence bears."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def nearest(name: object, known: Iterable[str]) -> str:
+    """A half sentence with the known name that `name` looks like, or nothing."""
+    close = difflib.get_close_matches(str(name), list(known), n=1)
+    return f"did you mean '{close[0]}'? " if close else ""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Names that are `built`, and those known for `later`. A mapping carries its name as `type`."""
+
+    built: tuple[str, ...]
+    later: tuple[str, ...] = ()
+    default: str | None = None
+
+    def name(self, value: object, *, key: str | None = None) -> object:
+        """`value`, if it is built."""
+        built = ", ".join(self.built)
+        if value in self.later:
+            raise refusal(f"asks for '{value}', which is known but not built yet; use one of: {built}", key=key)
+        if value not in self.built:
+            hint = nearest(value, self.built)
+            raise refusal(f"must be one of: {built}; came {show(value)}; {hint or 'correct it'}".strip(), key=key)
+        return value
+
+    def typed(self, value: object) -> object:
+        """A mapping with its type checked and filled in; anything else is its class's to refuse."""
+        if not isinstance(value, dict):
+            return value
+        if "type" not in value and self.default is None:
+            raise refusal(f"is missing; add it, one of: {', '.join(self.built)}", key="type")
+        return {**value, "type": self.name(value.get("type", self.default), key="type")}
+
+
+def path(value: object, info: ValidationInfo) -> Path:
+    """A path; absolute where the validation's context has the `folder` that relative ones start from."""
+    if not isinstance(value, str | Path) or not str(value):
+        raise refusal(f"must be a path, came {show(value)}; write one (in quotes where it looks like a number)")
+    return Path((info.context or {}).get("folder", ""), Path(value).expanduser())
+
+
+def number(value: object, *, above: float | None = None, least: float = -math.inf) -> float:
+    """A finite number greater than `above`, or at least `least`."""
+    low = least if above is None else above
+    wanted = f"a number of at least {least:g}" if above is None else f"a number greater than {above:g}"
+    found = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    if not math.isfinite(found) or found < low or found == above:
+        raise refusal(f"must be {'a number' if low == -math.inf else wanted}, came {show(value)}; correct it")
+    return found
+
+
+def _numbers(value: object, *, above: float | None = None, least: float = -math.inf) -> float | tuple[float, ...]:
+    if not isinstance(value, list | tuple):
+        return number(value, above=above, least=least)
+    if not value:
+        raise refusal("must be a number or a list of numbers, came an empty list; add a number")
+    return tuple(number(item, above=above, least=least) for item in value)
+
+
+def weight(value: object) -> float:
+    """A positive number."""
+    return number(value, above=0.0)
+
+
+def ridge(value: object) -> float | tuple[float, ...]:
+    """One number or several, none negative."""
+    return _numbers(value, least=0.0)
+
+
+def lengthscale(value: object) -> str | float | tuple[float, ...]:
+    """A positive number, a list with one an input, or `median`."""
+    if not isinstance(value, str):
+        return _numbers(value, above=0.0)
+    if value == "median":
+        return value
+    wanted = "a number, a list of numbers (one an input) or median"
+    if value == "tune":
+        raise refusal(f"asks for 'tune', which is known but not built yet; use {wanted}")
+    raise refusal(f"must be {wanted}, came {show(value)}; {nearest(value, ['median']) or 'correct it'}".strip())
+
+
+def arrays(value: object) -> str | tuple[str, ...]:
+    """The name of an array or a list of names; a list becomes a tuple."""
+    if isinstance(value, dict) and "classes" in value:
+        raise refusal("asks for 'classes', which is known but not built yet; name arrays of numbers")
+    if isinstance(value, str) and value:
+        return value
+    names = tuple(value) if isinstance(value, list | tuple) else ()
+    if not names or not all(isinstance(name, str) and name for name in names):
+        raise refusal(f"must be the name of an array or a list of names, came {show(value)}; correct it")
+    return names
+
+
+def terms(value: object) -> tuple[object, ...]:
+    """A list of at least one, as a tuple."""
+    if not isinstance(value, list | tuple) or not value:
+        raise refusal(f"must be a list of {{weight, kernel}}, at least one, came {show(value)}; add a term")
+    return tuple(value)
+
+
+def matrix(value: object, info: ValidationInfo) -> Path | tuple[tuple[float, ...], ...]:
+    """A file's path, or the rows of a square matrix; symmetry is the kernel's to check."""
+    if not isinstance(value, list | tuple):
+        return path(value, info)
+    if not value or not all(isinstance(row, list | tuple) and len(row) == len(value) for row in value):
+        raise refusal(f"must be a file or p rows of p numbers, came {show(value)}; make it square")
+    return tuple(tuple(number(item) for item in row) for row in value)
+
+
+def output(value: object) -> object:
+    """A name, or a mapping for `MatrixOutput` to read."""
+    if isinstance(value, dict) and "graph" in value:
+        raise refusal("asks for 'graph', which is known but not built yet; use covariance or {matrix: FILE}")
+    known = Choice(("identity", "covariance", "{matrix: FILE}"), ("simplex", "learned"))
+    return value if isinstance(value, dict | BaseModel) else known.name(value)
+
+
+def folds_by(value: object) -> object:
+    """`leaves` or `rows`; any other text would be a column's name."""
+    if isinstance(value, str) and value not in ("leaves", "rows"):
+        wanted = "which is known but not built yet; use leaves or rows"
+        raise refusal(f"asks for folds by the column '{value}', {wanted}")
+    return value
+
+
+def even(value: object) -> object:
+    """No odd number."""
+    if isinstance(value, int) and not isinstance(value, bool) and value % 2:
+        remedy = f"write {value + 1}"
+        raise refusal(f"must be even: trig features come in cos/sin pairs; came {value}; {remedy}")
+    return value
+
+
+def memory(value: object) -> int:
+    """Bytes, of a whole number or of text such as 4GiB or 512 MB."""
+    if isinstance(value, str):
+        parts = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Z]+)", value.strip().upper())
+        if parts and parts[2] in _UNITS:
+            value = int(float(parts[1]) * _UNITS[parts[2]])
+    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+        raise refusal(f"must be an amount of memory such as 4GiB or 512MB, came {show(value)}; correct it")
+    return value
+
+
+def address(value: object) -> str:
+    """The address of a Dask scheduler."""
+    if not isinstance(value, str) or not re.fullmatch(r"[a-z]+://\S+", value):
+        raise refusal(f"must be a Dask scheduler's address, came {show(value)}; write it as tcp://HOST:PORT")
+    return value

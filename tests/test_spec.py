@@ -1,0 +1,322 @@
+"""Job files: what they may say, what they mean, and the one sentence for whatever is wrong with them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from dorff.errors import InputError
+from dorff.spec import Job, LocalCluster, RemoteCluster, SerialCluster, load_job
+
+MINIMAL = """\
+data: {store: sea.zarr}
+kernel: {type: curl_free, scalar: {lengthscale: 0.2}}
+state: runs/sea
+model: models/sea
+"""
+
+WHOLE = """\
+data:     {store: sea.zarr, inputs: x, targets: y, nan: refuse}
+kernel:   {type: curl_free, scalar: {type: gaussian, lengthscale: 0.2}, measure: trace}
+features: {count: 2048, sampler: {type: orthogonal}, seed: 0}
+solve:    {ridge: 1e-6, select: gcv, folds: {count: 5, by: leaves}, standardize: false, intercept: true}
+cluster:  {type: local, workers: 2, memory: 4GiB}
+state:    runs/sea
+model:    models/sea
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "job.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def mapping(**parts: Any) -> dict[str, Any]:
+    return {**yaml.safe_load(MINIMAL), **parts}
+
+
+def kernel(**fields: Any) -> dict[str, Any]:
+    return {"type": "decomposable", "scalar": {"lengthscale": 1.0}, **fields}
+
+
+def problem(folder: Path, **parts: Any) -> str:
+    """The sentence that refuses a job with these parts, without the file's name at its start."""
+    path = write(folder, yaml.safe_dump(mapping(**parts)))
+    with pytest.raises(InputError) as caught:
+        load_job(path)
+    text = str(caught.value)
+    assert text.startswith(f"{path}: ") and "\n" not in text
+    return text.removeprefix(f"{path}: ")
+
+
+def test_omitted_keys_take_the_documented_values(tmp_path: Path) -> None:
+    assert load_job(write(tmp_path, MINIMAL)) == load_job(write(tmp_path, WHOLE))
+
+
+def test_relative_paths_start_from_the_job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, MINIMAL.replace("models/sea", "/elsewhere/sea"))
+    other = tmp_path / "other"
+    other.mkdir()
+    monkeypatch.chdir(other)
+    job = load_job("../job.yaml")
+    assert job.data.store == tmp_path / "sea.zarr"
+    assert job.state == tmp_path / "runs/sea"
+    assert job.model == Path("/elsewhere/sea")
+
+
+def test_a_matrix_is_a_file_beside_the_job_or_its_rows(tmp_path: Path) -> None:
+    for given_, wanted in (
+        ("coupling.npy", str(tmp_path / "coupling.npy")),
+        ([[1, 0], [0, 2.5]], ((1.0, 0.0), (0.0, 2.5))),
+    ):
+        job = load_job(write(tmp_path, yaml.safe_dump(mapping(kernel=kernel(output={"matrix": given_})))))
+        assert job.kernel.model_dump()["output"] == {"matrix": wanted}
+
+
+def test_the_kernel_is_dumped_in_the_grammar_it_was_read_in() -> None:
+    scalar = {"type": "gaussian", "lengthscale": 0.2}
+    curl = {"type": "curl_free", "scalar": scalar, "measure": "trace"}
+    div = {"type": "divergence_free", "scalar": scalar, "measure": "bounded"}
+    both = {"type": "sum", "terms": ({"weight": 0.1, "kernel": curl}, {"weight": 0.9, "kernel": div})}
+    for config in (curl, div, both, kernel(scalar=scalar, output="covariance")):
+        assert Job.model_validate(mapping(kernel=config)).kernel.model_dump() == config
+
+
+@pytest.mark.parametrize("mode", ["python", "json"])
+def test_a_dumped_job_reads_back_as_the_same_job(tmp_path: Path, mode: str) -> None:
+    term = {"weight": 2, "kernel": kernel(output={"matrix": "a.npy"})}
+    parts = mapping(
+        kernel={"type": "sum", "terms": [term]},
+        data={"store": "s", "inputs": ["lon", "lat"]},
+        solve={"ridge": [0, 1e-3]},
+    )
+    job = load_job(write(tmp_path, yaml.safe_dump(parts)))
+    assert Job.model_validate(job.model_dump(mode=mode)) == job
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1e-6", 1e-6), ("1E3", 1e3), (".5e-2", 0.005), ("+2.e+1", 20.0), ("7", 7.0), ("0.25", 0.25), ("0", 0.0)],
+)
+def test_numbers_as_people_write_them(tmp_path: Path, text: str, value: float) -> None:
+    job = load_job(write(tmp_path, f"{MINIMAL}solve: {{ridge: {text}}}\n"))
+    assert job.solve.ridge == value
+    assert load_job(write(tmp_path, f"{MINIMAL}solve: {{ridge: [{text}]}}\n")).solve.ridges == (value,)
+
+
+@given(ridges=st.lists(st.floats(min_value=0, allow_infinity=False), min_size=1))
+def test_every_float_survives_the_way_through_a_file(
+    tmp_path_factory: pytest.TempPathFactory, ridges: list[float]
+) -> None:
+    path = write(tmp_path_factory.getbasetemp(), f"{MINIMAL}solve: {{ridge: {ridges}}}\n")
+    assert load_job(path).solve.ridges == tuple(ridges)
+
+
+@pytest.mark.parametrize(
+    ("written", "size"),
+    [("4GiB", 4 * 2**30), ("512 MB", 512 * 10**6), ("1.5gib", 3 * 2**29), (1000, 1000), ("7B", 7), ("1tb", 10**12)],
+)
+def test_memory_is_bytes(written: object, size: int) -> None:
+    assert Job.model_validate(mapping(cluster={"memory": written})).cluster == LocalCluster(memory=size)
+
+
+def test_the_three_clusters() -> None:
+    for config, wanted in (
+        ({"workers": 3}, LocalCluster(workers=3)),
+        ({"type": "serial"}, SerialCluster()),
+        ({"address": "tcp://node:8786"}, RemoteCluster(address="tcp://node:8786")),
+    ):
+        assert Job.model_validate(mapping(cluster=config)).cluster == wanted
+        assert Job.model_validate(mapping(cluster=wanted)).cluster == wanted
+
+
+def test_parts_are_frozen_and_hashable() -> None:
+    job = Job.model_validate(mapping(solve={"ridge": [1, 2]}))
+    assert hash(job) == hash(Job.model_validate(mapping(solve={"ridge": [1.0, 2.0]})))
+    with pytest.raises(ValidationError):
+        job.state = Path("other")
+
+
+def test_an_unknown_key_names_its_place_and_the_nearest(tmp_path: Path) -> None:
+    assert problem(tmp_path, kernel=kernel(scalar={"lenghtscale": 1})) == (
+        "kernel.scalar.lenghtscale is not a known key; did you mean 'lengthscale'? use one of: type, lengthscale"
+    )
+    assert problem(tmp_path, sovle={}).startswith("sovle is not a known key; did you mean 'solve'? ")
+    term = {"weight": 1, "kernel": kernel(zzz=1)}
+    found = problem(tmp_path, kernel={"type": "sum", "terms": [{**term, "kernel": kernel()}, term]})
+    assert found == "kernel.terms[1].kernel.zzz is not a known key; use one of: type, scalar, output"
+
+
+@pytest.mark.parametrize(
+    ("parts", "place", "name", "built"),
+    [
+        ({"kernel": kernel(scalar={"type": "matern"})}, "kernel.scalar.type", "matern", "gaussian"),
+        ({"kernel": kernel(scalar={"type": "skeleton"})}, "kernel.scalar.type", "skeleton", "gaussian"),
+        ({"kernel": kernel(scalar={"lengthscale": "tune"})}, "kernel.scalar.lengthscale", "tune", "median"),
+        ({"kernel": kernel(output="simplex")}, "kernel.output", "simplex", "covariance"),
+        ({"kernel": kernel(output="learned")}, "kernel.output", "learned", "covariance"),
+        ({"kernel": kernel(output={"graph": "g"})}, "kernel.output", "graph", "covariance"),
+        ({"kernel": {"type": "spectral_density"}}, "kernel.type", "spectral_density", "divergence_free"),
+        ({"features": {"sampler": {"type": "sorf"}}}, "features.sampler.type", "sorf", "orthogonal, iid"),
+        ({"features": {"sampler": {"type": "quadrature"}}}, "features.sampler.type", "quadrature", "iid"),
+        ({"solve": {"select": "evidence"}}, "solve.select", "evidence", "gcv, kfold"),
+        ({"solve": {"folds": {"by": "trial"}}}, "solve.folds.by", "trial", "leaves or rows"),
+        ({"cluster": {"type": "slurm"}}, "cluster.type", "slurm", "local, serial"),
+        ({"cluster": {"type": "kubernetes"}}, "cluster.type", "kubernetes", "local, serial"),
+        ({"data": {"store": "s", "targets": {"classes": "c"}}}, "data.targets", "classes", "arrays"),
+        ({"data": {"store": "s", "nan": "unlabelled"}}, "data.nan", "unlabelled", "refuse, drop"),
+    ],
+)
+def test_what_is_not_built_yet_is_refused_by_name(
+    tmp_path: Path, parts: dict[str, Any], place: str, name: str, built: str
+) -> None:
+    found = problem(tmp_path, **parts)
+    assert found.startswith(f"{place} asks for ") and f"'{name}', which is known but not built yet; " in found
+    assert built in found
+
+
+@pytest.mark.parametrize(
+    ("parts", "sentence"),
+    [
+        (
+            {"features": {"count": 101}},
+            "features.count must be even: trig features come in cos/sin pairs; came 101; write 102",
+        ),
+        ({"features": {"count": 0}}, "features.count must be greater than or equal to 2, came 0; correct it"),
+        ({"features": {"count": True}}, "features.count must be a valid integer, came True; correct it"),
+        ({"features": {"count": "2048"}}, "features.count must be a valid integer, came '2048'; correct it"),
+        ({"features": {"seed": -1}}, "features.seed must be greater than or equal to 0, came -1; correct it"),
+        ({"features": None}, "features must be a mapping of keys, came None; correct it"),
+        ({"features": {"sampler": 3}}, "features.sampler must be a mapping of keys, came 3; correct it"),
+        ({"data": {}}, "data.store is missing; add it"),
+        (
+            {"data": {"store": 3}},
+            "data.store must be a path, came 3; write one (in quotes where it looks like a number)",
+        ),
+        (
+            {"data": {"store": "s", "inputs": [3]}},
+            "data.inputs must be the name of an array or a list of names, came [3]; correct it",
+        ),
+        ({"kernel": {}}, "kernel.type is missing; add it, one of: decomposable, curl_free, divergence_free, sum"),
+        ({"kernel": 3}, "kernel must be a mapping of keys, came 3; correct it"),
+        (
+            {"kernel": {"type": "curlfree"}},
+            "kernel.type must be one of: decomposable, curl_free, divergence_free, sum; came 'curlfree'; "
+            "did you mean 'curl_free'?",
+        ),
+        ({"kernel": {"type": "curl_free"}}, "kernel.scalar is missing; add it"),
+        ({"kernel": kernel(scalar={})}, "kernel.scalar.lengthscale is missing; add it"),
+        (
+            {"kernel": kernel(scalar={"lengthscale": 0})},
+            "kernel.scalar.lengthscale must be a number greater than 0, came 0; correct it",
+        ),
+        (
+            {"kernel": kernel(scalar={"lengthscale": [1, -2]})},
+            "kernel.scalar.lengthscale must be a number greater than 0, came -2; correct it",
+        ),
+        (
+            {"kernel": kernel(scalar={"lengthscale": float("nan")})},
+            "kernel.scalar.lengthscale must be a number greater than 0, came nan; correct it",
+        ),
+        (
+            {"kernel": kernel(scalar={"lengthscale": "medain"})},
+            "kernel.scalar.lengthscale must be a number, a list of numbers (one an input) or median, "
+            "came 'medain'; did you mean 'median'?",
+        ),
+        (
+            {"kernel": kernel(scalar={"lengthscale": []})},
+            "kernel.scalar.lengthscale must be a number or a list of numbers, came an empty list; add a number",
+        ),
+        (
+            {"kernel": kernel(output="eye")},
+            "kernel.output must be one of: identity, covariance, {matrix: FILE}; came 'eye'; correct it",
+        ),
+        (
+            {"kernel": kernel(output={"matrix": [[1, 2]]})},
+            "kernel.output.matrix must be a file or p rows of p numbers, came [[1, 2]]; make it square",
+        ),
+        ({"kernel": kernel(output={})}, "kernel.output.matrix is missing; add it"),
+        (
+            {"kernel": {"type": "sum", "terms": []}},
+            "kernel.terms must be a list of {weight, kernel}, at least one, came []; add a term",
+        ),
+        (
+            {"kernel": {"type": "sum", "terms": [{"weight": -1, "kernel": kernel()}]}},
+            "kernel.terms[0].weight must be a number greater than 0, came -1; correct it",
+        ),
+        (
+            {"kernel": {"type": "curl_free", "scalar": {"lengthscale": 1}, "measure": "tarce"}},
+            "kernel.measure must be 'trace', 'unbounded' or 'bounded', came 'tarce'; correct it",
+        ),
+        ({"solve": {"ridge": -1}}, "solve.ridge must be a number of at least 0, came -1; correct it"),
+        ({"solve": {"ridge": True}}, "solve.ridge must be a number of at least 0, came True; correct it"),
+        ({"solve": {"standardize": 1}}, "solve.standardize must be a valid boolean, came 1; correct it"),
+        ({"solve": {"folds": {"by": 3}}}, "solve.folds.by must be 'leaves' or 'rows', came 3; correct it"),
+        (
+            {"cluster": {"memory": "4 gigs"}},
+            "cluster.memory must be an amount of memory such as 4GiB or 512MB, came '4 gigs'; correct it",
+        ),
+        (
+            {"cluster": {"address": "node"}},
+            "cluster.address must be a Dask scheduler's address, came 'node'; write it as tcp://HOST:PORT",
+        ),
+        (
+            {"cluster": {"address": "tcp://n:1", "workers": 2}},
+            "cluster.workers is not a known key; use one of: address",
+        ),
+        (
+            {"state": "sea.zarr"},
+            "the job must give data.store, state and model a place each; two are the same, move one",
+        ),
+    ],
+)
+def test_a_fault_is_one_sentence(tmp_path: Path, parts: dict[str, Any], sentence: str) -> None:
+    assert problem(tmp_path, **parts) == sentence
+
+
+def test_several_faults_tell_the_first_and_count_the_rest(tmp_path: Path) -> None:
+    found = problem(tmp_path, features={"count": 7, "seed": -1}, solve={"ridge": "x"})
+    assert found.startswith("features.count must be even") and found.endswith("(and 2 more)")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("data: {store: a\nstate: b\n", ", line 2: expected ',' or '}', but got ':'; correct the YAML there"),
+        (f"{MINIMAL}state: again\n", ", line 5: the key 'state' comes twice; correct the YAML there"),
+        ("data: {store: a, store: b}\n", ", line 1: the key 'store' comes twice; correct the YAML there"),
+        ("data: !!python/object:os.system {}\n", ", line 1: could not determine a constructor for the tag"),
+        ("", ": must be a mapping with the keys data, kernel, features, solve, cluster, state, model, came None"),
+        ("- a\n- b\n", ": must be a mapping with the keys data, kernel,"),
+        ("data: \x07\n", ": is not YAML (unacceptable character #x0007"),
+        ("data: 2024-99-99\n", ": is not YAML (month must be in 1..12"),
+    ],
+)
+def test_a_file_that_is_not_a_job(tmp_path: Path, text: str, sentence: str) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(InputError) as caught:
+        load_job(path)
+    assert str(caught.value).startswith(f"{path}{sentence}") and "\n" not in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"none\.yaml: cannot be read \(No such file or directory\); give the path"):
+        load_job(tmp_path / "none.yaml")
+    with pytest.raises(InputError, match=r"cannot be read \(Is a directory\)"):
+        load_job(tmp_path)
+    (tmp_path / "latin.yaml").write_bytes(b"data: \xe9\n")
+    with pytest.raises(InputError, match=r"latin\.yaml: is not UTF-8 text \(byte 6\); save it as UTF-8"):
+        load_job(tmp_path / "latin.yaml")
+
+
+def test_a_kernel_that_holds_itself_is_refused(tmp_path: Path) -> None:
+    text = MINIMAL.replace(
+        "{type: curl_free, scalar: {lengthscale: 0.2}}", "&k {type: sum, terms: [{weight: 1, kernel: *k}]}"
+    )
+    with pytest.raises(InputError, match=r"kernel"):
+        load_job(write(tmp_path, text))
