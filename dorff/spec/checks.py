@@ -13,7 +13,6 @@ from numbers import Real
 from pathlib import Path
 
 from pydantic import BaseModel, ValidationInfo
-from pydantic_core import PydanticCustomError
 
 _UNITS = {
     **{"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12},
@@ -21,9 +20,12 @@ _UNITS = {
 }
 
 
-def refusal(problem: str, *, key: str | None = None) -> PydanticCustomError:
-    """The error to raise about a value, or about `key` inside it."""
-    return PydanticCustomError("job", "{problem}", {"problem": problem, "key": key})
+class Refusal(ValueError):
+    """What is wrong with a value, or with `key` inside it. pydantic collects it with the place where it was."""
+
+    def __init__(self, problem: str, *, key: str | None = None) -> None:
+        super().__init__(problem)
+        self.key = key
 
 
 def show(value: object) -> str:
@@ -50,10 +52,10 @@ class Choice:
         """`value`, if it is built."""
         built = ", ".join(self.built)
         if value in self.later:
-            raise refusal(f"asks for '{value}', which is known but not built yet; use one of: {built}", key=key)
+            raise Refusal(f"asks for '{value}', which is known but not built yet; use one of: {built}", key=key)
         if value not in self.built:
             hint = nearest(value, self.built)
-            raise refusal(f"must be one of: {built}; came {show(value)}; {hint or 'correct it'}".strip(), key=key)
+            raise Refusal(f"must be one of: {built}; came {show(value)}; {hint or 'correct it'}".strip(), key=key)
         return value
 
     def typed(self, value: object) -> object:
@@ -61,14 +63,14 @@ class Choice:
         if not isinstance(value, dict):
             return value
         if "type" not in value and self.default is None:
-            raise refusal(f"is missing; add it, one of: {', '.join(self.built)}", key="type")
+            raise Refusal(f"is missing; add it, one of: {', '.join(self.built)}", key="type")
         return {**value, "type": self.name(value.get("type", self.default), key="type")}
 
 
 def path(value: object, info: ValidationInfo) -> Path:
     """A path; absolute where the validation's context has the `folder` that relative ones start from."""
     if not isinstance(value, str | Path) or not str(value):
-        raise refusal(f"must be a path, came {show(value)}; write one (in quotes where it looks like a number)")
+        raise Refusal(f"must be a path, came {show(value)}; write one (in quotes where it looks like a number)")
     return Path((info.context or {}).get("folder", ""), Path(value).expanduser())
 
 
@@ -78,7 +80,7 @@ def number(value: object, *, above: float | None = None, least: float = -math.in
     wanted = f"a number of at least {least:g}" if above is None else f"a number greater than {above:g}"
     found = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
     if not math.isfinite(found) or found < low or found == above:
-        raise refusal(f"must be {'a number' if low == -math.inf else wanted}, came {show(value)}; correct it")
+        raise Refusal(f"must be {'a number' if low == -math.inf else wanted}, came {show(value)}; correct it")
     return found
 
 
@@ -86,7 +88,7 @@ def _numbers(value: object, *, above: float | None = None, least: float = -math.
     if not isinstance(value, list | tuple):
         return number(value, above=above, least=least)
     if not value:
-        raise refusal("must be a number or a list of numbers, came an empty list; add a number")
+        raise Refusal("must be a number or a list of numbers, came an empty list; add a number")
     return tuple(number(item, above=above, least=least) for item in value)
 
 
@@ -108,26 +110,26 @@ def lengthscale(value: object) -> str | float | tuple[float, ...]:
         return value
     wanted = "a number, a list of numbers (one an input) or median"
     if value == "tune":
-        raise refusal(f"asks for 'tune', which is known but not built yet; use {wanted}")
-    raise refusal(f"must be {wanted}, came {show(value)}; {nearest(value, ['median']) or 'correct it'}".strip())
+        raise Refusal(f"asks for 'tune', which is known but not built yet; use {wanted}")
+    raise Refusal(f"must be {wanted}, came {show(value)}; {nearest(value, ['median']) or 'correct it'}".strip())
 
 
 def arrays(value: object) -> str | tuple[str, ...]:
     """The name of an array or a list of names; a list becomes a tuple."""
     if isinstance(value, dict) and "classes" in value:
-        raise refusal("asks for 'classes', which is known but not built yet; name arrays of numbers")
+        raise Refusal("asks for 'classes', which is known but not built yet; name arrays of numbers")
     if isinstance(value, str) and value:
         return value
     names = tuple(value) if isinstance(value, list | tuple) else ()
     if not names or not all(isinstance(name, str) and name for name in names):
-        raise refusal(f"must be the name of an array or a list of names, came {show(value)}; correct it")
+        raise Refusal(f"must be the name of an array or a list of names, came {show(value)}; correct it")
     return names
 
 
 def terms(value: object) -> tuple[object, ...]:
     """A list of at least one, as a tuple."""
     if not isinstance(value, list | tuple) or not value:
-        raise refusal(f"must be a list of {{weight, kernel}}, at least one, came {show(value)}; add a term")
+        raise Refusal(f"must be a list of {{weight, kernel}}, at least one, came {show(value)}; add a term")
     return tuple(value)
 
 
@@ -136,14 +138,14 @@ def matrix(value: object, info: ValidationInfo) -> Path | tuple[tuple[float, ...
     if not isinstance(value, list | tuple):
         return path(value, info)
     if not value or not all(isinstance(row, list | tuple) and len(row) == len(value) for row in value):
-        raise refusal(f"must be a file or p rows of p numbers, came {show(value)}; make it square")
+        raise Refusal(f"must be a file or p rows of p numbers, came {show(value)}; make it square")
     return tuple(tuple(number(item) for item in row) for row in value)
 
 
 def output(value: object) -> object:
     """A name, or a mapping for `MatrixOutput` to read."""
     if isinstance(value, dict) and "graph" in value:
-        raise refusal("asks for 'graph', which is known but not built yet; use covariance or {matrix: FILE}")
+        raise Refusal("asks for 'graph', which is known but not built yet; use covariance or {matrix: FILE}")
     known = Choice(("identity", "covariance", "{matrix: FILE}"), ("simplex", "learned"))
     return value if isinstance(value, dict | BaseModel) else known.name(value)
 
@@ -152,7 +154,7 @@ def folds_by(value: object) -> object:
     """`leaves` or `rows`; any other text would be a column's name."""
     if isinstance(value, str) and value not in ("leaves", "rows"):
         wanted = "which is known but not built yet; use leaves or rows"
-        raise refusal(f"asks for folds by the column '{value}', {wanted}")
+        raise Refusal(f"asks for folds by the column '{value}', {wanted}")
     return value
 
 
@@ -160,7 +162,7 @@ def even(value: object) -> object:
     """No odd number."""
     if isinstance(value, int) and not isinstance(value, bool) and value % 2:
         remedy = f"write {value + 1}"
-        raise refusal(f"must be even: trig features come in cos/sin pairs; came {value}; {remedy}")
+        raise Refusal(f"must be even: trig features come in cos/sin pairs; came {value}; {remedy}")
     return value
 
 
@@ -171,12 +173,12 @@ def memory(value: object) -> int:
         if parts and parts[2] in _UNITS:
             value = int(float(parts[1]) * _UNITS[parts[2]])
     if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
-        raise refusal(f"must be an amount of memory such as 4GiB or 512MB, came {show(value)}; correct it")
+        raise Refusal(f"must be an amount of memory such as 4GiB or 512MB, came {show(value)}; correct it")
     return value
 
 
 def address(value: object) -> str:
     """The address of a Dask scheduler."""
     if not isinstance(value, str) or not re.fullmatch(r"[a-z]+://\S+", value):
-        raise refusal(f"must be a Dask scheduler's address, came {show(value)}; write it as tcp://HOST:PORT")
+        raise Refusal(f"must be a Dask scheduler's address, came {show(value)}; write it as tcp://HOST:PORT")
     return value

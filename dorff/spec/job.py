@@ -53,7 +53,7 @@ class _Part(BaseModel):
         for key in value if isinstance(value, dict) else ():
             if key not in known:
                 hint = checks.nearest(key, known)
-                raise checks.refusal(f"is not a known key; {hint}use one of: {', '.join(known)}", key=str(key))
+                raise checks.Refusal(f"is not a known key; {hint}use one of: {', '.join(known)}", key=str(key))
         return value
 
 
@@ -228,5 +228,5 @@ class Job(_Part):
     @model_validator(mode="after")
     def _three_places(self) -> Self:
         if len({self.data.store, self.state, self.model}) < 3:
-            raise checks.refusal("must give data.store, state and model a place each; two are the same, move one")
+            raise checks.Refusal("must give data.store, state and model a place each; two are the same, move one")
         return self

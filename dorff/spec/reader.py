@@ -2,15 +2,15 @@
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 
 from dorff.errors import InputError
-from dorff.spec.checks import show
+from dorff.spec.checks import Refusal, show
 from dorff.spec.job import Job
 
 
@@ -67,11 +67,11 @@ def _read(source: Path) -> object:
         raise InputError(f"{source}: is not YAML ({str(error).splitlines()[0]}); correct it") from error
 
 
-def _sentence(error: ErrorDetails, raw: object) -> str:
-    """The dotted place of a fault, and what is wrong there."""
-    loc = error["loc"]
-    if error["type"] == "job":
-        return f"{_place(loc, raw, error['ctx']['key'])} {error['ctx']['problem']}"
+def _sentence(error: Mapping[str, Any], raw: object) -> str:
+    """The dotted place of one of pydantic's errors, and what is wrong there."""
+    loc, refusal = error["loc"], error.get("ctx", {}).get("error")
+    if isinstance(refusal, Refusal):
+        return f"{_place(loc, raw, refusal.key)} {refusal}"
     if error["type"] == "missing":
         return f"{_place(loc[:-1], raw, str(loc[-1]))} is missing; add it"
     wanted = error["msg"].replace("Input should be", "must be")

@@ -1,0 +1,251 @@
+"""The rooms of the package: who may import whom. Read from the sources, so that nothing has to run."""
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "dorff"
+
+# An arrow means: may import that, and what that may import.
+ARROWS: dict[str, str] = {
+    "errors": "",
+    "spec": "errors",
+    "loops": "",
+    "kernels": "errors",
+    "frequencies": "kernels loops",
+    "features": "frequencies",
+    "weights": "kernels",
+    "exact": "kernels",
+    "bounds": "kernels",
+    "moments": "errors",
+    "graphs": "errors",
+    "solvers": "moments weights",
+    "model": "features weights",
+    "data": "errors",
+    "store": "moments model",
+    "leaf": "data features graphs store",
+    "plan": "leaf solvers spec",
+    "engine": "plan",
+    "fit": "engine",
+    "predict": "engine",
+    "tune": "engine",
+    "publish": "engine",
+    "report": "model store",
+    # "any above"
+    "estimators": "fit predict tune publish report exact bounds",
+    "demo": "estimators",
+    "bench": "estimators",
+    "cli": "demo bench",
+    # dorff/__init__.py, which imports the public names when they are asked for
+    "": "estimators",
+}
+
+# Third-party libraries that only some rooms may import; the rooms of NUMERIC may import nothing else of them.
+NUMERIC = "errors spec loops kernels frequencies features weights exact bounds moments graphs solvers model"
+NUMERIC_LIBRARIES = {"numpy", "scipy", "numba"}
+MORE_FOR = {"spec": {"pydantic", "yaml"}}  # a job file is checked where its types are
+KEPT_TO = {
+    "zarr": "data store estimators",
+    "numcodecs": "data store",
+    "google_crc32c": "data store",
+    "dask": "engine estimators",
+    "distributed": "engine estimators",
+}
+FORBIDDEN = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}  # they run code from a file
+
+# Import names that differ from the name of the distribution in pyproject.toml.
+DISTRIBUTIONS = {"google_crc32c": "google-crc32c", "sklearn": "scikit-learn", "yaml": "pyyaml"}
+
+MAX_LINES = 400
+
+
+def closure(arrows: Mapping[str, str]) -> dict[str, set[str]]:
+    """Every room with all the rooms that its arrows lead to; CycleError if one leads back."""
+    reach: dict[str, set[str]] = {}
+    for room in TopologicalSorter({room: ends.split() for room, ends in arrows.items()}).static_order():
+        ends = arrows[room].split()
+        reach[room] = set(ends).union(*(reach[end] for end in ends))
+    return reach
+
+
+def room_of(module: str) -> str:
+    """dorff.kernels.scalar -> kernels; dorff -> ''."""
+    return module.split(".")[1] if "." in module else ""
+
+
+def modules(package: Path) -> Iterator[tuple[str, Path]]:
+    """(dotted name, file) of every module under the package's folder."""
+    for path in sorted(package.rglob("*.py")):
+        parts = path.relative_to(package.parent).with_suffix("").parts
+        yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+
+
+def imports(module: str, path: Path) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of everything that the module imports, anywhere in it."""
+    package = module.split(".") if path.stem == "__init__" else module.split(".")[:-1]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            source = ".".join([*above, *(node.module.split(".") if node.module else [])])
+            if source != "dorff":
+                yield node.lineno, source
+                continue
+            for alias in node.names:
+                if alias.name != "__version__":  # a constant of the package itself, free to all
+                    yield node.lineno, f"dorff.{alias.name}"
+
+
+def faults(package: Path, arrows: Mapping[str, str] = ARROWS) -> list[str]:
+    """Every import that the tables do not allow, and every cycle between rooms."""
+    reach = closure(arrows)
+    graph: dict[str, set[str]] = {}
+    found = []
+    for module, path in modules(package):
+        room = room_of(module)
+        if room not in reach:
+            found.append(f"{module}: '{room}' is not a room")
+            continue
+        for line, name in imports(module, path):
+            where, top = f"{module}, line {line}", name.split(".")[0]
+            if top == "dorff":
+                end = room_of(name)
+                if end != room:
+                    graph.setdefault(room, set()).add(end)
+                    if end not in reach[room]:
+                        found.append(f"{where}: {room or 'dorff'} may not import {end or 'dorff'}")
+            elif not library_allowed(room, top):
+                found.append(f"{where}: {room or 'dorff'} may not import {top}")
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        found.append(f"cycle: {' <- '.join(error.args[1])}")
+    return found
+
+
+def library_allowed(room: str, library: str) -> bool:
+    if library in FORBIDDEN:
+        return False
+    if library in sys.stdlib_module_names:
+        return True
+    if room in NUMERIC.split():
+        return library in NUMERIC_LIBRARIES | MORE_FOR.get(room, set())
+    return library not in KEPT_TO or room in KEPT_TO[library].split()
+
+
+def leftovers(package: Path) -> list[str]:
+    """Modules that are too long, unfinished, or let NumPy unpickle."""
+    found = []
+    for module, path in modules(package):
+        text = path.read_text(encoding="utf-8")
+        words = re.findall(r"\b(?:TODO|FIXME|raise NotImplementedError|allow_pickle\s*=\s*True)\b", text)
+        found += [f"{module}: {word}" for word in words]
+        if (lines := len(text.splitlines())) > MAX_LINES:
+            found.append(f"{module}: {lines} lines")
+    return found
+
+
+def plant(folder: Path, files: Mapping[str, str]) -> Path:
+    """A small package named dorff with these files."""
+    package = folder / "dorff"
+    for name, text in files.items():
+        path = package / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return package
+
+
+def test_the_package_keeps_to_its_rooms() -> None:
+    assert faults(PACKAGE) == []
+
+
+def test_the_table_says_what_the_design_says() -> None:
+    reach = closure(ARROWS)
+    assert reach["model"] == {"features", "weights", "frequencies", "kernels", "loops", "errors"}
+    assert "engine" not in reach["solvers"] and "model" not in reach["solvers"]
+    assert reach["cli"] == set(ARROWS) - {"cli", ""}
+
+
+def test_every_library_is_declared() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    declared = {re.split(r"[^\w-]", line)[0].lower() for line in project["dependencies"]}
+    for module, path in modules(PACKAGE):
+        for line, name in imports(module, path):
+            top = name.split(".")[0]
+            if top != "dorff" and top not in sys.stdlib_module_names:
+                assert DISTRIBUTIONS.get(top, top) in declared, f"{module}, line {line}: {top} is not declared"
+
+
+def test_modules_are_short_and_finished() -> None:
+    assert leftovers(PACKAGE) == []
+
+
+def test_long_or_unfinished_modules_are_found(tmp_path: Path) -> None:
+    texts = (
+        "# TODO: more\n",
+        "raise NotImplementedError\n",
+        "x = 1\n" * 401,
+        "load(p, allow_pickle = True)\n",
+        "x = 1\n" * 400,
+    )
+    package = plant(tmp_path, {f"m{i}.py": text for i, text in enumerate(texts)})
+    assert leftovers(package) == [
+        "dorff.m0: TODO", "dorff.m1: raise NotImplementedError", "dorff.m2: 401 lines", "dorff.m3: allow_pickle = True",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "fault"),
+    [
+        ("kernels/a.py", "from dorff.model import Model\n", "dorff.kernels.a, line 1: kernels may not import model"),
+        ("kernels/a.py", "from dorff import model\n", "dorff.kernels.a, line 1: kernels may not import model"),
+        ("kernels/a.py", "from .. import model\n", "dorff.kernels.a, line 1: kernels may not import model"),
+        ("kernels/a.py", "from ..model import Model\n", "dorff.kernels.a, line 1: kernels may not import model"),
+        ("kernels/__init__.py", "from ..fit import f\n", "dorff.kernels, line 1: kernels may not import fit"),
+        ("solvers/a.py", "def f():\n    import dorff.fit\n", "dorff.solvers.a, line 2: solvers may not import fit"),
+        ("model.py", "import dorff\n", "dorff.model, line 1: model may not import dorff"),
+        ("moments.py", "import sklearn.base\n", "dorff.moments, line 1: moments may not import sklearn"),
+        ("moments.py", "from zarr import open\n", "dorff.moments, line 1: moments may not import zarr"),
+        ("kernels/a.py", "import yaml\n", "dorff.kernels.a, line 1: kernels may not import yaml"),
+        ("leaf.py", "import zarr\n", "dorff.leaf, line 1: leaf may not import zarr"),
+        ("fit.py", "import dask.array as da\n", "dorff.fit, line 1: fit may not import dask"),
+        ("cli.py", "from distributed import Client\n", "dorff.cli, line 1: cli may not import distributed"),
+        ("store/a.py", "import pickle\n", "dorff.store.a, line 1: store may not import pickle"),
+        ("helpers.py", "", "dorff.helpers: 'helpers' is not a room"),
+    ],
+)  # fmt: skip
+def test_a_forbidden_import_is_found(tmp_path: Path, file: str, text: str, fault: str) -> None:
+    assert faults(plant(tmp_path, {file: text})) == [fault]
+
+
+def test_a_cycle_is_found(tmp_path: Path) -> None:
+    package = plant(tmp_path, {"moments.py": "import dorff.graphs\n", "graphs.py": "from dorff import moments\n"})
+    found = faults(package)
+    assert len(found) == 3 and found[-1] in (
+        "cycle: moments <- graphs <- moments",
+        "cycle: graphs <- moments <- graphs",
+    )
+    with pytest.raises(CycleError):
+        closure({"moments": "graphs", "graphs": "moments"})
+
+
+def test_what_is_allowed_passes(tmp_path: Path) -> None:
+    allowed = {
+        "__init__.py": "from dorff.store import load_model\n",
+        "errors.py": "import enum\n",
+        "spec.py": "import yaml\nfrom pydantic import BaseModel\nfrom dorff.errors import InputError\n",
+        "model.py": "import numpy as np\nfrom dorff import __version__, kernels\nfrom dorff.loops.trig import trig\n",
+        "store/models.py": "import zarr\nfrom . import receipts\nfrom ..model import Model\n",
+        "store/receipts.py": "import json\n",
+        "engine/dask.py": "import distributed\nfrom dorff.data import open_dataset\n",
+        "cli.py": "import typer\nfrom dorff.demo import demo\nfrom dorff.spec import load_job\n",
+    }
+    assert faults(plant(tmp_path, allowed)) == []
