@@ -1,0 +1,88 @@
+"""The schedules in deploy/: the cron line is run as cron would run it, with a stand-in for dorff."""
+
+import configparser
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+DEPLOY = Path(__file__).parent.parent / "deploy"
+CODES = set(range(8))
+AGAIN = 5
+
+# Ends with the next code of its list, and writes down what it was called with.
+STAND_IN = """\
+#!/bin/sh
+echo "$@" >>calls
+code=$(head -n 1 codes)
+sed -i 1d codes
+[ "$code" = kill ] && kill -9 $$
+exit "$code"
+"""
+
+
+def crontab() -> tuple[dict[str, str], str]:
+    """The settings of the cron table, and the command of its one line."""
+    lines = [line for line in (DEPLOY / "crontab").read_text().splitlines() if line and not line.startswith("#")]
+    settings = dict(line.split("=", 1) for line in lines[:-1])
+    when, command = lines[-1].split(" * * * ")
+    assert re.fullmatch(r"\d+ \d+", when)
+    assert "%" not in command  # cron would read a newline
+    return settings, command
+
+
+def unit(name: str) -> configparser.ConfigParser:
+    parser = configparser.ConfigParser(interpolation=None, strict=True)
+    parser.optionxform = str  # type: ignore[method-assign, assignment]
+    parser.read_string((DEPLOY / "systemd" / name).read_text())
+    return parser
+
+
+@pytest.mark.parametrize(
+    ("codes", "calls", "last"),
+    [
+        (["0"], 1, 0),
+        (["5", "5", "0"], 3, 0),
+        (["kill", "0"], 2, 0),
+        (["5", "3"], 2, 3),
+        (["5"] * 9, 5, 5),
+        *(([str(code)], 1, code) for code in sorted(CODES - {0, AGAIN})),
+    ],
+)
+def test_the_cron_line_runs_again_what_is_incomplete(tmp_path: Path, codes: list[str], calls: int, last: int) -> None:
+    settings, command = crontab()
+    stand_in = tmp_path / "a folder" / "dorff"
+    stand_in.parent.mkdir()
+    stand_in.write_text(STAND_IN)
+    stand_in.chmod(0o755)
+    (tmp_path / "codes").write_text("\n".join(codes) + "\n")
+    log = tmp_path / "the log"
+    settings |= {"DORFF": str(stand_in), "PAUSE": "0", "LOG": str(log), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(
+        [settings["SHELL"], "-c", command], env=settings, cwd=tmp_path, capture_output=True, timeout=30, check=False
+    )
+    assert done.returncode == last
+    assert done.stdout == done.stderr == b""  # cron mails whatever is printed
+    assert (tmp_path / "calls").read_text().splitlines() == [f"fit {settings['JOB']}"] * calls
+    assert log.exists()
+
+
+def test_the_service_runs_again_exactly_what_is_incomplete() -> None:
+    service = unit("dorff-fit@.service")["Service"]
+    settings, _ = crontab()
+    assert service["ExecStart"] == f"{settings['DORFF']} fit {settings['JOB'].replace('/sea/', '/%i/')}"
+    assert service["Type"] == "oneshot" and service["Restart"] == "on-failure"
+    assert {int(code) for code in service["RestartPreventExitStatus"].split()} == CODES - {0, AGAIN}
+    assert service["SuccessExitStatus"] == "7"
+
+
+def test_the_timer_makes_up_for_a_missed_night() -> None:
+    timer = unit("dorff-fit@.timer")
+    assert timer["Timer"]["Persistent"] == "true"
+    assert timer["Install"]["WantedBy"] == "timers.target"
+
+
+def test_every_exit_code_is_explained() -> None:
+    rows = re.findall(r"^\| (\d) \|", (DEPLOY / "README.md").read_text(), flags=re.MULTILINE)
+    assert [int(row) for row in rows] == sorted(CODES)
