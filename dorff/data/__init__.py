@@ -1,0 +1,19 @@
+"""Data sets on disk: made from files, checked, opened, and read by rows."""
+
+from dorff.data.dataset import Dataset, open_dataset
+from dorff.data.ingest import ingest
+from dorff.data.layout import ArrayLayout, shard_and_unit_rows, write_metadata
+from dorff.data.shards import ShardWriter
+from dorff.data.verify import Fault, verify
+
+__all__ = [
+    "ArrayLayout",
+    "Dataset",
+    "Fault",
+    "ShardWriter",
+    "ingest",
+    "open_dataset",
+    "shard_and_unit_rows",
+    "verify",
+    "write_metadata",
+]

@@ -1,0 +1,201 @@
+"""Which chunks of a Zarr array exist, inner chunks of shards included.
+
+Zarr fills what is absent with the fill value: a lost file would be read as zeros, an absent inner chunk
+always is, whatever the settings. So every read looks first, at exactly the chunks that it needs; one small
+read of the index for a shard.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, final
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+import zarr
+from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec
+
+from dorff.data.shards import ABSENT
+from dorff.errors import InputError
+
+Region = tuple[tuple[int, int], ...]  # for each dimension the first index and the one past the last
+Coordinates = tuple[int, ...]
+STATES: Final = ("present", "missing", "damaged")
+
+
+@final
+@dataclass(frozen=True)
+class Fault:
+    """One chunk that cannot be read: `kind` is "missing" or "damaged".
+
+    `chunk` is the file's path inside the array, followed for an inner chunk of a shard by its place in
+    brackets: "c/3/0[1,0]".
+    """
+
+    array: str
+    chunk: str
+    kind: str
+
+
+@final
+@dataclass(frozen=True)
+class ShardIndex:
+    """Where a shard's file keeps its index, and how."""
+
+    inner: tuple[int, ...]
+    counts: tuple[int, ...]
+    at_end: bool
+    checked: bool
+    dtype: str
+
+    def read(self, path: Path) -> tuple[npt.NDArray[np.uint64], int] | None:
+        """The index, (*counts, 2), and the file's size; None where it is cut short or its checksum wrong."""
+        size = 16 * math.prod(self.counts) + 4 * self.checked
+        with path.open("rb") as file:
+            total = file.seek(0, os.SEEK_END)
+            if total < size:
+                return None
+            file.seek(total - size if self.at_end else 0)
+            content = file.read(size)
+        if self.checked and int.from_bytes(content[-4:], "little") != google_crc32c.value(content[:-4]):
+            return None
+        entries = np.frombuffer(content, self.dtype, 2 * math.prod(self.counts))
+        return entries.astype(np.uint64).reshape(*self.counts, 2), total
+
+
+@final
+class ArrayFiles:
+    """The files and chunks of one Zarr array, v2 or v3, sharded or not."""
+
+    def __init__(self, array: zarr.Array[Any], directory: Path, name: str) -> None:
+        self.array, self.directory, self.name = array, directory, name
+        self.shape = tuple(array.shape)
+        try:
+            self.outer = tuple(array.shards or array.chunks)
+        except NotImplementedError as error:
+            raise InputError(
+                f"array {name} of {directory.parent}: its chunk grid is not regular; rewrite it with chunks "
+                "of one shape."
+            ) from error
+        self.index = _shard_index(array, f"array {name} of {directory.parent}")
+        self.inner = self.outer if self.index is None else self.index.inner
+
+    def files(self, region: Region) -> Iterator[tuple[Coordinates, str]]:
+        """Grid coordinates and relative path of every file that holds part of the region."""
+        for at in _grid(region, self.outer):
+            yield at, self.array.metadata.encode_chunk_key(at)
+
+    def chunks(self, region: Region) -> Iterator[tuple[str, str, Region]]:
+        """Every chunk of the region as (label, state, extent in the array), a state one of STATES."""
+        for at, key in self.files(region):
+            states = self._states(at, key, region)
+            if isinstance(states, str):
+                yield key, states, self._extent(at, self.outer)
+                continue
+            first = tuple(
+                start // rows for (start, _), rows in zip(self._inside(at, region), self.inner, strict=True)
+            )
+            for place, state in np.ndenumerate(states):
+                inner = tuple(i + j for i, j in zip(first, place, strict=True))
+                absolute = tuple(
+                    i * (n // c) + j for i, n, c, j in zip(at, self.outer, self.inner, inner, strict=True)
+                )
+                yield f"{key}[{','.join(map(str, inner))}]", STATES[state], self._extent(absolute, self.inner)
+
+    def _states(self, at: Coordinates, key: str, region: Region) -> str | npt.NDArray[np.int8]:
+        """The state of a whole file or, for a readable shard, of its chunks: places in STATES."""
+        path = self.directory / key
+        if not path.is_file():
+            return "missing"
+        if self.index is None:
+            return "present" if path.stat().st_size else "damaged"
+        found = self.index.read(path)
+        if found is None:
+            return "damaged"
+        entries, size = found
+        inside = zip(self._inside(at, region), self.inner, strict=True)
+        offset, length = np.moveaxis(
+            entries[tuple(slice(a // rows, -(-b // rows)) for (a, b), rows in inside)], -1, 0
+        )
+        absent = (offset == ABSENT) & (length == ABSENT)
+        within = (length > 0) & (offset <= size) & (length <= size - np.minimum(offset, np.uint64(size)))
+        return np.where(absent, 1, np.where(within, 0, 2)).astype(np.int8)
+
+    def _inside(self, at: Coordinates, region: Region) -> Region:
+        """The part of the region in one file, counted from the file's own first element."""
+        return tuple(
+            (max(start - i * rows, 0), min(stop - i * rows, rows))
+            for (start, stop), i, rows in zip(region, at, self.outer, strict=True)
+        )
+
+    def first_fault(self, region: Region) -> Fault | None:
+        """The first chunk of the region that is not there; decodes none, one small read for a shard."""
+        for at, key in self.files(region):
+            states = self._states(at, key, region)
+            if (states != "present") if isinstance(states, str) else states.any():
+                return next(
+                    Fault(self.name, label, state)
+                    for label, state, _ in self.chunks(region)
+                    if state != "present"
+                )
+        return None
+
+    def faults(self, region: Region) -> Iterator[Fault]:
+        """Every missing or damaged chunk of the region, decoding each one that is there."""
+        for label, state, extent in self.chunks(region):
+            if state == "present" and not self._decodes(extent):
+                state = "damaged"
+            if state != "present":
+                yield Fault(self.name, label, state)
+
+    def _decodes(self, extent: Region) -> bool:
+        try:
+            self.array[tuple(slice(*bounds) for bounds in extent)]
+        except MemoryError:
+            raise
+        except Exception:  # whatever a codec raises on bytes it cannot decode is the answer here
+            return False
+        return True
+
+    def _extent(self, at: Coordinates, chunk: tuple[int, ...]) -> Region:
+        return tuple((i * c, min(n, (i + 1) * c)) for i, c, n in zip(at, chunk, self.shape, strict=True))
+
+
+def _grid(region: Region, chunk: tuple[int, ...]) -> Iterator[Coordinates]:
+    spans = (
+        range(start // rows, -(-stop // rows)) for (start, stop), rows in zip(region, chunk, strict=True)
+    )
+    return itertools.product(*spans)
+
+
+def _shard_index(array: zarr.Array[Any], what: str) -> ShardIndex | None:
+    """How to read the array's shard indices; None for an array without shards."""
+    codecs = getattr(array.metadata, "codecs", ())
+    sharding = next((c for c in codecs if isinstance(c, ShardingCodec)), None)
+    if sharding is None:
+        return None
+    order = sharding.index_codecs[0]
+    if (
+        len(codecs) > 1
+        or any(isinstance(c, ShardingCodec) for c in sharding.codecs)
+        or not isinstance(order, BytesCodec)
+        or any(not isinstance(c, Crc32cCodec) for c in sharding.index_codecs[1:])
+        or len(sharding.index_codecs) > 2
+    ):
+        raise InputError(
+            f"{what}: its shards are nested or wrapped in further codecs, so absent chunks cannot be told; "
+            "rewrite it with plain shards."
+        )
+    return ShardIndex(
+        inner=tuple(sharding.chunk_shape),
+        counts=tuple(s // c for s, c in zip(array.shards or array.chunks, sharding.chunk_shape, strict=True)),
+        at_end=sharding.index_location.value == "end",
+        checked=len(sharding.index_codecs) == 2,
+        dtype=">u8" if order.endian is not None and order.endian.value == "big" else "<u8",
+    )

@@ -1,0 +1,258 @@
+"""Turns files of rows into a Zarr group, or adds them to one; whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, final
+
+import numpy as np
+
+from dorff.data.dataset import open_dataset
+from dorff.data.layout import ArrayLayout, shard_and_unit_rows, sync_directory, write_metadata
+from dorff.data.nodes import committed_rows, group_attributes, open_array, read_json
+from dorff.data.readers import Block, Reader, common_dtype
+from dorff.data.shards import ShardWriter
+from dorff.data.sources import open_source
+from dorff.errors import InputError
+
+NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+Progress = Callable[[int], None]
+
+
+@final
+@dataclass(frozen=True)
+class _Target:
+    """The store to be: its columns, its arrays, the rows there already, and those of an unfilled shard."""
+
+    columns: dict[str, tuple[str, ...]]
+    arrays: dict[str, ArrayLayout]
+    rows: int = 0
+    tail: dict[str, Block] | None = None
+
+
+def ingest(
+    sources: Sequence[str | os.PathLike[str]],
+    out: str | os.PathLike[str],
+    *,
+    inputs: Sequence[str],
+    targets: Sequence[str],
+    append: bool = False,
+    shard_rows: int | None = None,
+    progress: Progress | None = None,
+) -> int:
+    """Write the rows of all sources, in order, as arrays `x` (n, d) and `y` (n, q) of a Zarr v3 group.
+
+    A source is a file: CSV (gzipped or not, with or without header), Parquet, NPY, NPZ, NetCDF or HDF5; or
+    several side by side, `a.csv+b.csv`, whose columns together make each row. `inputs` and `targets` name
+    columns; the name of a 2-d array stands for all its columns, and a file without names has c0, c1, .... No
+    targets: no `y`. Numbers are kept as float32 where all sources hold no more, else as float64; NaN and
+    infinities are kept.
+
+    Memory does not grow with the rows. A new store is written beside `out` and renamed at the end;
+    `append=True` adds rows to one that ingest made, keeping its layout: its old rows can be read at any
+    moment, and the new ones appear together. Stopped midway, the same call can be made again, and what it
+    makes does not differ. `shard_rows` overrides the rows of a shard; `progress` is called with the number of
+    rows written so far by this call.
+
+    Returns:
+        The rows in the store.
+
+    Raises:
+        InputError: a source that cannot be read, a column that is missing or not of numbers, `out` there
+            already (or, to append, not there or of other columns), no space left. The store is then as before.
+    """
+    if isinstance(sources, str | os.PathLike):
+        sources = [sources]
+    store = Path(os.path.realpath(out))
+    if append:
+        group_attributes(store)
+    elif os.path.lexists(store):
+        raise InputError(f"{store}: is there already; append to it, or remove it, or choose another name.")
+    with _reported(store):
+        readers = [open_source(source) for source in sources]
+        columns = _resolve(readers, {"x": inputs, "y": targets})
+        with _staging(store) as staging:
+            target = (
+                _existing(store, readers, columns, shard_rows)
+                if append
+                else _fresh(readers, columns, shard_rows)
+            )
+            added = _write(staging, target, readers, progress)
+            if append:
+                _commit_append(staging, store, target, target.rows + added)
+            else:
+                write_metadata(staging, target.arrays, rows=added, columns=columns)
+                os.rename(staging, store)
+                sync_directory(store.parent)
+        return target.rows + added
+
+
+def _resolve(readers: Sequence[Reader], names: dict[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
+    """The columns of each array, the same in all sources."""
+    if not readers:
+        raise InputError("sources: wanted at least one file, got none; name the files to ingest.")
+    if not names["x"]:
+        raise InputError("inputs: wanted at least one column, got none; name the columns that are inputs.")
+    listed = {array: (of,) if isinstance(of, str) else of for array, of in names.items() if of}
+    first, *others = ({array: reader.resolve(of) for array, of in listed.items()} for reader in readers)
+    for reader, other in zip(readers[1:], others, strict=True):
+        for array, of in first.items():
+            if other[array] != of:
+                raise InputError(
+                    f"{reader.path}: {', '.join(listed[array])} stands for {len(other[array])} columns, but "
+                    f"for {len(of)} in "
+                    f"{readers[0].path}; all sources need the same columns."
+                )
+    return first
+
+
+def _fresh(readers: Sequence[Reader], columns: dict[str, tuple[str, ...]], shard_rows: int | None) -> _Target:
+    shard, unit = shard_and_unit_rows(len(columns["x"]), len(columns.get("y", ())), shard_rows)
+    arrays = {
+        name: ArrayLayout(len(of), shard, unit, str(common_dtype([r.dtype(c) for r in readers for c in of])))
+        for name, of in columns.items()
+    }
+    return _Target(columns, arrays)
+
+
+def _existing(
+    store: Path, readers: Sequence[Reader], columns: dict[str, tuple[str, ...]], shard_rows: int | None
+) -> _Target:
+    attributes = group_attributes(store)
+    rows = committed_rows(store, attributes)
+    held = attributes.get("columns")
+    if rows is None or not isinstance(held, dict):
+        raise InputError(
+            f"{store}: was not made by `dorff ingest`, so rows cannot be appended; ingest all its rows into "
+            "a new store."
+        )
+    if held != {name: list(of) for name, of in columns.items()}:
+        raise InputError(
+            f"{store}: has the columns {held}, but the sources give {columns}; append the same inputs and "
+            "targets."
+        )
+    arrays = {name: _kept_layout(store, name) for name in columns}
+    for name, layout in arrays.items():
+        if shard_rows not in (None, layout.shard_rows):
+            raise InputError(
+                f"{store}: has shards of {layout.shard_rows} rows, not {shard_rows}; leave shard_rows out "
+                "to append."
+            )
+        wanted = common_dtype([r.dtype(c) for r in readers for c in columns[name]])
+        if not np.can_cast(wanted, layout.stored):
+            raise InputError(
+                f"{store}: array {name} holds {layout.dtype}, but the sources give {wanted}; ingest all "
+                "rows into a new store."
+            )
+    dataset = open_dataset(store, inputs="x", targets="y" if "y" in columns else None)
+    # The partly filled last shard is written again, longer; its rows are read now, before anything changes.
+    X, Y = dataset.read(rows - rows % dataset.shard_rows, rows)
+    return _Target(columns, arrays, rows, {"x": X, "y": Y})
+
+
+def _kept_layout(store: Path, name: str) -> ArrayLayout:
+    stored = open_array(store, name)
+    layout = ArrayLayout(
+        stored.columns, stored.files.outer[0], stored.files.inner[0], str(np.dtype(stored.array.dtype).name)
+    )
+    if layout.metadata(stored.rows) != read_json(store / name / "zarr.json"):
+        raise InputError(
+            f"{store}: array {name} is not as `dorff ingest` writes it; ingest all its rows into a new store."
+        )
+    return layout
+
+
+def _write(staging: Path, target: _Target, readers: Sequence[Reader], progress: Progress | None) -> int:
+    """Write the last shard's rows, then all rows of the sources, into shards in the staging folder."""
+    names = list(dict.fromkeys(c for of in target.columns.values() for c in of))
+    places = {array: [names.index(c) for c in of] for array, of in target.columns.items()}
+    added = 0
+    with ExitStack() as stack:
+        writers = {
+            name: stack.enter_context(
+                ShardWriter(staging / name, layout, first=target.rows // layout.shard_rows)
+            )
+            for name, layout in target.arrays.items()
+        }
+        for name, rows in (target.tail or {}).items():
+            if name in writers:
+                writers[name].write(rows)
+        for reader in readers:
+            before = added
+            for block in reader.blocks(names):
+                for name, writer in writers.items():
+                    writer.write(block[:, places[name]])
+                added += len(block)
+                if progress is not None:
+                    progress(added)
+            if added == before:
+                raise InputError(f"{reader.path}: has no rows; wanted at least one row of numbers.")
+    return added
+
+
+def _commit_append(staging: Path, store: Path, target: _Target, rows: int) -> None:
+    """Move the staged shards in, then commit the new number of rows.
+
+    Until the last write readers see the old rows only: the one shard that is replaced holds them too.
+    """
+    for name in target.arrays:
+        for shard in sorted((staging / name / "c").iterdir(), key=lambda p: int(p.name)):
+            (store / name / "c" / shard.name).mkdir(parents=True, exist_ok=True)
+            os.replace(shard / "0", store / name / "c" / shard.name / "0")
+            sync_directory(store / name / "c" / shard.name)
+        sync_directory(store / name / "c")
+    write_metadata(store, target.arrays, rows=rows, columns=target.columns)
+
+
+@contextmanager
+def _staging(store: Path) -> Iterator[Path]:
+    """An empty folder beside the store, ours alone; what a run that was cut left there is removed."""
+    staging = store.with_name(f".{store.name}.partial")
+    staging.mkdir(parents=True, exist_ok=True)
+    handle = os.open(staging, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InputError(f"{store}: another ingest is writing it; wait for its end.") from error
+        if not _same(staging, handle):
+            raise InputError(
+                f"{store}: another ingest has just written it; look at it, then run this one again."
+            )
+        for left in staging.iterdir():
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
+        try:
+            yield staging
+        finally:
+            if _same(staging, handle):  # not so once it has been renamed
+                shutil.rmtree(staging, ignore_errors=True)
+    finally:
+        os.close(handle)
+
+
+def _same(path: Path, handle: int) -> bool:
+    """Whether the open folder is still the one at the path."""
+    return path.exists() and os.path.samestat(path.stat(), os.fstat(handle))
+
+
+@contextmanager
+def _reported(store: Path) -> Iterator[None]:
+    """Say in one sentence what the system refused."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in NO_SPACE:
+            raise InputError(
+                f"{store}: no space left to write it; what was begun is removed: free some space and run it "
+                "again."
+            ) from error
+        raise InputError(
+            f"{store}: cannot be written ({error.strerror or error}); check the folder and its permissions."
+        ) from error

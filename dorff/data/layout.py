@@ -1,0 +1,127 @@
+"""The layout of the arrays that dorff writes: shards, inner chunks, metadata (Zarr v3 specification)."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, final
+
+import numpy as np
+
+from dorff.errors import InputError
+
+MAX_SHARD_BYTES: Final = 64 * 2**20
+CHUNK_BYTES: Final = 2 * 2**20
+MIN_SHARD_ROWS: Final = 1024
+# Whole shards are the unit of work, so this is also how finely a small data set spreads over workers.
+MAX_SHARD_ROWS: Final = 16384
+
+
+@final
+@dataclass(frozen=True)
+class ArrayLayout:
+    """One array (rows, columns) of floats: files of `shard_rows` rows, in inner chunks of `unit_rows`.
+
+    Chunks are not compressed: the mantissas of measured float64 hardly shrink, decoding is then a copy, a
+    chunk's bytes never depend on a library's version, and every inner chunk lies at a place known beforehand.
+    Each chunk and each shard's index carry a CRC32C.
+    """
+
+    columns: int
+    shard_rows: int
+    unit_rows: int
+    dtype: str = "float64"
+
+    @property
+    def stored(self) -> np.dtype[Any]:
+        """The type on disk."""
+        return np.dtype(self.dtype).newbyteorder("<")
+
+    @property
+    def units(self) -> int:
+        """Inner chunks in a shard."""
+        return self.shard_rows // self.unit_rows
+
+    def metadata(self, rows: int) -> dict[str, Any]:
+        """The array's `zarr.json`."""
+        checked = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
+        sharding = {
+            "chunk_shape": [self.unit_rows, self.columns],
+            "codecs": checked,
+            "index_codecs": checked,
+            "index_location": "end",
+        }
+        grid = {"chunk_shape": [self.shard_rows, self.columns]}
+        return {
+            "zarr_format": 3,
+            "node_type": "array",
+            "shape": [rows, self.columns],
+            "data_type": self.dtype,
+            "chunk_grid": {"name": "regular", "configuration": grid},
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+            "fill_value": 0.0,
+            "codecs": [{"name": "sharding_indexed", "configuration": sharding}],
+            "attributes": {},
+            "storage_transformers": [],
+        }
+
+
+def shard_and_unit_rows(d: int, q: int, shard_rows: int | None = None) -> tuple[int, int]:
+    """Rows of a shard and of an inner chunk for d inputs and q targets, whatever the number of rows.
+
+    A shard is a power of two of rows, at most 64 MiB for inputs and targets together but at least 1024 and at
+    most 16384 rows; `shard_rows` overrides it. A chunk has the divisor of the shard's rows nearest to 2 MiB.
+    """
+    row_bytes = 8 * (d + q)
+    if shard_rows is None:
+        fitting = 2 ** int(math.log2(max(1, MAX_SHARD_BYTES // row_bytes)))
+        shard_rows = min(MAX_SHARD_ROWS, max(MIN_SHARD_ROWS, fitting))
+    if shard_rows < 1:
+        raise InputError(
+            f"shard_rows: wanted a number of rows of at least 1, got {shard_rows}; leave it out for the "
+            "default."
+        )
+    wanted = max(1.0, CHUNK_BYTES / row_bytes)
+    small = [k for k in range(1, math.isqrt(shard_rows) + 1) if shard_rows % k == 0]
+    divisors = small + [shard_rows // k for k in small]
+    return shard_rows, min(divisors, key=lambda k: (abs(math.log(k / wanted)), k))
+
+
+def group_metadata(rows: int, columns: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
+    """The group's `zarr.json`; readers trust its `dorff.rows`, the committed rows, over the shapes."""
+    names = {array: list(of_array) for array, of_array in columns.items()}
+    attributes = {"columns": names, "dorff": {"rows": rows}}
+    return {"zarr_format": 3, "node_type": "group", "attributes": attributes}
+
+
+def write_metadata(
+    group: Path, arrays: Mapping[str, ArrayLayout], *, rows: int, columns: Mapping[str, tuple[str, ...]]
+) -> None:
+    """Commit `rows` rows: write each array's metadata and, last, the group's; each atomically."""
+    for name, layout in arrays.items():
+        (group / name).mkdir(parents=True, exist_ok=True)
+        _write_json(group / name / "zarr.json", layout.metadata(rows))
+    _write_json(group / "zarr.json", group_metadata(rows, columns))
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("w", encoding="utf-8") as file:
+        json.dump(content, file, indent=2)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the directory's entries durable: a rename is not, until its directory is."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

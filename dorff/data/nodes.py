@@ -1,0 +1,195 @@
+"""Finds and opens the groups and arrays of a Zarr store in a local folder, v2 or v3."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import zarr
+from zarr.storage import LocalStore
+
+from dorff.data.files import ArrayFiles
+from dorff.data.packing import NUMBER_KINDS, Packing
+from dorff.errors import InputError
+
+METADATA = ("zarr.json", ".zarray", ".zgroup")
+
+
+@final
+@dataclass(frozen=True)
+class Node:
+    """What a folder's metadata says it is. `problem` is "missing" or "damaged" when that cannot be told."""
+
+    name: str
+    path: Path
+    is_array: bool = False
+    problem: str = ""
+
+
+@final
+@dataclass(frozen=True)
+class StoredArray:
+    """An open array of numbers, 1-d or 2-d: its files, and how its numbers are packed."""
+
+    files: ArrayFiles
+    packing: Packing
+
+    @property
+    def array(self) -> zarr.Array[Any]:
+        """The Zarr array."""
+        return self.files.array
+
+    @property
+    def rows(self) -> int:
+        """Its length."""
+        return self.files.shape[0]
+
+    @property
+    def columns(self) -> int:
+        """Its width; 1 for a 1-d array."""
+        return 1 if len(self.files.shape) == 1 else self.files.shape[1]
+
+
+def node(path: Path, name: str = "") -> Node:
+    """Read what a folder is from its metadata file."""
+    found = next((key for key in METADATA if (path / key).is_file()), None)
+    if found is None:
+        return Node(name, path, problem="missing")
+    try:
+        content = read_json(path / found)
+    except InputError:
+        return Node(name, path, problem="damaged")
+    kind = (
+        content.get("node_type") if found == "zarr.json" else {".zarray": "array", ".zgroup": "group"}[found]
+    )
+    if kind not in ("array", "group"):
+        return Node(name, path, problem="damaged")
+    return Node(name, path, is_array=kind == "array")
+
+
+def walk(path: Path, name: str = "") -> Iterator[Node]:
+    """The node at `path` and all below it, each before those below it."""
+    here = node(path, name)
+    yield here
+    if here.is_array:
+        return
+    for entry in sorted(os.scandir(path), key=lambda e: e.name):
+        # In a folder that has lost its metadata the chunk files of an array are not nodes of their own.
+        known = not here.problem or any((Path(entry.path) / key).is_file() for key in METADATA)
+        if entry.is_dir() and not entry.name.startswith(".") and known:
+            yield from walk(Path(entry.path), f"{name}/{entry.name}".lstrip("/"))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A metadata file's content."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{path}: cannot be read as JSON ({error}); restore it from a copy or ingest again."
+        ) from error
+    if not isinstance(content, dict):
+        raise InputError(
+            f"{path}: wanted a JSON object, got {type(content).__name__}; restore it from a copy or ingest "
+            "again."
+        )
+    return content
+
+
+def group_attributes(path: Path) -> dict[str, Any]:
+    """The attributes of the group at `path`; refuses what is not a Zarr group in a local folder."""
+    if not path.exists():
+        remedy = (
+            "copy it to a local folder first" if "://" in str(path) or ":/" in str(path) else "check the path"
+        )
+        raise InputError(f"{path}: wanted a Zarr store in a local folder, but there is none; {remedy}.")
+    here = node(path) if path.is_dir() else Node("", path, problem="missing")
+    if here.problem == "missing":
+        raise InputError(
+            f"{path}: is not a Zarr store (no {' or '.join(METADATA)} in it); make one of it with `dorff "
+            "ingest`."
+        )
+    if here.problem or here.is_array:
+        what = "its metadata is damaged" if here.problem else "it is a single Zarr array, not a group"
+        raise InputError(f"{path}: wanted a Zarr group, but {what}; give the group that holds the arrays.")
+    if (path / "zarr.json").is_file():
+        attributes = read_json(path / "zarr.json").get("attributes", {})
+    else:
+        attributes = read_json(path / ".zattrs") if (path / ".zattrs").is_file() else {}
+    if not isinstance(attributes, dict):
+        raise InputError(
+            f"{path}: its attributes are damaged; restore its metadata from a copy or ingest again."
+        )
+    return attributes
+
+
+def committed_rows(path: Path, attributes: dict[str, Any]) -> int | None:
+    """The rows that dorff committed to this group; None for a store written by others."""
+    if "dorff" not in attributes:
+        return None
+    rows = attributes["dorff"].get("rows") if isinstance(attributes["dorff"], dict) else None
+    if not isinstance(rows, int) or rows < 0:
+        raise InputError(
+            f"{path}: its attribute dorff.rows is not a number of rows; restore its metadata from a copy."
+        )
+    return rows
+
+
+def stored_columns(attributes: dict[str, Any], name: str, width: int) -> tuple[str, ...]:
+    """The columns' names of an array: those kept by ingest, else made from the array's name."""
+    names = attributes.get("columns")
+    kept = names.get(name) if isinstance(names, dict) else None
+    if isinstance(kept, list) and len(kept) == width:
+        return tuple(str(n) for n in kept)
+    return (name,) if width == 1 else tuple(f"{name}{j}" for j in range(width))
+
+
+def open_array(path: Path, name: str) -> StoredArray:
+    """Open the array `name` of the group at `path`; refuses all but 1-d and 2-d arrays of real numbers."""
+    directory = path / name
+    key = next((k for k in METADATA if (directory / k).is_file()), None)
+    here = node(directory, name)
+    if key is None or (not here.problem and not here.is_array):
+        there = [n.name for n in walk(path) if n.is_array]
+        held = ", ".join(there[:20]) if there else "none"
+        raise InputError(f"{path}: has no array {name!r}; the arrays in it are: {held}.")
+    stat = (directory / key).stat()
+    return _open(path, name, key, stat.st_mtime_ns, stat.st_size)
+
+
+@lru_cache(
+    maxsize=128
+)  # a process's open arrays; metadata that changed (an append, another store) opens anew
+def _open(path: Path, name: str, key: str, mtime_ns: int, size: int) -> StoredArray:
+    what = f"array {name} of {path}"
+    array = open_zarr(path / name, what, v3=key == "zarr.json")
+    if array.ndim not in (1, 2):
+        raise InputError(
+            f"{what}: wanted 1 or 2 dimensions (rows, columns), got shape {array.shape}; reshape it first."
+        )
+    if np.dtype(array.dtype).kind not in NUMBER_KINDS:
+        raise InputError(f"{what}: wanted real numbers, got type {array.dtype}; convert it to numbers first.")
+    attributes = dict(array.attrs)
+    if key == ".zarray" and "_ARRAY_DIMENSIONS" in attributes:
+        # xarray keeps a v2 array's _FillValue in Zarr's own fill value.
+        attributes = {"_FillValue": array.fill_value} | attributes
+    return StoredArray(ArrayFiles(array, path / name, name), Packing.of(attributes))
+
+
+def open_zarr(directory: Path, what: str, *, v3: bool) -> zarr.Array[Any]:
+    """Open a Zarr array; an error says that its metadata cannot be understood."""
+    try:
+        return zarr.open_array(LocalStore(directory, read_only=True), mode="r", zarr_format=3 if v3 else 2)
+    except MemoryError:
+        raise
+    except Exception as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(
+            f"{what}: its metadata cannot be understood ({reason}); restore it from a copy or write it again."
+        ) from error

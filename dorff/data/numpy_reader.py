@@ -1,0 +1,93 @@
+"""NPY and NPZ files (NumPy's format 1 and 2)."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, final
+
+import numpy as np
+
+from dorff.data.readers import ArrayInfo, ArraysReader, Block, reading
+from dorff.errors import InputError
+
+
+@final
+class NPYReader(ArraysReader):
+    """One array without a name: its columns are c0, c1, ..."""
+
+    format_name = "NPY"
+
+    def __init__(self, path: str) -> None:
+        with reading(path, self.format_name):
+            if Path(path).stat().st_size == 0:
+                raise InputError(f"{path}: is empty; wanted an array of numbers.")
+            self._array = np.load(path, mmap_mode="r", allow_pickle=False)
+            if self._array.ndim == 1:
+                self._array = self._array[:, None]
+        super().__init__(path, {"c": ArrayInfo(self._array.shape, self._array.dtype)}, numbered=True)
+        if self._array.ndim != 2:
+            self.expand("c")
+
+    def stream(self, name: str, columns: Sequence[int], rows: int) -> Iterator[Block]:
+        """Read through a memory map, in either order of axes."""
+        for start in range(0, len(self._array), rows):
+            yield np.asarray(self._array[start : start + rows])[:, columns]
+
+
+@final
+@dataclass(frozen=True)
+class _Member:
+    """An array in an archive: where its header ends, and whether its columns lie one after another."""
+
+    info: ArrayInfo
+    header: int
+    by_column: bool
+
+
+@final
+class NPZReader(ArraysReader):
+    """Named arrays in an archive, streamed without holding one whole."""
+
+    format_name = "NPZ"
+
+    def __init__(self, path: str) -> None:
+        with reading(path, self.format_name), zipfile.ZipFile(path) as archive:
+            names = [name for name in archive.namelist() if name.endswith(".npy")]
+            self._members = {name.removesuffix(".npy"): _member(archive, name) for name in names}
+        super().__init__(path, {name: member.info for name, member in self._members.items()})
+
+    def stream(self, name: str, columns: Sequence[int], rows: int) -> Iterator[Block]:
+        """Read the member in order; one whose columns lie one after another, with a reader on each column."""
+        member = self._members[name]
+        dtype, n = member.info.dtype, member.info.shape[0]
+        width = 1 if member.by_column else int(np.prod(member.info.shape[1:]))
+        skips = [j * n for j in columns] if member.by_column else [0]
+        with ExitStack() as stack:
+            archive = stack.enter_context(zipfile.ZipFile(self.path))
+            files = [stack.enter_context(archive.open(f"{name}.npy")) for _ in skips]
+            for file, skip in zip(files, skips, strict=True):
+                file.seek(member.header + skip * dtype.itemsize)
+            for start in range(0, n, rows):
+                count = min(rows, n - start)
+                parts = [self._take(file, dtype, count, width) for file in files]
+                yield np.concatenate(parts, axis=1) if member.by_column else parts[0][:, columns]
+
+    def _take(self, file: IO[bytes], dtype: np.dtype[Any], rows: int, width: int) -> Block:
+        content = file.read(rows * width * dtype.itemsize)
+        if len(content) < rows * width * dtype.itemsize:
+            raise InputError(f"{self.path}: is cut short; fetch or write it again.")
+        return np.frombuffer(content, dtype).reshape(rows, width)
+
+
+def _member(archive: zipfile.ZipFile, name: str) -> _Member:
+    with archive.open(name) as file:
+        version = np.lib.format.read_magic(file)
+        read = (
+            np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        )
+        shape, fortran, dtype = read(file)
+        return _Member(ArrayInfo(shape, dtype), file.tell(), fortran and len(shape) == 2)

@@ -1,0 +1,231 @@
+"""What a source of rows is: named columns of numbers, read in blocks of bounded size."""
+
+from __future__ import annotations
+
+import difflib
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import numpy as np
+import numpy.typing as npt
+
+from dorff.data.packing import NUMBER_KINDS
+from dorff.errors import InputError
+
+Block = npt.NDArray[Any]  # (rows, columns asked for), float32 or float64
+BLOCK_BYTES: Final = 4 * 2**20
+
+
+class Reader(ABC):
+    """One source. Columns are selected by name; a name may stand for several (a 2-d array)."""
+
+    def __init__(self, path: str, columns: Sequence[str], *, numbered: bool = False) -> None:
+        self.path = path
+        self.columns = tuple(columns)
+        self.numbered = numbered  # the names are c0, c1, ... only because the file has none
+
+    def expand(self, name: str) -> tuple[str, ...]:
+        """The columns that a name stands for."""
+        return (name,)
+
+    @abstractmethod
+    def dtype(self, column: str) -> np.dtype[Any]:
+        """The type that a column's numbers come in; InputError where they are not numbers."""
+
+    @abstractmethod
+    def blocks(self, columns: Sequence[str]) -> Iterator[Block]:
+        """All rows of the columns, in order, in blocks of any size that together take bounded memory."""
+
+    def resolve(self, names: Sequence[str]) -> tuple[str, ...]:
+        """The columns that the names stand for; InputError for a name that no column or several have."""
+        counts = Counter(self.columns)
+        resolved = [column for name in names for column in self.expand(name)]
+        for column in resolved:
+            count = counts[column]
+            if count > 1:
+                raise InputError(
+                    f"{self.path}: {count} columns are named {column!r}; rename them so that each name is "
+                    "one column."
+                )
+            if count == 0:
+                raise InputError(f"{self.path}: has no column {column!r}{self._nearest(column)}.")
+        return tuple(resolved)
+
+    def _nearest(self, name: str) -> str:
+        near = difflib.get_close_matches(name, self.columns, n=1)
+        if near:
+            return f"; did you mean {near[0]!r}?"
+        held = ", ".join(self.columns[:20]) + (", ..." if len(self.columns) > 20 else "")
+        return f"; its columns are: {held}; name some of them"
+
+
+@contextmanager
+def reading(path: str, format_name: str) -> Iterator[None]:
+    """Turn what a format's library raises into one sentence about the file."""
+    try:
+        yield
+    except (InputError, MemoryError):
+        raise
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: there is no such file; check the path.") from error
+    except Exception as error:
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise InputError(
+            f"{path}: cannot be read as {format_name} ({reason}); check that the file is whole and of that "
+            "format."
+        ) from error
+
+
+def check_numbers(path: str, column: str, dtype: np.dtype[Any]) -> None:
+    """Refuse a type that is not of real numbers."""
+    if dtype.kind not in NUMBER_KINDS:
+        raise InputError(
+            f"{path}: column {column!r} holds {dtype}, wanted real numbers; convert it or leave it out."
+        )
+
+
+def common_dtype(dtypes: Sequence[np.dtype[Any]]) -> np.dtype[Any]:
+    """float32 where it holds all the values exactly as they come, else float64."""
+    short = all(t.kind == "f" and t.itemsize <= 4 for t in dtypes)
+    return np.dtype(np.float32 if short else np.float64)
+
+
+@final
+@dataclass(frozen=True)
+class ArrayInfo:
+    """One array in a file: (rows,) or (rows, columns), and the type of its numbers."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+class ArraysReader(Reader):
+    """A file of named arrays. A 2-d array k of j columns has the columns k0 ... k(j-1); k stands for all."""
+
+    format_name: str
+
+    def __init__(self, path: str, arrays: Mapping[str, ArrayInfo], *, numbered: bool = False) -> None:
+        self.arrays = arrays
+        self._places = [
+            (name if len(info.shape) == 1 else f"{name}{j}", name, j)
+            for name, info in arrays.items()
+            for j in range(info.shape[1] if len(info.shape) == 2 else len(info.shape) == 1)
+        ]
+        super().__init__(path, [column for column, _, _ in self._places], numbered=numbered)
+        self._place = {column: (name, j) for column, name, j in self._places}
+
+    @abstractmethod
+    def stream(self, name: str, columns: Sequence[int], rows: int) -> Iterator[Block]:
+        """Those columns of one array, `rows` rows at a time."""
+
+    def expand(self, name: str) -> tuple[str, ...]:
+        """A 2-d array's name stands for its columns."""
+        info = self.arrays.get(name)
+        if info is None or len(info.shape) == 1:
+            return (name,)
+        if len(info.shape) != 2:
+            raise InputError(
+                f"{self.path}: array {name!r} has shape {info.shape}, wanted (rows,) or (rows, columns); "
+                "reshape it first."
+            )
+        return tuple(f"{name}{j}" for j in range(info.shape[1]))
+
+    def dtype(self, column: str) -> np.dtype[Any]:
+        """The array's type."""
+        dtype = self.arrays[self._place[column][0]].dtype
+        check_numbers(self.path, column, dtype)
+        return dtype
+
+    def blocks(self, columns: Sequence[str]) -> Iterator[Block]:
+        """Read each array once, side by side."""
+        wanted: dict[str, list[int]] = {}
+        for column in columns:
+            name, j = self._place[column]
+            wanted.setdefault(name, []).append(j)
+        self._check_lengths(list(wanted))
+        order = {
+            place: i for i, place in enumerate((name, j) for name, places in wanted.items() for j in places)
+        }
+        pick = [order[self._place[column]] for column in columns]
+        widths = (self.arrays[name].shape[1:] or (1,) for name in wanted)
+        rows = max(1, BLOCK_BYTES // (8 * sum(w for (w,) in widths)))
+        dtype = common_dtype([self.dtype(column) for column in columns])
+        with reading(self.path, self.format_name):
+            for parts in zip(
+                *(self.stream(name, places, rows) for name, places in wanted.items()), strict=True
+            ):
+                yield np.concatenate(parts, axis=1)[:, pick].astype(dtype, copy=False)
+
+    def _check_lengths(self, names: list[str]) -> None:
+        first, n = names[0], self.arrays[names[0]].shape[0]
+        for name in names[1:]:
+            if (rows := self.arrays[name].shape[0]) != n:
+                raise InputError(
+                    f"{self.path}: array {first!r} has {n} rows but {name!r} has {rows}; columns need as "
+                    "many rows each."
+                )
+
+
+@final
+class SideBySide(Reader):
+    """Sources with columns side by side: `a.csv+b.csv`. Columns without names are numbered on, c0, c1, ..."""
+
+    def __init__(self, readers: Sequence[Reader]) -> None:
+        self._readers = tuple(readers)
+        self._place: dict[str, tuple[Reader, str]] = {}
+        columns, number = [], 0
+        for reader in readers:
+            for column in reader.columns:
+                columns.append(f"c{number}" if reader.numbered else column)
+                number += reader.numbered
+                self._place[columns[-1]] = (reader, column)
+        numbered = all(reader.numbered for reader in readers)
+        super().__init__("+".join(reader.path for reader in readers), columns, numbered=numbered)
+
+    def expand(self, name: str) -> tuple[str, ...]:
+        """As the source that has the name says."""
+        expanded = (reader.expand(name) for reader in self._readers if not reader.numbered)
+        return next((e for e in expanded if e != (name,)), (name,))
+
+    def dtype(self, column: str) -> np.dtype[Any]:
+        """As the column's source says."""
+        reader, name = self._place[column]
+        return reader.dtype(name)
+
+    def blocks(self, columns: Sequence[str]) -> Iterator[Block]:
+        """Read the sources in step; InputError when they do not have the same number of rows."""
+        places = [self._place[column] for column in columns]
+        readers = [r for r in self._readers if any(r is reader for reader, _ in places)]
+        names = [[name for reader, name in places if reader is r] for r in readers]
+        order = {
+            place: i
+            for i, place in enumerate((r, name) for r, of in zip(readers, names, strict=True) for name in of)
+        }
+        pick = [order[place] for place in places]
+        for parts in _in_step(readers, [r.blocks(of) for r, of in zip(readers, names, strict=True)]):
+            yield np.concatenate(parts, axis=1)[:, pick]
+
+
+def _in_step(readers: Sequence[Reader], streams: Sequence[Iterator[Block]]) -> Iterator[list[Block]]:
+    """Cut streams of blocks at the same rows."""
+    held = [next(stream, None) for stream in streams]
+    counts = [0] * len(streams)
+    while all(block is not None for block in held):
+        blocks = [block for block in held if block is not None]
+        rows = min(len(block) for block in blocks)
+        yield [block[:rows] for block in blocks]
+        for i, block in enumerate(blocks):
+            counts[i] += rows
+            held[i] = block[rows:] if len(block) > rows else next(streams[i], None)
+    for i, rest in enumerate(held):
+        counts[i] += (0 if rest is None else len(rest)) + sum(len(b) for b in streams[i])
+    for reader, count in zip(readers, counts, strict=True):
+        if count != counts[0]:
+            raise InputError(
+                f"{readers[0].path} has {counts[0]} rows but {reader.path} has {count}; files side by side "
+                "need as many rows each."
+            )
