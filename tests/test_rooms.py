@@ -18,7 +18,7 @@ PACKAGE = ROOT / "dorff"
 ARROWS: dict[str, str] = {
     "errors": "",
     "spec": "errors",
-    "loops": "",
+    "loops": "errors",
     "kernels": "errors",
     "frequencies": "kernels loops",
     "features": "frequencies",
@@ -51,7 +51,12 @@ ARROWS: dict[str, str] = {
 # Third-party libraries that only some rooms may import; the rooms of NUMERIC may import nothing else of them.
 NUMERIC = "errors spec loops kernels frequencies features weights exact bounds moments graphs solvers model"
 NUMERIC_LIBRARIES = {"numpy", "scipy", "numba"}
-MORE_FOR = {"spec": {"pydantic", "yaml"}}  # a job file is checked where its types are
+MORE_FOR = {
+    "spec": {"pydantic", "yaml"},  # a job file is checked where its types are
+    # Numba's other half, and how Numba itself keeps compiled loops: machine code in a directory that only its owner
+    # can write to. Loading it runs it, whatever the format; models, state and data never hold a pickle.
+    "loops": {"llvmlite", "pickle"},
+}
 KEPT_TO = {
     "zarr": "data store estimators",
     "numcodecs": "data store",
@@ -62,7 +67,7 @@ KEPT_TO = {
 FORBIDDEN = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}  # they run code from a file
 
 # Import names that differ from the name of the distribution in pyproject.toml.
-DISTRIBUTIONS = {"google_crc32c": "google-crc32c", "sklearn": "scikit-learn", "yaml": "pyyaml"}
+DISTRIBUTIONS = {"google_crc32c": "google-crc32c", "llvmlite": "numba", "sklearn": "scikit-learn", "yaml": "pyyaml"}
 
 MAX_LINES = 400
 
@@ -133,12 +138,14 @@ def faults(package: Path, arrows: Mapping[str, str] = ARROWS) -> list[str]:
 
 
 def library_allowed(room: str, library: str) -> bool:
+    if library in MORE_FOR.get(room, set()):
+        return True
     if library in FORBIDDEN:
         return False
     if library in sys.stdlib_module_names:
         return True
     if room in NUMERIC.split():
-        return library in NUMERIC_LIBRARIES | MORE_FOR.get(room, set())
+        return library in NUMERIC_LIBRARIES
     return library not in KEPT_TO or room in KEPT_TO[library].split()
 
 

@@ -33,6 +33,17 @@ class Sampler(ABC):
     def config(self) -> dict[str, Any]:
         """The sampler in the grammar of JOB.yaml."""
 
+    @final
+    def recipe(self, kernel: OperatorKernel, *, d: int, p: int, count: int) -> list[dict[str, Any]]:
+        """All of the kernel that the frequencies depend on: scalar kernels, measures and counts."""
+        laws = _laws(kernel, d, p)
+        counts = _apportion([share for _, _, share in laws], count)
+        return [
+            {"scalar": scalar.config(), "measure": str(measure), "count": size}
+            for (scalar, measure, _), size in zip(laws, counts, strict=True)
+        ]
+
+    @final
     def draw(self, kernel: OperatorKernel, *, d: int, p: int, count: int, seed: int) -> Frequencies:
         """`count` frequencies for the kernel; they depend on the arguments alone.
 

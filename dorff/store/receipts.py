@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import final
 
@@ -38,6 +38,9 @@ class Receipt:
     def key(self) -> str:
         text = f"{self.plan} {self.number} {self.start} {self.stop} {self.digest}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def timed(self, seconds: float) -> Receipt:
+        return replace(self, seconds=seconds)
 
     def save(self, directory: Path) -> None:
         body = asdict(self)

@@ -1,0 +1,21 @@
+"""Engines: where tasks run; and the fixed tree in which moments are merged."""
+
+from dorff.engine.base import Engine, Task
+from dorff.engine.clusters import open_engine
+from dorff.engine.dask import DaskEngine
+from dorff.engine.memory import PeakMemory, peak_memory
+from dorff.engine.serial import SerialEngine
+from dorff.engine.threads import pinned
+from dorff.engine.tree import Tree
+
+__all__ = [
+    "DaskEngine",
+    "Engine",
+    "PeakMemory",
+    "SerialEngine",
+    "Task",
+    "Tree",
+    "open_engine",
+    "peak_memory",
+    "pinned",
+]

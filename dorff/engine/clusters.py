@@ -1,0 +1,51 @@
+"""From a job's `cluster:` to an engine."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import dask
+from distributed import Client, LocalCluster
+
+from dorff import spec
+from dorff.engine.base import Engine
+from dorff.engine.dask import DaskEngine
+from dorff.engine.serial import SerialEngine
+from dorff.errors import IncompleteError
+
+
+@contextmanager
+def open_engine(cluster: spec.LocalCluster | spec.SerialCluster | spec.RemoteCluster) -> Iterator[Engine]:
+    """The engine for a job's cluster, closed at the end of the block.
+
+    A local cluster's scheduler listens on loopback alone and has no dashboard. Raises IncompleteError where a
+    cluster that should be running does not answer.
+    """
+    if isinstance(cluster, spec.SerialCluster):
+        yield SerialEngine()
+        return
+    engine = _remote(cluster) if isinstance(cluster, spec.RemoteCluster) else _local(cluster)
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def _local(cluster: spec.LocalCluster) -> DaskEngine:
+    # Leaves hold what the plan says and give it all back; pausing a worker over it would only stop the fit.
+    memory = {f"distributed.worker.memory.{name}": False for name in ("target", "spill", "pause")}
+    with dask.config.set(memory):
+        local = LocalCluster(
+            n_workers=cluster.workers, threads_per_worker=1, memory_limit=cluster.memory, processes=True,
+            host="127.0.0.1", dashboard_address=None, silence_logs=logging.ERROR,
+        )  # fmt: skip
+    return DaskEngine(Client(local), on_close=lambda: local.close())
+
+
+def _remote(cluster: spec.RemoteCluster) -> DaskEngine:
+    try:
+        return DaskEngine(Client(cluster.address, timeout=30))
+    except (OSError, TimeoutError) as error:
+        raise IncompleteError(f"cluster.address {cluster.address}: no scheduler answers there ({error})") from error

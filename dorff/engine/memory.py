@@ -1,0 +1,54 @@
+"""Peak memory of this process and its children, measured while they run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import final
+
+import psutil
+
+
+@final
+class PeakMemory:
+    """The largest sum of PSS (each shared page counted once) seen so far, in bytes; 0 where the system tells none."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+    def sample(self) -> None:
+        """Look once, at this process and all below it."""
+        me = psutil.Process()
+        total = sum(_proportional(process.pid) for process in [me, *me.children(recursive=True)])
+        self.bytes = max(self.bytes, total)
+
+
+def _proportional(pid: int) -> int:
+    try:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError):  # gone meanwhile, or a system without /proc
+        return 0
+    return 0
+
+
+@contextmanager
+def peak_memory(*, every: float = 1.0) -> Iterator[PeakMemory]:
+    """Sample about once in `every` seconds until the block ends; a sample costs a few milliseconds a process."""
+    peak, over = PeakMemory(), threading.Event()
+
+    def watch() -> None:
+        while not over.wait(every):
+            peak.sample()
+
+    thread = threading.Thread(target=watch, name="dorff-memory", daemon=True)
+    thread.start()
+    try:
+        yield peak
+    finally:
+        peak.sample()
+        over.set()
+        thread.join()

@@ -1,0 +1,231 @@
+"""One leaf: read its rows, featurize, accumulate, check, write the partial moments, leave a receipt."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import time
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from dorff.data import Dataset
+from dorff.errors import InputError
+from dorff.features import FeatureMap
+from dorff.moments import Accumulator, FloatArray
+from dorff.store import Folds, Receipt, load_moments, merge_folds, save_moments, write_atomic, write_json
+
+
+@final
+@dataclass(frozen=True)
+class FoldRule:
+    """Which fold a row is in: one fold, whole leaves dealt in turn, or rows by a hash of their number and a seed."""
+
+    count: int = 1
+    by_rows: bool = False
+    seed: int = 0
+
+    def of_leaf(self, number: int) -> int:
+        return number % self.count
+
+    def of_rows(self, start: int, stop: int) -> npt.NDArray[np.int64]:
+        """Fold numbers (stop - start,): splitmix64 of the row's number, so that appended rows move no others."""
+        z = np.arange(start, stop, dtype=np.uint64) + np.uint64((self.seed * 0x9E3779B97F4A7C15) % 2**64)
+        z = (z + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return ((z ^ (z >> np.uint64(31))) % np.uint64(self.count)).astype(np.int64)
+
+
+@final
+class BlockSums:
+    """Featurizes blocks of rows into one reused buffer Z = [F | 1 | Y - y0] and adds each to its fold's sums."""
+
+    def __init__(self, features: FeatureMap, y0: FloatArray, *, block_rows: int) -> None:
+        self._features, self._y0, self._block = features, y0, block_rows
+        width = features.m + 1 + len(y0)
+        # Rows start on cache lines; the syrk is told the padded row length.
+        buffer = np.empty((block_rows, -(-width // 8) * 8))
+        self._Z = buffer[:, :width]
+        self._Z[:, features.m] = 1.0
+        self._work = np.empty((block_rows, len(features.omega)))
+        self._sums: dict[int, Accumulator] = {}
+        self.syrk_seconds = 0.0
+
+    def add(self, X: FloatArray, Y: FloatArray, fold: int = 0) -> None:
+        """Add rows X (n, d), Y (n, q), in order."""
+        m = self._features.m
+        sums = self._sums.get(fold)
+        if sums is None:
+            sums = self._sums[fold] = Accumulator(m, Y.shape[1])
+        for start in range(0, len(X), self._block):
+            x, y = X[start : start + self._block], Y[start : start + self._block]
+            Z = self._Z[: len(x)]
+            self._features(x, Z, self._work)
+            np.subtract(y, self._y0, out=Z[:, m + 1 :])
+            began = time.perf_counter()
+            sums.add(Z)
+            self.syrk_seconds += time.perf_counter() - began
+
+    def moments(self) -> Folds:
+        return {fold: sums.moments(self._y0) for fold, sums in self._sums.items()}
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Pass:
+    """All that the moments depend on besides the rows; frozen by the first plan in `directory`, named by `hash`."""
+
+    directory: Path
+    hash: str
+    features: FeatureMap
+    y0: FloatArray
+    block_rows: int
+    read_rows: int
+    folds: FoldRule
+    drop: bool
+
+    @property
+    def receipts(self) -> Path:
+        return self.directory / "receipts"
+
+    def node(self, level: int, index: int, key: str) -> Path:
+        """The file of the sum of leaves [index 2^level, (index + 1) 2^level); the key names what is in it."""
+        return self.directory / "nodes" / f"{level:02d}-{index:06d}-{key}.moments"
+
+
+def freeze(
+    directory: Path, question: dict[str, Any], features: FeatureMap, y0: FloatArray, log_density: FloatArray
+) -> None:
+    """Write a plan's frozen constants: the arrays first, then `plan.json`, which makes them count."""
+    buffer = io.BytesIO()
+    np.savez(
+        buffer, omega=features.omega, log_density=log_density, center=features.center, scale=features.scale, y0=y0
+    )
+    body = {"question": question, "arrays": hashlib.sha256(buffer.getbuffer()).hexdigest()}
+    write_atomic(directory / "arrays.npz", [buffer.getbuffer()], sync=True)
+    write_json(directory / "plan.json", body, sync=True)
+
+
+def frozen_hash(directory: Path) -> str | None:
+    """The name of the pass frozen in a state directory, or None where there is none."""
+    try:
+        return hashlib.sha256((directory / "plan.json").read_bytes()).hexdigest()[:16]
+    except FileNotFoundError:
+        return None
+
+
+@lru_cache(maxsize=4)
+def load_pass(directory: Path, name: str) -> tuple[Pass, FloatArray]:
+    """The frozen pass `name` in a state directory, and the log density (D,) of its frequencies."""
+    text = (directory / "plan.json").read_bytes()
+    if hashlib.sha256(text).hexdigest()[:16] != name:
+        raise InputError(f"{directory / 'plan.json'} changed while the job ran; run the job again")
+    raw = (directory / "arrays.npz").read_bytes()
+    body = json.loads(text)
+    if hashlib.sha256(raw).hexdigest() != body["arrays"]:
+        raise InputError(f"{directory / 'arrays.npz'} is damaged; remove {directory} and fit again")
+    arrays = np.load(io.BytesIO(raw), allow_pickle=False)
+    question = body["question"]
+    found = Pass(
+        directory=directory,
+        hash=name,
+        features=FeatureMap(arrays["omega"], arrays["center"], arrays["scale"]),
+        y0=arrays["y0"],
+        block_rows=question["block_rows"],
+        read_rows=question["read_rows"],
+        folds=FoldRule(**question["folds"]),
+        drop=question["nan"] == "drop",
+    )
+    return found, arrays["log_density"]
+
+
+def run_leaf(directory: str, name: str, dataset: Dataset, number: int, start: int, stop: int) -> Receipt:
+    """Compute one leaf's moments, write them, and leave (and return) its receipt."""
+    began = time.perf_counter()
+    this, _ = load_pass(Path(directory), name)
+    stamp = dataset.stamp(start, stop)
+    sums = BlockSums(this.features, this.y0, block_rows=this.block_rows)
+    digest, used = [0, 0], 0
+    low, high = np.full(dataset.d, np.inf), np.full(dataset.d, -np.inf)
+    for first, X, Y in _read_ahead(dataset, start, stop, this.read_rows):
+        digest = [zlib.crc32(X.data, digest[0]), zlib.crc32(Y.data, digest[1])]
+        X, Y, rows = _usable(dataset, this.drop, first, X, Y)
+        if not len(X):
+            continue
+        used += len(X)
+        low, high = np.minimum(low, X.min(axis=0)), np.maximum(high, X.max(axis=0))
+        if this.folds.by_rows and this.folds.count > 1:
+            fold_of = this.folds.of_rows(first, first + len(rows))[rows]
+            for fold in range(this.folds.count):
+                sums.add(X[fold_of == fold], Y[fold_of == fold], fold)
+        else:
+            sums.add(X, Y, this.folds.of_leaf(number))
+    folds = sums.moments()
+    _check(folds, dataset, start, stop)
+    receipt = Receipt(
+        plan=this.hash, number=number, start=start, stop=stop, digest=f"{digest[0]:08x}{digest[1]:08x}", stamp=stamp,
+        rows_used=used, rows_dropped=stop - start - used, low=tuple(low.tolist()), high=tuple(high.tolist()),
+        seconds=0.0, syrk_seconds=sums.syrk_seconds,
+    )  # fmt: skip
+    save_moments(this.node(0, number, receipt.key), folds)
+    receipt = receipt.timed(time.perf_counter() - began)
+    receipt.save(this.receipts)
+    return receipt
+
+
+def merge_nodes(left: str, right: str, into: str) -> bool:
+    """Add two node files into a third; False where one of them is missing or damaged."""
+    first = load_moments(Path(left))
+    second = load_moments(Path(right)) if first is not None else None
+    if first is None or second is None:
+        return False
+    save_moments(Path(into), merge_folds(first, second))
+    return True
+
+
+def _read_ahead(dataset: Dataset, start: int, stop: int, rows: int) -> Iterator[tuple[int, FloatArray, FloatArray]]:
+    """(first row, X, Y) for each run of `rows`, the next one read while this one is worked on."""
+    with ThreadPoolExecutor(max_workers=1) as reader:
+        waiting = reader.submit(dataset.read, start, min(start + rows, stop))
+        for first in range(start, stop, rows):
+            X, Y = waiting.result()
+            if first + rows < stop:
+                waiting = reader.submit(dataset.read, first + rows, min(first + 2 * rows, stop))
+            yield first, X, Y
+
+
+def _usable(
+    dataset: Dataset, drop: bool, first: int, X: FloatArray, Y: FloatArray
+) -> tuple[FloatArray, FloatArray, npt.NDArray[np.bool_]]:
+    """The rows whose numbers are all finite, and which they are; InputError at the first other row unless dropped."""
+    good: npt.NDArray[np.bool_] = np.logical_and.reduce(np.isfinite(np.column_stack([X, Y])), axis=1)
+    if good.all():
+        return X, Y, good
+    if not drop:
+        row = int(np.argmin(good))
+        names = dataset.input_columns + dataset.target_columns
+        values = np.concatenate([X[row], Y[row]])
+        column = int(np.argmin(np.isfinite(values)))
+        raise InputError(
+            f"{dataset.path}: row {first + row} (shard {(first + row) // dataset.shard_rows}), column "
+            f"{names[column]}: expected a finite number, got {values[column]}; mend the data, or set data.nan: drop"
+        )
+    return X[good], Y[good], good
+
+
+def _check(folds: Folds, dataset: Dataset, start: int, stop: int) -> None:
+    for moments in folds.values():
+        if not np.isfinite(moments.packed[-1]) or not np.isfinite(moments.packed).all():
+            raise InputError(
+                f"{dataset.path}: rows {start}..{stop - 1}: the sums overflow float64; a target is larger than "
+                "1e150: rescale the targets"
+            )

@@ -1,0 +1,281 @@
+"""What a job will do and cost, computed before a row is read; and the constants it freezes from its first rows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, final
+
+import numpy as np
+import psutil
+
+from dorff import frequencies, kernels
+from dorff.data import Dataset, open_dataset
+from dorff.errors import DoesNotFitError, InputError
+from dorff.features import FeatureMap
+from dorff.kernels.scalar import FloatArray
+from dorff.leaf import FoldRule, Pass, freeze, frozen_hash, load_pass
+from dorff.moments import syrk
+from dorff.spec import Job, LocalCluster, RemoteCluster
+
+MiB: Final = 2**20
+# Resident bytes of a process before it has data: interpreter, libraries, compiled loops, Dask's own. Measured
+# by benchmarks/memory.py, with room for what the allocator keeps.
+DRIVER_BYTES: Final = 330 * MiB
+WORKER_BYTES: Final = 260 * MiB
+LARGEST_LEAF: Final = 2**18
+SMALL_SAMPLE: Final = 256  # rows for centres; few, so that a data set that grows later had them from the start
+LARGE_SAMPLE: Final = 2**16  # rows at most for scales and the median distance
+
+
+@final
+@dataclass(frozen=True)
+class Leaf:
+    """Rows start..stop-1: a run of whole shards, the unit of work."""
+
+    number: int
+    start: int
+    stop: int
+
+
+@final
+@dataclass(frozen=True)
+class Costs:
+    """What a job needs. Bytes are peaks: of one worker, of all processes together, and on disk; `kept_level` k keeps
+    the moments of every 2^k leaves for later fits."""
+
+    m: int
+    leaves: int
+    worker_bytes: int
+    peak_bytes: int
+    disk_bytes: int
+    flops: float
+    seconds: float
+    kept_level: int
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A job made concrete: data, kernel, leaves, costs and the question that names its moments."""
+
+    job: Job
+    dataset: Dataset
+    kernel_config: dict[str, Any]
+    leaves: tuple[Leaf, ...]
+    question: dict[str, Any]
+    costs: Costs
+
+    @property
+    def directory(self) -> Path:
+        """Where the moments of this question are kept; another question has another directory."""
+        text = json.dumps(self.question, sort_keys=True)
+        return Path(self.job.state) / hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def frozen(self) -> tuple[Pass, FloatArray, kernels.OperatorKernel]:
+        """The pass, the log density of its frequencies, and the kernel; frozen now if never before."""
+        name = frozen_hash(self.directory)
+        if name is None:
+            _freeze(self)
+            name = frozen_hash(self.directory)
+        assert name is not None
+        this, log_density = load_pass(self.directory, name)
+        median = json.loads((self.directory / "plan.json").read_bytes())["question"]["median_lengthscale"]
+        return this, log_density, build_kernel(self.kernel_config, median)
+
+
+def make_plan(job: Job) -> Plan:
+    """Plan a job without reading a row.
+
+    Raises InputError for a job that cannot be done, DoesNotFitError for one that is too big.
+    """
+    dataset = open_dataset(str(job.data.store), inputs=job.data.inputs, targets=job.data.targets)
+    config = _read_matrices(job.kernel.model_dump(mode="python"))
+    d, q, m = dataset.d, dataset.q, job.features.count
+    kernel = build_kernel(config, 1.0)
+    fixed = kernel.fix(d, q, np.eye(q))
+    sampler = frequencies.from_config(job.features.sampler.model_dump())
+    leaves = leaf_bounds(dataset.n, dataset.shard_rows, m + 1 + q)
+    folds = FoldRule()
+    if job.solve.select == "kfold":
+        folds = FoldRule(job.solve.folds.count, job.solve.folds.by == "rows", job.features.seed)
+        if not folds.by_rows and len(leaves) < folds.count:
+            raise InputError(
+                f"solve.folds: {folds.count} folds of leaves asked for, but {dataset.path} has only {len(leaves)} "
+                "(a leaf is a run of whole shards); use by: rows, or fewer folds"
+            )
+    block = block_rows(m + 1 + q)
+    question = {
+        "format": 1, "store": str(Path(dataset.path).resolve()), "rows": dataset.rows_spec(),
+        "sampler": sampler.config(), "recipe": sampler.recipe(fixed, d=d, p=q, count=m // 2),
+        "count": m, "seed": job.features.seed, "median": "median" in json.dumps(config, default=str),
+        "standardize": job.solve.standardize, "one_scale": kernel.vector_field, "nan": job.data.nan,
+        "folds": asdict(folds), "block_rows": block,
+        "read_rows": max(dataset.unit_rows, block // dataset.unit_rows * dataset.unit_rows),
+    }  # fmt: skip
+    plan = Plan(job, dataset, config, leaves, question, _costs(job, dataset, leaves, fixed, question))
+    _refuse_what_does_not_fit(plan)
+    return plan
+
+
+def leaf_bounds(n: int, shard_rows: int, width: int) -> tuple[Leaf, ...]:
+    """Cut n rows into leaves of whole shards. A leaf's bounds depend on its number, the shard size and the width
+    alone: small first, so that small data spread over workers, growing with the number to `LARGEST_LEAF` rows."""
+    base = max(16384.0, 4e10 / width**2)
+    leaves, start, number = [], 0, 0
+    while start < n:
+        rows = min(base * (1 + number / 16), max(base, float(LARGEST_LEAF)))
+        stop = start + max(1, round(rows / shard_rows)) * shard_rows
+        leaves.append(Leaf(number, start, min(stop, n)))
+        start, number = stop, number + 1
+    return tuple(leaves)
+
+
+def block_rows(width: int) -> int:
+    """Rows featurized at a time: a buffer of about 16 MiB, within 256..2048 rows."""
+    return int(np.clip(2**21 // width // 256 * 256, 256, 2048))
+
+
+def build_kernel(config: dict[str, Any], median: float | None) -> kernels.OperatorKernel:
+    """The operator kernel of a job's `kernel:`, the word median replaced by its value."""
+
+    def replaced(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: replaced(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [replaced(item) for item in value]
+        return median if value == "median" else value
+
+    return kernels.from_config(replaced(config))
+
+
+def _read_matrices(config: Any) -> Any:
+    """The same configuration with output matrices that are files read in."""
+    if isinstance(config, dict):
+        return {
+            key: _read_matrix(Path(value)) if key == "matrix" and isinstance(value, str) else _read_matrices(value)
+            for key, value in config.items()
+        }
+    return [_read_matrices(value) for value in config] if isinstance(config, list | tuple) else config
+
+
+def _read_matrix(path: Path) -> list[list[float]]:
+    try:
+        matrix = (
+            np.load(path, allow_pickle=False) if path.suffix == ".npy" else np.loadtxt(path, delimiter=",", ndmin=2)
+        )
+        rows: list[list[float]] = np.asarray(matrix, dtype=np.float64).tolist()
+        return rows
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: not a matrix of numbers in NPY or comma-separated text ({error})") from error
+
+
+def _costs(
+    job: Job, dataset: Dataset, leaves: tuple[Leaf, ...], kernel: kernels.OperatorKernel, question: dict[str, Any]
+) -> Costs:
+    m, q, block, folds = question["count"], dataset.q, question["block_rows"], question["folds"]
+    width, at_once = m + 1 + q, folds["count"] if folds["by_rows"] else 1
+    packed, square = 4 * width * (width + 1), 8 * width * width
+    units = question["read_rows"] // dataset.unit_rows
+    read = 3 * dataset.unit_bytes() * max(1, units)  # one being read, one waiting, one in use
+    blocks = 8 * block * (width + 8 + m // 2) + 32 * m * dataset.d
+    leaf = at_once * (square + packed) + blocks + read
+    worker = WORKER_BYTES + max(leaf, 2 * folds["count"] * packed) + 16 * MiB
+    workers = job.cluster.workers if isinstance(job.cluster, LocalCluster) else 1
+    solving = _solve_bytes(job, dataset, kernel, m, folds["count"])
+    if job.cluster.model_dump().get("type") == "serial":
+        worker, peak = DRIVER_BYTES + max(leaf, 2 * folds["count"] * packed), DRIVER_BYTES + max(leaf, solving)
+    else:
+        peak = DRIVER_BYTES + max(workers * worker, solving)
+    flops = float(dataset.n) * width * width + 2.0 * dataset.n * dataset.d * (m // 2)
+    level = _kept_level(job, len(leaves), folds["count"] * packed)
+    node = packed * (folds["count"] if folds["by_rows"] else 1)
+    disk = ((len(leaves) >> level) + 2 * workers + len(leaves).bit_length()) * node + 16 * width**2
+    seconds = 1.15 * flops / _syrk_rate(block, width) / workers
+    return Costs(m, len(leaves), worker, peak, disk, flops, seconds, level)
+
+
+def _solve_bytes(job: Job, dataset: Dataset, kernel: kernels.OperatorKernel, m: int, folds: int) -> int:
+    """Bytes of the driver's solve: folds and their sum, unpacked and centred moments, the system, its factor."""
+    width, q = m + 1 + dataset.q, dataset.q
+    bases = [base for _, base in kernel.terms()]
+    shared = len(bases) == 1 and isinstance(bases[0], kernels.Decomposable)
+    sample = bases[0].root(np.ones((1, dataset.d))).shape[1] if len(bases) == 1 else q
+    k = m if shared else m * min(q, sample)
+    many = len(job.solve.ridges) > 1 or folds > 1 or shared
+    system = (0 if shared else 8 * k * k) + (4 if many else 2) * 8 * k * k
+    return 4 * width * (width + 1) * (folds + 2) + 8 * width * width + 16 * m * m + system
+
+
+def _kept_level(job: Job, leaves: int, node_bytes: int) -> int:
+    """The smallest k such that the kept moments, one node for 2^k leaves, take a quarter of the free disk at most."""
+    budget = _free_disk(Path(job.state)) // 4
+    level = 0
+    while (leaves >> level) * node_bytes > budget and leaves >> level > 1:
+        level += 1
+    return level
+
+
+def _free_disk(path: Path) -> int:
+    while not path.exists():
+        path = path.parent
+    return shutil.disk_usage(path).free
+
+
+def _syrk_rate(block: int, width: int) -> float:
+    """Flops a second of one thread's `syrk` at this shape, the best of three short tries."""
+    Z, square = np.ones((block, width)), np.zeros((width, width), order="F")
+    best = np.inf
+    for _ in range(3):
+        began = time.perf_counter()
+        syrk(Z, square)
+        best = min(best, time.perf_counter() - began)
+    return float(block * width * width / best)
+
+
+def _refuse_what_does_not_fit(plan: Plan) -> None:
+    costs, cluster = plan.costs, plan.job.cluster
+    if not isinstance(cluster, RemoteCluster) and costs.worker_bytes > 0.95 * cluster.memory:
+        raise DoesNotFitError(
+            f"a worker needs {costs.worker_bytes / MiB:.0f} MiB but cluster.memory is {cluster.memory / MiB:.0f} MiB; "
+            f"raise it to {costs.worker_bytes / 0.94 / MiB:.0f}MiB or lower features.count (now {costs.m})"
+        )
+    machine = psutil.virtual_memory().total
+    if costs.peak_bytes > machine:
+        raise DoesNotFitError(
+            f"the job needs {costs.peak_bytes / MiB:.0f} MiB at its peak, this machine has {machine / MiB:.0f} MiB; "
+            f"lower features.count (now {costs.m}) or cluster.workers"
+        )
+    free = _free_disk(Path(plan.job.state))
+    if costs.disk_bytes > free:
+        raise DoesNotFitError(
+            f"{plan.job.state}: the moments need {costs.disk_bytes / MiB:.0f} MiB of disk, {free / MiB:.0f} MiB "
+            "are free; free some, or put `state` on a larger disk"
+        )
+
+
+def _freeze(plan: Plan) -> None:
+    """Compute and write the constants that the pass needs from data, from its first rows."""
+    dataset, question, job = plan.dataset, dict(plan.question), plan.job
+    wide = job.solve.standardize or question["median"]
+    X, Y = dataset.read(0, min(dataset.n, plan.leaves[0].stop, LARGE_SAMPLE if wide else SMALL_SAMPLE))
+    good = np.isfinite(X).all(axis=1) & np.isfinite(Y).all(axis=1)
+    if not good.any():
+        raise InputError(f"{dataset.path}: none of the first {len(X)} rows is free of NaN and infinity; mend the data")
+    X, Y = X[good], Y[good]
+    center, scale = X.mean(axis=0), np.ones(dataset.d)
+    if job.solve.standardize:
+        spread = X.std(axis=0)
+        scale = np.full(dataset.d, np.sqrt(np.mean(spread**2))) if question["one_scale"] else spread
+        scale[scale == 0] = 1.0
+    question["median_lengthscale"] = kernels.median_lengthscale((X - center) / scale) if question["median"] else None
+    kernel = build_kernel(plan.kernel_config, question["median_lengthscale"]).fix(
+        dataset.d, dataset.q, np.eye(dataset.q)
+    )
+    sampler = frequencies.from_config(question["sampler"])
+    drawn = sampler.draw(kernel, d=dataset.d, p=dataset.q, count=question["count"] // 2, seed=question["seed"])
+    freeze(plan.directory, question, FeatureMap(drawn.omega, center, scale), Y.mean(axis=0), drawn.log_density)
