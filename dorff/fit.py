@@ -6,7 +6,7 @@ import hashlib
 import platform
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, final
@@ -86,9 +86,9 @@ def fit(job: Job, *, engine: Engine | None = None, progress: Progress | None = N
         peak.sample()
     model = build_model(plan, choice, kernel, passed)
     report = _report(plan, passed, choice, threads, peak.bytes if local else None)
-    model = _with_info(model, {"report": asdict(report)})
+    model = replace(model, info={**model.info, "report": asdict(report)})
     path = save_model(model, Path(job.model))
-    return FitReport(**{**asdict(report), "seconds": time.perf_counter() - began, "model": str(path)})
+    return replace(report, seconds=time.perf_counter() - began, model=str(path))
 
 
 def run_pass(plan: Plan, engine: Engine, progress: Progress | None = None) -> PassResult:
@@ -182,14 +182,6 @@ def fingerprint(receipts: Sequence[Receipt]) -> str:
     """Names the values of all rows that were used."""
     text = " ".join(f"{receipt.start} {receipt.stop} {receipt.digest}" for receipt in receipts)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def _with_info(model: Model, more: dict[str, Any]) -> Model:
-    return Model(**{**vars_of(model), "info": {**model.info, **more}})
-
-
-def vars_of(model: Model) -> dict[str, Any]:
-    return {name: getattr(model, name) for name in model.__dataclass_fields__}
 
 
 def _report(plan: Plan, passed: PassResult, choice: Choice, threads: int, peak: int | None) -> FitReport:

@@ -1,0 +1,182 @@
+"""Predictions from Zarr to Zarr, shard by shard; and scores against targets."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from dorff.data import ArrayLayout, Dataset, ShardWriter, open_dataset, shard_and_unit_rows, write_metadata
+from dorff.engine import Engine, Task
+from dorff.errors import InputError
+from dorff.model import Model
+from dorff.store import load_model, resolve_model, space_on, write_json
+
+Progress = Callable[[int, int], None]
+
+
+@final
+@dataclass(frozen=True)
+class Scores:
+    """How far predictions are from targets. `r2` is pooled: 1 - summed squared error / summed squares about each
+    output's mean; `rmse` is over all entries; `per_output` has both for each target by name."""
+
+    rows: int
+    r2: float
+    rmse: float
+    per_output: dict[str, dict[str, float]]
+
+
+def predict(
+    model: Path, store: Path, out: Path, *, engine: Engine, inputs: str | Sequence[str] = "x",
+    progress: Progress | None = None,
+) -> int:  # fmt: skip
+    """Write `y` (n, p), the model's values at the inputs of the Zarr group `store`, into a new group `out`.
+
+    Shards are written whole or not at all, beside `out`, which appears when all are there; the same call after
+    an interruption goes on with the shards that are missing. Returns the number of rows. Raises InputError
+    where `out` is there already, or the inputs are not the model's.
+    """
+    if out.exists():
+        raise InputError(f"{out}: is there already; remove it, or choose another name")
+    version, dataset = resolve_model(model), open_dataset(str(store), inputs=inputs, targets=None)
+    fitted = load_model(version)
+    _check_inputs(fitted, dataset)
+    shard, unit = shard_and_unit_rows(0, fitted.p)
+    layout = ArrayLayout(fitted.p, shard, unit)
+    staging = _staging(out, version, dataset)
+    shards = range(-(-dataset.n // shard))
+    missing = [number for number in shards if not (staging / "y" / "c" / str(number) / "0").exists()]
+    finished = len(shards) - len(missing)
+
+    def done(_task: Task, _result: None) -> Sequence[Task]:
+        nonlocal finished
+        finished += 1
+        if progress is not None:
+            progress(min(finished * shard, dataset.n), dataset.n)
+        return ()
+
+    engine.run([Task(predict_shard, (str(version), dataset, str(staging), layout, n), n) for n in missing], done)
+    (staging / "question.json").unlink()
+    names = fitted.info.get("data", {}).get("targets") or [f"y{i}" for i in range(fitted.p)]
+    with space_on(out):
+        write_metadata(staging, {"y": layout}, rows=dataset.n, columns={"y": tuple(names)})
+        os.rename(staging, out)
+    return dataset.n
+
+
+def predict_shard(model: str, dataset: Dataset, staging: str, layout: ArrayLayout, number: int) -> None:
+    """Predict and write one shard of rows."""
+    fitted = _cached_model(model)
+    stop = min((number + 1) * layout.shard_rows, dataset.n)
+    with space_on(Path(staging)), ShardWriter(Path(staging) / "y", layout, first=number) as writer:
+        for start in range(number * layout.shard_rows, stop, layout.unit_rows):
+            X, _ = dataset.read(start, min(start + layout.unit_rows, stop))
+            writer.write(fitted.predict(X))
+
+
+def score(
+    model: Path, store: Path, *, engine: Engine, inputs: str | Sequence[str] = "x",
+    targets: str | Sequence[str] = "y", progress: Progress | None = None,
+) -> Scores:  # fmt: skip
+    """Scores of the model on the rows of the Zarr group `store`, read once, block by block.
+
+    Raises InputError where inputs or targets are not the model's, or a row holds NaN or infinity.
+    """
+    version, dataset = resolve_model(model), open_dataset(str(store), inputs=inputs, targets=targets)
+    fitted = load_model(version)
+    _check_inputs(fitted, dataset)
+    if dataset.q != fitted.p:
+        raise InputError(f"{store}: has {dataset.q} targets, but the model predicts {fitted.p}; name as many")
+    if not dataset.n:
+        raise InputError(f"{store}: has no rows to score")
+    step = max(1, 65536 // dataset.unit_rows) * dataset.unit_rows
+    parts: dict[int, Any] = {}
+
+    def done(task: Task, result: Any) -> Sequence[Task]:
+        parts[task.tag] = result
+        if progress is not None:
+            progress(min(len(parts) * step, dataset.n), dataset.n)
+        return ()
+
+    tasks = [
+        Task(score_rows, (str(version), dataset, start, min(start + step, dataset.n)), start)
+        for start in range(0, dataset.n, step)
+    ]
+    engine.run(tasks, done)
+    return _pooled(dataset, [parts[start] for start in sorted(parts)])
+
+
+def score_rows(model: str, dataset: Dataset, start: int, stop: int) -> tuple[int, Any, Any, Any]:
+    """Of the rows start..stop-1: count, mean target (q,), squares about it (q,), squared error (q,)."""
+    fitted = _cached_model(model)
+    X, Y = dataset.read(start, stop)
+    bad = ~(np.isfinite(X).all(axis=1) & np.isfinite(Y).all(axis=1))
+    if bad.any():
+        row = start + int(np.argmax(bad))
+        raise InputError(f"{dataset.path}: row {row} holds NaN or infinity; remove or mend such rows to score them")
+    mean = Y.mean(axis=0)
+    return stop - start, mean, np.sum((Y - mean) ** 2, axis=0), np.sum((Y - fitted.predict(X)) ** 2, axis=0)
+
+
+def _pooled(dataset: Dataset, parts: Sequence[tuple[int, Any, Any, Any]]) -> Scores:
+    """Merge the parts' counts, means and squares (Chan, Golub & LeVeque 1979)."""
+    rows, mean, spread, error = parts[0]
+    for count, other_mean, other_spread, other_error in parts[1:]:
+        total, shift = rows + count, other_mean - mean
+        mean = mean + shift * (count / total)
+        spread = spread + other_spread + shift**2 * (rows * count / total)
+        rows, error = total, error + other_error
+    per_output = {
+        name: {"r2": _r2(float(e), float(s)), "rmse": float(np.sqrt(e / rows))}
+        for name, e, s in zip(dataset.target_columns, error, spread, strict=True)
+    }
+    pooled = _r2(float(error.sum()), float(spread.sum()))
+    return Scores(rows, pooled, float(np.sqrt(error.sum() / rows / len(error))), per_output)
+
+
+def _r2(error: float, spread: float) -> float:
+    """As scikit-learn has it for constant targets: 1 when they are met exactly, else 0."""
+    return 1.0 - error / spread if spread > 0 else float(error == 0)
+
+
+def _check_inputs(model: Model, dataset: Dataset) -> None:
+    if dataset.d != model.d:
+        names = model.info.get("data", {}).get("inputs")
+        raise InputError(
+            f"{dataset.path}: has {dataset.d} input columns, but the model was fitted to {model.d}"
+            f"{' (' + ', '.join(names) + ')' if names else ''}; give the same columns in the same order"
+        )
+
+
+def _staging(out: Path, version: Path, dataset: Dataset) -> Path:
+    """The directory beside `out` that collects shards; what another question left in it is removed."""
+    path = out.with_name(f".{out.name}.partial")
+    content = hashlib.sha256((version / "zarr.json").read_bytes()).hexdigest()
+    question = {
+        "model": content, "store": dataset.path, "rows": dataset.n, "stamp": dataset.stamp(0, dataset.n),
+        "inputs": dataset.rows_spec(),
+    }  # fmt: skip
+    text = json.loads(json.dumps(question))
+    try:
+        if json.loads((path / "question.json").read_bytes()) == text:
+            return path
+    except (OSError, ValueError):
+        pass  # nothing there, or something else: start anew
+    with space_on(out):
+        shutil.rmtree(path, ignore_errors=True)
+        write_json(path / "question.json", text)
+    return path
+
+
+@lru_cache(maxsize=2)
+def _cached_model(path: str) -> Model:
+    return load_model(path)
