@@ -201,9 +201,10 @@ class DivergenceFree(_VectorField):
         return values
 
     def fix(self, d: int, p: int, covariance: FloatArray | None = None) -> OperatorKernel:
+        fixed = super().fix(d, p, covariance)
         if p < 2:
             raise InputError("a divergence-free field needs at least two inputs and as many targets; got one")
-        return super().fix(d, p, covariance)
+        return fixed
 
     def root(self, omega: FloatArray) -> FloatArray:
         """|omega| Q^T, Q (p, p-1) an orthonormal basis of omega's complement; Minh's eq. 41 has p rows."""
@@ -226,7 +227,10 @@ class DivergenceFree(_VectorField):
 @final
 @dataclass(frozen=True, eq=False)
 class Sum(OperatorKernel):
-    """A positive combination of kernels, which share one set of frequencies."""
+    """A positive combination of kernels, which share one set of frequencies.
+
+    A weight may be zero, so that `a * curl + (1 - a) * div` holds from a = 0 to 1; `fix` refuses all of them zero.
+    """
 
     parts: tuple[tuple[float, BaseKernel], ...]
 
@@ -236,14 +240,14 @@ class Sum(OperatorKernel):
             if not np.isfinite(weight) or weight < 0:
                 raise InputError(f"the weight of a kernel must be zero or a positive number, not {weight!r}")
             flat += [(float(weight) * inner, base) for inner, base in kernel.terms()]
-        if not any(weight > 0 for weight, _ in flat):
-            raise InputError("a sum of kernels needs at least one positive weight")
         object.__setattr__(self, "parts", tuple(flat))
 
     def terms(self) -> tuple[tuple[float, BaseKernel], ...]:
         return self.parts
 
     def fix(self, d: int, p: int, covariance: FloatArray | None = None) -> OperatorKernel:
+        if not any(weight > 0 for weight, _ in self.parts):
+            raise InputError("a sum of kernels needs at least one positive weight")
         return Sum([(weight, kernel.fix(d, p, covariance)) for weight, kernel in self.parts])
 
     def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
@@ -264,7 +268,7 @@ def _positive(output: npt.ArrayLike) -> FloatArray:
     scale = float(np.abs(matrix).max(initial=0.0))
     if np.abs(matrix - matrix.T).max(initial=0.0) > 1e-10 * scale:
         raise InputError("the output matrix must be symmetric; use (A + A.T) / 2 if it should be")
-    smallest = float(np.linalg.eigvalsh(matrix)[0]) if scale > 0 else -1.0
+    smallest = float(np.linalg.eigvalsh(matrix)[0]) if scale > 0 else 0.0
     if smallest < -1e-10 * scale or scale == 0:
         raise InputError(
             f"the output matrix must be positive semi-definite and not zero; its smallest eigenvalue is {smallest:.3g}"

@@ -127,6 +127,7 @@ def scalar_from_config(config: Mapping[str, Any]) -> ScalarKernel:
 def median_lengthscale(X: FloatArray) -> float:
     """Median distance between two distinct rows of a sample X (n, d); 1.0 when all rows are equal."""
     rows = X[: min(len(X), 1000)]
+    rows = rows - rows.mean(axis=0)  # squares of numbers far from zero would swallow the distances
     squared = np.sum(rows**2, axis=1)
     distances = np.maximum(squared[:, None] + squared[None, :] - 2 * rows @ rows.T, 0.0)
     upper = distances[np.triu_indices(len(rows), 1)]

@@ -1,0 +1,77 @@
+"""Kernels, data and the steps of a small fit, shared by the tests of the maths."""
+
+from collections.abc import Iterator
+
+import numpy as np
+from hypothesis import settings
+
+from dorff import frequencies, kernels
+from dorff.features import FeatureMap
+from dorff.kernels import OperatorKernel
+from dorff.kernels.scalar import FloatArray
+from dorff.moments import Accumulator, Moments
+from dorff.weights import operator_weights
+
+MEASURES = ("trace", "unbounded", "bounded")
+SAMPLERS = (frequencies.IID(), frequencies.Orthogonal())
+
+#: Laws are proved on the same examples every time: a red run can be repeated.
+LAW = settings(deadline=None, derandomize=True, max_examples=40)
+
+
+def positive(p: int, rank: int, seed: int = 0) -> FloatArray:
+    """A symmetric positive semi-definite matrix (p, p) of the given rank."""
+    root = np.random.default_rng(seed).standard_normal((rank, p))
+    return root.T @ root
+
+
+def every_kernel(d: int, p: int) -> Iterator[tuple[str, OperatorKernel]]:
+    """Every kernel and measure for d inputs and p outputs; the vector-field ones where d = p."""
+    narrow, wide = kernels.Gaussian(0.7), kernels.Gaussian(1.3)
+    several = kernels.Gaussian(np.linspace(0.6, 1.4, d))
+    yield "identity", kernels.Decomposable(narrow)
+    yield "lengthscales", kernels.Decomposable(several)
+    yield "matrix", kernels.Decomposable(wide, positive(p, p))
+    yield "deficient", kernels.Decomposable(narrow, positive(p, max(1, p - 1)))
+    yield "two scalars", kernels.Decomposable(narrow, positive(p, 1)) * 0.5 + kernels.Decomposable(wide) * 2.0
+    if d != p:
+        return
+    for measure in MEASURES:
+        curl, div = kernels.CurlFree(narrow, measure), kernels.DivergenceFree(narrow, measure)
+        yield f"curl {measure}", curl
+        yield f"div {measure}", div
+        yield f"helmholtz {measure}", 0.3 * curl + 0.7 * div
+        yield (
+            f"sum {measure}",
+            curl + kernels.DivergenceFree(wide, measure) * 0.2 + kernels.Decomposable(several) * 3.0,
+        )
+    yield "mixed measures", kernels.CurlFree(narrow, "bounded") + kernels.DivergenceFree(narrow, "trace") * 0.5
+
+
+def plain_map(omega: FloatArray) -> FeatureMap:
+    """Features of the inputs as they are: nothing centred, nothing scaled."""
+    return FeatureMap(omega, np.zeros(omega.shape[1]), np.ones(omega.shape[1]))
+
+
+def feature_matrix(kernel: OperatorKernel, found: frequencies.Frequencies, X: FloatArray) -> FloatArray:
+    """Phi(x)* for every row of X: (n, p, m r)."""
+    psi = operator_weights(kernel, found.omega, found.log_density)
+    F = plain_map(found.omega).transform(X)
+    return np.einsum("na,arp->npar", F, psi).reshape(len(X), psi.shape[2], -1)
+
+
+def moments_of(features: FeatureMap, X: FloatArray, Y: FloatArray, *, y0: FloatArray | None = None) -> Moments:
+    """The moments of the rows X (n, d), Y (n, q), in one block."""
+    shift = np.zeros(Y.shape[1]) if y0 is None else y0
+    sums = Accumulator(features.m, Y.shape[1])
+    sums.add(np.column_stack([features.transform(X), np.ones(len(X)), Y - shift]))
+    return sums.moments(shift)
+
+
+def rows(n: int, d: int, p: int, seed: int = 0) -> tuple[FloatArray, FloatArray]:
+    """Inputs in a square and smooth targets with a mean and some noise."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-1.5, 1.5, (n, d))
+    waves = rng.standard_normal((d, p))
+    Y = np.sin(X @ waves + np.arange(p)) + 0.1 * rng.standard_normal((n, p)) + np.linspace(0.5, 2.0, p)
+    return X, Y
