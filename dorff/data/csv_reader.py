@@ -77,9 +77,9 @@ class CSVReader(Reader):
         row = re.search(r"Row #(\d+)", reason)
         where = f"row {row[1]}" if row else "some row"
         if text := re.search(r"In CSV column #(\d+).*invalid value '(.*)'", reason, re.DOTALL):
-            column = self.columns[int(text[1])]
+            column, value = self.columns[int(text[1])], text[2] if len(text[2]) < 60 else text[2][:60] + "..."
             return InputError(
-                f"{self.path}: column {column!r}, {where}: wanted a number, got {text[2]!r}; correct it, "
+                f"{self.path}: column {column!r}, {where}: wanted a number, got {value!r}; correct it, "
                 "empty it, or leave the column out."
             )
         if width := re.search(r"Expected (\d+) columns, got (\d+)", reason):

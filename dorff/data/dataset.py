@@ -90,7 +90,9 @@ class Dataset:
             item = stored.array.dtype.itemsize
             copies = item if stored.packing.plain else item + 2 * 8
             decoded = self.unit_rows * stored.columns * copies
-            working = max(working, int(2.1 * rows * across * item) + decoded)
+            # Zarr holds a chunk encoded and decoded; of shards, their decoded chunks put together as well.
+            held = 2.1 if stored.files.index is None else 3.1
+            working = max(working, int(held * rows * across * item) + decoded)
         return OPENING_BYTES + working + 8 * self.unit_rows * (self.d + self.q)
 
     def rows_spec(self) -> dict[str, object]:
@@ -170,7 +172,11 @@ def open_dataset(
         InputError: not a Zarr group; an array that is missing, not of numbers, of more than two dimensions,
             or of another length.
     """
-    group = Path(os.path.abspath(path)) if "://" not in os.fspath(path) else Path(path)
+    if "://" in os.fspath(path):
+        raise InputError(
+            f"{path}: wanted a local folder, got an address; copy the store to a local folder first."
+        )
+    group = Path(os.path.abspath(path))
     attributes = group_attributes(group)
     x_names, y_names = _names(inputs), _names(targets)
     if not x_names:

@@ -66,7 +66,7 @@ def ingest(
 
     Raises:
         InputError: a source that cannot be read, a column that is missing or not of numbers, `out` there
-            already (or, to append, not there or of other columns), no space left. The store is then as before.
+            already (or, to append, not there or of other columns), no space left. Nothing is changed then.
     """
     if isinstance(sources, str | os.PathLike):
         sources = [sources]
@@ -107,8 +107,7 @@ def _resolve(readers: Sequence[Reader], names: dict[str, Sequence[str]]) -> dict
             if other[array] != of:
                 raise InputError(
                     f"{reader.path}: {', '.join(listed[array])} stands for {len(other[array])} columns, but "
-                    f"for {len(of)} in "
-                    f"{readers[0].path}; all sources need the same columns."
+                    f"for {len(of)} in {readers[0].path}; all sources need the same columns."
                 )
     return first
 
@@ -172,7 +171,8 @@ def _kept_layout(store: Path, name: str) -> ArrayLayout:
 def _write(staging: Path, target: _Target, readers: Sequence[Reader], progress: Progress | None) -> int:
     """Write the last shard's rows, then all rows of the sources, into shards in the staging folder."""
     names = list(dict.fromkeys(c for of in target.columns.values() for c in of))
-    places = {array: [names.index(c) for c in of] for array, of in target.columns.items()}
+    place = {column: i for i, column in enumerate(names)}
+    places = {array: [place[c] for c in of] for array, of in target.columns.items()}
     added = 0
     with ExitStack() as stack:
         writers = {

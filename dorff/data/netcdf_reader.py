@@ -58,13 +58,11 @@ class NetCDF3Reader(ArraysReader):
 
     def stream(self, name: str, columns: Sequence[int], rows: int) -> Iterator[Block]:
         """Read slabs of rows through a memory map."""
-        with netcdf_file(self.path, mmap=True) as file:
-            variable = file.variables[name]
-            try:
-                for start in range(0, variable.shape[0], rows):
-                    yield _slab(variable, start, rows, columns, self._packing[name])
-            finally:
-                del variable  # the map can be closed only once nothing refers to it
+        for start in range(0, self.arrays[name].shape[0], rows):
+            # A map of its own for each slab: the pages of one kept open would count as this process's memory.
+            with netcdf_file(self.path, mmap=True) as file:
+                slab = _slab(file.variables[name], start, rows, columns, self._packing[name])
+            yield slab
 
 
 def _slab(variable: Any, start: int, rows: int, columns: Sequence[int], packing: Packing) -> Block:

@@ -105,10 +105,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def group_attributes(path: Path) -> dict[str, Any]:
     """The attributes of the group at `path`; refuses what is not a Zarr group in a local folder."""
     if not path.exists():
-        remedy = (
-            "copy it to a local folder first" if "://" in str(path) or ":/" in str(path) else "check the path"
-        )
-        raise InputError(f"{path}: wanted a Zarr store in a local folder, but there is none; {remedy}.")
+        raise InputError(f"{path}: wanted a Zarr store in a local folder, but there is none; check the path.")
     here = node(path) if path.is_dir() else Node("", path, problem="missing")
     if here.problem == "missing":
         raise InputError(

@@ -25,17 +25,18 @@ class NPYReader(ArraysReader):
         with reading(path, self.format_name):
             if Path(path).stat().st_size == 0:
                 raise InputError(f"{path}: is empty; wanted an array of numbers.")
-            self._array = np.load(path, mmap_mode="r", allow_pickle=False)
-            if self._array.ndim == 1:
-                self._array = self._array[:, None]
-        super().__init__(path, {"c": ArrayInfo(self._array.shape, self._array.dtype)}, numbered=True)
-        if self._array.ndim != 2:
-            self.expand("c")
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
+        shape = (len(array), 1) if array.ndim == 1 else array.shape
+        super().__init__(path, {"c": ArrayInfo(shape, array.dtype)}, numbered=True)
+        self.expand("c")  # refuses any shape but (rows, columns)
 
     def stream(self, name: str, columns: Sequence[int], rows: int) -> Iterator[Block]:
         """Read through a memory map, in either order of axes."""
-        for start in range(0, len(self._array), rows):
-            yield np.asarray(self._array[start : start + rows])[:, columns]
+        n, width = self.arrays[name].shape
+        for start in range(0, n, rows):
+            # A map of its own for each block: pages of one kept open would count as this process's memory.
+            array = np.load(self.path, mmap_mode="r", allow_pickle=False).reshape(n, width)
+            yield np.array(array[start : start + rows, columns])
 
 
 @final
