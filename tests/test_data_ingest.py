@@ -134,6 +134,21 @@ def test_a_failed_append_changes_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.glob(".*"))
 
 
+def test_an_append_keeps_what_others_added(tmp_path: Path) -> None:
+    source = save(tmp_path / "a", ROWS)
+    ingest([source], tmp_path / "s.zarr", **COLUMNS)
+    group = zarr.open_group(tmp_path / "s.zarr", mode="a")
+    group.attrs["title"] = "drifters"
+    group["x"].attrs["units"] = "km"
+    with pytest.warns(UserWarning, match="Consolidated metadata"):
+        zarr.consolidate_metadata(tmp_path / "s.zarr", zarr_format=3)
+    assert ingest([source], tmp_path / "s.zarr", **COLUMNS, append=True) == 8000
+    group = zarr.open_group(tmp_path / "s.zarr", mode="r")
+    x = group["x"]
+    assert isinstance(x, zarr.Array) and x.shape == (8000, 2)
+    assert group.attrs["title"] == "drifters" and x.attrs["units"] == "km"
+
+
 def test_progress_counts_rows(tmp_path: Path) -> None:
     seen: list[int] = []
     source = save(tmp_path / "a", ROWS)

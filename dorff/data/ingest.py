@@ -15,7 +15,7 @@ from typing import Final, final
 import numpy as np
 
 from dorff.data.dataset import open_dataset
-from dorff.data.layout import ArrayLayout, shard_and_unit_rows, sync_directory, write_metadata
+from dorff.data.layout import ArrayLayout, shard_and_unit_rows, sync_directory, write_json, write_metadata
 from dorff.data.nodes import committed_rows, group_attributes, open_array, read_json
 from dorff.data.readers import Block, Reader, common_dtype
 from dorff.data.shards import ShardWriter
@@ -161,7 +161,10 @@ def _kept_layout(store: Path, name: str) -> ArrayLayout:
     layout = ArrayLayout(
         stored.columns, stored.files.outer[0], stored.files.inner[0], str(np.dtype(stored.array.dtype).name)
     )
-    if layout.metadata(stored.rows) != read_json(store / name / "zarr.json"):
+    wanted, held = layout.metadata(stored.rows), read_json(store / name / "zarr.json")
+    if any(
+        wanted[key] != held.get(key) for key in ("data_type", "chunk_grid", "chunk_key_encoding", "codecs")
+    ):
         raise InputError(
             f"{store}: array {name} is not as `dorff ingest` writes it; ingest all its rows into a new store."
         )
@@ -208,7 +211,15 @@ def _commit_append(staging: Path, store: Path, target: _Target, rows: int) -> No
             os.replace(shard / "0", store / name / "c" / shard.name / "0")
             sync_directory(store / name / "c" / shard.name)
         sync_directory(store / name / "c")
-    write_metadata(store, target.arrays, rows=rows, columns=target.columns)
+    # The metadata is edited rather than written anew: what others added to it stays.
+    for name in target.arrays:
+        array = read_json(store / name / "zarr.json")
+        array["shape"][0] = rows
+        write_json(store / name / "zarr.json", array)
+    group = read_json(store / "zarr.json")
+    group["attributes"]["dorff"]["rows"] = rows
+    group.pop("consolidated_metadata", None)  # a copy of what has just changed
+    write_json(store / "zarr.json", group)
 
 
 @contextmanager

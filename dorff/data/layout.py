@@ -104,11 +104,12 @@ def write_metadata(
     """Commit `rows` rows: write each array's metadata and, last, the group's; each atomically."""
     for name, layout in arrays.items():
         (group / name).mkdir(parents=True, exist_ok=True)
-        _write_json(group / name / "zarr.json", layout.metadata(rows))
-    _write_json(group / "zarr.json", group_metadata(rows, columns))
+        write_json(group / name / "zarr.json", layout.metadata(rows))
+    write_json(group / "zarr.json", group_metadata(rows, columns))
 
 
-def _write_json(path: Path, content: dict[str, Any]) -> None:
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Replace a JSON file, atomically and durably."""
     partial = path.with_name(path.name + ".partial")
     with partial.open("w", encoding="utf-8") as file:
         json.dump(content, file, indent=2)

@@ -197,7 +197,7 @@ class SideBySide(Reader):
         return reader.dtype(name)
 
     def blocks(self, columns: Sequence[str]) -> Iterator[Block]:
-        """Read the sources in step; InputError when they do not have the same number of rows."""
+        """Read in step the sources that hold these columns; InputError when they differ in length."""
         places = [self._place[column] for column in columns]
         readers = [r for r in self._readers if any(r is reader for reader, _ in places)]
         names = [[name for reader, name in places if reader is r] for r in readers]
