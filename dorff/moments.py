@@ -78,16 +78,20 @@ def syrk(Z: FloatArray, square: FloatArray) -> None:
     the worker's heartbeat and its read-ahead. Calling the same function through ctypes releases it.
     """
     rows, width = Z.shape
+    # A lone row may carry any stride; BLAS wants its length.
+    steps = Z.strides[0] // 8 if rows > 1 else width, square.strides[1] // 8
     if Z.strides[1] != 8 or square.strides[0] != 8 or Z.dtype != square.dtype or Z.dtype != np.float64:
         raise InputError("syrk needs float64, rows of Z contiguous and columns of the square contiguous")
+    if square.shape != (width, width) or min(steps) < width:  # BLAS would write elsewhere, or print and return
+        raise InputError(f"syrk needs a ({width}, {width}) square and rows that do not overlap, not {square.shape}")
     one = ctypes.byref(ctypes.c_double(1.0))
 
     def integer(value: int) -> Any:
         return ctypes.byref(ctypes.c_int(value))
 
     _dsyrk()(
-        b"U", b"N", integer(width), integer(rows), one, Z.ctypes.data, integer(Z.strides[0] // 8), one,
-        square.ctypes.data, integer(square.strides[1] // 8),
+        b"U", b"N", integer(width), integer(rows), one, Z.ctypes.data, integer(steps[0]), one,
+        square.ctypes.data, integer(steps[1]),
     )  # fmt: skip
 
 

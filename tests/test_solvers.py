@@ -1,0 +1,370 @@
+"""Solvers against a naive dense ORFF: the features of every output stacked, normal equations, no moments."""
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import pytest
+import scipy.linalg
+from cases import every_kernel, moments_of, plain_map, positive, rows
+
+from dorff import frequencies, kernels
+from dorff.errors import InputError
+from dorff.kernels.scalar import FloatArray
+from dorff.moments import Moments
+from dorff.solvers import Centred, Problem, choose, kfold_errors, solve, squared_error, target_covariance
+from dorff.weights import operator_weights
+
+EPS = np.finfo(np.float64).eps
+N, D = 30, 48  # m r from 96 to 288 unknowns for 60 or 90 numbers: the systems are singular but for the ridge
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kernel and its frequencies on the rows X, Y."""
+
+    kernel: kernels.OperatorKernel
+    found: frequencies.Frequencies
+    X: FloatArray
+    Y: FloatArray
+    psi: FloatArray
+
+    def moments(self, chosen=slice(None)) -> Moments:
+        features = plain_map(self.found.omega)
+        return moments_of(features, self.X[chosen], self.Y[chosen], y0=np.array([0.3] * self.Y.shape[1]))
+
+
+def covariances():
+    yield "covariance", kernels.Decomposable(kernels.Gaussian(0.7), "covariance")
+    yield "covariance of dependent targets", kernels.Decomposable(kernels.Gaussian(0.7), "covariance")
+    yield "covariance and curl", (kernels.Decomposable(kernels.Gaussian(0.7), "covariance")
+                                  + kernels.CurlFree(kernels.Gaussian(1.2)) * 0.1)  # fmt: skip
+
+
+@cache
+def case(name: str, d: int, p: int, count: int = D, n: int = N) -> Case:
+    kernel = dict([*every_kernel(d, p), *covariances()])[name]
+    X, Y = rows(n, d, p)
+    if "dependent" in name:
+        Y[:, -1] = Y[:, 0] - 2 * Y[:, 1] if p > 2 else 3 * Y[:, 0]
+    found = frequencies.Orthogonal().draw(kernel, d=d, p=p, count=count, seed=5)
+    fixed = kernel.fix(d, p, target_covariance(moments_of(plain_map(found.omega), X, Y)))
+    return Case(fixed, found, X, Y, operator_weights(fixed, found.omega, found.log_density))
+
+
+NAMES = [(name, d, p) for d, p in [(2, 2), (3, 3)] for name, _ in [*every_kernel(d, p), *covariances()]]
+every_case = pytest.mark.parametrize(("name", "d", "p"), NAMES, ids=[f"{n} {d}" for n, d, _ in NAMES])
+FEW = [("identity", 2, 2), ("covariance", 3, 3), ("curl trace", 2, 2), ("helmholtz bounded", 3, 3),
+       ("sum trace", 2, 2)]  # fmt: skip
+few_cases = pytest.mark.parametrize(("name", "d", "p"), FEW, ids=[f"{n} {d}" for n, d, _ in FEW])
+both = pytest.mark.parametrize("intercept", [True, False], ids=["intercept", "origin"])
+
+
+def stacked(omega, psi, X):
+    """Phi (n p, m r): row (i, o), column (a, k) is phi_a(x_i) psi[a, k, o]."""
+    angles = X @ omega.T
+    F = np.concatenate([np.cos(angles), np.sin(angles)], axis=1) / np.sqrt(len(omega))
+    Phi = F[:, None, :, None] * psi.transpose(2, 0, 1)[None]
+    return Phi.reshape(len(X) * psi.shape[2], -1)
+
+
+@dataclass(frozen=True)
+class Naive:
+    """Normal equations of the stacked features; the intercept is p more columns, which the ridge spares."""
+
+    columns: FloatArray
+    matrix: FloatArray
+    solution: FloatArray
+    intercept: int
+
+    @classmethod
+    def fit(cls, omega, psi, X, Y, ridge, intercept):
+        n, p = Y.shape
+        Phi = stacked(omega, psi, X)
+        penalty = np.full(Phi.shape[1], n * ridge)
+        if intercept:
+            Phi = np.column_stack([Phi, np.tile(np.eye(p), (n, 1))])
+            penalty = np.append(penalty, np.zeros(p))
+        matrix = Phi.T @ Phi + np.diag(penalty)
+        return cls(Phi, matrix, np.linalg.solve(matrix, Phi.T @ Y.ravel()), p if intercept else 0)
+
+    @property
+    def condition(self):
+        values = np.abs(np.linalg.eigvalsh(self.matrix))
+        return values.max() / values.min()
+
+    @property
+    def h(self):
+        return self.solution[: len(self.solution) - self.intercept]
+
+    @property
+    def bias(self):
+        return self.solution[len(self.h) :]
+
+    def predict(self, omega, psi, X):
+        values = (stacked(omega, psi, X) @ self.h).reshape(len(X), -1)
+        return values + self.bias if self.intercept else values
+
+
+def relative(found, wanted):
+    return np.linalg.norm(np.ravel(found) - np.ravel(wanted)) / np.linalg.norm(wanted)
+
+
+def allowed(condition):
+    return 1e-8 if condition <= 1e6 else 100 * condition * EPS
+
+
+@both
+@every_case
+def test_coefficients_agree_with_a_naive_dense_fit(name, d, p, intercept):
+    this, scale = case(name, d, p), np.linspace(0.5, 2.0, p)
+    centred = Centred.of(this.moments(), intercept=intercept, scale=scale)
+    problem = Problem.of(centred, this.psi)
+    largest = np.linalg.norm(stacked(this.found.omega, this.psi, this.X), 2) ** 2
+    conditions = []
+    for target in 10.0 ** np.arange(1, 14.5, 1.5):
+        ridge = largest / target / N
+        naive = Naive.fit(this.found.omega, this.psi, this.X, this.Y / scale, ridge, intercept)
+        conditions.append(naive.condition)
+        # Alone (Cholesky where the output eigenvalues are equal) and in a list (one eigh): the same answer.
+        for solution in (solve(problem, [ridge])[0], solve(problem, [ridge, 1.0])[0]):
+            assert relative(solution.h, naive.h) <= allowed(naive.condition), (target, solution.rung)
+            if intercept:
+                bias = centred.bias(solution.combined(this.psi))
+                assert relative(bias, naive.bias * scale) <= allowed(naive.condition)
+    assert min(conditions) < 1e6 and max(conditions) > 1e12
+
+
+def spectral_root(kernel, omega, log_density):
+    """The symmetric root (D, p, p) of mu / rho, term by term from Minh's eq. 35-36; r = p for every kernel."""
+    total = np.zeros((len(omega), len(omega[0]), len(omega[0])))
+    for weight, term in kernel.terms():
+        s = np.broadcast_to(term.scalar.lengthscale, omega.shape[1:]).astype(float)
+        density = np.prod(s / np.sqrt(2 * np.pi) * np.exp(-0.5 * (omega * s) ** 2), axis=1)
+        outer, squared = omega[:, :, None] * omega[:, None, :], np.sum(omega**2, axis=1)[:, None, None]
+        if isinstance(term, kernels.CurlFree):
+            M = outer
+        elif isinstance(term, kernels.DivergenceFree):
+            M = squared * np.eye(omega.shape[1]) - outer
+        else:
+            M = np.broadcast_to(term.output, outer.shape)
+        total += weight * density[:, None, None] * M / np.exp(log_density)[:, None, None]
+    values, vectors = np.linalg.eigh(total)
+    return np.einsum("aip,ap,ajp->aij", vectors, np.sqrt(np.maximum(values, 0)), vectors)
+
+
+@both
+@every_case
+def test_predictions_agree_with_textbook_weights_of_full_rank(name, d, p, intercept):
+    """Another root of the same mu / rho, r = p throughout: psi^T h is the same function."""
+    this, ridge = case(name, d, p), 1e-4
+    root = spectral_root(this.kernel, this.found.omega, this.found.log_density)
+    full = np.concatenate([root, root])
+    naive = Naive.fit(this.found.omega, full, this.X, this.Y, ridge, intercept)
+    centred = Centred.of(this.moments(), intercept=intercept)
+    (solution,) = solve(Problem.of(centred, this.psi), [ridge])
+    W = solution.combined(this.psi)
+    assert relative(W, np.einsum("arp,ar->ap", full, naive.h.reshape(full.shape[:2]))) < allowed(naive.condition)
+    Z, _ = rows(15, d, p, seed=9)
+    predicted = plain_map(this.found.omega).transform(Z) @ W + centred.bias(W)
+    assert relative(predicted, naive.predict(this.found.omega, full, Z)) < allowed(naive.condition)
+
+
+@pytest.mark.parametrize("name", ["matrix", "deficient", "covariance of dependent targets"])
+def test_stein_equation_is_the_kronecker_system(name):
+    """Brault (2016) 5.1: S H A + l ridge H = R B, here with every Kronecker product formed."""
+    this, ridge = case(name, 3, 3), 1e-3
+    centred = Centred.of(this.moments())
+    B = this.psi[0]
+    big = np.kron(centred.S, B @ B.T) + N * ridge * np.eye(len(centred.S) * len(B))
+    (solution,) = solve(Problem.of(centred, this.psi), [ridge])
+    assert solution.rung == "eigh"
+    np.testing.assert_allclose(solution.h.ravel(), np.linalg.solve(big, (centred.R @ B.T).ravel()), rtol=1e-9)
+    assert solution.condition == pytest.approx(np.linalg.cond(big), rel=1e-8)
+
+
+@few_cases
+def test_a_list_of_ridges_is_the_single_fits(name, d, p):
+    this, ridges = case(name, d, p), [1e-5, 1e-3, 1e-1, 10.0]
+    problem = Problem.of(Centred.of(this.moments()), this.psi)
+    for many, ridge in zip(solve(problem, ridges), ridges, strict=True):
+        (one,) = solve(problem, [ridge])
+        (scored,) = solve(problem, [ridge], gcv=True)
+        assert many.ridge == one.ridge == ridge
+        assert relative(many.h, one.h) < 1e-8
+        np.testing.assert_array_equal(many.h, scored.h)
+        assert many.rung == "eigh" and one.rung == ("eigh" if name == "covariance" else "cholesky")
+        assert many.gcv == scored.gcv
+        assert many.condition == pytest.approx(np.linalg.cond(dense(problem, ridge)), rel=1e-6)
+        # LAPACK's estimate is of the 1-norm: within a factor of the size.
+        assert many.condition / len(many.h) < one.condition < many.condition * many.h.size
+
+
+def dense(problem, ridge):
+    """The matrix of the system, written out."""
+    matrix = np.kron(problem.G, np.diag(problem.a))
+    return matrix + problem.centred.l * ridge * np.eye(len(matrix))
+
+
+@both
+@few_cases
+def test_gcv_is_that_of_the_dense_hat_matrix(name, d, p, intercept):
+    this, scale = case(name, d, p), np.linspace(1.0, 3.0, p)
+    centred = Centred.of(this.moments(), intercept=intercept, scale=scale)
+    y = (this.Y / scale).ravel()
+    for solution in solve(Problem.of(centred, this.psi), [1e-4, 1e-2, 1.0], gcv=True):
+        naive = Naive.fit(this.found.omega, this.psi, this.X, this.Y / scale, solution.ridge, intercept)
+        hat = naive.columns @ np.linalg.solve(naive.matrix, naive.columns.T)
+        residual = y - hat @ y
+        size = len(y)
+        expected = (residual @ residual / size) / (1 - np.trace(hat) / size) ** 2
+        assert solution.gcv == pytest.approx(expected, rel=1e-7)
+
+
+def test_gcv_is_infinite_where_no_freedom_is_left():
+    this = case("identity", 2, 2)
+    tight = solve(Problem.of(Centred.of(this.moments(slice(0, 5))), this.psi), [0.0, 1.0], gcv=True)
+    assert tight[0].gcv == np.inf and np.isfinite(tight[1].gcv)
+
+
+def fold_scale(moments):
+    """As a fit with `standardize`: from the training rows alone."""
+    return np.sqrt(np.diag(target_covariance(moments)))
+
+
+@both
+@pytest.mark.parametrize(("name", "d", "p"), [*FEW, ("covariance and curl", 2, 2)])
+def test_kfold_is_fits_on_the_other_folds_by_hand(name, d, p, intercept):
+    this, ridges = case(name, d, p), [1e-4, 1e-2, 1.0]
+    kernel = dict([*every_kernel(d, p), *covariances()])[name]
+    fold_of = np.repeat(
+        [0, 1, 2, 0], [10, 10, 9, 1]
+    )  # folds of 11, 10 and 9 rows: errors are pooled over rows, not over folds
+
+    def weigh(training):
+        fixed = kernel.fix(d, p, target_covariance(training))
+        return operator_weights(fixed, this.found.omega, this.found.log_density)
+
+    for scaling in (lambda _: None, fold_scale):
+        folds = [this.moments(fold_of == fold) for fold in range(3)]
+        found = kfold_errors(folds, weigh, ridges, intercept=intercept, scaling=scaling)
+        for ridge, error in zip(ridges, found, strict=True):
+            squares = 0.0
+            for fold in range(3):
+                X, Y = this.X[fold_of != fold], this.Y[fold_of != fold]
+                scale = np.ones(p) if scaling(folds[0]) is None else Y.std(axis=0)
+                fixed = kernel.fix(d, p, np.cov(Y.T, bias=True))
+                psi = operator_weights(fixed, this.found.omega, this.found.log_density)
+                naive = Naive.fit(this.found.omega, psi, X, Y / scale, ridge, intercept)
+                held = naive.predict(this.found.omega, psi, this.X[fold_of == fold]) * scale
+                squares += np.sum((held - this.Y[fold_of == fold]) ** 2)
+            assert error == pytest.approx(squares / (N * p), rel=1e-7)
+
+
+def test_kfold_needs_two_folds():
+    this = case("identity", 2, 2)
+    with pytest.raises(InputError, match="at least two folds"):
+        kfold_errors([this.moments()], lambda _: this.psi, [1.0])
+
+
+def test_choose_takes_the_least_error_over_kernels_and_ridges():
+    this, ridges = case("helmholtz trace", 2, 2), [1e-6, 1e-3, 1.0]
+    curl, div = kernels.CurlFree(kernels.Gaussian(0.7)), kernels.DivergenceFree(kernels.Gaussian(0.7))
+
+    def weighing(kernel):
+        return lambda _: operator_weights(kernel.fix(2, 2), this.found.omega, this.found.log_density)
+
+    candidates = [weighing(a * curl + (1 - a) * div) for a in (0.0, 0.3, 1.0)]
+    folds = [this.moments(slice(start, None, 4)) for start in range(4)]
+    by_folds = choose(folds, candidates, ridges)
+    table = np.array([kfold_errors(folds, weigh, ridges) for weigh in candidates])
+    assert [score.value for score in by_folds.table] == table.ravel().tolist()
+    best = np.unravel_index(np.argmin(table), table.shape)
+    assert (by_folds.candidate, by_folds.solution.ridge) == (best[0], ridges[best[1]])
+    by_gcv = choose([this.moments()], candidates, ridges)
+    problems = [Problem.of(Centred.of(this.moments()), weigh(None)) for weigh in candidates]
+    scores = [solution.gcv for problem in problems for solution in solve(problem, ridges, gcv=True)]
+    assert [score.value for score in by_gcv.table] == scores
+    assert by_gcv.solution.gcv == min(scores)
+    # The winner is solved on all the rows.
+    again = solve(Problem.of(Centred.of(this.moments()), by_folds.psi), [by_folds.solution.ridge])[0]
+    assert relative(by_folds.solution.h, again.h) < 1e-8
+    assert choose([this.moments()], candidates[:1], [0.1]).table == ()
+
+
+@both
+@every_case
+def test_squared_error_is_that_of_the_predictions(name, d, p, intercept):
+    this = case(name, d, p)
+    train, test = this.moments(slice(0, 20)), this.moments(slice(20, None))
+    centred = Centred.of(train, intercept=intercept)
+    (solution,) = solve(Problem.of(centred, this.psi), [1e-2])
+    W, bias = solution.combined(this.psi), centred.bias(solution.combined(this.psi))
+    predicted = plain_map(this.found.omega).transform(this.X[20:]) @ W + bias
+    np.testing.assert_allclose(squared_error(test, W, bias), np.sum((predicted - this.Y[20:]) ** 2, axis=0), rtol=1e-9)
+
+
+@pytest.mark.parametrize(("name", "d", "p"), [*FEW[2:], ("matrix", 2, 2), ("identity", 3, 3)])
+def test_without_a_ridge_a_singular_system_falls_back_to_the_least_norm(name, d, p):
+    """n < m: Cholesky fails or sees no digits left; the answer is that of lstsq on the centred features."""
+    this = case(name, d, p, n=9, count=16)
+    centred = Centred.of(this.moments())
+    (solution,) = solve(Problem.of(centred, this.psi), [0.0])
+    assert solution.rung == "eigh" and solution.ill_conditioned
+    Phi = stacked(this.found.omega, this.psi, this.X)
+    Phi -= np.tile(Phi.reshape(9, p, -1).mean(axis=0), (9, 1))
+    wanted, *_ = scipy.linalg.lstsq(Phi, (this.Y - this.Y.mean(axis=0)).ravel(), cond=1e-7)
+    assert relative(solution.h, wanted) < 1e-5
+    np.testing.assert_allclose(squared_error(this.moments(), solution.combined(this.psi),
+                                             centred.bias(solution.combined(this.psi))), 0.0, atol=1e-9)  # fmt: skip
+
+
+@few_cases
+@pytest.mark.parametrize("ridge", [0.0, 1e-6, 1.0])
+def test_constant_targets_are_the_intercept(name, d, p, ridge):
+    this = case(name, d, p)
+    targets = np.linspace(-3.0, 7.0, p)
+    moments = moments_of(plain_map(this.found.omega), this.X, np.tile(targets, (N, 1)), y0=targets)
+    centred = Centred.of(moments)
+    for solution in (solve(Problem.of(centred, this.psi), [ridge])[0],
+                     solve(Problem.of(centred, this.psi), [ridge, 2.0], gcv=True)[0]):  # fmt: skip
+        W = solution.combined(this.psi)
+        np.testing.assert_allclose(W, 0.0, atol=1e-12)
+        np.testing.assert_allclose(centred.bias(W), targets, rtol=1e-12)
+
+
+@few_cases
+def test_one_row_is_the_intercept(name, d, p):
+    this = case(name, d, p)
+    centred = Centred.of(this.moments(slice(0, 1)))
+    (solution,) = solve(Problem.of(centred, this.psi), [1e-3])
+    W = solution.combined(this.psi)
+    np.testing.assert_allclose(W, 0.0, atol=1e-10)
+    np.testing.assert_allclose(centred.bias(W), this.Y[0], rtol=1e-9)
+
+
+def test_ridge_is_per_row():
+    """Minh's objective has 1/l: every row twice, and the answer stays."""
+    this = case("helmholtz trace", 2, 2)
+    once, twice = this.moments(), this.moments() + this.moments()
+    assert twice.n == 2 * N
+    first, second = (solve(Problem.of(Centred.of(m), this.psi), [1e-3])[0] for m in (once, twice))
+    assert relative(first.h, second.h) < 1e-10
+
+
+def test_condition_is_reported_and_judged():
+    this = case("curl trace", 2, 2)
+    problem = Problem.of(Centred.of(this.moments()), this.psi)
+    fine, poor = solve(problem, [1e-2])[0], solve(problem, [1e-17])[0]
+    assert not fine.ill_conditioned and fine.condition < 1e6
+    assert poor.ill_conditioned
+
+
+def test_output_of_rank_one_predicts_along_one_direction():
+    A = positive(3, 1)
+    kernel = kernels.Decomposable(kernels.Gaussian(0.7), A)
+    this = case("identity", 3, 3)
+    psi = operator_weights(kernel, this.found.omega, this.found.log_density)
+    (solution,) = solve(Problem.of(Centred.of(this.moments()), psi), [1e-3])
+    assert solution.h.shape == (2 * D, 1)
+    assert np.linalg.matrix_rank(solution.combined(psi), tol=1e-9) == 1
