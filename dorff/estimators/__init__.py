@@ -1,0 +1,5 @@
+"""scikit-learn estimators over NumPy, pandas, Dask, Zarr and xarray."""
+
+from dorff.estimators.regressor import ORFFRegressor
+
+__all__ = ["ORFFRegressor"]

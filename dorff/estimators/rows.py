@@ -1,0 +1,141 @@
+"""The kinds of array that estimators take beyond NumPy's, and their rows as float64."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias, final
+
+import dask.array as da
+import numpy as np
+import zarr
+from zarr.storage import LocalStore, MemoryStore
+
+from dorff.data import Dataset
+from dorff.data.nodes import open_array
+from dorff.errors import InputError
+from dorff.kernels.scalar import FloatArray
+
+READ_ROWS = 2048  # rows read at a time from a stored array, or one run of its chunks where those hold more
+
+
+@final
+@dataclass(frozen=True)
+class StoredRows:
+    """A Zarr array in a local folder as rows (n, columns) of float64. Small, may be pickled, and read by slices.
+
+    The presence of every chunk is checked before it is read, so that none is ever taken for zeros; values packed
+    by the CF conventions are unpacked, as everywhere in dorff.
+    """
+
+    name: str
+    dataset: Dataset
+    ndim: int
+
+    @classmethod
+    def of(cls, array: zarr.Array[Any], name: str) -> StoredRows:
+        """`name` is the argument's, for messages. InputError where the array is not one of 1 or 2 dimensions."""
+        assert isinstance(array.store, LocalStore)
+        directory = (Path(array.store.root) / array.path).absolute()
+        stored = open_array(directory.parent, directory.name)
+        n, d = stored.rows, stored.columns
+        outer, inner = max(1, stored.files.outer[0]), max(1, stored.files.inner[0])
+        columns = tuple(f"{name}{column}" for column in range(d))
+        rows = Dataset(str(directory.parent), (directory.name,), (), n, d, 0, outer, inner, columns, ())
+        return cls(name, rows, array.ndim)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.dataset.n, self.dataset.d
+
+    @property
+    def dtype(self) -> np.dtype[np.float64]:
+        return np.dtype(np.float64)
+
+    def __len__(self) -> int:
+        return self.dataset.n
+
+    def __getitem__(self, key: slice | tuple[slice, ...]) -> FloatArray:
+        """Rows of a slice without step; of a tuple of slices the second picks columns, as Dask asks."""
+        rows, *columns = key if isinstance(key, tuple) else (key,)
+        start, stop, _ = rows.indices(self.dataset.n)
+        values, _ = self.dataset.read(start, max(start, stop))
+        return np.ascontiguousarray(values[:, columns[0]]) if columns else values
+
+    def runs(self) -> Iterator[tuple[int, int]]:
+        """(start, stop) of runs that decode each chunk once."""
+        step = self.dataset.unit_rows * max(1, READ_ROWS // self.dataset.unit_rows)
+        for start in range(0, self.dataset.n, step):
+            yield start, min(start + step, self.dataset.n)
+
+
+Rows: TypeAlias = "FloatArray | StoredRows | da.Array"
+
+
+def unwrap(values: Any, name: str) -> Any:
+    """xarray's data, a Zarr array's rows (in a local folder) or values (in memory), a Dask array of numbers; anything
+    else as it is, for scikit-learn to check. `name` is the argument's, for messages."""
+    if type(values).__module__.partition(".")[0] == "xarray" and hasattr(values, "data"):
+        values = values.data
+    if isinstance(values, zarr.Array):
+        values = _of_zarr(values, name)
+    if isinstance(values, StoredRows | da.Array):
+        _check(values, name)
+    return values
+
+
+def _of_zarr(array: zarr.Array[Any], name: str) -> Any:
+    if isinstance(array.store, LocalStore):
+        return StoredRows.of(array, name)
+    if isinstance(array.store, MemoryStore):
+        return np.asarray(array[...])
+    raise InputError(
+        f"{name} is a Zarr array in a {type(array.store).__name__}, where lost chunks cannot be told from zeros; "
+        "copy it to a local folder first, or give a NumPy array"
+    )
+
+
+def _check(values: StoredRows | da.Array, name: str) -> None:
+    wanted = "(rows, columns)" if name == "X" else "(rows, columns) or (rows,)"
+    if values.ndim != 2 and (name, values.ndim) != ("y", 1):
+        raise InputError(f"{name} must be {wanted}, but has {values.ndim} dimensions; reshape it first")
+    if values.dtype.kind not in "buif":
+        raise InputError(f"{name} must hold real numbers, not {values.dtype}; convert it first")
+
+
+def finite(values: FloatArray, name: str, first: int) -> FloatArray:
+    """`values` (n, columns), whose first row is number `first`; InputError at a number that is not finite."""
+    if not np.isfinite(values).all():
+        row, column = (int(at) for at in np.argwhere(~np.isfinite(values))[0])
+        raise InputError(
+            f"{name}, row {first + row}, column {column}: expected a finite number, got {values[row, column]} "
+            "(NaN or infinity); mend the data or drop the row"
+        )
+    return values
+
+
+def with_rows(values: Any, name: str) -> Rows:
+    """Targets or inputs as a matrix (n, columns): a column where they are 1-d."""
+    if isinstance(values, StoredRows):
+        return values
+    if values.ndim == 1:
+        values = values[:, None]
+    if isinstance(values, da.Array):
+        if any(np.isnan(size) for size in values.chunks[0]):
+            raise InputError(f"{name} has chunks of unknown length; call {name}.compute_chunk_sizes() first")
+        wide: da.Array = values.rechunk({1: -1})
+        return wide
+    return np.ascontiguousarray(values, dtype=np.float64)
+
+
+def together(X: Rows, Y: Rows) -> tuple[Rows, Rows]:
+    """Inputs (n, d) and targets (n, q), as Dask arrays of the same row chunks (X's) where one of them is Dask's."""
+    (n, _), (rows, _) = X.shape, Y.shape
+    if n != rows or n == 0:
+        raise InputError(f"X has {n} rows and y has {rows}; give one target row per input row, and at least one")
+    if isinstance(Y, da.Array):
+        X = X if isinstance(X, da.Array) else da.from_array(X, chunks=(Y.chunks[0], -1))
+    if isinstance(X, da.Array):
+        Y = Y.rechunk({0: X.chunks[0]}) if isinstance(Y, da.Array) else da.from_array(Y, chunks=(X.chunks[0], -1))
+    return X, Y
