@@ -27,7 +27,9 @@ MiB: Final = 2**20
 # by benchmarks/memory.py, with room for what the allocator keeps.
 DRIVER_BYTES: Final = 330 * MiB
 WORKER_BYTES: Final = 260 * MiB
-LARGEST_LEAF: Final = 2**18
+# A leaf's rows: about 0.8 s of `syrk` for the first, within bounds; overheads are a few hundredths of that.
+LEAF_FLOPS: Final = 4e10
+SMALLEST_LEAF, LARGE_FIRST_LEAF, LARGEST_LEAF = 2**14, 2**17, 2**18
 SMALL_SAMPLE: Final = 256  # rows for centres; few, so that a data set that grows later had them from the start
 LARGE_SAMPLE: Final = 2**16  # rows at most for scales and the median distance
 
@@ -124,11 +126,11 @@ def make_plan(job: Job) -> Plan:
 
 def leaf_bounds(n: int, shard_rows: int, width: int) -> tuple[Leaf, ...]:
     """Cut n rows into leaves of whole shards. A leaf's bounds depend on its number, the shard size and the width
-    alone: small first, so that small data spread over workers, growing with the number to `LARGEST_LEAF` rows."""
-    base = max(16384.0, 4e10 / width**2)
+    alone: small first, so that small data spread over workers, then growing with the number."""
+    base = min(max(LEAF_FLOPS / width**2, SMALLEST_LEAF), LARGE_FIRST_LEAF)
     leaves, start, number = [], 0, 0
     while start < n:
-        rows = min(base * (1 + number / 16), max(base, float(LARGEST_LEAF)))
+        rows = min(base * (1 + number / 16), LARGEST_LEAF)
         stop = start + max(1, round(rows / shard_rows)) * shard_rows
         leaves.append(Leaf(number, start, min(stop, n)))
         start, number = stop, number + 1

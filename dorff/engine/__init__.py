@@ -5,7 +5,7 @@ from dorff.engine.clusters import open_engine
 from dorff.engine.dask import DaskEngine
 from dorff.engine.memory import PeakMemory, peak_memory
 from dorff.engine.serial import SerialEngine
-from dorff.engine.threads import pinned
+from dorff.engine.threads import pin, pinned
 from dorff.engine.tree import Tree
 
 __all__ = [
@@ -17,5 +17,6 @@ __all__ = [
     "Tree",
     "open_engine",
     "peak_memory",
+    "pin",
     "pinned",
 ]

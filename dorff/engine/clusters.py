@@ -16,6 +16,17 @@ from dorff.engine.serial import SerialEngine
 from dorff.errors import IncompleteError
 
 
+# Leaves hold what the plan says and give it all back: pausing a worker over it would only stop the fit. What Dask
+# does many times a second to watch itself would take its share of the cores that the leaves fill.
+_QUIET = {f"distributed.worker.memory.{name}": False for name in ("target", "spill", "pause")} | {
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.tick.interval": "500ms",
+    "distributed.admin.system-monitor.interval": "5s",
+    "distributed.admin.system-monitor.gil.enabled": False,
+    "distributed.worker.memory.monitor-interval": "500ms",
+}
+
+
 @contextmanager
 def open_engine(cluster: spec.LocalCluster | spec.SerialCluster | spec.RemoteCluster) -> Iterator[Engine]:
     """The engine for a job's cluster, closed at the end of the block.
@@ -34,9 +45,7 @@ def open_engine(cluster: spec.LocalCluster | spec.SerialCluster | spec.RemoteClu
 
 
 def _local(cluster: spec.LocalCluster) -> DaskEngine:
-    # Leaves hold what the plan says and give it all back; pausing a worker over it would only stop the fit.
-    memory = {f"distributed.worker.memory.{name}": False for name in ("target", "spill", "pause")}
-    with dask.config.set(memory):
+    with dask.config.set(_QUIET):
         local = LocalCluster(
             n_workers=cluster.workers, threads_per_worker=1, memory_limit=cluster.memory, processes=True,
             host="127.0.0.1", dashboard_address=None, silence_logs=logging.ERROR,

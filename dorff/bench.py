@@ -1,0 +1,141 @@
+"""`dorff bench`: how near a fit from Zarr comes to this machine's bare `syrk`, measured in one run."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import final
+
+import numpy as np
+
+from dorff.data import ArrayLayout, ShardWriter, shard_and_unit_rows, write_metadata
+from dorff.engine import pin
+from dorff.errors import InputError
+from dorff.fit import fit
+from dorff.moments import syrk
+from dorff.plan import block_rows
+from dorff.spec import Job
+
+SHARD_ROWS = 8192
+
+
+@final
+@dataclass(frozen=True)
+class Share:
+    """Rows a second of a fit, between its end effects, over those of as many bare `syrk` processes; medians of
+    `repeats`, measured in turn. Each repeat's share uses its own `syrk` figures, taken before and after."""
+
+    d: int
+    m: int
+    rows: int
+    workers: int
+    repeats: int
+    rows_per_s: float
+    syrk_rows_per_s: float
+    share: float
+    shares: list[float]
+    inside_syrk: float
+
+
+def bench(
+    *, d: int = 16, m: int = 1024, workers: int = 2, rows: int | None = None, repeats: int = 3,
+    echo: Callable[[str], None] = lambda _: None,
+) -> Share:  # fmt: skip
+    """Fit `rows` and a tenth of them from Zarr; rate = (n2 - n1) / (t2 - t1), start and solve cancelling out.
+
+    The rows are random, the default takes about half a minute a repeat on two cores. Raises InputError for a
+    shape no fit could have.
+    """
+    if m < 2 or m % 2 or d < 1 or workers < 1 or repeats < 1:
+        raise InputError(f"bench wants d >= 1, an even m >= 2, workers and repeats >= 1; got {d}, {m}, {workers}")
+    n2 = rows or int(max(40 * SHARD_ROWS, 3e12 * workers / 2 / (m + 2) ** 2))
+    n1 = n2 // 10
+    with tempfile.TemporaryDirectory(prefix="dorff-bench-") as folder:
+        home = Path(folder)
+        for n in (n1, n2):
+            write_random(home / f"{n}.zarr", n, d)
+        limits, rates, shares, inside = [bare_syrk(m, workers)], [], [], []
+        for repeat in range(repeats):
+            t1, _ = _timed_fit(home, n1, m, workers, repeat)
+            t2, busy = _timed_fit(home, n2, m, workers, repeat)
+            limits.append(bare_syrk(m, workers))
+            rates.append((n2 - n1) / (t2 - t1))
+            shares.append(rates[-1] / statistics.mean(limits[-2:]))
+            inside.append(busy)
+            echo(f"repeat {repeat + 1} of {repeats}: {rates[-1]:,.0f} rows/s, share of syrk {shares[-1]:.3f}")
+    middle = statistics.median
+    return Share(
+        d, m, n2, workers, repeats, middle(rates), middle(limits), middle(shares), shares, middle(inside)
+    )  # fmt: skip
+
+
+def bare_syrk(m: int, processes: int, *, seconds: float = 4.0) -> float:
+    """Rows a second, summed, of single-threaded `syrk` loops on ready (block, m) features, run side by side."""
+    context = multiprocessing.get_context("spawn")
+    pipes, children = [], []
+    for _ in range(processes):
+        ours, theirs = context.Pipe()
+        child = context.Process(target=_syrk_loop, args=(theirs, m, seconds), daemon=True)
+        child.start()
+        pipes.append(ours)
+        children.append(child)
+    for pipe in pipes:
+        pipe.recv()  # all are ready
+    for pipe in pipes:
+        pipe.send(None)
+    total = sum(float(pipe.recv()) for pipe in pipes)
+    for child in children:
+        child.join()
+    return total
+
+
+def _syrk_loop(pipe: Connection, m: int, seconds: float) -> None:
+    pin()
+    block = block_rows(m + 2)
+    Z = np.random.default_rng(os.getpid()).standard_normal((block, m))
+    square = np.zeros((m, m), order="F")
+    syrk(Z, square)
+    pipe.send(None)
+    pipe.recv()
+    began, rows = time.perf_counter(), 0
+    while time.perf_counter() - began < seconds:
+        syrk(Z, square)
+        rows += block
+    pipe.send(rows / (time.perf_counter() - began))
+
+
+def write_random(path: Path, n: int, d: int, *, seed: int = 0) -> None:
+    """A data set of n rows: standard normal inputs x (n, d), and y (n, 1), their sum's sine."""
+    shard, unit = shard_and_unit_rows(d, 1, SHARD_ROWS)
+    layouts = {"x": ArrayLayout(d, shard, unit), "y": ArrayLayout(1, shard, unit)}
+    rng = np.random.default_rng(seed)
+    with ShardWriter(path / "x", layouts["x"]) as xs, ShardWriter(path / "y", layouts["y"]) as ys:
+        for start in range(0, n, shard):
+            X = rng.standard_normal((min(shard, n - start), d))
+            xs.write(X)
+            ys.write(np.sin(X.sum(axis=1, keepdims=True)))
+    write_metadata(path, layouts, rows=n, columns={"x": tuple(f"x{i}" for i in range(d)), "y": ("y",)})
+
+
+def _timed_fit(home: Path, n: int, m: int, workers: int, repeat: int) -> tuple[float, float]:
+    """Wall seconds of a whole fit, and the share of the pass spent inside `syrk`."""
+    job = Job.model_validate(
+        {
+            "data": {"store": str(home / f"{n}.zarr")},
+            "kernel": {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": 4.0}},
+            "features": {"count": m},
+            "cluster": {"type": "local", "workers": workers, "memory": "8GiB"},
+            "state": str(home / f"state-{n}-{repeat}"),
+            "model": str(home / "model"),
+        }
+    )
+    began = time.perf_counter()
+    report = fit(job)
+    return time.perf_counter() - began, report.syrk_share or 0.0
