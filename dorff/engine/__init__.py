@@ -1,7 +1,7 @@
 """Engines: where tasks run; and the fixed tree in which moments are merged."""
 
 from dorff.engine.base import Engine, Task
-from dorff.engine.clusters import open_engine
+from dorff.engine.clusters import local_cluster, open_engine
 from dorff.engine.dask import DaskEngine
 from dorff.engine.memory import PeakMemory, peak_memory
 from dorff.engine.serial import SerialEngine
@@ -15,6 +15,7 @@ __all__ = [
     "SerialEngine",
     "Task",
     "Tree",
+    "local_cluster",
     "open_engine",
     "peak_memory",
     "pin",

@@ -15,7 +15,6 @@ from dorff.engine.dask import DaskEngine
 from dorff.engine.serial import SerialEngine
 from dorff.errors import IncompleteError
 
-
 # Leaves hold what the plan says and give it all back: pausing a worker over it would only stop the fit. What Dask
 # does many times a second to watch itself would take its share of the cores that the leaves fill.
 _QUIET = {f"distributed.worker.memory.{name}": False for name in ("target", "spill", "pause")} | {
@@ -44,12 +43,19 @@ def open_engine(cluster: spec.LocalCluster | spec.SerialCluster | spec.RemoteClu
         engine.close()
 
 
-def _local(cluster: spec.LocalCluster) -> DaskEngine:
+def local_cluster(workers: int, *, memory: int | None = None) -> LocalCluster:
+    """Dask workers of one thread each on this machine, reached through loopback alone; `memory` bytes a worker."""
+    # Dask starts its HTTP server even without a dashboard; port 0 keeps it from clashing with another's.
+    quiet_server = {"dashboard_address": "127.0.0.1:0"}
     with dask.config.set(_QUIET):
-        local = LocalCluster(
-            n_workers=cluster.workers, threads_per_worker=1, memory_limit=cluster.memory, processes=True,
-            host="127.0.0.1", dashboard_address=None, silence_logs=logging.ERROR,
+        return LocalCluster(
+            n_workers=workers, threads_per_worker=1, memory_limit=memory, processes=True, host="127.0.0.1",
+            dashboard_address=None, scheduler_kwargs=quiet_server, silence_logs=logging.ERROR,
         )  # fmt: skip
+
+
+def _local(cluster: spec.LocalCluster) -> DaskEngine:
+    local = local_cluster(cluster.workers, memory=cluster.memory)
     return DaskEngine(Client(local), on_close=lambda: local.close())
 
 

@@ -65,6 +65,7 @@ class Tree:
         if node[0] > 0 and node[0] - 1 != self._kept:
             for child in _children(node):
                 self._path(child).unlink(missing_ok=True)
+                self._have.discard(child)
         parent, sibling = (node[0] + 1, node[1] // 2), (node[0], node[1] ^ 1)
         if self._complete(parent) and sibling in self._have:
             return [self._merge(parent)]
@@ -72,14 +73,15 @@ class Tree:
 
     def total(self) -> Folds | None:
         """The moments of all leaves, fold by fold; None where a file was damaged (and is deleted: start again)."""
-        total: Folds = {}
+        total: Folds | None = {}
         for root in self.roots():
             folds = load_moments(self._path(root))
             if folds is None:
                 self._path(root).unlink(missing_ok=True)
                 self._have.discard(root)
-                return None
-            total = merge_folds(total, folds)
+                total = None
+            elif total is not None:
+                total = merge_folds(total, folds)
         return total
 
     def tidy(self) -> None:
