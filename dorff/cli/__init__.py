@@ -1,0 +1,5 @@
+"""The command line: what is typed after `dorff`."""
+
+from dorff.cli.commands import main
+
+__all__ = ["main"]

@@ -1,0 +1,295 @@
+"""The commands. Each imports what it needs when it runs, so that `--help` is quick."""
+
+from __future__ import annotations
+
+import csv
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, ParamSpec
+
+import typer
+
+from dorff import __version__
+from dorff.cli.guard import guarded, rows_of, say, show, size
+from dorff.cli.progress import meter
+from dorff.errors import InputError
+
+if TYPE_CHECKING:
+    from dorff.engine import Engine
+    from dorff.fit import FitReport
+    from dorff.predict import Scores
+
+P = ParamSpec("P")
+
+app = typer.Typer(
+    name="dorff",
+    help="Vector-valued kernel models of data larger than memory, by random Fourier features.",
+    epilog="Exit codes: 0 done, 1 a bug, 2 usage, 3 bad input, 4 would not fit, 5 incomplete (run it again to go on).",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON.")]
+JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.", show_default=False)]
+ModelPath = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="A model's root (its current version) or one version.")
+]
+Store = Annotated[Path, typer.Argument(metavar="DATA.zarr", help="The data set.")]
+Inputs = Annotated[str, typer.Option(metavar="A,B", help="The arrays that hold the inputs, stacked.")]
+Workers = Annotated[int, typer.Option(min=1, help="Worker processes at most; 1 works in this process.")]
+
+
+def command(*, goes_on: bool = False) -> Callable[[Callable[P, None]], Callable[P, None]]:
+    """Register a command; `goes_on`: stopped, it goes on from there when run again."""
+    return lambda function: app.command()(guarded(goes_on=goes_on)(function))
+
+
+def main() -> None:
+    """The entry point of `dorff`."""
+    signal.signal(signal.SIGTERM, _stopped)  # cron and systemd stop a run this way: it ends as with Ctrl-C
+    app()
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", is_eager=True, callback=lambda on: _version(on))] = False,
+) -> None:
+    pass
+
+
+@command(goes_on=True)
+def demo(
+    directory: Annotated[
+        Path | None, typer.Argument(metavar="[DIR]", help="Where to write; a new folder if left out.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Run the whole job on the ocean drifters that ship with dorff: data, fit, choice, predictions, a page."""
+    from dorff.demo import run_demo
+
+    with meter("demo") as progress:
+        result = run_demo(directory, echo=say, progress=progress)
+    table = asdict(result)
+    show(table, rows_of({name: str(value) for name, value in table.items()}), as_json=as_json)
+
+
+@command()
+def ingest(
+    paths: Annotated[
+        list[str], typer.Argument(metavar="SRC... OUT.zarr", help="Files of rows, and the data set to make of them.")
+    ],
+    inputs: Annotated[
+        str, typer.Option(metavar="A,B", help="Columns that are inputs; =0 is a column of zeros.", show_default=False)
+    ],
+    targets: Annotated[str, typer.Option(metavar="U,V", help="Columns that are targets.", show_default=False)] = "",
+    classes: Annotated[str, typer.Option(metavar="C", help="A column of class labels (not built yet).")] = "",
+    append: Annotated[bool, typer.Option("--append", help="Add the rows to a data set that is there.")] = False,
+    shard_rows: Annotated[
+        int | None, typer.Option(metavar="N", help="Rows of a shard; fitting ones if left out.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Turn CSV, Parquet, NPY, NPZ, NetCDF or HDF5 files into a data set, or add them to one.
+
+    Several SRC are put one below the other; a.csv+b.csv side by side. A CSV file without a header has the columns
+    c0, c1, ...; the arrays of an NPZ file go by their names.
+    """
+    from dorff.data import ingest as run
+
+    if len(paths) < 2:
+        raise typer.BadParameter("wanted at least one SRC and then OUT.zarr", param_hint="SRC... OUT.zarr")
+    if classes:
+        raise InputError(f"--classes {classes}: class labels are known but not built yet; give --targets of numbers")
+    *sources, out = paths
+    with meter("ingest") as progress:
+        rows = run(
+            sources, out, inputs=_names("--inputs", inputs), targets=_names("--targets", targets),
+            append=append, shard_rows=shard_rows, progress=progress,
+        )  # fmt: skip
+    show({"rows": rows, "store": out}, f"{out}: {rows:,} rows", as_json=as_json)
+
+
+@command()
+def verify(store: Store, as_json: Json = False) -> None:
+    """List every missing or damaged chunk; exit code 3 if there is any."""
+    from dorff.data import verify as run
+
+    faults = run(store)
+    lines = [f"{fault.array}  {fault.chunk}  {fault.kind}" for fault in faults]
+    show([asdict(fault) for fault in faults], "\n".join(lines) or f"{store}: whole", as_json=as_json)
+    if faults:
+        say(f"dorff: {store}: {len(faults)} chunks are missing or damaged; restore them from a copy or ingest again")
+        raise typer.Exit(InputError.exit_code)
+
+
+@command()
+def plan(job: JobFile, as_json: Json = False) -> None:
+    """What a fit will do and need, without reading a row; exit code 4 if it would not fit."""
+    from dorff.plan import make_plan
+    from dorff.spec import load_job
+
+    costs = make_plan(load_job(job)).costs
+    keys = ("leaves", "peak_bytes", "disk_bytes", "flops", "seconds", "m", "worker_bytes")
+    text = {
+        "leaves": f"{costs.leaves:,}",
+        "memory": f"{size(costs.peak_bytes)} at the peak, {size(costs.worker_bytes)} of it a worker",
+        "disk": size(costs.disk_bytes),
+        "work": f"{costs.flops:.3g} flops, about {costs.seconds:.3g} s",
+        "features": f"{costs.m:,}",
+    }
+    show({key: getattr(costs, key) for key in keys}, rows_of(text), as_json=as_json)
+
+
+@command(goes_on=True)
+def fit(job: JobFile, as_json: Json = False) -> None:
+    """Fit, or go on with a fit, and publish the model; what earlier runs of the job did is used again."""
+    from dorff.fit import fit as run
+    from dorff.spec import load_job
+
+    described = load_job(job)
+    with meter("fit") as progress:
+        report = run(described, progress=progress)
+    summary = _summary(report)
+    if as_json:
+        say(summary)
+    show(asdict(report), summary, as_json=as_json)
+
+
+@command(goes_on=True)
+def predict(
+    model: ModelPath,
+    store: Annotated[Path, typer.Argument(metavar="IN.zarr", help="The data set that holds the inputs.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT.zarr", help="The data set to make, with the array y.")],
+    inputs: Inputs = "x",
+    std: Annotated[bool, typer.Option("--std", help="Standard deviations too (not built yet).")] = False,
+    workers: Workers = 2,
+    as_json: Json = False,
+) -> None:
+    """Write the model's predictions for a data set into a new one."""
+    from dorff.predict import predict as run
+
+    if std:
+        raise InputError("--std: standard deviations are known but not built yet; predict without it")
+    names = _names("--inputs", inputs)
+    with _engine(workers, store, names) as engine, meter("predict") as progress:
+        rows = run(model, store, out, engine=engine, inputs=names, progress=progress)
+    show({"rows": rows, "store": str(out)}, f"{out}: {rows:,} rows of y", as_json=as_json)
+
+
+@command()
+def score(
+    model: ModelPath,
+    store: Store,
+    inputs: Inputs = "x",
+    targets: Annotated[str, typer.Option(metavar="U,V", help="The arrays that hold the targets.")] = "y",
+    workers: Workers = 2,
+    as_json: Json = False,
+) -> None:
+    """How far the model's predictions are from a data set's targets: R2, RMSE, and both for each output."""
+    from dorff.predict import score as run
+
+    names = _names("--inputs", inputs)
+    with _engine(workers, store, names) as engine, meter("score") as progress:
+        scores = run(
+            model, store, engine=engine, inputs=names, targets=_names("--targets", targets), progress=progress
+        )
+    show(asdict(scores), _score_text(scores), as_json=as_json)
+
+
+@command()
+def report(
+    model: ModelPath,
+    out: Annotated[Path | None, typer.Option("-o", "--out", metavar="PAGE.html", help="Where to write it.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Write a page with the model's figures and plots."""
+    from dorff.report import write_report
+
+    page = write_report(model, out)
+    show({"report": str(page)}, str(page), as_json=as_json)
+
+
+@command()
+def inspect(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="A data set, a state directory or a model.")],
+    as_json: Json = False,
+) -> None:
+    """Say what is at a path."""
+    import yaml
+
+    from dorff.cli.looking import look
+
+    found = look(path)
+    show(found, yaml.safe_dump(found, sort_keys=False).rstrip(), as_json=as_json)
+
+
+@command()
+def bench(
+    d: Annotated[int, typer.Option("-d", help="Inputs.")] = 16,
+    m: Annotated[int, typer.Option("-m", help="Features.")] = 1024,
+    workers: Annotated[int, typer.Option(help="Worker processes.")] = 2,
+    rows: Annotated[int | None, typer.Option(help="Rows of the larger fit.", show_default=False)] = None,
+    repeats: Annotated[int, typer.Option(help="Times that it is measured.")] = 3,
+    as_json: Json = False,
+) -> None:
+    """Measure how near a fit comes to this machine's limit, bare BLAS syrk."""
+    from dorff.bench import bench as run
+
+    result = run(d=d, m=m, workers=workers, rows=rows, repeats=repeats, echo=say)
+    text = f"{result.rows_per_s:,.0f} rows/s, {result.share:.3f} of bare syrk's {result.syrk_rows_per_s:,.0f} rows/s"
+    show(asdict(result), text, as_json=as_json)
+
+
+def _version(on: bool) -> None:
+    if on:
+        print(__version__)
+        raise typer.Exit
+
+
+def _stopped(_signal: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _names(option: str, text: str) -> list[str]:
+    """Comma-separated names; quotes, as in CSV, keep a comma in one."""
+    names = [name.strip() for name in next(csv.reader([text], skipinitialspace=True), [])]
+    if not all(names):
+        raise InputError(f"{option} {text}: a name is empty; write names with single commas between, such as a,b")
+    return names
+
+
+@contextmanager
+def _engine(workers: int, store: Path, inputs: Sequence[str]) -> Iterator[Engine]:
+    """Local workers, as many as have a shard to read; one works in this process."""
+    from dorff.data import open_dataset
+    from dorff.engine import open_engine
+    from dorff.spec import LocalCluster, SerialCluster
+
+    dataset = open_dataset(store, inputs=inputs, targets=None)
+    busy = min(workers, -(-dataset.n // dataset.shard_rows))
+    with open_engine(LocalCluster(workers=busy) if busy > 1 else SerialCluster()) as engine:
+        yield engine
+
+
+def _summary(report: FitReport) -> str:
+    """A fit in one line."""
+    share = "all of it done before" if report.syrk_share is None else f"{report.syrk_share:.0%} of the syrk limit"
+    peak = "peak memory not measured" if report.peak_bytes is None else f"peak memory {size(report.peak_bytes)}"
+    return (
+        f"fit: {report.rows_used:,} rows used, {report.rows_dropped:,} dropped; {report.seconds:.1f} s, {share}; "
+        f"{peak} of {size(report.plan_peak_bytes)} planned; condition {report.condition:.2g} ({report.rung}, "
+        f"{report.status}), ridge {report.ridge:.3g}; model {report.model}"
+    )
+
+
+def _score_text(scores: Scores) -> str:
+    """A line for all outputs together, and one for each."""
+    each = {name: f"r2 {found['r2']:.4f}  rmse {found['rmse']:.6g}" for name, found in scores.per_output.items()}
+    return rows_of({f"all ({scores.rows:,} rows)": f"r2 {scores.r2:.4f}  rmse {scores.rmse:.6g}", **each})

@@ -1,0 +1,125 @@
+"""How a command ends: its result on stdout, or one sentence on stderr and an exit code."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any, Final, ParamSpec
+
+import typer
+
+from dorff.errors import DoesNotFitError, DorffError, IncompleteError, InputError
+
+P = ParamSpec("P")
+NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def guarded(*, goes_on: bool = False) -> Callable[[Callable[P, None]], Callable[P, None]]:
+    """A command that never shows a library's traceback; `goes_on`: what it has done is kept when it is stopped."""
+
+    def wrap(command: Callable[P, None]) -> Callable[P, None]:
+        @wraps(command)
+        def run(*args: P.args, **kwargs: P.kwargs) -> None:
+            try:
+                command(*args, **kwargs)
+                sys.stdout.flush()
+            except typer.Exit:
+                raise
+            except BaseException as error:
+                code = _report(error, goes_on=goes_on)
+                raise typer.Exit(code) from error
+
+        return run
+
+    return wrap
+
+
+def say(message: str) -> None:
+    """A message to the user, on stderr."""
+    print(message, file=sys.stderr, flush=True)
+
+
+def show(value: object, text: str, *, as_json: bool) -> None:
+    """A command's result, on stdout: `value` as one line of JSON, or `text` for people."""
+    print(json.dumps(_plain(value), allow_nan=False) if as_json else text)
+
+
+def rows_of(table: Mapping[str, str]) -> str:
+    """Names and values, one a line, in two columns."""
+    width = max(map(len, table))
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in table.items())
+
+
+def size(count: float | None) -> str:
+    """Bytes for people."""
+    if count is None:
+        return "unknown"
+    unit = min(4, int(math.log2(max(1.0, count)) // 10))
+    return f"{count / 2 ** (10 * unit):.4g} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[unit]}"
+
+
+def _plain(value: Any) -> Any:
+    """Standard JSON: no NaN or infinity (null instead), no NumPy numbers, no paths."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, str | bool | int) or value is None:
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    return _plain(value.item()) if hasattr(value, "item") else str(value)
+
+
+def _report(error: BaseException, *, goes_on: bool) -> int:
+    """Say what went wrong in one sentence; returns the exit code."""
+    code, sentence = _sentence(error, goes_on=goes_on)
+    if os.environ.get("DORFF_DEBUG") == "1":
+        traceback.print_exception(error)
+    elif code == 1:
+        sentence += _kept_traceback(error)
+    if isinstance(error, BrokenPipeError):  # whatever else is in stdout's buffer cannot be written either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    say("dorff: " + " ".join(sentence.split()))
+    return code
+
+
+def _sentence(error: BaseException, *, goes_on: bool) -> tuple[int, str]:
+    if isinstance(error, DorffError):
+        return error.exit_code, str(error)
+    if isinstance(error, KeyboardInterrupt):
+        kept = "what is done is kept, and the same command goes on from there"
+        return IncompleteError.exit_code, f"stopped; {kept if goes_on else 'run the same command again'}"
+    if isinstance(error, MemoryError):
+        return (
+            DoesNotFitError.exit_code,
+            f"memory ran out{f' ({error})' if str(error) else ''}; close other programs, or lower cluster.workers "
+            "or features.count, and run the same command again",
+        )
+    if isinstance(error, BrokenPipeError):
+        return InputError.exit_code, "whatever was reading the output closed it; the result was not passed on"
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        if error.errno in NO_SPACE:
+            return InputError.exit_code, f"{where}no space left on the disk; free some and run the same command again"
+        return InputError.exit_code, f"{where}{error.strerror or error}; check the path and its permissions"
+    return 1, f"{type(error).__name__}: {error} -- this is a bug in dorff"
+
+
+def _kept_traceback(error: BaseException) -> str:
+    """Keep the traceback in a file, and say where."""
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="dorff-bug-", suffix=".txt", delete=False, encoding="utf-8"
+        ) as file:
+            traceback.print_exception(error, file=file)
+    except OSError as problem:
+        return f"; its traceback could not be kept ({problem.strerror}), set DORFF_DEBUG=1 to see it"
+    return f"; please report it with the traceback in {file.name}"

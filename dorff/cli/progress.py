@@ -1,0 +1,82 @@
+"""Progress on stderr: a bar on a terminal, elsewhere a line every so often."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Final, Protocol, final
+
+from dorff.cli.guard import say
+
+EVERY: Final = 10.0  # seconds between lines
+
+
+class Progress(Protocol):
+    """Told how many rows are done, of how many in all where that is known."""
+
+    def __call__(self, done: int, total: int | None = None, /) -> None: ...
+
+
+@contextmanager
+def meter(what: str) -> Iterator[Progress]:
+    """Show the rows that are done, rows a second and the time left, until the block ends.
+
+    The first call sets where the pace is counted from.
+    """
+    with (_bar if sys.stderr.isatty() else _lines)(what) as progress:
+        yield progress
+
+
+@final
+class _Pace:
+    """Rows a second since the first call; `clock` is for tests."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._first: tuple[int, float] | None = None
+
+    def text(self, done: int, total: int | None) -> str:
+        now = self._clock()
+        self._first = self._first or (done, now)
+        rows, since = self._first
+        parts = [f"{done:,} rows" if total is None else f"{done:,} of {total:,} rows"]
+        if done > rows and now > since:
+            rate = (done - rows) / (now - since)
+            parts.append(f"{rate:,.0f} rows/s")
+            if total is not None and done < total:
+                parts.append(f"{timedelta(seconds=round((total - done) / rate))} left")
+        return ", ".join(parts)
+
+
+@contextmanager
+def _lines(what: str) -> Iterator[Progress]:
+    pace, last, waiting = _Pace(), time.monotonic(), ""
+
+    def progress(done: int, total: int | None = None, /) -> None:
+        nonlocal last, waiting
+        waiting = f"{what}: {pace.text(done, total)}"
+        if time.monotonic() - last >= EVERY:
+            say(f"{time.strftime('%H:%M:%S')} {waiting}")
+            last, waiting = time.monotonic(), ""
+
+    yield progress
+    if waiting:
+        say(f"{time.strftime('%H:%M:%S')} {waiting}")
+
+
+@contextmanager
+def _bar(what: str) -> Iterator[Progress]:
+    from rich import progress as rich
+    from rich.console import Console
+
+    pace, columns = _Pace(), (rich.TextColumn(what), rich.BarColumn(), rich.TextColumn("{task.fields[pace]}"))
+    with rich.Progress(*columns, console=Console(stderr=True), redirect_stdout=False) as bar:
+        task = bar.add_task(what, total=None, pace="starting")
+
+        def progress(done: int, total: int | None = None, /) -> None:
+            bar.update(task, completed=done, total=total, pace=pace.text(done, total))
+
+        yield progress
