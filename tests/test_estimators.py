@@ -3,10 +3,12 @@
 import pickle
 import shutil
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import dask
 import dask.array as da
+import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
@@ -24,7 +26,7 @@ from threadpoolctl import threadpool_info
 
 from dorff import ORFFRegressor, frequencies, kernels, load_model
 from dorff.errors import InputError
-from dorff.estimators.sums import sample
+from dorff.estimators.sums import one_thread, sample
 from dorff.exact import ExactRidge
 from dorff.store import save_model
 
@@ -288,19 +290,39 @@ def test_dask_bits_depend_on_the_chunks_alone():
     X, Y = field(5000)
     x, y = da.from_array(X, chunks=(700, 2)), da.from_array(Y, chunks=(451, 2))
     estimator = ORFFRegressor(COUPLED, 128, ridge=[1e-6, 1e-4], cv=3)
-    threads_before = [info["num_threads"] for info in threadpool_info()]
+    threads = blas_threads()
     found = {}
     for scheduler, workers in (("synchronous", 1), ("threads", 1), ("threads", 4)):
         with dask.config.set(scheduler=scheduler, num_workers=workers):
             fitted = clone(estimator).fit(x, y)
-            found[scheduler, workers] = bits(fitted) + np.asarray(fitted.predict(x)).tobytes()
-    assert [info["num_threads"] for info in threadpool_info()] == threads_before
+            found[scheduler, workers] = bits(fitted)
+    quiet = {"processes": False, "dashboard_address": None}
+    with Client(n_workers=1, threads_per_worker=3, **quiet):
+        found["worker's threads", 3] = bits(clone(estimator).fit(x, y))
+    assert blas_threads() == threads
     options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
     with LocalCluster(**options) as cluster, Client(cluster):
         fitted = clone(estimator).fit(x, y)
-        found["processes", 2] = bits(fitted) + fitted.predict(x).compute().tobytes()
+        found["processes", 2] = bits(fitted)
+        assert near(fitted.predict(x).compute(), fitted.predict(X))
     assert len(set(found.values())) == 1
     assert near(fitted.predict(X), clone(estimator).fit(X, Y).predict(X))
+
+
+def blas_threads() -> list[int]:
+    return [info["num_threads"] for info in threadpool_info() if info["user_api"] == "blas"]
+
+
+def test_fits_in_threads_leave_blas_as_it_was():
+    X, Y = field(300)
+    before, alone = blas_threads(), ORFFRegressor(COUPLED, 64).fit(X, Y).predict(X)
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        for found in pool.map(lambda _: ORFFRegressor(COUPLED, 64).fit(X, Y).predict(X), range(60)):
+            assert near(found, alone)
+    assert blas_threads() == before
+    with one_thread():
+        assert set(blas_threads()) == {1}
+    assert blas_threads() == before
 
 
 def test_dask_predictions_are_lazy():
@@ -427,6 +449,18 @@ def test_shapes_that_do_not_fit_are_refused(tmp_path):
         fitted.fit(X, scipy.sparse.csr_array(Y))
     with pytest.raises(InputError, match=r"has no array|wanted 1 or 2 dimensions"):
         fitted.fit(in_zarr(tmp_path / "cube", np.ones((4, 4, 4)), 2), Y)
+
+
+def test_other_containers_and_huge_targets_are_refused(tmp_path):
+    X, Y = field(40)
+    group = zarr.open_group(tmp_path / "g")
+    group.create_array("x", data=X)
+    with pytest.raises(InputError, match="X is a Zarr group; give one of its arrays"):
+        ORFFRegressor(n_features=16).fit(group, Y)
+    with pytest.raises(InputError, match="X is a Dask data frame"):
+        ORFFRegressor(n_features=16).fit(dd.from_pandas(pd.DataFrame(X), npartitions=2), Y)
+    with pytest.raises(InputError, match="overflow float64; rescale the targets"), np.errstate(over="ignore"):
+        ORFFRegressor(n_features=16).fit(X, Y * 1e200)
 
 
 def test_what_is_not_built_or_not_fitted_is_refused():

@@ -88,11 +88,12 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: i
     - a Zarr array in a local folder: read in runs of its chunks, never as a whole; a missing or damaged chunk is
       refused, not read as zeros. `predict` returns NumPy. One in memory is taken as NumPy;
     - a Dask array: a task a row chunk on the current scheduler, merged in an order fixed by the chunks alone, so that
-      neither the scheduler nor the number of workers changes a bit. `predict` returns a lazy Dask array. Dask reads
-      a lost Zarr chunk as zeros, so give a Zarr array itself rather than `dask.array.from_zarr` of it;
+      neither the scheduler nor the number of workers changes a bit of the fit. `predict` returns a lazy Dask array.
+      Dask reads a lost Zarr chunk as zeros, so give a Zarr array itself rather than `dask.array.from_zarr` of it;
     - an xarray DataArray: its data, NumPy's or Dask's. (One opened lazily without `chunks` is loaded as a whole.)
 
-    All kinds agree to rounding. Needs 8 (m + q + 1)^2 bytes, whatever n. Data larger than memory with durable state,
+    All kinds agree to rounding: scales, means and the median distance come from at most 1024 rows, in 16 runs spread
+    evenly, whatever the kind. Needs 8 (m + q + 1)^2 bytes, whatever n. Data larger than memory with durable state,
     resumption and appending are the work of `dorff fit`.
 
     Every refusal is a `dorff.errors.InputError` or scikit-learn's own; both are ValueErrors.
@@ -214,6 +215,8 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: i
         folds = [moments for _, moments in sorted(rows.of(X, Y).items())]
         solver = _Solver(kernel, drawn, self.standardize, vector_field, bool(self.intercept))
         moments = reduce(add, folds)
+        if not np.isfinite(moments.packed).all():
+            raise InputError("y has numbers so large that their squares overflow float64; rescale the targets")
         problem, solution = self._choose(solver, moments, folds)
         centred = problem.centred
         bias = centred.bias(solution.combined(problem.psi))
@@ -309,7 +312,5 @@ def _info(n: int, solution: Solution) -> dict[str, Any]:
 
 
 def _predict_chunk(X: FloatArray, model: Model, *, flat: bool, block_id: tuple[int, ...]) -> FloatArray:
-    with one_thread():
-        X = finite(np.ascontiguousarray(X, dtype=np.float64), f"X, chunk {block_id[0]}", 0)
-        values = model.predict(X)
+    values = model.predict(finite(np.ascontiguousarray(X, dtype=np.float64), f"X, chunk {block_id[0]}", 0))
     return values[:, 0] if flat else values

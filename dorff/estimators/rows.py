@@ -78,6 +78,10 @@ def unwrap(values: Any, name: str) -> Any:
     else as it is, for scikit-learn to check. `name` is the argument's, for messages."""
     if type(values).__module__.partition(".")[0] == "xarray" and hasattr(values, "data"):
         values = values.data
+    if isinstance(values, zarr.Group):
+        raise InputError(f"{name} is a Zarr group; give one of its arrays, such as group['x']")
+    if hasattr(values, "to_dask_array"):
+        raise InputError(f"{name} is a Dask data frame; give its .to_dask_array(lengths=True)")
     if isinstance(values, zarr.Array):
         values = _of_zarr(values, name)
     if isinstance(values, StoredRows | da.Array):

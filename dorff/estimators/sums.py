@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -12,8 +12,9 @@ import dask.array as da
 import numpy as np
 from dask.base import compute
 from dask.delayed import delayed
+from distributed import get_worker
 
-from dorff.engine.threads import pinned
+from dorff.engine.threads import pin, pinned
 from dorff.estimators.rows import Rows, StoredRows, finite
 from dorff.features import FeatureMap
 from dorff.kernels.scalar import FloatArray
@@ -22,30 +23,27 @@ from dorff.plan import block_rows
 from dorff.store import Folds
 
 SAMPLE_RUNS, RUN_ROWS = 16, 64
+MEMORY_ROWS = 2**16  # of arrays in memory, dealt to folds at a time
 
-_lock = threading.Lock()
-_held = ExitStack()
-_inside = 0
+_pinning = threading.Lock()
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One BLAS thread inside the block, in this and all other threads; as before when the last of them has left.
+    """One BLAS thread inside the block, as before outside of it; nothing where another thread has seen to it.
 
-    Threads that pin one by one would give each other's settings back in the wrong order.
+    The setting is the process's, and only the thread that made it can take it back (threadpoolctl 3.8). So of fits
+    at the same time in threads of one process those that outlast the first may end with more BLAS threads: then
+    their last bits are not fixed.
     """
-    global _inside
-    with _lock:
-        if _inside == 0:
-            _held.enter_context(pinned())
-        _inside += 1
-    try:
+    if not _pinning.acquire(blocking=False):
         yield
+        return
+    try:
+        with pinned():
+            yield
     finally:
-        with _lock:
-            _inside -= 1
-            if _inside == 0:
-                _held.close()
+        _pinning.release()
 
 
 @final
@@ -83,11 +81,10 @@ class RowSums:
 
     def of_chunk(self, first: int, X: FloatArray, Y: FloatArray) -> Folds:
         """Moments of the chunk whose first row is number `first`."""
-        with one_thread():
-            sums = self._sums(len(X))
-            if len(X):
-                self._add(sums, first, _matrix(X, "X", first), _matrix(Y, "y", first))
-            return sums.moments()
+        sums = self._sums(len(X))
+        if len(X):
+            self._add(sums, first, _matrix(X, "X", first), _matrix(Y, "y", first))
+        return sums.moments()
 
     def _of_chunks(self, X: da.Array, Y: Any) -> Folds:
         """A task a chunk, merged by a tree over chunk numbers: the bits depend on the chunks, not on who ran them."""
@@ -105,7 +102,18 @@ class RowSums:
 
 
 def _moments_of_chunk(sums: RowSums, first: int, X: FloatArray, Y: FloatArray) -> Folds:
+    """A Dask task. The schedulers of the fit's own process are inside its `one_thread`; a cluster's worker is not."""
+    if _on_worker():
+        pin()
     return sums.of_chunk(first, X, Y)
+
+
+def _on_worker() -> bool:
+    try:
+        get_worker()
+    except ValueError:  # how distributed says no
+        return False
+    return True
 
 
 def _merged(left: Folds, right: Folds) -> Folds:
@@ -162,4 +170,6 @@ class _Reader:
 def _runs(X: Rows, Y: Rows) -> Iterator[tuple[int, int]]:
     """Runs of rows by which to read: whole chunks of the inputs, or of the targets where only they are stored."""
     stored = next((rows for rows in (X, Y) if isinstance(rows, StoredRows)), None)
-    return iter([(0, len(X))]) if stored is None else stored.runs()
+    if stored is not None:
+        return stored.runs()
+    return ((start, min(start + MEMORY_ROWS, len(X))) for start in range(0, len(X), MEMORY_ROWS))
