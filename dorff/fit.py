@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import platform
+import shutil
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -92,18 +94,40 @@ def fit(job: Job, *, engine: Engine | None = None, progress: Progress | None = N
 
 
 def run_pass(plan: Plan, engine: Engine, progress: Progress | None = None) -> PassResult:
-    """Collect the moments: compute what is missing, merge the fixed tree."""
+    """Collect the moments: compute what is missing, merge the fixed tree.
+
+    What is refused before its first leaf is done leaves nothing behind. Receipts of done leaves stay, whatever
+    happens: they are used again.
+    """
+    absent = [path for path in (plan.directory, *plan.directory.parents) if not path.exists()]
+    try:
+        return _run_pass(plan, engine, progress)
+    except InputError:
+        if absent and not any((plan.directory / "receipts").glob("*.json")):
+            shutil.rmtree(plan.directory, ignore_errors=True)
+            for path in absent[1:]:
+                with suppress(OSError):  # never made, or something else is in it
+                    path.rmdir()
+        raise
+
+
+def _run_pass(plan: Plan, engine: Engine, progress: Progress | None) -> PassResult:
     this, _, _ = plan.frozen()
     began = time.perf_counter()
     tree = Tree(this, plan.dataset, plan.leaves, kept=plan.costs.kept_level)
     rows = {leaf.number: leaf.stop - leaf.start for leaf in plan.leaves}
 
+    def tell() -> None:
+        if progress is not None:
+            progress(sum(rows[number] for number in tree.receipts), plan.dataset.n)
+
     def done(task: Task, result: Receipt | bool) -> Sequence[Task]:
         following = list(tree.done(task, result))
-        if progress is not None and isinstance(result, Receipt):
-            progress(sum(rows[number] for number in tree.receipts), plan.dataset.n)
+        if isinstance(result, Receipt):
+            tell()
         return following
 
+    tell()  # what earlier runs did is not part of this run's pace
     for _ in range(3):
         engine.run(tree.start(), done)
         folds = tree.total()

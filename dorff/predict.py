@@ -57,13 +57,17 @@ def predict(
     missing = [number for number in shards if not (staging / "y" / "c" / str(number) / "0").exists()]
     finished = len(shards) - len(missing)
 
+    def tell() -> None:
+        if progress is not None:
+            progress(min(finished * shard, dataset.n), dataset.n)
+
     def done(_task: Task, _result: None) -> Sequence[Task]:
         nonlocal finished
         finished += 1
-        if progress is not None:
-            progress(min(finished * shard, dataset.n), dataset.n)
+        tell()
         return ()
 
+    tell()  # what an earlier run wrote is not part of this run's pace
     engine.run([Task(predict_shard, (str(version), dataset, str(staging), layout, n), n) for n in missing], done)
     (staging / "question.json").unlink()
     names = fitted.info.get("data", {}).get("targets") or [f"y{i}" for i in range(fitted.p)]

@@ -254,3 +254,26 @@ def test_columns_may_change_places_between_sources_and_overlap(tmp_path: Path) -
     ingest([tmp_path / "a.csv", tmp_path / "b.csv"], tmp_path / "o.zarr", inputs=["a", "b"], targets=["b"])
     X, Y = open_dataset(tmp_path / "o.zarr").read(0, 2)
     np.testing.assert_array_equal(np.hstack([X, Y]), [[1, 2, 2], [3, 4, 4]])
+
+
+def test_constant_columns(tmp_path: Path) -> None:
+    """`=0` puts a plane of measurements into space."""
+    write_csv(tmp_path / "loc.csv", ROWS[:, :2], header=False)
+    write_csv(tmp_path / "mag.csv", ROWS[:, 2:], header=False)
+    source, out = f"{tmp_path}/loc.csv+{tmp_path}/mag.csv", tmp_path / "o.zarr"
+    ingest([source, source], out, inputs=["c0", "=0", "=-1.5", "c1"], targets=["=0", "c2"])
+    dataset, rows, zero = open_dataset(out), np.tile(ROWS, (2, 1)), np.zeros(2 * len(ROWS))
+    X, Y = dataset.read(0, dataset.n)
+    np.testing.assert_array_equal(X, np.column_stack([rows[:, 0], zero, zero - 1.5, rows[:, 1]]))
+    np.testing.assert_array_equal(Y, np.column_stack([zero, rows[:, 2]]))
+    assert dataset.input_columns == ("c0", "=0", "=-1.5", "c1")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"), [(["=x"], "column '=x': wanted a number after '=', got 'x'"), (["=0"], "only constants")]
+)
+def test_what_is_no_constant_is_refused(tmp_path: Path, inputs: list[str], message: str) -> None:
+    write_csv(tmp_path / "a.csv")
+    with pytest.raises(InputError, match=message):
+        ingest([tmp_path / "a.csv"], tmp_path / "s.zarr", inputs=inputs, targets=[])
+    assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]

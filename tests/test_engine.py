@@ -153,8 +153,8 @@ def test_a_killed_worker_costs_nothing(store: Path, tmp_path: Path, expected: Fl
     ):
         victims = list(client.run(os.getpid).values())[:1]
 
-        def kill(_done: int, _total: int) -> None:
-            while victims:
+        def kill(done: int, _total: int) -> None:
+            while done and victims:
                 os.kill(victims.pop(), signal.SIGKILL)
 
         report = fit(job(store, tmp_path), engine=DaskEngine(client), progress=kill)

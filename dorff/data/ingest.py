@@ -17,7 +17,7 @@ import numpy as np
 from dorff.data.dataset import open_dataset
 from dorff.data.layout import ArrayLayout, shard_and_unit_rows, sync_directory, write_json, write_metadata
 from dorff.data.nodes import committed_rows, group_attributes, open_array, read_json
-from dorff.data.readers import Block, Reader, common_dtype
+from dorff.data.readers import Block, Reader, WithConstants, common_dtype
 from dorff.data.shards import ShardWriter
 from dorff.data.sources import open_source
 from dorff.errors import InputError
@@ -51,9 +51,9 @@ def ingest(
 
     A source is a file: CSV (gzipped or not, with or without header), Parquet, NPY, NPZ, NetCDF or HDF5; or
     several side by side, `a.csv+b.csv`, whose columns together make each row. `inputs` and `targets` name
-    columns; the name of a 2-d array stands for all its columns, and a file without names has c0, c1, .... No
-    targets: no `y`. Numbers are kept as float32 where all sources hold no more, else as float64; NaN and
-    infinities are kept.
+    columns; the name of a 2-d array stands for all its columns, a file without names has c0, c1, ..., and `=0`
+    is a column of zeros. No targets: no `y`. Numbers are kept as float32 where all sources hold no more, else
+    as float64; NaN and infinities are kept.
 
     Memory does not grow with the rows. A new store is written beside `out` and renamed at the end;
     `append=True` adds rows to one that ingest made, keeping its layout: its old rows can be read at any
@@ -76,7 +76,7 @@ def ingest(
     elif os.path.lexists(store):
         raise InputError(f"{store}: is there already; append to it, or remove it, or choose another name.")
     with _reported(store):
-        readers = [open_source(source) for source in sources]
+        readers = [WithConstants(open_source(source)) for source in sources]
         columns = _resolve(readers, {"x": inputs, "y": targets})
         with _staging(store) as staging:
             target = (

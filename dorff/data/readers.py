@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -208,6 +209,53 @@ class SideBySide(Reader):
         pick = [order[place] for place in places]
         for parts in _in_step(readers, [r.blocks(of) for r, of in zip(readers, names, strict=True)]):
             yield np.concatenate(parts, axis=1)[:, pick]
+
+
+@final
+class WithConstants(Reader):
+    """A source with columns that hold one number each: `=0` is a column of zeros."""
+
+    def __init__(self, reader: Reader) -> None:
+        super().__init__(reader.path, reader.columns, numbered=reader.numbered)
+        self._reader = reader
+
+    def resolve(self, names: Sequence[str]) -> tuple[str, ...]:
+        """The source's columns, and the constants as they are."""
+        found = ((name,) if _constant(name) is not None else self._reader.resolve((name,)) for name in names)
+        return tuple(column for columns in found for column in columns)
+
+    def dtype(self, column: str) -> np.dtype[Any]:
+        """The shortest type that holds a constant."""
+        value = _constant(column)
+        if value is None:
+            return self._reader.dtype(column)
+        return np.dtype(np.float32 if float(np.float32(value)) == value else np.float64)
+
+    def blocks(self, columns: Sequence[str]) -> Iterator[Block]:
+        """The source's blocks, constants put in; InputError where there are constants only."""
+        values = [_constant(column) for column in columns]
+        held = [column for column, value in zip(columns, values, strict=True) if value is None]
+        if not held:
+            raise InputError(f"{self.path}: only constants are asked for; name one of its columns at least.")
+        for block in self._reader.blocks(held):
+            if len(held) == len(columns):
+                yield block
+                continue
+            parts = iter(block.T)
+            yield np.column_stack([next(parts) if v is None else np.full(len(block), v) for v in values])
+
+
+def _constant(name: str) -> float | None:
+    """The number of a name such as `=0`; None for any other name."""
+    if not name.startswith("="):
+        return None
+    try:
+        value = float(name[1:])
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise InputError(f"column {name!r}: wanted a number after '=', got {name[1:]!r}; write it as =0 or =1.5.")
+    return value
 
 
 def _in_step(readers: Sequence[Reader], streams: Sequence[Iterator[Block]]) -> Iterator[list[Block]]:

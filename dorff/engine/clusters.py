@@ -50,7 +50,8 @@ def local_cluster(workers: int, *, memory: int | None = None) -> LocalCluster:
     with dask.config.set(_QUIET):
         return LocalCluster(
             n_workers=workers, threads_per_worker=1, memory_limit=memory, processes=True, host="127.0.0.1",
-            dashboard_address=None, scheduler_kwargs=quiet_server, silence_logs=logging.ERROR,
+            dashboard_address=None, scheduler_kwargs=quiet_server,
+            silence_logs=logging.CRITICAL,  # what a task raises is raised in the driver; not its traceback as well
         )  # fmt: skip
 
 

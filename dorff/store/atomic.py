@@ -20,7 +20,7 @@ def space_on(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise InputError(
                 f"{path}: no space left on the disk; free some and run the same command again (nothing is lost)"
             ) from error
