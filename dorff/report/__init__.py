@@ -1,0 +1,6 @@
+"""Reports: what was fitted and how, on one self-contained HTML page with plots."""
+
+from dorff.report.choice import Candidate
+from dorff.report.page import write_report
+
+__all__ = ["Candidate", "write_report"]

@@ -1,0 +1,70 @@
+"""How kernel and ridge were chosen: scores against the ridge, a line a candidate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+from dorff.report.describe import Subject, mapping
+from dorff.report.figures import ACCENT, FAINT, INK, LINES, drawable, label_axes, new_figure, png
+from dorff.report.units import Column, common_unit
+
+MOST_LINES: Final = 8
+
+
+@final
+@dataclass(frozen=True)
+class Candidate:
+    """A kernel that was tried: what to call it, and its (ridge, mean squared error) pairs."""
+
+    label: str
+    scores: tuple[tuple[float, float], ...]
+
+    @property
+    def finite(self) -> list[tuple[float, float]]:
+        """(ridge, root of the score), by ridge, where both are numbers."""
+        return sorted((ridge, math.sqrt(v)) for ridge, v in self.scores if math.isfinite(v) and v >= 0)
+
+    @property
+    def best(self) -> tuple[float, float]:
+        """The ridge of the least root score, and that; (nan, inf) where none is a number."""
+        return min(self.finite, key=lambda pair: pair[1], default=(math.nan, math.inf))
+
+
+def from_info(info: Mapping[str, Any]) -> list[Candidate]:
+    """The candidates in a model's fit report; none where the report has none."""
+    rows = mapping(info.get("report")).get("table")
+    found: dict[int, list[tuple[float, float]]] = {}
+    for row in rows if isinstance(rows, Sequence) else ():
+        entry = mapping(row)
+        ridge, value = entry.get("ridge"), entry.get("value")
+        if isinstance(ridge, int | float) and isinstance(value, int | float):
+            found.setdefault(int(entry.get("candidate", 0)), []).append((float(ridge), float(value)))
+    names = {number: "this kernel" if len(found) == 1 else f"kernel {number + 1}" for number in found}
+    return [Candidate(names[number], tuple(scores)) for number, scores in sorted(found.items())]
+
+
+def choice_plot(candidates: Sequence[Candidate], subject: Subject) -> bytes | None:
+    """The root of the scores against the ridge, the best marked; None where there is no line to draw."""
+    drawn = sorted((one for one in candidates if len(one.finite) > 1), key=lambda one: one.best[1])[:MOST_LINES]
+    if not drawn:
+        return None
+    unit = common_unit(subject.targets)
+    figure = new_figure(9.0, 4.6)
+    axes = figure.add_subplot()
+    for number, one in enumerate(drawn):
+        ridges, values = zip(*one.finite, strict=True)
+        axes.plot(ridges, values, "o-", ms=4, lw=1.6, color=LINES[number], label=drawable(one.label))
+    ridge, value = drawn[0].best
+    axes.plot([ridge], [value], "o", ms=12, mfc="none", mew=1.8, color=ACCENT)
+    positive = [one for candidate in drawn for one, _ in candidate.finite]
+    if min(positive) > 0:
+        axes.set_xscale("log")
+    else:
+        axes.set_xscale("symlog", linthresh=min([one for one in positive if one > 0], default=1.0))
+    label_axes(axes, Column("ridge"), f"root mean squared error{f' ({unit})' if unit else ''}")
+    axes.grid(color=FAINT, alpha=0.3, lw=0.6)
+    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=9, labelcolor=INK)
+    return png(figure)

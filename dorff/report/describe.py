@@ -1,0 +1,149 @@
+"""A model in words and symbols, and the names and ranges of its columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from dorff.kernels import BaseKernel, CurlFree, Decomposable, DivergenceFree, Gaussian, Measure, OperatorKernel
+from dorff.kernels.scalar import FloatArray
+from dorff.model import Model
+from dorff.report.units import Column, common_unit, read_column
+
+_MEASURES = {
+    Measure.TRACE: "trace measure",
+    Measure.UNBOUNDED: "unbounded measure",
+    Measure.BOUNDED: "bounded measure",
+}
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """What the plots are about: the model, its columns, the box (d,) .. (d,) of its data.
+
+    `known_box` is False where the model does not say where its data were; the box is then a guess around the
+    centre of the features.
+    """
+
+    model: Model
+    inputs: tuple[Column, ...]
+    targets: tuple[Column, ...]
+    low: FloatArray
+    high: FloatArray
+    known_box: bool
+
+    @classmethod
+    def of(cls, model: Model) -> Subject:
+        data = mapping(model.info.get("data"))
+        inputs = _columns(data.get("inputs"), model.d, "x")
+        targets = _columns(data.get("targets"), model.p, "y")
+        low, high = _bounds(data.get("low"), model.d), _bounds(data.get("high"), model.d)
+        if low is not None and high is not None and np.all(low <= high):
+            return cls(model, inputs, targets, *_widened(low, high), known_box=True)
+        features = model.feature_map
+        rms = np.sqrt(np.mean(features.omega**2, axis=0)) if features.omega.size else np.ones(model.d)
+        reach = 4.0 * features.scale / np.where(rms > 0, rms, 1.0)
+        return cls(model, inputs, targets, features.center - reach, features.center + reach, known_box=False)
+
+    @property
+    def middle(self) -> FloatArray:
+        return (self.low + self.high) / 2
+
+
+def mapping(value: object) -> Mapping[str, Any]:
+    """`value` where it is a mapping, else an empty one: a page is written for whatever a model knows."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def _columns(names: object, count: int, default: str) -> tuple[Column, ...]:
+    if isinstance(names, Sequence) and not isinstance(names, str) and len(names) == count:
+        return tuple(read_column(str(name)) for name in names)
+    return tuple(Column(f"{default}{number}") for number in range(count))
+
+
+def _bounds(values: object, count: int) -> FloatArray | None:
+    if not isinstance(values, Sequence) or len(values) != count:
+        return None
+    found = np.array([value if isinstance(value, int | float) else np.nan for value in values], dtype=np.float64)
+    return found if np.isfinite(found).all() else None
+
+
+def _widened(low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """The box with every side longer than nothing, so that a constant column can be drawn."""
+    flat = high - low <= 1e-12 * np.maximum(np.abs(low), np.abs(high))
+    half = np.where(flat, np.maximum(0.5 * np.abs(low), 0.5), 0.0)
+    return low - half, high + half
+
+
+@final
+@dataclass(frozen=True)
+class Term:
+    """One term of the kernel: its share of tr k(0), its name, its formula and its scalar kernel."""
+
+    share: float
+    name: str
+    formula: str
+    scalar: str
+
+
+def kernel_title(kernel: OperatorKernel) -> str:
+    """The kernel's name in a few words."""
+    kinds = {type(term) for weight, term in kernel.terms() if weight > 0}
+    if kinds == {CurlFree, DivergenceFree}:
+        return "Helmholtz (curl-free + divergence-free)"
+    if len(kinds) == 1:
+        return _name(next(term for weight, term in kernel.terms() if weight > 0))
+    return "Sum of kernels"
+
+
+def kernel_terms(model: Model) -> list[Term]:
+    """The terms with a positive weight; shares add to 1."""
+    terms = [(weight, term) for weight, term in model.kernel.terms() if weight > 0]
+    traces = np.array([weight * term.trace(model.d, model.p) for weight, term in terms])
+    unit = common_unit(Subject.of(model).inputs) if np.all(model.feature_map.scale == 1) else None
+    return [
+        Term(float(share), _name(term), f"{weight:.4g} {_formula(term)}", _scalar(term, unit))
+        for share, (weight, term) in zip(traces / traces.sum(), terms, strict=True)
+    ]
+
+
+def _name(term: BaseKernel) -> str:
+    if isinstance(term, CurlFree):
+        return "Curl-free"
+    if isinstance(term, DivergenceFree):
+        return "Divergence-free"
+    if not isinstance(term, Decomposable):
+        return type(term).__name__
+    if _independent(term):
+        return "Decomposable, independent outputs"
+    if isinstance(term.output, str):
+        return f"Decomposable, output {term.output}"
+    return f"Decomposable, output matrix of rank {np.linalg.matrix_rank(term.output)}"
+
+
+def _independent(term: Decomposable) -> bool:
+    output = term.output
+    return output == "identity" if isinstance(output, str) else np.array_equal(output, np.eye(len(output)))
+
+
+def _formula(term: BaseKernel) -> str:
+    if isinstance(term, CurlFree):
+        return "(−∇∇ᵀ k₀)"
+    if isinstance(term, DivergenceFree):
+        return "(∇∇ᵀ − ΔI) k₀"
+    if isinstance(term, Decomposable):
+        return "k₀ I" if _independent(term) else "k₀ A"
+    return "K"
+
+
+def _scalar(term: BaseKernel, unit: str | None) -> str:
+    if not isinstance(term.scalar, Gaussian):
+        return repr(term.scalar)
+    value = term.scalar.lengthscale
+    lengths = f"{value:.6g}" if isinstance(value, float) else ", ".join(f"{one:.6g}" for one in value)
+    shown = f"k₀ = exp(−|x − z|² / 2s²), s = {lengths}{f' {unit}' if unit else ''}"
+    return shown if isinstance(term, Decomposable) else f"{shown}; {_MEASURES[term.measure]}"

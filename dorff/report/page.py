@@ -1,0 +1,210 @@
+"""One self-contained HTML page about a model: no scripts, nothing fetched, plots inlined."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from dorff.errors import InputError
+from dorff.kernels.scalar import FloatArray
+from dorff.model import Model
+from dorff.report.choice import Candidate, choice_plot, from_info
+from dorff.report.curves import curve_plots, shown
+from dorff.report.describe import Subject, kernel_terms, kernel_title, mapping
+from dorff.report.fields import Observations, derivative_plots, field_plot, slice_plots
+from dorff.store import load_model, resolve_model, write_atomic
+
+NOT_KEPT = "not recorded"
+SHOWN_ROWS = 12
+
+
+@final
+@dataclass(frozen=True)
+class Figure:
+    """A plot as a PNG in base64, with its title, its caption and what it shows in words."""
+
+    title: str
+    caption: str
+    alt: str
+    data: str
+
+    @classmethod
+    def of(cls, title: str, caption: str, png: bytes) -> Figure:
+        return cls(title, caption, f"{title}: {caption}", base64.b64encode(png).decode())
+
+
+def write_report(
+    model_path: Path, out: Path | None = None, *,
+    observations: tuple[FloatArray, FloatArray] | None = None,
+    candidates: Sequence[Candidate] | None = None, title: str | None = None,
+) -> Path:  # fmt: skip
+    """Write the page of the model at `model_path` (its root or a version), and return where.
+
+    `out` left out means `report-<version>.html` in the model's root. `observations`, X (n, d) and Y (n, p), are
+    drawn on a 2-d field. `candidates` are kernels that were compared, where the model's own report does not
+    know them. Raises InputError where there is no model or the page cannot be written there.
+    """
+    version = resolve_model(Path(model_path))
+    model = load_model(version)
+    if observations is not None:
+        observations = _checked(observations, model)
+    page = out if out is not None else version.parent / f"report-{version.name}.html"
+    if page.is_dir():
+        raise InputError(f"{page}: is a folder; name the page's file")
+    html = render(model, version.resolve(), observations=observations, candidates=candidates, title=title)
+    write_atomic(page, [html.encode()], sync=False)
+    return page
+
+
+def render(
+    model: Model, version: Path, *, observations: Observations | None = None,
+    candidates: Sequence[Candidate] | None = None, title: str | None = None,
+) -> str:  # fmt: skip
+    """The page as text."""
+    subject = Subject.of(model)
+    tried = list(candidates) if candidates is not None else from_info(model.info)
+    environment = Environment(
+        loader=PackageLoader("dorff.report", "."), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    return environment.get_template("page.html.j2").render(
+        title=title or kernel_title(model.kernel),
+        summary=_summary(subject),
+        figures=list(_figures(subject, observations)),
+        choice=_choice_figure(tried, subject),
+        tried=[
+            (one.label, *map(_number, one.best)) for one in sorted(tried, key=lambda one: one.best[1])[:SHOWN_ROWS]
+        ],
+        left_out=max(len(tried) - SHOWN_ROWS, 0),
+        terms=kernel_terms(model),
+        warning=_warning(model),
+        groups={"Fit": _fit(model), "Model": _model(model, version), "Data": _data(subject), "Versions": _tools(model)},
+    )
+
+
+def _checked(observations: Observations, model: Model) -> Observations:
+    X, Y = (np.asarray(part, dtype=np.float64) for part in observations)
+    if X.shape != (len(X), model.d) or Y.shape != (len(X), model.p):
+        raise InputError(
+            f"observations: must be X (n, {model.d}) and Y (n, {model.p}) as the model was fitted; "
+            f"got shapes {X.shape} and {Y.shape}"
+        )
+    good = np.isfinite(X).all(axis=1) & np.isfinite(Y).all(axis=1)
+    return X[good], Y[good]
+
+
+def _figures(subject: Subject, observations: Observations | None) -> Iterator[Figure]:
+    d, p = subject.model.d, subject.model.p
+    where = "over the data's bounding box" if subject.known_box else "around the centre (the data's range is unknown)"
+    if d == p == 2:
+        seen = observations if observations is not None and len(observations[0]) else None
+        extra = (
+            "; orange: observations (a part of their arrows, so that they can be told apart); fading to white: "
+            "two length-scales and more from all of them, where the data say next to nothing"
+            if seen is not None else ""
+        )  # fmt: skip
+        yield Figure.of("The field", f"Fitted vectors {where}, coloured by length{extra}.", field_plot(subject, seen))
+        a, b = (column.name for column in subject.inputs)
+        u, v = (column.name for column in subject.targets)
+        yield Figure.of(
+            "Divergence and vorticity",
+            f"∂{u}/∂{a} + ∂{v}/∂{b}, and ∂{v}/∂{a} − ∂{u}/∂{b}, from the model's analytic derivatives.",
+            derivative_plots(subject, seen),
+        )
+    elif d == p == 3:
+        caption = f"Planes through the middle {where}; derivatives are analytic."
+        yield Figure.of("The field in three planes", caption, slice_plots(subject))
+    else:
+        yield Figure.of("Slices", f"Predicted: {shown(subject)}; {where}.", curve_plots(subject))
+
+
+def _choice_figure(tried: Sequence[Candidate], subject: Subject) -> Figure | None:
+    drawn = choice_plot(tried, subject)
+    if drawn is None:
+        return None
+    caption = "Estimated error on rows not seen, for each kernel tried and each ridge; the ring marks the best."
+    return Figure.of("How kernel and ridge were chosen", caption, drawn)
+
+
+def _summary(subject: Subject) -> str:
+    rows = mapping(subject.model.info.get("report")).get("rows_used")
+    counts = f"{subject.model.d} input{'s' * (subject.model.d > 1)}, {subject.model.p} output{'s' * (subject.model.p > 1)}"
+    fitted = f", fitted to {_number(rows)} rows" if rows is not None else ""
+    return f"{counts}, {subject.model.feature_map.m} random features{fitted}"
+
+
+def _warning(model: Model) -> str | None:
+    if mapping(model.info.get("report")).get("status") != "ill_conditioned":
+        return None
+    return "The system was ill-conditioned: few digits of the coefficients can be trusted. Use a larger ridge."
+
+
+def _fit(model: Model) -> dict[str, str]:
+    report = mapping(model.info.get("report"))
+    peak, planned = _size(report.get("peak_bytes")), _size(report.get("plan_peak_bytes"))
+    share = report.get("syrk_share")
+    return {
+        "Status": _number(report.get("status")).replace("_", "-"),
+        "Rows used": _number(report.get("rows_used")),
+        "Rows dropped": _number(report.get("rows_dropped")),
+        "Leaves": f"{_number(report.get('leaves_computed'))} computed, {_number(report.get('leaves_reused'))} reused"
+        if report else NOT_KEPT,
+        "Pass over the data": _number(report.get("seconds"), " s"),
+        "Time inside syrk": f"{share:.0%}" if isinstance(share, float) else NOT_KEPT,
+        "Peak memory": f"{peak} of {planned} planned" if report else NOT_KEPT,
+        "Ridge": _number(report.get("ridge")),
+        "Condition number": _number(report.get("condition")),
+        "Solved by": _number(report.get("rung")),
+    }  # fmt: skip
+
+
+def _model(model: Model, version: Path) -> dict[str, str]:
+    intercept = ", ".join(f"{value:.4g}" for value in model.intercept[:8])
+    return {
+        "Model": str(version),
+        "Kernel": kernel_title(model.kernel),
+        "Features (m)": str(model.feature_map.m),
+        "Frequencies": f"{_number(mapping(model.sampler).get('type'))}, seed {model.seed}",
+        "Intercept": intercept + (", …" if model.p > 8 else ""),
+    }
+
+
+def _data(subject: Subject) -> dict[str, str]:
+    data = mapping(subject.model.info.get("data"))
+    found = {
+        "Store": _number(data.get("store")),
+        "Rows": _number(data.get("rows")),
+        "Fingerprint": _number(data.get("fingerprint")),
+        "Targets": ", ".join(column.label for column in subject.targets[:SHOWN_ROWS])
+        + (", …" if len(subject.targets) > SHOWN_ROWS else ""),
+    }
+    for column, low, high in list(zip(subject.inputs, subject.low, subject.high, strict=True))[:SHOWN_ROWS]:
+        found[f"Input {column.label}"] = f"{low:.5g} to {high:.5g}" if subject.known_box else NOT_KEPT
+    return found
+
+
+def _tools(model: Model) -> dict[str, str]:
+    versions: Mapping[str, Any] = mapping(model.info.get("versions"))
+    return {str(name): str(value) for name, value in sorted(versions.items())} or {"dorff": NOT_KEPT}
+
+
+def _number(value: object, unit: str = "") -> str:
+    """A number as a reader wants it, a word as it is, and a word for nothing."""
+    if value is None:
+        return NOT_KEPT
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, int):
+        return f"{value:,}{unit}"
+    return f"{value:.4g}{unit}" if math.isfinite(value) else str(value)
+
+
+def _size(value: object) -> str:
+    return f"{value / 2**20:,.0f} MiB" if isinstance(value, int) else NOT_KEPT
