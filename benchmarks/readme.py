@@ -1,0 +1,72 @@
+"""Write README's figures from the files in benchmarks/results; `--check` only says whether they agree.
+
+    python benchmarks/readme.py [--check]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+START, END = "<!-- figures -->\n", "<!-- /figures -->"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true")
+    readme = ROOT / "README.md"
+    text = readme.read_text(encoding="utf-8")
+    wanted = with_figures(text)
+    if parser.parse_args().check:
+        return int(text != wanted)
+    readme.write_text(wanted, encoding="utf-8")
+    return 0
+
+
+def with_figures(text: str) -> str:
+    """README's text with the figures of today's result files between the two marks."""
+    before, rest = text.split(START)
+    _, after = rest.split(END)
+    return before + START + "\n".join(figures()) + "\n" + END + after
+
+
+def figures() -> list[str]:
+    """The lines of the table; a file that is not there has no line."""
+    lines = ["| what | figure | made by |", "|---|---|---|"]
+    for share in _read("throughput.json") or []:
+        lines.append(
+            f"| fit from Zarr with {share['workers']} workers, d = {share['d']}, m = {share['m']}: share of bare `syrk` "
+            f"| {share['share']:.2f} | `benchmarks/throughput.py` |"
+        )
+    if memory := _read("memory.json"):
+        first = memory["fits"][0]
+        lines.append(
+            f"| data {first['data_over_worker_limit']:.0f} times the workers' memory: peak over plan; growth when "
+            f"rows double | {first['share']:.2f}; {100 * memory['growth_when_doubled']:+.1f}% | `benchmarks/memory.py` |"
+        )
+    if ocean := _read("ocean.json"):
+        rows = {row["kernel"]: row for row in ocean["table"]}
+        best = min(rows.values(), key=lambda row: float(row["orff"]["rmse"]))
+        lines.append(
+            f"| GLAD drifters, 5-fold RMSE (m/s), best kernel ({best['kernel']}): dorff, exact "
+            f"| {best['orff']['rmse']:.4f}, {best['exact']['rmse']:.4f} | `benchmarks/ocean.py` |"
+        )
+    if magnetic := _read("magnetic.json"):
+        lines.append(
+            f"| magnetic field, trials 4-5 from 1-3, R2: curl-free, independent outputs "
+            f"| {magnetic['curl_free']['r2']:.3f}, {magnetic['independent']['r2']:.3f} | `benchmarks/magnetic.py` |"
+        )
+    return lines
+
+
+def _read(name: str) -> Any:
+    path = ROOT / "benchmarks" / "results" / name
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

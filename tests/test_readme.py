@@ -1,0 +1,43 @@
+"""README is true: its commands are those CI runs, its example runs, its figures are those of the result files."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+from dorff.spec import load_job
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_commands_are_those_ci_runs() -> None:
+    ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    demo, tests = re.findall(r"^    (python3 -m venv .*)$", README, re.MULTILINE)
+    assert tests in ci and demo.endswith("dorff demo")
+
+
+def test_the_figures_are_those_of_the_result_files() -> None:
+    spec = importlib.util.spec_from_file_location("readme", ROOT / "benchmarks" / "readme.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.with_figures(README) == README, "run python benchmarks/readme.py"
+
+
+def test_the_python_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert len([line for line in example.splitlines() if line]) <= 12
+    exec(compile(example, "README.md", "exec"), {})
+    r2, _ridge = capsys.readouterr().out.split()[:2]
+    assert float(r2) > 0.99
+
+
+def test_the_job_file_is_valid(tmp_path: Path) -> None:
+    (job,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+    path = tmp_path / "job.yaml"
+    path.write_text(job)
+    assert load_job(path).features.count == 2048
