@@ -2,15 +2,21 @@
 
     python benchmarks/minh_table2.py [--sets 20] [--out benchmarks/results]
 
-The field F(x, y) = (sin 4 pi x sin^2 2 pi y, sin^2 2 pi x sin 4 pi y) on 40 x 40 points of [-1, -0.4765]^2; 80 of them,
-drawn anew in each run, are the training data. Curl-free Gaussian kernel with sigma = 0.2, which is a lengthscale of
-0.2 / sqrt(2), unnormalised as the paper's (k(0) = 2 / sigma^2 I); gamma_A = 1e-9 with the l of eq. 74; no intercept.
+The field F(x, y) = (sin 4 pi x sin^2 2 pi y, sin^2 2 pi x sin 4 pi y) on 40 x 40 points of [-1, -0.4765]^2; 80 of
+them, drawn anew in each run, are the training data. Curl-free Gaussian kernel with sigma = 0.2, which is a
+lengthscale of 0.2 / sqrt(2), unnormalised as the paper's (k(0) = 2 / sigma^2 I); gamma_A = 1e-9 with the l of eq. 74;
+no intercept.
 
 The paper does not say what its RMSE is taken over. Here: `rmse`, over the entries (both components) of all 1600
-points; `rmse_rest`, of the 1520 points that were not trained on; `rmse_vectors`, over vectors, sqrt(2) times the
-first; `relative`, |error| / |F| in Frobenius norm, as the paper's Table 1. Ten runs, as in the paper, are a toss
-of a coin in places: the table gives the mean over `--sets` sets of ten runs, the standard deviation over runs (the
-paper's bracket), the range of the sets' means, and the fraction of sets whose mean is at or below the paper's figure.
+points; `rmse_rest`, of the 1520 points that were not trained on; `rmse_vectors`, over vectors, about sqrt(2) times
+the first; `relative`, |error| / |F| in Frobenius norm, as the paper's Table 1. The paper's Exact column, 0.0020 to
+0.0024, is none of the first three under any reading of eq. 74 tried (with and without l,
+kernel as it is or k(0) = I: `conventions_of_exact` in the JSON); the relative error comes nearest, so the fraction
+of sets is given for it too.
+
+Ten runs, as in the paper, are a toss of a coin in places: the table gives the mean over `--sets` sets of ten runs,
+the standard deviation over runs (the paper's bracket), the range of the sets' means, and the fraction of sets whose
+mean is at or below the paper's figure.
 """
 
 from __future__ import annotations
@@ -23,6 +29,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from dorff import frequencies, kernels
 from dorff.exact import ExactRidge
@@ -70,7 +77,7 @@ def predict_features(
     return features.transform(Z) @ solution.combined(psi)
 
 
-def errors(predicted: FloatArray, F: FloatArray, chosen: FloatArray) -> list[float]:
+def errors(predicted: FloatArray, F: FloatArray, chosen: npt.NDArray[np.int64]) -> list[float]:
     """The four errors of ERRORS."""
     squared = (predicted - F) ** 2
     rest = np.delete(squared, chosen, axis=0)
@@ -96,18 +103,20 @@ class Row:
     paper: float | None
     sets_at_or_below: float | None
     mean_at_or_below: bool | None
+    relative_sets_at_or_below: float | None
 
 
 def row(method: str, sampler: str, count: int, found: FloatArray) -> Row:
     """`found` (sets, runs, 4): the errors of every run."""
-    sets = found[:, :, 0].mean(axis=1)
+    sets, relative = found[:, :, 0].mean(axis=1), found[:, :, 3].mean(axis=1)
     means = dict(zip(ERRORS, found.mean(axis=(0, 1)).tolist(), strict=True))
     paper = PAPER.get((method, count))
     return Row(
         method=method, sampler=sampler, D=count, rmse_deviation=float(found[:, :, 0].std(ddof=1)),
         lowest_set=float(sets.min()), highest_set=float(sets.max()), paper=paper,
         sets_at_or_below=None if paper is None else float(np.mean(sets <= paper)),
-        mean_at_or_below=None if paper is None else means["rmse"] <= paper, **means,
+        mean_at_or_below=None if paper is None else means["rmse"] <= paper,
+        relative_sets_at_or_below=None if paper is None else float(np.mean(relative <= paper)), **means,
     )  # fmt: skip
 
 
@@ -131,6 +140,25 @@ def table(sets: int) -> Iterator[Row]:
                 yield row(method, sampler, count, found)
 
 
+def conventions(runs: int) -> dict[str, dict[str, float]]:
+    """Mean errors of the exact kernel under other readings of the paper."""
+    points, F = field()
+    found = {}
+    for name, l, factor in (  # noqa: E741 - the paper's symbol
+        ("l gA", TRAIN, 1.0), ("gA", 1, 1.0), ("(u + l) gA", 1600, 1.0),
+        ("l gA, k(0) = I", TRAIN, SIGMA**2 / 2), ("gA, k(0) = I", 1, SIGMA**2 / 2),
+    ):  # fmt: skip
+        values = []
+        for run in range(runs):
+            chosen = np.random.default_rng([50, run]).choice(len(points), TRAIN, replace=False)
+            model = ExactRidge.fit(
+                kernel("trace") * factor, points[chosen], F[chosen], ridge=GAMMA * l / TRAIN, intercept=False
+            )
+            values.append(errors(model.predict(points), F, chosen))
+        found[name] = dict(zip(ERRORS, np.mean(values, axis=0).tolist(), strict=True))
+    return found
+
+
 def main() -> None:
     """Compute, print and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -139,18 +167,20 @@ def main() -> None:
     options = parser.parse_args()
     rows = []
     print(f"{'D':>4} {'method':<10} {'sampler':<11} {'rmse':>8} {'(sd)':>8} {'rest':>8} {'relative':>8} "
-          f"{'sets from':>9} {'to':>8} {'paper':>7} {'sets at or below':>17}")  # fmt: skip
+          f"{'sets from':>9} {'to':>8} {'paper':>7} {'sets at or below':>17} {'by relative':>12}")  # fmt: skip
     for line in table(options.sets):
         rows.append(asdict(line))
         paper = "" if line.paper is None else f"{line.paper:.4f}"
         share = "" if line.sets_at_or_below is None else f"{line.sets_at_or_below:.0%}"
+        also = "" if line.relative_sets_at_or_below is None else f"{line.relative_sets_at_or_below:.0%}"
         print(f"{line.D:>4} {line.method:<10} {line.sampler:<11} {line.rmse:>8.5f} {line.rmse_deviation:>8.5f} "
               f"{line.rmse_rest:>8.5f} {line.relative:>8.5f} {line.lowest_set:>9.5f} {line.highest_set:>8.5f} "
-              f"{paper:>7} {share:>17}", flush=True)  # fmt: skip
+              f"{paper:>7} {share:>17} {also:>12}", flush=True)  # fmt: skip
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "minh_table2.json").write_text(json.dumps(
-        {"sets": options.sets, "runs_per_set": RUNS, "train": TRAIN, "points": 1600, "gamma_A": GAMMA, "sigma": SIGMA,
-         "rmse": "over the entries of all 1600 points", "rows": rows}, indent=1) + "\n")  # fmt: skip
+    summary = {"sets": options.sets, "runs_per_set": RUNS, "train": TRAIN, "points": 1600, "gamma_A": GAMMA,
+               "sigma": SIGMA, "rmse": "over the entries of all 1600 points", "rows": rows,
+               "conventions_of_exact": conventions(100)}  # fmt: skip
+    (options.out / "minh_table2.json").write_text(json.dumps(summary, indent=1) + "\n")
     with (options.out / "minh_table2.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]))
         writer.writeheader()

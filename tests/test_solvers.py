@@ -1,6 +1,6 @@
 """Solvers against a naive dense ORFF: the features of every output stacked, normal equations, no moments."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -317,6 +317,17 @@ def test_without_a_ridge_a_singular_system_falls_back_to_the_least_norm(name, d,
     assert relative(solution.h, wanted) < 1e-5
     np.testing.assert_allclose(squared_error(this.moments(), solution.combined(this.psi),
                                              centred.bias(solution.combined(this.psi))), 0.0, atol=1e-9)  # fmt: skip
+
+
+def test_cholesky_hands_over_where_no_digits_are_left():
+    """LAPACK factors this matrix without complaint; the answer would be 1e16 rather than the least norm."""
+    this = case("curl trace", 2, 2)
+    problem = Problem.of(Centred.of(this.moments()), this.psi)
+    size = len(problem.G)
+    problem = replace(problem, G=np.diag(np.append(np.ones(size - 1), 1e-17)), rhs=np.ones((size, 1)))
+    (solution,) = solve(problem, [0.0])
+    assert solution.rung == "eigh" and solution.ill_conditioned
+    np.testing.assert_allclose(solution.h.ravel(), np.append(np.ones(size - 1), 0.0), atol=1e-12)
 
 
 @few_cases

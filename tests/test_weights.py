@@ -63,7 +63,9 @@ def test_ranks_are_those_of_the_design(p, measure):
 
 def test_divergence_free_roots_are_orthonormal_and_hold_at_every_frequency():
     kernel = kernels.DivergenceFree(kernels.Gaussian(1.0))
-    along = np.concatenate([np.eye(3), -np.eye(3), 1e-9 * np.eye(3), [[-1e-12, 1.0, 0.0]], np.zeros((1, 3))])
+    along = np.concatenate(
+        [np.eye(3), -np.eye(3), 1e-9 * np.eye(3), [[-1e-12, 1.0, 0.0], [1.0, 1e-9, -2e-9]], np.zeros((1, 3))]
+    )
     root = kernel.root(along)
     squared = np.sum(along**2, axis=1)[:, None, None]
     np.testing.assert_allclose(root @ root.transpose(0, 2, 1), squared * np.eye(2), atol=1e-15)
