@@ -125,7 +125,7 @@ def verify(store: Store, as_json: Json = False) -> None:
     lines = [f"{fault.array}  {fault.chunk}  {fault.kind}" for fault in faults]
     show([asdict(fault) for fault in faults], "\n".join(lines) or f"{store}: whole", as_json=as_json)
     if faults:
-        say(f"dorff: {store}: {len(faults)} chunks are missing or damaged; restore them from a copy or ingest again")
+        say(f"dorff: {store}: missing or damaged chunks: {len(faults)}; restore them from a copy or ingest again")
         raise typer.Exit(InputError.exit_code)
 
 
@@ -178,7 +178,7 @@ def predict(
     if std:
         raise InputError("--std: standard deviations are known but not built yet; predict without it")
     names = _names("--inputs", inputs)
-    with _engine(workers, store, names) as engine, meter("predict") as progress:
+    with _engine(workers, model, store, names) as engine, meter("predict") as progress:
         rows = run(model, store, out, engine=engine, inputs=names, progress=progress)
     show({"rows": rows, "store": str(out)}, f"{out}: {rows:,} rows of y", as_json=as_json)
 
@@ -196,7 +196,7 @@ def score(
     from dorff.predict import score as run
 
     names = _names("--inputs", inputs)
-    with _engine(workers, store, names) as engine, meter("score") as progress:
+    with _engine(workers, model, store, names) as engine, meter("score") as progress:
         scores = run(
             model, store, engine=engine, inputs=names, targets=_names("--targets", targets), progress=progress
         )
@@ -266,12 +266,14 @@ def _names(option: str, text: str) -> list[str]:
 
 
 @contextmanager
-def _engine(workers: int, store: Path, inputs: Sequence[str]) -> Iterator[Engine]:
-    """Local workers, as many as have a shard to read; one works in this process."""
+def _engine(workers: int, model: Path, store: Path, inputs: Sequence[str]) -> Iterator[Engine]:
+    """Local workers, as many as have a shard to read; one works in this process. They start when all is there."""
     from dorff.data import open_dataset
     from dorff.engine import open_engine
     from dorff.spec import LocalCluster, SerialCluster
+    from dorff.store import load_model
 
+    load_model(model)
     dataset = open_dataset(store, inputs=inputs, targets=None)
     busy = min(workers, -(-dataset.n // dataset.shard_rows))
     with open_engine(LocalCluster(workers=busy) if busy > 1 else SerialCluster()) as engine:

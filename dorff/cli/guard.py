@@ -30,7 +30,7 @@ def guarded(*, goes_on: bool = False) -> Callable[[Callable[P, None]], Callable[
             try:
                 command(*args, **kwargs)
                 sys.stdout.flush()
-            except typer.Exit:
+            except (typer.Exit, typer.BadParameter):
                 raise
             except BaseException as error:
                 code = _report(error, goes_on=goes_on)

@@ -1,0 +1,281 @@
+"""The command line: its commands, its output, how it ends, what it shows while it runs."""
+
+import errno
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+from command_line import DORFF, call, contents, field, run, write_csv, write_job
+
+from dorff.cli import progress
+from dorff.cli.guard import guarded, rows_of, show, size
+from dorff.errors import DoesNotFitError, IncompleteError, InputError
+
+COMMANDS = ("demo", "ingest", "verify", "plan", "fit", "predict", "score", "report", "inspect", "bench")
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a table and a job, which is also the current folder."""
+    write_csv(tmp_path / "sea.csv", field(3000))
+    write_job(tmp_path / "job.yaml")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def fitted(place: Path) -> Path:
+    """The same with a data set and a model."""
+    for words in (("ingest", "sea.csv", "sea.zarr", "--inputs", "a,b", "--targets", "u,v"), ("fit", "job.yaml")):
+        assert call(*words).exit_code == 0
+    return place
+
+
+def test_help_is_quick_and_names_every_command() -> None:
+    took = []
+    for _ in range(3):
+        began = time.perf_counter()
+        done = run("--help")
+        took.append(time.perf_counter() - began)
+    listed = re.findall(r"^  (\w+)  ", done.stdout.split("Commands:")[1], re.MULTILINE)
+    assert done.returncode == 0 and tuple(listed) == COMMANDS
+    assert min(took) < 0.5
+    code = "import sys, dorff.cli; print({'numpy', 'numba', 'dask', 'zarr', 'rich'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_and_json(command: str) -> None:
+    result = call(command, "--help")
+    assert result.exit_code == 0 and "--json" in result.stdout and not result.stderr
+
+
+def test_the_version() -> None:
+    from dorff import __version__
+
+    assert call("--version").stdout == f"{__version__}\n"
+
+
+def test_ingest_counts_rows(place: Path) -> None:
+    words = ("ingest", "sea.csv", "sea.csv", "sea.zarr", "--inputs", "a,b", "--targets", "u,v", "--shard-rows", 1000)
+    result = call(*words, "--json")
+    assert result.exit_code == 0 and json.loads(result.stdout) == {"rows": 6000, "store": "sea.zarr"}
+    assert re.search(r"ingest: 6,000 rows", result.stderr)
+    assert json.loads(call(*words, "--append", "--json").stdout)["rows"] == 12000
+    assert json.loads(call("inspect", "sea.zarr", "--json").stdout)["arrays"][0]["shards"] == 12
+
+
+def test_ingest_takes_constants_and_names_with_commas(place: Path) -> None:
+    (place / "odd.csv").write_text('"a,b",c\n1,2\n3,4\n')
+    result = call("ingest", "odd.csv", "odd.zarr", "--inputs", '"a,b",=0', "--targets", "c")
+    assert result.exit_code == 0, result.stderr
+    (x, y) = json.loads(call("inspect", "odd.zarr", "--json").stdout)["arrays"]
+    assert x["columns"] == ["a,b", "=0"] and y["columns"] == ["c"]
+
+
+def test_verify(fitted: Path) -> None:
+    result = call("verify", "sea.zarr", "--json")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "[]\n", "")
+    assert call("verify", "sea.zarr").stdout == "sea.zarr: whole\n"
+    shard = fitted / "sea.zarr/y/c/0/0"
+    shard.write_bytes(shard.read_bytes()[:-1])
+    (fitted / "sea.zarr/x/c/0/0").unlink()
+    before = contents(fitted)
+    result = call("verify", "sea.zarr", "--json")
+    assert result.exit_code == 3 and contents(fitted) == before
+    faults = json.loads(result.stdout)
+    assert [set(fault) for fault in faults] == [{"array", "chunk", "kind"}] * 2
+    assert {"array": "x", "chunk": "c/0/0", "kind": "missing"} in faults
+    assert "missing or damaged chunks: 2" in result.stderr
+    assert "x  c/0/0  missing" in call("verify", "sea.zarr").stdout.splitlines()
+
+
+def test_plan_says_what_a_fit_will_need_and_writes_nothing(fitted: Path) -> None:
+    write_job(fitted / "new.yaml", state="new/state", model="new/model")
+    before = contents(fitted)
+    result = call("plan", "new.yaml", "--json")
+    assert result.exit_code == 0 and contents(fitted) == before and not result.stderr
+    plan = json.loads(result.stdout)
+    assert set(plan) == {"leaves", "peak_bytes", "disk_bytes", "flops", "seconds", "m", "worker_bytes"}
+    assert plan["leaves"] == 1 and plan["m"] == 64 and 0 < plan["worker_bytes"] <= plan["peak_bytes"]
+    assert "MiB at the peak" in call("plan", "new.yaml").stdout
+
+
+def test_inspect_tells_data_state_and_models_apart(fitted: Path) -> None:
+    data, state, model, version = (
+        json.loads(call("inspect", path, "--json").stdout)
+        for path in ("sea.zarr", "runs/sea", "models/sea", "models/sea/v000001")
+    )
+    assert data["kind"] == "dataset" and data["rows"] == 3000
+    assert data["bytes"] == sum(path.stat().st_size for path in Path("sea.zarr").rglob("*") if path.is_file())
+    assert [(a["name"], a["rows"], a["columns"], a["shards"]) for a in data["arrays"]] == [
+        ("x", 3000, ["a", "b"], 1),
+        ("y", 3000, ["u", "v"], 1),
+    ]
+    (plan,) = state["plans"]
+    assert state["kind"] == "state" and (plan["leaves"], plan["receipts"], plan["rows_used"]) == (1, 1, 3000)
+    assert plan["store"] == str(fitted / "sea.zarr") and 0 < plan["bytes"] <= state["bytes"]
+    assert model["kind"] == "model" and model["versions"] == ["v000001"] and model["kernel"]["type"] == "curl_free"
+    assert (model["m"], model["d"], model["p"], model["report"]["rows_used"]) == (64, 2, 2, 3000)
+    assert {**version, "path": "models/sea"} == model
+    for path in ("sea.zarr", "runs/sea", "models/sea"):
+        text = call("inspect", path).stdout
+        assert text.startswith("kind: ") and "!!" not in text
+    for child in (fitted / "sea.zarr").iterdir():  # the state outlives its data set
+        child.rename(fitted / f"moved-{child.name}")
+    (plan,) = json.loads(call("inspect", "runs/sea", "--json").stdout)["plans"]
+    assert plan["leaves"] is None and plan["receipts"] == 1
+
+
+def test_inspect_names_an_array_that_cannot_be_used(tmp_path: Path) -> None:
+    import zarr
+
+    group = zarr.open_group(tmp_path / "odd.zarr", mode="w")
+    group.create_array("x", data=np.ones((4, 2)))
+    group.create_array("cube", data=np.ones((2, 2, 2)))
+    arrays = json.loads(call("inspect", tmp_path / "odd.zarr", "--json").stdout)["arrays"]
+    assert "wanted 1 or 2 dimensions" in arrays[0]["problem"] and arrays[1]["rows"] == 4
+
+
+def failing(error: BaseException, *, goes_on: bool = False) -> int:
+    """The exit code of a command that raises this."""
+
+    @guarded(goes_on=goes_on)
+    def command() -> None:
+        raise error
+
+    with pytest.raises(typer.Exit) as ended:
+        command()
+    return int(ended.value.exit_code)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (InputError("sea.csv: no\n  good"), 3, "sea.csv: no good"),
+        (DoesNotFitError("too big"), 4, "too big"),
+        (IncompleteError("run again"), 5, "run again"),
+        (OSError(errno.ENOSPC, "No space", "runs/x"), 3, "runs/x: no space left on the disk; free some"),
+        (PermissionError(errno.EACCES, "Permission denied", "runs/x"), 3, "runs/x: Permission denied; check the path"),
+        (MemoryError("Unable to allocate 3 TiB"), 4, "memory ran out (Unable to allocate 3 TiB); close"),
+        (KeyboardInterrupt(), 5, "stopped; run the same command again"),
+    ],
+)
+def test_exit_codes(error: BaseException, code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert failing(error) == code
+    out, err = capsys.readouterr()
+    assert not out and err.startswith(f"dorff: {said}") and err.count("\n") == 1
+
+
+def test_a_run_that_goes_on_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert failing(KeyboardInterrupt(), goes_on=True) == 5
+    assert "the same command goes on from there" in capsys.readouterr().err
+
+
+def test_a_bug_leaves_its_traceback_in_a_file(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert failing(ZeroDivisionError("by nought")) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("dorff: ZeroDivisionError: by nought -- this is a bug in dorff")
+    file = Path(line.rpartition(" ")[2])
+    assert file.parent == tmp_path and "ZeroDivisionError: by nought" in file.read_text()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    assert failing(ZeroDivisionError()) == 1
+    assert "could not be kept" in capsys.readouterr().err
+
+
+def test_debugging_shows_the_traceback(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DORFF_DEBUG", "1")
+    assert failing(InputError("sea.csv: no good")) == 3
+    err = capsys.readouterr().err
+    assert err.startswith("Traceback") and err.endswith("\ndorff: sea.csv: no good\n")
+
+
+def test_a_closed_pipe_is_one_sentence(fitted: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [DORFF, "inspect", "sea.zarr"], stdout=writer, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(writer)
+    assert done.returncode == 3 and done.stderr.count("\n") == 1 and "closed it" in done.stderr
+
+
+def test_json_is_standard(capsys: pytest.CaptureFixture[str]) -> None:
+    value = {"a": float("nan"), "b": (np.inf, np.float32(0.5)), 3: np.int64(7), "p": Path("x"), "t": True, "n": None}
+    show(value, "", as_json=True)
+    expected: dict[str, Any] = {"a": None, "b": [None, 0.5], "3": 7, "p": "x", "t": True, "n": None}
+    assert json.loads(capsys.readouterr().out) == expected
+
+
+def test_text_for_people() -> None:
+    assert [size(n) for n in (0, 1023, 2048, 1.5 * 2**30, None)] == ["0 B", "1023 B", "2 KiB", "1.5 GiB", "unknown"]
+    assert rows_of({"a": "1", "long": "2"}) == "a     1\nlong  2"
+
+
+def test_pace_counts_from_the_first_call() -> None:
+    now = iter([0.0, 10.0, 20.0])
+    pace = progress._Pace(clock=lambda: next(now))
+    assert pace.text(5000, 25000) == "5,000 of 25,000 rows"
+    assert pace.text(15000, 25000) == "15,000 of 25,000 rows, 1,000 rows/s, 0:00:10 left"
+    assert pace.text(25000, None) == "25,000 rows, 1,000 rows/s"
+
+
+def test_without_a_terminal_there_is_a_line_every_so_often(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "EVERY", 0.2)
+    with progress.meter("fit") as told:
+        for done in range(60):
+            told(done * 10, 600)
+            time.sleep(0.01)
+        told(600, 600)
+    out, err = capsys.readouterr()
+    lines = err.splitlines()
+    assert not out and 2 <= len(lines) <= 5
+    assert all(re.fullmatch(r"\d\d:\d\d:\d\d fit: [\d,]+ of 600 rows, [\d,]+ rows/s.*", line) for line in lines)
+    assert "600 of 600 rows" in lines[-1]
+
+
+def on_a_terminal(*words: str) -> tuple[int, str, str]:
+    """Exit code, stdout and what the terminal that is stderr shows."""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
+    with subprocess.Popen([DORFF, *words], stdout=subprocess.PIPE, stderr=theirs, text=True, env=environment) as child:
+        os.close(theirs)
+        shown = b"".join(_read_all(ours))
+        assert child.stdout is not None
+        out = child.stdout.read()
+    os.close(ours)
+    return child.returncode, out, shown.decode()
+
+
+def _read_all(terminal: int) -> Iterator[bytes]:
+    while True:
+        try:
+            part = os.read(terminal, 4096)
+        except OSError:  # Linux's way to say that the other end is closed
+            return
+        if not part:
+            return
+        yield part
+
+
+def test_on_a_terminal_there_is_a_bar(fitted: Path) -> None:
+    write_job(fitted / "new.yaml", state="new/state", model="new/model")
+    code, out, shown = on_a_terminal("fit", "new.yaml", "--json")
+    assert code == 0 and json.loads(out)["rows_used"] == 3000
+    assert "━" in shown and re.search(r"3,000 of 3,000 rows, [\d,]+ rows/s", shown)
+    assert "3,000 rows used, 0 dropped" in shown
