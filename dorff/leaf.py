@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from dorff.data import Dataset
 from dorff.errors import InputError
-from dorff.features import FeatureMap
+from dorff.features import TILE_ROWS, FeatureMap
 from dorff.moments import Accumulator, FloatArray
 from dorff.store import Folds, Receipt, load_moments, merge_folds, save_moments, write_atomic, write_json
 
@@ -56,7 +56,7 @@ class BlockSums:
         buffer = np.empty((block_rows, -(-width // 8) * 8))
         self._Z = buffer[:, :width]
         self._Z[:, features.m] = 1.0
-        self._work = np.empty((block_rows, len(features.omega)))
+        self._work = np.empty((min(block_rows, TILE_ROWS), len(features.omega)))
         self._sums: dict[int, Accumulator] = {}
         self.syrk_seconds = 0.0
 
