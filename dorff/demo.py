@@ -29,14 +29,28 @@ from dorff.tune import Tuned, tune
 MARK: Final = ".dorff-demo"
 INPUTS: Final = ("x_km", "y_km")
 TARGETS: Final = ("u_m_s", "v_m_s")
-LENGTHSCALES: Final = (10.0, 15.0, 20.0)  # km
-CURL_SHARES: Final = (0.0, 0.1, 0.3, 1.0)
-RIDGES: Final = (3e-6, 1e-5, 3e-5, 1e-4)
-SEARCH_FEATURES: Final = 768  # enough to tell the kernels apart; the winner is fitted with more
-FEATURES: Final = 1024
 SHARD_ROWS: Final = 256
 
 Echo = Callable[[str], None]
+
+
+@final
+@dataclass(frozen=True)
+class Search:
+    """What is tried: length-scales (km), shares of the curl-free term, ridges; and with how many features."""
+
+    lengthscales: tuple[float, ...] = (10.0, 15.0, 20.0)
+    shares: tuple[float, ...] = (0.0, 0.1, 0.3, 1.0)
+    ridges: tuple[float, ...] = (1e-5, 3e-5, 1e-4)
+    features: int = 1024
+
+    @property
+    def kernels(self) -> list[tuple[float, float]]:
+        """(share, length-scale) of every kernel."""
+        return [(share, lengthscale) for lengthscale in self.lengthscales for share in self.shares]
+
+
+DEFAULT: Final = Search()
 
 
 @final
@@ -60,7 +74,7 @@ class DemoResult:
 
 
 def run_demo(
-    directory: Path | None = None, *, echo: Echo = print, progress: Progress | None = None
+    directory: Path | None = None, *, echo: Echo = print, progress: Progress | None = None, search: Search = DEFAULT
 ) -> DemoResult:
     """Ingest, plan, choose, fit, predict, score and report, all in `directory` (`dorff-demo` if left out).
 
@@ -70,11 +84,11 @@ def run_demo(
     began = time.perf_counter()
     home = _claim(Path("dorff-demo") if directory is None else Path(directory))
     rows = _ingest(home, echo)
-    jobs = _jobs(home)
+    jobs = _jobs(home, search)
     with open_engine(jobs[0].cluster) as engine:
-        tuned = _choose(jobs, engine, echo, _counting(progress, passes=len(LENGTHSCALES) + 1))
-        job = _write_job(home, tuned)
-        report = _fit(job, engine, echo, _counting(progress, passes=len(LENGTHSCALES) + 1, done=len(LENGTHSCALES)))
+        tuned = _choose(jobs, search, engine, echo, _counting(progress, passes=len(search.lengthscales)))
+        job = _write_job(home, search, tuned)
+        report = _fit(job, engine, echo)
         predictions, page = home / "field.zarr", home / "report.html"
         shutil.rmtree(predictions, ignore_errors=True)
         points = predict(job.model, home / "grid.zarr", predictions, engine=engine)
@@ -83,10 +97,10 @@ def run_demo(
     echo(f"score    on the {scores.rows:,} rows fitted: R2 {scores.r2:.3f}, RMSE {scores.rmse:.3f} m/s")
     dataset = open_dataset(home / "drifters.zarr")
     write_report(
-        job.model, page, observations=dataset.read(0, dataset.n), candidates=_candidates(tuned),
+        job.model, page, observations=dataset.read(0, dataset.n), candidates=_candidates(search, tuned),
         title="Surface currents of the northern Gulf of Mexico (GLAD drifters)",
     )  # fmt: skip
-    share, lengthscale = _grid()[tuned.trial.job]
+    share, lengthscale = search.kernels[tuned.trial.job]
     result = DemoResult(
         directory=home, job=home / "JOB.yaml", model=Path(report.model), predictions=predictions, page=page,
         rows=rows, kfold_rmse=math.sqrt(report.table[0]["value"]), rmse=scores.rmse, r2=scores.r2,
@@ -126,14 +140,9 @@ def _ingest(home: Path, echo: Echo) -> int:
     return rows
 
 
-def _grid() -> list[tuple[float, float]]:
-    """(share of the curl-free term, length-scale) of every kernel that is tried."""
-    return [(share, lengthscale) for lengthscale in LENGTHSCALES for share in CURL_SHARES]
-
-
-def _jobs(home: Path) -> list[Job]:
+def _jobs(home: Path, search: Search) -> list[Job]:
     """One job a kernel, each with all ridges."""
-    texts = [_description(share, lengthscale, RIDGES, SEARCH_FEATURES) for share, lengthscale in _grid()]
+    texts = [_description(share, scale, search.ridges, search.features) for share, scale in search.kernels]
     return [Job.model_validate(text, context={"folder": home}) for text in texts]
 
 
@@ -160,10 +169,10 @@ def _description(share: float, lengthscale: float, ridge: Sequence[float] | floa
     }  # fmt: skip
 
 
-def _choose(jobs: Sequence[Job], engine: Engine, echo: Echo, progress: Progress | None) -> Tuned:
+def _choose(jobs: Sequence[Job], search: Search, engine: Engine, echo: Echo, progress: Progress | None) -> Tuned:
     echo(
-        f"tune     5-fold (rows): {len(LENGTHSCALES)} length-scales x {len(CURL_SHARES)} mixtures of curl-free and "
-        f"divergence-free x {len(RIDGES)} ridges, {SEARCH_FEATURES} features"
+        f"tune     5-fold (rows): {len(search.lengthscales)} length-scales x {len(search.shares)} mixtures of "
+        f"curl-free and divergence-free x {len(search.ridges)} ridges, {search.features} features"
     )
     began = time.perf_counter()
     tuned = tune(jobs, engine=engine, progress=progress)
@@ -171,12 +180,12 @@ def _choose(jobs: Sequence[Job], engine: Engine, echo: Echo, progress: Progress 
         f"         {len(tuned.table)} fits from {tuned.reads} passes over the data, "
         f"{time.perf_counter() - began:.1f} s; best RMSE (m/s) of each mixture:"
     )
-    for share in CURL_SHARES:
-        trials = [trial for trial in tuned.table if _grid()[trial.job][0] == share]
+    for share in search.shares:
+        trials = [trial for trial in tuned.table if search.kernels[trial.job][0] == share]
         best = min(trials, key=lambda trial: trial.value)
         echo(
             f"           {_name(share):36} {math.sqrt(best.value):.4f}  "
-            f"(length-scale {_grid()[best.job][1]:g} km, ridge {best.ridge:g})"
+            f"(length-scale {search.kernels[best.job][1]:g} km, ridge {best.ridge:g})"
         )
     return tuned
 
@@ -187,44 +196,45 @@ def _name(share: float) -> str:
     return f"{share:g} curl-free + {1 - share:g} div.-free"
 
 
-def _candidates(tuned: Tuned) -> list[Candidate]:
+def _candidates(search: Search, tuned: Tuned) -> list[Candidate]:
     """The trials as the page draws them."""
     found = []
-    for number, (share, lengthscale) in enumerate(_grid()):
+    for number, (share, lengthscale) in enumerate(search.kernels):
         scores = tuple((trial.ridge, trial.value) for trial in tuned.table if trial.job == number)
         found.append(Candidate(f"{_name(share)}, {lengthscale:g} km", scores))
     return found
 
 
-def _write_job(home: Path, tuned: Tuned) -> Job:
-    """Write the winner, with more features, as a job that `dorff fit` takes; and read it back."""
-    share, lengthscale = _grid()[tuned.trial.job]
-    text = yaml.safe_dump(_description(share, lengthscale, tuned.trial.ridge, FEATURES), sort_keys=False)
+def _write_job(home: Path, search: Search, tuned: Tuned) -> Job:
+    """Write the winner as a job that `dorff fit` takes; and read it back."""
+    share, lengthscale = search.kernels[tuned.trial.job]
+    text = yaml.safe_dump(_description(share, lengthscale, tuned.trial.ridge, search.features), sort_keys=False)
     head = "# The best of what `dorff demo` tried. `dorff fit` with this file fits it again.\n"
     write_atomic(home / "JOB.yaml", [(head + text).encode()], sync=False)
     return load_job(home / "JOB.yaml")
 
 
-def _fit(job: Job, engine: Engine, echo: Echo, progress: Progress | None) -> FitReport:
+def _fit(job: Job, engine: Engine, echo: Echo) -> FitReport:
     costs = make_plan(job).costs
     echo(
-        f"plan     the best with {costs.m} features: {costs.leaves} leaf, {costs.peak_bytes / 2**20:,.0f} MiB "
+        f"plan     the best of them: {costs.m} features, {costs.leaves} leaf, {costs.peak_bytes / 2**20:,.0f} MiB "
         f"at the peak of all processes, {costs.disk_bytes / 2**20:,.0f} MiB of disk, {costs.flops / 1e9:.1f} Gflop"
     )
-    report = fit(job, engine=engine, progress=progress)
+    report = fit(job, engine=engine)
     peak = "" if report.peak_bytes is None else f", peak {report.peak_bytes / 2**20:,.0f} MiB"
     echo(
-        f"fit      {report.rows_used:,} rows used, {report.rows_dropped} dropped{peak}, "
+        f"fit      {report.leaves_reused} of {report.leaves_reused + report.leaves_computed} leaf reused, "
+        f"{report.rows_used:,} rows used, {report.rows_dropped} dropped{peak}, "
         f"condition {report.condition:.1e} ({report.rung}, {report.status})"
     )
     return report
 
 
-def _counting(progress: Progress | None, *, passes: int, done: int = 0) -> Progress | None:
+def _counting(progress: Progress | None, *, passes: int) -> Progress | None:
     """Turns the rows of one pass after another into rows of all passes."""
     if progress is None:
         return None
-    finished = done
+    finished = 0
 
     def count(rows: int, total: int) -> None:
         nonlocal finished

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import final
+from dataclasses import dataclass, replace
+from typing import Final, final
 
-from dorff.engine import Engine
+from dorff.engine import Engine, SerialEngine, Task
 from dorff.errors import InputError
 from dorff.fit import Progress, run_pass, solve_pass
 from dorff.plan import Plan, make_plan
-from dorff.spec import Job
+from dorff.spec import Job, RemoteCluster
+
+MOST_FACTORS: Final = 8
 
 
 @final
@@ -40,31 +42,53 @@ def tune(jobs: Sequence[Job], *, engine: Engine, progress: Progress | None = Non
     Jobs whose moments are the same (they differ in weights, output matrices and ridges only) share one pass.
     Passes are durable: a run that was cut goes on, and a fit of the best job reuses its pass. Scores are
     comparable only for the same rows and the same rule, so InputError where jobs differ in `data` or in how
-    `solve` chooses, or where there is nothing to choose from.
+    `solve` chooses, or where GCV is given a single ridge.
     """
     _comparable(jobs)
     plans = [make_plan(job) for job in jobs]
-    groups: dict[object, list[int]] = {}
-    for number, plan in enumerate(plans):
-        groups.setdefault((plan.directory, plan.job.solve), []).append(number)
-    table: list[Trial] = []
-    for numbers in groups.values():
-        table += _scores(plans, numbers, engine, progress)
-    if not table:
-        raise InputError("solve: a single kernel and a single ridge leave nothing to choose; list several ridges")
+    passes = {plan.directory: plan for plan in plans}
+    for plan in passes.values():
+        run_pass(plan, engine, progress)
+    tasks = [Task(score_plan, (part,), number) for number, plan in enumerate(plans) for part in _parts(plan)]
+    found: list[Trial] = []
+
+    def done(task: Task, scores: list[tuple[float, float]]) -> Sequence[Task]:
+        found.extend(Trial(task.tag, ridge, value) for ridge, value in scores)
+        return ()
+
+    solver = engine if all(_fits_a_worker(plan) for plan in plans) else SerialEngine()
+    solver.run(tasks, done)
+    order = [ridge for job in jobs for ridge in job.solve.ridges]
+    table = sorted(found, key=lambda trial: (trial.job, order.index(trial.ridge)))
     winner = min(table, key=lambda trial: trial.value)
     job = jobs[winner.job]
     best = job.model_copy(update={"solve": job.solve.model_copy(update={"ridge": winner.ridge})})
-    return Tuned(best, winner, tuple(table), len({plan.directory for plan in plans}))
+    return Tuned(best, winner, tuple(table), len(passes))
 
 
-def _scores(plans: Sequence[Plan], numbers: Sequence[int], engine: Engine, progress: Progress | None) -> list[Trial]:
-    """The trials of plans that share their moments and their ridges."""
-    first = plans[numbers[0]]
-    passed = run_pass(first, engine, progress)
-    kernels = [plans[number].frozen()[2] for number in numbers]
-    choice, _ = solve_pass(first, passed.folds, kernels)
-    return [Trial(numbers[score.candidate], score.ridge, score.value) for score in choice.table]
+def score_plan(plan: Plan) -> list[tuple[float, float]]:
+    """(ridge, score) of each ridge of a plan whose pass is done; only a damaged file is computed again."""
+    passed = run_pass(plan, SerialEngine())
+    choice, _ = solve_pass(plan, passed.folds, [plan.frozen()[2]])
+    return [(score.ridge, score.value) for score in choice.table]
+
+
+def _parts(plan: Plan) -> list[Plan]:
+    """What is solved at once: under k-fold a single ridge, where a few of them are wanted.
+
+    A Cholesky factor a fold and ridge is cheaper than an `eigh` a fold for up to about ten ridges.
+    """
+    ridges, solve = plan.job.solve.ridges, plan.job.solve
+    if solve.select != "kfold" or len(ridges) > MOST_FACTORS:
+        return [plan]
+    alone = [solve.model_copy(update={"ridge": ridge}) for ridge in ridges]
+    return [replace(plan, job=plan.job.model_copy(update={"solve": one})) for one in alone]
+
+
+def _fits_a_worker(plan: Plan) -> bool:
+    """Whether a worker could hold what the driver's solve may take: the peak of all processes covers it."""
+    cluster = plan.job.cluster
+    return not isinstance(cluster, RemoteCluster) and plan.costs.peak_bytes <= cluster.memory
 
 
 def _comparable(jobs: Sequence[Job]) -> None:
@@ -80,3 +104,6 @@ def _comparable(jobs: Sequence[Job]) -> None:
                 raise InputError(
                     f"jobs: number {number} has another `{name}` than the first; their scores cannot be compared"
                 )
+    for number, job in enumerate(jobs):
+        if job.solve.select == "gcv" and len(job.solve.ridges) == 1:
+            raise InputError(f"jobs: number {number} has a single ridge, which GCV does not score; list several")

@@ -37,6 +37,8 @@ def shown(subject: Subject) -> str:
     """What of the model the curves show, in words."""
     d, p = subject.model.d, subject.model.p
     inputs = f"the first {MOST_INPUTS} of {d} inputs" if d > MOST_INPUTS else "each input" if d > 1 else "the input"
-    outputs = f"the first {MOST_OUTPUTS} of {p} outputs" if p > MOST_OUTPUTS else "each output" if p > 1 else "the output"
+    outputs = (
+        f"the first {MOST_OUTPUTS} of {p} outputs" if p > MOST_OUTPUTS else "each output" if p > 1 else "the output"
+    )
     rest = ", the other inputs held in the middle of their range" if d > 1 else ""
     return f"{outputs} along {inputs}{rest}"

@@ -82,7 +82,7 @@ def field_plot(subject: Subject, observations: Observations | None) -> bytes:
     distance = _distance(subject, grid, observations)
     length = np.linalg.norm(subject.model.predict(grid), axis=1)
     image = axes.pcolormesh(
-        x, y, length.reshape(len(y), len(x)), cmap="Blues", vmin=0, vmax=1.25 * _top(length[distance < FAR])
+        x, y, length.reshape(len(y), len(x)), cmap="Blues", vmin=0, vmax=1.6 * _top(length[distance < FAR])
     )
     _veil(axes, plane, distance.reshape(len(y), len(x)))
     unit = common_unit(subject.targets)
@@ -148,9 +148,7 @@ def slice_plots(subject: Subject) -> bytes:
     target_unit = common_unit(subject.targets) or "target units"
     for row, (name, colours, low, high, values) in enumerate(rows):
         for axes, plane, (x, y, *_), shown in zip(panels[row], planes, data, values, strict=True):
-            image = axes.pcolormesh(
-                x, y, shown.reshape(len(y), len(x)), cmap=colours, vmin=low, vmax=high
-            )
+            image = axes.pcolormesh(x, y, shown.reshape(len(y), len(x)), cmap=colours, vmin=low, vmax=high)
             third = 3 - plane.i - plane.j
             at = f"{drawable(subject.inputs[third].name)} = {subject.middle[third]:.3g}"
             plane.prepare(axes, title=at if row == 0 else None)

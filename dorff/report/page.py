@@ -85,7 +85,12 @@ def render(
         left_out=max(len(tried) - SHOWN_ROWS, 0),
         terms=kernel_terms(model),
         warning=_warning(model),
-        groups={"Fit": _fit(model), "Model": _model(model, version), "Data": _data(subject), "Versions": _tools(model)},
+        groups={
+            "Fit": _fit(model),
+            "Model": _model(model, version),
+            "Data": _data(subject),
+            "Versions": _tools(model),
+        },
     )
 
 
@@ -135,7 +140,9 @@ def _choice_figure(tried: Sequence[Candidate], subject: Subject) -> Figure | Non
 
 def _summary(subject: Subject) -> str:
     rows = mapping(subject.model.info.get("report")).get("rows_used")
-    counts = f"{subject.model.d} input{'s' * (subject.model.d > 1)}, {subject.model.p} output{'s' * (subject.model.p > 1)}"
+    counts = (
+        f"{subject.model.d} input{'s' * (subject.model.d > 1)}, {subject.model.p} output{'s' * (subject.model.p > 1)}"
+    )
     fitted = f", fitted to {_number(rows)} rows" if rows is not None else ""
     return f"{counts}, {subject.model.feature_map.m} random features{fitted}"
 

@@ -1,0 +1,136 @@
+"""The demo, end to end: what it finds, what it leaves, and where it refuses to work."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+
+from dorff.demo import DemoResult, Search, run_demo
+from dorff.engine import SerialEngine
+from dorff.errors import InputError
+from dorff.fit import fit
+from dorff.spec import Job, load_job
+from dorff.store import load_model
+from dorff.tune import tune
+
+DATA = files("dorff") / "demo_data"
+
+
+def test_the_data_are_what_they_were() -> None:
+    raw = (DATA / "glad.csv").read_bytes()
+    assert hashlib.sha256(raw).hexdigest() == "ec99b07abcc9985eaa229a39b4fe808ad05f01ab0c2852db26e4764785d24a6b"
+    assert "Renato Berlinghieri" in (DATA / "LICENSE").read_text(encoding="utf-8")
+    assert "10.7266/N7VD6WC8" in (DATA / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[DemoResult, list[str]]:
+    said: list[str] = []
+    return run_demo(tmp_path_factory.mktemp("demo"), echo=said.append), said
+
+
+def test_it_finds_what_it_should(demo: tuple[DemoResult, list[str]]) -> None:
+    result, said = demo
+    assert result.rows == 1183
+    assert result.curl_share == 0.1 and result.lengthscale == 15.0
+    assert 0.125 < result.kfold_rmse < 0.135  # exact kernel ridge on the same folds: 0.129
+    assert result.rmse < result.kfold_rmse and result.r2 > 0.7
+    text = "\n".join(said)
+    for words in ("1,183", "3 passes", "curl-free alone", f"{result.kfold_rmse:.4f}", "ridge 3e-05", str(result.page)):
+        assert words in text, words
+    shares = {"divergence-free alone": 0.135, "curl-free alone": 0.19}
+    for name, most in shares.items():
+        (line,) = [line for line in said if name in line and "length-scale" in line]
+        assert float(line.split(name)[1].split()[0]) < most
+
+
+def test_it_leaves_a_page_predictions_and_a_job(demo: tuple[DemoResult, list[str]]) -> None:
+    result, _ = demo
+    page = result.page.read_text(encoding="utf-8")
+    assert page.count("data:image/png;base64,") == 3
+    for words in ("Divergence and vorticity", "Helmholtz", "1,183", "observations", "divergence-free alone, 10 km"):
+        assert words in page, words
+    values = np.asarray(zarr.open_group(str(result.predictions), mode="r")["y"])
+    points = np.loadtxt(result.directory / "grid.csv", delimiter=",", skiprows=1)
+    assert values.shape == points.shape == (1600, 2)
+    np.testing.assert_allclose(values, load_model(result.model).predict(points), rtol=1e-12)
+
+
+def test_its_job_fits_the_same_model_again(demo: tuple[DemoResult, list[str]]) -> None:
+    result, _ = demo
+    job = load_job(result.job)
+    report = fit(job, engine=SerialEngine())
+    assert (report.leaves_computed, report.leaves_reused) == (0, 1)
+    again, first = load_model(report.model), load_model(result.model)
+    assert again.coefficients.tobytes() == first.coefficients.tobytes()
+
+
+def test_a_second_demo_in_its_place_says_the_same(tmp_path: Path) -> None:
+    search = Search(lengthscales=(20.0,), shares=(0.0, 0.1), ridges=(1e-4,), features=128)
+    first = run_demo(tmp_path / "new", echo=lambda _: None, search=search)
+    shutil.rmtree(first.directory / "drifters.zarr" / "x")
+    (first.directory / "JOB.yaml").write_text("broken: [")
+    shutil.rmtree(first.predictions)
+    counted: list[tuple[int, int]] = []
+    second = run_demo(
+        first.directory, echo=lambda _: None, progress=lambda rows, total: counted.append((rows, total)), search=search
+    )
+    assert (second.kfold_rmse, second.rmse, second.ridge) == (first.kfold_rmse, first.rmse, first.ridge)
+    assert second.model != first.model and first.model.exists() and second.predictions.exists()
+    assert counted[-1] == (1183, 1183)
+
+
+def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(InputError, match="holds something else than an earlier demo"):
+        run_demo(tmp_path)
+    with pytest.raises(InputError, match="holds something else than an earlier demo"):
+        run_demo(tmp_path / "thesis.tex")
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def a_job(folder: Path, output: str = "identity", **solve: object) -> Job:
+    text = {
+        "data": {"store": "rows.zarr"},
+        "kernel": {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": 30.0}, "output": output},
+        "features": {"count": 64}, "cluster": {"type": "serial"}, "solve": solve, "state": "state", "model": "model",
+    }  # fmt: skip
+    return Job.model_validate(text, context={"folder": folder})
+
+
+@pytest.fixture
+def rows(tmp_path: Path, demo: tuple[DemoResult, list[str]]) -> Path:
+    (tmp_path / "rows.zarr").symlink_to(demo[0].directory / "drifters.zarr")
+    return tmp_path
+
+
+@pytest.mark.parametrize("select", ["gcv", "kfold"])
+def test_tuning_chooses_as_a_fit_does(rows: Path, select: str) -> None:
+    solve = {"ridge": [1e-4, 1e-3, 1e-2], "select": select, "folds": {"count": 5, "by": "rows"}}
+    jobs = [a_job(rows, output, **solve) for output in ("identity", "covariance")]
+    tuned = tune(jobs, engine=SerialEngine())
+    assert tuned.reads == 1 and [(trial.job, trial.ridge) for trial in tuned.table] == [
+        (job, ridge) for job in (0, 1) for ridge in (1e-4, 1e-3, 1e-2)
+    ]
+    for number, job in enumerate(jobs):
+        report = fit(job, engine=SerialEngine())
+        assert report.leaves_reused == 1
+        values = [trial.value for trial in tuned.table if trial.job == number]
+        np.testing.assert_allclose(values, [row["value"] for row in report.table], rtol=1e-6)
+    assert tuned.best.solve.ridges == (tuned.trial.ridge,)
+    assert tuned.trial.value == min(trial.value for trial in tuned.table)
+
+
+def test_what_cannot_be_compared_is_refused(rows: Path) -> None:
+    with pytest.raises(InputError, match="at least one"):
+        tune([], engine=SerialEngine())
+    with pytest.raises(InputError, match=r"number 1 has another `solve\.select`"):
+        tune([a_job(rows, ridge=[1e-4, 1e-3]), a_job(rows, select="kfold")], engine=SerialEngine())
+    with pytest.raises(InputError, match="number 0 has a single ridge, which GCV does not score"):
+        tune([a_job(rows)], engine=SerialEngine())
