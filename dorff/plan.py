@@ -23,10 +23,11 @@ from dorff.moments import syrk
 from dorff.spec import Job, LocalCluster, RemoteCluster
 
 MiB: Final = 2**20
-# Resident bytes of a process before it has data: interpreter, libraries, compiled loops, Dask's own. Measured
-# by benchmarks/memory.py, with room for what the allocator keeps.
-DRIVER_BYTES: Final = 330 * MiB
-WORKER_BYTES: Final = 260 * MiB
+# Resident bytes of a process before it has data: interpreter, libraries, compiled loops, Dask's own, and room for
+# what the allocator keeps. Of a worker's, SHARED_BYTES at least are library pages that the driver has counted.
+DRIVER_BYTES: Final = 250 * MiB
+WORKER_BYTES: Final = 250 * MiB
+SHARED_BYTES: Final = 80 * MiB
 # A leaf's rows: about 0.8 s of `syrk` for the first, within bounds; overheads are a few hundredths of that.
 LEAF_FLOPS: Final = 4e10
 SMALLEST_LEAF, LARGE_FIRST_LEAF, LARGEST_LEAF = 2**14, 2**17, 2**18
@@ -192,7 +193,7 @@ def _costs(
     if job.cluster.model_dump().get("type") == "serial":
         worker, peak = DRIVER_BYTES + max(leaf, 2 * folds["count"] * packed), DRIVER_BYTES + max(leaf, solving)
     else:
-        peak = DRIVER_BYTES + max(workers * worker, solving)
+        peak = DRIVER_BYTES + max(workers * (worker - SHARED_BYTES), solving)
     flops = float(dataset.n) * width * width + 2.0 * dataset.n * dataset.d * (m // 2)
     level = _kept_level(job, len(leaves), folds["count"] * packed)
     node = packed * (folds["count"] if folds["by_rows"] else 1)
