@@ -15,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from dorff.errors import InputError
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
-from dorff.report.choice import Candidate, choice_plot, from_info
+from dorff.report.choice import MOST_LINES, Candidate, choice_plot, from_info
 from dorff.report.curves import curve_plots, shown
 from dorff.report.describe import Subject, kernel_terms, kernel_title, mapping
 from dorff.report.fields import Observations, derivative_plots, field_plot, slice_plots
@@ -134,7 +134,8 @@ def _choice_figure(tried: Sequence[Candidate], subject: Subject) -> Figure | Non
     drawn = choice_plot(tried, subject)
     if drawn is None:
         return None
-    caption = "Estimated error on rows not seen, for each kernel tried and each ridge; the ring marks the best."
+    which = f"the best {MOST_LINES} of {len(tried)} kernels" if len(tried) > MOST_LINES else "each kernel tried"
+    caption = f"Estimated error on rows not seen, for {which} and each ridge; the ring marks the best."
     return Figure.of("How kernel and ridge were chosen", caption, drawn)
 
 
