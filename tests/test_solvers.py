@@ -369,6 +369,10 @@ def test_condition_is_reported_and_judged():
     fine, poor = solve(problem, [1e-2])[0], solve(problem, [1e-17])[0]
     assert not fine.ill_conditioned and fine.condition < 1e6
     assert poor.ill_conditioned
+    # G is singular; what rounding made of its zeros, be it negative, is below every ridge that is asked for.
+    tiny, _ = solve(problem, [1e-18, 1.0])
+    largest = np.linalg.eigvalsh(problem.G)[-1]
+    assert tiny.condition == pytest.approx(largest / (N * 1e-18), rel=1e-6) and np.all(np.isfinite(tiny.h))
 
 
 def test_output_of_rank_one_predicts_along_one_direction():
