@@ -157,7 +157,9 @@ CASES: dict[str, Case] = {
     ),
     "cluster to come": (new_job(cluster={"type": "slurm"}), ["plan", "bad.yaml"], 3, ["'slurm'", "not built yet"]),
     "no model": (nothing, ["predict", "models", "sea.zarr", "o.zarr"], 3, ["models", "no model here"]),
-    "damaged model": (flipped_byte_in_the_model, ["score", "models/sea", "sea.zarr"], 3, ["array coefficients is damaged"]),
+    "damaged model": (
+        flipped_byte_in_the_model, ["score", "models/sea", "sea.zarr"], 3, ["array coefficients is damaged"],
+    ),
     "std": (nothing, ["predict", "models/sea", "sea.zarr", "o.zarr", "--std"], 3, ["--std", "not built yet"]),
     "other inputs": (
         nothing, ["predict", "models/sea", "sea.zarr", "o.zarr", "--inputs", "x,y", "--workers", "1"], 3,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import final
 
 import dask
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, Worker, WorkerPlugin
 
 from dorff import spec
 from dorff.engine.base import Engine
@@ -55,9 +57,21 @@ def local_cluster(workers: int, *, memory: int | None = None) -> LocalCluster:
         )  # fmt: skip
 
 
+@final
+class _StoppedByTheDriver(WorkerPlugin):
+    """Ctrl-C goes to the terminal's every process; the driver alone answers it, and ends its workers."""
+
+    name = "dorff-interrupts"
+
+    def setup(self, worker: Worker) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 def _local(cluster: spec.LocalCluster) -> DaskEngine:
     local = local_cluster(cluster.workers, memory=cluster.memory)
-    return DaskEngine(Client(local), on_close=lambda: local.close())
+    client = Client(local)
+    client.register_plugin(_StoppedByTheDriver())
+    return DaskEngine(client, on_close=lambda: local.close())
 
 
 def _remote(cluster: spec.RemoteCluster) -> DaskEngine:
