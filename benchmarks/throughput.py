@@ -1,6 +1,6 @@
 """Rows a second of fits from Zarr over those of bare `syrk`, for the two shapes README quotes.
 
-    python benchmarks/throughput.py [--repeats 3] [--out benchmarks/results/throughput.json]
+python benchmarks/throughput.py [--repeats 3] [--out benchmarks/results/throughput.json]
 """
 
 from __future__ import annotations

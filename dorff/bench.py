@@ -16,12 +16,12 @@ from typing import final
 import numpy as np
 
 from dorff.data import ArrayLayout, ShardWriter, shard_and_unit_rows, write_metadata
-from dorff.engine import pin
 from dorff.errors import InputError
 from dorff.fit import fit
 from dorff.moments import syrk
 from dorff.plan import block_rows
 from dorff.spec import Job
+from dorff.threads import pin
 
 SHARD_ROWS = 8192
 

@@ -16,7 +16,7 @@ from typing import Any, final
 import numpy as np
 
 from dorff import kernels
-from dorff.engine import Engine, Task, Tree, open_engine, peak_memory, pinned
+from dorff.engine import Engine, Task, Tree, open_engine, peak_memory
 from dorff.errors import IncompleteError, InputError
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
@@ -25,6 +25,7 @@ from dorff.plan import Plan, make_plan
 from dorff.solvers import Choice, choose, target_covariance
 from dorff.spec import Job
 from dorff.store import Folds, Receipt, save_model
+from dorff.threads import pinned
 from dorff.weights import operator_weights
 
 Progress = Callable[[int, int], None]  # rows done, rows in all

@@ -7,6 +7,7 @@ import json
 import shutil
 import time
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -20,7 +21,9 @@ from dorff.features import FeatureMap
 from dorff.kernels.scalar import FloatArray
 from dorff.leaf import FoldRule, Pass, freeze, frozen_hash, load_pass
 from dorff.moments import syrk
+from dorff.solvers import MOST_FACTORS
 from dorff.spec import Job, LocalCluster, RemoteCluster
+from dorff.threads import pinned
 
 MiB: Final = 2**20
 # Resident bytes of a process before it has data: interpreter, libraries, compiled loops, Dask's own, and room for
@@ -209,7 +212,8 @@ def _solve_bytes(job: Job, dataset: Dataset, kernel: kernels.OperatorKernel, m: 
     shared = len(bases) == 1 and isinstance(bases[0], kernels.Decomposable)
     sample = bases[0].root(np.ones((1, dataset.d))).shape[1] if len(bases) == 1 else q
     k = m if shared else m * min(q, sample)
-    many = len(job.solve.ridges) > 1 or folds > 1 or shared
+    gcv = len(job.solve.ridges) > 1 and folds == 1
+    many = gcv or shared or len(job.solve.ridges) > MOST_FACTORS
     system = (0 if shared else 8 * k * k) + (4 if many else 2) * 8 * k * k
     return 4 * width * (width + 1) * (folds + 2) + 8 * width * width + 16 * m * m + system
 
@@ -229,14 +233,16 @@ def _free_disk(path: Path) -> int:
     return shutil.disk_usage(path).free
 
 
+@lru_cache(maxsize=16)
 def _syrk_rate(block: int, width: int) -> float:
     """Flops a second of one thread's `syrk` at this shape, the best of three short tries."""
     Z, square = np.ones((block, width)), np.zeros((width, width), order="F")
     best = np.inf
-    for _ in range(3):
-        began = time.perf_counter()
-        syrk(Z, square)
-        best = min(best, time.perf_counter() - began)
+    with pinned():
+        for _ in range(3):
+            began = time.perf_counter()
+            syrk(Z, square)
+            best = min(best, time.perf_counter() - began)
     return float(block * width * width / best)
 
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Final, final
+from dataclasses import dataclass
+from typing import final
 
 from dorff.engine import Engine, SerialEngine, Task
 from dorff.errors import InputError
 from dorff.fit import Progress, run_pass, solve_pass
 from dorff.plan import Plan, make_plan
 from dorff.spec import Job, RemoteCluster
-
-MOST_FACTORS: Final = 8
 
 
 @final
@@ -49,7 +47,7 @@ def tune(jobs: Sequence[Job], *, engine: Engine, progress: Progress | None = Non
     passes = {plan.directory: plan for plan in plans}
     for plan in passes.values():
         run_pass(plan, engine, progress)
-    tasks = [Task(score_plan, (part,), number) for number, plan in enumerate(plans) for part in _parts(plan)]
+    tasks = [Task(score_plan, (plan,), number) for number, plan in enumerate(plans)]
     found: list[Trial] = []
 
     def done(task: Task, scores: list[tuple[float, float]]) -> Sequence[Task]:
@@ -71,18 +69,6 @@ def score_plan(plan: Plan) -> list[tuple[float, float]]:
     passed = run_pass(plan, SerialEngine())
     choice, _ = solve_pass(plan, passed.folds, [plan.frozen()[2]])
     return [(score.ridge, score.value) for score in choice.table]
-
-
-def _parts(plan: Plan) -> list[Plan]:
-    """What is solved at once: under k-fold a single ridge, where a few of them are wanted.
-
-    A Cholesky factor a fold and ridge is cheaper than an `eigh` a fold for up to about ten ridges.
-    """
-    ridges, solve = plan.job.solve.ridges, plan.job.solve
-    if solve.select != "kfold" or len(ridges) > MOST_FACTORS:
-        return [plan]
-    alone = [solve.model_copy(update={"ridge": ridge}) for ridge in ridges]
-    return [replace(plan, job=plan.job.model_copy(update={"solve": one})) for one in alone]
 
 
 def _fits_a_worker(plan: Plan) -> bool:

@@ -41,9 +41,7 @@ def save(path: Path, rows: npt.NDArray[np.float64], *, csv: bool = False) -> Pat
 
 @settings(max_examples=25)
 @given(
-    cuts=st.lists(
-        st.tuples(st.integers(1, 119), st.booleans(), st.booleans()), max_size=5, unique_by=lambda c: c[0]
-    ),
+    cuts=st.lists(st.tuples(st.integers(1, 119), st.booleans(), st.booleans()), max_size=5, unique_by=lambda c: c[0]),
     shard_rows=st.sampled_from([7, 16, 30, 50, None]),
 )
 def test_any_division_into_sources_and_appends_gives_the_same_store(
@@ -60,9 +58,7 @@ def test_any_division_into_sources_and_appends_gives_the_same_store(
             calls.append([])
         calls[-1].append(save(folder / str(start), rows[start:stop], csv=csv))
     for i, sources in enumerate(calls):
-        rows_now = ingest(
-            sources, folder / "many.zarr", **COLUMNS, shard_rows=None if i else shard_rows, append=i > 0
-        )
+        rows_now = ingest(sources, folder / "many.zarr", **COLUMNS, shard_rows=None if i else shard_rows, append=i > 0)
     assert rows_now == 120
     assert files(folder / "one.zarr") == files(folder / "many.zarr")
     dataset = open_dataset(folder / "many.zarr")
@@ -242,9 +238,7 @@ def test_no_space_left(tmp_path: Path) -> None:
     assert not store.exists() and not list(tmp_path.glob(".*"))
     ingest([source], store, **COLUMNS)
     before = files(store)
-    assert (
-        "no space left" in subprocess.run([*run, "append"], capture_output=True, text=True, check=True).stdout
-    )
+    assert "no space left" in subprocess.run([*run, "append"], capture_output=True, text=True, check=True).stdout
     assert files(store) == before and not list(tmp_path.glob(".*"))
 
 

@@ -103,9 +103,7 @@ def test_netcdf4_is_unpacked(tmp_path: Path) -> None:
     encoding = {"t": packed, "f": {"_FillValue": np.float32(-9.9)}}
     with h5py.File(tmp_path / "p.nc", "w") as file:  # what a NetCDF4 writer stores of this encoding
         for name in ("t", "f"):
-            variable = xr.conventions.encode_cf_variable(
-                xr.Variable("row", data[name], encoding=encoding[name])
-            )
+            variable = xr.conventions.encode_cf_variable(xr.Variable("row", data[name], encoding=encoding[name]))
             stored = file.create_dataset(name, data=variable.values)
             stored.attrs.update({k: np.atleast_1d(v) for k, v in variable.attrs.items()})
         assert file["t"].dtype == np.int16

@@ -66,9 +66,7 @@ class CSVReader(Reader):
             skip_rows_after_names=int(self._header),
         )
         parse = pacsv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True)
-        convert = pacsv.ConvertOptions(
-            include_columns=wanted, column_types=dict.fromkeys(wanted, pa.float64())
-        )
+        convert = pacsv.ConvertOptions(include_columns=wanted, column_types=dict.fromkeys(wanted, pa.float64()))
         for batch in pacsv.open_csv(stream, read_options=read, parse_options=parse, convert_options=convert):
             if batch.num_rows:
                 yield np.column_stack([column.to_numpy(zero_copy_only=False) for column in batch.columns])
@@ -83,12 +81,9 @@ class CSVReader(Reader):
                 "empty it, or leave the column out."
             )
         if width := re.search(r"Expected (\d+) columns, got (\d+)", reason):
-            return InputError(
-                f"{self.path}: {where}: wanted {width[1]} fields, got {width[2]}; correct that row."
-            )
+            return InputError(f"{self.path}: {where}: wanted {width[1]} fields, got {width[2]}; correct that row.")
         return InputError(
-            f"{self.path}: {where} cannot be read as CSV ({' '.join(reason.split())[:200]}); check its "
-            "quotes."
+            f"{self.path}: {where} cannot be read as CSV ({' '.join(reason.split())[:200]}); check its quotes."
         )
 
     def _first_row(self, path: str) -> list[str]:

@@ -118,8 +118,7 @@ class Dataset:
     def _check_rows(self, start: int, stop: int) -> None:
         if not 0 <= start <= stop <= self.n:
             raise InputError(
-                f"{self.path}: wanted rows between 0 and {self.n}, got {start} to {stop}; ask for rows it "
-                "has."
+                f"{self.path}: wanted rows between 0 and {self.n}, got {start} to {stop}; ask for rows it has."
             )
 
     def _read_array(self, stored: StoredArray, start: int, stop: int, out: FloatArray) -> None:
@@ -142,9 +141,7 @@ class Dataset:
                 raise
             except Exception as error:
                 bad = next(files.faults(_rows(files.shape, a, b)), None)
-                raise self._damage(
-                    files.name, bad.chunk if bad else f"of rows {a} to {b}", "damaged"
-                ) from error
+                raise self._damage(files.name, bad.chunk if bad else f"of rows {a} to {b}", "damaged") from error
             out[a - start : b - start] = stored.packing.decode(rows).reshape(b - a, -1)
 
     def _damage(self, array: str, chunk: str, kind: str) -> InputError:
@@ -173,9 +170,7 @@ def open_dataset(
             or of another length.
     """
     if "://" in os.fspath(path):
-        raise InputError(
-            f"{path}: wanted a local folder, got an address; copy the store to a local folder first."
-        )
+        raise InputError(f"{path}: wanted a local folder, got an address; copy the store to a local folder first.")
     group = Path(os.path.abspath(path))
     attributes = group_attributes(group)
     x_names, y_names = _names(inputs), _names(targets)
@@ -221,8 +216,7 @@ def _length(group: Path, arrays: dict[str, StoredArray], committed: int | None) 
     for name, rows in others:
         if rows != n:
             raise InputError(
-                f"{group}: array {first} has {n} rows but array {name} has {rows}; inputs and targets need "
-                "as many."
+                f"{group}: array {first} has {n} rows but array {name} has {rows}; inputs and targets need as many."
             )
     return n
 

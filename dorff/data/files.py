@@ -98,9 +98,7 @@ class ArrayFiles:
             if isinstance(states, str):
                 yield key, states, self._extent(at, self.outer)
                 continue
-            first = tuple(
-                start // rows for (start, _), rows in zip(self._inside(at, region), self.inner, strict=True)
-            )
+            first = tuple(start // rows for (start, _), rows in zip(self._inside(at, region), self.inner, strict=True))
             for place, state in np.ndenumerate(states):
                 inner = tuple(i + j for i, j in zip(first, place, strict=True))
                 absolute = tuple(
@@ -120,9 +118,7 @@ class ArrayFiles:
             return "damaged"
         entries, size = found
         inside = zip(self._inside(at, region), self.inner, strict=True)
-        offset, length = np.moveaxis(
-            entries[tuple(slice(a // rows, -(-b // rows)) for (a, b), rows in inside)], -1, 0
-        )
+        offset, length = np.moveaxis(entries[tuple(slice(a // rows, -(-b // rows)) for (a, b), rows in inside)], -1, 0)
         absent = (offset == ABSENT) & (length == ABSENT)
         within = (length > 0) & (offset <= size) & (length <= size - np.minimum(offset, np.uint64(size)))
         return np.where(absent, 1, np.where(within, 0, 2)).astype(np.int8)
@@ -140,9 +136,7 @@ class ArrayFiles:
             states = self._states(at, key, region)
             if (states != "present") if isinstance(states, str) else states.any():
                 return next(
-                    Fault(self.name, label, state)
-                    for label, state, _ in self.chunks(region)
-                    if state != "present"
+                    Fault(self.name, label, state) for label, state, _ in self.chunks(region) if state != "present"
                 )
         return None
 
@@ -168,9 +162,7 @@ class ArrayFiles:
 
 
 def _grid(region: Region, chunk: tuple[int, ...]) -> Iterator[Coordinates]:
-    spans = (
-        range(start // rows, -(-stop // rows)) for (start, stop), rows in zip(region, chunk, strict=True)
-    )
+    spans = (range(start // rows, -(-stop // rows)) for (start, stop), rows in zip(region, chunk, strict=True))
     return itertools.product(*spans)
 
 

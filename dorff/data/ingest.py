@@ -79,11 +79,7 @@ def ingest(
         readers = [WithConstants(open_source(source)) for source in sources]
         columns = _resolve(readers, {"x": inputs, "y": targets})
         with _staging(store) as staging:
-            target = (
-                _existing(store, readers, columns, shard_rows)
-                if append
-                else _fresh(readers, columns, shard_rows)
-            )
+            target = _existing(store, readers, columns, shard_rows) if append else _fresh(readers, columns, shard_rows)
             added = _write(staging, target, readers, progress)
             if append:
                 _commit_append(staging, store, target, target.rows + added)
@@ -134,15 +130,13 @@ def _existing(
         )
     if held != {name: list(of) for name, of in columns.items()}:
         raise InputError(
-            f"{store}: has the columns {held}, but the sources give {columns}; append the same inputs and "
-            "targets."
+            f"{store}: has the columns {held}, but the sources give {columns}; append the same inputs and targets."
         )
     arrays = {name: _kept_layout(store, name) for name in columns}
     for name, layout in arrays.items():
         if shard_rows not in (None, layout.shard_rows):
             raise InputError(
-                f"{store}: has shards of {layout.shard_rows} rows, not {shard_rows}; leave shard_rows out "
-                "to append."
+                f"{store}: has shards of {layout.shard_rows} rows, not {shard_rows}; leave shard_rows out to append."
             )
         wanted = common_dtype([r.dtype(c) for r in readers for c in columns[name]])
         if not np.can_cast(wanted, layout.stored):
@@ -162,9 +156,7 @@ def _kept_layout(store: Path, name: str) -> ArrayLayout:
         stored.columns, stored.files.outer[0], stored.files.inner[0], str(np.dtype(stored.array.dtype).name)
     )
     wanted, held = layout.metadata(stored.rows), read_json(store / name / "zarr.json")
-    if any(
-        wanted[key] != held.get(key) for key in ("data_type", "chunk_grid", "chunk_key_encoding", "codecs")
-    ):
+    if any(wanted[key] != held.get(key) for key in ("data_type", "chunk_grid", "chunk_key_encoding", "codecs")):
         raise InputError(
             f"{store}: array {name} is not as `dorff ingest` writes it; ingest all its rows into a new store."
         )
@@ -179,9 +171,7 @@ def _write(staging: Path, target: _Target, readers: Sequence[Reader], progress: 
     added = 0
     with ExitStack() as stack:
         writers = {
-            name: stack.enter_context(
-                ShardWriter(staging / name, layout, first=target.rows // layout.shard_rows)
-            )
+            name: stack.enter_context(ShardWriter(staging / name, layout, first=target.rows // layout.shard_rows))
             for name, layout in target.arrays.items()
         }
         for name, rows in (target.tail or {}).items():
@@ -234,9 +224,7 @@ def _staging(store: Path) -> Iterator[Path]:
         except BlockingIOError as error:
             raise InputError(f"{store}: another ingest is writing it; wait for its end.") from error
         if not _same(staging, handle):
-            raise InputError(
-                f"{store}: another ingest has just written it; look at it, then run this one again."
-            )
+            raise InputError(f"{store}: another ingest has just written it; look at it, then run this one again.")
         for left in staging.iterdir():
             shutil.rmtree(left) if left.is_dir() else left.unlink()
         try:
@@ -261,8 +249,7 @@ def _reported(store: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in NO_SPACE:
             raise InputError(
-                f"{store}: no space left to write it; what was begun is removed: free some space and run it "
-                "again."
+                f"{store}: no space left to write it; what was begun is removed: free some space and run it again."
             ) from error
         raise InputError(
             f"{store}: cannot be written ({error.strerror or error}); check the folder and its permissions."

@@ -82,8 +82,7 @@ def shard_and_unit_rows(d: int, q: int, shard_rows: int | None = None) -> tuple[
         shard_rows = min(MAX_SHARD_ROWS, max(MIN_SHARD_ROWS, fitting))
     if shard_rows < 1:
         raise InputError(
-            f"shard_rows: wanted a number of rows of at least 1, got {shard_rows}; leave it out for the "
-            "default."
+            f"shard_rows: wanted a number of rows of at least 1, got {shard_rows}; leave it out for the default."
         )
     wanted = max(1.0, CHUNK_BYTES / row_bytes)
     small = [k for k in range(1, math.isqrt(shard_rows) + 1) if shard_rows % k == 0]

@@ -65,9 +65,7 @@ def node(path: Path, name: str = "") -> Node:
         content = read_json(path / found)
     except InputError:
         return Node(name, path, problem="damaged")
-    kind = (
-        content.get("node_type") if found == "zarr.json" else {".zarray": "array", ".zgroup": "group"}[found]
-    )
+    kind = content.get("node_type") if found == "zarr.json" else {".zarray": "array", ".zgroup": "group"}[found]
     if kind not in ("array", "group"):
         return Node(name, path, problem="damaged")
     return Node(name, path, is_array=kind == "array")
@@ -96,8 +94,7 @@ def read_json(path: Path) -> dict[str, Any]:
         ) from error
     if not isinstance(content, dict):
         raise InputError(
-            f"{path}: wanted a JSON object, got {type(content).__name__}; restore it from a copy or ingest "
-            "again."
+            f"{path}: wanted a JSON object, got {type(content).__name__}; restore it from a copy or ingest again."
         )
     return content
 
@@ -109,8 +106,7 @@ def group_attributes(path: Path) -> dict[str, Any]:
     here = node(path) if path.is_dir() else Node("", path, problem="missing")
     if here.problem == "missing":
         raise InputError(
-            f"{path}: is not a Zarr store (no {' or '.join(METADATA)} in it); make one of it with `dorff "
-            "ingest`."
+            f"{path}: is not a Zarr store (no {' or '.join(METADATA)} in it); make one of it with `dorff ingest`."
         )
     if here.problem or here.is_array:
         what = "its metadata is damaged" if here.problem else "it is a single Zarr array, not a group"
@@ -120,9 +116,7 @@ def group_attributes(path: Path) -> dict[str, Any]:
     else:
         attributes = read_json(path / ".zattrs") if (path / ".zattrs").is_file() else {}
     if not isinstance(attributes, dict):
-        raise InputError(
-            f"{path}: its attributes are damaged; restore its metadata from a copy or ingest again."
-        )
+        raise InputError(f"{path}: its attributes are damaged; restore its metadata from a copy or ingest again.")
     return attributes
 
 
@@ -160,9 +154,7 @@ def open_array(path: Path, name: str) -> StoredArray:
     return _open(path, name, key, stat.st_mtime_ns, stat.st_size)
 
 
-@lru_cache(
-    maxsize=128
-)  # a process's open arrays; metadata that changed (an append, another store) opens anew
+@lru_cache(maxsize=128)  # a process's open arrays; metadata that changed (an append, another store) opens anew
 def _open(path: Path, name: str, key: str, mtime_ns: int, size: int) -> StoredArray:
     what = f"array {name} of {path}"
     array = open_zarr(path / name, what, v3=key == "zarr.json")

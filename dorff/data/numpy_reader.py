@@ -87,8 +87,6 @@ class NPZReader(ArraysReader):
 def _member(archive: zipfile.ZipFile, name: str) -> _Member:
     with archive.open(name) as file:
         version = np.lib.format.read_magic(file)
-        read = (
-            np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        )
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, fortran, dtype = read(file)
         return _Member(ArrayInfo(shape, dtype), file.tell(), fortran and len(shape) == 2)

@@ -49,8 +49,7 @@ class Reader(ABC):
             count = counts[column]
             if count > 1:
                 raise InputError(
-                    f"{self.path}: {count} columns are named {column!r}; rename them so that each name is "
-                    "one column."
+                    f"{self.path}: {count} columns are named {column!r}; rename them so that each name is one column."
                 )
             if count == 0:
                 raise InputError(f"{self.path}: has no column {column!r}{self._nearest(column)}.")
@@ -76,17 +75,14 @@ def reading(path: str, format_name: str) -> Iterator[None]:
     except Exception as error:
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise InputError(
-            f"{path}: cannot be read as {format_name} ({reason}); check that the file is whole and of that "
-            "format."
+            f"{path}: cannot be read as {format_name} ({reason}); check that the file is whole and of that format."
         ) from error
 
 
 def check_numbers(path: str, column: str, dtype: np.dtype[Any]) -> None:
     """Refuse a type that is not of real numbers."""
     if dtype.kind not in NUMBER_KINDS:
-        raise InputError(
-            f"{path}: column {column!r} holds {dtype}, wanted real numbers; convert it or leave it out."
-        )
+        raise InputError(f"{path}: column {column!r} holds {dtype}, wanted real numbers; convert it or leave it out.")
 
 
 def common_dtype(dtypes: Sequence[np.dtype[Any]]) -> np.dtype[Any]:
@@ -148,17 +144,13 @@ class ArraysReader(Reader):
             name, j = self._place[column]
             wanted.setdefault(name, []).append(j)
         self._check_lengths(list(wanted))
-        order = {
-            place: i for i, place in enumerate((name, j) for name, places in wanted.items() for j in places)
-        }
+        order = {place: i for i, place in enumerate((name, j) for name, places in wanted.items() for j in places)}
         pick = [order[self._place[column]] for column in columns]
         widths = (self.arrays[name].shape[1:] or (1,) for name in wanted)
         rows = max(1, BLOCK_BYTES // (8 * sum(w for (w,) in widths)))
         dtype = common_dtype([self.dtype(column) for column in columns])
         with reading(self.path, self.format_name):
-            for parts in zip(
-                *(self.stream(name, places, rows) for name, places in wanted.items()), strict=True
-            ):
+            for parts in zip(*(self.stream(name, places, rows) for name, places in wanted.items()), strict=True):
                 yield np.concatenate(parts, axis=1)[:, pick].astype(dtype, copy=False)
 
     def _check_lengths(self, names: list[str]) -> None:
@@ -203,8 +195,7 @@ class SideBySide(Reader):
         readers = [r for r in self._readers if any(r is reader for reader, _ in places)]
         names = [[name for reader, name in places if reader is r] for r in readers]
         order = {
-            place: i
-            for i, place in enumerate((r, name) for r, of in zip(readers, names, strict=True) for name in of)
+            place: i for i, place in enumerate((r, name) for r, of in zip(readers, names, strict=True) for name in of)
         }
         pick = [order[place] for place in places]
         for parts in _in_step(readers, [r.blocks(of) for r, of in zip(readers, names, strict=True)]):

@@ -34,9 +34,7 @@ def _netcdf(path: str) -> Reader:
     with reading(path, "NetCDF"), open(path, "rb") as file:
         classic = file.read(3) == b"CDF"
     if not classic and not h5py.is_hdf5(path):
-        raise InputError(
-            f"{path}: is neither HDF5 nor NetCDF; check that the file is whole and of that format."
-        )
+        raise InputError(f"{path}: is neither HDF5 nor NetCDF; check that the file is whole and of that format.")
     return NetCDF3Reader(path) if classic else HDF5Reader(path)
 
 
@@ -56,7 +54,6 @@ def _open_file(path: str) -> Reader:
         raise InputError(f"{path}: wanted a file, got a folder; name the files in it.")
     if suffix not in _FORMATS:
         raise InputError(
-            f"{path}: its format is not known from {suffix or 'its name'!r}; wanted one of "
-            f"{', '.join(_FORMATS)}."
+            f"{path}: its format is not known from {suffix or 'its name'!r}; wanted one of {', '.join(_FORMATS)}."
         )
     return _FORMATS[suffix](path)

@@ -5,7 +5,6 @@ from dorff.engine.clusters import local_cluster, open_engine
 from dorff.engine.dask import DaskEngine
 from dorff.engine.memory import PeakMemory, peak_memory
 from dorff.engine.serial import SerialEngine
-from dorff.engine.threads import pin, pinned
 from dorff.engine.tree import Tree
 
 __all__ = [
@@ -18,6 +17,4 @@ __all__ = [
     "local_cluster",
     "open_engine",
     "peak_memory",
-    "pin",
-    "pinned",
 ]

@@ -9,8 +9,8 @@ from typing import Any, final
 from distributed import Client, Future, KilledWorker, as_completed
 
 from dorff.engine.base import Done, Engine, Task
-from dorff.engine.threads import pin
 from dorff.errors import IncompleteError
+from dorff.threads import pin
 
 ATTEMPTS = 3
 

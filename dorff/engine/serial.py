@@ -9,7 +9,7 @@ from typing import final
 import numpy as np
 
 from dorff.engine.base import Done, Engine, Task
-from dorff.engine.threads import pinned
+from dorff.threads import pinned
 
 
 @final

@@ -14,13 +14,13 @@ from dask.base import compute
 from dask.delayed import delayed
 from distributed import get_worker
 
-from dorff.engine.threads import pin, pinned
 from dorff.estimators.rows import Rows, StoredRows, finite
 from dorff.features import FeatureMap
 from dorff.kernels.scalar import FloatArray
 from dorff.leaf import BlockSums, FoldRule
 from dorff.plan import block_rows
 from dorff.store import Folds
+from dorff.threads import pin, pinned
 
 SAMPLE_RUNS, RUN_ROWS = 16, 64
 MEMORY_ROWS = 2**16  # of arrays in memory, dealt to folds at a time

@@ -2,9 +2,10 @@
 
 from dorff.solvers.choose import Choice, Score, choose
 from dorff.solvers.problem import Centred, Problem, Solution, target_covariance
-from dorff.solvers.select import kfold_errors, solve, squared_error
+from dorff.solvers.select import MOST_FACTORS, kfold_errors, solve, squared_error
 
 __all__ = [
+    "MOST_FACTORS",
     "Centred",
     "Choice",
     "Problem",

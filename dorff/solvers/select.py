@@ -14,17 +14,19 @@ from dorff.solvers.dense import solve_cholesky
 from dorff.solvers.eigen import Spectral
 from dorff.solvers.problem import Centred, Problem, Solution
 
+MOST_FACTORS = 8  # as many Cholesky factors take about as long as one `eigh`
+
 
 def solve(problem: Problem, ridges: Sequence[float], *, gcv: bool = False) -> list[Solution]:
-    """One solution a ridge: Cholesky for a single ridge, else (or when it fails) one `eigh` for all.
+    """One solution a ridge: Cholesky for a few ridges, one `eigh` for many, and for all where Cholesky fails.
 
     `gcv=True` asks for the GCV scores, which need the `eigh`.
     """
     equal = np.ptp(problem.a) <= 1e-14 * float(problem.a[-1])
-    if len(ridges) == 1 and equal and not gcv:
-        found = solve_cholesky(problem, ridges[0])
-        if found is not None:
-            return [found]
+    if len(ridges) <= MOST_FACTORS and equal and not gcv:
+        found = [solution for ridge in ridges if (solution := solve_cholesky(problem, ridge)) is not None]
+        if len(found) == len(ridges):
+            return found
     spectral = Spectral(problem)
     return [spectral.solve(ridge) for ridge in ridges]
 

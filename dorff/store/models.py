@@ -99,7 +99,7 @@ def load_model(path: str | Path) -> Model:
         arrays = {name: _load_array(group, name, description["shapes"][name], version) for name in _ARRAYS}
     except InputError:
         raise
-    except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
+    except (OSError, KeyError, ValueError, TypeError, RuntimeError, ArithmeticError) as error:
         raise InputError(f"{version}: cannot be read as a model ({error}); publish it again") from error
     return _build(arrays, description, version)
 
