@@ -67,7 +67,7 @@ def _root(
 @command(goes_on=True)
 def demo(
     directory: Annotated[
-        Path | None, typer.Argument(metavar="[DIR]", help="Where to write; a new folder if left out.")
+        Path | None, typer.Argument(metavar="[DIR]", help="Where to write; dorff-demo if left out.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -75,9 +75,9 @@ def demo(
     from dorff.demo import run_demo
 
     with meter("demo") as progress:
-        result = run_demo(directory, echo=say, progress=progress)
-    table = asdict(result)
-    show(table, rows_of({name: str(value) for name, value in table.items()}), as_json=as_json)
+        result = run_demo(directory, echo=say if as_json else print, progress=progress)
+    if as_json:
+        show(asdict(result), "", as_json=True)
 
 
 @command()

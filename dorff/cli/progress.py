@@ -73,7 +73,7 @@ def _bar(what: str) -> Iterator[Progress]:
     from rich.console import Console
 
     pace, columns = _Pace(), (rich.TextColumn(what), rich.BarColumn(), rich.TextColumn("{task.fields[pace]}"))
-    with rich.Progress(*columns, console=Console(stderr=True), redirect_stdout=False) as bar:
+    with rich.Progress(*columns, console=Console(stderr=True), redirect_stdout=sys.stdout.isatty()) as bar:
         task = bar.add_task(what, total=None, pace="starting")
 
         def progress(done: int, total: int | None = None, /) -> None:
