@@ -186,6 +186,7 @@ def test_the_magnetic_field(place: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @needs_magnetic
 def test_the_magnetic_benchmark(tmp_path: Path) -> None:
     command = [sys.executable, ROOT / "benchmarks" / "magnetic.py", "--data", MAGNETIC, "--out", tmp_path]
