@@ -12,7 +12,7 @@ import numpy as np
 from dorff.kernels.scalar import FloatArray
 from dorff.loops import trig_pairs
 
-TILE_ROWS = 128
+TILE_ROWS = 256
 
 
 @final
@@ -36,19 +36,21 @@ class FeatureMap:
     def _transposed(self) -> FloatArray:
         return np.ascontiguousarray(self.omega.T)
 
-    def project(self, X: FloatArray, out: FloatArray | None = None) -> FloatArray:
-        """Xs omega^T, (n, D), for X (n, d)."""
-        return np.matmul((X - self.center) / self.scale, self._transposed, out=out)
+    def _scaled(self, X: FloatArray) -> FloatArray:
+        scaled: FloatArray = X - self.center
+        scaled /= self.scale
+        return scaled
 
     def __call__(self, X: FloatArray, out: FloatArray, work: FloatArray) -> None:
         """Write F for X (n, d) into the first m columns of `out` (n, >= m).
 
-        `work` (k, D) is overwritten, k rows at a time: with k = TILE_ROWS it stays in the core's cache.
+        `work` (k, D) is overwritten, k rows at a time: with k = TILE_ROWS it stays in cache.
         """
+        scaled, norm = self._scaled(X), 1.0 / math.sqrt(len(self.omega))
         for start in range(0, len(X), len(work)):
-            rows = slice(start, start + len(work))
-            x = X[rows]
-            trig_pairs(self.project(x, work[: len(x)]), out[rows], 1.0 / math.sqrt(len(self.omega)))
+            x = scaled[start : start + len(work)]
+            projected = np.matmul(x, self._transposed, out=work[: len(x)])
+            trig_pairs(projected, out[start : start + len(x)], norm)
 
     def transform(self, X: FloatArray) -> FloatArray:
         """F (n, m) for X (n, d), in new memory."""

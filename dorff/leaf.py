@@ -20,8 +20,11 @@ import numpy.typing as npt
 from dorff.data import Dataset
 from dorff.errors import InputError
 from dorff.features import TILE_ROWS, FeatureMap
+from dorff.loops import scan
 from dorff.moments import Accumulator, FloatArray
 from dorff.store import Folds, Receipt, load_moments, merge_folds, save_moments, write_atomic, write_json
+
+Rows = npt.NDArray[np.int64]
 
 
 @final
@@ -36,9 +39,9 @@ class FoldRule:
     def of_leaf(self, number: int) -> int:
         return number % self.count
 
-    def of_rows(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """Fold numbers (stop - start,): splitmix64 of the row's number, so that appended rows move no others."""
-        z = np.arange(start, stop, dtype=np.uint64) + np.uint64((self.seed * 0x9E3779B97F4A7C15) % 2**64)
+    def of_rows(self, rows: Rows) -> Rows:
+        """Fold numbers (n,): splitmix64 of the row's number (n,), so that appended rows move no others."""
+        z = rows.astype(np.uint64) + np.uint64((self.seed * 0x9E3779B97F4A7C15) % 2**64)
         z = (z + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -158,13 +161,13 @@ def run_leaf(directory: str, name: str, dataset: Dataset, number: int, start: in
     low, high = np.full(dataset.d, np.inf), np.full(dataset.d, -np.inf)
     for first, X, Y in _read_ahead(dataset, start, stop, this.read_rows):
         digest = [zlib.crc32(X.data, digest[0]), zlib.crc32(Y.data, digest[1])]
-        X, Y, rows = _usable(dataset, this.drop, first, X, Y)
-        if not len(X):
-            continue
+        rows = np.arange(first, first + len(X))
+        if not (scan(X, low.copy(), high.copy()) and scan(Y, *np.zeros((2, dataset.q)))):
+            X, Y, rows = _usable(dataset, this.drop, rows, X, Y)
+        scan(X, low, high)
         used += len(X)
-        low, high = np.minimum(low, X.min(axis=0)), np.maximum(high, X.max(axis=0))
         if this.folds.by_rows and this.folds.count > 1:
-            fold_of = this.folds.of_rows(first, first + len(rows))[rows]
+            fold_of = this.folds.of_rows(rows)
             for fold in range(this.folds.count):
                 sums.add(X[fold_of == fold], Y[fold_of == fold], fold)
         else:
@@ -204,22 +207,20 @@ def _read_ahead(dataset: Dataset, start: int, stop: int, rows: int) -> Iterator[
 
 
 def _usable(
-    dataset: Dataset, drop: bool, first: int, X: FloatArray, Y: FloatArray
-) -> tuple[FloatArray, FloatArray, npt.NDArray[np.bool_]]:
-    """The rows whose numbers are all finite, and which they are; InputError at the first other row unless dropped."""
-    good: npt.NDArray[np.bool_] = np.logical_and.reduce(np.isfinite(np.column_stack([X, Y])), axis=1)
-    if good.all():
-        return X, Y, good
+    dataset: Dataset, drop: bool, rows: Rows, X: FloatArray, Y: FloatArray
+) -> tuple[FloatArray, FloatArray, Rows]:
+    """The rows whose numbers are all finite, and their numbers; InputError at the first other row unless dropped."""
+    good = np.logical_and.reduce(np.isfinite(np.column_stack([X, Y])), axis=1)
     if not drop:
         row = int(np.argmin(good))
         names = dataset.input_columns + dataset.target_columns
         values = np.concatenate([X[row], Y[row]])
         column = int(np.argmin(np.isfinite(values)))
         raise InputError(
-            f"{dataset.path}: row {first + row} (shard {(first + row) // dataset.shard_rows}), column "
+            f"{dataset.path}: row {rows[row]} (shard {rows[row] // dataset.shard_rows}), column "
             f"{names[column]}: expected a finite number, got {values[column]}; mend the data, or set data.nan: drop"
         )
-    return X[good], Y[good], good
+    return X[good], Y[good], rows[good]
 
 
 def _check(folds: Folds, dataset: Dataset, start: int, stop: int) -> None:

@@ -143,7 +143,7 @@ def test_a_list_of_ridges_is_the_best_of_single_fits():
 def dealt(n: int, count: int) -> np.ndarray:
     from dorff.leaf import FoldRule
 
-    return FoldRule(count, by_rows=True, seed=0).of_rows(0, n)
+    return FoldRule(count, by_rows=True, seed=0).of_rows(np.arange(n))
 
 
 def test_the_sample_depends_on_the_number_of_rows_alone():

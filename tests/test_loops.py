@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from dorff.errors import InputError
-from dorff.loops import trig, trig_pairs
+from dorff.loops import scan, trig, trig_pairs
 
 TYPES = [np.dtype(np.float64), np.dtype(np.float32)]
 TOLERANCE = {TYPES[0]: 3e-16, TYPES[1]: 1.2e-7}
@@ -272,3 +273,14 @@ def test_refuses_directories_of_others(tmp_path):
         os.chown(mine, 12345, 12345)
         with pytest.raises(OSError, match="other users"):
             _private(mine)
+
+
+@given(
+    arrays(np.float64, st.tuples(st.integers(0, 9), st.integers(1, 5)), elements=st.floats(width=64)),
+)
+def test_scan_finds_bounds_and_what_is_not_finite(block):
+    low, high = np.full(block.shape[1], np.inf), np.full(block.shape[1], -np.inf)
+    finite = scan(block, low, high)
+    assert finite == bool(np.isfinite(block).all())
+    if finite and len(block):
+        assert np.array_equal(low, block.min(axis=0)) and np.array_equal(high, block.max(axis=0))

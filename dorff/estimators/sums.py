@@ -73,7 +73,7 @@ class RowSums:
     def _add(self, sums: BlockSums, first: int, X: FloatArray, Y: FloatArray) -> None:
         if self.folds.count == 1:
             return sums.add(X, Y)
-        fold_of = self.folds.of_rows(first, first + len(X))
+        fold_of = self.folds.of_rows(np.arange(first, first + len(X)))
         for fold in range(self.folds.count):
             if (fold_of == fold).any():
                 sums.add(X[fold_of == fold], Y[fold_of == fold], fold)
