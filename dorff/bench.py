@@ -23,8 +23,6 @@ from dorff.plan import block_rows
 from dorff.spec import Job
 from dorff.threads import pin
 
-SHARD_ROWS = 8192
-
 
 @final
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ def bench(
     """
     if m < 2 or m % 2 or d < 1 or workers < 1 or repeats < 1:
         raise InputError(f"bench wants d >= 1, an even m >= 2, workers and repeats >= 1; got {d}, {m}, {workers}")
-    n2 = rows or int(max(40 * SHARD_ROWS, 3e12 * workers / 2 / (m + 2) ** 2))
+    n2 = rows or int(max(40 * 8192, 3e12 * workers / 2 / (m + 2) ** 2))
     n1 = n2 // 10
     with tempfile.TemporaryDirectory(prefix="dorff-bench-") as folder:
         home = Path(folder)
@@ -113,7 +111,7 @@ def _syrk_loop(pipe: Connection, m: int, seconds: float) -> None:
 
 def write_random(path: Path, n: int, d: int, *, seed: int = 0) -> None:
     """A data set of n rows: standard normal inputs x (n, d), and y (n, 1), their sum's sine."""
-    shard, unit = shard_and_unit_rows(d, 1, SHARD_ROWS)
+    shard, unit = shard_and_unit_rows(d, 1)
     layouts = {"x": ArrayLayout(d, shard, unit), "y": ArrayLayout(1, shard, unit)}
     rng = np.random.default_rng(seed)
     with ShardWriter(path / "x", layouts["x"]) as xs, ShardWriter(path / "y", layouts["y"]) as ys:

@@ -212,8 +212,7 @@ def _solve_bytes(job: Job, dataset: Dataset, kernel: kernels.OperatorKernel, m: 
     shared = len(bases) == 1 and isinstance(bases[0], kernels.Decomposable)
     sample = bases[0].root(np.ones((1, dataset.d))).shape[1] if len(bases) == 1 else q
     k = m if shared else m * min(q, sample)
-    gcv = len(job.solve.ridges) > 1 and folds == 1
-    many = gcv or shared or len(job.solve.ridges) > MOST_FACTORS
+    many = shared or len(job.solve.ridges) > MOST_FACTORS
     system = (0 if shared else 8 * k * k) + (4 if many else 2) * 8 * k * k
     return 4 * width * (width + 1) * (folds + 2) + 8 * width * width + 16 * m * m + system
 

@@ -51,7 +51,7 @@ def _proportional(pid: int) -> int:
 
 
 @contextmanager
-def peak_memory(*, every: float = 0.5) -> Iterator[PeakMemory]:
+def peak_memory(*, every: float = 1.0) -> Iterator[PeakMemory]:
     """Sample about once in `every` seconds until the block ends; a sample costs about a millisecond."""
     peak, over = PeakMemory(), threading.Event()
 

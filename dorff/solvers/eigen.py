@@ -40,12 +40,5 @@ class Spectral:
         return Solution(self._problem.coefficients(x), ridge, condition, "eigh", self._gcv(denominator))
 
     def _gcv(self, denominator: FloatArray) -> float:
-        """(RSS / N) / (1 - df / N)^2 with N = l q observations (Golub, Heath & Wahba 1979)."""
-        centred, grid = self._problem.centred, self._grid
-        observations = centred.l * len(centred.E)
-        explained = self._rotated**2 / denominator * (2.0 - grid / denominator)
-        residual = max(float(np.trace(centred.E) - explained.sum()), 0.0)
-        freedom = float(np.sum(grid / denominator)) + (len(centred.E) if centred.intercept else 0)
-        if freedom >= observations:
-            return np.inf
-        return residual / observations / (1.0 - freedom / observations) ** 2
+        explained = self._rotated**2 / denominator * (2.0 - self._grid / denominator)
+        return self._problem.centred.gcv(float(explained.sum()), float(np.sum(self._grid / denominator)))

@@ -48,6 +48,16 @@ class Centred:
             means = np.zeros(m), np.zeros(moments.q)
         return cls(S, R / ts, E / np.outer(ts, ts), rows, *means, ts, intercept)
 
+    def gcv(self, explained: float, freedom: float) -> float:
+        """(RSS / N) / (1 - df / N)^2 with N = l q observations (Golub, Heath & Wahba 1979), inf where df >= N.
+
+        RSS is what `explained` leaves of the centred squares; the intercept's q degrees are added to `freedom`.
+        """
+        observations, q = self.l * len(self.E), len(self.E)
+        residual = max(float(np.trace(self.E)) - explained, 0.0)
+        left = 1.0 - (freedom + (q if self.intercept else 0)) / observations
+        return residual / observations / left**2 if left > 0 else np.inf
+
     def bias(self, W: FloatArray) -> FloatArray:
         """The intercept (q,), in the targets' units, that goes with weights W (m, q) in the scaled targets'."""
         return self.target_mean - self.scale * (self.feature_mean @ W)

@@ -20,11 +20,11 @@ MOST_FACTORS = 8  # as many Cholesky factors take about as long as one `eigh`
 def solve(problem: Problem, ridges: Sequence[float], *, gcv: bool = False) -> list[Solution]:
     """One solution a ridge: Cholesky for a few ridges, one `eigh` for many, and for all where Cholesky fails.
 
-    `gcv=True` asks for the GCV scores, which need the `eigh`.
+    `gcv=True` asks for GCV scores, which the `eigh` always gives.
     """
     equal = np.ptp(problem.a) <= 1e-14 * float(problem.a[-1])
-    if len(ridges) <= MOST_FACTORS and equal and not gcv:
-        found = [solution for ridge in ridges if (solution := solve_cholesky(problem, ridge)) is not None]
+    if len(ridges) <= MOST_FACTORS and equal:
+        found = [solution for ridge in ridges if (solution := solve_cholesky(problem, ridge, gcv=gcv)) is not None]
         if len(found) == len(ridges):
             return found
     spectral = Spectral(problem)
