@@ -113,6 +113,7 @@ def run_pass(plan: Plan, engine: Engine, progress: Progress | None = None) -> Pa
 
 
 def _run_pass(plan: Plan, engine: Engine, progress: Progress | None) -> PassResult:
+    plan.freeze()
     this, _, _ = plan.frozen()
     began = time.perf_counter()
     tree = Tree(this, plan.dataset, plan.leaves, kept=plan.costs.kept_level)
@@ -136,7 +137,10 @@ def _run_pass(plan: Plan, engine: Engine, progress: Progress | None) -> PassResu
             tree.tidy()
             receipts = [tree.receipts[number] for number in sorted(tree.receipts)]
             return PassResult(folds, receipts, tree.computed, time.perf_counter() - began)
-    raise IncompleteError(f"{this.directory}: moments were damaged on disk again and again; check the disk, run again")
+    raise IncompleteError(
+        f"{this.directory}: moments were missing or damaged again and again; check the disk, and that "
+        "every worker sees this folder, then run again"
+    )
 
 
 def solve_pass(

@@ -95,6 +95,7 @@ class Pass:
     read_rows: int
     folds: FoldRule
     drop: bool
+    question: dict[str, Any]
 
     @property
     def receipts(self) -> Path:
@@ -114,8 +115,13 @@ def freeze(
         buffer, omega=features.omega, log_density=log_density, center=features.center, scale=features.scale, y0=y0
     )
     body = {"question": question, "arrays": hashlib.sha256(buffer.getbuffer()).hexdigest()}
+    body["check"] = _check_of(body)
     write_atomic(directory / "arrays.npz", [buffer.getbuffer()], sync=True)
     write_json(directory / "plan.json", body, sync=True)
+
+
+def _check_of(body: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
 def frozen_hash(directory: Path) -> str | None:
@@ -132,11 +138,14 @@ def load_pass(directory: Path, name: str) -> tuple[Pass, FloatArray]:
     text = (directory / "plan.json").read_bytes()
     if hashlib.sha256(text).hexdigest()[:16] != name:
         raise InputError(f"{directory / 'plan.json'} changed while the job ran; run the job again")
-    raw = (directory / "arrays.npz").read_bytes()
-    body = json.loads(text)
-    if hashlib.sha256(raw).hexdigest() != body["arrays"]:
-        raise InputError(f"{directory / 'arrays.npz'} is damaged; remove {directory} and fit again")
-    arrays = np.load(io.BytesIO(raw), allow_pickle=False)
+    try:
+        raw = (directory / "arrays.npz").read_bytes()
+        body = json.loads(text)
+        if body.pop("check") != _check_of(body) or hashlib.sha256(raw).hexdigest() != body["arrays"]:
+            raise ValueError("its checksum is wrong")
+        arrays = np.load(io.BytesIO(raw), allow_pickle=False)
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        raise InputError(f"{directory}: the frozen plan is damaged ({error}); remove it and fit again") from error
     question = body["question"]
     found = Pass(
         directory=directory,
@@ -147,6 +156,7 @@ def load_pass(directory: Path, name: str) -> tuple[Pass, FloatArray]:
         read_rows=question["read_rows"],
         folds=FoldRule(**question["folds"]),
         drop=question["nan"] == "drop",
+        question=question,
     )
     return found, arrays["log_density"]
 
@@ -179,6 +189,8 @@ def run_leaf(directory: str, name: str, dataset: Dataset, number: int, start: in
         rows_used=used, rows_dropped=stop - start - used, low=tuple(low.tolist()), high=tuple(high.tolist()),
         seconds=0.0, syrk_seconds=sums.syrk_seconds,
     )  # fmt: skip
+    if frozen_hash(this.directory) != name:  # the run was refused elsewhere, and what it had made removed
+        raise InputError(f"{this.directory}: the frozen plan is gone or another; run the job again")
     save_moments(this.node(0, number, receipt.key), folds)
     receipt = receipt.timed(time.perf_counter() - began)
     receipt.save(this.receipts)
@@ -227,6 +239,6 @@ def _check(folds: Folds, dataset: Dataset, start: int, stop: int) -> None:
     for moments in folds.values():
         if not np.isfinite(moments.packed[-1]) or not np.isfinite(moments.packed).all():
             raise InputError(
-                f"{dataset.path}: rows {start}..{stop - 1}: the sums overflow float64; a target is larger than "
-                "1e150: rescale the targets"
+                f"{dataset.path}: rows {start}..{stop - 1}: the sums overflow float64; an input or a target is "
+                "larger than 1e150: rescale the column"
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache
 from typing import Any, final
 
 import numpy as np
@@ -34,14 +34,24 @@ class Moments:
     def width(self) -> int:
         return self.m + 1 + self.q
 
-    @cached_property
+    @property
     def full(self) -> FloatArray:
-        """The symmetric matrix (w, w), unpacked."""
+        """The symmetric matrix (w, w), unpacked anew at each call: ask once and slice."""
         square = np.empty((self.width, self.width))
         for column in range(self.width):
             values = self.packed[column * (column + 1) // 2 : (column + 1) * (column + 2) // 2]
             square[: column + 1, column] = values
             square[column, : column + 1] = values
+        return square
+
+    @property
+    def corner(self) -> FloatArray:
+        """(1 + q, 1 + q): the sums over the column of ones and the shifted targets alone."""
+        square = np.empty((1 + self.q, 1 + self.q))
+        for j in range(1 + self.q):
+            column = self.m + j
+            start = column * (column + 1) // 2 + self.m
+            square[: j + 1, j] = square[j, : j + 1] = self.packed[start : start + j + 1]
         return square
 
     @property

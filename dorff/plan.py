@@ -6,6 +6,7 @@ import hashlib
 import json
 import shutil
 import time
+import zlib
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -34,8 +35,9 @@ SHARED_BYTES: Final = 80 * MiB
 # A leaf's rows: about 0.8 s of `syrk` for the first, within bounds; overheads are a few hundredths of that.
 LEAF_FLOPS: Final = 4e10
 SMALLEST_LEAF, LARGE_FIRST_LEAF, LARGEST_LEAF = 2**14, 2**17, 2**18
-SMALL_SAMPLE: Final = 256  # rows for centres; few, so that a data set that grows later had them from the start
-LARGE_SAMPLE: Final = 2**16  # rows at most for scales and the median distance
+# Rows for centres, and for the median distance: few, so that a data set that grows had them from the start. Scales
+# (`standardize`) take the first leaf, up to so many bytes.
+SMALL_SAMPLE, MEDIAN_SAMPLE, SAMPLE_BYTES = 256, 1000, 16 * MiB
 
 
 @final
@@ -82,16 +84,23 @@ class Plan:
         text = json.dumps(self.question, sort_keys=True)
         return Path(self.job.state) / hashlib.sha256(text.encode()).hexdigest()[:16]
 
+    def freeze(self) -> None:
+        """Freeze the constants that come from data, unless they are frozen and the rows they came from unchanged."""
+        name = frozen_hash(self.directory)
+        if name is not None:
+            sample = load_pass(self.directory, name)[0].question["sample"]
+            if sample["rows"] <= self.dataset.n and sample == _named(*self.dataset.read(0, sample["rows"])):
+                return
+        _freeze(self)
+
     def frozen(self) -> tuple[Pass, FloatArray, kernels.OperatorKernel]:
         """The pass, the log density of its frequencies, and the kernel; frozen now if never before."""
-        name = frozen_hash(self.directory)
-        if name is None:
+        if frozen_hash(self.directory) is None:
             _freeze(self)
-            name = frozen_hash(self.directory)
+        name = frozen_hash(self.directory)
         assert name is not None
         this, log_density = load_pass(self.directory, name)
-        median = json.loads((self.directory / "plan.json").read_bytes())["question"]["median_lengthscale"]
-        return this, log_density, build_kernel(self.kernel_config, median)
+        return this, log_density, build_kernel(self.kernel_config, this.question["median_lengthscale"])
 
 
 def make_plan(job: Job) -> Plan:
@@ -101,6 +110,8 @@ def make_plan(job: Job) -> Plan:
     """
     dataset = open_dataset(str(job.data.store), inputs=job.data.inputs, targets=job.data.targets)
     config = _read_matrices(job.kernel.model_dump(mode="python"))
+    if not dataset.n:
+        raise InputError(f"{dataset.path}: has no rows to fit")
     d, q, m = dataset.d, dataset.q, job.features.count
     kernel = build_kernel(config, 1.0)
     fixed = kernel.fix(d, q, np.eye(q))
@@ -118,7 +129,7 @@ def make_plan(job: Job) -> Plan:
     question = {
         "format": 1, "store": str(Path(dataset.path).resolve()), "rows": dataset.rows_spec(),
         "sampler": sampler.config(), "recipe": sampler.recipe(fixed, d=d, p=q, count=m // 2),
-        "count": m, "seed": job.features.seed, "median": "median" in json.dumps(config, default=str),
+        "count": m, "seed": job.features.seed, "median": config if "median" in json.dumps(config) else None,
         "standardize": job.solve.standardize, "one_scale": kernel.vector_field, "nan": job.data.nan,
         "folds": asdict(folds), "block_rows": block,
         "read_rows": max(dataset.unit_rows, block // dataset.unit_rows * dataset.unit_rows),
@@ -199,7 +210,7 @@ def _costs(
         peak = DRIVER_BYTES + max(workers * (worker - SHARED_BYTES), solving)
     flops = float(dataset.n) * width * width + 2.0 * dataset.n * dataset.d * (m // 2)
     level = _kept_level(job, len(leaves), folds["count"] * packed)
-    node = packed * (folds["count"] if folds["by_rows"] else 1)
+    node = packed * (folds["count"] if folds["by_rows"] else min(folds["count"], 2**level))
     disk = ((len(leaves) >> level) + 2 * workers + len(leaves).bit_length()) * node + 16 * width**2
     seconds = 1.15 * flops / _syrk_rate(block, width) / workers
     return Costs(m, len(leaves), worker, peak, disk, flops, seconds, level)
@@ -214,7 +225,8 @@ def _solve_bytes(job: Job, dataset: Dataset, kernel: kernels.OperatorKernel, m: 
     k = m if shared else m * min(q, sample)
     many = shared or len(job.solve.ridges) > MOST_FACTORS
     system = (0 if shared else 8 * k * k) + (4 if many else 2) * 8 * k * k
-    return 4 * width * (width + 1) * (folds + 2) + 8 * width * width + 16 * m * m + system
+    sums = 4 * width * (width + 1) * (folds + 2) + 8 * width * width + 16 * m * m
+    return max(sums + system, 4 * SAMPLE_BYTES)
 
 
 def _kept_level(job: Job, leaves: int, node_bytes: int) -> int:
@@ -258,7 +270,8 @@ def _refuse_what_does_not_fit(plan: Plan) -> None:
             f"the job needs {costs.peak_bytes / MiB:.0f} MiB at its peak, this machine has {machine / MiB:.0f} MiB; "
             f"lower features.count (now {costs.m}) or cluster.workers"
         )
-    free = _free_disk(Path(plan.job.state))
+    held = sum(file.stat().st_size for file in (plan.directory / "nodes").glob("*.moments"))
+    free = _free_disk(Path(plan.job.state)) + held
     if costs.disk_bytes > free:
         raise DoesNotFitError(
             f"{plan.job.state}: the moments need {costs.disk_bytes / MiB:.0f} MiB of disk, {free / MiB:.0f} MiB "
@@ -266,11 +279,21 @@ def _refuse_what_does_not_fit(plan: Plan) -> None:
         )
 
 
+def _named(X: FloatArray, Y: FloatArray) -> dict[str, int]:
+    """What the frozen constants were computed from: how many first rows, and a checksum of their values."""
+    return {"rows": len(X), "crc": zlib.crc32(Y.data, zlib.crc32(X.data))}
+
+
 def _freeze(plan: Plan) -> None:
     """Compute and write the constants that the pass needs from data, from its first rows."""
     dataset, question, job = plan.dataset, dict(plan.question), plan.job
-    wide = job.solve.standardize or question["median"]
-    X, Y = dataset.read(0, min(dataset.n, plan.leaves[0].stop, LARGE_SAMPLE if wide else SMALL_SAMPLE))
+    rows = SMALL_SAMPLE
+    if job.solve.standardize:
+        rows = min(plan.leaves[0].stop, max(SMALL_SAMPLE, SAMPLE_BYTES // (8 * (dataset.d + dataset.q))))
+    elif question["median"]:
+        rows = MEDIAN_SAMPLE
+    X, Y = dataset.read(0, min(dataset.n, rows))
+    question["sample"] = _named(X, Y)
     good = np.isfinite(X).all(axis=1) & np.isfinite(Y).all(axis=1)
     if not good.any():
         raise InputError(f"{dataset.path}: none of the first {len(X)} rows is free of NaN and infinity; mend the data")

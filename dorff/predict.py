@@ -18,7 +18,9 @@ from dorff.data import ArrayLayout, Dataset, ShardWriter, open_dataset, shard_an
 from dorff.engine import Engine, Task
 from dorff.errors import InputError
 from dorff.model import Model
-from dorff.store import load_model, resolve_model, space_on, write_json
+from dorff.store import load_model, resolve_model, space_on
+
+SMALLEST_SHARD = 4096  # rows of an output shard at least, in whole shards of the inputs
 
 Progress = Callable[[int, int], None]
 
@@ -50,9 +52,10 @@ def predict(
     version, dataset = resolve_model(model), open_dataset(str(store), inputs=inputs, targets=None)
     fitted = load_model(version)
     _check_inputs(fitted, dataset)
-    shard, unit = shard_and_unit_rows(0, fitted.p)
+    shard, unit = shard_and_unit_rows(0, fitted.p, -(-SMALLEST_SHARD // dataset.shard_rows) * dataset.shard_rows)
     layout = ArrayLayout(fitted.p, shard, unit)
-    staging = _staging(out, version, dataset)
+    name = _content(version)
+    staging = _staging(out, name, dataset)
     shards = range(-(-dataset.n // shard))
     missing = [number for number in shards if not (staging / "y" / "c" / str(number) / "0").exists()]
     finished = len(shards) - len(missing)
@@ -68,22 +71,23 @@ def predict(
         return ()
 
     tell()  # what an earlier run wrote is not part of this run's pace
-    engine.run([Task(predict_shard, (str(version), dataset, str(staging), layout, n), n) for n in missing], done)
-    (staging / "question.json").unlink()
+    engine.run([Task(predict_shard, (str(version), name, dataset, str(staging), layout, n), n) for n in missing], done)
     names = fitted.info.get("data", {}).get("targets") or [f"y{i}" for i in range(fitted.p)]
     with space_on(out):
         write_metadata(staging, {"y": layout}, rows=dataset.n, columns={"y": tuple(names)})
         os.rename(staging, out)
+        for left in out.parent.glob(f".{out.name}.*.partial"):  # of other questions, never finished
+            shutil.rmtree(left, ignore_errors=True)
     return dataset.n
 
 
-def predict_shard(model: str, dataset: Dataset, staging: str, layout: ArrayLayout, number: int) -> None:
+def predict_shard(model: str, name: str, dataset: Dataset, staging: str, layout: ArrayLayout, number: int) -> None:
     """Predict and write one shard of rows."""
-    fitted = _cached_model(model)
+    fitted = _cached_model(model, name)
     stop = min((number + 1) * layout.shard_rows, dataset.n)
     with space_on(Path(staging)), ShardWriter(Path(staging) / "y", layout, first=number) as writer:
-        for start in range(number * layout.shard_rows, stop, layout.unit_rows):
-            X, _ = dataset.read(start, min(start + layout.unit_rows, stop))
+        for start in range(number * layout.shard_rows, stop, dataset.unit_rows):
+            X, _ = dataset.read(start, min(start + dataset.unit_rows, stop))
             writer.write(fitted.predict(X))
 
 
@@ -112,16 +116,16 @@ def score(
         return ()
 
     tasks = [
-        Task(score_rows, (str(version), dataset, start, min(start + step, dataset.n)), start)
+        Task(score_rows, (str(version), _content(version), dataset, start, min(start + step, dataset.n)), start)
         for start in range(0, dataset.n, step)
     ]
     engine.run(tasks, done)
     return _pooled(dataset, [parts[start] for start in sorted(parts)])
 
 
-def score_rows(model: str, dataset: Dataset, start: int, stop: int) -> tuple[int, Any, Any, Any]:
+def score_rows(model: str, name: str, dataset: Dataset, start: int, stop: int) -> tuple[int, Any, Any, Any]:
     """Of the rows start..stop-1: count, mean target (q,), squares about it (q,), squared error (q,)."""
-    fitted = _cached_model(model)
+    fitted = _cached_model(model, name)
     X, Y = dataset.read(start, stop)
     bad = ~(np.isfinite(X).all(axis=1) & np.isfinite(Y).all(axis=1))
     if bad.any():
@@ -161,26 +165,24 @@ def _check_inputs(model: Model, dataset: Dataset) -> None:
         )
 
 
-def _staging(out: Path, version: Path, dataset: Dataset) -> Path:
-    """The directory beside `out` that collects shards; what another question left in it is removed."""
-    path = out.with_name(f".{out.name}.partial")
-    content = hashlib.sha256((version / "zarr.json").read_bytes()).hexdigest()
+def _content(version: Path) -> str:
+    """Names all that is in a model: its description holds the checksums of its arrays."""
+    return hashlib.sha256((version / "zarr.json").read_bytes()).hexdigest()
+
+
+def _staging(out: Path, content: str, dataset: Dataset) -> Path:
+    """The directory beside `out` that collects shards, one for each question: model, inputs, layout."""
     question = {
         "model": content, "store": dataset.path, "rows": dataset.n, "stamp": dataset.stamp(0, dataset.n),
         "inputs": dataset.rows_spec(),
     }  # fmt: skip
-    text = json.loads(json.dumps(question))
-    try:
-        if json.loads((path / "question.json").read_bytes()) == text:
-            return path
-    except (OSError, ValueError):
-        pass  # nothing there, or something else: start anew
+    text = json.dumps(question, sort_keys=True)
+    path = out.with_name(f".{out.name}.{hashlib.sha256(text.encode()).hexdigest()[:12]}.partial")
     with space_on(out):
-        shutil.rmtree(path, ignore_errors=True)
-        write_json(path / "question.json", text)
+        path.mkdir(parents=True, exist_ok=True)
     return path
 
 
 @lru_cache(maxsize=2)
-def _cached_model(path: str) -> Model:
+def _cached_model(path: str, _content: str) -> Model:
     return load_model(path)

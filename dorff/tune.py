@@ -44,6 +44,7 @@ def tune(jobs: Sequence[Job], *, engine: Engine, progress: Progress | None = Non
     """
     _comparable(jobs)
     plans = [make_plan(job) for job in jobs]
+    _same_units(plans)
     passes = {plan.directory: plan for plan in plans}
     for plan in passes.values():
         run_pass(plan, engine, progress)
@@ -93,3 +94,10 @@ def _comparable(jobs: Sequence[Job]) -> None:
     for number, job in enumerate(jobs):
         if job.solve.select == "gcv" and len(job.solve.ridges) == 1:
             raise InputError(f"jobs: number {number} has a single ridge, which GCV does not score; list several")
+
+
+def _same_units(plans: Sequence[Plan]) -> None:
+    """GCV scores are in the scaled targets' units: refuse to compare them across scalings."""
+    scalings = {(plan.question["standardize"], plan.question["one_scale"]) for plan in plans}
+    if plans[0].job.solve.select == "gcv" and len(scalings) > 1 and any(scaled for scaled, _ in scalings):
+        raise InputError("jobs: their GCV scores are in different units; standardize none of them, or select kfold")

@@ -324,3 +324,71 @@ def test_reports_are_honest(store: Path, tmp_path: Path) -> None:
     assert 0 < report["peak_bytes"] <= report["plan_peak_bytes"] and 0 < report["syrk_share"] < 1
     model: Model = load_model(report["model"])
     assert model.info["report"]["rows_used"] == ROWS and Path(report["model"]).name == "v000001"
+
+
+def test_other_data_in_the_same_place_are_fitted_afresh(rows: tuple[FloatArray, FloatArray], tmp_path: Path) -> None:
+    """What is frozen from the first rows is frozen anew when those rows are others."""
+    X, Y = rows
+    found = []
+    for factor in (1.0, 1000.0):
+        path = tmp_path / "same.zarr"
+        shutil.rmtree(path, ignore_errors=True)
+        write(path, factor * X, Y)
+        body = job(path, tmp_path).model_dump()
+        body["kernel"] = {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": "median"}}
+        report = fit(Job.model_validate(body), engine=SerialEngine())
+        assert report.leaves_reused == 0
+        found.append(load_model(report.model).predict(factor * X[:50]))
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-6, atol=1e-9)
+
+
+def test_a_damaged_frozen_plan_is_refused(store: Path, tmp_path: Path) -> None:
+    fit(job(store, tmp_path), engine=SerialEngine())
+    (frozen,) = tmp_path.glob("state/*/plan.json")
+    text = frozen.read_text()
+    for damaged in (text.replace('"count": 1', '"count": 3'), text[: len(text) // 2]):
+        assert damaged != text
+        frozen.write_text(damaged)
+        with pytest.raises(InputError, match="frozen plan is damaged"):
+            fit(job(store, tmp_path), engine=SerialEngine())
+
+
+def test_a_refused_fit_leaves_no_state_behind_on_dask_either(
+    rows: tuple[FloatArray, FloatArray], tmp_path: Path
+) -> None:
+    X, Y = rows[0].copy(), rows[1]
+    X[200, 0] = np.nan  # in the smallest leaves, which run last; all receipts before it are kept on purpose
+    X[-1, 0] = np.nan
+    path = write(tmp_path / "bad.zarr", X, Y)
+    with local_cluster(2) as cluster, Client(cluster) as client, pytest.raises(InputError):
+        fit(job(path, tmp_path), engine=DaskEngine(client))
+    nodes, receipts = list(tmp_path.glob("state/*/nodes/*")), list(tmp_path.glob("state/*/receipts/*"))
+    assert not nodes or receipts, "moments without the receipts that make them count"
+    assert not receipts or list(tmp_path.glob("state/*/plan.json")), "receipts without their plan"
+
+
+def test_kfold_memory_and_scores_see_each_fold_once(store: Path, tmp_path: Path) -> None:
+    made = planning.make_plan(job(store, tmp_path))
+    (moments,) = run_pass(made, SerialEngine()).folds.values()
+    full = moments.full
+    assert np.array_equal(moments.corner, full[moments.m :, moments.m :])
+    assert moments.full is not full, "an unpacked square must not stay in memory with its moments"
+
+
+@pytest.mark.parametrize("first", [300, 5000])
+def test_append_with_median_equals_one_fit_where_the_sample_was_there(
+    first: int, rows: tuple[FloatArray, FloatArray], tmp_path: Path
+) -> None:
+    X, Y = rows
+
+    def fitted(path: Path, folder: Path) -> FloatArray:
+        body = job(path, folder).model_dump()
+        body["kernel"] = {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": "median"}}
+        return load_model(fit(Job.model_validate(body), engine=SerialEngine()).model).coefficients
+
+    path = write(tmp_path / "grown.zarr", X[:first], Y[:first])
+    fitted(path, tmp_path)
+    write(path, X[first:], Y[first:], append=True)
+    grown = fitted(path, tmp_path)
+    whole = fitted(write(tmp_path / "whole.zarr", X, Y), tmp_path / "whole")
+    assert np.array_equal(grown, whole) == (first >= planning.MEDIAN_SAMPLE)

@@ -485,7 +485,7 @@ def test_clone_pickle_and_publish(tmp_path):
     save_model(fitted.model_, tmp_path / "model")
     assert np.array_equal(load_model(tmp_path / "model").predict(X), fitted.predict(X))
     assert fitted.model_.seed == 3 and fitted.model_.info["report"]["rows_used"] == 100
-    assert fitted.condition_ > 1 and fitted.rung_ == "eigh"
+    assert fitted.condition_ > 1 and fitted.rung_ == "cholesky"
 
 
 def test_random_state():

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -263,3 +264,12 @@ print(model.weights.shape)
     assert done.stdout.strip() == "(8, 1, 2)"
     for file in version.rglob("*"):  # and there is none in the files
         assert file.suffix not in (".pkl", ".pickle", ".npy")
+
+
+def test_two_models_that_differ_in_coefficients_alone_have_other_descriptions(tmp_path):
+    """What names a model elsewhere is the hash of its description."""
+    model = fit(dict(every_kernel(2, 2))["identity"], 2, 2)
+    save_model(model, tmp_path / "a")
+    save_model(replace(model, coefficients=2.0 * model.coefficients), tmp_path / "b")
+    first, second = (tmp_path / name / "v000001" / "zarr.json" for name in "ab")
+    assert first.read_bytes() != second.read_bytes()

@@ -32,7 +32,7 @@ class CSVReader(Reader):
         with reading(path, "CSV"):
             self._zipped = path.endswith(".gz")
             self._delimiter = "\t" if Path(path.removesuffix(".gz")).suffix == ".tsv" else ","
-            first = self._first_row(path)
+            first, self._blank = self._first_row(path)
         self._header = not _numeric(first)
         self._block = max(BLOCK, COLUMN_BLOCK * sum(len(field) + 1 for field in first))
         names = first if self._header else [f"c{j}" for j in range(len(first))]
@@ -63,6 +63,7 @@ class CSVReader(Reader):
             use_threads=False,
             block_size=self._block,
             column_names=names,
+            skip_rows=self._blank,
             skip_rows_after_names=int(self._header),
         )
         parse = pacsv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True)
@@ -86,15 +87,16 @@ class CSVReader(Reader):
             f"{self.path}: {where} cannot be read as CSV ({' '.join(reason.split())[:200]}); check its quotes."
         )
 
-    def _first_row(self, path: str) -> list[str]:
+    def _first_row(self, path: str) -> tuple[list[str], int]:
+        """The first row that is not blank, and how many lines are before it."""
         with (
             gzip.open(path, "rt", encoding="utf-8-sig", errors="replace", newline="")
             if self._zipped
             else open(path, encoding="utf-8-sig", errors="replace", newline="")
         ) as file:
-            for row in csv.reader(file, delimiter=self._delimiter):
+            for blank, row in enumerate(csv.reader(file, delimiter=self._delimiter)):
                 if row:
-                    return row
+                    return row, blank
         raise InputError(f"{path}: is empty; wanted at least one row of numbers.")
 
 

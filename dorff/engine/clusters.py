@@ -21,6 +21,7 @@ from dorff.errors import IncompleteError
 # does many times a second to watch itself would take its share of the cores that the leaves fill.
 _QUIET = {f"distributed.worker.memory.{name}": False for name in ("target", "spill", "pause")} | {
     "distributed.worker.profile.enabled": False,
+    "distributed.scheduler.allowed-failures": 2,
     "distributed.admin.tick.interval": "500ms",
     "distributed.admin.system-monitor.interval": "5s",
     "distributed.admin.system-monitor.gil.enabled": False,
@@ -76,6 +77,14 @@ def _local(cluster: spec.LocalCluster) -> DaskEngine:
 
 def _remote(cluster: spec.RemoteCluster) -> DaskEngine:
     try:
-        return DaskEngine(Client(cluster.address, timeout=30))
+        client = Client(cluster.address, timeout=30)
     except (OSError, TimeoutError) as error:
         raise IncompleteError(f"cluster.address {cluster.address}: no scheduler answers there ({error})") from error
+    try:
+        client.wait_for_workers(1, timeout=30)
+    except TimeoutError as error:
+        client.close()
+        raise IncompleteError(
+            f"cluster.address {cluster.address}: the scheduler has no workers after 30 s; start some, run again"
+        ) from error
+    return DaskEngine(client)

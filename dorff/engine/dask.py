@@ -12,12 +12,15 @@ from dorff.engine.base import Done, Engine, Task
 from dorff.errors import IncompleteError
 from dorff.threads import pin
 
-ATTEMPTS = 3
+ATTEMPTS = 3  # of a task that Dask loses: its scheduler restarted, say
 
 
 @final
 class DaskEngine(Engine):
-    """Runs tasks on the workers of a Dask client. A task whose worker dies is run again, at most 3 times."""
+    """Runs tasks on the workers of a Dask client.
+
+    A task whose worker dies is run again by Dask itself, `distributed.scheduler.allowed-failures` times at most.
+    """
 
     def __init__(self, client: Client, *, on_close: Callable[[], object] = lambda: None) -> None:
         self._client, self._on_close = client, on_close
@@ -28,37 +31,46 @@ class DaskEngine(Engine):
         return max(1, sum(int(count) for count in self._client.nthreads().values()))
 
     def run(self, tasks: Iterable[Task], done: Done) -> None:
-        waiting, running = deque(tasks), dict[Future[Any], tuple[Task, int]]()
+        waiting = deque((task, 1) for task in tasks)
+        running = dict[Future[Any], tuple[Task, int]]()
         finished = as_completed()
-        failed = dict[int, int]()
         while waiting or running:
             while waiting and len(running) < 2 * self.threads:
-                task = waiting.popleft()
+                task, attempt = waiting.popleft()
                 future = self._client.submit(_on_worker, task.function, task.arguments, pure=False)
-                running[future] = (task, failed.get(id(task), 0))
+                running[future] = (task, attempt)
                 finished.add(future)
             future = next(finished)
-            task, attempts = running.pop(future)
-            error = future.exception() if future.status == "error" else None
+            task, attempt = running.pop(future)
             if future.status == "finished":
-                waiting.extendleft(done(task, future.result()))
-            elif error is None or isinstance(error, KilledWorker):
-                # Lost or cancelled with its worker or scheduler: nothing on a worker is irreplaceable.
-                if attempts + 1 >= ATTEMPTS:
-                    raise IncompleteError(
-                        f"a task killed its worker {ATTEMPTS} times ({task.tag}); what is done is kept: give workers "
-                        "more memory, or look at their logs, and run the same command again"
-                    ) from error
-                failed[id(task)] = attempts + 1
-                waiting.append(task)
-            else:
+                waiting.extendleft((following, 1) for following in done(task, future.result()))
+            elif future.status == "error":
                 self._client.cancel(list(running))
-                raise error
+                raise _as_raised(future.exception(), task)
+            elif attempt < ATTEMPTS:
+                waiting.append((task, attempt + 1))
+            else:
+                raise IncompleteError(
+                    f"the cluster lost a task {ATTEMPTS} times ({task.tag}); what is done is kept: look at the "
+                    "scheduler, and run the same command again"
+                )
             future.release()
 
     def close(self) -> None:
         self._client.close()
         self._on_close()
+
+
+def _as_raised(error: BaseException, task: Task) -> BaseException:
+    """The task's own error, or in dorff's words that its workers died."""
+    if not isinstance(error, KilledWorker):
+        return error
+    found = IncompleteError(
+        f"a task killed its worker every time it was tried ({task.tag}); what is done is kept: give workers more "
+        "memory, or look at their logs, and run the same command again"
+    )
+    found.__cause__ = error
+    return found
 
 
 def _on_worker(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:

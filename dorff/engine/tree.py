@@ -11,7 +11,7 @@ from dorff.data import Dataset
 from dorff.engine.base import Task
 from dorff.leaf import Pass, merge_nodes, run_leaf
 from dorff.plan import Leaf
-from dorff.store import Folds, Receipt, load_moments, merge_folds
+from dorff.store import Folds, Receipt, load_moments, merge_folds, remove_torn
 
 Node = tuple[int, int]  # (level, index): the sum of leaves index 2^level .. (index + 1) 2^level - 1
 
@@ -92,6 +92,7 @@ class Tree:
         for file in (self._this.directory / "nodes").glob("*.moments"):
             if file not in live:
                 file.unlink(missing_ok=True)
+        remove_torn(self._this.directory / "nodes")
 
     def _want(self, node: Node) -> list[Task]:
         """Tasks that lead to this node and can run now; none where it is there."""

@@ -93,7 +93,8 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: i
     - an xarray DataArray: its data, NumPy's or Dask's. (One opened lazily without `chunks` is loaded as a whole.)
 
     All kinds agree to rounding: scales, means and the median distance come from at most 1024 rows, in 16 runs spread
-    evenly, whatever the kind. Needs 8 (m + q + 1)^2 bytes, whatever n. Data larger than memory with durable state,
+    evenly, whatever the kind. Needs about five times 8 (m + q + 1)^2 bytes, and as much again
+    for each fold of `cv`, whatever n. Data larger than memory with durable state,
     resumption and appending are the work of `dorff fit`.
 
     Every refusal is a `dorff.errors.InputError` or scikit-learn's own; both are ValueErrors.

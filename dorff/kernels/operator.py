@@ -99,6 +99,8 @@ class Decomposable(BaseKernel):
                 return Decomposable(self.scalar, np.eye(p))
             if covariance is None:
                 raise InputError("output 'covariance' needs the targets' covariance, which only a fit knows")
+            if not np.any(covariance):
+                raise InputError("output 'covariance': the targets do not vary, so their covariance is zero")
             return Decomposable(self.scalar, covariance)
         if len(self.output) != p:
             raise InputError(

@@ -32,19 +32,19 @@ class Centred:
     @classmethod
     def of(cls, moments: Moments, *, intercept: bool = True, scale: FloatArray | None = None) -> Centred:
         """`scale` (q,) divides the targets; None leaves them as they are."""
-        m, y0 = moments.m, moments.y0
-        rows = float(moments.S[m, m])
-        s, y = moments.S[:m, m], moments.R[m]
+        m, y0, full = moments.m, moments.y0, moments.full
+        rows = float(full[m, m])
+        s, y = full[:m, m], full[m, m + 1 :]
         ts = np.ones(moments.q) if scale is None else scale
         if intercept:
-            S = moments.S[:m, :m] - np.outer(s, s / rows)
-            R = moments.R[:m] - np.outer(s, y / rows)
-            E = moments.E - np.outer(y, y / rows)
+            S = full[:m, :m] - np.outer(s, s / rows)
+            R = full[:m, m + 1 :] - np.outer(s, y / rows)
+            E = full[m + 1 :, m + 1 :] - np.outer(y, y / rows)
             means = s / rows, y0 + y / rows
         else:
-            S = moments.S[:m, :m].copy()
-            R = moments.R[:m] + np.outer(s, y0)
-            E = moments.E + np.outer(y0, y) + np.outer(y, y0) + rows * np.outer(y0, y0)
+            S = full[:m, :m].copy()
+            R = full[:m, m + 1 :] + np.outer(s, y0)
+            E = full[m + 1 :, m + 1 :] + np.outer(y0, y) + np.outer(y, y0) + rows * np.outer(y0, y0)
             means = np.zeros(m), np.zeros(moments.q)
         return cls(S, R / ts, E / np.outer(ts, ts), rows, *means, ts, intercept)
 
@@ -65,8 +65,9 @@ class Centred:
 
 def target_covariance(moments: Moments) -> FloatArray:
     """Covariance (q, q) of the targets about their mean, in their own units."""
-    mean = moments.R[moments.m] / moments.n
-    return moments.E / moments.n - np.outer(mean, mean)
+    corner = moments.corner
+    mean = corner[0, 1:] / moments.n
+    return corner[1:, 1:] / moments.n - np.outer(mean, mean)
 
 
 @final

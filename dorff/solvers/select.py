@@ -36,9 +36,10 @@ def squared_error(moments: Moments, W: FloatArray, bias: FloatArray) -> FloatArr
 
     W (m, q) and bias (q,) in the targets' units.
     """
-    full = np.vstack([W, bias - moments.y0])
-    cross = np.einsum("aq,aq->q", full, moments.S @ full - 2.0 * moments.R)
-    error: FloatArray = np.diag(moments.E) + cross
+    full, k = moments.full, moments.m + 1
+    weights = np.vstack([W, bias - moments.y0])
+    cross = np.einsum("aq,aq->q", weights, full[:k, :k] @ weights - 2.0 * full[:k, k:])
+    error: FloatArray = np.diag(full[k:, k:]) + cross
     return error
 
 

@@ -1,6 +1,6 @@
 """Durable bytes: atomic files, receipts, moments, models."""
 
-from dorff.store.atomic import space_on, write_atomic, write_json
+from dorff.store.atomic import remove_torn, space_on, write_atomic, write_json
 from dorff.store.models import load_model, resolve_model, save_model
 from dorff.store.moments import Folds, load_moments, merge_folds, save_moments
 from dorff.store.receipts import Receipt
@@ -11,6 +11,7 @@ __all__ = [
     "load_model",
     "load_moments",
     "merge_folds",
+    "remove_torn",
     "resolve_model",
     "save_model",
     "save_moments",

@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
+import time
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +52,14 @@ def write_atomic(path: Path, chunks: Iterable[bytes | memoryview], *, sync: bool
                 sync_directory(path.parent)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def remove_torn(directory: Path, *, older: float = 3600.0) -> None:
+    """Remove what writers that were killed left half-done, an hour ago or more: nobody is writing it any longer."""
+    for path in directory.glob(".*"):
+        with suppress(FileNotFoundError):  # another process tidies too
+            if time.time() - path.stat().st_mtime > older:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def write_json(path: Path, value: Any, *, sync: bool = False) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -18,7 +19,7 @@ from dorff.errors import InputError
 from dorff.features import FeatureMap
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
-from dorff.store.atomic import space_on, sync_directory, write_atomic
+from dorff.store.atomic import remove_torn, space_on, sync_directory, write_atomic
 
 FORMAT = "dorff-model-1"
 _ARRAYS = ("omega", "center", "scale", "weights", "coefficients", "intercept", "target_scale")
@@ -31,14 +32,25 @@ def save_model(model: Model, root: Path) -> Path:
         temporary = root / f".new-{uuid.uuid4().hex}"
         try:
             _write(model, temporary)
-            taken = [int(path.name[1:]) for path in root.glob("v[0-9]*") if path.name[1:].isdigit()]
-            version = root / f"v{max(taken, default=0) + 1:06d}"
-            temporary.rename(version)
+            version = _rename_to_next(temporary, root)
             sync_directory(root)
+            remove_torn(root)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
     write_atomic(root / "current", [version.name.encode()], sync=True)
     return version
+
+
+def _rename_to_next(temporary: Path, root: Path) -> Path:
+    """Give the new version the first number that is free; another fit may be publishing too."""
+    while True:
+        taken = [int(path.name[1:]) for path in root.glob("v[0-9]*") if path.name[1:].isdigit()]
+        version = root / f"v{max(taken, default=0) + 1:06d}"
+        try:
+            return temporary.rename(version)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
 
 
 def _write(model: Model, path: Path) -> None:
@@ -53,6 +65,7 @@ def _write(model: Model, path: Path) -> None:
     description = {
         "kernel": model.kernel.config(), "sampler": dict(model.sampler), "seed": model.seed,
         "info": dict(model.info), "shapes": {name: list(value.shape) for name, value in arrays.items()},
+        "crc32": {name: _checksum(value) for name, value in arrays.items()},
     }  # fmt: skip
     text = json.dumps(description, sort_keys=True)
     group.attrs.update({"format": FORMAT, "description": text, "crc32": zlib.crc32(text.encode())})
