@@ -15,17 +15,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zarr
 from distributed import Client
 
 from dorff import plan as planning
 from dorff.bench import write_random
 from dorff.data import ingest
-from dorff.engine import DaskEngine, Engine, SerialEngine, Task, local_cluster
+from dorff.engine import DaskEngine, Engine, SerialEngine, Task, local_cluster, open_engine
 from dorff.errors import IncompleteError, InputError
 from dorff.fit import fit, run_pass
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
-from dorff.spec import Job
+from dorff.spec import Job, RemoteCluster
 from dorff.store import load_model
 from dorff.threads import pin
 
@@ -162,22 +163,41 @@ def test_a_killed_worker_costs_nothing(store: Path, tmp_path: Path, expected: Fl
 
 
 def _suicide(marker: str) -> None:
+    with Path(marker).open("a") as file:
+        file.write("x")
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_task_that_always_kills_its_worker_is_named_and_ends_the_run() -> None:
+def test_a_task_that_always_kills_its_worker_is_named_and_ends_the_run(tmp_path: Path) -> None:
+    marker = tmp_path / "tries"
     with (
         local_cluster(1) as cluster,
         Client(cluster) as client,
         pytest.raises(IncompleteError, match=r"killed its worker.*leaf 7"),
     ):
-        DaskEngine(client).run([Task(_suicide, ("x",), "leaf 7")], lambda _task, _result: ())
+        DaskEngine(client).run([Task(_suicide, (str(marker),), "leaf 7")], lambda _task, _result: ())
+    assert marker.read_text() == "xxx"
+
+
+def test_a_cluster_without_workers_is_said_so(tmp_path: Path) -> None:
+    with local_cluster(0) as cluster:
+        remote = RemoteCluster(address=cluster.scheduler_address)
+        with pytest.raises(IncompleteError, match="no workers"), open_engine(remote, patience=0.5):
+            pass
+
+
+def test_a_store_without_rows_is_refused(rows: tuple[FloatArray, FloatArray], tmp_path: Path) -> None:
+    group = zarr.open_group(str(tmp_path / "empty.zarr"), mode="w")
+    for name in "xy":
+        group.create_array(name, shape=(0, 2), chunks=(10, 2), dtype="float64")
+    with pytest.raises(InputError, match="has no rows"):
+        fit(job(tmp_path / "empty.zarr", tmp_path), engine=SerialEngine())
 
 
 DRIVER = """
 import json, sys, dorff.plan as planning
 from dorff.fit import fit
-from dorff.spec import Job
+from dorff.spec import Job, RemoteCluster
 if __name__ == "__main__":
     planning.SMALLEST_LEAF = planning.LARGE_FIRST_LEAF = int(sys.argv[2])
     report = fit(Job.model_validate(json.loads(sys.argv[1])))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from dorff.errors import InputError
-from dorff.loops import scan, trig, trig_pairs
+from dorff.loops import scan, trig_pairs
 
 TYPES = [np.dtype(np.float64), np.dtype(np.float32)]
 TOLERANCE = {TYPES[0]: 3e-16, TYPES[1]: 1.2e-7}

@@ -30,8 +30,12 @@ _QUIET = {f"distributed.worker.memory.{name}": False for name in ("target", "spi
 
 
 @contextmanager
-def open_engine(cluster: spec.LocalCluster | spec.SerialCluster | spec.RemoteCluster) -> Iterator[Engine]:
+def open_engine(
+    cluster: spec.LocalCluster | spec.SerialCluster | spec.RemoteCluster, *, patience: float = 30.0
+) -> Iterator[Engine]:
     """The engine for a job's cluster, closed at the end of the block.
+
+    A cluster that should be running has `patience` seconds to answer and to have a worker.
 
     A local cluster's scheduler listens on loopback alone and has no dashboard. Raises IncompleteError where a
     cluster that should be running does not answer.
@@ -39,7 +43,7 @@ def open_engine(cluster: spec.LocalCluster | spec.SerialCluster | spec.RemoteClu
     if isinstance(cluster, spec.SerialCluster):
         yield SerialEngine()
         return
-    engine = _remote(cluster) if isinstance(cluster, spec.RemoteCluster) else _local(cluster)
+    engine = _remote(cluster, patience) if isinstance(cluster, spec.RemoteCluster) else _local(cluster)
     try:
         yield engine
     finally:
@@ -75,16 +79,16 @@ def _local(cluster: spec.LocalCluster) -> DaskEngine:
     return DaskEngine(client, on_close=lambda: local.close())
 
 
-def _remote(cluster: spec.RemoteCluster) -> DaskEngine:
+def _remote(cluster: spec.RemoteCluster, patience: float) -> DaskEngine:
     try:
-        client = Client(cluster.address, timeout=30)
+        client = Client(cluster.address, timeout=patience)
     except (OSError, TimeoutError) as error:
         raise IncompleteError(f"cluster.address {cluster.address}: no scheduler answers there ({error})") from error
     try:
-        client.wait_for_workers(1, timeout=30)
+        client.wait_for_workers(1, timeout=patience)
     except TimeoutError as error:
         client.close()
         raise IncompleteError(
-            f"cluster.address {cluster.address}: the scheduler has no workers after 30 s; start some, run again"
+            f"cluster.address {cluster.address}: no workers after {patience:g} s; start some, then run again"
         ) from error
     return DaskEngine(client)

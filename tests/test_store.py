@@ -1,0 +1,105 @@
+"""Durable bytes: whole or absent, and damage is noticed."""
+
+from __future__ import annotations
+
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cases import plain_map
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dorff import kernels
+from dorff.model import Model
+from dorff.moments import Moments
+from dorff.store import Receipt, load_model, load_moments, merge_folds, remove_torn, save_model, save_moments
+
+
+def some_moments(seed: int, *, m: int = 4, q: int = 2) -> Moments:
+    rng = np.random.default_rng(seed)
+    width = m + 1 + q
+    return Moments(m=m, q=q, n=seed + 1, y0=np.array([0.5, 1.0]), packed=rng.standard_normal(width * (width + 1) // 2))
+
+
+def test_moments_come_back_to_the_bit(tmp_path: Path) -> None:
+    folds = {3: some_moments(1), 0: some_moments(2)}
+    save_moments(tmp_path / "a.moments", folds)
+    found = load_moments(tmp_path / "a.moments")
+    assert found is not None and sorted(found) == [0, 3]
+    for fold, moments in folds.items():
+        assert np.array_equal(found[fold].packed, moments.packed) and np.array_equal(found[fold].y0, moments.y0)
+        assert (found[fold].n, found[fold].m, found[fold].q) == (moments.n, moments.m, moments.q)
+
+
+def test_any_flipped_bit_or_cut_of_moments_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "a.moments"
+    save_moments(path, {0: some_moments(1), 1: some_moments(2)})
+    raw = path.read_bytes()
+    for at in range(len(raw)):
+        damaged = bytearray(raw)
+        damaged[at] ^= 1 << (at % 8)
+        path.write_bytes(damaged)
+        assert load_moments(path) is None, f"byte {at}"
+    for cut in (0, 5, 15, 40, len(raw) - 1):
+        path.write_bytes(raw[:cut])
+        assert load_moments(path) is None
+    path.write_bytes(raw + b"x")
+    assert load_moments(path) is None
+    assert load_moments(tmp_path / "absent.moments") is None
+
+
+def test_folds_merge_fold_by_fold() -> None:
+    left, right = {0: some_moments(1), 1: some_moments(2)}, {1: some_moments(3), 2: some_moments(4)}
+    wanted = left[1].packed + right[1].packed
+    merged = merge_folds(left, right)
+    assert sorted(merged) == [0, 1, 2] and merged[1].n == 3 + 4
+    assert np.array_equal(merged[1].packed, wanted)
+
+
+RECEIPT = Receipt(
+    plan="abc", number=7, start=0, stop=10, digest="d", stamp="s", rows_used=9, rows_dropped=1, low=(0.1, -2.0),
+    high=(1.0, 3.5), seconds=0.1, syrk_seconds=0.05,
+)  # fmt: skip
+
+
+@given(at=st.integers(min_value=0), bit=st.integers(0, 7))
+def test_a_changed_receipt_is_none(tmp_path_factory: pytest.TempPathFactory, at: int, bit: int) -> None:
+    folder = tmp_path_factory.mktemp("receipts")
+    RECEIPT.save(folder)
+    assert Receipt.load(folder, 7) == RECEIPT and Receipt.load(folder, 8) is None
+    path = folder / "000007.json"
+    raw = bytearray(path.read_bytes())
+    raw[at % len(raw)] ^= 1 << bit
+    path.write_bytes(raw)
+    assert Receipt.load(folder, 7) in (None, RECEIPT)  # white space may change without changing what it says
+
+
+def test_the_key_is_of_content_not_of_time() -> None:
+    assert RECEIPT.timed(99.0).key == RECEIPT.key
+
+
+def small_model() -> Model:
+    omega = np.ones((2, 1))
+    kernel = kernels.Decomposable(kernels.Gaussian(1.0)).fix(1, 1)
+    return Model(plain_map(omega), np.ones((4, 1, 1)), np.ones((4, 1)), np.ones(1), np.ones(1), kernel, {}, 0)
+
+
+def test_models_published_at_once_get_versions_of_their_own(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        versions = list(pool.map(lambda _: save_model(small_model(), tmp_path / "m"), range(16)))
+    assert len(set(versions)) == 16 and (tmp_path / "m" / "current").read_text() in {path.name for path in versions}
+    assert load_model(tmp_path / "m").p == 1
+
+
+def test_what_killed_writers_left_is_removed_when_old(tmp_path: Path) -> None:
+    for name in (".old.moments.1", ".young.moments.2", "kept.moments"):
+        (tmp_path / name).write_text("x")
+    (tmp_path / ".new-1").mkdir()
+    for name in (".old.moments.1", ".new-1", "kept.moments"):
+        os.utime(tmp_path / name, (time.time() - 7200,) * 2)
+    remove_torn(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".young.moments.2", "kept.moments"]
