@@ -9,7 +9,9 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import reduce
 from importlib.metadata import version
+from operator import add
 from pathlib import Path
 from typing import Any, final
 
@@ -18,15 +20,12 @@ import numpy as np
 from dorff import kernels
 from dorff.engine import Engine, Task, Tree, open_engine, peak_memory
 from dorff.errors import IncompleteError, InputError
-from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
-from dorff.moments import Moments
 from dorff.plan import Plan, make_plan
-from dorff.solvers import Choice, choose, target_covariance
+from dorff.solvers import Choice, Setting, choose
 from dorff.spec import Job
 from dorff.store import Folds, Receipt, save_model
 from dorff.threads import pinned
-from dorff.weights import operator_weights
 
 Progress = Callable[[int, int], None]  # rows done, rows in all
 
@@ -84,7 +83,7 @@ def fit(job: Job, *, engine: Engine | None = None, progress: Progress | None = N
                 passed = run_pass(plan, opened, progress)
                 threads = opened.threads
         peak.sample()
-        choice, kernel = solve_pass(plan, passed.folds, [plan.frozen()[2]])
+        choice, kernel = solve_pass(plan, passed.folds)
         local = not hasattr(job.cluster, "address")
         peak.sample()
     model = build_model(plan, choice, kernel, passed)
@@ -143,46 +142,17 @@ def _run_pass(plan: Plan, engine: Engine, progress: Progress | None) -> PassResu
     )
 
 
-def solve_pass(
-    plan: Plan, folds: Folds, candidates: Sequence[kernels.OperatorKernel]
-) -> tuple[Choice, kernels.OperatorKernel]:
-    """Choose among kernels (which share the plan's frequencies) and the job's ridges; the winner is solved."""
-    this, log_density, _ = plan.frozen()
-    solving, d, q = plan.job.solve, plan.dataset.d, plan.dataset.q
+def solve_pass(plan: Plan, folds: Folds) -> tuple[Choice, kernels.OperatorKernel]:
+    """Choose among the job's ridges and solve; gives the kernel with its output matrices written out, too."""
+    this, log_density, kernel = plan.frozen()
+    solving = plan.job.solve
+    setting = Setting(kernel, this.features.omega, log_density, solving.standardize, solving.intercept)
     parts = [moments for _, moments in sorted(folds.items()) if moments.n]
     if not parts:
         raise InputError(f"{plan.dataset.path}: no rows are left to fit; every row was dropped or there are none")
-
-    def fixed(kernel: kernels.OperatorKernel, moments: Moments) -> kernels.OperatorKernel:
-        scale = scaling(moments)
-        covariance = target_covariance(moments)
-        return kernel.fix(d, q, covariance if scale is None else covariance / np.outer(scale, scale))
-
-    def scaling(moments: Moments) -> FloatArray | None:
-        return _target_scale(moments, plan) if solving.standardize else None
-
-    def weigher(kernel: kernels.OperatorKernel) -> Callable[[Moments], FloatArray]:
-        return lambda moments: operator_weights(fixed(kernel, moments), this.features.omega, log_density)
-
     with pinned():
-        choice = choose(
-            parts,
-            [weigher(kernel) for kernel in candidates],
-            solving.ridges,
-            intercept=solving.intercept,
-            scaling=scaling,
-        )
-    total = parts[0] if len(parts) == 1 else sum(parts[1:], parts[0])
-    return choice, fixed(candidates[choice.candidate], total)
-
-
-def _target_scale(moments: Moments, plan: Plan) -> FloatArray:
-    """Standard deviations (q,) of the targets; one for all where the kernel ties outputs to directions."""
-    variance = np.diag(target_covariance(moments)).copy()
-    if plan.question["one_scale"]:
-        variance[:] = variance.mean()
-    variance[variance <= 0] = 1.0
-    return np.sqrt(variance)
+        choice = choose(parts, [setting.weigh], solving.ridges, intercept=setting.intercept, scaling=setting.scaling)
+    return choice, setting.fixed(reduce(add, parts))
 
 
 def build_model(plan: Plan, choice: Choice, kernel: kernels.OperatorKernel, passed: PassResult) -> Model:

@@ -22,7 +22,7 @@ from dorff.features import FeatureMap
 from dorff.kernels.scalar import FloatArray
 from dorff.leaf import FoldRule, Pass, freeze, frozen_hash, load_pass
 from dorff.moments import syrk
-from dorff.solvers import MOST_FACTORS
+from dorff.solvers import MOST_FACTORS, spread
 from dorff.spec import Job, LocalCluster, RemoteCluster
 from dorff.threads import pinned
 
@@ -300,9 +300,7 @@ def _freeze(plan: Plan) -> None:
     X, Y = X[good], Y[good]
     center, scale = X.mean(axis=0), np.ones(dataset.d)
     if job.solve.standardize:
-        spread = X.std(axis=0)
-        scale = np.full(dataset.d, np.sqrt(np.mean(spread**2))) if question["one_scale"] else spread
-        scale[scale == 0] = 1.0
+        scale = spread(X.var(axis=0), together=question["one_scale"])
     question["median_lengthscale"] = kernels.median_lengthscale((X - center) / scale) if question["median"] else None
     kernel = build_kernel(plan.kernel_config, question["median_lengthscale"]).fix(
         dataset.d, dataset.q, np.eye(dataset.q)

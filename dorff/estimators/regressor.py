@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import reduce
 from operator import add
-from typing import Any, Self, final
+from typing import Any, Self
 
 import dask.array as da
 import numpy as np
@@ -24,14 +23,13 @@ from dorff.errors import InputError
 from dorff.estimators.rows import Rows, StoredRows, finite, together, unwrap, with_rows
 from dorff.estimators.sums import RowSums, one_thread, sample
 from dorff.features import FeatureMap
-from dorff.frequencies import Frequencies, Orthogonal, Sampler
+from dorff.frequencies import Orthogonal, Sampler
 from dorff.kernels import Decomposable, Gaussian, OperatorKernel, ScalarKernel, median_lengthscale
 from dorff.kernels.scalar import FloatArray
 from dorff.leaf import FoldRule
 from dorff.model import Model
 from dorff.moments import Moments
-from dorff.solvers import Centred, Problem, Solution, kfold_errors, solve, target_covariance
-from dorff.weights import operator_weights
+from dorff.solvers import Problem, Setting, Solution, kfold_errors, solve, spread
 
 
 class ORFFRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ignore[misc]
@@ -208,13 +206,13 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: i
         center, scale = some_x.mean(axis=0), np.ones(d)
         vector_field = isinstance(self.kernel, OperatorKernel) and self.kernel.vector_field
         if self.standardize:
-            scale = _spread(some_x.var(axis=0), together=vector_field)
+            scale = spread(some_x.var(axis=0), together=vector_field)
         kernel = self._operator_kernel((some_x - center) / scale)
         drawn = sampler.draw(kernel.fix(d, q, np.eye(q)), d=d, p=q, count=self.n_features // 2, seed=seed)
         features = FeatureMap(drawn.omega, center, scale)
         rows = RowSums(features, some_y.mean(axis=0), FoldRule(self.cv or 1, by_rows=True, seed=seed))
         folds = [moments for _, moments in sorted(rows.of(X, Y).items())]
-        solver = _Solver(kernel, drawn, self.standardize, vector_field, bool(self.intercept))
+        solver = Setting(kernel, drawn.omega, drawn.log_density, self.standardize, bool(self.intercept))
         moments = reduce(add, folds)
         if not np.isfinite(moments.packed).all():
             raise InputError("y has numbers so large that their squares overflow float64; rescale the targets")
@@ -222,7 +220,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: i
         centred = problem.centred
         bias = centred.bias(solution.combined(problem.psi))
         self.model_ = Model(
-            features, problem.psi, solution.h, bias, centred.scale, solver.fixed(moments, centred.scale),
+            features, problem.psi, solution.h, bias, centred.scale, solver.fixed(moments),
             sampler.config(), seed, _info(moments.n, solution),
         )  # fmt: skip
         self.ridge_, self.condition_, self.rung_ = solution.ridge, solution.condition, solution.rung
@@ -232,7 +230,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: i
             return self.kernel
         return Decomposable(Gaussian(median_lengthscale(scaled)) if self.kernel is None else self.kernel)
 
-    def _choose(self, solver: _Solver, moments: Moments, folds: Sequence[Moments]) -> tuple[Problem, Solution]:
+    def _choose(self, solver: Setting, moments: Moments, folds: Sequence[Moments]) -> tuple[Problem, Solution]:
         """Solve for the ridge, or the best of the list."""
         ridges = self._ridges()
         for name in ("gcv_", "cv_errors_"):  # of an earlier fit
@@ -267,44 +265,6 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: i
 
 
 _HOMES = {"kernel": "kernels", "sampler": "frequencies"}
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class _Solver:
-    """From the moments of any rows to their problem: used for all rows, and for each fold's training rows."""
-
-    kernel: OperatorKernel
-    drawn: Frequencies
-    standardize: bool
-    vector_field: bool
-    intercept: bool
-
-    def scaling(self, moments: Moments) -> FloatArray | None:
-        if not self.standardize:
-            return None
-        return _spread(np.diag(target_covariance(moments)), together=self.vector_field)
-
-    def fixed(self, moments: Moments, scale: FloatArray | None) -> OperatorKernel:
-        """The kernel with its output matrices written out; a covariance is that of the scaled targets."""
-        covariance = target_covariance(moments)
-        covariance = covariance if scale is None else covariance / np.outer(scale, scale)
-        return self.kernel.fix(self.drawn.omega.shape[1], moments.q, covariance)
-
-    def weigh(self, moments: Moments) -> FloatArray:
-        kernel = self.fixed(moments, self.scaling(moments))
-        return operator_weights(kernel, self.drawn.omega, self.drawn.log_density)
-
-    def problem(self, moments: Moments) -> Problem:
-        centred = Centred.of(moments, intercept=self.intercept, scale=self.scaling(moments))
-        return Problem.of(centred, self.weigh(moments))
-
-
-def _spread(variances: FloatArray, *, together: bool) -> FloatArray:
-    """Standard deviations, or one for all; 1 where a column does not vary."""
-    if together:
-        variances = np.full(len(variances), variances.mean())
-    return np.sqrt(np.where(variances > 0, variances, 1.0))
 
 
 def _info(n: int, solution: Solution) -> dict[str, Any]:
