@@ -88,6 +88,7 @@ def fit(job: Job, *, engine: Engine | None = None, progress: Progress | None = N
         peak.sample()
     model = build_model(plan, choice, kernel, passed)
     report = _report(plan, passed, choice, threads, peak.bytes if local else None)
+    report = replace(report, seconds=time.perf_counter() - began)
     model = replace(model, info={**model.info, "report": asdict(report)})
     path = save_model(model, Path(job.model))
     return replace(report, seconds=time.perf_counter() - began, model=str(path))

@@ -112,6 +112,9 @@ def make_plan(job: Job) -> Plan:
     config = _read_matrices(job.kernel.model_dump(mode="python"))
     if not dataset.n:
         raise InputError(f"{dataset.path}: has no rows to fit")
+    for key, path in (("state", Path(job.state)), ("model", Path(job.model))):
+        if path.exists() and not path.is_dir():
+            raise InputError(f"{key}: {path} is a file; name a folder, which need not exist yet")
     d, q, m = dataset.d, dataset.q, job.features.count
     kernel = build_kernel(config, 1.0)
     fixed = kernel.fix(d, q, np.eye(q))
@@ -212,7 +215,9 @@ def _costs(
     level = _kept_level(job, len(leaves), folds["count"] * packed)
     node = packed * (folds["count"] if folds["by_rows"] else min(folds["count"], 2**level))
     disk = ((len(leaves) >> level) + 2 * workers + len(leaves).bit_length()) * node + 16 * width**2
-    seconds = 1.15 * flops / _syrk_rate(block, width) / workers
+    # Measured no wider than this: the rate hardly grows beyond, the memory for it does.
+    tried = min(width, 2048)
+    seconds = 1.15 * flops / _syrk_rate(block_rows(tried), tried) / workers
     return Costs(m, len(leaves), worker, peak, disk, flops, seconds, level)
 
 

@@ -157,8 +157,14 @@ def _r2(error: float, spread: float) -> float:
 
 
 def _check_inputs(model: Model, dataset: Dataset) -> None:
+    names = model.info.get("data", {}).get("inputs")
+    given = list(dataset.input_columns)
+    if names and given != names and sorted(given) == sorted(names):
+        raise InputError(
+            f"{dataset.path}: its inputs are {', '.join(given)}, but the model was fitted to {', '.join(names)}; "
+            "give them in that order"
+        )
     if dataset.d != model.d:
-        names = model.info.get("data", {}).get("inputs")
         raise InputError(
             f"{dataset.path}: has {dataset.d} input columns, but the model was fitted to {model.d}"
             f"{' (' + ', '.join(names) + ')' if names else ''}; give the same columns in the same order"

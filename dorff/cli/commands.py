@@ -287,8 +287,16 @@ def _summary(report: FitReport) -> str:
     return (
         f"fit: {report.rows_used:,} rows used, {report.rows_dropped:,} dropped; {report.seconds:.1f} s, {share}; "
         f"{peak} of {size(report.plan_peak_bytes)} planned; condition {report.condition:.2g} ({report.rung}, "
-        f"{report.status}), ridge {report.ridge:.3g}; model {report.model}"
+        f"{report.status}), ridge {report.ridge:.3g}{_at_the_edge(report)}; model {report.model}"
     )
+
+
+def _at_the_edge(report: FitReport) -> str:
+    """A word of warning where the best ridge is the last one tried on its side."""
+    tried = sorted(row["ridge"] for row in report.table)
+    if len(tried) < 2 or tried[0] < report.ridge < tried[-1]:
+        return ""
+    return f" (the {'smallest' if report.ridge == tried[0] else 'largest'} tried: list ones beyond it)"
 
 
 def _score_text(scores: Scores) -> str:

@@ -74,7 +74,9 @@ def ingest(
     if append:
         group_attributes(store)
     elif os.path.lexists(store):
-        raise InputError(f"{store}: is there already; append to it, or remove it, or choose another name.")
+        raise InputError(
+            f"{store}: is there already; choose another name, or give --append to add rows to a data set."
+        )
     with _reported(store):
         readers = [WithConstants(open_source(source)) for source in sources]
         columns = _resolve(readers, {"x": inputs, "y": targets})

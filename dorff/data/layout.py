@@ -103,7 +103,9 @@ def write_metadata(
     """Commit `rows` rows: write each array's metadata and, last, the group's; each atomically."""
     for name, layout in arrays.items():
         (group / name).mkdir(parents=True, exist_ok=True)
-        write_json(group / name / "zarr.json", layout.metadata(rows))
+        # The dimensions' names are what xarray needs to open a store.
+        named = {**layout.metadata(rows), "dimension_names": ["row", f"{name}_column"]}
+        write_json(group / name / "zarr.json", named)
     write_json(group / "zarr.json", group_metadata(rows, columns))
 
 

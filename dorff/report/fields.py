@@ -82,7 +82,7 @@ def field_plot(subject: Subject, observations: Observations | None) -> bytes:
     distance = _distance(subject, grid, observations)
     length = np.linalg.norm(subject.model.predict(grid), axis=1)
     image = axes.pcolormesh(
-        x, y, length.reshape(len(y), len(x)), cmap="Blues", vmin=0, vmax=1.6 * _top(length[distance < FAR])
+        x, y, length.reshape(len(y), len(x)), cmap="Blues", vmin=0, vmax=1.2 * _top(length[distance < FAR])
     )
     _veil(axes, plane, distance.reshape(len(y), len(x)))
     unit = common_unit(subject.targets)

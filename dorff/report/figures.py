@@ -31,7 +31,7 @@ def new_figure(width: float, height: float) -> Figure:
 def png(figure: Figure) -> bytes:
     """The figure as a PNG."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", metadata={"Software": None})
+    figure.savefig(buffer, format="png", bbox_inches="tight", metadata={"Software": None})
     return buffer.getvalue()
 
 

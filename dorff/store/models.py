@@ -105,6 +105,8 @@ def load_model(path: str | Path) -> Model:
     version = resolve_model(Path(path))
     try:
         group = zarr.open_group(str(version), mode="r")
+        if "description" not in group.attrs:
+            raise InputError(f"{version}: is no model of dorff; give a model's root or one of its versions")
         text, checksum = str(group.attrs["description"]), group.attrs["crc32"]
         if group.attrs["format"] != FORMAT or zlib.crc32(text.encode()) != checksum:
             raise InputError(f"{version}: the model's description is damaged or of another version of dorff")
