@@ -39,7 +39,8 @@ def figures() -> list[str]:
     lines = ["| what | figure | made by |", "|---|---|---|"]
     for share in _read("throughput.json") or []:
         lines.append(
-            f"| fit from Zarr, {share['workers']} workers, d = {share['d']}, m = {share['m']}: share of bare `syrk` "
+            f"| fit from Zarr, {share['workers']} workers, d = {share['d']}, m = {share['m']}, {share['sampler']}: "
+            "share of bare `syrk` "
             f"| {share['share']:.2f} | `benchmarks/throughput.py` |"
         )
     if memory := _read("memory.json"):

@@ -1,6 +1,6 @@
-"""Rows a second of fits from Zarr over those of bare `syrk`, for the two shapes README quotes.
+"""Rows a second of fits from Zarr over those of bare `syrk`, for the shapes README quotes.
 
-python benchmarks/throughput.py [--repeats 3] [--out benchmarks/results/throughput.json]
+python benchmarks/throughput.py [--repeats 3] [--only 784,4096] [--out benchmarks/results/throughput.json]
 """
 
 from __future__ import annotations
@@ -12,19 +12,25 @@ from pathlib import Path
 
 from dorff.bench import bench
 
-SHAPES = ((16, 1024), (64, 4096))
+SHAPES = ((16, 1024, "orthogonal"), (64, 4096, "orthogonal"), (784, 4096, "rom"), (784, 4096, "quadrature"),
+          (3072, 8192, "rom"), (3072, 8192, "quadrature"))  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--only", help="d,m of the shapes to measure; the others' figures in --out are kept")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     found = []
-    for d, m in SHAPES:
-        print(f"d = {d}, m = {m}", flush=True)
-        share = bench(d=d, m=m, workers=arguments.workers, repeats=arguments.repeats, echo=print)
+    known = json.loads(arguments.out.read_text()) if arguments.only and arguments.out else []
+    for d, m, sampler in SHAPES:
+        if arguments.only and arguments.only != f"{d},{m}":
+            found += [row for row in known if (row["d"], row["m"], row["sampler"]) == (d, m, sampler)]
+            continue
+        print(f"d = {d}, m = {m}, {sampler}", flush=True)
+        share = bench(d=d, m=m, sampler=sampler, workers=arguments.workers, repeats=arguments.repeats, echo=print)
         found.append(asdict(share))
         print(json.dumps(found[-1]), flush=True)
     if arguments.out:

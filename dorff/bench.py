@@ -15,11 +15,12 @@ from typing import final
 
 import numpy as np
 
+from dorff import frequencies
 from dorff.data import ArrayLayout, ShardWriter, shard_and_unit_rows, write_metadata
 from dorff.errors import InputError
 from dorff.fit import fit
 from dorff.moments import syrk
-from dorff.plan import block_rows
+from dorff.plan import SMALLEST_LEAF, block_rows
 from dorff.spec import Job
 from dorff.threads import pin
 
@@ -32,6 +33,7 @@ class Share:
 
     d: int
     m: int
+    sampler: str
     rows: int
     workers: int
     repeats: int
@@ -43,8 +45,8 @@ class Share:
 
 
 def bench(
-    *, d: int = 16, m: int = 1024, workers: int = 2, rows: int | None = None, repeats: int = 3,
-    echo: Callable[[str], None] = lambda _: None,
+    *, d: int = 16, m: int = 1024, sampler: str = "orthogonal", workers: int = 2, rows: int | None = None,
+    repeats: int = 3, echo: Callable[[str], None] = lambda _: None,
 ) -> Share:  # fmt: skip
     """Fit `rows` and a tenth of them from Zarr; rate = (n2 - n1) / (t2 - t1), start and solve cancelling out.
 
@@ -53,7 +55,8 @@ def bench(
     """
     if m < 2 or m % 2 or d < 1 or workers < 1 or repeats < 1:
         raise InputError(f"bench wants d >= 1, an even m >= 2, workers and repeats >= 1; got {d}, {m}, {workers}")
-    n2 = rows or int(max(40 * 8192, 3e12 * workers / 2 / (m + 2) ** 2))
+    frequencies.from_config({"type": sampler})  # refused before data are written
+    n2 = rows or int(max(10 * SMALLEST_LEAF, 3e12 * workers / 2 / (m + 2) ** 2))
     n1 = n2 // 10
     with tempfile.TemporaryDirectory(prefix="dorff-bench-") as folder:
         home = Path(folder)
@@ -61,8 +64,8 @@ def bench(
             write_random(home / f"{n}.zarr", n, d)
         limits, rates, shares, inside = [bare_syrk(m, workers)], [], [], []
         for repeat in range(repeats):
-            t1, _ = _timed_fit(home, n1, m, workers, repeat)
-            t2, busy = _timed_fit(home, n2, m, workers, repeat)
+            t1, _ = _timed_fit(home, n1, d, m, sampler, workers, repeat)
+            t2, busy = _timed_fit(home, n2, d, m, sampler, workers, repeat)
             limits.append(bare_syrk(m, workers))
             rates.append((n2 - n1) / (t2 - t1))
             shares.append(rates[-1] / statistics.mean(limits[-2:]))
@@ -70,7 +73,7 @@ def bench(
             echo(f"repeat {repeat + 1} of {repeats}: {rates[-1]:,.0f} rows/s, share of syrk {shares[-1]:.3f}")
     middle = statistics.median
     return Share(
-        d, m, n2, workers, repeats, middle(rates), middle(limits), middle(shares), shares, middle(inside)
+        d, m, sampler, n2, workers, repeats, middle(rates), middle(limits), middle(shares), shares, middle(inside)
     )  # fmt: skip
 
 
@@ -122,13 +125,13 @@ def write_random(path: Path, n: int, d: int, *, seed: int = 0) -> None:
     write_metadata(path, layouts, rows=n, columns={"x": tuple(f"x{i}" for i in range(d)), "y": ("y",)})
 
 
-def _timed_fit(home: Path, n: int, m: int, workers: int, repeat: int) -> tuple[float, float]:
+def _timed_fit(home: Path, n: int, d: int, m: int, sampler: str, workers: int, repeat: int) -> tuple[float, float]:
     """Wall seconds of a whole fit, and the share of the pass spent inside `syrk`."""
     job = Job.model_validate(
         {
             "data": {"store": str(home / f"{n}.zarr")},
-            "kernel": {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": 4.0}},
-            "features": {"count": m},
+            "kernel": {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": d**0.5}},
+            "features": {"count": m, "sampler": {"type": sampler}},
             "cluster": {"type": "local", "workers": workers, "memory": "8GiB"},
             "state": str(home / f"state-{n}-{repeat}"),
             "model": str(home / "model"),

@@ -114,7 +114,7 @@ def run_pass(plan: Plan, engine: Engine, progress: Progress | None = None) -> Pa
 
 def _run_pass(plan: Plan, engine: Engine, progress: Progress | None) -> PassResult:
     plan.freeze()
-    this, _, _ = plan.frozen()
+    this, _ = plan.frozen()
     began = time.perf_counter()
     tree = Tree(this, plan.dataset, plan.leaves, kept=plan.costs.kept_level)
     rows = {leaf.number: leaf.stop - leaf.start for leaf in plan.leaves}
@@ -145,9 +145,9 @@ def _run_pass(plan: Plan, engine: Engine, progress: Progress | None) -> PassResu
 
 def solve_pass(plan: Plan, folds: Folds) -> tuple[Choice, kernels.OperatorKernel]:
     """Choose among the job's ridges and solve; gives the kernel with its output matrices written out, too."""
-    this, log_density, kernel = plan.frozen()
+    this, kernel = plan.frozen()
     solving = plan.job.solve
-    setting = Setting(kernel, this.features.omega, log_density, solving.standardize, solving.intercept)
+    setting = Setting(kernel, this.features.d, this.features.m, this.density, solving.standardize, solving.intercept)
     parts = [moments for _, moments in sorted(folds.items()) if moments.n]
     if not parts:
         raise InputError(f"{plan.dataset.path}: no rows are left to fit; every row was dropped or there are none")
@@ -158,7 +158,7 @@ def solve_pass(plan: Plan, folds: Folds) -> tuple[Choice, kernels.OperatorKernel
 
 def build_model(plan: Plan, choice: Choice, kernel: kernels.OperatorKernel, passed: PassResult) -> Model:
     """The model of a choice, with what a reader of it will want to know."""
-    this, _, _ = plan.frozen()
+    this, _ = plan.frozen()
     receipts = passed.receipts
     info = {
         "data": {

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from dorff.data import Dataset
 from dorff.errors import InputError
-from dorff.features import TILE_ROWS, FeatureMap
+from dorff.features import Drawn, FeatureMap, feature_arrays, features_from
 from dorff.loops import scan
 from dorff.moments import Accumulator, FloatArray
 from dorff.store import Folds, Receipt, load_moments, merge_folds, save_moments, write_atomic, write_json
@@ -59,7 +59,7 @@ class BlockSums:
         buffer = np.empty((block_rows, -(-width // 8) * 8))
         self._Z = buffer[:, :width]
         self._Z[:, features.m] = 1.0
-        self._work = np.empty((min(block_rows, TILE_ROWS), len(features.omega)))
+        self._work = features.workspace(block_rows)
         self._sums: dict[int, Accumulator] = {}
         self.syrk_seconds = 0.0
 
@@ -90,6 +90,7 @@ class Pass:
     directory: Path
     hash: str
     features: FeatureMap
+    density: tuple[FloatArray, FloatArray] | None  # omega (D, d) and its log density, where there is one
     y0: FloatArray
     block_rows: int
     read_rows: int
@@ -107,14 +108,16 @@ class Pass:
 
 
 def freeze(
-    directory: Path, question: dict[str, Any], features: FeatureMap, y0: FloatArray, log_density: FloatArray
+    directory: Path, question: dict[str, Any], features: FeatureMap, y0: FloatArray, log_density: FloatArray | None
 ) -> None:
     """Write a plan's frozen constants: the arrays first, then `plan.json`, which makes them count."""
     buffer = io.BytesIO()
-    np.savez(
-        buffer, omega=features.omega, log_density=log_density, center=features.center, scale=features.scale, y0=y0
-    )
-    body = {"question": question, "arrays": hashlib.sha256(buffer.getbuffer()).hexdigest()}
+    arrays = {"y0": y0, **feature_arrays(features)}
+    if log_density is not None:
+        arrays["log_density"] = log_density
+    np.savez(buffer, **arrays)  # type: ignore[arg-type]  # mypy takes every name for allow_pickle
+    digest = hashlib.sha256(buffer.getbuffer()).hexdigest()
+    body = {"question": question, "features": features.phi.config(), "arrays": digest}
     body["check"] = _check_of(body)
     write_atomic(directory / "arrays.npz", [buffer.getbuffer()], sync=True)
     write_json(directory / "plan.json", body, sync=True)
@@ -133,8 +136,8 @@ def frozen_hash(directory: Path) -> str | None:
 
 
 @lru_cache(maxsize=4)
-def load_pass(directory: Path, name: str) -> tuple[Pass, FloatArray]:
-    """The frozen pass `name` in a state directory, and the log density (D,) of its frequencies."""
+def load_pass(directory: Path, name: str) -> Pass:
+    """The frozen pass `name` in a state directory."""
     text = (directory / "plan.json").read_bytes()
     if hashlib.sha256(text).hexdigest()[:16] != name:
         raise InputError(f"{directory / 'plan.json'} changed while the job ran; run the job again")
@@ -143,14 +146,16 @@ def load_pass(directory: Path, name: str) -> tuple[Pass, FloatArray]:
         body = json.loads(text)
         if body.pop("check") != _check_of(body) or hashlib.sha256(raw).hexdigest() != body["arrays"]:
             raise ValueError("its checksum is wrong")
-        arrays = np.load(io.BytesIO(raw), allow_pickle=False)
+        arrays = dict(np.load(io.BytesIO(raw), allow_pickle=False))
+        features = features_from(body["features"], arrays)
     except (OSError, ValueError, KeyError, AttributeError) as error:
         raise InputError(f"{directory}: the frozen plan is damaged ({error}); remove it and fit again") from error
     question = body["question"]
-    found = Pass(
+    return Pass(
         directory=directory,
         hash=name,
-        features=FeatureMap(arrays["omega"], arrays["center"], arrays["scale"]),
+        features=features,
+        density=Drawn(features.phi, arrays.get("log_density")).density,
         y0=arrays["y0"],
         block_rows=question["block_rows"],
         read_rows=question["read_rows"],
@@ -158,13 +163,12 @@ def load_pass(directory: Path, name: str) -> tuple[Pass, FloatArray]:
         drop=question["nan"] == "drop",
         question=question,
     )
-    return found, arrays["log_density"]
 
 
 def run_leaf(directory: str, name: str, dataset: Dataset, number: int, start: int, stop: int) -> Receipt:
     """Compute one leaf's moments, write them, and leave (and return) its receipt."""
     began = time.perf_counter()
-    this, _ = load_pass(Path(directory), name)
+    this = load_pass(Path(directory), name)
     stamp = dataset.stamp(start, stop)
     sums = BlockSums(this.features, this.y0, block_rows=this.block_rows)
     digest, used = [0, 0], 0

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dorff.errors import InputError
-from dorff.features import FeatureMap
+from dorff.features import FeatureMap, Projected
 from dorff.kernels import OperatorKernel
 from dorff.kernels.scalar import FloatArray
 
@@ -24,7 +24,7 @@ class Model:
     """f(x) = intercept + target_scale * sum_a phi_a(x) psi_a^T h_a.
 
     `weights` is psi (m, r, p), `coefficients` h (m, r), `intercept` and `target_scale` (p,). `kernel`, `sampler`
-    and `seed` say where the frequencies came from; the frequencies themselves are in `feature_map.omega`.
+    and `seed` say where the features came from; the features themselves are in `feature_map`.
     `info` is plain JSON: the fit's report, the data's fingerprint, versions, column names.
     """
 
@@ -40,12 +40,15 @@ class Model:
 
     @property
     def frequencies(self) -> FloatArray:
-        """omega (D, d), in 1 / scaled input units."""
-        return self.feature_map.omega
+        """omega (D, d), in 1 / scaled input units; InputError for features that have none (a polynomial's)."""
+        phi = self.feature_map.phi
+        if not isinstance(phi, Projected):
+            raise InputError(f"the model's {phi.kind} features have no frequencies")
+        return phi.omega
 
     @property
     def d(self) -> int:
-        return int(self.feature_map.omega.shape[1])
+        return self.feature_map.d
 
     @property
     def p(self) -> int:
@@ -67,17 +70,16 @@ class Model:
         return out
 
     def jacobian(self, X: npt.ArrayLike) -> FloatArray:
-        """df_i/dx_j (n, p, d) at X (n, d), analytic, in targets' units per input unit."""
-        inputs = self._checked(X)
-        half = len(self.frequencies)
-        frequencies = self.frequencies / self.feature_map.scale
-        cosines, sines = self._combined[:half], self._combined[half:]
+        """df_i/dx_j (n, p, d) at X (n, d), analytic, in targets' units per input unit.
+
+        InputError for features without a derivative (Heaviside's).
+        """
+        inputs, features = self._checked(X), self.feature_map
         out = np.empty((len(inputs), self.p, self.d))
         for start in range(0, len(inputs), BLOCK_ROWS):
             rows = slice(start, start + BLOCK_ROWS)
-            F = self.feature_map.transform(inputs[rows])
-            for i in range(self.p):
-                out[rows, i] = (F[:, :half] * sines[:, i] - F[:, half:] * cosines[:, i]) @ frequencies
+            scaled = (inputs[rows] - features.center) / features.scale
+            out[rows] = features.phi.jacobian(scaled, self._combined) / features.scale
         return out
 
     def _checked(self, X: npt.ArrayLike) -> FloatArray:

@@ -18,7 +18,7 @@ import psutil
 from dorff import frequencies, kernels
 from dorff.data import Dataset, open_dataset
 from dorff.errors import DoesNotFitError, InputError
-from dorff.features import FeatureMap
+from dorff.features import FeatureMap, Recipe
 from dorff.kernels.scalar import FloatArray
 from dorff.leaf import FoldRule, Pass, freeze, frozen_hash, load_pass
 from dorff.moments import syrk
@@ -84,23 +84,28 @@ class Plan:
         text = json.dumps(self.question, sort_keys=True)
         return Path(self.job.state) / hashlib.sha256(text.encode()).hexdigest()[:16]
 
+    @property
+    def shift_invariant(self) -> bool:
+        """Whether the kernel sees differences of inputs alone, so that centring them changes nothing."""
+        return all(base.scalar.shift_invariant for _, base in build_kernel(self.kernel_config, 1.0).terms())
+
     def freeze(self) -> None:
         """Freeze the constants that come from data, unless they are frozen and the rows they came from unchanged."""
         name = frozen_hash(self.directory)
         if name is not None:
-            sample = load_pass(self.directory, name)[0].question["sample"]
+            sample = load_pass(self.directory, name).question["sample"]
             if sample["rows"] <= self.dataset.n and sample == _named(*self.dataset.read(0, sample["rows"])):
                 return
         _freeze(self)
 
-    def frozen(self) -> tuple[Pass, FloatArray, kernels.OperatorKernel]:
-        """The pass, the log density of its frequencies, and the kernel; frozen now if never before."""
+    def frozen(self) -> tuple[Pass, kernels.OperatorKernel]:
+        """The pass and the kernel; frozen now if never before."""
         if frozen_hash(self.directory) is None:
             _freeze(self)
         name = frozen_hash(self.directory)
         assert name is not None
-        this, log_density = load_pass(self.directory, name)
-        return this, log_density, build_kernel(self.kernel_config, this.question["median_lengthscale"])
+        this = load_pass(self.directory, name)
+        return this, build_kernel(self.kernel_config, this.question["median_lengthscale"])
 
 
 def make_plan(job: Job) -> Plan:
@@ -115,10 +120,9 @@ def make_plan(job: Job) -> Plan:
     for key, path in (("state", Path(job.state)), ("model", Path(job.model))):
         if path.exists() and not path.is_dir():
             raise InputError(f"{key}: {path} is a file; name a folder, which need not exist yet")
-    d, q, m = dataset.d, dataset.q, job.features.count
     kernel = build_kernel(config, 1.0)
-    fixed = kernel.fix(d, q, np.eye(q))
-    sampler = frequencies.from_config(job.features.sampler.model_dump())
+    recipe = _recipe(kernel, dataset, job)
+    q, m = dataset.q, recipe.m
     leaves = leaf_bounds(dataset.n, dataset.shard_rows, m + 1 + q)
     folds = FoldRule()
     if job.solve.select == "kfold":
@@ -131,13 +135,13 @@ def make_plan(job: Job) -> Plan:
     block = block_rows(m + 1 + q)
     question = {
         "format": 1, "store": str(Path(dataset.path).resolve()), "rows": dataset.rows_spec(),
-        "sampler": sampler.config(), "recipe": sampler.recipe(fixed, d=d, p=q, count=m // 2),
-        "count": m, "seed": job.features.seed, "median": config if "median" in json.dumps(config) else None,
+        "recipe": recipe.question(), "sampler": recipe.sampler.config(), "count": job.features.count,
+        "seed": job.features.seed, "median": config if "median" in json.dumps(config) else None,
         "standardize": job.solve.standardize, "one_scale": kernel.vector_field, "nan": job.data.nan,
         "folds": asdict(folds), "block_rows": block,
         "read_rows": max(dataset.unit_rows, block // dataset.unit_rows * dataset.unit_rows),
     }  # fmt: skip
-    plan = Plan(job, dataset, config, leaves, question, _costs(job, dataset, leaves, fixed, question))
+    plan = Plan(job, dataset, config, leaves, question, _costs(job, dataset, leaves, recipe, question))
     _refuse_what_does_not_fit(plan)
     return plan
 
@@ -194,24 +198,22 @@ def _read_matrix(path: Path) -> list[list[float]]:
         raise InputError(f"{path}: not a matrix of numbers in NPY or comma-separated text ({error})") from error
 
 
-def _costs(
-    job: Job, dataset: Dataset, leaves: tuple[Leaf, ...], kernel: kernels.OperatorKernel, question: dict[str, Any]
-) -> Costs:
-    m, q, block, folds = question["count"], dataset.q, question["block_rows"], question["folds"]
+def _costs(job: Job, dataset: Dataset, leaves: tuple[Leaf, ...], recipe: Recipe, question: dict[str, Any]) -> Costs:
+    m, q, block, folds = recipe.m, dataset.q, question["block_rows"], question["folds"]
     width, at_once = m + 1 + q, folds["count"] if folds["by_rows"] else 1
     packed, square = 4 * width * (width + 1), 8 * width * width
     units = question["read_rows"] // dataset.unit_rows
     read = 3 * dataset.unit_bytes() * max(1, units)  # one being read, one waiting, one in use
-    blocks = 8 * block * (width + 8 + m // 2) + 32 * m * dataset.d
+    blocks = 8 * block * (width + 8) + 8 * recipe.numbers
     leaf = at_once * (square + packed) + blocks + read
     worker = WORKER_BYTES + max(leaf, 2 * folds["count"] * packed) + 16 * MiB
     workers = job.cluster.workers if isinstance(job.cluster, LocalCluster) else 1
-    solving = _solve_bytes(job, dataset, kernel, m, folds["count"])
+    solving = _solve_bytes(job, dataset, recipe.kernel, m, folds["count"]) + 16 * recipe.numbers
     if job.cluster.model_dump().get("type") == "serial":
         worker, peak = DRIVER_BYTES + max(leaf, 2 * folds["count"] * packed), DRIVER_BYTES + max(leaf, solving)
     else:
         peak = DRIVER_BYTES + max(workers * (worker - SHARED_BYTES), solving)
-    flops = float(dataset.n) * width * width + 2.0 * dataset.n * dataset.d * (m // 2)
+    flops = float(dataset.n) * width * width + dataset.n * recipe.flops
     level = _kept_level(job, len(leaves), folds["count"] * packed)
     node = packed * (folds["count"] if folds["by_rows"] else min(folds["count"], 2**level))
     disk = ((len(leaves) >> level) + 2 * workers + len(leaves).bit_length()) * node + 16 * width**2
@@ -303,13 +305,18 @@ def _freeze(plan: Plan) -> None:
     if not good.any():
         raise InputError(f"{dataset.path}: none of the first {len(X)} rows is free of NaN and infinity; mend the data")
     X, Y = X[good], Y[good]
-    center, scale = X.mean(axis=0), np.ones(dataset.d)
+    scale = np.ones(dataset.d)
+    # Features that see more of the inputs than their differences see them as they are, unless scaled.
+    center = X.mean(axis=0) if plan.shift_invariant or job.solve.standardize else np.zeros(dataset.d)
     if job.solve.standardize:
         scale = spread(X.var(axis=0), together=question["one_scale"])
     question["median_lengthscale"] = kernels.median_lengthscale((X - center) / scale) if question["median"] else None
-    kernel = build_kernel(plan.kernel_config, question["median_lengthscale"]).fix(
-        dataset.d, dataset.q, np.eye(dataset.q)
-    )
-    sampler = frequencies.from_config(question["sampler"])
-    drawn = sampler.draw(kernel, d=dataset.d, p=dataset.q, count=question["count"] // 2, seed=question["seed"])
-    freeze(plan.directory, question, FeatureMap(drawn.omega, center, scale), Y.mean(axis=0), drawn.log_density)
+    kernel = build_kernel(plan.kernel_config, question["median_lengthscale"])
+    drawn = _recipe(kernel, dataset, job).draw(question["seed"])
+    freeze(plan.directory, question, FeatureMap(drawn.phi, center, scale), Y.mean(axis=0), drawn.log_density)
+
+
+def _recipe(kernel: kernels.OperatorKernel, dataset: Dataset, job: Job) -> Recipe:
+    fixed = kernel.fix(dataset.d, dataset.q, np.eye(dataset.q))
+    sampler = frequencies.from_config(job.features.sampler.model_dump())
+    return Recipe(fixed, sampler, dataset.d, dataset.q, job.features.count, job.solve.intercept)

@@ -4,8 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 
-from dorff.kernels import OperatorKernel
-from dorff.kernels.scalar import FloatArray, Measure
+from dorff.kernels import Decomposable, Measure, OperatorKernel, Spectral
+from dorff.kernels.scalar import FloatArray
+
+
+def constant_weights(kernel: OperatorKernel, m: int) -> FloatArray | None:
+    """psi (m, r, p), the same for every feature and stored once, where the kernel is one scalar kernel times a matrix.
+
+    None where it is not. `kernel` must have its output matrices fixed.
+    """
+    terms = [(weight, base) for weight, base in kernel.terms() if weight > 0]
+    if len({base.scalar for _, base in terms}) > 1 or not all(isinstance(base, Decomposable) for _, base in terms):
+        return None
+    root = np.concatenate([np.sqrt(weight) * base.root(np.ones((1, 1)))[0] for weight, base in terms])
+    if len(root) > root.shape[1]:
+        root = np.asarray(np.linalg.qr(root, mode="r"))
+    return np.broadcast_to(root, (m, *root.shape))
 
 
 def operator_weights(kernel: OperatorKernel, omega: FloatArray, log_density: FloatArray) -> FloatArray:
@@ -19,6 +33,7 @@ def operator_weights(kernel: OperatorKernel, omega: FloatArray, log_density: Flo
     stacked = []
     for weight, term in kernel.terms():
         if weight > 0:
+            assert isinstance(term.scalar, Spectral)  # of others `fix` lets through only those of constant weights
             ratio = np.exp(0.5 * (term.scalar.log_density(omega, Measure.UNBOUNDED) - log_density))
             stacked.append(np.sqrt(weight) * ratio[:, None, None] * term.root(omega))
     psi = np.concatenate(stacked, axis=1)

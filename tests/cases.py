@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import settings
 
 from dorff import frequencies, kernels
-from dorff.features import FeatureMap
+from dorff.features import FeatureMap, Projected
 from dorff.kernels import OperatorKernel
 from dorff.kernels.scalar import FloatArray
 from dorff.moments import Accumulator, Moments
@@ -48,9 +48,14 @@ def every_kernel(d: int, p: int) -> Iterator[tuple[str, OperatorKernel]]:
     yield "mixed measures", kernels.CurlFree(narrow, "bounded") + kernels.DivergenceFree(narrow, "trace") * 0.5
 
 
+def trig_map(omega: FloatArray, center: FloatArray, scale: FloatArray) -> FeatureMap:
+    """Cosines and sines of frequencies omega (D, d), each of weight 1/sqrt(D)."""
+    return FeatureMap(Projected(frequencies.Dense(omega), np.full(len(omega), len(omega) ** -0.5)), center, scale)
+
+
 def plain_map(omega: FloatArray) -> FeatureMap:
     """Features of the inputs as they are: nothing centred, nothing scaled."""
-    return FeatureMap(omega, np.zeros(omega.shape[1]), np.ones(omega.shape[1]))
+    return trig_map(omega, np.zeros(omega.shape[1]), np.ones(omega.shape[1]))
 
 
 def feature_matrix(kernel: OperatorKernel, found: frequencies.Frequencies, X: FloatArray) -> FloatArray:

@@ -131,7 +131,7 @@ CASES: dict[str, Case] = {
     ),
     "d is not p": (one_target, ["fit", "bad.yaml"], 3, ["CurlFree", "2 inputs", "1 targets"]),
     "d is not p, plan": (one_target, ["plan", "bad.yaml"], 3, ["CurlFree", "2 inputs", "1 targets"]),
-    "odd count": (new_job(features={"count": 63}), ["fit", "bad.yaml"], 3, ["features.count", "even", "63", "64"]),
+    "count of one": (new_job(features={"count": 1}), ["fit", "bad.yaml"], 3, ["features.count", "2", "1"]),
     "unknown key": (new_job(kernal=CURL), ["fit", "bad.yaml"], 3, ["bad.yaml", "kernal", "'kernel'"]),
     "unknown key below": (
         new_job(solve={"rigde": 1e-3}), ["plan", "bad.yaml"], 3, ["bad.yaml", "solve.rigde", "'ridge'"],

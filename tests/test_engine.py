@@ -119,7 +119,7 @@ def test_the_moments_equal_numpys(store: Path, tmp_path: Path, rows: tuple[Float
     """The tree's sum against one explicit product of all features."""
     made = planning.make_plan(job(store, tmp_path))
     fit(job(store, tmp_path), engine=SerialEngine())
-    this, _, _ = made.frozen()
+    this, _ = made.frozen()
     (moments,) = run_pass(made, SerialEngine()).folds.values()
     X, Y = rows
     Z = np.column_stack([this.features.transform(X), np.ones(ROWS), Y - this.y0])

@@ -7,6 +7,7 @@ from scipy import stats
 
 from dorff import frequencies, kernels
 from dorff.errors import InputError
+from dorff.frequencies.independent import directions, orthogonal_directions
 
 S = 0.4  # lengthscale
 samplers = pytest.mark.parametrize("sampler", SAMPLERS, ids=["iid", "orthogonal"])
@@ -46,11 +47,11 @@ def test_anisotropic_frequencies_are_normal_with_a_scale_per_input(sampler):
     assert stats.kstest(np.linalg.norm(omega, axis=1), stats.chi(3).cdf).pvalue > 1e-3
 
 
-@samplers
+@pytest.mark.parametrize("draw", [directions, orthogonal_directions])
 @pytest.mark.parametrize("d", [1, 2, 3, 5])
-def test_directions_are_uniform_on_the_sphere(sampler, d):
+def test_directions_are_uniform_on_the_sphere(draw, d):
     rng = np.random.default_rng(d)
-    blocks = np.array([sampler.directions(rng, d, d) for _ in range(3000)])
+    blocks = np.array([draw(rng, d, d) for _ in range(3000)])
     np.testing.assert_allclose(np.linalg.norm(blocks, axis=2), 1.0, rtol=1e-12)
     # Each place in a block by itself: QR without its signs undone is uniform only on the whole.
     within(blocks, 0.0)
@@ -62,14 +63,14 @@ def test_directions_are_uniform_on_the_sphere(sampler, d):
 @pytest.mark.parametrize("d", [2, 3, 5])
 def test_orthogonal_blocks_are_haar(d):
     rng = np.random.default_rng(d)
-    omega = frequencies.Orthogonal().directions(rng, 2 * d + 1, d)
+    omega = orthogonal_directions(rng, 2 * d + 1, d)
     assert omega.shape == (2 * d + 1, d)
     for start in (0, d):
         block = omega[start : start + d]
         np.testing.assert_allclose(block @ block.T, np.eye(d), atol=1e-12)
     assert np.linalg.norm(omega[0] @ omega[d : 2 * d].T) == pytest.approx(1.0)  # but blocks are independent
     assert np.abs(omega[0] @ omega[d : 2 * d].T).max() < 1 - 1e-3
-    blocks = np.array([frequencies.Orthogonal().directions(rng, d, d).ravel() for _ in range(4000)])
+    blocks = np.array([orthogonal_directions(rng, d, d).ravel() for _ in range(4000)])
     within(np.einsum("bi,bj->bij", blocks, blocks), np.eye(d * d) / d)
 
 
@@ -171,10 +172,15 @@ def test_every_kernel_has_a_finite_density_at_its_frequencies(sampler):
 
 
 def test_config_of_samplers():
-    for sampler in SAMPLERS:
+    more = (frequencies.SORF(), frequencies.ROM(blocks=2), frequencies.Fastfood(), frequencies.QMC("halton", False),
+            frequencies.GaussQuadrature(points=5), frequencies.Quadrature((1, 3), mixing="haar", radii="shared"),
+            frequencies.Quadrature(centre="redraw"))  # fmt: skip
+    for sampler in (*SAMPLERS, *more):
         assert frequencies.from_config(sampler.config()) == sampler
-    with pytest.raises(InputError, match="'sorf'"):
-        frequencies.from_config({"type": "sorf"})
+    with pytest.raises(InputError, match="'laguerre' is not known; use one of: iid, orthogonal"):
+        frequencies.from_config({"type": "laguerre"})
+    with pytest.raises(InputError, match="blocs"):
+        frequencies.from_config({"type": "rom", "blocs": 2})
 
 
 @samplers

@@ -193,10 +193,41 @@ def test_impossible_kernels_say_so():
         (0.0 * kernels.CurlFree(scalar)).fix(2, 2)
     with pytest.raises(TypeError):
         kernels.CurlFree(scalar) + 1.0
-    with pytest.raises(InputError, match="'matern'"):
-        kernels.from_config({"type": "curl_free", "scalar": {"type": "matern"}})
+    with pytest.raises(InputError, match="'skeleton'"):
+        kernels.from_config({"type": "curl_free", "scalar": {"type": "skeleton"}})
+    with pytest.raises(InputError, match=r"CurlFree needs a Gaussian .*Matern"):
+        kernels.from_config({"type": "curl_free", "scalar": {"type": "matern", "lengthscale": 1.0}})
     with pytest.raises(InputError, match="'curl'"):
         kernels.from_config({"type": "curl"})
+
+
+@pytest.mark.parametrize(
+    "scalar", [kernels.ArcCosine(0), kernels.Polynomial(2), kernels.Mercer.named("brownian", 5), kernels.Matern(0.7)]
+)
+def test_every_scalar_kernel_may_be_decomposable_and_shared(scalar):
+    X, Z = np.random.default_rng(2).uniform(0, 1, (2, 4, 1))
+    A, B = positive(3, 2), positive(3, 3, 1)
+    total = (kernels.Decomposable(scalar, A) + 2.0 * kernels.Decomposable(scalar, B)).fix(1, 3)
+    expected = scalar.gram(X, Z)[:, :, None, None] * (A + 2 * B)
+    np.testing.assert_allclose(total.gram(X, Z), expected, rtol=1e-12)
+    again = kernels.from_config(json.loads(json.dumps(total.config())))
+    np.testing.assert_array_equal(again.gram(X, Z), total.gram(X, Z))
+
+
+def test_kernels_without_a_spectrum_are_not_mixed():
+    arc, narrow, wide = kernels.ArcCosine(1), kernels.Gaussian(1.0), kernels.Matern(2.0)
+    assert len((kernels.Decomposable(narrow) + kernels.Decomposable(wide)).fix(2, 2).terms()) == 2
+    for other in (kernels.Decomposable(narrow), kernels.CurlFree(narrow), kernels.Decomposable(kernels.ArcCosine(0))):
+        for total in (kernels.Decomposable(arc) + other, other + 0.0 * kernels.Decomposable(arc)):
+            with pytest.raises(InputError, match="ArcCosine, which is not shift-invariant"):
+                total.fix(2, 2)
+
+
+def test_fix_asks_the_scalar_kernel_about_the_inputs():
+    with pytest.raises(InputError, match=r"2 numbers .* 3 columns"):
+        kernels.Decomposable(kernels.Laplacian([1.0, 2.0])).fix(3, 1)
+    with pytest.raises(InputError, match=r"one input column in \[0, 1\], not 2"):
+        kernels.Decomposable(kernels.Mercer.named("brownian", 5)).fix(2, 1)
 
 
 def test_median_lengthscale_is_the_median_distance():

@@ -25,7 +25,7 @@ def run(z, *, scale=1.0, extra=3):
     """trig_pairs into a wider buffer, with a check that nothing else of it was written."""
     b, D = z.shape
     buffer = np.full((b, 2 * D + extra), UNTOUCHED, z.dtype)
-    trig_pairs(z, buffer, scale)
+    trig_pairs(z, buffer, np.full(D, scale, z.dtype))
     assert np.all(buffer[:, 2 * D :] == UNTOUCHED)
     return buffer[:, :D], buffer[:, D : 2 * D]
 
@@ -75,6 +75,20 @@ def test_scale_is_that_of_trig_features(dtype):
     scale = 1 / np.sqrt(64)
     c, s = run(z, scale=scale)
     assert np.allclose(np.sum(c * c + s * s, axis=1), 1, rtol=0, atol=10 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_each_column_has_its_weight(dtype):
+    """The weight multiplies the rounded cosine: the same bits as weighting afterwards, far entries included."""
+    z = np.random.default_rng(5).normal(0, 30, (6, 53)).astype(dtype)
+    z[2, ::7] = 3e9
+    weights = np.random.default_rng(6).normal(size=53).astype(dtype)
+    weights[4] = 0
+    out = np.empty((6, 106), dtype)
+    weights.flags.writeable = False
+    trig_pairs(z, out, weights)
+    for got, plain in zip((out[:, :53], out[:, 53:]), run(z), strict=True):
+        assert np.allclose(got, weights * plain, rtol=2 * np.finfo(dtype).eps, atol=0)
 
 
 def test_huge_arguments_take_libm_and_leave_their_neighbours_alone():
@@ -141,22 +155,30 @@ Z = np.zeros((4, 6))
 )
 def test_refuses_what_does_not_fit(z, out, words):
     with pytest.raises(InputError, match=words):
-        trig_pairs(z, out, 1.0)
+        trig_pairs(z, out, np.ones(6))
+
+
+@pytest.mark.parametrize(
+    "weights", [np.ones(5), np.ones((1, 6)), np.ones(6, np.float32), np.ones(12)[::2], np.ones(6, int)]
+)
+def test_refuses_weights_that_do_not_fit(weights):
+    with pytest.raises(InputError, match=r"weights must be C-contiguous float64 of shape \(6,\)"):
+        trig_pairs(Z, np.zeros((4, 12)), weights)
 
 
 def test_refuses_read_only_and_overlapping_out():
     out = np.zeros((4, 12))
     with pytest.raises(InputError, match="overlap"):
-        trig_pairs(out[:, :6], out, 1.0)
+        trig_pairs(out[:, :6], out, np.ones(6))
     out.flags.writeable = False
     with pytest.raises(InputError, match="writeable"):
-        trig_pairs(Z, out, 1.0)
+        trig_pairs(Z, out, np.ones(6))
 
 
 ASSEMBLY = """
     import numpy as np
     from dorff.loops import trig
-    trig._row64(np.ones(8), np.empty(8), np.empty(8), 1.0)
+    trig._row64(np.ones(8), np.empty(8), np.empty(8), np.ones(8))
     print(next(iter(trig._row64.inspect_asm().values())))
 """
 
@@ -183,7 +205,7 @@ USE = """
     from dorff.loops import cache_directory, trig, trig_pairs
     assert not trig._rows64.signatures and not trig._row64.signatures, "compiled at import"
     out = np.empty((2, 16))
-    trig_pairs(np.ones((2, 8)), out, 1.0)
+    trig_pairs(np.ones((2, 8)), out, np.ones(8))
     assert np.allclose(out[:, :8], np.cos(1)) and np.allclose(out[:, 8:], np.sin(1))
     hits = sum(trig._rows64.stats.cache_hits.values())
     print(cache_directory(), hits)

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import trig_map
 
 from dorff import frequencies, kernels
 from dorff.errors import InputError
-from dorff.features import FeatureMap
 from dorff.kernels.operator import OperatorKernel
 from dorff.leaf import BlockSums
 from dorff.model import Model
@@ -46,7 +46,7 @@ def a_model(kernel: OperatorKernel, d: int, p: int, info: Mapping[str, Any] | No
     Y = np.stack([np.sin((i + 1) * X.sum(axis=1)) for i in range(p)], axis=1)
     fixed = kernel.fix(d, p, np.cov(Y.T).reshape(p, p))
     drawn = frequencies.Orthogonal().draw(fixed, d=d, p=p, count=32, seed=0)
-    features = FeatureMap(drawn.omega, X.mean(axis=0), np.ones(d))
+    features = trig_map(drawn.omega, X.mean(axis=0), np.ones(d))
     sums = BlockSums(features, Y.mean(axis=0), block_rows=64)
     sums.add(X, Y)
     weigh = [lambda _: operator_weights(fixed, drawn.omega, drawn.log_density)]

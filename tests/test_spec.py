@@ -1,5 +1,6 @@
 """Job files: what they may say, what they mean, and the one sentence for whatever is wrong with them."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from dorff import kernels
 from dorff.errors import InputError
+from dorff.kernels.explicit import SYSTEMS
+from dorff.kernels.pointwise import FUNCTIONS
 from dorff.spec import Job, LocalCluster, RemoteCluster, SerialCluster, load_job
 
 MINIMAL = """\
@@ -87,6 +91,91 @@ def test_the_kernel_is_dumped_in_the_grammar_it_was_read_in() -> None:
         assert Job.model_validate(mapping(kernel=config)).kernel.model_dump() == config
 
 
+SCALARS = (
+    {"type": "gaussian", "lengthscale": 0.2},
+    {"type": "laplacian", "lengthscale": (1.0, 2.0)},
+    {"type": "matern", "lengthscale": "median", "nu": 2.5},
+    {"type": "cauchy", "lengthscale": 3.0},
+    {"type": "rational_quadratic", "lengthscale": 3.0, "alpha": 0.5},
+    {"type": "arc_cosine", "order": 0},
+    {"type": "polynomial", "degree": 3, "offset": 0.0, "scale": 0.1},
+    {"type": "pointwise", "function": "erf"},
+    {"type": "mercer", "system": "bridge", "count": 7},
+)
+SAMPLERS = (
+    *({"type": kind} for kind in ("iid", "orthogonal", "sorf", "fastfood")),
+    {"type": "rom", "blocks": 2},
+    {"type": "qmc", "sequence": "halton", "scramble": False},
+    {"type": "gauss_quadrature", "points": 64},
+    {"type": "quadrature", "degree": (1, 3), "mixing": "haar", "radii": "shared", "centre": "drop"},
+)
+
+
+@pytest.mark.parametrize("mode", ["python", "json"])
+@pytest.mark.parametrize("config", SCALARS, ids=lambda config: config["type"])
+def test_every_scalar_kernel_is_read_and_built(tmp_path: Path, config: dict[str, Any], mode: str) -> None:
+    written = yaml.safe_dump(mapping(kernel=kernel(scalar=json.loads(json.dumps(config)))))
+    found = load_job(write(tmp_path, written)).kernel.model_dump(mode=mode)["scalar"]
+    assert json.dumps(found) == json.dumps(config)
+    if found.get("lengthscale") == "median":
+        found["lengthscale"] = 1.5
+    built = kernels.scalar_from_config(found)
+    assert json.dumps(built.config()) == json.dumps(found)
+
+
+@pytest.mark.parametrize(
+    ("scalar", "wanted"),
+    [
+        ({"type": "matern", "lengthscale": 1}, kernels.Matern(1.0)),
+        ({"type": "rational_quadratic", "lengthscale": 1}, kernels.RationalQuadratic(1.0)),
+        ({"type": "arc_cosine"}, kernels.ArcCosine()),
+        ({"type": "polynomial", "degree": 2}, kernels.Polynomial(2)),
+        ({"type": "mercer", "system": "brownian"}, kernels.Mercer.named("brownian", 1000)),
+    ],
+    ids=lambda value: str(value)[:24],
+)
+def test_omitted_options_of_scalar_kernels(scalar: dict[str, Any], wanted: kernels.ScalarKernel) -> None:
+    found = Job.model_validate(mapping(kernel=kernel(scalar=scalar))).kernel.model_dump()["scalar"]
+    assert kernels.scalar_from_config(found) == wanted
+
+
+def test_names_known_to_a_job_are_those_that_are_built(tmp_path: Path) -> None:
+    for key, scalar, built in (
+        ("function", {"type": "pointwise", "function": "?"}, FUNCTIONS),
+        ("system", {"type": "mercer", "system": "?"}, SYSTEMS),
+    ):
+        found = problem(tmp_path, kernel=kernel(scalar=scalar))
+        assert found.startswith(f"kernel.scalar.{key} must be one of: {', '.join(built)}; came '?'")
+
+
+@pytest.mark.parametrize("mode", ["python", "json"])
+@pytest.mark.parametrize("config", SAMPLERS, ids=lambda config: config["type"])
+def test_every_sampler_is_read_with_its_options(tmp_path: Path, config: dict[str, Any], mode: str) -> None:
+    written = yaml.safe_dump(mapping(features={"sampler": json.loads(json.dumps(config))}))
+    found = load_job(write(tmp_path, written)).features.sampler.model_dump(mode=mode)
+    assert json.dumps(found) == json.dumps(config)
+
+
+def test_omitted_options_of_samplers() -> None:
+    for kind, wanted in (
+        (None, {"type": "orthogonal"}),
+        ("rom", {"type": "rom", "blocks": 3}),
+        ("qmc", {"type": "qmc", "sequence": "sobol", "scramble": True}),
+        ("gauss_quadrature", {"type": "gauss_quadrature", "points": 8}),
+        (
+            "quadrature",
+            {"type": "quadrature", "degree": (3, 3), "mixing": "butterfly", "radii": "own", "centre": "signed"},
+        ),
+    ):
+        job = Job.model_validate(mapping(features={"sampler": {} if kind is None else {"type": kind}}))
+        assert job.features.sampler.model_dump() == wanted
+
+
+def test_any_number_of_features_from_two_on() -> None:
+    for count in (2, 3, 101, 2048):
+        assert Job.model_validate(mapping(features={"count": count})).features.count == count
+
+
 @pytest.mark.parametrize("mode", ["python", "json"])
 def test_a_dumped_job_reads_back_as_the_same_job(tmp_path: Path, mode: str) -> None:
     term = {"weight": 2, "kernel": kernel(output={"matrix": "a.npy"})}
@@ -94,6 +183,7 @@ def test_a_dumped_job_reads_back_as_the_same_job(tmp_path: Path, mode: str) -> N
         kernel={"type": "sum", "terms": [term]},
         data={"store": "s", "inputs": ["lon", "lat"]},
         solve={"ridge": [0, 1e-3]},
+        features={"count": 7, "sampler": {"type": "quadrature", "degree": [1, 1]}},
     )
     job = load_job(write(tmp_path, yaml.safe_dump(parts)))
     assert Job.model_validate(job.model_dump(mode=mode)) == job
@@ -155,15 +245,12 @@ def test_an_unknown_key_names_its_place_and_the_nearest(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("parts", "place", "name", "built"),
     [
-        ({"kernel": kernel(scalar={"type": "matern"})}, "kernel.scalar.type", "matern", "gaussian"),
         ({"kernel": kernel(scalar={"type": "skeleton"})}, "kernel.scalar.type", "skeleton", "gaussian"),
         ({"kernel": kernel(scalar={"lengthscale": "tune"})}, "kernel.scalar.lengthscale", "tune", "median"),
         ({"kernel": kernel(output="simplex")}, "kernel.output", "simplex", "covariance"),
         ({"kernel": kernel(output="learned")}, "kernel.output", "learned", "covariance"),
         ({"kernel": kernel(output={"graph": "g"})}, "kernel.output", "graph", "covariance"),
         ({"kernel": {"type": "spectral_density"}}, "kernel.type", "spectral_density", "divergence_free"),
-        ({"features": {"sampler": {"type": "sorf"}}}, "features.sampler.type", "sorf", "orthogonal, iid"),
-        ({"features": {"sampler": {"type": "quadrature"}}}, "features.sampler.type", "quadrature", "iid"),
         ({"solve": {"select": "evidence"}}, "solve.select", "evidence", "gcv, kfold"),
         ({"solve": {"folds": {"by": "trial"}}}, "solve.folds.by", "trial", "leaves or rows"),
         ({"cluster": {"type": "slurm"}}, "cluster.type", "slurm", "local, serial"),
@@ -183,11 +270,7 @@ def test_what_is_not_built_yet_is_refused_by_name(
 @pytest.mark.parametrize(
     ("parts", "sentence"),
     [
-        (
-            {"features": {"count": 101}},
-            "features.count must be even: trig features come in cos/sin pairs; came 101; write 102",
-        ),
-        ({"features": {"count": 0}}, "features.count must be greater than or equal to 2, came 0; correct it"),
+        ({"features": {"count": 1}}, "features.count must be greater than or equal to 2, came 1; correct it"),
         ({"features": {"count": True}}, "features.count must be a valid integer, came True; correct it"),
         ({"features": {"count": "2048"}}, "features.count must be a valid integer, came '2048'; correct it"),
         ({"features": {"seed": -1}}, "features.seed must be greater than or equal to 0, came -1; correct it"),
@@ -253,6 +336,90 @@ def test_what_is_not_built_yet_is_refused_by_name(
             {"kernel": {"type": "curl_free", "scalar": {"lengthscale": 1}, "measure": "tarce"}},
             "kernel.measure must be 'trace', 'unbounded' or 'bounded', came 'tarce'; correct it",
         ),
+        (
+            {"kernel": kernel(scalar={"type": "laplacian"})},
+            "kernel.scalar.lengthscale is missing; add it",
+        ),
+        (
+            {"kernel": kernel(scalar={"type": "matern", "lengthscale": 1, "alpha": 2})},
+            "kernel.scalar.alpha is not a known key; use one of: type, lengthscale, nu",
+        ),
+        (
+            {"kernel": kernel(scalar={"type": "matern", "lengthscale": 1, "nu": 0})},
+            "kernel.scalar.nu must be a number greater than 0, came 0; correct it",
+        ),
+        (
+            {"kernel": kernel(scalar={"type": "rational_quadratic", "lengthscale": 1, "alpha": "1"})},
+            "kernel.scalar.alpha must be a number greater than 0, came '1'; correct it",
+        ),
+        (
+            {"kernel": kernel(scalar={"type": "arc_cosine", "order": 2})},
+            "kernel.scalar.order must be less than or equal to 1, came 2; correct it",
+        ),
+        (
+            {"kernel": kernel(scalar={"type": "arc_cosine", "order": True})},
+            "kernel.scalar.order must be a valid integer, came True; correct it",
+        ),
+        ({"kernel": kernel(scalar={"type": "polynomial"})}, "kernel.scalar.degree is missing; add it"),
+        (
+            {"kernel": kernel(scalar={"type": "polynomial", "degree": 0})},
+            "kernel.scalar.degree must be greater than or equal to 1, came 0; correct it",
+        ),
+        (
+            {"kernel": kernel(scalar={"type": "polynomial", "degree": 2, "offset": -1})},
+            "kernel.scalar.offset must be a number of at least 0, came -1; correct it",
+        ),
+        (
+            {"kernel": kernel(scalar={"type": "pointwise", "function": "rleu"})},
+            "kernel.scalar.function must be one of: step, relu, erf, tanh, sigmoid, softplus, sin, cos; came 'rleu'; "
+            "did you mean 'relu'?",
+        ),
+        (
+            {"kernel": kernel(scalar={"type": "mercer", "system": "wiener"})},
+            "kernel.scalar.system must be one of: brownian, bridge; came 'wiener'; correct it",
+        ),
+        (
+            {"kernel": kernel(scalar={"type": "mattern"})},
+            "kernel.scalar.type must be one of: gaussian, laplacian, matern, cauchy, rational_quadratic, arc_cosine, "
+            "polynomial, pointwise, mercer; came 'mattern'; did you mean 'matern'?",
+        ),
+        (
+            {"features": {"sampler": {"type": "sorff"}}},
+            "features.sampler.type must be one of: orthogonal, iid, sorf, rom, fastfood, qmc, gauss_quadrature, "
+            "quadrature; came 'sorff'; did you mean 'sorf'?",
+        ),
+        (
+            {"features": {"sampler": {"type": "sorf", "blocks": 3}}},
+            "features.sampler.blocks is not a known key; use one of: type",
+        ),
+        (
+            {"features": {"sampler": {"type": "rom", "blocks": 0}}},
+            "features.sampler.blocks must be greater than or equal to 1, came 0; correct it",
+        ),
+        (
+            {"features": {"sampler": {"type": "qmc", "sequence": "hatlon"}}},
+            "features.sampler.sequence must be one of: sobol, halton; came 'hatlon'; did you mean 'halton'?",
+        ),
+        (
+            {"features": {"sampler": {"type": "qmc", "scramble": 1}}},
+            "features.sampler.scramble must be a valid boolean, came 1; correct it",
+        ),
+        (
+            {"features": {"sampler": {"type": "gauss_quadrature", "points": 65}}},
+            "features.sampler.points must be less than or equal to 64, came 65; correct it",
+        ),
+        (
+            {"features": {"sampler": {"type": "quadrature", "degree": [3, 1]}}},
+            "features.sampler.degree must be [1, 1], [1, 3] or [3, 3], came [3, 1]; correct it",
+        ),
+        (
+            {"features": {"sampler": {"type": "quadrature", "degree": [True, 3]}}},
+            "features.sampler.degree must be [1, 1], [1, 3] or [3, 3], came [True, 3]; correct it",
+        ),
+        (
+            {"features": {"sampler": {"type": "quadrature", "centre": "keep"}}},
+            "features.sampler.centre must be one of: signed, redraw, drop; came 'keep'; correct it",
+        ),
         ({"solve": {"ridge": -1}}, "solve.ridge must be a number of at least 0, came -1; correct it"),
         ({"solve": {"ridge": True}}, "solve.ridge must be a number of at least 0, came True; correct it"),
         ({"solve": {"standardize": 1}}, "solve.standardize must be a valid boolean, came 1; correct it"),
@@ -280,8 +447,8 @@ def test_a_fault_is_one_sentence(tmp_path: Path, parts: dict[str, Any], sentence
 
 
 def test_several_faults_tell_the_first_and_count_the_rest(tmp_path: Path) -> None:
-    found = problem(tmp_path, features={"count": 7, "seed": -1}, solve={"ridge": "x"})
-    assert found.startswith("features.count must be even") and found.endswith("(and 2 more)")
+    found = problem(tmp_path, features={"count": 1, "seed": -1}, solve={"ridge": "x"})
+    assert found.startswith("features.count must be greater than or equal to 2") and found.endswith("(and 2 more)")
 
 
 @pytest.mark.parametrize(

@@ -234,6 +234,9 @@ def inspect(
 def bench(
     d: Annotated[int, typer.Option("-d", help="Inputs.")] = 16,
     m: Annotated[int, typer.Option("-m", help="Features.")] = 1024,
+    sampler: Annotated[
+        str, typer.Option(help="Where frequencies come from: orthogonal, rom, quadrature ...")
+    ] = "orthogonal",
     workers: Annotated[int, typer.Option(help="Worker processes.")] = 2,
     rows: Annotated[int | None, typer.Option(help="Rows of the larger fit.", show_default=False)] = None,
     repeats: Annotated[int, typer.Option(help="Times that it is measured.")] = 3,
@@ -242,7 +245,7 @@ def bench(
     """Measure how near a fit comes to this machine's limit, bare BLAS syrk."""
     from dorff.bench import bench as run
 
-    result = run(d=d, m=m, workers=workers, rows=rows, repeats=repeats, echo=say)
+    result = run(d=d, m=m, sampler=sampler, workers=workers, rows=rows, repeats=repeats, echo=say)
     text = f"{result.rows_per_s:,.0f} rows/s, {result.share:.3f} of bare syrk's {result.syrk_rows_per_s:,.0f} rows/s"
     show(asdict(result), text, as_json=as_json)
 

@@ -22,9 +22,9 @@ from dorff import __version__
 from dorff.errors import InputError
 from dorff.estimators.rows import Rows, StoredRows, finite, together, unwrap, with_rows
 from dorff.estimators.sums import RowSums, one_thread, sample
-from dorff.features import FeatureMap
-from dorff.frequencies import Orthogonal, Sampler
-from dorff.kernels import Decomposable, Gaussian, OperatorKernel, ScalarKernel, median_lengthscale
+from dorff.features import FeatureMap, Recipe
+from dorff.frequencies import IID, Orthogonal, Sampler
+from dorff.kernels import Decomposable, Gaussian, OperatorKernel, Product, ScalarKernel, median_lengthscale
 from dorff.kernels.scalar import FloatArray
 from dorff.leaf import FoldRule
 from dorff.model import Model
@@ -48,9 +48,11 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: i
         A scalar kernel k0 stands for `Decomposable(k0, "identity")`; None for that of a Gaussian whose length-scale
         is the median distance between rows of a sample.
     n_features : int
-        Columns of the feature matrix, cosines and sines together: even, twice the number of frequencies.
+        The most columns of the feature matrix, cosines and sines together. A rule that needs another number, such as
+        pairs, uses fewer: `model_.feature_map.m`.
     sampler : Sampler or None
-        Where frequencies come from; None is `frequencies.Orthogonal()`.
+        Where frequencies come from; None is `frequencies.Orthogonal()`, or `frequencies.IID()` for a kernel whose
+        spectrum rotations change (Laplacian, Cauchy).
     ridge : float or list of floats
         Of a list, the best by generalised cross-validation is taken, or by k-fold error where `cv` is given.
     cv : int or None
@@ -152,11 +154,8 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: i
 
     def _check_arguments(self) -> None:
         count = self.n_features
-        if not isinstance(count, numbers.Integral) or isinstance(count, bool) or count < 2 or count % 2:
-            raise InputError(
-                f"n_features must be an even number of 2 or more, since every frequency has a cosine and a sine; "
-                f"got {count!r}: use {count + 1 if isinstance(count, numbers.Integral) and count > 2 else 1024}"
-            )
+        if not isinstance(count, numbers.Integral) or isinstance(count, bool) or count < 2:
+            raise InputError(f"n_features must be a whole number of 2 or more, got {count!r}; use 1024, say")
         for name, kinds in (("kernel", OperatorKernel | ScalarKernel), ("sampler", Sampler)):
             value = getattr(self, name)
             if value is not None and not isinstance(value, kinds):
@@ -197,22 +196,29 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: i
 
     def _fit(self, X: Rows, Y: Rows) -> None:
         seed, (d, q) = self._seed(), (X.shape[1], Y.shape[1])
-        sampler = Orthogonal() if self.sampler is None else self.sampler
         if isinstance(self.kernel, OperatorKernel):
             self.kernel.fix(d, q, np.eye(q))  # what cannot be is refused before a row is read
         if self.cv is not None and self.cv > len(X):
             raise InputError(f"cv = {self.cv} folds need as many rows, but n_samples = {len(X)}; use fewer folds")
         some_x, some_y = sample(X, Y)
-        center, scale = some_x.mean(axis=0), np.ones(d)
+        scale = np.ones(d)
         vector_field = isinstance(self.kernel, OperatorKernel) and self.kernel.vector_field
         if self.standardize:
             scale = spread(some_x.var(axis=0), together=vector_field)
-        kernel = self._operator_kernel((some_x - center) / scale)
-        drawn = sampler.draw(kernel.fix(d, q, np.eye(q)), d=d, p=q, count=self.n_features // 2, seed=seed)
-        features = FeatureMap(drawn.omega, center, scale)
+        kernel = self._operator_kernel((some_x - some_x.mean(axis=0)) / scale)
+        scalars = [base.scalar for _, base in kernel.terms()]
+        shift_invariant = all(scalar.shift_invariant for scalar in scalars)
+        # Features that see more of the inputs than their differences see them as they are, unless scaled.
+        center = some_x.mean(axis=0) if shift_invariant or self.standardize else np.zeros(d)
+        sampler = self.sampler
+        if sampler is None:
+            sampler = IID() if any(isinstance(scalar, Product) for scalar in scalars) else Orthogonal()
+        recipe = Recipe(kernel.fix(d, q, np.eye(q)), sampler, d, q, int(self.n_features), bool(self.intercept))
+        drawn = recipe.draw(seed)
+        features = FeatureMap(drawn.phi, center, scale)
         rows = RowSums(features, some_y.mean(axis=0), FoldRule(self.cv or 1, by_rows=True, seed=seed))
         folds = [moments for _, moments in sorted(rows.of(X, Y).items())]
-        solver = Setting(kernel, drawn.omega, drawn.log_density, self.standardize, bool(self.intercept))
+        solver = Setting(kernel, d, features.m, drawn.density, self.standardize, bool(self.intercept))
         moments = reduce(add, folds)
         if not np.isfinite(moments.packed).all():
             raise InputError("y has numbers so large that their squares overflow float64; rescale the targets")

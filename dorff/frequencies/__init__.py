@@ -4,16 +4,52 @@ from collections.abc import Mapping
 from typing import Any
 
 from dorff.errors import InputError
-from dorff.frequencies.base import Frequencies, Sampler
-from dorff.frequencies.samplers import IID, Orthogonal
+from dorff.frequencies.base import DenseSampler, Frequencies, RuleSampler, Sampler, laws_of
+from dorff.frequencies.grid import GaussQuadrature
+from dorff.frequencies.independent import IID, Orthogonal
+from dorff.frequencies.quadrature import Quadrature
+from dorff.frequencies.quasi import QMC
+from dorff.frequencies.structured import ROM, SORF, Fastfood
+from dorff.frequencies.transforms import Dense, Transform, transform_from
 
-__all__ = ["IID", "Frequencies", "Orthogonal", "Sampler", "from_config"]
+__all__ = [
+    "IID",
+    "QMC",
+    "ROM",
+    "SORF",
+    "Dense",
+    "DenseSampler",
+    "Fastfood",
+    "Frequencies",
+    "GaussQuadrature",
+    "Orthogonal",
+    "Quadrature",
+    "RuleSampler",
+    "Sampler",
+    "Transform",
+    "from_config",
+    "laws_of",
+    "transform_from",
+]
+
+_SAMPLERS: dict[str, type[Sampler]] = {
+    "iid": IID,
+    "orthogonal": Orthogonal,
+    "sorf": SORF,
+    "rom": ROM,
+    "fastfood": Fastfood,
+    "qmc": QMC,
+    "gauss_quadrature": GaussQuadrature,
+    "quadrature": Quadrature,
+}
 
 
 def from_config(config: Mapping[str, Any]) -> Sampler:
     """The sampler that `Sampler.config` (or `features.sampler` of a job) describes, or InputError."""
-    samplers = {"iid": IID, "orthogonal": Orthogonal}
     kind = config.get("type")
-    if kind not in samplers:
-        raise InputError(f"features.sampler.type: {kind!r} is not built; use iid or orthogonal")
-    return samplers[kind]()
+    if kind not in _SAMPLERS:
+        raise InputError(f"features.sampler.type: {kind!r} is not known; use one of: {', '.join(_SAMPLERS)}")
+    try:
+        return _SAMPLERS[kind](**{name: value for name, value in config.items() if name != "type"})
+    except TypeError as error:
+        raise InputError(f"features.sampler: {error}") from error

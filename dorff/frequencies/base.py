@@ -1,4 +1,4 @@
-"""Samplers: a kernel, d, a count and a seed in, frequencies and the log density they were drawn from out."""
+"""Samplers: a kernel, d, a count and a seed in, frequencies and their weights out."""
 
 from __future__ import annotations
 
@@ -9,72 +9,170 @@ from typing import Any, final
 import numpy as np
 
 from dorff.errors import InputError
-from dorff.kernels import BaseKernel, Measure, OperatorKernel, ScalarKernel
+from dorff.frequencies.transforms import Dense, Transform
+from dorff.kernels import (
+    Decomposable,
+    Gaussian,
+    GaussianWeighted,
+    Isotropic,
+    Measure,
+    OperatorKernel,
+    ScalarKernel,
+    Spectral,
+)
 from dorff.kernels.scalar import FloatArray
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Frequencies:
-    """Frequencies omega (D, d), in 1 / input units, and the log (D,) of the density they come from."""
+    """Frequencies and weights such that `sum_j weights_j^2 g(omega_j) + centre g(0)` estimates E g(omega).
 
-    omega: FloatArray
-    log_density: FloatArray
+    `transform` is omega (D, d), in 1 / input units; `weights` (D,); `centre` may be negative (see `Quadrature`).
+    `reflected`: each frequency stands for itself and its negative, with half the squared weight each; the same
+    thing where g is even. `log_density` (D,) is that of the law they come from, None where there is no density.
+    """
+
+    transform: Transform
+    weights: FloatArray
+    centre: float = 0.0
+    reflected: bool = False
+    log_density: FloatArray | None = None
+
+    @property
+    def omega(self) -> FloatArray:
+        """omega (D, d) written out, whatever the transform."""
+        return self.transform.dense()
+
+
+def uniform(D: int) -> FloatArray:
+    """Weights of a plain mean over D frequencies."""
+    return np.full(D, 1.0 / np.sqrt(D))
 
 
 class Sampler(ABC):
-    """Draws frequencies whose directions follow a rule; radii always follow the kernel's own law."""
+    """Draws the frequencies of an operator kernel. They depend on the arguments of `draw` alone."""
 
-    @abstractmethod
-    def directions(self, rng: np.random.Generator, count: int, d: int) -> FloatArray:
-        """Unit vectors (count, d), each uniform on the sphere."""
+    @property
+    def reflected(self) -> bool:
+        """Whether each frequency is used together with its negative (two columns where the features are not pairs)."""
+        return False
+
+    @property
+    def centred(self) -> bool:
+        """Whether the rule has a weight for omega = 0."""
+        return False
 
     @abstractmethod
     def config(self) -> dict[str, Any]:
         """The sampler in the grammar of JOB.yaml."""
 
+    @abstractmethod
+    def draw(self, kernel: OperatorKernel, *, d: int, p: int, count: int, seed: int) -> Frequencies:
+        """`size(d, count)` frequencies. Raises InputError for a kernel that this sampler has no rule for."""
+
+    def size(self, d: int, count: int) -> int:
+        """How many frequencies come for a ceiling of `count`."""
+        return count
+
+    @abstractmethod
+    def numbers(self, d: int, count: int) -> int:
+        """How many numbers (of 8 bytes) the transform of `count` frequencies holds."""
+
+    @abstractmethod
+    def flops(self, d: int, count: int) -> float:
+        """Floating-point operations of the transform of one row."""
+
     @final
     def recipe(self, kernel: OperatorKernel, *, d: int, p: int, count: int) -> list[dict[str, Any]]:
         """All of the kernel that the frequencies depend on: scalar kernels, measures and counts."""
-        laws = _laws(kernel, d, p)
+        laws = laws_of(kernel, d, p)
         counts = _apportion([share for _, _, share in laws], count)
         return [
             {"scalar": scalar.config(), "measure": str(measure), "count": size}
             for (scalar, measure, _), size in zip(laws, counts, strict=True)
         ]
 
+
+class DenseSampler(Sampler):
+    """Frequencies with a density, written out: any sum of kernels, any measure that the kernels have."""
+
+    @abstractmethod
+    def omega(self, rng: np.random.Generator, law: Spectral, measure: Measure, count: int, d: int) -> FloatArray:
+        """`count` frequencies (count, d) of one law."""
+
+    def numbers(self, d: int, count: int) -> int:
+        return 2 * count * d
+
+    def flops(self, d: int, count: int) -> float:
+        return 2.0 * count * d
+
     @final
     def draw(self, kernel: OperatorKernel, *, d: int, p: int, count: int, seed: int) -> Frequencies:
-        """`count` frequencies for the kernel; they depend on the arguments alone.
-
-        A sum draws from the mixture of its terms' measures, in shares tr k_i(0) rounded to whole frequencies
+        """A sum draws from the mixture of its terms' measures, in shares tr k_i(0) rounded to whole frequencies
         (Minh 2016, eq. 58-59), and the density is that of the shares actually used, so that the estimate of
         the kernel stays unbiased whatever the rounding.
         """
         rng = np.random.default_rng(seed)
-        laws = _laws(kernel, d, p)
+        laws = laws_of(kernel, d, p)
         counts = _apportion([share for _, _, share in laws], count)
         parts, log_densities = [], []
         for (scalar, measure, _), size in zip(laws, counts, strict=True):
-            radii = scalar.radii(rng, size, d, measure)
-            parts.append(self.directions(rng, size, d) * radii[:, None] * scalar.stretch(d))
+            parts.append(self.omega(rng, spectrum(scalar), measure, size, d))
         omega = np.concatenate(parts)
         if len(laws) > 1:
             omega = omega[rng.permutation(count)]
         for (scalar, measure, _), size in zip(laws, counts, strict=True):
-            if size:
-                log_densities.append(np.log(size / count) + scalar.log_density(omega, measure))
-        return Frequencies(np.ascontiguousarray(omega), np.logaddexp.reduce(log_densities, axis=0))
+            log_densities.append(np.log(size / count) + spectrum(scalar).log_density(omega, measure))
+        transform = Dense(np.ascontiguousarray(omega))
+        return Frequencies(transform, uniform(count), log_density=np.logaddexp.reduce(log_densities, axis=0))
 
 
-def _laws(kernel: OperatorKernel, d: int, p: int) -> list[tuple[ScalarKernel, Measure, float]]:
+class RuleSampler(Sampler):
+    """A rule for one rotation-invariant law, which needs no density; decomposable kernels of one scalar kernel."""
+
+    @abstractmethod
+    def rule(self, rng: np.random.Generator, law: Isotropic, count: int, d: int) -> Frequencies:
+        """The frequencies of one law, `size(d, count)` of them."""
+
+    @final
+    def draw(self, kernel: OperatorKernel, *, d: int, p: int, count: int, seed: int) -> Frequencies:
+        laws, name = laws_of(kernel, d, p), self.config()["type"]
+        if len(laws) > 1 or not all(isinstance(base, Decomposable) for _, base in kernel.terms()):
+            raise InputError(
+                f"sampler: {name} draws for decomposable kernels of one scalar kernel, not for sums of several or "
+                "vector-field kernels; use iid, orthogonal or qmc"
+            )
+        return self.rule(np.random.default_rng(seed), isotropic(laws[0][0], name), count, d)
+
+
+def laws_of(kernel: OperatorKernel, d: int, p: int) -> list[tuple[ScalarKernel, Measure, float]]:
     """The distinct (scalar kernel, measure) pairs of the kernel's terms, in order, with their shares."""
     shares: dict[tuple[ScalarKernel, Measure], float] = {}
-    for weight, term in kernel.terms():
-        base: BaseKernel = term
+    for weight, base in kernel.terms():
         key = (base.scalar, base.measure)
         shares[key] = shares.get(key, 0.0) + weight * base.trace(d, p)
     return [(scalar, measure, share) for (scalar, measure), share in shares.items() if share > 0]
+
+
+def spectrum(scalar: ScalarKernel) -> Spectral:
+    """The law that frequencies of a scalar kernel have: its own, or N(0, I) for an expectation over N(0, I)."""
+    if isinstance(scalar, GaussianWeighted):
+        return Gaussian(1.0)
+    if isinstance(scalar, Spectral):
+        return scalar
+    raise InputError(f"{type(scalar).__name__} has no frequencies to draw; it brings features of its own")
+
+
+def isotropic(scalar: ScalarKernel, sampler: str) -> Isotropic:
+    """The law of a scalar kernel where it is rotation-invariant, else InputError."""
+    law = spectrum(scalar)
+    if not isinstance(law, Isotropic):
+        raise InputError(
+            f"sampler: {sampler} needs a spectrum that no rotation changes; that of {type(scalar).__name__} is not "
+            "such a one: use iid or qmc"
+        )
+    return law
 
 
 def _apportion(shares: list[float], count: int) -> list[int]:

@@ -4,21 +4,51 @@ from collections.abc import Mapping
 from typing import Any
 
 from dorff.errors import InputError
+from dorff.kernels.explicit import Mercer, Polynomial
+from dorff.kernels.grammar import scalar_from_config
+from dorff.kernels.isotropic import Gaussian, Matern, RationalQuadratic
 from dorff.kernels.operator import BaseKernel, CurlFree, Decomposable, DivergenceFree, OperatorKernel, Sum
-from dorff.kernels.scalar import Gaussian, Measure, ScalarKernel, median_lengthscale, scalar_from_config
+from dorff.kernels.pointwise import ArcCosine, Pointwise
+from dorff.kernels.product import Cauchy, Laplacian
+from dorff.kernels.scalar import (
+    Activation,
+    Explicit,
+    GaussianWeighted,
+    Isotropic,
+    Measure,
+    Product,
+    ScalarKernel,
+    Spectral,
+    median_lengthscale,
+)
 
 __all__ = [
+    "Activation",
+    "ArcCosine",
     "BaseKernel",
+    "Cauchy",
     "CurlFree",
     "Decomposable",
     "DivergenceFree",
+    "Explicit",
     "Gaussian",
+    "GaussianWeighted",
+    "Isotropic",
+    "Laplacian",
+    "Matern",
     "Measure",
+    "Mercer",
     "OperatorKernel",
+    "Pointwise",
+    "Polynomial",
+    "Product",
+    "RationalQuadratic",
     "ScalarKernel",
+    "Spectral",
     "Sum",
     "from_config",
     "median_lengthscale",
+    "scalar_from_config",
 ]
 
 

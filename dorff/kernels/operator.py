@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dorff.errors import InputError
-from dorff.kernels.scalar import FloatArray, Gaussian, Measure, ScalarKernel
+from dorff.kernels.isotropic import Gaussian
+from dorff.kernels.scalar import FloatArray, Measure, ScalarKernel, Spectral
 
 
 class OperatorKernel(ABC):
@@ -50,7 +51,10 @@ class OperatorKernel(ABC):
 
 
 class BaseKernel(OperatorKernel):
-    """A kernel with density mu(omega) = M(omega) rho_0(omega): a scalar kernel's spectrum times a matrix."""
+    """A kernel with density mu(omega) = M(omega) rho_0(omega): a scalar kernel's spectrum times a matrix.
+
+    A scalar kernel without a spectrum (arc-cosine, polynomial) has features in place of frequencies and M constant.
+    """
 
     scalar: ScalarKernel
     measure: Measure
@@ -94,6 +98,7 @@ class Decomposable(BaseKernel):
         return self.output
 
     def fix(self, d: int, p: int, covariance: FloatArray | None = None) -> Decomposable:
+        self.scalar.check(d)
         if isinstance(self.output, str):
             if self.output == "identity":
                 return Decomposable(self.scalar, np.eye(p))
@@ -232,6 +237,8 @@ class Sum(OperatorKernel):
     """A positive combination of kernels, which share one set of frequencies.
 
     A weight may be zero, so that `a * curl + (1 - a) * div` holds from a = 0 to 1; `fix` refuses all of them zero.
+    Without a spectrum there are no frequencies to share: `fix` takes an arc-cosine, a polynomial and the like only
+    where all terms are decomposable with the same scalar kernel, whose features they then share.
     """
 
     parts: tuple[tuple[float, BaseKernel], ...]
@@ -250,7 +257,17 @@ class Sum(OperatorKernel):
     def fix(self, d: int, p: int, covariance: FloatArray | None = None) -> OperatorKernel:
         if not any(weight > 0 for weight, _ in self.parts):
             raise InputError("a sum of kernels needs at least one positive weight")
+        self._check_shared()
         return Sum([(weight, kernel.fix(d, p, covariance)) for weight, kernel in self.parts])
+
+    def _check_shared(self) -> None:
+        scalars = [kernel.scalar for _, kernel in self.parts]
+        odd = next((scalar for scalar in scalars if not isinstance(scalar, Spectral)), None)
+        if odd is not None and any(scalar != odd for scalar in scalars):
+            raise InputError(
+                f"a sum of kernels with {type(odd).__name__}, which is not shift-invariant, needs this one scalar "
+                "kernel in all of its terms; add output matrices instead, or use shift-invariant kernels"
+            )
 
     def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
         total = self.parts[0][0] * self.parts[0][1].gram(X, Z)

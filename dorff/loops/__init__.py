@@ -1,7 +1,25 @@
 """Jitted loops: the parts of dorff that NumPy does not do at the machine's speed."""
 
+from dorff.loops.butterfly import butterfly, butterfly_matrix, simplex_product, simplex_vertices
 from dorff.loops.config import cache_directory, loop
+from dorff.loops.hadamard import hadamard
+from dorff.loops.ramp import ramps, steps
 from dorff.loops.scan import scan
+from dorff.loops.structured import butterfly_rules, hadamard_chain
 from dorff.loops.trig import trig_pairs
 
-__all__ = ["cache_directory", "loop", "scan", "trig_pairs"]
+__all__ = [
+    "butterfly",
+    "butterfly_matrix",
+    "butterfly_rules",
+    "cache_directory",
+    "hadamard",
+    "hadamard_chain",
+    "loop",
+    "ramps",
+    "scan",
+    "simplex_product",
+    "simplex_vertices",
+    "steps",
+    "trig_pairs",
+]

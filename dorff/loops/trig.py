@@ -6,10 +6,8 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
-from numpy.typing import NDArray
 
-from dorff.errors import InputError
+from dorff.loops.checks import F32, F64, Floats, block, flat, output, parameter
 from dorff.loops.config import loop
 
 # pi/2 in three parts (Cody & Waite 1980; the values of fdlibm, Sun Microsystems 1993). The first two have 33
@@ -28,70 +26,42 @@ _s1, _s2, _s3 = np.float32(-1.6666654611e-1), np.float32(8.3321608736e-3), np.fl
 _c1, _c2, _c3 = np.float32(4.1666645683e-2), np.float32(-1.3887316255e-3), np.float32(2.4433157118e-5)
 _half, _one = np.float32(0.5), np.float32(1.0)
 
-F64 = NDArray[np.float64]
-F32 = NDArray[np.float32]
-Floats = F64 | F32
 
+def trig_pairs(z: Floats, out: Floats, weights: Floats) -> None:
+    """Write `weights * cos(z)` and `weights * sin(z)` side by side, in one pass and on one thread.
 
-def trig_pairs(z: Floats, out: Floats, scale: float) -> None:
-    """Write `scale * cos(z)` and `scale * sin(z)` side by side, in one pass and on one thread.
+    z        (b, D) phases in radians, float64 or float32, C-ordered rows (they may lie in a wider buffer).
+    out      (b, >= 2D) of z's type, rows likewise: `out[:, :D]` becomes the cosines, `out[:, D:2D]` the sines;
+             columns from 2D on are left as they are. May not overlap z.
+    weights  (D,) of z's type, one for each column of z, contiguous.
 
-    z      (b, D) phases in radians, float64 or float32, C-ordered rows (they may lie in a wider buffer).
-    out    (b, >= 2D) of z's type, rows likewise: `out[:, :D]` becomes the cosines, `out[:, D:2D]` the sines;
-           columns from 2D on are left as they are. May not overlap z.
-
-    For |z| <= 1.5e6 the absolute error is at most 3e-16 scale in float64 and 1.2e-7 scale in float32; larger
-    finite entries take libm, one by one, and are as accurate. NaN and Inf give NaN. An entry's result does
-    not depend on its place or neighbours. Raises InputError where shape, type or memory layout does not fit.
+    For |z| <= 1.5e6 the absolute error before weighting is at most 3e-16 in float64 and 1.2e-7 in float32;
+    larger finite entries take libm, one by one, and are as accurate. NaN and Inf give NaN. An entry's result
+    does not depend on its place or neighbours. Raises InputError where shape, type or memory layout does not fit.
     """
-    _check(z, out)
+    block("z", z)
+    b, D = z.shape
+    output(out, "z", z, 2 * D)
+    flat_weights = parameter("weights", weights, (D,), z.dtype)
     if z.size == 0:
         return
-    b, D = z.shape
-    size = z.itemsize
-    z_step, out_step = _step(z, D), _step(out, 2 * D)
-    # Numba knows that rows are contiguous, as the vector loop needs, only when cut from a flat array.
-    # The view of z is read-only so that there is one signature, and one compilation, for all inputs.
-    flat_z = as_strided(z, ((b - 1) * z_step + D,), (size,), writeable=False)
-    flat_out = as_strided(out, ((b - 1) * out_step + 2 * D,), (size,))
+    flat_z, z_step = flat(z, D)
+    flat_out, out_step = flat(out, 2 * D, writeable=True)
     rows: Callable[..., None] = _rows64 if z.dtype == np.float64 else _rows32
-    rows(flat_z, z_step, flat_out, out_step, b, D, float(scale))
-
-
-def _step(a: Floats, used: int) -> int:
-    """Entries from one row's start to the next's; a lone row may carry any stride."""
-    return a.strides[0] // a.itemsize if a.shape[0] > 1 else used
-
-
-def _check(z: Floats, out: Floats) -> None:
-    for name, a in (("z", z), ("out", out)):
-        if a.ndim != 2 or a.dtype not in (np.dtype(np.float64), np.dtype(np.float32)):
-            was = f"{a.dtype} of shape {a.shape}"
-            raise InputError(f"{name} must be a float64 or float32 matrix, but is {was}; convert it.")
-        tight = a.shape[1] <= 1 or a.strides[1] == a.itemsize
-        step, odd_bytes = divmod(a.strides[0], a.itemsize)
-        if a.size and not (tight and (a.shape[0] == 1 or (odd_bytes == 0 and step >= a.shape[1]))):
-            raise InputError(f"{name} must have C-ordered rows, but has strides {a.strides} bytes; copy it.")
-    if out.dtype != z.dtype or out.shape[0] != z.shape[0] or out.shape[1] < 2 * z.shape[1]:
-        wanted = f"{z.dtype} of shape ({z.shape[0]}, {2 * z.shape[1]} or more)"
-        raise InputError(f"out must be {wanted} to hold z's pairs, but is {out.dtype} of shape {out.shape}.")
-    if not out.flags.writeable:
-        raise InputError("out must be writeable, but is read-only; pass a copy.")
-    if np.may_share_memory(z, out):
-        raise InputError("out must not overlap z in memory; give z a buffer of its own.")
+    rows(flat_z, z_step, flat_out, out_step, b, D, flat_weights)
 
 
 @loop
-def _rows64(z: F64, z_step: int, out: F64, out_step: int, b: int, D: int, scale: float) -> None:
+def _rows64(z: F64, z_step: int, out: F64, out_step: int, b: int, D: int, weights: F64) -> None:
     for i in range(b):
         x, at = z[i * z_step : i * z_step + D], i * out_step
         c, s = out[at : at + D], out[at + D : at + 2 * D]
-        if _row64(x, c, s, scale):
-            _mend(x, c, s, scale)
+        if _row64(x, c, s, weights):
+            _mend(x, c, s, weights)
 
 
 @loop
-def _row64(x: F64, c: F64, s: F64, scale: float) -> int:
+def _row64(x: F64, c: F64, s: F64, w: F64) -> int:
     """One row; returns how many entries need `_mend`. Selects, not branches: else it is not vectorised."""
     far = 0
     for j in range(x.size):
@@ -103,23 +73,23 @@ def _row64(x: F64, c: F64, s: F64, scale: float) -> int:
         sine = r + r * u * (_S1 + u * (_S2 + u * (_S3 + u * (_S4 + u * (_S5 + u * _S6)))))
         cosine = 1.0 - u * (0.5 - u * (_C1 + u * (_C2 + u * (_C3 + u * (_C4 + u * (_C5 + u * _C6))))))
         odd = (quadrant & 1) != 0
-        c[j] = (sine if odd else cosine) * (-scale if ((quadrant + 1) & 2) != 0 else scale)
-        s[j] = (cosine if odd else sine) * (-scale if (quadrant & 2) != 0 else scale)
+        c[j] = (sine if odd else cosine) * (-w[j] if ((quadrant + 1) & 2) != 0 else w[j])
+        s[j] = (cosine if odd else sine) * (-w[j] if (quadrant & 2) != 0 else w[j])
         far += not (abs(x[j]) <= _LIMIT)
     return far
 
 
 @loop
-def _rows32(z: F32, z_step: int, out: F32, out_step: int, b: int, D: int, scale: float) -> None:
+def _rows32(z: F32, z_step: int, out: F32, out_step: int, b: int, D: int, weights: F32) -> None:
     for i in range(b):
         x, at = z[i * z_step : i * z_step + D], i * out_step
         c, s = out[at : at + D], out[at + D : at + 2 * D]
-        if _row32(x, c, s, np.float32(scale)):
-            _mend(x, c, s, scale)
+        if _row32(x, c, s, weights):
+            _mend(x, c, s, weights)
 
 
 @loop
-def _row32(x: F32, c: F32, s: F32, scale: np.float32) -> int:
+def _row32(x: F32, c: F32, s: F32, w: F32) -> int:
     """As `_row64`; reduced in float64, since a float32 pi/2 runs out of bits at |z| of some thousands."""
     far = 0
     for j in range(x.size):
@@ -132,17 +102,17 @@ def _row32(x: F32, c: F32, s: F32, scale: np.float32) -> int:
         sine = r + r * u * (_s1 + u * (_s2 + u * _s3))
         cosine = _one - u * (_half - u * (_c1 + u * (_c2 + u * _c3)))
         odd = (quadrant & 1) != 0
-        c[j] = (sine if odd else cosine) * (-scale if ((quadrant + 1) & 2) != 0 else scale)
-        s[j] = (cosine if odd else sine) * (-scale if (quadrant & 2) != 0 else scale)
+        c[j] = (sine if odd else cosine) * (-w[j] if ((quadrant + 1) & 2) != 0 else w[j])
+        s[j] = (cosine if odd else sine) * (-w[j] if (quadrant & 2) != 0 else w[j])
         far += not (abs(wide) <= _LIMIT)
     return far
 
 
 @loop
-def _mend(x: Floats, c: Floats, s: Floats, scale: float) -> None:
+def _mend(x: Floats, c: Floats, s: Floats, w: Floats) -> None:
     """Redo by libm the entries too large for the three-part reduction, and those not finite."""
     for j in range(x.size):
         wide = np.float64(x[j])
         if not (abs(wide) <= _LIMIT):
-            c[j] = scale * math.cos(wide)
-            s[j] = scale * math.sin(wide)
+            c[j] = w[j] * math.cos(wide)
+            s[j] = w[j] * math.sin(wide)

@@ -8,6 +8,7 @@ from typing import Any, final
 
 import numpy as np
 
+from dorff.features import Projected
 from dorff.kernels import BaseKernel, CurlFree, Decomposable, DivergenceFree, Gaussian, Measure, OperatorKernel
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
@@ -45,7 +46,8 @@ class Subject:
         if low is not None and high is not None and np.all(low <= high):
             return cls(model, inputs, targets, *_widened(low, high), known_box=True)
         features = model.feature_map
-        rms = np.sqrt(np.mean(features.omega**2, axis=0)) if features.omega.size else np.ones(model.d)
+        phi = features.phi
+        rms = np.sqrt(np.mean(phi.omega**2, axis=0)) if isinstance(phi, Projected) else np.ones(model.d)
         reach = 4.0 * features.scale / np.where(rms > 0, rms, 1.0)
         return cls(model, inputs, targets, features.center - reach, features.center + reach, known_box=False)
 
@@ -142,7 +144,9 @@ def _formula(term: BaseKernel) -> str:
 
 def _scalar(term: BaseKernel, unit: str | None) -> str:
     if not isinstance(term.scalar, Gaussian):
-        return repr(term.scalar)
+        known = {name: value for name, value in term.scalar.config().items() if name != "type"}
+        words = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in known.items())
+        return f"k₀ = {type(term.scalar).__name__}{f': {words}' if words else ''}"
     value = term.scalar.lengthscale
     lengths = f"{value:.6g}" if isinstance(value, float) else ", ".join(f"{one:.6g}" for one in value)
     shown = f"k₀ = exp(−|x − z|² / 2s²), s = {lengths}{f' {unit}' if unit else ''}"

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.quiver import Quiver
 from scipy.spatial import cKDTree
 
-from dorff.kernels import Gaussian
+from dorff.kernels import Spectral
 from dorff.kernels.scalar import FloatArray
 from dorff.report.describe import Subject
 from dorff.report.figures import ACCENT, INK, alike, drawable, label_axes, new_figure, png
@@ -230,8 +230,9 @@ def _veil(axes: Axes, plane: Plane, distance: FloatArray) -> None:
 def _reach(subject: Subject) -> FloatArray | None:
     """The longest length-scale (d,) in input units; None where a scalar kernel has none."""
     scalars = [term.scalar for weight, term in subject.model.kernel.terms() if weight > 0]
-    if not all(isinstance(scalar, Gaussian) for scalar in scalars):
+    spectral = [scalar for scalar in scalars if isinstance(scalar, Spectral)]
+    if len(spectral) < len(scalars):
         return None
-    stretches = np.array([1.0 / scalar.stretch(subject.model.d) for scalar in scalars])
+    stretches = np.array([1.0 / scalar.stretch(subject.model.d) for scalar in spectral])
     reach: FloatArray = stretches.max(axis=0) * subject.model.feature_map.scale
     return reach

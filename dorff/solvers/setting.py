@@ -10,20 +10,23 @@ import numpy as np
 from dorff.kernels import OperatorKernel
 from dorff.moments import FloatArray, Moments
 from dorff.solvers.problem import Centred, Problem, target_covariance
-from dorff.weights import operator_weights
+from dorff.weights import constant_weights, operator_weights
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """A kernel on frequencies omega (D, d) drawn with log density (D,).
+    """A kernel on m features of d inputs, and how targets are treated.
 
-    Used for all rows, and for each fold's training rows, from which alone the target scale and a covariance come.
+    `density` holds the features' frequencies omega (D, d) and the log density (D,) they were drawn from; None where
+    they have none, and then the kernel must be one scalar kernel times a matrix. Used for all rows, and for each
+    fold's training rows, from which alone the target scale and a covariance come.
     """
 
     kernel: OperatorKernel
-    omega: FloatArray
-    log_density: FloatArray
+    d: int
+    m: int
+    density: tuple[FloatArray, FloatArray] | None
     standardize: bool
     intercept: bool
 
@@ -37,11 +40,16 @@ class Setting:
         """The kernel with its output matrices written out; a covariance is that of the scaled targets."""
         scale, covariance = self.scaling(moments), target_covariance(moments)
         covariance = covariance if scale is None else covariance / np.outer(scale, scale)
-        return self.kernel.fix(self.omega.shape[1], moments.q, covariance)
+        return self.kernel.fix(self.d, moments.q, covariance)
 
     def weigh(self, moments: Moments) -> FloatArray:
         """psi (m, r, q)."""
-        return operator_weights(self.fixed(moments), self.omega, self.log_density)
+        kernel = self.fixed(moments)
+        psi = constant_weights(kernel, self.m)
+        if psi is None:
+            assert self.density is not None  # a sampler without densities draws for no other kernel
+            psi = operator_weights(kernel, *self.density)
+        return psi
 
     def problem(self, moments: Moments) -> Problem:
         """The linear system of these rows."""

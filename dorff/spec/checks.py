@@ -92,9 +92,14 @@ def _numbers(value: object, *, above: float | None = None, least: float = -math.
     return tuple(number(item, above=above, least=least) for item in value)
 
 
-def weight(value: object) -> float:
+def positive(value: object) -> float:
     """A positive number."""
     return number(value, above=0.0)
+
+
+def not_negative(value: object) -> float:
+    """Zero or a positive number."""
+    return number(value, least=0.0)
 
 
 def ridge(value: object) -> float | tuple[float, ...]:
@@ -158,12 +163,12 @@ def folds_by(value: object) -> object:
     return value
 
 
-def even(value: object) -> object:
-    """No odd number."""
-    if isinstance(value, int) and not isinstance(value, bool) and value % 2:
-        remedy = f"write {value + 1}"
-        raise Refusal(f"must be even: trig features come in cos/sin pairs; came {value}; {remedy}")
-    return value
+def degree(value: object) -> tuple[int, int]:
+    """The radial and the spherical degree of a quadrature rule."""
+    for known in ((1, 1), (1, 3), (3, 3)):
+        if isinstance(value, list | tuple) and tuple(value) == known and not any(isinstance(v, bool) for v in value):
+            return known
+    raise Refusal(f"must be [1, 1], [1, 3] or [3, 3], came {show(value)}; correct it")
 
 
 def memory(value: object) -> int:

@@ -4,9 +4,7 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Discriminator,
     Field,
     PlainSerializer,
@@ -16,20 +14,13 @@ from pydantic import (
 
 from dorff.spec import checks
 from dorff.spec.checks import Choice
+from dorff.spec.part import Part
+from dorff.spec.sampler import Sampler, SamplerSpec
+from dorff.spec.scalar import Scalar
 
 _KERNELS = Choice(
     ("decomposable", "curl_free", "divergence_free", "sum"),
     ("spectral_density", "from_signature", "product"),
-)
-_SCALARS = Choice(
-    ("gaussian",),
-    ("laplacian", "matern", "cauchy", "rational_quadratic", "arc_cosine", "polynomial", "skeleton"),
-    default="gaussian",
-)
-_SAMPLERS = Choice(
-    ("orthogonal", "iid"),
-    ("sorf", "rom", "fastfood", "qmc", "gauss_quadrature", "quadrature"),
-    default="orthogonal",
 )
 _CLUSTERS = Choice(("local", "serial"), ("slurm", "kubernetes"), default="local")
 _SELECTS = Choice(("gcv", "kfold"), ("evidence",))
@@ -41,23 +32,7 @@ Bytes = Annotated[int, BeforeValidator(checks.memory)]
 Measure = Literal["trace", "unbounded", "bounded"]
 
 
-class _Part(BaseModel):
-    """A mapping of the job: fixed once read, no key that it does not know, no value quietly converted."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _known_keys(cls, value: object) -> object:
-        known = cls.model_fields
-        for key in value if isinstance(value, dict) else ():
-            if key not in known:
-                hint = checks.nearest(key, known)
-                raise checks.Refusal(f"is not a known key; {hint}use one of: {', '.join(known)}", key=str(key))
-        return value
-
-
-class Data(_Part):
+class Data(Part):
     """Where the rows are; several arrays are stacked. `nan`: what to do with rows of NaN or infinity."""
 
     store: FilePath
@@ -66,17 +41,7 @@ class Data(_Part):
     nan: Annotated[Literal["refuse", "drop"], BeforeValidator(_NANS.name)] = "refuse"
 
 
-class GaussianSpec(_Part):
-    """exp(-|x - z|^2 / (2 lengthscale^2)); a list holds one length-scale an input."""
-
-    type: Literal["gaussian"] = "gaussian"
-    lengthscale: Annotated[float | tuple[float, ...] | Literal["median"], BeforeValidator(checks.lengthscale)]
-
-
-Scalar = Annotated[GaussianSpec, BeforeValidator(_SCALARS.typed)]
-
-
-class MatrixOutput(_Part):
+class MatrixOutput(Part):
     """A given output matrix (p, p): its rows, or the file that holds it."""
 
     matrix: Annotated[
@@ -93,7 +58,7 @@ Output = Annotated[
 ]
 
 
-class DecomposableSpec(_Part):
+class DecomposableSpec(Part):
     """k0(x, z) A, with A the output matrix."""
 
     type: Literal["decomposable"] = "decomposable"
@@ -101,7 +66,7 @@ class DecomposableSpec(_Part):
     output: Output = "identity"
 
 
-class CurlFreeSpec(_Part):
+class CurlFreeSpec(Part):
     """-grad grad^T k0."""
 
     type: Literal["curl_free"] = "curl_free"
@@ -109,7 +74,7 @@ class CurlFreeSpec(_Part):
     measure: Measure = "trace"
 
 
-class DivergenceFreeSpec(_Part):
+class DivergenceFreeSpec(Part):
     """(grad grad^T - Laplacian I) k0."""
 
     type: Literal["divergence_free"] = "divergence_free"
@@ -117,14 +82,14 @@ class DivergenceFreeSpec(_Part):
     measure: Measure = "trace"
 
 
-class Term(_Part):
+class Term(Part):
     """A kernel times a positive weight."""
 
-    weight: Annotated[float, BeforeValidator(checks.weight)]
+    weight: Annotated[float, BeforeValidator(checks.positive)]
     kernel: "Kernel"
 
 
-class SumSpec(_Part):
+class SumSpec(Part):
     """A positive combination of kernels."""
 
     type: Literal["sum"] = "sum"
@@ -138,28 +103,22 @@ Kernel = Annotated[
 ]
 
 
-class SamplerSpec(_Part):
-    """How frequencies are drawn."""
+class Features(Part):
+    """`count` is a ceiling on the columns of F, cosines and sines together: pairs use the even number below."""
 
-    type: Literal["orthogonal", "iid"] = "orthogonal"
-
-
-class Features(_Part):
-    """`count` is the columns of F, cosines and sines together."""
-
-    count: Annotated[int, Field(ge=2), BeforeValidator(checks.even)] = 2048
-    sampler: Annotated[SamplerSpec, BeforeValidator(_SAMPLERS.typed)] = SamplerSpec()
+    count: Annotated[int, Field(ge=2)] = 2048
+    sampler: Sampler = SamplerSpec()
     seed: Annotated[int, Field(ge=0)] = 0
 
 
-class Folds(_Part):
+class Folds(Part):
     """Folds of leaves or of rows, assigned before the pass."""
 
     count: Annotated[int, Field(ge=2)] = 5
     by: Annotated[Literal["leaves", "rows"], BeforeValidator(checks.folds_by)] = "leaves"
 
 
-class Solve(_Part):
+class Solve(Part):
     """`folds` matters for `select: kfold` alone."""
 
     ridge: Annotated[float | tuple[float, ...], BeforeValidator(checks.ridge)] = 1e-6
@@ -174,7 +133,7 @@ class Solve(_Part):
         return self.ridge if isinstance(self.ridge, tuple) else (self.ridge,)
 
 
-class LocalCluster(_Part):
+class LocalCluster(Part):
     """Dask workers on this machine; `memory` is bytes a worker."""
 
     type: Literal["local"] = "local"
@@ -182,14 +141,14 @@ class LocalCluster(_Part):
     memory: Bytes = 4 * 2**30
 
 
-class SerialCluster(_Part):
+class SerialCluster(Part):
     """One leaf after another in this process, without Dask; `memory` is bytes for the process."""
 
     type: Literal["serial"] = "serial"
     memory: Bytes = 4 * 2**30
 
 
-class RemoteCluster(_Part):
+class RemoteCluster(Part):
     """A Dask cluster that runs already; its workers say how much memory they have."""
 
     address: Annotated[str, BeforeValidator(checks.address)]
@@ -214,7 +173,7 @@ Cluster = Annotated[
 ]
 
 
-class Job(_Part):
+class Job(Part):
     """A whole job. `state` keeps durable moments and receipts, `model` the published versions."""
 
     data: Data

@@ -12,17 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import zarr
 
 from dorff import kernels
 from dorff.errors import InputError
-from dorff.features import FeatureMap
-from dorff.kernels.scalar import FloatArray
+from dorff.features import feature_arrays, features_from
+from dorff.frequencies.transforms import Arrays
 from dorff.model import Model
 from dorff.store.atomic import remove_torn, space_on, sync_directory, write_atomic
 
-FORMAT = "dorff-model-1"
-_ARRAYS = ("omega", "center", "scale", "weights", "coefficients", "intercept", "target_scale")
+FORMAT = "dorff-model-2"
+_SOLVED = ("weights", "coefficients", "intercept", "target_scale")
+_DTYPES = ("float64", "int64", "int32", "bool")
 
 
 def save_model(model: Model, root: Path) -> Path:
@@ -64,7 +66,9 @@ def _write(model: Model, path: Path) -> None:
         stored.attrs["crc32"] = _checksum(value)
     description = {
         "kernel": model.kernel.config(), "sampler": dict(model.sampler), "seed": model.seed,
-        "info": dict(model.info), "shapes": {name: list(value.shape) for name, value in arrays.items()},
+        "features": model.feature_map.phi.config(), "info": dict(model.info),
+        "shapes": {name: list(value.shape) for name, value in arrays.items()},
+        "dtypes": {name: str(value.dtype) for name, value in arrays.items()},
         "crc32": {name: _checksum(value) for name, value in arrays.items()},
     }  # fmt: skip
     text = json.dumps(description, sort_keys=True)
@@ -75,13 +79,8 @@ def _write(model: Model, path: Path) -> None:
                 os.fsync(handle.fileno())
 
 
-def _arrays_of(model: Model) -> dict[str, FloatArray]:
-    features = model.feature_map
-    return {
-        "omega": features.omega, "center": features.center, "scale": features.scale,
-        "weights": model.weights, "coefficients": model.coefficients,
-        "intercept": model.intercept, "target_scale": model.target_scale,
-    }  # fmt: skip
+def _arrays_of(model: Model) -> Arrays:
+    return {**feature_arrays(model.feature_map), **{name: getattr(model, name) for name in _SOLVED}}
 
 
 def resolve_model(path: Path) -> Path:
@@ -111,7 +110,10 @@ def load_model(path: str | Path) -> Model:
         if group.attrs["format"] != FORMAT or zlib.crc32(text.encode()) != checksum:
             raise InputError(f"{version}: the model's description is damaged or of another version of dorff")
         description = json.loads(text)
-        arrays = {name: _load_array(group, name, description["shapes"][name], version) for name in _ARRAYS}
+        arrays = {
+            name: _load_array(group, name, shape, description["dtypes"][name], version)
+            for name, shape in description["shapes"].items()
+        }
     except InputError:
         raise
     except (OSError, KeyError, ValueError, TypeError, RuntimeError, ArithmeticError) as error:
@@ -119,34 +121,31 @@ def load_model(path: str | Path) -> Model:
     return _build(arrays, description, version)
 
 
-def _load_array(group: zarr.Group, name: str, shape: list[int], version: Path) -> FloatArray:
-    stored = group[name]
-    if not isinstance(stored, zarr.Array) or list(stored.shape) != shape or stored.dtype != np.float64:
-        raise InputError(f"{version}: array {name} is not the {shape} float64 array it should be")
+def _load_array(group: zarr.Group, name: str, shape: list[int], dtype: str, version: Path) -> npt.NDArray[Any]:
+    stored = group[name] if name.isidentifier() and dtype in _DTYPES else None
+    if not isinstance(stored, zarr.Array) or list(stored.shape) != shape or str(stored.dtype) != dtype:
+        raise InputError(f"{version}: array {name} is not the {shape} {dtype} array it should be")
     size = sum(file.stat().st_size for file in (version / name).rglob("*") if file.is_file())
     if stored.nbytes > size:
         raise InputError(f"{version}: array {name} claims more bytes than its files hold; publish it again")
-    value = np.ascontiguousarray(stored[...], dtype=np.float64)
+    value = np.asarray(stored[...], order="C")
     if _checksum(value) != stored.attrs["crc32"]:
         raise InputError(f"{version}: array {name} is damaged; publish it again")
     return value
 
 
-def _build(arrays: dict[str, FloatArray], description: dict[str, Any], version: Path) -> Model:
-    D, d = arrays["omega"].shape
+def _build(arrays: Arrays, description: dict[str, Any], version: Path) -> Model:
     m, r, p = arrays["weights"].shape
-    expected = {
-        "center": (d,),
-        "scale": (d,),
-        "coefficients": (m, r),
-        "intercept": (p,),
-        "target_scale": (p,),
-    }
+    try:
+        features = features_from(description["features"], arrays)
+    except InputError as error:
+        raise InputError(f"{version}: {error}; publish it again") from error
+    expected = {"coefficients": (m, r), "intercept": (p,), "target_scale": (p,)}
     for name, shape in expected.items():
-        if arrays[name].shape != shape or m != 2 * D:
+        if arrays[name].shape != shape or m != features.m:
             raise InputError(f"{version}: array {name} has shape {arrays[name].shape}, which does not fit the others")
     return Model(
-        feature_map=FeatureMap(arrays["omega"], arrays["center"], arrays["scale"]),
+        feature_map=features,
         weights=arrays["weights"], coefficients=arrays["coefficients"],
         intercept=arrays["intercept"], target_scale=arrays["target_scale"],
         kernel=kernels.from_config(description["kernel"]), sampler=description["sampler"],
@@ -154,5 +153,5 @@ def _build(arrays: dict[str, FloatArray], description: dict[str, Any], version: 
     )  # fmt: skip
 
 
-def _checksum(value: FloatArray) -> int:
+def _checksum(value: npt.NDArray[Any]) -> int:
     return int(zlib.crc32(np.ascontiguousarray(value).data))

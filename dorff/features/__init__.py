@@ -1,0 +1,8 @@
+"""Feature maps: a block of inputs in, a block of scalar features out."""
+
+from dorff.features.base import FeatureMap, ScalarMap
+from dorff.features.drawing import Drawn, Recipe
+from dorff.features.projected import Projected
+from dorff.features.stored import feature_arrays, features_from
+
+__all__ = ["Drawn", "FeatureMap", "Projected", "Recipe", "ScalarMap", "feature_arrays", "features_from"]

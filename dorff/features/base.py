@@ -1,0 +1,111 @@
+"""FeatureMap: a block of inputs in, a block of scalar features out."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+import numpy as np
+
+from dorff.errors import InputError
+from dorff.frequencies.transforms import Arrays
+from dorff.kernels.scalar import FloatArray
+
+
+class ScalarMap(ABC):
+    """phi: scaled inputs x (b, d) -> F (b, m), such that F(x) . F(z) estimates a scalar kernel k(x, z)."""
+
+    kind: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def d(self) -> int:
+        """Inputs."""
+
+    @property
+    @abstractmethod
+    def m(self) -> int:
+        """Columns of F."""
+
+    @property
+    def tile_rows(self) -> int:
+        """The rows it works on at a time, so that what lies between x and F stays in cache."""
+        return 256
+
+    @property
+    def work_columns(self) -> int:
+        """Columns of `write`'s work space."""
+        return 0
+
+    @abstractmethod
+    def write(self, x: FloatArray, out: FloatArray, work: FloatArray) -> None:
+        """Write F of x (b, d), b at most `tile_rows`, into the first m columns of `out`; `work` (b, work_columns)."""
+
+    @abstractmethod
+    def config(self) -> dict[str, Any]:
+        """What `arrays` does not say, as plain JSON; InputError where a Python function is part of the map."""
+
+    @abstractmethod
+    def arrays(self) -> Arrays:
+        """The map's numbers, by name."""
+
+    @abstractmethod
+    def fits(self) -> bool:
+        """Whether shapes and indices fit each other: they may come from a file."""
+
+    def jacobian(self, x: FloatArray, W: FloatArray) -> FloatArray:
+        """d(F W)_i / dx_j, (b, p, d), for x (b, d) and W (m, p)."""
+        raise InputError(f"jacobian: {self.kind} features have no derivative here; use a trigonometric or ReLU kernel")
+
+    @final
+    def transform(self, X: FloatArray) -> FloatArray:
+        """F (n, m) for X (n, d), in new memory."""
+        return FeatureMap(self, np.zeros(self.d), np.ones(self.d)).transform(X)
+
+    def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
+        """The estimate of the kernel, (n, k), for X (n, d) and Z (k, d)."""
+        estimate: FloatArray = self.transform(X) @ self.transform(Z).T
+        return estimate
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class FeatureMap:
+    """F = phi((X - center) / scale). center and scale (d,), in the inputs' units.
+
+    Where phi's kernel is shift-invariant centring moves no kernel value; it keeps the projections small, so that
+    their digits are good.
+    """
+
+    phi: ScalarMap
+    center: FloatArray
+    scale: FloatArray
+
+    @property
+    def m(self) -> int:
+        return self.phi.m
+
+    @property
+    def d(self) -> int:
+        return self.phi.d
+
+    def workspace(self, rows: int) -> tuple[FloatArray, FloatArray]:
+        """Memory that a call for up to `rows` rows overwrites; calls at the same time need one each."""
+        rows = max(1, min(rows, self.phi.tile_rows))
+        return np.empty((rows, self.d)), np.empty((rows, self.phi.work_columns))
+
+    def __call__(self, X: FloatArray, out: FloatArray, work: tuple[FloatArray, FloatArray]) -> None:
+        """Write F for X (n, d) into the first m columns of `out` (n, >= m)."""
+        scaled, projected = work
+        for start in range(0, len(X), len(scaled)):
+            rows = X[start : start + len(scaled)]
+            x = np.subtract(rows, self.center, out=scaled[: len(rows)])
+            x /= self.scale
+            self.phi.write(x, out[start : start + len(rows)], projected[: len(rows)])
+
+    def transform(self, X: FloatArray) -> FloatArray:
+        """F (n, m) for X (n, d), in new memory."""
+        out = np.empty((len(X), self.m))
+        self(np.asarray(X, dtype=np.float64), out, self.workspace(len(X)))
+        return out

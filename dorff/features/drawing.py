@@ -1,0 +1,135 @@
+"""From a kernel and a sampler to a feature map: how many columns, what they cost, and the draw."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from dorff.errors import InputError
+from dorff.features.base import ScalarMap
+from dorff.features.explicit import Eigenfunctions, Maclaurin, Monomials, monomial_count
+from dorff.features.projected import Projected
+from dorff.frequencies import IID, Orthogonal, Sampler
+from dorff.kernels import Decomposable, GaussianWeighted, Mercer, OperatorKernel, Polynomial, ScalarKernel
+from dorff.kernels.scalar import FloatArray
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """A feature map, and the log density (D,) of its frequencies where they have one."""
+
+    phi: ScalarMap
+    log_density: FloatArray | None
+
+    @property
+    def density(self) -> tuple[FloatArray, FloatArray] | None:
+        """omega (D, d) and its log density (D,), for kernels whose weights psi depend on the frequency."""
+        if self.log_density is None or not isinstance(self.phi, Projected):
+            return None
+        return self.phi.omega, self.log_density
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Recipe:
+    """Features of at most `n_features` columns of a kernel for d inputs and p outputs, not drawn yet.
+
+    `intercept` says that a fit has a free one, which takes the place of a quadrature rule's centre.
+    Raises InputError at once for what cannot be drawn.
+    """
+
+    kernel: OperatorKernel
+    sampler: Sampler
+    d: int
+    p: int
+    n_features: int
+    intercept: bool = True
+
+    def __post_init__(self) -> None:
+        if self.m > self.n_features or self.m < 1 or (self._count < 1 and not self._explicit):
+            raise InputError(f"n_features is {self.n_features}, but this kernel and sampler need more; raise it")
+        if self._explicit and not isinstance(self.sampler, IID | Orthogonal):
+            raise InputError(
+                f"sampler: a {type(self.scalar).__name__} kernel brings features of its own and has no frequencies; "
+                "leave the sampler out"
+            )
+
+    @classmethod
+    def of(cls, kernel: ScalarKernel, sampler: Sampler, *, d: int, n_features: int, intercept: bool = False) -> Recipe:
+        """For a scalar kernel."""
+        return cls(Decomposable(kernel).fix(d, 1), sampler, d, 1, n_features, intercept)
+
+    @property
+    def scalar(self) -> ScalarKernel:
+        """The scalar kernel of the first term: the only one, unless all are shift-invariant."""
+        return self.kernel.terms()[0][1].scalar
+
+    @property
+    def _explicit(self) -> bool:
+        return isinstance(self.scalar, Polynomial | Mercer)
+
+    @property
+    def _centre_column(self) -> bool:
+        if self.intercept or not self.sampler.centred:
+            return False
+        return not isinstance(self.scalar, GaussianWeighted) or self.scalar.centre != 0
+
+    @property
+    def _pairs(self) -> bool:
+        return not isinstance(self.scalar, GaussianWeighted) or self.sampler.reflected
+
+    @property
+    def _count(self) -> int:
+        """The ceiling of frequencies."""
+        return (self.n_features - self._centre_column) // (2 if self._pairs else 1)
+
+    @property
+    def frequencies(self) -> int:
+        """How many frequencies are drawn; none for explicit features."""
+        return 0 if self._explicit else self.sampler.size(self.d, self._count)
+
+    @property
+    def m(self) -> int:
+        """Columns of F: n_features, or fewer where the rule needs another number."""
+        if isinstance(self.scalar, Polynomial):
+            return min(monomial_count(self.scalar, self.d), self.n_features)
+        if isinstance(self.scalar, Mercer):
+            return min(len(self.scalar.eigenvalues), self.n_features)
+        return self.frequencies * (2 if self._pairs else 1) + self._centre_column
+
+    @property
+    def numbers(self) -> int:
+        """Numbers of 8 bytes that the map holds and works with, besides F."""
+        if self._explicit:
+            degree = getattr(self.scalar, "degree", 1)
+            return self.m * (self.d + 256) * degree
+        return self.sampler.numbers(self.d, self.frequencies) + 256 * (self.frequencies + self.d)
+
+    @property
+    def flops(self) -> float:
+        """Operations of the map for one row, besides the activation."""
+        degree = getattr(self.scalar, "degree", 1)
+        return 2.0 * self.m * self.d * degree if self._explicit else self.sampler.flops(self.d, self.frequencies)
+
+    def question(self) -> dict[str, Any]:
+        """All that the draw depends on besides the seed, as plain JSON."""
+        if self._explicit:
+            return {"scalar": self.scalar.config(), "m": self.m}
+        laws = self.sampler.recipe(self.kernel, d=self.d, p=self.p, count=self.frequencies)
+        return {"laws": laws, "m": self.m, "sampler": self.sampler.config()}
+
+    def draw(self, seed: int) -> Drawn:
+        """The feature map; it depends on the recipe and the seed alone."""
+        rng, scalar = np.random.default_rng(seed), self.scalar
+        if isinstance(scalar, Polynomial):
+            if self.m == monomial_count(scalar, self.d):
+                return Drawn(Monomials.of(scalar, self.d), None)
+            return Drawn(Maclaurin.of(scalar, self.d, self.m, rng), None)
+        if isinstance(scalar, Mercer):
+            return Drawn(Eigenfunctions.of(scalar, self.d, self.m, rng), None)
+        found = self.sampler.draw(self.kernel, d=self.d, p=self.p, count=self._count, seed=seed)
+        phi = scalar if isinstance(scalar, GaussianWeighted) else None
+        return Drawn(Projected.of(found, phi, centre_column=self._centre_column), found.log_density)

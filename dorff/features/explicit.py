@@ -1,0 +1,205 @@
+"""Features that a kernel brings itself: monomials, random Maclaurin features, sampled eigenfunctions."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import combinations_with_replacement
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from dorff.errors import InputError
+from dorff.features.base import ScalarMap
+from dorff.frequencies.transforms import Arrays
+from dorff.kernels import Mercer, Polynomial
+from dorff.kernels.scalar import FloatArray
+
+
+def series(kernel: Polynomial) -> list[float]:
+    """a_n, n = 0 .. degree, with which the kernel is sum_n a_n (x . z)^n."""
+    degree, scale, offset = kernel.degree, kernel.scale, kernel.offset
+    return [math.comb(degree, n) * scale**n * offset ** (degree - n) for n in range(degree + 1)]
+
+
+def monomial_count(kernel: Polynomial, d: int) -> int:
+    """Columns of the explicit features of a polynomial kernel."""
+    return sum(math.comb(d + n - 1, n) for n, a in enumerate(series(kernel)) if a > 0)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Monomials(ScalarMap):
+    """Every monomial of the kernel: F(x) . F(z) is the polynomial kernel exactly.
+
+    Column j is `coefficients[j]` times the product of the inputs `factors[j]` (degree of them; d stands for 1).
+    """
+
+    inputs: int
+    factors: npt.NDArray[np.integer[Any]]
+    coefficients: FloatArray
+    kind = "monomials"
+
+    @classmethod
+    def of(cls, kernel: Polynomial, d: int) -> Monomials:
+        """(x . z)^n = sum over multi-indices of n! / alpha! x^alpha z^alpha."""
+        factors, coefficients = [], []
+        for n, a in enumerate(series(kernel)):
+            for chosen in combinations_with_replacement(range(d), n) if a > 0 else ():
+                powers = math.prod(math.factorial(chosen.count(i)) for i in set(chosen))
+                factors.append(chosen + (d,) * (kernel.degree - n))
+                coefficients.append(math.sqrt(a * math.factorial(n) / powers))
+        return cls(d, np.array(factors, dtype=np.int64).reshape(len(factors), kernel.degree), np.array(coefficients))
+
+    @property
+    def d(self) -> int:
+        return self.inputs
+
+    @property
+    def m(self) -> int:
+        return len(self.coefficients)
+
+    def write(self, x: FloatArray, out: FloatArray, work: FloatArray) -> None:
+        padded = np.column_stack([x, np.ones(len(x))])
+        F = out[:, : self.m]
+        F[:] = self.coefficients
+        for factor in self.factors.T:
+            F *= padded[:, factor]
+
+    def jacobian(self, x: FloatArray, W: FloatArray) -> FloatArray:
+        padded = np.column_stack([x, np.ones(len(x))])
+        out = np.zeros((len(x), W.shape[1], self.d + 1))
+        for k, wanted in enumerate(self.factors.T):
+            others = np.tile(self.coefficients, (len(x), 1))
+            for j, factor in enumerate(self.factors.T):
+                if j != k:
+                    others *= padded[:, factor]
+            picks = np.zeros((self.m, self.d + 1))
+            picks[np.arange(self.m), wanted] = 1.0
+            for i in range(W.shape[1]):
+                out[:, i] += (others * W[:, i]) @ picks
+        return out[:, :, : self.d]
+
+    def config(self) -> dict[str, Any]:
+        return {"type": self.kind, "d": self.inputs}
+
+    def fits(self) -> bool:
+        within = not self.factors.size or bool(self.factors.min() >= 0 and self.factors.max() <= self.inputs)
+        return self.factors.ndim == 2 and self.coefficients.shape == (len(self.factors),) and within
+
+    def arrays(self) -> Arrays:
+        return {"factors": self.factors, "feature_weights": self.coefficients}
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Maclaurin(ScalarMap):
+    """Random features of a polynomial kernel (Kar & Karnick 2012): products of n projections on random signs.
+
+    The kernel is sum_n a_n (x . z)^n. Degree n has a share of the columns in proportion to a_n, dealt before the
+    draw rather than drawn (it has less variance, and is as unbiased); the constant has one column and is exact.
+    `signs` (sum of n over the columns, d) lies column by column, degrees (m,) ascending.
+    """
+
+    signs: FloatArray
+    degrees: npt.NDArray[np.integer[Any]]
+    weights: FloatArray
+    kind = "maclaurin"
+
+    @classmethod
+    def of(cls, kernel: Polynomial, d: int, count: int, rng: np.random.Generator) -> Maclaurin:
+        a = np.asarray(series(kernel))
+        present = np.flatnonzero(a)
+        random = present[present > 0]
+        if count < len(present):
+            raise InputError(
+                f"n_features is {count}, but a polynomial of degree {kernel.degree} needs a column for each of its "
+                f"{len(present)} degrees; raise it"
+            )
+        sizes = dict.fromkeys(present.tolist(), 1)
+        left = count - len(present)
+        shares = a[random] / a[random].sum() * left
+        for n, size in zip(random.tolist(), np.floor(shares).astype(int).tolist(), strict=True):
+            sizes[n] += size
+        sizes[int(random[-1])] += count - sum(sizes.values())
+        degrees = np.repeat(present, [sizes[n] for n in present.tolist()])
+        weights = np.sqrt(a[degrees] / np.array([sizes[n] for n in degrees.tolist()]))
+        return cls(np.where(rng.random((int(degrees.sum()), d)) < 0.5, -1.0, 1.0), degrees, weights)
+
+    @property
+    def d(self) -> int:
+        return int(self.signs.shape[1])
+
+    @property
+    def m(self) -> int:
+        return len(self.degrees)
+
+    @property
+    def work_columns(self) -> int:
+        return len(self.signs)
+
+    def write(self, x: FloatArray, out: FloatArray, work: FloatArray) -> None:
+        np.matmul(x, self.signs.T, out=work)
+        start = 0
+        for n in np.unique(self.degrees).tolist():
+            columns = np.flatnonzero(self.degrees == n)
+            part = work[:, start : start + n * len(columns)].reshape(len(x), len(columns), n)
+            first, last = columns[0], columns[-1] + 1
+            np.multiply(part.prod(axis=2), self.weights[first:last], out=out[:, first:last])
+            start += n * len(columns)
+
+    def config(self) -> dict[str, Any]:
+        return {"type": self.kind}
+
+    def fits(self) -> bool:
+        whole = self.signs.ndim == 2 and len(self.signs) == self.degrees.sum()
+        return whole and bool(np.all(np.diff(self.degrees) >= 0)) and self.weights.shape == self.degrees.shape
+
+    def arrays(self) -> Arrays:
+        return {"signs": self.signs, "degrees": self.degrees, "feature_weights": self.weights}
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Eigenfunctions(ScalarMap):
+    """Eigenfunctions of a Mercer kernel, drawn with probability lambda_i / |lambda|_1 (Oono's note, 6.3):
+    column j is sqrt(|lambda|_1 / m) phi_{i_j} (the note prints |lambda|_1 / sqrt(m)).
+
+    A kernel of no more than `count` eigenpairs has all of them, exactly: sqrt(lambda_i) phi_i.
+    """
+
+    kernel: Mercer
+    inputs: int
+    indices: npt.NDArray[np.integer[Any]]
+    weights: FloatArray
+    kind = "eigenfunctions"
+
+    @classmethod
+    def of(cls, kernel: Mercer, d: int, count: int, rng: np.random.Generator) -> Eigenfunctions:
+        values = np.asarray(kernel.eigenvalues, dtype=np.float64)
+        if len(values) <= count:
+            return cls(kernel, d, np.arange(len(values)), np.sqrt(values))
+        indices = np.sort(rng.choice(len(values), size=count, p=values / values.sum()))
+        return cls(kernel, d, indices, np.full(count, math.sqrt(values.sum() / count)))
+
+    @property
+    def d(self) -> int:
+        return self.inputs
+
+    @property
+    def m(self) -> int:
+        return len(self.indices)
+
+    def write(self, x: FloatArray, out: FloatArray, work: FloatArray) -> None:
+        np.multiply(self.kernel.functions(x, self.indices), self.weights, out=out[:, : self.m])
+
+    def config(self) -> dict[str, Any]:
+        return {"type": self.kind, "d": self.inputs, "kernel": self.kernel.config()}
+
+    def fits(self) -> bool:
+        within = bool(np.all((self.indices >= 0) & (self.indices < len(self.kernel.eigenvalues))))
+        return self.indices.ndim == 1 and self.weights.shape == self.indices.shape and within
+
+    def arrays(self) -> Arrays:
+        return {"indices": self.indices, "feature_weights": self.weights}

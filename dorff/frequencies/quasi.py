@@ -1,0 +1,55 @@
+"""Quasi-Monte Carlo frequencies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+from scipy.stats import qmc
+
+from dorff.errors import InputError
+from dorff.frequencies.base import DenseSampler
+from dorff.kernels import Measure, Spectral
+from dorff.kernels.scalar import FloatArray
+
+
+@final
+@dataclass(frozen=True)
+class QMC(DenseSampler):
+    """A low-discrepancy sequence sent through the inverse of the spectrum's distribution function (Yang, Sindhwani,
+    Avron & Mahoney 2014).
+
+    `sequence` "sobol" or "halton". Scrambled, it is random and unbiased (Owen 1997); else every seed gives the same
+    frequencies and a bias. For the spectra themselves (measure unbounded), not the trace or bounded measures.
+    """
+
+    sequence: str = "sobol"
+    scramble: bool = True
+
+    def __post_init__(self) -> None:
+        if self.sequence not in ("sobol", "halton"):
+            raise InputError(f"sequence must be 'sobol' or 'halton', not {self.sequence!r}")
+
+    def omega(self, rng: np.random.Generator, law: Spectral, measure: Measure, count: int, d: int) -> FloatArray:
+        if measure is not Measure.UNBOUNDED:
+            raise InputError(
+                f"sampler: qmc draws from a spectrum itself, not from its {measure} measure; set the kernel's "
+                "measure: unbounded, or use iid or orthogonal"
+            )
+        dims = law.dims(d)
+        if self.sequence == "sobol" and dims > qmc.Sobol.MAXDIM:
+            raise InputError(f"sampler: qmc: Sobol's sequence ends at {qmc.Sobol.MAXDIM} inputs, here are {dims}")
+        kind = qmc.Sobol if self.sequence == "sobol" else qmc.Halton
+        points = kind(dims, scramble=self.scramble, rng=rng)
+        if not self.scramble:
+            points.fast_forward(1)  # past the origin, which is no frequency
+        if self.sequence == "sobol" and self.scramble:
+            # Whole powers of two are balanced; of fewer the first ones are taken.
+            u = points.random_base2(max(count - 1, 0).bit_length())[:count]
+        else:
+            u = points.random(count)
+        return law.quantiles(np.clip(u, 2.0**-53, 1 - 2.0**-53))
+
+    def config(self) -> dict[str, Any]:
+        return {"type": "qmc", "sequence": self.sequence, "scramble": self.scramble}

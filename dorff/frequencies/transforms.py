@@ -1,0 +1,220 @@
+"""Transforms: the linear map x -> omega x of a block, by `matmul` or in O(d log d) without omega."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Final, final
+
+import numpy as np
+import numpy.typing as npt
+
+from dorff.errors import InputError
+from dorff.kernels.scalar import FloatArray
+from dorff.loops import butterfly_rules, hadamard_chain
+
+IntArray = npt.NDArray[np.integer[Any]]
+Arrays = dict[str, npt.NDArray[Any]]
+
+# A product with omega itself is faster below this d (measured for m from 512 to 8192); decided by d alone, so that
+# the bits of a fit cannot depend on who applies the transform.
+STRUCTURED_FROM: Final = 48
+
+
+class Transform(ABC):
+    """omega (D, d) as a linear map. `tile_rows` is the block of rows it works best on."""
+
+    kind: ClassVar[str]
+    tile_rows: ClassVar[int]
+
+    @property
+    @abstractmethod
+    def d(self) -> int:
+        """Inputs."""
+
+    @property
+    @abstractmethod
+    def D(self) -> int:
+        """Frequencies."""
+
+    @abstractmethod
+    def project(self, x: FloatArray, out: FloatArray) -> None:
+        """Write x omega^T, x (b, d), into out (b, D)."""
+
+    @abstractmethod
+    def arrays(self) -> Arrays:
+        """All that the transform holds, by name."""
+
+    def dense(self) -> FloatArray:
+        """omega (D, d), by sending the unit vectors through."""
+        out = np.empty((self.d, self.D))
+        self.project(np.eye(self.d), out)
+        return np.ascontiguousarray(out.T)
+
+    @abstractmethod
+    def fits(self) -> bool:
+        """Whether the arrays' types, shapes and indices fit each other: they may come from a file."""
+
+    @final
+    @property
+    def nbytes(self) -> int:
+        return sum(value.nbytes for value in self.arrays().values())
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Dense(Transform):
+    """omega (D, d) itself."""
+
+    omega: FloatArray
+    kind = "dense"
+    tile_rows = 256
+
+    @property
+    def d(self) -> int:
+        return int(self.omega.shape[1])
+
+    @property
+    def D(self) -> int:
+        return len(self.omega)
+
+    @cached_property
+    def _transposed(self) -> FloatArray:
+        return np.ascontiguousarray(self.omega.T)
+
+    def project(self, x: FloatArray, out: FloatArray) -> None:
+        np.matmul(x, self._transposed, out=out)
+
+    def dense(self) -> FloatArray:
+        return self.omega
+
+    def arrays(self) -> Arrays:
+        return {"omega": self.omega}
+
+    def fits(self) -> bool:
+        return self.omega.ndim == 2 and _floats(self.omega)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class HadamardChain(Transform):
+    """Rows of blocks H G_K ... P H G_1, the inputs stretched and padded with zeros to n, a power of two.
+
+    stretch (d,); diagonals (B, K, n); permutation (B, n) before the second diagonal, or (B, 0); frequency j is row
+    `rows[j]` of the stacked blocks times `gains[j]`. H is the unnormalised Walsh-Hadamard matrix.
+    """
+
+    stretch: FloatArray
+    diagonals: FloatArray
+    permutation: IntArray
+    rows: IntArray
+    gains: FloatArray
+    kind = "hadamard"
+    tile_rows = 64
+
+    @property
+    def d(self) -> int:
+        return len(self.stretch)
+
+    @property
+    def D(self) -> int:
+        return len(self.rows)
+
+    def project(self, x: FloatArray, out: FloatArray) -> None:
+        hadamard_chain(x, self.stretch, self.diagonals, self.permutation, self.rows, self.gains, out)
+
+    def fits(self) -> bool:
+        if self.diagonals.ndim != 3 or self.stretch.ndim != 1:
+            return False
+        B, _, n = self.diagonals.shape
+        shapes = self.permutation.shape in ((B, n), (B, 0)) and self.rows.shape == self.gains.shape == (self.D,)
+        return (
+            shapes and n >= self.d and _floats(self.stretch, self.diagonals, self.gains)
+            and _below(self.rows, B * n) and _below(self.permutation, n)
+        )  # fmt: skip
+
+    def arrays(self) -> Arrays:
+        return {
+            "stretch": self.stretch, "diagonals": self.diagonals, "permutation": self.permutation,
+            "rows": self.rows, "gains": self.gains,
+        }  # fmt: skip
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ButterflyRules(Transform):
+    """Points of rotated rules: the axes (`vertices` false) or a regular simplex's vertices (true), times `gains`.
+
+    The rotation of each of B rules is a product of K butterflies and permutations: permutations (B, K, d), cosines
+    and sines (B, K, d - 1). Frequency j is point `rows[j]` of the stacked rules times `gains[j]`.
+    """
+
+    stretch: FloatArray
+    permutations: IntArray
+    cosines: FloatArray
+    sines: FloatArray
+    vertices: npt.NDArray[np.bool_]
+    rows: IntArray
+    gains: FloatArray
+    kind = "butterfly"
+    tile_rows = 64
+
+    @property
+    def d(self) -> int:
+        return len(self.stretch)
+
+    @property
+    def D(self) -> int:
+        return len(self.rows)
+
+    def project(self, x: FloatArray, out: FloatArray) -> None:
+        simplex = bool(self.vertices[0])
+        butterfly_rules(
+            x, self.stretch, self.permutations, self.cosines, self.sines, simplex, self.rows, self.gains, out
+        )
+
+    def fits(self) -> bool:
+        if self.permutations.ndim != 3 or self.vertices.shape != (1,):
+            return False
+        B, K, d = self.permutations.shape
+        shapes = self.stretch.shape == (d,) and self.cosines.shape == self.sines.shape == (B, K, d - 1)
+        return (
+            shapes and self.rows.shape == self.gains.shape == (self.D,)
+            and _floats(self.stretch, self.cosines, self.sines, self.gains)
+            and _below(self.rows, B * (d + int(self.vertices[0]))) and _below(self.permutations, d)
+        )  # fmt: skip
+
+    def arrays(self) -> Arrays:
+        return {
+            "stretch": self.stretch, "permutations": self.permutations, "cosines": self.cosines,
+            "sines": self.sines, "vertices": self.vertices, "rows": self.rows, "gains": self.gains,
+        }  # fmt: skip
+
+
+def _floats(*arrays: npt.NDArray[Any]) -> bool:
+    return all(array.dtype == np.float64 for array in arrays)
+
+
+def _below(indices: IntArray, stop: int) -> bool:
+    whole = np.issubdtype(indices.dtype, np.integer)
+    return whole and (not indices.size or bool(indices.min() >= 0 and indices.max() < stop))
+
+
+def settled(transform: Transform) -> Transform:
+    """The faster form of the same frequencies, by d alone."""
+    return transform if transform.d >= STRUCTURED_FROM else Dense(transform.dense())
+
+
+def transform_from(kind: str, arrays: Mapping[str, npt.NDArray[Any]]) -> Transform:
+    """The transform that `kind` and `arrays()` describe; InputError, or KeyError, where they do not fit each other."""
+    kinds: dict[str, type[Dense] | type[HadamardChain] | type[ButterflyRules]]
+    kinds = {"dense": Dense, "hadamard": HadamardChain, "butterfly": ButterflyRules}
+    if kind not in kinds:
+        raise InputError(f"transform {kind!r} is not known; it is of a newer version of dorff")
+    form = kinds[kind]
+    transform = form(**{name: arrays[name] for name in form.__dataclass_fields__})
+    if not transform.fits():
+        raise InputError(f"the {kind} transform's arrays do not fit each other")
+    return transform

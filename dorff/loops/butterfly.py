@@ -1,0 +1,251 @@
+"""Butterfly rotations and regular simplices, for a block of rows: O(d log d) and O(d) a row, for any d."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from dorff.errors import InputError
+from dorff.loops.checks import F64, Array, Floats, block, flat, output, parameter
+from dorff.loops.config import loop
+from dorff.loops.tiles import Lines, give_rows, lanes, line_code, new_tile, take_rows
+
+
+def butterfly(x: Floats, cosines: Floats, sines: Floats, out: Floats) -> None:
+    """Write `out[i] = B x[i]`, B the butterfly rotation with these angles' cosines and sines, on one thread.
+
+    x               (b, d) float64 or float32, any d >= 1, C-ordered rows (they may lie in a wider buffer).
+    cosines, sines  (d - 1,) of x's type.
+    out             (b, >= d) of x's type, rows likewise; further columns are left as they are. May not overlap x.
+
+    B (Genz 1998; Munkhoeva et al. 2018, section 2.4, prints d = 4) is the product of factors of stride 1, 2, 4,
+    ... < d, from left to right. In the factor of stride h, entries i and i + h of a group of 2h turn by one angle,
+    (a, b) -> (c a - s b, s a + c b), where both exist; an entry without a partner stays. The angles are counted
+    from stride 1 on, group by group: d - 1 in all. A row's result does not depend on the other rows, to the bit.
+    Raises InputError where shape, type or memory layout does not fit.
+    """
+    block("x", x)
+    b, d = x.shape
+    if d == 0:
+        raise InputError("x must have at least one column, but has none; leave such inputs out.")
+    output(out, "x", x, d)
+    c = parameter("cosines", cosines, (d - 1,), x.dtype)
+    s = parameter("sines", sines, (d - 1,), x.dtype)
+    if b == 0:
+        return
+    flat_x, x_step = flat(x, d)
+    flat_out, out_step = flat(out, d, writeable=True)
+    _butterfly_rows(flat_x, x_step, c, s, flat_out, out_step, b, d)
+
+
+def simplex_product(x: Floats, out: Floats) -> None:
+    """Write `out[i] = V^T x[i]`, the products with the vertices of `simplex_vertices`, in O(d), on one thread.
+
+    x    (b, d) float64 or float32, any d >= 1, C-ordered rows (they may lie in a wider buffer).
+    out  (b, >= d + 1) of x's type, rows likewise; further columns are left as they are. May not overlap x.
+
+    A row's result does not depend on the other rows, to the bit. Raises InputError where shape, type or memory
+    layout does not fit.
+    """
+    block("x", x)
+    b, d = x.shape
+    if d == 0:
+        raise InputError("x must have at least one column, but has none; leave such inputs out.")
+    output(out, "x", x, d + 1)
+    if b == 0:
+        return
+    flat_x, x_step = flat(x, d)
+    flat_out, out_step = flat(out, d + 1, writeable=True)
+    on, before = simplex_entries(d, x.dtype.char)
+    _simplex_rows(flat_x, x_step, on, before, flat_out, out_step, b, d)
+
+
+def simplex_vertices(d: int) -> F64:
+    """The vertices (d + 1, d) of a regular simplex of unit radius about zero (Genz & Monahan 1998).
+
+    Vertex j has, times sqrt((d + 1) / d), the entries -1 / sqrt((d - i + 2)(d - i + 1)) for i < j,
+    sqrt((d - i + 1) / (d - i + 2)) for i = j and 0 for i > j, i = 1..d. They sum to zero, and any two have the
+    inner product -1 / d.
+    """
+    if d < 1:
+        raise InputError(f"d must be 1 or more, but is {d}; a simplex needs a dimension.")
+    on, before = _entries(d)
+    rest: F64 = np.tril(np.broadcast_to(before, (d + 1, d)), -1)
+    rest[range(d), range(d)] = on
+    return rest
+
+
+def butterfly_matrix(cosines: F64, sines: F64) -> F64:
+    """The matrix B (d, d) of `butterfly`, in O(d^2) and plain NumPy; cosines and sines (d - 1,)."""
+    d = len(cosines) + 1
+    B = np.eye(d)
+    angle, stride = d - 1, 1
+    while 2 * stride < d:
+        stride *= 2
+    while stride:  # the widest stride acts first
+        starts = range(0, d - stride, 2 * stride)
+        angle -= len(starts)
+        for k, start in enumerate(starts):
+            c, s = cosines[angle + k], sines[angle + k]
+            end = min(start + 2 * stride, d)
+            a, b = B[start : end - stride].copy(), B[start + stride : end].copy()
+            B[start : end - stride], B[start + stride : end] = c * a - s * b, s * a + c * b
+        stride //= 2
+    return B
+
+
+def _entries(d: int) -> tuple[F64, F64]:
+    """The vertices' own entries (i = j) and those of all later vertices (i < j), (d,) each."""
+    left = d + 1.0 - np.arange(d)  # d - i + 2
+    scale = (d + 1) / d
+    return np.sqrt(scale * (left - 1) / left), -np.sqrt(scale / (left * (left - 1)))
+
+
+@lru_cache(maxsize=8)
+def simplex_entries(d: int, dtype: str) -> tuple[Array, Array]:
+    """The simplex as the loops take it: both (d,), read-only."""
+    on, before = (np.append(a, 0).astype(dtype)[:-1] for a in _entries(d))
+    on.flags.writeable = before.flags.writeable = False
+    return on, before
+
+
+@loop
+def _butterfly_rows(
+    x: Floats, x_step: int, cosines: Floats, sines: Floats, out: Floats, out_step: int, b: int, d: int
+) -> None:
+    w, tile = lanes(x), new_tile(d, x)
+    ones, every = np.ones(d, x.dtype), np.arange(d)
+    for first in range(0, b, w):
+        valid = min(w, b - first)
+        take_rows(x, x_step, first, valid, ones, tile)
+        rotate(tile, cosines, sines)
+        give_rows(tile, every, 0, ones, out, first * out_step, out_step, valid)
+
+
+@loop
+def _simplex_rows(
+    x: Floats, x_step: int, on: Floats, before: Floats, out: Floats, out_step: int, b: int, d: int
+) -> None:
+    w, tile, total = lanes(x), new_tile(d + 1, x), new_tile(1, x)
+    ones, every = np.ones(d + 1, x.dtype), np.arange(d + 1)
+    for first in range(0, b, w):
+        valid = min(w, b - first)
+        take_rows(x, x_step, first, valid, ones[:d], tile)
+        project(tile, on, before, total)
+        give_rows(tile, every, 0, ones, out, first * out_step, out_step, valid)
+
+
+# The stages of d = 2^k entries are passes of radix 2, 4 or 8, three stages at a time: so many lines, and their
+# angles, stay in the 32 registers of AVX-512. Another d is cut into powers of two, each complete once the entries that
+# have partners in the rest have met them. Of the angles, (d - 1) - (d - 1) // h belong to strides below h.
+
+
+def _turns(radix: int) -> Any:
+    """The stages that combine lines `start`, `start + step`, ...; a1, a2, a4 number the first
+    angle of the stage with stride step, 2 step, 4 step."""
+
+    @line_code
+    def turns(v: Lines, tile: Any, cosines: Any, sines: Any, start: Any, step: Any, a1: Any, a2: Any, a4: Any) -> None:
+        x, half = [v.load_line(tile, v.at(start, step, k)) for k in range(radix)], radix // 2
+        while half:
+            first = {1: a1, 2: a2, 4: a4}[half]
+            for group in range(radix // (2 * half)):
+                at = v.after(first, group)
+                c, s = v.spread(cosines, at), v.spread(sines, at)
+                for i in range(2 * half * group, 2 * half * group + half):
+                    p, q = x[i], x[i + half]
+                    x[i] = v.minus(v.times(c, p), v.times(s, q))
+                    x[i + half] = v.plus(v.times(s, p), v.times(c, q))
+            half //= 2
+        for k in range(radix):
+            v.store_line(x[k], tile, v.at(start, step, k))
+
+    return turns
+
+
+_turns2, _turns4, _turns8 = (_turns(radix) for radix in (2, 4, 8))
+
+
+@loop
+def rotate(tile: Floats, cosines: Floats, sines: Floats) -> None:
+    """tile = B tile, in place; cosines and sines (d - 1,)."""
+    n = cosines.size
+    rest = n + 1
+    while rest > 0:
+        low, size = n + 1 - rest, 1
+        while 2 * size <= rest:
+            size *= 2
+        angle = n - n // size + low // (2 * size)
+        for i in range(low, low + rest - size):
+            _turns2(tile, cosines, sines, i, size, angle, 0, 0)
+        _rotate_part(tile, cosines, sines, low, size)
+        rest -= size
+
+
+@loop
+def _rotate_part(tile: Floats, cosines: Floats, sines: Floats, low: int, size: int) -> None:
+    """All stages within `size` entries from `low` on, a power of two that divides `low`."""
+    wide, step = size, 1
+    while 8 * step < size:
+        step *= 8
+    _pass(tile, cosines, sines, low, size, wide, step)
+    while step > 64:
+        wide, step = step, step // 8
+        _pass(tile, cosines, sines, low, size, wide, step)
+    for start in range(low, low + size, step):  # in the first-level cache
+        inner = step
+        while inner > 1:
+            wide, inner = inner, inner // 8
+            _pass(tile, cosines, sines, start, step, wide, inner)
+
+
+@loop
+def _pass(tile: Floats, cosines: Floats, sines: Floats, low: int, size: int, wide: int, step: int) -> None:
+    """The stages of stride wide / 2 to step of `size` entries from `low` on; wide / step is 1, 2, 4 or 8."""
+    n, radix = cosines.size, wide // step
+    o1, o2, o4 = n - n // step, n - n // (2 * step), n - n // (4 * step)
+    for g in range(low // wide, (low + size) // wide):
+        for start in range(g * wide, g * wide + step):
+            if radix == 8:
+                _turns8(tile, cosines, sines, start, step, o1 + 4 * g, o2 + 2 * g, o4 + g)
+            elif radix == 4:
+                _turns4(tile, cosines, sines, start, step, o1 + 2 * g, o2 + g, 0)
+            elif radix == 2:
+                _turns2(tile, cosines, sines, start, step, o1 + g, 0, 0)
+
+
+def _sums(count: int) -> Any:
+    """The simplex product of `count` entries; `total` is the sum of the entries before them, times `before`."""
+
+    @line_code
+    def sums(v: Lines, tile: Any, on: Any, before: Any, start: Any, total: Any) -> None:
+        sum_before: Any = None
+        carried = v.load_line(total, v.first)
+        for k in range(count):
+            at = v.after(start, k)
+            y = v.load_line(tile, at)
+            summed = carried if sum_before is None else v.plus(carried, sum_before)
+            v.store_line(v.plus(summed, v.times(v.spread(on, at), y)), tile, at)
+            step = v.times(v.spread(before, at), y)
+            sum_before = step if sum_before is None else v.plus(sum_before, step)
+        v.store_line(v.plus(carried, sum_before), total, v.first)
+
+    return sums
+
+
+_sums1, _sums8 = _sums(1), _sums(8)
+
+
+@loop
+def project(tile: Floats, on: Floats, before: Floats, total: Floats) -> None:
+    """tile = V^T tile, from d entries to d + 1, in place; on and before (d,). `total` is a tile of one entry."""
+    w, d = lanes(tile), on.size
+    total[:] = 0
+    for i in range(0, d - 7, 8):
+        _sums8(tile, on, before, i, total)
+    for i in range(d // 8 * 8, d):
+        _sums1(tile, on, before, i, total)
+    for lane in range(w):  # Numba takes seconds to compile the assignment of one slice to another
+        tile[d * w + lane] = total[lane]

@@ -1,0 +1,177 @@
+"""The Walsh-Hadamard transform of a block of rows, in O(n log n) a row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dorff.errors import InputError
+from dorff.loops.checks import Array, Floats, block, flat, output
+from dorff.loops.config import loop
+from dorff.loops.tiles import Lines, give_rows, lanes, line_code, new_tile, take_rows
+
+
+def hadamard(x: Floats, out: Floats) -> None:
+    """Write `out[i] = H x[i]`, H the Walsh-Hadamard matrix of +1 and -1 in Sylvester's order, on one thread.
+
+    x    (b, n) float64 or float32, n a power of two, C-ordered rows (they may lie in a wider buffer).
+    out  (b, >= n) of x's type, rows likewise; further columns are left as they are. May be x itself.
+
+    H is that of scipy.linalg.hadamard, not normalised: H H = n I. A row's result does not depend on the other
+    rows, to the bit. Raises InputError where shape, type or memory layout does not fit.
+    """
+    block("x", x)
+    b, n = x.shape
+    if not is_power_of_two(n):
+        raise InputError(f"x must have a power of two columns, but has {n}; pad it with zeros.")
+    itself = x.ctypes.data == out.ctypes.data and (x.strides == out.strides or b == 1)
+    output(out, "x", x, n, overlap=itself)
+    if b == 0:
+        return
+    flat_x, x_step = flat(x, n)
+    flat_out, out_step = flat(out, n, writeable=True)
+    _rows(flat_x, x_step, flat_out, out_step, b, n)
+
+
+def is_power_of_two(n: int) -> bool:
+    return n > 0 and n & (n - 1) == 0
+
+
+@loop
+def _rows(x: Floats, x_step: int, out: Floats, out_step: int, b: int, n: int) -> None:
+    w = lanes(x)
+    tile = new_tile(n, x)
+    ones, every = np.ones(n, x.dtype), np.arange(n)
+    for first in range(0, b, w):
+        valid = min(w, b - first)
+        take_rows(x, x_step, first, valid, ones, tile)
+        transform(tile, ones, tile)
+        give_rows(tile, every, 0, ones, out, first * out_step, out_step, valid)
+
+
+# A transform of 2^k entries is one pass of radix 2, 4, 8 or 16, which also multiplies and permutes, and then passes of
+# radix 4 and 16: 16 lines, and what is made of them, just stay in the 32 registers of AVX-512.
+
+
+def _network(v: Lines, x: list[Any]) -> list[Any]:
+    half = 1
+    while half < len(x):
+        pairs = [(x[i & ~half], x[i | half]) for i in range(len(x))]
+        x = [v.minus(*pair) if i & half else v.plus(*pair) for i, pair in enumerate(pairs)]
+        half *= 2
+    return x
+
+
+def _first(radix: int) -> Any:
+    """Take lines, times their factors, to the tile: lines `start`, `start + step`, ... of the source."""
+
+    @line_code
+    def first(v: Lines, source: Any, factors: Any, tile: Any, start: Any, step: Any) -> None:
+        places = [v.at(start, step, k) for k in range(radix)]
+        x = [v.times(v.load_line(source, at), v.spread(factors, at)) for at in places]
+        for at, line in zip(places, _network(v, x), strict=True):
+            v.store_line(line, tile, at)
+
+    return first
+
+
+def _first_permuted(radix: int) -> Any:
+    """As `_first`, from the lines that `order` names."""
+
+    @line_code
+    def first(v: Lines, source: Any, order: Any, factors: Any, tile: Any, start: Any, step: Any) -> None:
+        places = [v.at(start, step, k) for k in range(radix)]
+        x = [v.times(v.load_line(source, v.entry(order, at)), v.spread(factors, at)) for at in places]
+        for at, line in zip(places, _network(v, x), strict=True):
+            v.store_line(line, tile, at)
+
+    return first
+
+
+_first1, _first2, _first4, _first8, _first16 = (_first(radix) for radix in (1, 2, 4, 8, 16))
+_permuted1, _permuted2, _permuted4, _permuted8, _permuted16 = (_first_permuted(radix) for radix in (1, 2, 4, 8, 16))
+
+
+def _next(radix: int) -> Any:
+    """As `_first`, in place and without factors."""
+
+    @line_code
+    def next_(v: Lines, tile: Any, start: Any, step: Any) -> None:
+        places = [v.at(start, step, k) for k in range(radix)]
+        for at, line in zip(places, _network(v, [v.load_line(tile, at) for at in places]), strict=True):
+            v.store_line(line, tile, at)
+
+    return next_
+
+
+_next4, _next16 = _next(4), _next(16)
+
+
+@loop
+def transform(source: Floats, factors: Floats, tile: Floats) -> None:
+    """tile = H (factors * source); factors (n,). The tile may be the source itself."""
+    n = factors.size
+    step = _first_step(n)
+    for j in range(step):
+        if n == step:
+            _first1(source, factors, tile, j, step)
+        elif n == 2 * step:
+            _first2(source, factors, tile, j, step)
+        elif n == 4 * step:
+            _first4(source, factors, tile, j, step)
+        elif n == 8 * step:
+            _first8(source, factors, tile, j, step)
+        else:
+            _first16(source, factors, tile, j, step)
+    _finish(tile, n, step)
+
+
+@loop
+def transform_permuted(source: Floats, order: Array, factors: Floats, tile: Floats) -> None:
+    """tile = H (factors * source[order]); order and factors (n,). The tile may not be the source."""
+    n = factors.size
+    step = _first_step(n)
+    for j in range(step):
+        if n == step:
+            _permuted1(source, order, factors, tile, j, step)
+        elif n == 2 * step:
+            _permuted2(source, order, factors, tile, j, step)
+        elif n == 4 * step:
+            _permuted4(source, order, factors, tile, j, step)
+        elif n == 8 * step:
+            _permuted8(source, order, factors, tile, j, step)
+        else:
+            _permuted16(source, order, factors, tile, j, step)
+    _finish(tile, n, step)
+
+
+@loop
+def _first_step(n: int) -> int:
+    """The distance of the lines that the first pass combines, from which on passes of radix 16 and 4 suffice."""
+    step = 1
+    while step < 256 and 16 * step < n:
+        step *= 16
+    while 4 * step < n and step >= 256:
+        step *= 4
+    return step
+
+
+@loop
+def _finish(tile: Floats, n: int, size: int) -> None:
+    """The transforms of each `size` lines: by radix 4 down to 256 lines, 16 KiB, then in the first-level cache.
+
+    Wide strides are powers of two, so that the lines compete for one set of that cache: 4 fit, 16 do not.
+    """
+    while size > 256:
+        size //= 4
+        for low in range(0, n, 4 * size):
+            for j in range(size):
+                _next4(tile, low + j, size)
+    for low in range(0, n, size):
+        step = size
+        while step > 1:
+            step //= 16
+            for start in range(low, low + size, 16 * step):
+                for j in range(step):
+                    _next16(tile, start + j, step)

@@ -1,0 +1,222 @@
+"""Feature maps: what their columns are, that their products are the kernel, and that they can be kept."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from cases import LAW, trig_map
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.preprocessing import PolynomialFeatures
+
+from dorff import kernels
+from dorff.errors import InputError
+from dorff.features import FeatureMap, Recipe, feature_arrays, features_from
+from dorff.features.explicit import Maclaurin, Monomials, monomial_count
+from dorff.frequencies import IID, QMC, ROM, Fastfood, GaussQuadrature, Orthogonal, Quadrature
+
+GAUSSIAN = kernels.Gaussian(1.5)
+SCALARS = (GAUSSIAN, kernels.Matern(1.0, nu=2.5), kernels.ArcCosine(0), kernels.ArcCosine(1),
+           kernels.Pointwise("tanh"))  # fmt: skip
+ROWS = np.random.default_rng(0).standard_normal((70, 3))
+
+
+def draw(kernel, sampler=Orthogonal(), *, d=3, m=64, seed=0, intercept=True):  # noqa: B008 - frozen
+    return Recipe.of(kernel, sampler, d=d, n_features=m, intercept=intercept).draw(seed).phi
+
+
+def test_trig_features_are_weighted_cosines_and_sines():
+    phi = draw(GAUSSIAN, Quadrature())
+    angles = ROWS @ phi.omega.T
+    expected = np.column_stack([phi.weights * np.cos(angles), phi.weights * np.sin(angles)])
+    np.testing.assert_allclose(phi.transform(ROWS), expected, atol=1e-14)
+
+
+@pytest.mark.parametrize("order", [0, 1])
+@pytest.mark.parametrize("sampler", [IID(), Quadrature()], ids=repr)
+def test_step_and_ramp_features(order, sampler):
+    """sqrt(2) of Cho & Saul's convention in front; a quadrature rule has every point's negative too."""
+    phi = draw(kernels.ArcCosine(order), sampler)
+    z = ROWS @ phi.omega.T
+    both = np.concatenate([z, -z], axis=1) if sampler.reflected else z
+    weights = np.tile(sampler.draw(kernels.Decomposable(kernels.ArcCosine(order)).fix(3, 1), d=3, p=1,
+                                   count=z.shape[1], seed=0).weights, 2 if sampler.reflected else 1)  # fmt: skip
+    values = np.heaviside(both, 0.5) if order == 0 else np.maximum(both, 0)
+    scale = 1.0 if sampler.reflected else math.sqrt(2)
+    np.testing.assert_allclose(phi.transform(ROWS), scale * weights * values, rtol=1e-12, atol=1e-14)
+    assert phi.m == 64
+
+
+@pytest.mark.parametrize("kernel", SCALARS, ids=repr)
+@pytest.mark.parametrize("sampler", [IID(), Orthogonal(), Fastfood(), QMC(), Quadrature()], ids=repr)
+def test_products_of_features_near_the_kernel_as_m_grows(kernel, sampler):
+    exact = kernel.gram(ROWS, ROWS)
+
+    def error(m):
+        return np.mean([np.linalg.norm(draw(kernel, sampler, m=m, seed=s).gram(ROWS, ROWS) - exact) for s in range(8)])
+
+    assert error(8192) < 0.3 * error(128) and error(8192) < 0.1 * np.linalg.norm(exact)
+
+
+def test_the_ceiling_holds_and_the_columns_used_are_told():
+    """n_features is a ceiling: pairs take the even number below, explicit features as many as there are."""
+    for kernel, sampler, wanted, used in (
+        (GAUSSIAN, IID(), 65, 64),
+        (kernels.ArcCosine(1), IID(), 65, 65),
+        (kernels.ArcCosine(1), Quadrature(), 65, 64),
+        (GAUSSIAN, GaussQuadrature(points=2), 65, 16),  # 2^3 nodes
+        (kernels.Polynomial(2), Orthogonal(), 65, 10),
+        (kernels.Polynomial(9), Orthogonal(), 65, 65),
+    ):
+        recipe = Recipe.of(kernel, sampler, d=3, n_features=wanted)
+        phi = recipe.draw(0).phi
+        assert recipe.m == phi.m == used
+        assert phi.transform(ROWS).shape == (len(ROWS), used)
+    with pytest.raises(InputError, match="n_features is 1"):
+        Recipe.of(GAUSSIAN, IID(), d=3, n_features=1)
+
+
+@pytest.mark.parametrize("kernel", [GAUSSIAN, kernels.ArcCosine(0), kernels.ArcCosine(1)], ids=repr)
+def test_the_centre_is_a_column_or_left_to_the_intercept(kernel):
+    """Without intercept a rule's centre is one more column; with one it counts in `gram` alone. f(0) = 0 has none."""
+    signed, redraw = Quadrature(mixing="haar"), Quadrature(mixing="haar", centre="redraw")
+    zero = np.zeros((1, 3))
+    for seed in range(12):
+        kept = draw(kernel, redraw, m=17, seed=seed, intercept=False)
+        left = draw(kernel, redraw, m=16, seed=seed)
+        if kernel == kernels.ArcCosine(1):
+            assert kept.m == left.m == 16
+        else:
+            assert kept.m == 17 and np.ptp(kept.transform(ROWS)[:, -1]) == 0
+        np.testing.assert_allclose(kept.gram(ROWS, ROWS), left.gram(ROWS, ROWS), rtol=1e-12)
+    if kernel == GAUSSIAN:
+        assert draw(kernel, signed, m=16).gram(zero, zero)[0, 0] == pytest.approx(1.0)
+        with pytest.raises(InputError, match="no place for a negative one; fit an intercept, set centre: redraw"):
+            [draw(kernel, signed, m=17, seed=seed, intercept=False) for seed in range(20)]
+
+
+@pytest.mark.parametrize("offset", [0.0, 1.5])
+@pytest.mark.parametrize("degree", [1, 2, 3])
+def test_monomials_are_the_polynomial_kernel(degree, offset):
+    kernel = kernels.Polynomial(degree, offset=offset, scale=0.7)
+    phi = draw(kernel, m=200)
+    assert isinstance(phi, Monomials)
+    wanted = PolynomialFeatures(degree, include_bias=True).fit(ROWS).n_output_features_
+    assert phi.m == monomial_count(kernel, 3) == (wanted if offset else math.comb(2 + degree, degree))
+    np.testing.assert_allclose(phi.gram(ROWS, ROWS), kernel.gram(ROWS, ROWS), rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("offset", [0.0, 0.5])
+def test_maclaurin_features_are_unbiased(offset):
+    kernel = kernels.Polynomial(3, offset=offset, scale=0.5)
+    X = ROWS[:4]
+    recipe = Recipe.of(kernel, Orthogonal(), d=3, n_features=9)
+    assert isinstance(recipe.draw(0).phi, Maclaurin)
+    found = np.array([recipe.draw(seed).phi.gram(X, X) for seed in range(4000)])
+    error = found.std(axis=0, ddof=1) / np.sqrt(len(found))
+    assert np.all(np.abs(found.mean(axis=0) - kernel.gram(X, X)) < 5 * error)
+    assert found[0].std() > 0
+    with pytest.raises(InputError, match="needs a column for each of its 7 degrees"):
+        draw(kernels.Polynomial(6), m=6)
+
+
+def test_mercer_features_are_unbiased_and_exact_when_all_fit():
+    kernel = kernels.Mercer.named("brownian", 12)
+    x = np.linspace(0, 1, 5)[:, None]
+    exact = kernel.gram(x, x)
+    np.testing.assert_allclose(draw(kernel, d=1, m=12).gram(x, x), exact, atol=1e-12)
+    found = np.array([draw(kernel, d=1, m=4, seed=seed).gram(x, x) for seed in range(3000)])
+    error = found.std(axis=0, ddof=1) / np.sqrt(len(found))
+    assert np.all(np.abs(found.mean(axis=0) - exact) < 5 * error + 1e-12)
+
+
+def test_explicit_kernels_refuse_a_sampler_they_have_no_use_for():
+    with pytest.raises(InputError, match="a Polynomial kernel brings features of its own"):
+        draw(kernels.Polynomial(2), ROM())
+
+
+EVERY = [(GAUSSIAN, Orthogonal()), (GAUSSIAN, Fastfood()), (GAUSSIAN, Quadrature()), (kernels.ArcCosine(1), ROM()),
+         (kernels.ArcCosine(0), Quadrature(mixing="haar")), (kernels.Pointwise("tanh"), Quadrature()),
+         (kernels.Polynomial(2), IID()), (kernels.Polynomial(8), IID()),
+         (kernels.Mercer.named("brownian", 100), IID())]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kernel", "sampler"), EVERY, ids=repr)
+@pytest.mark.parametrize("d", [3, 60])
+def test_a_map_survives_json_and_arrays(kernel, sampler, d):
+    if isinstance(kernel, kernels.Mercer):
+        d = 1
+    X = np.random.default_rng(1).uniform(0, 1, (40, d))
+    features = FeatureMap(draw(kernel, sampler, d=d, m=70), np.full(d, 0.0), np.full(d, 2.0))
+    again = features_from(json.loads(json.dumps(features.phi.config())), feature_arrays(features))
+    np.testing.assert_array_equal(again.transform(X), features.transform(X))
+    assert type(again.phi) is type(features.phi) and again.m == features.m
+
+
+def test_damaged_maps_are_refused():
+    features = FeatureMap(draw(GAUSSIAN, Fastfood(), d=60, m=70), np.zeros(60), np.ones(60))
+    config, arrays = features.phi.config(), feature_arrays(features)
+    for name, value in (
+        ("rows", arrays["rows"] + 64), ("permutation", arrays["permutation"] - 1), ("gains", arrays["gains"][1:]),
+        ("center", np.zeros(59)), ("feature_weights", arrays["feature_weights"][1:]), ("stretch", np.ones(65)),
+    ):  # fmt: skip
+        with pytest.raises(InputError):
+            features_from(config, {**arrays, name: value})
+    with pytest.raises(InputError, match="do not fit each other"):
+        features_from(config, {name: value for name, value in arrays.items() if name != "diagonals"})
+    for wrong in ({"type": "wavelets"}, {**config, "transform": "fft"}):
+        with pytest.raises(InputError, match="not known; it is of a newer version"):
+            features_from(wrong, arrays)
+
+
+def test_kernels_of_python_functions_work_in_memory_only():
+    phi = draw(kernels.Pointwise(np.tanh), IID(), m=4096)
+    exact = kernels.Pointwise("tanh").gram(ROWS, ROWS)
+    assert np.linalg.norm(phi.gram(ROWS, ROWS) - exact) < 0.1 * np.linalg.norm(exact)
+    with pytest.raises(InputError, match="stored"):
+        phi.config()
+
+
+@given(start=st.integers(0, 60), rows=st.integers(1, 70))
+@LAW
+def test_rows_do_not_depend_on_their_block(start, rows):
+    """Structured maps give a row the same bits alone or in any block; dense ones to rounding (BLAS)."""
+    X = np.random.default_rng(3).standard_normal((130, 60))
+    for sampler, exact in ((Fastfood(), True), (Quadrature(), True), (IID(), False)):
+        phi = draw(GAUSSIAN, sampler, d=60, m=90)
+        whole, part = phi.transform(X)[start : start + rows], phi.transform(X[start : start + rows])
+        np.testing.assert_allclose(part, whole, atol=0.0 if exact else 1e-14)
+
+
+def test_a_map_writes_only_its_columns_and_centres_and_scales():
+    features = trig_map(np.random.default_rng(0).standard_normal((10, 3)), np.arange(3.0), np.array([1.0, 2.0, 4.0]))
+    out = np.full((70, 23), -7.0)
+    features(ROWS, out, features.workspace(8))
+    np.testing.assert_array_equal(out[:, 20:], -7.0)
+    angles = (ROWS - features.center) / features.scale @ features.phi.omega.T
+    np.testing.assert_allclose(out[:, :10], np.cos(angles) / math.sqrt(10), atol=1e-14)
+    np.testing.assert_allclose(out[:, :20], features.transform(ROWS), atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "sampler"),
+    [(GAUSSIAN, Orthogonal()), (GAUSSIAN, Quadrature()), (kernels.ArcCosine(1), IID()),
+     (kernels.ArcCosine(1), Quadrature()), (kernels.Polynomial(3), IID())],
+    ids=repr,
+)  # fmt: skip
+def test_jacobian_against_central_differences(kernel, sampler):
+    phi = draw(kernel, sampler, m=100)
+    W = np.random.default_rng(1).standard_normal((phi.m, 2))
+    step = 1e-6
+    for j in range(3):
+        shift = step * np.eye(3)[j]
+        slope = (phi.transform(ROWS + shift) - phi.transform(ROWS - shift)) @ W / (2 * step)
+        np.testing.assert_allclose(phi.jacobian(ROWS, W)[:, :, j], slope, rtol=2e-6, atol=2e-6)
+
+
+def test_features_without_a_derivative_say_so():
+    for kernel in (kernels.ArcCosine(0), kernels.Mercer.named("brownian", 5)):
+        phi = draw(kernel, d=1, m=4)
+        with pytest.raises(InputError, match="jacobian"):
+            phi.jacobian(np.zeros((1, 1)), np.ones((phi.m, 1)))
