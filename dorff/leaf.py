@@ -7,7 +7,7 @@ import io
 import json
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,7 +22,7 @@ from dorff.errors import InputError
 from dorff.features import Drawn, FeatureMap, feature_arrays, features_from
 from dorff.loops import scan
 from dorff.moments import Accumulator, FloatArray
-from dorff.store import Folds, Receipt, load_moments, merge_folds, save_moments, write_atomic, write_json
+from dorff.store import Folds, Receipt, merge_moments, save_moments, write_atomic, write_json
 
 Rows = npt.NDArray[np.int64]
 
@@ -48,6 +48,23 @@ class FoldRule:
         return ((z ^ (z >> np.uint64(31))) % np.uint64(self.count)).astype(np.int64)
 
 
+# The squares that this process's last leaf was summed in, for its next one.
+_spare: list[FloatArray] = []
+
+
+def _spare_square(width: int) -> FloatArray | None:
+    while _spare:
+        square = _spare.pop()
+        if len(square) == width:
+            return square
+    return None
+
+
+def forget_spare() -> None:
+    """Give back the memory that this process keeps between its leaves; engines call it when a run is over."""
+    _spare.clear()
+
+
 @final
 class BlockSums:
     """Featurizes blocks of rows into one reused buffer Z = [F | 1 | Y - y0] and adds each to its fold's sums."""
@@ -68,7 +85,7 @@ class BlockSums:
         m = self._features.m
         sums = self._sums.get(fold)
         if sums is None:
-            sums = self._sums[fold] = Accumulator(m, Y.shape[1])
+            sums = self._sums[fold] = Accumulator(m, Y.shape[1], self._y0, square=_spare_square(self._Z.shape[1]))
         for start in range(0, len(X), self._block):
             x, y = X[start : start + self._block], Y[start : start + self._block]
             Z = self._Z[: len(x)]
@@ -78,8 +95,13 @@ class BlockSums:
             sums.add(Z)
             self.syrk_seconds += time.perf_counter() - began
 
+    @property
+    def sums(self) -> Mapping[int, Accumulator]:
+        """What has been added so far, fold by fold."""
+        return self._sums
+
     def moments(self) -> Folds:
-        return {fold: sums.moments(self._y0) for fold, sums in self._sums.items()}
+        return {fold: sums.moments() for fold, sums in self._sums.items()}
 
 
 @final
@@ -186,8 +208,7 @@ def run_leaf(directory: str, name: str, dataset: Dataset, number: int, start: in
                 sums.add(X[fold_of == fold], Y[fold_of == fold], fold)
         else:
             sums.add(X, Y, this.folds.of_leaf(number))
-    folds = sums.moments()
-    _check(folds, dataset, start, stop)
+    _check(sums, dataset, start, stop)
     receipt = Receipt(
         plan=this.hash, number=number, start=start, stop=stop, digest=f"{digest[0]:08x}{digest[1]:08x}", stamp=stamp,
         rows_used=used, rows_dropped=stop - start - used, low=tuple(low.tolist()), high=tuple(high.tolist()),
@@ -195,7 +216,8 @@ def run_leaf(directory: str, name: str, dataset: Dataset, number: int, start: in
     )  # fmt: skip
     if frozen_hash(this.directory) != name:  # the run was refused elsewhere, and what it had made removed
         raise InputError(f"{this.directory}: the frozen plan is gone or another; run the job again")
-    save_moments(this.node(0, number, receipt.key), folds)
+    save_moments(this.node(0, number, receipt.key), sums.sums)
+    _spare[:] = [found.square for found in sums.sums.values()]
     receipt = receipt.timed(time.perf_counter() - began)
     receipt.save(this.receipts)
     return receipt
@@ -203,12 +225,7 @@ def run_leaf(directory: str, name: str, dataset: Dataset, number: int, start: in
 
 def merge_nodes(left: str, right: str, into: str) -> bool:
     """Add two node files into a third; False where one of them is missing or damaged."""
-    first = load_moments(Path(left))
-    second = load_moments(Path(right)) if first is not None else None
-    if first is None or second is None:
-        return False
-    save_moments(Path(into), merge_folds(first, second))
-    return True
+    return merge_moments(Path(left), Path(right), Path(into))
 
 
 def _read_ahead(dataset: Dataset, start: int, stop: int, rows: int) -> Iterator[tuple[int, FloatArray, FloatArray]]:
@@ -239,9 +256,9 @@ def _usable(
     return X[good], Y[good], rows[good]
 
 
-def _check(folds: Folds, dataset: Dataset, start: int, stop: int) -> None:
-    for moments in folds.values():
-        if not np.isfinite(moments.packed[-1]) or not np.isfinite(moments.packed).all():
+def _check(sums: BlockSums, dataset: Dataset, start: int, stop: int) -> None:
+    for found in sums.sums.values():
+        if not all(np.isfinite(piece).all() for piece in found.pieces()):
             raise InputError(
                 f"{dataset.path}: rows {start}..{stop - 1}: the sums overflow float64; an input or a target is "
                 "larger than 1e150: rescale the column"

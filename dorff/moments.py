@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, final
@@ -43,6 +44,10 @@ class Moments:
             square[: column + 1, column] = values
             square[column, : column + 1] = values
         return square
+
+    def pieces(self) -> Iterator[FloatArray]:
+        """`packed`, as one piece: what a file is written from."""
+        yield self.packed
 
     @property
     def corner(self) -> FloatArray:
@@ -124,24 +129,31 @@ def _dsyrk() -> Any:
 
 @final
 class Accumulator:
-    """Adds blocks of rows into a float64 upper triangle, one BLAS `syrk` a block, in the order they come."""
+    """Adds blocks of rows into a float64 upper triangle, one BLAS `syrk` a block, in the order they come.
 
-    def __init__(self, m: int, q: int) -> None:
-        self.m, self.q, self.n = m, q, 0
+    `square` (w, w), column-major, is memory to use again, whatever is in it: new memory costs the kernel a page fault
+    for every 4096 bytes. None for new memory. `y0` (q,) is what the targets are shifted by.
+    """
+
+    def __init__(self, m: int, q: int, y0: FloatArray, *, square: FloatArray | None = None) -> None:
+        self.m, self.q, self.n, self.y0 = m, q, 0, y0
         width = m + 1 + q
-        self._square = np.zeros((width, width), order="F")
+        self.square = np.zeros((width, width), order="F") if square is None else square
+        if square is not None:
+            for piece in self.pieces():
+                piece[:] = 0.0
 
     def add(self, Z: FloatArray) -> None:
         """Add rows Z (n, w) = [F | 1 | Y - y0], C-contiguous."""
         if len(Z):
-            syrk(Z, self._square)
+            syrk(Z, self.square)
             self.n += len(Z)
 
-    def moments(self, y0: FloatArray) -> Moments:
+    def pieces(self) -> Iterator[FloatArray]:
+        """The upper triangle, column by column."""
+        for column in range(len(self.square)):
+            yield self.square[: column + 1, column]
+
+    def moments(self) -> Moments:
         """What has been added so far."""
-        width = len(self._square)
-        packed = np.empty(width * (width + 1) // 2)
-        for column in range(width):
-            start = column * (column + 1) // 2
-            packed[start : start + column + 1] = self._square[: column + 1, column]
-        return Moments(m=self.m, q=self.q, n=self.n, y0=y0, packed=packed)
+        return Moments(m=self.m, q=self.q, n=self.n, y0=self.y0, packed=np.concatenate(list(self.pieces())))

@@ -205,12 +205,12 @@ def _costs(job: Job, dataset: Dataset, leaves: tuple[Leaf, ...], recipe: Recipe,
     units = question["read_rows"] // dataset.unit_rows
     read = 3 * dataset.unit_bytes() * max(1, units)  # one being read, one waiting, one in use
     blocks = 8 * block * (width + 8) + 8 * recipe.numbers
-    leaf = at_once * (square + packed) + blocks + read
-    worker = WORKER_BYTES + max(leaf, 2 * folds["count"] * packed) + 16 * MiB
+    leaf = at_once * square + blocks + read
+    worker = WORKER_BYTES + leaf + 16 * MiB
     workers = job.cluster.workers if isinstance(job.cluster, LocalCluster) else 1
     solving = _solve_bytes(job, dataset, recipe.kernel, m, folds["count"]) + 16 * recipe.numbers
     if job.cluster.model_dump().get("type") == "serial":
-        worker, peak = DRIVER_BYTES + max(leaf, 2 * folds["count"] * packed), DRIVER_BYTES + max(leaf, solving)
+        worker, peak = DRIVER_BYTES + leaf, DRIVER_BYTES + max(leaf, solving)
     else:
         peak = DRIVER_BYTES + max(workers * (worker - SHARED_BYTES), solving)
     flops = float(dataset.n) * width * width + dataset.n * recipe.flops

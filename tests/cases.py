@@ -68,9 +68,9 @@ def feature_matrix(kernel: OperatorKernel, found: frequencies.Frequencies, X: Fl
 def moments_of(features: FeatureMap, X: FloatArray, Y: FloatArray, *, y0: FloatArray | None = None) -> Moments:
     """The moments of the rows X (n, d), Y (n, q), in one block."""
     shift = np.zeros(Y.shape[1]) if y0 is None else y0
-    sums = Accumulator(features.m, Y.shape[1])
+    sums = Accumulator(features.m, Y.shape[1], shift)
     sums.add(np.column_stack([features.transform(X), np.ones(len(X)), Y - shift]))
-    return sums.moments(shift)
+    return sums.moments()
 
 
 def rows(n: int, d: int, p: int, seed: int = 0) -> tuple[FloatArray, FloatArray]:

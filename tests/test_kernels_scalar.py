@@ -282,6 +282,21 @@ def test_weighted_kernels_are_their_expectations(kernel):
     assert kernel.centre == kernel.function(np.zeros(1))[0]
 
 
+@pytest.mark.parametrize("kernel", WEIGHTED, ids=name)
+def test_splits_are_even_and_odd_parts(kernel):
+    """phi again from its parts; with its reflection no product of unlike parts is left."""
+    split, t = kernel.split, np.concatenate([[0.0, 800.0], np.random.default_rng(0).normal(0, 4, 50)])
+    if split is None:
+        assert callable(kernel.phi)
+        return
+    whole = split.constant + split.slope * t + split.gain * split.rest(t)
+    np.testing.assert_allclose(whole, kernel.function(t), rtol=1e-13, atol=1e-15)
+    both = np.multiply.outer(whole, whole) + np.multiply.outer(kernel.function(-t), kernel.function(-t))
+    parts = np.multiply.outer(split.rest(t), split.rest(t))
+    parts = split.constant**2 + split.slope**2 * np.multiply.outer(t, t) + split.gain**2 * parts
+    np.testing.assert_allclose(both / 2, parts, rtol=1e-12, atol=1e-12)
+
+
 def test_arc_cosine_kernels_follow_cho_and_saul():
     X = np.array([[2.0, 0.0], [0.0, 0.0]])
     Z = np.array([[3.0, 0.0], [-1.0, 0.0], [0.0, 5.0], [1.0, math.sqrt(3)], [0.0, 0.0]])

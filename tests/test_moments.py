@@ -77,14 +77,17 @@ def test_merge_is_commutative_to_the_bit_and_overwrites_nothing(n, k, seed):
 def test_blocks_of_an_accumulator_add_up():
     X, Y = rows(50, 2, 2)
     Z = np.column_stack([FEATURES.transform(X), np.ones(50), Y])
-    sums = Accumulator(2 * D, 2)
+    sums = Accumulator(2 * D, 2, np.zeros(2))
     for start, stop in [(0, 20), (20, 20), (20, 21), (21, 50)]:
         sums.add(Z[start:stop])
     whole = moments_of(FEATURES, X, Y)
-    np.testing.assert_allclose(sums.moments(np.zeros(2)).packed, whole.packed, rtol=0, atol=1e-12 * 200)
+    np.testing.assert_allclose(sums.moments().packed, whole.packed, rtol=0, atol=1e-12 * 200)
     assert sums.n == 50
-    empty = Accumulator(2 * D, 2).moments(np.zeros(2))
+    empty = Accumulator(2 * D, 2, np.zeros(2)).moments()
     assert empty.n == 0 and not empty.packed.any()
+    again = Accumulator(2 * D, 2, np.zeros(2), square=np.full_like(sums.square, 7.0))  # whatever was in it
+    again.add(Z)
+    np.testing.assert_array_equal(again.moments().packed, whole.packed)
 
 
 def test_moments_of_different_plans_do_not_add():

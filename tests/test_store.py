@@ -14,9 +14,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dorff import kernels
+from dorff.errors import InputError
 from dorff.model import Model
 from dorff.moments import Moments
-from dorff.store import Receipt, load_model, load_moments, merge_folds, remove_torn, save_model, save_moments
+from dorff.store import (
+    Receipt,
+    load_model,
+    load_moments,
+    merge_folds,
+    merge_moments,
+    remove_torn,
+    save_model,
+    save_moments,
+)
 
 
 def some_moments(seed: int, *, m: int = 4, q: int = 2) -> Moments:
@@ -50,6 +60,38 @@ def test_any_flipped_bit_or_cut_of_moments_is_noticed(tmp_path: Path) -> None:
     path.write_bytes(raw + b"x")
     assert load_moments(path) is None
     assert load_moments(tmp_path / "absent.moments") is None
+
+
+def test_files_add_fold_by_fold_to_the_bits_of_their_folds(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("left", "right", "into")]
+    for m in (4, 600):  # one piece, and several
+        left = {0: some_moments(1, m=m), 1: some_moments(2, m=m), 4: some_moments(6, m=m)}
+        right = {1: some_moments(3, m=m), 2: some_moments(4, m=m), 4: some_moments(5, m=m)}
+        save_moments(paths[0], left)
+        save_moments(paths[1], right)
+        assert merge_moments(*paths)
+        found, wanted = load_moments(paths[2]), merge_folds(left, right)
+        assert found is not None and list(found) == [0, 1, 2, 4] == sorted(wanted)
+        for fold, moments in wanted.items():
+            assert np.array_equal(found[fold].packed, moments.packed) and found[fold].n == moments.n
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_damaged_files_are_not_added(tmp_path: Path, which: int) -> None:
+    paths = [tmp_path / name for name in ("left", "right", "into")]
+    for path in paths[:2]:
+        save_moments(path, {0: some_moments(1), 1: some_moments(2)})
+    raw = paths[which].read_bytes()
+    damages = [raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :] for at in range(0, len(raw), 7)]
+    for damaged in (*damages, raw[:-1], raw + b"x", b""):
+        paths[which].write_bytes(damaged)
+        assert not merge_moments(*paths)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["left", "right"]
+    paths[which].unlink()
+    assert not merge_moments(*paths)
+    save_moments(paths[which], {0: some_moments(1, m=5)})
+    with pytest.raises(InputError, match="different plans"):
+        merge_moments(*paths)
 
 
 def test_folds_merge_fold_by_fold() -> None:

@@ -128,6 +128,10 @@ class Dataset:
                 f"{self.path}: array {files.name} has {stored.rows} rows now, fewer than {stop}; it was cut "
                 "or replaced: open it again."
             )
+        if stored.plain is not None:
+            if fault := stored.plain.read(start, stop, stored.packing, out):
+                raise self._damage(files.name, fault.chunk, fault.kind)
+            return
         if fault := files.first_fault(_rows(files.shape, start, stop)):
             raise self._damage(files.name, fault.chunk, fault.kind)
         if start == stop:

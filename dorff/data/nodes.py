@@ -16,6 +16,7 @@ from zarr.storage import LocalStore
 
 from dorff.data.files import ArrayFiles
 from dorff.data.packing import NUMBER_KINDS, Packing
+from dorff.data.plain import PlainShards
 from dorff.errors import InputError
 
 METADATA = ("zarr.json", ".zarray", ".zgroup")
@@ -35,10 +36,11 @@ class Node:
 @final
 @dataclass(frozen=True)
 class StoredArray:
-    """An open array of numbers, 1-d or 2-d: its files, and how its numbers are packed."""
+    """An open array of numbers, 1-d or 2-d: its files, how its numbers are packed, and a short way to read them."""
 
     files: ArrayFiles
     packing: Packing
+    plain: PlainShards | None
 
     @property
     def array(self) -> zarr.Array[Any]:
@@ -168,7 +170,8 @@ def _open(path: Path, name: str, key: str, mtime_ns: int, size: int) -> StoredAr
     if key == ".zarray" and "_ARRAY_DIMENSIONS" in attributes:
         # xarray keeps a v2 array's _FillValue in Zarr's own fill value.
         attributes = {"_FillValue": array.fill_value} | attributes
-    return StoredArray(ArrayFiles(array, path / name, name), Packing.of(attributes))
+    files = ArrayFiles(array, path / name, name)
+    return StoredArray(files, Packing.of(attributes), PlainShards.of(files))
 
 
 def open_zarr(directory: Path, what: str, *, v3: bool) -> zarr.Array[Any]:

@@ -10,6 +10,7 @@ from distributed import Client, Future, KilledWorker, as_completed
 
 from dorff.engine.base import Done, Engine, Task
 from dorff.errors import IncompleteError
+from dorff.leaf import forget_spare
 from dorff.threads import pin
 
 ATTEMPTS = 3  # of a task that Dask loses: its scheduler restarted, say
@@ -31,6 +32,12 @@ class DaskEngine(Engine):
         return max(1, sum(int(count) for count in self._client.nthreads().values()))
 
     def run(self, tasks: Iterable[Task], done: Done) -> None:
+        try:
+            self._run(tasks, done)
+        finally:
+            self._client.run(forget_spare, wait=False, on_error="ignore")  # a cluster may outlive the run
+
+    def _run(self, tasks: Iterable[Task], done: Done) -> None:
         waiting = deque((task, 1) for task in tasks)
         running = dict[Future[Any], tuple[Task, int]]()
         finished = as_completed()

@@ -9,6 +9,7 @@ from typing import final
 import numpy as np
 
 from dorff.engine.base import Done, Engine, Task
+from dorff.leaf import forget_spare
 from dorff.threads import pinned
 
 
@@ -23,9 +24,12 @@ class SerialEngine(Engine):
 
     def run(self, tasks: Iterable[Task], done: Done) -> None:
         waiting = deque(tasks)
-        with pinned():
-            while waiting:
-                if self._rng is not None:
-                    waiting.rotate(int(self._rng.integers(len(waiting))))
-                task = waiting.popleft()
-                waiting.extendleft(done(task, task.function(*task.arguments)))
+        try:
+            with pinned():
+                while waiting:
+                    if self._rng is not None:
+                        waiting.rotate(int(self._rng.integers(len(waiting))))
+                    task = waiting.popleft()
+                    waiting.extendleft(done(task, task.function(*task.arguments)))
+        finally:
+            forget_spare()

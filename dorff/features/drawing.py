@@ -10,7 +10,7 @@ import numpy as np
 from dorff.errors import InputError
 from dorff.features.base import ScalarMap
 from dorff.features.explicit import Eigenfunctions, Maclaurin, Monomials, monomial_count
-from dorff.features.projected import Projected
+from dorff.features.projected import Projected, layout
 from dorff.frequencies import IID, Orthogonal, Sampler
 from dorff.kernels import Decomposable, GaussianWeighted, Mercer, OperatorKernel, Polynomial, ScalarKernel
 from dorff.kernels.scalar import FloatArray
@@ -37,8 +37,8 @@ class Drawn:
 class Recipe:
     """Features of at most `n_features` columns of a kernel for d inputs and p outputs, not drawn yet.
 
-    `intercept` says that a fit has a free one, which takes the place of a quadrature rule's centre.
-    Raises InputError at once for what cannot be drawn.
+    `intercept` says that a fit has a free one, which takes the place of a quadrature rule's centre and of phi's
+    constant. Raises InputError at once for what cannot be drawn.
     """
 
     kernel: OperatorKernel
@@ -49,7 +49,14 @@ class Recipe:
     intercept: bool = True
 
     def __post_init__(self) -> None:
-        if self.m > self.n_features or self.m < 1 or (self._count < 1 and not self._explicit):
+        if not self._explicit and self._count < 1:
+            least = f"{self._each + self._beside} or more"
+            remedy = "raise it"
+            if self._linear:
+                least += f", {self.d} of them for phi's linear part"
+                remedy += ", or use sampler iid or orthogonal"
+            raise InputError(f"n_features is {self.n_features}, but this kernel and sampler need {least}; {remedy}")
+        if self.m > self.n_features or self.m < 1:
             raise InputError(f"n_features is {self.n_features}, but this kernel and sampler need more; raise it")
         if self._explicit and not isinstance(self.sampler, IID | Orthogonal):
             raise InputError(
@@ -72,19 +79,35 @@ class Recipe:
         return isinstance(self.scalar, Polynomial | Mercer)
 
     @property
-    def _centre_column(self) -> bool:
-        if self.intercept or not self.sampler.centred:
-            return False
-        return not isinstance(self.scalar, GaussianWeighted) or self.scalar.centre != 0
+    def _phi(self) -> GaussianWeighted | None:
+        return self.scalar if isinstance(self.scalar, GaussianWeighted) else None
 
     @property
-    def _pairs(self) -> bool:
-        return not isinstance(self.scalar, GaussianWeighted) or self.sampler.reflected
+    def _centre_column(self) -> bool:
+        phi, sampler = self._phi, self.sampler
+        centred = sampler.centred and (phi is None or phi.centre != 0)
+        constant = sampler.reflected and phi is not None and phi.split is not None and phi.split.constant != 0
+        return not self.intercept and (centred or constant)
+
+    @property
+    def _each(self) -> int:
+        """Columns for each frequency."""
+        return layout(self._phi, self.sampler.reflected)[0]
+
+    @property
+    def _linear(self) -> bool:
+        """Whether the inputs are columns too."""
+        return layout(self._phi, self.sampler.reflected)[1] != 0
+
+    @property
+    def _beside(self) -> int:
+        """Columns that belong to no frequency."""
+        return (self.d if self._linear else 0) + self._centre_column
 
     @property
     def _count(self) -> int:
         """The ceiling of frequencies."""
-        return (self.n_features - self._centre_column) // (2 if self._pairs else 1)
+        return (self.n_features - self._beside) // self._each
 
     @property
     def frequencies(self) -> int:
@@ -98,7 +121,7 @@ class Recipe:
             return min(monomial_count(self.scalar, self.d), self.n_features)
         if isinstance(self.scalar, Mercer):
             return min(len(self.scalar.eigenvalues), self.n_features)
-        return self.frequencies * (2 if self._pairs else 1) + self._centre_column
+        return self.frequencies * self._each + self._beside
 
     @property
     def numbers(self) -> int:
@@ -131,5 +154,4 @@ class Recipe:
         if isinstance(scalar, Mercer):
             return Drawn(Eigenfunctions.of(scalar, self.d, self.m, rng), None)
         found = self.sampler.draw(self.kernel, d=self.d, p=self.p, count=self._count, seed=seed)
-        phi = scalar if isinstance(scalar, GaussianWeighted) else None
-        return Drawn(Projected.of(found, phi, centre_column=self._centre_column), found.log_density)
+        return Drawn(Projected.of(found, self._phi, centre_column=self._centre_column), found.log_density)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, final
+from typing import Any, Final, final
 
 import numpy as np
 
@@ -15,17 +16,38 @@ from dorff.frequencies import Frequencies, Transform
 from dorff.frequencies.transforms import Arrays
 from dorff.kernels import Activation, GaussianWeighted
 from dorff.kernels.scalar import FloatArray
-from dorff.loops import ramps, steps, trig_pairs
+from dorff.loops import absolutes, ramps, signs, steps, trig_pairs
+
+#: By activation, and whether its points are reflected.
+_LOOPS: Final[dict[tuple[Activation | None, bool], Callable[[FloatArray, FloatArray, FloatArray], None]]] = {
+    (Activation.STEP, False): steps,
+    (Activation.RAMP, False): ramps,
+    (Activation.STEP, True): signs,
+    (Activation.RAMP, True): absolutes,
+}
+
+
+def layout(phi: GaussianWeighted | None, reflected: bool) -> tuple[int, float]:
+    """Columns for each frequency, and the factor of the inputs as columns of their own: 0.0 where they are not."""
+    if phi is None or (reflected and phi.split is None):
+        return 2, 0.0
+    return 1, phi.scale * phi.split.slope if reflected and phi.split else 0.0
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Projected(ScalarMap):
-    """F = [a cos(x omega^T) | a sin(x omega^T)] where `phi` is None; else [a phi(x omega^T)], followed by
-    [a phi(-x omega^T)] where `reflected`. a (D,) are the `weights`, all columns' factors in one.
+    """F = [a cos(x omega^T) | a sin(x omega^T)] where `phi` is None, else [a phi(x omega^T)]. a (D,) are the
+    `weights`, all columns' factors in one.
 
-    `centre` is the (signed) squared weight of omega = 0 times phi(0)^2. With `centre_column` F has one more column,
-    its root; without, it counts in `gram` alone, and a free intercept takes its place.
+    Where `reflected`, each frequency stands for its negative too, and phi is `constant + slope t + gain rest(t)` (see
+    `Split`): F = [a rest(x omega^T) | scale slope x], the inputs only where there is a slope. They stand for the
+    linear part sum_j a_j^2 t_j t'_j, t = x omega^T, of mean x . x' (whole rules of degree (3,3) give it exactly).
+    A phi that is not known to split has both: [a phi(x omega^T) | a phi(-x omega^T)].
+
+    `centre` is what no frequency carries: the (signed) squared weight of omega = 0 times phi(0)^2, and where
+    `reflected` the square of phi's constant. With `centre_column` F has one more column, its root; without, it counts
+    in `gram` alone, and a free intercept takes its place.
     """
 
     projection: Transform
@@ -42,8 +64,13 @@ class Projected(ScalarMap):
         weights, centre = found.weights, found.centre
         reflected = found.reflected and phi is not None
         if phi is not None:
-            weights = weights * phi.scale / math.sqrt(2.0 if reflected else 1.0)
+            weights = weights * phi.scale
             centre *= (phi.scale * phi.centre) ** 2
+            if reflected and phi.split:
+                centre += phi.split.constant**2 * float(np.sum(weights**2))
+                weights = weights * phi.split.gain
+            elif reflected:
+                weights = weights / math.sqrt(2.0)
         if centre_column and centre < 0:
             raise InputError(
                 f"sampler: the centre's weight came out as {centre:.3g}, and a fit without intercept has no place for "
@@ -57,8 +84,8 @@ class Projected(ScalarMap):
 
     @property
     def m(self) -> int:
-        each = 2 if self.phi is None or self.reflected else 1
-        return each * self.projection.D + self.centre_column
+        each, slope = layout(self.phi, self.reflected)
+        return each * self.projection.D + (self.d if slope else 0) + self.centre_column
 
     @property
     def tile_rows(self) -> int:
@@ -78,14 +105,16 @@ class Projected(ScalarMap):
         D, phi = work.shape[1], self.phi
         if phi is None:
             trig_pairs(work, out, self.weights)
-        elif phi.activation is Activation.STEP:
-            steps(work, out, self.weights, self.reflected)
-        elif phi.activation is Activation.RAMP:
-            ramps(work, out, self.weights, self.reflected)
+        elif loop := _LOOPS.get((phi.activation, self.reflected)):
+            loop(work, out, self.weights)
         else:
-            out[:, :D] = phi.function(work) * self.weights
-            if self.reflected:
+            split = phi.split if self.reflected else None
+            np.multiply(split.rest(work) if split else phi.function(work), self.weights, out=out[:, :D])
+            if self.reflected and not split:
                 out[:, D : 2 * D] = phi.function(-work) * self.weights
+        slope = layout(phi, self.reflected)[1]
+        if slope:
+            np.multiply(x, slope, out=out[:, D : D + self.d])
         if self.centre_column:
             out[:, self.m - 1] = math.sqrt(self.centre)
 
@@ -93,24 +122,25 @@ class Projected(ScalarMap):
         return super().gram(X, Z) + (0.0 if self.centre_column else self.centre)
 
     def jacobian(self, x: FloatArray, W: FloatArray) -> FloatArray:
-        D, omega = self.projection.D, self.omega
+        D, omega, slope = self.projection.D, self.omega, layout(self.phi, self.reflected)[1]
         out = np.empty((len(x), W.shape[1], self.d))
         for i in range(W.shape[1]):
-            out[:, i] = self._slopes(x, W[:D, i], W[D : 2 * D, i]) @ omega
+            out[:, i] = self._slopes(x, W[:, i]) @ omega
+            if slope:
+                out[:, i] += slope * W[D : D + self.d, i]
         return out
 
-    def _slopes(self, x: FloatArray, first: FloatArray, second: FloatArray) -> FloatArray:
-        """d(F w)/d(omega . x), (b, D), for the coefficients of the first D columns and of the second."""
+    def _slopes(self, x: FloatArray, w: FloatArray) -> FloatArray:
+        """d(F w)/d(omega . x), (b, D), of the frequencies' columns, for coefficients w (m,)."""
+        D = self.projection.D
         if self.phi is None:
-            F, D = self.transform(x), self.projection.D
-            return F[:, :D] * second - F[:, D : 2 * D] * first
+            F = self.transform(x)
+            return F[:, :D] * w[D : 2 * D] - F[:, D : 2 * D] * w[:D]
         if self.phi.activation is not Activation.RAMP:
             raise InputError("jacobian: the kernel's features are not differentiable; use a trigonometric or ReLU one")
-        z = np.empty((len(x), self.projection.D))
+        z = np.empty((len(x), D))
         self.projection.project(x, z)
-        slopes: FloatArray = np.heaviside(z, 0.5) * (self.weights * first)
-        if self.reflected:
-            slopes -= np.heaviside(-z, 0.5) * (self.weights * second)
+        slopes: FloatArray = (np.sign(z) if self.reflected else np.heaviside(z, 0.5)) * (self.weights * w[:D])
         return slopes
 
     def config(self) -> dict[str, Any]:

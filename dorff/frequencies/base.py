@@ -55,7 +55,7 @@ class Sampler(ABC):
 
     @property
     def reflected(self) -> bool:
-        """Whether each frequency is used together with its negative (two columns where the features are not pairs)."""
+        """Whether each frequency is used together with its negative (see `features.projected` for the columns)."""
         return False
 
     @property

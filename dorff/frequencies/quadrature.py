@@ -33,7 +33,8 @@ class Quadrature(RuleSampler):
         a_0^2 = 1 - sum_j d / ((d + 1) rho_j^2),  averaged over the rules
 
     (the paper prints it without d + 1). Other rotation-invariant spectra: rho from the density r^2 p(r) / E r^2, and
-    E r^2 in place of d. Every point is used with its negative.
+    E r^2 in place of d. Every point is used with its negative, which costs columns only where phi is a Python function
+    (a second one for each point) or has a linear part (d in all): see `kernels.scalar.Split`.
 
     `mixing`: "haar" rotations are uniform, and written out; "butterfly" ones are products of three butterfly matrices
     and random permutations (Genz 1998), O(d) numbers and O(d log d) operations, for any d, and slightly biased at
@@ -41,8 +42,8 @@ class Quadrature(RuleSampler):
 
     `centre`: a_0^2 has mean zero and so is negative half the time. "signed" keeps it as it is, unbiased: it counts in
     `ScalarMap.gram`, and a fit leaves it to the free intercept, where it is idle; a fit without intercept refuses a
-    negative one. "drop" leaves it out. "redraw" is the paper's: a rule's radii are drawn again until its a_0^2 >= 0,
-    which biases (+0.1 at d = 4).
+    negative one (not so for step and sigmoid, whose own constant makes up for it). "drop" leaves it out. "redraw" is
+    the paper's: a rule's radii are drawn again until its a_0^2 >= 0, which biases (+0.1 at d = 4).
 
     A count that is no whole number of rules takes a random part of one more; all weights are then as if the
     parts were one rule, which keeps the mean right.

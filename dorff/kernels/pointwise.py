@@ -12,7 +12,7 @@ from scipy.special import erf, expit
 
 from dorff.errors import InputError
 from dorff.kernels.mehler import hermite_gram
-from dorff.kernels.scalar import Activation, FloatArray, Function, GaussianWeighted
+from dorff.kernels.scalar import Activation, FloatArray, Function, GaussianWeighted, Split
 
 
 def _step(t: FloatArray) -> FloatArray:
@@ -27,6 +27,15 @@ def _softplus(t: FloatArray) -> FloatArray:
     return np.logaddexp(0.0, t)
 
 
+def _tanh_half(t: FloatArray) -> FloatArray:
+    return np.tanh(t / 2)
+
+
+def _softplus_even(t: FloatArray) -> FloatArray:
+    size = np.abs(t)
+    return np.log1p(np.exp(-size)) + size / 2
+
+
 # The functions that a job may name.
 FUNCTIONS: dict[str, Function] = {
     "step": _step,
@@ -37,6 +46,16 @@ FUNCTIONS: dict[str, Function] = {
     "softplus": _softplus,
     "sin": np.sin,
     "cos": np.cos,
+}
+SPLITS: dict[str, Split] = {
+    "step": Split(np.sign, gain=0.5, constant=0.5),
+    "relu": Split(np.abs, gain=0.5, slope=0.5),
+    "erf": Split(erf),
+    "tanh": Split(np.tanh),
+    "sigmoid": Split(_tanh_half, gain=0.5, constant=0.5),
+    "softplus": Split(_softplus_even, slope=0.5),
+    "sin": Split(np.sin),
+    "cos": Split(np.cos),
 }
 _ACTIVATIONS = {"step": Activation.STEP, "relu": Activation.RAMP}
 
@@ -76,6 +95,10 @@ class ArcCosine(GaussianWeighted):
     @property
     def centre(self) -> float:
         return 0.0 if self.order else 0.5
+
+    @property
+    def split(self) -> Split | None:
+        return SPLITS["relu" if self.order else "step"]
 
     def config(self) -> dict[str, Any]:
         return {"type": "arc_cosine", "order": self.order}
@@ -120,6 +143,10 @@ class Pointwise(GaussianWeighted):
     @property
     def centre(self) -> float:
         return float(np.asarray(self.function(np.zeros(1)))[0])
+
+    @property
+    def split(self) -> Split | None:
+        return SPLITS[self.phi] if isinstance(self.phi, str) else None
 
     def config(self) -> dict[str, Any]:
         if not isinstance(self.phi, str):

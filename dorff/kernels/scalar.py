@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar, final
 
@@ -165,6 +166,21 @@ class Product(Spectral):
         return d
 
 
+@final
+@dataclass(frozen=True)
+class Split:
+    """phi(t) = constant + slope t + gain rest(t): rest is odd beside a constant, even beside a slope, else either.
+
+    Then [phi(t) phi(s) + phi(-t) phi(-s)] / 2 = constant^2 + slope^2 t s + gain^2 rest(t) rest(s): where t comes with
+    -t, rest(t) does for both.
+    """
+
+    rest: Function
+    gain: float = 1.0
+    constant: float = 0.0
+    slope: float = 0.0
+
+
 class GaussianWeighted(ScalarKernel):
     """k(x, z) = E [scale phi(w . x)] [scale phi(w . z)], w ~ N(0, I). Not shift-invariant."""
 
@@ -187,6 +203,11 @@ class GaussianWeighted(ScalarKernel):
     @abstractmethod
     def centre(self) -> float:
         """phi(0), without `scale`."""
+
+    @property
+    @abstractmethod
+    def split(self) -> Split | None:
+        """phi, without `scale`, in its even and odd parts; None where they are not known."""
 
 
 class Explicit(ScalarKernel):

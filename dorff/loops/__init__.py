@@ -3,12 +3,13 @@
 from dorff.loops.butterfly import butterfly, butterfly_matrix, simplex_product, simplex_vertices
 from dorff.loops.config import cache_directory, loop
 from dorff.loops.hadamard import hadamard
-from dorff.loops.ramp import ramps, steps
+from dorff.loops.ramp import absolutes, ramps, signs, steps
 from dorff.loops.scan import scan
 from dorff.loops.structured import butterfly_rules, hadamard_chain
 from dorff.loops.trig import trig_pairs
 
 __all__ = [
+    "absolutes",
     "butterfly",
     "butterfly_matrix",
     "butterfly_rules",
@@ -18,6 +19,7 @@ __all__ = [
     "loop",
     "ramps",
     "scan",
+    "signs",
     "simplex_product",
     "simplex_vertices",
     "steps",

@@ -1,80 +1,89 @@
-"""Step and ramp features (Heaviside, ReLU): phi of the arc-cosine kernels of order 0 and 1 (Cho & Saul 2009)."""
+"""Step and ramp features (Heaviside, ReLU) of the arc-cosine kernels of order 0 and 1 (Cho & Saul 2009), and
+their odd and even parts: sign and absolute value."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from dorff.loops.checks import Floats, block, flat, output, parameter
 from dorff.loops.config import loop
 
 
-def steps(z: Floats, out: Floats, weights: Floats, reflect: bool) -> None:
-    """Write `weights * H(z)`, and with `reflect` `weights * H(-z)` beside it, H the Heaviside function.
-
-    H is 0 below zero, 1/2 at zero and 1 above; NaN stays NaN.
+def steps(z: Floats, out: Floats, weights: Floats) -> None:
+    """Write `weights * H(z)`: H is 0 below zero, 1/2 at zero and 1 above; NaN stays NaN.
 
     z        (b, D) float64 or float32, C-ordered rows (they may lie in a wider buffer).
-    out      (b, >= D, or >= 2D with reflect) of z's type, rows likewise; further columns are left as they are.
+    out      (b, >= D) of z's type, rows likewise; further columns are left as they are.
     weights  (D,) of z's type, one for each column of z, contiguous.
 
     Raises InputError where shape, type or memory layout does not fit, or where out overlaps z.
     """
-    _run(z, out, weights, reflect, False)
+    _run(_level_rows, z, out, weights, 0.0, 0.5)
 
 
-def ramps(z: Floats, out: Floats, weights: Floats, reflect: bool) -> None:
-    """Write `weights * max(z, 0)`, and with `reflect` `weights * max(-z, 0)` beside it; NaN stays NaN.
-
-    Arguments and errors are those of `steps`.
-    """
-    _run(z, out, weights, reflect, True)
+def signs(z: Floats, out: Floats, weights: Floats) -> None:
+    """Write `weights * sign(z)`, the sign of zero 0; NaN stays NaN. Arguments and errors are those of `steps`."""
+    _run(_level_rows, z, out, weights, -1.0, 0.0)
 
 
-def _run(z: Floats, out: Floats, weights: Floats, reflect: bool, ramp: bool) -> None:
+def ramps(z: Floats, out: Floats, weights: Floats) -> None:
+    """Write `weights * max(z, 0)`; NaN stays NaN. Arguments and errors are those of `steps`."""
+    _run(_ramp_rows, z, out, weights)
+
+
+def absolutes(z: Floats, out: Floats, weights: Floats) -> None:
+    """Write `weights * |z|`; NaN stays NaN. Arguments and errors are those of `steps`."""
+    _run(_absolute_rows, z, out, weights)
+
+
+def _run(rows: Callable[..., None], z: Floats, out: Floats, weights: Floats, *levels: float) -> None:
     block("z", z)
     b, D = z.shape
-    columns = 2 * D if reflect else D
-    output(out, "z", z, columns)
+    output(out, "z", z, D)
     flat_weights = parameter("weights", weights, (D,), z.dtype)
     if z.size == 0:
         return
     flat_z, z_step = flat(z, D)
-    flat_out, out_step = flat(out, columns, writeable=True)
-    rows = _ramp_rows if ramp else _step_rows
-    rows(flat_z, z_step, flat_out, out_step, b, D, flat_weights, reflect)
+    flat_out, out_step = flat(out, D, writeable=True)
+    rows(flat_z, z_step, flat_out, out_step, b, D, flat_weights, *levels)
 
 
 @loop
-def _step_rows(
-    z: Floats, z_step: int, out: Floats, out_step: int, b: int, D: int, weights: Floats, reflect: bool
+def _level_rows(
+    z: Floats, z_step: int, out: Floats, out_step: int, b: int, D: int, weights: Floats, below: float, zero: float
 ) -> None:
     for i in range(b):
-        x, at = z[i * z_step : i * z_step + D], i * out_step
-        _steps(x, out[at : at + D], weights, 1)
-        if reflect:
-            _steps(x, out[at + D : at + 2 * D], weights, -1)
+        _levels(z[i * z_step : i * z_step + D], out[i * out_step : i * out_step + D], weights, below, zero)
 
 
 @loop
-def _ramp_rows(
-    z: Floats, z_step: int, out: Floats, out_step: int, b: int, D: int, weights: Floats, reflect: bool
-) -> None:
+def _levels(x: Floats, out: Floats, w: Floats, below: float, zero: float) -> None:
+    one, low, middle = x.dtype.type(1), x.dtype.type(below), x.dtype.type(zero)
+    for j in range(x.size):
+        at_zero = middle if x[j] == 0 else x[j]  # NaN, where neither above nor below
+        out[j] = w[j] * (one if x[j] > 0 else (low if x[j] < 0 else at_zero))
+
+
+@loop
+def _ramp_rows(z: Floats, z_step: int, out: Floats, out_step: int, b: int, D: int, weights: Floats) -> None:
     for i in range(b):
-        x, at = z[i * z_step : i * z_step + D], i * out_step
-        _ramps(x, out[at : at + D], weights, 1)
-        if reflect:
-            _ramps(x, out[at + D : at + 2 * D], weights, -1)
+        _ramps(z[i * z_step : i * z_step + D], out[i * out_step : i * out_step + D], weights)
 
 
 @loop
-def _steps(x: Floats, out: Floats, w: Floats, sign: int) -> None:
-    above, below, half = x.dtype.type(sign > 0), x.dtype.type(sign < 0), x.dtype.type(0.5)
+def _ramps(x: Floats, out: Floats, w: Floats) -> None:
+    zero = x.dtype.type(0)
     for j in range(x.size):
-        at_zero = half if x[j] == 0 else x[j]  # NaN, where neither above nor below
-        out[j] = w[j] * (above if x[j] > 0 else (below if x[j] < 0 else at_zero))
+        out[j] = w[j] * (zero if x[j] <= 0 else x[j])
 
 
 @loop
-def _ramps(x: Floats, out: Floats, w: Floats, sign: int) -> None:
-    s, zero = x.dtype.type(sign), x.dtype.type(0)
+def _absolute_rows(z: Floats, z_step: int, out: Floats, out_step: int, b: int, D: int, weights: Floats) -> None:
+    for i in range(b):
+        _absolutes(z[i * z_step : i * z_step + D], out[i * out_step : i * out_step + D], weights)
+
+
+@loop
+def _absolutes(x: Floats, out: Floats, w: Floats) -> None:
     for j in range(x.size):
-        value = s * x[j]
-        out[j] = w[j] * (zero if value <= 0 else value)
+        out[j] = w[j] * abs(x[j])

@@ -2,7 +2,7 @@
 
 from dorff.store.atomic import remove_torn, space_on, write_atomic, write_json
 from dorff.store.models import load_model, resolve_model, save_model
-from dorff.store.moments import Folds, load_moments, merge_folds, save_moments
+from dorff.store.moments import Folds, load_moments, merge_folds, merge_moments, save_moments
 from dorff.store.receipts import Receipt
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "load_model",
     "load_moments",
     "merge_folds",
+    "merge_moments",
     "remove_torn",
     "resolve_model",
     "save_model",

@@ -1,66 +1,85 @@
-"""Moments as checksummed files: one file a tree node, one section a fold."""
+"""Moments as checksummed files: one file a tree node, one section a fold. Written and merged piece by piece."""
 
 from __future__ import annotations
 
 import json
 import struct
 import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, Final, Protocol
 
 import numpy as np
 
-from dorff.moments import Moments
+from dorff.errors import InputError
+from dorff.moments import FloatArray, Moments
 from dorff.store.atomic import write_atomic
 
-_MAGIC = b"dorffM01"
+_MAGIC: Final = b"dorffM02"
+_PIECE: Final = 2**17  # numbers of a file that a merge holds at a time
 Folds = dict[int, Moments]
+_Section = dict[str, Any]  # fold, m, q, n and y0
 
 
-def save_moments(path: Path, folds: Folds) -> None:
-    """Write the moments of each fold that has rows. Layout: magic, header length, JSON header, packed arrays."""
-    sections: list[dict[str, Any]] = []
-    for fold, moments in sorted(folds.items()):
-        checksum = zlib.crc32(moments.packed.data)
-        sections.append(
-            {
-                "fold": fold,
-                "m": moments.m,
-                "q": moments.q,
-                "n": moments.n,
-                "y0": moments.y0.tolist(),
-                "crc": checksum,
-            }
-        )
-    header = json.dumps(sections).encode()
-    prefix = _MAGIC + struct.pack("<II", len(header), zlib.crc32(header))
-    arrays = [moments.packed.data.cast("B") for _, moments in sorted(folds.items())]
-    write_atomic(path, [prefix, header, *arrays], sync=False)
+class Sums(Protocol):
+    """`Moments`, or an accumulator of them."""
+
+    @property
+    def m(self) -> int: ...
+    @property
+    def q(self) -> int: ...
+    @property
+    def n(self) -> int: ...
+    @property
+    def y0(self) -> FloatArray: ...
+    def pieces(self) -> Iterator[FloatArray]:
+        """The packed upper triangle, in order, in contiguous pieces."""
+        ...
+
+
+class _DamagedError(Exception):
+    """A file ends early, or its checksum is another."""
+
+
+def save_moments(path: Path, folds: Mapping[int, Sums]) -> None:
+    """Write the moments of each fold that has rows.
+
+    Layout: magic, the JSON header's length and checksum, the header, and a fold's packed array and its checksum in
+    turn. Nothing is copied: what is still in an accumulator is written from there.
+    """
+    sections = [
+        ({"fold": fold, "m": sums.m, "q": sums.q, "n": sums.n, "y0": sums.y0.tolist()}, sums.pieces())
+        for fold, sums in sorted(folds.items())
+    ]
+    write_atomic(path, _encoded(sections), sync=False)
 
 
 def load_moments(path: Path) -> Folds | None:
     """The moments in a file, or None where the file is absent, torn or damaged: its leaves are to be done again."""
     try:
         with path.open("rb") as file:
-            prefix = file.read(16)
-            if len(prefix) < 16 or prefix[:8] != _MAGIC:
-                return None
-            length, checksum = struct.unpack("<II", prefix[8:])
-            header = file.read(length)
-            if len(header) != length or zlib.crc32(header) != checksum:
-                return None
             folds: Folds = {}
-            for section in json.loads(header):
-                width = section["m"] + 1 + section["q"]
-                packed = np.empty(width * (width + 1) // 2)
-                raw = packed.data.cast("B")
-                if file.readinto(raw) != len(raw) or zlib.crc32(raw) != section["crc"]:
-                    return None
+            for section in _header(file):
+                packed = np.empty(_length(section))
+                for _ in _decoded(file, section, packed):
+                    pass  # one piece, the whole array
                 y0 = np.array(section["y0"], dtype=np.float64)
                 folds[section["fold"]] = Moments(section["m"], section["q"], section["n"], y0, packed)
             return folds if not file.read(1) else None
-    except FileNotFoundError:
+    except (FileNotFoundError, _DamagedError):
         return None
+
+
+def merge_moments(left: Path, right: Path, into: Path) -> bool:
+    """Add two files, fold by fold, into a third; False, and no file, where one of them is absent, torn or damaged."""
+    with ExitStack() as stack:
+        try:
+            files = [stack.enter_context(path.open("rb")) for path in (left, right)]
+            write_atomic(into, _added(*files), sync=False)
+        except (FileNotFoundError, _DamagedError):
+            return False
+    return True
 
 
 def merge_folds(left: Folds, right: Folds) -> Folds:
@@ -71,3 +90,74 @@ def merge_folds(left: Folds, right: Folds) -> Folds:
             moments = merged[fold].absorb(moments)
         merged[fold] = moments
     return merged
+
+
+def _added(left: BinaryIO, right: BinaryIO) -> Iterator[bytes | memoryview]:
+    """The bytes of the sum of two files; each is read once, in order."""
+    of_left, of_right = ({section["fold"]: section for section in _header(file)} for file in (left, right))
+    sections: list[tuple[_Section, Iterator[FloatArray]]] = []
+    for fold in sorted(of_left.keys() | of_right.keys()):
+        parts = [
+            (found[fold], _decoded(file, found[fold], np.empty(_PIECE)))
+            for found, file in ((of_left, left), (of_right, right))
+            if fold in found
+        ]
+        sections.append(parts[0] if len(parts) == 1 else _sum(*parts))
+    yield from _encoded(sections)
+    if left.read(1) or right.read(1):
+        raise _DamagedError
+
+
+def _sum(
+    left: tuple[_Section, Iterator[FloatArray]], right: tuple[_Section, Iterator[FloatArray]]
+) -> tuple[_Section, Iterator[FloatArray]]:
+    (first, a), (second, b) = left, right
+    if any(first[name] != second[name] for name in ("m", "q", "y0")):
+        raise InputError("moments of different plans cannot be added: m, q and y0 must be the same")
+    pieces = (np.add(x, y, out=x) for x, y in zip(a, b, strict=True))
+    return {**first, "n": first["n"] + second["n"]}, pieces
+
+
+def _encoded(sections: Iterable[tuple[_Section, Iterator[FloatArray]]]) -> Iterator[bytes | memoryview]:
+    sections = list(sections)
+    header = json.dumps([section for section, _ in sections]).encode()
+    yield _MAGIC + struct.pack("<II", len(header), zlib.crc32(header)) + header
+    for _, pieces in sections:
+        checksum = 0
+        for piece in pieces:
+            raw = piece.data.cast("B")
+            checksum = zlib.crc32(raw, checksum)
+            yield raw
+        yield struct.pack("<I", checksum)
+
+
+def _header(file: BinaryIO) -> list[_Section]:
+    prefix = file.read(16)
+    if len(prefix) < 16 or prefix[:8] != _MAGIC:
+        raise _DamagedError
+    length, checksum = struct.unpack("<II", prefix[8:])
+    header = file.read(length)
+    if len(header) != length or zlib.crc32(header) != checksum:
+        raise _DamagedError
+    found: list[_Section] = json.loads(header)
+    return found
+
+
+def _length(section: _Section) -> int:
+    width: int = section["m"] + 1 + section["q"]
+    return width * (width + 1) // 2
+
+
+def _decoded(file: BinaryIO, section: _Section, buffer: FloatArray) -> Iterator[FloatArray]:
+    """The section's numbers, a buffer's worth at a time, each in the same memory; its checksum is looked at last."""
+    checksum, left = 0, _length(section)
+    while left:
+        piece = buffer[: min(len(buffer), left)]
+        raw = piece.data.cast("B")
+        if file.readinto(raw) != len(raw):  # type: ignore[attr-defined]  # typeshed's BinaryIO has no readinto
+            raise _DamagedError
+        checksum = zlib.crc32(raw, checksum)
+        left -= len(piece)
+        yield piece
+    if file.read(4) != struct.pack("<I", checksum):
+        raise _DamagedError
