@@ -70,13 +70,15 @@ EXCEPTIONS = {("Powerplant", "arc_cosine_0"), ("USPS", "gaussian")}
 
 @dataclass(frozen=True)
 class Method:
-    """`whole` rules only; `prefix`: the first frequencies of a draw are a draw of fewer, so one serves all n."""
+    """`whole` rules only; `pairs`: n rules as the paper writes them; `prefix`: the first frequencies of a draw are one
+    of fewer, and serve all n."""
 
     sampler: fr.Sampler
     in_paper: bool = False
     variant: bool = False
     prefix: bool = False
     whole: bool = False
+    pairs: bool = False
     large: bool = True
     runs: int | None = None
 
@@ -92,6 +94,7 @@ METHODS = {
     "QMC Sobol": Method(fr.QMC(), prefix=True, large=False),
     "SORF": Method(fr.SORF()),
     "Fastfood": Method(fr.Fastfood()),
+    "B pairs": Method(fr.Quadrature(), variant=True, whole=True, pairs=True),
     "B haar": Method(fr.Quadrature(mixing="haar"), variant=True, whole=True, large=False),
     "B drop": Method(fr.Quadrature(centre="drop"), variant=True, whole=True),
     "B redraw": Method(fr.Quadrature(centre="redraw"), variant=True, whole=True),
@@ -181,6 +184,8 @@ class Draws:
         """K^ and the columns used."""
         m, kernel = columns(n, self._d, self._method.whole), KERNELS[cell.kernel]
         if self._omega is None:
+            if self._method.pairs and cell.kernel != "gaussian":  # as many points, in half the columns
+                m = m // 2 + (self._d if cell.kernel == "arc_cosine_1" else 0)
             recipe = Recipe.of(kernel, self._method.sampler, d=self._d, n_features=m, intercept=True)
             return gram(recipe.draw(self._seed).phi, cell.X), recipe.m
         scalar = kernel if isinstance(kernel, kernels.ArcCosine) else None

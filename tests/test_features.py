@@ -139,9 +139,9 @@ def test_products_of_features_near_the_kernel_as_m_grows(kernel, sampler):
     exact = kernel.gram(ROWS, ROWS)
 
     def error(m):
-        return np.mean([np.linalg.norm(draw(kernel, sampler, m=m, seed=s).gram(ROWS, ROWS) - exact) for s in range(8)])
+        return np.mean([np.linalg.norm(draw(kernel, sampler, m=m, seed=s).gram(ROWS, ROWS) - exact) for s in range(4)])
 
-    assert error(8192) < 0.3 * error(128) and error(8192) < 0.1 * np.linalg.norm(exact)
+    assert error(2048) < 0.5 * error(128) and error(2048) < 0.1 * np.linalg.norm(exact)
 
 
 def test_the_ceiling_holds_and_the_columns_used_are_told():
@@ -228,12 +228,12 @@ EVERY = [(GAUSSIAN, Orthogonal()), (GAUSSIAN, Fastfood()), (GAUSSIAN, Quadrature
 
 
 @pytest.mark.parametrize(("kernel", "sampler"), EVERY, ids=repr)
-@pytest.mark.parametrize("d", [3, 60])
+@pytest.mark.parametrize("d", [3, 120])
 def test_a_map_survives_json_and_arrays(kernel, sampler, d):
     if isinstance(kernel, kernels.Mercer):
         d = 1
     X = np.random.default_rng(1).uniform(0, 1, (40, d))
-    features = FeatureMap(draw(kernel, sampler, d=d, m=70), np.full(d, 0.0), np.full(d, 2.0))
+    features = FeatureMap(draw(kernel, sampler, d=d, m=160), np.full(d, 0.0), np.full(d, 2.0))
     again = features_from(json.loads(json.dumps(features.phi.config())), feature_arrays(features))
     np.testing.assert_array_equal(again.transform(X), features.transform(X))
     assert type(again.phi) is type(features.phi) and again.m == features.m
@@ -267,9 +267,9 @@ def test_kernels_of_python_functions_work_in_memory_only():
 @LAW
 def test_rows_do_not_depend_on_their_block(start, rows):
     """Structured maps give a row the same bits alone or in any block; dense ones to rounding (BLAS)."""
-    X = np.random.default_rng(3).standard_normal((130, 60))
+    X = np.random.default_rng(3).standard_normal((130, 120))
     for sampler, exact in ((Fastfood(), True), (Quadrature(), True), (IID(), False)):
-        phi = draw(GAUSSIAN, sampler, d=60, m=90)
+        phi = draw(GAUSSIAN, sampler, d=120, m=90)
         whole, part = phi.transform(X)[start : start + rows], phi.transform(X[start : start + rows])
         np.testing.assert_allclose(part, whole, atol=0.0 if exact else 1e-14)
 

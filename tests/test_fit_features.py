@@ -16,7 +16,7 @@ from dorff.plan import make_plan
 from dorff.report import write_report
 from dorff.spec import Job
 
-N, D_SMALL, D_LARGE = 700, 3, 60
+N, D_SMALL, D_LARGE = 700, 3, 120
 SCALARS: list[dict[str, Any]] = [
     {"type": "gaussian", "lengthscale": 3.0}, {"type": "matern", "lengthscale": 3.0, "nu": 2.5},
     {"type": "rational_quadratic", "lengthscale": 3.0}, {"type": "arc_cosine", "order": 0},
@@ -30,7 +30,7 @@ CASES = [
     *((scalar, SAMPLERS[i % len(SAMPLERS)]) for i, scalar in enumerate(SCALARS)),
     *((SCALARS[(i + 4) % len(SCALARS)], sampler) for i, sampler in enumerate(SAMPLERS)),
     ({"type": "gaussian", "lengthscale": 3.0}, {"type": "gauss_quadrature", "points": 4}),
-    ({"type": "laplacian", "lengthscale": 9.0}, {"type": "iid"}),
+    ({"type": "laplacian", "lengthscale": 30.0}, {"type": "iid"}),
     ({"type": "cauchy", "lengthscale": 3.0}, {"type": "qmc", "sequence": "halton"}),
     ({"type": "polynomial", "degree": 2}, {"type": "orthogonal"}),
     ({"type": "polynomial", "degree": 6, "scale": 0.1}, {"type": "orthogonal"}),

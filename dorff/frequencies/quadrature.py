@@ -12,7 +12,7 @@ from dorff.errors import InputError
 from dorff.frequencies.base import Frequencies, RuleSampler
 from dorff.frequencies.independent import directions, orthogonal_directions, rotations
 from dorff.frequencies.structured import some_rows
-from dorff.frequencies.transforms import STRUCTURED_FROM, ButterflyRules, Dense, Transform, settled
+from dorff.frequencies.transforms import BUTTERFLY_FROM, ButterflyRules, Dense, Transform, settled
 from dorff.kernels import Isotropic, Measure
 from dorff.kernels.scalar import FloatArray
 from dorff.loops import simplex_vertices
@@ -118,7 +118,7 @@ class Quadrature(RuleSampler):
         if self.degree == (1, 1):
             return Dense(directions(rng, count, d) * radii[:, None] * stretch)
         if self.mixing == "butterfly":
-            return settled(self._butterflies(rng, stretch, radii, width, d))
+            return settled(self._butterflies(rng, stretch, radii, width, d), BUTTERFLY_FROM)
         if self.degree == (1, 3):
             return Dense(orthogonal_directions(rng, count, d) * radii[:, None] * stretch)
         vertices = simplex_vertices(d)
@@ -136,12 +136,12 @@ class Quadrature(RuleSampler):
         return ButterflyRules(stretch, permutations, cosines, sines, vertices, rows, radii)
 
     def numbers(self, d: int, count: int) -> int:
-        if self.mixing == "haar" or self.degree == (1, 1) or d < STRUCTURED_FROM:
+        if self.mixing == "haar" or self.degree == (1, 1) or d < BUTTERFLY_FROM:
             return 2 * count * d
         return (3 * FACTORS + 2) * -(-count // self._width(d)) * self._width(d) + d + 1
 
     def flops(self, d: int, count: int) -> float:
-        if self.mixing == "haar" or self.degree == (1, 1) or d < STRUCTURED_FROM:
+        if self.mixing == "haar" or self.degree == (1, 1) or d < BUTTERFLY_FROM:
             return 2.0 * count * d
         width = self._width(d)
         return 3.0 * FACTORS * -(-count // width) * width * (1 + math.log2(d))

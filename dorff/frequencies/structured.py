@@ -14,7 +14,7 @@ import numpy as np
 
 from dorff.errors import InputError
 from dorff.frequencies.base import Frequencies, RuleSampler, uniform
-from dorff.frequencies.transforms import STRUCTURED_FROM, HadamardChain, IntArray, settled
+from dorff.frequencies.transforms import HADAMARD_FROM, HadamardChain, IntArray, settled
 from dorff.kernels import Isotropic, Measure
 from dorff.kernels.scalar import FloatArray
 
@@ -33,11 +33,11 @@ class _HadamardSampler(RuleSampler):
 
     def numbers(self, d: int, count: int) -> int:
         n = padded(d)
-        return (self.factors() + 2) * -(-count // n) * n + d if d >= STRUCTURED_FROM else 2 * count * d
+        return (self.factors() + 2) * -(-count // n) * n + d if d >= HADAMARD_FROM else 2 * count * d
 
     def flops(self, d: int, count: int) -> float:
         n = padded(d)
-        if d < STRUCTURED_FROM:
+        if d < HADAMARD_FROM:
             return 2.0 * count * d
         return self.factors() * -(-count // n) * n * (2 + math.log2(n))
 
@@ -60,7 +60,7 @@ def _signed_chain(
     gains = _fixed_or_drawn(rng, law, count, n) * n ** (-blocks / 2)
     none = np.empty((len(diagonals), 0), dtype=np.int32)
     chain = HadamardChain(law.stretch(d), diagonals, none, rows, gains)
-    return Frequencies(settled(chain), uniform(count))
+    return Frequencies(settled(chain, HADAMARD_FROM), uniform(count))
 
 
 @final
@@ -125,7 +125,7 @@ class Fastfood(_HadamardSampler):
         lengths = np.linalg.norm(diagonals[:, 1], axis=1)[rows // n] * math.sqrt(n)
         gains = law.radii(rng, count, n, Measure.UNBOUNDED) / lengths
         chain = HadamardChain(law.stretch(d), diagonals, permutation, rows, gains)
-        return Frequencies(settled(chain), uniform(count))
+        return Frequencies(settled(chain, HADAMARD_FROM), uniform(count))
 
     def config(self) -> dict[str, Any]:
         return {"type": "fastfood"}

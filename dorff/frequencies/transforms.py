@@ -18,9 +18,10 @@ from dorff.loops import butterfly_rules, hadamard_chain
 IntArray = npt.NDArray[np.integer[Any]]
 Arrays = dict[str, npt.NDArray[Any]]
 
-# A product with omega itself is faster below this d (measured for m from 512 to 8192); decided by d alone, so that
-# the bits of a fit cannot depend on who applies the transform.
-STRUCTURED_FROM: Final = 48
+# A product with omega itself is faster below these d (measured for 256 and 2048 frequencies); decided by d alone, so
+# that the bits of a fit cannot depend on who applies the transform.
+HADAMARD_FROM: Final = 48
+BUTTERFLY_FROM: Final = 112
 
 
 class Transform(ABC):
@@ -202,9 +203,9 @@ def _below(indices: IntArray, stop: int) -> bool:
     return whole and (not indices.size or bool(indices.min() >= 0 and indices.max() < stop))
 
 
-def settled(transform: Transform) -> Transform:
-    """The faster form of the same frequencies, by d alone."""
-    return transform if transform.d >= STRUCTURED_FROM else Dense(transform.dense())
+def settled(transform: Transform, worth_from: int) -> Transform:
+    """The faster form of the same frequencies: written out below `worth_from` inputs."""
+    return transform if transform.d >= worth_from else Dense(transform.dense())
 
 
 def transform_from(kind: str, arrays: Mapping[str, npt.NDArray[Any]]) -> Transform:
