@@ -87,7 +87,7 @@ class Plan:
     @property
     def shift_invariant(self) -> bool:
         """Whether the kernel sees differences of inputs alone, so that centring them changes nothing."""
-        return all(base.scalar.shift_invariant for _, base in build_kernel(self.kernel_config, 1.0).terms())
+        return all(base.scalar.shift_invariant for _, base in build_kernel(self.kernel_config).terms())
 
     def freeze(self) -> None:
         """Freeze the constants that come from data, unless they are frozen and the rows they came from unchanged."""
@@ -120,7 +120,7 @@ def make_plan(job: Job) -> Plan:
     for key, path in (("state", Path(job.state)), ("model", Path(job.model))):
         if path.exists() and not path.is_dir():
             raise InputError(f"{key}: {path} is a file; name a folder, which need not exist yet")
-    kernel = build_kernel(config, 1.0)
+    kernel = build_kernel(config)
     recipe = _recipe(kernel, dataset, job)
     q, m = dataset.q, recipe.m
     leaves = leaf_bounds(dataset.n, dataset.shard_rows, m + 1 + q)
@@ -164,15 +164,17 @@ def block_rows(width: int) -> int:
     return int(np.clip(2**21 // width // 256 * 256, 256, 2048))
 
 
-def build_kernel(config: dict[str, Any], median: float | None) -> kernels.OperatorKernel:
-    """The operator kernel of a job's `kernel:`, the word median replaced by its value."""
+def build_kernel(config: dict[str, Any], median: dict[str, float] | None = None) -> kernels.OperatorKernel:
+    """The operator kernel of a job's `kernel:`, the word median replaced by its value (1 before it is known)."""
+    values = median or {}
 
     def replaced(value: Any) -> Any:
         if isinstance(value, dict):
-            return {key: replaced(item) for key, item in value.items()}
-        if isinstance(value, list | tuple):
-            return [replaced(item) for item in value]
-        return median if value == "median" else value
+            found = {key: replaced(item) for key, item in value.items()}
+            if found.get("lengthscale") == "median":
+                found["lengthscale"] = values.get("absolute" if found["type"] == "laplacian" else "euclidean", 1.0)
+            return found
+        return [replaced(item) for item in value] if isinstance(value, list | tuple) else value
 
     return kernels.from_config(replaced(config))
 
@@ -310,7 +312,13 @@ def _freeze(plan: Plan) -> None:
     center = X.mean(axis=0) if plan.shift_invariant or job.solve.standardize else np.zeros(dataset.d)
     if job.solve.standardize:
         scale = spread(X.var(axis=0), together=question["one_scale"])
-    question["median_lengthscale"] = kernels.median_lengthscale((X - center) / scale) if question["median"] else None
+    question["median_lengthscale"] = None
+    if question["median"]:
+        scaled = (X - center) / scale
+        question["median_lengthscale"] = {
+            "euclidean": kernels.median_lengthscale(scaled),
+            "absolute": kernels.median_lengthscale(scaled, absolute=True),
+        }
     kernel = build_kernel(plan.kernel_config, question["median_lengthscale"])
     drawn = _recipe(kernel, dataset, job).draw(question["seed"])
     freeze(plan.directory, question, FeatureMap(drawn.phi, center, scale), Y.mean(axis=0), drawn.log_density)

@@ -86,7 +86,7 @@ def test_a_job_and_the_regressor_agree(
     assert report.m == model.feature_map.m == twin.model_.feature_map.m <= 201
     assert report.status == "ok" and report.rows_used == N
     np.testing.assert_allclose(model.predict(X), twin.predict(X), rtol=1e-6, atol=1e-6)
-    assert twin.score(X, Y) > 0.5
+    assert twin.score(X, Y) > 0.4
     again = fit(job(stores[d], tmp_path, scalar, sampler))
     assert again.leaves_computed == 0  # the question is the same, so are its moments
 
@@ -171,9 +171,9 @@ def test_the_default_sampler_suits_the_kernel() -> None:
 @pytest.mark.parametrize(
     ("scalar", "sampler", "words"),
     [
-        (SCALARS[1], {"type": "quadrature"}, ["Matern", "nu 2.5", "quadrature"]),
-        (SCALARS[4], {"type": "rom"}, ["ArcCosine", "order 1", "rom"]),
-        ({"type": "polynomial", "degree": 2}, {"type": "orthogonal"}, ["Polynomial", "degree 2"]),
+        (SCALARS[1], {"type": "quadrature"}, ["Matérn", "nu 2.5", "quadrature, degree"]),
+        (SCALARS[4], {"type": "rom"}, ["w·x", "order 1", "rom, blocks 3"]),
+        ({"type": "polynomial", "degree": 2}, {"type": "orthogonal"}, ["degree 2", "none: monomials"]),
     ],
     ids=str,
 )

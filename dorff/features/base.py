@@ -105,7 +105,10 @@ class FeatureMap:
             self.phi.write(x, out[start : start + len(rows)], projected[: len(rows)])
 
     def transform(self, X: FloatArray) -> FloatArray:
-        """F (n, m) for X (n, d), in new memory."""
-        out = np.empty((len(X), self.m))
-        self(np.asarray(X, dtype=np.float64), out, self.workspace(len(X)))
+        """F (n, m) for X (n, d), in new memory. InputError when X has another number of columns."""
+        inputs = np.ascontiguousarray(X, dtype=np.float64)
+        if inputs.ndim != 2 or inputs.shape[1] != self.d:
+            raise InputError(f"X must be (rows, {self.d}), as the features were drawn for; got shape {inputs.shape}")
+        out = np.empty((len(inputs), self.m))
+        self(inputs, out, self.workspace(len(inputs)))
         return out

@@ -49,6 +49,10 @@ class Recipe:
     intercept: bool = True
 
     def __post_init__(self) -> None:
+        if not isinstance(self.sampler, Sampler):
+            raise InputError(f"sampler must be one of dorff.frequencies, such as IID(), not {self.sampler!r}")
+        if not self._explicit:
+            self.sampler.check(self.kernel, self.d, self.p)
         if not self._explicit and self._count < 1:
             least = f"{self._each + self._beside} or more"
             remedy = "raise it"
@@ -65,8 +69,12 @@ class Recipe:
             )
 
     @classmethod
-    def of(cls, kernel: ScalarKernel, sampler: Sampler, *, d: int, n_features: int, intercept: bool = False) -> Recipe:
+    def of(cls, kernel: ScalarKernel, sampler: Sampler, *, d: int, n_features: int, intercept: bool = True) -> Recipe:
         """For a scalar kernel."""
+        if not isinstance(kernel, ScalarKernel):
+            raise InputError(f"kernel must be a scalar one, such as Gaussian(1.0), not {kernel!r}")
+        if isinstance(d, bool) or not isinstance(d, int | np.integer) or d < 1:
+            raise InputError(f"d, the number of inputs, must be a whole number of 1 or more, not {d!r}")
         return cls(Decomposable(kernel).fix(d, 1), sampler, d, 1, n_features, intercept)
 
     @property

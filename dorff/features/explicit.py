@@ -23,6 +23,14 @@ def series(kernel: Polynomial) -> list[float]:
     return [math.comb(degree, n) * scale**n * offset ** (degree - n) for n in range(degree + 1)]
 
 
+def _deal(degree: int, of: npt.NDArray[np.intp], count: int) -> npt.NDArray[np.int64]:
+    """`count` columns among the degrees `of`, in shares binomial(degree, n); what is left over goes to the last."""
+    shares = np.array([math.comb(degree, n) for n in of.tolist()], dtype=np.float64)
+    dealt: npt.NDArray[np.int64] = np.floor(shares / shares.sum() * count).astype(np.int64)
+    dealt[-1] += count - dealt.sum()
+    return dealt
+
+
 def monomial_count(kernel: Polynomial, d: int) -> int:
     """Columns of the explicit features of a polynomial kernel."""
     return sum(math.comb(d + n - 1, n) for n, a in enumerate(series(kernel)) if a > 0)
@@ -97,8 +105,9 @@ class Monomials(ScalarMap):
 class Maclaurin(ScalarMap):
     """Random features of a polynomial kernel (Kar & Karnick 2012): products of n projections on random signs.
 
-    The kernel is sum_n a_n (x . z)^n. Degree n has a share of the columns in proportion to a_n, dealt before the
-    draw rather than drawn (it has less variance, and is as unbiased); the constant has one column and is exact.
+    The kernel is sum_n a_n (x . z)^n. Degrees share the columns before the draw, rather than by it: it has less
+    variance, and is as unbiased. The shares are binomial(degree, n), those of the terms where scale x . x is about the
+    offset; the constant is exact in one column, and so is degree 1 in d columns, the inputs, where its share is d.
     `signs` (sum of n over the columns, d) lies column by column, degrees (m,) ascending.
     """
 
@@ -117,15 +126,18 @@ class Maclaurin(ScalarMap):
                 f"n_features is {count}, but a polynomial of degree {kernel.degree} needs a column for each of its "
                 f"{len(present)} degrees; raise it"
             )
-        sizes = dict.fromkeys(present.tolist(), 1)
-        left = count - len(present)
-        shares = a[random] / a[random].sum() * left
-        for n, size in zip(random.tolist(), np.floor(shares).astype(int).tolist(), strict=True):
-            sizes[n] += size
-        sizes[int(random[-1])] += count - sum(sizes.values())
-        degrees = np.repeat(present, [sizes[n] for n in present.tolist()])
-        weights = np.sqrt(a[degrees] / np.array([sizes[n] for n in degrees.tolist()]))
-        return cls(np.where(rng.random((int(degrees.sum()), d)) < 0.5, -1.0, 1.0), degrees, weights)
+        sizes = np.zeros(len(a), dtype=np.int64)
+        sizes[present] = 1
+        if a[1] > 0 and kernel.degree > 1 and _deal(kernel.degree, random, count - len(present))[0] >= d:
+            sizes[1], random = d, random[1:]
+        sizes[random] += _deal(kernel.degree, random, count - int(sizes.sum()))
+        degrees = np.repeat(np.arange(len(a)), sizes)
+        signs = np.where(rng.random((int(degrees.sum()), d)) < 0.5, -1.0, 1.0)
+        weights = np.sqrt(a[degrees] / sizes[degrees])
+        if sizes[1] == d:  # sqrt(a_1) x itself
+            signs[:d] = np.eye(d)
+            weights[degrees == 1] = math.sqrt(a[1])
+        return cls(signs, degrees, weights)
 
     @property
     def d(self) -> int:

@@ -71,6 +71,10 @@ class Sampler(ABC):
     def draw(self, kernel: OperatorKernel, *, d: int, p: int, count: int, seed: int) -> Frequencies:
         """`size(d, count)` frequencies. Raises InputError for a kernel that this sampler has no rule for."""
 
+    @abstractmethod
+    def check(self, kernel: OperatorKernel, d: int, p: int) -> None:
+        """Does nothing if `draw` has a rule for the kernel, else raises the InputError that says why not."""
+
     def size(self, d: int, count: int) -> int:
         """How many frequencies come for a ceiling of `count`."""
         return count
@@ -97,6 +101,15 @@ class Sampler(ABC):
 class DenseSampler(Sampler):
     """Frequencies with a density, written out: any sum of kernels, any measure that the kernels have."""
 
+    def accept(self, law: Spectral, measure: Measure, d: int) -> None:
+        """`check` of one law."""
+        law.draw(np.random.default_rng(0), 1, d, measure)  # the measure exists
+
+    @final
+    def check(self, kernel: OperatorKernel, d: int, p: int) -> None:
+        for scalar, measure, _ in laws_of(kernel, d, p):
+            self.accept(spectrum(scalar), measure, d)
+
     @abstractmethod
     def omega(self, rng: np.random.Generator, law: Spectral, measure: Measure, count: int, d: int) -> FloatArray:
         """`count` frequencies (count, d) of one law."""
@@ -113,6 +126,7 @@ class DenseSampler(Sampler):
         (Minh 2016, eq. 58-59), and the density is that of the shares actually used, so that the estimate of
         the kernel stays unbiased whatever the rounding.
         """
+        self.check(kernel, d, p)
         rng = np.random.default_rng(seed)
         laws = laws_of(kernel, d, p)
         counts = _apportion([share for _, _, share in laws], count)
@@ -135,15 +149,27 @@ class RuleSampler(Sampler):
     def rule(self, rng: np.random.Generator, law: Isotropic, count: int, d: int) -> Frequencies:
         """The frequencies of one law, `size(d, count)` of them."""
 
+    def accept(self, law: Isotropic, d: int) -> None:
+        """`check` of the law."""
+
+    @final
+    def check(self, kernel: OperatorKernel, d: int, p: int) -> None:
+        self._law(kernel, d, p)
+
     @final
     def draw(self, kernel: OperatorKernel, *, d: int, p: int, count: int, seed: int) -> Frequencies:
+        return self.rule(np.random.default_rng(seed), self._law(kernel, d, p), count, d)
+
+    def _law(self, kernel: OperatorKernel, d: int, p: int) -> Isotropic:
         laws, name = laws_of(kernel, d, p), self.config()["type"]
         if len(laws) > 1 or not all(isinstance(base, Decomposable) for _, base in kernel.terms()):
             raise InputError(
                 f"sampler: {name} draws for decomposable kernels of one scalar kernel, not for sums of several or "
                 "vector-field kernels; use iid, orthogonal or qmc"
             )
-        return self.rule(np.random.default_rng(seed), isotropic(laws[0][0], name), count, d)
+        law = isotropic(laws[0][0], name)
+        self.accept(law, d)
+        return law
 
 
 def laws_of(kernel: OperatorKernel, d: int, p: int) -> list[tuple[ScalarKernel, Measure, float]]:

@@ -28,19 +28,21 @@ class GaussQuadrature(RuleSampler):
     points: int = 8
 
     def __post_init__(self) -> None:
-        if not isinstance(self.points, int) or not 2 <= self.points <= 64:
+        if not isinstance(self.points, int) or isinstance(self.points, bool) or not 2 <= self.points <= 64:
             raise InputError(f"points must be a whole number from 2 to 64, not {self.points!r}")
 
     def size(self, d: int, count: int) -> int:
         # d log points first: the power itself may be astronomical.
         return self.points**d if d <= 64 and self.points**d <= count else count
 
-    def rule(self, rng: np.random.Generator, law: Isotropic, count: int, d: int) -> Frequencies:
+    def accept(self, law: Isotropic, d: int) -> None:
         if not isinstance(law, Gaussian):
             raise InputError(
                 f"sampler: gauss_quadrature has nodes for normal frequencies only, not for those of "
                 f"{type(law).__name__}; use quadrature or orthogonal"
             )
+
+    def rule(self, rng: np.random.Generator, law: Isotropic, count: int, d: int) -> Frequencies:
         nodes, mass = hermegauss(self.points)
         mass = mass / mass.sum()
         D = self.size(d, count)

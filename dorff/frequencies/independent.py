@@ -51,6 +51,9 @@ class Orthogonal(DenseSampler):
     Munkhoeva et al. 2018). Unbiased; for kernels whose spectrum no rotation changes.
     """
 
+    def accept(self, law: Spectral, measure: Measure, d: int) -> None:
+        super().accept(isotropic(law, "orthogonal"), measure, d)
+
     def omega(self, rng: np.random.Generator, law: Spectral, measure: Measure, count: int, d: int) -> FloatArray:
         law = isotropic(law, "orthogonal")
         radii = law.radii(rng, count, d, measure)

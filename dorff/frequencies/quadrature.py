@@ -33,8 +33,9 @@ class Quadrature(RuleSampler):
         a_0^2 = 1 - sum_j d / ((d + 1) rho_j^2),  averaged over the rules
 
     (the paper prints it without d + 1). Other rotation-invariant spectra: rho from the density r^2 p(r) / E r^2, and
-    E r^2 in place of d. Every point is used with its negative, which costs columns only where phi is a Python function
-    (a second one for each point) or has a linear part (d in all): see `kernels.scalar.Split`.
+    E r^2 in place of d. The heavier the tails, the more the weights vary: for Matern kernels
+    (1,3) is the better rule. Every point is used with its negative, which costs columns only where phi is a Python
+    function (a second one for each point) or has a linear part (d in all): see `kernels.scalar.Split`.
 
     `mixing`: "haar" rotations are uniform, and written out; "butterfly" ones are products of three butterfly matrices
     and random permutations (Genz 1998), O(d) numbers and O(d log d) operations, for any d, and slightly biased at
@@ -55,7 +56,8 @@ class Quadrature(RuleSampler):
     centre: str = "signed"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "degree", tuple(self.degree))
+        if isinstance(self.degree, list):
+            object.__setattr__(self, "degree", tuple(self.degree))
         choices = {
             "degree": DEGREES,
             "mixing": ("butterfly", "haar"),
@@ -79,6 +81,13 @@ class Quadrature(RuleSampler):
             "type": "quadrature", "degree": list(self.degree), "mixing": self.mixing,
             "radii": self.radii, "centre": self.centre,
         }  # fmt: skip
+
+    def accept(self, law: Isotropic, d: int) -> None:
+        if self.degree[0] == 3:
+            try:
+                law.second_moment(d)
+            except InputError as error:
+                raise InputError(f"sampler: quadrature of degree (3,3): {error}; or set degree: [1, 3]") from error
 
     def rule(self, rng: np.random.Generator, law: Isotropic, count: int, d: int) -> Frequencies:
         width = self._width(d)

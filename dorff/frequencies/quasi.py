@@ -30,18 +30,24 @@ class QMC(DenseSampler):
     def __post_init__(self) -> None:
         if self.sequence not in ("sobol", "halton"):
             raise InputError(f"sequence must be 'sobol' or 'halton', not {self.sequence!r}")
+        if not isinstance(self.scramble, bool):
+            raise InputError(f"scramble must be True or False, not {self.scramble!r}")
 
-    def omega(self, rng: np.random.Generator, law: Spectral, measure: Measure, count: int, d: int) -> FloatArray:
+    def accept(self, law: Spectral, measure: Measure, d: int) -> None:
         if measure is not Measure.UNBOUNDED:
             raise InputError(
                 f"sampler: qmc draws from a spectrum itself, not from its {measure} measure; set the kernel's "
                 "measure: unbounded, or use iid or orthogonal"
             )
-        dims = law.dims(d)
-        if self.sequence == "sobol" and dims > qmc.Sobol.MAXDIM:
-            raise InputError(f"sampler: qmc: Sobol's sequence ends at {qmc.Sobol.MAXDIM} inputs, here are {dims}")
+        if self.sequence == "sobol" and law.dims(d) > qmc.Sobol.MAXDIM:
+            raise InputError(
+                f"sampler: qmc: Sobol's sequence ends at {qmc.Sobol.MAXDIM} dimensions, this needs {law.dims(d)}; set "
+                "sequence: halton, or use orthogonal"
+            )
+
+    def omega(self, rng: np.random.Generator, law: Spectral, measure: Measure, count: int, d: int) -> FloatArray:
         kind = qmc.Sobol if self.sequence == "sobol" else qmc.Halton
-        points = kind(dims, scramble=self.scramble, rng=rng)
+        points = kind(law.dims(d), scramble=self.scramble, rng=rng)
         if not self.scramble:
             points.fast_forward(1)  # past the origin, which is no frequency
         if self.sequence == "sobol" and self.scramble:

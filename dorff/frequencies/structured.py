@@ -93,7 +93,7 @@ class ROM(_HadamardSampler):
     blocks: int = 3
 
     def __post_init__(self) -> None:
-        if not isinstance(self.blocks, int) or self.blocks < 1:
+        if not isinstance(self.blocks, int) or isinstance(self.blocks, bool) or self.blocks < 1:
             raise InputError(f"blocks must be a whole number of 1 or more, not {self.blocks!r}")
 
     def rule(self, rng: np.random.Generator, law: Isotropic, count: int, d: int) -> Frequencies:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 import numpy.typing as npt
-from scipy.spatial.distance import cdist
+from scipy.spatial.distance import cdist, pdist
 
 from dorff.errors import InputError
 
@@ -103,7 +103,10 @@ class Spectral(ScalarKernel):
 
     def _set_lengthscale(self, lengthscale: Lengthscale) -> None:
         """Checks a length-scale and keeps it as a float or a tuple of floats."""
-        values = np.asarray(lengthscale, dtype=np.float64)
+        try:
+            values = np.asarray(lengthscale, dtype=np.float64)
+        except (TypeError, ValueError):
+            values = np.empty(0)
         if values.ndim > 1 or values.size == 0 or not np.all(np.isfinite(values)) or np.any(values <= 0):
             raise InputError(
                 f"lengthscale must be a positive number or a list of them, one per input, not {lengthscale!r}"
@@ -214,9 +217,16 @@ class Explicit(ScalarKernel):
     """A kernel that brings features of its own, not projections onto random frequencies."""
 
 
-def median_lengthscale(X: FloatArray) -> float:
-    """Median distance between two distinct rows of a sample X (n, d); 1.0 when all rows are equal."""
+def median_lengthscale(X: FloatArray, *, absolute: bool = False) -> float:
+    """Median distance between two distinct rows of a sample X (n, d); 1.0 when all rows are equal.
+
+    `absolute` distances sum |x_i - z_i|, as the Laplacian does.
+    """
     rows = X[: min(len(X), 1000)]
+    if absolute:
+        apart = pdist(rows, "cityblock")
+        apart = apart[apart > 0]
+        return float(np.median(apart)) if apart.size else 1.0
     rows = rows - rows.mean(axis=0)  # squares of numbers far from zero would swallow the distances
     squared = np.sum(rows**2, axis=1)
     distances = np.maximum(squared[:, None] + squared[None, :] - 2 * rows @ rows.T, 0.0)

@@ -9,7 +9,24 @@ from typing import Any, final
 import numpy as np
 
 from dorff.features import Projected
-from dorff.kernels import BaseKernel, CurlFree, Decomposable, DivergenceFree, Gaussian, Measure, OperatorKernel
+from dorff.kernels import (
+    ArcCosine,
+    BaseKernel,
+    Cauchy,
+    CurlFree,
+    Decomposable,
+    DivergenceFree,
+    Gaussian,
+    Laplacian,
+    Matern,
+    Measure,
+    Mercer,
+    OperatorKernel,
+    Pointwise,
+    Polynomial,
+    RationalQuadratic,
+    ScalarKernel,
+)
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
 from dorff.report.units import Column, common_unit, read_column
@@ -142,11 +159,29 @@ def _formula(term: BaseKernel) -> str:
     return "K"
 
 
+_FORMULAS: dict[type[ScalarKernel], str] = {
+    Laplacian: "exp(−|x − z|₁ / s)",
+    Matern: "Matérn of |x − z| / s",
+    Cauchy: "∏ 1 / (1 + (xᵢ − zᵢ)² / s²)",
+    RationalQuadratic: "(1 + |x − z|² / 2αs²)^−α",
+    ArcCosine: "2 E φ(w·x) φ(w·z), φ a step (order 0) or a ramp (order 1)",
+    Pointwise: "E φ(w·x) φ(w·z)",
+    Polynomial: "(scale x·z + offset)^degree",
+    Mercer: "Σ λⱼ φⱼ(x) φⱼ(z)",
+}
+
+
+def _brief(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(_brief(one) for one in value)
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
 def _scalar(term: BaseKernel, unit: str | None) -> str:
     if not isinstance(term.scalar, Gaussian):
         known = {name: value for name, value in term.scalar.config().items() if name != "type"}
-        words = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in known.items())
-        return f"k₀ = {type(term.scalar).__name__}{f': {words}' if words else ''}"
+        words = ", ".join(f"{name.replace('_', ' ')} {_brief(value)}" for name, value in known.items())
+        return f"k₀ = {_FORMULAS[type(term.scalar)]}{f'; {words}' if words else ''}"
     value = term.scalar.lengthscale
     lengths = f"{value:.6g}" if isinstance(value, float) else ", ".join(f"{one:.6g}" for one in value)
     shown = f"k₀ = exp(−|x − z|² / 2s²), s = {lengths}{f' {unit}' if unit else ''}"

@@ -13,6 +13,7 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from dorff.errors import InputError
+from dorff.features import Projected
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
 from dorff.report.choice import MOST_LINES, Candidate, choice_plot, from_info
@@ -179,7 +180,7 @@ def _model(model: Model, version: Path) -> dict[str, str]:
         "Model": str(version),
         "Kernel": kernel_title(model.kernel),
         "Features (m)": str(model.feature_map.m),
-        "Frequencies": f"{_number(mapping(model.sampler).get('type'))}, seed {model.seed}",
+        "Frequencies": _frequencies(model),
         "Intercept": intercept + (", …" if model.p > 8 else ""),
     }
 
@@ -201,6 +202,14 @@ def _data(subject: Subject) -> dict[str, str]:
 def _tools(model: Model) -> dict[str, str]:
     versions: Mapping[str, Any] = mapping(model.info.get("versions"))
     return {str(name): str(value) for name, value in sorted(versions.items())} or {"dorff": NOT_KEPT}
+
+
+def _frequencies(model: Model) -> str:
+    if not isinstance(model.feature_map.phi, Projected):
+        return f"none: {model.feature_map.phi.kind}, seed {model.seed}"
+    known = dict(mapping(model.sampler))
+    name = str(known.pop("type", "?")).replace("_", " ")
+    return ", ".join([name, *(f"{key} {value}" for key, value in known.items()), f"seed {model.seed}"])
 
 
 def _number(value: object, unit: str = "") -> str:

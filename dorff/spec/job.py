@@ -16,12 +16,23 @@ from dorff.spec import checks
 from dorff.spec.checks import Choice
 from dorff.spec.part import Part
 from dorff.spec.sampler import Sampler, SamplerSpec
-from dorff.spec.scalar import Scalar
+from dorff.spec.scalar import SCALARS, Scalar
 
 _KERNELS = Choice(
     ("decomposable", "curl_free", "divergence_free", "sum"),
     ("spectral_density", "from_signature", "product"),
 )
+
+
+def _kernel(value: object) -> object:
+    kind = value.get("type") if isinstance(value, dict) else None
+    if kind in SCALARS.built:
+        raise checks.Refusal(
+            f"'{kind}' is a scalar kernel; write {{type: decomposable, scalar: {{type: {kind}, ...}}}}", key="type"
+        )
+    return _KERNELS.typed(value)
+
+
 _CLUSTERS = Choice(("local", "serial"), ("slurm", "kubernetes"), default="local")
 _SELECTS = Choice(("gcv", "kfold"), ("evidence",))
 _NANS = Choice(("refuse", "drop"), ("unlabelled",))
@@ -99,7 +110,7 @@ class SumSpec(Part):
 Kernel = Annotated[
     DecomposableSpec | CurlFreeSpec | DivergenceFreeSpec | SumSpec,
     Discriminator("type"),
-    BeforeValidator(_KERNELS.typed),
+    BeforeValidator(_kernel),
 ]
 
 

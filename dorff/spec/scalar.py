@@ -8,7 +8,7 @@ from dorff.spec import checks
 from dorff.spec.checks import Choice
 from dorff.spec.part import Part
 
-_SCALARS = Choice(
+SCALARS = Choice(
     (
         *("gaussian", "laplacian", "matern", "cauchy", "rational_quadratic"),
         *("arc_cosine", "polynomial", "pointwise", "mercer"),
@@ -102,5 +102,5 @@ Scalar = Annotated[
     | PointwiseSpec
     | MercerSpec,
     Discriminator("type"),
-    BeforeValidator(_SCALARS.typed),
+    BeforeValidator(SCALARS.typed),
 ]
