@@ -205,6 +205,29 @@ def test_maclaurin_features_are_unbiased(offset):
         draw(kernels.Polynomial(6), m=6)
 
 
+def test_maclaurin_features_leave_columns_for_every_degree():
+    """The inputs take d columns at most: without that a small scale would give nearly all columns to degree 1."""
+    phi = draw(kernels.Polynomial(3, scale=1e-4), Orthogonal(), d=20, m=200)
+    sizes = np.bincount(phi.degrees)
+    assert sizes[0] == 1 and sizes[1] == 20 and sizes[2] > 100 and sizes[3] > 30
+    X = np.random.default_rng(0).standard_normal((30, 20))
+    np.testing.assert_allclose(phi.transform(X)[:, 1:21], math.sqrt(3e-4) * X, rtol=1e-12)
+
+
+def test_what_is_no_kernel_sampler_or_block_is_refused():
+    for make, words in (
+        (lambda: Recipe.of(GAUSSIAN, "rom", d=3, n_features=8), "sampler must be one of dorff.frequencies"),
+        (lambda: Recipe.of(kernels.CurlFree(GAUSSIAN), IID(), d=3, n_features=8), "kernel must be a scalar one"),
+        (lambda: Recipe.of(GAUSSIAN, IID(), d=0, n_features=8), "d, the number of inputs, must be"),
+        (lambda: Recipe.of(kernels.Laplacian(1.0), Quadrature(), d=3, n_features=8), "use iid or qmc"),
+        (lambda: draw(GAUSSIAN).transform(np.zeros((2, 4))), r"X must be \(rows, 3\).*got shape \(2, 4\)"),
+        (lambda: draw(GAUSSIAN).transform(np.zeros(3)), r"X must be \(rows, 3\)"),
+        (lambda: kernels.Gaussian([8, "x"]), "lengthscale must be a positive number or a list"),
+    ):
+        with pytest.raises(InputError, match=words):
+            make()
+
+
 def test_mercer_features_are_unbiased_and_exact_when_all_fit():
     kernel = kernels.Mercer.named("brownian", 12)
     x = np.linspace(0, 1, 5)[:, None]

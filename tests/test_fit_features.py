@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.spatial.distance import pdist
 
 from dorff import ORFFRegressor, frequencies, kernels, load_model
 from dorff.data import ingest
@@ -158,8 +159,19 @@ def test_what_cannot_be_drawn_is_refused_at_plan_time(
     if kernel["type"] == "curl_free":
         changed["data"] = {**changed["data"], "targets": "x"}  # d = p
     with pytest.raises(InputError, match=words):
-        make_plan(Job.model_validate(changed)).frozen()
+        make_plan(Job.model_validate(changed))
     assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize(("kind", "metric"), [("gaussian", "euclidean"), ("laplacian", "cityblock")])
+def test_the_median_is_of_the_kernels_own_distance(
+    stores: dict[int, Path], tmp_path: Path, kind: str, metric: str
+) -> None:
+    plan = make_plan(job(stores[D_SMALL], tmp_path, {"type": kind, "lengthscale": "median"}, {"type": "iid"}))
+    _, kernel = plan.frozen()
+    X, _ = data(D_SMALL)
+    (_, base), = kernel.terms()  # fmt: skip
+    assert base.scalar.config()["lengthscale"] == pytest.approx(np.median(pdist(X, metric)), rel=1e-6)
 
 
 def test_the_default_sampler_suits_the_kernel() -> None:
@@ -171,7 +183,7 @@ def test_the_default_sampler_suits_the_kernel() -> None:
 @pytest.mark.parametrize(
     ("scalar", "sampler", "words"),
     [
-        (SCALARS[1], {"type": "quadrature"}, ["Matérn", "nu 2.5", "quadrature, degree"]),
+        (SCALARS[1], {"type": "quadrature"}, ["Matérn", "nu 2.5", "degree [3, 3]"]),
         (SCALARS[4], {"type": "rom"}, ["w·x", "order 1", "rom, blocks 3"]),
         ({"type": "polynomial", "degree": 2}, {"type": "orthogonal"}, ["degree 2", "none: monomials"]),
     ],

@@ -58,6 +58,11 @@ def problem(folder: Path, **parts: Any) -> str:
     return text.removeprefix(f"{path}: ")
 
 
+def test_a_scalar_kernel_in_the_place_of_an_operator_kernel_is_told_where_it_goes(tmp_path: Path) -> None:
+    text = problem(tmp_path, kernel={"type": "matern", "lengthscale": 25.0})
+    assert "'matern' is a scalar kernel; write {type: decomposable, scalar: {type: matern" in text
+
+
 def test_omitted_keys_take_the_documented_values(tmp_path: Path) -> None:
     assert load_job(write(tmp_path, MINIMAL)) == load_job(write(tmp_path, WHOLE))
 
