@@ -15,7 +15,7 @@ from dorff.errors import InputError
 from dorff.features import FeatureMap, Recipe, feature_arrays, features_from
 from dorff.features.explicit import Maclaurin, Monomials, monomial_count
 from dorff.frequencies import IID, QMC, ROM, Fastfood, GaussQuadrature, Orthogonal, Quadrature
-from dorff.kernels.pointwise import FUNCTIONS
+from dorff.kernels.pointwise import DERIVATIVES, FUNCTIONS
 
 GAUSSIAN = kernels.Gaussian(1.5)
 SCALARS = (GAUSSIAN, kernels.Matern(1.0, nu=2.5), kernels.ArcCosine(0), kernels.ArcCosine(1),
@@ -310,7 +310,8 @@ def test_a_map_writes_only_its_columns_and_centres_and_scales():
 @pytest.mark.parametrize(
     ("kernel", "sampler"),
     [(GAUSSIAN, Orthogonal()), (GAUSSIAN, Quadrature()), (kernels.ArcCosine(1), IID()),
-     (kernels.ArcCosine(1), Quadrature()), (kernels.Polynomial(3), IID())],
+     (kernels.ArcCosine(1), Quadrature()), (kernels.Polynomial(3), IID()),
+     *((kernels.Pointwise(name), sampler) for name in DERIVATIVES for sampler in (IID(), Quadrature()))],
     ids=repr,
 )  # fmt: skip
 def test_jacobian_against_central_differences(kernel, sampler):

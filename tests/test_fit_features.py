@@ -195,3 +195,15 @@ def test_the_report_tells_of_any_kernel_and_sampler(
     fit(job(stores[D_SMALL], tmp_path, scalar, sampler))
     page = write_report(tmp_path / "model", tmp_path / "page.html").read_text(encoding="utf-8")
     assert all(word in page for word in words)
+
+
+@pytest.mark.parametrize("scalar", [SCALARS[3], SCALARS[4]], ids=str)
+@pytest.mark.parametrize("d", [2, 3])
+def test_the_report_of_a_vector_field_without_derivatives(tmp_path: Path, scalar: dict[str, Any], d: int) -> None:
+    """Divergence and vorticity only where the features have derivatives."""
+    X = np.random.default_rng(0).standard_normal((200, d))
+    np.savez(tmp_path / "a.npz", X=X, Y=np.tanh(X))
+    ingest([tmp_path / "a.npz"], tmp_path / "a.zarr", inputs=["X"], targets=["Y"])
+    fit(job(tmp_path / "a.zarr", tmp_path, scalar, {"type": "orthogonal"}))
+    page = write_report(tmp_path / "model", tmp_path / "page.html").read_text(encoding="utf-8")
+    assert ("analytic" in page) is (scalar["order"] == 1)

@@ -54,9 +54,17 @@ class ScalarMap(ABC):
     def fits(self) -> bool:
         """Whether shapes and indices fit each other: they may come from a file."""
 
+    @property
+    def differentiable(self) -> bool:
+        """Whether `jacobian` is to be had."""
+        return False
+
     def jacobian(self, x: FloatArray, W: FloatArray) -> FloatArray:
-        """d(F W)_i / dx_j, (b, p, d), for x (b, d) and W (m, p)."""
-        raise InputError(f"jacobian: {self.kind} features have no derivative here; use a trigonometric or ReLU kernel")
+        """d(F W)_i / dx_j, (b, p, d), for x (b, d) and W (m, p). InputError unless `differentiable`."""
+        raise InputError(
+            "jacobian: the kernel's features have no derivative (a step), or none that is known (a Python function, "
+            "eigenfunctions, random Maclaurin features); use another kernel"
+        )
 
     @final
     def transform(self, X: FloatArray) -> FloatArray:

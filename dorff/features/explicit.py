@@ -75,6 +75,10 @@ class Monomials(ScalarMap):
         for factor in self.factors.T:
             F *= padded[:, factor]
 
+    @property
+    def differentiable(self) -> bool:
+        return True
+
     def jacobian(self, x: FloatArray, W: FloatArray) -> FloatArray:
         padded = np.column_stack([x, np.ones(len(x))])
         out = np.zeros((len(x), W.shape[1], self.d + 1))

@@ -121,7 +121,13 @@ class Projected(ScalarMap):
     def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
         return super().gram(X, Z) + (0.0 if self.centre_column else self.centre)
 
+    @property
+    def differentiable(self) -> bool:
+        return self.phi is None or self.phi.derivative is not None
+
     def jacobian(self, x: FloatArray, W: FloatArray) -> FloatArray:
+        if not self.differentiable:
+            return super().jacobian(x, W)
         D, omega, slope = self.projection.D, self.omega, layout(self.phi, self.reflected)[1]
         out = np.empty((len(x), W.shape[1], self.d))
         for i in range(W.shape[1]):
@@ -136,12 +142,14 @@ class Projected(ScalarMap):
         if self.phi is None:
             F = self.transform(x)
             return F[:, :D] * w[D : 2 * D] - F[:, D : 2 * D] * w[:D]
-        if self.phi.activation is not Activation.RAMP:
-            raise InputError("jacobian: the kernel's features are not differentiable; use a trigonometric or ReLU one")
+        derivative, split = self.phi.derivative, self.phi.split
+        assert derivative is not None and split is not None  # `differentiable`
         z = np.empty((len(x), D))
         self.projection.project(x, z)
-        slopes: FloatArray = (np.sign(z) if self.reflected else np.heaviside(z, 0.5)) * (self.weights * w[:D])
-        return slopes
+        slopes = derivative(z)
+        if self.reflected:  # of rest, where phi = constant + slope t + gain rest
+            slopes = (slopes - split.slope) / split.gain
+        return slopes * (self.weights * w[:D])
 
     def config(self) -> dict[str, Any]:
         return {

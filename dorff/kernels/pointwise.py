@@ -36,6 +36,24 @@ def _softplus_even(t: FloatArray) -> FloatArray:
     return np.log1p(np.exp(-size)) + size / 2
 
 
+def _bell(t: FloatArray) -> FloatArray:
+    values: FloatArray = 2 / math.sqrt(math.pi) * np.exp(-(t**2))
+    return values
+
+
+def _tanh_slope(t: FloatArray) -> FloatArray:
+    return 1 - np.tanh(t) ** 2
+
+
+def _sigmoid_slope(t: FloatArray) -> FloatArray:
+    values: FloatArray = expit(t) * expit(-t)
+    return values
+
+
+def _minus_sin(t: FloatArray) -> FloatArray:
+    return -np.sin(t)
+
+
 # The functions that a job may name.
 FUNCTIONS: dict[str, Function] = {
     "step": _step,
@@ -46,6 +64,15 @@ FUNCTIONS: dict[str, Function] = {
     "softplus": _softplus,
     "sin": np.sin,
     "cos": np.cos,
+}
+DERIVATIVES: dict[str, Function] = {
+    "relu": _step,
+    "erf": _bell,
+    "tanh": _tanh_slope,
+    "sigmoid": _sigmoid_slope,
+    "softplus": expit,
+    "sin": np.cos,
+    "cos": _minus_sin,
 }
 SPLITS: dict[str, Split] = {
     "step": Split(np.sign, gain=0.5, constant=0.5),
@@ -91,6 +118,10 @@ class ArcCosine(GaussianWeighted):
     @property
     def function(self) -> Function:
         return _ramp if self.order else _step
+
+    @property
+    def derivative(self) -> Function | None:
+        return DERIVATIVES["relu"] if self.order else None
 
     @property
     def centre(self) -> float:
@@ -139,6 +170,10 @@ class Pointwise(GaussianWeighted):
     @property
     def function(self) -> Function:
         return FUNCTIONS[self.phi] if isinstance(self.phi, str) else self.phi
+
+    @property
+    def derivative(self) -> Function | None:
+        return DERIVATIVES.get(self.phi) if isinstance(self.phi, str) else None
 
     @property
     def centre(self) -> float:

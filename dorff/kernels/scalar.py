@@ -204,6 +204,11 @@ class GaussianWeighted(ScalarKernel):
 
     @property
     @abstractmethod
+    def derivative(self) -> Function | None:
+        """d phi / dt on arrays, without `scale`; None where there is none (a step) or it is not known."""
+
+    @property
+    @abstractmethod
     def centre(self) -> float:
         """phi(0), without `scale`."""
 

@@ -108,6 +108,7 @@ def _checked(observations: Observations, model: Model) -> Observations:
 
 def _figures(subject: Subject, observations: Observations | None) -> Iterator[Figure]:
     d, p = subject.model.d, subject.model.p
+    smooth = subject.model.feature_map.phi.differentiable
     where = "over the data's bounding box" if subject.known_box else "around the centre (the data's range is unknown)"
     if d == p == 2:
         seen = observations if observations is not None and len(observations[0]) else None
@@ -117,6 +118,8 @@ def _figures(subject: Subject, observations: Observations | None) -> Iterator[Fi
             if seen is not None else ""
         )  # fmt: skip
         yield Figure.of("The field", f"Fitted vectors {where}, coloured by length{extra}.", field_plot(subject, seen))
+        if not smooth:
+            return
         a, b = (column.name for column in subject.inputs)
         u, v = (column.name for column in subject.targets)
         yield Figure.of(
@@ -124,7 +127,7 @@ def _figures(subject: Subject, observations: Observations | None) -> Iterator[Fi
             f"∂{u}/∂{a} + ∂{v}/∂{b}, and ∂{v}/∂{a} − ∂{u}/∂{b}, from the model's analytic derivatives.",
             derivative_plots(subject, seen),
         )
-    elif d == p == 3:
+    elif d == p == 3 and smooth:
         caption = f"Planes through the middle {where}; derivatives are analytic."
         yield Figure.of("The field in three planes", caption, slice_plots(subject))
     else:
