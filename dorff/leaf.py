@@ -53,11 +53,11 @@ _spare: list[FloatArray] = []
 
 
 def _spare_square(width: int) -> FloatArray | None:
-    while _spare:
+    try:
         square = _spare.pop()
-        if len(square) == width:
-            return square
-    return None
+    except IndexError:  # none, or another thread's by now
+        return None
+    return square if len(square) == width else None
 
 
 def forget_spare() -> None:

@@ -326,5 +326,6 @@ def _freeze(plan: Plan) -> None:
 
 def _recipe(kernel: kernels.OperatorKernel, dataset: Dataset, job: Job) -> Recipe:
     fixed = kernel.fix(dataset.d, dataset.q, np.eye(dataset.q))
-    sampler = frequencies.from_config(job.features.sampler.model_dump())
+    chosen = job.features.sampler.model_dump() if "sampler" in job.features.model_fields_set else None
+    sampler = frequencies.from_config(chosen) if chosen else frequencies.default_sampler(kernel)
     return Recipe(fixed, sampler, dataset.d, dataset.q, job.features.count, job.solve.intercept)

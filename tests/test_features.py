@@ -220,6 +220,8 @@ def test_what_is_no_kernel_sampler_or_block_is_refused():
         (lambda: Recipe.of(kernels.CurlFree(GAUSSIAN), IID(), d=3, n_features=8), "kernel must be a scalar one"),
         (lambda: Recipe.of(GAUSSIAN, IID(), d=0, n_features=8), "d, the number of inputs, must be"),
         (lambda: Recipe.of(kernels.Laplacian(1.0), Quadrature(), d=3, n_features=8), "use iid or qmc"),
+        (lambda: Recipe.of(GAUSSIAN, IID(), d=3, n_features=41.5), "n_features must be a whole number, not 41.5"),
+        (lambda: Recipe.of(GAUSSIAN, IID(), d=3, n_features=8).draw(-1), "seed must be a whole number of 0 or more"),
         (lambda: draw(GAUSSIAN).transform(np.zeros((2, 4))), r"X must be \(rows, 3\).*got shape \(2, 4\)"),
         (lambda: draw(GAUSSIAN).transform(np.zeros(3)), r"X must be \(rows, 3\)"),
         (lambda: kernels.Gaussian([8, "x"]), "lengthscale must be a positive number or a list"),
@@ -266,7 +268,9 @@ def test_damaged_maps_are_refused():
     features = FeatureMap(draw(GAUSSIAN, Fastfood(), d=60, m=70), np.zeros(60), np.ones(60))
     config, arrays = features.phi.config(), feature_arrays(features)
     for name, value in (
-        ("rows", arrays["rows"] + 64), ("permutation", arrays["permutation"] - 1), ("gains", arrays["gains"][1:]),
+        ("rows", arrays["rows"][::-1].copy()), ("rows", arrays["rows"].astype(np.int32)), ("scale", np.zeros(60)),
+        ("diagonals", arrays["diagonals"][:, :0]), ("rows", arrays["rows"] + 64),
+        ("permutation", arrays["permutation"] - 1), ("gains", arrays["gains"][1:]),
         ("center", np.zeros(59)), ("feature_weights", arrays["feature_weights"][1:]), ("stretch", np.ones(65)),
     ):  # fmt: skip
         with pytest.raises(InputError):
@@ -329,3 +333,10 @@ def test_features_without_a_derivative_say_so():
         phi = draw(kernel, d=1, m=4)
         with pytest.raises(InputError, match="jacobian"):
             phi.jacobian(np.zeros((1, 1)), np.ones((phi.m, 1)))
+
+
+def test_a_python_function_that_is_no_phi_is_refused():
+    with np.errstate(all="ignore"), pytest.raises(InputError, match="phi must give a finite number"):
+        draw(kernels.Pointwise(np.log), IID()).transform(ROWS)
+    with pytest.raises(InputError, match=r"gave shape \(70, 1\) for \(70, 64\)"):
+        draw(kernels.Pointwise(lambda t: t[:, :1]), IID()).transform(ROWS)

@@ -180,6 +180,13 @@ def test_the_default_sampler_suits_the_kernel() -> None:
         assert ORFFRegressor(kernel, 64).fit(X, Y).model_.sampler == {"type": name}
 
 
+def test_a_job_without_a_sampler_takes_the_same_default(stores: dict[int, Path], tmp_path: Path) -> None:
+    base = job(stores[D_SMALL], tmp_path, {"type": "laplacian", "lengthscale": 5.0}, {"type": "iid"})
+    given = base.model_dump(mode="json")
+    del given["features"]["sampler"]
+    assert make_plan(Job.model_validate(given)).question == make_plan(base).question
+
+
 @pytest.mark.parametrize(
     ("scalar", "sampler", "words"),
     [

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from cases import every_kernel, moments_of, rows, trig_map
 
-from dorff import frequencies, kernels
+from dorff import ORFFRegressor, frequencies, kernels
 from dorff.errors import InputError
 from dorff.features import feature_arrays
 from dorff.model import BLOCK_ROWS, Model
@@ -278,3 +278,15 @@ def test_two_models_that_differ_in_coefficients_alone_have_other_descriptions(tm
     save_model(replace(model, coefficients=2.0 * model.coefficients), tmp_path / "b")
     first, second = (tmp_path / name / "v000001" / "zarr.json" for name in "ab")
     assert first.read_bytes() != second.read_bytes()
+
+
+def test_weights_that_are_all_the_same_are_written_once(tmp_path):
+    """psi of a decomposable kernel: r p numbers on disk, whatever m."""
+    q, m = 40, 400
+    X, Y = np.random.default_rng(0).standard_normal((50, 2)), np.random.default_rng(1).standard_normal((50, q))
+    fitted = ORFFRegressor(kernels.Gaussian(1.0), m).fit(X, Y).model_
+    version = save_model(fitted, tmp_path / "m")
+    assert sum(file.stat().st_size for file in version.rglob("*")) < 8 * m * q * 4 < 8 * m * q * q
+    again = load_model(version)
+    same(again, fitted)
+    np.testing.assert_array_equal(again.predict(X), fitted.predict(X))

@@ -285,14 +285,15 @@ def test_qmc_refuses_other_measures():
     ("make", "words"),
     [
         (lambda: QMC("niederreiter"), "sequence must be 'sobol' or 'halton', not 'niederreiter'"),
-        (lambda: ROM(blocks=0), "blocks must be a whole number of 1 or more, not 0"),
-        (lambda: ROM(blocks=True), "blocks must be a whole number of 1 or more, not True"),
+        (lambda: ROM(blocks=0), "blocks must be a whole number from 1 to 16, not 0"),
+        (lambda: ROM(blocks=17), "blocks must be a whole number from 1 to 16, not 17"),
+        (lambda: ROM(blocks=True), "blocks must be a whole number from 1 to 16, not True"),
         (lambda: QMC(scramble="no"), "scramble must be True or False, not 'no'"),
         (lambda: Quadrature(degree=3), "degree must be one of"),
         (lambda: GaussQuadrature(points=1), "points must be a whole number from 2 to 64, not 1"),
         (lambda: Quadrature((5, 3)), r"degree must be one of \(1, 1\), \(1, 3\), \(3, 3\), not \(5, 3\)"),
         (lambda: Quadrature(mixing="fft"), "mixing must be one of butterfly, haar, not 'fft'"),
-        (lambda: draw(Quadrature(), kernels.Matern(1.0, nu=0.5), d=2, count=8), r"or set degree: \[1, 3\]"),
+        (lambda: draw(Quadrature(), kernels.Matern(1.0, nu=0.5), d=2, count=8), r"second moment.*degree: \[1, 3\]"),
         (lambda: frequencies.from_config({}), "None is not known"),
     ],
 )  # fmt: skip

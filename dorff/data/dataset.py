@@ -128,14 +128,14 @@ class Dataset:
                 f"{self.path}: array {files.name} has {stored.rows} rows now, fewer than {stop}; it was cut "
                 "or replaced: open it again."
             )
+        if start == stop:
+            return
         if stored.plain is not None:
             if fault := stored.plain.read(start, stop, stored.packing, out):
                 raise self._damage(files.name, fault.chunk, fault.kind)
             return
         if fault := files.first_fault(_rows(files.shape, start, stop)):
             raise self._damage(files.name, fault.chunk, fault.kind)
-        if start == stop:
-            return
         # A unit at a time: what decoding needs beside the result does not grow with the rows asked for.
         cuts = [start, *range((start // self.unit_rows + 1) * self.unit_rows, stop, self.unit_rows), stop]
         for a, b in pairwise(cuts):

@@ -6,6 +6,7 @@ beside a fast feature map that would show.
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from typing import Any, Final, final
@@ -45,7 +46,7 @@ class PlainShards:
         if len(files.shape) > 2 or files.inner[1:] != files.shape[1:] != (0,):
             return None
         stored = np.dtype(files.array.dtype)
-        if stored.kind not in NUMBER_KINDS:
+        if stored.kind not in NUMBER_KINDS or stored.itemsize * math.prod(files.inner) >= 2**30:  # one read's limit
             return None
         big = first.endian is not None and first.endian.value == "big"
         return cls(files, files.index, stored.newbyteorder(">" if big else "<"), bool(rest))

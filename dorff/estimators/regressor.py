@@ -23,8 +23,8 @@ from dorff.errors import InputError
 from dorff.estimators.rows import Rows, StoredRows, finite, together, unwrap, with_rows
 from dorff.estimators.sums import RowSums, one_thread, sample
 from dorff.features import FeatureMap, Recipe
-from dorff.frequencies import IID, Orthogonal, Sampler
-from dorff.kernels import Decomposable, Gaussian, OperatorKernel, Product, ScalarKernel, median_lengthscale
+from dorff.frequencies import Sampler, default_sampler
+from dorff.kernels import Decomposable, Gaussian, OperatorKernel, ScalarKernel, median_lengthscale
 from dorff.kernels.scalar import FloatArray
 from dorff.leaf import FoldRule
 from dorff.model import Model
@@ -206,13 +206,10 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: i
         if self.standardize:
             scale = spread(some_x.var(axis=0), together=vector_field)
         kernel = self._operator_kernel((some_x - some_x.mean(axis=0)) / scale)
-        scalars = [base.scalar for _, base in kernel.terms()]
-        shift_invariant = all(scalar.shift_invariant for scalar in scalars)
+        shift_invariant = all(base.scalar.shift_invariant for _, base in kernel.terms())
         # Features that see more of the inputs than their differences see them as they are, unless scaled.
         center = some_x.mean(axis=0) if shift_invariant or self.standardize else np.zeros(d)
-        sampler = self.sampler
-        if sampler is None:
-            sampler = IID() if any(isinstance(scalar, Product) for scalar in scalars) else Orthogonal()
+        sampler = default_sampler(kernel) if self.sampler is None else self.sampler
         recipe = Recipe(kernel.fix(d, q, np.eye(q)), sampler, d, q, int(self.n_features), bool(self.intercept))
         drawn = recipe.draw(seed)
         features = FeatureMap(drawn.phi, center, scale)

@@ -9,7 +9,7 @@ import numpy as np
 
 from dorff.errors import InputError
 from dorff.features.base import ScalarMap
-from dorff.features.explicit import Eigenfunctions, Maclaurin, Monomials, monomial_count
+from dorff.features.explicit import Eigenfunctions, Maclaurin, Monomials, monomial_count, series
 from dorff.features.projected import Projected, layout
 from dorff.frequencies import IID, Orthogonal, Sampler
 from dorff.kernels import Decomposable, GaussianWeighted, Mercer, OperatorKernel, Polynomial, ScalarKernel
@@ -49,6 +49,9 @@ class Recipe:
     intercept: bool = True
 
     def __post_init__(self) -> None:
+        count = self.n_features
+        if isinstance(count, bool) or not isinstance(count, int | np.integer):
+            raise InputError(f"n_features must be a whole number, not {count!r}")
         if not isinstance(self.sampler, Sampler):
             raise InputError(f"sampler must be one of dorff.frequencies, such as IID(), not {self.sampler!r}")
         if not self._explicit:
@@ -62,6 +65,12 @@ class Recipe:
             raise InputError(f"n_features is {self.n_features}, but this kernel and sampler need {least}; {remedy}")
         if self.m > self.n_features or self.m < 1:
             raise InputError(f"n_features is {self.n_features}, but this kernel and sampler need more; raise it")
+        degrees = np.count_nonzero(series(self.scalar)) if isinstance(self.scalar, Polynomial) else 0
+        if self.m < degrees:
+            raise InputError(
+                f"n_features is {self.n_features}, but this polynomial needs a column for each of its {degrees} "
+                "degrees; raise it"
+            )
         if self._explicit and not isinstance(self.sampler, IID | Orthogonal):
             raise InputError(
                 f"sampler: a {type(self.scalar).__name__} kernel brings features of its own and has no frequencies; "
@@ -154,6 +163,8 @@ class Recipe:
 
     def draw(self, seed: int) -> Drawn:
         """The feature map; it depends on the recipe and the seed alone."""
+        if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+            raise InputError(f"seed must be a whole number of 0 or more, not {seed!r}")
         rng, scalar = np.random.default_rng(seed), self.scalar
         if isinstance(scalar, Polynomial):
             if self.m == monomial_count(scalar, self.d):

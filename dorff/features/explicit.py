@@ -10,7 +10,6 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
-from dorff.errors import InputError
 from dorff.features.base import ScalarMap
 from dorff.frequencies.transforms import Arrays
 from dorff.kernels import Mercer, Polynomial
@@ -98,7 +97,12 @@ class Monomials(ScalarMap):
 
     def fits(self) -> bool:
         within = not self.factors.size or bool(self.factors.min() >= 0 and self.factors.max() <= self.inputs)
-        return self.factors.ndim == 2 and self.coefficients.shape == (len(self.factors),) and within
+        return (
+            self.factors.dtype == np.int64
+            and self.factors.ndim == 2
+            and self.coefficients.shape == (len(self.factors),)
+            and within
+        )
 
     def arrays(self) -> Arrays:
         return {"factors": self.factors, "feature_weights": self.coefficients}
@@ -125,11 +129,6 @@ class Maclaurin(ScalarMap):
         a = np.asarray(series(kernel))
         present = np.flatnonzero(a)
         random = present[present > 0]
-        if count < len(present):
-            raise InputError(
-                f"n_features is {count}, but a polynomial of degree {kernel.degree} needs a column for each of its "
-                f"{len(present)} degrees; raise it"
-            )
         sizes = np.zeros(len(a), dtype=np.int64)
         sizes[present] = 1
         if a[1] > 0 and kernel.degree > 1 and _deal(kernel.degree, random, count - len(present))[0] >= d:
@@ -169,6 +168,8 @@ class Maclaurin(ScalarMap):
         return {"type": self.kind}
 
     def fits(self) -> bool:
+        if self.degrees.dtype != np.int64 or np.any(self.degrees < 0):
+            return False
         whole = self.signs.ndim == 2 and len(self.signs) == self.degrees.sum()
         return whole and bool(np.all(np.diff(self.degrees) >= 0)) and self.weights.shape == self.degrees.shape
 
@@ -215,7 +216,12 @@ class Eigenfunctions(ScalarMap):
 
     def fits(self) -> bool:
         within = bool(np.all((self.indices >= 0) & (self.indices < len(self.kernel.eigenvalues))))
-        return self.indices.ndim == 1 and self.weights.shape == self.indices.shape and within
+        return (
+            self.indices.dtype == np.int64
+            and self.indices.ndim == 1
+            and self.weights.shape == self.indices.shape
+            and within
+        )
 
     def arrays(self) -> Arrays:
         return {"indices": self.indices, "feature_weights": self.weights}

@@ -34,6 +34,17 @@ def layout(phi: GaussianWeighted | None, reflected: bool) -> tuple[int, float]:
     return 1, phi.scale * phi.split.slope if reflected and phi.split else 0.0
 
 
+def _values(phi: GaussianWeighted, t: FloatArray) -> FloatArray:
+    """phi(t), looked at, since it may be anybody's function."""
+    found = np.asarray(phi.function(t))
+    if found.shape != t.shape or not np.all(np.isfinite(found)):
+        raise InputError(
+            f"{phi!r}: phi must give a finite number for every number; it gave shape {found.shape} for {t.shape}"
+            + ("" if found.shape != t.shape else ", not all of them finite")
+        )
+    return found
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class Projected(ScalarMap):
@@ -109,9 +120,9 @@ class Projected(ScalarMap):
             loop(work, out, self.weights)
         else:
             split = phi.split if self.reflected else None
-            np.multiply(split.rest(work) if split else phi.function(work), self.weights, out=out[:, :D])
+            np.multiply(split.rest(work) if split else _values(phi, work), self.weights, out=out[:, :D])
             if self.reflected and not split:
-                out[:, D : 2 * D] = phi.function(-work) * self.weights
+                out[:, D : 2 * D] = _values(phi, -work) * self.weights
         slope = layout(phi, self.reflected)[1]
         if slope:
             np.multiply(x, slope, out=out[:, D : D + self.d])
@@ -158,7 +169,8 @@ class Projected(ScalarMap):
         }  # fmt: skip
 
     def fits(self) -> bool:
-        return self.projection.fits() and self.weights.shape == (self.projection.D,)
+        held = self.centre >= 0 or not self.centre_column
+        return self.projection.fits() and self.weights.shape == (self.projection.D,) and held
 
     def arrays(self) -> Arrays:
         return {**self.projection.arrays(), "feature_weights": self.weights}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from dorff.errors import InputError
@@ -25,7 +26,8 @@ def features_from(config: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[An
     """The map whose `phi.config()` and `feature_arrays` these are; InputError where they do not fit each other."""
     try:
         features = FeatureMap(_scalar_map(config, arrays), arrays["center"], arrays["scale"])
-        fit = features.center.shape == features.scale.shape == (features.d,) and features.phi.fits()
+        known = features.center.shape == features.scale.shape == (features.d,)
+        fit = known and bool(np.all(features.scale > 0)) and features.phi.fits()
     except (KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
         raise InputError(f"the feature map's arrays do not fit each other ({error})") from error
     if not fit:

@@ -11,6 +11,7 @@ from dorff.frequencies.quadrature import Quadrature
 from dorff.frequencies.quasi import QMC
 from dorff.frequencies.structured import ROM, SORF, Fastfood
 from dorff.frequencies.transforms import Dense, Transform, transform_from
+from dorff.kernels import OperatorKernel, Product
 
 __all__ = [
     "IID",
@@ -27,6 +28,7 @@ __all__ = [
     "RuleSampler",
     "Sampler",
     "Transform",
+    "default_sampler",
     "from_config",
     "laws_of",
     "transform_from",
@@ -42,6 +44,11 @@ _SAMPLERS: dict[str, type[Sampler]] = {
     "gauss_quadrature": GaussQuadrature,
     "quadrature": Quadrature,
 }
+
+
+def default_sampler(kernel: OperatorKernel) -> Sampler:
+    """Orthogonal, or IID for kernels whose spectrum rotations change (Laplacian, Cauchy)."""
+    return IID() if any(isinstance(base.scalar, Product) for _, base in kernel.terms()) else Orthogonal()
 
 
 def from_config(config: Mapping[str, Any]) -> Sampler:

@@ -32,7 +32,6 @@ class GaussQuadrature(RuleSampler):
             raise InputError(f"points must be a whole number from 2 to 64, not {self.points!r}")
 
     def size(self, d: int, count: int) -> int:
-        # d log points first: the power itself may be astronomical.
         return self.points**d if d <= 64 and self.points**d <= count else count
 
     def accept(self, law: Isotropic, d: int) -> None:

@@ -19,17 +19,26 @@ def directions(rng: np.random.Generator, count: int, d: int) -> FloatArray:
     return normals
 
 
-def rotations(rng: np.random.Generator, count: int, d: int) -> FloatArray:
-    """Independent Haar-distributed orthogonal matrices (count, d, d)."""
-    factors, uppers = np.linalg.qr(rng.standard_normal((count, d, d)))
+def frame(rng: np.random.Generator, rows: int, d: int) -> FloatArray:
+    """The first `rows` of a Haar-distributed orthogonal matrix, (rows, d), rows at most d."""
+    factor, upper = np.linalg.qr(rng.standard_normal((d, rows)))
     # QR alone is not Haar: the signs of R's diagonal must be undone (Mezzadri 2007).
-    haar: FloatArray = (factors * np.sign(np.diagonal(uppers, axis1=1, axis2=2))[:, None, :]).transpose(0, 2, 1)
-    return haar
+    factor *= np.sign(np.diag(upper))
+    rotated: FloatArray = factor.T
+    return rotated
 
 
 def orthogonal_directions(rng: np.random.Generator, count: int, d: int) -> FloatArray:
     """Unit vectors (count, d) in Haar-orthogonal blocks of d, the last one cut."""
-    return rotations(rng, -(-count // d), d).reshape(-1, d)[:count]
+    found = np.empty((count, d))
+    for start in range(0, count, d):
+        found[start : start + d] = frame(rng, min(d, count - start), d)
+    return found
+
+
+def frame_numbers(count: int, d: int) -> int:
+    """Numbers that drawing `count` rows of frames takes beside what comes out: the normals, their factors, a copy."""
+    return 4 * d * min(d, count)
 
 
 @final
@@ -58,6 +67,9 @@ class Orthogonal(DenseSampler):
         law = isotropic(law, "orthogonal")
         radii = law.radii(rng, count, d, measure)
         return orthogonal_directions(rng, count, d) * radii[:, None] * law.stretch(d)
+
+    def numbers(self, d: int, count: int) -> int:
+        return super().numbers(d, count) + frame_numbers(count, d)
 
     def config(self) -> dict[str, Any]:
         return {"type": "orthogonal"}

@@ -10,7 +10,7 @@ import numpy as np
 
 from dorff.errors import InputError
 from dorff.frequencies.base import Frequencies, RuleSampler
-from dorff.frequencies.independent import directions, orthogonal_directions, rotations
+from dorff.frequencies.independent import directions, frame, frame_numbers, orthogonal_directions
 from dorff.frequencies.structured import some_rows
 from dorff.frequencies.transforms import BUTTERFLY_FROM, ButterflyRules, Dense, Transform, settled
 from dorff.kernels import Isotropic, Measure
@@ -56,8 +56,8 @@ class Quadrature(RuleSampler):
     centre: str = "signed"
 
     def __post_init__(self) -> None:
-        if isinstance(self.degree, list):
-            object.__setattr__(self, "degree", tuple(self.degree))
+        if isinstance(self.degree, list | np.ndarray):
+            object.__setattr__(self, "degree", tuple(int(part) for part in self.degree))
         choices = {
             "degree": DEGREES,
             "mixing": ("butterfly", "haar"),
@@ -87,7 +87,10 @@ class Quadrature(RuleSampler):
             try:
                 law.second_moment(d)
             except InputError as error:
-                raise InputError(f"sampler: quadrature of degree (3,3): {error}; or set degree: [1, 3]") from error
+                raise InputError(
+                    f"sampler: quadrature of degree (3,3) needs frequencies of a finite second moment, which those of "
+                    f"{law!r} have not; set degree: [1, 3], or use orthogonal"
+                ) from error
 
     def rule(self, rng: np.random.Generator, law: Isotropic, count: int, d: int) -> Frequencies:
         width = self._width(d)
@@ -130,9 +133,13 @@ class Quadrature(RuleSampler):
             return settled(self._butterflies(rng, stretch, radii, width, d), BUTTERFLY_FROM)
         if self.degree == (1, 3):
             return Dense(orthogonal_directions(rng, count, d) * radii[:, None] * stretch)
-        vertices = simplex_vertices(d)
-        rules = vertices @ rotations(rng, -(-count // width), d)
-        return Dense(rules.reshape(-1, d)[:count] * radii[:, None] * stretch)
+        vertices, omega = simplex_vertices(d), np.empty((count, d))
+        for start in range(0, count, width):
+            rows = min(d, count - start)  # vertex j lies in the span of the first j axes
+            np.matmul(vertices[: count - start, :rows], frame(rng, rows, d), out=omega[start : start + width])
+        omega *= radii[:, None]
+        omega *= stretch
+        return Dense(omega)
 
     def _butterflies(
         self, rng: np.random.Generator, stretch: FloatArray, radii: FloatArray, width: int, d: int
@@ -146,7 +153,7 @@ class Quadrature(RuleSampler):
 
     def numbers(self, d: int, count: int) -> int:
         if self.mixing == "haar" or self.degree == (1, 1) or d < BUTTERFLY_FROM:
-            return 2 * count * d
+            return 2 * count * d + frame_numbers(count, d) + (d + 1) * d
         return (3 * FACTORS + 2) * -(-count // self._width(d)) * self._width(d) + d + 1
 
     def flops(self, d: int, count: int) -> float:

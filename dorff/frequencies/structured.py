@@ -93,8 +93,8 @@ class ROM(_HadamardSampler):
     blocks: int = 3
 
     def __post_init__(self) -> None:
-        if not isinstance(self.blocks, int) or isinstance(self.blocks, bool) or self.blocks < 1:
-            raise InputError(f"blocks must be a whole number of 1 or more, not {self.blocks!r}")
+        if not isinstance(self.blocks, int) or isinstance(self.blocks, bool) or not 1 <= self.blocks <= 16:
+            raise InputError(f"blocks must be a whole number from 1 to 16, not {self.blocks!r}")
 
     def rule(self, rng: np.random.Generator, law: Isotropic, count: int, d: int) -> Frequencies:
         return _signed_chain(rng, law, self.blocks, some_rows(rng, padded(d), count), d)

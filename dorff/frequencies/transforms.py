@@ -132,7 +132,8 @@ class HadamardChain(Transform):
         B, _, n = self.diagonals.shape
         shapes = self.permutation.shape in ((B, n), (B, 0)) and self.rows.shape == self.gains.shape == (self.D,)
         return (
-            shapes and n >= self.d and _floats(self.stretch, self.diagonals, self.gains)
+            shapes and self.diagonals.shape[1] > 0 and n & (n - 1) == 0 and n >= self.d and _ascend(self.rows)
+            and _floats(self.stretch, self.diagonals, self.gains)
             and _below(self.rows, B * n) and _below(self.permutation, n)
         )  # fmt: skip
 
@@ -182,7 +183,7 @@ class ButterflyRules(Transform):
         B, K, d = self.permutations.shape
         shapes = self.stretch.shape == (d,) and self.cosines.shape == self.sines.shape == (B, K, d - 1)
         return (
-            shapes and self.rows.shape == self.gains.shape == (self.D,)
+            shapes and K > 0 and self.rows.shape == self.gains.shape == (self.D,) and _ascend(self.rows)
             and _floats(self.stretch, self.cosines, self.sines, self.gains)
             and _below(self.rows, B * (d + int(self.vertices[0]))) and _below(self.permutations, d)
         )  # fmt: skip
@@ -196,6 +197,10 @@ class ButterflyRules(Transform):
 
 def _floats(*arrays: npt.NDArray[Any]) -> bool:
     return all(array.dtype == np.float64 for array in arrays)
+
+
+def _ascend(rows: IntArray) -> bool:
+    return rows.dtype == np.int64 and bool(np.all(np.diff(rows) > 0))
 
 
 def _below(indices: IntArray, stop: int) -> bool:

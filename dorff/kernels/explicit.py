@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any, Final, final
 
 import numpy as np
 
 from dorff.errors import InputError
 from dorff.kernels.scalar import Explicit, FloatArray, IntArray
 
+MOST_DEGREE: Final = 64
+MOST_PAIRS: Final = 10**6
 Eigenfunctions = Callable[[FloatArray, IntArray], FloatArray]
 
 
@@ -31,6 +33,11 @@ class Polynomial(Explicit):
             good = isinstance(value, int | float | np.number) and not isinstance(value, bool)
             if not good or not 0 <= value < math.inf or (value == 0 and name == "scale"):
                 raise InputError(f"{name} must be {least} finite number, not {value!r}")
+        if degree > MOST_DEGREE or not max(scale, offset, 1.0) < 10.0 ** (300 / degree) / 2:
+            raise InputError(
+                f"degree {degree}, offset {offset!r} and scale {scale!r} make numbers beyond float64; use a degree of "
+                f"at most {MOST_DEGREE}, and an offset and a scale near 1"
+            )
         object.__setattr__(self, "degree", int(degree))
         object.__setattr__(self, "offset", float(offset))
         object.__setattr__(self, "scale", float(scale))
@@ -101,8 +108,8 @@ class Mercer(Explicit):
     @classmethod
     def named(cls, system: str, count: int) -> Mercer:
         """The first `count` eigenpairs of a named system."""
-        if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
-            raise InputError(f"count must be a whole number of at least 1, not {count!r}")
+        if isinstance(count, bool) or not isinstance(count, int | np.integer) or not 1 <= count <= MOST_PAIRS:
+            raise InputError(f"count must be a whole number from 1 to {MOST_PAIRS}, not {count!r}")
         return cls(SYSTEMS[system].eigenvalues(count) if system in SYSTEMS else (1.0,), system)
 
     def functions(self, X: FloatArray, indices: IntArray) -> FloatArray:

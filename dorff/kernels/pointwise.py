@@ -177,7 +177,7 @@ class Pointwise(GaussianWeighted):
 
     @property
     def centre(self) -> float:
-        return float(np.asarray(self.function(np.zeros(1)))[0])
+        return float(np.asarray(self.function(np.zeros((1, 1)))).ravel()[0])
 
     @property
     def split(self) -> Split | None:

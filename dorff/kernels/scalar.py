@@ -107,7 +107,7 @@ class Spectral(ScalarKernel):
             values = np.asarray(lengthscale, dtype=np.float64)
         except (TypeError, ValueError):
             values = np.empty(0)
-        if values.ndim > 1 or values.size == 0 or not np.all(np.isfinite(values)) or np.any(values <= 0):
+        if values.ndim > 1 or values.size == 0 or not np.all(np.isfinite(values)) or np.any(values < 1e-300):
             raise InputError(
                 f"lengthscale must be a positive number or a list of them, one per input, not {lengthscale!r}"
             )

@@ -28,7 +28,7 @@ class ROMSpec(Part):
     """Products of `blocks` sign-diagonal and Hadamard matrices."""
 
     type: Literal["rom"] = "rom"
-    blocks: Annotated[int, Field(ge=1)] = 3
+    blocks: Annotated[int, Field(ge=1, le=16)] = 3
 
 
 class QMCSpec(Part):

@@ -80,7 +80,11 @@ def _write(model: Model, path: Path) -> None:
 
 
 def _arrays_of(model: Model) -> Arrays:
-    return {**feature_arrays(model.feature_map), **{name: getattr(model, name) for name in _SOLVED}}
+    """psi that is the same for every feature is written once."""
+    solved = {name: getattr(model, name) for name in _SOLVED}
+    if model.weights.strides[0] == 0:
+        solved["weights"] = model.weights[:1]
+    return {**feature_arrays(model.feature_map), **solved}
 
 
 def resolve_model(path: Path) -> Path:
@@ -135,7 +139,13 @@ def _load_array(group: zarr.Group, name: str, shape: list[int], dtype: str, vers
 
 
 def _build(arrays: Arrays, description: dict[str, Any], version: Path) -> Model:
-    m, r, p = arrays["weights"].shape
+    try:
+        m, _ = arrays["coefficients"].shape
+        if len(arrays["weights"]) == 1:
+            arrays["weights"] = np.broadcast_to(arrays["weights"], (m, *arrays["weights"].shape[1:]))
+        _, r, p = arrays["weights"].shape
+    except ValueError as error:
+        raise InputError(f"{version}: its arrays do not fit each other ({error}); publish it again") from error
     try:
         features = features_from(description["features"], arrays)
     except InputError as error:
