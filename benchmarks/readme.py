@@ -43,6 +43,16 @@ def figures() -> list[str]:
             "share of bare `syrk` "
             f"| {share['share']:.2f} | `benchmarks/throughput.py` |"
         )
+    if speed := _read("feature_speed.json"):
+        lines += speed_lines(speed)
+    if mnist := _read("mnist.json"):
+        for fit in mnist["fits"]:
+            lines.append(
+                f"| MNIST, one-hot targets, m = {fit['m']}, {fit['sampler']}: test accuracy, peak memory of the fit "
+                f"| {fit['test_accuracy']:.4f}, {fit['peak_bytes'] / 2**30:.1f} GiB | `benchmarks/mnist.py` |"
+            )
+    if errors := _read("kernel_approximation.json"):
+        lines += error_lines(errors)
     if memory := _read("memory.json"):
         first = memory["fits"][0]
         lines.append(
@@ -66,6 +76,40 @@ def figures() -> list[str]:
         )
     if minh := _read("minh_table2.json"):
         lines += minh_lines(minh)
+    return lines
+
+
+def speed_lines(speed: dict[str, Any]) -> list[str]:
+    """One thread: Hadamard and sin/cos loops, whole maps at m = 8192, growth with d."""
+    made = "`benchmarks/feature_speed.py` |"
+    loops = ", ".join(f"{row['ratio']:.0f}x at n = {row['n']}" for row in speed["hadamard"])
+    lines = [
+        f"| Walsh-Hadamard against a dense product; cos and sin against NumPy's; one thread | {loops}; "
+        f"{speed['pairs']['ratio']:.0f}x | {made}"
+    ]
+    for d in sorted({row["d"] for row in speed["maps"]}):
+        maps = ", ".join(f"{row['map']} {row['ratio']:.0f}x" for row in speed["maps"] if row["d"] == d)
+        lines.append(f"| features, d = {d}, m = 8192, against scikit-learn's RBFSampler, one thread | {maps} | {made}")
+    powers = ", ".join(f"{name} {power:.2f}" for name, power in speed["exponents"].items())
+    lines.append(f"| power of d in the time of a row, d = 1024 to 8192, m = 2 d | {powers} | {made}")
+    return lines
+
+
+def error_lines(errors: dict[str, Any]) -> list[str]:
+    """Relative errors of the kernel at the largest n, quadrature against the best of the paper's other maps."""
+    lines = []
+    for kernel in ("gaussian", "arc_cosine_0", "arc_cosine_1"):
+        cells = []
+        for panel in errors["panels"]:
+            if panel["kernel"] == kernel and panel["main"]:
+                others = [name for name in panel["order_of_papers"] if name != "B"]
+                best = others[0]
+                mine, theirs = (panel["errors"][name]["mean"] for name in ("B", best))
+                cells.append(f"{panel['dataset']} {mine:.2g} ({best} {theirs:.2g})")
+        lines.append(
+            f"| error of the {kernel.replace('_', ' ')} kernel at n = 5: quadrature (best other) | {', '.join(cells)} "
+            "| `benchmarks/kernel_approximation.py` |"
+        )
     return lines
 
 
