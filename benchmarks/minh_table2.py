@@ -33,7 +33,7 @@ import numpy.typing as npt
 
 from dorff import frequencies, kernels
 from dorff.exact import ExactRidge
-from dorff.features import FeatureMap
+from dorff.features import FeatureMap, Projected
 from dorff.kernels.scalar import FloatArray
 from dorff.leaf import BlockSums
 from dorff.solvers import Centred, Problem, solve
@@ -70,7 +70,7 @@ def predict_features(
     """By the moments, as every fit of dorff; D = `count` frequencies, m = 2D features."""
     found = SAMPLERS[sampler].draw(kernel(measure), d=2, p=2, count=count, seed=seed)
     psi = operator_weights(kernel(measure), found.omega, found.log_density)
-    features = FeatureMap(found.omega, np.zeros(2), np.ones(2))
+    features = FeatureMap(Projected.of(found, None, centre_column=False), np.zeros(2), np.ones(2))
     sums = BlockSums(features, np.zeros(2), block_rows=TRAIN)
     sums.add(X, Y)
     (solution,) = solve(Problem.of(Centred.of(sums.moments()[0], intercept=False), psi), [GAMMA])

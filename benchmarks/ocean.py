@@ -34,7 +34,7 @@ import scipy.linalg
 from sklearn.model_selection import KFold
 
 from dorff import frequencies, kernels
-from dorff.features import FeatureMap
+from dorff.features import FeatureMap, Projected
 from dorff.kernels.scalar import FloatArray
 from dorff.leaf import BlockSums
 from dorff.moments import Moments
@@ -135,7 +135,7 @@ class Features:
         if key not in self._passes:
             sampler = frequencies.Orthogonal()
             found = sampler.draw(candidate.kernel, d=2, p=2, count=self._D, seed=self._seed)
-            features = FeatureMap(found.omega, self._X.mean(axis=0), np.ones(2))
+            features = FeatureMap(Projected.of(found, None, centre_column=False), self._X.mean(axis=0), np.ones(2))
             sums = BlockSums(features, np.zeros(2), block_rows=256)
             for fold, held in enumerate(self._folds):
                 sums.add(self._X[held], self._Y[held], fold)
