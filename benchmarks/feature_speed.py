@@ -103,7 +103,7 @@ def of_maps(repeats: int) -> list[dict[str, Any]]:
 def of_growth(repeats: int) -> list[dict[str, Any]]:
     """Microseconds a row of each map with m = 2 d; of the dense one, too, where it does not take minutes."""
     found = []
-    for d in sorted((*GROWTH, *DATASETS.values())):
+    for d in sorted({*GROWTH, *DATASETS.values()}):
         X, out = np.random.default_rng(0).standard_normal((256, d)), np.empty((256, 2 * d))
         maps = {"dense": frequencies.IID(), **MAPS}
         calls = {}
@@ -151,7 +151,7 @@ def figure(path: Path, rows: list[dict[str, Any]]) -> None:
     axis.plot(grid, last["rom"] * shape / shape[-1], "k:", label="d log d")
     axis.plot(grid, last["dense"] * (grid / grid[-1]) ** 2, "k--", label="d squared")
     for name, d in DATASETS.items():
-        axis.annotate(name, (d, axis.get_ylim()[0]), rotation=90, fontsize=8, color="gray", va="bottom")
+        axis.text(d, 0.02, name, transform=axis.get_xaxis_transform(), rotation=90, fontsize=8, color="gray", ha="center")
     axis.set(xscale="log", yscale="log", xlabel="d (m = 2 d)", ylabel="microseconds a row, one thread")
     axis.set_xticks(GROWTH, [str(d) for d in GROWTH])
     axis.minorticks_off()

@@ -1,6 +1,6 @@
 """Rows a second of fits from Zarr over those of bare `syrk`, for the shapes README quotes.
 
-python benchmarks/throughput.py [--repeats 3] [--only 784,4096] [--out benchmarks/results/throughput.json]
+python benchmarks/throughput.py [--repeats 3] [--only 784,4096,rom] [--out benchmarks/results/throughput.json]
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--only", help="d,m of the shapes to measure; the others' figures in --out are kept")
+    parser.add_argument("--only", help="d,m or d,m,sampler to measure; the others' figures in --out are kept")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     found = []
     known = json.loads(arguments.out.read_text()) if arguments.only and arguments.out else []
     for d, m, sampler in SHAPES:
-        if arguments.only and arguments.only != f"{d},{m}":
+        if arguments.only and not f"{d},{m},{sampler}".startswith(arguments.only):
             found += [row for row in known if (row["d"], row["m"], row["sampler"]) == (d, m, sampler)]
             continue
         print(f"d = {d}, m = {m}, {sampler}", flush=True)
