@@ -151,7 +151,9 @@ def figure(path: Path, rows: list[dict[str, Any]]) -> None:
     axis.plot(grid, last["rom"] * shape / shape[-1], "k:", label="d log d")
     axis.plot(grid, last["dense"] * (grid / grid[-1]) ** 2, "k--", label="d squared")
     for name, d in DATASETS.items():
-        axis.text(d, 0.02, name, transform=axis.get_xaxis_transform(), rotation=90, fontsize=8, color="gray", ha="center")
+        axis.text(
+            d, 0.02, name, transform=axis.get_xaxis_transform(), rotation=90, fontsize=8, color="gray", ha="center"
+        )
     axis.set(xscale="log", yscale="log", xlabel="d (m = 2 d)", ylabel="microseconds a row, one thread")
     axis.set_xticks(GROWTH, [str(d) for d in GROWTH])
     axis.minorticks_off()
