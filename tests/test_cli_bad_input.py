@@ -254,7 +254,7 @@ def test_no_space_left_for_a_model(
     folder = tmp_path / "place"
     shutil.copytree(whole, folder, dirs_exist_ok=True)
     monkeypatch.chdir(folder)
-    write_job(folder / "full.yaml", model="full/model", features={"count": 2048}, kernel=INDEPENDENT)
+    write_job(folder / "full.yaml", model="full/model", features={"count": 4096}, kernel=INDEPENDENT)
     done = full("fit", "full.yaml")
     assert done.returncode == 3 and "no space left" in done.stderr.splitlines()[-1], done.stderr
     assert not list((folder / "full").rglob("v0*")) and not list((folder / "full").rglob(".new*"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,12 +29,16 @@ def test_the_figures_are_those_of_the_result_files() -> None:
     assert module.with_figures(README) == README, "run python benchmarks/readme.py"
 
 
-def test_the_python_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert len([line for line in example.splitlines() if line]) <= 12
-    exec(compile(example, "README.md", "exec"), {})
+def test_the_python_examples_run_one_after_the_other(capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, Any] = {}
+    fit, features = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert len([line for line in fit.splitlines() if line]) <= 12
+    exec(compile(fit, "README.md", "exec"), names)
     r2, _ridge = capsys.readouterr().out.split()[:2]
     assert float(r2) > 0.99
+    exec(compile(features, "README.md", "exec"), names)
+    exact = names["kernels"].Gaussian(1.0).gram(names["X"][:9], names["X"][:9])
+    assert names["F"].shape == (5000, 512) and abs(names["K"] - exact).max() < 0.1
 
 
 def test_the_job_file_is_valid(tmp_path: Path) -> None:
