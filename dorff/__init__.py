@@ -11,12 +11,13 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from dorff import frequencies, kernels
-    from dorff.estimators import ORFFRegressor
+    from dorff.estimators import ORFFClassifier, ORFFRegressor
     from dorff.store import load_model
 
-__all__ = ["ORFFRegressor", "__version__", "frequencies", "kernels", "load_model"]
+__all__ = ["ORFFClassifier", "ORFFRegressor", "__version__", "frequencies", "kernels", "load_model"]
 
 _HOMES = {
+    "ORFFClassifier": "dorff.estimators",
     "ORFFRegressor": "dorff.estimators",
     "load_model": "dorff.store",
     "frequencies": "dorff.frequencies",

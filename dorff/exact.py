@@ -2,53 +2,251 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import numpy as np
+import numpy.typing as npt
 import scipy.linalg
 
 from dorff.errors import InputError
-from dorff.kernels import OperatorKernel
+from dorff.kernels import Decomposable, OperatorKernel, ScalarKernel
 from dorff.kernels.scalar import FloatArray
+
+#: What a block of the kernel's values and their temporaries may take (about eight arrays of its size).
+BLOCK_BYTES = 64 << 20
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class ExactRidge:
-    """f(x) = sum_i K(x, x_i) a_i + b, least
-    1/l sum |y - f|^2 + ridge |f|^2 (Minh 2016, eq. 72, gI = 0).
+    """f(x) = sum_i K(x, x_i) a_i + b in R^p, observed as C f in R^q, C = `observe` or the identity; least
 
-    Costs (n p)^3 flops and (n p)^2 numbers.
+        1/l sum_i w_i |P_i (y_i - C f(x_i))|^2 + ridge |f|^2          (Minh 2016, eq. 67 with gI = 0)
+
+    P_i keeps the entries of y_i that are numbers (NaN: not observed); l is the summed weight of the rows with at
+    least one; b is free, and of the b with the same C b the shortest. With B the row blocks P_i C, the values
+    observed are solved for: (B K B^T + l ridge / w) z + B b = y, B^T z summed over rows 0, a = B^T z. This is Minh's
+    eq. 72, whose system (C*C J K + l gA) a = C* y is p n wide and not symmetric, and has the same f. Brault's (2016)
+    lambda of eq. 11 is `ridge`; the one of eq. 12 is N times it.
+
+    `dual` a (n, p) is 0 for rows of no observed value; `observe` (q, p). See `exact_cost` for what a fit takes.
     """
 
     kernel: OperatorKernel
     X: FloatArray
     dual: FloatArray
     intercept: FloatArray
+    observe: FloatArray
 
     @classmethod
     def fit(
-        cls, kernel: OperatorKernel, X: FloatArray, Y: FloatArray, *, ridge: float, intercept: bool = True
+        cls,
+        kernel: OperatorKernel,
+        X: FloatArray,
+        Y: FloatArray,
+        *,
+        ridge: float,
+        intercept: bool = True,
+        observe: FloatArray | None = None,
+        weights: FloatArray | None = None,
     ) -> ExactRidge:
-        """Fit to inputs X (n, d) and targets Y (n, p); raises InputError when their lengths differ."""
-        if len(X) != len(Y):
-            raise InputError(f"X has {len(X)} rows but Y has {len(Y)}; give one target row per input row")
-        n, p = Y.shape
-        covariance = np.atleast_2d(np.cov(Y.T, bias=True))
-        kernel = kernel.fix(X.shape[1], p, covariance)
-        K = kernel.gram(X, X).transpose(0, 2, 1, 3).reshape(n * p, n * p)
-        K[np.diag_indices(n * p)] += n * ridge
-        ones = np.tile(np.eye(p), (n, 1))
-        solved = scipy.linalg.solve(K, np.column_stack([Y.reshape(-1), ones]), assume_a="pos")
-        b = np.zeros(p)
-        dual = solved[:, 0]
+        """Fit to inputs X (n, d) and targets Y (n, q), with row weights (n,), 1 unless given.
+
+        A "covariance" in the kernel is that of the rows with no NaN, weighted, and needs `observe` to be None.
+        Raises InputError for shapes that do not go together, numbers that are not finite, a negative weight or
+        ridge, targets of which none is observed, and a system that is singular to rounding.
+        """
+        n, q = Y.shape
+        C = np.eye(q) if observe is None else np.asarray(observe, dtype=np.float64)
+        w = np.ones(n) if weights is None else np.asarray(weights, dtype=np.float64)
+        _check(X, Y, C, w, ridge)
+        p, seen = C.shape[1], ~np.isnan(Y) & (w > 0)[:, None]
+        kernel = kernel.fix(X.shape[1], p, _covariance(Y, w) if observe is None else None)
+        used = seen.any(axis=1)
+        if not used.any():
+            raise InputError("Y has no observed value in a row of positive weight; give at least one")
+        some = seen[used]
+        noise = np.repeat((ridge * w[used].sum() / w[used])[:, None], q, axis=1)[some]
+        system = _system(kernel, X[used], C, some, noise)
+        basis = scipy.linalg.orth(C[some.any(axis=0)].T)  # of the b that are observed
+        ones = np.broadcast_to(C @ basis, (len(some), q, basis.shape[1]))[some]
+        solved = system.solve(np.column_stack([Y[used][some], ones]))
+        z, b = solved[:, 0], np.zeros(p)
         if intercept:
-            b = np.linalg.solve(ones.T @ solved[:, 1:], ones.T @ dual)
-            dual = dual - solved[:, 1:] @ b
-        return cls(kernel, X, dual.reshape(n, p), b)
+            along = np.linalg.solve(ones.T @ solved[:, 1:], ones.T @ z)
+            z, b = z - solved[:, 1:] @ along, basis @ along
+        full = np.zeros((n, q))
+        full[seen] = z
+        return cls(kernel, X, full @ C, b, C)
 
     def predict(self, X: FloatArray) -> FloatArray:
-        """f at X (n, d): (n, p)."""
-        values: FloatArray = np.einsum("nkpq,kq->np", self.kernel.gram(X, self.X), self.dual) + self.intercept
+        """f at X (n, d): (n, p). What would be observed there is `predict(X) @ observe.T`."""
+        values = np.empty((len(X), len(self.intercept)))
+        separable = _separable(self.kernel)
+        if separable is not None:
+            scalar, A = separable
+            right = self.dual @ A
+            for start, stop in _blocks(len(X), len(self.X)):
+                values[start:stop] = scalar.gram(X[start:stop], self.X) @ right
+        else:
+            for start, stop in _blocks(len(X), len(self.X) * self.dual.shape[1] ** 2):
+                gram = self.kernel.gram(X[start:stop], self.X)
+                values[start:stop] = np.einsum("nkpq,kq->np", gram, self.dual)
+        values += self.intercept
         return values
+
+
+@final
+@dataclass(frozen=True)
+class ExactCost:
+    """What an exact fit holds at its peak, in bytes, and does, in floating-point operations."""
+
+    bytes: int
+    flops: float
+
+
+def exact_cost(kernel: OperatorKernel, n: int, p: int, observed: int | None = None) -> ExactCost:
+    """Of n rows, p outputs and as many observed values of a row, or `observed`, none missing.
+
+    In general one matrix of (n q)^2 numbers, factored in place: (n q)^3 / 3 flops. One scalar kernel times a matrix
+    A takes two of n^2 and a factor for each distinct eigenvalue of C A C^T: those of A are counted, or all q if
+    `observed` is given. `kernel` must have its output matrices fixed.
+    """
+    q, right = observed or p, p + 1
+    separable = _separable(kernel)
+    if separable is None:
+        rows, matrices, factors = n * q, 1, 1
+    else:
+        rows, matrices, right = n, 2, q * right
+        factors = q if observed else len(_clusters(np.linalg.eigh(separable[1])[0]))
+    flops = factors * rows**3 / 3 + 2.0 * rows**2 * right
+    return ExactCost(8 * (matrices * rows**2 + 6 * n * q * (p + 1)) + 2 * BLOCK_BYTES, flops)
+
+
+def exact_is_cheaper(n: int, p: int, m: int, r: int) -> bool:
+    """Whether the dual system, p n wide, is no wider than that of m features of rank r (Minh 2016, eq. 75)."""
+    return m * r >= p * n
+
+
+class _System(ABC):
+    """(B K B^T + diag(noise)) z = right, over the N observed values."""
+
+    @abstractmethod
+    def solve(self, right: FloatArray) -> FloatArray:
+        """z (N, c) for right (N, c)."""
+
+
+@final
+class _Dense(_System):
+    """Any kernel and any pattern of observed values."""
+
+    def __init__(
+        self, kernel: OperatorKernel, X: FloatArray, C: FloatArray, some: npt.NDArray[np.bool_], noise: FloatArray
+    ) -> None:
+        ends = np.concatenate([[0], np.cumsum(some.sum(axis=1))])
+        K = np.empty((ends[-1], ends[-1]))  # only the lower triangle of row blocks is written and read
+        for start, stop in _blocks(len(X), len(X) * C.shape[1] ** 2):
+            gram = kernel.gram(X[start:stop], X[:stop])
+            if not np.array_equal(C, np.eye(len(C))):
+                gram = C @ gram @ C.T
+            shape = ((stop - start) * len(C), stop * len(C))
+            rows, columns = some[start:stop].ravel(), some[:stop].ravel()
+            block = gram.transpose(0, 2, 1, 3).reshape(shape)[rows][:, columns]
+            K[ends[start] : ends[stop], : ends[stop]] = block
+        K[np.diag_indices(len(K))] += noise
+        self._factor = _cholesky(K)
+
+    def solve(self, right: FloatArray) -> FloatArray:
+        z: FloatArray = scipy.linalg.cho_solve((self._factor, False), right, check_finite=False)
+        return z
+
+
+@final
+class _Separable(_System):
+    """k0 A observed through C with nothing missing: k0 a + noise for each eigenvalue a of C A C^T."""
+
+    def __init__(self, scalar: ScalarKernel, A: FloatArray, X: FloatArray, C: FloatArray, noise: FloatArray) -> None:
+        self._values, self._vectors = np.linalg.eigh(C @ A @ C.T)
+        self._noise = noise.reshape(len(X), len(C))[:, 0]
+        self._k0 = np.empty((len(X), len(X)))
+        for start, stop in _blocks(len(X), len(X)):
+            self._k0[start:stop, :stop] = scalar.gram(X[start:stop], X[:stop])
+
+    def solve(self, right: FloatArray) -> FloatArray:
+        n, q = len(self._k0), len(self._values)
+        turned = np.einsum("njc,jk->knc", right.reshape(n, q, -1), self._vectors)
+        for cluster in _clusters(self._values):
+            a = max(float(self._values[cluster].mean()), 0.0)
+            K = a * self._k0
+            K[np.diag_indices(n)] += self._noise
+            factor = _cholesky(K)
+            rights = turned[cluster].transpose(1, 0, 2).reshape(n, -1)
+            z = scipy.linalg.cho_solve((factor, False), rights, check_finite=False)
+            turned[cluster] = z.reshape(n, -1, turned.shape[2]).transpose(1, 0, 2)
+        solved: FloatArray = np.einsum("knc,jk->njc", turned, self._vectors).reshape(right.shape)
+        return solved
+
+
+def _system(
+    kernel: OperatorKernel, X: FloatArray, C: FloatArray, some: npt.NDArray[np.bool_], noise: FloatArray
+) -> _System:
+    separable = _separable(kernel)
+    if separable is not None and some.all():
+        return _Separable(*separable, X, C, noise)
+    return _Dense(kernel, X, C, some, noise)
+
+
+def _separable(kernel: OperatorKernel) -> tuple[ScalarKernel, FloatArray] | None:
+    """k0 and A (p, p) of a kernel k0 A, its output matrices fixed; None where it is not one scalar kernel's."""
+    terms = [(weight, base) for weight, base in kernel.terms() if weight > 0]
+    if not all(isinstance(base, Decomposable) for _, base in terms) or len({base.scalar for _, base in terms}) > 1:
+        return None
+    roots = [np.sqrt(weight) * base.root(np.ones((1, 1)))[0] for weight, base in terms]
+    return terms[0][1].scalar, np.asarray(sum(root.T @ root for root in roots))
+
+
+def _clusters(values: npt.NDArray[np.floating[Any]]) -> list[npt.NDArray[np.intp]]:
+    """Places of eigenvalues, in order of size, that are equal to rounding."""
+    apart = np.diff(values) > 1e-13 * np.abs(values).max()
+    return np.split(np.arange(len(values)), np.flatnonzero(apart) + 1)
+
+
+def _cholesky(K: FloatArray) -> FloatArray:
+    """The upper factor of K^T, in place: K (N, N) in C order, of which the lower triangle is read."""
+    try:
+        factor, _ = scipy.linalg.cho_factor(K.T, lower=False, overwrite_a=True, check_finite=False)
+    except np.linalg.LinAlgError:
+        raise InputError("the kernel's matrix is singular to rounding at this ridge; give a larger ridge") from None
+    upper: FloatArray = factor
+    return upper
+
+
+def _blocks(n: int, numbers: int) -> Iterator[tuple[int, int]]:
+    """Runs of n rows, each of which takes `numbers` numbers, and eight times so for temporaries."""
+    size = max(1, BLOCK_BYTES // (64 * numbers))
+    for start in range(0, n, size):
+        yield start, min(n, start + size)
+
+
+def _covariance(Y: FloatArray, w: FloatArray) -> FloatArray | None:
+    whole = ~np.isnan(Y).any(axis=1) & (w > 0)
+    return np.atleast_2d(np.cov(Y[whole].T, bias=True, aweights=w[whole])) if whole.any() else None
+
+
+def _check(X: FloatArray, Y: FloatArray, C: FloatArray, w: FloatArray, ridge: float) -> None:
+    if len(X) != len(Y):
+        raise InputError(f"X has {len(X)} rows but Y has {len(Y)}; give one target row per input row")
+    if C.ndim != 2 or len(C) != Y.shape[1] or not np.isfinite(C).all() or not C.any():
+        raise InputError(
+            f"observe must be a finite matrix, not zero, with a row for each of Y's {Y.shape[1]} columns and a column "
+            f"for each output; got shape {C.shape}"
+        )
+    if w.shape != (len(X),) or not np.isfinite(w).all() or (w < 0).any():
+        raise InputError(f"weights must be {len(X)} numbers of 0 or more, one per row; got shape {w.shape}")
+    if not np.isfinite(X).all() or np.isinf(Y).any():
+        raise InputError("X must be finite, and Y finite or NaN (not observed); remove the rows with other values")
+    if not np.isfinite(ridge) or ridge < 0:
+        raise InputError(f"ridge must be a number of 0 or more, not {ridge!r}")

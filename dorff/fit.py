@@ -9,20 +9,20 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import reduce
 from importlib.metadata import version
-from operator import add
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 
-from dorff import kernels
+from dorff.calibration import CALIBRATION_ROWS, Calibration
 from dorff.engine import Engine, Task, Tree, open_engine, peak_memory
 from dorff.errors import IncompleteError, InputError
+from dorff.leaf import FoldRule
 from dorff.model import Model
+from dorff.moments import Moments, by_fold, pooled
 from dorff.plan import Plan, make_plan
-from dorff.solvers import Choice, Setting, choose
+from dorff.solvers import Choice, Fit, Setting, choose
 from dorff.spec import Job
 from dorff.store import Folds, Receipt, save_model
 from dorff.threads import pinned
@@ -36,7 +36,8 @@ class FitReport:
     """What a fit did. `status` is "ok", or "ill_conditioned" where the condition number leaves few digits.
 
     `syrk_share` is the share of the pass's core-seconds that was spent inside BLAS `syrk`, None where nothing was
-    computed. `peak_bytes` is measured, None where the workers are not on this machine.
+    computed. `peak_bytes` is measured, None where the workers are not on this machine. `kernel` is the number of the
+    chosen one in the job's list, 0 where it names one.
     """
 
     rows_used: int
@@ -52,6 +53,7 @@ class FitReport:
     status: str
     ridge: float
     m: int
+    kernel: int
     model: str
     table: list[dict[str, Any]] = field(default_factory=list)
 
@@ -83,10 +85,13 @@ def fit(job: Job, *, engine: Engine | None = None, progress: Progress | None = N
                 passed = run_pass(plan, opened, progress)
                 threads = opened.threads
         peak.sample()
-        choice, kernel = solve_pass(plan, passed.folds)
+        choice = solve_pass(plan, passed.folds)
         local = not hasattr(job.cluster, "address")
         peak.sample()
-    model = build_model(plan, choice, kernel, passed)
+    model = build_model(plan, choice.fit, passed)
+    if plan.dataset.labels is not None and job.solve.calibrate:
+        calibration = calibrate(plan, choice, passed)
+        model = replace(model, info={**model.info, "calibration": calibration.config()})
     report = _report(plan, passed, choice, threads, peak.bytes if local else None)
     report = replace(report, seconds=time.perf_counter() - began)
     model = replace(model, info={**model.info, "report": asdict(report)})
@@ -143,27 +148,48 @@ def _run_pass(plan: Plan, engine: Engine, progress: Progress | None) -> PassResu
     )
 
 
-def solve_pass(plan: Plan, folds: Folds) -> tuple[Choice, kernels.OperatorKernel]:
-    """Choose among the job's ridges and solve; gives the kernel with its output matrices written out, too."""
-    this, kernel = plan.frozen()
-    solving = plan.job.solve
-    setting = Setting(kernel, this.features.d, this.features.m, this.density, solving.standardize, solving.intercept)
-    parts = [moments for _, moments in sorted(folds.items()) if moments.n]
+def settings(plan: Plan) -> list[Setting]:
+    """What each kernel of the job makes of moments."""
+    this, candidates = plan.frozen()
+    solving, features = plan.job.solve, this.features
+    return [
+        Setting(
+            kernel, features.d, features.m, this.density, solving.standardize, solving.intercept, plan.observe
+        )
+        for kernel in candidates
+    ]  # fmt: skip
+
+
+def solve_pass(plan: Plan, folds: Folds) -> Choice:
+    """Choose among the job's kernels and ridges, and solve."""
+    parts = by_fold(folds)
     if not parts:
         raise InputError(f"{plan.dataset.path}: no rows are left to fit; every row was dropped or there are none")
+    _refuse_unseen(plan, parts)
+    solving = plan.job.solve
     with pinned():
-        choice = choose(parts, [setting.weigh], solving.ridges, intercept=setting.intercept, scaling=setting.scaling)
-    return choice, setting.fixed(reduce(add, parts))
+        return choose(parts, settings(plan), solving.ridges, gcv=solving.select == "gcv")
 
 
-def build_model(plan: Plan, choice: Choice, kernel: kernels.OperatorKernel, passed: PassResult) -> Model:
-    """The model of a choice, with what a reader of it will want to know."""
+def _refuse_unseen(plan: Plan, folds: Sequence[list[Moments]]) -> None:
+    """InputError for a target that no row has."""
+    seen = np.any([moments.mask for fold in folds for moments in fold], axis=0)
+    if not seen.all():
+        name = plan.dataset.target_columns[int(np.argmin(seen))]
+        raise InputError(f"{plan.dataset.path}: no row has the target {name}; leave it out of the targets")
+
+
+def build_model(plan: Plan, fit: Fit, passed: PassResult) -> Model:
+    """The model of a fit, with what a reader of it will want to know."""
     this, _ = plan.frozen()
-    receipts = passed.receipts
-    info = {
+    receipts, dataset = passed.receipts, plan.dataset
+    names = list(dataset.target_columns)
+    if plan.observe is not None:
+        names = [f"f{number}" for number in range(plan.observe.shape[1])]
+    info: dict[str, Any] = {
         "data": {
-            "store": plan.question["store"], "rows": plan.dataset.n, "fingerprint": fingerprint(receipts),
-            "inputs": list(plan.dataset.input_columns), "targets": list(plan.dataset.target_columns),
+            "store": plan.question["store"], "rows": dataset.n, "fingerprint": fingerprint(receipts),
+            "inputs": list(dataset.input_columns), "targets": names,
             "low": np.min([receipt.low for receipt in receipts], axis=0).tolist(),
             "high": np.max([receipt.high for receipt in receipts], axis=0).tolist(),
         },
@@ -171,11 +197,52 @@ def build_model(plan: Plan, choice: Choice, kernel: kernels.OperatorKernel, pass
         "versions": {name: version(name) for name in ("dorff", "numpy", "scipy", "zarr", "numba", "dask")}
         | {"python": platform.python_version()},
     }  # fmt: skip
+    if dataset.labels is not None:
+        info["labels"] = list(dataset.labels)
     return Model(
-        feature_map=this.features, weights=choice.psi, coefficients=choice.solution.h,
-        intercept=choice.centred.bias(choice.W), target_scale=choice.centred.scale,
-        kernel=kernel, sampler=plan.question["sampler"], seed=plan.question["seed"], info=info,
+        feature_map=this.features, operator_weights=fit.weights, coefficients=fit.solution.h, intercept=fit.bias,
+        target_scale=fit.scale, kernel=fit.kernel, sampler=plan.question["sampler"], seed=plan.question["seed"],
+        info=info, observe=plan.observe,
     )  # fmt: skip
+
+
+def calibrate(plan: Plan, choice: Choice, passed: PassResult) -> Calibration:
+    """Class probabilities from rows that the decision values they are judged by were not fitted to.
+
+    A fit of all folds but the first, with the ridge and kernel chosen, decides for the rows of the first: of at most
+    CALIBRATION_ROWS of them, in runs spread evenly. Without a second fold there is nothing to hold out: slope 1.
+    """
+    this, _ = plan.frozen()
+    folds = by_fold(passed.folds)
+    if len(folds) < 2:
+        return Calibration(1.0)
+    first = min(fold for fold, _ in passed.folds)
+    (fit,) = settings(plan)[choice.candidate].solve(pooled(folds[1:]), [choice.fit.solution.ridge])
+    model = build_model(plan, fit, passed)
+    decisions, codes = [], []
+    for start, stop in _held_out(plan, this.folds, first):
+        X, Y = plan.dataset.read(start, stop)
+        keep = np.isfinite(X).all(axis=1) & np.isfinite(Y).all(axis=1)
+        if this.folds.by_rows:
+            keep &= this.folds.of_rows(np.arange(start, stop)) == first
+        decisions.append(model.predict(X[keep]))
+        codes.append(np.argmax(Y[keep], axis=1))
+    labels = np.concatenate(codes)
+    weights = np.ones(len(labels)) if this.class_weight is None else this.class_weight[labels]
+    return Calibration.fit(np.concatenate(decisions), labels, weights)
+
+
+def _held_out(plan: Plan, rule: FoldRule, fold: int) -> list[tuple[int, int]]:
+    """Runs of rows that hold those of a fold, as many as are needed, spread evenly."""
+    unit = plan.dataset.unit_rows
+    runs = [
+        (start, min(start + unit, leaf.stop))
+        for leaf in plan.leaves
+        if rule.by_rows or rule.of_leaf(leaf.number) == fold
+        for start in range(leaf.start, leaf.stop, unit)
+    ]
+    wanted = CALIBRATION_ROWS * (rule.count if rule.by_rows else 1) // unit
+    return runs if len(runs) <= wanted else [runs[int(at)] for at in np.linspace(0, len(runs) - 1, max(1, wanted))]
 
 
 def fingerprint(receipts: Sequence[Receipt]) -> str:
@@ -187,7 +254,7 @@ def fingerprint(receipts: Sequence[Receipt]) -> str:
 def _report(plan: Plan, passed: PassResult, choice: Choice, threads: int, peak: int | None) -> FitReport:
     fresh = [receipt for receipt in passed.receipts if receipt.number in passed.computed]
     busy = sum(receipt.syrk_seconds for receipt in fresh)
-    solution = choice.solution
+    solution = choice.fit.solution
     return FitReport(
         rows_used=sum(receipt.rows_used for receipt in passed.receipts),
         rows_dropped=sum(receipt.rows_dropped for receipt in passed.receipts),
@@ -202,6 +269,7 @@ def _report(plan: Plan, passed: PassResult, choice: Choice, threads: int, peak: 
         status="ill_conditioned" if solution.ill_conditioned else "ok",
         ridge=solution.ridge,
         m=plan.costs.m,
+        kernel=choice.candidate,
         model=str(plan.job.model),
         table=[asdict(score) for score in choice.table],
     )

@@ -21,8 +21,9 @@ from dorff.data import Dataset
 from dorff.errors import InputError
 from dorff.features import Drawn, FeatureMap, feature_arrays, features_from
 from dorff.loops import scan
-from dorff.moments import Accumulator, FloatArray
-from dorff.store import Folds, Receipt, merge_moments, save_moments, write_atomic, write_json
+from dorff.moments import Accumulator, FloatArray, Part
+from dorff.store import Folds, Receipt, check_patterns, merge_moments, save_moments, write_atomic, write_json
+from dorff.weights import Density
 
 Rows = npt.NDArray[np.int64]
 
@@ -67,41 +68,62 @@ def forget_spare() -> None:
 
 @final
 class BlockSums:
-    """Featurizes blocks of rows into one reused buffer Z = [F | 1 | Y - y0] and adds each to its fold's sums."""
+    """Featurizes blocks of rows into one reused buffer Z = [F | 1 | Y - y0] and adds each to its fold's sums.
 
-    def __init__(self, features: FeatureMap, y0: FloatArray, *, block_rows: int) -> None:
-        self._features, self._y0, self._block = features, y0, block_rows
+    Rows that miss targets (NaN) go to sums of their own, one for each pattern, the missing ones as zeros.
+    `class_weight` (q,) is for targets that are one-hot rows: each row of Z is times the root of its class's weight.
+    """
+
+    def __init__(
+        self, features: FeatureMap, y0: FloatArray, *, block_rows: int, class_weight: FloatArray | None = None
+    ) -> None:  # fmt: skip
+        self._features, self._y0, self._block, self._class_weight = features, y0, block_rows, class_weight
         width = features.m + 1 + len(y0)
         # Rows start on cache lines; the syrk is told the padded row length.
         buffer = np.empty((block_rows, -(-width // 8) * 8))
         self._Z = buffer[:, :width]
         self._Z[:, features.m] = 1.0
         self._work = features.workspace(block_rows)
-        self._sums: dict[int, Accumulator] = {}
+        self._sums: dict[Part, Accumulator] = {}
         self.syrk_seconds = 0.0
 
-    def add(self, X: FloatArray, Y: FloatArray, fold: int = 0) -> None:
-        """Add rows X (n, d), Y (n, q), in order."""
-        m = self._features.m
-        sums = self._sums.get(fold)
+    def add(self, X: FloatArray, Y: FloatArray, fold: int = 0, *, partial: bool = False) -> None:
+        """Add rows X (n, d), Y (n, q), in order; `partial` looks for targets that are missing."""
+        if not partial:
+            return self._add(X, Y, (fold, ""))
+        there = np.isfinite(Y)
+        for pattern in np.unique(there, axis=0):
+            rows = np.all(there == pattern, axis=1)
+            observed = "" if pattern.all() else "".join("1" if one else "0" for one in pattern)
+            self._add(X[rows], np.where(pattern, Y[rows], self._y0), (fold, observed))
+            check_patterns(self._sums)
+        return None
+
+    def _add(self, X: FloatArray, Y: FloatArray, part: Part) -> None:
+        m, sums = self._features.m, self._sums.get(part)
         if sums is None:
-            sums = self._sums[fold] = Accumulator(m, Y.shape[1], self._y0, square=_spare_square(self._Z.shape[1]))
+            square = _spare_square(self._Z.shape[1])
+            sums = self._sums[part] = Accumulator(m, Y.shape[1], self._y0, square=square, observed=part[1])
         for start in range(0, len(X), self._block):
             x, y = X[start : start + self._block], Y[start : start + self._block]
             Z = self._Z[: len(x)]
             self._features(x, Z, self._work)
             np.subtract(y, self._y0, out=Z[:, m + 1 :])
+            if self._class_weight is not None:
+                Z *= np.sqrt(y @ self._class_weight)[:, None]
             began = time.perf_counter()
             sums.add(Z)
             self.syrk_seconds += time.perf_counter() - began
+            if self._class_weight is not None:
+                Z[:, m] = 1.0
 
     @property
-    def sums(self) -> Mapping[int, Accumulator]:
+    def sums(self) -> Mapping[Part, Accumulator]:
         """What has been added so far, fold by fold."""
         return self._sums
 
     def moments(self) -> Folds:
-        return {fold: sums.moments() for fold, sums in self._sums.items()}
+        return {part: sums.moments() for part, sums in self._sums.items()}
 
 
 @final
@@ -112,12 +134,13 @@ class Pass:
     directory: Path
     hash: str
     features: FeatureMap
-    density: tuple[FloatArray, FloatArray] | None  # omega (D, d) and its log density, where there is one
+    density: Density | None
     y0: FloatArray
+    class_weight: FloatArray | None
     block_rows: int
     read_rows: int
     folds: FoldRule
-    drop: bool
+    nan: str  # what to do with rows of NaN or infinity: refuse, drop, or keep those that miss targets (partial)
     question: dict[str, Any]
 
     @property
@@ -130,13 +153,13 @@ class Pass:
 
 
 def freeze(
-    directory: Path, question: dict[str, Any], features: FeatureMap, y0: FloatArray, log_density: FloatArray | None
-) -> None:
+    directory: Path, question: dict[str, Any], features: FeatureMap, drawn: Drawn, *, y0: FloatArray,
+    class_weight: FloatArray | None = None,
+) -> None:  # fmt: skip
     """Write a plan's frozen constants: the arrays first, then `plan.json`, which makes them count."""
     buffer = io.BytesIO()
-    arrays = {"y0": y0, **feature_arrays(features)}
-    if log_density is not None:
-        arrays["log_density"] = log_density
+    more = {"log_density": drawn.log_density, "serves": drawn.serves, "class_weight": class_weight}
+    arrays = {"y0": y0, **feature_arrays(features), **{name: one for name, one in more.items() if one is not None}}
     np.savez(buffer, **arrays)  # type: ignore[arg-type]  # mypy takes every name for allow_pickle
     digest = hashlib.sha256(buffer.getbuffer()).hexdigest()
     body = {"question": question, "features": features.phi.config(), "arrays": digest}
@@ -177,12 +200,13 @@ def load_pass(directory: Path, name: str) -> Pass:
         directory=directory,
         hash=name,
         features=features,
-        density=Drawn(features.phi, arrays.get("log_density")).density,
+        density=Drawn(features.phi, arrays.get("log_density"), arrays.get("serves")).density,
         y0=arrays["y0"],
+        class_weight=arrays.get("class_weight"),
         block_rows=question["block_rows"],
         read_rows=question["read_rows"],
         folds=FoldRule(**question["folds"]),
-        drop=question["nan"] == "drop",
+        nan=question["nan"],
         question=question,
     )
 
@@ -192,22 +216,24 @@ def run_leaf(directory: str, name: str, dataset: Dataset, number: int, start: in
     began = time.perf_counter()
     this = load_pass(Path(directory), name)
     stamp = dataset.stamp(start, stop)
-    sums = BlockSums(this.features, this.y0, block_rows=this.block_rows)
+    sums = BlockSums(this.features, this.y0, block_rows=this.block_rows, class_weight=this.class_weight)
     digest, used = [0, 0], 0
     low, high = np.full(dataset.d, np.inf), np.full(dataset.d, -np.inf)
     for first, X, Y in _read_ahead(dataset, start, stop, this.read_rows):
         digest = [zlib.crc32(X.data, digest[0]), zlib.crc32(Y.data, digest[1])]
         rows = np.arange(first, first + len(X))
+        partial = False
         if not (scan(X, low.copy(), high.copy()) and scan(Y, *np.zeros((2, dataset.q)))):
-            X, Y, rows = _usable(dataset, this.drop, rows, X, Y)
+            X, Y, rows = _usable(dataset, this.nan, rows, X, Y)
+            partial = this.nan == "partial"
         scan(X, low, high)
         used += len(X)
         if this.folds.by_rows and this.folds.count > 1:
             fold_of = this.folds.of_rows(rows)
             for fold in range(this.folds.count):
-                sums.add(X[fold_of == fold], Y[fold_of == fold], fold)
+                sums.add(X[fold_of == fold], Y[fold_of == fold], fold, partial=partial)
         else:
-            sums.add(X, Y, this.folds.of_leaf(number))
+            sums.add(X, Y, this.folds.of_leaf(number), partial=partial)
     _check(sums, dataset, start, stop)
     receipt = Receipt(
         plan=this.hash, number=number, start=start, stop=stop, digest=f"{digest[0]:08x}{digest[1]:08x}", stamp=stamp,
@@ -240,18 +266,23 @@ def _read_ahead(dataset: Dataset, start: int, stop: int, rows: int) -> Iterator[
 
 
 def _usable(
-    dataset: Dataset, drop: bool, rows: Rows, X: FloatArray, Y: FloatArray
+    dataset: Dataset, nan: str, rows: Rows, X: FloatArray, Y: FloatArray
 ) -> tuple[FloatArray, FloatArray, Rows]:
-    """The rows whose numbers are all finite, and their numbers; InputError at the first other row unless dropped."""
-    good = np.logical_and.reduce(np.isfinite(np.column_stack([X, Y])), axis=1)
-    if not drop:
+    """The rows to keep, and their numbers: those whose inputs are finite and (`partial`) any target or (`drop`) every
+    target; InputError at the first row that is not finite throughout for `refuse`."""
+    enough = np.any if nan == "partial" else np.all
+    good = np.isfinite(X).all(axis=1) & enough(np.isfinite(Y), axis=1)
+    if nan == "refuse":
         row = int(np.argmin(good))
+        if dataset.labels is not None and np.isfinite(X[row]).all():
+            raise InputError(f"{dataset.path}: row {rows[row]} has no label; mend the data, or set data.nan: drop")
         names = dataset.input_columns + dataset.target_columns
         values = np.concatenate([X[row], Y[row]])
         column = int(np.argmin(np.isfinite(values)))
         raise InputError(
             f"{dataset.path}: row {rows[row]} (shard {rows[row] // dataset.shard_rows}), column "
-            f"{names[column]}: expected a finite number, got {values[column]}; mend the data, or set data.nan: drop"
+            f"{names[column]}: expected a finite number, got {values[column]}; mend the data, or set data.nan: "
+            f"{'drop' if column < dataset.d else 'drop or partial'}"
         )
     return X[good], Y[good], rows[good]
 

@@ -14,6 +14,7 @@ from dorff.errors import InputError
 from dorff.features import FeatureMap, Projected
 from dorff.kernels import OperatorKernel
 from dorff.kernels.scalar import FloatArray
+from dorff.weights import OperatorWeights
 
 BLOCK_ROWS = 2048
 
@@ -25,11 +26,13 @@ class Model:
 
     `weights` is psi (m, r, p), `coefficients` h (m, r), `intercept` and `target_scale` (p,). `kernel`, `sampler`
     and `seed` say where the features came from; the features themselves are in `feature_map`.
-    `info` is plain JSON: the fit's report, the data's fingerprint, versions, column names.
+    `observe` is C (q, p) where the targets were values of C f (Minh 2016, eq. 67), None for the identity.
+    `info` is plain JSON: the fit's report, the data's fingerprint, versions, column names; of a classifier `labels`,
+    one for each output, and `calibration`.
     """
 
     feature_map: FeatureMap
-    weights: FloatArray
+    operator_weights: OperatorWeights
     coefficients: FloatArray
     intercept: FloatArray
     target_scale: FloatArray
@@ -37,6 +40,12 @@ class Model:
     sampler: Mapping[str, Any]
     seed: int
     info: Mapping[str, Any] = field(default_factory=dict)
+    observe: FloatArray | None = None
+
+    @property
+    def weights(self) -> FloatArray:
+        """psi (m, r, p)."""
+        return self.operator_weights.psi
 
     @property
     def frequencies(self) -> FloatArray:
@@ -57,8 +66,7 @@ class Model:
     @cached_property
     def _combined(self) -> FloatArray:
         """W (m, p): all that prediction needs of psi and h."""
-        combined: FloatArray = np.einsum("arp,ar->ap", self.weights, self.coefficients) * self.target_scale
-        return combined
+        return self.operator_weights.combined(self.coefficients) * self.target_scale
 
     def predict(self, X: npt.ArrayLike) -> FloatArray:
         """f (n, p) at X (n, d), in the targets' units. InputError when X has another number of columns."""
@@ -68,6 +76,10 @@ class Model:
             rows = slice(start, start + BLOCK_ROWS)
             out[rows] = self.feature_map.transform(inputs[rows]) @ self._combined + self.intercept
         return out
+
+    def observed(self, values: FloatArray) -> FloatArray:
+        """C f (n, q) of predictions f (n, p): what the targets are compared with."""
+        return values if self.observe is None else values @ self.observe.T
 
     def jacobian(self, X: npt.ArrayLike) -> FloatArray:
         """df_i/dx_j (n, p, d) at X (n, d), analytic, in targets' units per input unit.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, final
@@ -14,6 +14,10 @@ import numpy.typing as npt
 from dorff.errors import InputError
 
 FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+#: Which fold, and which targets its rows have: "" for all of them, else a 1 or a 0 for each.
+Part = tuple[int, str]
+MOST_PATTERNS = 8  # of targets that are there and missing; each costs moments of its own
 
 
 @final
@@ -22,7 +26,9 @@ class Moments:
     """Sums over rows of Z^T Z, Z = [F | 1 | Y - y0], w = m + 1 + q columns.
 
     `packed` is the upper triangle, column by column, (w (w + 1) / 2,). `n` counts the rows, `y0` (q,) is the
-    constant the targets were shifted by before summing (DESIGN 1: sums of uncentred targets lose digits).
+    constant the targets were shifted by before summing (DESIGN 1: sums of uncentred targets lose digits). `observed`
+    is "" where the rows have all targets, else a 1 for each that they have and a 0 for each that they miss, whose sums
+    are zero.
     """
 
     m: int
@@ -30,6 +36,12 @@ class Moments:
     n: int
     y0: FloatArray
     packed: FloatArray
+    observed: str = ""
+
+    @property
+    def mask(self) -> BoolArray:
+        """(q,): which targets the rows have."""
+        return np.array([letter == "1" for letter in self.observed or "1" * self.q])
 
     @property
     def width(self) -> int:
@@ -80,10 +92,29 @@ class Moments:
 
     def absorb(self, other: Moments) -> Moments:
         """The same sum, written over this one's array: no third array is in memory."""
-        if (self.m, self.q) != (other.m, other.q) or not np.array_equal(self.y0, other.y0):
-            raise InputError("moments of different plans cannot be added: m, q and y0 must be the same")
+        same = (self.m, self.q, self.observed) == (other.m, other.q, other.observed)
+        if not same or not np.array_equal(self.y0, other.y0):
+            raise InputError("moments of different plans cannot be added: m, q, y0 and targets must be the same")
         np.add(self.packed, other.packed, out=self.packed)
         return replace(self, n=self.n + other.n)
+
+
+def by_fold(parts: Mapping[Part, Moments]) -> list[list[Moments]]:
+    """The moments of each fold that has rows, one for each pattern of targets; folds and patterns in order."""
+    folds: dict[int, list[Moments]] = {}
+    for (fold, _), moments in sorted(parts.items()):
+        if moments.n:
+            folds.setdefault(fold, []).append(moments)
+    return [folds[fold] for fold in sorted(folds)]
+
+
+def pooled(folds: Iterable[list[Moments]]) -> list[Moments]:
+    """The sums over all folds, pattern by pattern."""
+    total: dict[str, Moments] = {}
+    for moments in (moments for fold in folds for moments in fold):
+        known = total.get(moments.observed)
+        total[moments.observed] = moments if known is None else known + moments
+    return [total[pattern] for pattern in sorted(total)]
 
 
 def syrk(Z: FloatArray, square: FloatArray) -> None:
@@ -132,11 +163,14 @@ class Accumulator:
     """Adds blocks of rows into a float64 upper triangle, one BLAS `syrk` a block, in the order they come.
 
     `square` (w, w), column-major, is memory to use again, whatever is in it: new memory costs the kernel a page fault
-    for every 4096 bytes. None for new memory. `y0` (q,) is what the targets are shifted by.
+    for every 4096 bytes. None for new memory. `y0` (q,) is what the targets are shifted by; `observed` as in
+    `Moments`.
     """
 
-    def __init__(self, m: int, q: int, y0: FloatArray, *, square: FloatArray | None = None) -> None:
-        self.m, self.q, self.n, self.y0 = m, q, 0, y0
+    def __init__(
+        self, m: int, q: int, y0: FloatArray, *, square: FloatArray | None = None, observed: str = ""
+    ) -> None:  # fmt: skip
+        self.m, self.q, self.n, self.y0, self.observed = m, q, 0, y0, observed
         width = m + 1 + q
         self.square = np.zeros((width, width), order="F") if square is None else square
         if square is not None:
@@ -156,4 +190,5 @@ class Accumulator:
 
     def moments(self) -> Moments:
         """What has been added so far."""
-        return Moments(m=self.m, q=self.q, n=self.n, y0=self.y0, packed=np.concatenate(list(self.pieces())))
+        packed = np.concatenate(list(self.pieces()))
+        return Moments(m=self.m, q=self.q, n=self.n, y0=self.y0, packed=packed, observed=self.observed)

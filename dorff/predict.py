@@ -6,17 +6,29 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 
-from dorff.data import ArrayLayout, Dataset, ShardWriter, open_dataset, shard_and_unit_rows, write_metadata
+from dorff.calibration import Calibration
+from dorff.data import (
+    ArrayLayout,
+    Classes,
+    Dataset,
+    Label,
+    ShardWriter,
+    open_dataset,
+    shard_and_unit_rows,
+    write_metadata,
+)
 from dorff.engine import Engine, Task
 from dorff.errors import InputError
+from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
 from dorff.store import load_model, resolve_model, space_on
 
@@ -29,12 +41,16 @@ Progress = Callable[[int, int], None]
 @dataclass(frozen=True)
 class Scores:
     """How far predictions are from targets. `r2` is pooled: 1 - summed squared error / summed squares about each
-    output's mean; `rmse` is over all entries; `per_output` has both for each target by name."""
+    output's mean; `rmse` is over all entries; `per_output` has both for each target by name. For classifiers they are
+    those of the probabilities against one-hot rows; `accuracy` is the share of rows whose likeliest class is the true
+    one, `log_loss` the mean of -log of the true class's probability; None for other models."""
 
     rows: int
     r2: float
     rmse: float
     per_output: dict[str, dict[str, float]]
+    accuracy: float | None = None
+    log_loss: float | None = None
 
 
 def predict(
@@ -42,6 +58,9 @@ def predict(
     progress: Progress | None = None,
 ) -> int:  # fmt: skip
     """Write `y` (n, p), the model's values at the inputs of the Zarr group `store`, into a new group `out`.
+
+    Of a classifier `y` holds the classes' probabilities (or the decision values, where it was not calibrated), and an
+    array `classes` (n, 1) the likeliest class, as ingest writes labels.
 
     Shards are written whole or not at all, beside `out`, which appears when all are there; the same call after
     an interruption goes on with the shards that are missing. Returns the number of rows. Raises InputError
@@ -53,11 +72,17 @@ def predict(
     fitted = load_model(version)
     _check_inputs(fitted, dataset)
     shard, unit = shard_and_unit_rows(0, fitted.p, -(-SMALLEST_SHARD // dataset.shard_rows) * dataset.shard_rows)
-    layout = ArrayLayout(fitted.p, shard, unit)
+    arrays = {"y": ArrayLayout(fitted.p, shard, unit)}
+    if _labels(fitted) is not None:
+        arrays["classes"] = ArrayLayout(1, shard, unit, "int32")
     name = _content(version)
     staging = _staging(out, name, dataset)
     shards = range(-(-dataset.n // shard))
-    missing = [number for number in shards if not (staging / "y" / "c" / str(number) / "0").exists()]
+    missing = [
+        number
+        for number in shards
+        if not all((staging / array / "c" / str(number) / "0").exists() for array in arrays)
+    ]
     finished = len(shards) - len(missing)
 
     def tell() -> None:
@@ -71,39 +96,76 @@ def predict(
         return ()
 
     tell()  # what an earlier run wrote is not part of this run's pace
-    engine.run([Task(predict_shard, (str(version), name, dataset, str(staging), layout, n), n) for n in missing], done)
-    names = fitted.info.get("data", {}).get("targets") or [f"y{i}" for i in range(fitted.p)]
+    engine.run([Task(predict_shard, (str(version), name, dataset, str(staging), arrays, n), n) for n in missing], done)
     with space_on(out):
-        write_metadata(staging, {"y": layout}, rows=dataset.n, columns={"y": tuple(names)})
+        _describe(staging, fitted, arrays, dataset.n)
         os.rename(staging, out)
         for left in out.parent.glob(f".{out.name}.*.partial"):  # of other questions, never finished
             shutil.rmtree(left, ignore_errors=True)
     return dataset.n
 
 
-def predict_shard(model: str, name: str, dataset: Dataset, staging: str, layout: ArrayLayout, number: int) -> None:
+def _describe(staging: Path, model: Model, arrays: Mapping[str, ArrayLayout], rows: int) -> None:
+    """Write the metadata of the predictions; the labels of a classifier with how often each was predicted."""
+    names = model.info.get("data", {}).get("targets") or [f"y{i}" for i in range(model.p)]
+    labels = _labels(model)
+    if labels is None:
+        return write_metadata(staging, arrays, rows=rows, columns={"y": tuple(names)})
+    write_metadata(staging, arrays, rows=rows, columns={"y": tuple(names), "classes": ("class",)})
+    predicted = open_dataset(staging, inputs="classes", targets=None)
+    counts = np.zeros(len(labels), dtype=np.int64)
+    for start, stop in predicted.runs():
+        counts += np.bincount(predicted.read(start, stop)[0][:, 0].astype(np.int64), minlength=len(labels))
+    table = {"labels": {"classes": list(labels)}, "counts": {"classes": counts.tolist()}}
+    return write_metadata(staging, arrays, rows=rows, columns={"y": tuple(names), "classes": ("class",)}, more=table)
+
+
+def _labels(model: Model) -> tuple[Label, ...] | None:
+    """The labels of a classifier, one for each output; None of other models."""
+    labels = model.info.get("labels")
+    return None if labels is None else tuple(labels)
+
+
+def _outcome(model: Model, X: FloatArray) -> FloatArray:
+    """What a model predicts: f, or the probabilities of a calibrated classifier."""
+    calibration, f = model.info.get("calibration"), model.predict(X)
+    return f if calibration is None else Calibration.of(calibration).probabilities(f)
+
+
+def predict_shard(
+    model: str, name: str, dataset: Dataset, staging: str, arrays: Mapping[str, ArrayLayout], number: int
+) -> None:  # fmt: skip
     """Predict and write one shard of rows."""
-    fitted = _cached_model(model, name)
-    stop = min((number + 1) * layout.shard_rows, dataset.n)
-    with space_on(Path(staging)), ShardWriter(Path(staging) / "y", layout, first=number) as writer:
-        for start in range(number * layout.shard_rows, stop, dataset.unit_rows):
-            X, _ = dataset.read(start, min(start + dataset.unit_rows, stop))
-            writer.write(fitted.predict(X))
+    fitted, rows = _cached_model(model, name), arrays["y"].shard_rows
+    stop = min((number + 1) * rows, dataset.n)
+    with space_on(Path(staging)), ExitStack() as stack:
+        writers = {
+            array: stack.enter_context(ShardWriter(Path(staging) / array, layout, first=number))
+            for array, layout in arrays.items()
+        }
+        for start in range(number * rows, stop, dataset.unit_rows):
+            values = _outcome(fitted, dataset.read(start, min(start + dataset.unit_rows, stop))[0])
+            writers["y"].write(values)
+            if "classes" in writers:
+                writers["classes"].write(np.argmax(values, axis=1)[:, None])
 
 
 def score(
     model: Path, store: Path, *, engine: Engine, inputs: str | Sequence[str] = "x",
-    targets: str | Sequence[str] = "y", progress: Progress | None = None,
+    targets: str | Sequence[str] | None = None, progress: Progress | None = None,
 ) -> Scores:  # fmt: skip
     """Scores of the model on the rows of the Zarr group `store`, read once, block by block.
 
-    Raises InputError where inputs or targets are not the model's, or a row holds NaN or infinity.
+    `targets` is `y` if None; of a classifier `classes`, its array of labels. Targets that were values of C f are
+    compared with C f. Raises InputError where inputs or targets are not the model's, or a row holds NaN or infinity.
     """
-    version, dataset = resolve_model(model), open_dataset(str(store), inputs=inputs, targets=targets)
+    version = resolve_model(model)
     fitted = load_model(version)
+    dataset = open_dataset(str(store), inputs=inputs, targets=_scored(fitted, targets))
     _check_inputs(fitted, dataset)
-    if dataset.q != fitted.p:
-        raise InputError(f"{store}: has {dataset.q} targets, but the model predicts {fitted.p}; name as many")
+    expected = fitted.p if fitted.observe is None else len(fitted.observe)
+    if dataset.q != expected:
+        raise InputError(f"{store}: has {dataset.q} targets, but the model predicts {expected}; name as many")
     if not dataset.n:
         raise InputError(f"{store}: has no rows to score")
     step = max(1, 65536 // dataset.unit_rows) * dataset.unit_rows
@@ -120,19 +182,42 @@ def score(
         for start in range(0, dataset.n, step)
     ]
     engine.run(tasks, done)
-    return _pooled(dataset, [parts[start] for start in sorted(parts)])
+    ordered = [parts[start] for start in sorted(parts)]
+    scores = _pooled(dataset, [part[:4] for part in ordered])
+    if dataset.labels is None:
+        return scores
+    hits = sum(part[4] for part in ordered) / scores.rows
+    return replace(scores, accuracy=float(hits[0]), log_loss=float(hits[1]) if "calibration" in fitted.info else None)
 
 
-def score_rows(model: str, name: str, dataset: Dataset, start: int, stop: int) -> tuple[int, Any, Any, Any]:
-    """Of the rows start..stop-1: count, mean target (q,), squares about it (q,), squared error (q,)."""
+def _scored(model: Model, targets: str | Sequence[str] | None) -> str | Sequence[str] | Classes:
+    labels = _labels(model)
+    if labels is None:
+        return "y" if targets is None else targets
+    names = ["classes"] if targets is None else [targets] if isinstance(targets, str) else list(targets)
+    if len(names) != 1:
+        raise InputError(f"targets: a classifier is scored by one array of labels, not by {', '.join(names)}")
+    return Classes(names[0], labels)
+
+
+def score_rows(model: str, name: str, dataset: Dataset, start: int, stop: int) -> tuple[int, Any, Any, Any, Any]:
+    """Of the rows start..stop-1: count, mean target (q,), squares about it (q,), squared error (q,), and of a
+    classifier [rows whose likeliest class is the true one, summed -log probability of the true class]."""
     fitted = _cached_model(model, name)
     X, Y = dataset.read(start, stop)
     bad = ~(np.isfinite(X).all(axis=1) & np.isfinite(Y).all(axis=1))
     if bad.any():
         row = start + int(np.argmax(bad))
         raise InputError(f"{dataset.path}: row {row} holds NaN or infinity; remove or mend such rows to score them")
-    mean = Y.mean(axis=0)
-    return stop - start, mean, np.sum((Y - mean) ** 2, axis=0), np.sum((Y - fitted.predict(X)) ** 2, axis=0)
+    mean, found = Y.mean(axis=0), fitted.observed(_outcome(fitted, X))
+    hits = np.zeros(2)
+    if dataset.labels is not None:
+        codes = np.argmax(Y, axis=1)
+        hits[0] = np.count_nonzero(np.argmax(found, axis=1) == codes)
+        if (calibration := fitted.info.get("calibration")) is not None:
+            logs = Calibration.of(calibration).log_probabilities(fitted.predict(X))
+            hits[1] = -logs[np.arange(len(codes)), codes].sum()
+    return stop - start, mean, np.sum((Y - mean) ** 2, axis=0), np.sum((Y - found) ** 2, axis=0), hits
 
 
 def _pooled(dataset: Dataset, parts: Sequence[tuple[int, Any, Any, Any]]) -> Scores:

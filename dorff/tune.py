@@ -68,8 +68,7 @@ def tune(jobs: Sequence[Job], *, engine: Engine, progress: Progress | None = Non
 def score_plan(plan: Plan) -> list[tuple[float, float]]:
     """(ridge, score) of each ridge of a plan whose pass is done; only a damaged file is computed again."""
     passed = run_pass(plan, SerialEngine())
-    choice, _ = solve_pass(plan, passed.folds)
-    return [(score.ridge, score.value) for score in choice.table]
+    return [(score.ridge, score.value) for score in solve_pass(plan, passed.folds).table]
 
 
 def _fits_a_worker(plan: Plan) -> bool:

@@ -2,48 +2,119 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
 
-from dorff.kernels import Decomposable, Measure, OperatorKernel, Spectral
+import numpy as np
+import numpy.typing as npt
+
+from dorff.kernels import BaseKernel, Decomposable, Measure, OperatorKernel, Spectral
 from dorff.kernels.scalar import FloatArray
 
+#: omega (D, d), the log density (D,) they were drawn from, and which terms (T, D) of the kernel each one serves: None
+#: for all.
+Density = tuple[FloatArray, FloatArray, npt.NDArray[np.bool_] | None]
+_Terms = Sequence[tuple[int, float, BaseKernel]]
 
-def constant_weights(kernel: OperatorKernel, m: int) -> FloatArray | None:
-    """psi (m, r, p), the same for every feature and stored once, where the kernel is one scalar kernel times a matrix.
 
-    None where it is not. `kernel` must have its output matrices fixed.
+@final
+@dataclass(frozen=True, eq=False)
+class OperatorWeights:
+    """psi_a = gain_a root_a: `gain` (m,), `root` (m, r, p), or (1, r, p) where it is the same for every feature.
+
+    The latter is what makes a solve cost m^3 rather than (m r)^3: `gain` only rescales the features.
     """
-    terms = [(weight, base) for weight, base in kernel.terms() if weight > 0]
-    if len({base.scalar for _, base in terms}) > 1 or not all(isinstance(base, Decomposable) for _, base in terms):
-        return None
-    root = np.concatenate([np.sqrt(weight) * base.root(np.ones((1, 1)))[0] for weight, base in terms])
-    if len(root) > root.shape[1]:
-        root = np.asarray(np.linalg.qr(root, mode="r"))
-    return np.broadcast_to(root, (m, *root.shape))
+
+    gain: FloatArray
+    root: FloatArray
+
+    @classmethod
+    def of(cls, psi: FloatArray) -> OperatorWeights:
+        """Of weights psi (m, r, p) written out."""
+        return cls(np.ones(len(psi)), psi[:1] if np.all(psi == psi[0]) else psi)
+
+    @property
+    def separable(self) -> bool:
+        """Whether psi is one matrix times a number a feature."""
+        return len(self.root) == 1
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(m, r, p)."""
+        return len(self.gain), self.root.shape[1], self.root.shape[2]
+
+    @property
+    def psi(self) -> FloatArray:
+        """psi (m, r, p), written out unless every feature has the same."""
+        if self.separable and np.all(self.gain == 1.0):
+            return np.broadcast_to(self.root[0], self.shape)
+        written: FloatArray = self.gain[:, None, None] * self.root
+        return written
+
+    def combined(self, h: FloatArray) -> FloatArray:
+        """W (m, p), rows psi_a^T h_a: f(x) = F(x) W for coefficients h (m, r)."""
+        weighted = self.gain[:, None] * h
+        W: FloatArray = weighted @ self.root[0] if self.separable else np.einsum("arp,ar->ap", self.root, weighted)
+        return W
 
 
-def operator_weights(kernel: OperatorKernel, omega: FloatArray, log_density: FloatArray) -> FloatArray:
-    """psi (m, r, p), m = 2D, for trig features (all cosines, then all sines) at frequencies omega (D, d).
+def operator_weights(kernel: OperatorKernel, m: int, density: Density | None) -> OperatorWeights:
+    """The weights of m features, psi_a^T psi_a = mu(omega_a) / rho(omega_a).
 
-    psi_a^T psi_a = mu(omega_a) / rho(omega_a), mu the kernel's spectral density and rho the density the
-    frequencies were drawn from (Minh 2016, eq. 21-24), so that the mean over omega of
-    cos<omega, x - z> psi^T psi is the kernel. `kernel` must have its output matrices fixed. Where the stacked
-    roots of a sum have more than p rows they are replaced by an equivalent p x p root: r is never above p.
+    mu is the kernel's spectral density and rho the density the frequencies were drawn from (Minh 2016, eq. 21-24), so
+    that the mean over omega of cos<omega, x - z> psi^T psi is the kernel. Of a sum whose terms have frequencies of
+    their own (eq. 60) each frequency has the roots of the terms it serves, and no others. Trig features come as all
+    cosines, then all sines, of the frequencies of `density`; a column more stands for omega = 0. `density` is None
+    for features that have none; the kernel is then one scalar kernel times a matrix. `kernel` must have its output
+    matrices fixed. Where the stacked roots have more than p rows they are replaced by an equivalent p x p root.
     """
-    stacked = []
-    for weight, term in kernel.terms():
-        if weight > 0:
-            assert isinstance(term.scalar, Spectral)  # of others `fix` lets through only those of constant weights
-            ratio = np.exp(0.5 * (term.scalar.log_density(omega, Measure.UNBOUNDED) - log_density))
-            stacked.append(np.sqrt(weight) * ratio[:, None, None] * term.root(omega))
-    psi = np.concatenate(stacked, axis=1)
-    if psi.shape[1] > psi.shape[2]:
-        psi = np.asarray(np.linalg.qr(psi, mode="r"))
-    return np.concatenate([psi, psi])
+    terms = [(number, weight, base) for number, (weight, base) in enumerate(kernel.terms()) if weight > 0]
+    roots = [base.root(np.ones((1, 1)))[0] for _, _, base in terms if isinstance(base, Decomposable)]
+    if len(roots) == len(terms):
+        if (density is None or density[2] is None) and len({base.scalar for _, _, base in terms}) == 1:
+            stacked = [np.sqrt(weight) * root for (_, weight, _), root in zip(terms, roots, strict=True)]
+            number, _, base = terms[0]
+            return OperatorWeights(_gain([(number, 1.0, base)], density, m), _reduced(np.concatenate(stacked)[None]))
+        if all(np.array_equal(root, roots[0]) for root in roots):
+            return OperatorWeights(_gain(terms, density, m), roots[0][None])
+    assert density is not None  # a sampler without densities draws for no other kernel
+    omega = density[0]
+    root = np.concatenate([_ratio(term, density, root=True)[:, None, None] * term[2].root(omega) for term in terms], 1)
+    if m > 2 * len(omega):  # the centre's column
+        zero = np.zeros((1, omega.shape[1]))
+        centre = np.concatenate([np.sqrt(weight) * base.root(zero) for _, weight, base in terms], axis=1)
+        return OperatorWeights(np.ones(m), np.concatenate([_reduced(root)] * 2 + [_reduced(centre)]))
+    return OperatorWeights(np.ones(m), np.concatenate([_reduced(root)] * 2))
 
 
-def effective_sample_size(kernel: OperatorKernel, omega: FloatArray, log_density: FloatArray) -> float:
+def _gain(terms: _Terms, density: Density | None, m: int) -> FloatArray:
+    """(m,): the root of sum_t weight_t rho_t / rho; ones for features that are drawn without a density."""
+    gain = np.ones(m)
+    if density is not None and isinstance(terms[0][2].scalar, Spectral):
+        D = len(density[0])
+        gain[:D] = gain[D : 2 * D] = np.sqrt(np.sum([_ratio(term, density) for term in terms], axis=0))
+    return gain
+
+
+def _ratio(term: tuple[int, float, BaseKernel], density: Density, *, root: bool = False) -> FloatArray:
+    """weight rho_0 / rho (D,) of one term, or its root; zero where a frequency does not serve it."""
+    number, weight, base = term
+    omega, log_density, serves = density
+    scalar = base.scalar
+    assert isinstance(scalar, Spectral)  # of others `fix` lets through only those of one scalar kernel
+    log_ratio = scalar.log_density(omega, Measure.UNBOUNDED) - log_density + np.log(weight)
+    ratio: FloatArray = np.exp(0.5 * log_ratio if root else log_ratio)
+    return ratio if serves is None else np.where(serves[number], ratio, 0.0)
+
+
+def _reduced(root: FloatArray) -> FloatArray:
+    """The same psi^T psi with at most p rows."""
+    return np.asarray(np.linalg.qr(root, mode="r")) if root.shape[1] > root.shape[2] else root
+
+
+def effective_sample_size(kernel: OperatorKernel, density: Density) -> float:
     """(sum u)^2 / sum u^2 of the importance weights u = tr mu / rho, between 1 and D."""
-    psi = operator_weights(kernel, omega, log_density)[: len(omega)]
-    u = np.sum(psi**2, axis=(1, 2))
+    D = len(density[0])
+    u = np.sum(operator_weights(kernel, 2 * D, density).psi[:D] ** 2, axis=(1, 2))
     return float(u.sum() ** 2 / np.sum(u**2))

@@ -10,7 +10,7 @@ from dorff.features import FeatureMap, Projected
 from dorff.kernels import OperatorKernel
 from dorff.kernels.scalar import FloatArray
 from dorff.moments import Accumulator, Moments
-from dorff.weights import operator_weights
+from dorff.weights import OperatorWeights, operator_weights
 
 MEASURES = ("trace", "unbounded", "bounded")
 SAMPLERS = (frequencies.IID(), frequencies.Orthogonal())
@@ -58,9 +58,14 @@ def plain_map(omega: FloatArray) -> FeatureMap:
     return trig_map(omega, np.zeros(omega.shape[1]), np.ones(omega.shape[1]))
 
 
+def weights_of(kernel: OperatorKernel, found: frequencies.Frequencies) -> OperatorWeights:
+    """psi of the trig features at drawn frequencies."""
+    return operator_weights(kernel, 2 * len(found.omega), (found.omega, found.log_density, None))
+
+
 def feature_matrix(kernel: OperatorKernel, found: frequencies.Frequencies, X: FloatArray) -> FloatArray:
     """Phi(x)* for every row of X: (n, p, m r)."""
-    psi = operator_weights(kernel, found.omega, found.log_density)
+    psi = weights_of(kernel, found).psi
     F = plain_map(found.omega).transform(X)
     return np.einsum("na,arp->npar", F, psi).reshape(len(X), psi.shape[2], -1)
 

@@ -18,7 +18,6 @@ import pytest
 import zarr
 from distributed import Client
 
-from dorff import plan as planning
 from dorff.bench import write_random
 from dorff.data import ingest
 from dorff.engine import DaskEngine, Engine, SerialEngine, Task, local_cluster, open_engine
@@ -26,6 +25,9 @@ from dorff.errors import IncompleteError, InputError
 from dorff.fit import fit, run_pass
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
+from dorff.plan import leaves as leaf_sizes
+from dorff.plan import make_plan
+from dorff.plan.plan import MEDIAN_SAMPLE
 from dorff.spec import Job, RemoteCluster
 from dorff.store import load_model
 from dorff.threads import pin
@@ -36,8 +38,8 @@ ROWS, SHARD = 20_000, 1024
 @pytest.fixture(autouse=True)
 def small_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaves of one to two shards, so that small data have many (only the planner, in the driver, decides)."""
-    monkeypatch.setattr(planning, "SMALLEST_LEAF", SHARD)
-    monkeypatch.setattr(planning, "LARGE_FIRST_LEAF", SHARD)
+    monkeypatch.setattr(leaf_sizes, "SMALLEST_LEAF", SHARD)
+    monkeypatch.setattr(leaf_sizes, "LARGE_FIRST_LEAF", SHARD)
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +58,8 @@ def store(tmp_path_factory: pytest.TempPathFactory, rows: tuple[FloatArray, Floa
 def expected(tmp_path_factory: pytest.TempPathFactory, store: Path) -> FloatArray:
     """Coefficients by the serial engine: the oracle."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planning, "SMALLEST_LEAF", SHARD)
-        patch.setattr(planning, "LARGE_FIRST_LEAF", SHARD)
+        patch.setattr(leaf_sizes, "SMALLEST_LEAF", SHARD)
+        patch.setattr(leaf_sizes, "LARGE_FIRST_LEAF", SHARD)
         folder = tmp_path_factory.mktemp("oracle")
         fit(job(store, folder), engine=SerialEngine())
     return load_model(folder / "model").coefficients
@@ -117,7 +119,7 @@ def test_order_does_not_matter(seed: int, store: Path, tmp_path: Path, expected:
 
 def test_the_moments_equal_numpys(store: Path, tmp_path: Path, rows: tuple[FloatArray, FloatArray]) -> None:
     """The tree's sum against one explicit product of all features."""
-    made = planning.make_plan(job(store, tmp_path))
+    made = make_plan(job(store, tmp_path))
     fit(job(store, tmp_path), engine=SerialEngine())
     this, _ = made.frozen()
     (moments,) = run_pass(made, SerialEngine()).folds.values()
@@ -195,11 +197,12 @@ def test_a_store_without_rows_is_refused(rows: tuple[FloatArray, FloatArray], tm
 
 
 DRIVER = """
-import json, sys, dorff.plan as planning
+import json, sys
+from dorff.plan import leaves
 from dorff.fit import fit
 from dorff.spec import Job, RemoteCluster
 if __name__ == "__main__":
-    planning.SMALLEST_LEAF = planning.LARGE_FIRST_LEAF = int(sys.argv[2])
+    leaves.SMALLEST_LEAF = leaves.LARGE_FIRST_LEAF = int(sys.argv[2])
     report = fit(Job.model_validate(json.loads(sys.argv[1])))
     print(report.leaves_reused, report.leaves_computed)
 """
@@ -240,7 +243,7 @@ def test_append_and_refit_equals_one_fit_of_the_whole(
     assert not np.array_equal(coefficients(tmp_path), expected)
     write(path, X[cut:], Y[cut:], append=True)
     report = fit(job(path, tmp_path), engine=SerialEngine())
-    assert report.leaves_reused == sum(leaf.stop <= cut for leaf in planning.make_plan(job(path, tmp_path)).leaves)
+    assert report.leaves_reused == sum(leaf.stop <= cut for leaf in make_plan(job(path, tmp_path)).leaves)
     assert np.array_equal(coefficients(tmp_path), expected)
 
 
@@ -388,7 +391,7 @@ def test_a_refused_fit_leaves_no_state_behind_on_dask_either(
 
 
 def test_kfold_memory_and_scores_see_each_fold_once(store: Path, tmp_path: Path) -> None:
-    made = planning.make_plan(job(store, tmp_path))
+    made = make_plan(job(store, tmp_path))
     (moments,) = run_pass(made, SerialEngine()).folds.values()
     full = moments.full
     assert np.array_equal(moments.corner, full[moments.m :, moments.m :])
@@ -411,4 +414,4 @@ def test_append_with_median_equals_one_fit_where_the_sample_was_there(
     write(path, X[first:], Y[first:], append=True)
     grown = fitted(path, tmp_path)
     whole = fitted(write(tmp_path / "whole.zarr", X, Y), tmp_path / "whole")
-    assert np.array_equal(grown, whole) == (first >= planning.MEDIAN_SAMPLE)
+    assert np.array_equal(grown, whole) == (first >= MEDIAN_SAMPLE)

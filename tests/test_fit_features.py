@@ -168,7 +168,7 @@ def test_the_median_is_of_the_kernels_own_distance(
     stores: dict[int, Path], tmp_path: Path, kind: str, metric: str
 ) -> None:
     plan = make_plan(job(stores[D_SMALL], tmp_path, {"type": kind, "lengthscale": "median"}, {"type": "iid"}))
-    _, kernel = plan.frozen()
+    _, (kernel,) = plan.frozen()
     X, _ = data(D_SMALL)
     (_, base), = kernel.terms()  # fmt: skip
     assert base.scalar.config()["lengthscale"] == pytest.approx(np.median(pdist(X, metric)), rel=1e-6)

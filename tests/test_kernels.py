@@ -153,7 +153,7 @@ def test_vector_field_says_whether_columns_may_be_scaled_apart():
         ([1.0, 2.0], r"square.*\(2,\)"),
         ([[np.nan]], "finite"),
         (np.zeros((2, 2)), "not zero"),
-        ("simplex", "'simplex'"),
+        ("simplix", "'simplix'"),
     ],
 )
 def test_bad_output_matrices(output, words):
@@ -179,7 +179,7 @@ def test_impossible_kernels_say_so():
         (kernels.DivergenceFree(scalar) + kernels.Decomposable(scalar)).fix(2, 3)
     with pytest.raises(InputError, match="at least two"):
         kernels.DivergenceFree(scalar).fix(1, 1)
-    with pytest.raises(InputError, match=r"2 x 2 .* 3 targets"):
+    with pytest.raises(InputError, match=r"2 x 2 .* 3 outputs"):
         kernels.Decomposable(scalar, np.eye(2)).fix(2, 3)
     with pytest.raises(InputError, match="one lengthscale"):
         kernels.CurlFree(kernels.Gaussian([1.0, 2.0]))

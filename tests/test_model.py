@@ -9,17 +9,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cases import every_kernel, moments_of, rows, trig_map
+from cases import every_kernel, moments_of, rows, trig_map, weights_of
 
 from dorff import ORFFRegressor, frequencies, kernels
 from dorff.errors import InputError
 from dorff.features import feature_arrays
 from dorff.model import BLOCK_ROWS, Model
-from dorff.solvers import Centred, Problem, solve
+from dorff.solvers import Problem, solve
 from dorff.store import load_model, save_model
-from dorff.weights import operator_weights
 
-ARRAYS = ("omega", "feature_weights", "center", "scale", "weights", "coefficients", "intercept", "target_scale")
+ARRAYS = ("omega", "feature_weights", "center", "scale", "gain", "root", "coefficients", "intercept", "target_scale")
 
 
 def fit(kernel, d, p, *, scale=None, target_scale=None, n=60, count=15, seed=7):
@@ -29,11 +28,12 @@ def fit(kernel, d, p, *, scale=None, target_scale=None, n=60, count=15, seed=7):
     found = frequencies.Orthogonal().draw(kernel, d=d, p=p, count=count, seed=seed)
     features = trig_map(found.omega, X.mean(axis=0), np.full(d, 1.7) if scale is None else scale)
     targets = np.full(p, 0.6) if target_scale is None else target_scale
-    psi = operator_weights(kernel, found.omega, found.log_density)
-    centred = Centred.of(moments_of(features, X, Y, y0=Y[0]), scale=targets)
-    (solution,) = solve(Problem.of(centred, psi), [1e-4])
+    weights = weights_of(kernel, found)
+    problem = Problem.of(moments_of(features, X, Y, y0=Y[0]), weights, scale=targets)
+    (solution,) = solve(problem, [1e-4])
     return Model(
-        feature_map=features, weights=psi, coefficients=solution.h, intercept=centred.bias(solution.combined(psi)),
+        feature_map=features, operator_weights=weights, coefficients=solution.h,
+        intercept=problem.bias(weights.combined(solution.h)),
         target_scale=targets, kernel=kernel, sampler=frequencies.Orthogonal().config(), seed=seed,
         info={"fit": {"rows_used": n, "note": "Grüße"}, "targets": ["u", "v"]},
     )  # fmt: skip
@@ -127,7 +127,7 @@ def test_the_artifact_says_how_its_frequencies_came_about(tmp_path):
     sampler = frequencies.from_config(again.sampler)
     drawn = sampler.draw(again.kernel, d=2, p=2, count=len(again.frequencies), seed=again.seed)
     np.testing.assert_array_equal(drawn.omega, again.frequencies)
-    np.testing.assert_array_equal(operator_weights(again.kernel, drawn.omega, drawn.log_density), again.weights)
+    np.testing.assert_array_equal(weights_of(again.kernel, drawn).psi, again.weights)
 
 
 def test_versions_follow_one_another_and_current_names_the_last(tmp_path):

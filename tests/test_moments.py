@@ -5,15 +5,15 @@ from operator import add
 
 import numpy as np
 import pytest
-from cases import LAW, every_kernel, moments_of, plain_map, rows
+from cases import LAW, every_kernel, moments_of, plain_map, rows, weights_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dorff import frequencies, kernels
 from dorff.errors import InputError
 from dorff.moments import Accumulator, Moments, syrk
-from dorff.solvers import Centred, Problem, solve, target_covariance
-from dorff.weights import operator_weights
+from dorff.solvers import Problem, solve, target_covariance
+from dorff.weights import OperatorWeights
 
 D = 6
 OMEGA = frequencies.IID().draw(kernels.Decomposable(kernels.Gaussian(0.7)), d=2, p=2, count=D, seed=0)
@@ -135,28 +135,27 @@ def test_solution_does_not_depend_on_y0(data, shift, intercept):
     _, kernel = data.draw(st.sampled_from(list(every_kernel(2, 2))), label="kernel")
     kernel = kernel.fix(2, 2)
     found = frequencies.IID().draw(kernel, d=2, p=2, count=D, seed=1)
-    psi = operator_weights(kernel, found.omega, found.log_density)
+    weights = weights_of(kernel, found)
     X, Y = rows(40, 2, 2)
     answers = []
     for y0 in (np.zeros(2), np.array(shift)):
         moments = moments_of(plain_map(found.omega), X, Y, y0=y0)
-        centred = Centred.of(moments, intercept=intercept, scale=np.array([0.5, 2.0]))
-        W = solve(Problem.of(centred, psi), [1e-3])[0].combined(psi)
-        answers.append(np.concatenate([W.ravel(), centred.bias(W), centred.E.ravel()]))
+        problem = Problem.of(moments, weights, intercept=intercept, scale=np.array([0.5, 2.0]))
+        W = weights.combined(solve(problem, [1e-3])[0].h)
+        answers.append(np.concatenate([W.ravel(), problem.bias(W), [problem.energy]]))
     np.testing.assert_allclose(answers[0], answers[1], rtol=1e-9, atol=1e-9)
 
 
 def test_y0_keeps_the_digits_of_targets_far_from_zero():
     X, Y = rows(200, 2, 2)
-    psi = np.broadcast_to(np.eye(2), (2 * D, 2, 2)).copy()
+    weights = OperatorWeights(np.ones(2 * D), np.eye(2)[None])
 
-    def weights(offset, y0):
+    def found(offset, y0):
         parts = [moments_of(FEATURES, X[i::4], Y[i::4] + offset, y0=y0) for i in range(4)]
-        centred = Centred.of(reduce(add, parts))
-        solution = solve(Problem.of(centred, psi), [1e-3])[0]
+        solution = solve(Problem.of(reduce(add, parts), weights), [1e-3])[0]
         return np.concatenate([solution.h.ravel(), target_covariance(reduce(add, parts)).ravel()])
 
-    plain, offset = weights(0.0, np.zeros(2)), 1e9
-    shifted, careless = weights(offset, np.full(2, offset)), weights(offset, np.zeros(2))
+    plain, offset = found(0.0, np.zeros(2)), 1e9
+    shifted, careless = found(offset, np.full(2, offset)), found(offset, np.zeros(2))
     np.testing.assert_allclose(shifted, plain, rtol=1e-5, atol=1e-6)  # 1e9 itself costs 1e-7 of each target
     assert np.abs(careless - plain).max() > 1e-3

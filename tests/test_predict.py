@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zarr
-from cases import plain_map
+from cases import plain_map, weights_of
 from distributed import Client
 
 from dorff import frequencies, kernels
@@ -19,7 +19,6 @@ from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
 from dorff.predict import predict, score
 from dorff.store import save_model
-from dorff.weights import operator_weights
 
 ROWS = 20_000
 
@@ -28,9 +27,11 @@ ROWS = 20_000
 def model() -> Model:
     kernel = kernels.CurlFree(kernels.Gaussian(0.7)).fix(2, 2)
     found = frequencies.Orthogonal().draw(kernel, d=2, p=2, count=20, seed=1)
-    psi = operator_weights(kernel, found.omega, found.log_density)
-    h = np.random.default_rng(2).standard_normal(psi.shape[:2])
-    return Model(plain_map(found.omega), psi, h, np.array([1.0, -2.0]), np.ones(2), kernel, {"type": "orthogonal"}, 1)
+    weights = weights_of(kernel, found)
+    h = np.random.default_rng(2).standard_normal(weights.shape[:2])
+    return Model(
+        plain_map(found.omega), weights, h, np.array([1.0, -2.0]), np.ones(2), kernel, {"type": "orthogonal"}, 1
+    )
 
 
 @pytest.fixture(scope="module")

@@ -18,11 +18,11 @@ from dorff.errors import InputError
 from dorff.kernels.operator import OperatorKernel
 from dorff.leaf import BlockSums
 from dorff.model import Model
+from dorff.moments import by_fold
 from dorff.report import Candidate, write_report
 from dorff.report.units import rate, read_column
-from dorff.solvers import choose
+from dorff.solvers import Setting
 from dorff.store import save_model
-from dorff.weights import operator_weights
 
 GAUSSIAN = kernels.Gaussian(0.7)
 REPORT: dict[str, Any] = {
@@ -49,12 +49,11 @@ def a_model(kernel: OperatorKernel, d: int, p: int, info: Mapping[str, Any] | No
     features = trig_map(drawn.omega, X.mean(axis=0), np.ones(d))
     sums = BlockSums(features, Y.mean(axis=0), block_rows=64)
     sums.add(X, Y)
-    weigh = [lambda _: operator_weights(fixed, drawn.omega, drawn.log_density)]
-    choice = choose([sums.moments()[0]], weigh, [1e-3])
+    setting = Setting(fixed, d, features.m, (drawn.omega, drawn.log_density, None), False, True)
+    (fit,) = setting.solve(by_fold(sums.moments())[0], [1e-3])
     return Model(
-        features, choice.psi, choice.solution.h, choice.centred.bias(choice.W), choice.centred.scale,
-        fixed, {"type": "orthogonal"}, 0, info or {},
-    )  # fmt: skip
+        features, fit.weights, fit.solution.h, fit.bias, fit.scale, fixed, {"type": "orthogonal"}, 0, info or {}
+    )
 
 
 def an_info(inputs: list[str], targets: list[str]) -> dict[str, Any]:

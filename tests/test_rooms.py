@@ -25,6 +25,7 @@ ARROWS: dict[str, str] = {
     "weights": "kernels",
     "exact": "kernels",
     "bounds": "kernels",
+    "calibration": "errors",  # class probabilities from decision values
     "moments": "errors",
     "threads": "moments",  # BLAS threads, pinned and checked: for the planner, the engines and the estimators
     "graphs": "errors",
@@ -33,15 +34,15 @@ ARROWS: dict[str, str] = {
     "data": "errors",
     "store": "moments model",
     "leaf": "data features graphs store",
-    "plan": "leaf solvers spec threads",
+    "plan": "exact leaf solvers spec threads",
     "engine": "plan",
-    "fit": "engine",
-    "predict": "engine",
+    "fit": "engine calibration",
+    "predict": "engine calibration",
     "tune": "fit",
     "publish": "engine",
     "report": "model store",
     # "any above"
-    "estimators": "fit predict tune publish report exact bounds",
+    "estimators": "fit predict tune publish report bounds",
     "demo": "estimators",
     "bench": "estimators",
     "cli": "demo bench",
@@ -50,7 +51,9 @@ ARROWS: dict[str, str] = {
 }
 
 # Third-party libraries that only some rooms may import; the rooms of NUMERIC may import nothing else of them.
-NUMERIC = "errors spec loops kernels frequencies features weights exact bounds moments graphs solvers model"
+NUMERIC = (
+    "errors spec loops kernels frequencies features weights exact bounds calibration moments graphs solvers model"
+)
 NUMERIC_LIBRARIES = {"numpy", "scipy", "numba"}
 MORE_FOR = {
     "spec": {"pydantic", "yaml"},  # a job file is checked where its types are

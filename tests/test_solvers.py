@@ -6,15 +6,15 @@ from functools import cache
 import numpy as np
 import pytest
 import scipy.linalg
-from cases import every_kernel, moments_of, plain_map, positive, rows
+from cases import every_kernel, moments_of, plain_map, positive, rows, weights_of
 
 from dorff import frequencies, kernels
 from dorff.errors import InputError
 from dorff.kernels.scalar import FloatArray
 from dorff.moments import Moments
-from dorff.solvers import MOST_FACTORS, Centred, Problem, choose, kfold_errors, solve, squared_error, target_covariance
+from dorff.solvers import MOST_FACTORS, Problem, Setting, choose, kfold_errors, solve, squared_error, target_covariance
 from dorff.solvers.eigen import Spectral
-from dorff.weights import operator_weights
+from dorff.weights import OperatorWeights
 
 EPS = np.finfo(np.float64).eps
 N, D = 30, 48  # m r from 96 to 288 unknowns for 60 or 90 numbers: the systems are singular but for the ridge
@@ -28,7 +28,14 @@ class Case:
     found: frequencies.Frequencies
     X: FloatArray
     Y: FloatArray
-    psi: FloatArray
+    weights: OperatorWeights
+
+    @property
+    def psi(self) -> FloatArray:
+        return self.weights.psi
+
+    def problem(self, chosen=slice(None), **options) -> Problem:
+        return Problem.of(self.moments(chosen), self.weights, **options)
 
     def moments(self, chosen=slice(None)) -> Moments:
         features = plain_map(self.found.omega)
@@ -50,7 +57,7 @@ def case(name: str, d: int, p: int, count: int = D, n: int = N) -> Case:
         Y[:, -1] = Y[:, 0] - 2 * Y[:, 1] if p > 2 else 3 * Y[:, 0]
     found = frequencies.Orthogonal().draw(kernel, d=d, p=p, count=count, seed=5)
     fixed = kernel.fix(d, p, target_covariance(moments_of(plain_map(found.omega), X, Y)))
-    return Case(fixed, found, X, Y, operator_weights(fixed, found.omega, found.log_density))
+    return Case(fixed, found, X, Y, weights_of(fixed, found))
 
 
 NAMES = [(name, d, p) for d, p in [(2, 2), (3, 3)] for name, _ in [*every_kernel(d, p), *covariances()]]
@@ -119,8 +126,7 @@ def allowed(condition):
 @every_case
 def test_coefficients_agree_with_a_naive_dense_fit(name, d, p, intercept):
     this, scale = case(name, d, p), np.linspace(0.5, 2.0, p)
-    centred = Centred.of(this.moments(), intercept=intercept, scale=scale)
-    problem = Problem.of(centred, this.psi)
+    problem = this.problem(intercept=intercept, scale=scale)
     largest = np.linalg.norm(stacked(this.found.omega, this.psi, this.X), 2) ** 2
     conditions = []
     for target in 10.0 ** np.arange(1, 14.5, 1.5):
@@ -131,7 +137,7 @@ def test_coefficients_agree_with_a_naive_dense_fit(name, d, p, intercept):
         for solution in (solve(problem, [ridge])[0], Spectral(problem).solve(ridge)):
             assert relative(solution.h, naive.h) <= allowed(naive.condition), (target, solution.rung)
             if intercept:
-                bias = centred.bias(solution.combined(this.psi))
+                bias = problem.bias(this.weights.combined(solution.h))
                 assert relative(bias, naive.bias * scale) <= allowed(naive.condition)
     assert min(conditions) < 1e6 and max(conditions) > 1e12
 
@@ -148,7 +154,7 @@ def spectral_root(kernel, omega, log_density):
         elif isinstance(term, kernels.DivergenceFree):
             M = squared * np.eye(omega.shape[1]) - outer
         else:
-            M = np.broadcast_to(term.output, outer.shape)
+            M = np.broadcast_to(term.output.matrix(outer.shape[1]), outer.shape)
         total += weight * density[:, None, None] * M / np.exp(log_density)[:, None, None]
     values, vectors = np.linalg.eigh(total)
     return np.einsum("aip,ap,ajp->aij", vectors, np.sqrt(np.maximum(values, 0)), vectors)
@@ -162,12 +168,12 @@ def test_predictions_agree_with_textbook_weights_of_full_rank(name, d, p, interc
     root = spectral_root(this.kernel, this.found.omega, this.found.log_density)
     full = np.concatenate([root, root])
     naive = Naive.fit(this.found.omega, full, this.X, this.Y, ridge, intercept)
-    centred = Centred.of(this.moments(), intercept=intercept)
-    (solution,) = solve(Problem.of(centred, this.psi), [ridge])
-    W = solution.combined(this.psi)
+    problem = this.problem(intercept=intercept)
+    (solution,) = solve(problem, [ridge])
+    W = this.weights.combined(solution.h)
     assert relative(W, np.einsum("arp,ar->ap", full, naive.h.reshape(full.shape[:2]))) < allowed(naive.condition)
     Z, _ = rows(15, d, p, seed=9)
-    predicted = plain_map(this.found.omega).transform(Z) @ W + centred.bias(W)
+    predicted = plain_map(this.found.omega).transform(Z) @ W + problem.bias(W)
     assert relative(predicted, naive.predict(this.found.omega, full, Z)) < allowed(naive.condition)
 
 
@@ -175,12 +181,14 @@ def test_predictions_agree_with_textbook_weights_of_full_rank(name, d, p, interc
 def test_stein_equation_is_the_kronecker_system(name):
     """Brault (2016) 5.1: S H A + l ridge H = R B, here with every Kronecker product formed."""
     this, ridge = case(name, 3, 3), 1e-3
-    centred = Centred.of(this.moments())
-    B = this.psi[0]
-    big = np.kron(centred.S, B @ B.T) + N * ridge * np.eye(len(centred.S) * len(B))
-    (solution,) = solve(Problem.of(centred, this.psi), [ridge])
+    problem = this.problem()
+    (block,), B = problem.blocks, this.psi[0]
+    big = np.kron(block.G, B @ B.T) + N * ridge * np.eye(len(block.G) * len(B))
+    (solution,) = solve(problem, [ridge])
     assert solution.rung == "eigh"
-    np.testing.assert_allclose(solution.h.ravel(), np.linalg.solve(big, (centred.R @ B.T).ravel()), rtol=1e-9)
+    np.testing.assert_allclose(
+        solution.h.ravel(), np.linalg.solve(big, (block.rhs @ block.rotation.T).ravel()), rtol=1e-9
+    )
     assert solution.condition == pytest.approx(np.linalg.cond(big), rel=1e-8)
 
 
@@ -188,7 +196,7 @@ def test_stein_equation_is_the_kronecker_system(name):
 def test_a_list_of_ridges_is_the_single_fits(name, d, p):
     """More ridges than Cholesky factors are worth take the eigh; few take Cholesky, with or without their scores."""
     this, ridges = case(name, d, p), [1e-5, 1e-3, 1e-1, 10.0]
-    problem = Problem.of(Centred.of(this.moments()), this.psi)
+    problem = this.problem()
     filling = [1.0] * MOST_FACTORS
     for many, ridge in zip(solve(problem, ridges + filling)[: len(ridges)], ridges, strict=True):
         (one,) = solve(problem, [ridge])
@@ -205,17 +213,17 @@ def test_a_list_of_ridges_is_the_single_fits(name, d, p):
 
 def dense(problem, ridge):
     """The matrix of the system, written out."""
-    matrix = np.kron(problem.G, np.diag(problem.a))
-    return matrix + problem.centred.l * ridge * np.eye(len(matrix))
+    (block,) = problem.blocks
+    matrix = np.kron(block.G, np.diag(block.a))
+    return matrix + problem.l * ridge * np.eye(len(matrix))
 
 
 @both
 @few_cases
 def test_gcv_is_that_of_the_dense_hat_matrix(name, d, p, intercept):
     this, scale = case(name, d, p), np.linspace(1.0, 3.0, p)
-    centred = Centred.of(this.moments(), intercept=intercept, scale=scale)
     y = (this.Y / scale).ravel()
-    for solution in solve(Problem.of(centred, this.psi), [1e-4, 1e-2, 1.0], gcv=True):
+    for solution in solve(this.problem(intercept=intercept, scale=scale), [1e-4, 1e-2, 1.0], gcv=True):
         naive = Naive.fit(this.found.omega, this.psi, this.X, this.Y / scale, solution.ridge, intercept)
         hat = naive.columns @ np.linalg.solve(naive.matrix, naive.columns.T)
         residual = y - hat @ y
@@ -226,13 +234,13 @@ def test_gcv_is_that_of_the_dense_hat_matrix(name, d, p, intercept):
 
 def test_gcv_is_infinite_where_no_freedom_is_left():
     this = case("identity", 2, 2)
-    tight = solve(Problem.of(Centred.of(this.moments(slice(0, 5))), this.psi), [0.0, 1.0], gcv=True)
+    tight = solve(this.problem(slice(0, 5)), [0.0, 1.0], gcv=True)
     assert tight[0].gcv == np.inf and np.isfinite(tight[1].gcv)
 
 
-def fold_scale(moments):
-    """As a fit with `standardize`: from the training rows alone."""
-    return np.sqrt(np.diag(target_covariance(moments)))
+def setting(this, kernel, *, standardize=False, intercept=True):
+    return Setting(kernel, this.X.shape[1], 2 * len(this.found.omega),
+                   (this.found.omega, this.found.log_density, None), standardize, intercept)  # fmt: skip
 
 
 @both
@@ -240,24 +248,20 @@ def fold_scale(moments):
 def test_kfold_is_fits_on_the_other_folds_by_hand(name, d, p, intercept):
     this, ridges = case(name, d, p), [1e-4, 1e-2, 1.0]
     kernel = dict([*every_kernel(d, p), *covariances()])[name]
-    fold_of = np.repeat(
-        [0, 1, 2, 0], [10, 10, 9, 1]
-    )  # folds of 11, 10 and 9 rows: errors are pooled over rows, not over folds
-
-    def weigh(training):
-        fixed = kernel.fix(d, p, target_covariance(training))
-        return operator_weights(fixed, this.found.omega, this.found.log_density)
-
-    for scaling in (lambda _: None, fold_scale):
-        folds = [this.moments(fold_of == fold) for fold in range(3)]
-        found = kfold_errors(folds, weigh, ridges, intercept=intercept, scaling=scaling)
+    # Folds of 11, 10 and 9 rows: errors are pooled over rows, not over folds.
+    fold_of = np.repeat([0, 1, 2, 0], [10, 10, 9, 1])
+    for standardize in (False, True):
+        folds = [[this.moments(fold_of == fold)] for fold in range(3)]
+        chosen = setting(this, kernel, standardize=standardize, intercept=intercept)
+        found = kfold_errors(folds, chosen, ridges)
         for ridge, error in zip(ridges, found, strict=True):
             squares = 0.0
             for fold in range(3):
                 X, Y = this.X[fold_of != fold], this.Y[fold_of != fold]
-                scale = np.ones(p) if scaling(folds[0]) is None else Y.std(axis=0)
-                fixed = kernel.fix(d, p, np.cov(Y.T, bias=True))
-                psi = operator_weights(fixed, this.found.omega, this.found.log_density)
+                scale = Y.std(axis=0) if standardize else np.ones(p)
+                if standardize and kernel.vector_field:
+                    scale = np.full(p, np.sqrt(Y.var(axis=0).mean()))
+                psi = weights_of(kernel.fix(d, p, np.cov((Y / scale).T, bias=True)), this.found).psi
                 naive = Naive.fit(this.found.omega, psi, X, Y / scale, ridge, intercept)
                 held = naive.predict(this.found.omega, psi, this.X[fold_of == fold]) * scale
                 squares += np.sum((held - this.Y[fold_of == fold]) ** 2)
@@ -267,32 +271,28 @@ def test_kfold_is_fits_on_the_other_folds_by_hand(name, d, p, intercept):
 def test_kfold_needs_two_folds():
     this = case("identity", 2, 2)
     with pytest.raises(InputError, match="at least two folds"):
-        kfold_errors([this.moments()], lambda _: this.psi, [1.0])
+        kfold_errors([[this.moments()]], setting(this, this.kernel), [1.0])
 
 
 def test_choose_takes_the_least_error_over_kernels_and_ridges():
     this, ridges = case("helmholtz trace", 2, 2), [1e-6, 1e-3, 1.0]
     curl, div = kernels.CurlFree(kernels.Gaussian(0.7)), kernels.DivergenceFree(kernels.Gaussian(0.7))
-
-    def weighing(kernel):
-        return lambda _: operator_weights(kernel.fix(2, 2), this.found.omega, this.found.log_density)
-
-    candidates = [weighing(a * curl + (1 - a) * div) for a in (0.0, 0.3, 1.0)]
-    folds = [this.moments(slice(start, None, 4)) for start in range(4)]
+    candidates = [setting(this, a * curl + (1 - a) * div) for a in (0.0, 0.3, 1.0)]
+    folds = [[this.moments(slice(start, None, 4))] for start in range(4)]
     by_folds = choose(folds, candidates, ridges)
-    table = np.array([kfold_errors(folds, weigh, ridges) for weigh in candidates])
+    table = np.array([kfold_errors(folds, one, ridges) for one in candidates])
     assert [score.value for score in by_folds.table] == table.ravel().tolist()
     best = np.unravel_index(np.argmin(table), table.shape)
-    assert (by_folds.candidate, by_folds.solution.ridge) == (best[0], ridges[best[1]])
-    by_gcv = choose([this.moments()], candidates, ridges)
-    problems = [Problem.of(Centred.of(this.moments()), weigh(None)) for weigh in candidates]
-    scores = [solution.gcv for problem in problems for solution in solve(problem, ridges, gcv=True)]
+    assert (by_folds.candidate, by_folds.fit.solution.ridge) == (best[0], ridges[best[1]])
+    by_gcv = choose([[this.moments()]], candidates, ridges)
+    scores = [fit.solution.gcv for one in candidates for fit in one.solve([this.moments()], ridges, gcv=True)]
     assert [score.value for score in by_gcv.table] == scores
-    assert by_gcv.solution.gcv == min(scores)
+    assert by_gcv.fit.solution.gcv == min(scores)
+    np.testing.assert_allclose([score.value for score in choose(folds, candidates, ridges, gcv=True).table], scores)
     # The winner is solved on all the rows.
-    again = solve(Problem.of(Centred.of(this.moments()), by_folds.psi), [by_folds.solution.ridge])[0]
-    assert relative(by_folds.solution.h, again.h) < 1e-8
-    assert choose([this.moments()], candidates[:1], [0.1]).table == ()
+    (again,) = candidates[by_folds.candidate].solve([this.moments()], [by_folds.fit.solution.ridge])
+    assert relative(by_folds.fit.solution.h, again.solution.h) < 1e-8
+    assert choose([[this.moments()]], candidates[:1], [0.1]).table == ()
 
 
 @both
@@ -300,9 +300,10 @@ def test_choose_takes_the_least_error_over_kernels_and_ridges():
 def test_squared_error_is_that_of_the_predictions(name, d, p, intercept):
     this = case(name, d, p)
     train, test = this.moments(slice(0, 20)), this.moments(slice(20, None))
-    centred = Centred.of(train, intercept=intercept)
-    (solution,) = solve(Problem.of(centred, this.psi), [1e-2])
-    W, bias = solution.combined(this.psi), centred.bias(solution.combined(this.psi))
+    problem = Problem.of(train, this.weights, intercept=intercept)
+    (solution,) = solve(problem, [1e-2])
+    W = this.weights.combined(solution.h)
+    bias = problem.bias(W)
     predicted = plain_map(this.found.omega).transform(this.X[20:]) @ W + bias
     np.testing.assert_allclose(squared_error(test, W, bias), np.sum((predicted - this.Y[20:]) ** 2, axis=0), rtol=1e-9)
 
@@ -311,23 +312,25 @@ def test_squared_error_is_that_of_the_predictions(name, d, p, intercept):
 def test_without_a_ridge_a_singular_system_falls_back_to_the_least_norm(name, d, p):
     """n < m: Cholesky fails or sees no digits left; the answer is that of lstsq on the centred features."""
     this = case(name, d, p, n=9, count=16)
-    centred = Centred.of(this.moments())
-    (solution,) = solve(Problem.of(centred, this.psi), [0.0])
+    problem = this.problem()
+    (solution,) = solve(problem, [0.0])
     assert solution.rung == "eigh" and solution.ill_conditioned
     Phi = stacked(this.found.omega, this.psi, this.X)
     Phi -= np.tile(Phi.reshape(9, p, -1).mean(axis=0), (9, 1))
     wanted, *_ = scipy.linalg.lstsq(Phi, (this.Y - this.Y.mean(axis=0)).ravel(), cond=1e-7)
     assert relative(solution.h, wanted) < 1e-5
-    np.testing.assert_allclose(squared_error(this.moments(), solution.combined(this.psi),
-                                             centred.bias(solution.combined(this.psi))), 0.0, atol=1e-9)  # fmt: skip
+    W = this.weights.combined(solution.h)
+    np.testing.assert_allclose(squared_error(this.moments(), W, problem.bias(W)), 0.0, atol=1e-9)
 
 
 def test_cholesky_hands_over_where_no_digits_are_left():
     """LAPACK factors this matrix without complaint; the answer would be 1e16 rather than the least norm."""
     this = case("curl trace", 2, 2)
-    problem = Problem.of(Centred.of(this.moments()), this.psi)
-    size = len(problem.G)
-    problem = replace(problem, G=np.diag(np.append(np.ones(size - 1), 1e-17)), rhs=np.ones((size, 1)))
+    problem = this.problem()
+    (block,) = problem.blocks
+    size = len(block.G)
+    block = replace(block, G=np.diag(np.append(np.ones(size - 1), 1e-17)), rhs=np.ones((size, 1)))
+    problem = replace(problem, blocks=(block,))
     (solution,) = solve(problem, [0.0])
     assert solution.rung == "eigh" and solution.ill_conditioned
     np.testing.assert_allclose(solution.h.ravel(), np.append(np.ones(size - 1), 0.0), atol=1e-12)
@@ -339,22 +342,21 @@ def test_constant_targets_are_the_intercept(name, d, p, ridge):
     this = case(name, d, p)
     targets = np.linspace(-3.0, 7.0, p)
     moments = moments_of(plain_map(this.found.omega), this.X, np.tile(targets, (N, 1)), y0=targets)
-    centred = Centred.of(moments)
-    for solution in (solve(Problem.of(centred, this.psi), [ridge])[0],
-                     solve(Problem.of(centred, this.psi), [ridge, 2.0], gcv=True)[0]):  # fmt: skip
-        W = solution.combined(this.psi)
+    problem = Problem.of(moments, this.weights)
+    for solution in (solve(problem, [ridge])[0], solve(problem, [ridge, 2.0], gcv=True)[0]):
+        W = this.weights.combined(solution.h)
         np.testing.assert_allclose(W, 0.0, atol=1e-12)
-        np.testing.assert_allclose(centred.bias(W), targets, rtol=1e-12)
+        np.testing.assert_allclose(problem.bias(W), targets, rtol=1e-12)
 
 
 @few_cases
 def test_one_row_is_the_intercept(name, d, p):
     this = case(name, d, p)
-    centred = Centred.of(this.moments(slice(0, 1)))
-    (solution,) = solve(Problem.of(centred, this.psi), [1e-3])
-    W = solution.combined(this.psi)
+    problem = this.problem(slice(0, 1))
+    (solution,) = solve(problem, [1e-3])
+    W = this.weights.combined(solution.h)
     np.testing.assert_allclose(W, 0.0, atol=1e-10)
-    np.testing.assert_allclose(centred.bias(W), this.Y[0], rtol=1e-9)
+    np.testing.assert_allclose(problem.bias(W), this.Y[0], rtol=1e-9)
 
 
 def test_ridge_is_per_row():
@@ -362,19 +364,19 @@ def test_ridge_is_per_row():
     this = case("helmholtz trace", 2, 2)
     once, twice = this.moments(), this.moments() + this.moments()
     assert twice.n == 2 * N
-    first, second = (solve(Problem.of(Centred.of(m), this.psi), [1e-3])[0] for m in (once, twice))
+    first, second = (solve(Problem.of(m, this.weights), [1e-3])[0] for m in (once, twice))
     assert relative(first.h, second.h) < 1e-10
 
 
 def test_condition_is_reported_and_judged():
     this = case("curl trace", 2, 2)
-    problem = Problem.of(Centred.of(this.moments()), this.psi)
+    problem = this.problem()
     fine, poor = solve(problem, [1e-2])[0], solve(problem, [1e-17])[0]
     assert not fine.ill_conditioned and fine.condition < 1e6
     assert poor.ill_conditioned
     # G is singular; what rounding made of its zeros, be it negative, is below every ridge that is asked for.
     tiny, _ = solve(problem, [1e-18, 1.0])
-    largest = np.linalg.eigvalsh(problem.G)[-1]
+    largest = np.linalg.eigvalsh(problem.blocks[0].G)[-1]
     assert tiny.condition == pytest.approx(largest / (N * 1e-18), rel=1e-6) and np.all(np.isfinite(tiny.h))
 
 
@@ -382,7 +384,7 @@ def test_output_of_rank_one_predicts_along_one_direction():
     A = positive(3, 1)
     kernel = kernels.Decomposable(kernels.Gaussian(0.7), A)
     this = case("identity", 3, 3)
-    psi = operator_weights(kernel, this.found.omega, this.found.log_density)
-    (solution,) = solve(Problem.of(Centred.of(this.moments()), psi), [1e-3])
+    weights = weights_of(kernel, this.found)
+    (solution,) = solve(Problem.of(this.moments(), weights), [1e-3])
     assert solution.h.shape == (2 * D, 1)
-    assert np.linalg.matrix_rank(solution.combined(psi), tol=1e-9) == 1
+    assert np.linalg.matrix_rank(weights.combined(solution.h), tol=1e-9) == 1

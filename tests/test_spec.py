@@ -14,7 +14,7 @@ from dorff import kernels
 from dorff.errors import InputError
 from dorff.kernels.explicit import SYSTEMS
 from dorff.kernels.pointwise import FUNCTIONS
-from dorff.spec import Job, LocalCluster, RemoteCluster, SerialCluster, load_job
+from dorff.spec import ClassTargets, Job, LocalCluster, RemoteCluster, SerialCluster, load_job
 
 MINIMAL = """\
 data: {store: sea.zarr}
@@ -25,9 +25,10 @@ model: models/sea
 
 WHOLE = """\
 data:     {store: sea.zarr, inputs: x, targets: y, nan: refuse}
-kernel:   {type: curl_free, scalar: {type: gaussian, lengthscale: 0.2}, measure: trace}
+kernel:   {type: curl_free, scalar: {type: gaussian, lengthscale: 0.2}, measure: null}
 features: {count: 2048, sampler: {type: orthogonal}, seed: 0}
-solve:    {ridge: 1e-6, select: gcv, folds: {count: 5, by: leaves}, standardize: false, intercept: true}
+solve:    {ridge: 1e-6, select: gcv, folds: {count: 5, by: leaves}, standardize: false, intercept: true,
+           observe: null, class_weight: none, calibrate: true}
 cluster:  {type: local, workers: 2, memory: 4GiB}
 state:    runs/sea
 model:    models/sea
@@ -46,6 +47,17 @@ def mapping(**parts: Any) -> dict[str, Any]:
 
 def kernel(**fields: Any) -> dict[str, Any]:
     return {"type": "decomposable", "scalar": {"lengthscale": 1.0}, **fields}
+
+
+def curl(**fields: Any) -> dict[str, Any]:
+    return {"type": "curl_free", "scalar": {"lengthscale": 1.0}, **fields}
+
+
+CLASSES = {"data": {"store": "s", "targets": {"classes": "c"}}}
+OUTPUTS = (
+    "identity, covariance, simplex, learned, {matrix: FILE}, {factor: FILE}, {graph: FILE, offset: 0.1}, "
+    "{learned: frobenius}"
+)
 
 
 def problem(folder: Path, **parts: Any) -> str:
@@ -78,22 +90,74 @@ def test_relative_paths_start_from_the_job_file(tmp_path: Path, monkeypatch: pyt
     assert job.model == Path("/elsewhere/sea")
 
 
-def test_a_matrix_is_a_file_beside_the_job_or_its_rows(tmp_path: Path) -> None:
-    for given_, wanted in (
-        ("coupling.npy", str(tmp_path / "coupling.npy")),
-        ([[1, 0], [0, 2.5]], ((1.0, 0.0), (0.0, 2.5))),
-    ):
-        job = load_job(write(tmp_path, yaml.safe_dump(mapping(kernel=kernel(output={"matrix": given_})))))
-        assert job.kernel.model_dump()["output"] == {"matrix": wanted}
+SQUARE = [[1, 0], [0, 2.5]]
+
+
+@pytest.mark.parametrize(
+    ("key", "rows"),
+    [("matrix", SQUARE), ("graph", SQUARE), ("factor", [[1], [2], [3]]), ("observe", [[1, 0, 0], [0, 1, 1]])],
+)
+@pytest.mark.parametrize("mode", ["python", "json"])
+def test_a_matrix_is_a_file_beside_the_job_or_its_rows(tmp_path: Path, key: str, rows: list[Any], mode: str) -> None:
+    numbers = tuple(tuple(float(number) for number in row) for row in rows)
+    for written, wanted in (("coupling.npy", str(tmp_path / "coupling.npy")), (rows, numbers)):
+        parts = {"solve": {key: written}} if key == "observe" else {"kernel": kernel(output={key: written})}
+        job = load_job(write(tmp_path, yaml.safe_dump(mapping(**parts))))
+        dump = job.model_dump(mode=mode)
+        found = dump["solve"] if key == "observe" else dump["kernel"]["output"]
+        assert json.dumps(found[key]) == json.dumps(wanted)
+        assert Job.model_validate(dump) == job
 
 
 def test_the_kernel_is_dumped_in_the_grammar_it_was_read_in() -> None:
     scalar = {"type": "gaussian", "lengthscale": 0.2}
-    curl = {"type": "curl_free", "scalar": scalar, "measure": "trace"}
-    div = {"type": "divergence_free", "scalar": scalar, "measure": "bounded"}
-    both = {"type": "sum", "terms": ({"weight": 0.1, "kernel": curl}, {"weight": 0.9, "kernel": div})}
-    for config in (curl, div, both, kernel(scalar=scalar, output="covariance")):
-        assert Job.model_validate(mapping(kernel=config)).kernel.model_dump() == config
+    curl = {"type": "curl_free", "scalar": scalar}
+    div = {"type": "divergence_free", "scalar": scalar, "measure": {"type": "bounded", "split": 0.3}}
+    named = [{**curl, "measure": name} for name in ("trace", "unbounded", "defensive", "bounded")]
+    outputs = ("covariance", "simplex", "learned", {"learned": "frobenius"}, {"graph": ((0.0,),), "offset": 0.1})
+    decomposables = [kernel(scalar=scalar, output=output) for output in outputs]
+    terms = ({"weight": 0.1, "kernel": curl}, {"weight": 0.9, "kernel": div})
+    both = {"type": "sum", "terms": terms, "concatenate": True}
+    for config in (curl, div, both, *named, *decomposables):
+        (found,) = Job.model_validate(mapping(kernel=config)).kernels
+        assert found.model_dump() == config
+
+
+def test_what_a_kernel_leaves_out() -> None:
+    term = {"weight": 1.0, "kernel": kernel()}
+    for config, key, wanted in (
+        ({"type": "curl_free", "scalar": {"lengthscale": 1.0}, "measure": {"type": "bounded"}}, "measure",
+         {"type": "bounded", "split": 0.5}),
+        ({"type": "sum", "terms": [term]}, "concatenate", False),
+        (kernel(), "output", "identity"),
+        (kernel(output={"graph": SQUARE}), "output", {"graph": ((1.0, 0.0), (0.0, 2.5)), "offset": 0.0}),
+    ):  # fmt: skip
+        assert Job.model_validate(mapping(kernel=config)).kernel.model_dump()[key] == wanted
+
+
+def test_several_kernels_are_a_list() -> None:
+    curl = {"type": "curl_free", "scalar": {"lengthscale": 0.2}}
+    several = Job.model_validate(mapping(kernel=[curl, kernel(), curl]))
+    assert several.kernels == several.kernel and len(several.kernels) == 3
+    one = Job.model_validate(mapping(kernel=curl))
+    assert one.kernels == (one.kernel,) == several.kernels[:1]
+    assert Job.model_validate(mapping(kernel=[curl])).kernels == one.kernels
+
+
+@pytest.mark.parametrize("mode", ["python", "json"])
+def test_classes_and_their_weights(tmp_path: Path, mode: str) -> None:
+    for written, wanted in (
+        ("none", "none"),
+        ("balanced", "balanced"),
+        ({"dry": 1, 7: 0.5}, (("dry", 1.0), ("7", 0.5))),
+    ):
+        solve = {"class_weight": written, "calibrate": False}
+        parts = mapping(data={"store": "s", "targets": {"classes": "sky"}, "nan": "partial"}, solve=solve)
+        job = load_job(write(tmp_path, yaml.safe_dump(parts, sort_keys=False)))
+        assert job.data.targets == ClassTargets(classes="sky")
+        assert job.solve.class_weight == wanted and not job.solve.calibrate
+        assert Job.model_validate(job.model_dump(mode=mode)) == job
+        hash(job)
 
 
 SCALARS = (
@@ -120,7 +184,8 @@ SAMPLERS = (
 @pytest.mark.parametrize("config", SCALARS, ids=lambda config: config["type"])
 def test_every_scalar_kernel_is_read_and_built(tmp_path: Path, config: dict[str, Any], mode: str) -> None:
     written = yaml.safe_dump(mapping(kernel=kernel(scalar=json.loads(json.dumps(config)))))
-    found = load_job(write(tmp_path, written)).kernel.model_dump(mode=mode)["scalar"]
+    (chosen,) = load_job(write(tmp_path, written)).kernels
+    found = chosen.model_dump(mode=mode)["scalar"]
     assert json.dumps(found) == json.dumps(config)
     if found.get("lengthscale") == "median":
         found["lengthscale"] = 1.5
@@ -184,8 +249,9 @@ def test_any_number_of_features_from_two_on() -> None:
 @pytest.mark.parametrize("mode", ["python", "json"])
 def test_a_dumped_job_reads_back_as_the_same_job(tmp_path: Path, mode: str) -> None:
     term = {"weight": 2, "kernel": kernel(output={"matrix": "a.npy"})}
+    curl = {"type": "curl_free", "scalar": {"lengthscale": 1}, "measure": {"type": "bounded", "split": 0.1}}
     parts = mapping(
-        kernel={"type": "sum", "terms": [term]},
+        kernel=[{"type": "sum", "terms": [term], "concatenate": True}, curl, {**curl, "measure": "defensive"}],
         data={"store": "s", "inputs": ["lon", "lat"]},
         solve={"ridge": [0, 1e-3]},
         features={"count": 7, "sampler": {"type": "quadrature", "degree": [1, 1]}},
@@ -252,16 +318,12 @@ def test_an_unknown_key_names_its_place_and_the_nearest(tmp_path: Path) -> None:
     [
         ({"kernel": kernel(scalar={"type": "skeleton"})}, "kernel.scalar.type", "skeleton", "gaussian"),
         ({"kernel": kernel(scalar={"lengthscale": "tune"})}, "kernel.scalar.lengthscale", "tune", "median"),
-        ({"kernel": kernel(output="simplex")}, "kernel.output", "simplex", "covariance"),
-        ({"kernel": kernel(output="learned")}, "kernel.output", "learned", "covariance"),
-        ({"kernel": kernel(output={"graph": "g"})}, "kernel.output", "graph", "covariance"),
-        ({"kernel": {"type": "spectral_density"}}, "kernel.type", "spectral_density", "divergence_free"),
+        ({"kernel": {"type": "product"}}, "kernel.type", "product", "divergence_free"),
         ({"solve": {"select": "evidence"}}, "solve.select", "evidence", "gcv, kfold"),
         ({"solve": {"folds": {"by": "trial"}}}, "solve.folds.by", "trial", "leaves or rows"),
         ({"cluster": {"type": "slurm"}}, "cluster.type", "slurm", "local, serial"),
         ({"cluster": {"type": "kubernetes"}}, "cluster.type", "kubernetes", "local, serial"),
-        ({"data": {"store": "s", "targets": {"classes": "c"}}}, "data.targets", "classes", "arrays"),
-        ({"data": {"store": "s", "nan": "unlabelled"}}, "data.nan", "unlabelled", "refuse, drop"),
+        ({"data": {"store": "s", "nan": "unlabelled"}}, "data.nan", "unlabelled", "refuse, drop, partial"),
     ],
 )
 def test_what_is_not_built_yet_is_refused_by_name(
@@ -320,15 +382,62 @@ def test_what_is_not_built_yet_is_refused_by_name(
             {"kernel": kernel(scalar={"lengthscale": []})},
             "kernel.scalar.lengthscale must be a number or a list of numbers, came an empty list; add a number",
         ),
+        ({"kernel": kernel(output="eye")}, f"kernel.output must be one of: {OUTPUTS}; came 'eye'; correct it"),
+        ({"kernel": kernel(output={})}, f"kernel.output must be one of: {OUTPUTS}; came {{}}; correct it"),
         (
-            {"kernel": kernel(output="eye")},
-            "kernel.output must be one of: identity, covariance, {matrix: FILE}; came 'eye'; correct it",
+            {"kernel": kernel(output="lerned")},
+            f"kernel.output must be one of: {OUTPUTS}; came 'lerned'; did you mean 'learned'?",
+        ),
+        (
+            {"kernel": kernel(output={"grahp": "g"})},
+            "kernel.output.grahp is not a known key; did you mean 'graph'? use one of: matrix, factor, graph, learned",
+        ),
+        (
+            {"kernel": kernel(output={"matrix": "a", "factor": "b"})},
+            "kernel.output.factor is not a known key; use one of: matrix",
         ),
         (
             {"kernel": kernel(output={"matrix": [[1, 2]]})},
-            "kernel.output.matrix must be a file or p rows of p numbers, came [[1, 2]]; make it square",
+            "kernel.output.matrix must be a file or p rows of p numbers, came [[1, 2]]; correct it",
         ),
-        ({"kernel": kernel(output={})}, "kernel.output.matrix is missing; add it"),
+        (
+            {"kernel": kernel(output={"factor": [[1, 2], [3]]})},
+            "kernel.output.factor must be a file or rows of numbers, all as long, came [[1, 2], [3]]; correct it",
+        ),
+        (
+            {"kernel": kernel(output={"graph": [["a"]]})},
+            "kernel.output.graph must be a number, came 'a'; correct it",
+        ),
+        (
+            {"kernel": kernel(output={"graph": "g", "offset": -1})},
+            "kernel.output.offset must be a number of at least 0, came -1; correct it",
+        ),
+        (
+            {"kernel": kernel(output={"graph": "g", "ofset": 1})},
+            "kernel.output.ofset is not a known key; did you mean 'offset'? use one of: graph, offset",
+        ),
+        (
+            {"kernel": kernel(output={"learned": "ridge"})},
+            "kernel.output.learned must be 'trace' or 'frobenius', came 'ridge'; correct it",
+        ),
+        *(
+            (
+                {"kernel": {"type": kind}},
+                f"kernel.type asks for '{kind}', which is made of a Python function, and a job file cannot hold one; "
+                "use dorff.ORFFRegressor(kernel=...)",
+            )
+            for kind in ("spectral_density", "from_signature")
+        ),
+        ({"kernel": []}, "kernel must be a kernel or a list of kernels, came an empty list; add a kernel"),
+        (
+            {"kernel": [kernel(), {"type": "curl_fre"}]},
+            "kernel[1].type must be one of: decomposable, curl_free, divergence_free, sum; came 'curl_fre'; "
+            "did you mean 'curl_free'?",
+        ),
+        (
+            {"kernel": {"type": "sum", "terms": [], "concatenate": 1}},
+            "kernel.terms must be a list of {weight, kernel}, at least one, came []; add a term (and 1 more)",
+        ),
         (
             {"kernel": {"type": "sum", "terms": []}},
             "kernel.terms must be a list of {weight, kernel}, at least one, came []; add a term",
@@ -338,8 +447,22 @@ def test_what_is_not_built_yet_is_refused_by_name(
             "kernel.terms[0].weight must be a number greater than 0, came -1; correct it",
         ),
         (
-            {"kernel": {"type": "curl_free", "scalar": {"lengthscale": 1}, "measure": "tarce"}},
-            "kernel.measure must be 'trace', 'unbounded' or 'bounded', came 'tarce'; correct it",
+            {"kernel": curl(measure="tarce")},
+            "kernel.measure must be one of: trace, unbounded, defensive, bounded, {type: bounded, split: 0.3}; "
+            "came 'tarce'; did you mean 'trace'?",
+        ),
+        ({"kernel": curl(measure={"split": 0.5})}, "kernel.measure.type is missing; add it, one of: bounded"),
+        (
+            {"kernel": curl(measure={"type": "trace"})},
+            "kernel.measure.type must be one of: bounded; came 'trace'; correct it",
+        ),
+        (
+            {"kernel": curl(measure={"type": "bounded", "split": 1})},
+            "kernel.measure.split must be a number between 0 and 1, came 1; correct it",
+        ),
+        (
+            {"kernel": curl(measure={"type": "bounded", "splt": 0.5})},
+            "kernel.measure.splt is not a known key; did you mean 'split'? use one of: type, split",
         ),
         (
             {"kernel": kernel(scalar={"type": "laplacian"})},
@@ -427,6 +550,41 @@ def test_what_is_not_built_yet_is_refused_by_name(
         ),
         ({"solve": {"ridge": -1}}, "solve.ridge must be a number of at least 0, came -1; correct it"),
         ({"solve": {"ridge": True}}, "solve.ridge must be a number of at least 0, came True; correct it"),
+        (
+            {"data": {"store": "s", "targets": {"clases": "c"}}},
+            "data.targets.clases is not a known key; did you mean 'classes'? use one of: classes",
+        ),
+        (
+            {"data": {"store": "s", "targets": {"classes": ["c"]}}},
+            "data.targets.classes must be the name of an array, came ['c']; correct it",
+        ),
+        (
+            {"data": {"store": "s", "nan": "patial"}},
+            "data.nan must be one of: refuse, drop, partial; came 'patial'; did you mean 'partial'?",
+        ),
+        (
+            {"solve": {"observe": 3}},
+            "solve.observe must be a file or rows of numbers, all as long, came 3; correct it",
+        ),
+        (
+            {"solve": {"class_weight": "balance"}, **CLASSES},
+            "solve.class_weight must be one of: none, balanced, {LABEL: WEIGHT, ...}; came 'balance'; "
+            "did you mean 'balanced'?",
+        ),
+        (
+            {"solve": {"class_weight": {"a": 0}}, **CLASSES},
+            "solve.class_weight must be a number greater than 0, came 0; correct it",
+        ),
+        (
+            {"solve": {"class_weight": {True: 1}}, **CLASSES},
+            "solve.class_weight has the label True, which is neither text nor a number; write it in quotes",
+        ),
+        (
+            {"solve": {"class_weight": "balanced"}},
+            "solve.class_weight weighs classes, but data.targets is 'y'; write data.targets: {classes: NAME}, "
+            "or leave the weights out",
+        ),
+        ({"solve": {"calibrate": 1}}, "solve.calibrate must be a valid boolean, came 1; correct it"),
         ({"solve": {"standardize": 1}}, "solve.standardize must be a valid boolean, came 1; correct it"),
         ({"solve": {"folds": {"by": 3}}}, "solve.folds.by must be 'leaves' or 'rows', came 3; correct it"),
         (

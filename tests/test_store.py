@@ -27,6 +27,7 @@ from dorff.store import (
     save_model,
     save_moments,
 )
+from dorff.weights import OperatorWeights
 
 
 def some_moments(seed: int, *, m: int = 4, q: int = 2) -> Moments:
@@ -36,10 +37,10 @@ def some_moments(seed: int, *, m: int = 4, q: int = 2) -> Moments:
 
 
 def test_moments_come_back_to_the_bit(tmp_path: Path) -> None:
-    folds = {3: some_moments(1), 0: some_moments(2)}
+    folds = {(3, ""): some_moments(1), (0, ""): some_moments(2)}
     save_moments(tmp_path / "a.moments", folds)
     found = load_moments(tmp_path / "a.moments")
-    assert found is not None and sorted(found) == [0, 3]
+    assert found is not None and sorted(found) == [(0, ""), (3, "")]
     for fold, moments in folds.items():
         assert np.array_equal(found[fold].packed, moments.packed) and np.array_equal(found[fold].y0, moments.y0)
         assert (found[fold].n, found[fold].m, found[fold].q) == (moments.n, moments.m, moments.q)
@@ -47,7 +48,7 @@ def test_moments_come_back_to_the_bit(tmp_path: Path) -> None:
 
 def test_any_flipped_bit_or_cut_of_moments_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "a.moments"
-    save_moments(path, {0: some_moments(1), 1: some_moments(2)})
+    save_moments(path, {(0, ""): some_moments(1), (1, ""): some_moments(2)})
     raw = path.read_bytes()
     for at in range(len(raw)):
         damaged = bytearray(raw)
@@ -65,13 +66,13 @@ def test_any_flipped_bit_or_cut_of_moments_is_noticed(tmp_path: Path) -> None:
 def test_files_add_fold_by_fold_to_the_bits_of_their_folds(tmp_path: Path) -> None:
     paths = [tmp_path / name for name in ("left", "right", "into")]
     for m in (4, 600):  # one piece, and several
-        left = {0: some_moments(1, m=m), 1: some_moments(2, m=m), 4: some_moments(6, m=m)}
-        right = {1: some_moments(3, m=m), 2: some_moments(4, m=m), 4: some_moments(5, m=m)}
+        left = {(0, ""): some_moments(1, m=m), (1, ""): some_moments(2, m=m), (4, ""): some_moments(6, m=m)}
+        right = {(1, ""): some_moments(3, m=m), (2, ""): some_moments(4, m=m), (4, ""): some_moments(5, m=m)}
         save_moments(paths[0], left)
         save_moments(paths[1], right)
         assert merge_moments(*paths)
         found, wanted = load_moments(paths[2]), merge_folds(left, right)
-        assert found is not None and list(found) == [0, 1, 2, 4] == sorted(wanted)
+        assert found is not None and [fold for fold, _ in found] == [0, 1, 2, 4] and list(found) == sorted(wanted)
         for fold, moments in wanted.items():
             assert np.array_equal(found[fold].packed, moments.packed) and found[fold].n == moments.n
 
@@ -80,7 +81,7 @@ def test_files_add_fold_by_fold_to_the_bits_of_their_folds(tmp_path: Path) -> No
 def test_damaged_files_are_not_added(tmp_path: Path, which: int) -> None:
     paths = [tmp_path / name for name in ("left", "right", "into")]
     for path in paths[:2]:
-        save_moments(path, {0: some_moments(1), 1: some_moments(2)})
+        save_moments(path, {(0, ""): some_moments(1), (1, ""): some_moments(2)})
     raw = paths[which].read_bytes()
     damages = [raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :] for at in range(0, len(raw), 7)]
     for damaged in (*damages, raw[:-1], raw + b"x", b""):
@@ -89,17 +90,18 @@ def test_damaged_files_are_not_added(tmp_path: Path, which: int) -> None:
         assert sorted(path.name for path in tmp_path.iterdir()) == ["left", "right"]
     paths[which].unlink()
     assert not merge_moments(*paths)
-    save_moments(paths[which], {0: some_moments(1, m=5)})
+    save_moments(paths[which], {(0, ""): some_moments(1, m=5)})
     with pytest.raises(InputError, match="different plans"):
         merge_moments(*paths)
 
 
 def test_folds_merge_fold_by_fold() -> None:
-    left, right = {0: some_moments(1), 1: some_moments(2)}, {1: some_moments(3), 2: some_moments(4)}
-    wanted = left[1].packed + right[1].packed
+    left = {(0, ""): some_moments(1), (1, ""): some_moments(2)}
+    right = {(1, ""): some_moments(3), (2, ""): some_moments(4)}
+    wanted = left[1, ""].packed + right[1, ""].packed
     merged = merge_folds(left, right)
-    assert sorted(merged) == [0, 1, 2] and merged[1].n == 3 + 4
-    assert np.array_equal(merged[1].packed, wanted)
+    assert sorted(merged) == [(0, ""), (1, ""), (2, "")] and merged[1, ""].n == 3 + 4
+    assert np.array_equal(merged[1, ""].packed, wanted)
 
 
 RECEIPT = Receipt(
@@ -127,7 +129,16 @@ def test_the_key_is_of_content_not_of_time() -> None:
 def small_model() -> Model:
     omega = np.ones((2, 1))
     kernel = kernels.Decomposable(kernels.Gaussian(1.0)).fix(1, 1)
-    return Model(plain_map(omega), np.ones((4, 1, 1)), np.ones((4, 1)), np.ones(1), np.ones(1), kernel, {}, 0)
+    return Model(
+        plain_map(omega),
+        OperatorWeights.of(np.ones((4, 1, 1))),
+        np.ones((4, 1)),
+        np.ones(1),
+        np.ones(1),
+        kernel,
+        {},
+        0,
+    )
 
 
 def test_models_published_at_once_get_versions_of_their_own(tmp_path: Path) -> None:

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from cases import MEASURES, SAMPLERS, every_kernel, feature_matrix, positive
+from cases import MEASURES, SAMPLERS, every_kernel, feature_matrix, positive, weights_of
 from scipy import stats
 
 from dorff import frequencies, kernels
-from dorff.weights import effective_sample_size, operator_weights
+from dorff.weights import effective_sample_size
 
 samplers = pytest.mark.parametrize("sampler", SAMPLERS, ids=["iid", "orthogonal"])
 
@@ -24,7 +24,7 @@ def spectrum(kernel, omega, p):
         elif isinstance(term, kernels.DivergenceFree):
             M = np.sum(omega**2, axis=1)[:, None, None] * np.eye(d) - outer
         else:
-            M = np.broadcast_to(term.output, (D, p, p))
+            M = np.broadcast_to(term.output.matrix(p), (D, p, p))
         total += weight * rho_0[:, None, None] * M
     return total
 
@@ -38,7 +38,7 @@ cases = pytest.mark.parametrize(("kernel", "d", "p"), [case[1:] for case in CASE
 def test_psi_is_a_root_of_the_importance_ratio(kernel, d, p):
     kernel = kernel.fix(d, p)
     found = frequencies.Orthogonal().draw(kernel, d=d, p=p, count=11, seed=0)
-    psi = operator_weights(kernel, found.omega, found.log_density)
+    psi = weights_of(kernel, found).psi
     assert psi.shape[0] == 22 and psi.shape[2] == p and psi.shape[1] <= p
     np.testing.assert_array_equal(psi[:11], psi[11:])  # cosines and sines of one frequency share it
     ratio = spectrum(kernel, found.omega, p) / np.exp(found.log_density)[:, None, None]
@@ -58,7 +58,7 @@ def test_ranks_are_those_of_the_design(p, measure):
     for kernel, rank in expected.items():
         fixed = kernel.fix(p, p)
         found = frequencies.IID().draw(fixed, d=p, p=p, count=9, seed=0)
-        assert operator_weights(fixed, found.omega, found.log_density).shape == (18, rank, p)
+        assert weights_of(fixed, found).shape == (18, rank, p)
 
 
 def test_divergence_free_roots_are_orthonormal_and_hold_at_every_frequency():
@@ -98,7 +98,7 @@ def test_trace_measure_has_the_least_variance(field, d):
     for measure in MEASURES:
         kernel = field(g, measure)
         found = frequencies.IID().draw(kernel, d=d, p=d, count=D, seed=1)
-        psi = operator_weights(kernel, found.omega, found.log_density)[:D]
+        psi = weights_of(kernel, found).psi[:D]
         size = np.sum(np.einsum("arp,arq->apq", psi, psi) ** 2, axis=(1, 2))
         second = np.cos(deltas @ found.omega.T) ** 2 @ size / D
         exact = kernel.gram(deltas, np.zeros((1, d)))[:, 0]
@@ -115,7 +115,7 @@ def test_effective_sample_size():
     found = frequencies.IID().draw(kernels.Decomposable(g), d=d, p=1, count=D, seed=0)
 
     def size(kernel):
-        return effective_sample_size(kernel.fix(d, kernel_outputs(kernel)), found.omega, found.log_density)
+        return effective_sample_size(kernel.fix(d, kernel_outputs(kernel)), (found.omega, found.log_density, None))
 
     def kernel_outputs(kernel):
         return d if kernel.vector_field else 1
@@ -127,4 +127,4 @@ def test_effective_sample_size():
     # Curl-free from rho_0: u = |omega|^2 / d, E u^2 = (d + 2) / d.
     assert size(kernels.CurlFree(g)) == pytest.approx(D * d / (d + 2), rel=0.03)
     trace = frequencies.IID().draw(kernels.CurlFree(g), d=d, p=d, count=100, seed=0)
-    assert effective_sample_size(kernels.CurlFree(g), trace.omega, trace.log_density) == pytest.approx(100)
+    assert effective_sample_size(kernels.CurlFree(g), (trace.omega, trace.log_density, None)) == pytest.approx(100)

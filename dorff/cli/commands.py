@@ -89,7 +89,9 @@ def ingest(
         str, typer.Option(metavar="A,B", help="Columns that are inputs; =0 is a column of zeros.", show_default=False)
     ],
     targets: Annotated[str, typer.Option(metavar="U,V", help="Columns that are targets.", show_default=False)] = "",
-    classes: Annotated[str, typer.Option(metavar="C", help="A column of class labels (not built yet).")] = "",
+    classes: Annotated[
+        str, typer.Option(metavar="C", help="A column of class labels of any type.", show_default=False)
+    ] = "",
     append: Annotated[bool, typer.Option("--append", help="Add the rows to a data set that is there.")] = False,
     shard_rows: Annotated[
         int | None, typer.Option(metavar="N", help="Rows of a shard; fitting ones if left out.", show_default=False)
@@ -102,18 +104,28 @@ def ingest(
     c0, c1, ...; the arrays of an NPZ file go by their names.
     """
     from dorff.data import ingest as run
+    from dorff.data.labels import stored_labels
+    from dorff.data.nodes import group_attributes
 
     if len(paths) < 2:
         raise typer.BadParameter("wanted at least one SRC and then OUT.zarr", param_hint="SRC... OUT.zarr")
-    if classes:
-        raise InputError(f"--classes {classes}: class labels are known but not built yet; give --targets of numbers")
     *sources, out = paths
+    labels = _names("--classes", classes)
+    if len(labels) > 1:
+        raise InputError(f"--classes {classes}: wanted one column of labels, got {len(labels)}; name one")
     with meter("ingest") as progress:
         rows = run(
             sources, out, inputs=_names("--inputs", inputs), targets=_names("--targets", targets),
-            append=append, shard_rows=shard_rows, progress=progress,
+            classes=labels[0] if labels else None, append=append, shard_rows=shard_rows, progress=progress,
+            notice=lambda sentence: say(f"dorff: {out}: {sentence}"),
         )  # fmt: skip
-    show({"rows": rows, "store": out}, f"{out}: {rows:,} rows", as_json=as_json)
+    result: dict[str, object] = {"rows": rows, "store": out}
+    text = f"{out}: {rows:,} rows"
+    if labels and (table := stored_labels(group_attributes(Path(out)), out)):
+        missing = rows - sum(table.counts)
+        result["classes"] = {"labels": table.labels, "counts": table.counts, "missing": missing}
+        text += f", {len(table.labels):,} labels, {missing:,} rows without one"
+    show(result, text, as_json=as_json)
 
 
 @command()
@@ -136,7 +148,9 @@ def plan(job: JobFile, as_json: Json = False) -> None:
     from dorff.spec import load_job
 
     costs = make_plan(load_job(job)).costs
-    keys = ("leaves", "peak_bytes", "disk_bytes", "flops", "seconds", "m", "worker_bytes")
+    keys = (
+        "leaves", "peak_bytes", "disk_bytes", "flops", "seconds", "m", "rank", "worker_bytes", "exact_is_cheaper"
+    )  # fmt: skip
     text = {
         "leaves": f"{costs.leaves:,}",
         "memory": f"{size(costs.peak_bytes)} at the peak, {size(costs.worker_bytes)} of it a worker",
@@ -144,6 +158,11 @@ def plan(job: JobFile, as_json: Json = False) -> None:
         "work": f"{costs.flops:.3g} flops, about {costs.seconds:.3g} s",
         "features": f"{costs.m:,}",
     }
+    if costs.exact_is_cheaper:
+        text["advice"] = (
+            f"so few rows that an exact kernel model is the smaller system ({costs.m * costs.rank:,} unknowns here, "
+            "no more there): see dorff.exact.ExactRidge, or lower features.count"
+        )
     show({key: getattr(costs, key) for key in keys}, rows_of(text), as_json=as_json)
 
 
@@ -188,17 +207,22 @@ def score(
     model: ModelPath,
     store: Store,
     inputs: Inputs = "x",
-    targets: Annotated[str, typer.Option(metavar="U,V", help="The arrays that hold the targets.")] = "y",
+    targets: Annotated[
+        str,
+        typer.Option(
+            metavar="U,V", help="The arrays that hold the targets; y, or classes for a classifier.", show_default=False
+        ),
+    ] = "",
     workers: Workers = 2,
     as_json: Json = False,
 ) -> None:
-    """How far the model's predictions are from a data set's targets: R2, RMSE, and both for each output."""
+    """How far predictions are from a data set's targets: R2 and RMSE, of each output too; accuracy of classes."""
     from dorff.predict import score as run
 
     names = _names("--inputs", inputs)
     with _engine(workers, model, store, names) as engine, meter("score") as progress:
         scores = run(
-            model, store, engine=engine, inputs=names, targets=_names("--targets", targets), progress=progress
+            model, store, engine=engine, inputs=names, targets=_names("--targets", targets) or None, progress=progress
         )
     show(asdict(scores), _score_text(scores), as_json=as_json)
 
@@ -305,4 +329,7 @@ def _at_the_edge(report: FitReport) -> str:
 def _score_text(scores: Scores) -> str:
     """A line for all outputs together, and one for each."""
     each = {name: f"r2 {found['r2']:.4f}  rmse {found['rmse']:.6g}" for name, found in scores.per_output.items()}
+    if scores.accuracy is not None:
+        loss = "" if scores.log_loss is None else f"  log loss {scores.log_loss:.4f}"
+        return f"{scores.rows:,} rows: accuracy {scores.accuracy:.4f}{loss}"
     return rows_of({f"all ({scores.rows:,} rows)": f"r2 {scores.r2:.4f}  rmse {scores.rmse:.6g}", **each})

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dorff.data import open_dataset
+from dorff.data import Classes, open_dataset
+from dorff.data.labels import CLASSES, stored_labels
 from dorff.data.nodes import committed_rows, group_attributes, open_array, stored_columns, walk
 from dorff.errors import InputError
 from dorff.plan import leaf_bounds
@@ -60,7 +61,7 @@ def _plan(path: Path) -> dict[str, Any]:
         question = json.loads(path.read_bytes())["question"]
         store, rows, m = question["store"], question["rows"], question["count"]
         width = m + 1 + rows["q"]
-        names = rows["inputs"], rows["targets"]
+        names = rows["inputs"], Classes(*rows["targets"]) if "labels" in rows else rows["targets"]
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path}: is damaged; remove {path.parent} and fit again") from error
     receipts = [
@@ -79,7 +80,9 @@ def _plan(path: Path) -> dict[str, Any]:
     }
 
 
-def _leaves(store: str, names: tuple[Sequence[str], Sequence[str]], shard_rows: int, width: int) -> int | None:
+def _leaves(
+    store: str, names: tuple[Sequence[str], Sequence[str] | Classes], shard_rows: int, width: int
+) -> int | None:
     """Leaves of the store as it is now; None where it is gone."""
     try:
         dataset = open_dataset(store, inputs=names[0], targets=names[1])
@@ -103,10 +106,12 @@ def _dataset(path: Path) -> dict[str, Any]:
 
 def _array(group: Path, attributes: dict[str, Any], name: str) -> dict[str, Any]:
     try:
-        stored = open_array(group, name)
+        stored = open_array(group, name, text=True)
     except InputError as error:  # an array that dorff cannot use is no reason to hide the others
         return {"name": name, "problem": str(error)}
     shard_rows = stored.files.outer[0]
+    table = stored_labels(attributes, group) if name == CLASSES else None
+    labels = {} if table is None else {"labels": list(table.labels), "counts": list(table.counts)}
     return {
         "name": name,
         "rows": stored.rows,
@@ -115,6 +120,7 @@ def _array(group: Path, attributes: dict[str, Any], name: str) -> dict[str, Any]
         "shard_rows": shard_rows,
         "unit_rows": stored.files.inner[0],
         "shards": -(-stored.rows // max(1, shard_rows)),
+        **labels,
     }
 
 

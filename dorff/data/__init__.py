@@ -1,16 +1,21 @@
 """Data sets on disk: made from files, checked, opened, and read by rows."""
 
-from dorff.data.dataset import Dataset, open_dataset
+from dorff.data.classes import Classes
+from dorff.data.dataset import Dataset, class_counts, open_dataset
 from dorff.data.ingest import ingest
+from dorff.data.labels import Label
 from dorff.data.layout import ArrayLayout, shard_and_unit_rows, write_metadata
 from dorff.data.shards import ShardWriter
 from dorff.data.verify import Fault, verify
 
 __all__ = [
     "ArrayLayout",
+    "Classes",
     "Dataset",
     "Fault",
+    "Label",
     "ShardWriter",
+    "class_counts",
     "ingest",
     "open_dataset",
     "shard_and_unit_rows",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import gzip
+import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -13,10 +14,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from dorff.data.readers import Block, Reader, reading
+from dorff.data.labels import Label, Run
+from dorff.data.readers import Block, Reader, reading, side_by_side
 from dorff.errors import InputError
 
-EMPTY: Final = frozenset(pacsv.ConvertOptions().null_values)  # what is read as NaN
+EMPTY: Final = frozenset(pacsv.ConvertOptions().null_values)  # what is read as NaN, or as no label
+BOOLEANS: Final = {
+    word: value for value in (False, True) for word in (str(value), str(value).lower(), str(value).upper())
+}
+WHOLE: Final = re.compile(r"[+-]?(0|[1-9][0-9]{0,17})(\.0*)?")  # 007 is text, and so are longer numbers
 BLOCK: Final = 2**20
 COLUMN_BLOCK: Final = 64  # of the first row: a block must hold whole rows, and later ones may be longer
 
@@ -25,15 +31,16 @@ COLUMN_BLOCK: Final = 64  # of the first row: a block must hold whole rows, and 
 class CSVReader(Reader):
     """Columns of a CSV file; one whose first row holds numbers only has no header, but columns c0, c1, ...
 
-    Empty fields and NA, NaN, null and the like are NaN.
+    So has one whose first row holds a number, when such columns are asked for and none of that row's fields is:
+    `asked` are the names that will be. Empty fields and NA, NaN, null and the like are NaN, or no label.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, asked: Collection[str] = ()) -> None:
         with reading(path, "CSV"):
             self._zipped = path.endswith(".gz")
             self._delimiter = "\t" if Path(path.removesuffix(".gz")).suffix == ".tsv" else ","
             first, self._blank = self._first_row(path)
-        self._header = not _numeric(first)
+        self._header = not _headless([field.strip() for field in first], asked)
         self._block = max(BLOCK, COLUMN_BLOCK * sum(len(field) + 1 for field in first))
         names = first if self._header else [f"c{j}" for j in range(len(first))]
         super().__init__(path, [name.strip() for name in names], numbered=not self._header)
@@ -42,8 +49,8 @@ class CSVReader(Reader):
         """Text holds numbers of any precision."""
         return np.dtype(np.float64)
 
-    def blocks(self, columns: Sequence[str]) -> Iterator[Block]:
-        """Parse the file a block at a time; only the columns asked for are turned into numbers."""
+    def blocks(self, columns: Sequence[str], label: str | None = None) -> Iterator[Block]:
+        """Parse the file a block at a time; only the columns asked for are turned into numbers, or labels."""
         # Names of our own, by place: the file's may repeat.
         names = [str(j) for j in range(len(self.columns))]
         place = {column: str(j) for j, column in enumerate(self.columns)}
@@ -53,11 +60,11 @@ class CSVReader(Reader):
             pa.input_stream(self.path, compression="gzip" if self._zipped else None) as stream,
         ):
             try:
-                yield from self._parse(stream, names, wanted)
+                yield from self._parse(stream, names, wanted, None if label is None else place[label])
             except pa.ArrowInvalid as error:
                 raise self._explained(str(error)) from error
 
-    def _parse(self, stream: Any, names: list[str], wanted: list[str]) -> Iterator[Block]:
+    def _parse(self, stream: Any, names: list[str], wanted: list[str], label: str | None) -> Iterator[Block]:
         # Arrow counts rows, for its messages, on one thread only; it is as fast there.
         read = pacsv.ReadOptions(
             use_threads=False,
@@ -67,10 +74,17 @@ class CSVReader(Reader):
             skip_rows_after_names=int(self._header),
         )
         parse = pacsv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True)
-        convert = pacsv.ConvertOptions(include_columns=wanted, column_types=dict.fromkeys(wanted, pa.float64()))
+        text = [] if label is None else [label]
+        convert = pacsv.ConvertOptions(
+            include_columns=wanted + text,
+            column_types=dict.fromkeys(wanted, pa.float64()) | dict.fromkeys(text, pa.string()),
+            strings_can_be_null=True,
+        )
         for batch in pacsv.open_csv(stream, read_options=read, parse_options=parse, convert_options=convert):
             if batch.num_rows:
-                yield np.column_stack([column.to_numpy(zero_copy_only=False) for column in batch.columns])
+                numbers = [column.to_numpy(zero_copy_only=False) for column in batch.columns[: len(wanted)]]
+                labels = Run.of(batch.columns[-1], _label) if text else None
+                yield Block(side_by_side(numbers, len(batch)), labels)
 
     def _explained(self, reason: str) -> InputError:
         row = re.search(r"Row #(\d+)", reason)
@@ -100,10 +114,11 @@ class CSVReader(Reader):
         raise InputError(f"{path}: is empty; wanted at least one row of numbers.")
 
 
-def _numeric(row: Sequence[str]) -> bool:
-    """Whether a row holds numbers and empty fields only, and one number at least."""
-    filled = [field.strip() for field in row if field.strip() not in EMPTY]
-    return bool(filled) and all(_is_number(field) for field in filled)
+def _headless(row: Sequence[str], asked: Collection[str]) -> bool:
+    """Whether a first row is data: numbers, empty fields, and text only where c0, c1, ... are asked for."""
+    numbers = [_is_number(field) for field in row if field not in EMPTY]
+    numbered = any(re.fullmatch("c[0-9]+", name) for name in asked) and not set(asked) & set(row)
+    return any(numbers) and (all(numbers) or numbered)
 
 
 def _is_number(field: str) -> bool:
@@ -112,3 +127,20 @@ def _is_number(field: str) -> bool:
     except ValueError:
         return False
     return "_" not in field  # Python's literals allow it, files do not
+
+
+def _label(text: str) -> Label | None:
+    """A field as a label. A number is one only as it is usually written (1, 1.0, 0.5, 1.000000000000000000e+00 by
+    NumPy's savetxt): 007, 1.10 and 1e5 may be names."""
+    text = text.strip()
+    if text in EMPTY:
+        return None
+    if text in BOOLEANS:
+        return BOOLEANS[text]
+    if WHOLE.fullmatch(text):
+        return int(text.partition(".")[0])
+    try:
+        value = float(text)
+    except ValueError:
+        return text
+    return value if math.isfinite(value) and text in (repr(value), f"{value:.18e}") else text

@@ -5,21 +5,25 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, final
+from typing import Any, Final, final
 
 import numpy as np
 import numpy.typing as npt
 
+from dorff.data.classes import Classes, Codes, Coding, distinct
+from dorff.data.labels import CLASSES, Label, stored_labels, text_of
 from dorff.data.nodes import StoredArray, committed_rows, group_attributes, open_array, stored_columns
 from dorff.errors import InputError
 
 FloatArray = npt.NDArray[np.float64]
 # A common multiple of the arrays' shards beyond this many of the largest is given up.
 MAX_SHARDS_IN_COMMON: Final = 16
+RUN_ROWS: Final = 65536
+ONE_HOT_BYTES: Final = 16 * 2**20  # of a unit's rows of labels, at most
 OPENING_BYTES: Final = 2**20  # metadata, indices and the interpreter's own small change during one read
 
 
@@ -32,6 +36,9 @@ class Dataset:
     writing; `unit_rows` those of the coarsest inner chunk: reading multiples of it decodes no chunk twice.
     Where arrays differ each is the least common multiple, or the largest when the former would exceed 16
     times the largest: reads are then right all the same, but decode some chunks twice.
+
+    Where the targets are classes, `coding` says what the stored values mean, Y (n, q) is one-hot, q the number
+    of labels, and a row without a label is NaN. A unit's rows are then fewer where its Y would take over 16 MiB.
     """
 
     path: str
@@ -44,6 +51,12 @@ class Dataset:
     unit_rows: int
     input_columns: tuple[str, ...]
     target_columns: tuple[str, ...]
+    coding: Coding | None = None
+
+    @property
+    def labels(self) -> tuple[Label, ...] | None:
+        """The classes' labels, in the order of Y's columns; None where the targets are numbers."""
+        return None if self.coding is None else self.coding.labels
 
     def read(self, start: int, stop: int) -> tuple[FloatArray, FloatArray]:
         """X (stop - start, d) and Y (stop - start, q) of a run of rows, C-contiguous float64.
@@ -55,21 +68,33 @@ class Dataset:
                 without checksums a flipped byte cannot always be noticed.
         """
         self._check_rows(start, stop)
-        X, Y = np.empty((stop - start, self.d)), np.empty((stop - start, self.q))
-        for names, out in ((self.inputs, X), (self.targets, Y)):
-            column = 0
-            for name in names:
-                stored = open_array(Path(self.path), name)
-                self._read_array(stored, start, stop, out[:, column : column + stored.columns])
-                column += stored.columns
-        return X, Y
+        X = self._read_arrays(self.inputs, start, stop)
+        if self.coding is None:
+            return X, self._read_arrays(self.targets, start, stop)
+        return X, self.coding.one_hot(self.codes(start, stop))
+
+    def codes(self, start: int, stop: int) -> Codes:
+        """Each row's place in `labels`, (stop - start,); -1 where it has no label. InputError unless classes."""
+        values = self.stored_labels(start, stop)
+        return self.classes().codes(values, lambda row: f"{self.path}: array {self.targets[0]}, row {start + row}")
+
+    def classes(self) -> Coding:
+        """What the stored labels mean. InputError where the targets are numbers."""
+        if self.coding is None:
+            raise InputError(f"{self.path}: its targets are numbers; open labels with targets=Classes(NAME).")
+        return self.coding
+
+    def runs(self) -> Iterator[tuple[int, int]]:
+        """(start, stop) of all rows in order, in whole units of a moderate number of rows."""
+        step = max(1, RUN_ROWS // self.unit_rows) * self.unit_rows
+        return ((start, min(start + step, self.n)) for start in range(0, self.n, step))
 
     def stamp(self, start: int, stop: int) -> str:
         """A fingerprint of the files that hold these rows: their names, sizes and times of change."""
         self._check_rows(start, stop)
         digest = hashlib.blake2b(digest_size=16)
         for name in dict.fromkeys(self.inputs + self.targets):
-            files = open_array(Path(self.path), name).files
+            files = self._open(name).files
             for _, key in files.files(_rows(files.shape, start, stop)):
                 try:
                     status = os.stat(files.directory / key)
@@ -82,7 +107,7 @@ class Dataset:
         """Peak bytes of reading one unit: the result, and one array's chunks, encoded, decoded and copied."""
         working = 0
         for name in (*self.inputs, *self.targets):
-            stored = open_array(Path(self.path), name)
+            stored = self._open(name)
             chunk = stored.files.inner
             # Rounded up for columns, and for an array whose chunks do not divide the unit.
             rows = (-(-self.unit_rows // chunk[0]) + (self.unit_rows % chunk[0] > 0)) * chunk[0]
@@ -93,11 +118,15 @@ class Dataset:
             # Zarr holds a chunk encoded and decoded; of shards, their decoded chunks put together as well.
             held = 2.1 if stored.files.index is None else 3.1
             working = max(working, int(held * rows * across * item) + decoded)
-        return OPENING_BYTES + working + 8 * self.unit_rows * (self.d + self.q)
+        coded = 0 if self.coding is None else 4 * 8 * self.unit_rows + 128 * self.q
+        return OPENING_BYTES + working + 8 * self.unit_rows * (self.d + self.q) + coded
 
     def rows_spec(self) -> dict[str, object]:
-        """What the rows are and how they lie, without how many there are; for JSON and for hashes."""
-        arrays = {name: open_array(Path(self.path), name) for name in self.inputs + self.targets}
+        """What the rows are and how they lie, without how many there are; for JSON and for hashes.
+
+        Classes have the key "labels".
+        """
+        arrays = {name: self._open(name) for name in self.inputs + self.targets}
         return {
             "inputs": list(self.inputs),
             "targets": list(self.targets),
@@ -113,6 +142,7 @@ class Dataset:
             "unit_rows": self.unit_rows,
             "d": self.d,
             "q": self.q,
+            **({} if self.labels is None else {"labels": list(self.labels)}),
         }
 
     def _check_rows(self, start: int, stop: int) -> None:
@@ -121,7 +151,27 @@ class Dataset:
                 f"{self.path}: wanted rows between 0 and {self.n}, got {start} to {stop}; ask for rows it has."
             )
 
-    def _read_array(self, stored: StoredArray, start: int, stop: int, out: FloatArray) -> None:
+    def _open(self, name: str) -> StoredArray:
+        return open_array(Path(self.path), name, text=self.coding is not None and name in self.targets)
+
+    def _read_arrays(self, names: tuple[str, ...], start: int, stop: int) -> FloatArray:
+        arrays = [open_array(Path(self.path), name) for name in names]
+        out, column = np.empty((stop - start, sum(stored.columns for stored in arrays))), 0
+        for stored in arrays:
+            self._read_array(stored, start, stop, out[:, column : column + stored.columns])
+            column += stored.columns
+        return out
+
+    def stored_labels(self, start: int, stop: int) -> npt.NDArray[Any]:
+        """The array of labels as stored: numbers as float64 (n,), NaN where there is none, or text (n,)."""
+        self._check_rows(start, stop)
+        stored = open_array(Path(self.path), self.targets[0], text=True)
+        dtype = np.dtype(stored.array.dtype)
+        values = np.empty((stop - start, 1), dtype if dtype.kind in "SU" else np.float64)
+        self._read_array(stored, start, stop, values)
+        return values[:, 0]
+
+    def _read_array(self, stored: StoredArray, start: int, stop: int, out: npt.NDArray[Any]) -> None:
         files = stored.files
         if stored.rows < stop:
             raise InputError(
@@ -161,7 +211,7 @@ def open_dataset(
     path: str | os.PathLike[str],
     *,
     inputs: str | Sequence[str] = "x",
-    targets: str | Sequence[str] | None = "y",
+    targets: str | Sequence[str] | Classes | None = "y",
 ) -> Dataset:
     """Open arrays of the Zarr group at `path` (a local folder, v2 or v3) as inputs and targets.
 
@@ -169,23 +219,28 @@ def open_dataset(
     numbers. Values packed by the CF conventions (fill value, scale, offset), as xarray writes them, are
     unpacked.
 
+    `Classes(name)` are one-hot targets. The labels are those that ingest kept; of an array of integers, booleans
+    or text by others they are its different values, sorted, found by reading all of it now.
+
     Raises:
         InputError: not a Zarr group; an array that is missing, not of numbers, of more than two dimensions,
-            or of another length.
+            or of another length; classes that are real numbers, or more than 10,000, or not those wanted.
     """
     if "://" in os.fspath(path):
         raise InputError(f"{path}: wanted a local folder, got an address; copy the store to a local folder first.")
     group = Path(os.path.abspath(path))
     attributes = group_attributes(group)
-    x_names, y_names = _names(inputs), _names(targets)
+    classes = targets if isinstance(targets, Classes) else None
+    x_names, y_names = _names(inputs), _names(targets.name if isinstance(targets, Classes) else targets)
     if not x_names:
         raise InputError(
             f"{group}: inputs: wanted at least one array, got none; name the arrays that hold the inputs."
         )
-    arrays = {name: open_array(group, name) for name in (*x_names, *y_names)}
+    arrays = {name: open_array(group, name) for name in x_names}
+    arrays |= {name: open_array(group, name, text=classes is not None) for name in y_names}
     width = {name: stored.columns for name, stored in arrays.items()}
     shard_rows, unit_rows = _row_grids(list(arrays.values()))
-    return Dataset(
+    dataset = Dataset(
         path=str(group),
         inputs=x_names,
         targets=y_names,
@@ -197,6 +252,46 @@ def open_dataset(
         input_columns=tuple(c for name in x_names for c in stored_columns(attributes, name, width[name])),
         target_columns=tuple(c for name in y_names for c in stored_columns(attributes, name, width[name])),
     )
+    return dataset if classes is None else _with_classes(dataset, classes, attributes)
+
+
+def class_counts(dataset: Dataset) -> tuple[int, ...]:
+    """Rows of each label of a data set of classes: what ingest counted, or else counted by reading all labels."""
+    coding = dataset.classes()
+    attributes = group_attributes(Path(dataset.path))
+    table = stored_labels(attributes, dataset.path)
+    counts = np.zeros(len(coding.labels) + 1, np.int64)  # the last: of rows without a label
+    if table is not None and coding.values is None and committed_rows(Path(dataset.path), attributes) == dataset.n:
+        np.add.at(counts, np.array(coding.places), table.counts)
+    else:
+        for start, stop in dataset.runs():
+            counts += np.bincount(dataset.codes(start, stop) % len(counts), minlength=len(counts))
+    return tuple(counts[:-1].tolist())
+
+
+def _with_classes(dataset: Dataset, classes: Classes, attributes: dict[str, Any]) -> Dataset:
+    """The data set with the meaning of its labels."""
+    where = f"{dataset.path}: array {classes.name}"
+    stored = open_array(Path(dataset.path), classes.name, text=True)
+    dtype = np.dtype(stored.array.dtype)
+    if stored.columns != 1:
+        raise InputError(f"{where}: wanted one column of labels, got {stored.columns}; name an array of one.")
+    table = stored_labels(attributes, dataset.path) if classes.name == CLASSES else None
+    if table is not None:
+        coding = Coding.of_table(table, classes, where)
+    elif dtype.kind == "f":
+        raise InputError(
+            f"{where}: wanted labels (whole numbers, booleans, text), got {dtype}; it looks like a target. Name its "
+            "column in `dorff ingest --classes` to have labels, or store it as integers."
+        )
+    else:
+        values = distinct((dataset.stored_labels(start, stop) for start, stop in dataset.runs()), where)
+        coding = Coding.of_values(values, classes, where, boolean=dtype.kind == "b")
+    q = len(coding.labels)
+    unit, most = dataset.unit_rows, max(1, ONE_HOT_BYTES // (8 * q))
+    if unit > most:
+        unit = next(k for k in range(most, 0, -1) if unit % k == 0)
+    return replace(dataset, q=q, unit_rows=unit, target_columns=tuple(map(text_of, coding.labels)), coding=coding)
 
 
 def _names(names: str | Sequence[str] | None) -> tuple[str, ...]:

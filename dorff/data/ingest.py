@@ -6,35 +6,43 @@ import errno
 import fcntl
 import os
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, final
+from typing import Any, Final, final
 
 import numpy as np
 
 from dorff.data.dataset import open_dataset
+from dorff.data.labels import CLASSES, LabelTable, stored_labels
 from dorff.data.layout import ArrayLayout, shard_and_unit_rows, sync_directory, write_json, write_metadata
 from dorff.data.nodes import committed_rows, group_attributes, open_array, read_json
-from dorff.data.readers import Block, Reader, WithConstants, common_dtype
+from dorff.data.readers import Numbers, Reader, WithConstants, common_dtype
 from dorff.data.shards import ShardWriter
 from dorff.data.sources import open_source
 from dorff.errors import InputError
 
 NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 Progress = Callable[[int], None]
+Notice = Callable[[str], None]
 
 
 @final
 @dataclass(frozen=True)
 class _Target:
-    """The store to be: its columns, its arrays, the rows there already, and those of an unfilled shard."""
+    """The store to be: its columns, arrays and labels, the rows there already, and those of an unfilled shard."""
 
     columns: dict[str, tuple[str, ...]]
     arrays: dict[str, ArrayLayout]
+    labels: LabelTable
     rows: int = 0
-    tail: dict[str, Block] | None = None
+    tail: dict[str, Numbers] | None = None
+
+    def attributes(self) -> dict[str, Any]:
+        """What is committed with the rows."""
+        return self.labels.attributes() if CLASSES in self.columns else {}
 
 
 def ingest(
@@ -42,10 +50,12 @@ def ingest(
     out: str | os.PathLike[str],
     *,
     inputs: Sequence[str],
-    targets: Sequence[str],
+    targets: Sequence[str] = (),
+    classes: str | None = None,
     append: bool = False,
     shard_rows: int | None = None,
     progress: Progress | None = None,
+    notice: Notice | None = None,
 ) -> int:
     """Write the rows of all sources, in order, as arrays `x` (n, d) and `y` (n, q) of a Zarr v3 group.
 
@@ -55,18 +65,24 @@ def ingest(
     is a column of zeros. No targets: no `y`. Numbers are kept as float32 where all sources hold no more, else
     as float64; NaN and infinities are kept.
 
+    `classes` names a column of labels: text, whole numbers, booleans, or at most 100 other numbers. They become
+    the array `classes` (n, 1) of codes, -1 where there is none (an empty field, NaN, null); code k is the label
+    `dorff.labels["classes"][k]` of the group's attributes, in order of first appearance, and
+    `dorff.counts["classes"][k]` is how often it comes. Labels of different kinds are kept as text.
+
     Memory does not grow with the rows. A new store is written beside `out` and renamed at the end;
     `append=True` adds rows to one that ingest made, keeping its layout: its old rows can be read at any
-    moment, and the new ones appear together. Stopped midway, the same call can be made again, and what it
-    makes does not differ. `shard_rows` overrides the rows of a shard; `progress` is called with the number of
-    rows written so far by this call.
+    moment, and the new ones and their labels appear together. Stopped midway, the same call can be made
+    again, and what it makes does not differ. `shard_rows` overrides the rows of a shard; `progress` is called
+    with the number of rows written so far by this call, `notice` with a sentence about a likely oversight.
 
     Returns:
         The rows in the store.
 
     Raises:
         InputError: a source that cannot be read, a column that is missing or not of numbers, `out` there
-            already (or, to append, not there or of other columns), no space left. Nothing is changed then.
+            already (or, to append, not there or of other columns), more than 10,000 labels, no space left.
+            Nothing is changed then.
     """
     if isinstance(sources, str | os.PathLike):
         sources = [sources]
@@ -78,27 +94,40 @@ def ingest(
             f"{store}: is there already; choose another name, or give --append to add rows to a data set."
         )
     with _reported(store):
-        readers = [WithConstants(open_source(source)) for source in sources]
-        columns = _resolve(readers, {"x": inputs, "y": targets})
+        names = {"x": _several(inputs), "y": _several(targets), CLASSES: () if classes is None else (classes,)}
+        asked = [name for of in names.values() for name in of]
+        readers = [WithConstants(open_source(source, asked)) for source in sources]
+        columns = _resolve(readers, names)
+        tell = notice or (lambda _: None)
+        _question_columns(columns, tell)
         with _staging(store) as staging:
             target = _existing(store, readers, columns, shard_rows) if append else _fresh(readers, columns, shard_rows)
-            added = _write(staging, target, readers, progress)
+            added, unusable = _write(staging, target, readers, progress)
             if append:
                 _commit_append(staging, store, target, target.rows + added)
             else:
-                write_metadata(staging, target.arrays, rows=added, columns=columns)
+                write_metadata(staging, target.arrays, rows=added, columns=columns, more=target.attributes())
                 os.rename(staging, store)
                 sync_directory(store.parent)
+        if unusable:
+            tell(
+                f"{unusable:,} of {added:,} rows hold NaN or infinity: a fit refuses them, or leaves them out "
+                "where its job says data.nan: drop"
+            )
         return target.rows + added
 
 
-def _resolve(readers: Sequence[Reader], names: dict[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
+def _several(names: str | Sequence[str]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _resolve(readers: Sequence[Reader], names: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
     """The columns of each array, the same in all sources."""
     if not readers:
         raise InputError("sources: wanted at least one file, got none; name the files to ingest.")
     if not names["x"]:
         raise InputError("inputs: wanted at least one column, got none; name the columns that are inputs.")
-    listed = {array: (of,) if isinstance(of, str) else of for array, of in names.items() if of}
+    listed = {array: of for array, of in names.items() if of}
     first, *others = ({array: reader.resolve(of) for array, of in listed.items()} for reader in readers)
     for reader, other in zip(readers[1:], others, strict=True):
         for array, of in first.items():
@@ -110,13 +139,33 @@ def _resolve(readers: Sequence[Reader], names: dict[str, Sequence[str]]) -> dict
     return first
 
 
+def _question_columns(columns: dict[str, tuple[str, ...]], tell: Notice) -> None:
+    """Refuse classes that are no single column of their own; question inputs or targets named twice."""
+    classes = columns.get(CLASSES)
+    if classes is not None and (len(classes) > 1 or classes[0].startswith("=")):
+        came = "a constant" if len(classes) == 1 else f"{len(classes)} columns"
+        raise InputError(f"classes: wanted one column of labels, got {came}, {', '.join(classes[:3])}; name one.")
+    for array, of in columns.items():
+        if classes is not None and array != CLASSES and classes[0] in of:
+            raise InputError(
+                f"classes: column {classes[0]!r} is among the {'inputs' if array == 'x' else 'targets'} too; name it "
+                "once, as what is to be told from the inputs."
+            )
+        for column, count in Counter(of).items():
+            if count > 1 and not column.startswith("="):
+                tell(f"column {column!r} is named {count} times among the {'inputs' if array == 'x' else 'targets'}")
+
+
 def _fresh(readers: Sequence[Reader], columns: dict[str, tuple[str, ...]], shard_rows: int | None) -> _Target:
-    shard, unit = shard_and_unit_rows(len(columns["x"]), len(columns.get("y", ())), shard_rows)
-    arrays = {
-        name: ArrayLayout(len(of), shard, unit, str(common_dtype([r.dtype(c) for r in readers for c in of])))
-        for name, of in columns.items()
-    }
-    return _Target(columns, arrays)
+    shard, unit = shard_and_unit_rows(
+        len(columns["x"]), sum(map(len, columns.values())) - len(columns["x"]), shard_rows
+    )
+    arrays = {name: ArrayLayout(len(of), shard, unit, _dtype(readers, name, of)) for name, of in columns.items()}
+    return _Target(columns, arrays, LabelTable())
+
+
+def _dtype(readers: Sequence[Reader], array: str, columns: Sequence[str]) -> str:
+    return "int32" if array == CLASSES else str(common_dtype([r.dtype(c) for r in readers for c in columns]))
 
 
 def _existing(
@@ -140,16 +189,16 @@ def _existing(
             raise InputError(
                 f"{store}: has shards of {layout.shard_rows} rows, not {shard_rows}; leave shard_rows out to append."
             )
-        wanted = common_dtype([r.dtype(c) for r in readers for c in columns[name]])
+        wanted = _dtype(readers, name, columns[name])
         if not np.can_cast(wanted, layout.stored):
             raise InputError(
                 f"{store}: array {name} holds {layout.dtype}, but the sources give {wanted}; ingest all "
                 "rows into a new store."
             )
-    dataset = open_dataset(store, inputs="x", targets="y" if "y" in columns else None)
     # The partly filled last shard is written again, longer; its rows are read now, before anything changes.
-    X, Y = dataset.read(rows - rows % dataset.shard_rows, rows)
-    return _Target(columns, arrays, rows, {"x": X, "y": Y})
+    first = rows - rows % arrays["x"].shard_rows
+    tail = {name: open_dataset(store, inputs=name, targets=None).read(first, rows)[0] for name in columns}
+    return _Target(columns, arrays, stored_labels(attributes, store) or LabelTable(), rows, tail)
 
 
 def _kept_layout(store: Path, name: str) -> ArrayLayout:
@@ -165,31 +214,39 @@ def _kept_layout(store: Path, name: str) -> ArrayLayout:
     return layout
 
 
-def _write(staging: Path, target: _Target, readers: Sequence[Reader], progress: Progress | None) -> int:
-    """Write the last shard's rows, then all rows of the sources, into shards in the staging folder."""
-    names = list(dict.fromkeys(c for of in target.columns.values() for c in of))
+def _write(staging: Path, target: _Target, readers: Sequence[Reader], progress: Progress | None) -> tuple[int, int]:
+    """Write the last shard's rows, then all rows of the sources, into shards in the staging folder.
+
+    Returns how many rows the sources have, and how many of them hold NaN or infinity.
+    """
+    numbers = {array: of for array, of in target.columns.items() if array != CLASSES}
+    label = target.columns[CLASSES][0] if CLASSES in target.columns else None
+    names = list(dict.fromkeys(c for of in numbers.values() for c in of))
     place = {column: i for i, column in enumerate(names)}
-    places = {array: [place[c] for c in of] for array, of in target.columns.items()}
-    added = 0
+    places = {array: [place[c] for c in of] for array, of in numbers.items()}
+    added = unusable = 0
     with ExitStack() as stack:
         writers = {
             name: stack.enter_context(ShardWriter(staging / name, layout, first=target.rows // layout.shard_rows))
             for name, layout in target.arrays.items()
         }
         for name, rows in (target.tail or {}).items():
-            if name in writers:
-                writers[name].write(rows)
+            writers[name].write(rows)
         for reader in readers:
             before = added
-            for block in reader.blocks(names):
-                for name, writer in writers.items():
-                    writer.write(block[:, places[name]])
+            for block in reader.blocks(names, label):
+                for name in places:
+                    writers[name].write(block.numbers[:, places[name]])
+                if block.labels is not None:
+                    codes = target.labels.codes(block.labels, f"{reader.path}: column {label!r}")
+                    writers[CLASSES].write(codes)
                 added += len(block)
+                unusable += len(block) - int(np.isfinite(block.numbers).all(axis=1).sum())
                 if progress is not None:
                     progress(added)
             if added == before:
                 raise InputError(f"{reader.path}: has no rows; wanted at least one row of numbers.")
-    return added
+    return added, unusable
 
 
 def _commit_append(staging: Path, store: Path, target: _Target, rows: int) -> None:
@@ -209,7 +266,7 @@ def _commit_append(staging: Path, store: Path, target: _Target, rows: int) -> No
         array["shape"][0] = rows
         write_json(store / name / "zarr.json", array)
     group = read_json(store / "zarr.json")
-    group["attributes"]["dorff"]["rows"] = rows
+    group["attributes"]["dorff"] |= {"rows": rows, **target.attributes()}
     group.pop("consolidated_metadata", None)  # a copy of what has just changed
     write_json(store / "zarr.json", group)
 

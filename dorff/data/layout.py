@@ -24,7 +24,9 @@ MAX_SHARD_ROWS: Final = 16384
 @final
 @dataclass(frozen=True)
 class ArrayLayout:
-    """One array (rows, columns) of floats: files of `shard_rows` rows, in inner chunks of `unit_rows`.
+    """One array (rows, columns) of floats, or of codes (integers, -1 for none).
+
+    Files of `shard_rows` rows, in inner chunks of `unit_rows`.
 
     Chunks are not compressed: the mantissas of measured float64 hardly shrink, decoding is then a copy, a
     chunk's bytes never depend on a library's version, and every inner chunk lies at a place known beforehand.
@@ -40,6 +42,11 @@ class ArrayLayout:
     def stored(self) -> np.dtype[Any]:
         """The type on disk."""
         return np.dtype(self.dtype).newbyteorder("<")
+
+    @property
+    def fill(self) -> float:
+        """What Zarr takes the place of rows that are not there."""
+        return 0.0 if self.stored.kind == "f" else -1
 
     @property
     def units(self) -> int:
@@ -63,7 +70,7 @@ class ArrayLayout:
             "data_type": self.dtype,
             "chunk_grid": {"name": "regular", "configuration": grid},
             "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-            "fill_value": 0.0,
+            "fill_value": self.fill,
             "codecs": [{"name": "sharding_indexed", "configuration": sharding}],
             "attributes": {},
             "storage_transformers": [],
@@ -90,15 +97,25 @@ def shard_and_unit_rows(d: int, q: int, shard_rows: int | None = None) -> tuple[
     return shard_rows, min(divisors, key=lambda k: (abs(math.log(k / wanted)), k))
 
 
-def group_metadata(rows: int, columns: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
-    """The group's `zarr.json`; readers trust its `dorff.rows`, the committed rows, over the shapes."""
+def group_metadata(
+    rows: int, columns: Mapping[str, tuple[str, ...]], more: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The group's `zarr.json`; readers trust its `dorff.rows`, the committed rows, over the shapes.
+
+    `more` goes into the attribute `dorff` too, and is committed with the rows.
+    """
     names = {array: list(of_array) for array, of_array in columns.items()}
-    attributes = {"columns": names, "dorff": {"rows": rows}}
+    attributes = {"columns": names, "dorff": {"rows": rows, **(more or {})}}
     return {"zarr_format": 3, "node_type": "group", "attributes": attributes}
 
 
 def write_metadata(
-    group: Path, arrays: Mapping[str, ArrayLayout], *, rows: int, columns: Mapping[str, tuple[str, ...]]
+    group: Path,
+    arrays: Mapping[str, ArrayLayout],
+    *,
+    rows: int,
+    columns: Mapping[str, tuple[str, ...]],
+    more: Mapping[str, Any] | None = None,
 ) -> None:
     """Commit `rows` rows: write each array's metadata and, last, the group's; each atomically."""
     for name, layout in arrays.items():
@@ -106,7 +123,7 @@ def write_metadata(
         # The dimensions' names are what xarray needs to open a store.
         named = {**layout.metadata(rows), "dimension_names": ["row", f"{name}_column"]}
         write_json(group / name / "zarr.json", named)
-    write_json(group / "zarr.json", group_metadata(rows, columns))
+    write_json(group / "zarr.json", group_metadata(rows, columns, more))
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

@@ -36,7 +36,7 @@ class Node:
 @final
 @dataclass(frozen=True)
 class StoredArray:
-    """An open array of numbers, 1-d or 2-d: its files, how its numbers are packed, and a short way to read them."""
+    """An open array of numbers (or labels), 1-d or 2-d: its files, how it is packed, and a short way to read it."""
 
     files: ArrayFiles
     packing: Packing
@@ -143,8 +143,11 @@ def stored_columns(attributes: dict[str, Any], name: str, width: int) -> tuple[s
     return (name,) if width == 1 else tuple(f"{name}{j}" for j in range(width))
 
 
-def open_array(path: Path, name: str) -> StoredArray:
-    """Open the array `name` of the group at `path`; refuses all but 1-d and 2-d arrays of real numbers."""
+def open_array(path: Path, name: str, *, text: bool = False) -> StoredArray:
+    """Open the array `name` of the group at `path`; refuses all but 1-d and 2-d arrays of real numbers.
+
+    With `text`, text of fixed length may be in it too.
+    """
     directory = path / name
     key = next((k for k in METADATA if (directory / k).is_file()), None)
     here = node(directory, name)
@@ -153,21 +156,25 @@ def open_array(path: Path, name: str) -> StoredArray:
         held = ", ".join(there[:20]) if there else "none"
         raise InputError(f"{path}: has no array {name!r}; the arrays in it are: {held}.")
     stat = (directory / key).stat()
-    return _open(path, name, key, stat.st_mtime_ns, stat.st_size)
+    return _open(path, name, key, stat.st_mtime_ns, stat.st_size, NUMBER_KINDS + "SU" * text)
 
 
 @lru_cache(maxsize=128)  # a process's open arrays; metadata that changed (an append, another store) opens anew
-def _open(path: Path, name: str, key: str, mtime_ns: int, size: int) -> StoredArray:
+def _open(path: Path, name: str, key: str, mtime_ns: int, size: int, kinds: str) -> StoredArray:
     what = f"array {name} of {path}"
     array = open_zarr(path / name, what, v3=key == "zarr.json")
     if array.ndim not in (1, 2):
         raise InputError(
             f"{what}: wanted 1 or 2 dimensions (rows, columns), got shape {array.shape}; reshape it first."
         )
-    if np.dtype(array.dtype).kind not in NUMBER_KINDS:
-        raise InputError(f"{what}: wanted real numbers, got type {array.dtype}; convert it to numbers first.")
-    attributes = dict(array.attrs)
-    if key == ".zarray" and "_ARRAY_DIMENSIONS" in attributes:
+    kind = np.dtype(array.dtype).kind
+    if kind not in kinds:
+        wanted, remedy = "real numbers", "convert it to numbers first"
+        if kinds != NUMBER_KINDS:
+            wanted, remedy = "labels", "store whole numbers, booleans or text of fixed length"
+        raise InputError(f"{what}: wanted {wanted}, got type {array.dtype}; {remedy}.")
+    attributes = dict(array.attrs) if kind in NUMBER_KINDS else {}  # text is not packed
+    if kind in NUMBER_KINDS and key == ".zarray" and "_ARRAY_DIMENSIONS" in attributes:
         # xarray keeps a v2 array's _FillValue in Zarr's own fill value.
         attributes = {"_FillValue": array.fill_value} | attributes
     files = ArrayFiles(array, path / name, name)

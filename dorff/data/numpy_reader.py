@@ -11,7 +11,7 @@ from typing import IO, Any, final
 
 import numpy as np
 
-from dorff.data.readers import ArrayInfo, ArraysReader, Block, reading
+from dorff.data.readers import ArrayInfo, ArraysReader, Numbers, reading
 from dorff.errors import InputError
 
 
@@ -30,7 +30,7 @@ class NPYReader(ArraysReader):
         super().__init__(path, {"c": ArrayInfo(shape, array.dtype)}, numbered=True)
         self.expand("c")  # refuses any shape but (rows, columns)
 
-    def stream(self, name: str, columns: Sequence[int], rows: int) -> Iterator[Block]:
+    def stream(self, name: str, columns: Sequence[int], rows: int) -> Iterator[Numbers]:
         """Read through a memory map, in either order of axes."""
         n, width = self.arrays[name].shape
         for start in range(0, n, rows):
@@ -61,7 +61,7 @@ class NPZReader(ArraysReader):
             self._members = {name.removesuffix(".npy"): _member(archive, name) for name in names}
         super().__init__(path, {name: member.info for name, member in self._members.items()})
 
-    def stream(self, name: str, columns: Sequence[int], rows: int) -> Iterator[Block]:
+    def stream(self, name: str, columns: Sequence[int], rows: int) -> Iterator[Numbers]:
         """Read the member in order; one whose columns lie one after another, with a reader on each column."""
         member = self._members[name]
         dtype, n = member.info.dtype, member.info.shape[0]
@@ -77,7 +77,7 @@ class NPZReader(ArraysReader):
                 parts = [self._take(file, dtype, count, width) for file in files]
                 yield np.concatenate(parts, axis=1) if member.by_column else parts[0][:, columns]
 
-    def _take(self, file: IO[bytes], dtype: np.dtype[Any], rows: int, width: int) -> Block:
+    def _take(self, file: IO[bytes], dtype: np.dtype[Any], rows: int, width: int) -> Numbers:
         content = file.read(rows * width * dtype.itemsize)
         if len(content) < rows * width * dtype.itemsize:
             raise InputError(f"{self.path}: is cut short; fetch or write it again.")

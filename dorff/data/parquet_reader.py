@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dorff.data.readers import BLOCK_BYTES, Block, Reader, common_dtype, reading
+from dorff.data.labels import Run
+from dorff.data.readers import BLOCK_BYTES, Block, Numbers, Reader, common_dtype, reading, side_by_side
 from dorff.errors import InputError
 
 
@@ -38,22 +39,40 @@ class ParquetReader(Reader):
             f"{self.path}: column {column!r} holds {kind}, wanted real numbers; convert it or leave it out."
         )
 
-    def blocks(self, columns: Sequence[str]) -> Iterator[Block]:
+    def blocks(self, columns: Sequence[str], label: str | None = None) -> Iterator[Block]:
         """Read batches of rows."""
         dtype = common_dtype([self.dtype(column) for column in columns])
-        rows = max(1, BLOCK_BYTES // (8 * len(columns)))
+        wanted = [*columns, *([] if label is None else [label])]
+        rows = max(1, BLOCK_BYTES // (8 * len(wanted)))
         # Without a buffer of its own, or with pre_buffer, Arrow holds whole row groups.
         with (
             reading(self.path, "Parquet"),
             pq.ParquetFile(self.path, pre_buffer=False, buffer_size=2**20) as file,
         ):
-            for batch in file.iter_batches(rows, columns=list(columns), use_threads=False):
-                yield np.column_stack([self._numbers(batch.column(column), dtype) for column in columns])
+            for batch in file.iter_batches(rows, columns=wanted, use_threads=False):
+                numbers = [self._numbers(batch.column(column), dtype) for column in columns]
+                labels = None if label is None else self._labels(batch.column(label), label)
+                yield Block(side_by_side(numbers, len(batch)), labels)
 
-    def _numbers(self, column: Any, dtype: np.dtype[Any]) -> Block:
+    def _labels(self, column: Any, name: str) -> Run:
+        if pa.types.is_dictionary(column.type):  # its own dictionary may hold more, in another order
+            column = column.dictionary_decode()
+        kind = column.type
+        if pa.types.is_temporal(kind):
+            column = column.cast(pa.string())
+        elif pa.types.is_nested(kind):
+            raise InputError(
+                f"{self.path}: column {name!r} holds {kind}, wanted labels: text, whole numbers or booleans; "
+                "convert it."
+            )
+        elif pa.types.is_float16(kind) or pa.types.is_null(kind):
+            column = column.cast(pa.float32())
+        return Run.of(column)
+
+    def _numbers(self, column: Any, dtype: np.dtype[Any]) -> Numbers:
         if pa.types.is_boolean(column.type):
             column = column.cast(pa.int8())
         if not pa.types.is_floating(column.type):
             column = column.cast(pa.float64(), safe=False)
-        values: Block = column.to_numpy(zero_copy_only=False)
+        values: Numbers = column.to_numpy(zero_copy_only=False)
         return values.astype(dtype, copy=False)

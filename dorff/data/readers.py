@@ -1,4 +1,4 @@
-"""What a source of rows is: named columns of numbers, read in blocks of bounded size."""
+"""What a source of rows is: named columns, of numbers and of class labels, read in blocks of bounded size."""
 
 from __future__ import annotations
 
@@ -14,11 +14,27 @@ from typing import Any, Final, final
 import numpy as np
 import numpy.typing as npt
 
+from dorff.data.labels import Run
 from dorff.data.packing import NUMBER_KINDS
 from dorff.errors import InputError
 
-Block = npt.NDArray[Any]  # (rows, columns asked for), float32 or float64
+Numbers = npt.NDArray[Any]  # (rows, columns asked for), float32 or float64
 BLOCK_BYTES: Final = 4 * 2**20
+
+
+@final
+@dataclass(frozen=True)
+class Block:
+    """Rows of a source: numbers (rows, columns asked for), and labels where a column of them was asked for."""
+
+    numbers: Numbers
+    labels: Run | None = None
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, rows: slice) -> Block:
+        return Block(self.numbers[rows], None if self.labels is None else self.labels[rows])
 
 
 class Reader(ABC):
@@ -38,8 +54,8 @@ class Reader(ABC):
         """The type that a column's numbers come in; InputError where they are not numbers."""
 
     @abstractmethod
-    def blocks(self, columns: Sequence[str]) -> Iterator[Block]:
-        """All rows of the columns, in order, in blocks of any size that together take bounded memory."""
+    def blocks(self, columns: Sequence[str], label: str | None = None) -> Iterator[Block]:
+        """All rows of the columns, and of a column of labels, in order, in blocks of any size and bounded memory."""
 
     def resolve(self, names: Sequence[str]) -> tuple[str, ...]:
         """The columns that the names stand for; InputError for a name that no column or several have."""
@@ -85,6 +101,20 @@ def check_numbers(path: str, column: str, dtype: np.dtype[Any]) -> None:
         raise InputError(f"{path}: column {column!r} holds {dtype}, wanted real numbers; convert it or leave it out.")
 
 
+def check_labels(path: str, column: str, dtype: np.dtype[Any]) -> None:
+    """Refuse a type that labels cannot have."""
+    if dtype.kind not in NUMBER_KINDS + "SU":
+        raise InputError(
+            f"{path}: column {column!r} holds {dtype}, wanted labels: text, whole numbers or booleans; convert it "
+            "(NumPy's objects by .astype(str))."
+        )
+
+
+def side_by_side(columns: Sequence[npt.NDArray[Any]], rows: int) -> Numbers:
+    """Columns (rows,) as one array (rows, columns), of none too."""
+    return np.column_stack(columns) if columns else np.empty((rows, 0), np.float32)
+
+
 def common_dtype(dtypes: Sequence[np.dtype[Any]]) -> np.dtype[Any]:
     """float32 where it holds all the values exactly as they come, else float64."""
     short = all(t.kind == "f" and t.itemsize <= 4 for t in dtypes)
@@ -116,7 +146,7 @@ class ArraysReader(Reader):
         self._place = {column: (name, j) for column, name, j in self._places}
 
     @abstractmethod
-    def stream(self, name: str, columns: Sequence[int], rows: int) -> Iterator[Block]:
+    def stream(self, name: str, columns: Sequence[int], rows: int) -> Iterator[Numbers]:
         """Those columns of one array, `rows` rows at a time."""
 
     def expand(self, name: str) -> tuple[str, ...]:
@@ -137,21 +167,28 @@ class ArraysReader(Reader):
         check_numbers(self.path, column, dtype)
         return dtype
 
-    def blocks(self, columns: Sequence[str]) -> Iterator[Block]:
-        """Read each array once, side by side."""
+    def blocks(self, columns: Sequence[str], label: str | None = None) -> Iterator[Block]:
+        """Read each array once, side by side; that of the labels once for them."""
         wanted: dict[str, list[int]] = {}
         for column in columns:
             name, j = self._place[column]
             wanted.setdefault(name, []).append(j)
-        self._check_lengths(list(wanted))
+        labelled = () if label is None else (self._place[label],)
+        self._check_lengths([*wanted, *(name for name, _ in labelled)])
         order = {place: i for i, place in enumerate((name, j) for name, places in wanted.items() for j in places)}
         pick = [order[self._place[column]] for column in columns]
-        widths = (self.arrays[name].shape[1:] or (1,) for name in wanted)
-        rows = max(1, BLOCK_BYTES // (8 * sum(w for (w,) in widths)))
+        infos = [self.arrays[name] for name in (*wanted, *(name for name, _ in labelled))]
+        rows = max(1, BLOCK_BYTES // sum(max(8, i.dtype.itemsize) * math.prod(i.shape[1:]) for i in infos))
         dtype = common_dtype([self.dtype(column) for column in columns])
+        for name, _ in labelled:
+            check_labels(self.path, str(label), self.arrays[name].dtype)
+        streams = [self.stream(name, places, rows) for name, places in wanted.items()]
+        label_streams = [self.stream(name, [j], rows) for name, j in labelled]
         with reading(self.path, self.format_name):
-            for parts in zip(*(self.stream(name, places, rows) for name, places in wanted.items()), strict=True):
-                yield np.concatenate(parts, axis=1)[:, pick].astype(dtype, copy=False)
+            for parts in zip(*streams, *label_streams, strict=True):
+                labels = Run.of(parts[-1][:, 0]) if labelled else None
+                numbers = parts[: len(streams)] or (np.empty((len(parts[-1]), 0)),)
+                yield Block(np.concatenate(numbers, axis=1)[:, pick].astype(dtype, copy=False), labels)
 
     def _check_lengths(self, names: list[str]) -> None:
         first, n = names[0], self.arrays[names[0]].shape[0]
@@ -189,17 +226,20 @@ class SideBySide(Reader):
         reader, name = self._place[column]
         return reader.dtype(name)
 
-    def blocks(self, columns: Sequence[str]) -> Iterator[Block]:
+    def blocks(self, columns: Sequence[str], label: str | None = None) -> Iterator[Block]:
         """Read in step the sources that hold these columns; InputError when they differ in length."""
         places = [self._place[column] for column in columns]
-        readers = [r for r in self._readers if any(r is reader for reader, _ in places)]
+        holder, held = (None, None) if label is None else self._place[label]
+        readers = [r for r in self._readers if r is holder or any(r is reader for reader, _ in places)]
         names = [[name for reader, name in places if reader is r] for r in readers]
         order = {
             place: i for i, place in enumerate((r, name) for r, of in zip(readers, names, strict=True) for name in of)
         }
         pick = [order[place] for place in places]
-        for parts in _in_step(readers, [r.blocks(of) for r, of in zip(readers, names, strict=True)]):
-            yield np.concatenate(parts, axis=1)[:, pick]
+        streams = [r.blocks(of, held if r is holder else None) for r, of in zip(readers, names, strict=True)]
+        for parts in _in_step(readers, streams):
+            labels = next((part.labels for part in parts if part.labels is not None), None)
+            yield Block(np.concatenate([part.numbers for part in parts], axis=1)[:, pick], labels)
 
 
 @final
@@ -222,18 +262,19 @@ class WithConstants(Reader):
             return self._reader.dtype(column)
         return np.dtype(np.float32 if float(np.float32(value)) == value else np.float64)
 
-    def blocks(self, columns: Sequence[str]) -> Iterator[Block]:
+    def blocks(self, columns: Sequence[str], label: str | None = None) -> Iterator[Block]:
         """The source's blocks, constants put in; InputError where there are constants only."""
         values = [_constant(column) for column in columns]
         held = [column for column, value in zip(columns, values, strict=True) if value is None]
         if not held:
             raise InputError(f"{self.path}: only constants are asked for; name one of its columns at least.")
-        for block in self._reader.blocks(held):
+        for block in self._reader.blocks(held, label):
             if len(held) == len(columns):
                 yield block
                 continue
-            parts = iter(block.T)
-            yield np.column_stack([next(parts) if v is None else np.full(len(block), v) for v in values])
+            parts = iter(block.numbers.T)
+            filled = [next(parts) if v is None else np.full(len(block), v) for v in values]
+            yield Block(np.column_stack(filled), block.labels)
 
 
 def _constant(name: str) -> float | None:

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from dorff.data.files import ArrayFiles, Fault
+from dorff.data.labels import stored_labels
 from dorff.data.nodes import Node, committed_rows, group_attributes, open_zarr, walk
 from dorff.errors import InputError
 
@@ -56,6 +57,7 @@ def _committed(root: Path, here: Node, faults: list[Fault]) -> dict[str, int]:
     try:
         attributes = group_attributes(root)
         rows = committed_rows(root, attributes)
+        stored_labels(attributes, root)
     except InputError:
         faults.append(Fault("", "zarr.json", "damaged"))
         return {}

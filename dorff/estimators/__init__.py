@@ -1,5 +1,6 @@
 """scikit-learn estimators over NumPy, pandas, Dask, Zarr and xarray."""
 
+from dorff.estimators.classifier import ORFFClassifier
 from dorff.estimators.regressor import ORFFRegressor
 
-__all__ = ["ORFFRegressor"]
+__all__ = ["ORFFClassifier", "ORFFRegressor"]

@@ -2,37 +2,30 @@
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Sequence
-from functools import reduce
-from operator import add
-from typing import Any, Self
+from typing import Any, Self, final
 
 import dask.array as da
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse
-from dask.delayed import delayed
-from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.metrics import r2_score
-from sklearn.utils import check_array, check_random_state
+from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dorff import __version__
 from dorff.errors import InputError
-from dorff.estimators.rows import Rows, StoredRows, finite, together, unwrap, with_rows
-from dorff.estimators.sums import RowSums, one_thread, sample
-from dorff.features import FeatureMap, Recipe
-from dorff.frequencies import Sampler, default_sampler
-from dorff.kernels import Decomposable, Gaussian, OperatorKernel, ScalarKernel, median_lengthscale
+from dorff.estimators.base import ORFFEstimator, first_column, unchanged
+from dorff.estimators.rows import StoredRows, finite, partly, together, unwrap, with_rows
+from dorff.estimators.sums import RowSums, one_thread
+from dorff.frequencies import Sampler
+from dorff.kernels import Decomposable, OperatorKernel, ScalarKernel
 from dorff.kernels.scalar import FloatArray
 from dorff.leaf import FoldRule
-from dorff.model import Model
-from dorff.moments import Moments
-from dorff.solvers import Problem, Setting, Solution, kfold_errors, solve, spread
 
 
-class ORFFRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ignore[misc]
+@final
+class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: ignore[misc]
     """Vector-valued kernel ridge regression by operator-valued random Fourier features, in one pass over the rows.
 
     f(x) = Phi(x)* h + b minimises (Minh 2016, eq. 72-74 with gI = 0; Brault, Heinonen & d'Alche-Buc 2016)
@@ -65,6 +58,12 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: i
         Divide inputs and targets by their standard deviations: column by column, but by one number for all inputs
         and one for all targets when the kernel is a vector-field one, which other scaling would break.
         Length-scales are then in scaled units.
+    observe : array (q, p) or None
+        C where the targets are values of C f, f in R^p (Minh 2016, eq. 67); the identity if None. `predict` gives f.
+        With `standardize` one scale then serves all targets.
+    missing : "refuse" or "partial"
+        Of NaN in y: "partial" takes it for a target that was not observed, and leaves rows out that have none. Each
+        pattern of what is there has moments of its own; more than 8 are refused.
 
     Attributes
     ----------
@@ -111,6 +110,8 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: i
         random_state: int | np.random.RandomState | None = 0,
         intercept: bool = True,
         standardize: bool = False,
+        observe: npt.ArrayLike | None = None,
+        missing: str = "refuse",
     ) -> None:
         self.kernel = kernel
         self.n_features = n_features
@@ -120,161 +121,97 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: i
         self.random_state = random_state
         self.intercept = intercept
         self.standardize = standardize
+        self.observe = observe
+        self.missing = missing
 
     def fit(self, X: Any, y: Any) -> Self:
         """Fit to inputs X (n, d) and targets y (n, q) or (n,)."""
         self._check_arguments()
         X, y = self._validated(unwrap(X, "X"), unwrap(y, "y"))
-        self._one_output = y.ndim == 1
+        observe = self._observation(1 if y.ndim == 1 else y.shape[1])
+        self._one_output = y.ndim == 1 and (observe is None or observe.shape[1] == 1)
         X, Y = together(with_rows(X, "X"), with_rows(y, "y"))
         with one_thread():
-            self._fit(X, Y)
+            drawing = self._draw(X, Y, scale_targets=self.standardize, observe=observe, partial=self._partial)
+            folds = FoldRule(self.cv or 1, by_rows=True, seed=drawing.seed)
+            sums = RowSums(drawing.features, drawing.y0, folds, partial=self._partial)
+            self.model_ = self._solve(drawing, sums.of(X, Y))
         return self
 
     def predict(self, X: Any, *, return_std: bool = False) -> Any:
-        """f at X (n, d): (n, q), or (n,) where y was 1-d. A lazy Dask array for Dask input, else NumPy."""
+        """f at X (n, d): (n, p), or (n,) where y was 1-d. A lazy Dask array for Dask input, else NumPy."""
         check_is_fitted(self)
         if return_std:
             raise InputError("return_std=True (the predictive deviation) is planned but not built yet; leave it out")
-        X = unwrap(X, "X")
-        if isinstance(X, da.Array | StoredRows):
-            validate_data(self, X, skip_check_array=True, reset=False)
-            return self._predict_dask(X) if isinstance(X, da.Array) else self._predict_stored(X)
-        values = self.model_.predict(validate_data(self, X, dtype=np.float64, reset=False))
-        return values[:, 0] if self._one_output else values
+        if self._one_output:
+            return self._mapped(X, first_column, ())
+        return self._mapped(X, unchanged, (self.model_.p,))
 
     def score(self, X: Any, y: Any, sample_weight: npt.ArrayLike | None = None) -> float:
-        """scikit-learn's R2: the mean over outputs of each one's. Holds y and the predictions in memory."""
+        """scikit-learn's R2: the mean over targets of each one's, over the rows that have it. Holds y and the
+        predictions in memory."""
         y = unwrap(y, "y")
         if isinstance(y, StoredRows | da.Array):
             flat = y.ndim == 1
-            y = finite(np.asarray(with_rows(y, "y")[:], dtype=np.float64), "y", 0)
+            check = partly if self._partial else finite
+            y = check(np.asarray(with_rows(y, "y")[:], dtype=np.float64), "y", 0)
             y = y[:, 0] if flat else y
-        return float(r2_score(y, np.asarray(self.predict(X)), sample_weight=sample_weight))
+        values = np.asarray(self.predict(X))
+        if self.model_.observe is not None:
+            values = self.model_.observed(values.reshape(len(values), -1))
+        if not self._partial:
+            return float(r2_score(y, values, sample_weight=sample_weight))
+        Y = np.asarray(y, dtype=np.float64).reshape(len(values), -1)
+        return _mean_r2(Y, values.reshape(Y.shape), np.ones(len(Y)) if sample_weight is None else sample_weight)
+
+    def _of_scalar(self, scalar: ScalarKernel) -> OperatorKernel:
+        return Decomposable(scalar)
+
+    @property
+    def _partial(self) -> bool:
+        return self.missing == "partial"
 
     def _check_arguments(self) -> None:
-        count = self.n_features
-        if not isinstance(count, numbers.Integral) or isinstance(count, bool) or count < 2:
-            raise InputError(f"n_features must be a whole number of 2 or more, got {count!r}; use 1024, say")
-        for name, kinds in (("kernel", OperatorKernel | ScalarKernel), ("sampler", Sampler)):
-            value = getattr(self, name)
-            if value is not None and not isinstance(value, kinds):
-                raise InputError(f"{name} must be one of dorff.{_HOMES[name]}, not {value!r}")
-        if self.cv is not None and (not isinstance(self.cv, numbers.Integral) or self.cv < 2):
-            raise InputError(f"cv must be None or a number of folds of 2 or more, not {self.cv!r}")
-        ridges = self._ridges()
-        if not ridges or not all(np.isfinite(ridge) and ridge >= 0 for ridge in ridges):
-            raise InputError(f"ridge must be a number of 0 or more, or a list of them, not {self.ridge!r}")
+        super()._check_arguments()
+        if self.missing not in ("refuse", "partial"):
+            raise InputError(f"missing must be 'refuse' or 'partial', not {self.missing!r}")
 
-    def _ridges(self) -> list[float]:
+    def _observation(self, q: int) -> FloatArray | None:
+        """C (q, p)."""
+        if self.observe is None:
+            return None
         try:
-            return [float(ridge) for ridge in np.atleast_1d(np.asarray(self.ridge, dtype=np.float64))]
+            C = np.asarray(self.observe, dtype=np.float64)
         except (TypeError, ValueError):
-            raise InputError(f"ridge must be a number of 0 or more, or a list of them, not {self.ridge!r}") from None
-
-    def _seed(self) -> int:
-        if isinstance(self.random_state, numbers.Integral):
-            if self.random_state < 0:
-                raise InputError(f"random_state must be 0 or more, not {self.random_state}")
-            return int(self.random_state)
-        return int(check_random_state(self.random_state).randint(2**31))
+            raise InputError(f"observe must be a matrix of numbers, not {self.observe!r}") from None
+        if C.ndim != 2 or len(C) != q or C.shape[1] < 1 or not np.isfinite(C).all() or not C.any():
+            raise InputError(
+                f"observe must be finite, not all zero, with a row for each of the {q} targets; got shape {C.shape}"
+            )
+        return C
 
     def _validated(self, X: Any, y: Any) -> tuple[Any, Any]:
         """What scikit-learn demands of X and y, without reading what lies in Zarr or Dask."""
         lazy = tuple(isinstance(values, StoredRows | da.Array) for values in (X, y))
         if scipy.sparse.issparse(y):
             raise InputError("y is a sparse matrix; give a dense one, y.toarray()")
-        if not any(lazy):
+        if not any(lazy) and not self._partial:
             X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
             return X, y
         if y is None:
             raise InputError("fit requires y to be passed, but the target y is None")
         if not lazy[1]:
-            y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
-        X = validate_data(self, X, skip_check_array=True) if lazy[0] else validate_data(self, X, dtype=np.float64)
-        return X, y
-
-    def _fit(self, X: Rows, Y: Rows) -> None:
-        seed, (d, q) = self._seed(), (X.shape[1], Y.shape[1])
-        if isinstance(self.kernel, OperatorKernel):
-            self.kernel.fix(d, q, np.eye(q))  # what cannot be is refused before a row is read
-        if self.cv is not None and self.cv > len(X):
-            raise InputError(f"cv = {self.cv} folds need as many rows, but n_samples = {len(X)}; use fewer folds")
-        some_x, some_y = sample(X, Y)
-        scale = np.ones(d)
-        vector_field = isinstance(self.kernel, OperatorKernel) and self.kernel.vector_field
-        if self.standardize:
-            scale = spread(some_x.var(axis=0), together=vector_field)
-        kernel = self._operator_kernel((some_x - some_x.mean(axis=0)) / scale)
-        shift_invariant = all(base.scalar.shift_invariant for _, base in kernel.terms())
-        # Features that see more of the inputs than their differences see them as they are, unless scaled.
-        center = some_x.mean(axis=0) if shift_invariant or self.standardize else np.zeros(d)
-        sampler = default_sampler(kernel) if self.sampler is None else self.sampler
-        recipe = Recipe(kernel.fix(d, q, np.eye(q)), sampler, d, q, int(self.n_features), bool(self.intercept))
-        drawn = recipe.draw(seed)
-        features = FeatureMap(drawn.phi, center, scale)
-        rows = RowSums(features, some_y.mean(axis=0), FoldRule(self.cv or 1, by_rows=True, seed=seed))
-        folds = [moments for _, moments in sorted(rows.of(X, Y).items())]
-        solver = Setting(kernel, d, features.m, drawn.density, self.standardize, bool(self.intercept))
-        moments = reduce(add, folds)
-        if not np.isfinite(moments.packed).all():
-            raise InputError("y has numbers so large that their squares overflow float64; rescale the targets")
-        problem, solution = self._choose(solver, moments, folds)
-        centred = problem.centred
-        bias = centred.bias(solution.combined(problem.psi))
-        self.model_ = Model(
-            features, problem.psi, solution.h, bias, centred.scale, solver.fixed(moments),
-            sampler.config(), seed, _info(moments.n, solution),
-        )  # fmt: skip
-        self.ridge_, self.condition_, self.rung_ = solution.ridge, solution.condition, solution.rung
-
-    def _operator_kernel(self, scaled: FloatArray) -> OperatorKernel:
-        if isinstance(self.kernel, OperatorKernel):
-            return self.kernel
-        return Decomposable(Gaussian(median_lengthscale(scaled)) if self.kernel is None else self.kernel)
-
-    def _choose(self, solver: Setting, moments: Moments, folds: Sequence[Moments]) -> tuple[Problem, Solution]:
-        """Solve for the ridge, or the best of the list."""
-        ridges = self._ridges()
-        for name in ("gcv_", "cv_errors_"):  # of an earlier fit
-            self.__dict__.pop(name, None)
-        if self.cv is not None:
-            self.cv_errors_ = kfold_errors(
-                folds, solver.weigh, ridges, intercept=solver.intercept, scaling=solver.scaling
-            )
-            ridges = [ridges[int(np.argmin(self.cv_errors_))]]
-        problem = solver.problem(moments)
-        gcv = np.ndim(self.ridge) > 0 and self.cv is None
-        solutions = solve(problem, ridges, gcv=gcv)
-        if gcv:
-            self.gcv_ = np.array([solution.gcv for solution in solutions])
-            return problem, solutions[int(np.argmin(self.gcv_))]
-        return problem, solutions[0]
-
-    def _predict_stored(self, X: StoredRows) -> FloatArray:
-        out = np.empty((len(X), self.model_.p))
-        for start, stop in X.runs():
-            out[start:stop] = self.model_.predict(finite(X[start:stop], "X", start))
-        return out[:, 0] if self._one_output else out
-
-    def _predict_dask(self, X: da.Array) -> da.Array:
-        model = delayed(self.model_)  # one copy in the graph
-        rows, columns = X.chunks[0], () if self._one_output else ((self.model_.p,),)
-        predicted: da.Array = X.rechunk({1: -1}).map_blocks(
-            _predict_chunk, model, flat=self._one_output, dtype=np.float64, chunks=(rows, *columns),
-            drop_axis=1 if self._one_output else None, meta=np.empty((0,) * (2 - self._one_output)),
-        )  # fmt: skip
-        return predicted
+            there = "allow-nan" if self._partial else True
+            y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y", ensure_all_finite=there)
+        return self._inputs(X, reset=True), y
 
 
-_HOMES = {"kernel": "kernels", "sampler": "frequencies"}
-
-
-def _info(n: int, solution: Solution) -> dict[str, Any]:
-    report = {"rows_used": n, "ridge": solution.ridge, "condition": solution.condition, "rung": solution.rung}
-    return {"report": report, "versions": {"dorff": __version__, "numpy": np.__version__}}
-
-
-def _predict_chunk(X: FloatArray, model: Model, *, flat: bool, block_id: tuple[int, ...]) -> FloatArray:
-    values = model.predict(finite(np.ascontiguousarray(X, dtype=np.float64), f"X, chunk {block_id[0]}", 0))
-    return values[:, 0] if flat else values
+def _mean_r2(Y: FloatArray, values: FloatArray, weights: npt.ArrayLike) -> float:
+    """R2 of each target over its own rows, averaged over the targets that have two or more."""
+    there, w = ~np.isnan(Y), np.asarray(weights)
+    columns = [j for j in range(Y.shape[1]) if there[:, j].sum() > 1]
+    if not columns:
+        raise InputError("y has no target that was observed in two rows or more; give more rows to score")
+    return float(
+        np.mean([r2_score(Y[t, j], values[t, j], sample_weight=w[t]) for j in columns for t in (there[:, j],)])
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, final
@@ -53,6 +53,11 @@ class StoredRows:
     def dtype(self) -> np.dtype[np.float64]:
         return np.dtype(np.float64)
 
+    @property
+    def unit_rows(self) -> int:
+        """Rows of a chunk: reading multiples of it decodes none twice."""
+        return self.dataset.unit_rows
+
     def __len__(self) -> int:
         return self.dataset.n
 
@@ -65,37 +70,44 @@ class StoredRows:
 
     def runs(self) -> Iterator[tuple[int, int]]:
         """(start, stop) of runs that decode each chunk once."""
-        step = self.dataset.unit_rows * max(1, READ_ROWS // self.dataset.unit_rows)
-        for start in range(0, self.dataset.n, step):
-            yield start, min(start + step, self.dataset.n)
+        return runs_of(len(self), self.unit_rows)
 
 
 Rows: TypeAlias = "FloatArray | StoredRows | da.Array"
 
 
+def runs_of(rows: int, unit: int) -> Iterator[tuple[int, int]]:
+    """(start, stop) of runs of whole units, of READ_ROWS rows where units are smaller."""
+    step = unit * max(1, READ_ROWS // unit)
+    for start in range(0, rows, step):
+        yield start, min(start + step, rows)
+
+
 def unwrap(values: Any, name: str) -> Any:
     """xarray's data, a Zarr array's rows (in a local folder) or values (in memory), a Dask array of numbers; anything
     else as it is, for scikit-learn to check. `name` is the argument's, for messages."""
+    values = opened(values, name, StoredRows.of)
+    if isinstance(values, StoredRows | da.Array):
+        _check(values, name)
+    return values
+
+
+def opened(values: Any, name: str, of_store: Callable[[zarr.Array[Any], str], Any]) -> Any:
+    """What `unwrap` gives, unchecked; a Zarr array in a local folder is what `of_store` makes of it."""
     if type(values).__module__.partition(".")[0] == "xarray" and hasattr(values, "data"):
         values = values.data
     if isinstance(values, zarr.Group):
         raise InputError(f"{name} is a Zarr group; give one of its arrays, such as group['x']")
     if hasattr(values, "to_dask_array"):
         raise InputError(f"{name} is a Dask data frame; give its .to_dask_array(lengths=True)")
-    if isinstance(values, zarr.Array):
-        values = _of_zarr(values, name)
-    if isinstance(values, StoredRows | da.Array):
-        _check(values, name)
-    return values
-
-
-def _of_zarr(array: zarr.Array[Any], name: str) -> Any:
-    if isinstance(array.store, LocalStore):
-        return StoredRows.of(array, name)
-    if isinstance(array.store, MemoryStore):
-        return np.asarray(array[...])
+    if not isinstance(values, zarr.Array):
+        return values
+    if isinstance(values.store, LocalStore):
+        return of_store(values, name)
+    if isinstance(values.store, MemoryStore):
+        return np.asarray(values[...])
     raise InputError(
-        f"{name} is a Zarr array in a {type(array.store).__name__}, where lost chunks cannot be told from zeros; "
+        f"{name} is a Zarr array in a {type(values.store).__name__}, where lost chunks cannot be told from zeros; "
         "copy it to a local folder first, or give a NumPy array"
     )
 
@@ -119,6 +131,19 @@ def finite(values: FloatArray, name: str, first: int) -> FloatArray:
     return values
 
 
+def known(values: da.Array, name: str) -> da.Array:
+    """A Dask array whose chunks' lengths are known; InputError for others."""
+    if any(np.isnan(size) for size in values.chunks[0]):
+        raise InputError(f"{name} has chunks of unknown length; call {name}.compute_chunk_sizes() first")
+    return values
+
+
+def partly(values: FloatArray, name: str, first: int) -> FloatArray:
+    """As `finite`, but that NaN stands for a number that was not observed."""
+    finite(np.where(np.isnan(values), 0.0, values), name, first)
+    return values
+
+
 def with_rows(values: Any, name: str) -> Rows:
     """Targets or inputs as a matrix (n, columns): a column where they are 1-d."""
     if isinstance(values, StoredRows):
@@ -126,14 +151,12 @@ def with_rows(values: Any, name: str) -> Rows:
     if values.ndim == 1:
         values = values[:, None]
     if isinstance(values, da.Array):
-        if any(np.isnan(size) for size in values.chunks[0]):
-            raise InputError(f"{name} has chunks of unknown length; call {name}.compute_chunk_sizes() first")
-        wide: da.Array = values.rechunk({1: -1})
+        wide: da.Array = known(values, name).rechunk({1: -1})
         return wide
     return np.ascontiguousarray(values, dtype=np.float64)
 
 
-def together(X: Rows, Y: Rows) -> tuple[Rows, Rows]:
+def together(X: Rows, Y: Any) -> tuple[Rows, Any]:
     """Inputs (n, d) and targets (n, q), as Dask arrays of the same row chunks (X's) where one of them is Dask's."""
     (n, _), (rows, _) = X.shape, Y.shape
     if n != rows or n == 0:

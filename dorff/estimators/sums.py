@@ -6,24 +6,27 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Protocol, TypeAlias, final
 
 import dask.array as da
 import numpy as np
+import numpy.typing as npt
 from dask.base import compute
 from dask.delayed import delayed
 from distributed import get_worker
 
-from dorff.estimators.rows import Rows, StoredRows, finite
+from dorff.estimators.labels import OneHot, StoredLabels, one_hot
+from dorff.estimators.rows import Rows, StoredRows, finite, partly, runs_of
 from dorff.features import FeatureMap
 from dorff.kernels.scalar import FloatArray
-from dorff.leaf import BlockSums, FoldRule
+from dorff.leaf import BlockSums
 from dorff.plan import block_rows
 from dorff.store import Folds
 from dorff.threads import pin, pinned
 
 SAMPLE_RUNS, RUN_ROWS = 16, 64
 MEMORY_ROWS = 2**16  # of arrays in memory, dealt to folds at a time
+MOST_ONES = 2**22  # numbers of one-hot rows made at a time
 
 _pinning = threading.Lock()
 
@@ -46,54 +49,74 @@ def one_thread() -> Iterator[None]:
         _pinning.release()
 
 
+Targets: TypeAlias = "Rows | OneHot"
+
+
+class Deal(Protocol):
+    """Which of `count` folds a row is in, by its number: a `FoldRule`, say."""
+
+    @property
+    def count(self) -> int: ...
+    def of_rows(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Fold numbers (k,) of the rows' numbers (k,)."""
+        ...
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class RowSums:
-    """All that a pass over rows needs: the features, the targets' shift y0 (q,), and which fold a row is in."""
+    """All that a pass over rows needs: the features, the targets' shift y0 (q,), and which fold a row is in.
+
+    `class_weight` (q,) weighs rows whose targets are one-hot; `partial` takes NaN for targets not observed, and leaves
+    rows out that have none.
+    """
 
     features: FeatureMap
     y0: FloatArray
-    folds: FoldRule
+    folds: Deal
+    class_weight: FloatArray | None = None
+    partial: bool = False
 
-    def of(self, X: Rows, Y: Rows) -> Folds:
-        """Moments, one a fold, of X (n, d) and Y (n, q): both Dask arrays of the same row chunks, or neither."""
+    def of(self, X: Rows, Y: Targets) -> Folds:
+        """Moments of each fold and pattern of X (n, d) and Y (n, q): both Dask arrays of the same row chunks, or
+        neither."""
         if isinstance(X, da.Array):
             return self._of_chunks(X, Y)
         assert not isinstance(Y, da.Array)
         sums = self._sums(len(X))
-        inputs, targets = _Reader(X, "X"), _Reader(Y, "y")
-        for start, stop in _runs(X, Y):
+        inputs, targets = Reader(X, "X"), Reader(Y, "y", partial=self.partial)
+        for start, stop in runs(X, Y):
             self._add(sums, start, inputs.read(start, stop), targets.read(start, stop))
         return sums.moments()
 
     def _sums(self, rows: int) -> BlockSums:
-        block = block_rows(self.features.m + 1 + len(self.y0))
-        return BlockSums(self.features, self.y0, block_rows=min(block, max(rows, 1)))
+        block = min(block_rows(self.features.m + 1 + len(self.y0)), max(rows, 1))
+        return BlockSums(self.features, self.y0, block_rows=block, class_weight=self.class_weight)
 
     def _add(self, sums: BlockSums, first: int, X: FloatArray, Y: FloatArray) -> None:
+        rows = np.arange(first, first + len(X))
+        if self.partial and not (some := ~np.isnan(Y).all(axis=1)).all():
+            X, Y, rows = X[some], Y[some], rows[some]
         if self.folds.count == 1:
-            return sums.add(X, Y)
-        fold_of = self.folds.of_rows(np.arange(first, first + len(X)))
+            return sums.add(X, Y, partial=self.partial)
+        fold_of = self.folds.of_rows(rows)
         for fold in range(self.folds.count):
             if (fold_of == fold).any():
-                sums.add(X[fold_of == fold], Y[fold_of == fold], fold)
+                sums.add(X[fold_of == fold], Y[fold_of == fold], fold, partial=self.partial)
         return None
 
     def of_chunk(self, first: int, X: FloatArray, Y: FloatArray) -> Folds:
         """Moments of the chunk whose first row is number `first`."""
         sums = self._sums(len(X))
         if len(X):
-            self._add(sums, first, _matrix(X, "X", first), _matrix(Y, "y", first))
+            self._add(sums, first, matrix(X, "X", first), matrix(Y, "y", first, partial=self.partial))
         return sums.moments()
 
     def _of_chunks(self, X: da.Array, Y: Any) -> Folds:
         """A task a chunk, merged by a tree over chunk numbers: the bits depend on the chunks, not on who ran them."""
-        starts = np.concatenate([[0], np.cumsum(X.chunks[0])[:-1]])
-        # Optimised apart, a chunk that X and Y are both cut from would be made twice.
-        chunks = zip(*(part.to_delayed(optimize_graph=False).ravel() for part in (X, Y)), strict=True)
         shared = delayed(self)
         task, merge = delayed(_moments_of_chunk), delayed(_merged)
-        nodes = [task(shared, int(first), x, y) for first, (x, y) in zip(starts, chunks, strict=True)]
+        nodes = [task(shared, first, x, y) for first, _, x, y in chunks(X, Y)]
         while len(nodes) > 1:
             pairs = zip(nodes[::2], nodes[1::2], strict=False)
             nodes = [merge(left, right) for left, right in pairs] + nodes[len(nodes) // 2 * 2 :]
@@ -101,19 +124,28 @@ class RowSums:
         return folds
 
 
+def chunks(X: da.Array, Y: da.Array) -> Iterator[tuple[int, int, Any, Any]]:
+    """(first row, rows, X's chunk, Y's) of two Dask arrays of the same row chunks, the chunks to be computed."""
+    sizes = X.chunks[0]
+    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]]).tolist()
+    # Optimised apart, a chunk that X and Y are both cut from would be made twice.
+    parts = (part.to_delayed(optimize_graph=False).ravel() for part in (X, Y))
+    return zip(starts, sizes, *parts, strict=True)
+
+
 def _moments_of_chunk(sums: RowSums, first: int, X: FloatArray, Y: FloatArray) -> Folds:
-    """A Dask task. The schedulers of the fit's own process are inside its `one_thread`; a cluster's worker is not."""
-    if _on_worker():
-        pin()
+    """A Dask task."""
+    pin_worker()
     return sums.of_chunk(first, X, Y)
 
 
-def _on_worker() -> bool:
+def pin_worker() -> None:
+    """One BLAS thread where this is a cluster's worker; a fit's own process is inside its `one_thread`."""
     try:
         get_worker()
-    except ValueError:  # how distributed says no
-        return False
-    return True
+    except ValueError:  # how distributed says that it is none
+        return
+    pin()
 
 
 def _merged(left: Folds, right: Folds) -> Folds:
@@ -122,54 +154,71 @@ def _merged(left: Folds, right: Folds) -> Folds:
     return left | right | both
 
 
-def sample(X: Rows, Y: Rows) -> tuple[FloatArray, FloatArray]:
+def sample(X: Rows, Y: Targets, *, partial: bool = False) -> tuple[FloatArray, FloatArray]:
     """Rows for scales, means and the median distance: all where there are few, else runs spread evenly.
 
     Which rows depends on n alone, so that every kind of array gives the same constants.
     """
     n = int(X.shape[0])
-    runs = [(0, n)]
-    if n > SAMPLE_RUNS * RUN_ROWS:
-        runs = [(int(start), int(start) + RUN_ROWS) for start in np.linspace(0, n - RUN_ROWS, SAMPLE_RUNS)]
+    some = spread_runs(n, SAMPLE_RUNS, RUN_ROWS)
     if isinstance(X, da.Array):
-        parts = compute([X[a:b] for a, b in runs], [Y[a:b] for a, b in runs])
-        xs, ys = (
-            [_matrix(v, name, a) for v, (a, _) in zip(p, runs, strict=True)]
-            for p, name in zip(parts, "Xy", strict=True)
-        )
+        assert isinstance(Y, da.Array)
+        found = compute([X[a:b] for a, b in some], [Y[a:b] for a, b in some])
+        firsts = [a for a, _ in some]
+        xs = [matrix(values, "X", first) for values, first in zip(found[0], firsts, strict=True)]
+        ys = [matrix(values, "y", first, partial=partial) for values, first in zip(found[1], firsts, strict=True)]
     else:
         assert not isinstance(Y, da.Array)
-        xs, ys = ([reader.read(a, b) for a, b in runs] for reader in (_Reader(X, "X"), _Reader(Y, "y")))
+        xs, ys = ([r.read(a, b) for a, b in some] for r in (Reader(X, "X"), Reader(Y, "y", partial=partial)))
     return np.concatenate(xs), np.concatenate(ys)
 
 
-def _matrix(values: Any, name: str, first: int) -> FloatArray:
-    """One chunk's or slice's values as finite float64, C-contiguous."""
-    return finite(np.ascontiguousarray(values, dtype=np.float64), name, first)
+def spread_runs(n: int, count: int, rows: int) -> list[tuple[int, int]]:
+    """`count` runs of `rows` rows spread evenly over n; one run of all where there are no more."""
+    if n <= count * rows:
+        return [(0, n)]
+    return [(int(start), int(start) + rows) for start in np.linspace(0, n - rows, count)]
+
+
+def matrix(values: Any, name: str, first: int, *, partial: bool = False) -> FloatArray:
+    """One chunk's or slice's values as finite float64, C-contiguous; `partial` lets NaN pass."""
+    check = partly if partial else finite
+    return check(np.ascontiguousarray(values, dtype=np.float64), name, first)
 
 
 @final
-class _Reader:
+class Reader:
     """Finite rows of an array in memory or in Zarr. Keeps the chunks of the last read, so that targets whose chunks
     are longer than the inputs' are not decoded again for every run."""
 
-    def __init__(self, rows: FloatArray | StoredRows, name: str) -> None:
-        self._rows, self._name = rows, name
-        self._start, self._kept = 0, np.empty((0, rows.shape[1]))
+    def __init__(self, rows: FloatArray | StoredRows | OneHot, name: str, *, partial: bool = False) -> None:
+        self._classes = rows.classes if isinstance(rows, OneHot) else None
+        self._rows = rows.labels if isinstance(rows, OneHot) else rows
+        self._name, self._check = name, partly if partial else finite
+        self._start, self._kept = 0, self._rows[:0]
 
     def read(self, start: int, stop: int) -> FloatArray:
-        if not isinstance(self._rows, StoredRows):
+        values = self._slice(start, stop)
+        return values if self._classes is None else one_hot(values, self._classes)
+
+    def _slice(self, start: int, stop: int) -> Any:
+        if isinstance(self._rows, np.ndarray):
             return self._rows[start:stop]  # checked by scikit-learn
         if not self._start <= start <= stop <= self._start + len(self._kept):
-            unit = self._rows.dataset.unit_rows
+            unit = self._rows.unit_rows
             self._start = start // unit * unit
-            self._kept = finite(self._rows[self._start : -(-stop // unit) * unit], self._name, self._start)
+            kept = self._rows[self._start : -(-stop // unit) * unit]
+            self._kept = kept if isinstance(self._rows, StoredLabels) else self._check(kept, self._name, self._start)
         return self._kept[start - self._start : stop - self._start]
 
 
-def _runs(X: Rows, Y: Rows) -> Iterator[tuple[int, int]]:
+def runs(X: FloatArray | StoredRows, Y: FloatArray | StoredRows | OneHot) -> Iterator[tuple[int, int]]:
     """Runs of rows by which to read: whole chunks of the inputs, or of the targets where only they are stored."""
-    stored = next((rows for rows in (X, Y) if isinstance(rows, StoredRows)), None)
-    if stored is not None:
-        return stored.runs()
-    return ((start, min(start + MEMORY_ROWS, len(X))) for start in range(0, len(X), MEMORY_ROWS))
+    targets = Y.labels if isinstance(Y, OneHot) else Y
+    for rows in (X, targets):
+        if isinstance(rows, StoredRows | StoredLabels):
+            return runs_of(len(rows), rows.unit_rows)
+    step = MEMORY_ROWS
+    if isinstance(Y, OneHot):  # whose rows are made anew, a number for each class
+        step = max(1, min(step, MOST_ONES // Y.shape[1]))
+    return ((start, min(start + step, len(X))) for start in range(0, len(X), step))

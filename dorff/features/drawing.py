@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
+import numpy.typing as npt
 
 from dorff.errors import InputError
 from dorff.features.base import ScalarMap
@@ -19,17 +20,19 @@ from dorff.kernels.scalar import FloatArray
 @final
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """A feature map, and the log density (D,) of its frequencies where they have one."""
+    """A feature map, the log density (D,) of its frequencies where they have one, and which terms (T, D) of the kernel
+    each of them serves: None for all."""
 
     phi: ScalarMap
     log_density: FloatArray | None
+    serves: npt.NDArray[np.bool_] | None = None
 
     @property
-    def density(self) -> tuple[FloatArray, FloatArray] | None:
-        """omega (D, d) and its log density (D,), for kernels whose weights psi depend on the frequency."""
+    def density(self) -> tuple[FloatArray, FloatArray, npt.NDArray[np.bool_] | None] | None:
+        """omega (D, d) and its law, for kernels whose weights psi depend on the frequency."""
         if self.log_density is None or not isinstance(self.phi, Projected):
             return None
-        return self.phi.omega, self.log_density
+        return self.phi.omega, self.log_density, self.serves
 
 
 @final
@@ -173,4 +176,5 @@ class Recipe:
         if isinstance(scalar, Mercer):
             return Drawn(Eigenfunctions.of(scalar, self.d, self.m, rng), None)
         found = self.sampler.draw(self.kernel, d=self.d, p=self.p, count=self._count, seed=seed)
-        return Drawn(Projected.of(found, self._phi, centre_column=self._centre_column), found.log_density)
+        phi = Projected.of(found, self._phi, centre_column=self._centre_column)
+        return Drawn(phi, found.log_density, getattr(found, "serves", None))

@@ -4,10 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from dorff.errors import InputError
+from dorff.kernels.decomposable import Decomposable
 from dorff.kernels.explicit import Mercer, Polynomial
 from dorff.kernels.grammar import scalar_from_config
 from dorff.kernels.isotropic import Gaussian, Matern, RationalQuadratic
-from dorff.kernels.operator import BaseKernel, CurlFree, Decomposable, DivergenceFree, OperatorKernel, Sum
+from dorff.kernels.operator import BaseKernel, OperatorKernel, Sum, mixture
+from dorff.kernels.output import Covariance, Factor, Graph, Identity, Learned, Matrix, Output, Simplex
 from dorff.kernels.pointwise import ArcCosine, Pointwise
 from dorff.kernels.product import Cauchy, Laplacian
 from dorff.kernels.scalar import (
@@ -21,33 +23,49 @@ from dorff.kernels.scalar import (
     Spectral,
     median_lengthscale,
 )
+from dorff.kernels.signature import FromSignature
+from dorff.kernels.spectral import SpectralDensity
+from dorff.kernels.tabulated import Tabulated
+from dorff.kernels.vector_fields import CurlFree, DivergenceFree
 
 __all__ = [
     "Activation",
     "ArcCosine",
     "BaseKernel",
     "Cauchy",
+    "Covariance",
     "CurlFree",
     "Decomposable",
     "DivergenceFree",
     "Explicit",
+    "Factor",
+    "FromSignature",
     "Gaussian",
     "GaussianWeighted",
+    "Graph",
+    "Identity",
     "Isotropic",
     "Laplacian",
+    "Learned",
     "Matern",
+    "Matrix",
     "Measure",
     "Mercer",
     "OperatorKernel",
+    "Output",
     "Pointwise",
     "Polynomial",
     "Product",
     "RationalQuadratic",
     "ScalarKernel",
+    "Simplex",
     "Spectral",
+    "SpectralDensity",
     "Sum",
+    "Tabulated",
     "from_config",
     "median_lengthscale",
+    "mixture",
     "scalar_from_config",
 ]
 
@@ -61,9 +79,7 @@ def from_config(config: Mapping[str, Any]) -> OperatorKernel:
     if kind == "sum":
         return Sum([(term["weight"], from_config(term["kernel"])) for term in config["terms"]])
     if kind == "decomposable":
-        output = config["output"]
-        matrix = output["matrix"] if isinstance(output, Mapping) else output
-        return Decomposable(scalar_from_config(config["scalar"]), matrix)
+        return Decomposable(scalar_from_config(config["scalar"]), config["output"])
     fields = {"curl_free": CurlFree, "divergence_free": DivergenceFree}
     if kind not in fields:
         known = "decomposable, curl_free, divergence_free or sum"

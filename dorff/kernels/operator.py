@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
-import numpy.typing as npt
 
 from dorff.errors import InputError
-from dorff.kernels.isotropic import Gaussian
 from dorff.kernels.scalar import FloatArray, Measure, ScalarKernel, Spectral
 
 
@@ -34,10 +32,14 @@ class OperatorKernel(ABC):
     def fix(self, d: int, p: int, covariance: FloatArray | None = None) -> OperatorKernel:
         """The kernel for d inputs and p outputs, every output matrix written out; InputError if impossible."""
 
+    def trace(self, d: int, p: int) -> float:
+        """tr k(0)."""
+        return sum(weight * base.trace(d, p) for weight, base in self.terms())
+
     @property
     def vector_field(self) -> bool:
         """Whether some term ties outputs to input directions, so that columns may not be scaled apart."""
-        return any(isinstance(kernel, _VectorField) for _, kernel in self.terms())
+        return any(kernel.vector_field for _, kernel in self.terms())
 
     def __mul__(self, factor: float) -> OperatorKernel:
         return Sum(tuple((weight * factor, kernel) for weight, kernel in self.terms()))
@@ -62,6 +64,10 @@ class BaseKernel(OperatorKernel):
     def terms(self) -> tuple[tuple[float, BaseKernel], ...]:
         return ((1.0, self),)
 
+    @property
+    def vector_field(self) -> bool:
+        return False
+
     @abstractmethod
     def root(self, omega: FloatArray) -> FloatArray:
         """U (D, r, p) with U^T U = M(omega), for frequencies omega (D, d)."""
@@ -69,166 +75,6 @@ class BaseKernel(OperatorKernel):
     @abstractmethod
     def trace(self, d: int, p: int) -> float:
         """tr k(0), this term's share in the mixture frequencies are drawn from (Minh 2016, eq. 58-59)."""
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Decomposable(BaseKernel):
-    """k0(x, z) A.
-
-    `output` is "identity", "covariance" (of the targets, known once the moments are), or a symmetric positive
-    semi-definite matrix (p, p); its rank is what it costs.
-    """
-
-    scalar: ScalarKernel
-    output: str | FloatArray
-
-    def __init__(self, scalar: ScalarKernel, output: str | npt.ArrayLike = "identity") -> None:
-        object.__setattr__(self, "scalar", scalar)
-        object.__setattr__(self, "output", output if isinstance(output, str) else _positive(output))
-        object.__setattr__(self, "measure", Measure.UNBOUNDED)
-        if isinstance(self.output, str) and self.output not in ("identity", "covariance"):
-            raise InputError(f"output must be 'identity', 'covariance' or a matrix, not {self.output!r}")
-
-    def _matrix(self) -> FloatArray:
-        if isinstance(self.output, str):
-            raise InputError(
-                f"the output matrix '{self.output}' is known only with the targets; use kernel.fix(d, p) first"
-            )
-        return self.output
-
-    def fix(self, d: int, p: int, covariance: FloatArray | None = None) -> Decomposable:
-        self.scalar.check(d)
-        if isinstance(self.output, str):
-            if self.output == "identity":
-                return Decomposable(self.scalar, np.eye(p))
-            if covariance is None:
-                raise InputError("output 'covariance' needs the targets' covariance, which only a fit knows")
-            if not np.any(covariance):
-                raise InputError("output 'covariance': the targets do not vary, so their covariance is zero")
-            return Decomposable(self.scalar, covariance)
-        if len(self.output) != p:
-            raise InputError(
-                f"the output matrix is {len(self.output)} x {len(self.output)} but there are {p} targets; "
-                "give a matrix with one row per target"
-            )
-        return self
-
-    def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
-        return self.scalar.gram(X, Z)[:, :, None, None] * self._matrix()
-
-    def root(self, omega: FloatArray) -> FloatArray:
-        values, vectors = np.linalg.eigh(self._matrix())
-        keep = values > max(float(values[-1]), 0.0) * len(values) * np.finfo(np.float64).eps
-        root = np.sqrt(values[keep])[:, None] * vectors[:, keep].T
-        return np.broadcast_to(root, (len(omega), *root.shape)).copy()
-
-    def trace(self, d: int, p: int) -> float:
-        # A covariance is not known before the pass; any positive share covers, so it counts as the identity.
-        return float(p) if isinstance(self.output, str) else float(np.trace(self.output))
-
-    def config(self) -> dict[str, Any]:
-        output: Any = self.output if isinstance(self.output, str) else {"matrix": self.output.tolist()}
-        return {"type": "decomposable", "scalar": self.scalar.config(), "output": output}
-
-
-class _VectorField(BaseKernel):
-    """What the curl-free and the divergence-free kernel share: d = p, and an isotropic scalar kernel."""
-
-    def __init__(self, scalar: ScalarKernel, measure: Measure | str = Measure.TRACE) -> None:
-        if not isinstance(scalar, Gaussian) or not scalar.isotropic:
-            raise InputError(
-                f"{type(self).__name__} needs a Gaussian with one lengthscale for all inputs, not {scalar!r}"
-            )
-        try:
-            chosen = Measure(measure)
-        except ValueError:
-            raise InputError(f"measure must be trace, unbounded or bounded, not {measure!r}") from None
-        object.__setattr__(self, "scalar", scalar)
-        object.__setattr__(self, "measure", chosen)
-
-    @property
-    def _inverse_square(self) -> float:
-        assert isinstance(self.scalar, Gaussian) and isinstance(self.scalar.lengthscale, float)
-        return self.scalar.lengthscale**-2
-
-    def fix(self, d: int, p: int, covariance: FloatArray | None = None) -> OperatorKernel:
-        if d != p:
-            raise InputError(
-                f"{type(self).__name__} needs as many targets as inputs (d = p); the data have d = {d} inputs and "
-                f"p = {p} targets: choose other columns, or a decomposable kernel"
-            )
-        return self
-
-    def config(self) -> dict[str, Any]:
-        kind = {"CurlFree": "curl_free", "DivergenceFree": "divergence_free"}[type(self).__name__]
-        return {"type": kind, "scalar": self.scalar.config(), "measure": str(self.measure)}
-
-
-@final
-@dataclass(frozen=True, init=False)
-class CurlFree(_VectorField):
-    """-grad grad^T k0, unnormalised: k(0) = I / s^2 (Minh 2016, eq. 33 with sigma = sqrt(2) s). d = p."""
-
-    scalar: ScalarKernel
-    measure: Measure
-
-    def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
-        delta, a = X[:, None, :] - Z[None, :, :], self._inverse_square
-        outer = delta[..., :, None] * delta[..., None, :]
-        values: FloatArray = self.scalar.gram(X, Z)[:, :, None, None] * a * (np.eye(X.shape[1]) - a * outer)
-        return values
-
-    def root(self, omega: FloatArray) -> FloatArray:
-        return omega[:, None, :].copy()
-
-    def trace(self, d: int, p: int) -> float:
-        return d * self._inverse_square
-
-
-@final
-@dataclass(frozen=True, init=False)
-class DivergenceFree(_VectorField):
-    """(grad grad^T - Laplacian I) k0, unnormalised: k(0) = (p - 1) I / s^2; rank p - 1. d = p >= 2.
-
-    Minh (2016), eq. 34, with its last bracket put right:
-    a k0 {[(p - 1) - a |delta|^2] I + a delta delta^T}, a = 1 / s^2.
-    """
-
-    scalar: ScalarKernel
-    measure: Measure
-
-    def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
-        p = X.shape[1]
-        delta, a = X[:, None, :] - Z[None, :, :], self._inverse_square
-        squared = np.sum(delta**2, axis=-1)[..., None, None]
-        outer = delta[..., :, None] * delta[..., None, :]
-        bracket = (p - 1 - a * squared) * np.eye(p) + a * outer
-        values: FloatArray = self.scalar.gram(X, Z)[:, :, None, None] * a * bracket
-        return values
-
-    def fix(self, d: int, p: int, covariance: FloatArray | None = None) -> OperatorKernel:
-        fixed = super().fix(d, p, covariance)
-        if p < 2:
-            raise InputError("a divergence-free field needs at least two inputs and as many targets; got one")
-        return fixed
-
-    def root(self, omega: FloatArray) -> FloatArray:
-        """|omega| Q^T, Q (p, p-1) an orthonormal basis of omega's complement; Minh's eq. 41 has p rows."""
-        norms = np.linalg.norm(omega, axis=1)
-        # A Householder reflection carries omega to a multiple of e_1; its other columns span the complement.
-        sign = np.where(omega[:, 0] >= 0, 1.0, -1.0)
-        v = omega.copy()
-        v[:, 0] += sign * norms
-        scale = np.sum(v**2, axis=1)
-        safe = np.where(scale > 0, scale, 1.0)
-        p = omega.shape[1]
-        reflection = np.eye(p) - 2.0 * v[:, :, None] * v[:, None, :] / safe[:, None, None]
-        root: FloatArray = norms[:, None, None] * reflection[:, 1:, :]
-        return root
-
-    def trace(self, d: int, p: int) -> float:
-        return d * (d - 1) * self._inverse_square
 
 
 @final
@@ -279,17 +125,13 @@ class Sum(OperatorKernel):
         return {"type": "sum", "terms": [{"weight": w, "kernel": k.config()} for w, k in self.parts]}
 
 
-def _positive(output: npt.ArrayLike) -> FloatArray:
-    """A symmetric positive semi-definite matrix, or an InputError that says what is wrong with it."""
-    matrix = np.asarray(output, dtype=np.float64)
-    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not np.all(np.isfinite(matrix)):
-        raise InputError(f"the output matrix must be square and finite; got shape {matrix.shape}")
-    scale = float(np.abs(matrix).max(initial=0.0))
-    if np.abs(matrix - matrix.T).max(initial=0.0) > 1e-10 * scale:
-        raise InputError("the output matrix must be symmetric; use (A + A.T) / 2 if it should be")
-    smallest = float(np.linalg.eigvalsh(matrix)[0]) if scale > 0 else 0.0
-    if smallest < -1e-10 * scale or scale == 0:
-        raise InputError(
-            f"the output matrix must be positive semi-definite and not zero; its smallest eigenvalue is {smallest:.3g}"
-        )
-    return (matrix + matrix.T) / 2
+def mixture(candidates: Sequence[OperatorKernel], d: int, p: int) -> OperatorKernel:
+    """The kernel that frequencies serving several candidates are drawn from: each has an equal share.
+
+    The one candidate itself, or the sum of k_i / tr k_i(0), whose trace measure covers them all. Each candidate's
+    weights psi then follow from the density of what was drawn.
+    """
+    if len(candidates) == 1:
+        return candidates[0]
+    shares = [(kernel.trace(d, p), kernel.terms()) for kernel in candidates]
+    return Sum([(weight / share, base) for share, terms in shares for weight, base in terms if weight > 0])

@@ -17,6 +17,7 @@ from dorff.kernels import (
     Decomposable,
     DivergenceFree,
     Gaussian,
+    Identity,
     Laplacian,
     Matern,
     Measure,
@@ -139,14 +140,15 @@ def _name(term: BaseKernel) -> str:
         return type(term).__name__
     if _independent(term):
         return "Decomposable, independent outputs"
-    if isinstance(term.output, str):
-        return f"Decomposable, output {term.output}"
-    return f"Decomposable, output matrix of rank {np.linalg.matrix_rank(term.output)}"
+    p = term.output.p
+    if p is None:
+        return f"Decomposable, output {term.output.config()}"
+    return f"Decomposable, output matrix of rank {len(term.output.root(p))}"
 
 
 def _independent(term: Decomposable) -> bool:
-    output = term.output
-    return output == "identity" if isinstance(output, str) else np.array_equal(output, np.eye(len(output)))
+    p = term.output.p
+    return term.output == Identity() if p is None else np.array_equal(term.output.matrix(p), np.eye(p))
 
 
 def _formula(term: BaseKernel) -> str:

@@ -1,14 +1,14 @@
 """Solvers: from moments to coefficients."""
 
-from dorff.solvers.choose import Choice, Score, choose
-from dorff.solvers.problem import Centred, Problem, Solution, target_covariance
-from dorff.solvers.select import MOST_FACTORS, kfold_errors, solve, squared_error
-from dorff.solvers.setting import Setting, spread
+from dorff.solvers.choose import Choice, Score, choose, kfold_errors
+from dorff.solvers.problem import Problem, Solution, target_covariance
+from dorff.solvers.select import MOST_FACTORS, solve, squared_error
+from dorff.solvers.setting import Fit, Setting, spread
 
 __all__ = [
     "MOST_FACTORS",
-    "Centred",
     "Choice",
+    "Fit",
     "Problem",
     "Score",
     "Setting",

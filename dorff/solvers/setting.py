@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -9,8 +10,28 @@ import numpy as np
 
 from dorff.kernels import OperatorKernel
 from dorff.moments import FloatArray, Moments
-from dorff.solvers.problem import Centred, Problem, target_covariance
-from dorff.weights import constant_weights, operator_weights
+from dorff.solvers.problem import Problem, Solution, target_covariance
+from dorff.solvers.select import solve
+from dorff.weights import Density, OperatorWeights, operator_weights
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """f = F W + bias, W (m, p) and bias (p,) in the targets' units; psi and h that W is made of, in the scaled ones.
+
+    `scale` (p,) is the outputs' scale, `kernel` the kernel with its output matrices written out.
+    """
+
+    kernel: OperatorKernel
+    weights: OperatorWeights
+    solution: Solution
+    scale: FloatArray
+    bias: FloatArray
+
+    @property
+    def W(self) -> FloatArray:
+        return self.weights.combined(self.solution.h) * self.scale
 
 
 @final
@@ -18,43 +39,48 @@ from dorff.weights import constant_weights, operator_weights
 class Setting:
     """A kernel on m features of d inputs, and how targets are treated.
 
-    `density` holds the features' frequencies omega (D, d) and the log density (D,) they were drawn from; None where
-    they have none, and then the kernel must be one scalar kernel times a matrix. Used for all rows, and for each
-    fold's training rows, from which alone the target scale and a covariance come.
+    `density` holds the features' frequencies; None where they have none, and then the kernel must be one scalar kernel
+    times a matrix. `observe` is C (q, p): targets are values of C f (Minh 2016, eq. 67), the identity if None. Used
+    for all rows, and for each fold's training rows, from which alone the target scale, a covariance or a learned
+    output matrix come.
     """
 
     kernel: OperatorKernel
     d: int
     m: int
-    density: tuple[FloatArray, FloatArray] | None
+    density: Density | None
     standardize: bool
     intercept: bool
+    observe: FloatArray | None = None
 
-    def scaling(self, moments: Moments) -> FloatArray | None:
-        """The targets' scale (q,): one for all where the kernel ties outputs to directions; None if not asked for."""
+    @property
+    def together(self) -> bool:
+        """Whether one scale must serve all targets, because outputs are tied to directions or mixed by C."""
+        return self.kernel.vector_field or self.observe is not None
+
+    def scaling(self, parts: Sequence[Moments]) -> FloatArray:
+        """The targets' scale (q,), of ones if not asked for."""
         if not self.standardize:
-            return None
-        return spread(np.diag(target_covariance(moments)), together=self.kernel.vector_field)
+            return np.ones(parts[0].q)
+        return spread(np.diag(target_covariance(parts)), together=self.together)
 
-    def fixed(self, moments: Moments) -> OperatorKernel:
+    def fixed(self, parts: Sequence[Moments]) -> OperatorKernel:
         """The kernel with its output matrices written out; a covariance is that of the scaled targets."""
-        scale, covariance = self.scaling(moments), target_covariance(moments)
-        covariance = covariance if scale is None else covariance / np.outer(scale, scale)
-        return self.kernel.fix(self.d, moments.q, covariance)
+        scale = self.scaling(parts)
+        covariance = target_covariance(parts) / np.outer(scale, scale) if self.observe is None else None
+        return self.kernel.fix(self.d, parts[0].q if self.observe is None else self.observe.shape[1], covariance)
 
-    def weigh(self, moments: Moments) -> FloatArray:
-        """psi (m, r, q)."""
-        kernel = self.fixed(moments)
-        psi = constant_weights(kernel, self.m)
-        if psi is None:
-            assert self.density is not None  # a sampler without densities draws for no other kernel
-            psi = operator_weights(kernel, *self.density)
-        return psi
+    def solve(self, parts: Sequence[Moments], ridges: Sequence[float], *, gcv: bool = False) -> list[Fit]:
+        """A fit for each ridge; `gcv` asks for GCV scores, which are not always computed otherwise."""
+        kernel, scale = self.fixed(parts), self.scaling(parts)
+        weights = operator_weights(kernel, self.m, self.density)
+        problem = Problem.of(parts, weights, intercept=self.intercept, scale=scale, observe=self.observe)
+        return [self._fit(kernel, problem, solution) for solution in solve(problem, ridges, gcv=gcv)]
 
-    def problem(self, moments: Moments) -> Problem:
-        """The linear system of these rows."""
-        centred = Centred.of(moments, intercept=self.intercept, scale=self.scaling(moments))
-        return Problem.of(centred, self.weigh(moments))
+    def _fit(self, kernel: OperatorKernel, problem: Problem, solution: Solution) -> Fit:
+        weights = problem.weights
+        scale = problem.scale if self.observe is None else np.full(weights.shape[2], problem.scale[0])
+        return Fit(kernel, weights, solution, scale, problem.bias(weights.combined(solution.h)))
 
 
 def spread(variances: FloatArray, *, together: bool) -> FloatArray:

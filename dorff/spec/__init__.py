@@ -1,18 +1,25 @@
 """The types of a job: what JOB.yaml may say, read from a file or built in Python."""
 
 from dorff.spec.job import (
-    CurlFreeSpec,
+    ClassTargets,
     Data,
-    DecomposableSpec,
-    DivergenceFreeSpec,
     Features,
     Folds,
     Job,
     LocalCluster,
-    MatrixOutput,
     RemoteCluster,
     SerialCluster,
     Solve,
+)
+from dorff.spec.kernel import (
+    BoundedSpec,
+    CurlFreeSpec,
+    DecomposableSpec,
+    DivergenceFreeSpec,
+    FactorOutput,
+    GraphOutput,
+    LearnedOutput,
+    MatrixOutput,
     SumSpec,
     Term,
 )
@@ -32,17 +39,22 @@ from dorff.spec.scalar import (
 
 __all__ = [
     "ArcCosineSpec",
+    "BoundedSpec",
     "CauchySpec",
+    "ClassTargets",
     "CurlFreeSpec",
     "Data",
     "DecomposableSpec",
     "DivergenceFreeSpec",
+    "FactorOutput",
     "Features",
     "Folds",
     "GaussQuadratureSpec",
     "GaussianSpec",
+    "GraphOutput",
     "Job",
     "LaplacianSpec",
+    "LearnedOutput",
     "LocalCluster",
     "MaternSpec",
     "MatrixOutput",

@@ -119,16 +119,45 @@ def lengthscale(value: object) -> str | float | tuple[float, ...]:
     raise Refusal(f"must be {wanted}, came {show(value)}; {nearest(value, ['median']) or 'correct it'}".strip())
 
 
+def share(value: object) -> float:
+    """A number between 0 and 1, neither of them."""
+    found = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    if not 0.0 < found < 1.0:
+        raise Refusal(f"must be a number between 0 and 1, came {show(value)}; correct it")
+    return found
+
+
+def array(value: object) -> str:
+    """The name of an array."""
+    if not isinstance(value, str) or not value:
+        raise Refusal(f"must be the name of an array, came {show(value)}; correct it")
+    return value
+
+
 def arrays(value: object) -> str | tuple[str, ...]:
     """The name of an array or a list of names; a list becomes a tuple."""
-    if isinstance(value, dict) and "classes" in value:
-        raise Refusal("asks for 'classes', which is known but not built yet; name arrays of numbers")
     if isinstance(value, str) and value:
         return value
     names = tuple(value) if isinstance(value, list | tuple) else ()
     if not names or not all(isinstance(name, str) and name for name in names):
         raise Refusal(f"must be the name of an array or a list of names, came {show(value)}; correct it")
     return names
+
+
+def targets(value: object) -> object:
+    """Names of arrays, or a mapping for `ClassTargets` to read."""
+    return value if isinstance(value, dict | BaseModel) else arrays(value)
+
+
+def class_weight(value: object) -> str | tuple[tuple[str, float], ...]:
+    """`none`, `balanced`, or a weight for each label, as pairs; a label is text, a number as it is written."""
+    if not isinstance(value, dict | tuple):
+        return str(Choice(("none", "balanced", "{LABEL: WEIGHT, ...}")).name(value))
+    pairs = tuple(value.items() if isinstance(value, dict) else value)
+    for label, _ in pairs:
+        if not isinstance(label, str | int | float) or isinstance(label, bool):
+            raise Refusal(f"has the label {show(label)}, which is neither text nor a number; write it in quotes")
+    return tuple((str(label), positive(weight)) for label, weight in pairs)
 
 
 def terms(value: object) -> tuple[object, ...]:
@@ -138,21 +167,54 @@ def terms(value: object) -> tuple[object, ...]:
     return tuple(value)
 
 
-def matrix(value: object, info: ValidationInfo) -> Path | tuple[tuple[float, ...], ...]:
-    """A file's path, or the rows of a square matrix; symmetry is the kernel's to check."""
+def kernels(value: object) -> object:
+    """A kernel, or a list of at least one, as a tuple."""
     if not isinstance(value, list | tuple):
+        return value
+    if not value:
+        raise Refusal("must be a kernel or a list of kernels, came an empty list; add a kernel")
+    return tuple(value)
+
+
+def rows(value: object, info: ValidationInfo, *, square: bool = False) -> Path | tuple[tuple[float, ...], ...]:
+    """A file's path, or the rows of a matrix; what else a matrix must be is for those who use it to check."""
+    if isinstance(value, str | Path):
         return path(value, info)
-    if not value or not all(isinstance(row, list | tuple) and len(row) == len(value) for row in value):
-        raise Refusal(f"must be a file or p rows of p numbers, came {show(value)}; make it square")
-    return tuple(tuple(number(item) for item in row) for row in value)
+    given = value if isinstance(value, list | tuple) else ()
+    width = len(given) if square else len(given[0]) if given and isinstance(given[0], list | tuple) else 0
+    if not width or not all(isinstance(row, list | tuple) and len(row) == width for row in given):
+        wanted = "p rows of p numbers" if square else "rows of numbers, all as long"
+        raise Refusal(f"must be a file or {wanted}, came {show(value)}; correct it")
+    return tuple(tuple(number(item) for item in row) for row in given)
+
+
+def square(value: object, info: ValidationInfo) -> Path | tuple[tuple[float, ...], ...]:
+    """A file's path, or the rows of a square matrix."""
+    return rows(value, info, square=True)
+
+
+OUTPUT_KEYS = ("matrix", "factor", "graph", "learned")
+_OUTPUTS = Choice(
+    (
+        *("identity", "covariance", "simplex", "learned", "{matrix: FILE}", "{factor: FILE}"),
+        *("{graph: FILE, offset: 0.1}", "{learned: frobenius}"),
+    )
+)
+_MEASURES = Choice(("trace", "unbounded", "defensive", "bounded", "{type: bounded, split: 0.3}"))
 
 
 def output(value: object) -> object:
-    """A name, or a mapping for `MatrixOutput` to read."""
-    if isinstance(value, dict) and "graph" in value:
-        raise Refusal("asks for 'graph', which is known but not built yet; use covariance or {matrix: FILE}")
-    known = Choice(("identity", "covariance", "{matrix: FILE}"), ("simplex", "learned"))
-    return value if isinstance(value, dict | BaseModel) else known.name(value)
+    """A name, or a mapping that one of the outputs of `spec.kernel` reads."""
+    if isinstance(value, dict) and value and not any(key in value for key in OUTPUT_KEYS):
+        key = next(iter(value))
+        hint = nearest(key, OUTPUT_KEYS)
+        raise Refusal(f"is not a known key; {hint}use one of: {', '.join(OUTPUT_KEYS)}", key=str(key))
+    return value if isinstance(value, BaseModel) or (isinstance(value, dict) and value) else _OUTPUTS.name(value)
+
+
+def measure(value: object) -> object:
+    """A name, or a mapping for `BoundedSpec` to read."""
+    return Choice(("bounded",)).typed(value) if isinstance(value, dict | BaseModel) else _MEASURES.name(value)
 
 
 def folds_by(value: object) -> object:

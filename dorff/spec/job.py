@@ -1,6 +1,5 @@
 """The grammar of JOB.yaml as types. Omitted keys take the values written here."""
 
-from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import (
@@ -14,104 +13,41 @@ from pydantic import (
 
 from dorff.spec import checks
 from dorff.spec.checks import Choice
-from dorff.spec.part import Part
+from dorff.spec.kernel import Kernel, Kernels
+from dorff.spec.part import FilePath, Part, Rows
 from dorff.spec.sampler import Sampler, SamplerSpec
-from dorff.spec.scalar import SCALARS, Scalar
-
-_KERNELS = Choice(
-    ("decomposable", "curl_free", "divergence_free", "sum"),
-    ("spectral_density", "from_signature", "product"),
-)
-
-
-def _kernel(value: object) -> object:
-    kind = value.get("type") if isinstance(value, dict) else None
-    if kind in SCALARS.built:
-        raise checks.Refusal(
-            f"'{kind}' is a scalar kernel; write {{type: decomposable, scalar: {{type: {kind}, ...}}}}", key="type"
-        )
-    return _KERNELS.typed(value)
-
 
 _CLUSTERS = Choice(("local", "serial"), ("slurm", "kubernetes"), default="local")
 _SELECTS = Choice(("gcv", "kfold"), ("evidence",))
-_NANS = Choice(("refuse", "drop"), ("unlabelled",))
+_NANS = Choice(("refuse", "drop", "partial"), ("unlabelled",))
 
-FilePath = Annotated[Path, BeforeValidator(checks.path), PlainSerializer(str)]
 Names = Annotated[str | tuple[str, ...], BeforeValidator(checks.arrays)]
 Bytes = Annotated[int, BeforeValidator(checks.memory)]
-Measure = Literal["trace", "unbounded", "bounded"]
+
+
+class ClassTargets(Part):
+    """An array of class codes, which becomes one target a class."""
+
+    classes: Annotated[str, BeforeValidator(checks.array)]
+
+
+Targets = Annotated[
+    Annotated[str | tuple[str, ...], Tag("<arrays>")] | Annotated[ClassTargets, Tag("<classes>")],
+    Discriminator(lambda value: "<arrays>" if isinstance(value, str | tuple) else "<classes>"),
+    BeforeValidator(checks.targets),
+]
 
 
 class Data(Part):
-    """Where the rows are; several arrays are stacked. `nan`: what to do with rows of NaN or infinity."""
+    """Where the rows are; several arrays are stacked.
+
+    `nan`: what to do with rows of NaN or infinity. `partial` uses the outputs that are there.
+    """
 
     store: FilePath
     inputs: Names = "x"
-    targets: Names = "y"
-    nan: Annotated[Literal["refuse", "drop"], BeforeValidator(_NANS.name)] = "refuse"
-
-
-class MatrixOutput(Part):
-    """A given output matrix (p, p): its rows, or the file that holds it."""
-
-    matrix: Annotated[
-        Path | tuple[tuple[float, ...], ...],
-        BeforeValidator(checks.matrix),
-        PlainSerializer(lambda matrix: str(matrix) if isinstance(matrix, Path) else matrix),
-    ]
-
-
-Output = Annotated[
-    Annotated[Literal["identity", "covariance"], Tag("name")] | Annotated[MatrixOutput, Tag("matrix")],
-    Discriminator(lambda value: "name" if isinstance(value, str) else "matrix"),
-    BeforeValidator(checks.output),
-]
-
-
-class DecomposableSpec(Part):
-    """k0(x, z) A, with A the output matrix."""
-
-    type: Literal["decomposable"] = "decomposable"
-    scalar: Scalar
-    output: Output = "identity"
-
-
-class CurlFreeSpec(Part):
-    """-grad grad^T k0."""
-
-    type: Literal["curl_free"] = "curl_free"
-    scalar: Scalar
-    measure: Measure = "trace"
-
-
-class DivergenceFreeSpec(Part):
-    """(grad grad^T - Laplacian I) k0."""
-
-    type: Literal["divergence_free"] = "divergence_free"
-    scalar: Scalar
-    measure: Measure = "trace"
-
-
-class Term(Part):
-    """A kernel times a positive weight."""
-
-    weight: Annotated[float, BeforeValidator(checks.positive)]
-    kernel: "Kernel"
-
-
-class SumSpec(Part):
-    """A positive combination of kernels."""
-
-    type: Literal["sum"] = "sum"
-    terms: Annotated[tuple[Term, ...], BeforeValidator(checks.terms)]
-
-
-Kernel = Annotated[
-    DecomposableSpec | CurlFreeSpec | DivergenceFreeSpec | SumSpec,
-    Discriminator("type"),
-    BeforeValidator(_kernel),
-]
+    targets: Targets = "y"
+    nan: Annotated[Literal["refuse", "drop", "partial"], BeforeValidator(_NANS.name)] = "refuse"
 
 
 class Features(Part):
@@ -129,14 +65,28 @@ class Folds(Part):
     by: Annotated[Literal["leaves", "rows"], BeforeValidator(checks.folds_by)] = "leaves"
 
 
+ClassWeight = Annotated[
+    Literal["none", "balanced"] | tuple[tuple[str, float], ...],
+    BeforeValidator(checks.class_weight),
+    PlainSerializer(lambda weights: dict(weights) if isinstance(weights, tuple) else weights),
+]
+
+
 class Solve(Part):
-    """`folds` matters for `select: kfold` alone."""
+    """`folds` matters for `select: kfold` alone, `class_weight` and `calibrate` for classes.
+
+    `observe` is C (q, p): the function has p outputs, the targets are C times them. `class_weight` given label by
+    label is kept as (label, weight) pairs, labels as text.
+    """
 
     ridge: Annotated[float | tuple[float, ...], BeforeValidator(checks.ridge)] = 1e-6
     select: Annotated[Literal["gcv", "kfold"], BeforeValidator(_SELECTS.name)] = "gcv"
     folds: Folds = Folds()
     standardize: bool = False
     intercept: bool = True
+    observe: Rows | None = None
+    class_weight: ClassWeight = "none"
+    calibrate: bool = True
 
     @property
     def ridges(self) -> tuple[float, ...]:
@@ -185,18 +135,36 @@ Cluster = Annotated[
 
 
 class Job(Part):
-    """A whole job. `state` keeps durable moments and receipts, `model` the published versions."""
+    """A whole job. `state` keeps durable moments and receipts, `model` the published versions.
+
+    Of several kernels the best by `solve.select` is published; one pass serves all.
+    """
 
     data: Data
-    kernel: Kernel
+    kernel: Kernels
     features: Features = Features()
     solve: Solve = Solve()
     cluster: Cluster = LocalCluster()
     state: FilePath
     model: FilePath
 
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """Every kernel asked for, in the order given."""
+        return self.kernel if isinstance(self.kernel, tuple) else (self.kernel,)
+
     @model_validator(mode="after")
     def _three_places(self) -> Self:
         if len({self.data.store, self.state, self.model}) < 3:
             raise checks.Refusal("must give data.store, state and model a place each; two are the same, move one")
+        return self
+
+    @model_validator(mode="after")
+    def _classes_to_weigh(self) -> Self:
+        if self.solve.class_weight != "none" and not isinstance(self.data.targets, ClassTargets):
+            raise checks.Refusal(
+                f"weighs classes, but data.targets is {checks.show(self.data.targets)}; "
+                "write data.targets: {classes: NAME}, or leave the weights out",
+                key="solve.class_weight",
+            )
         return self

@@ -1,6 +1,9 @@
-"""What every mapping of a job has in common."""
+"""What every mapping of a job has in common, and the kinds of value that several have."""
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, model_validator
 
 from dorff.spec import checks
 
@@ -19,3 +22,11 @@ class Part(BaseModel):
                 hint = checks.nearest(key, known)
                 raise checks.Refusal(f"is not a known key; {hint}use one of: {', '.join(known)}", key=str(key))
         return value
+
+
+_WRITTEN = PlainSerializer(lambda value: str(value) if isinstance(value, Path) else value)
+
+FilePath = Annotated[Path, BeforeValidator(checks.path), PlainSerializer(str)]
+#: A matrix: the file that holds it, or its rows.
+Rows = Annotated[Path | tuple[tuple[float, ...], ...], BeforeValidator(checks.rows), _WRITTEN]
+Square = Annotated[Path | tuple[tuple[float, ...], ...], BeforeValidator(checks.square), _WRITTEN]

@@ -2,12 +2,13 @@
 
 from dorff.store.atomic import remove_torn, space_on, write_atomic, write_json
 from dorff.store.models import load_model, resolve_model, save_model
-from dorff.store.moments import Folds, load_moments, merge_folds, merge_moments, save_moments
+from dorff.store.moments import Folds, check_patterns, load_moments, merge_folds, merge_moments, save_moments
 from dorff.store.receipts import Receipt
 
 __all__ = [
     "Folds",
     "Receipt",
+    "check_patterns",
     "load_model",
     "load_moments",
     "merge_folds",

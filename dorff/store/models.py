@@ -21,9 +21,10 @@ from dorff.features import feature_arrays, features_from
 from dorff.frequencies.transforms import Arrays
 from dorff.model import Model
 from dorff.store.atomic import remove_torn, space_on, sync_directory, write_atomic
+from dorff.weights import OperatorWeights
 
-FORMAT = "dorff-model-2"
-_SOLVED = ("weights", "coefficients", "intercept", "target_scale")
+FORMAT = "dorff-model-3"
+_SOLVED = ("coefficients", "intercept", "target_scale")
 _DTYPES = ("float64", "int64", "int32", "bool")
 
 
@@ -80,10 +81,10 @@ def _write(model: Model, path: Path) -> None:
 
 
 def _arrays_of(model: Model) -> Arrays:
-    """psi that is the same for every feature is written once."""
     solved = {name: getattr(model, name) for name in _SOLVED}
-    if model.weights.strides[0] == 0:
-        solved["weights"] = model.weights[:1]
+    solved |= {"gain": model.operator_weights.gain, "root": model.operator_weights.root}
+    if model.observe is not None:
+        solved["observe"] = model.observe
     return {**feature_arrays(model.feature_map), **solved}
 
 
@@ -141,25 +142,27 @@ def _load_array(group: zarr.Group, name: str, shape: list[int], dtype: str, vers
 def _build(arrays: Arrays, description: dict[str, Any], version: Path) -> Model:
     try:
         m, _ = arrays["coefficients"].shape
-        if len(arrays["weights"]) == 1:
-            arrays["weights"] = np.broadcast_to(arrays["weights"], (m, *arrays["weights"].shape[1:]))
-        _, r, p = arrays["weights"].shape
+        roots, r, p = arrays["root"].shape
+        q = len(arrays["observe"]) if "observe" in arrays else p
     except ValueError as error:
         raise InputError(f"{version}: its arrays do not fit each other ({error}); publish it again") from error
     try:
         features = features_from(description["features"], arrays)
     except InputError as error:
         raise InputError(f"{version}: {error}; publish it again") from error
-    expected = {"coefficients": (m, r), "intercept": (p,), "target_scale": (p,)}
+    expected = {
+        "coefficients": (m, r), "intercept": (p,), "target_scale": (p,), "gain": (m,),
+        "root": (1 if roots == 1 else m, r, p), "observe": (q, p),
+    }  # fmt: skip
     for name, shape in expected.items():
-        if arrays[name].shape != shape or m != features.m:
+        if (name in arrays and arrays[name].shape != shape) or m != features.m:
             raise InputError(f"{version}: array {name} has shape {arrays[name].shape}, which does not fit the others")
     return Model(
         feature_map=features,
-        weights=arrays["weights"], coefficients=arrays["coefficients"],
+        operator_weights=OperatorWeights(arrays["gain"], arrays["root"]), coefficients=arrays["coefficients"],
         intercept=arrays["intercept"], target_scale=arrays["target_scale"],
         kernel=kernels.from_config(description["kernel"]), sampler=description["sampler"],
-        seed=description["seed"], info=description["info"],
+        seed=description["seed"], info=description["info"], observe=arrays.get("observe"),
     )  # fmt: skip
 
 

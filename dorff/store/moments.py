@@ -1,4 +1,4 @@
-"""Moments as checksummed files: one file a tree node, one section a fold. Written and merged piece by piece."""
+"""Moments as checksummed files: a file a tree node, a section a fold and pattern; written and merged by pieces."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any, BinaryIO, Final, Protocol
 import numpy as np
 
 from dorff.errors import InputError
-from dorff.moments import FloatArray, Moments
+from dorff.moments import MOST_PATTERNS, FloatArray, Moments, Part
 from dorff.store.atomic import write_atomic
 
-_MAGIC: Final = b"dorffM02"
+_MAGIC: Final = b"dorffM03"
 _PIECE: Final = 2**17  # numbers of a file that a merge holds at a time
-Folds = dict[int, Moments]
-_Section = dict[str, Any]  # fold, m, q, n and y0
+Folds = dict[Part, Moments]
+_Section = dict[str, Any]  # fold, observed, m, q, n and y0
 
 
 class Sums(Protocol):
@@ -33,6 +33,8 @@ class Sums(Protocol):
     def n(self) -> int: ...
     @property
     def y0(self) -> FloatArray: ...
+    @property
+    def observed(self) -> str: ...
     def pieces(self) -> Iterator[FloatArray]:
         """The packed upper triangle, in order, in contiguous pieces."""
         ...
@@ -42,15 +44,18 @@ class _DamagedError(Exception):
     """A file ends early, or its checksum is another."""
 
 
-def save_moments(path: Path, folds: Mapping[int, Sums]) -> None:
-    """Write the moments of each fold that has rows.
+def save_moments(path: Path, folds: Mapping[Part, Sums]) -> None:
+    """Write the moments of each fold that has rows, and of each pattern of targets.
 
     Layout: magic, the JSON header's length and checksum, the header, and a fold's packed array and its checksum in
     turn. Nothing is copied: what is still in an accumulator is written from there.
     """
     sections = [
-        ({"fold": fold, "m": sums.m, "q": sums.q, "n": sums.n, "y0": sums.y0.tolist()}, sums.pieces())
-        for fold, sums in sorted(folds.items())
+        (
+            {"fold": fold, "observed": observed, "m": sums.m, "q": sums.q, "n": sums.n, "y0": sums.y0.tolist()},
+            sums.pieces(),
+        )
+        for (fold, observed), sums in sorted(folds.items())
     ]
     write_atomic(path, _encoded(sections), sync=False)
 
@@ -65,14 +70,15 @@ def load_moments(path: Path) -> Folds | None:
                 for _ in _decoded(file, section, packed):
                     pass  # one piece, the whole array
                 y0 = np.array(section["y0"], dtype=np.float64)
-                folds[section["fold"]] = Moments(section["m"], section["q"], section["n"], y0, packed)
+                moments = Moments(section["m"], section["q"], section["n"], y0, packed, section["observed"])
+                folds[_part(section)] = moments
             return folds if not file.read(1) else None
     except (FileNotFoundError, _DamagedError):
         return None
 
 
 def merge_moments(left: Path, right: Path, into: Path) -> bool:
-    """Add two files, fold by fold, into a third; False, and no file, where one of them is absent, torn or damaged."""
+    """Add two files, part by part, into a third; False, and no file, where one of them is absent, torn or damaged."""
     with ExitStack() as stack:
         try:
             files = [stack.enter_context(path.open("rb")) for path in (left, right)]
@@ -83,24 +89,41 @@ def merge_moments(left: Path, right: Path, into: Path) -> bool:
 
 
 def merge_folds(left: Folds, right: Folds) -> Folds:
-    """Fold by fold sums; overwrites `left`'s arrays, which the caller owns."""
+    """Sums fold by fold and pattern by pattern; overwrites `left`'s arrays, which the caller owns."""
+    check_patterns(left.keys() | right.keys())
     merged = dict(left)
-    for fold, moments in right.items():
-        if fold in merged:
-            moments = merged[fold].absorb(moments)
-        merged[fold] = moments
+    for part, moments in right.items():
+        if part in merged:
+            moments = merged[part].absorb(moments)
+        merged[part] = moments
     return merged
+
+
+def check_patterns(parts: Iterable[Part]) -> None:
+    """InputError where there are more patterns of targets than `MOST_PATTERNS`."""
+    patterns = {observed for _, observed in parts}
+    if len(patterns) > MOST_PATTERNS:
+        raise InputError(
+            f"data.nan: partial keeps sums for each pattern of targets that are there, at most {MOST_PATTERNS}, but "
+            f"the rows have more ({', '.join(sorted(patterns)[:3])}, ...; 1 is there, 0 is missing); set nan: drop, "
+            "or fit fewer targets"
+        )
+
+
+def _part(section: _Section) -> Part:
+    return section["fold"], section["observed"]
 
 
 def _added(left: BinaryIO, right: BinaryIO) -> Iterator[bytes | memoryview]:
     """The bytes of the sum of two files; each is read once, in order."""
-    of_left, of_right = ({section["fold"]: section for section in _header(file)} for file in (left, right))
+    of_left, of_right = ({_part(section): section for section in _header(file)} for file in (left, right))
+    check_patterns(of_left.keys() | of_right.keys())
     sections: list[tuple[_Section, Iterator[FloatArray]]] = []
-    for fold in sorted(of_left.keys() | of_right.keys()):
+    for part in sorted(of_left.keys() | of_right.keys()):
         parts = [
-            (found[fold], _decoded(file, found[fold], np.empty(_PIECE)))
+            (found[part], _decoded(file, found[part], np.empty(_PIECE)))
             for found, file in ((of_left, left), (of_right, right))
-            if fold in found
+            if part in found
         ]
         sections.append(parts[0] if len(parts) == 1 else _sum(*parts))
     yield from _encoded(sections)

@@ -1,0 +1,154 @@
+"""Probabilities of classes from decision values: one temperature, found on held-out rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Self, final
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import brentq
+
+from dorff.errors import InputError
+
+FloatArray = npt.NDArray[np.float64]
+Codes = npt.NDArray[np.integer[Any]]
+
+CALIBRATION_ROWS: Final = 2**17  # held-out rows at most: the temperature's own error is then below 1 in 300
+FLATTEST: Final = 1e-3  # least slope, over the spread of the decision values: all but equal probabilities
+
+
+@final
+@dataclass(frozen=True)
+class Calibration:
+    """p = softmax(slope * f) for decision values f: temperature scaling, 1 / slope the temperature (Guo, Pleiss, Sun
+    & Weinberger 2017, section 4.2); with two classes Platt's (1999) sigmoid without its offset.
+
+    `slope` is above zero, so that the likeliest class is always the one of the largest decision value. Offsets for
+    each class (Guo's vector scaling) could change it, and did not pay: on held-out LETTER they lowered the log loss
+    from 0.246 to 0.238 with 16000 rows but raised it from 0.491 to 0.508 with 3000; on USPS from 0.265 to 0.271.
+    `rows` says how many held-out rows the slope was found on, 0 where it was given.
+    """
+
+    slope: float
+    rows: int = 0
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.slope) and self.slope > 0):
+            raise InputError(f"slope of a calibration must be a number above 0, not {self.slope!r}")
+
+    @classmethod
+    def fit(cls, decisions: npt.ArrayLike, codes: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> Self:
+        """Most likely slope for decision values (n, K) of rows that the decisions were not fitted to.
+
+        `codes` (n,) are the rows' classes 0..K-1, `weights` (n,) how much a row counts (not negative). Where all
+        rows are on the right side no slope is steep enough; so the likelihood has one more row, whose class is any
+        of the K with equal chance (the remedy of Platt 1999, section 2.2, with one row in place of his K). The
+        slope that is most likely is then finite, and the bias, of order 1/n, is below the slope's own error. n is
+        Kish's effective number of rows, (sum w)^2 / sum w^2.
+
+        Raises:
+            InputError: arrays that do not fit together, no row, a decision value that is not finite.
+        """
+        f, labels, w = _checked(decisions, codes, weights)
+        n = len(f)
+        # Probabilities do not see what a row's decision values have in common.
+        f = f - f.mean(axis=1, keepdims=True)
+        scale = float(np.abs(f).max(initial=0.0))
+        if scale == 0.0:
+            return cls(1.0, n)  # nothing to tell classes by: any slope gives the same probabilities
+        f /= scale
+        spread = np.sqrt(float(w @ np.mean(f**2, axis=1)))
+        if spread == 0.0:  # underflow, or weight only where nothing tells classes apart
+            return cls(1.0, n)
+        doubt = 1.0 / (1.0 + 1.0 / float(w @ w))
+        target = (1.0 - doubt) * float(w @ f[np.arange(n), labels])  # the doubtful row's mean decision value is 0
+
+        def excess(log_slope: float) -> float:
+            """Derivative of the mean negative log-likelihood by the slope; it grows with the slope."""
+            expected = np.einsum("nk,nk->n", softmax(np.exp(log_slope) * f), f)
+            return float(w @ expected) - target
+
+        low = np.log(FLATTEST / spread)
+        high = low + 10.0
+        if excess(low) >= 0.0:  # decisions no better than chance
+            return cls(float(np.exp(low)) / scale, n)
+        # At a steep slope `expected` is each row's largest value, which is above any target mixed with doubt.
+        while excess(high) < 0.0 and high < 500.0:
+            high += 5.0
+        found = brentq(excess, low, high, xtol=1e-9) if excess(high) >= 0.0 else high
+        return cls(float(np.exp(found)) / scale, n)
+
+    def probabilities(self, decisions: npt.ArrayLike) -> FloatArray:
+        """(n, K), rows of sum 1, for decision values (n, K)."""
+        return softmax(self.slope * np.asarray(decisions, dtype=np.float64))
+
+    def log_probabilities(self, decisions: npt.ArrayLike) -> FloatArray:
+        """(n, K): logarithms of the probabilities, finite where those underflow."""
+        shifted = _below_zero(self.slope * np.asarray(decisions, dtype=np.float64))
+        logs: FloatArray = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+        return logs
+
+    def config(self) -> dict[str, Any]:
+        """As JSON numbers, for a model's file."""
+        return {"slope": self.slope, "rows": self.rows}
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Self:
+        """From `config()`; InputError where it is not one."""
+        try:
+            return cls(float(config["slope"]), int(config["rows"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"a calibration needs 'slope' and 'rows', got {config!r} ({error})") from None
+
+
+def softmax(values: FloatArray) -> FloatArray:
+    """exp(values) (n, K) over its rows' sums, whatever the values' size."""
+    weights = np.exp(_below_zero(values))
+    weights /= weights.sum(axis=1, keepdims=True)
+    return weights
+
+
+def log_loss(log_probabilities: npt.ArrayLike, codes: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> float:
+    """Mean of -log p of the true class, for log probabilities (n, K) and classes 0..K-1 (n,)."""
+    logs, labels, w = _checked(log_probabilities, codes, weights)
+    return float(-(w @ logs[np.arange(len(logs)), labels]))
+
+
+def calibration_error(
+    probabilities: npt.ArrayLike, codes: npt.ArrayLike, *, bins: int = 15, weights: npt.ArrayLike | None = None
+) -> float:
+    """Expected calibration error (Guo et al. 2017, eq. 3): |accuracy - confidence| over `bins` equal ranges of the
+    largest probability, averaged by the rows in them. For probabilities (n, K), classes 0..K-1 (n,)."""
+    p, labels, w = _checked(probabilities, codes, weights)
+    confidence = p.max(axis=1)
+    gap = w * ((p.argmax(axis=1) == labels) - confidence)
+    place = np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
+    return float(np.abs(np.bincount(place, gap, bins)).sum())
+
+
+def _below_zero(values: FloatArray) -> FloatArray:
+    """Each row less its largest entry, whose exponentials cannot overflow."""
+    shifted: FloatArray = values - values.max(axis=1, keepdims=True)
+    return shifted
+
+
+def _checked(
+    values: npt.ArrayLike, codes: npt.ArrayLike, weights: npt.ArrayLike | None
+) -> tuple[FloatArray, Codes, FloatArray]:
+    """Values (n, K), classes (n,), and weights (n,) of sum 1."""
+    f, labels = np.asarray(values, dtype=np.float64), np.asarray(codes)
+    if f.ndim != 2 or len(f) == 0 or f.shape[1] < 2 or not np.isfinite(f).all():
+        raise InputError(f"decision values or probabilities must be finite, (rows, classes), got shape {f.shape}")
+    if (
+        labels.shape != f.shape[:1]
+        or labels.dtype.kind not in "iu"
+        or not ((labels >= 0) & (labels < f.shape[1])).all()
+    ):
+        raise InputError(f"codes must be whole numbers from 0 to {f.shape[1] - 1}, one a row, for {len(f)} rows")
+    w = np.ones(len(f)) if weights is None else np.asarray(weights, dtype=np.float64)
+    total = float(w.sum()) if w.shape == labels.shape and np.isfinite(w).all() and (w >= 0).all() else 0.0
+    if not 0.0 < total < np.inf:
+        raise InputError(f"weights must be numbers of 0 or more, one a row, not all zero, for {len(f)} rows")
+    return f, labels, w / total

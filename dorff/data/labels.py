@@ -1,0 +1,169 @@
+"""Class labels: what a value in a file means as one, and the code that it is stored as."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final, TypeAlias, final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dorff.errors import InputError
+
+Label: TypeAlias = str | int | bool | float
+CLASSES: Final = "classes"  # the array that ingest writes codes to
+MISSING: Final = -1
+MAX_LABELS: Final = 10_000
+MAX_REAL: Final = 100  # numbers that are not whole: beyond it, they are measured, not named
+MAX_TEXT: Final = 1000
+
+
+@final
+@dataclass(frozen=True)
+class Run:
+    """Rows of a column of labels: `values`, in order of first appearance, and each row's place there, (n,).
+
+    MISSING is the place of a row without a value.
+    """
+
+    values: tuple[Any, ...]
+    index: npt.NDArray[np.int32]
+
+    @classmethod
+    def of(cls, column: Any, parse: Callable[[Any], Any] | None = None) -> Run:
+        """Of an Arrow or NumPy column; `parse` is applied to each different value."""
+        if isinstance(column, np.ndarray):
+            short = column.dtype.kind == "f" and column.dtype.itemsize not in (4, 8)  # Arrow hashes no others
+            native = np.dtype(np.float64) if short else column.dtype.newbyteorder("=")
+            column = pa.array(column.astype(native, copy=False))
+        found = column.dictionary_encode()
+        values = found.dictionary.to_pylist()
+        index = found.indices.fill_null(MISSING).to_numpy(zero_copy_only=False)
+        return cls(tuple(map(parse, values) if parse else values), index)
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __getitem__(self, rows: slice) -> Run:
+        return Run(self.values, self.index[rows])
+
+
+@final
+class LabelTable:
+    """The labels seen so far, in order of first appearance, and how often each was; it grows as rows are coded.
+
+    Two values are one label when their texts are: 1 and 1.0 are, and 1 and "1".
+    """
+
+    def __init__(self, labels: Sequence[Label] = (), counts: Sequence[int] = ()) -> None:
+        self._values = list(labels)
+        self._codes = {text_of(label): code for code, label in enumerate(labels)}
+        self._counts = np.array(counts, np.int64)
+        self._real = sum(isinstance(label, float) for label in labels)
+
+    @property
+    def labels(self) -> tuple[Label, ...]:
+        """All of one kind: text as soon as there are two of text, numbers and booleans."""
+        return tuple(self._values if len(set(map(_kind, self._values))) < 2 else map(text_of, self._values))
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Rows of each label."""
+        return tuple(self._counts.tolist())
+
+    def attributes(self) -> dict[str, Any]:
+        """What the group's attribute `dorff` says of them."""
+        return {"labels": {CLASSES: list(self.labels)}, "counts": {CLASSES: list(self.counts)}}
+
+    def codes(self, run: Run, where: str) -> npt.NDArray[np.int32]:
+        """The codes (n, 1) of further rows; `where` is their file and column, for messages.
+
+        Raises:
+            InputError: more than 10,000 labels, more than 100 of real numbers, an infinite one, a text of more
+                than 1000 characters.
+        """
+        # Values that first appear in later rows are left to them: their order is that of the rows.
+        seen = run.values[: int(run.index.max(initial=MISSING)) + 1]
+        place = np.array([*(self._code(value, where) for value in seen), MISSING], np.int32)
+        codes = place[run.index]
+        found = np.bincount(codes[codes != MISSING], minlength=len(self._values))
+        found[: len(self._counts)] += self._counts
+        self._counts = found
+        return codes[:, None]
+
+    def _code(self, value: Any, where: str) -> int:
+        label = label_of(value, where)
+        if label is None:
+            return MISSING
+        code = self._codes.setdefault(text_of(label), len(self._values))
+        if code == len(self._values):
+            self._values.append(label)
+            self._real += isinstance(label, float)
+            real = self._real > MAX_REAL
+            if real or len(self._values) > MAX_LABELS:
+                raise InputError(
+                    f"{where}: has more than {MAX_REAL if real else MAX_LABELS:,} different labels"
+                    f"{' that are no whole numbers' if real else ''}, such as {value!r}; it looks like a target, or "
+                    "like a name for each row: give numbers to --targets, or another column to --classes."
+                )
+        return code
+
+
+def label_of(value: Any, where: str) -> Label | None:
+    """A file's value as a label: whole numbers as int, text without space around it; None for none and NaN."""
+    if isinstance(value, bytes):
+        try:
+            value = value.decode()
+        except UnicodeDecodeError as error:
+            raise InputError(f"{where}: the label {value[:60]!r} is not UTF-8 text; write it as such.") from error
+    if isinstance(value, str):
+        if len(value) > MAX_TEXT:
+            raise InputError(
+                f"{where}: a label has {len(value):,} characters, wanted {MAX_TEXT:,} at most; shorten it, or name "
+                "another column."
+            )
+        return value.strip() or None
+    if isinstance(value, bool | int) or value is None:
+        return value
+    if not isinstance(value, float | Decimal):
+        raise InputError(f"{where}: {value!r} is no label; wanted text, numbers or booleans, convert it.")
+    if math.isnan(value):
+        return None
+    if math.isinf(value):
+        raise InputError(f"{where}: wanted labels, got {value}; empty that field, or write the label as text.")
+    return int(value) if value == int(value) else float(value)
+
+
+def text_of(label: Label) -> str:
+    """A label as text."""
+    return label if isinstance(label, str) else repr(label)
+
+
+def stored_labels(attributes: Mapping[str, Any], where: object) -> LabelTable | None:
+    """The labels that ingest kept in a group's attributes; None where it kept none.
+
+    Raises InputError where they are damaged.
+    """
+    dorff = attributes.get("dorff")
+    if not isinstance(dorff, dict) or "labels" not in dorff:
+        return None
+    try:
+        labels, counts = dorff["labels"][CLASSES], dorff["counts"][CLASSES]
+        table = LabelTable(labels, counts)
+        whole = all(isinstance(count, int) and count > 0 for count in counts) and sum(counts) <= dorff["rows"]
+        whole &= len(set(map(text_of, labels))) == len(labels) == len(counts) and all(
+            isinstance(v, Label) for v in labels
+        )
+    except (KeyError, TypeError, ValueError):
+        whole = False
+    if not whole:
+        raise InputError(f"{where}: its attributes dorff.labels are damaged; restore its metadata from a copy.")
+    return table
+
+
+def _kind(label: Label) -> type:
+    return float if isinstance(label, int) and not isinstance(label, bool) else type(label)

@@ -1,0 +1,199 @@
+"""What the estimators share: parameters checked, features drawn, a solve, predictions for every kind of array."""
+
+from __future__ import annotations
+
+import numbers
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import dask.array as da
+import numpy as np
+import numpy.typing as npt
+from dask.delayed import delayed
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from dorff import __version__
+from dorff.errors import InputError
+from dorff.estimators.rows import Rows, StoredRows, finite, unwrap
+from dorff.estimators.sums import Targets, sample
+from dorff.features import FeatureMap, Recipe
+from dorff.frequencies import Sampler, default_sampler
+from dorff.kernels import Gaussian, OperatorKernel, ScalarKernel, median_lengthscale
+from dorff.kernels.scalar import FloatArray
+from dorff.model import Model
+from dorff.moments import Moments, by_fold, pooled
+from dorff.solvers import Fit, Setting, kfold_errors, spread
+from dorff.store import Folds
+
+Finish = Callable[[FloatArray], npt.NDArray[Any]]  # from f (k, p) to what is asked for; may be pickled
+_HOMES = {"kernel": "kernels", "sampler": "frequencies"}
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Drawing:
+    """All that is known before the pass: the features, the targets' shift y0 (q,), and how moments are solved."""
+
+    features: FeatureMap
+    y0: FloatArray
+    setting: Setting
+    sampler: Sampler
+    seed: int
+
+    def model(self, fit: Fit, parts: Sequence[Moments]) -> Model:
+        """The model of a fit to moments."""
+        solution, n = fit.solution, sum(part.n for part in parts)
+        report = {"rows_used": n, "ridge": solution.ridge, "condition": solution.condition, "rung": solution.rung}
+        info = {"report": report, "versions": {"dorff": __version__, "numpy": np.__version__}}
+        return Model(
+            self.features, fit.weights, solution.h, fit.bias, fit.scale, fit.kernel, self.sampler.config(), self.seed,
+            info, self.setting.observe,
+        )  # fmt: skip
+
+
+class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
+    """A scikit-learn estimator whose model is one `Model`, `model_`."""
+
+    kernel: OperatorKernel | ScalarKernel | None
+    n_features: int
+    sampler: Sampler | None
+    ridge: float | Sequence[float]
+    cv: int | None
+    random_state: int | np.random.RandomState | None
+    intercept: bool
+    standardize: bool
+
+    @abstractmethod
+    def _of_scalar(self, scalar: ScalarKernel) -> OperatorKernel:
+        """The kernel that a scalar one stands for."""
+
+    def _check_arguments(self) -> None:
+        count = self.n_features
+        if not isinstance(count, numbers.Integral) or isinstance(count, bool) or count < 2:
+            raise InputError(f"n_features must be a whole number of 2 or more, got {count!r}; use 1024, say")
+        for name, kinds in (("kernel", OperatorKernel | ScalarKernel), ("sampler", Sampler)):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, kinds):
+                raise InputError(f"{name} must be one of dorff.{_HOMES[name]}, not {value!r}")
+        if self.cv is not None and (not isinstance(self.cv, numbers.Integral) or self.cv < 2):
+            raise InputError(f"cv must be None or a number of folds of 2 or more, not {self.cv!r}")
+        ridges = self._ridges()
+        if not ridges or not all(np.isfinite(ridge) and ridge >= 0 for ridge in ridges):
+            raise InputError(f"ridge must be a number of 0 or more, or a list of them, not {self.ridge!r}")
+
+    def _ridges(self) -> list[float]:
+        try:
+            return [float(ridge) for ridge in np.atleast_1d(np.asarray(self.ridge, dtype=np.float64))]
+        except (TypeError, ValueError):
+            raise InputError(f"ridge must be a number of 0 or more, or a list of them, not {self.ridge!r}") from None
+
+    def _seed(self) -> int:
+        if isinstance(self.random_state, numbers.Integral):
+            if self.random_state < 0:
+                raise InputError(f"random_state must be 0 or more, not {self.random_state}")
+            return int(self.random_state)
+        return int(check_random_state(self.random_state).randint(2**31))
+
+    def _draw(
+        self, X: Rows, Y: Targets, *, scale_targets: bool = False, observe: FloatArray | None = None,
+        partial: bool = False,
+    ) -> Drawing:  # fmt: skip
+        """Constants from a sample of the rows X (n, d), Y (n, q), and features. `observe` is C (q, p)."""
+        seed, d, p = self._seed(), X.shape[1], Y.shape[1] if observe is None else observe.shape[1]
+        covariance = np.eye(p) if observe is None else None
+        if isinstance(self.kernel, OperatorKernel):
+            self.kernel.fix(d, p, covariance)  # what cannot be is refused before a row is read
+        if self.cv is not None and self.cv > X.shape[0]:
+            raise InputError(f"cv = {self.cv} folds need as many rows, but n_samples = {X.shape[0]}; use fewer folds")
+        some_x, some_y = sample(X, Y, partial=partial)
+        scale = np.ones(d)
+        vector_field = isinstance(self.kernel, OperatorKernel) and self.kernel.vector_field
+        if self.standardize:
+            scale = spread(some_x.var(axis=0), together=vector_field)
+        kernel = self._operator_kernel((some_x - some_x.mean(axis=0)) / scale)
+        shift_invariant = all(base.scalar.shift_invariant for _, base in kernel.terms())
+        # Features that see more of the inputs than their differences see them as they are, unless scaled.
+        center = some_x.mean(axis=0) if shift_invariant or self.standardize else np.zeros(d)
+        sampler = default_sampler(kernel) if self.sampler is None else self.sampler
+        recipe = Recipe(kernel.fix(d, p, covariance), sampler, d, p, int(self.n_features), bool(self.intercept))
+        drawn = recipe.draw(seed)
+        features = FeatureMap(drawn.phi, center, scale)
+        setting = Setting(kernel, d, features.m, drawn.density, scale_targets, bool(self.intercept), observe)
+        there = ~np.isnan(some_y)
+        y0 = np.where(there, some_y, 0.0).sum(axis=0) / np.maximum(there.sum(axis=0), 1)
+        return Drawing(features, y0, setting, sampler, seed)
+
+    def _operator_kernel(self, scaled: FloatArray) -> OperatorKernel:
+        if isinstance(self.kernel, OperatorKernel):
+            return self.kernel
+        return self._of_scalar(Gaussian(median_lengthscale(scaled)) if self.kernel is None else self.kernel)
+
+    def _solve(self, drawing: Drawing, parts: Folds) -> Model:
+        """The model of the ridge, or of the best of the list."""
+        folds, ridges, setting = by_fold(parts), self._ridges(), drawing.setting
+        total = pooled(folds)
+        if not total:
+            raise InputError("y has no row with a target that was observed; give some")
+        if not all(np.isfinite(part.packed).all() for part in total):
+            raise InputError("y has numbers so large that their squares overflow float64; rescale the targets")
+        for name in ("gcv_", "cv_errors_"):  # of an earlier fit
+            self.__dict__.pop(name, None)
+        if self.cv is not None:
+            self.cv_errors_ = kfold_errors(folds, setting, ridges)
+            ridges = [ridges[int(np.argmin(self.cv_errors_))]]
+        gcv = np.ndim(self.ridge) > 0 and self.cv is None
+        fits = setting.solve(total, ridges, gcv=gcv)
+        fit = fits[0]
+        if gcv:
+            self.gcv_ = np.array([found.solution.gcv for found in fits])
+            fit = fits[int(np.argmin(self.gcv_))]
+        solution = fit.solution
+        self.ridge_, self.condition_, self.rung_ = solution.ridge, solution.condition, solution.rung
+        return drawing.model(fit, total)
+
+    def _inputs(self, X: Any, *, reset: bool) -> Any:
+        """What scikit-learn demands of X, without reading what lies in Zarr or Dask."""
+        if isinstance(X, StoredRows | da.Array):
+            validate_data(self, X, skip_check_array=True, reset=reset)
+            return X
+        return validate_data(self, X, dtype=np.float64, reset=reset)
+
+    def _mapped(self, X: Any, finish: Finish, columns: tuple[int, ...], dtype: Any = np.float64) -> Any:
+        """What `finish` makes of f at X (n, d), (n, *columns): a lazy Dask array for Dask input, else NumPy."""
+        check_is_fitted(self)
+        X = self._inputs(unwrap(X, "X"), reset=False)
+        if isinstance(X, da.Array):
+            return self._mapped_chunks(X, finish, columns, dtype)
+        if not isinstance(X, StoredRows):
+            return finish(self.model_.predict(X))
+        out = np.empty((len(X), *columns), dtype)
+        for start, stop in X.runs():
+            out[start:stop] = finish(self.model_.predict(finite(X[start:stop], "X", start)))
+        return out
+
+    def _mapped_chunks(self, X: da.Array, finish: Finish, columns: tuple[int, ...], dtype: Any) -> da.Array:
+        model = delayed(replace(self.model_, info={}))  # one copy in the graph
+        mapped: da.Array = X.rechunk({1: -1}).map_blocks(
+            _finished_chunk, model, finish=finish, dtype=dtype,
+            chunks=(X.chunks[0], *((width,) for width in columns)), drop_axis=None if columns else 1,
+            meta=np.empty((0,) * (1 + len(columns)), dtype),
+        )  # fmt: skip
+        return mapped
+
+
+def _finished_chunk(X: FloatArray, model: Model, *, finish: Finish, block_id: tuple[int, ...]) -> npt.NDArray[Any]:
+    return finish(model.predict(finite(np.ascontiguousarray(X, dtype=np.float64), f"X, chunk {block_id[0]}", 0)))
+
+
+def first_column(values: FloatArray) -> FloatArray:
+    """f (n, 1) as (n,)."""
+    return values[:, 0]
+
+
+def unchanged(values: FloatArray) -> FloatArray:
+    """f (n, p) as it is."""
+    return values

@@ -1,0 +1,105 @@
+"""A second read, of one fold's rows alone: decision values that a calibration is fitted to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, final
+
+import dask.array as da
+import numpy as np
+import numpy.typing as npt
+from dask.base import compute
+from dask.delayed import delayed
+
+from dorff.calibration import CALIBRATION_ROWS
+from dorff.estimators.rows import Rows
+from dorff.estimators.sums import Deal, Reader, Targets, chunks, matrix, pin_worker, runs, spread_runs
+from dorff.kernels.scalar import FloatArray
+from dorff.leaf import FoldRule
+from dorff.model import Model
+
+FOLDS: Final = 5  # of which one is held out, where no `cv` says otherwise
+WINDOWS: Final = 256  # runs of rows looked through where there are more than enough
+MOST_NUMBERS: Final = 2**24  # decision values held
+Codes = npt.NDArray[np.int64]
+
+
+@final
+@dataclass(frozen=True)
+class OneApart:
+    """Fold 1 is the held-out one of `rule`'s folds, fold 0 all the others: two sums instead of `rule.count`."""
+
+    rule: FoldRule
+
+    @property
+    def count(self) -> int:
+        return 2
+
+    def of_rows(self, rows: Codes) -> Codes:
+        apart: Codes = (self.rule.of_rows(rows) == held_fold(self.rule)).astype(np.int64)
+        return apart
+
+
+def held_fold(deal: Deal) -> int:
+    """The fold that row 0 is in: it always has a row."""
+    return int(deal.of_rows(np.zeros(1, dtype=np.int64))[0])
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class HeldRows:
+    """Decision values by `model` of held-out rows, which it was not fitted to. Small fits see all of them, others
+    those of WINDOWS runs of rows spread evenly: `most` at most."""
+
+    model: Model
+    deal: Deal
+    n: int
+    most: int
+
+    @classmethod
+    def of_classes(cls, model: Model, deal: Deal, n: int) -> HeldRows:
+        """As many rows as CALIBRATION_ROWS and their memory allow."""
+        return cls(model, deal, n, min(CALIBRATION_ROWS, max(256, MOST_NUMBERS // model.p)))
+
+    @property
+    def windows(self) -> list[tuple[int, int]]:
+        """(start, stop) of the rows looked through."""
+        folds = self.deal.rule.count if isinstance(self.deal, OneApart) else self.deal.count
+        return spread_runs(self.n, WINDOWS, -(-self.most * folds // WINDOWS))
+
+    def read(self, X: Rows, Y: Targets) -> tuple[FloatArray, Codes]:
+        """f (k, K) and the classes (k,) of the held-out rows, of inputs X (n, d) and one-hot rows Y (n, K)."""
+        if isinstance(X, da.Array):
+            assert isinstance(Y, da.Array)
+            shared, task = delayed(self), delayed(_of_chunk)
+            windows = self.windows
+            parts = compute(
+                *(
+                    task(shared, first, x, y)
+                    for first, rows, x, y in chunks(X, Y)
+                    if any(a < first + rows and b > first for a, b in windows)
+                )
+            )
+        else:
+            assert not isinstance(Y, da.Array)
+            whole, inputs, targets = len(self.windows) == 1, Reader(X, "X"), Reader(Y, "y")
+            parts = [
+                self.of_run(start, inputs.read(start, stop), targets.read(start, stop))
+                for start, stop in (runs(X, Y) if whole else self.windows)
+            ]
+        f, codes = (np.concatenate(found)[: self.most] for found in zip(*parts, strict=True))
+        return f, codes
+
+    def of_run(self, first: int, X: FloatArray, Y: FloatArray) -> tuple[FloatArray, Codes]:
+        """Of the run of rows whose first is number `first`."""
+        rows = np.arange(first, first + len(X))
+        starts, stops = np.array(self.windows).T
+        inside = rows < stops[np.searchsorted(starts, rows, side="right") - 1]  # the first window starts at row 0
+        kept = inside & (self.deal.of_rows(rows) == held_fold(self.deal))
+        return self.model.predict(X[kept]), Y[kept].argmax(axis=1)
+
+
+def _of_chunk(held: HeldRows, first: int, X: FloatArray, Y: FloatArray) -> tuple[FloatArray, Codes]:
+    """A Dask task."""
+    pin_worker()
+    return held.of_run(first, matrix(X, "X", first), matrix(Y, "y", first))

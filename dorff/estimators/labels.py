@@ -1,0 +1,208 @@
+"""Class labels of any type in any kind of array: found in one pass, made into ones and zeros chunk by chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, TypeAlias, final
+
+import dask.array as da
+import numpy as np
+import numpy.typing as npt
+import zarr
+from dask.base import compute
+from dask.delayed import delayed
+from sklearn.utils.multiclass import check_classification_targets
+from zarr.storage import LocalStore
+
+from dorff.data.files import ArrayFiles
+from dorff.data.nodes import open_zarr
+from dorff.data.packing import NUMBER_KINDS, Packing
+from dorff.errors import InputError
+from dorff.estimators.rows import known, opened, runs_of
+from dorff.kernels.scalar import FloatArray
+
+Labels: TypeAlias = npt.NDArray[Any]
+MOST_CLASSES = 2**14  # moments have a column for each
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class StoredLabels:
+    """A Zarr array (n,) or (n, 1) in a local folder, of numbers or text, read by runs of rows.
+
+    As everywhere in dorff the presence of every chunk is checked before it is read, and packed numbers are unpacked;
+    numbers that are not packed keep their type.
+    """
+
+    files: ArrayFiles
+    packing: Packing
+
+    @classmethod
+    def of(cls, array: zarr.Array[Any], name: str) -> Self:
+        """`name` is the argument's, for messages. InputError where the array is not one of one column."""
+        assert isinstance(array.store, LocalStore)
+        _check_column(array.shape)
+        directory = (Path(array.store.root) / array.path).absolute()
+        what = f"{name}, array {directory.name} of {directory.parent}"
+        files = ArrayFiles(open_zarr(directory, what, v3=array.metadata.zarr_format == 3), directory, directory.name)
+        return cls(files, Packing.of(dict(array.attrs)))
+
+    @property
+    def shape(self) -> tuple[int]:
+        return (len(self),)
+
+    @property
+    def ndim(self) -> int:
+        return 1
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self[:0].dtype
+
+    @property
+    def unit_rows(self) -> int:
+        """Rows of a chunk: reading multiples of it decodes none twice."""
+        return max(1, self.files.inner[0])
+
+    def __len__(self) -> int:
+        return self.files.shape[0]
+
+    def __getitem__(self, key: slice | tuple[slice]) -> Labels:
+        """Labels (k,) of a slice without step; as a tuple of one, as Dask asks."""
+        start, stop, _ = (key[0] if isinstance(key, tuple) else key).indices(len(self))
+        stop = max(start, stop)
+        region = ((start, stop), *((0, width) for width in self.files.shape[1:]))
+        if fault := self.files.first_fault(region) if stop > start else None:
+            raise self._damage(fault.chunk, fault.kind)
+        try:
+            values = np.asarray(self.files.array[start:stop])
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise self._damage(f"of rows {start} to {stop}", "damaged") from error
+        values = values.reshape(stop - start)
+        values = _fixed_text(values)
+        return self.packing.decode(values) if values.dtype.kind in NUMBER_KINDS else values
+
+    def _damage(self, chunk: str, kind: str) -> InputError:
+        directory = self.files.directory
+        return InputError(
+            f"{directory.parent}: array {directory.name}, chunk {chunk} is {kind}; restore it from a copy"
+        )
+
+
+AnyLabels: TypeAlias = "Labels | StoredLabels | da.Array"
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class OneHot:
+    """Labels (n,) that stand for rows (n, K) of zeros with one 1, made when they are read. Not for Dask's arrays."""
+
+    labels: Labels | StoredLabels
+    classes: Labels
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.labels), len(self.classes)
+
+
+def unwrap_labels(y: Any) -> Any:
+    """As `unwrap` for targets, of any type: 1-d, or one column; what scikit-learn can check is returned as it is."""
+    y = opened(y, "y", StoredLabels.of)
+    if isinstance(y, da.Array):
+        _check_column(y.shape)
+        return known(y if y.ndim == 1 else y[:, 0], "y")
+    return _fixed_text(y) if isinstance(y, np.ndarray) else y
+
+
+def _fixed_text(values: Labels) -> Labels:
+    """Text of any length, or of bytes, as NumPy's own text; scikit-learn knows no other."""
+    if values.dtype.kind == "T":
+        values = values.astype(object)
+        return values.astype(np.str_)
+    return values.astype(np.str_) if values.dtype.kind == "S" else values
+
+
+def in_memory(labels: Labels) -> tuple[Labels, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The classes of labels (n,) in memory, sorted; each label's place among them (n,); how many rows each has."""
+    try:
+        check_classification_targets(labels)
+        classes, codes, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    except TypeError as error:
+        raise InputError(f"y has labels that are missing or of mixed types ({error}); give all as text") from None
+    return classes, codes, counts
+
+
+def _check_column(shape: tuple[int, ...]) -> None:
+    if len(shape) != 1 and (len(shape) != 2 or shape[1] != 1):
+        raise InputError(f"y must be labels, (rows,), but has shape {shape}; give one label a row")
+
+
+def one_hot(labels: Labels, classes: Labels) -> FloatArray:
+    """(n, K): 1 in the column of a row's label among the sorted `classes`; InputError at any other label."""
+    place = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
+    if not np.all(classes[place] == labels):
+        raise InputError("y has other labels now than when its classes were found; keep it still during a fit")
+    rows = np.zeros((len(labels), len(classes)))
+    rows[np.arange(len(labels)), place] = 1.0
+    return rows
+
+
+def target_rows(labels: AnyLabels, classes: Labels) -> OneHot | da.Array:
+    """One-hot rows of labels (n,), made chunk by chunk: a Dask array of Dask's."""
+    if not isinstance(labels, da.Array):
+        return OneHot(labels, classes)
+    rows: da.Array = da.map_blocks(
+        one_hot, labels, classes=classes, new_axis=1, chunks=(labels.chunks[0], (len(classes),)),
+        dtype=np.float64, meta=np.empty((0, 0)),
+    )  # fmt: skip
+    return rows
+
+
+def find_classes(labels: StoredLabels | da.Array) -> tuple[Labels, npt.NDArray[np.int64]]:
+    """The classes, sorted, and how many rows each has, from one pass over the labels.
+
+    Raises:
+        InputError: labels that are missing, of mixed types, or numbers that are not whole; more than MOST_CLASSES.
+    """
+    if isinstance(labels, StoredLabels):
+        return _merged(_counted(labels[a:b], a) for a, b in runs_of(len(labels), labels.unit_rows))
+    starts = np.concatenate([[0], np.cumsum(labels.chunks[0])[:-1]])
+    tasks = [delayed(_counted)(chunk, int(a)) for chunk, a in zip(labels.to_delayed(), starts, strict=True)]
+    return _merged(compute(*tasks))
+
+
+def _counted(labels: Labels, first: int) -> tuple[Labels, npt.NDArray[np.int64]]:
+    """Sorted classes and counts of a chunk whose first row is number `first`."""
+    labels = np.asarray(labels)
+    if labels.dtype.kind == "f" and not (whole := np.isfinite(labels) & (labels == np.floor(labels))).all():
+        row = int(np.argmin(whole))
+        raise InputError(
+            f"y, row {first + row}: Unknown label type: continuous or missing, got {labels[row]}; give labels that "
+            "are whole numbers, text or booleans, or use ORFFRegressor"
+        )
+    if labels.dtype.kind == "O" and len({type(label) for label in labels.tolist()}) > 1:
+        raise InputError(f"y has labels of mixed types in rows {first} to {first + len(labels) - 1}; give all as text")
+    classes, counts = np.unique(labels, return_counts=True)
+    if len(classes) > MOST_CLASSES:
+        raise InputError(f"y has more than {MOST_CLASSES} different labels; use ORFFRegressor for numbers")
+    return classes, counts
+
+
+def _merged(parts: Iterable[tuple[Labels, npt.NDArray[np.int64]]]) -> tuple[Labels, npt.NDArray[np.int64]]:
+    classes: Labels | None = None
+    counts = np.zeros(0, dtype=np.int64)
+    for found, some in parts:
+        if not len(found):
+            continue
+        every = found if classes is None else np.concatenate([classes, found])
+        classes, place = np.unique(every, return_inverse=True)
+        counts = np.bincount(place, np.concatenate([counts, some])).astype(np.int64)
+        if len(classes) > MOST_CLASSES:
+            raise InputError(f"y has more than {MOST_CLASSES} different labels; use ORFFRegressor for numbers")
+    if classes is None:
+        raise InputError("y has no labels; give at least one row")
+    return classes, counts

@@ -1,0 +1,337 @@
+"""Output matrices: the symmetric positive semi-definite A (p, p) of a decomposable kernel k0 A."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from dorff.errors import InputError
+from dorff.kernels.scalar import FloatArray
+
+_EPS = float(np.finfo(np.float64).eps)
+
+
+class Output(ABC):
+    """How the p outputs of k0 A are coupled. What A costs is its rank, which is `len(root(p))`."""
+
+    @property
+    def p(self) -> int | None:
+        """The number of outputs A is for; None where A takes its size, or itself, from the data."""
+        return None
+
+    @abstractmethod
+    def root(self, p: int, covariance: FloatArray | None = None) -> FloatArray:
+        """B^T (r, p) with A = B B^T and r the numerical rank of A: no row for an eigenvalue at rounding level.
+
+        `covariance` (p, p) is that of the targets, where it is known.
+        """
+
+    @abstractmethod
+    def fixed(self, p: int, covariance: FloatArray | None = None) -> Output:
+        """The same A with its numbers written out (`p` is then set); InputError where they cannot be known."""
+
+    @abstractmethod
+    def trace(self, p: int) -> float:
+        """tr A, or p where A is not known before the data: any positive share of the frequencies will do."""
+
+    @abstractmethod
+    def config(self) -> Any:
+        """What `output:` of JOB.yaml says: a name, or a mapping."""
+
+    @final
+    def check(self, p: int) -> None:
+        """Does nothing if A can have p outputs, else raises the InputError that says why not."""
+        if self.p not in (None, p):
+            raise InputError(
+                f"the output matrix is {self.p} x {self.p} but there are {p} outputs; "
+                "give a matrix with one row per output"
+            )
+
+    def matrix(self, p: int, covariance: FloatArray | None = None) -> FloatArray:
+        """A (p, p)."""
+        root = self.root(p, covariance)
+        return root.T @ root
+
+
+@final
+@dataclass(frozen=True)
+class Identity(Output):
+    """A = I: independent outputs."""
+
+    def root(self, p: int, covariance: FloatArray | None = None) -> FloatArray:
+        return np.eye(p)
+
+    def fixed(self, p: int, covariance: FloatArray | None = None) -> Output:
+        return Matrix(np.eye(p))
+
+    def trace(self, p: int) -> float:
+        return float(p)
+
+    def config(self) -> str:
+        return "identity"
+
+
+@final
+@dataclass(frozen=True)
+class Covariance(Output):
+    """A is the targets' empirical covariance, known once the moments are."""
+
+    def root(self, p: int, covariance: FloatArray | None = None) -> FloatArray:
+        return self.fixed(p, covariance).root(p)
+
+    def fixed(self, p: int, covariance: FloatArray | None = None) -> Output:
+        if covariance is None:
+            raise InputError("output 'covariance' needs the targets' covariance, which only a fit knows")
+        if covariance.shape != (p, p):
+            raise InputError(
+                f"output 'covariance': the targets' covariance is {covariance.shape[0]} x {covariance.shape[0]} but "
+                f"there are {p} outputs; use identity or a matrix where the outputs are not the targets"
+            )
+        if not np.any(covariance):
+            raise InputError("output 'covariance': the targets do not vary, so their covariance is zero")
+        return Matrix(covariance)
+
+    def trace(self, p: int) -> float:
+        return float(p)
+
+    def config(self) -> str:
+        return "covariance"
+
+
+@final
+@dataclass(frozen=True)
+class Simplex(Output):
+    """The simplex coding of p classes (Mroueh et al. 2012): A = B^T B on one-hot targets, of rank p - 1.
+
+    B (p-1, p) has the codes as its columns: unit vectors with inner products -1/(p-1). The recursion is Brault
+    (2016), 5.2, with its u put right (-1/p, in R^p, for the printed -p^-2, in R^(p-1)), and A is B^T B: the printed
+    B B^T is a multiple of I in R^(p-1).
+    """
+
+    def root(self, p: int, covariance: FloatArray | None = None) -> FloatArray:
+        if p < 2:
+            raise InputError(f"output 'simplex' needs two classes or more, got p = {p}; use identity for one output")
+        codes = np.array([[1.0, -1.0]])
+        for k in range(2, p):
+            below = np.column_stack([np.zeros(k - 1), np.sqrt(1.0 - k**-2) * codes])
+            codes = np.vstack([np.append(1.0, np.full(k, -1.0 / k)), below])
+        return codes
+
+    def fixed(self, p: int, covariance: FloatArray | None = None) -> Output:
+        return Factor(self.root(p).T)
+
+    def trace(self, p: int) -> float:
+        return float(p)
+
+    def config(self) -> str:
+        return "simplex"
+
+
+@final
+@dataclass(frozen=True)
+class Learned(Output):
+    """A is learned from the moments, tr A = p ("trace") or |A|_F^2 = p ("frobenius"), together with the weights.
+
+    Only a fit does that (`dorff.solvers.learn_output`). Until then A counts as the identity, which has the same
+    trace: that is what frequencies are drawn for.
+    """
+
+    penalty: str = "trace"
+
+    def __post_init__(self) -> None:
+        if self.penalty not in ("trace", "frobenius"):
+            raise InputError(f"the penalty of a learned output must be 'trace' or 'frobenius', not {self.penalty!r}")
+
+    def root(self, p: int, covariance: FloatArray | None = None) -> FloatArray:
+        return np.eye(p)
+
+    def fixed(self, p: int, covariance: FloatArray | None = None) -> Output:
+        return Matrix(np.eye(p))
+
+    def trace(self, p: int) -> float:
+        return float(p)
+
+    def config(self) -> Any:
+        return "learned" if self.penalty == "trace" else {"learned": self.penalty}
+
+
+class _Given(Output):
+    """An output matrix whose numbers are given from the start."""
+
+    def fixed(self, p: int, covariance: FloatArray | None = None) -> Output:
+        self.check(p)
+        return self
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Matrix(_Given):
+    """A given, symmetric and positive semi-definite (p, p)."""
+
+    A: FloatArray
+
+    def __init__(self, A: npt.ArrayLike) -> None:
+        object.__setattr__(self, "A", _positive(A))
+
+    @property
+    def p(self) -> int:
+        return len(self.A)
+
+    def root(self, p: int, covariance: FloatArray | None = None) -> FloatArray:
+        self.check(p)
+        values, vectors = np.linalg.eigh(self.A)
+        keep = values > values[-1] * p * _EPS
+        root: FloatArray = np.sqrt(values[keep])[:, None] * vectors[:, keep].T
+        return root
+
+    def matrix(self, p: int, covariance: FloatArray | None = None) -> FloatArray:
+        self.check(p)
+        return self.A
+
+    def trace(self, p: int) -> float:
+        return float(np.trace(self.A))
+
+    def config(self) -> dict[str, Any]:
+        return {"matrix": self.A.tolist()}
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Factor(_Given):
+    """A = B B^T, of B (p, r): the outputs are B times r latent functions (linear coregionalisation)."""
+
+    B: FloatArray
+
+    def __init__(self, B: npt.ArrayLike) -> None:
+        object.__setattr__(self, "B", _numbers(B, "the factor of the output matrix"))
+        if not np.any(self.B):
+            raise InputError("the factor of the output matrix must not be zero")
+
+    @property
+    def p(self) -> int:
+        return len(self.B)
+
+    def root(self, p: int, covariance: FloatArray | None = None) -> FloatArray:
+        """B^T itself where its rows are independent, otherwise fewer rows with the same B B^T."""
+        self.check(p)
+        U, s, _ = np.linalg.svd(self.B, full_matrices=False)
+        keep = s > s[0] * max(self.B.shape) * _EPS
+        root: FloatArray = self.B.T if keep.sum() == self.B.shape[1] else (U[:, keep] * s[keep]).T
+        return root.copy()
+
+    def trace(self, p: int) -> float:
+        return float(np.sum(self.B**2))
+
+    def config(self) -> dict[str, Any]:
+        return {"factor": self.B.tolist()}
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Graph(_Given):
+    """A = pinv(L + offset I), L = diag(W 1) - W the Laplacian of a graph of outputs (Evgeniou et al. 2005).
+
+    The penalty is then sum_jk W_jk |f_j - f_k|^2 / 2 + offset sum_j |f_j|^2. `weights` W (p, p) is symmetric and not
+    negative; its diagonal does not matter. With offset 0 A has rank p less the number of connected components: the
+    outputs of a component then sum to zero, but for an intercept.
+    """
+
+    weights: FloatArray
+    offset: float
+
+    def __init__(self, weights: npt.ArrayLike, offset: float = 0.0) -> None:
+        W = _symmetric(weights, "the weights of the output graph")
+        if np.any(W < 0):
+            raise InputError(f"the weights of the output graph must not be negative; the least is {W.min():.3g}")
+        if not np.isfinite(offset) or offset < 0:
+            raise InputError(f"the offset of the output graph must be zero or a positive number, not {offset!r}")
+        if offset == 0 and not np.any(W - np.diag(np.diag(W))):
+            raise InputError("the output graph has no edge and no offset, so its matrix is zero; give it either")
+        object.__setattr__(self, "weights", W)
+        object.__setattr__(self, "offset", float(offset))
+
+    @property
+    def p(self) -> int:
+        return len(self.weights)
+
+    def root(self, p: int, covariance: FloatArray | None = None) -> FloatArray:
+        self.check(p)
+        W = self.weights - np.diag(np.diag(self.weights))
+        values, vectors = np.linalg.eigh(np.diag(W.sum(axis=1)) - W)
+        # Below the rounding level of L its eigenvalues are zeros, to which the offset is added exactly.
+        values = np.where(values > values[-1] * p * _EPS, values, 0.0) + self.offset
+        keep = values > 0
+        root: FloatArray = vectors[:, keep].T / np.sqrt(values[keep])[:, None]
+        return root
+
+    def trace(self, p: int) -> float:
+        return float(np.sum(self.root(p) ** 2))
+
+    def config(self) -> dict[str, Any]:
+        return {"graph": self.weights.tolist(), "offset": self.offset}
+
+
+_NAMES: dict[str, Output] = {
+    "identity": Identity(), "covariance": Covariance(), "simplex": Simplex(), "learned": Learned(),
+}  # fmt: skip
+
+
+def as_output(value: Any) -> Output:
+    """An output itself, one named or written as in JOB.yaml (`Output.config`), or a matrix; InputError otherwise."""
+    match value:
+        case Output():
+            return value
+        case str() if value in _NAMES:
+            return _NAMES[value]
+        case {"matrix": A, **rest} if not rest:
+            return Matrix(A)
+        case {"factor": B, **rest} if not rest:
+            return Factor(B)
+        case {"graph": weights, **rest} if not rest:
+            return Graph(weights)
+        case {"graph": weights, "offset": offset, **rest} if not rest:
+            return Graph(weights, offset)
+        case {"learned": penalty, **rest} if not rest:
+            return Learned(penalty)
+        case str() | Mapping():
+            raise InputError(
+                f"output must be one of {', '.join(map(repr, _NAMES))}, a matrix, an Output, or a mapping with "
+                f"matrix, factor, graph (and offset) or learned; not {value!r}"
+            )
+    return Matrix(value)
+
+
+def _numbers(value: npt.ArrayLike, name: str, *, square: bool = False) -> FloatArray:
+    try:
+        matrix = np.array(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"{name} must be a matrix of numbers, not {value!r}") from None
+    shaped = matrix.ndim == 2 and matrix.size > 0 and (not square or len(matrix) == matrix.shape[1])
+    if not shaped or not np.all(np.isfinite(matrix)):
+        wanted = "square and finite" if square else "p rows of finite numbers"
+        raise InputError(f"{name} must be {wanted}; got shape {matrix.shape}")
+    return matrix
+
+
+def _symmetric(value: npt.ArrayLike, name: str) -> FloatArray:
+    matrix = _numbers(value, name, square=True)
+    if np.abs(matrix - matrix.T).max() > 1e-10 * np.abs(matrix).max():
+        raise InputError(f"{name} must be symmetric; use (A + A.T) / 2 if it should be")
+    return (matrix + matrix.T) / 2
+
+
+def _positive(value: npt.ArrayLike) -> FloatArray:
+    """A symmetric positive semi-definite matrix, or an InputError that says what is wrong with it."""
+    matrix = _symmetric(value, "the output matrix")
+    scale = float(np.abs(matrix).max())
+    smallest = float(np.linalg.eigvalsh(matrix)[0]) if scale > 0 else 0.0
+    if smallest < -1e-10 * scale or scale == 0:
+        raise InputError(
+            f"the output matrix must be positive semi-definite and not zero; its smallest eigenvalue is {smallest:.3g}"
+        )
+    return matrix

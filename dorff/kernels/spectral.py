@@ -1,0 +1,220 @@
+"""Operator kernels given by their spectral density."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from dorff.errors import InputError
+from dorff.kernels.operator import BaseKernel
+from dorff.kernels.scalar import FloatArray, Measure, Spectral
+
+#: Of many points (..., d), a matrix (..., p, p) for each.
+MatrixFunction = Callable[[FloatArray], npt.NDArray[Any]]
+
+_SAMPLE = 2**13  # frequencies that the proposal is judged by
+_LEAST, _HEAVIEST = 0.01, 0.6  # of their weights: effective share, tail index (1/2 and what its estimate is off by)
+_EQUAL = 1e-10  # symmetry and positivity, relative to the matrix
+_TINY = np.finfo(np.float64).tiny  # what is less has lost its digits
+
+
+@final
+@dataclass(frozen=True)
+class SpectralDensity(BaseKernel):
+    """K(x, z) = int cos(omega . (x - z)) mu(omega) d omega, mu any real symmetric positive semi-definite density.
+
+    `mu` takes frequencies omega (D, d), in 1 / input units, and gives (D, p, p), the density with respect to d omega
+    (Minh 2016, eq. 19-21; with (2 pi)^-d, which Brault 2016, eq. 5 leaves out). Frequencies are drawn from the
+    spectrum of the scalar kernel `proposal`, which must cover mu: what is drawn too often or too seldom is weighed.
+    `signature`, if known, takes delta (..., d) and gives K(x, z), delta = x - z, (..., p, p): it is only for `gram`.
+    Both functions must be importable where Dask workers are to use them. Lives in memory only.
+    """
+
+    mu: MatrixFunction
+    proposal: Spectral
+    p: int
+    signature: MatrixFunction | None
+    _traces: dict[int, float] = field(compare=False, repr=False)  # by d, once they are known
+
+    def __init__(
+        self, mu: MatrixFunction, proposal: Spectral, *, p: int, signature: MatrixFunction | None = None
+    ) -> None:
+        if not callable(mu) or not (signature is None or callable(signature)):
+            raise InputError("mu and signature must be functions of an array of frequencies or differences")
+        if not isinstance(proposal, Spectral):
+            raise InputError(f"proposal must be a kernel with a spectrum, such as Gaussian(0.5), not {proposal!r}")
+        object.__setattr__(self, "mu", mu)
+        object.__setattr__(self, "proposal", proposal)
+        object.__setattr__(self, "p", whole("p", p))
+        object.__setattr__(self, "signature", signature)
+        object.__setattr__(self, "_traces", {})
+        object.__setattr__(self, "scalar", proposal)
+        object.__setattr__(self, "measure", Measure.UNBOUNDED)
+
+    def fix(self, d: int, p: int, covariance: FloatArray | None = None) -> SpectralDensity:
+        check_sizes(self, self.p, p)
+        self.scalar.check(d)
+        self.trace(d, p)
+        return self
+
+    @property
+    def vector_field(self) -> bool:
+        return True  # nobody knows what its matrices say about directions
+
+    def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
+        if self.signature is None:
+            raise InputError(
+                "signature: a SpectralDensity has exact values only where its signature is given; give it, or use "
+                "random features"
+            )
+        return evaluated(self.signature, X[:, None, :] - Z[None, :, :], self.p, "signature")
+
+    def density(self, omega: FloatArray) -> FloatArray:
+        """mu (D, p, p) at omega (D, d), checked."""
+        values = evaluated(self.mu, omega, self.p, "mu")
+        apart, size = (np.abs(part).max(axis=(1, 2)) for part in (values - np.swapaxes(values, 1, 2), values))
+        refuse_asymmetric("mu", omega, apart > _EQUAL * size + _TINY)
+        return (values + np.swapaxes(values, 1, 2)) / 2
+
+    def root(self, omega: FloatArray) -> FloatArray:
+        """U (D, r, p), r the largest rank of mu at these frequencies, in units of the proposal's density."""
+        values, vectors = np.linalg.eigh(self.density(omega))
+        largest = np.abs(values).max(axis=1)
+        negative = np.flatnonzero(values[:, 0] < -_EQUAL * largest - _TINY)
+        if negative.size:
+            worst = negative[np.argmin(values[negative, 0])]
+            raise InputError(
+                f"mu must be positive semi-definite, but at omega = {place(omega[worst])} it has an eigenvalue of "
+                f"{values[worst, 0]:.3g}, where its largest is {values[worst, -1]:.3g}"
+            )
+        floor = 4 * self.p * np.finfo(np.float64).eps * largest + _TINY
+        log_proposal = self.proposal.log_density(omega, Measure.UNBOUNDED)
+        bare = np.flatnonzero((log_proposal == -np.inf) & (largest > _TINY))
+        if bare.size:
+            raise InputError(
+                f"proposal: {type(self.proposal).__name__} has no frequencies near omega = {place(omega[bare[0]])}, "
+                "where mu is not zero; use one whose spectrum covers mu"
+            )
+        return scaled_root(values, vectors, floor, log_proposal)
+
+    def trace(self, d: int, p: int) -> float:
+        """tr K(0) = int tr mu: from the signature, else from a fixed sample of the proposal's frequencies.
+
+        InputError where the sample shows that the proposal does not serve mu, or that mu does not fit the signature.
+        """
+        if d not in self._traces:
+            self._traces[d] = _trace(self, d)
+        return self._traces[d]
+
+    def config(self) -> dict[str, Any]:
+        raise InputError(
+            "a SpectralDensity kernel of a Python function cannot be stored; use curl_free, divergence_free or "
+            "decomposable kernels and their sums where one will do"
+        )
+
+
+def _trace(kernel: SpectralDensity, d: int) -> float:
+    omega = kernel.proposal.draw(np.random.default_rng(0), _SAMPLE, d, Measure.UNBOUNDED)
+    u = np.sum(kernel.root(omega) ** 2, axis=(1, 2))
+    if not np.all(np.isfinite(u)) or not np.any(u):
+        raise InputError(
+            "mu / proposal is zero, or not finite, at the proposal's frequencies; check mu's units (1 / input units), "
+            "or use a proposal with a length-scale near that of mu"
+        )
+    effective, tail = float(u.sum() ** 2 / np.sum(u**2)), _tail_index(u)
+    if effective < _LEAST * _SAMPLE or tail > _HEAVIEST:
+        raise InputError(
+            f"proposal: of {_SAMPLE} frequencies of {kernel.proposal!r} only {effective:.0f} count for mu, and the "
+            f"tail index of their weights is {tail:.2f} ({_HEAVIEST} is the most that serves); use a proposal nearer "
+            "to mu, of heavier tails or a shorter lengthscale where mu reaches further, such as a Matern"
+        )
+    estimate, error = float(u.mean()), float(u.std()) / np.sqrt(_SAMPLE)
+    if kernel.signature is None:
+        return estimate
+    exact = float(np.trace(kernel.gram(np.zeros((1, d)), np.zeros((1, d)))[0, 0]))
+    if not abs(exact - estimate) <= 6 * error + 1e-9 * abs(exact):
+        raise InputError(
+            f"signature: its trace at 0 is {exact:.6g}, but mu integrates to {estimate:.6g} +- {error:.2g}; a density "
+            "with respect to d omega has the factor (2 pi)^-d"
+        )
+    return exact
+
+
+def _tail_index(u: FloatArray) -> float:
+    """How heavy the tail of positive weights is: above 1/2 their variance is infinite.
+
+    The moment estimator of Dekkers, Einmahl & de Haan (1989), on as many of the largest as Vehtari et al. (2024) take.
+    """
+    count = 3 * int(np.sqrt(len(u)))
+    top = np.sort(u)[-count - 1 :]
+    if top[0] <= 0:
+        return 0.0  # fewer positive weights than this: the effective sample size says so
+    logs = np.log(top[1:] / top[0])
+    first, second = float(logs.mean()), float(np.mean(logs**2))
+    return first + 1 - 0.5 / (1 - first**2 / second) if second > first**2 * (1 + 1e-12) else 0.0
+
+
+def whole(name: str, value: object) -> int:
+    """A whole number of 1 or more, or an InputError naming the argument."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise InputError(f"{name} must be a whole number of 1 or more, not {value!r}")
+    return int(value)
+
+
+def check_sizes(kernel: BaseKernel, size: int, p: int) -> None:
+    """InputError unless a kernel of matrices size x size has p targets to serve."""
+    if size != p:
+        raise InputError(
+            f"{type(kernel).__name__} has matrices of {size} x {size}, but there are {p} targets; give a function "
+            "whose matrices have one row per target"
+        )
+
+
+def place(point: FloatArray) -> str:
+    """A point, for a message."""
+    return "(" + ", ".join(f"{number:.6g}" for number in point) + ")"
+
+
+def evaluated(function: MatrixFunction, points: FloatArray, p: int, name: str) -> FloatArray:
+    """The function's real matrices (..., p, p) at points (..., d), or an InputError that names the first bad point."""
+    values, where = np.asarray(function(points)), "delta" if name != "mu" else "omega"
+    if values.shape != (*points.shape[:-1], p, p) or values.dtype.kind not in "fciu":
+        raise InputError(
+            f"{name} must give numbers of shape {(*points.shape[:-1], p, p)} for {where} of shape {points.shape}, not "
+            f"{values.dtype} of shape {values.shape}"
+        )
+    flat, at = values.reshape(-1, p * p), points.reshape(-1, points.shape[-1])
+    infinite = np.flatnonzero(~np.isfinite(flat).all(axis=1))
+    if infinite.size:
+        raise InputError(f"{name} must be finite, but is not at {where} = {place(at[infinite[0]])}")
+    if values.dtype.kind == "c":
+        refuse_asymmetric(name, at, np.abs(flat.imag).max(axis=1) > _EQUAL * np.abs(flat).max(axis=1))
+        values = values.real
+    return np.asarray(values, dtype=np.float64)
+
+
+def refuse_asymmetric(name: str, points: FloatArray, bad: npt.NDArray[np.bool_]) -> None:
+    """InputError for matrices, at points (D, d), that are complex or not symmetric where `bad` (D,) says so."""
+    if bad.any():
+        where = f"{'omega' if name == 'mu' else 'delta'} = {place(points[np.argmax(bad)])}"
+        raise InputError(
+            f"{name} is complex or not symmetric at {where}; a spectrum that is complex Hermitian (k0(delta) not "
+            "symmetric: delays) is not supported: give real symmetric matrices"
+        )
+
+
+def scaled_root(values: FloatArray, vectors: FloatArray, floor: FloatArray, log_density: FloatArray) -> FloatArray:
+    """U (D, r, p) with U^T U = A / density, from the eigenvalues (D, p), ascending, and eigenvectors of each A.
+
+    Eigenvalues up to `floor` (D,) count as zero; r is the largest rank. Where A is zero, so is U at any density.
+    """
+    kept = values > floor[:, None]
+    r = max(1, int(kept.sum(axis=1).max(initial=0)))
+    with np.errstate(divide="ignore", invalid="ignore"):  # in logs, for a density may be less than any float64
+        logs = np.where(kept, 0.5 * (np.log(values) - log_density[:, None]), -np.inf)[:, -r:]
+    root: FloatArray = np.exp(logs)[:, :, None] * np.swapaxes(vectors, 1, 2)[:, -r:]
+    return root

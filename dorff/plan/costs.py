@@ -1,0 +1,160 @@
+"""What a job needs, computed before a row is read: memory, disk, flops, seconds; and what will not fit refused."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, final
+
+import numpy as np
+import psutil
+
+from dorff.data import Dataset
+from dorff.errors import DoesNotFitError
+from dorff.exact import exact_is_cheaper
+from dorff.features import Recipe
+from dorff.kernels import Decomposable, OperatorKernel
+from dorff.moments import MOST_PATTERNS, syrk
+from dorff.plan.leaves import Leaf, block_rows
+from dorff.solvers import MOST_FACTORS
+from dorff.spec import Job, LocalCluster, RemoteCluster
+from dorff.threads import pinned
+
+MiB: Final = 2**20
+# Resident bytes of a process before it has data: interpreter, libraries, compiled loops, Dask's own, and room for
+# what the allocator keeps. Of a worker's, SHARED_BYTES at least are library pages that the driver has counted.
+DRIVER_BYTES: Final = 250 * MiB
+WORKER_BYTES: Final = 250 * MiB
+SHARED_BYTES: Final = 80 * MiB
+SAMPLE_BYTES: Final = 16 * MiB  # of the rows that constants are frozen from
+
+
+@final
+@dataclass(frozen=True)
+class Costs:
+    """What a job needs. Bytes are peaks: of one worker, of all processes together, and on disk; `kept_level` k keeps
+    the moments of every 2^k leaves for later fits. `rank` r is the largest of the kernels; `exact_is_cheaper` says
+    that m r >= p n (Minh 2016, eq. 75): the exact model's system is then the smaller one."""
+
+    m: int
+    rank: int
+    exact_is_cheaper: bool
+    leaves: int
+    worker_bytes: int
+    peak_bytes: int
+    disk_bytes: int
+    flops: float
+    seconds: float
+    kept_level: int
+
+
+def estimate(
+    job: Job, dataset: Dataset, leaves: Sequence[Leaf], recipe: Recipe, candidates: Sequence[OperatorKernel],
+    question: dict[str, Any],
+) -> Costs:  # fmt: skip
+    """The costs of a job whose features are those of `recipe` and whose kernel is one of `candidates`."""
+    m, q, block, folds = recipe.m, dataset.q, question["block_rows"], question["folds"]
+    patterns = min(MOST_PATTERNS, 2 ** min(q, 30) - 1) if question["nan"] == "partial" else 1
+    width, at_once = m + 1 + q, patterns * (folds["count"] if folds["by_rows"] else 1)
+    packed, square = 4 * width * (width + 1), 8 * width * width
+    units = question["read_rows"] // dataset.unit_rows
+    read = 3 * dataset.unit_bytes() * max(1, units)  # one being read, one waiting, one in use
+    blocks = 8 * block * (width + 8) + 8 * recipe.numbers
+    leaf = at_once * square + blocks + read
+    worker = WORKER_BYTES + leaf + 16 * MiB
+    workers = job.cluster.workers if isinstance(job.cluster, LocalCluster) else 1
+    fixed = [kernel.fix(dataset.d, recipe.p, np.eye(recipe.p)) for kernel in candidates]
+    ranks = [_rank(kernel, dataset.d) for kernel in fixed]
+    solving = max(
+        _solve_bytes(job, kernel, rank, width, m, folds["count"], patterns)
+        for kernel, rank in zip(fixed, ranks, strict=True)
+    )
+    solving += 16 * recipe.numbers
+    if job.cluster.model_dump().get("type") == "serial":
+        worker, peak = DRIVER_BYTES + leaf, DRIVER_BYTES + max(leaf, solving)
+    else:
+        peak = DRIVER_BYTES + max(workers * (worker - SHARED_BYTES), solving)
+    flops = float(dataset.n) * width * width + dataset.n * recipe.flops
+    level = _kept_level(job, len(leaves), folds["count"] * patterns * packed)
+    node = packed * patterns * (folds["count"] if folds["by_rows"] else min(folds["count"], 2**level))
+    disk = ((len(leaves) >> level) + 2 * workers + len(leaves).bit_length()) * node + 16 * width**2
+    # Measured no wider than this: the rate hardly grows beyond, the memory for it does.
+    tried = min(width, 2048)
+    seconds = 1.15 * flops / _syrk_rate(block_rows(tried), tried) / workers
+    exact = exact_is_cheaper(dataset.n, recipe.p, m, max(ranks))
+    return Costs(m, max(ranks), exact, len(leaves), worker, peak, disk, flops, seconds, level)
+
+
+def _rank(kernel: OperatorKernel, d: int) -> int:
+    """r of a kernel with its output matrices written out."""
+    roots = [base.root(np.ones((1, d))) for _, base in kernel.terms()]
+    return min(sum(len(root[0]) for root in roots), len(roots[0][0, 0]))
+
+
+def _solve_bytes(
+    job: Job, kernel: OperatorKernel, rank: int, width: int, m: int, folds: int, patterns: int
+) -> int:  # fmt: skip
+    """Bytes of the driver's solve: folds and their sum, unpacked and centred moments, the system, its factor."""
+    bases = [base for _, base in kernel.terms()]
+    shared = all(isinstance(base, Decomposable) for base in bases) and len({base.scalar for base in bases}) == 1
+    coupled = not shared or patterns > 1
+    k = m * rank if coupled else m
+    many = shared or len(job.solve.ridges) > MOST_FACTORS
+    system = (8 * k * k if coupled else 0) + (4 if many else 2) * 8 * k * k
+    sums = 4 * width * (width + 1) * (folds + 2) * patterns + 8 * width * width * patterns + 16 * m * m
+    return max(sums + system, 4 * SAMPLE_BYTES)
+
+
+def _kept_level(job: Job, leaves: int, node_bytes: int) -> int:
+    """The smallest k such that the kept moments, one node for 2^k leaves, take a quarter of the free disk at most."""
+    budget = _free_disk(Path(job.state)) // 4
+    level = 0
+    while (leaves >> level) * node_bytes > budget and leaves >> level > 1:
+        level += 1
+    return level
+
+
+def _free_disk(path: Path) -> int:
+    while not path.exists():
+        path = path.parent
+    return shutil.disk_usage(path).free
+
+
+@lru_cache(maxsize=16)
+def _syrk_rate(block: int, width: int) -> float:
+    """Flops a second of one thread's `syrk` at this shape, the best of three short tries."""
+    Z, square = np.ones((block, width)), np.zeros((width, width), order="F")
+    best = np.inf
+    with pinned():
+        for _ in range(3):
+            began = time.perf_counter()
+            syrk(Z, square)
+            best = min(best, time.perf_counter() - began)
+    return float(block * width * width / best)
+
+
+def refuse_what_does_not_fit(job: Job, costs: Costs, directory: Path) -> None:
+    """DoesNotFitError, with the numbers, where a worker, the machine or the disk is too small."""
+    cluster = job.cluster
+    if not isinstance(cluster, RemoteCluster) and costs.worker_bytes > 0.95 * cluster.memory:
+        raise DoesNotFitError(
+            f"a worker needs {costs.worker_bytes / MiB:.0f} MiB but cluster.memory is {cluster.memory / MiB:.0f} MiB; "
+            f"raise it to {costs.worker_bytes / 0.94 / MiB:.0f}MiB or lower features.count (now {costs.m})"
+        )
+    machine = psutil.virtual_memory().total
+    if costs.peak_bytes > machine:
+        raise DoesNotFitError(
+            f"the job needs {costs.peak_bytes / MiB:.0f} MiB at its peak, this machine has {machine / MiB:.0f} MiB; "
+            f"lower features.count (now {costs.m}) or cluster.workers"
+        )
+    held = sum(file.stat().st_size for file in (directory / "nodes").glob("*.moments"))
+    free = _free_disk(Path(job.state)) + held
+    if costs.disk_bytes > free:
+        raise DoesNotFitError(
+            f"{job.state}: the moments need {costs.disk_bytes / MiB:.0f} MiB of disk, {free / MiB:.0f} MiB "
+            "are free; free some, or put `state` on a larger disk"
+        )

@@ -1,0 +1,234 @@
+"""A job made concrete, before a row is read; and the constants that it freezes from its first rows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, final
+
+import numpy as np
+
+from dorff import frequencies, kernels
+from dorff.data import Classes, Dataset, class_counts, open_dataset
+from dorff.errors import InputError
+from dorff.features import FeatureMap, Recipe
+from dorff.kernels.scalar import FloatArray
+from dorff.leaf import FoldRule, Pass, freeze, frozen_hash, load_pass
+from dorff.plan.costs import SAMPLE_BYTES, Costs, estimate, refuse_what_does_not_fit
+from dorff.plan.kernels import build_kernel, read_matrices, read_matrix
+from dorff.plan.leaves import Leaf, block_rows, leaf_bounds
+from dorff.solvers import spread
+from dorff.spec import ClassTargets, Job
+
+# Rows for centres, and for the median distance: few, so that a data set that grows had them from the start. Scales
+# (`standardize`) take the first leaf, up to SAMPLE_BYTES.
+SMALL_SAMPLE: Final = 256
+MEDIAN_SAMPLE: Final = 1000
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A job made concrete: data, the kernels to choose from, leaves, costs and the question that names its moments.
+
+    `observe` is C (q, p) where targets are values of C f, else None.
+    """
+
+    job: Job
+    dataset: Dataset
+    kernel_configs: tuple[dict[str, Any], ...]
+    observe: FloatArray | None
+    leaves: tuple[Leaf, ...]
+    question: dict[str, Any]
+    costs: Costs
+
+    @property
+    def directory(self) -> Path:
+        """Where the moments of this question are kept; another question has another directory."""
+        text = json.dumps(self.question, sort_keys=True)
+        return Path(self.job.state) / hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def candidates(self, median: dict[str, float] | None = None) -> tuple[kernels.OperatorKernel, ...]:
+        """The kernels to choose from; the word median is replaced by its value (1 before it is known)."""
+        return tuple(build_kernel(config, median) for config in self.kernel_configs)
+
+    @property
+    def shift_invariant(self) -> bool:
+        """Whether the kernels see differences of inputs alone, so that centring them changes nothing."""
+        return all(base.scalar.shift_invariant for kernel in self.candidates() for _, base in kernel.terms())
+
+    def freeze(self) -> None:
+        """Freeze the constants that come from data, unless they are frozen and the rows they came from unchanged."""
+        name = frozen_hash(self.directory)
+        if name is not None:
+            sample = load_pass(self.directory, name).question["sample"]
+            if sample["rows"] <= self.dataset.n and sample == _named(*self.dataset.read(0, sample["rows"])):
+                return
+        _freeze(self)
+
+    def frozen(self) -> tuple[Pass, tuple[kernels.OperatorKernel, ...]]:
+        """The pass and the kernels; frozen now if never before."""
+        if frozen_hash(self.directory) is None:
+            _freeze(self)
+        name = frozen_hash(self.directory)
+        assert name is not None
+        this = load_pass(self.directory, name)
+        return this, self.candidates(this.question["median_lengthscale"])
+
+
+def make_plan(job: Job) -> Plan:
+    """Plan a job without reading a row.
+
+    Raises InputError for a job that cannot be done, DoesNotFitError for one that is too big.
+    """
+    dataset = _open(job)
+    configs = tuple(read_matrices(one.model_dump(mode="python")) for one in job.kernels)
+    for key, path in (("state", Path(job.state)), ("model", Path(job.model))):
+        if path.exists() and not path.is_dir():
+            raise InputError(f"{key}: {path} is a file; name a folder, which need not exist yet")
+    observe = _observation(job, dataset)
+    candidates = tuple(build_kernel(config) for config in configs)
+    recipe = _recipe(candidates, dataset, job, observe)
+    leaves = leaf_bounds(dataset.n, dataset.shard_rows, recipe.m + 1 + dataset.q)
+    question = _question(job, dataset, configs, recipe, _fold_rule(job, dataset, leaves))
+    question["one_scale"] = observe is not None or any(kernel.vector_field for kernel in candidates)
+    costs = estimate(job, dataset, leaves, recipe, candidates, question)
+    plan = Plan(job, dataset, configs, observe, leaves, question, costs)
+    refuse_what_does_not_fit(job, costs, plan.directory)
+    return plan
+
+
+def _open(job: Job) -> Dataset:
+    dataset = open_dataset(str(job.data.store), inputs=job.data.inputs, targets=_targets(job))
+    if not dataset.n:
+        raise InputError(f"{dataset.path}: has no rows to fit")
+    if isinstance(job.solve.class_weight, tuple):
+        for label, _ in job.solve.class_weight:
+            if label not in dataset.target_columns:
+                raise InputError(
+                    f"solve.class_weight: {dataset.path} has no class {label!r}; it has "
+                    f"{', '.join(dataset.target_columns[:8])}"
+                )
+    return dataset
+
+
+def _targets(job: Job) -> str | Sequence[str] | Classes:
+    targets = job.data.targets
+    return Classes(targets.classes) if isinstance(targets, ClassTargets) else targets
+
+
+def _observation(job: Job, dataset: Dataset) -> FloatArray | None:
+    """C (q, p) of the job, None where targets are values of f itself."""
+    if job.solve.observe is None:
+        return None
+    given = job.solve.observe
+    C = np.array(read_matrix(given) if isinstance(given, Path) else given, dtype=np.float64)
+    if C.ndim != 2 or len(C) != dataset.q or not np.all(np.isfinite(C)):
+        raise InputError(
+            f"solve.observe: must be a finite matrix with a row for each of the {dataset.q} targets; it is {C.shape}"
+        )
+    return C
+
+
+def _fold_rule(job: Job, dataset: Dataset, leaves: Sequence[Leaf]) -> FoldRule:
+    """Folds where they choose or, of classes, where a part is held out to calibrate probabilities."""
+    folds = job.solve.folds
+    by_rows = FoldRule(folds.count, True, job.features.seed)
+    if job.solve.select == "kfold":
+        if folds.by == "rows":
+            return by_rows
+        if len(leaves) < folds.count:
+            raise InputError(
+                f"solve.folds: {folds.count} folds of leaves asked for, but {dataset.path} has only {len(leaves)} "
+                "(a leaf is a run of whole shards); use by: rows, or fewer folds"
+            )
+        return FoldRule(folds.count, False, job.features.seed)
+    if dataset.labels is not None and job.solve.calibrate:
+        return by_rows if len(leaves) < folds.count else FoldRule(folds.count, False, job.features.seed)
+    return FoldRule()
+
+
+def _question(
+    job: Job, dataset: Dataset, configs: Sequence[dict[str, Any]], recipe: Recipe, folds: FoldRule
+) -> dict[str, Any]:  # fmt: skip
+    """All that the moments depend on but for the rows' values; plain JSON, hashed into the state's name."""
+    block = block_rows(recipe.m + 1 + dataset.q)
+    return {
+        "format": 2, "store": str(Path(dataset.path).resolve()), "rows": dataset.rows_spec(),
+        "recipe": recipe.question(), "sampler": recipe.sampler.config(), "count": job.features.count,
+        "seed": job.features.seed, "median": list(configs) if "median" in json.dumps(configs) else None,
+        "standardize": job.solve.standardize, "nan": job.data.nan, "class_weight": job.solve.class_weight,
+        "folds": asdict(folds), "block_rows": block,
+        "read_rows": max(dataset.unit_rows, block // dataset.unit_rows * dataset.unit_rows),
+    }  # fmt: skip
+
+
+def _named(X: FloatArray, Y: FloatArray) -> dict[str, int]:
+    """What the frozen constants were computed from: how many first rows, and a checksum of their values."""
+    return {"rows": len(X), "crc": zlib.crc32(Y.data, zlib.crc32(X.data))}
+
+
+def _sample(plan: Plan) -> tuple[FloatArray, FloatArray, dict[str, int]]:
+    """The first rows that are whole, or have any target where some may be missing; and the name of all of them."""
+    dataset, rows = plan.dataset, SMALL_SAMPLE
+    if plan.job.solve.standardize:
+        rows = min(plan.leaves[0].stop, max(SMALL_SAMPLE, SAMPLE_BYTES // (8 * (dataset.d + dataset.q))))
+    elif plan.question["median"]:
+        rows = MEDIAN_SAMPLE
+    X, Y = dataset.read(0, min(dataset.n, rows))
+    enough = np.any if plan.job.data.nan == "partial" else np.all
+    good = np.isfinite(X).all(axis=1) & enough(np.isfinite(Y), axis=1)
+    if not good.any():
+        raise InputError(f"{dataset.path}: none of the first {len(X)} rows is free of NaN and infinity; mend the data")
+    return X[good], Y[good], _named(X, Y)
+
+
+def _freeze(plan: Plan) -> None:
+    """Compute and write the constants that the pass needs from data, from its first rows."""
+    dataset, question, job = plan.dataset, dict(plan.question), plan.job
+    X, Y, question["sample"] = _sample(plan)
+    scale = np.ones(dataset.d)
+    # Features that see more of the inputs than their differences see them as they are, unless scaled.
+    center = X.mean(axis=0) if plan.shift_invariant or job.solve.standardize else np.zeros(dataset.d)
+    if job.solve.standardize:
+        scale = spread(X.var(axis=0), together=question["one_scale"])
+    question["median_lengthscale"] = None
+    if question["median"]:
+        scaled = (X - center) / scale
+        question["median_lengthscale"] = {
+            "euclidean": kernels.median_lengthscale(scaled),
+            "absolute": kernels.median_lengthscale(scaled, absolute=True),
+        }
+    drawn = _recipe(plan.candidates(question["median_lengthscale"]), dataset, job, plan.observe).draw(question["seed"])
+    there = np.isfinite(Y)
+    y0 = np.where(there, Y, 0.0).sum(axis=0) / np.maximum(there.sum(axis=0), 1)
+    weight = _class_weight(job, dataset)
+    freeze(plan.directory, question, FeatureMap(drawn.phi, center, scale), drawn, y0=y0, class_weight=weight)
+
+
+def _class_weight(job: Job, dataset: Dataset) -> FloatArray | None:
+    """The weight (q,) of each class's rows; "balanced" is n / (K n_k) as in scikit-learn, of the counts known now."""
+    wanted = job.solve.class_weight
+    if wanted == "none":
+        return None
+    if wanted == "balanced":
+        counts = np.array(class_counts(dataset), dtype=np.float64)
+        return np.where(counts > 0, counts.sum() / (len(counts) * np.maximum(counts, 1.0)), 1.0)
+    given = dict(wanted)
+    return np.array([given.get(label, 1.0) for label in dataset.target_columns])
+
+
+def _recipe(
+    candidates: Sequence[kernels.OperatorKernel], dataset: Dataset, job: Job, observe: FloatArray | None
+) -> Recipe:  # fmt: skip
+    """The features that serve every kernel: of the one, or of the mixture of all."""
+    d, p = dataset.d, dataset.q if observe is None else observe.shape[1]
+    fixed = [kernel.fix(d, p, np.eye(p)) for kernel in candidates]
+    kernel = kernels.mixture(fixed, d, p)
+    chosen = job.features.sampler.model_dump() if "sampler" in job.features.model_fields_set else None
+    sampler = frequencies.from_config(chosen) if chosen else frequencies.default_sampler(kernel)
+    return Recipe(kernel, sampler, d, p, job.features.count, job.solve.intercept)

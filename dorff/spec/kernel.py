@@ -1,0 +1,143 @@
+"""What `kernel` of a job may say: operator kernels and their output matrices."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Discriminator, SerializerFunctionWrapHandler, Tag, model_serializer
+
+from dorff.spec import checks
+from dorff.spec.checks import Choice
+from dorff.spec.part import Part, Rows, Square
+from dorff.spec.scalar import SCALARS, Scalar
+
+_KERNELS = Choice(("decomposable", "curl_free", "divergence_free", "sum"), ("product",))
+
+
+class MatrixOutput(Part):
+    """A given output matrix (p, p)."""
+
+    matrix: Square
+
+
+class FactorOutput(Part):
+    """B (p, r) of the output matrix B B^T."""
+
+    factor: Rows
+
+
+class GraphOutput(Part):
+    """A graph's weights (p, p); the output matrix is the pseudo-inverse of its Laplacian plus `offset` I."""
+
+    graph: Square
+    offset: Annotated[float, BeforeValidator(checks.not_negative)] = 0.0
+
+
+class LearnedOutput(Part):
+    """An output matrix learned from the moments, with a trace or a Frobenius penalty."""
+
+    learned: Literal["trace", "frobenius"]
+
+
+def _output_tag(value: object) -> str:
+    keys = value if isinstance(value, dict) else getattr(type(value), "model_fields", {})
+    return next((f"<{key}>" for key in checks.OUTPUT_KEYS if key in keys), "<name>")
+
+
+# Tags stand in angle brackets so that no place in a job looks like one.
+Output = Annotated[
+    Annotated[Literal["identity", "covariance", "simplex", "learned"], Tag("<name>")]
+    | Annotated[MatrixOutput, Tag("<matrix>")]
+    | Annotated[FactorOutput, Tag("<factor>")]
+    | Annotated[GraphOutput, Tag("<graph>")]
+    | Annotated[LearnedOutput, Tag("<learned>")],
+    Discriminator(_output_tag),
+    BeforeValidator(checks.output),
+]
+
+
+class DecomposableSpec(Part):
+    """k0(x, z) A, with A the output matrix."""
+
+    type: Literal["decomposable"] = "decomposable"
+    scalar: Scalar
+    output: Output = "identity"
+
+
+class BoundedSpec(Part):
+    """The bounded measure with `split`, between 0 and 1, of the Gaussian's exponent moved to the weight."""
+
+    type: Literal["bounded"] = "bounded"
+    split: Annotated[float, BeforeValidator(checks.share)] = 0.5
+
+
+Measure = Annotated[
+    Annotated[Literal["trace", "unbounded", "defensive", "bounded"], Tag("<name>")]
+    | Annotated[BoundedSpec, Tag("<bounded>")],
+    Discriminator(lambda value: "<name>" if isinstance(value, str) else "<bounded>"),
+    BeforeValidator(checks.measure),
+]
+
+
+class _VectorFieldSpec(Part):
+    """`measure` None: the best that the sampler has. It is then left out of the dump, as it was of the job."""
+
+    type: str
+    scalar: Scalar
+    measure: Measure | None = None
+
+    @model_serializer(mode="wrap")
+    def _as_written(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {key: value for key, value in dump(self).items() if value is not None}
+
+
+class CurlFreeSpec(_VectorFieldSpec):
+    """-grad grad^T k0."""
+
+    type: Literal["curl_free"] = "curl_free"
+
+
+class DivergenceFreeSpec(_VectorFieldSpec):
+    """(grad grad^T - Laplacian I) k0."""
+
+    type: Literal["divergence_free"] = "divergence_free"
+
+
+class Term(Part):
+    """A kernel times a positive weight."""
+
+    weight: Annotated[float, BeforeValidator(checks.positive)]
+    kernel: "Kernel"
+
+
+class SumSpec(Part):
+    """A positive combination of kernels, on one set of frequencies or, concatenated, each on one of its own."""
+
+    type: Literal["sum"] = "sum"
+    terms: Annotated[tuple[Term, ...], BeforeValidator(checks.terms)]
+    concatenate: bool = False
+
+
+def _kernel(value: object) -> object:
+    kind = value.get("type") if isinstance(value, dict) else None
+    if kind in SCALARS.built:
+        raise checks.Refusal(
+            f"'{kind}' is a scalar kernel; write {{type: decomposable, scalar: {{type: {kind}, ...}}}}", key="type"
+        )
+    if kind in ("spectral_density", "from_signature"):
+        raise checks.Refusal(
+            f"asks for '{kind}', which is made of a Python function, and a job file cannot hold one; "
+            "use dorff.ORFFRegressor(kernel=...)",
+            key="type",
+        )
+    return _KERNELS.typed(value)
+
+
+Kernel = Annotated[
+    DecomposableSpec | CurlFreeSpec | DivergenceFreeSpec | SumSpec,
+    Discriminator("type"),
+    BeforeValidator(_kernel),
+]
+Kernels = Annotated[
+    Annotated[Kernel, Tag("<one>")] | Annotated[tuple[Kernel, ...], Tag("<several>")],
+    Discriminator(lambda value: "<several>" if isinstance(value, tuple) else "<one>"),
+    BeforeValidator(checks.kernels),
+]
