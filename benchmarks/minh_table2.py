@@ -36,7 +36,7 @@ from dorff.exact import ExactRidge
 from dorff.features import FeatureMap, Projected
 from dorff.kernels.scalar import FloatArray
 from dorff.leaf import BlockSums
-from dorff.solvers import Centred, Problem, solve
+from dorff.solvers import Problem, solve
 from dorff.weights import operator_weights
 
 RUNS, TRAIN, GAMMA, SIGMA = 10, 80, 1e-9, 0.2
@@ -69,12 +69,12 @@ def predict_features(
 ) -> FloatArray:
     """By the moments, as every fit of dorff; D = `count` frequencies, m = 2D features."""
     found = SAMPLERS[sampler].draw(kernel(measure), d=2, p=2, count=count, seed=seed)
-    psi = operator_weights(kernel(measure), found.omega, found.log_density)
+    weights = operator_weights(kernel(measure), 2 * count, (found.omega, found.log_density, None))
     features = FeatureMap(Projected.of(found, None, centre_column=False), np.zeros(2), np.ones(2))
     sums = BlockSums(features, np.zeros(2), block_rows=TRAIN)
     sums.add(X, Y)
-    (solution,) = solve(Problem.of(Centred.of(sums.moments()[0], intercept=False), psi), [GAMMA])
-    return features.transform(Z) @ solution.combined(psi)
+    (solution,) = solve(Problem.of(sums.moments()[0, ""], weights, intercept=False), [GAMMA])
+    return features.transform(Z) @ weights.combined(solution.h)
 
 
 def errors(predicted: FloatArray, F: FloatArray, chosen: npt.NDArray[np.int64]) -> list[float]:

@@ -38,7 +38,7 @@ from dorff.features import FeatureMap, Projected
 from dorff.kernels.scalar import FloatArray
 from dorff.leaf import BlockSums
 from dorff.moments import Moments
-from dorff.solvers import Centred, Problem, solve, squared_error
+from dorff.solvers import Problem, solve, squared_error
 from dorff.weights import operator_weights
 
 matplotlib.use("Agg")
@@ -145,14 +145,15 @@ class Features:
     def errors(self, candidate: Candidate, lambdas: Sequence[float]) -> list[float]:
         """RMSE for every lambda, from the folds' moments alone (one Cholesky a fold and lambda)."""
         found, folds = self._pass(candidate)
-        psi = operator_weights(candidate.kernel, found.omega, found.log_density)
+        m = 2 * len(found.omega)
+        weights = operator_weights(candidate.kernel.fix(2, 2), m, (found.omega, found.log_density, None))
         squares = np.zeros(len(lambdas))
         for number, held in enumerate(folds):
             training = reduce(add, [fold for other, fold in enumerate(folds) if other != number])
-            problem = Problem.of(Centred.of(training, intercept=False), psi)
+            problem = Problem.of(training, weights, intercept=False)
             for position, lam in enumerate(lambdas):
                 (solution,) = solve(problem, [lam / training.n])
-                squares[position] += squared_error(held, solution.combined(psi), np.zeros(2)).sum()
+                squares[position] += squared_error(held, weights.combined(solution.h), np.zeros(2)).sum()
         return [rmse(value, self._Y) for value in squares]
 
 

@@ -390,8 +390,11 @@ def test_shapes_that_do_not_fit_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"chunks of unknown length; call y.compute_chunk_sizes"):
         t = da.from_array(y, chunks=20)
         ORFFClassifier(GAUSSIAN, 16).fit(X, t[t > 0])
-    with pytest.raises(NotFittedError):
-        ORFFClassifier().predict_proba(X)
+    with pytest.raises(InputError, match=r"chunks of unknown length; call X.compute_chunk_sizes"):
+        ORFFClassifier(GAUSSIAN, 16).fit(lazy[lazy[:, 0] > 0], y)
+    for unfitted in (ORFFClassifier(), ORFFClassifier(calibrate=False).fit(X, y).set_params(calibrate=True)):
+        with pytest.raises(NotFittedError):
+            unfitted.predict_proba(X)
     with pytest.raises(InputError, match="too few rows to hold some out for probabilities; use calibrate=False"):
         ORFFClassifier(GAUSSIAN, 16, random_state=_alike()).fit(X[:2], [0, 1])
 

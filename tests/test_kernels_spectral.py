@@ -354,10 +354,13 @@ class TestTabulated:
         law, rng = self.law(d), np.random.default_rng(5)
         X, Z = rng.standard_normal((4, d)), rng.standard_normal((3, d))
         X[0] = Z[0]
-        omega = law.draw(rng, 40000, d, Measure.UNBOUNDED)
-        waves = np.cos((X[:, None] - Z) @ omega.T)
-        error = waves.std(axis=-1) / 200
-        assert np.all(np.abs(waves.mean(axis=-1) - law.gram(X, Z)) <= 5 * error + 1e-12)
+        centres = (np.indices(law.masses.shape).reshape(d, -1).T - np.array(law.masses.shape) // 2) * law.widths
+        delta = X[:, None] - Z
+        spread = np.prod(np.sinc(delta * law.widths / (2 * np.pi)), axis=-1)
+        exact = spread * (np.cos(delta @ centres.T) @ law.masses.ravel())
+        assert np.allclose(law.gram(X, Z), exact, rtol=0, atol=1e-13)
+        waves = np.cos(delta @ law.draw(rng, 20000, d, Measure.UNBOUNDED).T)
+        assert np.all(np.abs(waves.mean(axis=-1) - exact) <= 5 * waves.std(axis=-1) / np.sqrt(20000) + 1e-12)
         assert law.gram(X, Z)[0, 0] == pytest.approx(1.0, abs=1e-12)
         assert np.allclose(np.diag(law.hessian(X[:1], Z[:1])[0, 0]), -law.second_moments(d), rtol=1e-12)
         step, eye = 1e-4, np.eye(d)

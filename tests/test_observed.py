@@ -244,3 +244,31 @@ def test_class_weights_count_rows_as_often():
     np.testing.assert_allclose(mine.packed, wanted.packed, rtol=1e-12, atol=1e-13)
     assert mine.n == 30 and reduce(add, [mine, mine]).n == 60
     np.testing.assert_allclose(target_covariance(mine), target_covariance(wanted), atol=1e-13)
+
+
+@pytest.mark.parametrize("observed", ["identity", "two mixed"])
+@pytest.mark.parametrize("penalty", ["trace", "frobenius"])
+def test_a_learned_matrix_is_that_of_its_own_fixed_point(observed, penalty):
+    """Given the A that was learned the fit is the dense one, and A is what the fit's own W asks for."""
+    C = OBSERVE[observed]
+    X, Y = rows(N, 3, 3 if C is None else len(C))
+    scalar = kernels.Gaussian(0.7)
+    found = frequencies.IID().draw(kernels.Decomposable(scalar), d=3, p=3, count=D, seed=2)
+    setting = Setting(kernels.Decomposable(scalar, kernels.Learned(penalty)), 3, 2 * D,
+                      (found.omega, found.log_density, None), False, True, C)  # fmt: skip
+    (part,) = parts_of(found, X, Y).values()
+    for fit in setting.solve([part], [1e-3, 1e-2]):
+        A = fit.kernel.output.matrix(3)
+        psi = weights_of(fit.kernel, found).psi
+        W, bias = naive(found, psi, X, Y, np.eye(3) if C is None else C, fit.solution.ridge, True)
+        np.testing.assert_allclose(fit.W, W, atol=1e-7 * np.abs(W).max())
+        np.testing.assert_allclose(fit.bias, bias, atol=1e-7)
+        values, vectors = np.linalg.eigh(W.T @ W)
+        power = np.maximum(values, 0) ** (1 / 2 if penalty == "trace" else 1 / 3)
+        size = power.sum() if penalty == "trace" else np.sqrt(np.sum(power**2))
+        best = (vectors * power * (3 if penalty == "trace" else np.sqrt(3)) / size) @ vectors.T
+        np.testing.assert_allclose(A, best, atol=2e-3 * np.abs(A).max())
+    gaps = list(parts_of(found, X, missing(Y)).values())
+    if C is None:
+        with pytest.raises(InputError, match="all targets"):
+            setting.solve(gaps, [1e-3])

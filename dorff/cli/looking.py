@@ -107,10 +107,10 @@ def _dataset(path: Path) -> dict[str, Any]:
 def _array(group: Path, attributes: dict[str, Any], name: str) -> dict[str, Any]:
     try:
         stored = open_array(group, name, text=True)
+        table = stored_labels(attributes, group) if name == CLASSES else None
     except InputError as error:  # an array that dorff cannot use is no reason to hide the others
         return {"name": name, "problem": str(error)}
     shard_rows = stored.files.outer[0]
-    table = stored_labels(attributes, group) if name == CLASSES else None
     labels = {} if table is None else {"labels": list(table.labels), "counts": list(table.counts)}
     return {
         "name": name,

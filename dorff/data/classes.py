@@ -50,10 +50,7 @@ class Coding:
     @classmethod
     def of_values(cls, values: Sequence[Any], classes: Classes, where: str, *, boolean: bool) -> Coding:
         """Of another's array: `values` are all that it holds."""
-        found: list[Label | None] = [
-            label_of(bool(v) if boolean else int(v) if isinstance(v, float) and v == int(v) else v, where)
-            for v in values
-        ]
+        found = [label_of(bool(v) if boolean else v, where) for v in values]
         own = dict.fromkeys(label for label in found if label is not None)
         labels, places = _placed(tuple(own), classes, where)
         place = {None: MISSING} | dict(zip(own, places, strict=True))
@@ -78,8 +75,8 @@ class Coding:
         if strange.any():
             row = int(np.argmax(strange))
             raise InputError(
-                f"{where(row)}: holds the label {stored[row]!r}, which was not there when the data set was opened; "
-                "open it again."
+                f"{where(row)}: holds the label {stored[row].item()!r}, which was not there when the data set was "
+                "opened; open it again."
             )
         codes: Codes = places[index]
         return codes
@@ -118,7 +115,7 @@ def _placed(own: tuple[Label, ...], classes: Classes, where: str) -> tuple[tuple
     place = {text_of(label): i for i, label in enumerate(classes.labels)}
     if unknown := [label for label in own if text_of(label) not in place]:
         raise InputError(
-            f"{where}: holds {len(unknown):,} labels other than the {len(place):,} wanted, such as {unknown[0]!r}; "
-            "leave their rows out, or fit to them."
+            f"{where}: holds labels other than the {len(place):,} wanted, such as {unknown[0]!r} ({len(unknown):,} in "
+            "all); leave their rows out, or fit to them."
         )
-    return classes.labels, tuple(place[text_of(label)] for label in own)
+    return tuple(classes.labels), tuple(place[text_of(label)] for label in own)

@@ -95,6 +95,11 @@ class CSVReader(Reader):
                 f"{self.path}: column {column!r}, {where}: wanted a number, got {value!r}; correct it, "
                 "empty it, or leave the column out."
             )
+        if text := re.search(r"In CSV column #(\d+).*invalid UTF8", reason):
+            return InputError(
+                f"{self.path}: column {self.columns[int(text[1])]!r}, {where}: is not UTF-8 text; save the file "
+                "as UTF-8."
+            )
         if width := re.search(r"Expected (\d+) columns, got (\d+)", reason):
             return InputError(f"{self.path}: {where}: wanted {width[1]} fields, got {width[2]}; correct that row.")
         return InputError(

@@ -118,7 +118,8 @@ class Dataset:
             # Zarr holds a chunk encoded and decoded; of shards, their decoded chunks put together as well.
             held = 2.1 if stored.files.index is None else 3.1
             working = max(working, int(held * rows * across * item) + decoded)
-        coded = 0 if self.coding is None else 4 * 8 * self.unit_rows + 128 * self.q
+        # Stored labels, their places and which are none; the labels' own table.
+        coded = 0 if self.coding is None else 8 * 8 * self.unit_rows + 256 * self.q
         return OPENING_BYTES + working + 8 * self.unit_rows * (self.d + self.q) + coded
 
     def rows_spec(self) -> dict[str, object]:

@@ -25,9 +25,10 @@ class NPYReader(ArraysReader):
         with reading(path, self.format_name):
             if Path(path).stat().st_size == 0:
                 raise InputError(f"{path}: is empty; wanted an array of numbers.")
-            array = np.load(path, mmap_mode="r", allow_pickle=False)
-        shape = (len(array), 1) if array.ndim == 1 else array.shape
-        super().__init__(path, {"c": ArrayInfo(shape, array.dtype)}, numbered=True)
+            with open(path, "rb") as file:
+                shape, _, dtype = _header(file)
+        shape = (*shape, 1) if len(shape) == 1 else shape
+        super().__init__(path, {"c": ArrayInfo(shape, dtype)}, numbered=True)
         self.expand("c")  # refuses any shape but (rows, columns)
 
     def stream(self, name: str, columns: Sequence[int], rows: int) -> Iterator[Numbers]:
@@ -86,7 +87,13 @@ class NPZReader(ArraysReader):
 
 def _member(archive: zipfile.ZipFile, name: str) -> _Member:
     with archive.open(name) as file:
-        version = np.lib.format.read_magic(file)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, fortran, dtype = read(file)
+        shape, fortran, dtype = _header(file)
         return _Member(ArrayInfo(shape, dtype), file.tell(), fortran and len(shape) == 2)
+
+
+def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether columns lie one after another, and type: what an array in a file begins with."""
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    header: tuple[tuple[int, ...], bool, np.dtype[Any]] = read(file)
+    return header

@@ -134,9 +134,10 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
         if len(classes) < 2:
             raise InputError(f"y has one class only, {self.classes_.tolist()[0]!r}; a classifier needs two or more")
         self.class_weight_ = self._weights(counts)
+        X = with_rows(X, "X")
         if isinstance(X, da.Array) and not isinstance(coded, da.Array):
             coded = da.from_array(coded, chunks=(X.chunks[0] if len(X) == len(coded) else -1,))
-        X, Y = together(with_rows(X, "X"), target_rows(coded, classes))
+        X, Y = together(X, target_rows(coded, classes))
         with one_thread():
             self._fit(X, Y)
         return self
@@ -155,13 +156,13 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
     @available_if(_calibrates)  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> Any:
         """Probabilities (n, K) of the classes at X (n, d)."""
-        check_is_fitted(self)
+        check_is_fitted(self, "calibration_")
         return self._mapped(X, self.calibration_.probabilities, (len(self.classes_),))
 
     @available_if(_calibrates)  # type: ignore[untyped-decorator]
     def predict_log_proba(self, X: Any) -> Any:
         """Logarithms (n, K) of the probabilities, finite where those underflow."""
-        check_is_fitted(self)
+        check_is_fitted(self, "calibration_")
         return self._mapped(X, self.calibration_.log_probabilities, (len(self.classes_),))
 
     def score(self, X: Any, y: Any, sample_weight: npt.ArrayLike | None = None) -> float:

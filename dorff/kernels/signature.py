@@ -24,7 +24,7 @@ class FromSignature(BaseKernel):
     `box` holds half-widths in input units, a number (with `d`) or one for each input: beyond |delta_j| <= box_j K0
     counts as zero, and has to be below 1e-6 of K0(0) on the faces. K0 is sampled on a grid of `points` along each
     input (made odd); by default it grows until the spectrum at its edge is below 1e-6 of its peak and the spectrum
-    gives back K0 between the grid's points to 1e-2 of K0(0). The density is
+    gives back K0 between the grid's points to 1e-2 of K0(0), up to 2^24 numbers (128 MiB). The density is
 
         mu(omega) = (2 pi)^-d int K0(delta) cos(omega . delta) d delta
 

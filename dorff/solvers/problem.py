@@ -31,10 +31,13 @@ class Block:
     rhs: FloatArray
     at: Any
     rotation: FloatArray | None = None
+    known: tuple[FloatArray, FloatArray] | None = None
 
     @cached_property
     def spectrum(self) -> tuple[FloatArray, FloatArray]:
-        """Eigenvalues (k,) and vectors (k, k) of G; those that rounding made negative count as zero."""
+        """Eigenvalues (k,) and vectors (k, k) of G, `known` or not; those that rounding made negative count as zero."""
+        if self.known is not None:
+            return self.known
         values, vectors = scipy.linalg.eigh(self.G, driver="evd")
         return np.maximum(values, 0.0), vectors
 

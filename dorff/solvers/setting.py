@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
 
-from dorff.kernels import OperatorKernel
+from dorff.errors import InputError
+from dorff.kernels import Decomposable, Factor, Learned, OperatorKernel
 from dorff.moments import FloatArray, Moments
+from dorff.solvers.eigen import Spectral
+from dorff.solvers.learned import learn_output
 from dorff.solvers.problem import Problem, Solution, target_covariance
 from dorff.solvers.select import solve
 from dorff.weights import Density, OperatorWeights, operator_weights
@@ -73,9 +76,35 @@ class Setting:
     def solve(self, parts: Sequence[Moments], ridges: Sequence[float], *, gcv: bool = False) -> list[Fit]:
         """A fit for each ridge; `gcv` asks for GCV scores, which are not always computed otherwise."""
         kernel, scale = self.fixed(parts), self.scaling(parts)
-        weights = operator_weights(kernel, self.m, self.density)
-        problem = Problem.of(parts, weights, intercept=self.intercept, scale=scale, observe=self.observe)
+        problem = self._problem(kernel, parts, scale)
+        _, base = self.kernel.terms()[0]
+        if isinstance(base, Decomposable) and isinstance(base.output, Learned):
+            return [self._learned(base, base.output, problem, parts, ridge) for ridge in ridges]
         return [self._fit(kernel, problem, solution) for solution in solve(problem, ridges, gcv=gcv)]
+
+    def _problem(self, kernel: OperatorKernel, parts: Sequence[Moments], scale: FloatArray) -> Problem:
+        weights = operator_weights(kernel, self.m, self.density)
+        return Problem.of(parts, weights, intercept=self.intercept, scale=scale, observe=self.observe)
+
+    def _learned(
+        self, base: Decomposable, output: Learned, problem: Problem, parts: Sequence[Moments], ridge: float
+    ) -> Fit:  # fmt: skip
+        """The fit with the output matrix that is best at this ridge; GCV then counts the matrix as given.
+
+        `problem` is that of A = I, whose diagonalisation serves every ridge and matrix.
+        """
+        if len(parts) > 1:
+            raise InputError("output 'learned': needs rows that have all targets; set data.nan: drop")
+        (block,) = problem.blocks
+        assert block.rotation is not None
+        values, vectors = block.spectrum
+        seen = vectors.T @ (block.rhs @ block.rotation.T)
+        rotated = seen if self.observe is None else seen @ np.linalg.pinv(self.observe)
+        found = learn_output(values, rotated, problem.l, ridge, penalty=output.penalty, observe=self.observe)
+        kernel = Decomposable(base.scalar, Factor(found.factor))
+        problem = self._problem(kernel, parts, problem.scale)
+        problem = replace(problem, blocks=(replace(problem.blocks[0], known=block.spectrum),))
+        return self._fit(kernel, problem, Spectral(problem).solve(ridge))
 
     def _fit(self, kernel: OperatorKernel, problem: Problem, solution: Solution) -> Fit:
         weights = problem.weights

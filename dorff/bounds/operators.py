@@ -1,0 +1,112 @@
+"""Bounds on the error of an operator-valued kernel: Brault et al. (2016), theorem 10; Minh (2016), theorems 11, 12.
+
+`frequencies` is D, drawn independently; the error is that of K~_0(delta) = mean of cos<omega_j, delta> mu~(omega_j).
+Each function gives a probability, 1 where the bound says nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from dorff.bounds.concentration import bennett, bennett_orlicz, derived_spread, over_net, positive, total
+from dorff.bounds.constants import Constants
+
+
+def brault_uniform(constants: Constants, epsilon: float, frequencies: int) -> float:
+    """A bound on P(sup over x, z of |K~(x, z) - K(x, z)|_2 >= epsilon), epsilon in the kernel's units.
+
+    Theorem 10 of Brault et al. (2016), derived anew along its own proof, and always true. What changed:
+
+    - the spread u is the least that its proof needs, see `derived_spread` (the print's is negative for small m / b);
+    - the tail's bend is at epsilon u = 4 (e - 1) b, as epsilon / 2 goes into eq. 10, and epsilon u / 12 stands for
+      epsilon u / 6;
+    - bounded weights take the matrix Bennett inequality instead, where that is smaller;
+    - p^(2 / (d + 2)) in place of p, and 1 for decomposable kernels;
+    - E L^2 <= sigma_p^2 for the Lipschitz constant L of the error does not hold: where the slope is steepest depends
+      on the frequencies. In its place E L^2 <= 4 m^2 + (sigma_p^2 - m^2) / D <= 4 sigma_p^2, m = E |omega| |mu~|;
+    - the net's radius stays below 2 l, where its covering number is one.
+    """
+    positive(epsilon=epsilon, frequencies=frequencies)
+    D = frequencies
+    centred = constants.orlicz + constants.top / math.log(2)
+    spread = derived_spread(constants.variance, centred)
+    rate = max(
+        bennett(constants.variance, constants.largest + constants.top, epsilon / 2),
+        bennett_orlicz(constants.variance, spread, epsilon / 2),
+    )
+    steep = 4 * constants.slope**2 + max(constants.slope_squared - constants.slope**2, 0.0) / D
+    anchor = math.log(2 * constants.rows) - D * rate
+    return over_net(constants.d, constants.diameter, anchor, steep * (2 / epsilon) ** 2, 2)
+
+
+def printed_spread(constants: Constants) -> float:
+    """u of theorem 10 as printed, 2 m log(2^1.5 (m / b)^2): the logarithm of a number with a unit."""
+    m = _orlicz(constants)
+    return 2 * m * math.log(2**1.5 * (m / constants.variance) ** 2)
+
+
+def corrected_spread(constants: Constants) -> float:
+    """u of theorem 10 with m^2 / b, 2 m log(2^1.5 m^2 / b). More than the proof needs (see `derived_spread`)."""
+    m = _orlicz(constants)
+    return 2 * m * math.log(2**1.5 * m**2 / constants.variance)
+
+
+def brault_printed(
+    constants: Constants,
+    epsilon: float,
+    frequencies: int,
+    *,
+    spread: Callable[[Constants], float] = corrected_spread,
+) -> float:
+    """Theorem 10 of Brault et al. (2016) with its printed constants, u corrected, cut off at 1.
+
+    spread=printed_spread is the print to the letter; where its u is not positive there is no bound, and the result
+    is 1. For what does not follow from the proof see `brault_uniform`.
+    """
+    positive(epsilon=epsilon, frequencies=frequencies)
+    D, d, b, u = frequencies, constants.d, constants.variance, spread(constants)
+    if u <= 0:
+        return 1.0
+    if epsilon * u <= 2 * (math.e - 1) * b:
+        exponent = epsilon**2 * D / (8 * (d + 2) * (b + epsilon * u / 6))
+    else:
+        exponent = epsilon * D / ((d + 2) * (math.e - 1) * u)
+    factor = math.log(constants.p) + math.log((d / 2) ** (-d / (d + 2)) + (d / 2) ** (2 / (d + 2)))
+    factor += (6 * d + 2) / (d + 2) * math.log(2)
+    ratio = math.sqrt(constants.slope_squared) * constants.diameter / epsilon
+    return total(factor + 2 * d / (d + 2) * math.log(ratio) - exponent)
+
+
+def minh_pointwise(constants: Constants, epsilon: float, frequencies: int) -> float:
+    """A bound on P(|K~_0(delta) - K_0(delta)|_HS >= epsilon) for any one delta: Minh (2016), theorem 11, eq. 62.
+
+    2 exp(-D epsilon / (2 M) log(1 + M epsilon / sigma^2)), as printed. Its lemma 15 asks for |xi| <= M where the
+    inequality behind it (Pinelis 1994) is one for |xi - E xi|, which is 2 M at most; this gives the exponent
+    D sigma^2 / (4 M^2) h(2 M epsilon / sigma^2), h of `bennett`, 0.91 of the printed one or more. 1 where M is
+    infinite.
+    """
+    positive(epsilon=epsilon, frequencies=frequencies)
+    return total(math.log(2) - frequencies * _rate(constants, epsilon))
+
+
+def minh_uniform(constants: Constants, epsilon: float, frequencies: int) -> float:
+    """A bound on P(sup over x, z of |K~(x, z) - K(x, z)|_HS >= epsilon): Minh (2016), theorem 12, eq. 64.
+
+    The theorem's Omega is the set of differences x - z, so that its diam is 2 l. Otherwise as printed, where its net
+    is one (see `over_net`). 1 where M is infinite. For decomposable kernels m_1 needs E |omega| < inf, which
+    example 6 leaves out.
+    """
+    positive(epsilon=epsilon, frequencies=frequencies)
+    anchor = math.log(2) - frequencies * _rate(constants, epsilon / 2)
+    return over_net(constants.d, constants.diameter, anchor, 4 * constants.hs_slope / epsilon, 1)
+
+
+def _rate(constants: Constants, epsilon: float) -> float:
+    M = constants.hs_largest
+    return 0.0 if math.isinf(M) else epsilon / (2 * M) * math.log1p(M * epsilon / constants.hs_squared)
+
+
+def _orlicz(constants: Constants) -> float:
+    """m = 4 (psi_1 norm of |A(omega)| + |K|_inf)."""
+    return 4 * (constants.orlicz + constants.top)

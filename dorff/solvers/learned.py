@@ -1,0 +1,112 @@
+"""The output matrix of a decomposable kernel, learned from the moments alone.
+
+The least, over weights W (m, p) of f(x) = F(x) W and positive semi-definite A (p, p), of
+
+    1/l (tr C W'S W C' - 2 tr R'W C') + ridge tr(W A^+ W')        with tr A = p, or with |A|_F^2 = p
+
+C (q, p) is the observation operator, mostly I. The trace gives A of low rank (Argyriou, Evgeniou & Pontil 2008,
+Convex multi-task feature learning, where A is D); the Frobenius norm is that of Dinuzzo, Ong, Gehler & Pillonetto
+(2011, Learning output kernels with block coordinate descent), who add a penalty of A to the loss in place of the
+constraint. For each weight of their penalty there is a ridge with which the constraint gives the same W, and A up to
+a factor. With the constraint the ridge means what it means for A = I, and A does not depend on the targets' unit.
+(It does depend on the units of the targets relative to one another: standardize targets of different kinds.)
+
+Closed forms alternate. Given A = B B', W = U B' where U solves S U M + l ridge U = R C B, M = B'C'C B: a division
+in the eigenvectors of S and of M. Given W, stationarity of tr(W A^-1 W') says that A^-1 W'W A^-1 is a multiple of I
+(trace) or of A (Frobenius): A is proportional to (W'W)^(1/2) or to (W'W)^(1/3).
+
+The penalty taken is ridge tr(A^-1 (W'W + e I)), e small and constant: the problem is then jointly convex with A
+regular, so that alternating reaches its minimum from A = I (Argyriou et al., section 4).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from dorff.errors import InputError
+from dorff.kernels import Learned
+from dorff.moments import FloatArray
+
+NORMS = {"trace": 1, "frobenius": 2}  # k in: the eigenvalues' k-th powers add up to p
+KEPT = 1e-8  # of W's largest singular value: a direction of outputs below it is left out of A
+PERTURBATION = (KEPT / 100) ** 2  # e, of the largest eigenvalue of the first W'W
+TOLERANCE = 1e-12  # of what W explains: an iteration that lowers the objective by no more is the last
+MOST_ITERATIONS = 1000
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class LearnedOutput:
+    """A = B B^T with `factor` B (p, r) of independent columns, and how it was found.
+
+    `history` is the objective before each update of A, without tr E / l, which is constant: it never rises, but for
+    rounding. `converged` is False where the iterations ran out.
+    """
+
+    factor: FloatArray
+    history: tuple[float, ...]
+    converged: bool
+
+    @property
+    def matrix(self) -> FloatArray:
+        """A (p, p), of rank r."""
+        return self.factor @ self.factor.T
+
+
+def learn_output(
+    spectrum: FloatArray,
+    rotated: FloatArray,
+    l: float,  # noqa: E741 - Minh's and DESIGN's symbol
+    ridge: float,
+    *,
+    penalty: str = "trace",
+    observe: FloatArray | None = None,
+) -> LearnedOutput:
+    """A (p, p) from the centred moments S = V diag(s) V' and R: `spectrum` s (m,), `rotated` V'R (m, q), and l.
+
+    `penalty` is "trace" or "frobenius"; `observe` C (q, p) is I where it is None. One `eigh` of S serves every ridge
+    and penalty; an iteration costs m p^2 + p^3. At ridge 0 A is the limit from above, that of the least-norm W.
+    InputError for another penalty, and where the features explain nothing of the targets.
+    """
+    k = NORMS[Learned(penalty).penalty]
+    C = np.eye(rotated.shape[1]) if observe is None else observe
+    RC, shift, history, converged = rotated @ C, l * ridge, list[float](), False
+    a, vectors, perturbation = np.ones(C.shape[1]), np.eye(C.shape[1]), 0.0
+    while not converged and len(history) < MOST_ITERATIONS:
+        B = vectors * np.sqrt(a)
+        values, Q = _right(C @ B)
+        rhs = RC @ B @ Q
+        X = rhs / _denominator(spectrum, values**2, shift)
+        sizes, vectors = _right(np.linalg.qr(X, mode="r") @ (B @ Q).T)
+        if sizes[0] == 0:
+            raise InputError("output 'learned': the features explain nothing of the targets, or these do not vary")
+        perturbation = perturbation or PERTURBATION * float(sizes[0]) ** 2
+        explained = float(np.sum(rhs * X)) / l
+        history.append(ridge * perturbation * float(np.sum(1.0 / a)) - explained)
+        converged = shift == 0 or (len(history) > 1 and history[-2] - history[-1] <= TOLERANCE * explained)
+        a = _eigenvalues(sizes**2 + perturbation, k, len(sizes))
+    kept = sizes > KEPT * sizes[0]
+    a = _eigenvalues(sizes[kept] ** 2, k, len(sizes))
+    return LearnedOutput(vectors[:, kept] * np.sqrt(a), tuple(history), converged)
+
+
+def _right(matrix: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """The singular values (p,), with zeros where there are fewer, and right singular vectors (p, p) as columns."""
+    _, found, vectors = np.linalg.svd(matrix)
+    return np.append(found, np.zeros(len(vectors) - len(found))), vectors.T
+
+
+def _denominator(spectrum: FloatArray, values: FloatArray, shift: float) -> FloatArray:
+    """s_i mu_j + l ridge; at ridge 0 what is at rounding level is left out (the least-norm solution)."""
+    grid = np.multiply.outer(np.maximum(spectrum, 0.0), np.maximum(values, 0.0))
+    floor = np.finfo(np.float64).eps * len(grid) * float(grid.max())
+    return grid + shift if shift > 0 else np.where(grid > floor, grid, np.inf)
+
+
+def _eigenvalues(c: FloatArray, k: int, p: int) -> FloatArray:
+    """A's eigenvalues a from those of W'W: the least sum of c / a where the k-th powers of a add up to p."""
+    a: FloatArray = c ** (1.0 / (k + 1))
+    return a * (p / np.sum(a**k)) ** (1.0 / k)
