@@ -181,8 +181,8 @@ def test_impossible_kernels_say_so():
         kernels.DivergenceFree(scalar).fix(1, 1)
     with pytest.raises(InputError, match=r"2 x 2 .* 3 outputs"):
         kernels.Decomposable(scalar, np.eye(2)).fix(2, 3)
-    with pytest.raises(InputError, match="one lengthscale"):
-        kernels.CurlFree(kernels.Gaussian([1.0, 2.0]))
+    with pytest.raises(InputError, match=r"2 numbers .* 3 columns"):
+        kernels.CurlFree(kernels.Gaussian([1.0, 2.0])).fix(3, 3)
     with pytest.raises(InputError, match=r"measure.*'best'"):
         kernels.DivergenceFree(scalar, "best")
     with pytest.raises(InputError, match="weight"):
@@ -195,8 +195,15 @@ def test_impossible_kernels_say_so():
         kernels.CurlFree(scalar) + 1.0
     with pytest.raises(InputError, match="'skeleton'"):
         kernels.from_config({"type": "curl_free", "scalar": {"type": "skeleton"}})
-    with pytest.raises(InputError, match=r"CurlFree needs a Gaussian .*Matern"):
-        kernels.from_config({"type": "curl_free", "scalar": {"type": "matern", "lengthscale": 1.0}})
+    for field in (kernels.CurlFree, kernels.DivergenceFree):
+        for rough in (kernels.Laplacian(1.0), kernels.Matern(1.0, nu=1.0), kernels.Matern([1.0, 2.0], nu=0.5)):
+            with pytest.raises(InputError, match=r"not (twice )?differentiable.*infinite second moment.*use"):
+                field(rough)
+        for other in (kernels.ArcCosine(1), kernels.Polynomial(2), kernels.Mercer.named("brownian", 3)):
+            with pytest.raises(InputError, match=f"{field.__name__} is made of derivatives of a shift-.*; use"):
+                field(other)
+        with pytest.raises(InputError, match="Matern has no bounded measure"):
+            field(kernels.Matern(1.0), "bounded")
     with pytest.raises(InputError, match="'curl'"):
         kernels.from_config({"type": "curl"})
 

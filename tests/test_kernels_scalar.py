@@ -24,6 +24,7 @@ SPECTRAL = (
     kernels.Gaussian(SCALES),
     kernels.Matern(1.1, nu=0.5),
     kernels.Matern(SCALES, nu=2.2),
+    kernels.Matern(0.9, nu=1.6),
     kernels.Matern(0.9, nu=60.0),
     kernels.RationalQuadratic(0.8, alpha=0.6),
     kernels.RationalQuadratic(SCALES, alpha=2.5),
@@ -40,12 +41,17 @@ EXPLICIT = (kernels.Polynomial(3), kernels.Polynomial(2, offset=0.0, scale=0.5))
 STORED = (*SPECTRAL, *WEIGHTED, *EXPLICIT, kernels.Mercer.named("brownian", 40), kernels.Mercer.named("bridge", 3))
 
 
+#: What cannot be derived twice.
+ROUGH = (kernels.Laplacian(1.5), kernels.Laplacian(SCALES), kernels.Matern(1.1, nu=0.5), kernels.Matern(0.7, nu=1.0))
+SMOOTH = tuple(kernel for kernel in SPECTRAL if kernel not in ROUGH)
+
+
 def measures(kernel):
     """The measures that a spectral kernel has."""
-    if isinstance(kernel, kernels.Gaussian):
-        return tuple(Measure)
-    finite = isinstance(kernel, kernels.RationalQuadratic) or (isinstance(kernel, kernels.Matern) and kernel.nu > 1)
-    return (Measure.UNBOUNDED, Measure.TRACE) if finite else (Measure.UNBOUNDED,)
+    if isinstance(kernel, kernels.Laplacian) or (isinstance(kernel, kernels.Matern) and kernel.nu <= 1):
+        return (Measure.UNBOUNDED,)
+    bounded = (Measure.bounded(), Measure.bounded(0.2)) if isinstance(kernel, kernels.Gaussian) else ()
+    return (Measure.UNBOUNDED, Measure.TRACE, Measure.DEFENSIVE, *bounded)
 
 
 def inputs(n, d, seed=0):
@@ -158,26 +164,118 @@ def test_frequencies_have_the_spectrum_of_the_kernel(kernel, measure):
     rng, count, d = np.random.default_rng(4), 40_000, 5
     delta = inputs(8, d)[0] * np.geomspace(0.1, 1.0, 8)[:, None]
     assert np.max(scores(kernel, measure, kernel.draw(rng, count, d, measure), delta)) < 4.5
-    if isinstance(kernel, kernels.Isotropic):
+    if isinstance(kernel, kernels.Isotropic) and kernel.rotation_invariant(measure):
         directions = rng.standard_normal((count, d))
         directions /= np.linalg.norm(directions, axis=1, keepdims=True)
         omega = kernel.radii(rng, count, d, measure)[:, None] * directions * kernel.stretch(d)
         assert np.max(scores(kernel, measure, omega, delta)) < 4.5
-    if measure is Measure.UNBOUNDED:
-        omega = kernel.quantiles(rng.random((count, kernel.dims(d))))
-        assert omega.shape == (count, d)
-        assert np.max(scores(kernel, measure, omega, delta)) < 4.5
+    omega = kernel.quantiles(rng.random((count, kernel.dims(d, measure))), d, measure)
+    assert omega.shape == (count, d)
+    assert np.max(scores(kernel, measure, omega, delta)) < 4.5
 
 
-@pytest.mark.parametrize("kernel", SPECTRAL, ids=name)
-def test_quantiles_have_the_law_of_draws_one_by_one(kernel):
-    rng, d = np.random.default_rng(5), 5
-    omega = kernel.quantiles(rng.random((4000, kernel.dims(d))))
-    drawn = kernel.draw(rng, 4000, d, Measure.UNBOUNDED)
-    for statistic in (lambda w: w[:, 0], lambda w: w[:, 4], lambda w: np.sum((w / kernel.stretch(d)) ** 2, axis=1)):
-        assert stats.ks_2samp(statistic(omega), statistic(drawn)).pvalue > 1e-4
-    ends = np.array([np.full(kernel.dims(d), 1e-12), np.full(kernel.dims(d), 1 - 1e-12)])
-    assert np.all(np.isfinite(kernel.quantiles(ends)))
+def mean_and_error(values):
+    return values.mean(axis=0), values.std(axis=0) / math.sqrt(len(values))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "measure"),
+    [(kernel, m) for kernel in SMOOTH for m in (Measure.TRACE, Measure.DEFENSIVE)],
+    ids=name,
+)
+def test_tilted_measures_are_what_minh_writes(kernel, measure):
+    """|omega|^2 rho_0 (eq. 53) and (1 + |s omega|^2) rho_0 (eq. 57), normalised: draws, quantiles and the density."""
+    rng, count, d = np.random.default_rng(7), 40_000, 5
+    scales = np.broadcast_to(kernel.lengthscale, d)
+    plain = kernel.draw(rng, count, d, Measure.UNBOUNDED)
+    weight = np.sum(plain**2, axis=1) if measure == Measure.TRACE else 1 + np.sum((scales * plain) ** 2, axis=1)
+    moments = kernel.second_moments(d)
+    total = moments.sum() if measure == Measure.TRACE else 1 + np.sum(moments * scales**2)
+    ratio = np.exp(kernel.log_density(plain, measure) - kernel.log_density(plain, Measure.UNBOUNDED))
+    np.testing.assert_allclose(ratio, weight / total, rtol=1e-9)
+
+    def seen(omega):  # falls faster than the heaviest tail, and tells the coordinates apart
+        return np.exp(-np.abs(omega * scales)) / (1 + np.sum((scales * omega) ** 2, axis=1))[:, None]
+
+    expected, error = mean_and_error(seen(plain) * (weight / total)[:, None])
+    quantiles = kernel.quantiles(rng.random((count, kernel.dims(d, measure))), d, measure)
+    for omega in (kernel.draw(rng, count, d, measure), quantiles):
+        found, own = mean_and_error(seen(omega))
+        assert np.all(np.abs(found - expected) < 5 * np.hypot(error, own))
+        # Were it rho_0 itself, it would show.
+        assert np.all(np.abs(mean_and_error(seen(plain))[0] - expected) > 5 * np.hypot(error, own))
+
+
+def test_second_moments_and_what_has_none():
+    np.testing.assert_allclose(kernels.Gaussian(SCALES).second_moments(5), np.power(SCALES, -2.0))
+    np.testing.assert_allclose(kernels.Matern(0.5, nu=3.0).second_moments(2), [6.0, 6.0])
+    np.testing.assert_allclose(kernels.RationalQuadratic(0.5, alpha=0.2).second_moments(1), [4.0])
+    np.testing.assert_allclose(kernels.Cauchy([1.0, 2.0]).second_moments(2), [2.0, 0.5])
+    for kernel in ROUGH:
+        for ask in (lambda k: k.second_moments(5), lambda k: k.hessian(*inputs(2, 5))):
+            with pytest.raises(InputError, match=r"infinite second moment.*use"):
+                ask(kernel)
+
+
+def hessian(function, x, step):
+    """Second central differences of a function of (n, d) rows at one point."""
+    d = len(x)
+    moves = step * np.eye(d)
+    corners = np.array([[x + a * moves[i] + b * moves[j] for a in (1, -1) for b in (1, -1)]
+                        for i in range(d) for j in range(d)])  # fmt: skip
+    values = function(corners.reshape(-1, d)).reshape(d, d, 4)
+    return values @ np.array([1, -1, -1, 1]) / (4 * step**2)
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [*SMOOTH, *(kernels.Matern(SCALES, nu=nu) for nu in (1.1, 2.0, 2.0 + 1e-9, 2.5, 51.0))],
+    ids=name,
+)
+def test_hessians_against_differences(kernel):
+    d, zero = 5, np.zeros((1, 5))
+    X, Z = inputs(4, d)
+    found = kernel.hessian(X, Z)
+    assert found.shape == (4, 4, d, d)
+    for i, j in ((0, 0), (1, 3), (3, 2)):
+        expected = hessian(lambda x: kernel.gram(x, zero)[:, 0], X[i] - Z[j], 5e-4)
+        np.testing.assert_allclose(found[i, j], expected, atol=2e-5)
+    at = kernel.hessian(X, X)[range(4), range(4)]
+    np.testing.assert_allclose(at, np.broadcast_to(-np.diag(kernel.second_moments(d)), at.shape), atol=1e-12)
+    # Nothing breaks near zero, and the limit is reached from it, however slowly.
+    size = np.array([1e-200, 1e-160, 1e-60, 1e-12])
+    near = kernel.hessian(np.outer(size, np.linspace(-1, 1, d)), zero)[:, 0]
+    np.testing.assert_allclose(near, np.broadcast_to(at[0], near.shape), atol=0.3 * np.abs(at[0]).max())
+    np.testing.assert_allclose(near[:3], np.broadcast_to(at[0], near[:3].shape), atol=1e-4 * np.abs(at[0]).max())
+    assert np.all(np.isfinite(kernel.hessian(1e150 * X, Z)))
+
+
+def test_measures_are_values():
+    known = [Measure.UNBOUNDED, Measure.TRACE, Measure.DEFENSIVE, Measure.bounded(), Measure.bounded(0.2)]
+    for measure in known:
+        again = Measure.of(json.loads(json.dumps(measure.config())))
+        assert again == measure and hash(again) == hash(measure) and pickle.loads(pickle.dumps(measure)) == measure
+        assert Measure.of(measure) is measure and sum(measure == other for other in known) == 1
+    assert Measure.of("bounded") == Measure.bounded(0.5) == Measure.of({"type": "bounded"})
+    assert Measure.bounded(0.2).config() == {"type": "bounded", "split": 0.2}
+    assert [str(measure) for measure in known[1:]] == ["trace", "defensive", "bounded", "bounded (split 0.2)"]
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Measure.of("tarce"), "measure must be one of unbounded, trace, defensive, bounded, not 'tarce'"),
+        (lambda: Measure.of(3), "measure must be .*not 3"),
+        (lambda: Measure.of({"type": "bounded", "splits": 0.3}), "measure must be .*splits"),
+        (lambda: Measure.of({"type": "trace", "split": 0.3}), "measure trace has no split"),
+        (lambda: Measure.bounded(1.0), "split.* between 0 and 1, not 1.0"),
+        (lambda: Measure.bounded(0), "split.* between 0 and 1, not 0"),
+        (lambda: Measure.bounded("0.5"), "split.* not '0.5'"),
+    ],
+)
+def test_bad_measures(make, words):
+    with pytest.raises(InputError, match=words):
+        make()
 
 
 @pytest.mark.parametrize(
@@ -247,22 +345,22 @@ def test_isotropic_densities_integrate_to_one(kernel, measure):
         sphere = math.log(2) + 0.5 * d * math.log(math.pi) - gammaln(d / 2)
         mass = np.exp(sphere + d * log_r + kernel.log_density(omega, measure)) * (log_r[1] - log_r[0])
         assert mass.sum() == pytest.approx(1.0, rel=1e-9)
-        if measure is Measure.TRACE:
+        if measure == Measure.TRACE:
             plain = np.exp(sphere + d * log_r + kernel.log_density(omega, Measure.UNBOUNDED)) * (log_r[1] - log_r[0])
-            assert np.sum(plain * np.exp(2 * log_r)) == pytest.approx(kernel.second_moment(d), rel=1e-9)
+            assert np.sum(plain * np.exp(2 * log_r)) == pytest.approx(kernel.second_moments(d).sum(), rel=1e-9)
 
 
-@pytest.mark.parametrize("measure", [Measure.UNBOUNDED, Measure.TRACE])
 @pytest.mark.parametrize(("d", "alpha"), [(1, 0.25), (1, 0.5), (2, 2.5), (3, 0.5), (3, 0.7), (3, 1.5), (6, 1.0)])
-def test_rational_quadratic_density_at_zero_is_its_limit(d, alpha, measure):
-    """Finite, infinite or zero: what it tends to, seen from two small frequencies."""
+def test_rational_quadratic_density_at_zero_is_its_limit(d, alpha):
+    """Finite or infinite: what it tends to, seen from two small frequencies. The trace measure's is zero."""
     kernel = kernels.RationalQuadratic(2.0, alpha=alpha)
     omega = np.array([0.0, 1e-60, 1e-30])[:, None] * np.eye(d)[0]
-    at, nearer, near = kernel.log_density(omega, measure)
+    at, nearer, near = kernel.log_density(omega, Measure.UNBOUNDED)
     if abs(nearer - near) < 1e-9:
         assert at == pytest.approx(near, abs=1e-9)
     else:
-        assert at == math.copysign(math.inf, nearer - near)
+        assert at == math.inf and nearer > near
+    assert kernel.log_density(omega, Measure.TRACE)[0] == -math.inf
 
 
 def test_typical_radii():
@@ -417,13 +515,13 @@ def test_lengthscales_are_as_many_as_inputs(kind):
 @pytest.mark.parametrize(
     ("kernel", "measure", "words"),
     [
-        (kernels.Laplacian(1.0), Measure.TRACE, "Laplacian has no trace measure, .*second moment .* infinite"),
-        (kernels.Laplacian(1.0), Measure.BOUNDED, "Laplacian has no bounded measure, .*the Gaussian's alone"),
-        (kernels.Cauchy(1.0), Measure.TRACE, "Cauchy has no trace measure, .*mixture .*not built"),
-        (kernels.Cauchy(1.0), Measure.BOUNDED, "Cauchy has no bounded measure"),
-        (kernels.Matern(1.0, nu=1.0), Measure.TRACE, r"nu = 1 has no trace measure: .*infinite .*use nu > 1"),
-        (kernels.Matern(1.0), Measure.BOUNDED, "Matern has no bounded measure"),
-        (kernels.RationalQuadratic(1.0), Measure.BOUNDED, "RationalQuadratic has no bounded measure"),
+        (kernels.Laplacian(1.0), Measure.TRACE, "Laplacian .*infinite second moment.* use a Matern"),
+        (kernels.Laplacian(1.0), Measure.DEFENSIVE, "Laplacian .*infinite second moment.* use a Matern"),
+        (kernels.Laplacian(1.0), Measure.bounded(), "Laplacian has no bounded measure, .*the Gaussian's alone"),
+        (kernels.Cauchy(1.0), Measure.bounded(), "Cauchy has no bounded measure"),
+        (kernels.Matern(1.0, nu=1.0), Measure.TRACE, r"nu = 1 .*infinite second moment.*use nu > 1"),
+        (kernels.Matern(1.0), Measure.bounded(0.1), "Matern has no bounded measure"),
+        (kernels.RationalQuadratic(1.0), Measure.bounded(), "RationalQuadratic has no bounded measure"),
     ],
 )
 def test_measures_a_kernel_does_not_have(kernel, measure, words):

@@ -170,7 +170,7 @@ def test_too_many_patterns_are_refused():
     for number in range(MOST_PATTERNS + 1):
         Y[number, [bool(number >> bit & 1) for bit in range(4)]] = np.nan
     assert MOST_PATTERNS + 1 < 15
-    with pytest.raises(InputError, match=r"at most 8.*set nan: drop"):
+    with pytest.raises(InputError, match=r"at most 8.*nan: drop"):
         parts_of(found, X, Y)
     # Fewer in each part, more in both: refused when they meet.
     left, right = parts_of(found, X[:7], Y[:7]), parts_of(found, X[7:], Y[7:])

@@ -265,20 +265,25 @@ def test_kernels_whose_spectrum_turns_are_drawn_independently_or_quasi_randomly(
             draw(sampler, kernel, d=3, count=8)
 
 
-@pytest.mark.parametrize("sampler", [SORF(), ROM(), Fastfood(), GaussQuadrature(), Quadrature()], ids=repr)
-def test_rules_refuse_what_needs_a_density(sampler):
-    curl = kernels.CurlFree(GAUSSIAN)
-    two = (kernels.Decomposable(GAUSSIAN) + kernels.Decomposable(kernels.Gaussian(2.0))).fix(2, 2)
-    for kernel in (curl, two):
-        with pytest.raises(InputError, match="use iid, orthogonal or qmc"):
-            sampler.draw(kernel, d=2, p=2, count=8, seed=0)
+@pytest.mark.parametrize("sampler", [GaussQuadrature(), Quadrature(), Quadrature((1, 3))], ids=repr)
+def test_rules_for_a_spectrum_refuse_other_measures(sampler):
+    for measure in ("trace", "defensive", "bounded"):
+        with pytest.raises(InputError, match=rf"its {measure} measure.*unbounded, or use iid, orthogonal or qmc"):
+            sampler.draw(kernels.CurlFree(GAUSSIAN, measure), d=2, p=2, count=8, seed=0)
+    (law,) = sampler.laws(kernels.CurlFree(GAUSSIAN), 2, 2)
+    assert law.measure == kernels.Measure.UNBOUNDED  # what there is a rule for, where no measure is asked for
 
 
-def test_qmc_refuses_other_measures():
-    with pytest.raises(InputError, match="trace measure; set the kernel's measure: unbounded"):
-        QMC().draw(kernels.CurlFree(GAUSSIAN), d=2, p=2, count=8, seed=0)
-    found = QMC().draw(kernels.CurlFree(GAUSSIAN, "unbounded"), d=2, p=2, count=8, seed=0)
-    assert np.all(np.isfinite(found.log_density))
+@pytest.mark.parametrize("sampler", [Orthogonal(), SORF(), ROM(), Fastfood()], ids=repr)
+def test_rotations_refuse_laws_that_turn(sampler):
+    several = kernels.Gaussian([0.5, 1.0])
+    with pytest.raises(InputError, match=r"trace measure of unequal length-scales.*unbounded or the defensive"):
+        sampler.draw(kernels.CurlFree(several, "trace"), d=2, p=2, count=8, seed=0)
+    (law,) = sampler.laws(kernels.CurlFree(several), 2, 2)
+    assert law.measure == kernels.Measure.UNBOUNDED
+    for fine in (kernels.CurlFree(several, "defensive"), kernels.CurlFree(kernels.Gaussian([0.5, 0.5]), "trace")):
+        (law,) = sampler.laws(fine, 2, 2)
+        assert law.measure == fine.measure
 
 
 @pytest.mark.parametrize(

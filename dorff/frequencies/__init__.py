@@ -4,25 +4,27 @@ from collections.abc import Mapping
 from typing import Any
 
 from dorff.errors import InputError
-from dorff.frequencies.base import DenseSampler, Frequencies, RuleSampler, Sampler, laws_of
+from dorff.frequencies.base import Cost, DenseSampler, Frequencies, Law, RuleSampler, Sampler
 from dorff.frequencies.grid import GaussQuadrature
 from dorff.frequencies.independent import IID, Orthogonal
 from dorff.frequencies.quadrature import Quadrature
 from dorff.frequencies.quasi import QMC
 from dorff.frequencies.structured import ROM, SORF, Fastfood
 from dorff.frequencies.transforms import Dense, Transform, transform_from
-from dorff.kernels import OperatorKernel, Product
+from dorff.kernels import OperatorKernel, Spectral
 
 __all__ = [
     "IID",
     "QMC",
     "ROM",
     "SORF",
+    "Cost",
     "Dense",
     "DenseSampler",
     "Fastfood",
     "Frequencies",
     "GaussQuadrature",
+    "Law",
     "Orthogonal",
     "Quadrature",
     "RuleSampler",
@@ -30,7 +32,6 @@ __all__ = [
     "Transform",
     "default_sampler",
     "from_config",
-    "laws_of",
     "transform_from",
 ]
 
@@ -47,8 +48,12 @@ _SAMPLERS: dict[str, type[Sampler]] = {
 
 
 def default_sampler(kernel: OperatorKernel) -> Sampler:
-    """Orthogonal, or IID for kernels whose spectrum rotations change (Laplacian, Cauchy)."""
-    return IID() if any(isinstance(base.scalar, Product) for _, base in kernel.terms()) else Orthogonal()
+    """Orthogonal, or IID for kernels with a law that rotations change, under the measure they prefer: Laplacian,
+    Cauchy, and vector fields with unequal length-scales.
+    """
+    laws = [(base.scalar, base.measures[0] if base.measure is None else base.measure) for _, base in kernel.terms()]
+    turned = any(isinstance(scalar, Spectral) and not scalar.rotation_invariant(measure) for scalar, measure in laws)
+    return IID() if turned else Orthogonal()
 
 
 def from_config(config: Mapping[str, Any]) -> Sampler:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Any, final
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, final
 
 import numpy as np
 
 from dorff.errors import InputError
 from dorff.frequencies.transforms import Dense, Transform
 from dorff.kernels import (
+    BaseKernel,
     Decomposable,
     Gaussian,
     GaussianWeighted,
@@ -20,7 +22,7 @@ from dorff.kernels import (
     ScalarKernel,
     Spectral,
 )
-from dorff.kernels.scalar import FloatArray
+from dorff.kernels.scalar import BoolArray, FloatArray
 
 
 @final
@@ -30,7 +32,14 @@ class Frequencies:
 
     `transform` is omega (D, d), in 1 / input units; `weights` (D,); `centre` may be negative (see `Quadrature`).
     `reflected`: each frequency stands for itself and its negative, with half the squared weight each; the same
-    thing where g is even. `log_density` (D,) is that of the law they come from, None where there is no density.
+    thing where g is even. `log_density` (D,) is that of the law they come from, None where nobody asks for it: where
+    the kernel is decomposable of one scalar kernel and the sampler a rule.
+
+    `serves` (T, D) says which of `kernel.terms()` a frequency is for; None is all. Where it is given, the sum above
+    over the frequencies of one term estimates that term's expectation, `centres` (T,) are the terms' centres, and
+    `centre` is zero. So the kernel's estimate, whatever the sampler, is
+
+        sum_j weights_j^2 cos(omega_j . delta) sum_{t served} w_t (rho_0,t / rho)(omega_j) M_t(omega_j)  (+ centres).
     """
 
     transform: Transform
@@ -38,11 +47,46 @@ class Frequencies:
     centre: float = 0.0
     reflected: bool = False
     log_density: FloatArray | None = None
+    serves: BoolArray | None = None
+    centres: FloatArray | None = None
 
     @property
     def omega(self) -> FloatArray:
         """omega (D, d) written out, whatever the transform."""
         return self.transform.dense()
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Law:
+    """A law that frequencies are drawn from: a scalar kernel's spectrum, by a measure.
+
+    `terms` are the numbers of the kernel's terms that it serves; `share` is their part of tr k(0).
+    """
+
+    scalar: ScalarKernel
+    measure: Measure
+    share: float
+    terms: tuple[int, ...]
+
+    @property
+    def spectrum(self) -> Spectral:
+        """The spectrum as a shift-invariant kernel's."""
+        return spectrum(self.scalar)
+
+    def log_density(self, omega: FloatArray) -> FloatArray:
+        """The law's log density (D,) at omega (D, d)."""
+        return self.spectrum.log_density(omega, self.measure)
+
+
+@final
+@dataclass(frozen=True)
+class Cost:
+    """What drawn frequencies take: how many come, numbers of 8 bytes held, floating-point operations for a row."""
+
+    frequencies: int
+    numbers: int
+    flops: float
 
 
 def uniform(D: int) -> FloatArray:
@@ -51,7 +95,13 @@ def uniform(D: int) -> FloatArray:
 
 
 class Sampler(ABC):
-    """Draws the frequencies of an operator kernel. They depend on the arguments of `draw` alone."""
+    """Draws the frequencies of an operator kernel. They depend on the arguments of `draw` alone.
+
+    A kernel of several laws (distinct pairs of a scalar kernel and a measure) has them drawn together, from their
+    mixture, where `mixes`; else, and always for a concatenated sum, which has a law for each term, law by law.
+    """
+
+    mixes: ClassVar[bool]
 
     @property
     def reflected(self) -> bool:
@@ -68,51 +118,139 @@ class Sampler(ABC):
         """The sampler in the grammar of JOB.yaml."""
 
     @abstractmethod
-    def draw(self, kernel: OperatorKernel, *, d: int, p: int, count: int, seed: int) -> Frequencies:
-        """`size(d, count)` frequencies. Raises InputError for a kernel that this sampler has no rule for."""
+    def accept(self, law: Spectral, measure: Measure, d: int) -> None:
+        """Does nothing if there is a rule for the law, else raises the InputError that says why not."""
 
     @abstractmethod
-    def check(self, kernel: OperatorKernel, d: int, p: int) -> None:
-        """Does nothing if `draw` has a rule for the kernel, else raises the InputError that says why not."""
+    def rule(self, rng: np.random.Generator, law: Spectral, measure: Measure, count: int, d: int) -> Frequencies:
+        """`size(d, count)` frequencies of one law that was accepted, without their density."""
 
     def size(self, d: int, count: int) -> int:
-        """How many frequencies come for a ceiling of `count`."""
+        """How many frequencies of one law come for a ceiling of `count`."""
         return count
 
     @abstractmethod
     def numbers(self, d: int, count: int) -> int:
-        """How many numbers (of 8 bytes) the transform of `count` frequencies holds."""
+        """How many numbers (of 8 bytes) the transform of `count` frequencies of one law holds."""
 
     @abstractmethod
     def flops(self, d: int, count: int) -> float:
-        """Floating-point operations of the transform of one row."""
-
-    @final
-    def recipe(self, kernel: OperatorKernel, *, d: int, p: int, count: int) -> list[dict[str, Any]]:
-        """All of the kernel that the frequencies depend on: scalar kernels, measures and counts."""
-        laws = laws_of(kernel, d, p)
-        counts = _apportion([share for _, _, share in laws], count)
-        return [
-            {"scalar": scalar.config(), "measure": str(measure), "count": size}
-            for (scalar, measure, _), size in zip(laws, counts, strict=True)
-        ]
-
-
-class DenseSampler(Sampler):
-    """Frequencies with a density, written out: any sum of kernels, any measure that the kernels have."""
-
-    def accept(self, law: Spectral, measure: Measure, d: int) -> None:
-        """`check` of one law."""
-        law.draw(np.random.default_rng(0), 1, d, measure)  # the measure exists
+        """Floating-point operations of the transform of one row, for one law."""
 
     @final
     def check(self, kernel: OperatorKernel, d: int, p: int) -> None:
-        for scalar, measure, _ in laws_of(kernel, d, p):
-            self.accept(spectrum(scalar), measure, d)
+        """Does nothing if `draw` has a rule for the kernel, else raises the InputError that says why not."""
+        self.laws(kernel, d, p)
+
+    @final
+    def draw(self, kernel: OperatorKernel, *, d: int, p: int, count: int, seed: int) -> Frequencies:
+        """The frequencies that come for a ceiling of `count` (see `cost`). InputError where there is no rule.
+
+        Laws get frequencies in shares tr k_i(0), rounded to whole ones. From a mixture (Minh 2016, eq. 58-59) the
+        density is that of the shares actually used, so that the estimate of the kernel stays unbiased whatever the
+        rounding.
+        """
+        laws, rng = self.laws(kernel, d, p), np.random.default_rng(seed)
+        counts = _apportion(laws, count)
+        parts = [self.rule(rng, law.spectrum, law.measure, size, d) for law, size in zip(laws, counts, strict=True)]
+        if self._weighed(kernel, laws):
+            parts = [
+                replace(part, log_density=law.log_density(part.omega)) for part, law in zip(parts, laws, strict=True)
+            ]
+        if len(laws) == 1:
+            return parts[0]
+        found = _side_by_side(rng, parts, laws, len(kernel.terms()))
+        if self._apart(kernel, laws):
+            return found
+        densities = [
+            np.log(size / count) + law.log_density(found.omega) for law, size in zip(laws, counts, strict=True)
+        ]
+        return Frequencies(found.transform, uniform(count), log_density=np.logaddexp.reduce(densities, axis=0))
+
+    @final
+    def cost(self, kernel: OperatorKernel, *, d: int, p: int, count: int) -> Cost:
+        """What `draw` of the same arguments gives and takes."""
+        laws = self.laws(kernel, d, p)
+        sizes = [self.size(d, part) for part in _apportion(laws, count)]
+        D = sum(sizes)
+        written = 2 * D * d  # with the copy that the product wants
+        if len(laws) > 1:
+            return Cost(D, written + max(self.numbers(d, size) for size in sizes), 2.0 * D * d)
+        density = written if self._weighed(kernel, laws) else 0
+        return Cost(D, max(self.numbers(d, D), density), self.flops(d, D))
+
+    @final
+    def recipe(self, kernel: OperatorKernel, *, d: int, p: int, count: int) -> list[dict[str, Any]]:
+        """All of the kernel that the frequencies depend on: scalar kernels, measures and counts, and the terms that a
+        law serves where not all do; `density` where a rule gives one.
+        """
+        laws = self.laws(kernel, d, p)
+        density = {"density": True} if self._weighed(kernel, laws) and not self.mixes else {}
+        apart = self._apart(kernel, laws)
+        return [
+            {
+                "scalar": law.scalar.config(),
+                "measure": law.measure.config(),
+                "count": size,
+                **density,
+                **({"terms": list(law.terms)} if apart else {}),
+            }
+            for law, size in zip(laws, _apportion(laws, count), strict=True)
+        ]
+
+    @final
+    def laws(self, kernel: OperatorKernel, d: int, p: int) -> list[Law]:
+        """The laws of the kernel's terms of positive weight, in order; InputError where there is no rule for one.
+
+        A term without a measure gets the first of its `measures` that there is a rule for.
+        """
+        found: dict[Any, Law] = {}
+        for number, (weight, base) in enumerate(kernel.terms()):
+            share = weight * base.trace(d, p)
+            if share > 0:
+                measure = self._measure(base, d)
+                key = number if kernel.concatenated else (base.scalar, measure)
+                so_far = found.get(key, Law(base.scalar, measure, 0.0, ()))
+                found[key] = replace(so_far, share=so_far.share + share, terms=(*so_far.terms, number))
+        return list(found.values())
+
+    def _measure(self, base: BaseKernel, d: int) -> Measure:
+        law = spectrum(base.scalar)
+        law.check(d)
+        for measure in base.measures if base.measure is None else (base.measure,):
+            try:
+                law.check_measure(measure)
+                self.accept(law, measure, d)
+                return measure
+            except InputError as error:
+                refusal = error
+        raise refusal
+
+    def _apart(self, kernel: OperatorKernel, laws: Sequence[Law]) -> bool:
+        """Whether there are several laws and they are drawn law by law."""
+        return len(laws) > 1 and (kernel.concatenated or not self.mixes)
+
+    def _weighed(self, kernel: OperatorKernel, laws: Sequence[Law]) -> bool:
+        """Whether the weights psi depend on the frequency, or the sampler is one that tells its density anyhow."""
+        constant = len(laws) == 1 and all(isinstance(base, Decomposable) for _, base in kernel.terms())
+        return self.mixes or not constant
+
+
+class DenseSampler(Sampler):
+    """Frequencies drawn from a law itself, each of the same weight, and written out."""
+
+    mixes = True
+
+    def accept(self, law: Spectral, measure: Measure, d: int) -> None:
+        return
 
     @abstractmethod
     def omega(self, rng: np.random.Generator, law: Spectral, measure: Measure, count: int, d: int) -> FloatArray:
         """`count` frequencies (count, d) of one law."""
+
+    @final
+    def rule(self, rng: np.random.Generator, law: Spectral, measure: Measure, count: int, d: int) -> Frequencies:
+        return Frequencies(Dense(np.ascontiguousarray(self.omega(rng, law, measure, count, d))), uniform(count))
 
     def numbers(self, d: int, count: int) -> int:
         return 2 * count * d
@@ -120,65 +258,14 @@ class DenseSampler(Sampler):
     def flops(self, d: int, count: int) -> float:
         return 2.0 * count * d
 
-    @final
-    def draw(self, kernel: OperatorKernel, *, d: int, p: int, count: int, seed: int) -> Frequencies:
-        """A sum draws from the mixture of its terms' measures, in shares tr k_i(0) rounded to whole frequencies
-        (Minh 2016, eq. 58-59), and the density is that of the shares actually used, so that the estimate of
-        the kernel stays unbiased whatever the rounding.
-        """
-        self.check(kernel, d, p)
-        rng = np.random.default_rng(seed)
-        laws = laws_of(kernel, d, p)
-        counts = _apportion([share for _, _, share in laws], count)
-        parts, log_densities = [], []
-        for (scalar, measure, _), size in zip(laws, counts, strict=True):
-            parts.append(self.omega(rng, spectrum(scalar), measure, size, d))
-        omega = np.concatenate(parts)
-        if len(laws) > 1:
-            omega = omega[rng.permutation(count)]
-        for (scalar, measure, _), size in zip(laws, counts, strict=True):
-            log_densities.append(np.log(size / count) + spectrum(scalar).log_density(omega, measure))
-        transform = Dense(np.ascontiguousarray(omega))
-        return Frequencies(transform, uniform(count), log_density=np.logaddexp.reduce(log_densities, axis=0))
-
 
 class RuleSampler(Sampler):
-    """A rule for one rotation-invariant law, which needs no density; decomposable kernels of one scalar kernel."""
+    """A rule for one rotation-invariant law, whose weights or points are no plain sample of it.
 
-    @abstractmethod
-    def rule(self, rng: np.random.Generator, law: Isotropic, count: int, d: int) -> Frequencies:
-        """The frequencies of one law, `size(d, count)` of them."""
+    It serves every operator kernel: the estimate of a term is the rule's for g(omega) = cos(omega . delta) M(omega).
+    """
 
-    def accept(self, law: Isotropic, d: int) -> None:
-        """`check` of the law."""
-
-    @final
-    def check(self, kernel: OperatorKernel, d: int, p: int) -> None:
-        self._law(kernel, d, p)
-
-    @final
-    def draw(self, kernel: OperatorKernel, *, d: int, p: int, count: int, seed: int) -> Frequencies:
-        return self.rule(np.random.default_rng(seed), self._law(kernel, d, p), count, d)
-
-    def _law(self, kernel: OperatorKernel, d: int, p: int) -> Isotropic:
-        laws, name = laws_of(kernel, d, p), self.config()["type"]
-        if len(laws) > 1 or not all(isinstance(base, Decomposable) for _, base in kernel.terms()):
-            raise InputError(
-                f"sampler: {name} draws for decomposable kernels of one scalar kernel, not for sums of several or "
-                "vector-field kernels; use iid, orthogonal or qmc"
-            )
-        law = isotropic(laws[0][0], name)
-        self.accept(law, d)
-        return law
-
-
-def laws_of(kernel: OperatorKernel, d: int, p: int) -> list[tuple[ScalarKernel, Measure, float]]:
-    """The distinct (scalar kernel, measure) pairs of the kernel's terms, in order, with their shares."""
-    shares: dict[tuple[ScalarKernel, Measure], float] = {}
-    for weight, base in kernel.terms():
-        key = (base.scalar, base.measure)
-        shares[key] = shares.get(key, 0.0) + weight * base.trace(d, p)
-    return [(scalar, measure, share) for (scalar, measure), share in shares.items() if share > 0]
+    mixes = False
 
 
 def spectrum(scalar: ScalarKernel) -> Spectral:
@@ -190,25 +277,57 @@ def spectrum(scalar: ScalarKernel) -> Spectral:
     raise InputError(f"{type(scalar).__name__} has no frequencies to draw; it brings features of its own")
 
 
-def isotropic(scalar: ScalarKernel, sampler: str) -> Isotropic:
-    """The law of a scalar kernel where it is rotation-invariant, else InputError."""
-    law = spectrum(scalar)
+def isotropic(law: Spectral, measure: Measure, sampler: str) -> Isotropic:
+    """The law where it is rotation-invariant under the measure, else InputError."""
     if not isinstance(law, Isotropic):
         raise InputError(
-            f"sampler: {sampler} needs a spectrum that no rotation changes; that of {type(scalar).__name__} is not "
+            f"sampler: {sampler} needs a spectrum that no rotation changes; that of {type(law).__name__} is not "
             "such a one: use iid or qmc"
+        )
+    if not law.rotation_invariant(measure):
+        raise InputError(
+            f"sampler: {sampler} needs a law that no rotation changes; the {measure} measure of unequal length-scales "
+            "is not such a one: use the unbounded or the defensive measure, or iid or qmc"
         )
     return law
 
 
-def _apportion(shares: list[float], count: int) -> list[int]:
+def unbounded(measure: Measure, sampler: str) -> None:
+    """InputError for a measure that is not the spectrum itself."""
+    if measure != Measure.UNBOUNDED:
+        raise InputError(
+            f"sampler: {sampler} is a rule for a spectrum itself, not for its {measure} measure; leave the kernel's "
+            "measure out or set unbounded, or use iid, orthogonal or qmc"
+        )
+
+
+def _side_by_side(
+    rng: np.random.Generator, parts: Sequence[Frequencies], laws: Sequence[Law], terms: int
+) -> Frequencies:
+    """The laws' frequencies in one, in random order, so that leaving out the last ones leaves out none of the laws."""
+    table = np.array([[term in law.terms for law in laws] for term in range(terms)])
+    owner = np.repeat(np.arange(len(parts)), [len(part.weights) for part in parts])
+    order = rng.permutation(len(owner))
+    log_densities = [part.log_density for part in parts if part.log_density is not None]
+    return Frequencies(
+        Dense(np.concatenate([part.omega for part in parts])[order]),
+        np.concatenate([part.weights for part in parts])[order],
+        reflected=parts[0].reflected,
+        log_density=np.concatenate(log_densities)[order],
+        serves=table[:, owner[order]],
+        centres=table @ np.array([part.centre for part in parts]),
+    )
+
+
+def _apportion(laws: Sequence[Law], count: int) -> list[int]:
     """Whole counts that sum to `count`, nearest to the shares (largest remainders), at least one each."""
+    shares = np.array([law.share for law in laws])
     if count < len(shares):
         raise InputError(
             f"n_features gives {count} frequencies, but the kernel's sum needs at least one for each of its "
             f"{len(shares)} spectra; raise n_features to {2 * len(shares)} or more"
         )
-    exact = np.asarray(shares) / np.sum(shares) * (count - len(shares))
+    exact = shares / shares.sum() * (count - len(shares))
     whole = np.floor(exact).astype(int)
     rest = count - len(shares) - int(whole.sum())
     whole[np.argsort(whole - exact, kind="stable")[:rest]] += 1

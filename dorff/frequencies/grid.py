@@ -10,9 +10,9 @@ import numpy as np
 from numpy.polynomial.hermite_e import hermegauss
 
 from dorff.errors import InputError
-from dorff.frequencies.base import Frequencies, RuleSampler, uniform
+from dorff.frequencies.base import Frequencies, RuleSampler, isotropic, unbounded, uniform
 from dorff.frequencies.transforms import Dense
-from dorff.kernels import Gaussian, Isotropic
+from dorff.kernels import Gaussian, Measure, Spectral
 
 
 @final
@@ -22,7 +22,7 @@ class GaussQuadrature(RuleSampler):
 
     `points` nodes an axis. A grid of no more nodes than asked for is taken whole, with its weights. Biased as the
     grid is: exact for polynomials up to degree 2 points - 1 in each input, good for distances up to about
-    2 sqrt(points) length-scales an input. For the Gaussian kernel and expectations over N(0, I).
+    2 sqrt(points) length-scales an input. For Gaussian kernels and expectations over N(0, I).
     """
 
     points: int = 8
@@ -34,14 +34,15 @@ class GaussQuadrature(RuleSampler):
     def size(self, d: int, count: int) -> int:
         return self.points**d if d <= 64 and self.points**d <= count else count
 
-    def accept(self, law: Isotropic, d: int) -> None:
-        if not isinstance(law, Gaussian):
+    def accept(self, law: Spectral, measure: Measure, d: int) -> None:
+        if not isinstance(isotropic(law, measure, "gauss_quadrature"), Gaussian):
             raise InputError(
                 f"sampler: gauss_quadrature has nodes for normal frequencies only, not for those of "
                 f"{type(law).__name__}; use quadrature or orthogonal"
             )
+        unbounded(measure, "gauss_quadrature")
 
-    def rule(self, rng: np.random.Generator, law: Isotropic, count: int, d: int) -> Frequencies:
+    def rule(self, rng: np.random.Generator, law: Spectral, measure: Measure, count: int, d: int) -> Frequencies:
         nodes, mass = hermegauss(self.points)
         mass = mass / mass.sum()
         D = self.size(d, count)

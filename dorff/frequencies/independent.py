@@ -57,14 +57,14 @@ class IID(DenseSampler):
 @dataclass(frozen=True)
 class Orthogonal(DenseSampler):
     """Haar-orthogonal blocks of d directions, a radius of its own for each row (Yu et al. 2016; the Gort of
-    Munkhoeva et al. 2018). Unbiased; for kernels whose spectrum no rotation changes.
+    Munkhoeva et al. 2018). Unbiased; for laws that no rotation changes.
     """
 
     def accept(self, law: Spectral, measure: Measure, d: int) -> None:
-        super().accept(isotropic(law, "orthogonal"), measure, d)
+        isotropic(law, measure, "orthogonal")
 
     def omega(self, rng: np.random.Generator, law: Spectral, measure: Measure, count: int, d: int) -> FloatArray:
-        law = isotropic(law, "orthogonal")
+        law = isotropic(law, measure, "orthogonal")
         radii = law.radii(rng, count, d, measure)
         return orthogonal_directions(rng, count, d) * radii[:, None] * law.stretch(d)
 

@@ -9,11 +9,11 @@ from typing import Any, Final, final
 import numpy as np
 
 from dorff.errors import InputError
-from dorff.frequencies.base import Frequencies, RuleSampler
+from dorff.frequencies.base import Frequencies, RuleSampler, isotropic, unbounded
 from dorff.frequencies.independent import directions, frame, frame_numbers, orthogonal_directions
 from dorff.frequencies.structured import some_rows
 from dorff.frequencies.transforms import BUTTERFLY_FROM, ButterflyRules, Dense, Transform, settled
-from dorff.kernels import Isotropic, Measure
+from dorff.kernels import Isotropic, Measure, Spectral
 from dorff.kernels.scalar import FloatArray
 from dorff.loops import simplex_vertices
 
@@ -35,7 +35,8 @@ class Quadrature(RuleSampler):
     (the paper prints it without d + 1). Other rotation-invariant spectra: rho from the density r^2 p(r) / E r^2, and
     E r^2 in place of d. The heavier the tails, the more the weights vary: for Matern kernels
     (1,3) is the better rule. Every point is used with its negative, which costs columns only where phi is a Python
-    function (a second one for each point) or has a linear part (d in all): see `kernels.scalar.Split`.
+    function (a second one for each point) or has a linear part (d in all): see `kernels.scalar.Split`. A rule for
+    the spectrum itself: the vector fields' weights at its points are their matrices M(omega), zero at the centre.
 
     `mixing`: "haar" rotations are uniform, and written out; "butterfly" ones are products of three butterfly matrices
     and random permutations (Genz 1998), O(d) numbers and O(d log d) operations, for any d, and slightly biased at
@@ -82,23 +83,26 @@ class Quadrature(RuleSampler):
             "radii": self.radii, "centre": self.centre,
         }  # fmt: skip
 
-    def accept(self, law: Isotropic, d: int) -> None:
+    def accept(self, law: Spectral, measure: Measure, d: int) -> None:
+        law = isotropic(law, measure, "quadrature")
+        unbounded(measure, "quadrature")
         if self.degree[0] == 3:
             try:
-                law.second_moment(d)
+                _ = law.variance
             except InputError as error:
                 raise InputError(
                     f"sampler: quadrature of degree (3,3) needs frequencies of a finite second moment, which those of "
                     f"{law!r} have not; set degree: [1, 3], or use orthogonal"
                 ) from error
 
-    def rule(self, rng: np.random.Generator, law: Isotropic, count: int, d: int) -> Frequencies:
+    def rule(self, rng: np.random.Generator, law: Spectral, measure: Measure, count: int, d: int) -> Frequencies:
+        law = isotropic(law, measure, "quadrature")
         width = self._width(d)
         if self.degree[0] == 1:
             radii = self._radii(rng, law, Measure.UNBOUNDED, count, width, d)
             weights, centre = np.full(count, 1 / math.sqrt(count)), 0.0
         else:
-            moment = law.second_moment(d)
+            moment = d * law.variance
             radii = self._radii(rng, law, Measure.TRACE, count, width, d)
             if self.centre == "redraw":
                 self._redraw(rng, law, radii, moment, width, d)
@@ -113,8 +117,8 @@ class Quadrature(RuleSampler):
         self, rng: np.random.Generator, law: Isotropic, measure: Measure, count: int, width: int, d: int
     ) -> FloatArray:
         if self.radii == "own":
-            return law.radii(rng, count, d, measure)
-        return np.repeat(law.radii(rng, -(-count // width), d, measure), width)[:count]
+            return law.unit.radii(rng, count, d, measure)
+        return np.repeat(law.unit.radii(rng, -(-count // width), d, measure), width)[:count]
 
     def _redraw(
         self, rng: np.random.Generator, law: Isotropic, radii: FloatArray, moment: float, width: int, d: int

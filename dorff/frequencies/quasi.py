@@ -17,11 +17,11 @@ from dorff.kernels.scalar import FloatArray
 @final
 @dataclass(frozen=True)
 class QMC(DenseSampler):
-    """A low-discrepancy sequence sent through the inverse of the spectrum's distribution function (Yang, Sindhwani,
-    Avron & Mahoney 2014).
+    """A low-discrepancy sequence sent through the inverse of the law's distribution function (Yang, Sindhwani,
+    Avron & Mahoney 2014), for every kernel and measure.
 
     `sequence` "sobol" or "halton". Scrambled, it is random and unbiased (Owen 1997); else every seed gives the same
-    frequencies and a bias. For the spectra themselves (measure unbounded), not the trace or bounded measures.
+    frequencies and a bias.
     """
 
     sequence: str = "sobol"
@@ -34,20 +34,15 @@ class QMC(DenseSampler):
             raise InputError(f"scramble must be True or False, not {self.scramble!r}")
 
     def accept(self, law: Spectral, measure: Measure, d: int) -> None:
-        if measure is not Measure.UNBOUNDED:
+        if self.sequence == "sobol" and law.dims(d, measure) > qmc.Sobol.MAXDIM:
             raise InputError(
-                f"sampler: qmc draws from a spectrum itself, not from its {measure} measure; set the kernel's "
-                "measure: unbounded, or use iid or orthogonal"
-            )
-        if self.sequence == "sobol" and law.dims(d) > qmc.Sobol.MAXDIM:
-            raise InputError(
-                f"sampler: qmc: Sobol's sequence ends at {qmc.Sobol.MAXDIM} dimensions, this needs {law.dims(d)}; set "
-                "sequence: halton, or use orthogonal"
+                f"sampler: qmc: Sobol's sequence ends at {qmc.Sobol.MAXDIM} dimensions, this needs "
+                f"{law.dims(d, measure)}; set sequence: halton, or use orthogonal"
             )
 
     def omega(self, rng: np.random.Generator, law: Spectral, measure: Measure, count: int, d: int) -> FloatArray:
         kind = qmc.Sobol if self.sequence == "sobol" else qmc.Halton
-        points = kind(law.dims(d), scramble=self.scramble, rng=rng)
+        points = kind(law.dims(d, measure), scramble=self.scramble, rng=rng)
         if not self.scramble:
             points.fast_forward(1)  # past the origin, which is no frequency
         if self.sequence == "sobol" and self.scramble:
@@ -55,7 +50,7 @@ class QMC(DenseSampler):
             u = points.random_base2(max(count - 1, 0).bit_length())[:count]
         else:
             u = points.random(count)
-        return law.quantiles(np.clip(u, 2.0**-53, 1 - 2.0**-53))
+        return law.quantiles(np.clip(u, 2.0**-53, 1 - 2.0**-53), d, measure)
 
     def config(self) -> dict[str, Any]:
         return {"type": "qmc", "sequence": self.sequence, "scramble": self.scramble}

@@ -7,15 +7,16 @@ gives n frequencies and holds O(n) numbers; a row costs O(n log n).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from abc import abstractmethod
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
 
 from dorff.errors import InputError
-from dorff.frequencies.base import Frequencies, RuleSampler, uniform
+from dorff.frequencies.base import Frequencies, RuleSampler, isotropic, uniform
 from dorff.frequencies.transforms import HADAMARD_FROM, HadamardChain, IntArray, settled
-from dorff.kernels import Isotropic, Measure
+from dorff.kernels import Isotropic, Measure, Spectral
 from dorff.kernels.scalar import FloatArray
 
 
@@ -25,7 +26,34 @@ def padded(d: int) -> int:
 
 
 class _HadamardSampler(RuleSampler):
-    """What the three share: blocks of n rows, all of every block but the last one's remainder."""
+    """What the three share: blocks of n rows, all of every block but the last one's remainder.
+
+    Under a measure with |omega|^2 in it a row's first d entries are made a direction in R^d, for a radius of the
+    measure: only rho_0 on R^n, restricted to R^d, is rho_0 there. Rows without any are left out.
+    """
+
+    @abstractmethod
+    def directions(self, rng: np.random.Generator, count: int, d: int) -> HadamardChain:
+        """The first `count` rows of blocks, unit vectors in R^n, not stretched."""
+
+    def radii(self, rng: np.random.Generator, law: Isotropic, measure: Measure, count: int, n: int) -> FloatArray:
+        """What the rows are multiplied by under a measure without |omega|^2."""
+        return law.radii(rng, count, n, measure)
+
+    def accept(self, law: Spectral, measure: Measure, d: int) -> None:
+        isotropic(law, measure, str(self.config()["type"]))
+
+    @final
+    def rule(self, rng: np.random.Generator, law: Spectral, measure: Measure, count: int, d: int) -> Frequencies:
+        law, n = isotropic(law, measure, str(self.config()["type"])), padded(d)
+        if measure.tilted:
+            chain = _seen(self.directions(rng, count if n == d else -(-count // d) * n, d), count)
+            radii = law.radii(rng, count, d, measure)
+        else:
+            chain = self.directions(rng, count, d)
+            radii = self.radii(rng, law, measure, count, n)
+        chain = replace(chain, stretch=law.stretch(d), gains=chain.gains * radii)
+        return Frequencies(settled(chain, HADAMARD_FROM), uniform(count))
 
     def factors(self) -> int:
         """Diagonal and Hadamard matrices in a block; a permutation counts as one more."""
@@ -42,38 +70,60 @@ class _HadamardSampler(RuleSampler):
         return self.factors() * -(-count // n) * n * (2 + math.log2(n))
 
 
+class _Rademacher(_HadamardSampler):
+    """H D_k ... H D_1 / n^(k/2). The radius is fixed where the law has a typical one: sqrt(n) for the Gaussian."""
+
+    def radii(self, rng: np.random.Generator, law: Isotropic, measure: Measure, count: int, n: int) -> FloatArray:
+        typical = law.typical_radius(n)
+        return (
+            super().radii(rng, law, measure, count, n)
+            if typical is None
+            else np.full(count, typical * measure.widening)
+        )
+
+    @final
+    def _chain(self, rng: np.random.Generator, rows: IntArray, d: int) -> HadamardChain:
+        n, blocks = padded(d), self.factors()
+        diagonals = _signs(rng, -(-len(rows) // n), blocks, n)
+        none = np.empty((len(diagonals), 0), dtype=np.int32)
+        return HadamardChain(np.ones(d), diagonals, none, rows, np.full(len(rows), n ** (-blocks / 2)))
+
+
 def _signs(rng: np.random.Generator, *shape: int) -> FloatArray:
     return np.where(rng.random(shape) < 0.5, -1.0, 1.0)
 
 
-def _fixed_or_drawn(rng: np.random.Generator, law: Isotropic, count: int, n: int) -> FloatArray:
-    """The law's one typical radius where it has one (sqrt(n) for the Gaussian), else radii drawn from the law."""
-    typical = law.typical_radius(n)
-    return law.radii(rng, count, n, Measure.UNBOUNDED) if typical is None else np.full(count, typical)
+def _seen(chain: HadamardChain, count: int) -> HadamardChain:
+    """The first `count` rows that have an entry within the d inputs, made unit vectors in R^d.
 
-
-def _signed_chain(
-    rng: np.random.Generator, law: Isotropic, blocks: int, rows: IntArray, d: int
-) -> Frequencies:  # H D_k ... H D_1
-    n, count = padded(d), len(rows)
-    diagonals = _signs(rng, -(-count // n), blocks, n)
-    gains = _fixed_or_drawn(rng, law, count, n) * n ** (-blocks / 2)
-    none = np.empty((len(diagonals), 0), dtype=np.int32)
-    chain = HadamardChain(law.stretch(d), diagonals, none, rows, gains)
-    return Frequencies(settled(chain, HADAMARD_FROM), uniform(count))
+    At least d of a block's n rows have one, since its first d columns are independent.
+    """
+    squared, step = np.zeros(chain.D), 16
+    out = np.empty((step, chain.D))
+    for start in range(0, chain.d, step):
+        axes = np.eye(min(step, chain.d - start), chain.d, start)
+        chain.project(axes, out[: len(axes)])
+        squared += np.sum(out[: len(axes)] ** 2, axis=0)
+    kept = np.flatnonzero(squared > 1e-20)[:count]  # the entries are sums of signs: zero, or not small at all
+    rows, blocks = chain.rows[kept], int(chain.rows[kept[-1]]) // chain.diagonals.shape[2] + 1
+    gains = chain.gains[kept] / np.sqrt(squared[kept])
+    return replace(
+        chain, diagonals=chain.diagonals[:blocks], permutation=chain.permutation[:blocks], rows=rows, gains=gains
+    )
 
 
 @final
 @dataclass(frozen=True)
-class SORF(_HadamardSampler):
+class SORF(_Rademacher):
     """sqrt(n) (H D3)(H D2)(H D1), H the orthonormal Hadamard matrix, D random signs (Yu et al. 2016, section 5).
 
     Always three factors, and the first rows of the last block. Biased, most at small d: directions are not uniform,
-    and the Gaussian's radius is fixed at sqrt(n). Kernels with another radial law keep their random radii.
+    and the Gaussian's radius is fixed at sqrt(n). Kernels with another radial law, and measures with |omega|^2 in
+    them, keep their random radii.
     """
 
-    def rule(self, rng: np.random.Generator, law: Isotropic, count: int, d: int) -> Frequencies:
-        return _signed_chain(rng, law, 3, np.arange(count), d)
+    def directions(self, rng: np.random.Generator, count: int, d: int) -> HadamardChain:
+        return self._chain(rng, np.arange(count), d)
 
     def config(self) -> dict[str, Any]:
         return {"type": "sorf"}
@@ -81,7 +131,7 @@ class SORF(_HadamardSampler):
 
 @final
 @dataclass(frozen=True)
-class ROM(_HadamardSampler):
+class ROM(_Rademacher):
     """Random orthogonal matrices sqrt(n) prod_{i <= blocks} H D_i: the S-Rademacher ones of Choromanski, Rowland &
     Weller (2017).
 
@@ -96,8 +146,8 @@ class ROM(_HadamardSampler):
         if not isinstance(self.blocks, int) or isinstance(self.blocks, bool) or not 1 <= self.blocks <= 16:
             raise InputError(f"blocks must be a whole number from 1 to 16, not {self.blocks!r}")
 
-    def rule(self, rng: np.random.Generator, law: Isotropic, count: int, d: int) -> Frequencies:
-        return _signed_chain(rng, law, self.blocks, some_rows(rng, padded(d), count), d)
+    def directions(self, rng: np.random.Generator, count: int, d: int) -> HadamardChain:
+        return self._chain(rng, some_rows(rng, padded(d), count), d)
 
     def factors(self) -> int:
         return self.blocks
@@ -116,16 +166,14 @@ class Fastfood(_HadamardSampler):
     uniform; rows of one block are correlated.
     """
 
-    def rule(self, rng: np.random.Generator, law: Isotropic, count: int, d: int) -> Frequencies:
+    def directions(self, rng: np.random.Generator, count: int, d: int) -> HadamardChain:
         n = padded(d)
         B = -(-count // n)
         diagonals = np.stack([_signs(rng, B, n), rng.standard_normal((B, n))], axis=1)
         permutation = np.array([rng.permutation(n) for _ in range(B)], dtype=np.int32)
         rows = np.arange(count)
         lengths = np.linalg.norm(diagonals[:, 1], axis=1)[rows // n] * math.sqrt(n)
-        gains = law.radii(rng, count, n, Measure.UNBOUNDED) / lengths
-        chain = HadamardChain(law.stretch(d), diagonals, permutation, rows, gains)
-        return Frequencies(settled(chain, HADAMARD_FROM), uniform(count))
+        return HadamardChain(np.ones(d), diagonals, permutation, rows, 1 / lengths)
 
     def config(self) -> dict[str, Any]:
         return {"type": "fastfood"}

@@ -8,6 +8,7 @@ from dorff.kernels.decomposable import Decomposable
 from dorff.kernels.explicit import Mercer, Polynomial
 from dorff.kernels.grammar import scalar_from_config
 from dorff.kernels.isotropic import Gaussian, Matern, RationalQuadratic
+from dorff.kernels.measure import Measure
 from dorff.kernels.operator import BaseKernel, OperatorKernel, Sum, mixture
 from dorff.kernels.output import Covariance, Factor, Graph, Identity, Learned, Matrix, Output, Simplex
 from dorff.kernels.pointwise import ArcCosine, Pointwise
@@ -16,15 +17,13 @@ from dorff.kernels.scalar import (
     Activation,
     Explicit,
     GaussianWeighted,
-    Isotropic,
-    Measure,
-    Product,
     ScalarKernel,
     Spectral,
     median_lengthscale,
 )
 from dorff.kernels.signature import FromSignature
 from dorff.kernels.spectral import SpectralDensity
+from dorff.kernels.stretched import Isotropic, Product
 from dorff.kernels.tabulated import Tabulated
 from dorff.kernels.vector_fields import CurlFree, DivergenceFree
 
@@ -77,11 +76,12 @@ def from_config(config: Mapping[str, Any]) -> OperatorKernel:
     """
     kind = config.get("type")
     if kind == "sum":
-        return Sum([(term["weight"], from_config(term["kernel"])) for term in config["terms"]])
+        terms = [(term["weight"], from_config(term["kernel"])) for term in config["terms"]]
+        return Sum(terms, concatenate=config.get("concatenate", False))
     if kind == "decomposable":
         return Decomposable(scalar_from_config(config["scalar"]), config["output"])
     fields = {"curl_free": CurlFree, "divergence_free": DivergenceFree}
     if kind not in fields:
         known = "decomposable, curl_free, divergence_free or sum"
         raise InputError(f"kernel.type: {kind!r} is not known; use {known}")
-    return fields[kind](scalar_from_config(config["scalar"]), config.get("measure", Measure.TRACE))
+    return fields[kind](scalar_from_config(config["scalar"]), config.get("measure"))

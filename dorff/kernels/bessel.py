@@ -22,7 +22,7 @@ def log_matern(order: float, z: FloatArray) -> FloatArray:
     """
     if order >= UNIFORM_FROM:
         return _uniform(order, z)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         log = (1 - order) * np.log(2.0) - gammaln(order) + order * np.log(z) + log_kve(order, z) - z
         # K overflows near zero where the order is large: two terms of its series (DLMF 10.31.1) are exact there.
         start = -(z**2) / (4 * (order - 1)) if order > 1 else 0.0 * z

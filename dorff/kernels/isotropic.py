@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
-from scipy.special import gammaincinv, gammaln, ndtri, xlogy
+from scipy.special import gammaincinv, gammaln, xlogy
 
 from dorff.errors import InputError
 from dorff.kernels.bessel import log_kve, log_matern
-from dorff.kernels.scalar import FloatArray, Isotropic, Lengthscale, Measure
+from dorff.kernels.measure import Measure
+from dorff.kernels.scalar import BoolArray, FloatArray, Lengthscale
+from dorff.kernels.stretched import Isotropic
 
 # Keeps the frequencies of a Matern with nu near zero finite.
 _TINY = 1e-280
@@ -30,42 +32,26 @@ class Gaussian(Isotropic):
     def __init__(self, lengthscale: Lengthscale) -> None:
         self._set_lengthscale(lengthscale)
 
+    @property
+    def variance(self) -> float:
+        return 1.0
+
+    def check_measure(self, measure: Measure) -> None:
+        return
+
     def _values(self, squared: FloatArray) -> FloatArray:
         values: FloatArray = np.exp(-0.5 * squared)
         return values
 
-    def radii(self, rng: np.random.Generator, count: int, d: int, measure: Measure) -> FloatArray:
-        # |omega|^2 rho_0 has radius chi(d + 2); the half split doubles the variance.
-        freedom = d + 2 if measure is Measure.TRACE else d
-        widening = math.sqrt(2.0) if measure is Measure.BOUNDED else 1.0
-        return widening * np.sqrt(rng.chisquare(freedom, count))
-
-    def second_moment(self, d: int) -> float:
-        return float(d)
+    def _slopes(self, squared: FloatArray) -> tuple[FloatArray, FloatArray]:
+        values = self._values(squared)
+        return -0.5 * values, 0.25 * squared * values
 
     def typical_radius(self, d: int) -> float | None:
         return math.sqrt(d)
 
-    def dims(self, d: int) -> int:
-        return d
-
-    def quantiles(self, uniforms: FloatArray) -> FloatArray:
-        omega: FloatArray = ndtri(uniforms) * self.stretch(uniforms.shape[1])
-        return omega
-
-    def log_density(self, omega: FloatArray, measure: Measure) -> FloatArray:
-        d = omega.shape[1]
-        scale = self.stretch(d)
-        squared = np.sum((omega / scale) ** 2, axis=1)
-        constant = -0.5 * d * math.log(2 * math.pi) - float(np.sum(np.log(scale)))
-        density: FloatArray
-        if measure is Measure.BOUNDED:
-            density = constant - 0.5 * d * math.log(2.0) - 0.25 * squared
-            return density
-        density = constant - 0.5 * squared
-        if measure is Measure.TRACE:
-            with np.errstate(divide="ignore"):
-                density = density + np.log(squared / d)
+    def _log_density(self, unit: FloatArray) -> FloatArray:
+        density: FloatArray = -0.5 * (unit.shape[1] * math.log(2 * math.pi) + np.sum(unit**2, axis=1))
         return density
 
     def config(self) -> dict[str, Any]:
@@ -78,16 +64,28 @@ class Matern(Isotropic):
     """2^(1 - nu) / Gamma(nu) t^nu K_nu(t), t = sqrt(2 nu) |x - z| / s, s = `lengthscale` (Rasmussen & Williams 4.14).
 
     nu = 1/2 is exp(-|x - z| / s); nu to infinity is the Gaussian. Its spectrum is the multivariate t with 2 nu
-    degrees of freedom: radius^2 = 2 nu chi2_d / chi2_2nu in units of 1 / s, a Gaussian scale mixture. The trace
-    measure has radius^2 = 2 nu chi2_(d+2) / chi2_(2nu-2) and needs nu > 1: below, E |omega|^2 is infinite.
+    degrees of freedom: a Gaussian scale mixture of mixing variable nu / Gamma(nu), so that radius^2 =
+    2 nu chi2_d / chi2_2nu in units of 1 / s. The trace measure has radius^2 = 2 nu chi2_(d+2) / chi2_(2nu-2) and
+    needs nu > 1: below, E |omega|^2 is infinite.
     """
 
     lengthscale: float | tuple[float, ...]
     nu: float
+    mixed = True
 
     def __init__(self, lengthscale: Lengthscale, *, nu: float = 1.5) -> None:
         self._set_lengthscale(lengthscale)
         object.__setattr__(self, "nu", positive_number("nu", nu))
+
+    @property
+    def variance(self) -> float:
+        if self.nu <= 1:
+            raise InputError(
+                f"a Matern kernel with nu = {self.nu:g} is not twice differentiable: its frequencies have an infinite "
+                "second moment, so there is no trace or defensive measure and no curl-free or divergence-free kernel; "
+                "use nu > 1, or a decomposable kernel and the unbounded measure"
+            )
+        return self.nu / (self.nu - 1)
 
     def _values(self, squared: FloatArray) -> FloatArray:
         t = np.sqrt(2 * self.nu * squared)
@@ -97,41 +95,27 @@ class Matern(Isotropic):
         values: FloatArray = np.exp(log_matern(self.nu, t))
         return values
 
-    def radii(self, rng: np.random.Generator, count: int, d: int, measure: Measure) -> FloatArray:
-        _not_bounded(self, measure)
-        extra = 2 if measure is Measure.TRACE else 0
-        if extra:
-            self.second_moment(d)
-        above, below = rng.chisquare(d + extra, count), rng.chisquare(2 * self.nu - extra, count)
-        return np.sqrt(2 * self.nu * above / np.maximum(below, _TINY))
+    def _slopes(self, squared: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """With M_v the kernel's formula at order v: dM_v/dt = -t M_(v-1) / (2 (v - 1)) (DLMF 10.29.4) once, and again.
 
-    def second_moment(self, d: int) -> float:
-        if self.nu <= 1:
-            raise InputError(
-                f"Matern with nu = {self.nu:g} has no trace measure: its frequencies have an infinite second moment; "
-                "use nu > 1 or the unbounded measure"
-            )
-        return d * self.nu / (self.nu - 1)
+        The second time the order is v - 2, of either sign: K_(v-2) = K_(2-v).
+        """
+        nu, t = self.nu, np.sqrt(2 * self.nu * squared)
+        slope = -nu / (2 * (nu - 1)) * np.exp(log_matern(nu - 1, t))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            if nu > 2:
+                return slope, nu / (8 * (nu - 1) * (nu - 2)) * np.exp(log_matern(nu - 2, t) + 2 * np.log(t))
+            log = nu * np.log(t) + log_kve(2 - nu, t) - t - float(gammaln(nu - 1)) + (2 - nu) * math.log(2.0)
+        return slope, nu / (4 * (nu - 1)) * np.where(t > 0, np.exp(log), 0.0)
 
-    def dims(self, d: int) -> int:
-        return d + 1
+    def _mixing(self, uniforms: FloatArray, biased: BoolArray) -> FloatArray:
+        mixing: FloatArray = self.nu / np.maximum(gammaincinv(self.nu - biased, uniforms), _TINY)
+        return mixing
 
-    def quantiles(self, uniforms: FloatArray) -> FloatArray:
-        """The first uniform is the mixture's, where a quasi-random point set is at its best; the rest are normal."""
-        mixing = self.nu / np.maximum(gammaincinv(self.nu, uniforms[:, :1]), _TINY)
-        omega: FloatArray = ndtri(uniforms[:, 1:]) * np.sqrt(mixing) * self.stretch(uniforms.shape[1] - 1)
-        return omega
-
-    def log_density(self, omega: FloatArray, measure: Measure) -> FloatArray:
-        _not_bounded(self, measure)
-        d, nu = omega.shape[1], self.nu
-        scale = self.stretch(d)
-        squared = np.sum((omega / scale) ** 2, axis=1)
+    def _log_density(self, unit: FloatArray) -> FloatArray:
+        d, nu = unit.shape[1], self.nu
         constant = float(gammaln(nu + d / 2) - gammaln(nu)) - 0.5 * d * math.log(2 * math.pi * nu)
-        density: FloatArray = constant - np.sum(np.log(scale)) - (nu + d / 2) * np.log1p(squared / (2 * nu))
-        if measure is Measure.TRACE:
-            with np.errstate(divide="ignore"):
-                density = density + np.log(squared / self.second_moment(d))
+        density: FloatArray = constant - (nu + d / 2) * np.log1p(np.sum(unit**2, axis=1) / (2 * nu))
         return density
 
     def config(self) -> dict[str, Any]:
@@ -150,54 +134,44 @@ class RationalQuadratic(Isotropic):
 
     lengthscale: float | tuple[float, ...]
     alpha: float
+    mixed = True
 
     def __init__(self, lengthscale: Lengthscale, *, alpha: float = 1.0) -> None:
         self._set_lengthscale(lengthscale)
         object.__setattr__(self, "alpha", positive_number("alpha", alpha))
 
+    @property
+    def variance(self) -> float:
+        return 1.0
+
     def _values(self, squared: FloatArray) -> FloatArray:
         values: FloatArray = np.exp(-self.alpha * np.log1p(squared / (2 * self.alpha)))
         return values
 
-    def radii(self, rng: np.random.Generator, count: int, d: int, measure: Measure) -> FloatArray:
-        _not_bounded(self, measure)
-        extra = 1 if measure is Measure.TRACE else 0
-        mixing = rng.gamma(self.alpha + extra, 1 / self.alpha, count)
-        return np.sqrt(mixing * rng.chisquare(d + 2 * extra, count))
+    def _slopes(self, squared: FloatArray) -> tuple[FloatArray, FloatArray]:
+        base = 1 + squared / (2 * self.alpha)
+        slope = -0.5 * self._values(squared) / base
+        return slope, -0.5 * (1 + 1 / self.alpha) * slope * squared / base
 
-    def second_moment(self, d: int) -> float:
-        return float(d)
+    def _mixing(self, uniforms: FloatArray, biased: BoolArray) -> FloatArray:
+        mixing: FloatArray = gammaincinv(self.alpha + biased, uniforms) / self.alpha
+        return mixing
 
-    def dims(self, d: int) -> int:
-        return d + 1
+    def _log_density(self, unit: FloatArray) -> FloatArray:
+        """As `Spectral._log_density`: 2 alpha^alpha / ((2 pi)^(d/2) Gamma(alpha)) (z / 2 alpha)^v K_v(z).
 
-    def quantiles(self, uniforms: FloatArray) -> FloatArray:
-        """The first uniform is the mixture's, where a quasi-random point set is at its best; the rest are normal."""
-        mixing = gammaincinv(self.alpha, uniforms[:, :1]) / self.alpha
-        omega: FloatArray = ndtri(uniforms[:, 1:]) * np.sqrt(mixing) * self.stretch(uniforms.shape[1] - 1)
-        return omega
-
-    def log_density(self, omega: FloatArray, measure: Measure) -> FloatArray:
-        """As `Spectral.log_density`: 2 alpha^alpha / ((2 pi)^(d/2) Gamma(alpha)) (z / 2 alpha)^v K_v(z).
-
-        z = sqrt(2 alpha) |s omega| and v = alpha - d/2, from the mixture's integral over t. At omega = 0 the
-        density is infinite for alpha <= d/2, and so is the log; under TRACE it is 0, finite or infinite there.
+        z = sqrt(2 alpha) |omega| and v = alpha - d/2, from the mixture's integral over t. At omega = 0 it is infinite
+        for alpha <= d/2, and so is the log.
         """
-        _not_bounded(self, measure)
-        d, alpha = omega.shape[1], self.alpha
-        scale, v = self.stretch(d), self.alpha - d / 2
-        z = np.sqrt(2 * alpha * np.sum((omega / scale) ** 2, axis=1))
+        d, alpha = unit.shape[1], self.alpha
+        v, z = alpha - d / 2, np.sqrt(2 * alpha * np.sum(unit**2, axis=1))
         constant = alpha * math.log(alpha) - float(gammaln(alpha)) - 0.5 * d * math.log(2 * math.pi)
-        constant -= float(np.sum(np.log(scale))) + v * math.log(2 * alpha)
-        power = v - abs(v)  # of z, beside z^|v| K_|v|
-        if measure is Measure.TRACE:
-            power, constant = power + 2, constant - math.log(2 * alpha * d)
+        constant -= v * math.log(2 * alpha)
         with np.errstate(divide="ignore", invalid="ignore"):
-            if v == 0:  # z^power K_0(z), and K_0 grows like a log
-                density = constant + math.log(2.0) + log_kve(0.0, z) - z + xlogy(power, z)
-                return np.where(z > 0, density, -math.inf if power else math.inf)
+            if v == 0:  # K_0 grows like a log
+                return np.where(z > 0, constant + math.log(2.0) + log_kve(0.0, z) - z, math.inf)
             constant += abs(v) * math.log(2.0) + float(gammaln(abs(v)))
-            return np.asarray(constant + log_matern(abs(v), z) + xlogy(power, z))
+            return np.asarray(constant + log_matern(abs(v), z) + xlogy(v - abs(v), z))
 
     def config(self) -> dict[str, Any]:
         return self._config("rational_quadratic", alpha=self.alpha)
@@ -208,10 +182,3 @@ def positive_number(name: str, value: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not 0 < value < math.inf:
         raise InputError(f"{name} must be a positive finite number, not {value!r}")
     return float(value)
-
-
-def _not_bounded(kernel: Isotropic, measure: Measure) -> None:
-    if measure is Measure.BOUNDED:
-        raise InputError(
-            f"{type(kernel).__name__} has no bounded measure, which is the Gaussian's alone; use unbounded or trace"
-        )

@@ -5,12 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 
 from dorff.errors import InputError
-from dorff.kernels.scalar import FloatArray, Measure, ScalarKernel, Spectral
+from dorff.kernels.measure import Measure
+from dorff.kernels.scalar import FloatArray, ScalarKernel, Spectral
 
 
 class OperatorKernel(ABC):
@@ -32,34 +33,42 @@ class OperatorKernel(ABC):
     def fix(self, d: int, p: int, covariance: FloatArray | None = None) -> OperatorKernel:
         """The kernel for d inputs and p outputs, every output matrix written out; InputError if impossible."""
 
-    def trace(self, d: int, p: int) -> float:
-        """tr k(0)."""
-        return sum(weight * base.trace(d, p) for weight, base in self.terms())
-
     @property
     def vector_field(self) -> bool:
         """Whether some term ties outputs to input directions, so that columns may not be scaled apart."""
         return any(kernel.vector_field for _, kernel in self.terms())
 
+    @property
+    def concatenated(self) -> bool:
+        """Whether each term has frequencies of its own; see `Sum`."""
+        return False
+
+    def trace(self, d: int, p: int) -> float:
+        """tr k(0), the share in the mixture that frequencies are drawn from (Minh 2016, eq. 58-59)."""
+        return sum(weight * kernel.trace(d, p) for weight, kernel in self.terms())
+
     def __mul__(self, factor: float) -> OperatorKernel:
-        return Sum(tuple((weight * factor, kernel) for weight, kernel in self.terms()))
+        return Sum([(factor, self)])
 
     __rmul__ = __mul__
 
     def __add__(self, other: OperatorKernel) -> OperatorKernel:
         if not isinstance(other, OperatorKernel):
             return NotImplemented
-        return Sum(self.terms() + other.terms())
+        return Sum([(1.0, self), (1.0, other)])
 
 
 class BaseKernel(OperatorKernel):
     """A kernel with density mu(omega) = M(omega) rho_0(omega): a scalar kernel's spectrum times a matrix.
 
     A scalar kernel without a spectrum (arc-cosine, polynomial) has features in place of frequencies and M constant.
+    Frequencies are drawn from `measure`; None is the first of `measures` that the sampler has a rule for.
     """
 
+    #: Measures in order of preference.
+    measures: ClassVar[tuple[Measure, ...]] = (Measure.UNBOUNDED,)
     scalar: ScalarKernel
-    measure: Measure
+    measure: Measure | None
 
     def terms(self) -> tuple[tuple[float, BaseKernel], ...]:
         return ((1.0, self),)
@@ -74,13 +83,17 @@ class BaseKernel(OperatorKernel):
 
     @abstractmethod
     def trace(self, d: int, p: int) -> float:
-        """tr k(0), this term's share in the mixture frequencies are drawn from (Minh 2016, eq. 58-59)."""
+        """tr k(0) for d inputs and p outputs."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Sum(OperatorKernel):
-    """A positive combination of kernels, which share one set of frequencies.
+    """A positive combination of kernels.
+
+    Its terms share one set of frequencies, drawn from the mixture of their measures (Minh 2016, eq. 58-59). With
+    `concatenate` each has frequencies of its own, so that the features are those of the terms, one after another
+    (eq. 60): the two estimate the same kernel. A sum with a concatenated sum in it is concatenated.
 
     A weight may be zero, so that `a * curl + (1 - a) * div` holds from a = 0 to 1; `fix` refuses all of them zero.
     Without a spectrum there are no frequencies to share: `fix` takes an arc-cosine, a polynomial and the like only
@@ -88,14 +101,22 @@ class Sum(OperatorKernel):
     """
 
     parts: tuple[tuple[float, BaseKernel], ...]
+    concatenate: bool
 
-    def __init__(self, parts: Sequence[tuple[float, OperatorKernel]]) -> None:
+    def __init__(self, parts: Sequence[tuple[float, OperatorKernel]], *, concatenate: bool = False) -> None:
         flat: list[tuple[float, BaseKernel]] = []
+        if not isinstance(concatenate, bool):
+            raise InputError(f"concatenate must be True or False, not {concatenate!r}")
         for weight, kernel in parts:
             if not np.isfinite(weight) or weight < 0:
                 raise InputError(f"the weight of a kernel must be zero or a positive number, not {weight!r}")
             flat += [(float(weight) * inner, base) for inner, base in kernel.terms()]
         object.__setattr__(self, "parts", tuple(flat))
+        object.__setattr__(self, "concatenate", concatenate or any(kernel.concatenated for _, kernel in parts))
+
+    @property
+    def concatenated(self) -> bool:
+        return self.concatenate
 
     def terms(self) -> tuple[tuple[float, BaseKernel], ...]:
         return self.parts
@@ -104,7 +125,8 @@ class Sum(OperatorKernel):
         if not any(weight > 0 for weight, _ in self.parts):
             raise InputError("a sum of kernels needs at least one positive weight")
         self._check_shared()
-        return Sum([(weight, kernel.fix(d, p, covariance)) for weight, kernel in self.parts])
+        fixed = [(weight, kernel.fix(d, p, covariance)) for weight, kernel in self.parts]
+        return Sum(fixed, concatenate=self.concatenate)
 
     def _check_shared(self) -> None:
         scalars = [kernel.scalar for _, kernel in self.parts]
@@ -114,6 +136,11 @@ class Sum(OperatorKernel):
                 f"a sum of kernels with {type(odd).__name__}, which is not shift-invariant, needs this one scalar "
                 "kernel in all of its terms; add output matrices instead, or use shift-invariant kernels"
             )
+        if odd is not None and self.concatenate:
+            raise InputError(
+                f"a sum of kernels with {type(odd).__name__}, which is not shift-invariant, cannot be concatenated; "
+                "leave concatenate out, or add output matrices instead"
+            )
 
     def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
         total = self.parts[0][0] * self.parts[0][1].gram(X, Z)
@@ -122,7 +149,8 @@ class Sum(OperatorKernel):
         return total
 
     def config(self) -> dict[str, Any]:
-        return {"type": "sum", "terms": [{"weight": w, "kernel": k.config()} for w, k in self.parts]}
+        terms = [{"weight": weight, "kernel": kernel.config()} for weight, kernel in self.parts]
+        return {"type": "sum", "terms": terms, **({"concatenate": True} if self.concatenate else {})}
 
 
 def mixture(candidates: Sequence[OperatorKernel], d: int, p: int) -> OperatorKernel:

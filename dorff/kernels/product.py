@@ -8,11 +8,18 @@ from typing import Any, final
 
 import numpy as np
 from scipy.spatial.distance import cdist
+from scipy.special import gammainccinv
 
 from dorff.errors import InputError
-from dorff.kernels.scalar import FloatArray, Lengthscale, Measure, Product
+from dorff.kernels.scalar import FloatArray, Lengthscale
+from dorff.kernels.stretched import Product
 
 _BLOCK = 2**15  # numbers at a time, so that they stay in cache
+_ROUGH = (
+    "a Laplacian kernel is not differentiable at zero: its frequencies have an infinite second moment, so there is no "
+    "trace or defensive measure and no curl-free or divergence-free kernel; use a Matern kernel with nu > 1, or a "
+    "decomposable kernel and the unbounded measure"
+)
 
 
 @final
@@ -33,20 +40,20 @@ class Laplacian(Product):
         values: FloatArray = np.exp(-cdist(X * scale, Z * scale, "cityblock"))
         return values
 
-    def quantiles(self, uniforms: FloatArray) -> FloatArray:
+    @property
+    def variance(self) -> float:
+        raise InputError(_ROUGH)
+
+    def hessian(self, X: FloatArray, Z: FloatArray) -> FloatArray:
+        raise InputError(_ROUGH)
+
+    def _coordinates(self, uniforms: FloatArray, *, biased: bool) -> FloatArray:
         # -cot(pi u) is tan(pi (u - 1/2)) with the digits of a small u kept.
-        omega: FloatArray = -self.stretch(uniforms.shape[1]) / np.tan(math.pi * uniforms)
-        return omega
+        values: FloatArray = -1 / np.tan(math.pi * uniforms)
+        return values
 
-    def draw(self, rng: np.random.Generator, count: int, d: int, measure: Measure) -> FloatArray:
-        _check(self, measure)
-        return rng.standard_cauchy((count, d)) * self.stretch(d)
-
-    def log_density(self, omega: FloatArray, measure: Measure) -> FloatArray:
-        _check(self, measure)
-        scale = self.stretch(omega.shape[1])
-        each = -math.log(math.pi) - np.log(scale) - np.log1p((omega / scale) ** 2)
-        return np.asarray(np.sum(each, axis=1))
+    def _log_density(self, unit: FloatArray) -> FloatArray:
+        return np.asarray(-np.sum(math.log(math.pi) + np.log1p(unit**2), axis=1))
 
     def config(self) -> dict[str, Any]:
         return self._config("laplacian")
@@ -80,31 +87,29 @@ class Cauchy(Product):
         values: FloatArray = np.reciprocal(inverse, out=inverse)
         return values
 
-    def quantiles(self, uniforms: FloatArray) -> FloatArray:
-        low = np.log(2 * np.minimum(uniforms, 1 - uniforms))
-        omega: FloatArray = np.where(uniforms < 0.5, low, -low) * self.stretch(uniforms.shape[1])
-        return omega
+    @property
+    def variance(self) -> float:
+        return 2.0
 
-    def draw(self, rng: np.random.Generator, count: int, d: int, measure: Measure) -> FloatArray:
-        _check(self, measure)
-        return rng.laplace(size=(count, d)) * self.stretch(d)
+    def hessian(self, X: FloatArray, Z: FloatArray) -> FloatArray:
+        d = X.shape[1]
+        scale = self.stretch(d)
+        delta = (X[:, None, :] - Z[None, :, :]) * scale
+        with np.errstate(over="ignore"):
+            inverse = 1 / (1 + delta**2)  # of each factor: f, f' = -2 delta f^2, f'' = 2 f^2 - 8 delta^2 f^3 below
+            first, second = -2 * delta * inverse * scale, (6 - 8 * inverse) * inverse * scale**2
+        values = first[..., :, None] * first[..., None, :]
+        values[..., range(d), range(d)] = second
+        return np.asarray(values * np.prod(inverse, axis=-1)[..., None, None])
 
-    def log_density(self, omega: FloatArray, measure: Measure) -> FloatArray:
-        _check(self, measure)
-        scale = self.stretch(omega.shape[1])
-        return np.asarray(np.sum(-np.log(2 * scale) - np.abs(omega) / scale, axis=1))
+    def _coordinates(self, uniforms: FloatArray, *, biased: bool) -> FloatArray:
+        tail = 2 * np.minimum(uniforms, 1 - uniforms)
+        size = gammainccinv(3.0, tail) if biased else -np.log(tail)
+        values: FloatArray = np.where(uniforms < 0.5, -size, size)
+        return values
+
+    def _log_density(self, unit: FloatArray) -> FloatArray:
+        return np.asarray(-np.sum(math.log(2.0) + np.abs(unit), axis=1))
 
     def config(self) -> dict[str, Any]:
         return self._config("cauchy")
-
-
-def _check(kernel: Laplacian | Cauchy, measure: Measure) -> None:
-    if measure is Measure.UNBOUNDED:
-        return
-    reasons = {
-        Measure.BOUNDED: "which is the Gaussian's alone",
-        Measure.TRACE: "for the second moment of its frequencies is infinite"
-        if isinstance(kernel, Laplacian)
-        else "which is a mixture over the inputs and is not built",
-    }
-    raise InputError(f"{type(kernel).__name__} has no {measure} measure, {reasons[measure]}; use unbounded")

@@ -10,28 +10,16 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 import numpy.typing as npt
-from scipy.spatial.distance import cdist, pdist
+from scipy.spatial.distance import pdist
 
 from dorff.errors import InputError
+from dorff.kernels.measure import Measure as Measure
 
 FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.integer[Any]]
 Lengthscale = float | Sequence[float] | FloatArray
 Function = Callable[[FloatArray], FloatArray]
-
-
-class Measure(StrEnum):
-    """The probability law rho of the frequencies, given a scalar kernel's spectral density rho_0.
-
-    Minh (2016), section 3.3-3.4. UNBOUNDED is rho_0 itself; BOUNDED moves half of a Gaussian's exponent into
-    the weight (eq. 39); TRACE is |omega|^2 rho_0, normalised (eq. 54, 56): the least variance for the
-    curl-free and divergence-free kernels. Where there is a length-scale for each input, TRACE is
-    |lengthscale * omega|^2 rho_0, normalised.
-    """
-
-    UNBOUNDED = "unbounded"
-    BOUNDED = "bounded"
-    TRACE = "trace"
 
 
 class Activation(StrEnum):
@@ -63,11 +51,24 @@ class ScalarKernel(ABC):
 class Spectral(ScalarKernel):
     """A shift-invariant kernel with k0(0) = 1: k0(delta) = E cos(omega . delta), omega ~ rho_0 (Bochner).
 
-    `lengthscale` is in the inputs' own units: one number, or one per input.
+    `lengthscale` is in the inputs' own units: one number, or one per input. Frequencies follow rho_0 (UNBOUNDED) or
+    another `Measure` that the kernel has; `check_measure` says which.
     """
 
     shift_invariant: ClassVar[bool] = True
     lengthscale: float | tuple[float, ...]
+
+    @abstractmethod
+    def hessian(self, X: FloatArray, Z: FloatArray) -> FloatArray:
+        """d^2 k0 / d delta d delta^T at delta = x - z, (n, k, d, d); InputError where there is none."""
+
+    @abstractmethod
+    def second_moments(self, d: int) -> FloatArray:
+        """E omega_j^2 under rho_0, (d,); InputError that says why where they are infinite."""
+
+    @abstractmethod
+    def rotation_invariant(self, measure: Measure) -> bool:
+        """Whether rotations leave the law of s * omega as it is, s the length-scales."""
 
     @abstractmethod
     def log_density(self, omega: FloatArray, measure: Measure) -> FloatArray:
@@ -77,16 +78,29 @@ class Spectral(ScalarKernel):
         """
 
     @abstractmethod
-    def quantiles(self, uniforms: FloatArray) -> FloatArray:
-        """Frequencies (D, d) of law rho_0 (UNBOUNDED) out of uniforms (D, dims(d)) in the open interval (0, 1)."""
-
-    @abstractmethod
-    def dims(self, d: int) -> int:
+    def dims(self, d: int, measure: Measure) -> int:
         """How many uniforms `quantiles` takes for one frequency in R^d."""
 
     @abstractmethod
+    def quantiles(self, uniforms: FloatArray, d: int, measure: Measure) -> FloatArray:
+        """Frequencies (D, d) of the measure's law out of uniforms (D, dims(d, measure)) in the open interval (0, 1).
+
+        InputError for a measure the kernel does not have.
+        """
+
     def draw(self, rng: np.random.Generator, count: int, d: int, measure: Measure) -> FloatArray:
         """Independent frequencies (count, d) of the measure's law; InputError for a measure it does not have."""
+        uniforms = rng.random((count, self.dims(d, measure)))
+        return self.quantiles(np.maximum(uniforms, 2.0**-54), d, measure)
+
+    def check_measure(self, measure: Measure) -> None:
+        """Does nothing if the kernel has the measure, else raises the InputError that says why not."""
+        if measure != Measure.UNBOUNDED:
+            raise InputError(f"{type(self).__name__} has no {measure} measure; use unbounded")
+
+    def check_derivatives(self) -> None:
+        """Does nothing if the kernel has second derivatives, else raises the InputError that says why not."""
+        return
 
     @final
     def stretch(self, d: int) -> FloatArray:
@@ -100,73 +114,6 @@ class Spectral(ScalarKernel):
 
     def check(self, d: int) -> None:
         self.stretch(d)
-
-    def _set_lengthscale(self, lengthscale: Lengthscale) -> None:
-        """Checks a length-scale and keeps it as a float or a tuple of floats."""
-        try:
-            values = np.asarray(lengthscale, dtype=np.float64)
-        except (TypeError, ValueError):
-            values = np.empty(0)
-        if values.ndim > 1 or values.size == 0 or not np.all(np.isfinite(values)) or np.any(values < 1e-300):
-            raise InputError(
-                f"lengthscale must be a positive number or a list of them, one per input, not {lengthscale!r}"
-            )
-        plain = float(values) if values.ndim == 0 else tuple(float(v) for v in values)
-        object.__setattr__(self, "lengthscale", plain)
-
-    def _config(self, kind: str, **more: float) -> dict[str, Any]:
-        value = self.lengthscale if isinstance(self.lengthscale, float) else list(self.lengthscale)
-        return {"type": kind, "lengthscale": value, **more}
-
-
-class Isotropic(Spectral):
-    """A kernel of the distance alone (in length-scales): omega = radius * uniform direction * stretch."""
-
-    @property
-    def isotropic(self) -> bool:
-        """Whether one length-scale serves all inputs."""
-        return isinstance(self.lengthscale, float)
-
-    @abstractmethod
-    def radii(self, rng: np.random.Generator, count: int, d: int, measure: Measure) -> FloatArray:
-        """Radii (count,) of frequencies under the measure, before `stretch` is applied to the directions."""
-
-    @abstractmethod
-    def second_moment(self, d: int) -> float:
-        """E radius^2 under UNBOUNDED, before `stretch`; InputError where it is infinite."""
-
-    def typical_radius(self, d: int) -> float | None:
-        """The one radius that SORF and ROM may use for all rows; None where radii must stay random."""
-        return None
-
-    @abstractmethod
-    def _values(self, squared: FloatArray) -> FloatArray:
-        """The kernel at squared distances r^2 in length-scales."""
-
-    @final
-    def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
-        # Differences, not |x|^2 + |z|^2 - 2 x.z: near zero a Matern sees the root of the distance's rounding.
-        scale = self.stretch(X.shape[1])
-        return self._values(cdist(X * scale, Z * scale, "sqeuclidean"))
-
-    @final
-    def draw(self, rng: np.random.Generator, count: int, d: int, measure: Measure) -> FloatArray:
-        radii = self.radii(rng, count, d, measure)
-        omega = rng.standard_normal((count, d))
-        omega *= (radii / np.linalg.norm(omega, axis=1))[:, None]
-        omega *= self.stretch(d)
-        return omega
-
-
-class Product(Spectral):
-    """A product over the inputs of one-dimensional kernels: the coordinates of omega are independent.
-
-    Only UNBOUNDED is built: `|omega|^2 rho_0` is not a product.
-    """
-
-    @final
-    def dims(self, d: int) -> int:
-        return d
 
 
 @final

@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 
 from dorff.errors import InputError
-from dorff.kernels.isotropic import Gaussian
+from dorff.kernels.measure import Measure
 from dorff.kernels.operator import BaseKernel, OperatorKernel
-from dorff.kernels.scalar import FloatArray, Measure, ScalarKernel
+from dorff.kernels.scalar import FloatArray, ScalarKernel, Spectral
 
 
 class VectorField(BaseKernel):
-    """What the curl-free and the divergence-free kernel share: d = p, and an isotropic scalar kernel."""
+    """What the curl-free and the divergence-free kernel share: d = p, and a scalar kernel with second derivatives.
 
-    def __init__(self, scalar: ScalarKernel, measure: Measure | str = Measure.TRACE) -> None:
-        if not isinstance(scalar, Gaussian) or not scalar.isotropic:
+    Any shift-invariant one whose frequencies have second moments (Minh 2016, lemma 7), with any length-scales:
+    Gaussian, Matern with nu > 1, rational quadratic, Cauchy. InputError for others, and for a measure that the scalar
+    kernel does not have. Without a measure it is the trace measure, or the spectrum's own where the sampler has
+    no rule for that.
+    """
+
+    kind: ClassVar[str]
+    measures = (Measure.TRACE, Measure.UNBOUNDED)
+
+    def __init__(self, scalar: ScalarKernel, measure: Measure | str | Mapping[str, Any] | None = None) -> None:
+        if not isinstance(scalar, Spectral):
             raise InputError(
-                f"{type(self).__name__} needs a Gaussian with one lengthscale for all inputs, not {scalar!r}"
+                f"{type(self).__name__} is made of derivatives of a shift-invariant kernel, which {scalar!r} is not; "
+                "use a Gaussian, Matern (nu > 1), RationalQuadratic or Cauchy kernel, or a decomposable kernel"
             )
-        try:
-            chosen = Measure(measure)
-        except ValueError:
-            raise InputError(f"measure must be trace, unbounded or bounded, not {measure!r}") from None
+        scalar.check_derivatives()
+        chosen = None if measure is None else Measure.of(measure)
+        if chosen is not None:
+            scalar.check_measure(chosen)
         object.__setattr__(self, "scalar", scalar)
         object.__setattr__(self, "measure", chosen)
 
@@ -33,9 +44,9 @@ class VectorField(BaseKernel):
         return True
 
     @property
-    def _inverse_square(self) -> float:
-        assert isinstance(self.scalar, Gaussian) and isinstance(self.scalar.lengthscale, float)
-        return self.scalar.lengthscale**-2
+    def _spectral(self) -> Spectral:
+        assert isinstance(self.scalar, Spectral)
+        return self.scalar
 
     def fix(self, d: int, p: int, covariance: FloatArray | None = None) -> OperatorKernel:
         if d != p:
@@ -43,53 +54,51 @@ class VectorField(BaseKernel):
                 f"{type(self).__name__} needs as many targets as inputs (d = p); the data have d = {d} inputs and "
                 f"p = {p} targets: choose other columns, or a decomposable kernel"
             )
+        self.scalar.check(d)
         return self
 
     def config(self) -> dict[str, Any]:
-        kind = {"CurlFree": "curl_free", "DivergenceFree": "divergence_free"}[type(self).__name__]
-        return {"type": kind, "scalar": self.scalar.config(), "measure": str(self.measure)}
+        measure = {} if self.measure is None else {"measure": self.measure.config()}
+        return {"type": self.kind, "scalar": self.scalar.config(), **measure}
 
 
 @final
 @dataclass(frozen=True, init=False)
 class CurlFree(VectorField):
-    """-grad grad^T k0, unnormalised: k(0) = I / s^2 (Minh 2016, eq. 33 with sigma = sqrt(2) s). d = p."""
+    """-grad grad^T k0, unnormalised: k(0) is the diagonal of E omega_j^2, I / s^2 for the Gaussian (Minh 2016, eq. 32,
+    and eq. 33 with sigma = sqrt(2) s). d = p.
+    """
 
     scalar: ScalarKernel
-    measure: Measure
+    measure: Measure | None
+    kind = "curl_free"
 
     def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
-        delta, a = X[:, None, :] - Z[None, :, :], self._inverse_square
-        outer = delta[..., :, None] * delta[..., None, :]
-        values: FloatArray = self.scalar.gram(X, Z)[:, :, None, None] * a * (np.eye(X.shape[1]) - a * outer)
-        return values
+        return -self._spectral.hessian(X, Z)
 
     def root(self, omega: FloatArray) -> FloatArray:
         return omega[:, None, :].copy()
 
     def trace(self, d: int, p: int) -> float:
-        return d * self._inverse_square
+        return float(self._spectral.second_moments(d).sum())
 
 
 @final
 @dataclass(frozen=True, init=False)
 class DivergenceFree(VectorField):
-    """(grad grad^T - Laplacian I) k0, unnormalised: k(0) = (p - 1) I / s^2; rank p - 1. d = p >= 2.
+    """(grad grad^T - Laplacian I) k0, unnormalised; rank p - 1. d = p >= 2.
 
-    Minh (2016), eq. 34, with its last bracket put right:
+    Minh (2016), eq. 32. For the Gaussian k(0) = (p - 1) I / s^2, and it is eq. 34 with its last bracket put right:
     a k0 {[(p - 1) - a |delta|^2] I + a delta delta^T}, a = 1 / s^2.
     """
 
     scalar: ScalarKernel
-    measure: Measure
+    measure: Measure | None
+    kind = "divergence_free"
 
     def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
-        p = X.shape[1]
-        delta, a = X[:, None, :] - Z[None, :, :], self._inverse_square
-        squared = np.sum(delta**2, axis=-1)[..., None, None]
-        outer = delta[..., :, None] * delta[..., None, :]
-        bracket = (p - 1 - a * squared) * np.eye(p) + a * outer
-        values: FloatArray = self.scalar.gram(X, Z)[:, :, None, None] * a * bracket
+        values, d = self._spectral.hessian(X, Z), X.shape[1]
+        values[..., range(d), range(d)] -= np.trace(values, axis1=-2, axis2=-1)[..., None]
         return values
 
     def fix(self, d: int, p: int, covariance: FloatArray | None = None) -> OperatorKernel:
@@ -113,4 +122,4 @@ class DivergenceFree(VectorField):
         return root
 
     def trace(self, d: int, p: int) -> float:
-        return d * (d - 1) * self._inverse_square
+        return (d - 1) * float(self._spectral.second_moments(d).sum())

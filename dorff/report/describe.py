@@ -20,7 +20,6 @@ from dorff.kernels import (
     Identity,
     Laplacian,
     Matern,
-    Measure,
     Mercer,
     OperatorKernel,
     Pointwise,
@@ -31,12 +30,6 @@ from dorff.kernels import (
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
 from dorff.report.units import Column, common_unit, read_column
-
-_MEASURES = {
-    Measure.TRACE: "trace measure",
-    Measure.UNBOUNDED: "unbounded measure",
-    Measure.BOUNDED: "bounded measure",
-}
 
 
 @final
@@ -180,11 +173,12 @@ def _brief(value: object) -> str:
 
 
 def _scalar(term: BaseKernel, unit: str | None) -> str:
+    measured = isinstance(term, CurlFree | DivergenceFree) and term.measure is not None
+    measure = f"; {term.measure} measure" if measured else ""
     if not isinstance(term.scalar, Gaussian):
         known = {name: value for name, value in term.scalar.config().items() if name != "type"}
         words = ", ".join(f"{name.replace('_', ' ')} {_brief(value)}" for name, value in known.items())
-        return f"k₀ = {_FORMULAS[type(term.scalar)]}{f'; {words}' if words else ''}"
+        return f"k₀ = {_FORMULAS[type(term.scalar)]}{f'; {words}' if words else ''}{measure}"
     value = term.scalar.lengthscale
     lengths = f"{value:.6g}" if isinstance(value, float) else ", ".join(f"{one:.6g}" for one in value)
-    shown = f"k₀ = exp(−|x − z|² / 2s²), s = {lengths}{f' {unit}' if unit else ''}"
-    return shown if isinstance(term, Decomposable) else f"{shown}; {_MEASURES[term.measure]}"
+    return f"k₀ = exp(−|x − z|² / 2s²), s = {lengths}{f' {unit}' if unit else ''}{measure}"

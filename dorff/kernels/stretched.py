@@ -1,0 +1,217 @@
+"""Shift-invariant kernels of inputs in length-scales: isotropic ones and products, and what their measures are."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from copy import copy
+from typing import Any, ClassVar, Self, final
+
+import numpy as np
+from scipy.spatial.distance import cdist
+from scipy.special import gammainccinv, ndtri
+
+from dorff.errors import InputError
+from dorff.kernels.measure import Measure
+from dorff.kernels.scalar import BoolArray, FloatArray, Lengthscale, Spectral
+
+
+class Stretched(Spectral):
+    """A kernel of inputs in length-scales: omega = stretch * sqrt(mixing) * unit.
+
+    The unit coordinates are independent, of one symmetric law. It has the tilted measures where the second moments
+    are finite.
+    """
+
+    #: Whether `mixing` is random.
+    mixed: ClassVar[bool] = False
+
+    @property
+    @abstractmethod
+    def variance(self) -> float:
+        """E omega_j^2 under rho_0 where the length-scale is 1; InputError that says why where it is infinite."""
+
+    @abstractmethod
+    def _log_density(self, unit: FloatArray) -> FloatArray:
+        """Log (D,) of rho_0 at omega (D, d), where the length-scale is 1."""
+
+    @abstractmethod
+    def _coordinates(self, uniforms: FloatArray, *, biased: bool) -> FloatArray:
+        """Quantiles of a unit coordinate, of any shape; where `biased`, of its density times its square."""
+
+    def _mixing(self, uniforms: FloatArray, biased: BoolArray) -> FloatArray:
+        """Quantiles (D,) of the mixing variable; where `biased` (D,), of its density times itself."""
+        return np.ones_like(uniforms)
+
+    def check_derivatives(self) -> None:
+        _ = self.variance
+
+    def check_measure(self, measure: Measure) -> None:
+        if measure.split is not None:
+            raise InputError(
+                f"{type(self).__name__} has no bounded measure, which is the Gaussian's alone; use unbounded or trace"
+            )
+        if measure.tilted:
+            _ = self.variance
+
+    @final
+    def second_moments(self, d: int) -> FloatArray:
+        return self.variance * self.stretch(d) ** 2
+
+    @final
+    def log_density(self, omega: FloatArray, measure: Measure) -> FloatArray:
+        """As `Spectral.log_density`; a trace measure's density is zero at omega = 0."""
+        self.check_measure(measure)
+        d = omega.shape[1]
+        scale = self.stretch(d) * measure.widening
+        density = self._log_density(omega / scale) - float(np.sum(np.log(scale)))
+        if measure.tilted:
+            constant, factors = self._tilt(measure, d)
+            weight = constant + omega**2 @ factors
+            with np.errstate(divide="ignore"):
+                density = np.where(weight > 0, density, 0.0) + np.log(weight)
+        return density
+
+    @final
+    def dims(self, d: int, measure: Measure) -> int:
+        return d + (self.mixed or measure.tilted)
+
+    @final
+    def quantiles(self, uniforms: FloatArray, d: int, measure: Measure) -> FloatArray:
+        """As `Spectral.quantiles`. Of d + 1 uniforms the first, where a quasi-random point set is at its best, is the
+        mixtures'.
+        """
+        self.check_measure(measure)
+        first, rest, rows = uniforms[:, 0], uniforms[:, -d:], np.arange(len(uniforms))
+        unit, biased = self._coordinates(rest, biased=False), np.zeros(len(uniforms), dtype=np.bool_)
+        if measure.tilted:
+            # The law is a mixture over j of omega_j^2 rho_0 and, last, of rho_0 itself; what is left of the uniform
+            # that chooses is a uniform again.
+            constant, factors = self._tilt(measure, d)
+            edges = np.cumsum([0.0, *(factors * self.second_moments(d)), constant])
+            edges /= edges[-1]
+            along = np.searchsorted(edges[1:-1], first, side="right")
+            first = np.clip((first - edges[along]) / (edges[along + 1] - edges[along]), 2.0**-53, 1 - 2.0**-53)
+            biased = along < d
+            rows, along = rows[biased], along[biased]
+            unit[rows, along] = self._coordinates(rest[rows, along], biased=True)
+        unit *= np.sqrt(self._mixing(first, biased))[:, None]
+        return unit * (self.stretch(d) * measure.widening)
+
+    def _tilt(self, measure: Measure, d: int) -> tuple[float, FloatArray]:
+        """c, and f (d,), such that the tilted measure is (c + sum_j f_j omega_j^2) rho_0."""
+        if measure == Measure.TRACE:
+            return 0.0, np.full(d, 1.0 / self.second_moments(d).sum())
+        total = 1.0 + d * self.variance
+        return 1.0 / total, self.stretch(d) ** -2 / total
+
+    def _set_lengthscale(self, lengthscale: Lengthscale) -> None:
+        """Checks a length-scale and keeps it as a float or a tuple of floats."""
+        try:
+            values = np.asarray(lengthscale, dtype=np.float64)
+        except (TypeError, ValueError):
+            values = np.empty(0)
+        if values.ndim > 1 or values.size == 0 or not np.all(np.isfinite(values)) or np.any(values < 1e-300):
+            raise InputError(
+                f"lengthscale must be a positive number or a list of them, one per input, not {lengthscale!r}"
+            )
+        plain = float(values) if values.ndim == 0 else tuple(float(v) for v in values)
+        object.__setattr__(self, "lengthscale", plain)
+
+    def _config(self, kind: str, **more: float) -> dict[str, Any]:
+        value = self.lengthscale if isinstance(self.lengthscale, float) else list(self.lengthscale)
+        return {"type": kind, "lengthscale": value, **more}
+
+
+class Isotropic(Stretched):
+    """A kernel of the distance alone (in length-scales), and a mixture of Gaussians: unit coordinates are normal.
+
+    omega = radius * uniform direction * stretch for every measure that is rotation-invariant: all but TRACE where
+    the length-scales differ.
+    """
+
+    @property
+    def isotropic(self) -> bool:
+        """Whether one length-scale serves all inputs."""
+        return isinstance(self.lengthscale, float) or len(set(self.lengthscale)) == 1
+
+    @property
+    def unit(self) -> Self:
+        """The kernel of inputs in length-scales."""
+        twin = copy(self)
+        object.__setattr__(twin, "lengthscale", 1.0)
+        return twin
+
+    def rotation_invariant(self, measure: Measure) -> bool:
+        return measure != Measure.TRACE or self.isotropic
+
+    @final
+    def radii(self, rng: np.random.Generator, count: int, d: int, measure: Measure) -> FloatArray:
+        """Radii (count,) of frequencies under a rotation-invariant measure, before `stretch` turns them into omega.
+
+        |omega|^2 rho_0 makes chi(d) of a normal vector's length chi(d + 2).
+        """
+        self.check_measure(measure)
+        assert self.rotation_invariant(measure)
+        biased = np.full(count, measure == Measure.TRACE)
+        if measure == Measure.DEFENSIVE:
+            biased = rng.random(count) > self._tilt(measure, d)[0]
+        squared = rng.chisquare(d + 2 * biased)
+        if self.mixed:
+            squared *= self._mixing(rng.random(count), biased)
+        return measure.widening * np.sqrt(squared)
+
+    def typical_radius(self, d: int) -> float | None:
+        """The one radius that SORF and ROM may use for all rows; None where radii must stay random."""
+        return None
+
+    @abstractmethod
+    def _values(self, squared: FloatArray) -> FloatArray:
+        """The kernel g(q) at squared distances q in length-scales."""
+
+    @abstractmethod
+    def _slopes(self, squared: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """g'(q) and q g''(q), which is 0 at q = 0, at squared distances q in length-scales."""
+
+    @final
+    def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
+        # Differences, not |x|^2 + |z|^2 - 2 x.z: near zero a Matern sees the root of the distance's rounding.
+        scale = self.stretch(X.shape[1])
+        return self._values(cdist(X * scale, Z * scale, "sqeuclidean"))
+
+    @final
+    def hessian(self, X: FloatArray, Z: FloatArray) -> FloatArray:
+        """As `Spectral.hessian`: 2 g' S^2 + 4 g'' (S^2 delta) (S^2 delta)^T, S the diagonal of `stretch`."""
+        _ = self.variance
+        d = X.shape[1]
+        scale = self.stretch(d)
+        delta = (X[:, None, :] - Z[None, :, :]) * scale
+        squared = np.sum(delta**2, axis=-1)
+        slope, bend = self._slopes(squared)
+        delta *= scale / np.sqrt(np.where(squared > 0, squared, 1.0))[..., None]
+        values = (4 * bend)[..., None, None] * delta[..., :, None] * delta[..., None, :]
+        values[..., range(d), range(d)] += 2 * slope[..., None] * scale**2
+        return values
+
+    @final
+    def _coordinates(self, uniforms: FloatArray, *, biased: bool) -> FloatArray:
+        if not biased:
+            return np.asarray(ndtri(uniforms))
+        tail = 2 * np.minimum(uniforms, 1 - uniforms)  # chi(3), with a sign
+        return np.asarray(np.sign(uniforms - 0.5) * np.sqrt(2 * gammainccinv(1.5, tail)))
+
+    @final
+    def draw(self, rng: np.random.Generator, count: int, d: int, measure: Measure) -> FloatArray:
+        if not self.rotation_invariant(measure):
+            return super().draw(rng, count, d, measure)
+        radii = self.radii(rng, count, d, measure)
+        omega = rng.standard_normal((count, d))
+        omega *= (radii / np.linalg.norm(omega, axis=1))[:, None]
+        omega *= self.stretch(d)
+        return omega
+
+
+class Product(Stretched):
+    """A product over the inputs of one-dimensional kernels: the coordinates of omega are independent under rho_0."""
+
+    def rotation_invariant(self, measure: Measure) -> bool:
+        return False
