@@ -161,7 +161,7 @@ def table(name: str, simulated: Simulated) -> Iterator[Row]:
             for level in LEVELS:
                 epsilon, seen = promised_epsilon(bound, level, size), errors[:, index]
                 tightest = min(tightest, epsilon / float(np.quantile(seen, 1 - level)))
-                broken += np.mean(seen >= epsilon) > level + 4 * math.sqrt(level * (1 - level) / len(seen))
+                broken += bool(np.mean(seen >= epsilon) > level + 4 * math.sqrt(level * (1 - level) / len(seen)))
         for share in SHARES:
             epsilon = share * constants.top
             promised = bounds.features_needed(bound, epsilon, DELTA)
@@ -289,6 +289,7 @@ def draw(
         ylabel="D |V|, in lengthscale^-4",
         title="variance, curl-free, unbounded, d = 4",
     )
+    axis.set_ylim(0, 6.5)
     axis.legend()
     axis.grid(alpha=0.3)
     _rules(axes[1, 1], [row for row in rules if row["ratio"] == 1.0])
@@ -351,7 +352,7 @@ def main() -> None:
         mark = "*" if row.extrapolated else " "
         names = f"{row.kernel:<24}{row.bound:<24}{row.epsilon:>5}"
         print(f"{names}{row.promised:>12}{row.needed:>8}{mark}{row.ratio:>9.1f}{row.tightest:>7.2f}{row.broken:>3}")
-    rules = list(quadrature(draws, 0.05))
+    rules = list(quadrature(draws, 0.1))
     for rule in rules:
         print(rule)
     wrong, curve = faults(), variances()

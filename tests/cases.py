@@ -60,7 +60,7 @@ def plain_map(omega: FloatArray) -> FeatureMap:
 
 def weights_of(kernel: OperatorKernel, found: frequencies.Frequencies) -> OperatorWeights:
     """psi of the trig features at drawn frequencies."""
-    return operator_weights(kernel, 2 * len(found.omega), (found.omega, found.log_density, None))
+    return operator_weights(kernel, 2 * len(found.omega), (found.omega, found.log_density, found.serves))
 
 
 def feature_matrix(kernel: OperatorKernel, found: frequencies.Frequencies, X: FloatArray) -> FloatArray:

@@ -12,7 +12,7 @@ from scipy.sparse.csgraph import connected_components
 from dorff import kernels
 from dorff.errors import InputError
 from dorff.kernels.output import as_output
-from dorff.weights import constant_weights
+from dorff.weights import operator_weights
 
 SCALAR = kernels.Gaussian(0.7)
 CHAIN = [[0.0, 1.0, 0.0], [1.0, 0.0, 2.0], [0.0, 2.0, 0.0]]
@@ -84,8 +84,8 @@ def test_simplex_codes_are_as_far_apart_as_can_be(p: int) -> None:
     np.testing.assert_allclose(codes @ codes.T, p / (p - 1) * np.eye(p - 1), atol=1e-13)
     check_root(kernels.Simplex(), p, A)
     # What predicts one-hot targets has as many coefficients as codes have numbers.
-    psi = constant_weights(kernels.Decomposable(SCALAR, "simplex").fix(2, p), 4)
-    assert psi is not None and psi.shape == (4, p - 1, p)
+    weights = operator_weights(kernels.Decomposable(SCALAR, "simplex").fix(2, p), 4, None)
+    assert weights.shape == (4, p - 1, p)
 
 
 OUTPUTS = (
@@ -107,14 +107,17 @@ def test_every_output_goes_through_a_job_file_and_back(config, output) -> None:
     assert again.config() == built.config() == {"type": "decomposable", "scalar": SCALAR.config(), "output": config}
     X, covariance = np.random.default_rng(1).standard_normal((4, 2)), positive(3, 3)
     fixed = built.fix(2, 3, covariance)
+    root = fixed.root(np.zeros((5, 2)))
+    assert root.shape[0] == 5
+    if isinstance(output, kernels.Learned):
+        assert fixed.config() == built.config()
+        return
+    np.testing.assert_allclose(root[4].T @ root[4], fixed.matrix, atol=1e-14)
     np.testing.assert_array_equal(again.fix(2, 3, covariance).gram(X, X), fixed.gram(X, X))
     # What a model keeps is the fixed kernel: the same once more.
     kept = kernels.from_config(json.loads(json.dumps(fixed.config())))
     np.testing.assert_allclose(kept.gram(X, X), fixed.gram(X, X), atol=1e-15)
     np.testing.assert_allclose(fixed.gram(X, X), SCALAR.gram(X, X)[..., None, None] * fixed.matrix, atol=1e-15)
-    root = fixed.root(np.zeros((5, 2)))
-    assert root.shape[0] == 5
-    np.testing.assert_allclose(root[4].T @ root[4], fixed.matrix, atol=1e-14)
 
 
 def test_a_graph_without_an_offset_has_none() -> None:
@@ -126,7 +129,9 @@ def test_what_is_not_known_yet_counts_as_the_identity_when_frequencies_are_drawn
     for name in ("identity", "covariance", "learned", "simplex"):
         assert kernels.Decomposable(SCALAR, name).trace(2, 4) == 4.0
     assert kernels.Decomposable(SCALAR, 3.0 * np.eye(4)).trace(2, 4) == 12.0
-    np.testing.assert_array_equal(kernels.Learned().root(4), np.eye(4))
+    learned = kernels.Learned().fixed(4)
+    assert learned.p == 4
+    np.testing.assert_array_equal(learned.root(4), np.eye(4))
 
 
 @pytest.mark.parametrize(
@@ -157,6 +162,8 @@ def test_what_is_not_known_yet_counts_as_the_identity_when_frequencies_are_drawn
         (lambda: kernels.Graph(CHAIN).root(2), "3 x 3 but there are 2 outputs"),
         (lambda: kernels.Decomposable(SCALAR, "learned").matrix, r"'learned' is known only .* use kernel.fix"),
         (lambda: kernels.Decomposable(SCALAR, "simplex").root(np.zeros((1, 1))), r"'simplex' .* use kernel.fix"),
+        (lambda: kernels.Decomposable(SCALAR, "learned").fix(2, 3).matrix, "no values before a fit"),
+        (lambda: kernels.Learned().fixed(3).root(2), "3 x 3 but there are 2 outputs"),
         (lambda: as_output("tree"), r"'identity', 'covariance', 'simplex', 'learned', .*not 'tree'"),
         (lambda: as_output({"matrix": [[1.0]], "offset": 1.0}), "a mapping with matrix, factor, graph"),
         (lambda: as_output({}), "a mapping with matrix, factor, graph"),

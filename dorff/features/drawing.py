@@ -13,6 +13,7 @@ from dorff.features.base import ScalarMap
 from dorff.features.explicit import Eigenfunctions, Maclaurin, Monomials, monomial_count, series
 from dorff.features.projected import Projected, layout
 from dorff.frequencies import IID, Orthogonal, Sampler
+from dorff.frequencies.base import Cost
 from dorff.kernels import Decomposable, GaussianWeighted, Mercer, OperatorKernel, Polynomial, ScalarKernel
 from dorff.kernels.scalar import FloatArray
 
@@ -74,6 +75,11 @@ class Recipe:
                 f"n_features is {self.n_features}, but this polynomial needs a column for each of its {degrees} "
                 "degrees; raise it"
             )
+        if not self._explicit and self._centre_column and len(self.sampler.laws(self.kernel, self.d, self.p)) > 1:
+            raise InputError(
+                "sampler: this rule has a weight at omega = 0 for each of the kernel's spectra, which only an intercept "
+                "can take; fit one, or use iid, orthogonal or qmc"
+            )
         if self._explicit and not isinstance(self.sampler, IID | Orthogonal):
             raise InputError(
                 f"sampler: a {type(self.scalar).__name__} kernel brings features of its own and has no frequencies; "
@@ -132,7 +138,11 @@ class Recipe:
     @property
     def frequencies(self) -> int:
         """How many frequencies are drawn; none for explicit features."""
-        return 0 if self._explicit else self.sampler.size(self.d, self._count)
+        return 0 if self._explicit else self._cost.frequencies
+
+    @property
+    def _cost(self) -> Cost:
+        return self.sampler.cost(self.kernel, d=self.d, p=self.p, count=self._count)
 
     @property
     def m(self) -> int:
@@ -149,19 +159,19 @@ class Recipe:
         if self._explicit:
             degree = getattr(self.scalar, "degree", 1)
             return self.m * (self.d + 256) * degree
-        return self.sampler.numbers(self.d, self.frequencies) + 256 * (self.frequencies + self.d)
+        return self._cost.numbers + 256 * (self.frequencies + self.d)
 
     @property
     def flops(self) -> float:
         """Operations of the map for one row, besides the activation."""
         degree = getattr(self.scalar, "degree", 1)
-        return 2.0 * self.m * self.d * degree if self._explicit else self.sampler.flops(self.d, self.frequencies)
+        return 2.0 * self.m * self.d * degree if self._explicit else self._cost.flops
 
     def question(self) -> dict[str, Any]:
         """All that the draw depends on besides the seed, as plain JSON."""
         if self._explicit:
             return {"scalar": self.scalar.config(), "m": self.m}
-        laws = self.sampler.recipe(self.kernel, d=self.d, p=self.p, count=self.frequencies)
+        laws = self.sampler.recipe(self.kernel, d=self.d, p=self.p, count=self._count)
         return {"laws": laws, "m": self.m, "sampler": self.sampler.config()}
 
     def draw(self, seed: int) -> Drawn:
@@ -177,4 +187,4 @@ class Recipe:
             return Drawn(Eigenfunctions.of(scalar, self.d, self.m, rng), None)
         found = self.sampler.draw(self.kernel, d=self.d, p=self.p, count=self._count, seed=seed)
         phi = Projected.of(found, self._phi, centre_column=self._centre_column)
-        return Drawn(phi, found.log_density, getattr(found, "serves", None))
+        return Drawn(phi, found.log_density, found.serves)

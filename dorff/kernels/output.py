@@ -137,21 +137,27 @@ class Simplex(Output):
 class Learned(Output):
     """A is learned from the moments, tr A = p ("trace") or |A|_F^2 = p ("frobenius"), together with the weights.
 
-    Only a fit does that (`dorff.solvers.learn_output`). Until then A counts as the identity, which has the same
-    trace: that is what frequencies are drawn for.
+    Only a fit does that (`dorff.solvers.learned`). Until then frequencies are drawn and features counted as for the
+    identity, which has the same trace; but A has no values.
     """
 
     penalty: str = "trace"
+    p: int | None = None
 
     def __post_init__(self) -> None:
         if self.penalty not in ("trace", "frobenius"):
             raise InputError(f"the penalty of a learned output must be 'trace' or 'frobenius', not {self.penalty!r}")
 
     def root(self, p: int, covariance: FloatArray | None = None) -> FloatArray:
+        self.check(p)
         return np.eye(p)
 
+    def matrix(self, p: int, covariance: FloatArray | None = None) -> FloatArray:
+        raise InputError("output 'learned': A has no values before a fit from moments; fit first, or give a matrix")
+
     def fixed(self, p: int, covariance: FloatArray | None = None) -> Output:
-        return Matrix(np.eye(p))
+        self.check(p)
+        return Learned(self.penalty, p)
 
     def trace(self, p: int) -> float:
         return float(p)

@@ -100,12 +100,14 @@ class Tabulated(Spectral):
         return False
 
     def dims(self, d: int, measure: Measure) -> int:
-        self._check(d, measure)
+        self.check(d)
+        self.check_measure(measure)
         return d
 
     def quantiles(self, uniforms: FloatArray, d: int, measure: Measure) -> FloatArray:
         """Coordinate after coordinate, each by the inverse of its distribution given those before it."""
-        self._check(d, measure)
+        self.check(d)
+        self.check_measure(measure)
         omega, row = np.empty((len(uniforms), d)), np.zeros(len(uniforms), dtype=np.intp)
         for axis, width in enumerate(self.widths):
             cells = self.masses.shape[axis]
@@ -119,22 +121,15 @@ class Tabulated(Spectral):
             row = found
         return omega
 
-    def draw(self, rng: np.random.Generator, count: int, d: int, measure: Measure) -> FloatArray:
-        return self.quantiles(rng.random((count, d)), d, measure)
-
     def log_density(self, omega: FloatArray, measure: Measure) -> FloatArray:
-        self._check(omega.shape[1], measure)
+        self.check(omega.shape[1])
+        self.check_measure(measure)
         half = np.asarray(self.masses.shape) // 2
         nearest = np.rint(omega / np.asarray(self.widths))
         inside = np.all(np.abs(nearest) <= half, axis=1)
         cells = np.where(inside[:, None], nearest + half, 0).astype(np.intp)
         density = np.log(self.masses[tuple(cells.T)]) - np.sum(np.log(self.widths))
         return np.where(inside, density, -np.inf)
-
-    def _check(self, d: int, measure: Measure) -> None:
-        self.check(d)
-        if measure != Measure.UNBOUNDED:
-            raise InputError(f"a spectrum on a grid has no {measure} measure; use unbounded")
 
     def config(self) -> dict[str, Any]:
         raise InputError("a spectrum on a grid cannot be stored; it lives in memory only")

@@ -231,4 +231,9 @@ def _recipe(
     kernel = kernels.mixture(fixed, d, p)
     chosen = job.features.sampler.model_dump() if "sampler" in job.features.model_fields_set else None
     sampler = frequencies.from_config(chosen) if chosen else frequencies.default_sampler(kernel)
+    if len(fixed) > 1 and not sampler.mixes and len(sampler.laws(kernel, d, p)) > 1:
+        raise InputError(
+            "kernel: a list of kernels of several spectra is served by a mixture of them, which sampler "
+            f"{sampler.config()['type']} cannot draw; use iid, orthogonal or qmc"
+        )
     return Recipe(kernel, sampler, d, p, job.features.count, job.solve.intercept)

@@ -15,8 +15,10 @@ Closed forms alternate. Given A = B B', W = U B' where U solves S U M + l ridge 
 in the eigenvectors of S and of M. Given W, stationarity of tr(W A^-1 W') says that A^-1 W'W A^-1 is a multiple of I
 (trace) or of A (Frobenius): A is proportional to (W'W)^(1/2) or to (W'W)^(1/3).
 
-The penalty taken is ridge tr(A^-1 (W'W + e I)), e small and constant: the problem is then jointly convex with A
-regular, so that alternating reaches its minimum from A = I (Argyriou et al., section 4).
+The penalty taken is ridge tr(A^-1 (W'W + e I)): the problem is then jointly convex with A regular, so that
+alternating reaches its minimum from A = I (Argyriou et al., section 4). A direction of outputs that A has lost can
+only turn back at the speed that e leaves it, so e starts large and falls by stages, each when an iteration has
+stopped lowering the objective; that never rises, for it falls with e too.
 """
 
 from __future__ import annotations
@@ -31,9 +33,10 @@ from dorff.kernels import Learned
 from dorff.moments import FloatArray
 
 NORMS = {"trace": 1, "frobenius": 2}  # k in: the eigenvalues' k-th powers add up to p
+# e = (floor times the largest singular value of the first W)^2; the floors of the stages.
+FLOORS = tuple(10.0**-stage for stage in range(1, 11))
+TOLERANCE = 1e-9  # of what W explains: an iteration that lowers the objective by no more ends its stage
 KEPT = 1e-8  # of W's largest singular value: a direction of outputs below it is left out of A
-PERTURBATION = (KEPT / 100) ** 2  # e, of the largest eigenvalue of the first W'W
-TOLERANCE = 1e-12  # of what W explains: an iteration that lowers the objective by no more is the last
 MOST_ITERATIONS = 1000
 
 
@@ -42,8 +45,8 @@ MOST_ITERATIONS = 1000
 class LearnedOutput:
     """A = B B^T with `factor` B (p, r) of independent columns, and how it was found.
 
-    `history` is the objective before each update of A, without tr E / l, which is constant: it never rises, but for
-    rounding. `converged` is False where the iterations ran out.
+    `history` is the objective with e, first that of A = I, then after each update of A and W, without tr E / l,
+    which is constant: it never rises, but for rounding. `converged` is False where the iterations ran out.
     """
 
     factor: FloatArray
@@ -68,42 +71,61 @@ def learn_output(
     """A (p, p) from the centred moments S = V diag(s) V' and R: `spectrum` s (m,), `rotated` V'R (m, q), and l.
 
     `penalty` is "trace" or "frobenius"; `observe` C (q, p) is I where it is None. One `eigh` of S serves every ridge
-    and penalty; an iteration costs m p^2 + p^3. At ridge 0 A is the limit from above, that of the least-norm W.
+    and penalty; an iteration costs about 6 m p^2 + 30 p^3 flops, and there are some tens to some hundreds. The end
+    is within about 1e-6 of the least objective, relative to what W explains. At ridge 0 A is the limit from above,
+    that of the least-norm W.
     InputError for another penalty, and where the features explain nothing of the targets.
     """
     k = NORMS[Learned(penalty).penalty]
     C = np.eye(rotated.shape[1]) if observe is None else observe
-    RC, shift, history, converged = rotated @ C, l * ridge, list[float](), False
-    a, vectors, perturbation = np.ones(C.shape[1]), np.eye(C.shape[1]), 0.0
-    while not converged and len(history) < MOST_ITERATIONS:
-        B = vectors * np.sqrt(a)
-        values, Q = _right(C @ B)
-        rhs = RC @ B @ Q
-        X = rhs / _denominator(spectrum, values**2, shift)
-        sizes, vectors = _right(np.linalg.qr(X, mode="r") @ (B @ Q).T)
-        if sizes[0] == 0:
-            raise InputError("output 'learned': the features explain nothing of the targets, or these do not vary")
-        perturbation = perturbation or PERTURBATION * float(sizes[0]) ** 2
-        explained = float(np.sum(rhs * X)) / l
-        history.append(ridge * perturbation * float(np.sum(1.0 / a)) - explained)
-        converged = shift == 0 or (len(history) > 1 and history[-2] - history[-1] <= TOLERANCE * explained)
-        a = _eigenvalues(sizes**2 + perturbation, k, len(sizes))
+    loss, p = _Loss(np.maximum(spectrum, 0.0), rotated @ C, C, l, l * ridge), C.shape[1]
+    a = np.ones(p)
+    explained, sizes, vectors = loss.least(np.eye(p))
+    if sizes[0] == 0:
+        raise InputError("output 'learned': the features explain nothing of the targets, or these do not vary")
+    perturbations = [(floor * float(sizes[0])) ** 2 for floor in FLOORS]
+    history = [ridge * perturbations[0] * p - explained]
+    for e in perturbations:
+        while len(history) < MOST_ITERATIONS:
+            a = _eigenvalues(sizes**2 + e, k, p)
+            explained, sizes, vectors = loss.least(vectors * np.sqrt(a))
+            history.append(ridge * e * float(np.sum(1.0 / a)) - explained)
+            if history[-2] - history[-1] <= TOLERANCE * explained:
+                break
     kept = sizes > KEPT * sizes[0]
-    a = _eigenvalues(sizes[kept] ** 2, k, len(sizes))
-    return LearnedOutput(vectors[:, kept] * np.sqrt(a), tuple(history), converged)
+    a = _eigenvalues(sizes[kept] ** 2, k, p)
+    return LearnedOutput(vectors[:, kept] * np.sqrt(a), tuple(history), len(history) < MOST_ITERATIONS)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Loss:
+    """The loss in the eigenvectors of S, and the ridge: s (m,), V'R C (m, p), C (q, p), l, l ridge."""
+
+    s: FloatArray
+    RC: FloatArray
+    C: FloatArray
+    l: float  # noqa: E741
+    shift: float
+
+    def least(self, B: FloatArray) -> tuple[float, FloatArray, FloatArray]:
+        """For A = B B': by how much the best W lowers the objective, its singular values and right vectors."""
+        values, Q = _right(self.C @ B)
+        rhs = self.RC @ B @ Q
+        X = rhs / self._denominator(values**2)
+        return float(np.sum(rhs * X)) / self.l, *_right(np.linalg.qr(X, mode="r") @ (B @ Q).T)
+
+    def _denominator(self, values: FloatArray) -> FloatArray:
+        """s_i mu_j + l ridge; at ridge 0 what is at rounding level is left out (the least-norm solution)."""
+        grid = np.multiply.outer(self.s, values)
+        floor = np.finfo(np.float64).eps * len(grid) * float(grid.max())
+        return grid + self.shift if self.shift > 0 else np.where(grid > floor, grid, np.inf)
 
 
 def _right(matrix: FloatArray) -> tuple[FloatArray, FloatArray]:
     """The singular values (p,), with zeros where there are fewer, and right singular vectors (p, p) as columns."""
     _, found, vectors = np.linalg.svd(matrix)
     return np.append(found, np.zeros(len(vectors) - len(found))), vectors.T
-
-
-def _denominator(spectrum: FloatArray, values: FloatArray, shift: float) -> FloatArray:
-    """s_i mu_j + l ridge; at ridge 0 what is at rounding level is left out (the least-norm solution)."""
-    grid = np.multiply.outer(np.maximum(spectrum, 0.0), np.maximum(values, 0.0))
-    floor = np.finfo(np.float64).eps * len(grid) * float(grid.max())
-    return grid + shift if shift > 0 else np.where(grid > floor, grid, np.inf)
 
 
 def _eigenvalues(c: FloatArray, k: int, p: int) -> FloatArray:

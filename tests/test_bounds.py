@@ -1,0 +1,543 @@
+"""Bounds: their constants against sampling, their proofs' steps against exact tails, their promises against draws."""
+
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+from cases import LAW, positive
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import integrate, stats
+
+from dorff import bounds, frequencies, kernels
+from dorff.bounds.concentration import bennett, bennett_orlicz, derived_spread, over_net
+from dorff.errors import InputError
+from dorff.kernels import Measure
+
+S = 0.7  # lengthscale
+G = kernels.Gaussian(S)
+FIELDS = [
+    kind(G, measure)
+    for kind in (kernels.CurlFree, kernels.DivergenceFree)
+    for measure in (Measure.UNBOUNDED, Measure.TRACE, Measure.bounded(0.3), Measure.DEFENSIVE)
+]
+fields = pytest.mark.parametrize("kernel", FIELDS, ids=[f"{type(k).__name__} {k.measure}" for k in FIELDS])
+
+
+def draws(kernel, d, count, seed=0):
+    """Frequencies of the kernel's own measure (count, d), and mu~ at them (count, p, p)."""
+    measure = kernel.measure or Measure.UNBOUNDED
+    omega = kernel.scalar.draw(np.random.default_rng(seed), count, d, measure)
+    density = kernel.scalar.log_density(omega, Measure.UNBOUNDED) - kernel.scalar.log_density(omega, measure)
+    root = kernel.root(omega)
+    return omega, np.exp(density)[:, None, None] * np.swapaxes(root, 1, 2) @ root
+
+
+def differences(d, radius, count, seed=1):
+    """Points of a ball, 0 first."""
+    rng = np.random.default_rng(seed)
+    way = rng.standard_normal((count, d))
+    way *= radius * rng.random((count, 1)) ** (1 / d) / np.linalg.norm(way, axis=1, keepdims=True)
+    way[0] = 0
+    return way
+
+
+def within(values, expected, sigmas=5.0):
+    """Whether the mean over the first axis is the expected one, by its own standard error."""
+    error = values.std(axis=0, ddof=1) / np.sqrt(len(values))
+    np.testing.assert_array_less(np.abs(values.mean(axis=0) - expected), sigmas * error + 1e-9)
+
+
+# Variances
+
+
+@fields
+@pytest.mark.parametrize("d", [2, 5])
+def test_the_variance_is_that_of_draws(kernel, d):
+    omega, weights = draws(kernel, d, 15000)
+    for delta in (np.zeros(d), np.full(d, 0.3), np.eye(d)[0] * 1.1):
+        feature = np.cos(omega @ delta)[:, None, None] * weights
+        exact = kernel.gram(delta[None], np.zeros((1, d)))[0, 0]
+        within(feature, exact)
+        found = bounds.variance(kernel, delta)
+        if kernel.measure == Measure.DEFENSIVE:
+            spread = (feature - exact) @ (feature - exact)
+            assert np.linalg.eigvalsh(found - spread.mean(axis=0))[0] > 0
+        else:
+            within(feature @ feature, found + exact @ exact)
+
+
+@pytest.mark.parametrize("scalar", [kernels.Gaussian([0.5, 2.0, 1.0]), kernels.Laplacian(0.8), kernels.Cauchy(1.0)])
+def test_the_variance_of_a_decomposable_kernel(scalar):
+    kernel, delta = kernels.Decomposable(scalar, positive(2, 2)), np.array([0.4, -0.2, 0.7])
+    omega, weights = draws(kernel, 3, 15000)
+    feature = np.cos(omega @ delta)[:, None, None] * weights
+    exact = kernel.gram(delta[None], np.zeros((1, 3)))[0, 0]
+    within(feature @ feature, bounds.variance(kernel, delta) + exact @ exact)
+    A, (near, far) = positive(2, 2), scalar.gram(np.zeros((1, 3)), np.array([delta, 2 * delta]))[0]
+    np.testing.assert_allclose(bounds.variance(kernel, delta), A @ A * ((1 + far) / 2 - near**2), rtol=1e-12)
+
+
+@pytest.mark.parametrize("d", [2, 3, 6])
+def test_the_variance_of_the_weights_is_the_corrected_one(d):
+    curl, div = kernels.CurlFree(G, Measure.UNBOUNDED), kernels.DivergenceFree(G, Measure.UNBOUNDED)
+    np.testing.assert_allclose(bounds.variance(curl, np.zeros(d)), (d + 1) / S**4 * np.eye(d), atol=1e-9)
+    np.testing.assert_allclose(bounds.variance(div, np.zeros(d)), 3 * (d - 1) / S**4 * np.eye(d), atol=1e-9)
+
+
+def test_proposition_12_is_false_as_printed():
+    # A = 1 + 0.1 Z, Z = cos 2 <omega, delta>, the phase uniform: exact means over 64 points of the circle.
+    phase = 2 * np.pi * np.arange(64) / 64
+    cosine, Z = np.cos(phase), np.cos(2 * phase)
+    A = 1 + 0.1 * Z
+    terms = [np.array([[value]]) for value in (A.mean(), (cosine * A).mean(), (Z * A).mean(), A.mean(), A.var())]
+    exact = np.var(cosine * A)
+    assert bounds.variance_printed(*terms) == pytest.approx(0.53) and exact == pytest.approx(0.5525)
+    assert exact <= bounds.variance_bound(*terms, Z.mean()) == pytest.approx(0.555)
+
+
+@LAW
+@given(seed=st.integers(0, 10**6), p=st.integers(1, 3), delta=st.floats(0.0, 3.0))
+def test_the_mended_proposition_12_always_holds(seed, p, delta):
+    rng = np.random.default_rng(seed)
+    omega, root = rng.standard_normal(6) * 2, rng.standard_normal((6, p, p)) * rng.exponential(1, (6, 1, 1))
+    A, wave = np.swapaxes(root, 1, 2) @ root, np.cos(delta * omega)[:, None, None]
+    mean, at = A.mean(0), (wave * A).mean(0)
+    twice, spread = (np.cos(2 * delta * omega)[:, None, None] * A).mean(0), (A @ A).mean(0) - mean @ mean
+    exact = (wave**2 * A @ A).mean(0) - at @ at
+    bound = bounds.variance_bound(mean, at, twice, mean, spread, float(np.cos(2 * delta * omega).mean()))
+    assert np.linalg.norm(exact, 2) <= bound * (1 + 1e-9) + 1e-9
+
+
+@pytest.mark.parametrize("kind", [kernels.CurlFree, kernels.DivergenceFree])
+def test_proposition_12_holds_for_vector_fields(kind):
+    d, kernel = 3, kind(G, Measure.UNBOUNDED)
+    mean, spread = kernel.gram(np.zeros((1, d)), np.zeros((1, d)))[0, 0], bounds.variance(kernel, np.zeros(d))
+    for r in np.linspace(0, 3, 25):
+        delta = r * np.eye(d)[0]
+        at, twice = (kernel.gram(x * delta[None], np.zeros((1, d)))[0, 0] for x in (1, 2))
+        printed = bounds.variance_printed(mean, at, twice, mean, spread)
+        exact = np.linalg.norm(bounds.variance(kernel, delta), 2)
+        assert exact <= printed * (1 + 1e-12)
+        cosine = float(G.gram(2 * delta[None], np.zeros((1, d)))[0, 0])
+        assert exact <= bounds.variance_bound(mean, at, twice, mean, spread, cosine) * (1 + 1e-12)
+
+
+# Orlicz norms
+
+
+@pytest.mark.parametrize("d", [1, 2, 5])
+def test_orlicz_norm_of_a_squared_frequency(d):
+    norm = bounds.gamma_orlicz(d / 2, 2 / S**2)
+    assert 1 / norm == pytest.approx(S**2 / 2 * (1 - 4 ** (-1 / d)))  # as printed
+    density = stats.chi2(d).logpdf  # |omega|^2 S^2; in one exponential, as neither factor is moderate
+    value = integrate.quad(lambda r: 2 * r * math.exp(r**2 / S**2 / norm + density(r**2)), 0, 60)[0]
+    assert value == pytest.approx(2, rel=1e-6)
+    generating = bounds.orlicz_norm(lambda t: (1 - 2 * t / S**2) ** (-d / 2) if 2 * t < S**2 else math.inf)
+    assert generating == pytest.approx(norm, rel=1e-10)
+    sample = np.sum((np.random.default_rng(0).standard_normal((200000, d)) / S) ** 2, axis=1)
+    assert bounds.orlicz_norm(sample) == pytest.approx(norm, rel=0.1)
+
+
+def test_orlicz_norm_at_the_edges():
+    assert bounds.orlicz_norm([-3.0]) == pytest.approx(3 / math.log(2))
+    assert bounds.orlicz_norm([2e-150, 2e-150]) == pytest.approx(2e-150 / math.log(2))
+    assert bounds.orlicz_norm(np.zeros(3)) == 0
+    assert bounds.orlicz_norm(lambda t: 1.0) == 0
+    assert bounds.orlicz_norm(lambda t: math.inf) == math.inf
+    for wrong in ([], [1.0, np.nan]):
+        with pytest.raises(InputError, match="a sample must be finite numbers"):
+            bounds.orlicz_norm(wrong)
+
+
+# Constants
+
+
+def moments(omega, weights):
+    """Samples of what `slope`, `slope_squared`, `hs_squared` and `hs_slope` are the means of, and two norms."""
+    length = np.linalg.norm(omega, axis=1)
+    norm, hs = np.linalg.norm(weights, 2, axis=(1, 2)), np.linalg.norm(weights, axis=(1, 2))
+    return np.stack([length * norm, (length * norm) ** 2, hs**2, length * hs], axis=1), norm, hs
+
+
+@fields
+@pytest.mark.parametrize("d", [2, 4])
+def test_constants_of_vector_fields(kernel, d):
+    found = bounds.Constants.of(kernel, d=d, p=d, diameter=5.0)
+    samples, norm, hs = moments(*draws(kernel, d, 15000))
+    expected = np.array([found.slope, found.slope_squared, found.hs_squared, found.hs_slope])
+    if kernel.measure == Measure.DEFENSIVE:
+        assert np.all(samples.mean(axis=0) < expected * 1.02)
+    else:
+        within(samples, expected)
+    assert norm.max() <= found.largest * (1 + 1e-12) and hs.max() <= found.hs_largest * (1 + 1e-12)
+    if kernel.measure != Measure.UNBOUNDED:
+        assert norm.max() > 0.9 * found.largest and hs.max() > 0.9 * found.hs_largest
+    assert np.mean(np.exp(norm / found.orlicz)) < 2.2
+    assert found.top == pytest.approx(np.linalg.norm(kernel.gram(np.zeros((1, d)), np.zeros((1, d)))[0, 0], 2))
+    spread = [np.linalg.norm(bounds.variance(kernel, delta), 2) for delta in differences(d, 5.0, 200)]
+    assert found.variance >= max(spread) * (1 - 1e-9) and found.variance < 1.2 * max(spread)
+    twice = bounds.Constants.of(2.0 * kernel, d=d, p=d, diameter=5.0)
+    assert twice.slope == 2 * found.slope and twice.hs_squared == 4 * found.hs_squared and twice.top == 2 * found.top
+
+
+@pytest.mark.parametrize("scalar", [G, kernels.Gaussian([0.4, 1.0]), kernels.Matern(S, nu=2.5)])
+def test_constants_of_decomposable_kernels(scalar):
+    kernel = kernels.Decomposable(scalar, positive(3, 2))
+    found = bounds.Constants.of(kernel, d=2, p=3, diameter=0.8)
+    samples, norm, hs = moments(*draws(kernel, 2, 15000))
+    within(samples[:, 1:3], np.array([found.slope_squared, found.hs_squared]))
+    assert norm[0] == pytest.approx(found.largest) and hs[0] == pytest.approx(found.hs_largest)
+    assert found.orlicz == pytest.approx(bounds.orlicz_norm(norm)) and found.rows == 1
+    assert np.all(samples.mean(axis=0)[[0, 3]] < 1.01 * np.array([found.slope, found.hs_slope]))
+    if scalar == G:
+        within(samples[:, [0, 3]], np.array([found.slope, found.hs_slope]))
+    spread = max(np.linalg.norm(bounds.variance(kernel, delta), 2) for delta in differences(2, 0.8, 400))
+    assert found.variance >= spread * (1 - 1e-12)
+
+
+def test_constants_of_a_sum_are_bounds():
+    wide = kernels.Decomposable(kernels.Gaussian(2.0), positive(3, 1))
+    kernel = kernels.CurlFree(G) * 0.3 + kernels.DivergenceFree(G) * 0.7 + wide
+    found = bounds.Constants.of(kernel, d=3, p=3, diameter=2.0)
+    trace = np.trace(kernel.gram(np.zeros((1, 3)), np.zeros((1, 3)))[0, 0])
+    laws = [(0.3, kernel.terms()[0][1]), (0.7, kernel.terms()[1][1]), (1.0, wide)]
+    # The mixture of the terms' trace measures, and sum_i w_i M_i rho_0i over its density.
+    rng = np.random.default_rng(0)
+    which = rng.choice(3, 15000, p=[weight * base.trace(3, 3) / trace for weight, base in laws])
+    tilt = [Measure.TRACE, Measure.TRACE, Measure.UNBOUNDED]
+    omega = np.array([base.scalar.draw(rng, 15000, 3, law) for (_, base), law in zip(laws, tilt, strict=True)])
+    omega = omega[which, np.arange(15000)]
+    density = sum(
+        weight * base.trace(3, 3) / trace * np.exp(base.scalar.log_density(omega, law))
+        for (weight, base), law in zip(laws, tilt, strict=True)
+    )
+    weights = 0.0
+    for weight, base in laws:
+        root = base.root(omega)
+        share = weight * np.exp(base.scalar.log_density(omega, Measure.UNBOUNDED)) / density
+        weights = weights + share[:, None, None] * np.swapaxes(root, 1, 2) @ root
+    delta = np.array([0.3, -0.2, 0.5])
+    within(np.cos(omega @ delta)[:, None, None] * weights, kernel.gram(delta[None], np.zeros((1, 3)))[0, 0])
+    samples, norm, hs = moments(omega, weights)
+    expected = np.array([found.slope, found.slope_squared, found.hs_squared, found.hs_slope])
+    assert np.all(samples.mean(axis=0) < expected) and np.all(samples.mean(axis=0) > expected / 4)
+    assert norm.max() <= found.largest and hs.max() <= found.hs_largest == pytest.approx(trace)
+    feature = np.cos(omega @ delta)[:, None, None] * weights - weights.mean(axis=0)
+    assert np.linalg.norm((feature @ feature).mean(axis=0), 2) < found.variance
+    assert np.mean(np.exp(norm / found.orlicz)) <= 2
+    for wrong in (kernels.CurlFree(G, Measure.UNBOUNDED) + wide, kernels.Sum([(1.0, kernel)], concatenate=True)):
+        with pytest.raises(InputError, match="a sum has constants under its trace measure alone"):
+            bounds.Constants.of(wrong, d=3, p=3, diameter=1.0)
+
+
+def test_constants_that_there_are_not():
+    of = partial(bounds.Constants.of, d=2, p=2, diameter=1.0)
+    for kernel, match in [
+        (kernels.CurlFree(kernels.Gaussian([1.0, 2.0])), "Gaussian with one lengthscale"),
+        (kernels.Decomposable(kernels.ArcCosine(1)), "not shift-invariant"),
+        (kernels.Decomposable(kernels.Laplacian(1.0)), "second moment"),
+    ]:
+        with pytest.raises(InputError, match=match):
+            of(kernel)
+    with pytest.raises(InputError, match="diameter must be a positive number"):
+        of(kernels.CurlFree(G), diameter=0.0)
+    with pytest.raises(InputError, match="slope must be a positive number"):
+        bounds.Constants(**{**vars(of(kernels.CurlFree(G))), "slope": math.inf})
+    with pytest.raises(InputError, match="d must be 1 or more"):
+        bounds.Constants(**{**vars(of(kernels.CurlFree(G))), "d": 0})
+
+
+# The steps of the proofs
+
+
+@pytest.mark.parametrize("shape", [0.5, 1.0, 2.5])
+@pytest.mark.parametrize("looseness", [1.0, 30.0])
+def test_the_spread_is_what_the_tail_needs(shape, looseness):
+    # X = Gamma - its mean: E X^2 e^(|X|/u - 1) 1{|X| >= u} <= v, and the exact tail of a mean of D of them.
+    law, D = stats.gamma(shape), 20
+
+    def generating(t):
+        if t >= 1:
+            return math.inf
+        low = (1 + t) ** -shape * law.cdf(shape * (1 + t)) * math.exp(t * shape)
+        return low + (1 - t) ** -shape * law.sf(shape * (1 - t)) * math.exp(-t * shape)
+
+    orlicz = bounds.orlicz_norm(generating)
+    v = shape * looseness
+    u = derived_spread(v, orlicz)
+    assert u >= 3 * orlicz
+    assert law.expect(lambda x: (x - shape) ** 2 * math.exp((x - shape) / u - 1), lb=shape + u, ub=200) <= v
+    for epsilon in np.geomspace(0.05, 30, 40) * v:
+        tail = stats.gamma(D * shape).sf(D * (shape + epsilon))
+        assert tail <= math.exp(-D * bennett_orlicz(v, u, epsilon))
+
+
+def test_bennett_bounds_an_exact_tail():
+    D, q = 30, 0.1
+    for k in range(4, 31):
+        epsilon = k / D - q
+        assert stats.binom(D, q).sf(k - 1) <= math.exp(-D * bennett(q * (1 - q), 1 - q, epsilon))
+    assert bennett(1.0, math.inf, 1.0) == 0
+
+
+def test_a_net_has_a_point_at_least():
+    # Far out the closed form's radius is above 2 l, and its number of points below one.
+    d, diameter, slope, anchor = 3, 0.1, 1e-3, math.log(0.2)
+    first = 0.2 * (4 * diameter) ** d
+    closed = slope ** (d / (d + 1)) * first ** (1 / (d + 1)) * (d ** (1 / (d + 1)) + d ** (-d / (d + 1)))
+    assert closed < 0.2 < over_net(d, diameter, anchor, slope, 1)
+    closed *= 100 ** (d / (d + 1)) * 1e-6 ** (1 / (d + 1))
+    assert over_net(d, diameter, math.log(0.2e-6), 100 * slope, 1) == pytest.approx(closed)
+
+
+def test_minhs_exponent_is_all_but_proved():
+    x = np.geomspace(1e-6, 1e9, 400)  # M epsilon / sigma^2
+    proved = np.array([bennett(1.0, 2.0, value) for value in x])
+    assert 0.91 < np.min(proved / (0.5 * x * np.log1p(x))) < 0.92
+
+
+def test_the_lipschitz_constant_may_exceed_its_printed_moment():
+    x, omega = np.linspace(0, 12, 2001), np.abs(np.random.default_rng(0).standard_normal(2000))
+    slopes = np.abs(-omega[:, None] * np.sin(omega[:, None] * x) + x * np.exp(-(x**2) / 2))
+    squared = slopes.max(axis=1) ** 2
+    error = squared.std() / math.sqrt(len(squared))
+    assert squared.mean() > 1 + 4 * error  # E L^2 <= sigma_p^2 = 1 is what Rahimi & Recht and Brault use
+    assert squared.mean() < 4 * (2 / math.pi) + 1 - 2 / math.pi
+
+
+# What the bounds promise
+
+
+def promised(bound, probability, D):
+    """The smallest epsilon at which the bound is at most `probability`."""
+    low, high = 1e-6, 1e6
+    while high / low > 1.001:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if bound(middle, D) <= probability else (middle, high)
+    return high
+
+
+def errors(kernel, d, radius, D, count, norm):
+    """Largest error over a grid of differences, of `count` draws, and the error at one of them."""
+    grid = differences(d, radius, 60)
+    exact = kernel.gram(grid, np.zeros((1, d)))[:, 0]
+    found = []
+    for seed in range(count):
+        omega, weights = draws(kernel, d, D, seed)
+        mean = (np.cos(grid @ omega.T) @ weights.reshape(D, -1) / D).reshape(exact.shape)
+        found.append(np.linalg.norm(mean - exact, norm, axis=(1, 2)))
+    return np.array(found)
+
+
+@pytest.mark.parametrize("kernel", [kernels.Decomposable(G, positive(2, 2)), *FIELDS[:3], FIELDS[5]])
+def test_errors_stay_within_the_bounds(kernel):
+    d, diameter, D = 2, 1.5, 64
+    constants = bounds.Constants.of(kernel, d=d, p=2, diameter=diameter)
+    spectral = errors(kernel, d, diameter, D, 120, 2)
+    hs = errors(kernel, d, diameter, D, 120, "fro")
+    cases = [(bounds.brault_uniform, spectral.max(axis=1)), (bounds.brault_printed, spectral.max(axis=1))]
+    if constants.decomposable:
+        scalars = (bounds.rahimi_recht, bounds.sutherland_schneider, bounds.sriperumbudur_szabo)
+        cases += [(bound, spectral.max(axis=1)) for bound in scalars]
+    if math.isfinite(constants.hs_largest):
+        cases += [(bounds.minh_pointwise, hs[:, 7]), (bounds.minh_pointwise, hs[:, 23])]
+        cases += [(bounds.minh_uniform, hs.max(axis=1))]
+    for bound, found in cases:
+        for probability in (0.9, 0.5, 0.1):
+            epsilon = promised(partial(bound, constants), probability, D)
+            allowed = probability + 4 * math.sqrt(probability * (1 - probability) / len(found))
+            assert np.mean(found >= epsilon) <= allowed
+            loose = bound in (bounds.brault_printed, bounds.sriperumbudur_szabo)
+            assert epsilon < (500 if loose else 60) * np.quantile(found, 1 - probability)  # not idle either
+
+
+def test_the_derived_theorem_10_beats_the_print():
+    for kernel in FIELDS:
+        constants = bounds.Constants.of(kernel, d=3, p=3, diameter=2.0)
+        derived, printed = (partial(f, constants) for f in (bounds.brault_uniform, bounds.brault_printed))
+        assert bounds.features_needed(derived, 0.3, 0.05) < bounds.features_needed(printed, 0.3, 0.05)
+        m = 4 * (constants.orlicz + constants.top)
+        assert bounds.corrected_spread(constants) == pytest.approx(
+            2 * m * math.log(2**1.5 * m**2 / constants.variance)
+        )
+        assert bounds.corrected_spread(constants) > derived_spread(constants.variance, m / 4 / math.log(2))
+
+
+def test_the_printed_spread_has_a_unit():
+    def spread(unit):
+        field = kernels.CurlFree(kernels.Gaussian(1 / math.sqrt(unit)), Measure.UNBOUNDED)  # K in other units
+        return bounds.Constants.of(field, d=2, p=2, diameter=2.0 / math.sqrt(unit))
+
+    small, large = spread(1.0), spread(1000.0)
+    assert bounds.corrected_spread(large) == pytest.approx(1000 * bounds.corrected_spread(small))
+    assert bounds.printed_spread(small) > 0 > bounds.printed_spread(large)
+    literal = partial(bounds.brault_printed, spread=bounds.printed_spread)
+    assert literal(large, 1e4, 10**6) == 1 > bounds.brault_printed(large, 1e4, 10**6)
+
+
+def test_closed_forms():
+    d, diameter, D, epsilon = 3, 4.0, 30000, 0.2
+    constants = bounds.Constants.of(kernels.Decomposable(kernels.Gaussian(1.0)), d=d, p=1, diameter=diameter)
+    beta = ((d / 2) ** (-d / (d + 2)) + (d / 2) ** (2 / (d + 2))) * 2 ** ((6 * d + 2) / (d + 2))
+    alpha, columns = constants.variance + epsilon / 3, 2 * D
+    printed = beta * (math.sqrt(3) * diameter / epsilon) ** (2 / (1 + 2 / d))
+    printed *= math.exp(-columns * epsilon**2 / (8 * (d + 2) * alpha))
+    assert bounds.sutherland_schneider(constants, epsilon, D) == pytest.approx(printed) and printed < 1e-3
+    a = 2 ** ((3 * d + 1) / (d + 1)) * (d ** (1 / (d + 1)) + d ** (-d / (d + 1)))
+    printed = a * (constants.hs_slope * 2 * diameter / epsilon) ** (d / (d + 1))
+    printed *= math.exp(-D * epsilon / (4 * (d + 1)) * math.log1p(epsilon / 2))
+    assert bounds.minh_uniform(constants, epsilon, D) == pytest.approx(printed) and printed < 1e-3
+
+
+def test_decomposable_kernels_scale_with_the_matrix():
+    of = partial(bounds.Constants.of, d=3, diameter=4.0)
+    one = of(kernels.Decomposable(kernels.Gaussian(1.0)), p=1)
+    five = of(kernels.Decomposable(kernels.Gaussian(1.0), 5 * np.eye(2)), p=2)
+    for bound in (bounds.sutherland_schneider, bounds.rahimi_recht, bounds.brault_uniform):
+        assert bound(five, 1.0, 20000) == pytest.approx(bound(one, 0.2, 20000)) and bound(one, 0.2, 20000) < 1
+    with pytest.raises(InputError, match="one of decomposable kernels"):
+        bounds.rahimi_recht(of(FIELDS[0], p=3), 0.2, 100)
+
+
+def test_sriperumbudur_and_szabo_depend_on_no_unit():
+    one, other = (
+        bounds.Constants.of(kernels.Decomposable(kernels.Gaussian(s)), d=2, p=1, diameter=3 * s) for s in (1.0, 50.0)
+    )
+    D = bounds.features_needed(partial(bounds.sriperumbudur_szabo, one), 0.1, 0.05)
+    assert bounds.sriperumbudur_szabo(other, 0.1, D) == pytest.approx(bounds.sriperumbudur_szabo(one, 0.1, D))
+    h = (
+        32 * math.sqrt(4 * math.log(7))
+        + 32 * math.sqrt(4 * math.log(math.sqrt(2) + 1))
+        + 16 * 2 / math.sqrt(math.log(7))
+    )
+    assert 0.9 * h < math.sqrt(D) * 0.1 <= h + math.sqrt(2 * math.log(20))
+
+
+def test_arguments_must_be_positive():
+    constants = bounds.Constants.of(kernels.Decomposable(G), d=2, p=2, diameter=1.0)
+    operators = (bounds.brault_uniform, bounds.brault_printed, bounds.minh_pointwise, bounds.minh_uniform)
+    scalars = (bounds.rahimi_recht, bounds.sutherland_schneider, bounds.sriperumbudur_szabo)
+    for bound in operators + scalars:
+        for epsilon, D, name in ((0.0, 10, "epsilon"), (math.nan, 10, "epsilon"), (0.1, 0, "frequencies")):
+            with pytest.raises(InputError, match=f"{name} must be a positive number"):
+                bound(constants, epsilon, D)
+    for bound in (bounds.munkhoeva_printed, bounds.munkhoeva_rff_printed, bounds.quadrature_uniform):
+        with pytest.raises(InputError, match="ratio must be a positive number, not -1"):
+            bound(2, -1.0, 0.1, 10)
+    with pytest.raises(InputError, match="rms must be a positive number"):
+        bounds.ridge_epsilon(0.1, ridge=1.0, rms=0.0)
+    with pytest.raises(InputError, match="ridge must be a positive number"):
+        bounds.ridge_deviation(0.1, 0.1, ridge=0.0, rows=3, rms=1.0)
+    with pytest.raises(InputError, match="shape must be a positive number"):
+        bounds.gamma_orlicz(0.0, 1.0)
+
+
+# Quadrature
+
+
+@pytest.mark.parametrize("d", [1, 2, 4])
+def test_quadrature_rules_are_within_their_range_and_slope(d):
+    sampler = frequencies.Quadrature(mixing="haar")
+    kernel = kernels.Decomposable(kernels.Gaussian(1.0)).fix(d, 1)
+    deltas = differences(d, 3.0, 50)
+    squared = np.sum(deltas**2, axis=1)
+    for seed in range(50):
+        rule = sampler.draw(kernel, d=d, p=1, count=d + 1, seed=seed)
+        power = rule.weights**2
+        value = rule.centre + np.cos(deltas @ rule.omega.T) @ power
+        assert np.all(value <= 1 + 1e-12) and np.all(value >= 1 - squared / 2 - 1e-12)
+        slope = (np.sin(deltas @ rule.omega.T) * power) @ rule.omega
+        assert np.all(np.linalg.norm(slope, axis=1) <= np.sqrt(squared) + 1e-12)
+
+
+def test_quadrature_errors_stay_within_the_bound():
+    d, ratio, n = 2, 1.5, 30
+    sampler, kernel = frequencies.Quadrature(mixing="haar"), kernels.Decomposable(kernels.Gaussian(1.0)).fix(2, 1)
+    deltas = differences(d, ratio, 60)
+    exact = np.exp(-0.5 * np.sum(deltas**2, axis=1))
+    found = []
+    for seed in range(200):
+        rule = sampler.draw(kernel, d=d, p=1, count=n * (d + 1), seed=seed)
+        found.append(np.abs(rule.centre + np.cos(deltas @ rule.omega.T) @ rule.weights**2 - exact).max())
+    for probability in (0.9, 0.5, 0.1):
+        epsilon = promised(partial(bounds.quadrature_uniform, d, ratio), probability, n * (d + 1))
+        assert np.mean(np.array(found) >= epsilon) <= probability + 0.1
+        assert epsilon < 50 * np.quantile(found, 1 - probability)
+
+
+def test_munkhoeva_with_the_papers_M_is_false():
+    d, ratio, epsilon = 1, 1000.0, 0.1
+    columns = bounds.features_needed(partial(bounds.munkhoeva_printed, d, ratio, bound=0.5), epsilon, 0.05)
+    n = columns // (2 * (d + 1))
+    rng = np.random.default_rng(0)
+    rho = np.sqrt(rng.chisquare(d + 2, (100, n, d + 1)))
+    estimate = np.mean(1 - np.sum((1 - np.cos(rho * ratio)) / rho**2, axis=2) / 2, axis=1)  # the kernel there is 0
+    assert np.mean(np.abs(estimate) > epsilon) > 0.05 + 4 * math.sqrt(0.05 * 0.95 / 100)
+    assert bounds.munkhoeva_printed(d, ratio, epsilon, columns) == 1  # M = ratio^2 / 2 promises nothing here
+
+
+def test_munkhoevas_numbers_of_features():
+    d, ratio, epsilon, delta = 5, 2.0, 0.1, 0.05
+    power = d / (d + 1)
+    beta = (d**-power + d ** (1 - power)) * 2 ** ((6 * d + 1) / (d + 1)) * power**power
+    logs = 2 * power * math.log(ratio / epsilon) + math.log(beta / delta)
+    for M in (0.5, 2.0):
+        bound = partial(bounds.munkhoeva_printed, d, ratio, bound=M)
+        wanted = 8 * M**2 * (d + 1) / epsilon**2 * logs
+        assert bounds.features_needed(bound, epsilon, delta) == math.ceil(wanted)
+    default = partial(bounds.munkhoeva_printed, d, ratio)
+    assert bounds.features_needed(default, epsilon, delta) == math.ceil(wanted)  # M = ratio^2 / 2 = 2
+    wanted = 8 * (d + 1) / epsilon**2 * (logs + power * math.log((3 * d + 3) / (2 * d)))
+    found = bounds.features_needed(partial(bounds.munkhoeva_rff_printed, d, ratio), epsilon, delta)
+    assert found == math.ceil(wanted)
+
+
+def test_the_effect_on_ridge_regression():
+    rng, n, ridge = np.random.default_rng(0), 40, 0.1
+    X, Y = rng.standard_normal((n + 1, 2)), rng.standard_normal((n, 2))
+    Y -= Y.mean(axis=0)
+    rms = math.sqrt(np.sum(Y**2) / n)
+    kernel = kernels.CurlFree(kernels.Gaussian(1.0), Measure.TRACE)
+    exact = kernel.gram(X, X)
+    for D in (20, 200, 2000):
+        omega, weights = draws(kernel, 2, D)
+        wave = np.cos((X[:, None] - X[None]) @ omega.T)
+        rough = np.einsum("ijk,kab->ijab", wave, weights) / D
+        matrices = [np.swapaxes(K, 1, 2).reshape(2 * n + 2, 2 * n + 2) for K in (exact, rough)]
+        K, R = (M[: 2 * n, : 2 * n] for M in matrices)
+        k, r = (M[: 2 * n, 2 * n :] for M in matrices)
+        fits = [b.T @ np.linalg.solve(A + n * ridge * np.eye(2 * n), Y.ravel()) for A, b in ((R, r), (K, k))]
+        off = np.linalg.norm(fits[0] - fits[1])
+        bound = bounds.ridge_deviation(
+            np.linalg.norm(K - R, 2), np.linalg.norm(k - r, 2), ridge=ridge, rows=n, rms=rms
+        )
+        assert off <= bound < 1000 * off
+        largest = np.linalg.norm(rough - exact, 2, axis=(2, 3)).max()
+        epsilon = (ridge + 1) / ridge**2 * rms * largest
+        assert bound <= epsilon
+        assert bounds.ridge_epsilon(epsilon, ridge=ridge, rms=rms) == pytest.approx(largest)
+
+
+# The search
+
+
+def test_features_needed_is_the_smallest():
+    for wanted in (1, 2, 3, 1000, 12345):
+        assert bounds.features_needed(lambda _, D, wanted=wanted: float(wanted > D), 0.1, 0.05) == wanted
+    constants = bounds.Constants.of(kernels.CurlFree(G), d=2, p=2, diameter=2.0)
+    bound = partial(bounds.brault_uniform, constants)
+    D = bounds.features_needed(bound, 0.5, 0.01)
+    assert bound(0.5, D) <= 0.01 < bound(0.5, D - 1)
+    assert bounds.features_needed(bound, 0.5, 0.001) > D < bounds.features_needed(bound, 0.4, 0.01)
+
+
+def test_features_needed_says_when_there_are_not_enough():
+    unbounded = bounds.Constants.of(kernels.CurlFree(G, Measure.UNBOUNDED), d=2, p=2, diameter=2.0)
+    for bound in (bounds.minh_pointwise, bounds.minh_uniform):
+        with pytest.raises(InputError, match="no D up to"):
+            bounds.features_needed(partial(bound, unbounded), 0.1, 0.05)
+    for epsilon, delta in ((0.0, 0.1), (0.1, 0.0), (0.1, 1.0)):
+        with pytest.raises(InputError, match="epsilon must be above 0"):
+            bounds.features_needed(lambda e, D: 0.0, epsilon, delta)
