@@ -33,7 +33,8 @@ Progress = Callable[[int, int], None]  # rows done, rows in all
 @final
 @dataclass(frozen=True)
 class FitReport:
-    """What a fit did. `status` is "ok", or "ill_conditioned" where the condition number leaves few digits.
+    """What a fit did. `status` is "ok", "ill_conditioned" where the condition number leaves few digits, or
+    "not_converged" where an output matrix was still being learned when the iterations ran out.
 
     `syrk_share` is the share of the pass's core-seconds that was spent inside BLAS `syrk`, None where nothing was
     computed. `peak_bytes` is measured, None where the workers are not on this machine. `kernel` is the number of the
@@ -266,10 +267,16 @@ def _report(plan: Plan, passed: PassResult, choice: Choice, threads: int, peak: 
         plan_peak_bytes=plan.costs.peak_bytes,
         condition=float(solution.condition),
         rung=solution.rung,
-        status="ill_conditioned" if solution.ill_conditioned else "ok",
+        status=_status(choice.fit),
         ridge=solution.ridge,
         m=plan.costs.m,
         kernel=choice.candidate,
         model=str(plan.job.model),
         table=[asdict(score) for score in choice.table],
     )
+
+
+def _status(fit: Fit) -> str:
+    if fit.solution.ill_conditioned:
+        return "ill_conditioned"
+    return "ok" if fit.converged else "not_converged"

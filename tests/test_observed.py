@@ -272,3 +272,23 @@ def test_a_learned_matrix_is_that_of_its_own_fixed_point(observed, penalty):
     if C is None:
         with pytest.raises(InputError, match="all targets"):
             setting.solve(gaps, [1e-3])
+
+
+def test_a_learned_matrix_stands_alone_and_keeps_its_weight():
+    """w k0 A at a ridge is k0 A at ridge / w; beside other terms it is refused, before any pass."""
+    X, Y = rows(N, 3, 3)
+    scalar = kernels.Gaussian(0.7)
+    kernel = kernels.Decomposable(scalar, "learned")
+    found = frequencies.IID().draw(kernel, d=3, p=3, count=D, seed=2)
+    (part,) = parts_of(found, X, Y).values()
+
+    def setting(chosen):
+        return Setting(chosen, 3, 2 * D, (found.omega, found.log_density, None), False, True)
+
+    (plain,), (weighted,) = setting(kernel).solve([part], [1e-3]), setting(10 * kernel).solve([part], [1e-2])
+    np.testing.assert_allclose(weighted.W, plain.W, rtol=1e-6, atol=1e-9)
+    assert weighted.kernel.terms()[0][0] == 10 and plain.converged
+    for mixed in (kernel + kernels.CurlFree(scalar), kernels.CurlFree(scalar) + kernel):
+        with pytest.raises(InputError, match="no other term"):
+            setting(mixed)
+    assert setting(kernel + 0 * kernels.CurlFree(scalar)) is not None

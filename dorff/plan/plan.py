@@ -21,7 +21,7 @@ from dorff.leaf import FoldRule, Pass, freeze, frozen_hash, load_pass
 from dorff.plan.costs import SAMPLE_BYTES, Costs, estimate, refuse_what_does_not_fit
 from dorff.plan.kernels import build_kernel, read_matrices, read_matrix
 from dorff.plan.leaves import Leaf, block_rows, leaf_bounds
-from dorff.solvers import spread
+from dorff.solvers import learned_term, spread
 from dorff.spec import ClassTargets, Job
 
 # Rows for centres, and for the median distance: few, so that a data set that grows had them from the start. Scales
@@ -92,6 +92,8 @@ def make_plan(job: Job) -> Plan:
             raise InputError(f"{key}: {path} is a file; name a folder, which need not exist yet")
     observe = _observation(job, dataset)
     candidates = tuple(build_kernel(config) for config in configs)
+    if any([learned_term(kernel) for kernel in candidates]) and job.data.nan == "partial":
+        raise InputError("kernel: output 'learned' needs rows that have all targets; set data.nan: drop")
     recipe = _recipe(candidates, dataset, job, observe)
     leaves = leaf_bounds(dataset.n, dataset.shard_rows, recipe.m + 1 + dataset.q)
     question = _question(job, dataset, configs, recipe, _fold_rule(job, dataset, leaves))

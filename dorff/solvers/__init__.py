@@ -3,7 +3,7 @@
 from dorff.solvers.choose import Choice, Score, choose, kfold_errors
 from dorff.solvers.problem import Problem, Solution, target_covariance
 from dorff.solvers.select import MOST_FACTORS, solve, squared_error
-from dorff.solvers.setting import Fit, Setting, spread
+from dorff.solvers.setting import Fit, Setting, learned_term, spread
 
 __all__ = [
     "MOST_FACTORS",
@@ -15,6 +15,7 @@ __all__ = [
     "Solution",
     "choose",
     "kfold_errors",
+    "learned_term",
     "solve",
     "spread",
     "squared_error",

@@ -23,7 +23,8 @@ from dorff.weights import Density, OperatorWeights, operator_weights
 class Fit:
     """f = F W + bias, W (m, p) and bias (p,) in the targets' units; psi and h that W is made of, in the scaled ones.
 
-    `scale` (p,) is the outputs' scale, `kernel` the kernel with its output matrices written out.
+    `scale` (p,) is the outputs' scale, `kernel` the kernel with its output matrices written out. `converged` is False
+    where learning an output matrix ran out of iterations.
     """
 
     kernel: OperatorKernel
@@ -31,6 +32,7 @@ class Fit:
     solution: Solution
     scale: FloatArray
     bias: FloatArray
+    converged: bool = True
 
     @property
     def W(self) -> FloatArray:
@@ -56,6 +58,9 @@ class Setting:
     intercept: bool
     observe: FloatArray | None = None
 
+    def __post_init__(self) -> None:
+        learned_term(self.kernel)  # refused here where it cannot be, before any pass
+
     @property
     def together(self) -> bool:
         """Whether one scale must serve all targets, because outputs are tied to directions or mixed by C."""
@@ -77,9 +82,8 @@ class Setting:
         """A fit for each ridge; `gcv` asks for GCV scores, which are not always computed otherwise."""
         kernel, scale = self.fixed(parts), self.scaling(parts)
         problem = self._problem(kernel, parts, scale)
-        _, base = self.kernel.terms()[0]
-        if isinstance(base, Decomposable) and isinstance(base.output, Learned):
-            return [self._learned(base, base.output, problem, parts, ridge) for ridge in ridges]
+        if (learned := learned_term(self.kernel)) is not None:
+            return [self._learned(*learned, problem, parts, ridge) for ridge in ridges]
         return [self._fit(kernel, problem, solution) for solution in solve(problem, ridges, gcv=gcv)]
 
     def _problem(self, kernel: OperatorKernel, parts: Sequence[Moments], scale: FloatArray) -> Problem:
@@ -87,29 +91,51 @@ class Setting:
         return Problem.of(parts, weights, intercept=self.intercept, scale=scale, observe=self.observe)
 
     def _learned(
-        self, base: Decomposable, output: Learned, problem: Problem, parts: Sequence[Moments], ridge: float
+        self, weight: float, base: Decomposable, output: Learned, problem: Problem, parts: Sequence[Moments],
+        ridge: float,
     ) -> Fit:  # fmt: skip
         """The fit with the output matrix that is best at this ridge; GCV then counts the matrix as given.
 
-        `problem` is that of A = I, whose diagonalisation serves every ridge and matrix.
+        `problem` is that of A = I, whose diagonalisation serves every ridge and matrix. A kernel `weight` k0 A at a
+        ridge is k0 A at ridge / weight.
         """
         if len(parts) > 1:
             raise InputError("output 'learned': needs rows that have all targets; set data.nan: drop")
         (block,) = problem.blocks
         assert block.rotation is not None
         values, vectors = block.spectrum
-        seen = vectors.T @ (block.rhs @ block.rotation.T)
+        # Both of the kernel k0 I, be the weight in the root or not.
+        size = float(problem.weights.root[0, 0, 0])
+        seen = vectors.T @ (block.rhs @ block.rotation.T) / size
         rotated = seen if self.observe is None else seen @ np.linalg.pinv(self.observe)
-        found = learn_output(values, rotated, problem.l, ridge, penalty=output.penalty, observe=self.observe)
-        kernel = Decomposable(base.scalar, Factor(found.factor))
+        found = learn_output(values, rotated, problem.l, ridge / weight, penalty=output.penalty, observe=self.observe)
+        kernel: OperatorKernel = Decomposable(base.scalar, Factor(found.factor))
+        kernel = kernel if weight == 1 else weight * kernel
         problem = self._problem(kernel, parts, problem.scale)
         problem = replace(problem, blocks=(replace(problem.blocks[0], known=block.spectrum),))
-        return self._fit(kernel, problem, Spectral(problem).solve(ridge))
+        return replace(self._fit(kernel, problem, Spectral(problem).solve(ridge)), converged=found.converged)
 
     def _fit(self, kernel: OperatorKernel, problem: Problem, solution: Solution) -> Fit:
         weights = problem.weights
         scale = problem.scale if self.observe is None else np.full(weights.shape[2], problem.scale[0])
         return Fit(kernel, weights, solution, scale, problem.bias(weights.combined(solution.h)))
+
+
+def learned_term(kernel: OperatorKernel) -> tuple[float, Decomposable, Learned] | None:
+    """The weight, the kernel and the output of a kernel whose output matrix is to be learned; None of others.
+
+    InputError where it is one term of several, which is not built.
+    """
+    terms = [(weight, base) for weight, base in kernel.terms() if weight > 0]
+    for weight, base in terms:
+        if isinstance(base, Decomposable) and isinstance(base.output, Learned):
+            if len(terms) > 1:
+                raise InputError(
+                    "output 'learned' can only be learned where the kernel has no other term; give the matrix, or "
+                    "use covariance"
+                )
+            return weight, base, base.output
+    return None
 
 
 def spread(variances: FloatArray, *, together: bool) -> FloatArray:
