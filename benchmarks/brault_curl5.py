@@ -43,7 +43,7 @@ import matplotlib.pyplot as plt
 
 d, BANDWIDTH, WAVES, TEST = 5, 0.4, 1000, 2000
 LIMIT = 8 << 30
-RIDGES = tuple(float(ridge) for ridge in 10.0 ** np.arange(-11, -3))
+RIDGES = tuple(float(ridge) for ridge in np.logspace(-11, -3, 8))
 COUNTS = (50, 100, 200, 500, 1000, 2000)
 AT = {"N": 2000, "D": 1000}  # of the panels over D, and over N
 ORFF_SIZES = (250, 500, 1000, 2000, 4000, 8000, 16000, 32000, 100_000)

@@ -1,4 +1,4 @@
-"""What the pass costs: p = 3 divergence-free against p = 1 scalar at the same m and n; and the textbook's stacked ORFF.
+"""What the pass costs: p = 3 divergence-free against p = 1 scalar at equal m and n; and the textbook's stacked ORFF.
 
     python benchmarks/cost.py [--m 1024] [--rows 65536] [--repeats 5] [--out benchmarks/results]
 

@@ -36,6 +36,7 @@ def every_kernel(d: int, p: int) -> Iterator[tuple[str, OperatorKernel]]:
     yield "two scalars", kernels.Decomposable(narrow, positive(p, 1)) * 0.5 + kernels.Decomposable(wide) * 2.0
     if d != p:
         return
+    yield "fields of several lengthscales", 0.4 * kernels.CurlFree(several) + 0.6 * kernels.DivergenceFree(several)
     for measure in MEASURES:
         curl, div = kernels.CurlFree(narrow, measure), kernels.DivergenceFree(narrow, measure)
         yield f"curl {measure}", curl
@@ -60,14 +61,38 @@ def plain_map(omega: FloatArray) -> FeatureMap:
 
 def weights_of(kernel: OperatorKernel, found: frequencies.Frequencies) -> OperatorWeights:
     """psi of the trig features at drawn frequencies."""
-    return operator_weights(kernel, 2 * len(found.omega), (found.omega, found.log_density, found.serves))
+    density = None if found.log_density is None else (found.omega, found.log_density, found.serves)
+    return operator_weights(kernel, 2 * len(found.omega), density)
 
 
 def feature_matrix(kernel: OperatorKernel, found: frequencies.Frequencies, X: FloatArray) -> FloatArray:
     """Phi(x)* for every row of X: (n, p, m r)."""
     psi = weights_of(kernel, found).psi
-    F = plain_map(found.omega).transform(X)
+    F = Projected(found.transform, found.weights).transform(X)
     return np.einsum("na,arp->npar", F, psi).reshape(len(X), psi.shape[2], -1)
+
+
+def estimated_gram(
+    kernel: OperatorKernel, found: frequencies.Frequencies, X: FloatArray, Z: FloatArray, p: int
+) -> FloatArray:
+    """The kernel's estimate, (n, k, p, p), term by term as `Frequencies` says, without `weights`."""
+    delta, omega = X[:, None, :] - Z[None, :, :], found.omega
+    total = np.zeros((*delta.shape[:2], p, p))
+    for number, (weight, base) in enumerate(kernel.terms()):
+        if weight == 0:
+            continue
+        served = slice(None) if found.serves is None else found.serves[number]
+        w = omega[served]
+        squared = found.weights[served] ** 2
+        if found.log_density is not None:
+            own = base.scalar.log_density(w, kernels.Measure.UNBOUNDED)
+            squared = squared * np.exp(own - found.log_density[served])
+        root = base.root(w)
+        M = np.einsum("arp,arq->apq", root, root)
+        total += weight * np.einsum("nka,a,apq->nkpq", np.cos(delta @ w.T), squared, M)
+        zero = base.root(np.zeros((1, X.shape[1])))[0]
+        total += weight * (found.centre if found.centres is None else found.centres[number]) * (zero.T @ zero)
+    return total
 
 
 def moments_of(features: FeatureMap, X: FloatArray, Y: FloatArray, *, y0: FloatArray | None = None) -> Moments:

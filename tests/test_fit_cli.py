@@ -19,7 +19,7 @@ from dorff.data import ingest, open_dataset
 
 FIT_KEYS = [
     "rows_used", "rows_dropped", "leaves_computed", "leaves_reused", "seconds", "syrk_share", "peak_bytes",
-    "plan_peak_bytes", "condition", "rung", "status", "ridge", "m", "model", "table",
+    "plan_peak_bytes", "condition", "rung", "status", "ridge", "m", "kernel", "model", "table",
 ]  # fmt: skip
 ROOT = Path(__file__).parent.parent
 DATA = Path(os.environ.get("DORFF_DATA", ROOT.parent / "shared" / "data"))
@@ -43,7 +43,8 @@ def test_the_whole_job(place: Path, cluster: dict[str, Any]) -> None:
     assert answer("ingest", "sea.csv", "sea.zarr", *columns) == {"rows": 6000, "store": "sea.zarr"}
     assert call("ingest", "later.csv", "later.zarr", *columns).exit_code == 0
     plan = json.loads(call("plan", "job.yaml", "--json").stdout)
-    assert set(plan) == {"leaves", "peak_bytes", "disk_bytes", "flops", "seconds", "m", "worker_bytes"}
+    figures = {"leaves", "peak_bytes", "disk_bytes", "flops", "seconds", "m", "rank", "worker_bytes"}
+    assert set(plan) == figures | {"exact_is_cheaper"}
 
     fitted = run("fit", "job.yaml", "--json")
     assert fitted.returncode == 0, fitted.stderr

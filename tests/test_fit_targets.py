@@ -167,7 +167,7 @@ def test_an_operator_between_the_field_and_the_targets(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=X, y=field[:, :1])
     ingest([tmp_path / "a.npz"], tmp_path / "a.zarr", inputs=["x"], targets=["y"], shard_rows=SHARD)
     made = job(tmp_path / "a.zarr", tmp_path, kernel={"type": "divergence_free", "scalar": GAUSSIAN},
-               solve={"ridge": 1e-9, "observe": [[1.0, 0.0]], "standardize": False}, features={"count": 256})  # fmt: skip
+               solve={"ridge": 1e-9, "observe": [[1.0, 0.0]]}, features={"count": 256})  # fmt: skip
     report = fit(made)
     model = load_model(report.model)
     assert model.p == 2 and model.observe is not None and model.predict(X[:5]).shape == (5, 2)
@@ -211,8 +211,7 @@ def test_one_pass_serves_every_kernel_that_a_job_names(swirl: Path, tmp_path: Pa
     jacobian = model.jacobian(X[:200])
     assert np.abs(jacobian[:, 0, 0] + jacobian[:, 1, 1]).max() < 1e-10 * np.abs(jacobian).max()
     # Another order, another choice among the same kernels: the same moments.
-    again = fit(job(swirl, tmp_path, kernel=several, solve={"ridge": 1e-2, "select": "gcv"} | (
-        {"select": "kfold", "folds": solve["folds"]} if select == "kfold" else {}), features={"count": 256}))  # fmt: skip
+    again = fit(job(swirl, tmp_path, kernel=several, solve={**solve, "ridge": 1e-2}, features={"count": 256}))
     assert again.leaves_computed == 0
     # Frequencies are the mixture's: each kernel's features estimate its gram.
     plan = make_plan(job(swirl, tmp_path, kernel=several, solve=solve, features={"count": 256}))

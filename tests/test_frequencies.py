@@ -2,12 +2,15 @@
 
 import numpy as np
 import pytest
-from cases import MEASURES, SAMPLERS, every_kernel
+from cases import MEASURES, SAMPLERS, estimated_gram, every_kernel, feature_matrix, positive
 from scipy import stats
 
 from dorff import frequencies, kernels
 from dorff.errors import InputError
+from dorff.frequencies import IID, QMC, ROM, SORF, Fastfood, GaussQuadrature, Orthogonal, Quadrature
 from dorff.frequencies.independent import directions, orthogonal_directions
+from dorff.frequencies.structured import padded
+from dorff.kernels import Measure
 
 S = 0.4  # lengthscale
 samplers = pytest.mark.parametrize("sampler", SAMPLERS, ids=["iid", "orthogonal"])
@@ -35,6 +38,29 @@ def test_radii_follow_their_law(sampler, measure, d):
     for other in MEASURES:  # the test tells the laws apart
         if other != measure:
             assert stats.kstest(radii, radius_law(other, d).cdf).pvalue < 1e-6
+
+
+def defensive(r, d):
+    """P(|omega| s <= r) under (1 + |s omega|^2) rho_0: a mixture of chi(d) and chi(d + 2), 1 to d."""
+    return (stats.chi(d).cdf(r) + d * stats.chi(d + 2).cdf(r)) / (1 + d)
+
+
+@pytest.mark.parametrize("sampler", [Orthogonal(), SORF(), ROM(), Fastfood()], ids=repr)
+@pytest.mark.parametrize("measure", ["trace", "defensive"])
+@pytest.mark.parametrize("d", [1, 3, 4, 5, 50, 64])
+def test_rotations_have_the_radii_of_the_measure_in_the_space_of_the_inputs(sampler, measure, d):
+    """Padding to a power of two must not show: |omega| has the law of R^d, whatever n is, and is never zero."""
+    kernel = kernels.CurlFree(kernels.Gaussian(S), measure)
+    count = 1000
+    found = sampler.draw(kernel, d=d, p=d, count=count, seed=d)
+    radii = np.linalg.norm(found.omega, axis=1) * S
+    law = stats.chi(d + 2).cdf if measure == "trace" else lambda r: defensive(r, d)
+    assert radii.min() > 0 and stats.kstest(radii, law).pvalue > 1e-3
+    assert stats.kstest(radii, stats.chi(d).cdf).pvalue < 0.01  # the test tells it from rho_0's
+    assert np.all(np.isfinite(found.log_density)) and len(found.weights) == count
+    if d >= 48 and not isinstance(sampler, Orthogonal):
+        assert found.transform.kind == "hadamard"
+        assert len(found.transform.diagonals) <= -(-count // d) and padded(d) == 64
 
 
 @samplers
@@ -195,3 +221,174 @@ def test_kernels_of_one_recipe_have_the_same_frequencies(sampler):
         assert alike == np.array_equal(first, second)
     counts = [law["count"] for law in sampler.recipe(mixture(), d=2, p=2, count=23)]
     assert sum(counts) == 23 and min(counts) >= 1
+
+
+GAUSSIAN, WIDE, MATERN = kernels.Gaussian(0.8), kernels.Gaussian(1.5), kernels.Matern(1.0, nu=3.5)
+A = positive(3, 2)
+
+
+def apart(*terms):
+    return kernels.Sum(terms, concatenate=True)
+
+
+#: Kernels of several laws, for rules and for dense samplers alike.
+SEVERAL = {
+    "two scalars": kernels.Sum([(1.0, kernels.Decomposable(GAUSSIAN, A)), (0.5, kernels.CurlFree(WIDE))]),
+    "concatenated": apart((1.0, kernels.Decomposable(GAUSSIAN, A)), (0.5, kernels.CurlFree(WIDE))),
+    "one law twice": apart((0.3, kernels.CurlFree(GAUSSIAN)), (0.2, kernels.DivergenceFree(GAUSSIAN))),
+    "one scalar twice": apart((1.0, kernels.Decomposable(WIDE, A)), (2.0, kernels.Decomposable(WIDE))),
+    "with a zero": apart(
+        (0.0, kernels.DivergenceFree(GAUSSIAN)), (0.4, kernels.CurlFree(GAUSSIAN)), (1.0, kernels.CurlFree(WIDE))
+    ),
+}
+UNBIASED = (IID(), Orthogonal(), QMC(), Fastfood(), Quadrature(mixing="haar"), Quadrature((1, 3), mixing="haar"))
+
+
+@pytest.mark.parametrize("sampler", UNBIASED, ids=repr)
+@pytest.mark.parametrize("name", SEVERAL)
+def test_kernels_of_several_laws_are_estimated_without_bias(name, sampler):
+    kernel = SEVERAL[name].fix(3, 3)
+    X, Z = np.random.default_rng(0).uniform(0, 1, (2, 2, 3))
+    found = [sampler.draw(kernel, d=3, p=3, count=30, seed=seed) for seed in range(150)]
+    grams = np.array([estimated_gram(kernel, one, X, Z, 3) for one in found])
+    within(grams, kernel.gram(X, Z))
+    one = found[0]
+    if not np.any(one.centres):  # the features of a fit are that estimate
+        Phi, Psi = (feature_matrix(kernel, one, points) for points in (X, Z))
+        np.testing.assert_allclose(np.einsum("nps,kqs->nkpq", Phi, Psi), grams[0], atol=1e-12 * np.abs(grams[0]).max())
+
+
+@pytest.mark.parametrize("sampler", [*UNBIASED, SORF(), GaussQuadrature()], ids=repr)
+def test_each_term_of_a_concatenated_sum_has_its_own_frequencies(sampler):
+    for name in ("concatenated", "one law twice", "one scalar twice", "with a zero"):
+        kernel = SEVERAL[name].fix(3, 3)
+        found = sampler.draw(kernel, d=3, p=3, count=40, seed=1)
+        terms = kernel.terms()
+        assert found.serves.shape == (len(terms), len(found.weights)) and np.all(found.serves.sum(axis=0) == 1)
+        laws = {law.terms[0]: law for law in sampler.laws(kernel, 3, 3)}
+        shares = np.array([weight * base.trace(3, 3) for weight, base in terms])
+        counts = found.serves.sum(axis=1)
+        assert np.all((counts > 0) == (shares > 0)) and np.all(np.abs(counts - 40 * shares / shares.sum()) <= 2)
+        for number, law in laws.items():
+            served = found.serves[number]
+            own = law.log_density(found.omega[served])
+            np.testing.assert_allclose(found.log_density[served], own, rtol=1e-9, atol=1e-9)
+            # Normalised within the term: the weights and the centre of one rule add to one.
+            assert np.sum(found.weights[served] ** 2) + found.centres[number] == pytest.approx(1.0)
+        # In random order: the last ones are not of one term alone.
+        assert all(0 < np.sum(row[:20]) < row.sum() for row in found.serves if row.sum() > 9)
+
+
+@pytest.mark.parametrize("sampler", [SORF(), Quadrature(), GaussQuadrature(), Fastfood()], ids=repr)
+def test_rules_take_law_by_law_what_they_cannot_mix(sampler):
+    curl, div = kernels.CurlFree(GAUSSIAN), kernels.DivergenceFree(GAUSSIAN)
+    one = sampler.draw(0.3 * curl + 0.7 * div, d=2, p=2, count=24, seed=0)
+    assert one.serves is None and one.log_density is not None  # one law: the same frequencies for both
+    np.testing.assert_array_equal(one.omega, sampler.draw(curl, d=2, p=2, count=24, seed=0).omega)
+    (law,) = sampler.laws(curl, 2, 2)
+    np.testing.assert_allclose(one.log_density, law.log_density(one.omega), rtol=1e-12)
+    plain = sampler.draw(kernels.Decomposable(GAUSSIAN).fix(2, 2), d=2, p=2, count=24, seed=0)
+    assert plain.log_density is None and plain.serves is None  # nobody needs omega written out
+    three = sampler.draw((curl + div + kernels.DivergenceFree(WIDE)).fix(2, 2), d=2, p=2, count=24, seed=0)
+    np.testing.assert_array_equal(three.serves[0], three.serves[1])
+    np.testing.assert_array_equal(three.serves[2], ~three.serves[0])
+
+
+FIELDS = {
+    "one law": kernels.CurlFree(GAUSSIAN),
+    "two laws": kernels.CurlFree(GAUSSIAN) + kernels.DivergenceFree(WIDE),
+    "concatenated": apart((1.0, kernels.CurlFree(GAUSSIAN)), (1.0, kernels.Decomposable(GAUSSIAN))),
+    "decomposable": kernels.Decomposable(GAUSSIAN),
+    "arc-cosine": kernels.Decomposable(kernels.ArcCosine(1)),
+}
+
+
+@pytest.mark.parametrize(
+    "sampler", [*UNBIASED, SORF(), ROM(blocks=2), Quadrature(), GaussQuadrature(), GaussQuadrature(points=3)], ids=repr
+)
+@pytest.mark.parametrize("name", FIELDS)
+def test_the_cost_is_that_of_what_is_drawn(sampler, name):
+    for d, count in ((2, 20), (3, 700), (60, 200)):
+        fixed = FIELDS[name].fix(d, d)
+        found = sampler.draw(fixed, d=d, p=d, count=count, seed=0)
+        cost = sampler.cost(fixed, d=d, p=d, count=count)
+        assert cost.frequencies == len(found.weights) <= count
+        assert found.transform.nbytes <= 8 * cost.numbers
+        assert 0 < cost.flops <= 2 * d * count
+
+
+@pytest.mark.parametrize(
+    ("sampler", "scalar", "name"),
+    [
+        *((sampler, GAUSSIAN, "trace") for sampler in (IID(), QMC(), Orthogonal(), SORF(), ROM(), Fastfood())),
+        *((sampler, GAUSSIAN, "unbounded") for sampler in (Quadrature(), GaussQuadrature())),
+        *((sampler, kernels.Gaussian([0.5, 0.7, 2.0]), "trace") for sampler in (IID(), QMC())),
+        *((sampler, kernels.Gaussian([0.5, 0.7, 2.0]), "unbounded") for sampler in (Orthogonal(), SORF(), Fastfood())),
+        (IID(), kernels.Cauchy(1.0), "trace"),
+    ],
+    ids=str,
+)
+def test_a_measure_left_out_is_the_best_that_the_sampler_has(sampler, scalar, name):
+    (law,) = sampler.laws(kernels.CurlFree(scalar), 3, 3)
+    assert law.measure == Measure.of(name)
+    (law,) = sampler.laws(kernels.CurlFree(scalar, "unbounded"), 3, 3)
+    assert law.measure == Measure.UNBOUNDED
+    (law,) = sampler.laws(kernels.Decomposable(scalar), 3, 3)
+    assert law.measure == Measure.UNBOUNDED
+
+
+def test_the_default_sampler_is_orthogonal_where_no_rotation_shows():
+    several, even = kernels.Gaussian([0.5, 0.7]), kernels.Gaussian([0.5, 0.5])
+    fields = (kernels.CurlFree(GAUSSIAN), kernels.CurlFree(even), kernels.CurlFree(several, "unbounded"),
+              kernels.CurlFree(several, "defensive"))  # fmt: skip
+    scalars = (several, kernels.ArcCosine(1), kernels.Polynomial(2))
+    for kernel in (*fields, *(kernels.Decomposable(scalar) for scalar in scalars)):
+        assert frequencies.default_sampler(kernel) == Orthogonal()
+        assert frequencies.default_sampler(kernel + kernels.Decomposable(kernels.Cauchy(1.0))) == IID()
+    for kernel in (kernels.CurlFree(several), kernels.DivergenceFree(kernels.Cauchy(1.0))):
+        assert frequencies.default_sampler(kernel) == IID()
+
+
+@pytest.mark.parametrize("sampler", [IID(), SORF(), Quadrature()], ids=repr)
+def test_recipes_tell_apart_what_is_drawn_apart(sampler):
+    """Two kernels of one recipe have one set of frequencies, and what a fit needs to know of them."""
+    curl, wide = kernels.CurlFree(GAUSSIAN), kernels.CurlFree(WIDE)
+    own, split = kernels.CurlFree(GAUSSIAN, "unbounded"), [Measure.bounded(share) for share in (0.3, 0.4)]
+    family = (curl, own, kernels.Decomposable(GAUSSIAN), curl + wide, wide + curl, apart((1.0, curl), (1.0, wide)),
+              apart((1.0, wide), (1.0, curl)), apart((1.0, curl), (1.0, curl)), 2.0 * curl, curl + 3.0 * wide,
+              *(kernels.CurlFree(GAUSSIAN, measure) for measure in split))  # fmt: skip
+    drawn = []
+    for kernel in family:
+        fixed = kernel.fix(2, 2)
+        try:
+            found = sampler.draw(fixed, d=2, p=2, count=12, seed=0)
+        except InputError:
+            assert isinstance(sampler, Quadrature)  # which has no bounded measures
+            continue
+        drawn.append((sampler.recipe(fixed, d=2, p=2, count=12), found))
+    for first, one in drawn:
+        for second, other in drawn:
+            same = (
+                np.array_equal(one.omega, other.omega)
+                and (one.log_density is None) == (other.log_density is None)
+                and (one.log_density is None or np.array_equal(one.log_density, other.log_density))
+                and (one.serves is None) == (other.serves is None)
+                and (one.serves is None or np.array_equal(one.serves, other.serves))
+            )
+            assert (first == second) == same
+
+
+@pytest.mark.parametrize("measure", (*MEASURES, "defensive"))
+@pytest.mark.parametrize("scalar", [kernels.Gaussian(0.8), kernels.Gaussian([0.7, 1.0, 1.5])], ids=str)
+def test_qmc_serves_every_measure_and_beats_iid(scalar, measure):
+    X, Z = np.random.default_rng(0).uniform(0, 1, (2, 3, 3))
+    kernel = kernels.CurlFree(scalar, measure)
+    exact = kernel.gram(X, Z)
+
+    def grams(sampler):
+        drawn = (sampler.draw(kernel, d=3, p=3, count=128, seed=seed) for seed in range(40))
+        return np.array([estimated_gram(kernel, found, X, Z, 3) for found in drawn])
+
+    quasi, plain = grams(QMC()), grams(IID())
+    within(quasi, exact)
+    assert np.linalg.norm(quasi - exact) < 0.7 * np.linalg.norm(plain - exact)

@@ -11,6 +11,7 @@ from scipy.spatial.distance import pdist
 
 from dorff import kernels
 from dorff.errors import InputError
+from dorff.kernels import Measure
 
 STEP = 2e-3
 
@@ -52,18 +53,99 @@ def test_curl_and_divergence_free_are_derivatives_of_the_scalar_kernel(d, length
                                    atol=tolerance)  # fmt: skip
 
 
-@pytest.mark.parametrize("d", [2, 3, 4])
-def test_columns_are_curl_free_and_divergence_free_fields(d):
-    scalar, at = kernels.Gaussian(0.8), np.random.default_rng(0).standard_normal(d)
+UNEQUAL = (0.6, 0.9, 1.5)
+#: Every scalar kernel that a vector field may be made of.
+SMOOTH = tuple(
+    make(lengthscale)
+    for make in (
+        kernels.Gaussian,
+        lambda s: kernels.Matern(s, nu=1.8),
+        lambda s: kernels.Matern(s, nu=3.0),
+        lambda s: kernels.RationalQuadratic(s, alpha=0.7),
+        kernels.Cauchy,
+    )
+    for lengthscale in (0.8, UNEQUAL)
+)
+MEASURES = (Measure.UNBOUNDED, Measure.TRACE, Measure.DEFENSIVE, Measure.bounded(0.3))
+smooth = pytest.mark.parametrize("scalar", SMOOTH, ids=str)
+
+
+@smooth
+def test_columns_are_curl_free_and_divergence_free_fields(scalar):
+    d = 3
+    at = np.random.default_rng(0).standard_normal(d)
     curl_free = np.array([derivative(lambda x: value(kernels.CurlFree(scalar), x), at, i) for i in range(d)])
     div_free = np.array([derivative(lambda x: value(kernels.DivergenceFree(scalar), x), at, i) for i in range(d)])
     for column in range(d):  # [i, j, column] = d f_j / d x_i
         field = curl_free[:, :, column]
-        np.testing.assert_allclose(field, field.T, atol=1e-9)
-        assert abs(np.trace(div_free[:, :, column])) < 1e-9
+        np.testing.assert_allclose(field, field.T, atol=1e-8)
+        assert abs(np.trace(div_free[:, :, column])) < 1e-8
         # The other way round neither holds: the tests above can fail.
         assert abs(np.trace(field)) > 1e-3
         assert np.abs(div_free[:, :, column] - div_free[:, :, column].T).max() > 1e-3
+
+
+@smooth
+@pytest.mark.parametrize("field", [kernels.CurlFree, kernels.DivergenceFree])
+def test_fields_are_the_mean_of_their_roots_under_every_measure(scalar, field):
+    """E cos(omega . delta) M(omega) rho_0 / rho, M = U^T U (Minh 2016, eq. 21-24), by its own standard error."""
+    rng, d = np.random.default_rng(3), 3
+    delta = np.array([[0.0, 0.0, 0.0], [0.3, -0.2, 0.1], [0.9, 0.5, -1.2]])
+    kernel = field(scalar)
+    exact = kernel.gram(delta, np.zeros((1, d)))[:, 0]
+    assert kernel.trace(d, d) == pytest.approx(np.trace(exact[0]))
+    for measure in MEASURES if isinstance(scalar, kernels.Gaussian) else MEASURES[:3]:
+        omega = scalar.draw(rng, 20_000, d, measure)
+        ratio = np.exp(scalar.log_density(omega, Measure.UNBOUNDED) - scalar.log_density(omega, measure))
+        root = field(scalar, measure).root(omega)
+        M = np.einsum("arp,arq->apq", root, root) * ratio[:, None, None]
+        samples = np.cos(delta @ omega.T)[:, :, None, None] * M
+        error = samples.std(axis=1) / np.sqrt(len(omega))
+        assert np.all(np.abs(samples.mean(axis=1) - exact) < 5 * error), measure
+
+
+@smooth
+def test_fields_of_every_scalar_kernel_are_positive_semi_definite(scalar):
+    X = np.random.default_rng(1).uniform(-1, 1, (12, 3))
+    X[8:] = X[:4]
+    for kernel in (kernels.CurlFree(scalar), kernels.DivergenceFree(scalar)):
+        K = kernel.gram(X, X)
+        np.testing.assert_allclose(K, K.transpose(1, 0, 3, 2), atol=1e-12 * np.abs(K).max())
+        values = np.linalg.eigvalsh(K.transpose(0, 2, 1, 3).reshape(36, 36))
+        assert values[0] >= -1e-12 * values[-1]
+        again = kernels.from_config(json.loads(json.dumps(kernel.config())))
+        assert again == kernel and "measure" not in kernel.config()
+
+
+def second_moments_of_weights(scalar, d):
+    """E |mu~|_F^2 of the curl-free kernel, by measure: the variance of the estimate, but for what all share.
+
+    |mu~|_F = |omega|^2 rho_0 / rho. From draws of rho_0: E_rho |mu~|^2 = E_rho_0 |omega|^4 rho_0 / rho.
+    """
+    omega = scalar.draw(np.random.default_rng(0), 400_000, d, Measure.UNBOUNDED)
+    fourth = np.sum(omega**2, axis=1) ** 2
+    plain = scalar.log_density(omega, Measure.UNBOUNDED)
+    found = {}
+    for measure in (*MEASURES[:3], *(m for m in (Measure.bounded(),) if isinstance(scalar, kernels.Gaussian))):
+        terms = fourth * np.exp(plain - scalar.log_density(omega, measure))
+        found[str(measure)] = float(terms.mean()), float(terms.std() / np.sqrt(len(terms)))
+    return found
+
+
+@pytest.mark.parametrize("d", [2, 3, 6])
+@pytest.mark.parametrize("scalar", [kernels.Gaussian(1.0), kernels.Matern(1.0, nu=3.5)], ids=str)
+def test_the_trace_measure_has_the_least_variance(scalar, d):
+    found = second_moments_of_weights(scalar, d)
+    trace = float(scalar.second_moments(d).sum())
+    assert found["trace"][0] == pytest.approx(trace**2, rel=0.02)  # constant: |mu~| is tr k(0)
+    least = min(mean - 4 * error for name, (mean, error) in found.items() if name != "trace")
+    assert trace**2 < least
+    assert found["defensive"][0] + 4 * found["defensive"][1] < found["unbounded"][0] - 4 * found["unbounded"][1]
+    if isinstance(scalar, kernels.Gaussian):
+        exact = {"unbounded": d * (d + 2), "bounded": (4 / 3) ** (d / 2) * d * (d + 2) / 1.5**2}
+        for name, wanted in exact.items():
+            assert abs(found[name][0] - wanted) < 5 * found[name][1]
+        assert (exact["bounded"] > exact["unbounded"]) == (d == 6)  # DESIGN's fact
 
 
 def test_values_at_zero():
@@ -109,6 +191,37 @@ def test_sums_and_multiples(weights, seed):
         np.testing.assert_allclose(total.gram(X, Z), expected, rtol=1e-12, atol=1e-13)
         assert len(total.terms()) == 3  # flat, however it was put together
     np.testing.assert_allclose((2.0 * left).gram(X, Z), 2 * expected, rtol=1e-12, atol=1e-13)
+
+
+def test_a_concatenated_sum_is_the_same_kernel():
+    X, Z = np.random.default_rng(4).standard_normal((2, 4, 2))
+    curl, div = kernels.CurlFree(kernels.Gaussian(0.7)), kernels.DivergenceFree(kernels.Matern(1.1, nu=2.5))
+    plain, apart = kernels.Sum([(2.0, curl), (0.5, div)]), kernels.Sum([(2.0, curl), (0.5, div)], concatenate=True)
+    np.testing.assert_array_equal(apart.gram(X, Z), plain.gram(X, Z))
+    assert not plain.concatenated and "concatenate" not in plain.config()
+    for kernel in (apart, 3.0 * apart, apart + curl, curl + apart, apart.fix(2, 2), kernels.Sum([(1.0, apart)])):
+        assert kernel.concatenated and kernel.config()["concatenate"] is True
+        again = kernels.from_config(json.loads(json.dumps(kernel.config())))
+        assert again.concatenated and again.config() == kernel.config()
+    np.testing.assert_allclose((3.0 * apart).gram(X, Z), 3 * plain.gram(X, Z), rtol=1e-12, atol=1e-12)
+    arc = kernels.Decomposable(kernels.ArcCosine(1))
+    with pytest.raises(InputError, match=r"ArcCosine.*cannot be concatenated; leave concatenate out"):
+        kernels.Sum([(1.0, arc), (2.0, arc)], concatenate=True).fix(2, 2)
+    with pytest.raises(InputError, match="concatenate must be True or False, not 'yes'"):
+        kernels.Sum([(1.0, curl)], concatenate="yes")
+
+
+def test_a_mixture_gives_every_candidate_an_equal_share():
+    curl, div = kernels.CurlFree(kernels.Gaussian(0.5)), kernels.DivergenceFree(kernels.Gaussian(2.0))
+    alone = kernels.Sum([(1.0, curl), (0.0, div)], concatenate=True)
+    assert kernels.mixture([alone], 3, 3) is alone
+    both = 0.2 * curl + 5.0 * kernels.Decomposable(kernels.Cauchy(1.0), positive(3, 2))
+    total = kernels.mixture([curl, both, alone], 3, 3)
+    assert not total.concatenated and all(weight > 0 for weight, _ in total.terms())
+    assert total.trace(3, 3) == pytest.approx(3.0)
+    expected = curl.gram(*(X := np.random.default_rng(0).standard_normal((2, 2, 3)))) * 2 / curl.trace(3, 3)
+    expected = expected + both.gram(*X) / both.trace(3, 3)
+    np.testing.assert_allclose(total.gram(*X), expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("d", [2, 3])

@@ -161,7 +161,7 @@ def scores(kernel, measure, omega, delta):
     ("kernel", "measure"), [(kernel, measure) for kernel in SPECTRAL for measure in measures(kernel)], ids=name
 )
 def test_frequencies_have_the_spectrum_of_the_kernel(kernel, measure):
-    rng, count, d = np.random.default_rng(4), 40_000, 5
+    rng, count, d = np.random.default_rng(4), 15_000, 5
     delta = inputs(8, d)[0] * np.geomspace(0.1, 1.0, 8)[:, None]
     assert np.max(scores(kernel, measure, kernel.draw(rng, count, d, measure), delta)) < 4.5
     if isinstance(kernel, kernels.Isotropic) and kernel.rotation_invariant(measure):
@@ -185,7 +185,7 @@ def mean_and_error(values):
 )
 def test_tilted_measures_are_what_minh_writes(kernel, measure):
     """|omega|^2 rho_0 (eq. 53) and (1 + |s omega|^2) rho_0 (eq. 57), normalised: draws, quantiles and the density."""
-    rng, count, d = np.random.default_rng(7), 40_000, 5
+    rng, count, d = np.random.default_rng(7), 20_000, 5
     scales = np.broadcast_to(kernel.lengthscale, d)
     plain = kernel.draw(rng, count, d, Measure.UNBOUNDED)
     weight = np.sum(plain**2, axis=1) if measure == Measure.TRACE else 1 + np.sum((scales * plain) ** 2, axis=1)
@@ -352,14 +352,11 @@ def test_isotropic_densities_integrate_to_one(kernel, measure):
 
 @pytest.mark.parametrize(("d", "alpha"), [(1, 0.25), (1, 0.5), (2, 2.5), (3, 0.5), (3, 0.7), (3, 1.5), (6, 1.0)])
 def test_rational_quadratic_density_at_zero_is_its_limit(d, alpha):
-    """Finite or infinite: what it tends to, seen from two small frequencies. The trace measure's is zero."""
+    """Finite, or as large as it gets next to zero: a rule may have omega = 0. The trace measure's is zero."""
     kernel = kernels.RationalQuadratic(2.0, alpha=alpha)
     omega = np.array([0.0, 1e-60, 1e-30])[:, None] * np.eye(d)[0]
     at, nearer, near = kernel.log_density(omega, Measure.UNBOUNDED)
-    if abs(nearer - near) < 1e-9:
-        assert at == pytest.approx(near, abs=1e-9)
-    else:
-        assert at == math.inf and nearer > near
+    assert np.isfinite(at) and (at == pytest.approx(near, abs=1e-9) or at > nearer > near)
     assert kernel.log_density(omega, Measure.TRACE)[0] == -math.inf
 
 

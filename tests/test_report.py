@@ -113,7 +113,7 @@ def test_the_page_has_the_numbers_of_the_report(tmp_path: Path) -> None:
     for number in (
         "54,321", "17", "3 computed, 2 reused", "12.35 s", "91%", "777 MiB of 888 MiB", "1.235e+05", "cholesky",
         "3e-05", "feedbeef" * 4, "9.8.7", "6.5.4", "sea.zarr", "x (km)", "u (m/s)", "orthogonal, seed 0",
-        "Helmholtz", "30%", "70%", "s = 0.7 km",
+        "Helmholtz", "30%", "70%", "s = 0.7 km; trace measure",
     ):  # fmt: skip
         assert number in page.text, number
     assert len(pictures(page)) == 3  # the field, its derivatives, the choice

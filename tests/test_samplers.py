@@ -52,7 +52,7 @@ def points(d):
 def test_unbiased_samplers_are(sampler, kernel, d):
     """The mean over independent draws is the exact kernel, by its own standard error; whole rules and a cut one."""
     X, Z = points(d)
-    draws = 500 if isinstance(sampler, QMC) else 1500
+    draws = 300 if isinstance(sampler, QMC) else 600
     found = estimates(sampler, kernel, X, Z, count=3 * d + 7, draws=draws)
     error = found.std(axis=0, ddof=1) / np.sqrt(len(found))
     assert np.all(np.abs(found.mean(axis=0) - kernel.gram(X, Z)) < 5 * error + 1e-12)
@@ -62,7 +62,7 @@ def test_unbiased_samplers_are(sampler, kernel, d):
 @pytest.mark.parametrize("sampler", [s for s in UNBIASED if s != IID()], ids=repr)
 def test_unbiased_for_other_radial_laws(sampler, kernel):
     X, Z = points(3)
-    found = estimates(sampler, kernel, X, Z, count=16, draws=800)
+    found = estimates(sampler, kernel, X, Z, count=16, draws=400)
     error = found.std(axis=0, ddof=1) / np.sqrt(len(found))
     assert np.all(np.abs(found.mean(axis=0) - kernel.gram(X, Z)) < 5 * error + 1e-12)
 
@@ -257,7 +257,7 @@ def test_qmc_beats_iid_in_few_dimensions_and_scrambling_uses_the_seed():
 def test_kernels_whose_spectrum_turns_are_drawn_independently_or_quasi_randomly(kernel):
     X, Z = points(3)
     for sampler in (IID(), QMC(), QMC("halton")):
-        found = estimates(sampler, kernel, X, Z, count=16, draws=800)
+        found = estimates(sampler, kernel, X, Z, count=16, draws=400)
         error = found.std(axis=0, ddof=1) / np.sqrt(len(found))
         assert np.all(np.abs(found.mean(axis=0) - kernel.gram(X, Z)) < 5 * error)
     for sampler in (Orthogonal(), SORF(), ROM(), Fastfood(), GaussQuadrature(), Quadrature()):

@@ -77,8 +77,8 @@ class Recipe:
             )
         if not self._explicit and self._centre_column and len(self.sampler.laws(self.kernel, self.d, self.p)) > 1:
             raise InputError(
-                "sampler: this rule has a weight at omega = 0 for each of the kernel's spectra, which only an intercept "
-                "can take; fit one, or use iid, orthogonal or qmc"
+                "sampler: this rule has a weight at omega = 0 for each of the kernel's spectra, which only an "
+                "intercept can take; fit one, or use iid, orthogonal or qmc"
             )
         if self._explicit and not isinstance(self.sampler, IID | Orthogonal):
             raise InputError(
@@ -113,7 +113,13 @@ class Recipe:
         phi, sampler = self._phi, self.sampler
         centred = sampler.centred and (phi is None or phi.centre != 0)
         constant = sampler.reflected and phi is not None and phi.split is not None and phi.split.constant != 0
-        return not self.intercept and (centred or constant)
+        return not self.intercept and (constant or (centred and self._seen_at_zero))
+
+    @property
+    def _seen_at_zero(self) -> bool:
+        """Whether the kernel has anything at omega = 0, where curl-free and divergence-free ones have nothing."""
+        zero = np.zeros((1, self.d))
+        return any(bool(np.any(base.root(zero))) for _, base in self.kernel.terms())
 
     @property
     def _each(self) -> int:

@@ -200,21 +200,20 @@ class Sampler(ABC):
 
     @final
     def laws(self, kernel: OperatorKernel, d: int, p: int) -> list[Law]:
-        """The laws of the kernel's terms of positive weight, in order; InputError where there is no rule for one.
-
-        A term without a measure gets the first of its `measures` that there is a rule for.
-        """
+        """The laws of the kernel's terms of positive weight, in order; InputError where there is no rule for one."""
         found: dict[Any, Law] = {}
         for number, (weight, base) in enumerate(kernel.terms()):
             share = weight * base.trace(d, p)
             if share > 0:
-                measure = self._measure(base, d)
+                measure = self.measure(base, d)
                 key = number if kernel.concatenated else (base.scalar, measure)
                 so_far = found.get(key, Law(base.scalar, measure, 0.0, ()))
                 found[key] = replace(so_far, share=so_far.share + share, terms=(*so_far.terms, number))
         return list(found.values())
 
-    def _measure(self, base: BaseKernel, d: int) -> Measure:
+    @final
+    def measure(self, base: BaseKernel, d: int) -> Measure:
+        """The kernel's measure, or the first of its `measures` that there is a rule for; InputError without a rule."""
         law = spectrum(base.scalar)
         law.check(d)
         for measure in base.measures if base.measure is None else (base.measure,):

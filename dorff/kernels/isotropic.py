@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
-from scipy.special import gammaincinv, gammaln, xlogy
+from scipy.special import gammaincinv, gammaln
 
 from dorff.errors import InputError
 from dorff.kernels.bessel import log_kve, log_matern
@@ -15,7 +15,7 @@ from dorff.kernels.measure import Measure
 from dorff.kernels.scalar import BoolArray, FloatArray, Lengthscale
 from dorff.kernels.stretched import Isotropic
 
-# Keeps the frequencies of a Matern with nu near zero finite.
+# Keeps the frequencies of a Matern with nu near zero finite, and the densities of a rational quadratic.
 _TINY = 1e-280
 
 
@@ -160,18 +160,18 @@ class RationalQuadratic(Isotropic):
     def _log_density(self, unit: FloatArray) -> FloatArray:
         """As `Spectral._log_density`: 2 alpha^alpha / ((2 pi)^(d/2) Gamma(alpha)) (z / 2 alpha)^v K_v(z).
 
-        z = sqrt(2 alpha) |omega| and v = alpha - d/2, from the mixture's integral over t. At omega = 0 it is infinite
-        for alpha <= d/2, and so is the log.
+        z = sqrt(2 alpha) |omega| and v = alpha - d/2, from the mixture's integral over t. At omega = 0, where it is
+        infinite for alpha <= d/2, it is that of a frequency next to it: a rule may have omega = 0 among its points.
         """
         d, alpha = unit.shape[1], self.alpha
-        v, z = alpha - d / 2, np.sqrt(2 * alpha * np.sum(unit**2, axis=1))
+        v = alpha - d / 2
+        z = np.maximum(np.sqrt(2 * alpha * np.sum(unit**2, axis=1)), _TINY)
         constant = alpha * math.log(alpha) - float(gammaln(alpha)) - 0.5 * d * math.log(2 * math.pi)
         constant -= v * math.log(2 * alpha)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            if v == 0:  # K_0 grows like a log
-                return np.where(z > 0, constant + math.log(2.0) + log_kve(0.0, z) - z, math.inf)
-            constant += abs(v) * math.log(2.0) + float(gammaln(abs(v)))
-            return np.asarray(constant + log_matern(abs(v), z) + xlogy(v - abs(v), z))
+        if v == 0:  # K_0 grows like a log
+            return np.asarray(constant + math.log(2.0) + log_kve(0.0, z) - z)
+        constant += abs(v) * math.log(2.0) + float(gammaln(abs(v)))
+        return np.asarray(constant + log_matern(abs(v), z) + (v - abs(v)) * np.log(z))
 
     def config(self) -> dict[str, Any]:
         return self._config("rational_quadratic", alpha=self.alpha)

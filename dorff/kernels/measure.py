@@ -22,9 +22,9 @@ class Measure:
     - UNBOUNDED: rho_0 itself (eq. 37, 41);
     - TRACE: |omega|^2 rho_0 (eq. 54, 56), the trace measure of the curl-free and divergence-free kernels, where it
       has the least variance of all;
-    - DEFENSIVE: (1 + |s omega|^2) rho_0, s the length-scale of each input (eq. 57, which has s = 1 and so a unit
-      that must fit): a mixture of the two others that no frequency gets a weight above a constant from, whether a
-      kernel's weights grow like |omega|^2 or not (the defensive importance sampling of Hesterberg 1995);
+    - DEFENSIVE: (1 + |s omega|^2) rho_0, s the length-scale of each input (eq. 57, which has s = 1, whatever the
+      inputs' unit): a mixture of the two others, whose weights are bounded both for kernels that grow like |omega|^2
+      and for those that do not (the defensive importance sampling of Hesterberg 1995);
     - bounded(split): the Gaussian's exponent shared between law and weight (eq. 39 is the half split).
 
     Measures compare and hash by value.

@@ -8,6 +8,7 @@ from typing import Any, final
 
 import numpy as np
 
+from dorff import frequencies
 from dorff.features import Projected
 from dorff.kernels import (
     ArcCosine,
@@ -119,7 +120,7 @@ def kernel_terms(model: Model) -> list[Term]:
     traces = np.array([weight * term.trace(model.d, model.p) for weight, term in terms])
     unit = common_unit(Subject.of(model).inputs) if np.all(model.feature_map.scale == 1) else None
     return [
-        Term(float(share), _name(term), f"{weight:.4g} {_formula(term)}", _scalar(term, unit))
+        Term(float(share), _name(term), f"{weight:.4g} {_formula(term)}", _scalar(term, unit) + _measure(term, model))
         for share, (weight, term) in zip(traces / traces.sum(), terms, strict=True)
     ]
 
@@ -172,13 +173,18 @@ def _brief(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
+def _measure(term: BaseKernel, model: Model) -> str:
+    """The law that a vector field's frequencies were drawn from."""
+    if not isinstance(term, CurlFree | DivergenceFree):
+        return ""
+    return f"; {frequencies.from_config(model.sampler).measure(term, model.d)} measure"
+
+
 def _scalar(term: BaseKernel, unit: str | None) -> str:
-    measured = isinstance(term, CurlFree | DivergenceFree) and term.measure is not None
-    measure = f"; {term.measure} measure" if measured else ""
     if not isinstance(term.scalar, Gaussian):
         known = {name: value for name, value in term.scalar.config().items() if name != "type"}
         words = ", ".join(f"{name.replace('_', ' ')} {_brief(value)}" for name, value in known.items())
-        return f"k₀ = {_FORMULAS[type(term.scalar)]}{f'; {words}' if words else ''}{measure}"
+        return f"k₀ = {_FORMULAS[type(term.scalar)]}{f'; {words}' if words else ''}"
     value = term.scalar.lengthscale
     lengths = f"{value:.6g}" if isinstance(value, float) else ", ".join(f"{one:.6g}" for one in value)
-    return f"k₀ = exp(−|x − z|² / 2s²), s = {lengths}{f' {unit}' if unit else ''}{measure}"
+    return f"k₀ = exp(−|x − z|² / 2s²), s = {lengths}{f' {unit}' if unit else ''}"

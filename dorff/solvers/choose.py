@@ -39,13 +39,13 @@ class Choice:
 def choose(folds: Folds, candidates: Sequence[Setting], ridges: Sequence[float], *, gcv: bool = False) -> Choice:
     """Least k-fold error where there are folds, least GCV score otherwise; the first of equals.
 
-    A single candidate with a single ridge is solved without a score. `gcv` looks at GCV though there are folds.
+    `gcv` looks at GCV though there are folds; a single candidate with a single ridge then needs no score.
     """
     total = pooled(folds)
-    if len(candidates) == len(ridges) == 1:
-        (fit,) = candidates[0].solve(total, ridges)
-        return Choice(0, fit, ())
     if len(folds) == 1 or gcv:
+        if len(candidates) == len(ridges) == 1:
+            (fit,) = candidates[0].solve(total, ridges)
+            return Choice(0, fit, ())
         return _least_gcv(total, candidates, ridges)
     table = tuple(
         Score(number, ridge, float(error))

@@ -35,7 +35,7 @@ class Block:
 
     @cached_property
     def spectrum(self) -> tuple[FloatArray, FloatArray]:
-        """Eigenvalues (k,) and vectors (k, k) of G, `known` or not; those that rounding made negative count as zero."""
+        """Eigenvalues (k,) and vectors (k, k) of G, or `known`; those that rounding made negative count as zero."""
         if self.known is not None:
             return self.known
         values, vectors = scipy.linalg.eigh(self.G, driver="evd")

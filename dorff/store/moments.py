@@ -104,8 +104,8 @@ def check_patterns(parts: Iterable[Part]) -> None:
     patterns = {observed for _, observed in parts}
     if len(patterns) > MOST_PATTERNS:
         raise InputError(
-            f"rows that miss targets have sums of their own for each pattern of what is there, at most {MOST_PATTERNS} "
-            f"patterns, but there are more ({', '.join(sorted(patterns)[:3])}, ...; 1 is there, 0 is missing); leave "
+            "rows that miss targets have sums of their own for each pattern of what is there, at most "
+            f"{MOST_PATTERNS} patterns, but there are more ({', '.join(sorted(patterns)[:3])}, ...; 1 is there, 0 is missing); leave "
             "such rows out (in a job, data.nan: drop), or fit fewer targets"
         )
 
