@@ -123,9 +123,7 @@ CASES: dict[str, Case] = {
     ),
     "empty name": (nothing, ["ingest", "sea.csv", "o.zarr", "--inputs", "a,,b"], 3, ["--inputs a,,b", "is empty"]),
     "not a constant": (nothing, ["ingest", "sea.csv", "o.zarr", "--inputs", "a,=z"], 3, ["'=z'", "a number"]),
-    "classes": (
-        nothing, ["ingest", "sea.csv", "o.zarr", *INGEST, "--classes", "c"], 3, ["sea.csv", "has no column 'c'"]
-    ),  # fmt: skip
+    "classes": (nothing, ["ingest", "sea.csv", "o.zarr", *INGEST, "--classes", "c"], 3, ["has no column 'c'"]),
     "NaN": (spoiled_value(np.nan, 2000, 1), ["fit", "bad.yaml"], 3, ["bad.zarr", "row 2000 (shard 3)", "c1", "nan"]),
     "Inf": (spoiled_value(np.inf, 5, 2), ["fit", "bad.yaml"], 3, ["bad.zarr", "row 5 (shard 0)", "c2", "inf"]),
     "NaN in scores": (

@@ -224,7 +224,8 @@ def score(
         scores = run(
             model, store, engine=engine, inputs=names, targets=_names("--targets", targets) or None, progress=progress
         )
-    show(asdict(scores), _score_text(scores), as_json=as_json)
+    known = {name: value for name, value in asdict(scores).items() if value is not None}
+    show(known, _score_text(scores), as_json=as_json)
 
 
 @command()

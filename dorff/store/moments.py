@@ -105,7 +105,8 @@ def check_patterns(parts: Iterable[Part]) -> None:
     if len(patterns) > MOST_PATTERNS:
         raise InputError(
             "rows that miss targets have sums of their own for each pattern of what is there, at most "
-            f"{MOST_PATTERNS} patterns, but there are more ({', '.join(sorted(patterns)[:3])}, ...; 1 is there, 0 is missing); leave "
+            f"{MOST_PATTERNS} patterns, but there are more ({', '.join(sorted(patterns)[:3])}, ...; 1 is there, "
+            "0 is missing); leave "
             "such rows out (in a job, data.nan: drop), or fit fewer targets"
         )
 
