@@ -74,8 +74,69 @@ def figures() -> list[str]:
             f"curl-free (unbounded measure), of independent outputs | {curl:.3f}, {independent:.3f} |"
             " `benchmarks/magnetic.py` |"
         )
+    if minh := _read("minh_table1.json"):
+        lines += table1_lines(minh)
     if minh := _read("minh_table2.json"):
         lines += minh_lines(minh)
+    if cost := _read("cost.json"):
+        ours, stacked = cost["divergence-free, p = 3"], cost["textbook"]
+        lines.append(
+            f"| pass over the rows, p = 3 divergence-free over p = 1 scalar, m = {cost['m']}, n = {cost['rows']}; the "
+            f"textbook's stacked features over the same | {ours['median']:.2f}; {stacked['median']:.0f} "
+            "| `benchmarks/cost.py` |"
+        )
+    lines += brault_lines()
+    if structure := _read("structure.json"):
+        lines += structure_lines(structure)
+    return lines
+
+
+def table1_lines(minh: dict[str, Any]) -> list[str]:
+    """Minh's Table 1, orthogonal sampling, the inputs scaled by columns."""
+    lines = []
+    rows = [row for row in minh["rows"] if (row["reading"], row["sampler"]) == (minh["main_reading"], "orthogonal")]
+    for kernel in dict.fromkeys(row["kernel"] for row in rows):
+        cells = []
+        for row in rows:
+            if row["kernel"] == kernel:
+                paper = f" ({row['paper']})" if row["paper"] else ""
+                cells.append(f"{row['measure']} {row['D']}: {row['ours']:.3f}{paper}")
+        lines.append(
+            f"| Minh 2016, Table 1, {kernel}, relative error of the gram at D (the paper's) | {', '.join(cells)} "
+            "| `benchmarks/minh_table1.py` |"
+        )
+    return lines
+
+
+def brault_lines() -> list[str]:
+    """Brault's Figure 1: slopes of the error."""
+    lines = []
+    if errors := _read("brault_kernel_error.json"):
+        cells = [
+            f"{name} {fit['slope']:.3f} ({fit['low']:.3f} to {fit['high']:.3f})"
+            for name, fit in errors["slopes"]["dorff"].items()
+        ]
+        lines.append(
+            "| Brault 2016, Figure 1: power of D in the largest spectral error on [-1, 1]^4, joint 95% intervals "
+            f"| {', '.join(cells)} | `benchmarks/brault_kernel_error.py` |"
+        )
+    return lines
+
+
+def structure_lines(structure: dict[str, Any]) -> list[str]:
+    """R2 of the identity, and what other output matrices add."""
+    lines = []
+    for data in dict.fromkeys(line["data"] for line in structure["summary"]):
+        mine = {line["output"]: line for line in structure["summary"] if line["data"] == data}
+        cells = [
+            f"{name} {line['difference']:+.4f} +- {line['difference_interval']:.4f}"
+            for name, line in mine.items()
+            if name != "identity"
+        ]
+        lines.append(
+            f"| {data}, six targets, 5-fold R2: independent outputs; what an output matrix adds (95%) "
+            f"| {mine['identity']['r2']:.3f}; {', '.join(cells)} | `benchmarks/structure.py` |"
+        )
     return lines
 
 

@@ -16,6 +16,7 @@ FloatArray = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.integer[Any]]
 
 CALIBRATION_ROWS: Final = 2**17  # held-out rows at most: the temperature's own error is then below 1 in 300
+MOST_NUMBERS: Final = 2**22  # decision values held, and a few times as many bytes of copies
 FLATTEST: Final = 1e-3  # least slope, over the spread of the decision values: all but equal probabilities
 
 
@@ -101,6 +102,11 @@ class Calibration:
             return cls(float(config["slope"]), int(config["rows"]))
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"a calibration needs 'slope' and 'rows', got {config!r} ({error})") from None
+
+
+def most_rows(classes: int) -> int:
+    """The most held-out rows to calibrate on, so that memory is bounded for any number of classes."""
+    return min(CALIBRATION_ROWS, max(256, MOST_NUMBERS // classes))
 
 
 def softmax(values: FloatArray) -> FloatArray:

@@ -59,6 +59,11 @@ class ExactRidge:
         Raises InputError for shapes that do not go together, numbers that are not finite, a negative weight or
         ridge, targets of which none is observed, and a system that is singular to rounding.
         """
+        if not isinstance(kernel, OperatorKernel):
+            raise InputError(f"kernel must be an operator kernel, such as Decomposable({kernel!r}), not {kernel!r}")
+        X, Y = np.asarray(X, dtype=np.float64), np.asarray(Y, dtype=np.float64)
+        if X.ndim != 2 or Y.ndim != 2:
+            raise InputError(f"X and Y must be (n, d) and (n, q), got shapes {X.shape} and {Y.shape}; reshape them")
         n, q = Y.shape
         C = np.eye(q) if observe is None else np.asarray(observe, dtype=np.float64)
         w = np.ones(n) if weights is None else np.asarray(weights, dtype=np.float64)

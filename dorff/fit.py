@@ -15,12 +15,12 @@ from typing import Any, final
 
 import numpy as np
 
-from dorff.calibration import CALIBRATION_ROWS, Calibration
+from dorff.calibration import Calibration, most_rows
 from dorff.engine import Engine, Task, Tree, open_engine, peak_memory
 from dorff.errors import IncompleteError, InputError
 from dorff.leaf import FoldRule
 from dorff.model import Model
-from dorff.moments import Moments, by_fold, pooled
+from dorff.moments import Moments, by_fold, pooled, unseen
 from dorff.plan import Plan, make_plan
 from dorff.solvers import Choice, Fit, Setting, choose
 from dorff.spec import Job
@@ -89,10 +89,11 @@ def fit(job: Job, *, engine: Engine | None = None, progress: Progress | None = N
         choice = solve_pass(plan, passed.folds)
         local = not hasattr(job.cluster, "address")
         peak.sample()
-    model = build_model(plan, choice.fit, passed)
-    if plan.dataset.labels is not None and job.solve.calibrate:
-        calibration = calibrate(plan, choice, passed)
-        model = replace(model, info={**model.info, "calibration": calibration.config()})
+        model = build_model(plan, choice.fit, passed)
+        if plan.dataset.labels is not None and job.solve.calibrate:
+            calibration = calibrate(plan, choice, passed)
+            model = replace(model, info={**model.info, "calibration": calibration.config()})
+            peak.sample()
     report = _report(plan, passed, choice, threads, peak.bytes if local else None)
     report = replace(report, seconds=time.perf_counter() - began)
     model = replace(model, info={**model.info, "report": asdict(report)})
@@ -153,9 +154,12 @@ def settings(plan: Plan) -> list[Setting]:
     """What each kernel of the job makes of moments."""
     this, candidates = plan.frozen()
     solving, features = plan.job.solve, this.features
+    # Targets that are classes stay zeros and ones: other units would undo the simplex code.
+    standardize = solving.standardize and plan.dataset.labels is None
     return [
         Setting(
-            kernel, features.d, features.m, this.density, solving.standardize, solving.intercept, plan.observe
+            kernel, features.d, features.m, this.density, standardize, solving.intercept, plan.observe,
+            one_scale=plan.question["one_scale"],
         )
         for kernel in candidates
     ]  # fmt: skip
@@ -174,9 +178,8 @@ def solve_pass(plan: Plan, folds: Folds) -> Choice:
 
 def _refuse_unseen(plan: Plan, folds: Sequence[list[Moments]]) -> None:
     """InputError for a target that no row has."""
-    seen = np.any([moments.mask for fold in folds for moments in fold], axis=0)
-    if not seen.all():
-        name = plan.dataset.target_columns[int(np.argmin(seen))]
+    for target in unseen(folds):
+        name = plan.dataset.target_columns[target]
         raise InputError(f"{plan.dataset.path}: no row has the target {name}; leave it out of the targets")
 
 
@@ -190,7 +193,7 @@ def build_model(plan: Plan, fit: Fit, passed: PassResult) -> Model:
     info: dict[str, Any] = {
         "data": {
             "store": plan.question["store"], "rows": dataset.n, "fingerprint": fingerprint(receipts),
-            "inputs": list(dataset.input_columns), "targets": names,
+            "inputs": list(dataset.input_columns), "targets": names, "nan": plan.job.data.nan,
             "low": np.min([receipt.low for receipt in receipts], axis=0).tolist(),
             "high": np.max([receipt.high for receipt in receipts], axis=0).tolist(),
         },
@@ -210,40 +213,42 @@ def build_model(plan: Plan, fit: Fit, passed: PassResult) -> Model:
 def calibrate(plan: Plan, choice: Choice, passed: PassResult) -> Calibration:
     """Class probabilities from rows that the decision values they are judged by were not fitted to.
 
-    A fit of all folds but the first, with the ridge and kernel chosen, decides for the rows of the first: of at most
-    CALIBRATION_ROWS of them, in runs spread evenly. Without a second fold there is nothing to hold out: slope 1.
+    A fit of all folds but fold 0, with the ridge and kernel chosen, decides for the rows of fold 0: of a bounded
+    number of them, in runs spread evenly. Where it has no rows, or no other has, nothing can be held out: slope 1.
     """
     this, _ = plan.frozen()
-    folds = by_fold(passed.folds)
-    if len(folds) < 2:
+    training = by_fold({part: moments for part, moments in passed.folds.items() if part[0] > 0})
+    if not training or not any(moments.n for (fold, _), moments in passed.folds.items() if fold == 0):
         return Calibration(1.0)
-    first = min(fold for fold, _ in passed.folds)
-    (fit,) = settings(plan)[choice.candidate].solve(pooled(folds[1:]), [choice.fit.solution.ridge])
-    model = build_model(plan, fit, passed)
     decisions, codes = [], []
-    for start, stop in _held_out(plan, this.folds, first):
-        X, Y = plan.dataset.read(start, stop)
-        keep = np.isfinite(X).all(axis=1) & np.isfinite(Y).all(axis=1)
-        if this.folds.by_rows:
-            keep &= this.folds.of_rows(np.arange(start, stop)) == first
-        decisions.append(model.predict(X[keep]))
-        codes.append(np.argmax(Y[keep], axis=1))
+    with pinned():
+        (fit,) = settings(plan)[choice.candidate].solve(pooled(training), [choice.fit.solution.ridge])
+        model = build_model(plan, fit, passed)
+        for start, stop in _held_out(plan, this.folds):
+            X, Y = plan.dataset.read(start, stop)
+            keep = np.isfinite(X).all(axis=1) & np.isfinite(Y).all(axis=1)
+            if this.folds.by_rows:
+                keep &= this.folds.of_rows(np.arange(start, stop)) == 0
+            decisions.append(model.predict(X[keep]))
+            codes.append(np.argmax(Y[keep], axis=1))
     labels = np.concatenate(codes)
     weights = np.ones(len(labels)) if this.class_weight is None else this.class_weight[labels]
     return Calibration.fit(np.concatenate(decisions), labels, weights)
 
 
-def _held_out(plan: Plan, rule: FoldRule, fold: int) -> list[tuple[int, int]]:
-    """Runs of rows that hold those of a fold, as many as are needed, spread evenly."""
-    unit = plan.dataset.unit_rows
+def _held_out(plan: Plan, rule: FoldRule) -> list[tuple[int, int]]:
+    """Runs of rows that hold those of fold 0, as many as are needed, spread evenly."""
+    share = (rule.held or rule.count) if rule.by_rows else 1
+    wanted = most_rows(plan.dataset.q) * share
+    unit = min(plan.dataset.unit_rows, max(1, wanted // 8))
     runs = [
         (start, min(start + unit, leaf.stop))
         for leaf in plan.leaves
-        if rule.by_rows or rule.of_leaf(leaf.number) == fold
+        if rule.by_rows or rule.of_leaf(leaf.number) == 0
         for start in range(leaf.start, leaf.stop, unit)
     ]
-    wanted = CALIBRATION_ROWS * (rule.count if rule.by_rows else 1) // unit
-    return runs if len(runs) <= wanted else [runs[int(at)] for at in np.linspace(0, len(runs) - 1, max(1, wanted))]
+    most = wanted // unit
+    return runs if len(runs) <= most else [runs[int(at)] for at in np.linspace(0, len(runs) - 1, most)]
 
 
 def fingerprint(receipts: Sequence[Receipt]) -> str:

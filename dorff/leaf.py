@@ -31,14 +31,23 @@ Rows = npt.NDArray[np.int64]
 @final
 @dataclass(frozen=True)
 class FoldRule:
-    """Which fold a row is in: one fold, whole leaves dealt in turn, or rows by a hash of their number and a seed."""
+    """Which fold a row is in: one fold, whole leaves dealt in turn, or rows by a hash of their number and a seed.
+
+    With `held` there are two folds: 0 is one of `held` that leaves or rows are dealt to, 1 all the others.
+    """
 
     count: int = 1
     by_rows: bool = False
     seed: int = 0
+    held: int = 0
+
+    @classmethod
+    def one_held(cls, count: int, by_rows: bool, seed: int) -> FoldRule:
+        """One fold of `count` held out, the others together."""
+        return cls(2, by_rows, seed, count)
 
     def of_leaf(self, number: int) -> int:
-        return number % self.count
+        return int(number % self.held > 0) if self.held else number % self.count
 
     def of_rows(self, rows: Rows) -> Rows:
         """Fold numbers (n,): splitmix64 of the row's number (n,), so that appended rows move no others."""
@@ -46,7 +55,8 @@ class FoldRule:
         z = (z + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return ((z ^ (z >> np.uint64(31))) % np.uint64(self.count)).astype(np.int64)
+        folds = ((z ^ (z >> np.uint64(31))) % np.uint64(self.held or self.count)).astype(np.int64)
+        return (folds > 0).astype(np.int64) if self.held else folds
 
 
 # The squares that this process's last leaf was summed in, for its next one.
@@ -100,6 +110,8 @@ class BlockSums:
         return None
 
     def _add(self, X: FloatArray, Y: FloatArray, part: Part) -> None:
+        if not len(X):
+            return
         m, sums = self._features.m, self._sums.get(part)
         if sums is None:
             square = _spare_square(self._Z.shape[1])

@@ -117,6 +117,12 @@ def pooled(folds: Iterable[list[Moments]]) -> list[Moments]:
     return [total[pattern] for pattern in sorted(total)]
 
 
+def unseen(folds: Iterable[list[Moments]]) -> list[int]:
+    """The targets that no row has."""
+    masks = [moments.mask for fold in folds for moments in fold]
+    return [int(target) for target in np.flatnonzero(~np.any(masks, axis=0))] if masks else []
+
+
 def syrk(Z: FloatArray, square: FloatArray) -> None:
     """Add Z^T Z to the upper triangle of `square` (w, w), column-major, for Z (n, w) with contiguous rows.
 

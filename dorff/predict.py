@@ -165,7 +165,8 @@ def score(
     _check_inputs(fitted, dataset)
     expected = fitted.p if fitted.observe is None else len(fitted.observe)
     if dataset.q != expected:
-        raise InputError(f"{store}: has {dataset.q} targets, but the model predicts {expected}; name as many")
+        seen = "predicts" if fitted.observe is None else "was fitted to observations C f,"
+        raise InputError(f"{store}: has {dataset.q} targets, but the model {seen} {expected}; name as many")
     if not dataset.n:
         raise InputError(f"{store}: has no rows to score")
     step = max(1, 65536 // dataset.unit_rows) * dataset.unit_rows
@@ -182,12 +183,8 @@ def score(
         for start in range(0, dataset.n, step)
     ]
     engine.run(tasks, done)
-    ordered = [parts[start] for start in sorted(parts)]
-    scores = _pooled(dataset, [part[:4] for part in ordered])
-    if dataset.labels is None:
-        return scores
-    hits = sum(part[4] for part in ordered) / scores.rows
-    return replace(scores, accuracy=float(hits[0]), log_loss=float(hits[1]) if "calibration" in fitted.info else None)
+    scores = _pooled(dataset, [parts[start] for start in sorted(parts)])
+    return scores if "calibration" in fitted.info else replace(scores, log_loss=None)
 
 
 def _scored(model: Model, targets: str | Sequence[str] | None) -> str | Sequence[str] | Classes:
@@ -200,16 +197,24 @@ def _scored(model: Model, targets: str | Sequence[str] | None) -> str | Sequence
     return Classes(names[0], labels)
 
 
-def score_rows(model: str, name: str, dataset: Dataset, start: int, stop: int) -> tuple[int, Any, Any, Any, Any]:
-    """Of the rows start..stop-1: count, mean target (q,), squares about it (q,), squared error (q,), and of a
-    classifier [rows whose likeliest class is the true one, summed -log probability of the true class]."""
+def score_rows(model: str, name: str, dataset: Dataset, start: int, stop: int) -> tuple[int, FloatArray, FloatArray]:
+    """Of the rows start..stop-1: how many; of each target (4, q) how often it is there, its mean, squares about it,
+    squared error; and of a classifier [rows whose likeliest class is the true one, summed -log of its probability].
+
+    A target that is missing does not count, where the model was fitted with `nan: partial`.
+    """
     fitted = _cached_model(model, name)
     X, Y = dataset.read(start, stop)
-    bad = ~(np.isfinite(X).all(axis=1) & np.isfinite(Y).all(axis=1))
+    there = np.isfinite(Y)
+    partial = fitted.info.get("data", {}).get("nan") == "partial"
+    bad = ~(np.isfinite(X).all(axis=1) & (partial | there.all(axis=1)))
     if bad.any():
-        row = start + int(np.argmax(bad))
-        raise InputError(f"{dataset.path}: row {row} holds NaN or infinity; remove or mend such rows to score them")
-    mean, found = Y.mean(axis=0), fitted.observed(_outcome(fitted, X))
+        row = int(np.argmax(bad))
+        what = "has no label" if dataset.labels is not None and np.isfinite(X[row]).all() else "holds NaN or infinity"
+        raise InputError(f"{dataset.path}: row {start + row} {what}; remove or mend such rows to score them")
+    found, counts = fitted.observed(_outcome(fitted, X)), there.sum(axis=0)
+    mean = np.where(there, Y, 0.0).sum(axis=0) / np.maximum(counts, 1)
+    spread, error = (np.where(there, (Y - other) ** 2, 0.0).sum(axis=0) for other in (mean, found))
     hits = np.zeros(2)
     if dataset.labels is not None:
         codes = np.argmax(Y, axis=1)
@@ -217,23 +222,25 @@ def score_rows(model: str, name: str, dataset: Dataset, start: int, stop: int) -
         if (calibration := fitted.info.get("calibration")) is not None:
             logs = Calibration.of(calibration).log_probabilities(fitted.predict(X))
             hits[1] = -logs[np.arange(len(codes)), codes].sum()
-    return stop - start, mean, np.sum((Y - mean) ** 2, axis=0), np.sum((Y - found) ** 2, axis=0), hits
+    return stop - start, np.array([counts, mean, spread, error]), hits
 
 
-def _pooled(dataset: Dataset, parts: Sequence[tuple[int, Any, Any, Any]]) -> Scores:
+def _pooled(dataset: Dataset, parts: Sequence[tuple[int, FloatArray, FloatArray]]) -> Scores:
     """Merge the parts' counts, means and squares (Chan, Golub & LeVeque 1979)."""
-    rows, mean, spread, error = parts[0]
-    for count, other_mean, other_spread, other_error in parts[1:]:
-        total, shift = rows + count, other_mean - mean
-        mean = mean + shift * (count / total)
-        spread = spread + other_spread + shift**2 * (rows * count / total)
-        rows, error = total, error + other_error
+    rows, (counts, mean, spread, error), hits = parts[0]
+    for more, (other, other_mean, other_spread, other_error), other_hits in parts[1:]:
+        total, shift = counts + other, other_mean - mean
+        share = other / np.maximum(total, 1)
+        mean = mean + shift * share
+        spread = spread + other_spread + shift**2 * counts * share
+        rows, counts, error, hits = rows + more, total, error + other_error, hits + other_hits
     per_output = {
-        name: {"r2": _r2(float(e), float(s)), "rmse": float(np.sqrt(e / rows))}
-        for name, e, s in zip(dataset.target_columns, error, spread, strict=True)
+        name: {"r2": _r2(float(e), float(s)), "rmse": float(np.sqrt(e / max(n, 1)))}
+        for name, e, s, n in zip(dataset.target_columns, error, spread, counts, strict=True)
     }
     pooled = _r2(float(error.sum()), float(spread.sum()))
-    return Scores(rows, pooled, float(np.sqrt(error.sum() / rows / len(error))), per_output)
+    scores = Scores(rows, pooled, float(np.sqrt(error.sum() / max(counts.sum(), 1))), per_output)
+    return scores if dataset.labels is None else replace(scores, accuracy=hits[0] / rows, log_loss=hits[1] / rows)
 
 
 def _r2(error: float, spread: float) -> float:

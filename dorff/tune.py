@@ -10,23 +10,28 @@ from dorff.engine import Engine, SerialEngine, Task
 from dorff.errors import InputError
 from dorff.fit import Progress, run_pass, solve_pass
 from dorff.plan import Plan, make_plan
+from dorff.solvers import Score
 from dorff.spec import Job, RemoteCluster
 
 
 @final
 @dataclass(frozen=True)
 class Trial:
-    """Job number `job` of those tried at one ridge, and its score: a mean squared error (GCV's, or held-out)."""
+    """Job number `job` of those tried at one ridge, and its score: a mean squared error (GCV's, or held-out).
+
+    `kernel` is the number of the kernel in the job's list, 0 where it names one.
+    """
 
     job: int
     ridge: float
     value: float
+    kernel: int = 0
 
 
 @final
 @dataclass(frozen=True)
 class Tuned:
-    """The best of the jobs with its best ridge alone, every trial, and how often the data were read."""
+    """The best of the jobs with its best kernel and ridge alone, every trial, and how often the data were read."""
 
     best: Job
     trial: Trial
@@ -51,24 +56,24 @@ def tune(jobs: Sequence[Job], *, engine: Engine, progress: Progress | None = Non
     tasks = [Task(score_plan, (plan,), number) for number, plan in enumerate(plans)]
     found: list[Trial] = []
 
-    def done(task: Task, scores: list[tuple[float, float]]) -> Sequence[Task]:
-        found.extend(Trial(task.tag, ridge, value) for ridge, value in scores)
+    def done(task: Task, scores: Sequence[Score]) -> Sequence[Task]:
+        found.extend(Trial(task.tag, score.ridge, score.value, score.candidate) for score in scores)
         return ()
 
     solver = engine if all(_fits_a_worker(plan) for plan in plans) else SerialEngine()
     solver.run(tasks, done)
     order = [ridge for job in jobs for ridge in job.solve.ridges]
-    table = sorted(found, key=lambda trial: (trial.job, order.index(trial.ridge)))
+    table = sorted(found, key=lambda trial: (trial.job, trial.kernel, order.index(trial.ridge)))
     winner = min(table, key=lambda trial: trial.value)
     job = jobs[winner.job]
-    best = job.model_copy(update={"solve": job.solve.model_copy(update={"ridge": winner.ridge})})
+    solve = job.solve.model_copy(update={"ridge": winner.ridge})
+    best = job.model_copy(update={"solve": solve, "kernel": job.kernels[winner.kernel]})
     return Tuned(best, winner, tuple(table), len(passes))
 
 
-def score_plan(plan: Plan) -> list[tuple[float, float]]:
-    """(ridge, score) of each ridge of a plan whose pass is done; only a damaged file is computed again."""
-    passed = run_pass(plan, SerialEngine())
-    return [(score.ridge, score.value) for score in solve_pass(plan, passed.folds).table]
+def score_plan(plan: Plan) -> Sequence[Score]:
+    """The score of each kernel and ridge of a plan whose pass is done; only a damaged file is computed again."""
+    return solve_pass(plan, run_pass(plan, SerialEngine()).folds).table
 
 
 def _fits_a_worker(plan: Plan) -> bool:
@@ -91,7 +96,7 @@ def _comparable(jobs: Sequence[Job]) -> None:
                     f"jobs: number {number} has another `{name}` than the first; their scores cannot be compared"
                 )
     for number, job in enumerate(jobs):
-        if job.solve.select == "gcv" and len(job.solve.ridges) == 1:
+        if job.solve.select == "gcv" and len(job.solve.ridges) == len(job.kernels) == 1:
             raise InputError(f"jobs: number {number} has a single ridge, which GCV does not score; list several")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from command_line import call
+from command_line import answer, call
 
 from dorff import ORFFRegressor, kernels, load_model
 from dorff.calibration import Calibration
@@ -241,3 +241,132 @@ def test_plan_says_when_the_exact_model_is_the_smaller_one(swirl: Path, tmp_path
     assert not few.exact_is_cheaper and many.exact_is_cheaper
     (tmp_path / "job.yaml").write_text(job(swirl, tmp_path, features={"count": 2 * N}).model_dump_json())
     assert "exact" in call("plan", tmp_path / "job.yaml").stdout
+
+
+POLYNOMIAL = {"type": "decomposable", "scalar": {"type": "polynomial", "degree": 2}}
+ARC = {"type": "decomposable", "scalar": {"type": "arc_cosine", "order": 1}}
+PLAIN = {"type": "decomposable", "scalar": GAUSSIAN}
+
+
+@pytest.mark.parametrize(
+    ("several", "said"),
+    [
+        ([POLYNOMIAL, PLAIN], "features of its own"), ([PLAIN, ARC], "features of its own"),
+        ([ARC, {**ARC, "scalar": {**ARC["scalar"], "order": 0}}], "features of its own"),
+        ([PLAIN, {"type": "sum", "terms": [{"weight": 1.0, "kernel": PLAIN}], "concatenate": True}], "concatenated"),
+    ],
+)  # fmt: skip
+def test_kernels_that_cannot_share_features_are_no_list(
+    swirl: Path, tmp_path: Path, several: list[dict[str, Any]], said: str
+) -> None:  # fmt: skip
+    with pytest.raises(InputError, match=said):
+        make_plan(job(swirl, tmp_path, kernel=several))
+    two = [ARC, {**ARC, "output": "covariance"}]  # one scalar kernel: its features are shared
+    assert fit(job(swirl, tmp_path, kernel=two, solve={"ridge": [1e-4, 1e-2]})).status == "ok"
+
+
+def test_a_list_is_scored_in_one_unit(tmp_path: Path) -> None:
+    """Standardised, a curl-free kernel has one scale for all targets; then so has every kernel it is compared with."""
+    Y = np.column_stack([np.sin(3 * X[:, 0]), 1000 * np.cos(2 * X[:, 1])])
+    np.savez(tmp_path / "a.npz", x=X, y=Y)
+    ingest([tmp_path / "a.npz"], tmp_path / "a.zarr", inputs=["x"], targets=["y"])
+    solve = {"ridge": [1e-4], "standardize": True}
+    both = [{"type": "curl_free", "scalar": GAUSSIAN}, PLAIN]
+    found = fit(job(tmp_path / "a.zarr", tmp_path, kernel=both, solve=solve))
+    assert np.ptp(load_model(found.model).target_scale) == 0
+    alone = fit(job(tmp_path / "a.zarr", tmp_path / "alone", kernel=PLAIN, solve=solve))
+    assert np.ptp(load_model(alone.model).target_scale) > 0
+
+
+def test_a_class_that_is_never_predicted_is_no_damage(tmp_path: Path) -> None:
+    labels = np.where(np.arange(600) == 7, "rare", labels_of(X[:600]))
+    np.savez(tmp_path / "a.npz", x=X[:600], c=labels)
+    ingest([tmp_path / "a.npz"], tmp_path / "a.zarr", inputs=["x"], targets=[], classes="c")
+    fit(job(tmp_path / "a.zarr", tmp_path, data={"targets": {"classes": "classes"}}, features={"count": 8}))
+    predict(tmp_path / "model", tmp_path / "a.zarr", tmp_path / "p.zarr", engine=SerialEngine())
+    assert call("verify", tmp_path / "p.zarr").exit_code == 0
+    assert "rare" in call("inspect", tmp_path / "p.zarr").stdout
+
+
+def test_classes_stay_zeros_and_ones_when_inputs_are_standardised(classes: Path, tmp_path: Path) -> None:
+    fit(job(classes, tmp_path, data={"targets": {"classes": "classes"}}, solve={"standardize": True}))
+    np.testing.assert_array_equal(load_model(tmp_path / "model").target_scale, 1.0)
+
+
+def test_very_few_rows_of_classes(tmp_path: Path) -> None:
+    """Too few to hold any out for certain: fitted all the same."""
+    for n in (4, 6, 8):
+        np.savez(tmp_path / "a.npz", x=X[:n], c=np.arange(n) % 2)
+        ingest([tmp_path / "a.npz"], tmp_path / f"{n}.zarr", inputs=["x"], targets=[], classes="c")
+        for seed in range(6):
+            made = job(tmp_path / f"{n}.zarr", tmp_path / f"{n} {seed}", features={"count": 8, "seed": seed},
+                       data={"targets": {"classes": "classes"}})  # fmt: skip
+            assert load_model(fit(made).model).info["calibration"]["slope"] > 0
+
+
+@pytest.mark.parametrize("kernel", [PLAIN, {"type": "decomposable", "scalar": GAUSSIAN, "output": "covariance"}])
+def test_a_target_that_a_fold_does_not_have(tmp_path: Path, kernel: dict[str, Any]) -> None:
+    Y = np.column_stack([np.sin(X[:90]), np.full(90, np.nan)])
+    Y[:2, 2] = 1.0
+    Y[5::7, 0] = np.nan
+    np.savez(tmp_path / "a.npz", x=X[:90], y=Y)
+    ingest([tmp_path / "a.npz"], tmp_path / "a.zarr", inputs=["x"], targets=["y"])
+    solve = {"ridge": [1e-3, 1e-1], "select": "kfold", "folds": {"count": 2, "by": "rows"}}
+    for seed in range(3):
+        made = job(tmp_path / "a.zarr", tmp_path / str(seed), kernel=kernel, data={"nan": "partial"}, solve=solve,
+                   features={"seed": seed})  # fmt: skip
+        assert np.isfinite(load_model(fit(made).model).predict(X[:9])).all()
+    none = np.where(np.arange(3) == 2, np.nan, Y)
+    with pytest.raises(InputError, match="column 2: no row"):
+        ORFFRegressor(kernels.Gaussian(0.6), 64, missing="partial").fit(X[:90], none)
+
+
+def test_scores_leave_out_what_is_missing(gaps: tuple[Path, FloatArray], tmp_path: Path) -> None:
+    store, Y = gaps
+    model = load_model(fit(job(store, tmp_path, data={"nan": "partial"})).model)
+    scores = score(tmp_path / "model", store, engine=SerialEngine())
+    residual = Y - model.predict(X)
+    assert scores.rmse == pytest.approx(np.sqrt(np.nanmean(residual**2)))
+    about = np.nansum((Y - np.nanmean(Y, axis=0)) ** 2)
+    assert scores.r2 == pytest.approx(1 - np.nansum(residual**2) / about)
+
+
+@pytest.mark.parametrize(
+    ("count", "nan", "kernel"), [(512, "partial", "curl_free"), (1024, "partial", "decomposable")]
+)
+def test_memory_keeps_to_the_plan_with_patterns_and_folds(
+    tmp_path: Path, count: int, nan: str, kernel: str
+) -> None:  # fmt: skip
+    rng = np.random.default_rng(1)
+    n, q = 40_000, 3
+    x, y = rng.standard_normal((n, q)), rng.standard_normal((n, q))
+    for number, pattern in enumerate(((0,), (1,), (2,), (0, 1), (1, 2), (0, 2))):
+        y[number::7, list(pattern)] = np.nan
+    np.savez(tmp_path / "a.npz", x=x, y=y)
+    ingest([tmp_path / "a.npz"], tmp_path / "a.zarr", inputs=["x"], targets=["y"])
+    made = job(tmp_path / "a.zarr", tmp_path, kernel={"type": kernel, "scalar": GAUSSIAN}, features={"count": count},
+               data={"nan": nan}, solve={"select": "kfold", "folds": {"count": 3, "by": "rows"}})  # fmt: skip
+    (tmp_path / "job.yaml").write_text(made.model_dump_json())
+    report = answer("fit", tmp_path / "job.yaml")
+    assert report["peak_bytes"] <= report["plan_peak_bytes"]
+
+
+def test_append_keeps_balanced_weights_of_the_first_fit(tmp_path: Path) -> None:
+    def part(name: str, rows: slice, rare: int) -> Path:
+        c = np.where(np.arange(N)[rows] % rare == 0, "a", "b")
+        np.savez(tmp_path / f"{name}.npz", x=X[rows], c=c)
+        return tmp_path / f"{name}.npz"
+
+    data = {"targets": {"classes": "classes"}}
+    store = tmp_path / "a.zarr"
+    ingest([part("one", slice(0, 2048), 5)], store, inputs=["x"], targets=[], classes="c", shard_rows=SHARD)
+    first = fit(job(store, tmp_path, data=data, solve={"class_weight": "balanced", "calibrate": False}))
+    ingest([part("two", slice(2048, 4096), 2)], store, inputs=["x"], targets=[], classes="c", append=True)
+    again = fit(job(store, tmp_path, data=data, solve={"class_weight": "balanced", "calibrate": False}))
+    assert again.rows_used == 2 * first.rows_used
+    frozen = {"a": 2048 / (2 * 410), "b": 2048 / (2 * 1638)}
+    whole = tmp_path / "whole"
+    fit(job(store, whole, data=data, solve={"class_weight": frozen, "calibrate": False}))
+    np.testing.assert_allclose(
+        load_model(again.model).coefficients, load_model(whole / "model").coefficients, rtol=1e-8, atol=1e-12
+    )

@@ -292,3 +292,17 @@ def test_a_learned_matrix_stands_alone_and_keeps_its_weight():
         with pytest.raises(InputError, match="no other term"):
             setting(mixed)
     assert setting(kernel + 0 * kernels.CurlFree(scalar)) is not None
+
+
+def test_gcv_does_not_feel_the_size_of_weights():
+    kernel, found = draw("identity")
+    rng = np.random.default_rng(0)
+    X, Y = rng.standard_normal((30, 3)), np.eye(3)[rng.integers(0, 3, 30)]
+    scores = []
+    for size in (0.01, 1.0, 100.0):
+        weight = size * np.array([1.0, 2.0, 3.0])
+        sums = BlockSums(plain_map(found.omega), Y.mean(axis=0), block_rows=8, class_weight=weight)
+        sums.add(X, Y)
+        (solution,) = solve(Problem.of(sums.moments()[0, ""], weights_of(kernel, found)), [1e-2], gcv=True)
+        scores.append(solution.gcv)
+    np.testing.assert_allclose(scores, scores[0])

@@ -67,6 +67,8 @@ class Constants:
         measures by sup / log 2, all moments under DEFENSIVE, and all of a sum. InputError for other kernels, and
         where a moment is infinite.
         """
+        if not isinstance(kernel, OperatorKernel):
+            raise InputError(f"kernel must be an operator kernel, such as Decomposable({kernel!r}), not {kernel!r}")
         positive(diameter=diameter)
         fixed = kernel.fix(d, p)
         terms = [(weight, base) for weight, base in fixed.terms() if weight > 0]

@@ -42,6 +42,8 @@ def _model(path: Path) -> dict[str, Any]:
         "d": model.d,
         "p": model.p,
         "m": model.feature_map.m,
+        **({"observe": model.observe.tolist()} if model.observe is not None else {}),
+        **{name: model.info[name] for name in ("labels", "calibration") if name in model.info},
         "data": model.info.get("data"),
         "report": model.info.get("report"),
     }

@@ -154,7 +154,7 @@ def stored_labels(attributes: Mapping[str, Any], where: object) -> LabelTable | 
     try:
         labels, counts = dorff["labels"][CLASSES], dorff["counts"][CLASSES]
         table = LabelTable(labels, counts)
-        whole = all(isinstance(count, int) and count > 0 for count in counts) and sum(counts) <= dorff["rows"]
+        whole = all(isinstance(count, int) and count >= 0 for count in counts) and sum(counts) <= dorff["rows"]
         whole &= len(set(map(text_of, labels))) == len(labels) == len(counts) and all(
             isinstance(v, Label) for v in labels
         )

@@ -154,7 +154,10 @@ def open_array(path: Path, name: str, *, text: bool = False) -> StoredArray:
     if key is None or (not here.problem and not here.is_array):
         there = [n.name for n in walk(path) if n.is_array]
         held = ", ".join(there[:20]) if there else "none"
-        raise InputError(f"{path}: has no array {name!r}; the arrays in it are: {held}.")
+        columns = group_attributes(path).get("columns")
+        of = [array for array, names in columns.items() if name in names] if isinstance(columns, dict) else []
+        hint = f" {name!r} is a column of array {of[0]!r}, which is taken as a whole." if of else ""
+        raise InputError(f"{path}: has no array {name!r}; the arrays in it are: {held}.{hint}")
     stat = (directory / key).stat()
     return _open(path, name, key, stat.st_mtime_ns, stat.st_size, NUMBER_KINDS + "SU" * text)
 

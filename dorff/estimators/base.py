@@ -25,7 +25,7 @@ from dorff.frequencies import Sampler, default_sampler
 from dorff.kernels import Gaussian, OperatorKernel, ScalarKernel, median_lengthscale
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
-from dorff.moments import Moments, by_fold, pooled
+from dorff.moments import Moments, by_fold, pooled, unseen
 from dorff.solvers import Fit, Setting, kfold_errors, spread
 from dorff.store import Folds
 
@@ -138,6 +138,8 @@ class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         total = pooled(folds)
         if not total:
             raise InputError("y has no row with a target that was observed; give some")
+        for target in unseen(folds):
+            raise InputError(f"y, column {target}: no row has this target; leave the column out")
         if not all(np.isfinite(part.packed).all() for part in total):
             raise InputError("y has numbers so large that their squares overflow float64; rescale the targets")
         for name in ("gcv_", "cv_errors_"):  # of an earlier fit

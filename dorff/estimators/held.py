@@ -11,7 +11,7 @@ import numpy.typing as npt
 from dask.base import compute
 from dask.delayed import delayed
 
-from dorff.calibration import CALIBRATION_ROWS
+from dorff.calibration import most_rows
 from dorff.estimators.rows import Rows
 from dorff.estimators.sums import Deal, Reader, Targets, chunks, matrix, pin_worker, runs, spread_runs
 from dorff.kernels.scalar import FloatArray
@@ -20,7 +20,6 @@ from dorff.model import Model
 
 FOLDS: Final = 5  # of which one is held out, where no `cv` says otherwise
 WINDOWS: Final = 256  # runs of rows looked through where there are more than enough
-MOST_NUMBERS: Final = 2**24  # decision values held
 Codes = npt.NDArray[np.int64]
 
 
@@ -58,8 +57,8 @@ class HeldRows:
 
     @classmethod
     def of_classes(cls, model: Model, deal: Deal, n: int) -> HeldRows:
-        """As many rows as CALIBRATION_ROWS and their memory allow."""
-        return cls(model, deal, n, min(CALIBRATION_ROWS, max(256, MOST_NUMBERS // model.p)))
+        """As many rows as a calibration takes."""
+        return cls(model, deal, n, most_rows(model.p))
 
     @property
     def windows(self) -> list[tuple[int, int]]:

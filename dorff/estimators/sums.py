@@ -21,7 +21,7 @@ from dorff.features import FeatureMap
 from dorff.kernels.scalar import FloatArray
 from dorff.leaf import BlockSums
 from dorff.plan import block_rows
-from dorff.store import Folds
+from dorff.store import Folds, check_patterns
 from dorff.threads import pin, pinned
 
 SAMPLE_RUNS, RUN_ROWS = 16, 64
@@ -150,6 +150,7 @@ def pin_worker() -> None:
 
 def _merged(left: Folds, right: Folds) -> Folds:
     """Fold by fold sums, in new memory: a Dask task may not write over what another may ask for again."""
+    check_patterns(left.keys() | right.keys())
     both = {fold: left[fold] + right[fold] for fold in left.keys() & right.keys()}
     return left | right | both
 

@@ -129,9 +129,8 @@ class Sum(OperatorKernel):
         return Sum(fixed, concatenate=self.concatenate)
 
     def _check_shared(self) -> None:
-        scalars = [kernel.scalar for _, kernel in self.parts]
-        odd = next((scalar for scalar in scalars if not isinstance(scalar, Spectral)), None)
-        if odd is not None and any(scalar != odd for scalar in scalars):
+        odd, alone = _not_shift_invariant(self.parts)
+        if odd is not None and not alone:
             raise InputError(
                 f"a sum of kernels with {type(odd).__name__}, which is not shift-invariant, needs this one scalar "
                 "kernel in all of its terms; add output matrices instead, or use shift-invariant kernels"
@@ -157,9 +156,29 @@ def mixture(candidates: Sequence[OperatorKernel], d: int, p: int) -> OperatorKer
     """The kernel that frequencies serving several candidates are drawn from: each has an equal share.
 
     The one candidate itself, or the sum of k_i / tr k_i(0), whose trace measure covers them all. Each candidate's
-    weights psi then follow from the density of what was drawn.
+    weights psi then follow from the density of what was drawn. InputError for a list whose kernels cannot share
+    features: a scalar kernel without a spectrum beside others, or a concatenated sum.
     """
     if len(candidates) == 1:
         return candidates[0]
+    if any(kernel.concatenated for kernel in candidates):
+        raise InputError(
+            "a list of kernels is fitted on features that all of them share, which a concatenated sum does not; "
+            "leave concatenate out, or fit it alone"
+        )
     shares = [(kernel.trace(d, p), kernel.terms()) for kernel in candidates]
-    return Sum([(weight / share, base) for share, terms in shares for weight, base in terms if weight > 0])
+    parts = [(weight / share, base) for share, terms in shares for weight, base in terms if weight > 0]
+    odd, alone = _not_shift_invariant(parts)
+    if odd is not None and not alone:
+        raise InputError(
+            f"a list of kernels is fitted on features that all of them share, but {type(odd).__name__}, which is not "
+            "shift-invariant, has features of its own; fit it in a job of its own"
+        )
+    return Sum(parts)
+
+
+def _not_shift_invariant(parts: Sequence[tuple[float, BaseKernel]]) -> tuple[ScalarKernel | None, bool]:
+    """The first scalar kernel without a spectrum, if any, and whether it is the only scalar kernel."""
+    scalars = [kernel.scalar for _, kernel in parts]
+    odd = next((scalar for scalar in scalars if not isinstance(scalar, Spectral)), None)
+    return odd, all(scalar == odd for scalar in scalars)

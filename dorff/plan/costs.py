@@ -13,6 +13,7 @@ from typing import Any, Final, final
 import numpy as np
 import psutil
 
+from dorff.calibration import most_rows
 from dorff.data import Dataset
 from dorff.errors import DoesNotFitError
 from dorff.exact import exact_is_cheaper
@@ -20,9 +21,10 @@ from dorff.features import Recipe
 from dorff.kernels import Decomposable, OperatorKernel
 from dorff.moments import MOST_PATTERNS, syrk
 from dorff.plan.leaves import Leaf, block_rows
-from dorff.solvers import MOST_FACTORS
+from dorff.solvers import MOST_FACTORS, untouched
 from dorff.spec import Job, LocalCluster, RemoteCluster
 from dorff.threads import pinned
+from dorff.weights import operator_weights
 
 MiB: Final = 2**20
 # Resident bytes of a process before it has data: interpreter, libraries, compiled loops, Dask's own, and room for
@@ -73,6 +75,8 @@ def estimate(
         _solve_bytes(job, kernel, rank, width, m, folds["count"], patterns)
         for kernel, rank in zip(fixed, ranks, strict=True)
     )
+    if dataset.labels is not None and job.solve.calibrate:
+        solving += 5 * 8 * q * most_rows(q)  # decision values of held-out rows, and copies
     solving += 16 * recipe.numbers
     if job.cluster.model_dump().get("type") == "serial":
         worker, peak = DRIVER_BYTES + leaf, DRIVER_BYTES + max(leaf, solving)
@@ -85,7 +89,7 @@ def estimate(
     # Measured no wider than this: the rate hardly grows beyond, the memory for it does.
     tried = min(width, 2048)
     seconds = 1.15 * flops / _syrk_rate(block_rows(tried), tried) / workers
-    exact = exact_is_cheaper(dataset.n, recipe.p, m, max(ranks))
+    exact = exact_is_cheaper(dataset.n, q, m, max(ranks))
     return Costs(m, max(ranks), exact, len(leaves), worker, peak, disk, flops, seconds, level)
 
 
@@ -101,10 +105,12 @@ def _solve_bytes(
     """Bytes of the driver's solve: folds and their sum, unpacked and centred moments, the system, its factor."""
     bases = [base for _, base in kernel.terms()]
     shared = all(isinstance(base, Decomposable) for base in bases) and len({base.scalar for base in bases}) == 1
-    coupled = not shared or patterns > 1
+    apart = shared and untouched(operator_weights(kernel, 1, None).root[0], None)
+    coupled = not shared or (patterns > 1 and not apart)
     k = m * rank if coupled else m
     many = shared or len(job.solve.ridges) > MOST_FACTORS
-    system = (8 * k * k if coupled else 0) + (4 if many else 2) * 8 * k * k
+    blocks = min(patterns, rank) if shared and not coupled else 1  # systems of m, for targets that other rows have
+    system = (8 * k * k if coupled else 0) + blocks * (4 if many else 2) * 8 * k * k
     sums = 4 * width * (width + 1) * (folds + 2) * patterns + 8 * width * width * patterns + 16 * m * m
     return max(sums + system, 4 * SAMPLE_BYTES)
 

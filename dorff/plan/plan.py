@@ -21,7 +21,7 @@ from dorff.leaf import FoldRule, Pass, freeze, frozen_hash, load_pass
 from dorff.plan.costs import SAMPLE_BYTES, Costs, estimate, refuse_what_does_not_fit
 from dorff.plan.kernels import build_kernel, read_matrices, read_matrix
 from dorff.plan.leaves import Leaf, block_rows, leaf_bounds
-from dorff.solvers import learned_term, spread
+from dorff.solvers import check_output, learned_term, spread
 from dorff.spec import ClassTargets, Job
 
 # Rows for centres, and for the median distance: few, so that a data set that grows had them from the start. Scales
@@ -92,6 +92,10 @@ def make_plan(job: Job) -> Plan:
             raise InputError(f"{key}: {path} is a file; name a folder, which need not exist yet")
     observe = _observation(job, dataset)
     candidates = tuple(build_kernel(config) for config in configs)
+    for kernel in candidates:
+        check_output(kernel, observe)
+        if dataset.labels is not None and kernel.vector_field:
+            raise InputError("kernel: curl-free and divergence-free kernels are for fields, not for classes")
     if any([learned_term(kernel) for kernel in candidates]) and job.data.nan == "partial":
         raise InputError("kernel: output 'learned' needs rows that have all targets; set data.nan: drop")
     recipe = _recipe(candidates, dataset, job, observe)
@@ -129,9 +133,11 @@ def _observation(job: Job, dataset: Dataset) -> FloatArray | None:
         return None
     given = job.solve.observe
     C = np.array(read_matrix(given) if isinstance(given, Path) else given, dtype=np.float64)
-    if C.ndim != 2 or len(C) != dataset.q or not np.all(np.isfinite(C)):
+    C = C[None] if C.ndim == 1 else C
+    if C.ndim != 2 or len(C) != dataset.q or not np.all(np.isfinite(C)) or not np.any(C):
         raise InputError(
-            f"solve.observe: must be a finite matrix with a row for each of the {dataset.q} targets; it is {C.shape}"
+            f"solve.observe: must be a finite matrix, not zero, with a row for each of the {dataset.q} targets and a "
+            f"column for each output; it is {C.shape}"
         )
     return C
 
@@ -150,7 +156,7 @@ def _fold_rule(job: Job, dataset: Dataset, leaves: Sequence[Leaf]) -> FoldRule:
             )
         return FoldRule(folds.count, False, job.features.seed)
     if dataset.labels is not None and job.solve.calibrate:
-        return by_rows if len(leaves) < folds.count else FoldRule(folds.count, False, job.features.seed)
+        return FoldRule.one_held(folds.count, len(leaves) < folds.count, job.features.seed)
     return FoldRule()
 
 
@@ -213,7 +219,8 @@ def _freeze(plan: Plan) -> None:
 
 
 def _class_weight(job: Job, dataset: Dataset) -> FloatArray | None:
-    """The weight (q,) of each class's rows; "balanced" is n / (K n_k) as in scikit-learn, of the counts known now."""
+    """The weight (q,) of each class's rows, frozen with the first plan; "balanced" is n / (K n_k) as in scikit-learn,
+    of the counts at that time: rows appended later do not change it."""
     wanted = job.solve.class_weight
     if wanted == "none":
         return None
@@ -229,6 +236,8 @@ def _recipe(
 ) -> Recipe:  # fmt: skip
     """The features that serve every kernel: of the one, or of the mixture of all."""
     d, p = dataset.d, dataset.q if observe is None else observe.shape[1]
+    if dataset.labels is not None and observe is not None:
+        raise InputError("solve.observe: goes with targets of numbers, not with classes; leave it out")
     fixed = [kernel.fix(d, p, np.eye(p)) for kernel in candidates]
     kernel = kernels.mixture(fixed, d, p)
     chosen = job.features.sampler.model_dump() if "sampler" in job.features.model_fields_set else None

@@ -185,7 +185,24 @@ def _model(model: Model, version: Path) -> dict[str, str]:
         "Features (m)": str(model.feature_map.m),
         "Frequencies": _frequencies(model),
         "Intercept": intercept + (", …" if model.p > 8 else ""),
+        **_targets(model),
     }
+
+
+def _targets(model: Model) -> dict[str, str]:
+    """What the outputs have to do with the targets, where they are not the targets themselves."""
+    found = {}
+    if model.observe is not None:
+        rows = ["(" + ", ".join(f"{value:.4g}" for value in row) + ")" for row in model.observe[:8]]
+        found["Targets are C f, C"] = ", ".join(rows) + (", …" if len(model.observe) > 8 else "")
+    if "labels" in model.info:
+        labels = [str(label) for label in model.info["labels"]]
+        found["Classes"] = ", ".join(labels[:SHOWN_ROWS]) + (", …" if len(labels) > SHOWN_ROWS else "")
+        slope = mapping(model.info.get("calibration"))
+        found["Probabilities"] = (
+            f"softmax({slope['slope']:.4g} f), found on {slope['rows']:,} held-out rows" if slope else "not calibrated"
+        )
+    return found
 
 
 def _data(subject: Subject) -> dict[str, str]:

@@ -1,9 +1,9 @@
 """Solvers: from moments to coefficients."""
 
 from dorff.solvers.choose import Choice, Score, choose, kfold_errors
-from dorff.solvers.problem import Problem, Solution, target_covariance
+from dorff.solvers.problem import Problem, Solution, target_covariance, untouched
 from dorff.solvers.select import MOST_FACTORS, solve, squared_error
-from dorff.solvers.setting import Fit, Setting, learned_term, spread
+from dorff.solvers.setting import Fit, Setting, check_output, learned_term, spread
 
 __all__ = [
     "MOST_FACTORS",
@@ -13,6 +13,7 @@ __all__ = [
     "Score",
     "Setting",
     "Solution",
+    "check_output",
     "choose",
     "kfold_errors",
     "learned_term",
@@ -20,4 +21,5 @@ __all__ = [
     "spread",
     "squared_error",
     "target_covariance",
+    "untouched",
 ]

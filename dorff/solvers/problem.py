@@ -53,12 +53,13 @@ class Block:
 @dataclass(frozen=True, eq=False)
 class Rows:
     """Sums over the rows that have the same targets: features s (m,), scaled targets y (q,) and their squares, about
-    `y0`; the rows' summed weight n; which targets they have."""
+    `y0`; the rows' summed weight n and their number; which targets they have."""
 
     s: FloatArray
     y: FloatArray
     squares: float
     n: float
+    count: int
     y0: FloatArray
     mask: BoolArray
 
@@ -98,7 +99,7 @@ class Problem:
         scale = np.ones(parts[0].q) if scale is None else scale
         sums = [_unpacked(part, scale, intercept) for part in parts]
         empty = cls((), weights, tuple(rows for rows, _, _ in sums), scale, observe, intercept)
-        separate = weights.separable and (len(parts) == 1 or _untouched(weights.root[0], observe))
+        separate = weights.separable and (len(parts) == 1 or untouched(weights.root[0], observe))
         return replace(empty, blocks=_separate(empty, sums) if separate else (_coupled(empty, sums),))
 
     @property
@@ -127,12 +128,14 @@ class Problem:
     def gcv(self, explained: float, freedom: float) -> float:
         """(RSS / N) / (1 - df / N)^2 with N entries observed (Golub, Heath & Wahba 1979), inf where df >= N.
 
-        RSS is what `explained` leaves of the energy; the intercept's degrees are added to `freedom`.
+        RSS is what `explained` leaves of the energy; the intercept's degrees are added to `freedom`. Rows' weights
+        count by their ratios alone: RSS / N is the weighted mean.
         """
-        entries = sum(rows.n * np.count_nonzero(rows.mask) for rows in self.rows)
+        entries = sum(rows.count * np.count_nonzero(rows.mask) for rows in self.rows)
+        weight = sum(rows.n * np.count_nonzero(rows.mask) for rows in self.rows)
         spent = np.linalg.matrix_rank(self._free[0], hermitian=True) if self.intercept else 0
         left = 1.0 - (freedom + float(spent)) / entries
-        return float(max(self.energy - explained, 0.0) / entries / left**2) if left > 0 else np.inf
+        return float(max(self.energy - explained, 0.0) / weight / left**2) if left > 0 else np.inf
 
     def coefficients(self, solved: Sequence[FloatArray]) -> FloatArray:
         """h (m, r) from the blocks' solutions."""
@@ -169,11 +172,12 @@ def _unpacked(moments: Moments, scale: FloatArray, shifted: bool) -> _Sums:
         R = R + np.outer(s, y0)
         squares = squares + 2 * y0 * y + n * y0**2
         y += n * y0
-    rows = Rows(s, np.where(mask, y / scale, 0.0), float(np.sum((squares / scale**2)[mask])), n, y0, mask)
+    within = float(np.sum((squares / scale**2)[mask]))
+    rows = Rows(s, np.where(mask, y / scale, 0.0), within, n, moments.n, y0, mask)
     return rows, full[:m, :m], np.where(mask, R / scale, 0.0)
 
 
-def _untouched(root: FloatArray, observe: FloatArray | None) -> bool:
+def untouched(root: FloatArray, observe: FloatArray | None) -> bool:
     """Whether each row of the root belongs to one target alone."""
     return observe is None and bool(np.all(np.count_nonzero(root, axis=1) == 1))
 
@@ -194,6 +198,9 @@ def _separate(problem: Problem, sums: Sequence[_Sums]) -> tuple[Block, ...]:
         groups = {key: (np.array(at), np.sum(root[at] ** 2, axis=1), np.eye(len(at))) for key, at in patterns.items()}
     blocks = []
     for chosen, (at, a, rotation) in groups.items():
+        if not chosen:  # targets that none of these rows have
+            blocks.append(Block(np.zeros((len(gain),) * 2), a, np.zeros((len(gain), len(a))), at, rotation))
+            continue
         S, R = reduce(add, [sums[i][1] for i in chosen]), reduce(add, [sums[i][2] for i in chosen])
         if problem.intercept:
             n, s, y = (sum(getattr(sums[i][0], name) for i in chosen) for name in ("n", "s", "y"))

@@ -9,7 +9,7 @@ from typing import final
 import numpy as np
 
 from dorff.errors import InputError
-from dorff.kernels import Decomposable, Factor, Learned, OperatorKernel
+from dorff.kernels import Covariance, Decomposable, Factor, Learned, OperatorKernel
 from dorff.moments import FloatArray, Moments
 from dorff.solvers.eigen import Spectral
 from dorff.solvers.learned import learn_output
@@ -57,14 +57,16 @@ class Setting:
     standardize: bool
     intercept: bool
     observe: FloatArray | None = None
+    one_scale: bool = False
 
     def __post_init__(self) -> None:
-        learned_term(self.kernel)  # refused here where it cannot be, before any pass
+        check_output(self.kernel, self.observe)  # refused here where it cannot be, before any pass
 
     @property
     def together(self) -> bool:
-        """Whether one scale must serve all targets, because outputs are tied to directions or mixed by C."""
-        return self.kernel.vector_field or self.observe is not None
+        """Whether one scale must serve all targets, because outputs are tied to directions, mixed by C, or because
+        another kernel that this one is compared with needs it (`one_scale`)."""
+        return self.one_scale or self.kernel.vector_field or self.observe is not None
 
     def scaling(self, parts: Sequence[Moments]) -> FloatArray:
         """The targets' scale (q,), of ones if not asked for."""
@@ -136,6 +138,18 @@ def learned_term(kernel: OperatorKernel) -> tuple[float, Decomposable, Learned] 
                 )
             return weight, base, base.output
     return None
+
+
+def check_output(kernel: OperatorKernel, observe: FloatArray | None) -> None:
+    """InputError for an output matrix that a fit could not find: a learned one beside other terms, or a covariance of
+    targets that are not the outputs."""
+    learned_term(kernel)
+    outputs = [base.output for _, base in kernel.terms() if isinstance(base, Decomposable)]
+    if observe is not None and any(isinstance(output, Covariance) for output in outputs):
+        raise InputError(
+            "observe: output 'covariance' is that of the targets, which are not the outputs f here but C f; use "
+            "identity, learned or a matrix"
+        )
 
 
 def spread(variances: FloatArray, *, together: bool) -> FloatArray:

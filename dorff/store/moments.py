@@ -120,10 +120,11 @@ def _added(left: BinaryIO, right: BinaryIO) -> Iterator[bytes | memoryview]:
     of_left, of_right = ({_part(section): section for section in _header(file)} for file in (left, right))
     check_patterns(of_left.keys() | of_right.keys())
     sections: list[tuple[_Section, Iterator[FloatArray]]] = []
+    buffers = np.empty((2, _PIECE))  # sections are read one after another
     for part in sorted(of_left.keys() | of_right.keys()):
         parts = [
-            (found[part], _decoded(file, found[part], np.empty(_PIECE)))
-            for found, file in ((of_left, left), (of_right, right))
+            (found[part], _decoded(file, found[part], buffer))
+            for found, file, buffer in ((of_left, left, buffers[0]), (of_right, right, buffers[1]))
             if part in found
         ]
         sections.append(parts[0] if len(parts) == 1 else _sum(*parts))
