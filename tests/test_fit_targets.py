@@ -180,7 +180,7 @@ def test_an_operator_between_the_field_and_the_targets(tmp_path: Path) -> None:
     assert scores.r2 > 0.999 and len(scores.per_output) == 1
     predict(tmp_path / "model", tmp_path / "a.zarr", tmp_path / "p.zarr", engine=SerialEngine())
     assert np.asarray(zarr.open_array(str(tmp_path / "p.zarr" / "y"), mode="r")[...]).shape == (N, 2)
-    with pytest.raises(InputError, match=r"a row for each of the 1 targets; it is \(2, 2\)"):
+    with pytest.raises(InputError, match=r"a row for each of the 1 targets .* it is \(2, 2\)"):
         make_plan(job(tmp_path / "a.zarr", tmp_path, solve={"observe": [[1.0, 0.0], [0.0, 1.0]]}))
 
 
@@ -331,12 +331,8 @@ def test_scores_leave_out_what_is_missing(gaps: tuple[Path, FloatArray], tmp_pat
     assert scores.r2 == pytest.approx(1 - np.nansum(residual**2) / about)
 
 
-@pytest.mark.parametrize(
-    ("count", "nan", "kernel"), [(512, "partial", "curl_free"), (1024, "partial", "decomposable")]
-)
-def test_memory_keeps_to_the_plan_with_patterns_and_folds(
-    tmp_path: Path, count: int, nan: str, kernel: str
-) -> None:  # fmt: skip
+@pytest.mark.parametrize(("count", "kernel"), [(512, "curl_free"), (1024, "decomposable")])
+def test_memory_keeps_to_the_plan_with_patterns_and_folds(tmp_path: Path, count: int, kernel: str) -> None:
     rng = np.random.default_rng(1)
     n, q = 40_000, 3
     x, y = rng.standard_normal((n, q)), rng.standard_normal((n, q))
@@ -345,7 +341,7 @@ def test_memory_keeps_to_the_plan_with_patterns_and_folds(
     np.savez(tmp_path / "a.npz", x=x, y=y)
     ingest([tmp_path / "a.npz"], tmp_path / "a.zarr", inputs=["x"], targets=["y"])
     made = job(tmp_path / "a.zarr", tmp_path, kernel={"type": kernel, "scalar": GAUSSIAN}, features={"count": count},
-               data={"nan": nan}, solve={"select": "kfold", "folds": {"count": 3, "by": "rows"}})  # fmt: skip
+               data={"nan": "partial"}, solve={"select": "kfold", "folds": {"count": 3, "by": "rows"}})  # fmt: skip
     (tmp_path / "job.yaml").write_text(made.model_dump_json())
     report = answer("fit", tmp_path / "job.yaml")
     assert report["peak_bytes"] <= report["plan_peak_bytes"]

@@ -31,7 +31,7 @@ def test_the_figures_are_those_of_the_result_files() -> None:
 
 def test_the_python_examples_run_one_after_the_other(capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {}
-    fit, features = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    fit, features, bounds = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert len([line for line in fit.splitlines() if line]) <= 12
     exec(compile(fit, "README.md", "exec"), names)
     r2, _ridge = capsys.readouterr().out.split()[:2]
@@ -39,6 +39,8 @@ def test_the_python_examples_run_one_after_the_other(capsys: pytest.CaptureFixtu
     exec(compile(features, "README.md", "exec"), names)
     exact = names["kernels"].Gaussian(1.0).gram(names["X"][:9], names["X"][:9])
     assert names["F"].shape == (5000, 512) and abs(names["K"] - exact).max() < 0.1
+    exec(compile(bounds, "README.md", "exec"), names)
+    assert names["D"] > 100 and abs(names["exact"] - names["Y"][300:310]).max() < 0.1
 
 
 def test_the_job_file_is_valid(tmp_path: Path) -> None:
