@@ -78,11 +78,7 @@ def predict(
     name = _content(version)
     staging = _staging(out, name, dataset)
     shards = range(-(-dataset.n // shard))
-    missing = [
-        number
-        for number in shards
-        if not all((staging / array / "c" / str(number) / "0").exists() for array in arrays)
-    ]
+    missing = [number for number in shards if not all(_shard(staging, array, number).exists() for array in arrays)]
     finished = len(shards) - len(missing)
 
     def tell() -> None:
@@ -103,6 +99,10 @@ def predict(
         for left in out.parent.glob(f".{out.name}.*.partial"):  # of other questions, never finished
             shutil.rmtree(left, ignore_errors=True)
     return dataset.n
+
+
+def _shard(staging: Path, array: str, number: int) -> Path:
+    return staging / array / "c" / str(number) / "0"
 
 
 def _describe(staging: Path, model: Model, arrays: Mapping[str, ArrayLayout], rows: int) -> None:

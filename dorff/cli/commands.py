@@ -191,7 +191,11 @@ def predict(
     workers: Workers = 2,
     as_json: Json = False,
 ) -> None:
-    """Write the model's predictions for a data set into a new one."""
+    """Write the model's predictions for a data set into a new one.
+
+    Of a classifier y holds the classes' probabilities (f itself, where they were not calibrated), and an array
+    classes the code of the likeliest; the labels are in the attributes.
+    """
     from dorff.predict import predict as run
 
     if std:

@@ -112,7 +112,7 @@ def ingest(
         if unusable:
             tell(
                 f"{unusable:,} of {added:,} rows hold NaN or infinity: a fit refuses them, or leaves them out "
-                "where its job says data.nan: drop (or partial: then only those without any target or all inputs)"
+                "where its job says data.nan: drop (partial: only those with a gap in the inputs, or no target)"
             )
         return target.rows + added
 

@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dorff.errors import InputError
+from dorff.kernels.measure import Measure
 from dorff.kernels.operator import BaseKernel
 from dorff.kernels.output import Output, as_output
-from dorff.kernels.scalar import FloatArray, Measure, ScalarKernel
+from dorff.kernels.scalar import FloatArray, ScalarKernel
 
 
 @final

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from scipy.spatial.distance import pdist
 
 from dorff.errors import InputError
-from dorff.kernels.measure import Measure as Measure
+from dorff.kernels.measure import Measure
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]

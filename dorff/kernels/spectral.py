@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dorff.errors import InputError
+from dorff.kernels.measure import Measure
 from dorff.kernels.operator import BaseKernel
-from dorff.kernels.scalar import FloatArray, Measure, Spectral
+from dorff.kernels.scalar import FloatArray, Spectral
 
 #: Of many points (..., d), a matrix (..., p, p) for each.
 MatrixFunction = Callable[[FloatArray], npt.NDArray[Any]]

@@ -12,7 +12,8 @@ import numpy.typing as npt
 from scipy.special import spherical_jn
 
 from dorff.errors import InputError
-from dorff.kernels.scalar import FloatArray, Measure, Spectral
+from dorff.kernels.measure import Measure
+from dorff.kernels.scalar import FloatArray, Spectral
 
 ComplexArray = npt.NDArray[np.complex128]
 

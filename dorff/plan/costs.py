@@ -105,7 +105,7 @@ def _solve_bytes(
     """Bytes of the driver's solve: folds and their sum, unpacked and centred moments, the system, its factor."""
     bases = [base for _, base in kernel.terms()]
     shared = all(isinstance(base, Decomposable) for base in bases) and len({base.scalar for base in bases}) == 1
-    apart = shared and untouched(operator_weights(kernel, 1, None).root[0], None)
+    apart = shared and job.solve.observe is None and untouched(operator_weights(kernel, 1, None).root[0], None)
     coupled = not shared or (patterns > 1 and not apart)
     k = m * rank if coupled else m
     many = shared or len(job.solve.ridges) > MOST_FACTORS
