@@ -109,7 +109,7 @@ def table1_lines(minh: dict[str, Any]) -> list[str]:
 
 
 def brault_lines() -> list[str]:
-    """Brault's Figure 1: slopes of the error."""
+    """Brault's Figures 1 to 3, and many rows."""
     lines = []
     if errors := _read("brault_kernel_error.json"):
         cells = [
@@ -119,6 +119,37 @@ def brault_lines() -> list[str]:
         lines.append(
             "| Brault 2016, Figure 1: power of D in the largest spectral error on [-1, 1]^4, joint 95% intervals "
             f"| {', '.join(cells)} | `benchmarks/brault_kernel_error.py` |"
+        )
+    if mnist := _read("brault_mnist.json"):
+        largest = max(row["N"] for row in mnist["rows"])
+        rows = {(row["model"], row["D"]): row for row in mnist["rows"] if row["N"] == largest}
+        cells = [
+            f"{model if D is None else f'D = {D}'} {row['error']:.4f} ({row['seconds']:.2g} s)"
+            for (model, D), row in sorted(rows.items(), key=lambda item: item[0][1] or 10**9)
+        ]
+        lines.append(
+            f"| Brault 2016, Figure 2: MNIST, {largest} rows, simplex coding, test error (and time of a fit, shared "
+            f"cores) | {', '.join(cells)} | `benchmarks/brault_mnist.py` |"
+        )
+    if curl := _read("brault_curl5.json"):
+        fits = {(row["model"], row["kernel"], row["N"], row["D"]): row["r2"] for row in curl["rows"]}
+        cells = [
+            f"N = {N}: {fits['ORFF', 'curl-free', N, 1000]:.2f}, {fits['ORFF', 'independent', N, 1000]:.2f}"
+            for N in (1000, 4000, 16000, 100000)
+        ]
+        lines.append(
+            "| Brault 2016, Figure 3: 5-d curl-free field, D = 1000, R2 of curl-free, of independent outputs "
+            f"| {'; '.join(cells)} | `benchmarks/brault_curl5.py` |"
+        )
+    if many := _read("brault_many_rows.json"):
+        best = max((row for row in many["rows"] if row["model"] == "ORFF"), key=lambda row: (row["N"], row["D"]))
+        exact = max(
+            (row for row in many["rows"] if row["model"] == "exact" and row["error"]), key=lambda row: row["N"]
+        )
+        lines.append(
+            f"| R^20 to R^4: mean squared error of D = {best['D']} at N = {best['N']}, of the exact kernel at "
+            f"N = {exact['N']}; time of the one over the other | {best['error']:.3f}, {exact['error']:.3f}; "
+            f"{best['seconds'] / exact['seconds']:.2f} | `benchmarks/brault_many_rows.py` |"
         )
     return lines
 
