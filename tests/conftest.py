@@ -1,11 +1,12 @@
 """Settings that every test shares."""
 
-import os
-
-# Before NumPy is loaded: the tests' matrices are small, and several BLAS threads on busy cores only wait for another.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
+import numpy  # noqa: F401 - loads its BLAS, whose threads are limited below
+import scipy.linalg  # noqa: F401 - and SciPy's own
 from hypothesis import settings
+from threadpoolctl import threadpool_limits
+
+# The tests' matrices are small, and several BLAS threads on busy cores only wait for one another.
+threadpool_limits(1, user_api="blas")
 
 # No deadline for one example: the first may compile a loop. pytest's own timeout stops a test that hangs.
 settings.register_profile("dorff", deadline=None)

@@ -64,7 +64,9 @@ def pair_form(kernel, drawn, X):
 NAMED = [kernels.ArcCosine(0), kernels.ArcCosine(1), *map(kernels.Pointwise, FUNCTIONS)]
 
 
-@pytest.mark.parametrize("kernel", [*NAMED, kernels.Pointwise(lambda t: np.tanh(t + 1))], ids=repr)
+@pytest.mark.parametrize(
+    "kernel", [*NAMED, kernels.Pointwise(lambda t: np.tanh(t + 1))], ids=[*map(repr, NAMED), "tanh"]
+)
 @pytest.mark.parametrize(
     "sampler", [Quadrature(), Quadrature(mixing="haar", centre="drop"), Quadrature((1, 3), radii="shared")], ids=repr
 )
