@@ -216,7 +216,9 @@ def test_a_mixture_gives_every_candidate_an_equal_share():
     alone = kernels.Sum([(1.0, curl), (0.0, div)], concatenate=True)
     assert kernels.mixture([alone], 3, 3) is alone
     both = 0.2 * curl + 5.0 * kernels.Decomposable(kernels.Cauchy(1.0), positive(3, 2))
-    total = kernels.mixture([curl, both, alone], 3, 3)
+    with pytest.raises(InputError, match="concatenated sum does not"):
+        kernels.mixture([both, alone], 3, 3)
+    total = kernels.mixture([curl, both, 1.0 * curl + 0.0 * div], 3, 3)
     assert not total.concatenated and all(weight > 0 for weight, _ in total.terms())
     assert total.trace(3, 3) == pytest.approx(3.0)
     expected = curl.gram(*(X := np.random.default_rng(0).standard_normal((2, 2, 3)))) * 2 / curl.trace(3, 3)
