@@ -127,8 +127,8 @@ def brault_lines() -> list[str]:
             for model in ("ORFF", "exact")
         )
         lines.append(
-            f"| Brault 2016, Figure 2: MNIST, {largest} rows, simplex coding, test error of D = {ours['D']}, of the exact "
-            f"kernel; time of an exact fit over the other | {ours['error']:.4f}, {exact['error']:.4f}; "
+            f"| Brault 2016, Figure 2: MNIST, {largest} rows, simplex coding, test error of D = {ours['D']}, of the "
+            f"exact kernel; time of an exact fit over the other | {ours['error']:.4f}, {exact['error']:.4f}; "
             f"{exact['seconds'] / ours['seconds']:.0f} | `benchmarks/brault_mnist.py` |"
         )
     if curl := _read("brault_curl5.json"):
