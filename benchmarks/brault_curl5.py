@@ -31,6 +31,7 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+from halves import exact_by_halves
 from sklearn.metrics import r2_score
 from tables import compute, interval, write
 
@@ -99,20 +100,9 @@ def fit_features(task: Task, kernel: kernels.OperatorKernel, X: FloatArray, Y: F
 
 def fit_exact(kernel: kernels.OperatorKernel, X: FloatArray, Y: FloatArray) -> tuple[Any, Any]:
     """As `fit_features`; what will not fit is tried first, so that it costs no cross-validation."""
-    began, half = time.perf_counter(), len(X) // 2
     if exact_cost(kernel.fix(d, d), len(X), d).bytes > LIMIT:
         ExactRidge.fit(kernel, X, Y, ridge=RIDGES[-1], intercept=False)
-    parts = (slice(half), slice(half, None))
-    errors = []
-    for ridge in RIDGES:
-        errors.append(0.0)
-        for train, test in (parts, parts[::-1]):
-            model = ExactRidge.fit(kernel, X[train], Y[train], ridge=ridge, intercept=False)
-            errors[-1] += float(np.sum((model.predict(X[test]) - Y[test]) ** 2))
-    ridge, middle = RIDGES[int(np.argmin(errors))], time.perf_counter()
-    model = ExactRidge.fit(kernel, X, Y, ridge=ridge, intercept=False)
-    ended = time.perf_counter()
-    return model, (ridge, ended - middle, ended - began)
+    return exact_by_halves(kernel, X, Y, RIDGES, intercept=False)
 
 
 def work(task: Task) -> tuple[Task, Fit]:

@@ -28,6 +28,7 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+from halves import exact_by_halves
 from tables import compute, interval, write
 
 from dorff import ORFFRegressor, kernels
@@ -93,19 +94,9 @@ def fit_features(task: Task, kernel: kernels.OperatorKernel, X: FloatArray, Y: F
 
 def fit_exact(kernel: kernels.OperatorKernel, X: FloatArray, Y: FloatArray) -> tuple[Any, Any]:
     """As `fit_features`; what will not fit is tried first, so that it costs no cross-validation."""
-    began, half = time.perf_counter(), len(X) // 2
     if exact_cost(kernel.fix(d, p, np.eye(p)), len(X), p).bytes > LIMIT:
         ExactRidge.fit(kernel, X, Y, ridge=RIDGES[-1])
-    parts, errors = (slice(half), slice(half, None)), []
-    for ridge in RIDGES:
-        errors.append(0.0)
-        for train, test in (parts, parts[::-1]):
-            model = ExactRidge.fit(kernel, X[train], Y[train], ridge=ridge)
-            errors[-1] += float(np.sum((model.predict(X[test]) - Y[test]) ** 2))
-    ridge, middle = RIDGES[int(np.argmin(errors))], time.perf_counter()
-    model = ExactRidge.fit(kernel, X, Y, ridge=ridge)
-    ended = time.perf_counter()
-    return model, (ridge, ended - middle, ended - began)
+    return exact_by_halves(kernel, X, Y, RIDGES, intercept=True)
 
 
 def work(task: Task) -> tuple[Task, Fit]:

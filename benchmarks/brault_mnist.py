@@ -33,11 +33,12 @@ from typing import Any
 import matplotlib
 import numpy as np
 import numpy.typing as npt
+from halves import Times, exact_by_halves
 from mnist import DATA, images, labels
 from tables import compute, interval, write
 
 from dorff import ORFFRegressor, kernels
-from dorff.exact import ExactRidge, exact_cost
+from dorff.exact import exact_cost
 from dorff.kernels.scalar import FloatArray
 
 matplotlib.use("Agg")
@@ -53,16 +54,7 @@ AT_N, AT_D = 1000, 1000
 Labels = npt.NDArray[np.uint8]
 
 
-def codes(count: int) -> FloatArray:
-    """B (count - 1, count): unit vectors of inner products -1 / (count - 1), by the recursion of B's columns."""
-    B = np.array([[1.0, -1.0]])
-    for p in range(2, count):
-        top = np.append(1.0, np.full(p, -1.0 / p))
-        B = np.vstack([top, np.column_stack([np.zeros(p - 1), np.sqrt(1 - p**-2.0) * B])])
-    return B
-
-
-B = codes(CLASSES)
+B = kernels.Simplex().root(CLASSES)  # (9, 10): the codes are its columns
 
 
 @dataclass(frozen=True)
@@ -107,18 +99,9 @@ def fit_features(task: Task, X: FloatArray, y: Labels) -> tuple[Any, tuple[float
     return (lambda Z: model.predict(Z) @ B) if task.coded else model.predict, times
 
 
-def fit_exact(X: FloatArray, y: Labels) -> tuple[Any, tuple[float, float, float]]:
-    began, Y, half, kernel = time.perf_counter(), B.T[y], len(X) // 2, kernels.Decomposable(SCALAR)
-    parts, errors = (slice(half), slice(half, None)), []
-    for ridge in RIDGES:
-        errors.append(0.0)
-        for train, test in (parts, parts[::-1]):
-            model = ExactRidge.fit(kernel, X[train], Y[train], ridge=ridge, intercept=False)
-            errors[-1] += float(np.sum((model.predict(X[test]) - Y[test]) ** 2))
-    ridge, middle = RIDGES[int(np.argmin(errors))], time.perf_counter()
-    model = ExactRidge.fit(kernel, X, Y, ridge=ridge, intercept=False)
-    ended = time.perf_counter()
-    return lambda Z: model.predict(Z) @ B, (ridge, ended - middle, ended - began)
+def fit_exact(X: FloatArray, y: Labels) -> tuple[Any, Times]:
+    model, times = exact_by_halves(kernels.Decomposable(SCALAR), X, B.T[y], RIDGES, intercept=False)
+    return lambda Z: model.predict(Z) @ B, times
 
 
 def work(task: Task) -> tuple[Task, Fit]:

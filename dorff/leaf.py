@@ -50,13 +50,21 @@ class FoldRule:
         return int(number % self.held > 0) if self.held else number % self.count
 
     def of_rows(self, rows: Rows) -> Rows:
-        """Fold numbers (n,): splitmix64 of the row's number (n,), so that appended rows move no others."""
+        """Fold numbers (n,): splitmix64 of the row's number (n,), so that appended rows move no others.
+
+        The held-out fold is the one that row 0 is in: it always has a row.
+        """
+        if not self.held:
+            return self._dealt(rows, self.count)
+        others: Rows = (self._dealt(rows, self.held) != self._dealt(np.zeros(1, np.int64), self.held)).astype(np.int64)
+        return others
+
+    def _dealt(self, rows: Rows, count: int) -> Rows:
         z = rows.astype(np.uint64) + np.uint64((self.seed * 0x9E3779B97F4A7C15) % 2**64)
         z = (z + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        folds = ((z ^ (z >> np.uint64(31))) % np.uint64(self.held or self.count)).astype(np.int64)
-        return (folds > 0).astype(np.int64) if self.held else folds
+        return ((z ^ (z >> np.uint64(31))) % np.uint64(count)).astype(np.int64)
 
 
 # The squares that this process's last leaf was summed in, for its next one.

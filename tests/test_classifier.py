@@ -23,7 +23,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from dorff import ORFFClassifier, ORFFRegressor, kernels, load_model
 from dorff.calibration import Calibration, calibration_error, log_loss
 from dorff.errors import InputError
-from dorff.estimators.held import FOLDS, HeldRows, OneApart
+from dorff.estimators.held import FOLDS, HeldRows
 from dorff.estimators.labels import MOST_CLASSES, OneHot, find_classes, one_hot
 from dorff.leaf import FoldRule
 from dorff.store import save_model
@@ -172,13 +172,13 @@ def test_without_calibration_there_are_no_probabilities():
 def test_many_rows_are_sampled_evenly():
     """Of more rows than wanted, runs from all over; the same ones in a Dask array, whose other chunks are not made."""
     X, y = groups(20_000)
-    Y, rule = OneHot(y, np.arange(3)), OneApart(FoldRule(FOLDS, by_rows=True, seed=0))
+    Y, rule = OneHot(y, np.arange(3)), FoldRule.one_held(FOLDS, by_rows=True, seed=0)
     model = ORFFClassifier(GAUSSIAN, 16, calibrate=False).fit(X[:500], y[:500]).model_
     held = HeldRows(model, rule, 20_000, 512)
     assert len(held.windows) == 256 and held.windows[0] == (0, 10) and held.windows[-1] == (19_990, 20_000)
     f, codes = held.read(X, Y)
     rows = np.concatenate([np.arange(a, b) for a, b in held.windows])
-    rows = rows[rule.of_rows(rows) == 1]
+    rows = rows[rule.of_rows(rows) == 0]
     assert len(rows) > 400 and len(f) == min(len(rows), 512)
     assert np.array_equal(codes, y[rows][:512]) and np.allclose(f, model.predict(X[rows])[:512])
     made = []
@@ -191,7 +191,7 @@ def test_many_rows_are_sampled_evenly():
     again, same = held.read(lazy, da.from_array(np.eye(3)[y], chunks=(50, 3)))
     assert np.array_equal(same, codes) and np.allclose(again, f) and len(made) < 400
     whole = HeldRows(model, rule, 20_000, 10**6)
-    assert whole.windows == [(0, 20_000)] and len(whole.read(X, Y)[1]) == (rule.of_rows(np.arange(20_000)) == 1).sum()
+    assert whole.windows == [(0, 20_000)] and len(whole.read(X, Y)[1]) == (rule.of_rows(np.arange(20_000)) == 0).sum()
 
 
 # --- labels -------------------------------------------------------------------------------------------------

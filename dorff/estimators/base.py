@@ -26,7 +26,7 @@ from dorff.kernels import Gaussian, OperatorKernel, ScalarKernel, median_lengths
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
 from dorff.moments import Moments, by_fold, pooled, unseen
-from dorff.solvers import Fit, Setting, kfold_errors, spread
+from dorff.solvers import Fit, Setting, choose, spread
 from dorff.store import Folds
 
 Finish = Callable[[FloatArray], npt.NDArray[Any]]  # from f (k, p) to what is asked for; may be pickled
@@ -134,7 +134,7 @@ class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
 
     def _solve(self, drawing: Drawing, parts: Folds) -> Model:
         """The model of the ridge, or of the best of the list."""
-        folds, ridges, setting = by_fold(parts), self._ridges(), drawing.setting
+        folds = by_fold(parts)
         total = pooled(folds)
         if not total:
             raise InputError("y has no row with a target that was observed; give some")
@@ -144,18 +144,15 @@ class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             raise InputError("y has numbers so large that their squares overflow float64; rescale the targets")
         for name in ("gcv_", "cv_errors_"):  # of an earlier fit
             self.__dict__.pop(name, None)
-        if self.cv is not None:
-            self.cv_errors_ = kfold_errors(folds, setting, ridges)
-            ridges = [ridges[int(np.argmin(self.cv_errors_))]]
-        gcv = np.ndim(self.ridge) > 0 and self.cv is None
-        fits = setting.solve(total, ridges, gcv=gcv)
-        fit = fits[0]
-        if gcv:
-            self.gcv_ = np.array([found.solution.gcv for found in fits])
-            fit = fits[int(np.argmin(self.gcv_))]
-        solution = fit.solution
+        if self.cv is not None and len(folds) < 2:
+            raise InputError(f"cv = {self.cv}: rows fell into one fold; give more rows, or leave cv out")
+        choice = choose(folds, [drawing.setting], self._ridges(), gcv=self.cv is None)
+        if choice.table:
+            scores = np.array([score.value for score in choice.table])
+            setattr(self, "gcv_" if self.cv is None else "cv_errors_", scores)
+        solution = choice.fit.solution
         self.ridge_, self.condition_, self.rung_ = solution.ridge, solution.condition, solution.rung
-        return drawing.model(fit, total)
+        return drawing.model(choice.fit, total)
 
     def _inputs(self, X: Any, *, reset: bool) -> Any:
         """What scikit-learn demands of X, without reading what lies in Zarr or Dask."""

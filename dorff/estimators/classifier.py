@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from dorff.calibration import Calibration
 from dorff.errors import InputError
 from dorff.estimators.base import Drawing, ORFFEstimator, unchanged
-from dorff.estimators.held import FOLDS, HeldRows, OneApart, held_fold
+from dorff.estimators.held import FOLDS, HeldRows, held_fold
 from dorff.estimators.labels import (
     AnyLabels,
     Labels,
@@ -30,7 +30,7 @@ from dorff.estimators.labels import (
     unwrap_labels,
 )
 from dorff.estimators.rows import Rows, StoredRows, together, unwrap, with_rows
-from dorff.estimators.sums import Deal, RowSums, Targets, one_thread
+from dorff.estimators.sums import RowSums, Targets, one_thread
 from dorff.frequencies import Sampler
 from dorff.kernels import Decomposable, OperatorKernel, ScalarKernel
 from dorff.kernels.scalar import FloatArray
@@ -211,10 +211,9 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
 
     def _fit(self, X: Rows, Y: Targets) -> None:
         drawing = self._draw(X, Y)
-        rule = FoldRule(self.cv or FOLDS, by_rows=True, seed=drawing.seed)
-        deal: Deal = rule
-        if self.cv is None:
-            deal = OneApart(rule) if self.calibrate else FoldRule()
+        deal = FoldRule(self.cv or 1, by_rows=True, seed=drawing.seed)
+        if self.cv is None and self.calibrate:
+            deal = FoldRule.one_held(FOLDS, by_rows=True, seed=drawing.seed)
         sums = RowSums(drawing.features, drawing.y0, deal, self.class_weight_)
         parts = sums.of(X, Y)
         model = self._solve(drawing, parts)
@@ -225,7 +224,7 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
             found["calibration"] = self.calibration_.config()
         self.model_ = replace(model, info={**model.info, **found})
 
-    def _calibration(self, drawing: Drawing, deal: Deal, parts: Folds, X: Rows, Y: Targets) -> Calibration:
+    def _calibration(self, drawing: Drawing, deal: FoldRule, parts: Folds, X: Rows, Y: Targets) -> Calibration:
         """Of a fit to the other folds, at the same ridge; the held-out rows had a part in choosing that one number."""
         held = held_fold(deal)
         rest = pooled(by_fold({part: moments for part, moments in parts.items() if part[0] != held}))

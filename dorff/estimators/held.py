@@ -13,7 +13,7 @@ from dask.delayed import delayed
 
 from dorff.calibration import most_rows
 from dorff.estimators.rows import Rows
-from dorff.estimators.sums import Deal, Reader, Targets, chunks, matrix, pin_worker, runs, spread_runs
+from dorff.estimators.sums import Reader, Targets, chunks, matrix, pin_worker, runs, spread_runs
 from dorff.kernels.scalar import FloatArray
 from dorff.leaf import FoldRule
 from dorff.model import Model
@@ -23,23 +23,7 @@ WINDOWS: Final = 256  # runs of rows looked through where there are more than en
 Codes = npt.NDArray[np.int64]
 
 
-@final
-@dataclass(frozen=True)
-class OneApart:
-    """Fold 1 is the held-out one of `rule`'s folds, fold 0 all the others: two sums instead of `rule.count`."""
-
-    rule: FoldRule
-
-    @property
-    def count(self) -> int:
-        return 2
-
-    def of_rows(self, rows: Codes) -> Codes:
-        apart: Codes = (self.rule.of_rows(rows) == held_fold(self.rule)).astype(np.int64)
-        return apart
-
-
-def held_fold(deal: Deal) -> int:
+def held_fold(deal: FoldRule) -> int:
     """The fold that row 0 is in: it always has a row."""
     return int(deal.of_rows(np.zeros(1, dtype=np.int64))[0])
 
@@ -51,20 +35,19 @@ class HeldRows:
     those of WINDOWS runs of rows spread evenly: `most` at most."""
 
     model: Model
-    deal: Deal
+    deal: FoldRule
     n: int
     most: int
 
     @classmethod
-    def of_classes(cls, model: Model, deal: Deal, n: int) -> HeldRows:
+    def of_classes(cls, model: Model, deal: FoldRule, n: int) -> HeldRows:
         """As many rows as a calibration takes."""
         return cls(model, deal, n, most_rows(model.p))
 
     @property
     def windows(self) -> list[tuple[int, int]]:
         """(start, stop) of the rows looked through."""
-        folds = self.deal.rule.count if isinstance(self.deal, OneApart) else self.deal.count
-        return spread_runs(self.n, WINDOWS, -(-self.most * folds // WINDOWS))
+        return spread_runs(self.n, WINDOWS, -(-self.most * (self.deal.held or self.deal.count) // WINDOWS))
 
     def read(self, X: Rows, Y: Targets) -> tuple[FloatArray, Codes]:
         """f (k, K) and the classes (k,) of the held-out rows, of inputs X (n, d) and one-hot rows Y (n, K)."""

@@ -72,7 +72,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
     ridge_ : float
         The ridge of the fit.
     gcv_ : ndarray (number of ridges,)
-        GCV scores, where a list of ridges was given without `cv`.
+        GCV scores, where several ridges were given without `cv`.
     cv_errors_ : ndarray (number of ridges,)
         Held-out mean squared errors over all rows and outputs, where `cv` was given.
     condition_, rung_ : float, str

@@ -6,11 +6,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, final
+from typing import Any, TypeAlias, final
 
 import dask.array as da
 import numpy as np
-import numpy.typing as npt
 from dask.base import compute
 from dask.delayed import delayed
 from distributed import get_worker
@@ -19,7 +18,7 @@ from dorff.estimators.labels import OneHot, StoredLabels, one_hot
 from dorff.estimators.rows import Rows, StoredRows, finite, partly, runs_of
 from dorff.features import FeatureMap
 from dorff.kernels.scalar import FloatArray
-from dorff.leaf import BlockSums
+from dorff.leaf import BlockSums, FoldRule
 from dorff.plan import block_rows
 from dorff.store import Folds, check_patterns
 from dorff.threads import pin, pinned
@@ -52,16 +51,6 @@ def one_thread() -> Iterator[None]:
 Targets: TypeAlias = "Rows | OneHot"
 
 
-class Deal(Protocol):
-    """Which of `count` folds a row is in, by its number: a `FoldRule`, say."""
-
-    @property
-    def count(self) -> int: ...
-    def of_rows(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Fold numbers (k,) of the rows' numbers (k,)."""
-        ...
-
-
 @final
 @dataclass(frozen=True, eq=False)
 class RowSums:
@@ -73,7 +62,7 @@ class RowSums:
 
     features: FeatureMap
     y0: FloatArray
-    folds: Deal
+    folds: FoldRule
     class_weight: FloatArray | None = None
     partial: bool = False
 
