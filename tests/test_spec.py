@@ -164,6 +164,8 @@ SCALARS = (
     {"type": "gaussian", "lengthscale": 0.2},
     {"type": "laplacian", "lengthscale": (1.0, 2.0)},
     {"type": "matern", "lengthscale": "median", "nu": 2.5},
+    {"type": "matern", "lengthscale": "tune each", "nu": 2.5},
+    {"type": "gaussian", "lengthscale": "tune"},
     {"type": "cauchy", "lengthscale": 3.0},
     {"type": "rational_quadratic", "lengthscale": 3.0, "alpha": 0.5},
     {"type": "arc_cosine", "order": 0},
@@ -187,7 +189,7 @@ def test_every_scalar_kernel_is_read_and_built(tmp_path: Path, config: dict[str,
     (chosen,) = load_job(write(tmp_path, written)).kernels
     found = chosen.model_dump(mode=mode)["scalar"]
     assert json.dumps(found) == json.dumps(config)
-    if found.get("lengthscale") == "median":
+    if found.get("lengthscale") in ("median", "tune", "tune each"):
         found["lengthscale"] = 1.5
     built = kernels.scalar_from_config(found)
     assert json.dumps(built.config()) == json.dumps(found)
@@ -317,10 +319,7 @@ def test_an_unknown_key_names_its_place_and_the_nearest(tmp_path: Path) -> None:
     ("parts", "place", "name", "built"),
     [
         ({"kernel": kernel(scalar={"type": "skeleton"})}, "kernel.scalar.type", "skeleton", "gaussian"),
-        ({"kernel": kernel(scalar={"lengthscale": "tune"})}, "kernel.scalar.lengthscale", "tune", "median"),
         ({"kernel": {"type": "product"}}, "kernel.type", "product", "divergence_free"),
-        ({"solve": {"select": "evidence"}}, "solve.select", "evidence", "gcv, kfold"),
-        ({"solve": {"folds": {"by": "trial"}}}, "solve.folds.by", "trial", "leaves or rows"),
         ({"cluster": {"type": "slurm"}}, "cluster.type", "slurm", "local, serial"),
         ({"cluster": {"type": "kubernetes"}}, "cluster.type", "kubernetes", "local, serial"),
         ({"data": {"store": "s", "nan": "unlabelled"}}, "data.nan", "unlabelled", "refuse, drop, partial"),
@@ -337,9 +336,35 @@ def test_what_is_not_built_yet_is_refused_by_name(
 @pytest.mark.parametrize(
     ("parts", "sentence"),
     [
-        ({"features": {"count": 1}}, "features.count must be greater than or equal to 2, came 1; correct it"),
-        ({"features": {"count": True}}, "features.count must be a valid integer, came True; correct it"),
-        ({"features": {"count": "2048"}}, "features.count must be a valid integer, came '2048'; correct it"),
+        ({"features": {"count": 1}}, "features.count must be a whole number of 2 or more, came 1; correct it"),
+        ({"features": {"count": True}}, "features.count must be a whole number of 2 or more, came True; correct it"),
+        (
+            {"features": {"count": "2048"}},
+            "features.count must be a whole number of 2 or more, came '2048'; correct it",
+        ),
+        ({"features": {"count": [64, 1]}}, "features.count must be a whole number of 2 or more, came 1; correct it"),
+        (
+            {"features": {"count": []}},
+            "features.count must be a number or a list of numbers, came an empty list; add a number",
+        ),
+        (
+            {"solve": {"ridge": {"from": 0, "to": 1, "count": 3}}},
+            "solve.ridge must be a number greater than 0, came 0; correct it",
+        ),
+        (
+            {"solve": {"ridge": {"from": 1, "to": 2, "count": 1}}},
+            "solve.ridge must be a whole number of 2 or more, came 1; correct it",
+        ),
+        ({"solve": {"ridge": {"from": 1, "till": 2}}}, "solve.ridge.till is not a known key; use: from, to, count"),
+        (
+            {"solve": {"route": "fast"}},
+            "solve.route must be one of: auto, direct, cg, streaming; came 'fast'; correct it",
+        ),
+        ({"solve": {"posterior": "no"}}, "solve.posterior must be one of: auto, true, false; came 'no'; correct it"),
+        (
+            {"solve": {"conformal": True}, "data": {"store": "s", "targets": {"classes": "c"}}},
+            "solve.conformal is for targets of numbers, but data.targets is classes, which have probabilities; leave it out",
+        ),
         ({"features": {"seed": -1}}, "features.seed must be greater than or equal to 0, came -1; correct it"),
         ({"features": None}, "features must be a mapping of keys, came None; correct it"),
         ({"features": {"sampler": 3}}, "features.sampler must be a mapping of keys, came 3; correct it"),
@@ -375,7 +400,7 @@ def test_what_is_not_built_yet_is_refused_by_name(
         ),
         (
             {"kernel": kernel(scalar={"lengthscale": "medain"})},
-            "kernel.scalar.lengthscale must be a number, a list of numbers (one an input) or median, "
+            "kernel.scalar.lengthscale must be a number, a list of numbers (one an input), median, tune or {tune: each}, "
             "came 'medain'; did you mean 'median'?",
         ),
         (
@@ -586,7 +611,10 @@ def test_what_is_not_built_yet_is_refused_by_name(
         ),
         ({"solve": {"calibrate": 1}}, "solve.calibrate must be a valid boolean, came 1; correct it"),
         ({"solve": {"standardize": 1}}, "solve.standardize must be a valid boolean, came 1; correct it"),
-        ({"solve": {"folds": {"by": 3}}}, "solve.folds.by must be 'leaves' or 'rows', came 3; correct it"),
+        (
+            {"solve": {"folds": {"by": 3}}},
+            "solve.folds.by must be leaves, rows or the name of a column, came 3; correct it",
+        ),
         (
             {"cluster": {"memory": "4 gigs"}},
             "cluster.memory must be an amount of memory such as 4GiB or 512MB, came '4 gigs'; correct it",
@@ -611,7 +639,7 @@ def test_a_fault_is_one_sentence(tmp_path: Path, parts: dict[str, Any], sentence
 
 def test_several_faults_tell_the_first_and_count_the_rest(tmp_path: Path) -> None:
     found = problem(tmp_path, features={"count": 1, "seed": -1}, solve={"ridge": "x"})
-    assert found.startswith("features.count must be greater than or equal to 2") and found.endswith("(and 2 more)")
+    assert found.startswith("features.count must be a whole number of 2 or more") and found.endswith("(and 2 more)")
 
 
 @pytest.mark.parametrize(
@@ -650,3 +678,17 @@ def test_a_kernel_that_holds_itself_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(InputError, match=r"kernel"):
         load_job(write(tmp_path, text))
+
+
+def test_lists_ranges_and_words() -> None:
+    given = mapping(
+        solve={"ridge": {"from": 1e-6, "to": 1e-2, "count": 5}},
+        features={"count": [512, 256], "drawn_for": kernel(scalar={"lengthscale": {"tune": "each"}})},
+    )
+    job = Job.model_validate(given)
+    assert job.solve.ridges == pytest.approx((1e-6, 1e-5, 1e-4, 1e-3, 1e-2)) and job.features.counts == (512, 256)
+    assert [one.model_dump()["scalar"]["lengthscale"] for one in job.features.kernels] == ["tune each"]
+    assert Job.model_validate(job.model_dump()) == job
+    assert Job.model_validate(mapping()).features.kernels == () and Job.model_validate(mapping()).features.counts == (
+        2048,
+    )

@@ -20,6 +20,10 @@ _UNITS = {
 }
 
 
+RANGE = ("from", "to", "count")  # of a list of numbers
+WORDS = ("median", "tune", "tune each")  # for a length-scale
+
+
 class Refusal(ValueError):
     """What is wrong with a value, or with `key` inside it. pydantic collects it with the place where it was."""
 
@@ -103,20 +107,43 @@ def not_negative(value: object) -> float:
 
 
 def ridge(value: object) -> float | tuple[float, ...]:
-    """One number or several, none negative."""
-    return _numbers(value, least=0.0)
+    """One number or several, none negative; {from, to, count} are as many numbers of equal ratios."""
+    if not isinstance(value, dict):
+        return _numbers(value, least=0.0)
+    for key in value:
+        if key not in ("from", "to", "count"):
+            raise Refusal(f"is not a known key; {nearest(key, RANGE)}use: {', '.join(RANGE)}", key=str(key))
+    low, high = (number(value.get(key), above=0.0) for key in ("from", "to"))
+    count = counted(value.get("count"))
+    return tuple(low * (high / low) ** (step / (count - 1)) for step in range(count))
+
+
+def counted(value: object) -> int:
+    """A whole number of 2 or more."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 2:
+        raise Refusal(f"must be a whole number of 2 or more, came {show(value)}; correct it")
+    return value
+
+
+def counts(value: object) -> int | tuple[int, ...]:
+    """A whole number of 2 or more, or a list of such."""
+    if not isinstance(value, list | tuple):
+        return counted(value)
+    if not value:
+        raise Refusal("must be a number or a list of numbers, came an empty list; add a number")
+    return tuple(counted(item) for item in value)
 
 
 def lengthscale(value: object) -> str | float | tuple[float, ...]:
-    """A positive number, a list with one an input, or `median`."""
-    if not isinstance(value, str):
+    """A positive number, a list with one an input, or a word; {tune: each} is the word `tune each`."""
+    if value == {"tune": "each"}:
+        return "tune each"
+    if not isinstance(value, str | dict):
         return _numbers(value, above=0.0)
-    if value == "median":
-        return value
-    wanted = "a number, a list of numbers (one an input) or median"
-    if value == "tune":
-        raise Refusal(f"asks for 'tune', which is known but not built yet; use {wanted}")
-    raise Refusal(f"must be {wanted}, came {show(value)}; {nearest(value, ['median']) or 'correct it'}".strip())
+    if value in WORDS:
+        return str(value)
+    wanted = "a number, a list of numbers (one an input), median, tune or {tune: each}"
+    raise Refusal(f"must be {wanted}, came {show(value)}; {nearest(value, WORDS) or 'correct it'}".strip())
 
 
 def share(value: object) -> float:
@@ -217,12 +244,16 @@ def measure(value: object) -> object:
     return Choice(("bounded",)).typed(value) if isinstance(value, dict | BaseModel) else _MEASURES.name(value)
 
 
-def folds_by(value: object) -> object:
-    """`leaves` or `rows`; any other text would be a column's name."""
-    if isinstance(value, str) and value not in ("leaves", "rows"):
-        wanted = "which is known but not built yet; use leaves or rows"
-        raise Refusal(f"asks for folds by the column '{value}', {wanted}")
+def folds_by(value: object) -> str:
+    """`leaves`, `rows`, or the name of a column whose values are kept together."""
+    if not isinstance(value, str) or not value:
+        raise Refusal(f"must be leaves, rows or the name of a column, came {show(value)}; correct it")
     return value
+
+
+def posterior(value: object) -> object:
+    """Yes, no, or `auto`."""
+    return value if isinstance(value, bool) else Choice(("auto", "true", "false")).name(value)
 
 
 def degree(value: object) -> tuple[int, int]:

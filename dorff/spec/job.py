@@ -18,7 +18,9 @@ from dorff.spec.part import FilePath, Part, Rows
 from dorff.spec.sampler import Sampler, SamplerSpec
 
 _CLUSTERS = Choice(("local", "serial"), ("slurm", "kubernetes"), default="local")
-_SELECTS = Choice(("gcv", "kfold"), ("evidence",))
+_SELECTS = Choice(("gcv", "evidence", "kfold"))
+_PRECISIONS = Choice(("double", "mixed"))
+_ROUTES = Choice(("auto", "direct", "cg", "streaming"))
 _NANS = Choice(("refuse", "drop", "partial"), ("unlabelled",))
 
 Names = Annotated[str | tuple[str, ...], BeforeValidator(checks.arrays)]
@@ -41,28 +43,48 @@ Targets = Annotated[
 class Data(Part):
     """Where the rows are; several arrays are stacked.
 
-    `nan`: what to do with rows of NaN or infinity. `partial` uses the outputs that are there.
+    `weights` names an array of row weights. `nan`: what to do with rows of NaN or infinity; `partial` uses the
+    outputs that are there.
     """
 
     store: FilePath
     inputs: Names = "x"
     targets: Targets = "y"
+    weights: Annotated[str, BeforeValidator(checks.array)] | None = None
     nan: Annotated[Literal["refuse", "drop", "partial"], BeforeValidator(_NANS.name)] = "refuse"
 
 
 class Features(Part):
-    """`count` is a ceiling on the columns of F, cosines and sines together: pairs use the even number below."""
+    """`count` is a ceiling on the columns of F, cosines and sines together: pairs use the even number below. Of
+    several the best is chosen: the moments are those of the largest, the others parts of them.
 
-    count: Annotated[int, Field(ge=2)] = 2048
+    `drawn_for` names other kernels whose spectra the frequencies are drawn from; they are then weighed for `kernel`.
+    `precision: mixed` rounds features and the products of blocks to float32.
+    """
+
+    count: Annotated[int | tuple[int, ...], BeforeValidator(checks.counts)] = 2048
     sampler: Sampler = SamplerSpec()
     seed: Annotated[int, Field(ge=0)] = 0
+    drawn_for: Kernels | None = None
+    precision: Annotated[Literal["double", "mixed"], BeforeValidator(_PRECISIONS.name)] = "double"
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Every count asked for, in the order given."""
+        return self.count if isinstance(self.count, tuple) else (self.count,)
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """The kernels of `drawn_for`."""
+        given = self.drawn_for
+        return given if isinstance(given, tuple) else () if given is None else (given,)
 
 
 class Folds(Part):
-    """Folds of leaves or of rows, assigned before the pass."""
+    """Folds of leaves, of rows, or of the groups that a column tells apart; assigned before the pass."""
 
     count: Annotated[int, Field(ge=2)] = 5
-    by: Annotated[Literal["leaves", "rows"], BeforeValidator(checks.folds_by)] = "leaves"
+    by: Annotated[str, BeforeValidator(checks.folds_by)] = "leaves"
 
 
 ClassWeight = Annotated[
@@ -73,18 +95,28 @@ ClassWeight = Annotated[
 
 
 class Solve(Part):
-    """`folds` matters for `select: kfold` alone, `class_weight` and `calibrate` for classes.
+    """`folds` matters where rows are held out: to choose (`select: kfold`), to calibrate, to be `conformal`.
+
+    `ridge_per_output` chooses a ridge for each output of a kernel whose outputs fall apart. `posterior` keeps in the
+    model what deviations need (`auto`: where it is small), `conformal` how wide bands must be on held-out rows.
+    `route` is how the system is solved; `qr` allows one more pass where its condition asks for it. `class_weight` and
+    `calibrate` are for classes.
 
     `observe` is C (q, p): the function has p outputs, the targets are C times them. `class_weight` given label by
     label is kept as (label, weight) pairs, labels as text.
     """
 
     ridge: Annotated[float | tuple[float, ...], BeforeValidator(checks.ridge)] = 1e-6
-    select: Annotated[Literal["gcv", "kfold"], BeforeValidator(_SELECTS.name)] = "gcv"
+    ridge_per_output: bool = False
+    select: Annotated[Literal["gcv", "evidence", "kfold"], BeforeValidator(_SELECTS.name)] = "gcv"
     folds: Folds = Folds()
     standardize: bool = False
     intercept: bool = True
     observe: Rows | None = None
+    posterior: Annotated[bool | Literal["auto"], BeforeValidator(checks.posterior)] = "auto"
+    conformal: bool = False
+    route: Annotated[Literal["auto", "direct", "cg", "streaming"], BeforeValidator(_ROUTES.name)] = "auto"
+    qr: bool = True
     class_weight: ClassWeight = "none"
     calibrate: bool = True
 
@@ -157,6 +189,15 @@ class Job(Part):
     def _three_places(self) -> Self:
         if len({self.data.store, self.state, self.model}) < 3:
             raise checks.Refusal("must give data.store, state and model a place each; two are the same, move one")
+        return self
+
+    @model_validator(mode="after")
+    def _bands_of_numbers(self) -> Self:
+        if self.solve.conformal and isinstance(self.data.targets, ClassTargets):
+            raise checks.Refusal(
+                "is for targets of numbers, but data.targets is classes, which have probabilities; leave it out",
+                key="solve.conformal",
+            )
         return self
 
     @model_validator(mode="after")

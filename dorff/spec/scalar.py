@@ -20,11 +20,16 @@ _FUNCTIONS = Choice(("step", "relu", "erf", "tanh", "sigmoid", "softplus", "sin"
 _SYSTEMS = Choice(("brownian", "bridge"))
 
 Positive = Annotated[float, BeforeValidator(checks.positive)]
-Lengthscale = Annotated[float | tuple[float, ...] | Literal["median"], BeforeValidator(checks.lengthscale)]
+Lengthscale = Annotated[
+    float | tuple[float, ...] | Literal["median", "tune", "tune each"], BeforeValidator(checks.lengthscale)
+]
 
 
 class GaussianSpec(Part):
-    """exp(-|x - z|^2 / (2 lengthscale^2)); a list holds one length-scale an input, here and below."""
+    """exp(-|x - z|^2 / (2 lengthscale^2)); a list holds one length-scale an input, here and below.
+
+    `median` is a sample's median distance; `tune` and `tune each` (one an input) maximise the evidence of a sample.
+    """
 
     type: Literal["gaussian"] = "gaussian"
     lengthscale: Lengthscale
