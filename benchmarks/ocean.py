@@ -34,9 +34,9 @@ import scipy.linalg
 from sklearn.model_selection import KFold
 
 from dorff import frequencies, kernels
+from dorff.blocks import BlockSums
 from dorff.features import FeatureMap, Projected
 from dorff.kernels.scalar import FloatArray
-from dorff.leaf import BlockSums
 from dorff.moments import Moments
 from dorff.solvers import Problem, solve, squared_error
 from dorff.weights import operator_weights

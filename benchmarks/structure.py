@@ -32,8 +32,8 @@ from datasets import FloatArray, standardised
 from matplotlib import pyplot as plt
 
 from dorff import frequencies, kernels
+from dorff.blocks import BlockSums
 from dorff.features import FeatureMap, Recipe
-from dorff.leaf import BlockSums
 from dorff.moments import Moments, by_fold, pooled
 from dorff.solvers import Setting, choose, squared_error, target_covariance
 

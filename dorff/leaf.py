@@ -7,7 +7,7 @@ import io
 import json
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,12 +17,13 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
+from dorff.blocks import BlockSums
 from dorff.data import Dataset
 from dorff.errors import InputError
 from dorff.features import Drawn, FeatureMap, feature_arrays, features_from
 from dorff.loops import scan
-from dorff.moments import Accumulator, FloatArray, Part
-from dorff.store import Folds, Receipt, check_patterns, merge_moments, save_moments, write_atomic, write_json
+from dorff.moments import FloatArray
+from dorff.store import Receipt, merge_moments, save_moments, write_atomic, write_json
 from dorff.weights import Density
 
 Rows = npt.NDArray[np.int64]
@@ -65,85 +66,6 @@ class FoldRule:
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         return ((z ^ (z >> np.uint64(31))) % np.uint64(count)).astype(np.int64)
-
-
-# The squares that this process's last leaf was summed in, for its next one.
-_spare: list[FloatArray] = []
-
-
-def _spare_square(width: int) -> FloatArray | None:
-    try:
-        square = _spare.pop()
-    except IndexError:  # none, or another thread's by now
-        return None
-    return square if len(square) == width else None
-
-
-def forget_spare() -> None:
-    """Give back the memory that this process keeps between its leaves; engines call it when a run is over."""
-    _spare.clear()
-
-
-@final
-class BlockSums:
-    """Featurizes blocks of rows into one reused buffer Z = [F | 1 | Y - y0] and adds each to its fold's sums.
-
-    Rows that miss targets (NaN) go to sums of their own, one for each pattern, the missing ones as zeros.
-    `class_weight` (q,) is for targets that are one-hot rows: each row of Z is times the root of its class's weight.
-    """
-
-    def __init__(
-        self, features: FeatureMap, y0: FloatArray, *, block_rows: int, class_weight: FloatArray | None = None
-    ) -> None:  # fmt: skip
-        self._features, self._y0, self._block, self._class_weight = features, y0, block_rows, class_weight
-        width = features.m + 1 + len(y0)
-        # Rows start on cache lines; the syrk is told the padded row length.
-        buffer = np.empty((block_rows, -(-width // 8) * 8))
-        self._Z = buffer[:, :width]
-        self._Z[:, features.m] = 1.0
-        self._work = features.workspace(block_rows)
-        self._sums: dict[Part, Accumulator] = {}
-        self.syrk_seconds = 0.0
-
-    def add(self, X: FloatArray, Y: FloatArray, fold: int = 0, *, partial: bool = False) -> None:
-        """Add rows X (n, d), Y (n, q), in order; `partial` looks for targets that are missing."""
-        if not partial:
-            return self._add(X, Y, (fold, ""))
-        there = np.isfinite(Y)
-        for pattern in np.unique(there, axis=0):
-            rows = np.all(there == pattern, axis=1)
-            observed = "" if pattern.all() else "".join("1" if one else "0" for one in pattern)
-            self._add(X[rows], np.where(pattern, Y[rows], self._y0), (fold, observed))
-            check_patterns(self._sums)
-        return None
-
-    def _add(self, X: FloatArray, Y: FloatArray, part: Part) -> None:
-        if not len(X):
-            return
-        m, sums = self._features.m, self._sums.get(part)
-        if sums is None:
-            square = _spare_square(self._Z.shape[1])
-            sums = self._sums[part] = Accumulator(m, Y.shape[1], self._y0, square=square, observed=part[1])
-        for start in range(0, len(X), self._block):
-            x, y = X[start : start + self._block], Y[start : start + self._block]
-            Z = self._Z[: len(x)]
-            self._features(x, Z, self._work)
-            np.subtract(y, self._y0, out=Z[:, m + 1 :])
-            if self._class_weight is not None:
-                Z *= np.sqrt(y @ self._class_weight)[:, None]
-            began = time.perf_counter()
-            sums.add(Z)
-            self.syrk_seconds += time.perf_counter() - began
-            if self._class_weight is not None:
-                Z[:, m] = 1.0
-
-    @property
-    def sums(self) -> Mapping[Part, Accumulator]:
-        """What has been added so far, fold by fold."""
-        return self._sums
-
-    def moments(self) -> Folds:
-        return {part: sums.moments() for part, sums in self._sums.items()}
 
 
 @final
@@ -263,7 +185,7 @@ def run_leaf(directory: str, name: str, dataset: Dataset, number: int, start: in
     if frozen_hash(this.directory) != name:  # the run was refused elsewhere, and what it had made removed
         raise InputError(f"{this.directory}: the frozen plan is gone or another; run the job again")
     save_moments(this.node(0, number, receipt.key), sums.sums)
-    _spare[:] = [found.square for found in sums.sums.values()]
+    sums.keep_spare()
     receipt = receipt.timed(time.perf_counter() - began)
     receipt.save(this.receipts)
     return receipt

@@ -114,14 +114,14 @@ def test_syrk_adds_to_the_upper_triangle_also_from_a_wider_buffer():
         (np.ones((4, 3), order="F"), np.zeros((3, 3), order="F")),
         (np.ones((4, 6))[:, ::2], np.zeros((3, 3), order="F")),
         (np.ones((4, 3)), np.zeros((3, 3))),
-        (np.ones((4, 3), dtype=np.float32), np.zeros((3, 3), dtype=np.float32, order="F")),
+        (np.ones((4, 3), dtype=np.float32), np.zeros((3, 3), order="F")),
         (np.ones((4, 3)), np.zeros((3, 3), dtype=np.int64, order="F")),
         (np.ones((4, 3)), np.zeros((2, 2), order="F")),
         (np.ones((4, 3)), np.zeros((3, 4), order="F")),
         (np.broadcast_to(np.ones(3), (4, 3)), np.zeros((3, 3), order="F")),
         (np.ones((4, 3))[::-1], np.zeros((3, 3), order="F")),
     ],
-    ids=["columns", "stride", "row-major", "float32", "int", "small", "oblong", "broadcast", "backwards"],
+    ids=["columns", "stride", "row-major", "single", "int", "small", "oblong", "broadcast", "backwards"],
 )
 def test_syrk_refuses_what_blas_would_misread(Z, square):
     with pytest.raises(InputError, match="syrk"):

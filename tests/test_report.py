@@ -14,9 +14,9 @@ import pytest
 from cases import trig_map
 
 from dorff import frequencies, kernels
+from dorff.blocks import BlockSums
 from dorff.errors import InputError
 from dorff.kernels.operator import OperatorKernel
-from dorff.leaf import BlockSums
 from dorff.model import Model
 from dorff.moments import by_fold
 from dorff.report import Candidate, write_report

@@ -29,11 +29,14 @@ ARROWS: dict[str, str] = {
     "moments": "errors",
     "threads": "moments",  # BLAS threads, pinned and checked: for the planner, the engines and the estimators
     "graphs": "errors",
-    "solvers": "moments weights",
-    "model": "features weights",
+    "posterior": "errors",  # what deviations of predictions need: made by solvers, kept by models
+    "solvers": "moments weights posterior",
+    "conformal": "errors",  # how wide bands must be, from held-out rows
+    "model": "features weights posterior conformal",
     "data": "errors",
     "store": "moments model",
-    "leaf": "data features graphs store",
+    "blocks": "features moments",  # blocks of rows into sums
+    "leaf": "blocks data features graphs store",
     "plan": "calibration exact leaf solvers spec threads",
     "engine": "plan",
     "fit": "engine",
@@ -52,7 +55,7 @@ ARROWS: dict[str, str] = {
 
 # Third-party libraries that only some rooms may import; the rooms of NUMERIC may import nothing else of them.
 NUMERIC = (
-    "errors spec loops kernels frequencies features weights exact bounds calibration moments graphs solvers model"
+    "errors spec loops kernels frequencies features weights exact bounds calibration moments blocks graphs solvers model"
 )
 NUMERIC_LIBRARIES = {"numpy", "scipy", "numba"}
 MORE_FOR = {

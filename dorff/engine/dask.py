@@ -8,9 +8,9 @@ from typing import Any, final
 
 from distributed import Client, Future, KilledWorker, as_completed
 
+from dorff.blocks import forget_spare
 from dorff.engine.base import Done, Engine, Task
 from dorff.errors import IncompleteError
-from dorff.leaf import forget_spare
 from dorff.threads import pin
 
 ATTEMPTS = 3  # of a task that Dask loses: its scheduler restarted, say

@@ -8,8 +8,8 @@ from typing import final
 
 import numpy as np
 
+from dorff.blocks import forget_spare
 from dorff.engine.base import Done, Engine, Task
-from dorff.leaf import forget_spare
 from dorff.threads import pinned
 
 

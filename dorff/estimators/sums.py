@@ -14,13 +14,14 @@ from dask.base import compute
 from dask.delayed import delayed
 from distributed import get_worker
 
+from dorff.blocks import BlockSums
 from dorff.estimators.labels import OneHot, StoredLabels, one_hot
 from dorff.estimators.rows import Rows, StoredRows, finite, partly, runs_of
 from dorff.features import FeatureMap
 from dorff.kernels.scalar import FloatArray
-from dorff.leaf import BlockSums, FoldRule
+from dorff.leaf import FoldRule
+from dorff.moments import Folds, check_patterns
 from dorff.plan import block_rows
-from dorff.store import Folds, check_patterns
 from dorff.threads import pin, pinned
 
 SAMPLE_RUNS, RUN_ROWS = 16, 64

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,23 +10,39 @@ import numpy as np
 
 from dorff import kernels
 from dorff.errors import InputError
+from dorff.kernels.scalar import FloatArray
 
 _FILES: Final = ("matrix", "factor", "graph")
 
 
-def build_kernel(config: dict[str, Any], median: dict[str, float] | None = None) -> kernels.OperatorKernel:
-    """The operator kernel of a job's `kernel:`, the word median replaced by its value (1 before it is known)."""
-    values = median or {}
+Configs = tuple[dict[str, Any], ...]
+WORDS: Final = ("median", "tune", "tune each")
 
-    def replaced(value: Any) -> Any:
-        if isinstance(value, dict):
-            found = {key: replaced(item) for key, item in value.items()}
-            if found.get("lengthscale") == "median":
-                found["lengthscale"] = values.get("absolute" if found["type"] == "laplacian" else "euclidean", 1.0)
-            return found
-        return [replaced(item) for item in value] if isinstance(value, list | tuple) else value
 
-    return kernels.from_config(replaced(config))
+def build_kernels(configs: Sequence[dict[str, Any]]) -> tuple[kernels.OperatorKernel, ...]:
+    """The operator kernels of a job; a length-scale that is a word is 1, until `resolved` knows it."""
+    return tuple(kernels.from_config(_replaced(config, lambda _: 1.0)) for config in configs)
+
+
+def resolved(configs: Configs, X: FloatArray, Y: FloatArray) -> list[dict[str, Any]]:
+    """The same kernels with numbers for words, from some rows: scaled inputs X (n, d) and targets Y (n, q)."""
+
+    def median(scalar: dict[str, Any]) -> Any:
+        if scalar["lengthscale"] != "median":
+            return scalar["lengthscale"]
+        return kernels.median_lengthscale(X, absolute=scalar["type"] == "laplacian")
+
+    return [_replaced(config, median) for config in configs]
+
+
+def _replaced(value: Any, number: Callable[[dict[str, Any]], Any]) -> Any:
+    """The same configuration, each length-scale that is a word replaced."""
+    if isinstance(value, dict):
+        found = {key: _replaced(item, number) for key, item in value.items()}
+        if found.get("lengthscale") in WORDS:
+            found["lengthscale"] = number(found)
+        return found
+    return [_replaced(item, number) for item in value] if isinstance(value, list | tuple) else value
 
 
 def read_matrices(config: Any) -> Any:

@@ -19,7 +19,7 @@ from dorff.features import FeatureMap, Recipe
 from dorff.kernels.scalar import FloatArray
 from dorff.leaf import FoldRule, Pass, freeze, frozen_hash, load_pass
 from dorff.plan.costs import SAMPLE_BYTES, Costs, estimate, refuse_what_does_not_fit
-from dorff.plan.kernels import build_kernel, read_matrices, read_matrix
+from dorff.plan.kernels import WORDS, Configs, build_kernels, read_matrices, read_matrix, resolved
 from dorff.plan.leaves import Leaf, block_rows, leaf_bounds
 from dorff.solvers import check_output, learned_term, spread
 from dorff.spec import ClassTargets, Job
@@ -35,12 +35,14 @@ MEDIAN_SAMPLE: Final = 1000
 class Plan:
     """A job made concrete: data, the kernels to choose from, leaves, costs and the question that names its moments.
 
-    `observe` is C (q, p) where targets are values of C f, else None.
+    Frequencies are drawn for `drawn_configs`, which are `kernel_configs` unless the job says otherwise. `observe` is
+    C (q, p) where targets are values of C f, else None.
     """
 
     job: Job
     dataset: Dataset
-    kernel_configs: tuple[dict[str, Any], ...]
+    kernel_configs: Configs
+    drawn_configs: Configs
     observe: FloatArray | None
     leaves: tuple[Leaf, ...]
     question: dict[str, Any]
@@ -52,14 +54,11 @@ class Plan:
         text = json.dumps(self.question, sort_keys=True)
         return Path(self.job.state) / hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    def candidates(self, median: dict[str, float] | None = None) -> tuple[kernels.OperatorKernel, ...]:
-        """The kernels to choose from; the word median is replaced by its value (1 before it is known)."""
-        return tuple(build_kernel(config, median) for config in self.kernel_configs)
-
     @property
     def shift_invariant(self) -> bool:
         """Whether the kernels see differences of inputs alone, so that centring them changes nothing."""
-        return all(base.scalar.shift_invariant for kernel in self.candidates() for _, base in kernel.terms())
+        drawn = build_kernels(self.drawn_configs)
+        return all(base.scalar.shift_invariant for kernel in drawn for _, base in kernel.terms())
 
     def freeze(self) -> None:
         """Freeze the constants that come from data, unless they are frozen and the rows they came from unchanged."""
@@ -77,7 +76,9 @@ class Plan:
         name = frozen_hash(self.directory)
         assert name is not None
         this = load_pass(self.directory, name)
-        return this, self.candidates(this.question["median_lengthscale"])
+        resolved = this.question["resolved"]
+        candidates = build_kernels(self.kernel_configs if resolved is None else resolved["kernel"])
+        return this, candidates
 
 
 def make_plan(job: Job) -> Plan:
@@ -87,23 +88,25 @@ def make_plan(job: Job) -> Plan:
     """
     dataset = _open(job)
     configs = tuple(read_matrices(one.model_dump(mode="python")) for one in job.kernels)
+    drawn = tuple(read_matrices(one.model_dump(mode="python")) for one in job.features.kernels) or configs
     for key, path in (("state", Path(job.state)), ("model", Path(job.model))):
         if path.exists() and not path.is_dir():
             raise InputError(f"{key}: {path} is a file; name a folder, which need not exist yet")
     observe = _observation(job, dataset)
-    candidates = tuple(build_kernel(config) for config in configs)
+    candidates, sources = build_kernels(configs), build_kernels(drawn)
     for kernel in candidates:
         check_output(kernel, observe)
         if dataset.labels is not None and kernel.vector_field:
             raise InputError("kernel: curl-free and divergence-free kernels are for fields, not for classes")
     if any([learned_term(kernel) for kernel in candidates]) and job.data.nan == "partial":
         raise InputError("kernel: output 'learned' needs rows that have all targets; set data.nan: drop")
-    recipe = _recipe(candidates, dataset, job, observe)
+    recipe = _recipe(sources, dataset, job, observe)
     leaves = leaf_bounds(dataset.n, dataset.shard_rows, recipe.m + 1 + dataset.q)
-    question = _question(job, dataset, configs, recipe, _fold_rule(job, dataset, leaves))
-    question["one_scale"] = observe is not None or any(kernel.vector_field for kernel in candidates)
+    question = _question(job, dataset, recipe, _fold_rule(job, dataset, leaves))
+    question["words"] = [_with_words(drawn), _with_words(configs) if drawn is not configs else None]
+    question["one_scale"] = observe is not None or any(kernel.vector_field for kernel in candidates + sources)
     costs = estimate(job, dataset, leaves, recipe, candidates, question)
-    plan = Plan(job, dataset, configs, observe, leaves, question, costs)
+    plan = Plan(job, dataset, configs, drawn, observe, leaves, question, costs)
     refuse_what_does_not_fit(job, costs, plan.directory)
     return plan
 
@@ -161,14 +164,14 @@ def _fold_rule(job: Job, dataset: Dataset, leaves: Sequence[Leaf]) -> FoldRule:
 
 
 def _question(
-    job: Job, dataset: Dataset, configs: Sequence[dict[str, Any]], recipe: Recipe, folds: FoldRule
+    job: Job, dataset: Dataset, recipe: Recipe, folds: FoldRule
 ) -> dict[str, Any]:  # fmt: skip
     """All that the moments depend on but for the rows' values; plain JSON, hashed into the state's name."""
     block = block_rows(recipe.m + 1 + dataset.q)
     return {
         "format": 2, "store": str(Path(dataset.path).resolve()), "rows": dataset.rows_spec(),
-        "recipe": recipe.question(), "sampler": recipe.sampler.config(), "count": job.features.count,
-        "seed": job.features.seed, "median": list(configs) if "median" in json.dumps(configs) else None,
+        "recipe": recipe.question(), "sampler": recipe.sampler.config(), "count": max(job.features.counts), "precision": job.features.precision, "sums": "gram",
+        "seed": job.features.seed,
         "standardize": job.solve.standardize, "nan": job.data.nan, "class_weight": job.solve.class_weight,
         "folds": asdict(folds), "block_rows": block,
         "read_rows": max(dataset.unit_rows, block // dataset.unit_rows * dataset.unit_rows),
@@ -185,7 +188,7 @@ def _sample(plan: Plan) -> tuple[FloatArray, FloatArray, dict[str, int]]:
     dataset, rows = plan.dataset, SMALL_SAMPLE
     if plan.job.solve.standardize:
         rows = min(plan.leaves[0].stop, max(SMALL_SAMPLE, SAMPLE_BYTES // (8 * (dataset.d + dataset.q))))
-    elif plan.question["median"]:
+    elif any(plan.question["words"]):
         rows = MEDIAN_SAMPLE
     X, Y = dataset.read(0, min(dataset.n, rows))
     enough = np.any if plan.job.data.nan == "partial" else np.all
@@ -204,18 +207,23 @@ def _freeze(plan: Plan) -> None:
     center = X.mean(axis=0) if plan.shift_invariant or job.solve.standardize else np.zeros(dataset.d)
     if job.solve.standardize:
         scale = spread(X.var(axis=0), together=question["one_scale"])
-    question["median_lengthscale"] = None
-    if question["median"]:
+    question["resolved"] = None
+    if any(question["words"]):
         scaled = (X - center) / scale
-        question["median_lengthscale"] = {
-            "euclidean": kernels.median_lengthscale(scaled),
-            "absolute": kernels.median_lengthscale(scaled, absolute=True),
-        }
-    drawn = _recipe(plan.candidates(question["median_lengthscale"]), dataset, job, plan.observe).draw(question["seed"])
+        question["resolved"] = {
+            "drawn": resolved(plan.drawn_configs, scaled, Y), "kernel": resolved(plan.kernel_configs, scaled, Y)
+        }  # fmt: skip
+    sources = build_kernels(question["resolved"]["drawn"] if question["resolved"] else plan.drawn_configs)
+    drawn = _recipe(sources, dataset, job, plan.observe).draw(question["seed"])
     there = np.isfinite(Y)
     y0 = np.where(there, Y, 0.0).sum(axis=0) / np.maximum(there.sum(axis=0), 1)
     weight = _class_weight(job, dataset)
     freeze(plan.directory, question, FeatureMap(drawn.phi, center, scale), drawn, y0=y0, class_weight=weight)
+
+
+def _with_words(configs: Configs) -> list[dict[str, Any]] | None:
+    """The kernels, where the rows must say what one of their words stands for."""
+    return list(configs) if any(f'"{word}"' in json.dumps(configs) for word in WORDS) else None
 
 
 def _class_weight(job: Job, dataset: Dataset) -> FloatArray | None:
@@ -247,4 +255,4 @@ def _recipe(
             "kernel: a list of kernels of several spectra is served by a mixture of them, which sampler "
             f"{sampler.config()['type']} cannot draw; use iid, orthogonal or qmc"
         )
-    return Recipe(kernel, sampler, d, p, job.features.count, job.solve.intercept)
+    return Recipe(kernel, sampler, d, p, max(job.features.counts), job.solve.intercept)

@@ -1,8 +1,9 @@
 """Durable bytes: atomic files, receipts, moments, models."""
 
+from dorff.moments import Folds, check_patterns, merge_folds
 from dorff.store.atomic import remove_torn, space_on, write_atomic, write_json
 from dorff.store.models import load_model, resolve_model, save_model
-from dorff.store.moments import Folds, check_patterns, load_moments, merge_folds, merge_moments, save_moments
+from dorff.store.moments import load_moments, load_sums, merge_moments, save_moments
 from dorff.store.receipts import Receipt
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "check_patterns",
     "load_model",
     "load_moments",
+    "load_sums",
     "merge_folds",
     "merge_moments",
     "remove_torn",

@@ -20,10 +20,11 @@ from dorff.errors import InputError
 from dorff.features import feature_arrays, features_from
 from dorff.frequencies.transforms import Arrays
 from dorff.model import Model
+from dorff.posterior import Posterior
 from dorff.store.atomic import remove_torn, space_on, sync_directory, write_atomic
 from dorff.weights import OperatorWeights
 
-FORMAT = "dorff-model-3"
+FORMAT = "dorff-model-4"
 _SOLVED = ("coefficients", "intercept", "target_scale")
 _DTYPES = ("float64", "int64", "int32", "bool")
 
@@ -85,7 +86,8 @@ def _arrays_of(model: Model) -> Arrays:
     solved |= {"gain": model.operator_weights.gain, "root": model.operator_weights.root}
     if model.observe is not None:
         solved["observe"] = model.observe
-    return {**feature_arrays(model.feature_map), **solved}
+    posterior = {} if model.posterior is None else model.posterior.arrays()
+    return {**feature_arrays(model.feature_map), **solved, **posterior}
 
 
 def resolve_model(path: Path) -> Path:
@@ -101,8 +103,9 @@ def resolve_model(path: Path) -> Path:
     return path / name
 
 
-def load_model(path: str | Path) -> Model:
-    """The model at `path`: a model's root (its current version) or one version.
+def load_model(path: str | Path, *, posterior: bool = True) -> Model:
+    """The model at `path`: a model's root (its current version) or one version. Its posterior, where it has one, can
+    be many times as large as the rest; without `posterior` it is left where it is.
 
     Runs no code from the files. Raises InputError where a file is missing or damaged, or shapes disagree.
     """
@@ -118,6 +121,7 @@ def load_model(path: str | Path) -> Model:
         arrays = {
             name: _load_array(group, name, shape, description["dtypes"][name], version)
             for name, shape in description["shapes"].items()
+            if posterior or not name.startswith("posterior_")
         }
     except InputError:
         raise
@@ -148,6 +152,7 @@ def _build(arrays: Arrays, description: dict[str, Any], version: Path) -> Model:
         raise InputError(f"{version}: its arrays do not fit each other ({error}); publish it again") from error
     try:
         features = features_from(description["features"], arrays)
+        posterior = Posterior.of_arrays(arrays, (m, r, p), q)
     except InputError as error:
         raise InputError(f"{version}: {error}; publish it again") from error
     expected = {
@@ -163,6 +168,7 @@ def _build(arrays: Arrays, description: dict[str, Any], version: Path) -> Model:
         intercept=arrays["intercept"], target_scale=arrays["target_scale"],
         kernel=kernels.from_config(description["kernel"]), sampler=description["sampler"],
         seed=description["seed"], info=description["info"], observe=arrays.get("observe"),
+        posterior=posterior,
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Moments as checksummed files: a file a tree node, a section a fold and pattern; written and merged by pieces."""
+"""Sums as checksummed files: a file a tree node, a section a fold and pattern; written and merged by pieces."""
 
 from __future__ import annotations
 
@@ -8,77 +8,71 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Protocol
+from typing import Any, BinaryIO, Final, TypeVar
 
 import numpy as np
 
 from dorff.errors import InputError
-from dorff.moments import MOST_PATTERNS, FloatArray, Moments, Part
+from dorff.moments import Described, FloatArray, Folds, Kind, Moments, Part, Sums, Triangle, check_patterns
 from dorff.store.atomic import write_atomic
 
-_MAGIC: Final = b"dorffM03"
+_MAGIC: Final = b"dorffM04"
 _PIECE: Final = 2**17  # numbers of a file that a merge holds at a time
-Folds = dict[Part, Moments]
-_Section = dict[str, Any]  # fold, observed, m, q, n and y0
-
-
-class Sums(Protocol):
-    """`Moments`, or an accumulator of them."""
-
-    @property
-    def m(self) -> int: ...
-    @property
-    def q(self) -> int: ...
-    @property
-    def n(self) -> int: ...
-    @property
-    def y0(self) -> FloatArray: ...
-    @property
-    def observed(self) -> str: ...
-    def pieces(self) -> Iterator[FloatArray]:
-        """The packed upper triangle, in order, in contiguous pieces."""
-        ...
+S = TypeVar("S", bound=Sums)
+_Section = dict[str, Any]  # kind, length, fold, observed, m, q, n and y0
 
 
 class _DamagedError(Exception):
     """A file ends early, or its checksum is another."""
 
 
-def save_moments(path: Path, folds: Mapping[Part, Sums]) -> None:
-    """Write the moments of each fold that has rows, and of each pattern of targets.
+def save_moments(path: Path, folds: Mapping[Part, Described]) -> None:
+    """Write the sums of each fold that has rows, and of each pattern of targets, whatever their kind.
 
-    Layout: magic, the JSON header's length and checksum, the header, and a fold's packed array and its checksum in
+    Layout: magic, the JSON header's length and checksum, the header, and a fold's numbers and their checksum in
     turn. Nothing is copied: what is still in an accumulator is written from there.
     """
     sections = [
         (
-            {"fold": fold, "observed": observed, "m": sums.m, "q": sums.q, "n": sums.n, "y0": sums.y0.tolist()},
+            {
+                "kind": sums.kind, "length": sums.length, "fold": fold, "observed": observed, "m": sums.m, "q": sums.q,
+                "n": sums.n, "y0": sums.y0.tolist(),
+            },
             sums.pieces(),
         )
-        for (fold, observed), sums in sorted(folds.items())
-    ]
+        for (fold, observed), sums in sorted(folds.items(), key=lambda item: item[0])
+    ]  # fmt: skip
     write_atomic(path, _encoded(sections), sync=False)
 
 
 def load_moments(path: Path) -> Folds | None:
     """The moments in a file, or None where the file is absent, torn or damaged: its leaves are to be done again."""
+    return load_sums(path, Moments)
+
+
+def load_sums(path: Path, of: type[S]) -> dict[Part, S] | None:
+    """The sums in a file of this kind, or None as above; InputError where they are of another kind."""
     try:
         with path.open("rb") as file:
-            folds: Folds = {}
-            for section in _header(file):
-                packed = np.empty(_length(section))
-                for _ in _decoded(file, section, packed):
-                    pass  # one piece, the whole array
-                y0 = np.array(section["y0"], dtype=np.float64)
-                moments = Moments(section["m"], section["q"], section["n"], y0, packed, section["observed"])
-                folds[_part(section)] = moments
+            folds = {_part(section): _whole(file, section, of) for section in _header(file)}
             return folds if not file.read(1) else None
     except (FileNotFoundError, _DamagedError):
         return None
 
 
+def _whole(file: BinaryIO, section: _Section, of: type[S]) -> S:
+    """A section's sums."""
+    if section["kind"] != of.kind:
+        raise InputError(f"a file holds sums of kind {section['kind']}, wanted {of.kind}; run the job again")
+    values = np.empty(section["length"])
+    for _ in _decoded(file, section, values):
+        pass  # one piece, the whole array
+    y0 = np.array(section["y0"], dtype=np.float64)
+    return of.read(section["m"], section["q"], section["n"], y0, values, section["observed"])
+
+
 def merge_moments(left: Path, right: Path, into: Path) -> bool:
-    """Add two files, part by part, into a third; False, and no file, where one of them is absent, torn or damaged."""
+    """Merge two files, part by part, into a third; False, and no file, where one is absent, torn or damaged."""
     with ExitStack() as stack:
         try:
             files = [stack.enter_context(path.open("rb")) for path in (left, right)]
@@ -86,29 +80,6 @@ def merge_moments(left: Path, right: Path, into: Path) -> bool:
         except (FileNotFoundError, _DamagedError):
             return False
     return True
-
-
-def merge_folds(left: Folds, right: Folds) -> Folds:
-    """Sums fold by fold and pattern by pattern; overwrites `left`'s arrays, which the caller owns."""
-    check_patterns(left.keys() | right.keys())
-    merged = dict(left)
-    for part, moments in right.items():
-        if part in merged:
-            moments = merged[part].absorb(moments)
-        merged[part] = moments
-    return merged
-
-
-def check_patterns(parts: Iterable[Part]) -> None:
-    """InputError where there are more patterns of targets than `MOST_PATTERNS`."""
-    patterns = {observed for _, observed in parts}
-    if len(patterns) > MOST_PATTERNS:
-        raise InputError(
-            "rows that miss targets have sums of their own for each pattern of what is there, at most "
-            f"{MOST_PATTERNS} patterns, but there are more ({', '.join(sorted(patterns)[:3])}, ...; 1 is there, "
-            "0 is missing); leave "
-            "such rows out (in a job, data.nan: drop), or fit fewer targets"
-        )
 
 
 def _part(section: _Section) -> Part:
@@ -122,25 +93,27 @@ def _added(left: BinaryIO, right: BinaryIO) -> Iterator[bytes | memoryview]:
     sections: list[tuple[_Section, Iterator[FloatArray]]] = []
     buffers = np.empty((2, _PIECE))  # sections are read one after another
     for part in sorted(of_left.keys() | of_right.keys()):
-        parts = [
-            (found[part], _decoded(file, found[part], buffer))
-            for found, file, buffer in ((of_left, left, buffers[0]), (of_right, right, buffers[1]))
-            if part in found
-        ]
-        sections.append(parts[0] if len(parts) == 1 else _sum(*parts))
+        first, second = of_left.get(part), of_right.get(part)
+        if first is None or second is None:
+            (file, alone) = (left, of_left[part]) if second is None else (right, of_right[part])
+            sections.append((alone, _decoded(file, alone, buffers[0])))
+            continue
+        if any(first[name] != second[name] for name in ("kind", "length", "m", "q", "y0")):
+            raise InputError("moments of different plans cannot be added: kind, m, q and y0 must be the same")
+        merged = {**first, "n": first["n"] + second["n"]}
+        if first["kind"] == Kind.TRIANGLE:
+            sections.append((merged, _stacked(left, first, right, second)))
+        else:
+            read = zip(_decoded(left, first, buffers[0]), _decoded(right, second, buffers[1]), strict=True)
+            sections.append((merged, (np.add(x, y, out=x) for x, y in read)))
     yield from _encoded(sections)
     if left.read(1) or right.read(1):
         raise _DamagedError
 
 
-def _sum(
-    left: tuple[_Section, Iterator[FloatArray]], right: tuple[_Section, Iterator[FloatArray]]
-) -> tuple[_Section, Iterator[FloatArray]]:
-    (first, a), (second, b) = left, right
-    if any(first[name] != second[name] for name in ("m", "q", "y0")):
-        raise InputError("moments of different plans cannot be added: m, q and y0 must be the same")
-    pieces = (np.add(x, y, out=x) for x, y in zip(a, b, strict=True))
-    return {**first, "n": first["n"] + second["n"]}, pieces
+def _stacked(left: BinaryIO, first: _Section, right: BinaryIO, second: _Section) -> Iterator[FloatArray]:
+    """The triangle of two triangles, which cannot be had by pieces."""
+    yield from _whole(left, first, Triangle).absorb(_whole(right, second, Triangle)).pieces()
 
 
 def _encoded(sections: Iterable[tuple[_Section, Iterator[FloatArray]]]) -> Iterator[bytes | memoryview]:
@@ -168,14 +141,9 @@ def _header(file: BinaryIO) -> list[_Section]:
     return found
 
 
-def _length(section: _Section) -> int:
-    width: int = section["m"] + 1 + section["q"]
-    return width * (width + 1) // 2
-
-
 def _decoded(file: BinaryIO, section: _Section, buffer: FloatArray) -> Iterator[FloatArray]:
     """The section's numbers, a buffer's worth at a time, each in the same memory; its checksum is looked at last."""
-    checksum, left = 0, _length(section)
+    checksum, left = 0, int(section["length"])
     while left:
         piece = buffer[: min(len(buffer), left)]
         raw = piece.data.cast("B")

@@ -1,0 +1,158 @@
+"""Blocks of rows: featurized into one buffer, and added to the sums of their fold and pattern of targets."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Final, TypeVar, final
+
+import numpy as np
+
+from dorff.errors import InputError
+from dorff.features import FeatureMap
+from dorff.moments import (
+    Accumulator,
+    Adder,
+    FloatArray,
+    Folds,
+    Kind,
+    Moments,
+    Part,
+    ProductAccumulator,
+    Sums,
+    TriangleAccumulator,
+    check_patterns,
+)
+
+S = TypeVar("S", bound=Sums)
+PRECISIONS: Final = ("double", "mixed")
+
+# The squares that this process's last leaf was summed in, for its next one.
+_spare: list[FloatArray] = []
+
+
+def _spare_square(width: int) -> FloatArray | None:
+    try:
+        square = _spare.pop()
+    except IndexError:  # none, or another thread's by now
+        return None
+    return square if len(square) == width else None
+
+
+def forget_spare() -> None:
+    """Give back the memory that this process keeps between its leaves; engines call it when a run is over."""
+    _spare.clear()
+
+
+@final
+class BlockSums:
+    """Featurizes blocks of rows into one reused buffer Z = [F | 1 | Y - y0] and adds each to its fold's sums.
+
+    Rows that miss targets (NaN) go to sums of their own, one for each pattern, the missing ones as zeros.
+    `class_weight` (q,) is for targets that are one-hot rows: each row of Z is times the root of its class's weight.
+    `kind` says which sums; products need V (m + 1 + q, c). `precision` "mixed" is for the gram kind: Z is rounded to
+    float32, a block's products are summed in float32 and blocks in float64.
+    """
+
+    def __init__(
+        self, features: FeatureMap, y0: FloatArray, *, block_rows: int, class_weight: FloatArray | None = None,
+        kind: Kind = Kind.GRAM, V: FloatArray | None = None, precision: str = "double",
+    ) -> None:  # fmt: skip
+        if precision not in PRECISIONS or (precision == "mixed" and kind is not Kind.GRAM):
+            raise InputError(f"precision: wanted double, or mixed for sums of kind gram, got {precision} ({kind})")
+        if (V is None) == (kind is Kind.PRODUCT):
+            raise InputError(f"V: wanted for sums of kind product, and no others; got {V} ({kind})")
+        self._features, self._y0, self._block, self._class_weight = features, y0, block_rows, class_weight
+        self._kind, self._V = kind, V
+        width = features.m + 1 + len(y0)
+        # Rows start on cache lines; the syrk is told the padded row length.
+        buffer = np.empty((block_rows, -(-width // 8) * 8))
+        self._Z = buffer[:, :width]
+        self._Z[:, features.m] = 1.0
+        self._reflected = np.empty((block_rows, width), order="F") if kind is Kind.TRIANGLE else None
+        mixed = precision == "mixed"
+        self._rounded = np.empty((block_rows, -(-width // 16) * 16), np.float32)[:, :width] if mixed else None
+        self._single = np.empty((width, width), np.float32, order="F") if mixed else None
+        self._work = features.workspace(block_rows)
+        self._sums: dict[Part, Adder] = {}
+        self.syrk_seconds = 0.0
+
+    def add(
+        self, X: FloatArray, Y: FloatArray, fold: int = 0, *, partial: bool = False, weights: FloatArray | None = None
+    ) -> None:
+        """Add rows X (n, d), Y (n, q), in order; `partial` looks for targets that are missing.
+
+        `weights` (n,) >= 0 weigh the rows; rows of weight zero are not counted.
+        """
+        if weights is not None and not np.all(weights > 0):
+            some = weights > 0
+            X, Y, weights = X[some], Y[some], weights[some]
+        if not partial:
+            return self._add(X, Y, (fold, ""), weights)
+        there = np.isfinite(Y)
+        for pattern in np.unique(there, axis=0):
+            rows = np.all(there == pattern, axis=1)
+            observed = "" if pattern.all() else "".join("1" if one else "0" for one in pattern)
+            some_weights = None if weights is None else weights[rows]
+            self._add(X[rows], np.where(pattern, Y[rows], self._y0), (fold, observed), some_weights)
+            check_patterns(self._sums)
+        return None
+
+    def _add(self, X: FloatArray, Y: FloatArray, part: Part, weights: FloatArray | None) -> None:
+        if not len(X):
+            return
+        m = self._features.m
+        sums = self._sums.get(part)
+        if sums is None:
+            sums = self._sums[part] = self._new(part[1])
+        for start in range(0, len(X), self._block):
+            x, y = X[start : start + self._block], Y[start : start + self._block]
+            Z = self._Z[: len(x)]
+            self._features(x, Z, self._work)
+            np.subtract(y, self._y0, out=Z[:, m + 1 :])
+            weight = None if weights is None else weights[start : start + self._block]
+            if self._class_weight is not None:
+                of_class = y @ self._class_weight
+                weight = of_class if weight is None else weight * of_class
+            if weight is not None:
+                Z *= np.sqrt(weight)[:, None]
+            began = time.perf_counter()
+            if self._rounded is not None and self._single is not None and isinstance(sums, Accumulator):
+                self._rounded[: len(x)] = Z
+                sums.add_rounded(self._rounded[: len(x)], self._single)
+            else:
+                sums.add(Z)
+            self.syrk_seconds += time.perf_counter() - began
+            if weight is not None:
+                Z[:, m] = 1.0
+
+    def _new(self, observed: str) -> Adder:
+        m, y0 = self._features.m, self._y0
+        if self._V is not None:
+            return ProductAccumulator(m, len(y0), y0, V=self._V, observed=observed)
+        square = _spare_square(self._Z.shape[1])
+        if self._kind is Kind.TRIANGLE:
+            return TriangleAccumulator(m, len(y0), y0, square=square, block=self._reflected, observed=observed)
+        return Accumulator(m, len(y0), y0, square=square, observed=observed)
+
+    @property
+    def sums(self) -> Mapping[Part, Adder]:
+        """What has been added so far, fold by fold."""
+        return self._sums
+
+    def total(self, of: type[S]) -> dict[Part, S]:
+        """Copies of what has been added so far, fold by fold."""
+        found: dict[Part, S] = {}
+        for part, adder in self._sums.items():
+            sums = adder.moments()
+            assert isinstance(sums, of)
+            found[part] = sums
+        return found
+
+    def moments(self) -> Folds:
+        """`total`, of the gram kind."""
+        return self.total(Moments)
+
+    def keep_spare(self) -> None:
+        """Leave the squares to this process's next sums; these are not to be used any more."""
+        _spare[:] = [adder.spare for adder in self._sums.values() if adder.spare is not None]

@@ -1,0 +1,79 @@
+"""From the moments of a pass to a choice, and from a choice to a model."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+
+from dorff.errors import InputError
+from dorff.fit.passes import PassResult, fingerprint
+from dorff.model import Model
+from dorff.moments import Moments, by_fold, unseen
+from dorff.plan import Plan
+from dorff.solvers import Choice, Fit, Setting, choose
+from dorff.store import Folds
+from dorff.threads import pinned
+
+
+def settings(plan: Plan) -> list[Setting]:
+    """What each kernel of the job makes of moments."""
+    this, candidates = plan.frozen()
+    solving, features = plan.job.solve, this.features
+    # Targets that are classes stay zeros and ones: other units would undo the simplex code.
+    standardize = solving.standardize and plan.dataset.labels is None
+    return [
+        Setting(
+            kernel, features.d, features.m, this.density, standardize, solving.intercept, plan.observe,
+            one_scale=plan.question["one_scale"],
+        )
+        for kernel in candidates
+    ]  # fmt: skip
+
+
+def solve_pass(plan: Plan, folds: Folds) -> Choice:
+    """Choose among the job's kernels and ridges, and solve."""
+    parts = by_fold(folds)
+    if not parts:
+        raise InputError(f"{plan.dataset.path}: no rows are left to fit; every row was dropped or there are none")
+    _refuse_unseen(plan, parts)
+    solving = plan.job.solve
+    with pinned():
+        return choose(parts, settings(plan), solving.ridges, gcv=solving.select == "gcv")
+
+
+def _refuse_unseen(plan: Plan, folds: Sequence[list[Moments]]) -> None:
+    """InputError for a target that no row has."""
+    for target in unseen(folds):
+        name = plan.dataset.target_columns[target]
+        raise InputError(f"{plan.dataset.path}: no row has the target {name}; leave it out of the targets")
+
+
+def build_model(plan: Plan, fit: Fit, passed: PassResult) -> Model:
+    """The model of a fit, with what a reader of it will want to know."""
+    this, _ = plan.frozen()
+    receipts, dataset = passed.receipts, plan.dataset
+    names = list(dataset.target_columns)
+    if plan.observe is not None:
+        names = [f"f{number}" for number in range(plan.observe.shape[1])]
+    info: dict[str, Any] = {
+        "data": {
+            "store": plan.question["store"], "rows": dataset.n, "fingerprint": fingerprint(receipts),
+            "inputs": list(dataset.input_columns), "targets": names, "nan": plan.job.data.nan,
+            "low": np.min([receipt.low for receipt in receipts], axis=0).tolist(),
+            "high": np.max([receipt.high for receipt in receipts], axis=0).tolist(),
+        },
+        "plan": this.hash,
+        "versions": {name: version(name) for name in ("dorff", "numpy", "scipy", "zarr", "numba", "dask")}
+        | {"python": platform.python_version()},
+    }  # fmt: skip
+    if dataset.labels is not None:
+        info["labels"] = list(dataset.labels)
+    return Model(
+        feature_map=this.features, operator_weights=fit.weights, coefficients=fit.solution.h, intercept=fit.bias,
+        target_scale=fit.scale, kernel=fit.kernel, sampler=plan.question["sampler"], seed=plan.question["seed"],
+        info=info, observe=plan.observe,
+    )  # fmt: skip

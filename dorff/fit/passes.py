@@ -1,0 +1,84 @@
+"""One pass over the data: run it or go on with it, and what comes of it."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import final
+
+from dorff.engine import Engine, Task, Tree
+from dorff.errors import IncompleteError, InputError
+from dorff.plan import Plan
+from dorff.store import Folds, Receipt
+
+Progress = Callable[[int, int], None]  # rows done, rows in all
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class PassResult:
+    """The moments of each fold that has rows, and the receipts they stand on."""
+
+    folds: Folds
+    receipts: list[Receipt]
+    computed: set[int]
+    seconds: float
+
+
+def run_pass(plan: Plan, engine: Engine, progress: Progress | None = None) -> PassResult:
+    """Collect the moments: compute what is missing, merge the fixed tree.
+
+    What is refused before its first leaf is done leaves nothing behind. Receipts of done leaves stay, whatever
+    happens: they are used again.
+    """
+    absent = [path for path in (plan.directory, *plan.directory.parents) if not path.exists()]
+    try:
+        return _run_pass(plan, engine, progress)
+    except InputError:
+        if absent and not any((plan.directory / "receipts").glob("*.json")):
+            shutil.rmtree(plan.directory, ignore_errors=True)
+            for path in absent[1:]:
+                with suppress(OSError):  # never made, or something else is in it
+                    path.rmdir()
+        raise
+
+
+def _run_pass(plan: Plan, engine: Engine, progress: Progress | None) -> PassResult:
+    plan.freeze()
+    this, _ = plan.frozen()
+    began = time.perf_counter()
+    tree = Tree(this, plan.dataset, plan.leaves, kept=plan.costs.kept_level)
+    rows = {leaf.number: leaf.stop - leaf.start for leaf in plan.leaves}
+
+    def tell() -> None:
+        if progress is not None:
+            progress(sum(rows[number] for number in tree.receipts), plan.dataset.n)
+
+    def done(task: Task, result: Receipt | bool) -> Sequence[Task]:
+        following = list(tree.done(task, result))
+        if isinstance(result, Receipt):
+            tell()
+        return following
+
+    tell()  # what earlier runs did is not part of this run's pace
+    for _ in range(3):
+        engine.run(tree.start(), done)
+        folds = tree.total()
+        if folds is not None:
+            tree.tidy()
+            receipts = [tree.receipts[number] for number in sorted(tree.receipts)]
+            return PassResult(folds, receipts, tree.computed, time.perf_counter() - began)
+    raise IncompleteError(
+        f"{this.directory}: moments were missing or damaged again and again; check the disk, and that "
+        "every worker sees this folder, then run again"
+    )
+
+
+def fingerprint(receipts: Sequence[Receipt]) -> str:
+    """Names the values of all rows that were used."""
+    text = " ".join(f"{receipt.start} {receipt.stop} {receipt.digest}" for receipt in receipts)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]

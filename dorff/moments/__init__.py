@@ -1,0 +1,35 @@
+"""Moments: the sums of one pass over the data, which add."""
+
+from dorff.moments.base import Adder, BoolArray, Described, IntArray, Kind, Part, Sums
+from dorff.moments.blas import FloatArray, SingleArray, syrk, tpqrt
+from dorff.moments.gram import Accumulator, Moments
+from dorff.moments.parts import MOST_PATTERNS, Folds, by_fold, check_patterns, merge_folds, pooled, unseen
+from dorff.moments.product import ProductAccumulator, Products
+from dorff.moments.triangle import Triangle, TriangleAccumulator
+
+__all__ = [
+    "MOST_PATTERNS",
+    "Accumulator",
+    "Adder",
+    "BoolArray",
+    "Described",
+    "FloatArray",
+    "Folds",
+    "IntArray",
+    "Kind",
+    "Moments",
+    "Part",
+    "ProductAccumulator",
+    "Products",
+    "SingleArray",
+    "Sums",
+    "Triangle",
+    "TriangleAccumulator",
+    "by_fold",
+    "check_patterns",
+    "merge_folds",
+    "pooled",
+    "syrk",
+    "tpqrt",
+    "unseen",
+]

@@ -1,0 +1,167 @@
+"""What all sums over rows have in common: they say what they are of, they are written by pieces, and they add."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import ClassVar, Protocol, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from dorff.errors import InputError
+from dorff.moments.blas import FloatArray, SingleArray
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+#: Which fold, and which targets its rows have: "" for all of them, else a 1 or a 0 for each.
+Part = tuple[int, str]
+
+
+class Kind(StrEnum):
+    """What a pass sums, as plans and files say it: Z^T Z, the R of a QR of Z, or Z^T Z times given columns."""
+
+    GRAM = "gram"
+    TRIANGLE = "triangle"
+    PRODUCT = "product"
+
+
+class Described(Protocol):
+    """Sums, or an accumulator of them: what a file is written from."""
+
+    @property
+    def kind(self) -> Kind: ...
+    @property
+    def m(self) -> int: ...
+    @property
+    def q(self) -> int: ...
+    @property
+    def n(self) -> int: ...
+    @property
+    def y0(self) -> FloatArray: ...
+    @property
+    def observed(self) -> str: ...
+    @property
+    def length(self) -> int:
+        """How many numbers the pieces hold."""
+        ...
+
+    def pieces(self) -> Iterator[FloatArray]:
+        """The numbers, in order, in contiguous pieces."""
+        ...
+
+
+class Sums(ABC):
+    """Sums over the rows Z = sqrt(weight) [F | 1 | Y - y0], w = m + 1 + q columns, of a run of the data.
+
+    `n` counts the rows, `y0` (q,) is the constant the targets were shifted by before summing (DESIGN 1: sums of
+    uncentred targets lose digits). `observed` is "" where the rows have all targets, else a 1 for each that they have
+    and a 0 for each that they miss, whose columns are zero.
+    """
+
+    kind: ClassVar[Kind]
+    m: int
+    q: int
+    n: int
+    y0: FloatArray
+    observed: str
+
+    @property
+    def mask(self) -> BoolArray:
+        """(q,): which targets the rows have."""
+        return np.array([letter == "1" for letter in self.observed or "1" * self.q])
+
+    @property
+    def width(self) -> int:
+        return self.m + 1 + self.q
+
+    @property
+    @abstractmethod
+    def length(self) -> int:
+        """How many numbers these are."""
+
+    @abstractmethod
+    def pieces(self) -> Iterator[FloatArray]:
+        """The numbers, in order, in contiguous pieces."""
+
+    @classmethod
+    @abstractmethod
+    def read(cls, m: int, q: int, n: int, y0: FloatArray, values: FloatArray, observed: str) -> Self:
+        """The sums whose pieces, end to end, are `values`."""
+
+    @abstractmethod
+    def absorb(self, other: Self) -> Self:
+        """The sum of two disjoint sets of rows, written over this one's array: no third array is in memory."""
+
+    @abstractmethod
+    def __add__(self, other: Self) -> Self:
+        """The sum of two disjoint sets of rows."""
+
+    def check_same(self, other: Sums) -> None:
+        """InputError where the two are not of the same plan."""
+        mine, others = ((one.kind, one.m, one.q, one.observed, one.length) for one in (self, other))
+        if mine != others or not np.array_equal(self.y0, other.y0):
+            raise InputError("moments of different plans cannot be added: m, q, y0 and targets must be the same")
+
+
+class Adder(ABC):
+    """Adds blocks of rows Z (n, w) = [F | 1 | Y - y0], in the order they come."""
+
+    kind: ClassVar[Kind]
+
+    def __init__(self, m: int, q: int, y0: FloatArray, *, observed: str = "") -> None:
+        self.m, self.q, self.n, self.y0, self.observed = m, q, 0, y0, observed
+
+    @property
+    def width(self) -> int:
+        return self.m + 1 + self.q
+
+    @property
+    @abstractmethod
+    def length(self) -> int:
+        """How many numbers the pieces hold."""
+
+    @abstractmethod
+    def add(self, Z: FloatArray) -> None:
+        """Add rows Z (n, w), C-contiguous."""
+
+    @abstractmethod
+    def pieces(self) -> Iterator[FloatArray]:
+        """The numbers added so far, in order, in contiguous pieces."""
+
+    @abstractmethod
+    def moments(self) -> Sums:
+        """What has been added so far."""
+
+    @property
+    def spare(self) -> FloatArray | None:
+        """A square (w, w) that the next accumulator may take over, where there is one."""
+        return None
+
+
+_Either = TypeVar("_Either", FloatArray, SingleArray)
+
+
+def packed_columns(square: _Either) -> Iterator[_Either]:
+    """The upper triangle, column by column."""
+    for column in range(len(square)):
+        yield square[: column + 1, column]
+
+
+def unpack(packed: FloatArray, square: FloatArray) -> None:
+    """Write packed columns into the upper triangle of `square` (w, w)."""
+    for column in range(len(square)):
+        square[: column + 1, column] = packed[column * (column + 1) // 2 : (column + 1) * (column + 2) // 2]
+
+
+def zeroed(width: int, square: FloatArray | None) -> FloatArray:
+    """`square` (w, w), its upper triangle set to zero; or a new one, column-major.
+
+    New memory costs the kernel a page fault for every 4096 bytes.
+    """
+    if square is None:
+        return np.zeros((width, width), order="F")
+    for piece in packed_columns(square):
+        piece[:] = 0.0
+    return square

@@ -1,0 +1,95 @@
+"""BLAS and LAPACK on the arrays of a pass, without the interpreter's lock.
+
+SciPy's own wrappers hold that lock; a call of half a second would stop the worker's heartbeat and its read-ahead.
+Calling the same functions through ctypes releases it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from dorff.errors import InputError
+
+FloatArray = npt.NDArray[np.float64]
+SingleArray = npt.NDArray[np.float32]
+PANEL: Final = 64  # columns that tpqrt reflects at a time: the fastest of 16, 32, 64 and 96 at widths from 1000
+
+
+def syrk(Z: FloatArray | SingleArray, square: FloatArray | SingleArray) -> None:
+    """Add Z^T Z to the upper triangle of `square` (w, w), column-major, for Z (n, w) with contiguous rows.
+
+    Both float64, or both float32.
+    """
+    rows, width = Z.shape
+    size = Z.itemsize
+    # A lone row may carry any stride; BLAS wants its length.
+    steps = Z.strides[0] // size if rows > 1 else width, square.strides[1] // size
+    known = Z.dtype in (np.float64, np.float32)
+    if not known or Z.strides[1] != size or square.strides[0] != size or Z.dtype != square.dtype:
+        raise InputError("syrk needs float64, rows of Z contiguous and columns of the square contiguous")
+    if square.shape != (width, width) or min(steps) < width:  # BLAS would write elsewhere, or print and return
+        raise InputError(f"syrk needs a ({width}, {width}) square and rows that do not overlap, not {square.shape}")
+    one = ctypes.byref(ctypes.c_double(1.0) if size == 8 else ctypes.c_float(1.0))
+    _blas("dsyrk" if size == 8 else "ssyrk")(
+        b"U", b"N", _integer(width), _integer(rows), one, Z.ctypes.data, _integer(steps[0]), one,
+        square.ctypes.data, _integer(steps[1]),
+    )  # fmt: skip
+
+
+def tpqrt(R: FloatArray, B: FloatArray, *, triangular: bool = False) -> None:
+    """Overwrite the upper triangle of R (w, w) with that of a QR of [R; B], for B (n, w), which is destroyed.
+
+    Both column-major, columns contiguous. `triangular` says that B (w, w) is upper triangular; what is below its
+    diagonal then is not looked at. Signs are as they come.
+    """
+    rows, width = B.shape
+    for array in (R, B):
+        if array.dtype != np.float64 or array.strides[0] != 8 or array.strides[1] < 8 * array.shape[0]:
+            raise InputError("tpqrt needs float64 arrays whose columns are contiguous and do not overlap")
+    if R.shape != (width, width) or (triangular and rows != width):
+        raise InputError(f"tpqrt needs a triangle ({width}, {width}), not {R.shape}, and rows {B.shape} to go with it")
+    if not rows or not width:
+        return
+    panel, failed = min(PANEL, width), ctypes.c_int(0)
+    T, work = np.empty(panel * width), np.empty(panel * width)
+    _lapack("dtpqrt")(
+        _integer(rows), _integer(width), _integer(rows if triangular else 0), _integer(panel), R.ctypes.data,
+        _integer(R.strides[1] // 8), B.ctypes.data, _integer(B.strides[1] // 8), T.ctypes.data, _integer(panel),
+        work.ctypes.data, ctypes.byref(failed),
+    )  # fmt: skip
+    assert not failed.value  # it can only name an argument, and all were looked at
+
+
+def _integer(value: int) -> Any:
+    return ctypes.byref(ctypes.c_int(value))
+
+
+@cache
+def _blas(name: str) -> Any:
+    from scipy.linalg import cython_blas
+
+    return _routine(cython_blas, name)
+
+
+@cache
+def _lapack(name: str) -> Any:
+    from scipy.linalg import cython_lapack
+
+    return _routine(cython_lapack, name)
+
+
+def _routine(module: Any, name: str) -> Any:
+    """A function of SciPy's documented C interfaces `scipy.linalg.cython_blas` and `cython_lapack`."""
+    capsule = module.__pyx_capi__[name]
+    named = ctypes.pythonapi.PyCapsule_GetName
+    named.restype, named.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    signature = named(capsule)
+    arguments = [ctypes.c_void_p] * signature.count(b"*")
+    return ctypes.CFUNCTYPE(None, *arguments)(pointer(capsule, signature))

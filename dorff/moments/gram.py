@@ -1,0 +1,149 @@
+"""Gram moments: Z^T Z, half a product a row, from which everything well conditioned follows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self, final
+
+import numpy as np
+
+from dorff.moments.base import Adder, IntArray, Kind, Sums, packed_columns, zeroed
+from dorff.moments.blas import FloatArray, SingleArray, syrk
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Moments(Sums):
+    """Sums over rows of Z^T Z, Z = sqrt(weight) [F | 1 | Y - y0], w = m + 1 + q columns.
+
+    `packed` is the upper triangle, column by column, (w (w + 1) / 2,).
+    """
+
+    kind: ClassVar[Kind] = Kind.GRAM
+    m: int
+    q: int
+    n: int
+    y0: FloatArray
+    packed: FloatArray
+    observed: str = ""
+
+    @property
+    def length(self) -> int:
+        return self.width * (self.width + 1) // 2
+
+    @property
+    def full(self) -> FloatArray:
+        """The symmetric matrix (w, w), unpacked anew at each call: ask once and slice."""
+        square = np.empty((self.width, self.width))
+        for column in range(self.width):
+            values = self.packed[column * (column + 1) // 2 : (column + 1) * (column + 2) // 2]
+            square[: column + 1, column] = values
+            square[column, : column + 1] = values
+        return square
+
+    def pieces(self) -> Iterator[FloatArray]:
+        """`packed`, as one piece."""
+        yield self.packed
+
+    @classmethod
+    def read(cls, m: int, q: int, n: int, y0: FloatArray, values: FloatArray, observed: str) -> Self:
+        return cls(m, q, n, y0, values, observed)
+
+    @property
+    def corner(self) -> FloatArray:
+        """(1 + q, 1 + q): the sums over the column of ones and the shifted targets alone."""
+        square = np.empty((1 + self.q, 1 + self.q))
+        for j in range(1 + self.q):
+            column = self.m + j
+            start = column * (column + 1) // 2 + self.m
+            square[: j + 1, j] = square[j, : j + 1] = self.packed[start : start + j + 1]
+        return square
+
+    @property
+    def S(self) -> FloatArray:
+        """(m + 1, m + 1): sums of products of the features and the column of ones."""
+        return self.full[: self.m + 1, : self.m + 1]
+
+    @property
+    def R(self) -> FloatArray:
+        """(m + 1, q): sums of features times shifted targets."""
+        return self.full[: self.m + 1, self.m + 1 :]
+
+    @property
+    def E(self) -> FloatArray:
+        """(q, q): sums of products of shifted targets."""
+        return self.full[self.m + 1 :, self.m + 1 :]
+
+    def columns(self, at: IntArray, factor: float | FloatArray) -> Moments:
+        """The moments of the features `at` (m',), each times `factor`, (m',) or one for all.
+
+        Whole pairs of m' of m features of weight 1/sqrt(m/2) want sqrt(m/m') (DESIGN 1).
+        """
+        keep = np.concatenate([at, np.arange(self.m, self.width)])
+        times = np.ones(len(keep))
+        times[: len(at)] = factor
+        pieces = []
+        for j, column in enumerate(keep):
+            low, high = np.minimum(keep[: j + 1], column), np.maximum(keep[: j + 1], column)
+            pieces.append(self.packed[high * (high + 1) // 2 + low] * (times[: j + 1] * times[j]))
+        return replace(self, m=len(at), packed=np.concatenate(pieces))
+
+    def __add__(self, other: Moments) -> Moments:
+        """Merge two disjoint sets of rows; exact but for rounding, and commutative to the bit."""
+        return replace(self, packed=self.packed.copy()).absorb(other)
+
+    def absorb(self, other: Moments) -> Moments:
+        self.check_same(other)
+        np.add(self.packed, other.packed, out=self.packed)
+        return replace(self, n=self.n + other.n)
+
+
+@final
+class Accumulator(Adder):
+    """Adds blocks of rows into a float64 upper triangle, one BLAS `syrk` a block, in the order they come.
+
+    `square` (w, w), column-major, is memory to use again, whatever is in it. None for new memory. `y0` (q,) is what
+    the targets are shifted by; `observed` as in `Sums`.
+    """
+
+    kind: ClassVar[Kind] = Kind.GRAM
+
+    def __init__(
+        self, m: int, q: int, y0: FloatArray, *, square: FloatArray | None = None, observed: str = ""
+    ) -> None:  # fmt: skip
+        super().__init__(m, q, y0, observed=observed)
+        self.square = zeroed(self.width, square)
+
+    @property
+    def length(self) -> int:
+        return self.width * (self.width + 1) // 2
+
+    def add(self, Z: FloatArray) -> None:
+        """Add rows Z (n, w) = [F | 1 | Y - y0], C-contiguous."""
+        if len(Z):
+            syrk(Z, self.square)
+            self.n += len(Z)
+
+    def add_rounded(self, Z: SingleArray, square: SingleArray) -> None:
+        """Add rows that were rounded to float32: their products are summed in `square` (w, w), column-major memory of
+        the caller's, and the block's sum is then added in float64."""
+        if not len(Z):
+            return
+        for piece in packed_columns(square):
+            piece[:] = 0.0
+        syrk(Z, square)
+        for total, piece in zip(packed_columns(self.square), packed_columns(square), strict=True):
+            total += piece
+        self.n += len(Z)
+
+    def pieces(self) -> Iterator[FloatArray]:
+        """The upper triangle, column by column."""
+        return packed_columns(self.square)
+
+    def moments(self) -> Moments:
+        return Moments(self.m, self.q, self.n, self.y0, np.concatenate(list(self.pieces())), self.observed)
+
+    @property
+    def spare(self) -> FloatArray:
+        return self.square

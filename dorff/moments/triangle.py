@@ -1,0 +1,134 @@
+"""Triangles: the R of a QR of the rows, in which no condition number is squared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self, final
+
+import numpy as np
+
+from dorff.moments.base import Adder, IntArray, Kind, Sums, packed_columns, unpack, zeroed
+from dorff.moments.blas import FloatArray, tpqrt
+from dorff.moments.gram import Accumulator, Moments
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Triangle(Sums):
+    """The upper triangular R (w, w) of a QR of the rows Z = sqrt(weight) [F | 1 | Y - y0], its diagonal >= 0.
+
+    `packed` is R's upper triangle, column by column, (w (w + 1) / 2,). R^T R = Z^T Z, but R keeps the digits that the
+    product loses: its condition number is the root of the Gram matrix's. Triangles merge by the QR of the two stacked
+    (TSQR: Demmel, Grigori, Hoemmen & Langou 2012).
+    """
+
+    kind: ClassVar[Kind] = Kind.TRIANGLE
+    m: int
+    q: int
+    n: int
+    y0: FloatArray
+    packed: FloatArray
+    observed: str = ""
+
+    @property
+    def length(self) -> int:
+        return self.width * (self.width + 1) // 2
+
+    @property
+    def square(self) -> FloatArray:
+        """R (w, w), column-major, unpacked anew at each call."""
+        square = np.zeros((self.width, self.width), order="F")
+        unpack(self.packed, square)
+        return square
+
+    def pieces(self) -> Iterator[FloatArray]:
+        """`packed`, as one piece."""
+        yield self.packed
+
+    @classmethod
+    def read(cls, m: int, q: int, n: int, y0: FloatArray, values: FloatArray, observed: str) -> Self:
+        return cls(m, q, n, y0, values, observed)
+
+    @property
+    def corner(self) -> FloatArray:
+        """(1 + q, 1 + q): the sums over the column of ones and the shifted targets alone."""
+        columns = self.square[:, self.m :]
+        return np.asarray(columns.T @ columns)
+
+    def gram(self) -> Moments:
+        """The moments Z^T Z = R^T R."""
+        sums = Accumulator(self.m, self.q, self.y0, observed=self.observed)
+        sums.add(np.ascontiguousarray(self.square))
+        return replace(sums.moments(), n=self.n)
+
+    def columns(self, at: IntArray, factor: float | FloatArray) -> Triangle:
+        """The triangle of the features `at` (m',), each times `factor`, (m',) or one for all."""
+        R = self.square
+        Z = np.hstack([R[:, at] * factor, R[:, self.m :]])
+        sums = TriangleAccumulator(len(at), self.q, self.y0, observed=self.observed)
+        sums.add(Z)
+        return replace(sums.moments(), n=self.n)
+
+    def __add__(self, other: Triangle) -> Triangle:
+        """Merge two disjoint sets of rows; exact but for rounding."""
+        return replace(self, packed=self.packed.copy()).absorb(other)
+
+    def absorb(self, other: Triangle) -> Triangle:
+        self.check_same(other)
+        R = self.square
+        tpqrt(R, other.square, triangular=True)
+        start = 0
+        for column in _positive(R):
+            self.packed[start : start + len(column)] = column
+            start += len(column)
+        return replace(self, n=self.n + other.n)
+
+
+def _positive(R: FloatArray) -> Iterator[FloatArray]:
+    """The upper triangle, column by column, rows turned so that the diagonal is not negative: R is then unique."""
+    signs = np.where(np.diag(R) < 0, -1.0, 1.0)
+    for column in packed_columns(R):
+        yield column * signs[: len(column)]
+
+
+@final
+class TriangleAccumulator(Adder):
+    """Reflects blocks of rows into an upper triangle, one LAPACK `tpqrt` a block: two to three times a `syrk`.
+
+    `square` (w, w) and `block` (at least as many rows as come at a time, w), both column-major, are memory to use
+    again, whatever is in them.
+    """
+
+    kind: ClassVar[Kind] = Kind.TRIANGLE
+
+    def __init__(
+        self, m: int, q: int, y0: FloatArray, *, square: FloatArray | None = None, block: FloatArray | None = None,
+        observed: str = "",
+    ) -> None:  # fmt: skip
+        super().__init__(m, q, y0, observed=observed)
+        self.square, self._block = zeroed(self.width, square), block
+
+    @property
+    def length(self) -> int:
+        return self.width * (self.width + 1) // 2
+
+    def add(self, Z: FloatArray) -> None:
+        if not len(Z):
+            return
+        if self._block is None or len(self._block) < len(Z):
+            self._block = np.empty((len(Z), self.width), order="F")
+        block = self._block[: len(Z)]
+        block[:] = Z  # by columns, and free to be destroyed
+        tpqrt(self.square, block)
+        self.n += len(Z)
+
+    def pieces(self) -> Iterator[FloatArray]:
+        return _positive(self.square)
+
+    def moments(self) -> Triangle:
+        return Triangle(self.m, self.q, self.n, self.y0, np.concatenate(list(self.pieces())), self.observed)
+
+    @property
+    def spare(self) -> FloatArray:
+        return self.square

@@ -1,0 +1,284 @@
+"""Posterior: how far the coefficients of a fit may lie from their mean, and what that makes of its values."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, ClassVar, Final, final
+
+import numpy as np
+import numpy.typing as npt
+
+from dorff.errors import InputError
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+AnyArray = npt.NDArray[Any]
+
+STEP_BYTES: Final = 2**25  # working memory of an evaluation, beside its result; one row's share where that is more
+
+
+class PosteriorBlock(ABC):
+    """Coefficients x (k, c) whose columns are independent, Gaussian, with covariances
+    `variance`_j basis diag(spread_j) basis^T; x has the units of h, those of the scaled targets.
+
+    `basis` is (k, k'), `spread` (k', c), or (k', 1) where it is the same for every column, and `variance` (c,): the
+    noise variances of the scaled targets. For the Bayesian linear model h ~ N(0, s2 / (l ridge) I) with noise s2,
+    basis diag(spread_j) basis^T is the inverse of the system that gave x_j (Rasmussen & Williams 2006, eq. 2.8).
+    """
+
+    basis: FloatArray
+    spread: FloatArray
+    variance: FloatArray
+
+    @abstractmethod
+    def covariance(self, F: FloatArray) -> FloatArray:
+        """(n, p, p): covariances of what this block adds to f, for features F (n, m)."""
+
+    @abstractmethod
+    def variances(self, F: FloatArray) -> FloatArray:
+        """(n, p): the diagonals of `covariance`."""
+
+    @abstractmethod
+    def place(self, x: FloatArray, h: FloatArray, b: FloatArray) -> None:
+        """Add deviations x (count, k, c) to coefficients h (count, m, r) and intercepts b (count, p), the latter in
+        the targets' units."""
+
+    @property
+    @abstractmethod
+    def row_bytes(self) -> int:
+        """Working memory that one row of an evaluation needs."""
+
+    def drawn(self, rng: np.random.Generator, count: int) -> FloatArray:
+        """Deviations (count, k, c) from the mean."""
+        normal = rng.standard_normal((count, self.basis.shape[1], len(self.variance)))
+        scaled: FloatArray = self.basis @ (normal * np.sqrt(self.spread) * np.sqrt(self.variance))
+        return scaled
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class SeparableBlock(PosteriorBlock):
+    """Columns that see the same features phi = gain F(x) - centre, (m,): f gets sum_j (phi . x_j) loading_j.
+
+    `gain` and `centre` are (m,): the weights' gain, and the weighted mean of gain F over the rows (zeros where there
+    is no intercept). `loading` (c, p) is in the targets' units for scaled ones: rotation^T root times the targets'
+    scale. `into` (c, r) says where x goes: h += x @ into.
+    """
+
+    basis: FloatArray
+    spread: FloatArray
+    variance: FloatArray
+    gain: FloatArray
+    centre: FloatArray
+    loading: FloatArray
+    into: FloatArray
+
+    kind: ClassVar[str] = "separable"
+
+    def _of_columns(self, F: FloatArray) -> FloatArray:
+        """(n, c): the variance of phi . x_j."""
+        projected = (F * self.gain - self.centre) @ self.basis
+        projected *= projected
+        of_columns: FloatArray = (projected @ self.spread) * self.variance
+        return of_columns
+
+    def covariance(self, F: FloatArray) -> FloatArray:
+        return np.asarray(np.einsum("nj,jp,jq->npq", self._of_columns(F), self.loading, self.loading, optimize=True))
+
+    def variances(self, F: FloatArray) -> FloatArray:
+        found: FloatArray = self._of_columns(F) @ self.loading**2
+        return found
+
+    def place(self, x: FloatArray, h: FloatArray, b: FloatArray) -> None:
+        h += x @ self.into
+        b -= np.einsum("k,nkj->nj", self.centre, x) @ self.loading
+
+    @property
+    def row_bytes(self) -> int:
+        (k, kept), (c, p) = self.basis.shape, self.loading.shape
+        return int(8 * (2 * k + kept + c * (1 + p)))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class CoupledBlock(PosteriorBlock):
+    """One system for all outputs: f gets Phi^T x, where row a of Phi (k, p) is F_feature[a](x) loading_a - centre_a.
+
+    `feature` (k,) names a column of F and `row` (k,) a row of psi: x goes to h[feature, row]. `loading` (k, p) is
+    gain psi there, in the targets' units for scaled ones; `centre` (k, p) what the free intercept takes of Phi, zeros
+    without one. c = 1.
+    """
+
+    basis: FloatArray
+    spread: FloatArray
+    variance: FloatArray
+    feature: IntArray
+    row: IntArray
+    loading: FloatArray
+    centre: FloatArray
+
+    kind: ClassVar[str] = "coupled"
+
+    def _projected(self, F: FloatArray) -> FloatArray:
+        """(n, p, k'): Phi^T basis times the root of the spread."""
+        n, p = len(F), self.loading.shape[1]
+        phi = F[:, None, self.feature] * self.loading.T
+        phi -= self.centre.T
+        projected = phi.reshape(n * p, -1) @ self.basis
+        projected *= np.sqrt(self.spread[:, 0] * self.variance[0])
+        return projected.reshape(n, p, -1)
+
+    def covariance(self, F: FloatArray) -> FloatArray:
+        projected = self._projected(F)
+        found: FloatArray = projected @ projected.transpose(0, 2, 1)
+        return found
+
+    def variances(self, F: FloatArray) -> FloatArray:
+        return np.asarray(np.einsum("npk,npk->np", *[self._projected(F)] * 2))
+
+    def place(self, x: FloatArray, h: FloatArray, b: FloatArray) -> None:
+        h[:, self.feature, self.row] += x[:, :, 0]
+        b -= x[:, :, 0] @ self.centre
+
+    @property
+    def row_bytes(self) -> int:
+        (k, kept), p = self.basis.shape, self.loading.shape[1]
+        return int(8 * p * (2 * k + kept))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Posterior:
+    """Of f = Phi(x)* h + b given the data: Gaussian, its mean the model. Blocks and the intercept are independent.
+
+    `intercept_covariance` (p, p) is that of f where the blocks' features are at their centres, in the targets' units
+    (zeros without an intercept); `noise` (q, q) the noise covariance of the targets C f for a row of weight 1.
+    Evaluations go by blocks of rows and need at most `STEP_BYTES`, or `row_bytes` where one row needs more, beside
+    their result and `nbytes`, the arrays themselves.
+    """
+
+    blocks: tuple[PosteriorBlock, ...]
+    intercept_covariance: FloatArray
+    noise: FloatArray
+
+    @property
+    def p(self) -> int:
+        return len(self.intercept_covariance)
+
+    @cached_property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(value.nbytes for value in self.arrays().values())
+
+    @property
+    def row_bytes(self) -> int:
+        """Working memory that one row of an evaluation needs."""
+        return max((block.row_bytes for block in self.blocks), default=0) + 8 * self.p**2
+
+    @property
+    def step(self) -> int:
+        """Rows that are evaluated at a time."""
+        return max(1, STEP_BYTES // self.row_bytes)
+
+    def covariance(self, F: FloatArray) -> FloatArray:
+        """(n, p, p): the covariance of f across outputs, without noise, for each row of features F (n, m)."""
+        out = np.broadcast_to(self.intercept_covariance, (len(F), self.p, self.p)).copy()
+        for start in range(0, len(F), self.step):
+            rows = slice(start, start + self.step)
+            for block in self.blocks:
+                out[rows] += block.covariance(F[rows])
+        return out
+
+    def variance(self, F: FloatArray) -> FloatArray:
+        """(n, p): the variance of each output of f, without noise, for each row of features F (n, m)."""
+        out = np.broadcast_to(np.diag(self.intercept_covariance), (len(F), self.p)).copy()
+        for start in range(0, len(F), self.step):
+            rows = slice(start, start + self.step)
+            for block in self.blocks:
+                out[rows] += block.variances(F[rows])
+        return out
+
+    def draw(self, rng: np.random.Generator, count: int, shape: tuple[int, int]) -> tuple[FloatArray, FloatArray]:
+        """`count` deviations from the mean: of coefficients (count, m, r), `shape` being (m, r), in scaled units, and
+        of intercepts (count, p), in the targets' units. Each pair is one whole function."""
+        h = np.zeros((count, *shape))
+        values, vectors = np.linalg.eigh(self.intercept_covariance)
+        root = vectors * np.sqrt(np.maximum(values, 0.0))
+        b: FloatArray = rng.standard_normal((count, self.p)) @ root.T
+        for block in self.blocks:
+            block.place(block.drawn(rng, count), h, b)
+        return h, b
+
+    def arrays(self) -> dict[str, AnyArray]:
+        """Every array by a name of its own, as `of_arrays` takes them."""
+        named: dict[str, AnyArray] = {"posterior_intercept": self.intercept_covariance, "posterior_noise": self.noise}
+        for number, block in enumerate(self.blocks):
+            assert isinstance(block, SeparableBlock | CoupledBlock)
+            for part in fields(block):
+                named[f"posterior_{number}_{block.kind}_{part.name}"] = getattr(block, part.name)
+        return named
+
+    @classmethod
+    def of_arrays(cls, arrays: Mapping[str, AnyArray], shape: tuple[int, int, int], q: int) -> Posterior | None:
+        """From `arrays()` among others, for weights of the shape (m, r, p) and q targets; None where there is none.
+
+        InputError where one is missing or does not fit.
+        """
+        if "posterior_noise" not in arrays:
+            return None
+        blocks: list[PosteriorBlock] = []
+        while block := _block(arrays, f"posterior_{len(blocks)}_", shape):
+            blocks.append(block)
+        p = shape[2]
+        _check(arrays, "posterior_intercept", (p, p))
+        _check(arrays, "posterior_noise", (q, q))
+        return cls(tuple(blocks), arrays["posterior_intercept"], arrays["posterior_noise"])
+
+
+#: The arrays that the two shapes of block have beside basis, spread and variance, and their shapes.
+_SEPARABLE: Final = {"gain": "m", "centre": "m", "loading": "cp", "into": "cr"}
+_COUPLED: Final = {"feature": "k", "row": "k", "loading": "kp", "centre": "kp"}
+
+
+def _block(arrays: Mapping[str, AnyArray], prefix: str, shape: tuple[int, int, int]) -> PosteriorBlock | None:
+    """The block whose arrays' names begin with `prefix`; None where there is none."""
+    kind: type[SeparableBlock | CoupledBlock]
+    for kind, others in ((SeparableBlock, _SEPARABLE), (CoupledBlock, _COUPLED)):
+        full = f"{prefix}{kind.kind}_"
+        if full + "basis" not in arrays:
+            continue
+        _check(arrays, full + "basis", None)
+        _check(arrays, full + "variance", None)
+        (k, kept), c = arrays[full + "basis"].shape, len(arrays[full + "variance"])
+        sizes = dict(zip("mrp", shape, strict=True)) | {"k": k, "c": c}
+        each = full + "spread" in arrays and arrays[full + "spread"].shape[1:] == (c,)
+        _check(arrays, full + "spread", (kept, c if each else 1))
+        for name, letters in others.items():
+            _check(arrays, full + name, tuple(sizes[letter] for letter in letters))
+        block = kind(**{part.name: arrays[full + part.name] for part in fields(kind)})
+        if not _within(block, sizes):
+            raise InputError(f"the arrays {full}... do not fit the model")
+        return block
+    return None
+
+
+def _within(block: SeparableBlock | CoupledBlock, sizes: Mapping[str, int]) -> bool:
+    """Whether a block speaks of features and rows of psi that are there."""
+    if isinstance(block, SeparableBlock):
+        return sizes["k"] == sizes["m"]
+    places = ((block.feature, sizes["m"]), (block.row, sizes["r"]))
+    return sizes["c"] == 1 and all(bool(np.all((at >= 0) & (at < size))) for at, size in places)
+
+
+def _check(arrays: Mapping[str, AnyArray], name: str, shape: tuple[int, ...] | None) -> None:
+    """InputError unless the array is there, of that shape (or of a block's own) and type."""
+    value = arrays.get(name)
+    wanted = 1 + name.endswith("basis") if shape is None else len(shape)
+    dtype = np.int64 if name.endswith(("feature", "row")) else np.float64
+    fits = value is not None and value.ndim == wanted and value.dtype == dtype
+    if value is None or not fits or (shape is not None and value.shape != shape):
+        got = "nothing" if value is None else f"{value.dtype} of shape {value.shape}"
+        raise InputError(f"array {name} should be {np.dtype(dtype)} of shape {shape or 'of its block'}, got {got}")
