@@ -177,7 +177,7 @@ def _choose(jobs: Sequence[Job], search: Search, engine: Engine, echo: Echo, pro
     began = time.perf_counter()
     tuned = tune(jobs, engine=engine, progress=progress)
     echo(
-        f"         {len(tuned.table)} fits from {tuned.reads} passes over the data, "
+        f"         {len(tuned.table)} fits from {tuned.passes} passes over the data, "
         f"{time.perf_counter() - began:.1f} s; best RMSE (m/s) of each mixture:"
     )
     for share in search.shares:

@@ -6,7 +6,6 @@ import hashlib
 import io
 import json
 import time
-import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,29 +17,33 @@ import numpy as np
 import numpy.typing as npt
 
 from dorff.blocks import BlockSums
-from dorff.data import Dataset
+from dorff.data import Dataset, RowBlock
 from dorff.errors import InputError
 from dorff.features import Drawn, FeatureMap, feature_arrays, features_from
 from dorff.loops import scan
-from dorff.moments import FloatArray
+from dorff.moments import FloatArray, Kind
 from dorff.store import Receipt, merge_moments, save_moments, write_atomic, write_json
 from dorff.weights import Density
 
 Rows = npt.NDArray[np.int64]
+Keys = npt.NDArray[np.uint64]
 
 
 @final
 @dataclass(frozen=True)
 class FoldRule:
-    """Which fold a row is in: one fold, whole leaves dealt in turn, or rows by a hash of their number and a seed.
+    """Which fold a row is in: one fold, whole leaves dealt in turn, or rows by a hash of a seed and of their number
+    or, where they have groups, their group's key.
 
-    With `held` there are two folds: 0 is one of `held` that leaves or rows are dealt to, 1 all the others.
+    With `held` there are two folds: 0 is one of `held` that leaves or rows are dealt to, 1 all the others. Of rows it
+    is the one that `first` is dealt to, a row's number or a group's key: it always has a row.
     """
 
     count: int = 1
     by_rows: bool = False
     seed: int = 0
     held: int = 0
+    first: int = 0
 
     @classmethod
     def one_held(cls, count: int, by_rows: bool, seed: int) -> FoldRule:
@@ -50,17 +53,22 @@ class FoldRule:
     def of_leaf(self, number: int) -> int:
         return int(number % self.held > 0) if self.held else number % self.count
 
-    def of_rows(self, rows: Rows) -> Rows:
-        """Fold numbers (n,): splitmix64 of the row's number (n,), so that appended rows move no others.
+    def of(self, rows: RowBlock) -> Rows:
+        """Fold numbers (n,) of rows that are dealt: those of a group together."""
+        return self.of_rows(rows.numbers if rows.groups is None else rows.groups)
 
-        The held-out fold is the one that row 0 is in: it always has a row.
+    def of_rows(self, rows: Rows | Keys) -> Rows:
+        """Fold numbers (n,): splitmix64 of the row's number or group's key (n,), so that appended rows move no others.
+
+        So many groups are in a fold by chance: of few groups some folds may have none.
         """
         if not self.held:
             return self._dealt(rows, self.count)
-        others: Rows = (self._dealt(rows, self.held) != self._dealt(np.zeros(1, np.int64), self.held)).astype(np.int64)
+        first = self._dealt(np.array([self.first], np.uint64), self.held)
+        others: Rows = (self._dealt(rows, self.held) != first).astype(np.int64)
         return others
 
-    def _dealt(self, rows: Rows, count: int) -> Rows:
+    def _dealt(self, rows: Rows | Keys, count: int) -> Rows:
         z = rows.astype(np.uint64) + np.uint64((self.seed * 0x9E3779B97F4A7C15) % 2**64)
         z = (z + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -156,30 +164,32 @@ def load_pass(directory: Path, name: str) -> Pass:
 def run_leaf(directory: str, name: str, dataset: Dataset, number: int, start: int, stop: int) -> Receipt:
     """Compute one leaf's moments, write them, and leave (and return) its receipt."""
     began = time.perf_counter()
-    this = load_pass(Path(directory), name)
+    this, dataset = load_pass(Path(directory), name), dataset.counted()
     stamp = dataset.stamp(start, stop)
-    sums = BlockSums(this.features, this.y0, block_rows=this.block_rows, class_weight=this.class_weight)
-    digest, used = [0, 0], 0
+    sums = BlockSums(
+        this.features, this.y0, block_rows=this.block_rows, class_weight=this.class_weight,
+        kind=Kind(this.question["sums"]), precision=this.question["precision"],
+    )  # fmt: skip
+    digest: list[int] = []
+    used = 0
     low, high = np.full(dataset.d, np.inf), np.full(dataset.d, -np.inf)
-    for first, X, Y in _read_ahead(dataset, start, stop, this.read_rows):
-        digest = [zlib.crc32(X.data, digest[0]), zlib.crc32(Y.data, digest[1])]
-        rows = np.arange(first, first + len(X))
-        partial = False
-        if not (scan(X, low.copy(), high.copy()) and scan(Y, *np.zeros((2, dataset.q)))):
-            X, Y, rows = _usable(dataset, this.nan, rows, X, Y)
-            partial = this.nan == "partial"
-        scan(X, low, high)
-        used += len(X)
+    for read in _read_ahead(dataset, start, stop, this.read_rows):
+        digest = read.checksums(digest)
+        rows, partial = _usable(dataset, this.nan, read)
+        scan(rows.X, low, high)
+        used += len(rows)
         if this.folds.by_rows and this.folds.count > 1:
-            fold_of = this.folds.of_rows(rows)
+            fold_of = this.folds.of(rows)
             for fold in range(this.folds.count):
-                sums.add(X[fold_of == fold], Y[fold_of == fold], fold, partial=partial)
+                part = rows[fold_of == fold]
+                sums.add(part.X, part.Y, fold, partial=partial, weights=part.weights)
         else:
-            sums.add(X, Y, this.folds.of_leaf(number), partial=partial)
+            sums.add(rows.X, rows.Y, this.folds.of_leaf(number), partial=partial, weights=rows.weights)
     _check(sums, dataset, start, stop)
     receipt = Receipt(
-        plan=this.hash, number=number, start=start, stop=stop, digest=f"{digest[0]:08x}{digest[1]:08x}", stamp=stamp,
-        rows_used=used, rows_dropped=stop - start - used, low=tuple(low.tolist()), high=tuple(high.tolist()),
+        plan=this.hash, number=number, start=start, stop=stop, digest="".join(f"{crc:08x}" for crc in digest),
+        stamp=stamp, rows_used=used, rows_dropped=stop - start - used, rows_read=dataset.reads.rows,
+        low=tuple(low.tolist()), high=tuple(high.tolist()),
         seconds=0.0, syrk_seconds=sums.syrk_seconds,
     )  # fmt: skip
     if frozen_hash(this.directory) != name:  # the run was refused elsewhere, and what it had made removed
@@ -196,37 +206,45 @@ def merge_nodes(left: str, right: str, into: str) -> bool:
     return merge_moments(Path(left), Path(right), Path(into))
 
 
-def _read_ahead(dataset: Dataset, start: int, stop: int, rows: int) -> Iterator[tuple[int, FloatArray, FloatArray]]:
-    """(first row, X, Y) for each run of `rows`, the next one read while this one is worked on."""
+def _read_ahead(dataset: Dataset, start: int, stop: int, rows: int) -> Iterator[RowBlock]:
+    """Each run of `rows`, the next one read while this one is worked on."""
     with ThreadPoolExecutor(max_workers=1) as reader:
-        waiting = reader.submit(dataset.read, start, min(start + rows, stop))
+        waiting = reader.submit(dataset.block, start, min(start + rows, stop))
         for first in range(start, stop, rows):
-            X, Y = waiting.result()
+            read = waiting.result()
             if first + rows < stop:
-                waiting = reader.submit(dataset.read, first + rows, min(first + 2 * rows, stop))
-            yield first, X, Y
+                waiting = reader.submit(dataset.block, first + rows, min(first + 2 * rows, stop))
+            yield read
 
 
-def _usable(
-    dataset: Dataset, nan: str, rows: Rows, X: FloatArray, Y: FloatArray
-) -> tuple[FloatArray, FloatArray, Rows]:
-    """The rows to keep, and their numbers: those whose inputs are finite and (`partial`) any target or (`drop`) every
-    target; InputError at the first row that is not finite throughout for `refuse`."""
-    enough = np.any if nan == "partial" else np.all
-    good = np.isfinite(X).all(axis=1) & enough(np.isfinite(Y), axis=1)
+def _usable(dataset: Dataset, nan: str, rows: RowBlock) -> tuple[RowBlock, bool]:
+    """The rows to keep, and whether they may miss targets: of those that weigh anything the ones whose inputs and
+    weight are finite and (`partial`) any target or (`drop`) every target; InputError at the first row that is not
+    finite throughout for `refuse`."""
+    rows = rows.weighty()
+    finite = scan(rows.X, *np.zeros((2, dataset.d))) and scan(rows.Y, *np.zeros((2, dataset.q)))
+    if finite and (rows.weights is None or np.isfinite(rows.weights).all()):
+        return rows, False
+    good = rows.whole(partial=nan == "partial")
     if nan == "refuse":
-        row = int(np.argmin(good))
-        if dataset.labels is not None and np.isfinite(X[row]).all():
-            raise InputError(f"{dataset.path}: row {rows[row]} has no label; mend the data, or set data.nan: drop")
-        names = dataset.input_columns + dataset.target_columns
-        values = np.concatenate([X[row], Y[row]])
-        column = int(np.argmin(np.isfinite(values)))
-        raise InputError(
-            f"{dataset.path}: row {rows[row]} (shard {rows[row] // dataset.shard_rows}), column "
-            f"{names[column]}: expected a finite number, got {values[column]}; mend the data, or set data.nan: "
-            f"{'drop' if column < dataset.d else 'drop or partial'}"
-        )
-    return X[good], Y[good], rows[good]
+        raise _not_finite(dataset, rows, int(np.argmin(good)))
+    return rows[good], nan == "partial"
+
+
+def _not_finite(dataset: Dataset, rows: RowBlock, row: int) -> InputError:
+    """What is wrong with a row, and what to do about it."""
+    number, values = rows.numbers[row], [*rows.X[row], *rows.Y[row]]
+    names = [*dataset.input_columns, *dataset.target_columns]
+    if dataset.labels is not None and np.isnan(rows.Y[row]).any() and np.isfinite(rows.X[row]).all():
+        return InputError(f"{dataset.path}: row {number} has no label; mend the data, or set data.nan: drop")
+    if dataset.weights is not None and rows.weights is not None:
+        values, names = [*values, rows.weights[row]], [*names, dataset.weights.name]
+    column = int(np.argmin(np.isfinite(values)))
+    return InputError(
+        f"{dataset.path}: row {number} (shard {number // dataset.shard_rows}), column {names[column]}: expected a "
+        f"finite number, got {values[column]}; mend the data, or set data.nan: "
+        f"{'drop or partial' if dataset.d <= column < dataset.d + dataset.q else 'drop'}"
+    )
 
 
 def _check(sums: BlockSums, dataset: Dataset, start: int, stop: int) -> None:

@@ -142,19 +142,26 @@ class Model:
             InputError: no posterior; a level not between 0 and 1; conformal bands that were not fitted, that too few
                 held-out rows stand behind at this level, or that are asked for without noise.
         """
-        check_level(level)
-        mean, corrected = self.predict(X), "conformal" in self.info
         if conformal and not noise:
             raise InputError("conformal bands are of targets, whose noise is in them; ask for noise=True")
-        if conformal and not corrected:
-            raise InputError("the model has no conformal factors: fit with solve.conformal: true, or conformal=False")
-        if noise:
-            mean = self.observed(mean)
-        factor: FloatArray | float = float(ndtri(0.5 + 0.5 * level))
-        if noise and corrected and conformal is not False:
-            factor = Conformal.of(self.info["conformal"]).factor(level)
-        half = factor * self.std(X, noise=noise)
+        mean = self.observed(self.predict(X)) if noise else self.predict(X)
+        half = self.factor(level, conformal=conformal if noise else False) * self.std(X, noise=noise)
         return mean - half, mean + half
+
+    @cached_property
+    def conformal(self) -> Conformal | None:
+        """The factors from held-out rows, None where none were fitted."""
+        config = self.info.get("conformal")
+        return None if config is None else Conformal.of(config)
+
+    def factor(self, level: float, *, conformal: bool | None = None) -> FloatArray | float:
+        """What `band` multiplies standard deviations by: the normal law's, or of each target the conformal one."""
+        check_level(level)
+        if conformal and self.conformal is None:
+            raise InputError("the model has no conformal factors: fit with solve.conformal: true, or conformal=False")
+        if self.conformal is None or conformal is False:
+            return float(ndtri(0.5 + 0.5 * level))
+        return self.conformal.factor(level)
 
     def _known(self) -> Posterior:
         if self.posterior is None:

@@ -1,79 +1,176 @@
-"""Choose among jobs from the moments alone: one pass over the data for all that share one."""
+"""Choose among kernels, numbers of features and ridges from the moments alone: one pass over the data serves all."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import final
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, final
 
-from dorff.engine import Engine, SerialEngine, Task
-from dorff.errors import InputError
-from dorff.fit import Progress, run_pass, solve_pass
+from dorff.engine import Engine, SerialEngine, Task, open_engine
+from dorff.errors import IncompleteError, InputError
+from dorff.features import cut
+from dorff.fit import PassResult, Progress, run_pass, settings
+from dorff.moments import by_fold
 from dorff.plan import Plan, make_plan
-from dorff.solvers import Score
+from dorff.solvers import Score, of_first, setting_scores
 from dorff.spec import Job, RemoteCluster
+from dorff.store import load_moments, save_moments
+
+FOLDS: Final = "folds.moments"  # beside a pass's plan, while its trials run
+Told = Callable[[int, int], None]  # trials done, trials in all
 
 
 @final
 @dataclass(frozen=True)
 class Trial:
-    """Job number `job` of those tried at one ridge, and its score: a mean squared error (GCV's, or held-out).
+    """Job number `job` of those tried with one of its kernels, numbers of features and ridges, and its score.
 
-    `kernel` is the number of the kernel in the job's list, 0 where it names one.
+    `value` is what is least for the best: GCV's or the held-out mean squared error, or minus the log evidence.
+    `kernel` is the number of the kernel in the job's list, 0 where it names one; `ridges` and `rung` as in `Score`.
     """
 
     job: int
     ridge: float
     value: float
     kernel: int = 0
+    m: int = 0
+    ridges: tuple[float, ...] | None = None
+    rung: str = ""
 
 
 @final
 @dataclass(frozen=True)
 class Tuned:
-    """The best of the jobs with its best kernel and ridge alone, every trial, and how often the data were read."""
+    """The best of the jobs with its best kernel, features and ridge alone, and every trial.
+
+    `passes` are those that the jobs share; `reads` says how often this run read the rows for them: less where moments
+    of earlier runs were used. Seconds are those of the passes and of the trials.
+    """
 
     best: Job
     trial: Trial
     table: tuple[Trial, ...]
-    reads: int
+    passes: int
+    reads: float
+    pass_seconds: float
+    grid_seconds: float
 
 
-def tune(jobs: Sequence[Job], *, engine: Engine, progress: Progress | None = None) -> Tuned:
-    """Score every job at each of its ridges; the least score wins, the first of equals.
+def tune(
+    jobs: Sequence[Job], *, engine: Engine | None = None, progress: Progress | None = None, told: Told | None = None
+) -> Tuned:  # fmt: skip
+    """Score every job with each of its kernels, numbers of features and ridges; the least wins, the first of equals.
 
     Jobs whose moments are the same (they differ in weights, output matrices and ridges only) share one pass.
     Passes are durable: a run that was cut goes on, and a fit of the best job reuses its pass. Scores are
     comparable only for the same rows and the same rule, so InputError where jobs differ in `data` or in how
-    `solve` chooses, or where GCV is given a single ridge.
+    `solve` chooses. Runs on the first job's cluster where no engine is given. `progress` is told the rows of each
+    pass, `told` the trials.
     """
     _comparable(jobs)
     plans = [make_plan(job) for job in jobs]
     _same_units(plans)
-    passes = {plan.directory: plan for plan in plans}
-    for plan in passes.values():
-        run_pass(plan, engine, progress)
-    tasks = [Task(score_plan, (plan,), number) for number, plan in enumerate(plans)]
-    found: list[Trial] = []
+    if engine is not None:
+        return _tuned(plans, engine, progress, told)
+    with open_engine(jobs[0].cluster) as opened:
+        return _tuned(plans, opened, progress, told)
 
-    def done(task: Task, scores: Sequence[Score]) -> Sequence[Task]:
-        found.extend(Trial(task.tag, score.ridge, score.value, score.candidate) for score in scores)
+
+def _tuned(plans: Sequence[Plan], engine: Engine, progress: Progress | None, told: Told | None) -> Tuned:
+    for plan in plans:
+        for m in plan.counts:
+            cut(plan.frozen()[0].features, plan.frozen()[0].density, m // 2)  # refused before the pass
+    began = time.perf_counter()
+    passed = {plan.directory: run_pass(plan, engine, progress) for plan in {p.directory: p for p in plans}.values()}
+    middle = time.perf_counter()
+    table = _grid(plans, passed, engine, told)
+    winner = min(table, key=lambda trial: trial.value)
+    reads = sum(_rows_read(found) for found in passed.values()) / plans[0].dataset.n
+    return Tuned(
+        best_job(plans[winner.job], winner), winner, tuple(table), len(passed), reads, middle - began,
+        time.perf_counter() - middle,
+    )  # fmt: skip
+
+
+def _rows_read(passed: PassResult) -> int:
+    return sum(receipt.stop - receipt.start for receipt in passed.receipts if receipt.number in passed.computed)
+
+
+def _grid(
+    plans: Sequence[Plan], passed: dict[Path, PassResult], engine: Engine, told: Told | None
+) -> list[Trial]:  # fmt: skip
+    """Every trial, in order; a task scores one kernel at one m, the largest first, from a file of the pass's folds."""
+    tasks = [
+        Task(score_setting, (plan, kernel, m), (number, kernel, at))
+        for number, plan in enumerate(plans)
+        for kernel in range(len(plan.kernel_configs))
+        for at, m in enumerate(plan.counts or (plan.costs.m,))
+    ]
+    tasks.sort(key=lambda task: -task.arguments[2])
+    found: dict[tuple[int, int, int], list[Trial]] = {}
+    each = [len(plan.job.solve.ridges) for plan in plans]
+    total = sum(each[task.tag[0]] for task in tasks)
+
+    def done(task: Task, result: Sequence[Score]) -> Sequence[Task]:
+        number, kernel, _ = task.tag
+        found[task.tag] = [Trial(number, s.ridge, s.value, kernel, s.m, s.ridges, s.rung) for s in result]
+        if told is not None:
+            told(sum(each[tag[0]] for tag in found), total)
         return ()
 
-    solver = engine if all(_fits_a_worker(plan) for plan in plans) else SerialEngine()
-    solver.run(tasks, done)
-    order = [ridge for job in jobs for ridge in job.solve.ridges]
-    table = sorted(found, key=lambda trial: (trial.job, trial.kernel, order.index(trial.ridge)))
-    winner = min(table, key=lambda trial: trial.value)
-    job = jobs[winner.job]
-    solve = job.solve.model_copy(update={"ridge": winner.ridge})
-    best = job.model_copy(update={"solve": solve, "kernel": job.kernels[winner.kernel]})
-    return Tuned(best, winner, tuple(table), len(passes))
+    if told is not None:
+        told(0, total)
+    try:
+        for directory, one in passed.items():
+            save_moments(directory / FOLDS, one.folds)
+        solver = engine if all(_fits_a_worker(plan) for plan in plans) else SerialEngine()
+        solver.run(tasks, done)
+    finally:
+        for directory in passed:
+            (directory / FOLDS).unlink(missing_ok=True)
+    return [trial for tag in sorted(found) for trial in found[tag]]
 
 
-def score_plan(plan: Plan) -> Sequence[Score]:
-    """The score of each kernel and ridge of a plan whose pass is done; only a damaged file is computed again."""
-    return solve_pass(plan, run_pass(plan, SerialEngine()).folds).table
+def score_setting(plan: Plan, kernel: int, m: int) -> list[Score]:
+    """The scores of one kernel of a plan with the first m features, at each ridge."""
+    folds = load_moments(plan.directory / FOLDS)
+    if folds is None:
+        raise IncompleteError(
+            f"{plan.directory / FOLDS}: the folds' moments are gone or damaged; see that every worker sees this "
+            "folder, then run again"
+        )
+    solve = plan.job.solve
+    parts, setting = of_first(by_fold(folds), settings(plan)[kernel], m)
+    return [
+        replace(score, candidate=kernel)
+        for score in setting_scores(parts, setting, solve.ridges, by=solve.select, per_output=solve.ridge_per_output)
+    ]
+
+
+def best_job(plan: Plan, trial: Trial) -> Job:
+    """The job with the trial's kernel, features and ridge alone, whose moments are those of the whole job.
+
+    Of a list of kernels it says what the frequencies were drawn for, where that is not the winner's own; a smaller
+    number of features stays beside the largest, of which the moments are, and wins against it again.
+    """
+    job, (this, _) = plan.job, plan.frozen()
+    text = job.model_dump(mode="json", exclude_unset=True)
+    features, solve = text.setdefault("features", {}), text.setdefault("solve", {})
+    kernels = [kernel.model_dump(mode="json") for kernel in job.kernels]
+    if len(kernels) > 1:
+        resolved = this.question["resolved"]
+        text["kernel"] = kernels[trial.kernel] if resolved is None else resolved["kernel"][trial.kernel]
+    largest = max(job.features.counts)
+    features["count"] = largest if trial.m == this.features.m else [largest, trial.m]
+    each = sorted(set(trial.ridges or ()))
+    solve["ridge"] = trial.ridge if not each else each if len(each) > 1 else each[0]
+    best = Job.model_validate(text)
+    if len(kernels) > 1 and make_plan(best).directory != plan.directory:
+        features.setdefault("drawn_for", kernels)
+        best = Job.model_validate(text)
+    return best
 
 
 def _fits_a_worker(plan: Plan) -> bool:
@@ -95,9 +192,6 @@ def _comparable(jobs: Sequence[Job]) -> None:
                 raise InputError(
                     f"jobs: number {number} has another `{name}` than the first; their scores cannot be compared"
                 )
-    for number, job in enumerate(jobs):
-        if job.solve.select == "gcv" and len(job.solve.ridges) == len(job.kernels) == 1:
-            raise InputError(f"jobs: number {number} has a single ridge, which GCV does not score; list several")
 
 
 def _same_units(plans: Sequence[Plan]) -> None:

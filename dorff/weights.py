@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
 import numpy.typing as npt
 
+from dorff.errors import InputError
 from dorff.kernels import BaseKernel, Decomposable, Measure, OperatorKernel, Spectral
 from dorff.kernels.scalar import FloatArray
 
@@ -52,6 +53,11 @@ class OperatorWeights:
         written: FloatArray = self.gain[:, None, None] * self.root
         return written
 
+    @property
+    def sizes(self) -> FloatArray:
+        """tr psi_a^T psi_a (m,)."""
+        return np.asarray(self.gain**2 * np.sum(self.root**2, axis=(1, 2)))
+
     def combined(self, h: FloatArray) -> FloatArray:
         """W (m, p), rows psi_a^T h_a: f(x) = F(x) W for coefficients h (m, r)."""
         weighted = self.gain[:, None] * h
@@ -59,7 +65,9 @@ class OperatorWeights:
         return W
 
 
-def operator_weights(kernel: OperatorKernel, m: int, density: Density | None) -> OperatorWeights:
+def operator_weights(
+    kernel: OperatorKernel, m: int, density: Density | None, *, normalize: bool = False
+) -> OperatorWeights:  # fmt: skip
     """The weights of m features, psi_a^T psi_a = mu(omega_a) / rho(omega_a).
 
     mu is the kernel's spectral density and rho the density the frequencies were drawn from (Minh 2016, eq. 21-24), so
@@ -68,7 +76,33 @@ def operator_weights(kernel: OperatorKernel, m: int, density: Density | None) ->
     cosines, then all sines, of the frequencies of `density`; a column more stands for omega = 0. `density` is None
     for features that have none; the kernel is then one scalar kernel times a matrix. `kernel` must have its output
     matrices fixed. Where the stacked roots have more than p rows they are replaced by an equivalent p x p root.
+
+    `normalize`, for frequencies drawn for another kernel, multiplies all psi by the one number that makes the mean
+    of tr psi_a^T psi_a over them tr K(0), as it is on average (self-normalised importance sampling, Hesterberg 1995):
+    K(x, x) then has its exact trace, for a bias of the order of 1 / D. It changes nothing where every frequency has
+    the same tr psi^T psi, as those of the kernel's own trace measure have. InputError for frequencies of a rule or of
+    a concatenated sum, which are no plain sample, and where no frequency has any weight.
     """
+    weights = _weights(kernel, m, density)
+    if not normalize or density is None or not isinstance(kernel.terms()[0][1].scalar, Spectral):
+        return weights
+    omega, _, serves = density
+    if serves is not None or m > 2 * len(omega):
+        raise InputError(
+            "normalize: needs frequencies that are one plain sample, not those of a rule or of a concatenated sum; "
+            "draw with iid, orthogonal or qmc, and leave concatenate out"
+        )
+    mean = float(weights.sizes[: len(omega)].mean())
+    if not 0 < mean < np.inf:
+        raise InputError(
+            "normalize: no frequency has a weight for this kernel, whose length-scale is too far from those they were "
+            "drawn for; draw for this one"
+        )
+    factor = np.sqrt(kernel.trace(omega.shape[1], weights.shape[2]) / mean)
+    return replace(weights, gain=factor * weights.gain)
+
+
+def _weights(kernel: OperatorKernel, m: int, density: Density | None) -> OperatorWeights:
     terms = [(number, weight, base) for number, (weight, base) in enumerate(kernel.terms()) if weight > 0]
     roots = [base.root(np.ones((1, 1)))[0] for _, _, base in terms if isinstance(base, Decomposable)]
     if len(roots) == len(terms):
@@ -114,7 +148,29 @@ def _reduced(root: FloatArray) -> FloatArray:
 
 
 def effective_sample_size(kernel: OperatorKernel, density: Density) -> float:
-    """(sum u)^2 / sum u^2 of the importance weights u = tr mu / rho, between 1 and D."""
-    D = len(density[0])
-    u = np.sum(operator_weights(kernel, 2 * D, density).psi[:D] ** 2, axis=(1, 2))
-    return float(u.sum() ** 2 / np.sum(u**2))
+    """(sum u)^2 / sum u^2 of the importance weights u = tr mu / rho: of D frequencies, how many count (Kong 1992).
+
+    Between 1 and D: D for the kernel's own trace measure, about D d / (d + 2) for a Gaussian curl-free kernel's
+    frequencies from its unbounded one. Of one Gaussian drawn for another, psi for the length-scale s' = c s from
+    frequencies drawn for s, it is D (2 c^2 - 1)^(d/2) / c^(2 d) on average; shorter ones, c < 1, have a wider spectrum
+    than was drawn, and from c^2 = 1/2 on E u^2 is infinite. Of that the frequencies themselves say too little, having
+    missed where u is large: see `covered`.
+    """
+    u = operator_weights(kernel, 2 * len(density[0]), density).sizes[: len(density[0])]
+    peak = float(u.max())
+    return float(np.sum(u / peak) ** 2 / np.sum((u / peak) ** 2)) if 0 < peak < np.inf else 1.0
+
+
+def covered(kernel: OperatorKernel, own: Density, log_density: FloatArray) -> float:
+    """The same as a share of D, as the kernel's own frequencies see it: (E v)^2 / E (v u), 0 to about 1.
+
+    `own` holds frequencies drawn for the kernel, of weights v, and `log_density` (D,) the log of the density rho, that
+    others were drawn from, at them. E u^2 = E (v u) is an integral over the kernel's spectrum, and frequencies from
+    there find where it is large, which those from rho miss.
+    """
+    omega, mine, serves = own
+    m, D = 2 * len(omega), len(omega)
+    with np.errstate(over="ignore"):  # u is infinite, and the share zero, where rho has nothing
+        v = operator_weights(kernel, m, (omega, mine, serves)).sizes[:D]
+        u = operator_weights(kernel, m, (omega, log_density, serves)).sizes[:D]
+        return float(v.mean() ** 2 / np.mean(v * u))

@@ -160,7 +160,7 @@ CASES: dict[str, Case] = {
     "damaged model": (
         flipped_byte_in_the_model, ["score", "models/sea", "sea.zarr"], 3, ["array coefficients is damaged"],
     ),
-    "std": (nothing, ["predict", "models/sea", "sea.zarr", "o.zarr", "--std"], 3, ["--std", "not built yet"]),
+    "bands": (nothing, ["predict", "models/sea", "sea.zarr", "o.zarr", "--bands", "50"], 3, ["level", "0 and 1"]),
     "other inputs": (
         nothing, ["predict", "models/sea", "sea.zarr", "o.zarr", "--inputs", "x,y", "--workers", "1"], 3,
         ["4 input columns", "fitted to 2 (a, b)"],

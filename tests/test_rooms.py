@@ -55,7 +55,8 @@ ARROWS: dict[str, str] = {
 
 # Third-party libraries that only some rooms may import; the rooms of NUMERIC may import nothing else of them.
 NUMERIC = (
-    "errors spec loops kernels frequencies features weights exact bounds calibration moments blocks graphs solvers model"
+    "errors spec loops kernels frequencies features weights exact bounds calibration moments graphs solvers model"
+    " blocks"
 )
 NUMERIC_LIBRARIES = {"numpy", "scipy", "numba"}
 MORE_FOR = {

@@ -16,16 +16,18 @@ from hypothesis import strategies as st
 from dorff import kernels
 from dorff.errors import InputError
 from dorff.model import Model
-from dorff.moments import Moments
+from dorff.moments import Moments, Products, Triangle
 from dorff.store import (
     Receipt,
     load_model,
     load_moments,
+    load_sums,
     merge_folds,
     merge_moments,
     remove_torn,
     save_model,
     save_moments,
+    undamaged,
 )
 from dorff.weights import OperatorWeights
 
@@ -54,13 +56,15 @@ def test_any_flipped_bit_or_cut_of_moments_is_noticed(tmp_path: Path) -> None:
         damaged = bytearray(raw)
         damaged[at] ^= 1 << (at % 8)
         path.write_bytes(damaged)
-        assert load_moments(path) is None, f"byte {at}"
+        assert load_moments(path) is None and not undamaged(path), f"byte {at}"
     for cut in (0, 5, 15, 40, len(raw) - 1):
         path.write_bytes(raw[:cut])
         assert load_moments(path) is None
     path.write_bytes(raw + b"x")
     assert load_moments(path) is None
-    assert load_moments(tmp_path / "absent.moments") is None
+    assert load_moments(tmp_path / "absent.moments") is None and not undamaged(tmp_path / "absent.moments")
+    path.write_bytes(raw)
+    assert undamaged(path)
 
 
 def test_files_add_fold_by_fold_to_the_bits_of_their_folds(tmp_path: Path) -> None:
@@ -75,6 +79,36 @@ def test_files_add_fold_by_fold_to_the_bits_of_their_folds(tmp_path: Path) -> No
         assert found is not None and [fold for fold, _ in found] == [0, 1, 2, 4] and list(found) == sorted(wanted)
         for fold, moments in wanted.items():
             assert np.array_equal(found[fold].packed, moments.packed) and found[fold].n == moments.n
+
+
+@pytest.mark.parametrize("kind", [Triangle, Products])
+def test_files_of_any_kind_merge_to_the_bits_of_their_sums(tmp_path: Path, kind: type[Triangle | Products]) -> None:
+    paths = [tmp_path / name for name in ("left", "right", "into")]
+
+    def some(seed: int) -> Triangle | Products:
+        found = some_moments(seed, m=9)
+        unit = 1e-7 if seed == 3 else 1e-16
+        values = found.packed if kind is Triangle else found.packed[: 12 * 3]
+        return kind.read(9, 2, found.n, found.y0, values, "", unit)
+
+    left, right = {(0, ""): some(1), (1, ""): some(2)}, {(1, ""): some(3), (2, ""): some(4)}
+    save_moments(paths[0], left)
+    save_moments(paths[1], right)
+    assert merge_moments(*paths)
+    found = load_sums(paths[2], kind)
+    wanted = {(0, ""): left[0, ""], (1, ""): left[1, ""] + right[1, ""], (2, ""): right[2, ""]}
+    assert found is not None and list(found) == list(wanted)
+    for fold, sums in wanted.items():
+        assert np.array_equal(next(found[fold].pieces()), next(sums.pieces())) and found[fold].n == sums.n
+        assert found[fold].unit == (1e-7 if fold == (1, "") else 1e-16)
+    with pytest.raises(InputError, match=f"kind {kind.kind}, wanted gram"):
+        load_moments(paths[2])
+    raw = paths[1].read_bytes()
+    paths[1].write_bytes(raw[:-9] + bytes([raw[-9] ^ 1]) + raw[-8:])
+    assert not merge_moments(*paths)
+    save_moments(paths[1], {(1, ""): some_moments(3, m=9)})
+    with pytest.raises(InputError, match="different plans"):
+        merge_moments(*paths)
 
 
 @pytest.mark.parametrize("which", [0, 1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, ParamSpec
 import typer
 
 from dorff import __version__
+from dorff.cli import tuning
 from dorff.cli.guard import guarded, rows_of, say, show, size
 from dorff.cli.progress import meter
 from dorff.errors import InputError
@@ -181,29 +182,41 @@ def fit(job: JobFile, as_json: Json = False) -> None:
     show(asdict(report), summary, as_json=as_json)
 
 
+command(goes_on=True)(tuning.tune)
+
+
 @command(goes_on=True)
 def predict(
     model: ModelPath,
     store: Annotated[Path, typer.Argument(metavar="IN.zarr", help="The data set that holds the inputs.")],
     out: Annotated[Path, typer.Argument(metavar="OUT.zarr", help="The data set to make, with the array y.")],
     inputs: Inputs = "x",
-    std: Annotated[bool, typer.Option("--std", help="Standard deviations too (not built yet).")] = False,
+    std: Annotated[bool, typer.Option("--std", help="Standard deviations too, of the function itself.")] = False,
+    noise: Annotated[bool, typer.Option("--noise", help="With --std: of new targets, noise in them.")] = False,
+    bands: Annotated[
+        str,
+        typer.Option(metavar="0.5,0.95", help="Bands that new targets lie in at these levels.", show_default=False),
+    ] = "",
     workers: Workers = 2,
     as_json: Json = False,
 ) -> None:
     """Write the model's predictions for a data set into a new one.
 
     Of a classifier y holds the classes' probabilities (f itself, where they were not calibrated), and an array
-    classes the code of the likeliest; the labels are in the attributes.
+    classes the code of the likeliest; the labels are in the attributes. --std adds an array std; --bands 0.95 adds
+    low_95 and high_95, always with noise: conformal where the job had solve.conformal, else plain (the attribute
+    dorff.uncertainty says which).
     """
+    from dorff.predict import Uncertainty
     from dorff.predict import predict as run
 
-    if std:
-        raise InputError("--std: standard deviations are known but not built yet; predict without it")
+    asked = Uncertainty(std, noise, tuple(_level(text) for text in _names("--bands", bands)))
     names = _names("--inputs", inputs)
-    with _engine(workers, model, store, names) as engine, meter("predict") as progress:
-        rows = run(model, store, out, engine=engine, inputs=names, progress=progress)
-    show({"rows": rows, "store": str(out)}, f"{out}: {rows:,} rows of y", as_json=as_json)
+    wanted = "--std" if std else "--bands" if bands else ""
+    with _engine(workers, model, store, names, wanted) as engine, meter("predict") as progress:
+        rows = run(model, store, out, engine=engine, inputs=names, uncertainty=asked, progress=progress)
+    written = ["y", *(["std"] if std else []), *(["bands"] if bands else [])]
+    show({"rows": rows, "store": str(out)}, f"{out}: {rows:,} rows of {', '.join(written)}", as_json=as_json)
 
 
 @command()
@@ -217,17 +230,26 @@ def score(
             metavar="U,V", help="The arrays that hold the targets; y, or classes for a classifier.", show_default=False
         ),
     ] = "",
+    coverage: Annotated[
+        bool, typer.Option("--coverage", help="How many targets are inside the bands of 50 to 99%, too.")
+    ] = False,
     workers: Workers = 2,
     as_json: Json = False,
 ) -> None:
-    """How far predictions are from a data set's targets: R2 and RMSE, of each output too; accuracy of classes."""
+    """How far predictions are from a data set's targets: R2 and RMSE, of each output too; accuracy of classes.
+
+    --coverage: of plain bands (the posterior's, noise in them) and of conformal ones, where the model has them.
+    """
+    from dorff.predict import COVERAGE_LEVELS
     from dorff.predict import score as run
 
     names = _names("--inputs", inputs)
-    with _engine(workers, model, store, names) as engine, meter("score") as progress:
+    wanted = "--coverage" if coverage else ""
+    with _engine(workers, model, store, names, wanted) as engine, meter("score") as progress:
         scores = run(
-            model, store, engine=engine, inputs=names, targets=_names("--targets", targets) or None, progress=progress
-        )
+            model, store, engine=engine, inputs=names, targets=_names("--targets", targets) or None,
+            coverage=COVERAGE_LEVELS if coverage else (), progress=progress,
+        )  # fmt: skip
     known = {name: value for name, value in asdict(scores).items() if value is not None}
     show(known, _score_text(scores), as_json=as_json)
 
@@ -297,15 +319,27 @@ def _names(option: str, text: str) -> list[str]:
     return names
 
 
+def _level(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(f"--bands: {text!r} is not a level; write such as 0.5,0.95") from None
+
+
 @contextmanager
-def _engine(workers: int, model: Path, store: Path, inputs: Sequence[str]) -> Iterator[Engine]:
-    """Local workers, as many as have a shard to read; one works in this process. They start when all is there."""
+def _engine(workers: int, model: Path, store: Path, inputs: Sequence[str], wanted: str) -> Iterator[Engine]:
+    """Local workers, as many as have a shard to read; one works in this process. They start when all is there, a
+    posterior too where an option `wanted` needs one."""
     from dorff.data import open_dataset
     from dorff.engine import open_engine
+    from dorff.predict import check_uncertain
     from dorff.spec import LocalCluster, SerialCluster
     from dorff.store import load_model
 
-    load_model(model)
+    fitted = load_model(model, posterior=bool(wanted))
+    if wanted:
+        check_uncertain(fitted, model, wanted)
+    del fitted
     dataset = open_dataset(store, inputs=inputs, targets=None)
     busy = min(workers, -(-dataset.n // dataset.shard_rows))
     with open_engine(LocalCluster(workers=busy) if busy > 1 else SerialCluster()) as engine:
@@ -337,4 +371,15 @@ def _score_text(scores: Scores) -> str:
     if scores.accuracy is not None:
         loss = "" if scores.log_loss is None else f"  log loss {scores.log_loss:.4f}"
         return f"{scores.rows:,} rows: accuracy {scores.accuracy:.4f}{loss}"
-    return rows_of({f"all ({scores.rows:,} rows)": f"r2 {scores.r2:.4f}  rmse {scores.rmse:.6g}", **each})
+    bands = {
+        f"inside {100 * float(level):g}% ({kind})": f"{100 * found[kind]:.1f}%  " + _apart(found["per_output"], kind)
+        for level, found in (scores.coverage or {}).items()
+        for kind in ("plain", "conformal")
+        if found[kind] is not None
+    }
+    return rows_of({f"all ({scores.rows:,} rows)": f"r2 {scores.r2:.4f}  rmse {scores.rmse:.6g}", **each, **bands})
+
+
+def _apart(per_output: Mapping[str, Mapping[str, float]], kind: str) -> str:
+    """The share of each target that is inside."""
+    return "  ".join(f"{name} {100 * shares[kind]:.1f}%" for name, shares in per_output.items())

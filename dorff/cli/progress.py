@@ -15,18 +15,18 @@ EVERY: Final = 10.0  # seconds between lines
 
 
 class Progress(Protocol):
-    """Told how many rows are done, of how many in all where that is known."""
+    """Told how many rows, or whatever is counted, are done, of how many in all where that is known."""
 
     def __call__(self, done: int, total: int | None = None, /) -> None: ...
 
 
 @contextmanager
-def meter(what: str) -> Iterator[Progress]:
-    """Show the rows that are done, rows a second and the time left, until the block ends.
+def meter(what: str, unit: str = "rows") -> Iterator[Progress]:
+    """Show the rows (or other units) that are done, rows a second and the time left, until the block ends.
 
     The first call sets where the pace is counted from.
     """
-    with (_bar if sys.stderr.isatty() else _lines)(what) as progress:
+    with (_bar if sys.stderr.isatty() else _lines)(what, unit) as progress:
         yield progress
 
 
@@ -34,26 +34,26 @@ def meter(what: str) -> Iterator[Progress]:
 class _Pace:
     """Rows a second since the first call; `clock` is for tests."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self, clock: Callable[[], float] = time.monotonic, unit: str = "rows") -> None:
+        self._clock, self._unit = clock, unit
         self._first: tuple[int, float] | None = None
 
     def text(self, done: int, total: int | None) -> str:
         now = self._clock()
         self._first = self._first or (done, now)
         rows, since = self._first
-        parts = [f"{done:,} rows" if total is None else f"{done:,} of {total:,} rows"]
+        parts = [f"{done:,} {self._unit}" if total is None else f"{done:,} of {total:,} {self._unit}"]
         if done > rows and now > since:
             rate = (done - rows) / (now - since)
-            parts.append(f"{rate:,.0f} rows/s")
+            parts.append(f"{rate:,.0f} {self._unit}/s")
             if total is not None and done < total:
                 parts.append(f"{timedelta(seconds=round((total - done) / rate))} left")
         return ", ".join(parts)
 
 
 @contextmanager
-def _lines(what: str) -> Iterator[Progress]:
-    pace, last, waiting = _Pace(), time.monotonic(), ""
+def _lines(what: str, unit: str) -> Iterator[Progress]:
+    pace, last, waiting = _Pace(unit=unit), time.monotonic(), ""
 
     def progress(done: int, total: int | None = None, /) -> None:
         nonlocal last, waiting
@@ -68,11 +68,11 @@ def _lines(what: str) -> Iterator[Progress]:
 
 
 @contextmanager
-def _bar(what: str) -> Iterator[Progress]:
+def _bar(what: str, unit: str) -> Iterator[Progress]:
     from rich import progress as rich
     from rich.console import Console
 
-    pace, columns = _Pace(), (rich.TextColumn(what), rich.BarColumn(), rich.TextColumn("{task.fields[pace]}"))
+    pace, columns = _Pace(unit=unit), (rich.TextColumn(what), rich.BarColumn(), rich.TextColumn("{task.fields[pace]}"))
     with rich.Progress(*columns, console=Console(stderr=True), redirect_stdout=sys.stdout.isatty()) as bar:
         task = bar.add_task(what, total=None, pace="starting")
 

@@ -1,10 +1,12 @@
 """Data sets on disk: made from files, checked, opened, and read by rows."""
 
 from dorff.data.classes import Classes
-from dorff.data.dataset import Dataset, class_counts, open_dataset
+from dorff.data.counts import class_counts
+from dorff.data.dataset import Dataset, open_dataset
 from dorff.data.ingest import ingest
 from dorff.data.labels import Label
 from dorff.data.layout import ArrayLayout, shard_and_unit_rows, write_metadata
+from dorff.data.rows import RowBlock
 from dorff.data.shards import ShardWriter
 from dorff.data.verify import Fault, verify
 
@@ -14,6 +16,7 @@ __all__ = [
     "Dataset",
     "Fault",
     "Label",
+    "RowBlock",
     "ShardWriter",
     "class_counts",
     "ingest",

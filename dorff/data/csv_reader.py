@@ -49,22 +49,22 @@ class CSVReader(Reader):
         """Text holds numbers of any precision."""
         return np.dtype(np.float64)
 
-    def blocks(self, columns: Sequence[str], label: str | None = None) -> Iterator[Block]:
+    def blocks(self, columns: Sequence[str], labels: Sequence[str] = ()) -> Iterator[Block]:
         """Parse the file a block at a time; only the columns asked for are turned into numbers, or labels."""
         # Names of our own, by place: the file's may repeat.
         names = [str(j) for j in range(len(self.columns))]
         place = {column: str(j) for j, column in enumerate(self.columns)}
-        wanted = [place[column] for column in columns]
+        wanted, text = [place[column] for column in columns], [place[label] for label in labels]
         with (
             reading(self.path, "CSV"),
             pa.input_stream(self.path, compression="gzip" if self._zipped else None) as stream,
         ):
             try:
-                yield from self._parse(stream, names, wanted, None if label is None else place[label])
+                yield from self._parse(stream, names, wanted, text)
             except pa.ArrowInvalid as error:
                 raise self._explained(str(error)) from error
 
-    def _parse(self, stream: Any, names: list[str], wanted: list[str], label: str | None) -> Iterator[Block]:
+    def _parse(self, stream: Any, names: list[str], wanted: list[str], text: list[str]) -> Iterator[Block]:
         # Arrow counts rows, for its messages, on one thread only; it is as fast there.
         read = pacsv.ReadOptions(
             use_threads=False,
@@ -74,7 +74,6 @@ class CSVReader(Reader):
             skip_rows_after_names=int(self._header),
         )
         parse = pacsv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True)
-        text = [] if label is None else [label]
         convert = pacsv.ConvertOptions(
             include_columns=wanted + text,
             column_types=dict.fromkeys(wanted, pa.float64()) | dict.fromkeys(text, pa.string()),
@@ -83,8 +82,8 @@ class CSVReader(Reader):
         for batch in pacsv.open_csv(stream, read_options=read, parse_options=parse, convert_options=convert):
             if batch.num_rows:
                 numbers = [column.to_numpy(zero_copy_only=False) for column in batch.columns[: len(wanted)]]
-                labels = Run.of(batch.columns[-1], _label) if text else None
-                yield Block(side_by_side(numbers, len(batch)), labels)
+                labels = (Run.of(column, _label) for column in batch.columns[len(wanted) :])
+                yield Block(side_by_side(numbers, len(batch)), tuple(labels))
 
     def _explained(self, reason: str) -> InputError:
         row = re.search(r"Row #(\d+)", reason)

@@ -6,7 +6,7 @@ import hashlib
 import math
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, final
@@ -17,6 +17,7 @@ import numpy.typing as npt
 from dorff.data.classes import Classes, Codes, Coding, distinct
 from dorff.data.labels import CLASSES, Label, stored_labels, text_of
 from dorff.data.nodes import StoredArray, committed_rows, group_attributes, open_array, stored_columns
+from dorff.data.rows import Column, Reads, RowBlock, group_keys
 from dorff.errors import InputError
 
 FloatArray = npt.NDArray[np.float64]
@@ -39,6 +40,9 @@ class Dataset:
 
     Where the targets are classes, `coding` says what the stored values mean, Y (n, q) is one-hot, q the number
     of labels, and a row without a label is NaN. A unit's rows are then fewer where its Y would take over 16 MiB.
+
+    `weights` and `groups` are the columns of the rows' weights and groups, None where all weigh 1, and where no groups
+    were asked for. `reads` counts the rows read through this object.
     """
 
     path: str
@@ -52,6 +56,15 @@ class Dataset:
     input_columns: tuple[str, ...]
     target_columns: tuple[str, ...]
     coding: Coding | None = None
+    weights: Column | None = None
+    groups: Column | None = None
+    reads: Reads = field(default_factory=Reads, compare=False, repr=False)
+
+    @property
+    def arrays(self) -> tuple[str, ...]:
+        """The arrays that are read, each once."""
+        columns = [column.array for column in (self.weights, self.groups) if column is not None]
+        return tuple(dict.fromkeys((*self.inputs, *self.targets, *columns)))
 
     @property
     def labels(self) -> tuple[Label, ...] | None:
@@ -69,9 +82,35 @@ class Dataset:
         """
         self._check_rows(start, stop)
         X = self._read_arrays(self.inputs, start, stop)
+        self.reads.rows += stop - start
         if self.coding is None:
             return X, self._read_arrays(self.targets, start, stop)
         return X, self.coding.one_hot(self.codes(start, stop))
+
+    def block(self, start: int, stop: int) -> RowBlock:
+        """A run of rows with their weights and groups, where there are any; as `read`, and InputError at a weight
+        below 0. A weight may be NaN or infinite."""
+        X, Y = self.read(start, stop)
+        weights = self.row_weights(start, stop)
+        groups = None if self.groups is None else group_keys(self._column(self.groups, start, stop))
+        return RowBlock(np.arange(start, stop), X, Y, weights, groups)
+
+    def row_weights(self, start: int, stop: int) -> FloatArray | None:
+        """The weights (stop - start,) of a run of rows; None where all weigh 1. InputError at one below 0."""
+        if self.weights is None:
+            return None
+        weights = self._column(self.weights, start, stop).astype(np.float64)
+        if (weights < 0).any():
+            row = int(np.argmax(weights < 0))
+            raise InputError(
+                f"{self.path}: row {start + row}, column {self.weights.name}: wanted a weight of at least 0, got "
+                f"{weights[row]}; mend the data, or leave the weights out."
+            )
+        return weights
+
+    def counted(self) -> Dataset:
+        """The same data set with a count of reads of its own."""
+        return replace(self, reads=Reads())
 
     def codes(self, start: int, stop: int) -> Codes:
         """Each row's place in `labels`, (stop - start,); -1 where it has no label. InputError unless classes."""
@@ -93,7 +132,7 @@ class Dataset:
         """A fingerprint of the files that hold these rows: their names, sizes and times of change."""
         self._check_rows(start, stop)
         digest = hashlib.blake2b(digest_size=16)
-        for name in dict.fromkeys(self.inputs + self.targets):
+        for name in self.arrays:
             files = self._open(name).files
             for _, key in files.files(_rows(files.shape, start, stop)):
                 try:
@@ -106,7 +145,7 @@ class Dataset:
     def unit_bytes(self) -> int:
         """Peak bytes of reading one unit: the result, and one array's chunks, encoded, decoded and copied."""
         working = 0
-        for name in (*self.inputs, *self.targets):
+        for name in self.arrays:
             stored = self._open(name)
             chunk = stored.files.inner
             # Rounded up for columns, and for an array whose chunks do not divide the unit.
@@ -120,14 +159,17 @@ class Dataset:
             working = max(working, int(held * rows * across * item) + decoded)
         # Stored labels, their places and which are none; the labels' own table.
         coded = 0 if self.coding is None else 8 * 8 * self.unit_rows + 256 * self.q
-        return OPENING_BYTES + working + 8 * self.unit_rows * (self.d + self.q) + coded
+        columns = [self._open(column.array).columns for column in (self.weights, self.groups) if column is not None]
+        beside = sum(columns) + 3 * len(columns)  # what a column is picked from, itself, its numbers and keys
+        return OPENING_BYTES + working + 8 * self.unit_rows * (self.d + self.q + beside) + coded
 
     def rows_spec(self) -> dict[str, object]:
         """What the rows are and how they lie, without how many there are; for JSON and for hashes.
 
-        Classes have the key "labels".
+        Classes have the key "labels", weights and groups theirs.
         """
-        arrays = {name: self._open(name) for name in self.inputs + self.targets}
+        arrays = {name: self._open(name) for name in self.arrays}
+        columns = {"weights": self.weights, "groups": self.groups}
         return {
             "inputs": list(self.inputs),
             "targets": list(self.targets),
@@ -144,6 +186,7 @@ class Dataset:
             "d": self.d,
             "q": self.q,
             **({} if self.labels is None else {"labels": list(self.labels)}),
+            **{key: [column.array, column.place] for key, column in columns.items() if column is not None},
         }
 
     def _check_rows(self, start: int, stop: int) -> None:
@@ -171,6 +214,18 @@ class Dataset:
         values = np.empty((stop - start, 1), dtype if dtype.kind in "SU" else np.float64)
         self._read_array(stored, start, stop, values)
         return values[:, 0]
+
+    def exact(self, name: str, start: int, stop: int) -> npt.NDArray[Any]:
+        """Rows (stop - start, columns) of one array of the store: int64 where it holds whole numbers, else float64."""
+        self._check_rows(start, stop)
+        stored = open_array(Path(self.path), name)
+        whole = stored.packing.plain and np.dtype(stored.array.dtype).kind in "biu"
+        values = np.empty((stop - start, stored.columns), np.int64 if whole else np.float64)
+        self._read_array(stored, start, stop, values)
+        return values
+
+    def _column(self, column: Column, start: int, stop: int) -> npt.NDArray[Any]:
+        return np.ascontiguousarray(self.exact(column.array, start, stop)[:, column.place])
 
     def _read_array(self, stored: StoredArray, start: int, stop: int, out: npt.NDArray[Any]) -> None:
         files = stored.files
@@ -213,6 +268,8 @@ def open_dataset(
     *,
     inputs: str | Sequence[str] = "x",
     targets: str | Sequence[str] | Classes | None = "y",
+    weights: str | None = None,
+    groups: str | None = None,
 ) -> Dataset:
     """Open arrays of the Zarr group at `path` (a local folder, v2 or v3) as inputs and targets.
 
@@ -223,9 +280,12 @@ def open_dataset(
     `Classes(name)` are one-hot targets. The labels are those that ingest kept; of an array of integers, booleans
     or text by others they are its different values, sorted, found by reading all of it now.
 
+    `weights` and `groups` name a column each, of numbers: an array of one column, or a column of any array.
+
     Raises:
         InputError: not a Zarr group; an array that is missing, not of numbers, of more than two dimensions,
-            or of another length; classes that are real numbers, or more than 10,000, or not those wanted.
+            or of another length; no such column; classes that are real numbers, or more than 10,000, or not those
+            wanted.
     """
     if "://" in os.fspath(path):
         raise InputError(f"{path}: wanted a local folder, got an address; copy the store to a local folder first.")
@@ -240,6 +300,10 @@ def open_dataset(
     arrays = {name: open_array(group, name) for name in x_names}
     arrays |= {name: open_array(group, name, text=classes is not None) for name in y_names}
     width = {name: stored.columns for name, stored in arrays.items()}
+    weighing, grouping = (
+        None if name is None else Column.find(group, attributes, name, tuple(width)) for name in (weights, groups)
+    )
+    arrays |= {column.array: open_array(group, column.array) for column in (weighing, grouping) if column is not None}
     shard_rows, unit_rows = _row_grids(list(arrays.values()))
     dataset = Dataset(
         path=str(group),
@@ -252,22 +316,10 @@ def open_dataset(
         unit_rows=unit_rows,
         input_columns=tuple(c for name in x_names for c in stored_columns(attributes, name, width[name])),
         target_columns=tuple(c for name in y_names for c in stored_columns(attributes, name, width[name])),
+        weights=weighing,
+        groups=grouping,
     )
     return dataset if classes is None else _with_classes(dataset, classes, attributes)
-
-
-def class_counts(dataset: Dataset) -> tuple[int, ...]:
-    """Rows of each label of a data set of classes: what ingest counted, or else counted by reading all labels."""
-    coding = dataset.classes()
-    attributes = group_attributes(Path(dataset.path))
-    table = stored_labels(attributes, dataset.path)
-    counts = np.zeros(len(coding.labels) + 1, np.int64)  # the last: of rows without a label
-    if table is not None and coding.values is None and committed_rows(Path(dataset.path), attributes) == dataset.n:
-        np.add.at(counts, np.array(coding.places), table.counts)
-    else:
-        for start, stop in dataset.runs():
-            counts += np.bincount(dataset.codes(start, stop) % len(counts), minlength=len(counts))
-    return tuple(counts[:-1].tolist())
 
 
 def _with_classes(dataset: Dataset, classes: Classes, attributes: dict[str, Any]) -> Dataset:

@@ -16,7 +16,7 @@ from typing import Any, Final, final
 import numpy as np
 
 from dorff.data.dataset import open_dataset
-from dorff.data.labels import CLASSES, LabelTable, stored_labels
+from dorff.data.labels import CLASSES, GROUPS, NO_GROUP, LabelTable, group_codes, stored_labels
 from dorff.data.layout import ArrayLayout, shard_and_unit_rows, sync_directory, write_json, write_metadata
 from dorff.data.nodes import committed_rows, group_attributes, open_array, read_json
 from dorff.data.readers import Numbers, Reader, WithConstants, common_dtype
@@ -25,6 +25,9 @@ from dorff.data.sources import open_source
 from dorff.errors import InputError
 
 NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+WEIGHTS: Final = "weights"
+CODED: Final = (CLASSES, GROUPS)  # arrays of whole numbers that stand for labels
+NAMES: Final = {"x": "inputs", "y": "targets"}
 Progress = Callable[[int], None]
 Notice = Callable[[str], None]
 
@@ -52,6 +55,8 @@ def ingest(
     inputs: Sequence[str],
     targets: Sequence[str] = (),
     classes: str | None = None,
+    weights: str | None = None,
+    groups: str | None = None,
     append: bool = False,
     shard_rows: int | None = None,
     progress: Progress | None = None,
@@ -69,6 +74,10 @@ def ingest(
     the array `classes` (n, 1) of codes, -1 where there is none (an empty field, NaN, null); code k is the label
     `dorff.labels["classes"][k]` of the group's attributes, in order of first appearance, and
     `dorff.counts["classes"][k]` is how often it comes. Labels of different kinds are kept as text.
+
+    `weights` names a column of rows' weights, which become the array `weights` (n, 1). `groups` names a column of
+    labels that say which rows go together, such as trials; any number of them. They become the array `groups` (n, 1)
+    of int64: whole numbers as they are, 64 bits of a hash of any other label; rows without a label are a group.
 
     Memory does not grow with the rows. A new store is written beside `out` and renamed at the end;
     `append=True` adds rows to one that ingest made, keeping its layout: its old rows can be read at any
@@ -94,7 +103,9 @@ def ingest(
             f"{store}: is there already; choose another name, or give --append to add rows to a data set."
         )
     with _reported(store):
-        names = {"x": _several(inputs), "y": _several(targets), CLASSES: () if classes is None else (classes,)}
+        single = {CLASSES: classes, WEIGHTS: weights, GROUPS: groups}
+        names = {"x": _several(inputs), "y": _several(targets)}
+        names |= {array: () if column is None else (column,) for array, column in single.items()}
         asked = [name for of in names.values() for name in of]
         readers = [WithConstants(open_source(source, asked)) for source in sources]
         columns = _resolve(readers, names)
@@ -102,7 +113,7 @@ def ingest(
         _question_columns(columns, tell)
         with _staging(store) as staging:
             target = _existing(store, readers, columns, shard_rows) if append else _fresh(readers, columns, shard_rows)
-            added, unusable = _write(staging, target, readers, progress)
+            added, unusable, ungrouped = _write(staging, target, readers, progress)
             if append:
                 _commit_append(staging, store, target, target.rows + added)
             else:
@@ -114,6 +125,8 @@ def ingest(
                 f"{unusable:,} of {added:,} rows hold NaN or infinity: a fit refuses them, or leaves them out "
                 "where its job says data.nan: drop (partial: only those with a gap in the inputs, or no target)"
             )
+        if ungrouped:
+            tell(f"{ungrouped:,} of {added:,} rows have no group: together they are one more group")
         return target.rows + added
 
 
@@ -140,20 +153,24 @@ def _resolve(readers: Sequence[Reader], names: dict[str, tuple[str, ...]]) -> di
 
 
 def _question_columns(columns: dict[str, tuple[str, ...]], tell: Notice) -> None:
-    """Refuse classes that are no single column of their own; question inputs or targets named twice."""
-    classes = columns.get(CLASSES)
-    if classes is not None and (len(classes) > 1 or classes[0].startswith("=")):
-        came = "a constant" if len(classes) == 1 else f"{len(classes)} columns"
-        raise InputError(f"classes: wanted one column of labels, got {came}, {', '.join(classes[:3])}; name one.")
-    for array, of in columns.items():
-        if classes is not None and array != CLASSES and classes[0] in of:
-            raise InputError(
-                f"classes: column {classes[0]!r} is among the {'inputs' if array == 'x' else 'targets'} too; name it "
-                "once, as what is to be told from the inputs."
-            )
-        for column, count in Counter(of).items():
+    """Refuse classes, weights or groups that are no single column, of their own where they are labels; question inputs
+    or targets named twice."""
+    for array in (CLASSES, WEIGHTS, GROUPS):
+        of = columns.get(array, ("",))
+        if len(of) > 1 or of[0].startswith("="):
+            came = "a constant" if len(of) == 1 else f"{len(of)} columns"
+            what = "weights" if array == WEIGHTS else "labels"
+            raise InputError(f"{array}: wanted one column of {what}, got {came}, {', '.join(of[:3])}; name one.")
+        for other in ("x", "y", WEIGHTS):
+            if array in CODED and of[0] in columns.get(other, ()):
+                remedy = "name it once, as what is to be told from the inputs"
+                if array == GROUPS:
+                    remedy = f"leave it out here, and write solve.folds.by: {of[0]} in the job"
+                raise InputError(f"{array}: column {of[0]!r} is among the {NAMES.get(other, other)} too; {remedy}.")
+    for array, name in NAMES.items():
+        for column, count in Counter(columns.get(array, ())).items():
             if count > 1 and not column.startswith("="):
-                tell(f"column {column!r} is named {count} times among the {'inputs' if array == 'x' else 'targets'}")
+                tell(f"column {column!r} is named {count} times among the {name}")
 
 
 def _fresh(readers: Sequence[Reader], columns: dict[str, tuple[str, ...]], shard_rows: int | None) -> _Target:
@@ -165,7 +182,9 @@ def _fresh(readers: Sequence[Reader], columns: dict[str, tuple[str, ...]], shard
 
 
 def _dtype(readers: Sequence[Reader], array: str, columns: Sequence[str]) -> str:
-    return "int32" if array == CLASSES else str(common_dtype([r.dtype(c) for r in readers for c in columns]))
+    if array in CODED:
+        return "int32" if array == CLASSES else "int64"
+    return str(common_dtype([r.dtype(c) for r in readers for c in columns]))
 
 
 def _existing(
@@ -197,7 +216,7 @@ def _existing(
             )
     # The partly filled last shard is written again, longer; its rows are read now, before anything changes.
     first = rows - rows % arrays["x"].shard_rows
-    tail = {name: open_dataset(store, inputs=name, targets=None).read(first, rows)[0] for name in columns}
+    tail = {name: open_dataset(store, inputs=name, targets=None).exact(name, first, rows) for name in columns}
     return _Target(columns, arrays, stored_labels(attributes, store) or LabelTable(), rows, tail)
 
 
@@ -214,17 +233,20 @@ def _kept_layout(store: Path, name: str) -> ArrayLayout:
     return layout
 
 
-def _write(staging: Path, target: _Target, readers: Sequence[Reader], progress: Progress | None) -> tuple[int, int]:
+def _write(
+    staging: Path, target: _Target, readers: Sequence[Reader], progress: Progress | None
+) -> tuple[int, int, int]:  # fmt: skip
     """Write the last shard's rows, then all rows of the sources, into shards in the staging folder.
 
-    Returns how many rows the sources have, and how many of them hold NaN or infinity.
+    Returns how many rows the sources have, how many of them hold NaN or infinity, and how many have no group.
     """
-    numbers = {array: of for array, of in target.columns.items() if array != CLASSES}
-    label = target.columns[CLASSES][0] if CLASSES in target.columns else None
+    numbers = {array: of for array, of in target.columns.items() if array not in CODED}
+    coded = {array: target.columns[array][0] for array in CODED if array in target.columns}
+    labels = list(dict.fromkeys(coded.values()))
     names = list(dict.fromkeys(c for of in numbers.values() for c in of))
     place = {column: i for i, column in enumerate(names)}
     places = {array: [place[c] for c in of] for array, of in numbers.items()}
-    added = unusable = 0
+    added = unusable = ungrouped = 0
     with ExitStack() as stack:
         writers = {
             name: stack.enter_context(ShardWriter(staging / name, layout, first=target.rows // layout.shard_rows))
@@ -234,19 +256,21 @@ def _write(staging: Path, target: _Target, readers: Sequence[Reader], progress: 
             writers[name].write(rows)
         for reader in readers:
             before = added
-            for block in reader.blocks(names, label):
+            for block in reader.blocks(names, labels):
                 for name in places:
                     writers[name].write(block.numbers[:, places[name]])
-                if block.labels is not None:
-                    codes = target.labels.codes(block.labels, f"{reader.path}: column {label!r}")
-                    writers[CLASSES].write(codes)
+                for name, column in coded.items():
+                    run, where = block.labels[labels.index(column)], f"{reader.path}: column {column!r}"
+                    codes = target.labels.codes(run, where) if name == CLASSES else group_codes(run, where)
+                    writers[name].write(codes)
+                    ungrouped += int(np.sum(codes == NO_GROUP)) if name == GROUPS else 0
                 added += len(block)
                 unusable += len(block) - int(np.isfinite(block.numbers).all(axis=1).sum())
                 if progress is not None:
                     progress(added)
             if added == before:
                 raise InputError(f"{reader.path}: has no rows; wanted at least one row of numbers.")
-    return added, unusable
+    return added, unusable, ungrouped
 
 
 def _commit_append(staging: Path, store: Path, target: _Target, rows: int) -> None:

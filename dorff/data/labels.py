@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -16,10 +18,12 @@ from dorff.errors import InputError
 
 Label: TypeAlias = str | int | bool | float
 CLASSES: Final = "classes"  # the array that ingest writes codes to
+GROUPS: Final = "groups"  # and of groups
 MISSING: Final = -1
 MAX_LABELS: Final = 10_000
 MAX_REAL: Final = 100  # numbers that are not whole: beyond it, they are measured, not named
 MAX_TEXT: Final = 1000
+WHOLE: Final = re.compile("0|-?[1-9][0-9]{0,17}")
 
 
 @final
@@ -111,6 +115,26 @@ class LabelTable:
                     "like a name for each row: give numbers to --targets, or another column to --classes."
                 )
         return code
+
+
+def group_codes(run: Run, where: str) -> npt.NDArray[np.int64]:
+    """Codes (n, 1) of rows' groups; the same for the same label in any file, and whatever came before.
+
+    A whole number is its own code; any other label has 64 bits of its text's BLAKE2b, as rows without one have of the
+    empty text. InputError as in `LabelTable.codes`, but for the number of labels: groups may be many.
+    """
+    codes = np.array([*(_group_code(label_of(value, where)) for value in run.values), NO_GROUP], np.int64)
+    return codes[run.index, None]
+
+
+def _group_code(label: Label | None) -> int:
+    text = "" if label is None else text_of(label)
+    if WHOLE.fullmatch(text):
+        return int(text)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
+
+
+NO_GROUP: Final = _group_code(None)
 
 
 def label_of(value: Any, where: str) -> Label | None:

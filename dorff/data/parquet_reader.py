@@ -39,10 +39,10 @@ class ParquetReader(Reader):
             f"{self.path}: column {column!r} holds {kind}, wanted real numbers; convert it or leave it out."
         )
 
-    def blocks(self, columns: Sequence[str], label: str | None = None) -> Iterator[Block]:
+    def blocks(self, columns: Sequence[str], labels: Sequence[str] = ()) -> Iterator[Block]:
         """Read batches of rows."""
         dtype = common_dtype([self.dtype(column) for column in columns])
-        wanted = [*columns, *([] if label is None else [label])]
+        wanted = [*columns, *labels]
         rows = max(1, BLOCK_BYTES // (8 * len(wanted)))
         # Without a buffer of its own, or with pre_buffer, Arrow holds whole row groups.
         with (
@@ -51,8 +51,8 @@ class ParquetReader(Reader):
         ):
             for batch in file.iter_batches(rows, columns=wanted, use_threads=False):
                 numbers = [self._numbers(batch.column(column), dtype) for column in columns]
-                labels = None if label is None else self._labels(batch.column(label), label)
-                yield Block(side_by_side(numbers, len(batch)), labels)
+                runs = tuple(self._labels(batch.column(label), label) for label in labels)
+                yield Block(side_by_side(numbers, len(batch)), runs)
 
     def _labels(self, column: Any, name: str) -> Run:
         if pa.types.is_dictionary(column.type):  # its own dictionary may hold more, in another order

@@ -25,16 +25,16 @@ BLOCK_BYTES: Final = 4 * 2**20
 @final
 @dataclass(frozen=True)
 class Block:
-    """Rows of a source: numbers (rows, columns asked for), and labels where a column of them was asked for."""
+    """Rows of a source: numbers (rows, columns asked for), and a run of each column of labels asked for."""
 
     numbers: Numbers
-    labels: Run | None = None
+    labels: tuple[Run, ...] = ()
 
     def __len__(self) -> int:
         return len(self.numbers)
 
     def __getitem__(self, rows: slice) -> Block:
-        return Block(self.numbers[rows], None if self.labels is None else self.labels[rows])
+        return Block(self.numbers[rows], tuple(run[rows] for run in self.labels))
 
 
 class Reader(ABC):
@@ -54,8 +54,8 @@ class Reader(ABC):
         """The type that a column's numbers come in; InputError where they are not numbers."""
 
     @abstractmethod
-    def blocks(self, columns: Sequence[str], label: str | None = None) -> Iterator[Block]:
-        """All rows of the columns, and of a column of labels, in order, in blocks of any size and bounded memory."""
+    def blocks(self, columns: Sequence[str], labels: Sequence[str] = ()) -> Iterator[Block]:
+        """All rows of the columns, and of those of labels, in order, in blocks of any size and bounded memory."""
 
     def resolve(self, names: Sequence[str]) -> tuple[str, ...]:
         """The columns that the names stand for; InputError for a name that no column or several have."""
@@ -167,28 +167,28 @@ class ArraysReader(Reader):
         check_numbers(self.path, column, dtype)
         return dtype
 
-    def blocks(self, columns: Sequence[str], label: str | None = None) -> Iterator[Block]:
-        """Read each array once, side by side; that of the labels once for them."""
+    def blocks(self, columns: Sequence[str], labels: Sequence[str] = ()) -> Iterator[Block]:
+        """Read each array once, side by side; those of labels once for them."""
         wanted: dict[str, list[int]] = {}
         for column in columns:
             name, j = self._place[column]
             wanted.setdefault(name, []).append(j)
-        labelled = () if label is None else (self._place[label],)
+        labelled = [self._place[label] for label in labels]
         self._check_lengths([*wanted, *(name for name, _ in labelled)])
         order = {place: i for i, place in enumerate((name, j) for name, places in wanted.items() for j in places)}
         pick = [order[self._place[column]] for column in columns]
         infos = [self.arrays[name] for name in (*wanted, *(name for name, _ in labelled))]
         rows = max(1, BLOCK_BYTES // sum(max(8, i.dtype.itemsize) * math.prod(i.shape[1:]) for i in infos))
         dtype = common_dtype([self.dtype(column) for column in columns])
-        for name, _ in labelled:
-            check_labels(self.path, str(label), self.arrays[name].dtype)
+        for label, (name, _) in zip(labels, labelled, strict=True):
+            check_labels(self.path, label, self.arrays[name].dtype)
         streams = [self.stream(name, places, rows) for name, places in wanted.items()]
         label_streams = [self.stream(name, [j], rows) for name, j in labelled]
         with reading(self.path, self.format_name):
             for parts in zip(*streams, *label_streams, strict=True):
-                labels = Run.of(parts[-1][:, 0]) if labelled else None
+                runs = tuple(Run.of(part[:, 0]) for part in parts[len(streams) :])
                 numbers = parts[: len(streams)] or (np.empty((len(parts[-1]), 0)),)
-                yield Block(np.concatenate(numbers, axis=1)[:, pick].astype(dtype, copy=False), labels)
+                yield Block(np.concatenate(numbers, axis=1)[:, pick].astype(dtype, copy=False), runs)
 
     def _check_lengths(self, names: list[str]) -> None:
         first, n = names[0], self.arrays[names[0]].shape[0]
@@ -226,20 +226,26 @@ class SideBySide(Reader):
         reader, name = self._place[column]
         return reader.dtype(name)
 
-    def blocks(self, columns: Sequence[str], label: str | None = None) -> Iterator[Block]:
+    def blocks(self, columns: Sequence[str], labels: Sequence[str] = ()) -> Iterator[Block]:
         """Read in step the sources that hold these columns; InputError when they differ in length."""
-        places = [self._place[column] for column in columns]
-        holder, held = (None, None) if label is None else self._place[label]
-        readers = [r for r in self._readers if r is holder or any(r is reader for reader, _ in places)]
-        names = [[name for reader, name in places if reader is r] for r in readers]
-        order = {
-            place: i for i, place in enumerate((r, name) for r, of in zip(readers, names, strict=True) for name in of)
-        }
-        pick = [order[place] for place in places]
-        streams = [r.blocks(of, held if r is holder else None) for r, of in zip(readers, names, strict=True)]
+        numbers, runs = ([self._place[name] for name in asked] for asked in (columns, labels))
+        readers = [r for r in self._readers if any(r is reader for reader, _ in numbers + runs)]
+        of, of_runs = ([[name for reader, name in asked if reader is r] for r in readers] for asked in (numbers, runs))
+        pick, pick_runs = _places(readers, of, numbers), _places(readers, of_runs, runs)
+        streams = [r.blocks(*names) for r, *names in zip(readers, of, of_runs, strict=True)]
         for parts in _in_step(readers, streams):
-            labels = next((part.labels for part in parts if part.labels is not None), None)
-            yield Block(np.concatenate([part.numbers for part in parts], axis=1)[:, pick], labels)
+            found = [run for part in parts for run in part.labels]
+            together = np.concatenate([part.numbers for part in parts], axis=1)
+            yield Block(together[:, pick], tuple(found[place] for place in pick_runs))
+
+
+def _places(
+    readers: Sequence[Reader], names: Sequence[Sequence[str]], asked: Sequence[tuple[Reader, str]]
+) -> list[int]:  # fmt: skip
+    """Where each column asked for is among those that the readers give, one reader after another."""
+    given = ((r, name) for r, of in zip(readers, names, strict=True) for name in of)
+    order = {column: place for place, column in enumerate(given)}
+    return [order[column] for column in asked]
 
 
 @final
@@ -262,13 +268,13 @@ class WithConstants(Reader):
             return self._reader.dtype(column)
         return np.dtype(np.float32 if float(np.float32(value)) == value else np.float64)
 
-    def blocks(self, columns: Sequence[str], label: str | None = None) -> Iterator[Block]:
+    def blocks(self, columns: Sequence[str], labels: Sequence[str] = ()) -> Iterator[Block]:
         """The source's blocks, constants put in; InputError where there are constants only."""
         values = [_constant(column) for column in columns]
         held = [column for column, value in zip(columns, values, strict=True) if value is None]
         if not held:
             raise InputError(f"{self.path}: only constants are asked for; name one of its columns at least.")
-        for block in self._reader.blocks(held, label):
+        for block in self._reader.blocks(held, labels):
             if len(held) == len(columns):
                 yield block
                 continue

@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import final
+from typing import TypeVar, final
 
 from dorff.data import Dataset
 from dorff.engine.base import Task
 from dorff.leaf import Pass, merge_nodes, run_leaf
+from dorff.moments import Part, Sums, merge_folds
 from dorff.plan import Leaf
-from dorff.store import Folds, Receipt, load_moments, merge_folds, remove_torn
+from dorff.store import Receipt, load_sums, remove_torn, undamaged
 
+S = TypeVar("S", bound=Sums)
 Node = tuple[int, int]  # (level, index): the sum of leaves index 2^level .. (index + 1) 2^level - 1
 
 
@@ -71,11 +73,12 @@ class Tree:
             return [self._merge(parent)]
         return []
 
-    def total(self) -> Folds | None:
-        """The moments of all leaves, fold by fold; None where a file was damaged (and is deleted: start again)."""
-        total: Folds | None = {}
+    def total(self, of: type[S]) -> dict[Part, S] | None:
+        """The sums of all leaves, of the kind that the plan says, fold by fold; None where a file was damaged (and is
+        deleted: start again)."""
+        total: dict[Part, S] | None = {}
         for root in self.roots():
-            folds = load_moments(self._path(root))
+            folds = load_sums(self._path(root), of)
             if folds is None:
                 self._path(root).unlink(missing_ok=True)
                 self._have.discard(root)
@@ -112,7 +115,7 @@ class Tree:
         """A merge found a child damaged: delete what is damaged and begin again below."""
         for child in _children(node):
             self._have.discard(child)
-            if load_moments(self._path(child)) is None:
+            if not undamaged(self._path(child)):
                 self._path(child).unlink(missing_ok=True)
         return self._want(node)
 

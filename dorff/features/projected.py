@@ -9,14 +9,18 @@ from functools import cached_property
 from typing import Any, Final, final
 
 import numpy as np
+import numpy.typing as npt
 
 from dorff.errors import InputError
-from dorff.features.base import ScalarMap
-from dorff.frequencies import Frequencies, Transform
+from dorff.features.base import FeatureMap, ScalarMap
+from dorff.frequencies import Dense, Frequencies, Transform
 from dorff.frequencies.transforms import Arrays
 from dorff.kernels import Activation, GaussianWeighted
 from dorff.kernels.scalar import FloatArray
 from dorff.loops import absolutes, ramps, signs, steps, trig_pairs
+
+#: Frequencies (D, d), their log density (D,), and which terms (T, D) of the kernel they serve.
+Law = tuple[FloatArray, FloatArray, npt.NDArray[np.bool_] | None]
 
 #: By activation, and whether its points are reflected.
 _LOOPS: Final[dict[tuple[Activation | None, bool], Callable[[FloatArray, FloatArray, FloatArray], None]]] = {
@@ -136,6 +140,30 @@ class Projected(ScalarMap):
     def differentiable(self) -> bool:
         return self.phi is None or self.phi.derivative is not None
 
+    def first(self, count: int) -> Projected:
+        """The features of the first `count` frequencies alone: columns :count and D : D + count, times
+        sqrt(D / count), since the kernel's estimate is a mean over frequencies.
+
+        InputError unless these are pairs of equal weight and nothing else, of which any part estimates the kernel.
+        """
+        self.check_parts()
+        D = self.projection.D
+        if not 1 <= count <= D:
+            raise InputError(f"count: wanted 1 to {D} of the frequencies, got {count}; correct it")
+        if count == D:
+            return self
+        return Projected(Dense(self.omega[:count].copy()), self.weights[:count] * math.sqrt(D / count))
+
+    def check_parts(self) -> None:
+        """InputError where a part of the features estimates another kernel."""
+        equal = np.allclose(self.weights, self.weights[0], rtol=1e-12, atol=0.0)
+        if self.phi is not None or self.centre != 0 or not equal:
+            raise InputError(
+                "features.count: several need cosine and sine pairs of equal weight, of which any part will do; this "
+                "kernel's or sampler's features are others: give one count, or use sampler iid or orthogonal with a "
+                "shift-invariant kernel"
+            )
+
     def jacobian(self, x: FloatArray, W: FloatArray) -> FloatArray:
         if not self.differentiable:
             return super().jacobian(x, W)
@@ -174,3 +202,20 @@ class Projected(ScalarMap):
 
     def arrays(self) -> Arrays:
         return {**self.projection.arrays(), "feature_weights": self.weights}
+
+
+def cut(features: FeatureMap, density: Law | None, count: int) -> tuple[FeatureMap, Law | None]:
+    """The first `count` frequencies (`Projected.first`) of a map and of its law: omega (D, d), log density (D,) and
+    the terms (T, D) that each serves, None for all.
+
+    InputError where a part of the features would estimate another kernel.
+    """
+    if not isinstance(features.phi, Projected) or (density is not None and density[2] is not None):
+        raise InputError(
+            "features.count: several need features that are one sample of frequencies; this kernel's or sampler's "
+            "are not: give one count, or use sampler iid or orthogonal with a shift-invariant kernel"
+        )
+    phi = features.phi.first(count)
+    if density is not None:
+        density = phi.omega, density[1][:count], None
+    return FeatureMap(phi, features.center, features.scale), density

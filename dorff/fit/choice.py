@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from dorff.errors import InputError
+from dorff.features import cut
 from dorff.fit.passes import PassResult, fingerprint
 from dorff.model import Model
-from dorff.moments import Moments, by_fold, unseen
+from dorff.moments import Part, Solvable, by_fold, pooled, unseen
 from dorff.plan import Plan
-from dorff.solvers import Choice, Fit, Setting, choose
-from dorff.store import Folds
+from dorff.posterior import Posterior
+from dorff.solvers import Choice, Criterion, Fit, Setting, choose, of_first
 from dorff.threads import pinned
+
+SMALL_POSTERIOR: Final = 2**28  # bytes that a model may grow by without being asked to
 
 
 def settings(plan: Plan) -> list[Setting]:
@@ -28,13 +31,13 @@ def settings(plan: Plan) -> list[Setting]:
     return [
         Setting(
             kernel, features.d, features.m, this.density, standardize, solving.intercept, plan.observe,
-            one_scale=plan.question["one_scale"],
+            one_scale=plan.question["one_scale"], normalize=bool(plan.job.features.kernels),
         )
         for kernel in candidates
     ]  # fmt: skip
 
 
-def solve_pass(plan: Plan, folds: Folds) -> Choice:
+def solve_pass(plan: Plan, folds: Mapping[Part, Solvable]) -> Choice:
     """Choose among the job's kernels and ridges, and solve."""
     parts = by_fold(folds)
     if not parts:
@@ -42,18 +45,33 @@ def solve_pass(plan: Plan, folds: Folds) -> Choice:
     _refuse_unseen(plan, parts)
     solving = plan.job.solve
     with pinned():
-        return choose(parts, settings(plan), solving.ridges, gcv=solving.select == "gcv")
+        return choose(
+            parts, settings(plan), solving.ridges, by=Criterion(solving.select),
+            per_output=solving.ridge_per_output, counts=plan.counts,
+        )  # fmt: skip
 
 
-def _refuse_unseen(plan: Plan, folds: Sequence[list[Moments]]) -> None:
+def _refuse_unseen(plan: Plan, folds: Sequence[list[Solvable]]) -> None:
     """InputError for a target that no row has."""
     for target in unseen(folds):
         name = plan.dataset.target_columns[target]
         raise InputError(f"{plan.dataset.path}: no row has the target {name}; leave it out of the targets")
 
 
-def build_model(plan: Plan, fit: Fit, passed: PassResult) -> Model:
-    """The model of a fit, with what a reader of it will want to know."""
+def posterior_of(plan: Plan, choice: Choice, folds: Mapping[Part, Solvable]) -> Posterior | None:
+    """The posterior of the chosen fit, where the job wants it kept; `auto` does up to SMALL_POSTERIOR bytes."""
+    wanted = plan.job.solve.posterior
+    m, r, _ = choice.fit.weights.shape
+    size = 8 * (m if choice.fit.weights.separable else m * r) ** 2
+    if wanted is False or (wanted == "auto" and size > SMALL_POSTERIOR):
+        return None
+    parts, setting = of_first(by_fold(folds), settings(plan)[choice.candidate], choice.m)
+    with pinned():
+        return setting.posterior(pooled(parts), choice.fit)
+
+
+def build_model(plan: Plan, fit: Fit, m: int, passed: PassResult) -> Model:
+    """The model of a fit on the first m features, with what a reader of it will want to know."""
     this, _ = plan.frozen()
     receipts, dataset = passed.receipts, plan.dataset
     names = list(dataset.target_columns)
@@ -72,8 +90,9 @@ def build_model(plan: Plan, fit: Fit, passed: PassResult) -> Model:
     }  # fmt: skip
     if dataset.labels is not None:
         info["labels"] = list(dataset.labels)
+    features = this.features if m == this.features.m else cut(this.features, None, m // 2)[0]
     return Model(
-        feature_map=this.features, operator_weights=fit.weights, coefficients=fit.solution.h, intercept=fit.bias,
+        feature_map=features, operator_weights=fit.weights, coefficients=fit.solution.h, intercept=fit.bias,
         target_scale=fit.scale, kernel=fit.kernel, sampler=plan.question["sampler"], seed=plan.question["seed"],
         info=info, observe=plan.observe,
     )  # fmt: skip

@@ -12,8 +12,9 @@ from typing import final
 
 from dorff.engine import Engine, Task, Tree
 from dorff.errors import IncompleteError, InputError
+from dorff.moments import Kind, Moments, Part, Solvable, Triangle
 from dorff.plan import Plan
-from dorff.store import Folds, Receipt
+from dorff.store import Receipt
 
 Progress = Callable[[int, int], None]  # rows done, rows in all
 
@@ -21,9 +22,9 @@ Progress = Callable[[int, int], None]  # rows done, rows in all
 @final
 @dataclass(frozen=True, eq=False)
 class PassResult:
-    """The moments of each fold that has rows, and the receipts they stand on."""
+    """The sums of each fold that has rows, and the receipts they stand on."""
 
-    folds: Folds
+    folds: dict[Part, Solvable]
     receipts: list[Receipt]
     computed: set[int]
     seconds: float
@@ -49,9 +50,11 @@ def run_pass(plan: Plan, engine: Engine, progress: Progress | None = None) -> Pa
 
 def _run_pass(plan: Plan, engine: Engine, progress: Progress | None) -> PassResult:
     plan.freeze()
+    plan.sharing()
     this, _ = plan.frozen()
     began = time.perf_counter()
     tree = Tree(this, plan.dataset, plan.leaves, kept=plan.costs.kept_level)
+    of: type[Solvable] = Triangle if plan.question["sums"] == Kind.TRIANGLE else Moments
     rows = {leaf.number: leaf.stop - leaf.start for leaf in plan.leaves}
 
     def tell() -> None:
@@ -67,7 +70,7 @@ def _run_pass(plan: Plan, engine: Engine, progress: Progress | None) -> PassResu
     tell()  # what earlier runs did is not part of this run's pace
     for _ in range(3):
         engine.run(tree.start(), done)
-        folds = tree.total()
+        folds = tree.total(of)
         if folds is not None:
             tree.tidy()
             receipts = [tree.receipts[number] for number in sorted(tree.receipts)]

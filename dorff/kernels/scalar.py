@@ -169,19 +169,32 @@ class Explicit(ScalarKernel):
     """A kernel that brings features of its own, not projections onto random frequencies."""
 
 
-def median_lengthscale(X: FloatArray, *, absolute: bool = False) -> float:
+def median_lengthscale(X: FloatArray, *, absolute: bool = False, weights: FloatArray | None = None) -> float:
     """Median distance between two distinct rows of a sample X (n, d); 1.0 when all rows are equal.
 
-    `absolute` distances sum |x_i - z_i|, as the Laplacian does.
+    `absolute` distances sum |x_i - z_i|, as the Laplacian does. With `weights` (n,) a pair counts by the product of
+    its rows' weights: whole numbers are rows given as often.
     """
     rows = X[: min(len(X), 1000)]
+    across = None if weights is None else np.outer(*[weights[: len(rows)]] * 2)[np.triu_indices(len(rows), 1)]
     if absolute:
         apart = pdist(rows, "cityblock")
-        apart = apart[apart > 0]
-        return float(np.median(apart)) if apart.size else 1.0
+        return _median(apart, apart > 0, across)
     rows = rows - rows.mean(axis=0)  # squares of numbers far from zero would swallow the distances
     squared = np.sum(rows**2, axis=1)
     distances = np.maximum(squared[:, None] + squared[None, :] - 2 * rows @ rows.T, 0.0)
     upper = distances[np.triu_indices(len(rows), 1)]
-    positive = upper[upper > 1e-12 * max(float(squared.max(initial=0.0)), 1e-300)]
-    return float(np.sqrt(np.median(positive))) if positive.size else 1.0
+    return float(np.sqrt(_median(upper, upper > 1e-12 * max(float(squared.max(initial=0.0)), 1e-300), across)))
+
+
+def _median(values: FloatArray, counted: BoolArray, weights: FloatArray | None) -> float:
+    """Median of the values that are `counted`, by their weights; 1.0 where there is none."""
+    kept = values[counted]
+    if weights is None:
+        return float(np.median(kept)) if kept.size else 1.0
+    order = np.argsort(kept)
+    total = np.cumsum(weights[counted][order])
+    if not total.size or total[-1] <= 0:
+        return 1.0
+    middle = [np.searchsorted(total, 0.5 * total[-1], side=side) for side in ("left", "right")]
+    return float(np.mean(kept[order][middle]))

@@ -1,14 +1,16 @@
 """Moments: the sums of one pass over the data, which add."""
 
-from dorff.moments.base import Adder, BoolArray, Described, IntArray, Kind, Part, Sums
+from dorff.moments.base import UNIT, Adder, BoolArray, Described, IntArray, Kind, Part, Solvable, Sums
 from dorff.moments.blas import FloatArray, SingleArray, syrk, tpqrt
-from dorff.moments.gram import Accumulator, Moments
+from dorff.moments.gram import MIXED_UNIT, Accumulator, Moments
 from dorff.moments.parts import MOST_PATTERNS, Folds, by_fold, check_patterns, merge_folds, pooled, unseen
 from dorff.moments.product import ProductAccumulator, Products
 from dorff.moments.triangle import Triangle, TriangleAccumulator
 
 __all__ = [
+    "MIXED_UNIT",
     "MOST_PATTERNS",
+    "UNIT",
     "Accumulator",
     "Adder",
     "BoolArray",
@@ -22,6 +24,7 @@ __all__ = [
     "ProductAccumulator",
     "Products",
     "SingleArray",
+    "Solvable",
     "Sums",
     "Triangle",
     "TriangleAccumulator",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import ClassVar, Protocol, Self, TypeVar
+from typing import ClassVar, Final, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 #: Which fold, and which targets its rows have: "" for all of them, else a 1 or a 0 for each.
 Part = tuple[int, str]
+UNIT: Final = 2.0**-52
 
 
 class Kind(StrEnum):
@@ -43,6 +44,8 @@ class Described(Protocol):
     @property
     def observed(self) -> str: ...
     @property
+    def unit(self) -> float: ...
+    @property
     def length(self) -> int:
         """How many numbers the pieces hold."""
         ...
@@ -57,7 +60,8 @@ class Sums(ABC):
 
     `n` counts the rows, `y0` (q,) is the constant the targets were shifted by before summing (DESIGN 1: sums of
     uncentred targets lose digits). `observed` is "" where the rows have all targets, else a 1 for each that they have
-    and a 0 for each that they miss, whose columns are zero.
+    and a 0 for each that they miss, whose columns are zero. `unit` is the rounding error of the sums, relative to
+    their largest singular value.
     """
 
     kind: ClassVar[Kind]
@@ -66,6 +70,7 @@ class Sums(ABC):
     n: int
     y0: FloatArray
     observed: str
+    unit: float
 
     @property
     def mask(self) -> BoolArray:
@@ -87,7 +92,7 @@ class Sums(ABC):
 
     @classmethod
     @abstractmethod
-    def read(cls, m: int, q: int, n: int, y0: FloatArray, values: FloatArray, observed: str) -> Self:
+    def read(cls, m: int, q: int, n: int, y0: FloatArray, values: FloatArray, observed: str, unit: float) -> Self:
         """The sums whose pieces, end to end, are `values`."""
 
     @abstractmethod
@@ -105,13 +110,38 @@ class Sums(ABC):
             raise InputError("moments of different plans cannot be added: m, q, y0 and targets must be the same")
 
 
+class Solvable(Sums):
+    """Sums that a linear system can be made of: those that say what Z^T Z is."""
+
+    @property
+    @abstractmethod
+    def full(self) -> FloatArray:
+        """Z^T Z (w, w), made anew at each call: ask once and slice."""
+
+    @property
+    @abstractmethod
+    def corner(self) -> FloatArray:
+        """(1 + q, 1 + q): the sums over the column of ones and the shifted targets alone."""
+
+    @abstractmethod
+    def squares(self, V: FloatArray) -> FloatArray:
+        """(c,): the squared norms of Z V, V (w, c)."""
+
+    @abstractmethod
+    def columns(self, at: IntArray, factor: float | FloatArray) -> Self:
+        """The sums of the features `at` (m',), each times `factor`, (m',) or one for all.
+
+        Whole pairs of m' of m features of weight 1/sqrt(m/2) want sqrt(m/m') (DESIGN 1).
+        """
+
+
 class Adder(ABC):
     """Adds blocks of rows Z (n, w) = [F | 1 | Y - y0], in the order they come."""
 
     kind: ClassVar[Kind]
 
     def __init__(self, m: int, q: int, y0: FloatArray, *, observed: str = "") -> None:
-        self.m, self.q, self.n, self.y0, self.observed = m, q, 0, y0, observed
+        self.m, self.q, self.n, self.y0, self.observed, self.unit = m, q, 0, y0, observed, UNIT
 
     @property
     def width(self) -> int:

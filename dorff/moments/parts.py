@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 import numpy as np
@@ -25,7 +25,7 @@ def by_fold(parts: Mapping[Part, S]) -> list[list[S]]:
     return [folds[fold] for fold in sorted(folds)]
 
 
-def pooled(folds: Iterable[list[S]]) -> list[S]:
+def pooled(folds: Iterable[Sequence[S]]) -> list[S]:
     """The sums over all folds, pattern by pattern."""
     total: dict[str, S] = {}
     for sums in (sums for fold in folds for sums in fold):
@@ -34,7 +34,7 @@ def pooled(folds: Iterable[list[S]]) -> list[S]:
     return [total[pattern] for pattern in sorted(total)]
 
 
-def unseen(folds: Iterable[list[S]]) -> list[int]:
+def unseen(folds: Iterable[Sequence[S]]) -> list[int]:
     """The targets that no row has."""
     masks = [sums.mask for fold in folds for sums in fold]
     return [int(target) for target in np.flatnonzero(~np.any(masks, axis=0))] if masks else []

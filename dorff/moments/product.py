@@ -9,7 +9,7 @@ from typing import ClassVar, Self, final
 import numpy as np
 
 from dorff.errors import InputError
-from dorff.moments.base import Adder, Kind, Sums
+from dorff.moments.base import UNIT, Adder, Kind, Sums
 from dorff.moments.blas import FloatArray
 
 
@@ -25,6 +25,7 @@ class Products(Sums):
     y0: FloatArray
     values: FloatArray
     observed: str = ""
+    unit: float = UNIT
 
     @property
     def length(self) -> int:
@@ -35,8 +36,8 @@ class Products(Sums):
         yield self.values.reshape(-1)
 
     @classmethod
-    def read(cls, m: int, q: int, n: int, y0: FloatArray, values: FloatArray, observed: str) -> Self:
-        return cls(m, q, n, y0, values.reshape(m + 1 + q, -1), observed)
+    def read(cls, m: int, q: int, n: int, y0: FloatArray, values: FloatArray, observed: str, unit: float) -> Self:
+        return cls(m, q, n, y0, values.reshape(m + 1 + q, -1), observed, unit)
 
     def __add__(self, other: Products) -> Products:
         return replace(self, values=self.values.copy()).absorb(other)
@@ -44,7 +45,7 @@ class Products(Sums):
     def absorb(self, other: Products) -> Products:
         self.check_same(other)
         np.add(self.values, other.values, out=self.values)
-        return replace(self, n=self.n + other.n)
+        return replace(self, n=self.n + other.n, unit=max(self.unit, other.unit))
 
 
 @final

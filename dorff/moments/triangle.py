@@ -8,14 +8,14 @@ from typing import ClassVar, Self, final
 
 import numpy as np
 
-from dorff.moments.base import Adder, IntArray, Kind, Sums, packed_columns, unpack, zeroed
+from dorff.moments.base import UNIT, Adder, IntArray, Kind, Solvable, packed_columns, unpack, zeroed
 from dorff.moments.blas import FloatArray, tpqrt
 from dorff.moments.gram import Accumulator, Moments
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Triangle(Sums):
+class Triangle(Solvable):
     """The upper triangular R (w, w) of a QR of the rows Z = sqrt(weight) [F | 1 | Y - y0], its diagonal >= 0.
 
     `packed` is R's upper triangle, column by column, (w (w + 1) / 2,). R^T R = Z^T Z, but R keeps the digits that the
@@ -30,6 +30,7 @@ class Triangle(Sums):
     y0: FloatArray
     packed: FloatArray
     observed: str = ""
+    unit: float = UNIT
 
     @property
     def length(self) -> int:
@@ -47,14 +48,17 @@ class Triangle(Sums):
         yield self.packed
 
     @classmethod
-    def read(cls, m: int, q: int, n: int, y0: FloatArray, values: FloatArray, observed: str) -> Self:
-        return cls(m, q, n, y0, values, observed)
+    def read(cls, m: int, q: int, n: int, y0: FloatArray, values: FloatArray, observed: str, unit: float) -> Self:
+        return cls(m, q, n, y0, values, observed, unit)
 
     @property
     def corner(self) -> FloatArray:
-        """(1 + q, 1 + q): the sums over the column of ones and the shifted targets alone."""
         columns = self.square[:, self.m :]
         return np.asarray(columns.T @ columns)
+
+    @property
+    def full(self) -> FloatArray:
+        return self.gram().full
 
     def gram(self) -> Moments:
         """The moments Z^T Z = R^T R."""
@@ -62,8 +66,10 @@ class Triangle(Sums):
         sums.add(np.ascontiguousarray(self.square))
         return replace(sums.moments(), n=self.n)
 
+    def squares(self, V: FloatArray) -> FloatArray:
+        return np.asarray(np.sum((self.square @ V) ** 2, axis=0))
+
     def columns(self, at: IntArray, factor: float | FloatArray) -> Triangle:
-        """The triangle of the features `at` (m',), each times `factor`, (m',) or one for all."""
         R = self.square
         Z = np.hstack([R[:, at] * factor, R[:, self.m :]])
         sums = TriangleAccumulator(len(at), self.q, self.y0, observed=self.observed)
@@ -82,7 +88,7 @@ class Triangle(Sums):
         for column in _positive(R):
             self.packed[start : start + len(column)] = column
             start += len(column)
-        return replace(self, n=self.n + other.n)
+        return replace(self, n=self.n + other.n, unit=max(self.unit, other.unit))
 
 
 def _positive(R: FloatArray) -> Iterator[FloatArray]:

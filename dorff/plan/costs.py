@@ -19,7 +19,7 @@ from dorff.errors import DoesNotFitError
 from dorff.exact import exact_is_cheaper
 from dorff.features import Recipe
 from dorff.kernels import Decomposable, OperatorKernel
-from dorff.moments import MOST_PATTERNS, syrk
+from dorff.moments import MOST_PATTERNS, Kind, syrk
 from dorff.plan.leaves import Leaf, block_rows
 from dorff.solvers import MOST_FACTORS, untouched
 from dorff.spec import Job, LocalCluster, RemoteCluster
@@ -67,6 +67,10 @@ def estimate(
     read = 3 * dataset.unit_bytes() * max(1, units)  # one being read, one waiting, one in use
     blocks = 8 * block * (width + 8) + 8 * recipe.numbers
     leaf = at_once * square + blocks + read
+    if question["sums"] == Kind.TRIANGLE:  # a block by columns too; two triangles are merged as squares
+        leaf = max(leaf + 8 * block * width, 2 * square + 2 * packed)
+    elif question["precision"] == "mixed":  # a block and a square of half the width
+        leaf += 4 * block * width + square // 2
     worker = WORKER_BYTES + leaf + 16 * MiB
     workers = job.cluster.workers if isinstance(job.cluster, LocalCluster) else 1
     fixed = [kernel.fix(dataset.d, recipe.p, np.eye(recipe.p)) for kernel in candidates]
@@ -82,7 +86,8 @@ def estimate(
         worker, peak = DRIVER_BYTES + leaf, DRIVER_BYTES + max(leaf, solving)
     else:
         peak = DRIVER_BYTES + max(workers * (worker - SHARED_BYTES), solving)
-    flops = float(dataset.n) * width * width + dataset.n * recipe.flops
+    each = 2.0 if question["sums"] == Kind.TRIANGLE else 1.0
+    flops = each * dataset.n * width * width + dataset.n * recipe.flops
     level = _kept_level(job, len(leaves), folds["count"] * patterns * packed)
     node = packed * patterns * (folds["count"] if folds["by_rows"] else min(folds["count"], 2**level))
     disk = ((len(leaves) >> level) + 2 * workers + len(leaves).bit_length()) * node + 16 * width**2

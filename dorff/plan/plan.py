@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-import zlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, final
 
 import numpy as np
 
 from dorff import frequencies, kernels
-from dorff.data import Classes, Dataset, class_counts, open_dataset
-from dorff.errors import InputError
+from dorff.data import Classes, Dataset, RowBlock, class_counts, open_dataset
+from dorff.errors import DoesNotFitError, InputError
 from dorff.features import FeatureMap, Recipe
 from dorff.kernels.scalar import FloatArray
 from dorff.leaf import FoldRule, Pass, freeze, frozen_hash, load_pass
+from dorff.moments import Kind
 from dorff.plan.costs import SAMPLE_BYTES, Costs, estimate, refuse_what_does_not_fit
+from dorff.plan.drawing import check_sharing, check_targets
 from dorff.plan.kernels import WORDS, Configs, build_kernels, read_matrices, read_matrix, resolved
 from dorff.plan.leaves import Leaf, block_rows, leaf_bounds
 from dorff.solvers import check_output, learned_term, spread
@@ -36,7 +37,8 @@ class Plan:
     """A job made concrete: data, the kernels to choose from, leaves, costs and the question that names its moments.
 
     Frequencies are drawn for `drawn_configs`, which are `kernel_configs` unless the job says otherwise. `observe` is
-    C (q, p) where targets are values of C f, else None.
+    C (q, p) where targets are values of C f, else None. In `candidates` and `recipe` length-scales that rows must tell
+    are 1.
     """
 
     job: Job
@@ -45,6 +47,8 @@ class Plan:
     drawn_configs: Configs
     observe: FloatArray | None
     leaves: tuple[Leaf, ...]
+    candidates: tuple[kernels.OperatorKernel, ...]
+    recipe: Recipe
     question: dict[str, Any]
     costs: Costs
 
@@ -55,19 +59,50 @@ class Plan:
         return Path(self.job.state) / hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property
+    def counts(self) -> tuple[int, ...]:
+        """The numbers of features to choose from, in the job's order; empty where it names one."""
+        given = self.job.features.counts
+        even = [self.costs.m if count >= self.costs.m else count // 2 * 2 for count in given]
+        return tuple(dict.fromkeys(even)) if len(given) > 1 else ()
+
+    @property
     def shift_invariant(self) -> bool:
         """Whether the kernels see differences of inputs alone, so that centring them changes nothing."""
         drawn = build_kernels(self.drawn_configs)
         return all(base.scalar.shift_invariant for kernel in drawn for _, base in kernel.terms())
+
+    def by_qr(self) -> Plan | None:
+        """The same job, its rows summed as the triangle of a QR; None where that would not fit."""
+        question = {**self.question, "sums": Kind.TRIANGLE.value, "precision": "double"}
+        costs = estimate(self.job, self.dataset, self.leaves, self.recipe, self.candidates, question)
+        plan = replace(self, question=question, costs=costs)
+        try:
+            refuse_what_does_not_fit(self.job, costs, plan.directory)
+        except DoesNotFitError:
+            return None
+        return plan
 
     def freeze(self) -> None:
         """Freeze the constants that come from data, unless they are frozen and the rows they came from unchanged."""
         name = frozen_hash(self.directory)
         if name is not None:
             sample = load_pass(self.directory, name).question["sample"]
-            if sample["rows"] <= self.dataset.n and sample == _named(*self.dataset.read(0, sample["rows"])):
+            if sample["rows"] <= self.dataset.n and sample == _named(self.dataset.block(0, sample["rows"])):
                 return
         _freeze(self)
+
+    def sharing(self) -> list[float | None]:
+        """The effective sample size of each kernel, in frequencies; None where they were drawn for it alone.
+
+        InputError for a kernel that they serve too badly (see `check_targets`).
+        """
+        this, candidates = self.frozen()
+        if self.drawn_configs is self.kernel_configs and len(candidates) == 1:
+            return [None]
+        words = this.question["resolved"]
+        sources = build_kernels(words["drawn"] if words else self.drawn_configs)
+        recipe = _recipe(sources, self.dataset, self.job, self.observe)
+        return check_targets(candidates, sources, recipe=recipe, density=this.density, seed=this.question["seed"])
 
     def frozen(self) -> tuple[Pass, tuple[kernels.OperatorKernel, ...]]:
         """The pass and the kernels; frozen now if never before."""
@@ -101,18 +136,24 @@ def make_plan(job: Job) -> Plan:
     if any([learned_term(kernel) for kernel in candidates]) and job.data.nan == "partial":
         raise InputError("kernel: output 'learned' needs rows that have all targets; set data.nan: drop")
     recipe = _recipe(sources, dataset, job, observe)
+    if drawn is not configs:
+        check_sharing(candidates, sources, recipe)
     leaves = leaf_bounds(dataset.n, dataset.shard_rows, recipe.m + 1 + dataset.q)
     question = _question(job, dataset, recipe, _fold_rule(job, dataset, leaves))
     question["words"] = [_with_words(drawn), _with_words(configs) if drawn is not configs else None]
     question["one_scale"] = observe is not None or any(kernel.vector_field for kernel in candidates + sources)
     costs = estimate(job, dataset, leaves, recipe, candidates, question)
-    plan = Plan(job, dataset, configs, drawn, observe, leaves, question, costs)
+    plan = Plan(job, dataset, configs, drawn, observe, leaves, candidates, recipe, question, costs)
     refuse_what_does_not_fit(job, costs, plan.directory)
     return plan
 
 
 def _open(job: Job) -> Dataset:
-    dataset = open_dataset(str(job.data.store), inputs=job.data.inputs, targets=_targets(job))
+    by = job.solve.folds.by
+    groups = by if by not in ("leaves", "rows") and (job.solve.select == "kfold" or _holds_out(job)) else None
+    dataset = open_dataset(
+        str(job.data.store), inputs=job.data.inputs, targets=_targets(job), weights=job.data.weights, groups=groups
+    )
     if not dataset.n:
         raise InputError(f"{dataset.path}: has no rows to fit")
     if isinstance(job.solve.class_weight, tuple):
@@ -145,22 +186,23 @@ def _observation(job: Job, dataset: Dataset) -> FloatArray | None:
     return C
 
 
+def _holds_out(job: Job) -> bool:
+    """Whether rows are held out to calibrate the probabilities of classes, or to see how wide bands must be."""
+    return job.solve.conformal or (isinstance(job.data.targets, ClassTargets) and job.solve.calibrate)
+
+
 def _fold_rule(job: Job, dataset: Dataset, leaves: Sequence[Leaf]) -> FoldRule:
-    """Folds where they choose or, of classes, where a part is held out to calibrate probabilities."""
-    folds = job.solve.folds
-    by_rows = FoldRule(folds.count, True, job.features.seed)
+    """Folds where they choose; or one of them against all others, where one is held out for something else."""
+    folds, few = job.solve.folds, len(leaves) < job.solve.folds.count
+    by_rows = folds.by != "leaves"  # or by their groups
     if job.solve.select == "kfold":
-        if folds.by == "rows":
-            return by_rows
-        if len(leaves) < folds.count:
+        if few and not by_rows:
             raise InputError(
                 f"solve.folds: {folds.count} folds of leaves asked for, but {dataset.path} has only {len(leaves)} "
                 "(a leaf is a run of whole shards); use by: rows, or fewer folds"
             )
-        return FoldRule(folds.count, False, job.features.seed)
-    if dataset.labels is not None and job.solve.calibrate:
-        return FoldRule.one_held(folds.count, len(leaves) < folds.count, job.features.seed)
-    return FoldRule()
+        return FoldRule(folds.count, by_rows, job.features.seed)
+    return FoldRule.one_held(folds.count, by_rows or few, job.features.seed) if _holds_out(job) else FoldRule()
 
 
 def _question(
@@ -170,7 +212,8 @@ def _question(
     block = block_rows(recipe.m + 1 + dataset.q)
     return {
         "format": 2, "store": str(Path(dataset.path).resolve()), "rows": dataset.rows_spec(),
-        "recipe": recipe.question(), "sampler": recipe.sampler.config(), "count": max(job.features.counts), "precision": job.features.precision, "sums": "gram",
+        "recipe": recipe.question(), "sampler": recipe.sampler.config(),
+        "count": max(job.features.counts), "precision": job.features.precision, "sums": Kind.GRAM.value,
         "seed": job.features.seed,
         "standardize": job.solve.standardize, "nan": job.data.nan, "class_weight": job.solve.class_weight,
         "folds": asdict(folds), "block_rows": block,
@@ -178,35 +221,43 @@ def _question(
     }  # fmt: skip
 
 
-def _named(X: FloatArray, Y: FloatArray) -> dict[str, int]:
-    """What the frozen constants were computed from: how many first rows, and a checksum of their values."""
-    return {"rows": len(X), "crc": zlib.crc32(Y.data, zlib.crc32(X.data))}
+def _named(rows: RowBlock) -> dict[str, Any]:
+    """What the frozen constants were computed from: how many first rows, and checksums of their values."""
+    return {"rows": len(rows), "crc": rows.checksums()}
 
 
-def _sample(plan: Plan) -> tuple[FloatArray, FloatArray, dict[str, int]]:
-    """The first rows that are whole, or have any target where some may be missing; and the name of all of them."""
+def _sample(plan: Plan) -> tuple[RowBlock, dict[str, Any]]:
+    """Of the first rows those that weigh anything and are whole, or have any target where some may be missing; and the
+    name of all of them."""
     dataset, rows = plan.dataset, SMALL_SAMPLE
     if plan.job.solve.standardize:
         rows = min(plan.leaves[0].stop, max(SMALL_SAMPLE, SAMPLE_BYTES // (8 * (dataset.d + dataset.q))))
     elif any(plan.question["words"]):
         rows = MEDIAN_SAMPLE
-    X, Y = dataset.read(0, min(dataset.n, rows))
-    enough = np.any if plan.job.data.nan == "partial" else np.all
-    good = np.isfinite(X).all(axis=1) & enough(np.isfinite(Y), axis=1)
-    if not good.any():
-        raise InputError(f"{dataset.path}: none of the first {len(X)} rows is free of NaN and infinity; mend the data")
-    return X[good], Y[good], _named(X, Y)
+    read = dataset.block(0, min(dataset.n, rows))
+    used = read.weighty()
+    used = used[used.whole(partial=plan.job.data.nan == "partial")]
+    if not len(used):
+        more = "" if read.weights is None else " and weighs more than 0"
+        raise InputError(
+            f"{dataset.path}: none of the first {len(read)} rows is free of NaN and infinity{more}; mend the data"
+        )
+    return used, _named(read)
 
 
 def _freeze(plan: Plan) -> None:
     """Compute and write the constants that the pass needs from data, from its first rows."""
     dataset, question, job = plan.dataset, dict(plan.question), plan.job
-    X, Y, question["sample"] = _sample(plan)
+    rows, question["sample"] = _sample(plan)
+    X, Y, weights = rows.X, rows.Y, rows.weights
+    if rows.groups is not None:
+        question["folds"] = {**question["folds"], "first": int(rows.groups[0])}
     scale = np.ones(dataset.d)
     # Features that see more of the inputs than their differences see them as they are, unless scaled.
-    center = X.mean(axis=0) if plan.shift_invariant or job.solve.standardize else np.zeros(dataset.d)
+    mean = np.average(X, axis=0, weights=weights)
+    center = mean if plan.shift_invariant or job.solve.standardize else np.zeros(dataset.d)
     if job.solve.standardize:
-        scale = spread(X.var(axis=0), together=question["one_scale"])
+        scale = spread(np.average((X - mean) ** 2, axis=0, weights=weights), together=question["one_scale"])
     question["resolved"] = None
     if any(question["words"]):
         scaled = (X - center) / scale
@@ -215,8 +266,9 @@ def _freeze(plan: Plan) -> None:
         }  # fmt: skip
     sources = build_kernels(question["resolved"]["drawn"] if question["resolved"] else plan.drawn_configs)
     drawn = _recipe(sources, dataset, job, plan.observe).draw(question["seed"])
-    there = np.isfinite(Y)
-    y0 = np.where(there, Y, 0.0).sum(axis=0) / np.maximum(there.sum(axis=0), 1)
+    there = np.isfinite(Y) * (1.0 if weights is None else weights[:, None])
+    total = there.sum(axis=0)
+    y0 = (np.where(there > 0, Y, 0.0) * there).sum(axis=0) / np.where(total > 0, total, 1.0)
     weight = _class_weight(job, dataset)
     freeze(plan.directory, question, FeatureMap(drawn.phi, center, scale), drawn, y0=y0, class_weight=weight)
 
@@ -228,13 +280,13 @@ def _with_words(configs: Configs) -> list[dict[str, Any]] | None:
 
 def _class_weight(job: Job, dataset: Dataset) -> FloatArray | None:
     """The weight (q,) of each class's rows, frozen with the first plan; "balanced" is n / (K n_k) as in scikit-learn,
-    of the counts at that time: rows appended later do not change it."""
+    of the counts (summed weights) at that time: rows appended later do not change it."""
     wanted = job.solve.class_weight
     if wanted == "none":
         return None
     if wanted == "balanced":
         counts = np.array(class_counts(dataset), dtype=np.float64)
-        return np.where(counts > 0, counts.sum() / (len(counts) * np.maximum(counts, 1.0)), 1.0)
+        return np.where(counts > 0, counts.sum() / (len(counts) * np.where(counts > 0, counts, 1.0)), 1.0)
     given = dict(wanted)
     return np.array([given.get(label, 1.0) for label in dataset.target_columns])
 

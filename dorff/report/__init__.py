@@ -2,5 +2,6 @@
 
 from dorff.report.choice import Candidate
 from dorff.report.page import write_report
+from dorff.report.path import trial_plot
 
-__all__ = ["Candidate", "write_report"]
+__all__ = ["Candidate", "trial_plot", "write_report"]

@@ -1,22 +1,33 @@
 """Solvers: from moments to coefficients."""
 
-from dorff.solvers.choose import Choice, Score, choose, kfold_errors
-from dorff.solvers.problem import Problem, Solution, target_covariance, untouched
+from dorff.solvers.choose import Choice, Criterion, Score, choose, kfold_errors, of_first, setting_scores
+from dorff.solvers.eigen import Ridge
+from dorff.solvers.problem import Problem, Solution, check_width, target_covariance, untouched
+from dorff.solvers.scores import Scores
 from dorff.solvers.select import MOST_FACTORS, solve, squared_error
 from dorff.solvers.setting import Fit, Setting, check_output, learned_term, spread
+from dorff.solvers.system import LARGEST_DIRECT, LARGEST_EVD
 
 __all__ = [
+    "LARGEST_DIRECT",
+    "LARGEST_EVD",
     "MOST_FACTORS",
     "Choice",
+    "Criterion",
     "Fit",
     "Problem",
+    "Ridge",
     "Score",
+    "Scores",
     "Setting",
     "Solution",
     "check_output",
+    "check_width",
     "choose",
     "kfold_errors",
     "learned_term",
+    "of_first",
+    "setting_scores",
     "solve",
     "spread",
     "squared_error",

@@ -1,87 +1,204 @@
-"""Choose a kernel and a ridge from the folds' moments alone."""
+"""Choose a kernel, a number of features and a ridge from the folds' moments alone."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import final
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final, final
 
 import numpy as np
 
 from dorff.errors import InputError
 from dorff.moments import FloatArray, Moments, pooled
+from dorff.solvers.grid import path_errors
+from dorff.solvers.problem import untouched
 from dorff.solvers.select import squared_error
-from dorff.solvers.setting import Fit, Setting
+from dorff.solvers.setting import Fit, Setting, learned_term
+from dorff.weights import operator_weights
 
 Folds = Sequence[list[Moments]]  # of each fold the moments of each pattern of targets
+LARGE: Final = 512  # unknowns from which folds are solved as neighbours of their sum
+DIRECT: Final = "direct"
+
+
+class Criterion(StrEnum):
+    """What the best has least of: GCV score, minus log evidence, held-out mean squared error."""
+
+    GCV = "gcv"
+    EVIDENCE = "evidence"
+    KFOLD = "kfold"
 
 
 @final
 @dataclass(frozen=True)
 class Score:
-    """One candidate: number `candidate` in the list of settings, its ridge, and its GCV score or k-fold error."""
+    """One trial: number `candidate` in the list of settings, its ridge, m, and the value of the criterion.
+
+    `ridges` are those of the outputs where each has its own; `ridge` is then their geometric mean. `rung` says how
+    the value was found: "direct", or for folds of large systems "neighbours" or "factored" (see `solvers.grid`).
+    """
 
     candidate: int
     ridge: float
     value: float
+    m: int = 0
+    ridges: tuple[float, ...] | None = None
+    rung: str = DIRECT
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """The winner, solved on all rows; and everybody's score."""
+    """The winner, solved on all rows, with its number of features; and everybody's score."""
 
     candidate: int
     fit: Fit
     table: tuple[Score, ...]
+    m: int = 0
 
 
-def choose(folds: Folds, candidates: Sequence[Setting], ridges: Sequence[float], *, gcv: bool = False) -> Choice:
-    """Least k-fold error where there are folds, least GCV score otherwise; the first of equals.
+def choose(
+    folds: Folds, candidates: Sequence[Setting], ridges: Sequence[float], *, by: Criterion | str | None = None,
+    per_output: bool = False, counts: Sequence[int] = (), gcv: bool = False,
+) -> Choice:  # fmt: skip
+    """The least value of the criterion, k-fold where there are folds and GCV else if left out; the first of equals.
 
-    `gcv` looks at GCV though there are folds; a single candidate with a single ridge then needs no score.
+    `counts` are numbers of features to choose from, the settings' own if none are given: features are whole cosine and
+    sine pairs of equal weight, of which the first are used (`of_first`). `per_output` gives each output a ridge of its
+    own. A single candidate with a single ridge needs no score, and gets none but a k-fold error. InputError for k-fold
+    with fewer than two folds, and where outputs with ridges of their own do not fall apart.
     """
-    total = pooled(folds)
-    if len(folds) == 1 or gcv:
-        if len(candidates) == len(ridges) == 1:
-            (fit,) = candidates[0].solve(total, ridges)
-            return Choice(0, fit, ())
-        return _least_gcv(total, candidates, ridges)
-    table = tuple(
-        Score(number, ridge, float(error))
-        for number, setting in enumerate(candidates)
-        for ridge, error in zip(ridges, kfold_errors(folds, setting, ridges), strict=True)
-    )
-    best = min(table, key=lambda score: score.value)
-    (fit,) = candidates[best.candidate].solve(total, [best.ridge])
-    return Choice(best.candidate, fit, table)
-
-
-def _least_gcv(total: Sequence[Moments], candidates: Sequence[Setting], ridges: Sequence[float]) -> Choice:
-    table, best, least = [], None, np.inf
-    for number, setting in enumerate(candidates):
-        for fit in setting.solve(total, ridges, gcv=True):
-            value = float("inf") if fit.solution.gcv is None else fit.solution.gcv
-            table.append(Score(number, fit.solution.ridge, value))
-            if best is None or value < least:
-                best, least = (number, fit), value
+    by = Criterion(by or (Criterion.GCV if gcv or len(folds) == 1 else Criterion.KFOLD))
+    table, best, found = list[Score](), None, None
+    only = len(candidates) * len(ridges) * max(1, len(counts)) == 1
+    for number, candidate in enumerate(candidates):
+        for m in counts or (candidate.m,):
+            parts, setting = of_first(folds, candidate, m)
+            if by is Criterion.KFOLD:
+                scored = fold_scores(parts, setting, ridges, per_output=per_output)
+                trials: list[tuple[Score, Fit | None]] = [(score, None) for score in scored]
+            elif only:
+                (single,) = setting.solve(pooled(parts), ridges)
+                return Choice(0, single, (), setting.m)
+            else:
+                trials = _scored(pooled(parts), setting, ridges, by, per_output=per_output)
+            for score, fit in trials:
+                table.append(replace(score, candidate=number))
+                if best is None or score.value < best.value:
+                    best, found = table[-1], fit
     assert best is not None
-    return Choice(*best, tuple(table))
+    if found is None:
+        parts, setting = of_first(folds, candidates[best.candidate], best.m)
+        (found,) = setting.solve(pooled(parts), [best.ridge if best.ridges is None else np.array(best.ridges)])
+    return Choice(best.candidate, found, tuple(table), best.m)
 
 
-def kfold_errors(folds: Folds, setting: Setting, ridges: Sequence[float]) -> FloatArray:
-    """Held-out mean squared error (len(ridges),), over all rows by their weight and all targets they have.
+def setting_scores(
+    folds: Folds, setting: Setting, ridges: Sequence[float], *, by: Criterion | str, per_output: bool = False
+) -> list[Score]:  # fmt: skip
+    """The trials of one setting: its scores at every ridge, or by every output's best ridge (`choose`)."""
+    if (by := Criterion(by)) is Criterion.KFOLD:
+        return fold_scores(folds, setting, ridges, per_output=per_output)
+    return [score for score, _ in _scored(pooled(folds), setting, ridges, by, per_output=per_output)]
+
+
+def _scored(
+    total: Sequence[Moments], setting: Setting, ridges: Sequence[float], by: Criterion, *, per_output: bool
+) -> list[tuple[Score, Fit | None]]:
+    fits = [setting.solve_each(total, ridges, by)] if per_output else setting.solve(total, ridges, scores=True)
+    return [(_score(fit, setting.m, by), fit) for fit in fits]
+
+
+def _score(fit: Fit, m: int, by: Criterion) -> Score:
+    found = fit.solution
+    value = found.gcv if by is Criterion.GCV else None if fit.log_evidence is None else -fit.log_evidence
+    ridges = None if found.ridges is None else tuple(float(ridge) for ridge in found.ridges)
+    return Score(0, found.ridge, float("inf") if value is None else value, m, ridges)
+
+
+def fold_scores(folds: Folds, setting: Setting, ridges: Sequence[float], *, per_output: bool = False) -> list[Score]:
+    """Held-out mean squared errors, over all rows by their weight and all targets they have: of each ridge and, where
+    asked for, of the best ridge of every target.
 
     Each fold is predicted from the sum of the others (added, never subtracted), from which its target scale and its
-    output matrix come too.
+    output matrix come too. InputError for fewer than two folds.
     """
     if len(folds) < 2:
         raise InputError(f"k-fold needs at least two folds with rows in them; got {len(folds)}")
-    errors, C = np.zeros(len(ridges)), setting.observe
+    if per_output:
+        _check_apart(folds, setting)
+    errors, rungs = _fold_errors(folds, setting, ridges)
+    entries = sum(part.corner[0, 0] * part.mask for fold in folds for part in fold)
+    values = errors.sum(axis=1) / entries.sum()
+    table = [
+        Score(0, ridge, float(value), setting.m, None, rung)
+        for ridge, value, rung in zip(ridges, values, rungs, strict=True)
+    ]
+    if not per_output:
+        return table
+    best = np.argmin(errors, axis=0)
+    each, value = np.asarray(ridges, dtype=np.float64)[best], errors.min(axis=0).sum() / entries.sum()
+    mean = float(np.exp(np.log(each).mean())) if np.all(each > 0) else 0.0
+    return [*table, Score(0, mean, float(value), setting.m, tuple(each.tolist()), rungs[int(best[0])])]
+
+
+def kfold_errors(folds: Folds, setting: Setting, ridges: Sequence[float]) -> FloatArray:
+    """The errors (len(ridges),) of `fold_scores`."""
+    return np.array([score.value for score in fold_scores(folds, setting, ridges)])
+
+
+def of_first(folds: Folds, setting: Setting, m: int) -> tuple[Folds, Setting]:
+    """The folds' moments and the setting of the first m features, whole pairs of all cosines and then all sines.
+
+    The kernel's estimate is a mean over frequencies: of D, the first D' have features sqrt(D / D') larger. InputError
+    for a number that is odd, or larger than there are.
+    """
+    if m == setting.m:
+        return folds, setting
+    if not 2 <= m <= setting.m or m % 2:
+        raise InputError(f"counts: wanted even numbers of features from 2 to {setting.m}, got {m}; correct it")
+    D, first = setting.m // 2, m // 2
+    at = np.concatenate([np.arange(first), np.arange(D, D + first)])
+    density = setting.density
+    if density is not None:
+        omega, log_density, serves = density
+        density = (omega[:first], log_density[:first], None if serves is None else serves[:, :first])
+    parts = [[part.columns(at, np.sqrt(D / first)) for part in fold] for fold in folds]
+    return parts, replace(setting, m=m, density=density)
+
+
+def _fold_errors(folds: Folds, setting: Setting, ridges: Sequence[float]) -> tuple[FloatArray, list[str]]:
+    """Summed squared errors (len(ridges), q), and how each ridge's were found."""
+    if _large(folds, setting, ridges):
+        found = path_errors([part for (part,) in folds], setting, ridges)
+        if found is not None:
+            return found
+    errors, C = np.zeros((len(ridges), folds[0][0].q)), setting.observe
     for held, fold in enumerate(folds):
         training = pooled([other for number, other in enumerate(folds) if number != held])
         for position, fit in enumerate(setting.solve(training, ridges)):
             W, bias = (fit.W, fit.bias) if C is None else (fit.W @ C.T, C @ fit.bias)
-            errors[position] += sum(float(squared_error(part, W, bias).sum()) for part in fold)
-    entries = sum(part.corner[0, 0] * np.count_nonzero(part.mask) for fold in folds for part in fold)
-    return np.asarray(errors / entries)
+            errors[position] += np.sum([squared_error(part, W, bias) for part in fold], axis=0)
+    return errors, [DIRECT] * len(ridges)
+
+
+def _large(folds: Folds, setting: Setting, ridges: Sequence[float]) -> bool:
+    """Whether the systems are large, and such that neighbours can be solved together (see `path_errors`)."""
+    plain = all(len(fold) == 1 and isinstance(fold[0], Moments) and fold[0].mask.all() for fold in folds)
+    asked = setting.observe is None and setting.method == DIRECT and learned_term(setting.kernel) is None
+    if not plain or not asked or min(ridges) <= 0:
+        return False
+    weights = operator_weights(setting.fixed(folds[0]), setting.m, setting.density, normalize=setting.normalize)
+    return (setting.m if weights.separable else int(np.prod(weights.shape[:2]))) >= LARGE
+
+
+def _check_apart(folds: Folds, setting: Setting) -> None:
+    """InputError unless each output is one target's, with a system of its own."""
+    weights = operator_weights(setting.fixed(pooled(folds)), setting.m, setting.density, normalize=setting.normalize)
+    if not (weights.separable and untouched(weights.root[0], setting.observe)):
+        raise InputError(
+            "ridge_per_output: by k-fold it needs outputs that do not share a system: a kernel that is one scalar "
+            "kernel times a diagonal matrix, such as identity, and targets that are the outputs; use gcv or evidence, "
+            "or one ridge for all outputs"
+        )

@@ -2,50 +2,74 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import final
+
 import numpy as np
 from scipy.linalg import lapack
 
 from dorff.moments import FloatArray
-from dorff.solvers.problem import Block, Problem, Solution
+from dorff.solvers.problem import Problem, Solution
+from dorff.solvers.scores import Scores, Tally
+from dorff.solvers.system import EPS, Block
 
 
-def solve_cholesky(problem: Problem, ridge: float, *, gcv: bool = False) -> Solution | None:
+def solve_cholesky(problem: Problem, ridge: float, *, scores: bool = False) -> Solution | None:
     """The solution by Cholesky, or None where a matrix is not numerically positive definite.
 
-    Needs equal output eigenvalues `a` in each block; the condition number is LAPACK's 1-norm estimate.
+    Needs equal output eigenvalues `a` in each block; the condition number is LAPACK's 1-norm estimate. `scores` asks
+    for GCV and evidence.
     """
-    solved, explained, freedom, condition = [], 0.0, 0.0, 1.0
+    solved, tallies, condition, shift = [], [], 1.0, problem.l * ridge
     for block in problem.blocks:
-        found = _factored(block, problem.l * ridge, gcv=gcv)
-        if found is None:
+        factor = factored(block, shift)
+        if factor is None:
             return None
-        x, block_condition, block_explained, block_freedom = found
+        x, _ = lapack.dpotrs(factor.lower, block.rhs, lower=1)
+        condition = max(condition, factor.condition)
         solved.append(x)
-        condition, explained = max(condition, block_condition), explained + block_explained
-        freedom += block_freedom
-    score = problem.gcv(explained, freedom) if gcv else None
-    return Solution(problem.coefficients(solved), ridge, condition, "cholesky", score)
+        tallies.append(_tally(block, factor, x, shift, scores=scores))
+    judged = Scores(problem, tallies)
+    gcv, log_evidence = (judged.gcv, judged.log_evidence) if scores else (None, None)
+    return Solution(
+        problem.coefficients(solved), ridge, condition, "cholesky", gcv, log_evidence, None, judged.variance,
+        judged.digits,
+    )  # fmt: skip
 
 
-def _factored(block: Block, shift: float, *, gcv: bool) -> tuple[FloatArray, float, float, float] | None:
-    """x, the condition number, the squares explained and the degrees of freedom (0 unless `gcv`).
+@final
+@dataclass(frozen=True, eq=False)
+class Factor:
+    """L (k, k), in the lower triangle, with L L^T = G a + shift I; the 1-norm and the condition number of that."""
 
-    The freedom needs the trace of the inverse, which is the squared norm of the factor's inverse.
-    """
+    lower: FloatArray
+    norm: float
+    condition: float
+
+
+def factored(block: Block, shift: float) -> Factor | None:
+    """The factor of a block whose columns have one `a`; None where no digits are left."""
     matrix = block.G * float(block.a[0])
     matrix[np.diag_indices(len(matrix))] += shift
     norm = float(np.abs(matrix).sum(axis=0).max(initial=0.0))
-    factor, failed = lapack.dpotrf(matrix.T, lower=1, overwrite_a=1, clean=0)
+    lower, failed = lapack.dpotrf(matrix.T, lower=1, overwrite_a=1, clean=0)
     if failed:
         return None
-    reciprocal, _ = lapack.dpocon(factor, norm, uplo="L")
-    if reciprocal < np.finfo(np.float64).eps:
-        return None
-    x, _ = lapack.dpotrs(factor, block.rhs, lower=1)
-    explained = float(np.sum(x * block.rhs) + shift * np.sum(x**2))
-    freedom = 0.0
-    if gcv:
-        inverse, _ = lapack.dtrtri(factor, lower=1, overwrite_c=1)
+    reciprocal, _ = lapack.dpocon(lower, norm, uplo="L")
+    return None if reciprocal < EPS else Factor(lower, norm, 1.0 / reciprocal)
+
+
+def _tally(block: Block, factor: Factor, x: FloatArray, shift: float, *, scores: bool) -> Tally:
+    """What x says. The freedom needs the trace of the inverse, which is the squared norm of the factor's inverse; that
+    is written over the factor."""
+    (k, c), squares = x.shape, np.sum(x**2, axis=0)
+    largest, log_det, freedom = factor.norm + block.removed * float(block.a[0]), None, None
+    if scores:
+        whole = 2.0 * float(np.log(np.diag(factor.lower)).sum()) - k * np.log(shift) if shift > 0 else np.inf
+        inverse, _ = lapack.dtrtri(factor.lower, lower=1, overwrite_c=1)
         trace = sum(float(column[j:] @ column[j:]) for j, column in enumerate(inverse.T))
-        freedom = x.shape[1] * (len(x) - shift * trace)
-    return x, 1.0 / reciprocal, explained, freedom
+        log_det, freedom = np.full(c, whole), np.full(c, k - shift * trace)
+    return Tally(
+        block, np.sum(x * block.rhs, axis=0), shift * squares, largest * squares,
+        factor.condition * largest / factor.norm, freedom, log_det,
+    )  # fmt: skip

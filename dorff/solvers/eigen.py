@@ -6,7 +6,12 @@ from typing import final
 
 import numpy as np
 
+from dorff.moments import FloatArray
 from dorff.solvers.problem import Problem, Solution
+from dorff.solvers.scores import Scores, Tally
+from dorff.solvers.system import EPS, Block
+
+Ridge = float | FloatArray  # one for all, or (p,) with one for each of the problem's directions
 
 
 @final
@@ -18,23 +23,45 @@ class Spectral:
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
-        self._parts = [
-            (block.spectrum[0][:, None] * block.a, block.spectrum[1], block.spectrum[1].T @ block.rhs)
-            for block in problem.blocks
-        ]
 
-    def solve(self, ridge: float) -> Solution:
-        """The solution, its condition number and its GCV score."""
-        shift = self._problem.l * ridge
-        solved, explained, freedom, condition = [], 0.0, 0.0, 1.0
-        for grid, vectors, rotated in self._parts:
-            shifted = grid + shift
-            floor = np.finfo(np.float64).eps * len(grid) * float(grid.max(initial=0.0))
-            denominator = shifted if ridge > 0 else np.where(shifted > floor, shifted, np.inf)
-            solved.append(vectors @ (rotated / denominator))
-            explained += float(np.sum(rotated**2 / denominator * (2.0 - grid / denominator)))
-            freedom += float(np.sum(grid / denominator))
-            smallest = float(shifted.min())
-            condition = max(condition, float(shifted.max()) / smallest if smallest > 0 else np.inf)
-        score = self._problem.gcv(explained, freedom)
-        return Solution(self._problem.coefficients(solved), ridge, condition, "eigh", score)
+    def scores(self, ridge: Ridge) -> Scores:
+        """The scores alone: k c flops for each block's k eigenvalues and c columns."""
+        return Scores(self._problem, [self._divided(block, ridge)[1] for block in self._problem.blocks])
+
+    def solve(self, ridge: Ridge) -> Solution:
+        """The solution, its condition number and its scores. InputError for ridges of outputs that do not part."""
+        problem = self._problem
+        divided = [self._divided(block, ridge) for block in problem.blocks]
+        solved = [block.spectrum[1] @ x for block, (x, _, _) in zip(problem.blocks, divided, strict=True)]
+        scores = Scores(problem, [tally for _, tally, _ in divided])
+        condition = max([1.0, *(condition for _, _, condition in divided)])
+        each = None if np.ndim(ridge) == 0 else np.asarray(ridge, dtype=np.float64)
+        return Solution(
+            problem.coefficients(solved), float(ridge) if each is None else _mean(each), condition,
+            "eigh" if scores.squared else "qr", scores.gcv, scores.log_evidence, each, scores.variance,
+            scores.digits,
+        )  # fmt: skip
+
+    def _divided(self, block: Block, ridge: Ridge) -> tuple[FloatArray, Tally, float]:
+        """The solution (k, c) in the eigenvectors, its tally, and the worst column's condition number."""
+        shift = self._problem.shifts(block, ridge)
+        grid, rotated = block.spectrum[0][:, None] * block.a, block.rotated
+        floor = EPS * len(grid) * float(grid.max(initial=0.0))
+        denominator = np.where((shift > 0) | (grid > floor), grid + shift, np.inf)
+        x = rotated / denominator
+        top, least = grid.max(axis=0, initial=0.0), grid.min(axis=0, initial=np.inf) + shift
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            log_det = np.where(shift > 0, np.sum(np.log1p(grid / shift), axis=0), np.inf)
+            conditions = np.where(least > 0, (top + shift) / least, np.inf)
+            lifted = np.where(least > 0, (top + block.removed * block.a + shift) / least, np.inf)
+        squares = np.sum(x**2, axis=0)
+        tally = Tally(
+            block, np.sum(rotated * x, axis=0), shift * squares, (top + block.removed * block.a) * squares,
+            float(lifted.max(initial=1.0)), np.sum(grid / denominator, axis=0), log_det,
+        )  # fmt: skip
+        return x, tally, float(conditions.max(initial=1.0))
+
+
+def _mean(ridges: FloatArray) -> float:
+    """The geometric mean, 0 if one is 0."""
+    return float(np.exp(np.mean(np.log(ridges)))) if np.all(ridges > 0) else 0.0

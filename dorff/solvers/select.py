@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 import numpy as np
 
 from dorff.moments import FloatArray, Moments
 from dorff.solvers.dense import solve_cholesky
-from dorff.solvers.eigen import Spectral
+from dorff.solvers.eigen import Ridge, Spectral
 from dorff.solvers.problem import Problem, Solution
 
 MOST_FACTORS = 8  # as many Cholesky factors take about as long as one `eigh`
 
 
-def solve(problem: Problem, ridges: Sequence[float], *, gcv: bool = False) -> list[Solution]:
+def solve(
+    problem: Problem, ridges: Sequence[Ridge], *, scores: bool = False, gcv: bool = False
+) -> list[Solution]:  # fmt: skip
     """One solution a ridge: Cholesky for a few ridges, one `eigh` for many, and for all where Cholesky fails.
 
-    `gcv=True` asks for GCV scores, which the `eigh` always gives.
+    A ridge may be (p,), one for each of the problem's directions. `scores` asks for GCV scores and evidences, which
+    the `eigh` always gives.
     """
-    equal = all(np.ptp(block.a) <= 1e-14 * float(np.max(block.a)) for block in problem.blocks)
-    if len(ridges) <= MOST_FACTORS and equal:
-        found = [solution for ridge in ridges if (solution := solve_cholesky(problem, ridge, gcv=gcv)) is not None]
+    scores = scores or gcv
+    apart = any(np.ndim(ridge) > 0 for ridge in ridges)
+    if len(ridges) <= MOST_FACTORS and not apart and all(block.plain for block in problem.blocks):
+        tried = (solve_cholesky(problem, float(ridge), scores=scores) for ridge in ridges)
+        found = list(takewhile(lambda solution: solution is not None, tried))
         if len(found) == len(ridges):
-            return found
+            return [solution for solution in found if solution is not None]
     spectral = Spectral(problem)
     return [spectral.solve(ridge) for ridge in ridges]
 

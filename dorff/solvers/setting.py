@@ -10,10 +10,13 @@ import numpy as np
 
 from dorff.errors import InputError
 from dorff.kernels import Covariance, Decomposable, Factor, Learned, OperatorKernel
-from dorff.moments import FloatArray, Moments
-from dorff.solvers.eigen import Spectral
+from dorff.moments import FloatArray
+from dorff.posterior import Posterior
+from dorff.solvers.eigen import Ridge, Spectral
 from dorff.solvers.learned import learn_output
-from dorff.solvers.problem import Problem, Solution, target_covariance
+from dorff.solvers.posterior import noise_covariance, posterior
+from dorff.solvers.problem import Parts, Problem, Solution, target_covariance
+from dorff.solvers.qr import problem_of
 from dorff.solvers.select import solve
 from dorff.weights import Density, OperatorWeights, operator_weights
 
@@ -24,7 +27,9 @@ class Fit:
     """f = F W + bias, W (m, p) and bias (p,) in the targets' units; psi and h that W is made of, in the scaled ones.
 
     `scale` (p,) is the outputs' scale, `kernel` the kernel with its output matrices written out. `converged` is False
-    where learning an output matrix ran out of iterations.
+    where learning an output matrix ran out of iterations. `noise` (q, q) is the covariance of the targets' noise in
+    their own units, of a row of weight 1: one variance for each direction of the targets that is a problem of its own
+    (each target for independent outputs), else one for all scaled targets (see `Scores.variance`).
     """
 
     kernel: OperatorKernel
@@ -33,10 +38,16 @@ class Fit:
     scale: FloatArray
     bias: FloatArray
     converged: bool = True
+    noise: FloatArray | None = None
 
     @property
     def W(self) -> FloatArray:
         return self.weights.combined(self.solution.h) * self.scale
+
+    @property
+    def log_evidence(self) -> float | None:
+        """Log marginal likelihood of the targets in their own units, where it was asked for or came for nothing."""
+        return self.solution.log_evidence
 
 
 @final
@@ -58,6 +69,8 @@ class Setting:
     intercept: bool
     observe: FloatArray | None = None
     one_scale: bool = False
+    method: str = "direct"
+    normalize: bool = False
 
     def __post_init__(self) -> None:
         check_output(self.kernel, self.observe)  # refused here where it cannot be, before any pass
@@ -68,32 +81,68 @@ class Setting:
         another kernel that this one is compared with needs it (`one_scale`)."""
         return self.one_scale or self.kernel.vector_field or self.observe is not None
 
-    def scaling(self, parts: Sequence[Moments]) -> FloatArray:
+    def scaling(self, parts: Parts) -> FloatArray:
         """The targets' scale (q,), of ones if not asked for."""
         if not self.standardize:
             return np.ones(parts[0].q)
         return spread(np.diag(target_covariance(parts)), together=self.together)
 
-    def fixed(self, parts: Sequence[Moments]) -> OperatorKernel:
+    def fixed(self, parts: Parts) -> OperatorKernel:
         """The kernel with its output matrices written out; a covariance is that of the scaled targets."""
         scale = self.scaling(parts)
         covariance = target_covariance(parts) / np.outer(scale, scale) if self.observe is None else None
         return self.kernel.fix(self.d, parts[0].q if self.observe is None else self.observe.shape[1], covariance)
 
-    def solve(self, parts: Sequence[Moments], ridges: Sequence[float], *, gcv: bool = False) -> list[Fit]:
-        """A fit for each ridge; `gcv` asks for GCV scores, which are not always computed otherwise."""
+    def solve(
+        self, parts: Parts, ridges: Sequence[Ridge], *, scores: bool = False, gcv: bool = False
+    ) -> list[Fit]:  # fmt: skip
+        """A fit for each ridge, or for each array (p,) of ridges, one a direction of the outputs (`solve_each`).
+
+        `scores` asks for GCV scores and evidences, which are not always computed otherwise. InputError for an array
+        where the outputs do not fall apart.
+        """
         kernel, scale = self.fixed(parts), self.scaling(parts)
         problem = self._problem(kernel, parts, scale)
         if (learned := learned_term(self.kernel)) is not None:
-            return [self._learned(*learned, problem, parts, ridge) for ridge in ridges]
-        return [self._fit(kernel, problem, solution) for solution in solve(problem, ridges, gcv=gcv)]
+            return [self._learned(*learned, problem, parts, _single(ridge)) for ridge in ridges]
+        return [self._fit(kernel, problem, solution) for solution in solve(problem, ridges, scores=scores or gcv)]
 
-    def _problem(self, kernel: OperatorKernel, parts: Sequence[Moments], scale: FloatArray) -> Problem:
-        weights = operator_weights(kernel, self.m, self.density)
-        return Problem.of(parts, weights, intercept=self.intercept, scale=scale, observe=self.observe)
+    def solve_each(self, parts: Parts, ridges: Sequence[float], criterion: str) -> Fit:
+        """Every direction of the outputs with the best of the ridges for it alone, by "gcv" or "evidence".
+
+        Directions are the targets themselves where the output matrix is diagonal, else its eigenvectors: in these a
+        kernel that is one scalar kernel times a matrix falls apart. InputError for other kernels, for an output matrix
+        that is learned (which mixes them at each ridge), and for k-fold: compare arrays of ridges with `solve`.
+        """
+        if criterion not in ("gcv", "evidence"):
+            raise InputError(f"ridge_per_output: goes with select: gcv or evidence here, not {criterion!r}")
+        if learned_term(self.kernel) is not None:
+            raise InputError("ridge_per_output: output 'learned' has one ridge; give a matrix, or identity")
+        kernel = self.fixed(parts)
+        problem = self._problem(kernel, parts, self.scaling(parts))
+        problem.outputs_apart()
+        spectral, table = Spectral(problem), []
+        for ridge in ridges:
+            found = spectral.scores(ridge)
+            table.append(-found.evidence_each if criterion == "evidence" else found.gcv_each)
+        best = np.asarray(ridges, dtype=np.float64)[np.argmin(table, axis=0)]
+        return self._fit(kernel, problem, spectral.solve(best))
+
+    def posterior(self, parts: Parts, fit: Fit) -> Posterior:
+        """The posterior of the model that `fit` is the mean of, from the same moments. InputError for route cg."""
+        if self.method != "direct":
+            raise InputError("posterior: route cg factors no system, which it needs; set solve.route: direct")
+        problem = problem_of(
+            parts, fit.weights, intercept=self.intercept, scale=self.scaling(parts), observe=self.observe
+        )
+        return posterior(problem, fit.solution)
+
+    def _problem(self, kernel: OperatorKernel, parts: Parts, scale: FloatArray) -> Problem:
+        weights = operator_weights(kernel, self.m, self.density, normalize=self.normalize)
+        return problem_of(parts, weights, intercept=self.intercept, scale=scale, observe=self.observe)
 
     def _learned(
-        self, weight: float, base: Decomposable, output: Learned, problem: Problem, parts: Sequence[Moments],
+        self, weight: float, base: Decomposable, output: Learned, problem: Problem, parts: Parts,
         ridge: float,
     ) -> Fit:  # fmt: skip
         """The fit with the output matrix that is best at this ridge; GCV then counts the matrix as given.
@@ -105,22 +154,30 @@ class Setting:
             raise InputError("output 'learned': needs rows that have all targets; set data.nan: drop")
         (block,) = problem.blocks
         assert block.rotation is not None
-        values, vectors = block.spectrum
+        values, _ = block.spectrum
         # Both of the kernel k0 I, be the weight in the root or not.
         size = float(problem.weights.root[0, 0, 0])
-        seen = vectors.T @ (block.rhs @ block.rotation.T) / size
+        seen = block.rotated @ block.rotation.T / size
         rotated = seen if self.observe is None else seen @ np.linalg.pinv(self.observe)
         found = learn_output(values, rotated, problem.l, ridge / weight, penalty=output.penalty, observe=self.observe)
         kernel: OperatorKernel = Decomposable(base.scalar, Factor(found.factor))
         kernel = kernel if weight == 1 else weight * kernel
         problem = self._problem(kernel, parts, problem.scale)
-        problem = replace(problem, blocks=(replace(problem.blocks[0], known=block.spectrum),))
+        if block.squared:  # of triangles each matrix has an SVD of its own
+            problem = replace(problem, blocks=(replace(problem.blocks[0], known=block.spectrum),))
         return replace(self._fit(kernel, problem, Spectral(problem).solve(ridge)), converged=found.converged)
 
     def _fit(self, kernel: OperatorKernel, problem: Problem, solution: Solution) -> Fit:
         weights = problem.weights
         scale = problem.scale if self.observe is None else np.full(weights.shape[2], problem.scale[0])
-        return Fit(kernel, weights, solution, scale, problem.bias(weights.combined(solution.h)))
+        bias = problem.bias(weights.combined(solution.h))
+        return Fit(kernel, weights, solution, scale, bias, noise=noise_covariance(problem, solution))
+
+
+def _single(ridge: Ridge) -> float:
+    if np.ndim(ridge) > 0:
+        raise InputError("ridge: output 'learned' has one ridge; give a number, or another output")
+    return float(ridge)
 
 
 def learned_term(kernel: OperatorKernel) -> tuple[float, Decomposable, Learned] | None:

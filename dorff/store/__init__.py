@@ -3,7 +3,7 @@
 from dorff.moments import Folds, check_patterns, merge_folds
 from dorff.store.atomic import remove_torn, space_on, write_atomic, write_json
 from dorff.store.models import load_model, resolve_model, save_model
-from dorff.store.moments import load_moments, load_sums, merge_moments, save_moments
+from dorff.store.moments import load_moments, load_sums, merge_moments, save_moments, undamaged
 from dorff.store.receipts import Receipt
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "save_model",
     "save_moments",
     "space_on",
+    "undamaged",
     "write_atomic",
     "write_json",
 ]

@@ -19,7 +19,7 @@ from dorff.store.atomic import write_atomic
 _MAGIC: Final = b"dorffM04"
 _PIECE: Final = 2**17  # numbers of a file that a merge holds at a time
 S = TypeVar("S", bound=Sums)
-_Section = dict[str, Any]  # kind, length, fold, observed, m, q, n and y0
+_Section = dict[str, Any]  # kind, length, fold, observed, m, q, n, y0 and unit
 
 
 class _DamagedError(Exception):
@@ -36,7 +36,7 @@ def save_moments(path: Path, folds: Mapping[Part, Described]) -> None:
         (
             {
                 "kind": sums.kind, "length": sums.length, "fold": fold, "observed": observed, "m": sums.m, "q": sums.q,
-                "n": sums.n, "y0": sums.y0.tolist(),
+                "n": sums.n, "y0": sums.y0.tolist(), "unit": sums.unit,
             },
             sums.pieces(),
         )
@@ -68,7 +68,20 @@ def _whole(file: BinaryIO, section: _Section, of: type[S]) -> S:
     for _ in _decoded(file, section, values):
         pass  # one piece, the whole array
     y0 = np.array(section["y0"], dtype=np.float64)
-    return of.read(section["m"], section["q"], section["n"], y0, values, section["observed"])
+    return of.read(section["m"], section["q"], section["n"], y0, values, section["observed"], section["unit"])
+
+
+def undamaged(path: Path) -> bool:
+    """Whether a file is there, whole and with the right checksums; read by pieces, whatever the kind."""
+    buffer = np.empty(_PIECE)
+    try:
+        with path.open("rb") as file:
+            for section in _header(file):
+                for _ in _decoded(file, section, buffer):
+                    pass
+            return not file.read(1)
+    except (FileNotFoundError, _DamagedError):
+        return False
 
 
 def merge_moments(left: Path, right: Path, into: Path) -> bool:
@@ -100,7 +113,7 @@ def _added(left: BinaryIO, right: BinaryIO) -> Iterator[bytes | memoryview]:
             continue
         if any(first[name] != second[name] for name in ("kind", "length", "m", "q", "y0")):
             raise InputError("moments of different plans cannot be added: kind, m, q and y0 must be the same")
-        merged = {**first, "n": first["n"] + second["n"]}
+        merged = {**first, "n": first["n"] + second["n"], "unit": max(first["unit"], second["unit"])}
         if first["kind"] == Kind.TRIANGLE:
             sections.append((merged, _stacked(left, first, right, second)))
         else:

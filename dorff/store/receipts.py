@@ -18,7 +18,8 @@ class Receipt:
 
     `digest` is of the rows' values as read, `stamp` of the files that held them (size and time; cheap to ask
     again). `key` names the leaf's moments by all that determines them: plan, rows and digest. `low` and `high`
-    (d,) bound the inputs. Seconds are wall time in the leaf, and in its BLAS `syrk` calls.
+    (d,) bound the inputs of the rows used; `rows_dropped` are all others, those of weight 0 too, `rows_read` those
+    read from the store. Seconds are wall time in the leaf, and in its BLAS `syrk` calls.
     """
 
     plan: str
@@ -29,6 +30,7 @@ class Receipt:
     stamp: str
     rows_used: int
     rows_dropped: int
+    rows_read: int
     low: tuple[float, ...]
     high: tuple[float, ...]
     seconds: float

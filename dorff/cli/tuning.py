@@ -1,0 +1,167 @@
+"""`dorff tune`: the best kernel, number of features and ridge of a job, from one pass over the data."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dorff.cli.guard import say, show
+from dorff.cli.progress import Progress, meter
+from dorff.errors import InputError
+
+if TYPE_CHECKING:
+    from dorff.spec import Job
+    from dorff.tune import Trial, Tuned
+
+LONGEST_NAME = 60
+_CRITERIA = {"kfold": "held-out error", "gcv": "GCV", "evidence": "evidence"}
+
+
+def tune(
+    job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.", show_default=False)],
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", metavar="DIR", help="Where to write; JOB-tune beside the job if left out."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON.")] = False,
+) -> None:
+    """Choose among the kernels, feature counts and ridges that a job lists, from one pass over the data.
+
+    Writes DIR/best.yaml, the job with the winner alone, which `dorff fit` takes without reading the data again; every
+    trial in DIR/path.csv, and drawn in DIR/path.png.
+    """
+    from dorff.spec import load_job
+    from dorff.tune import tune as run
+
+    described = load_job(job)
+    folder = job.with_name(f"{job.stem}-tune") if out is None else out
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"--out {folder}: is a file; name a folder, which need not exist yet")
+    with ExitStack() as shown:
+        progress = shown.enter_context(meter("tune: pass"))
+        grid: list[Progress] = []
+
+        def told(done: int, total: int) -> None:
+            if not grid:
+                shown.close()  # one bar after the other
+                grid.append(shown.enter_context(meter("tune: grid", "trials")))
+            grid[0](done, total)
+
+        tuned = run([described], progress=progress, told=told)
+    names = kernel_names([kernel.model_dump(mode="json") for kernel in described.kernels])
+    files = _write(folder, job, described, tuned, names)
+    for warning in _warnings(tuned):
+        say(f"dorff: {warning}")
+    best = {**asdict(tuned.trial), "name": names[tuned.trial.kernel], "select": described.solve.select}
+    result = {
+        "reads": tuned.reads, "best": best, "files": files, "pass_seconds": tuned.pass_seconds,
+        "grid_seconds": tuned.grid_seconds, "table": [asdict(trial) for trial in tuned.table],
+    }  # fmt: skip
+    show(result, _sentence(described, tuned, names, files), as_json=as_json)
+
+
+def kernel_names(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What tells each kernel of a list from the others: `0.3 curl_free + 0.7 divergence_free`, `lengthscale 0.2`; its
+    number where that would be long, or nothing does."""
+    formulas, flat = [_formula(config) for config in configs], [dict(_flat(config)) for config in configs]
+    keys = dict.fromkeys(key for one in flat for key in one)
+    telling = [key for key in keys if len({one[key] for one in flat if key in one}) > 1]
+    names = []
+    for formula, one in zip(formulas, flat, strict=True):
+        details = [f"{key} {one[key]}" for key in telling if key in one]
+        names.append(", ".join([formula, *details] if len(set(formulas)) > 1 else details))
+    return [
+        name if name and names.count(name) == 1 and len(name) <= LONGEST_NAME else f"kernel {number}"
+        for number, name in enumerate(names)
+    ]
+
+
+def _formula(config: Mapping[str, Any]) -> str:
+    if config["type"] != "sum":
+        return str(config["type"])
+    return " + ".join(f"{term['weight']:.3g} {_formula(term['kernel'])}" for term in config["terms"])
+
+
+def _flat(value: Any, of: str = "", key: str = "") -> Iterator[tuple[str, str]]:
+    """What a formula does not tell, by what to call it: of a sum, after the number of the term."""
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            if name not in ("weight", "type") or key == "scalar":
+                yield from _flat(item, of, name)
+    elif key == "terms":
+        for number, term in enumerate(value):
+            yield from _flat(term, f"{number + 1}. ")
+    else:
+        yield of + key, f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _write(folder: Path, job: Path, described: Job, tuned: Tuned, names: Sequence[str]) -> dict[str, Path]:
+    """best.yaml, path.csv and path.png."""
+    import yaml
+
+    from dorff.report import trial_plot
+    from dorff.store import write_atomic
+
+    head = f"# The best of what `dorff tune {job.name}` tried; `dorff fit` of it uses the same moments.\n"
+    best = tuned.best.model_dump(mode="json", exclude_unset=True)
+    single = [trial for trial in tuned.table if trial.ridges is None]  # lines of one ridge for all outputs
+    contents = {
+        "best.yaml": (head + yaml.safe_dump(best, sort_keys=False, allow_unicode=True)).encode(),
+        "path.csv": _csv(tuned.table, names),
+        "path.png": trial_plot(
+            [(names[t.kernel], t.m, t.ridge, t.value) for t in single or tuned.table], described.solve.select,
+            (tuned.trial.ridge, tuned.trial.value),
+        ),
+    }  # fmt: skip
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in contents.items():
+        write_atomic(folder / name, [content], sync=False)
+    return {name.split(".")[0] if name == "best.yaml" else name.replace(".", "_"): folder / name for name in contents}
+
+
+def _csv(table: Sequence[Trial], names: Sequence[str]) -> bytes:
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(["kernel", "name", "m", "ridge", "ridges", "value", "rung"])
+    for trial in table:
+        each = " ".join(map(repr, trial.ridges or ()))
+        rows.writerow(
+            [trial.kernel, names[trial.kernel], trial.m, repr(trial.ridge), each, repr(trial.value), trial.rung]
+        )
+    return text.getvalue().encode()
+
+
+def _warnings(tuned: Tuned) -> Iterator[str]:
+    """Where the best is the last that was tried on its side."""
+    best = tuned.trial
+    chosen = best.ridges or (best.ridge,)
+    tried = sorted({trial.ridge for trial in tuned.table if trial.ridges is None})
+    if len(tried) > 1 and min(chosen) <= tried[0]:
+        yield f"the best ridge, {tried[0]:.3g}, is the smallest tried; list smaller ones"
+    if len(tried) > 1 and max(chosen) >= tried[-1]:
+        yield f"the best ridge, {tried[-1]:.3g}, is the largest tried; list larger ones"
+    counts = {trial.m for trial in tuned.table}
+    if len(counts) > 1 and best.m == max(counts):
+        yield f"the best number of features, {best.m:,}, is the largest tried; more may be better still"
+
+
+def _sentence(described: Job, tuned: Tuned, names: Sequence[str], files: Mapping[str, Path]) -> str:
+    from dorff.report.path import shown
+
+    best, select = tuned.trial, described.solve.select
+    kernel = f"kernel {best.kernel} of 0..{len(names) - 1} ({names[best.kernel]}), " if len(names) > 1 else ""
+    ridge = f"ridge {best.ridge:.3g}" if best.ridges is None else f"a ridge for each output about {best.ridge:.3g}"
+    value = {"kfold": "RMSE on held-out rows", "gcv": "root of the GCV score", "evidence": "log evidence"}[select]
+    read = "not read, its moments were there" if tuned.reads == 0 else f"read {tuned.reads:.3g} times"
+    return (
+        f"tune: the best of {len(tuned.table):,} trials by {_CRITERIA[select]} is {kernel}{ridge}, {best.m:,} "
+        f"features: {value} {shown(best.value, select):.6g}; data {read}, {tuned.pass_seconds:.1f} s; trials "
+        f"{tuned.grid_seconds:.1f} s; fit it with: dorff fit {files['best']}"
+    )

@@ -1,0 +1,141 @@
+"""Frequencies drawn for other kernels than those that are fitted: which ones they serve, and how well."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from dorff.errors import InputError
+from dorff.features import Recipe
+from dorff.kernels import OperatorKernel, ScalarKernel, Spectral
+from dorff.kernels.scalar import FloatArray
+from dorff.weights import Density, covered, effective_sample_size
+
+#: The least effective sample size of a kernel that was not drawn for, as a share of that of frequencies of its own.
+LEAST_SHARE: Final = 0.5
+_AROUND: Final = (0.6, 1.0, 1.6)  # of a length-scale, for a mixture that serves all between them
+
+
+def check_sharing(targets: Sequence[OperatorKernel], drawn_for: Sequence[OperatorKernel], recipe: Recipe) -> None:
+    """InputError where features of the kernels `drawn_for`, whose mixture is the recipe's, can serve no other kernel.
+
+    Looks at what a job says alone, before anything is drawn: `check_targets` says whether they serve it well.
+    """
+    if any(kernel.concatenated for kernel in (*targets, *drawn_for)):
+        raise InputError(
+            "features.drawn_for: a concatenated sum has frequencies for each of its terms, which no other kernel can "
+            "use; leave concatenate out of `kernel` and `drawn_for`, or leave drawn_for out"
+        )
+    if not isinstance(recipe.scalar, Spectral):
+        _one_scalar(targets, recipe.scalar)
+    elif not recipe.sampler.mixes:
+        raise InputError(
+            f"features.drawn_for: sampler {recipe.sampler.config()['type']} is a rule for one spectrum, whose points "
+            "have no density to weigh them by for another; use iid, orthogonal or qmc"
+        )
+    elif odd := next((scalar for scalar in _scalars(targets) if not isinstance(scalar, Spectral)), None):
+        raise InputError(
+            f"features.drawn_for: are frequencies of a spectrum, which {type(odd).__name__} has none of; leave "
+            "drawn_for out"
+        )
+
+
+def check_targets(
+    targets: Sequence[OperatorKernel], drawn_for: Sequence[OperatorKernel], *, recipe: Recipe, density: Density | None,
+    seed: int,
+) -> list[float | None]:  # fmt: skip
+    """The effective sample size of each target, in frequencies; None for features that are no plain sample of any.
+
+    `density` is of what the recipe, of the mixture of `drawn_for`, drew with the seed. InputError for a target that
+    is none of those drawn for and whose effective sample size is below half of that of frequencies of its own (see
+    `sample_sizes`). The error of the kernel, far from x = z, goes with the root: up to 1.4 times that of its own.
+    """
+    plain = recipe.sampler.mixes and isinstance(recipe.scalar, Spectral)
+    if density is None or density[2] is not None or not plain:
+        return [None] * len(targets)
+    d, p = recipe.d, recipe.p
+    mixes = [_mix(recipe, kernel.fix(d, p, np.eye(p))) for kernel in drawn_for]
+    sizes: list[float | None] = []
+    for kernel in targets:
+        target = kernel.fix(d, p, np.eye(p))
+        size = effective_sample_size(target, density)
+        if not any(_same(_mix(recipe, target), mix) for mix in mixes):
+            size, own = sample_sizes(target, recipe, density, seed)
+            _refuse(kernel, size, len(density[0]), own)
+        sizes.append(size)
+    return sizes
+
+
+def sample_sizes(target: OperatorKernel, recipe: Recipe, density: Density, seed: int) -> tuple[float, float]:
+    """The effective sample size of the target on what the recipe drew with the seed, and on as many of its own.
+
+    The first is the lesser of what the frequencies say themselves and of what the target's own would say (`covered`).
+    The second is D where the target's law is its trace measure; where weights vary even so, as those of a curl-free
+    kernel's unbounded measure, it is less: D d / (d + 2) for the Gaussian.
+    """
+    own = replace(recipe, kernel=target).draw(seed).density
+    assert own is not None  # a sampler that mixes tells its density
+    seen = len(density[0]) * covered(target, own, _log_density(recipe, own[0]))
+    return max(1.0, min(effective_sample_size(target, density), seen)), effective_sample_size(target, own)
+
+
+def _refuse(kernel: OperatorKernel, size: float, D: int, own: float) -> None:
+    """InputError for an effective sample size below half of `own`."""
+    if size >= LEAST_SHARE * own:
+        return
+    raise InputError(
+        f"kernel: {_name(kernel)} is too far from what the frequencies were drawn for: its effective sample size is "
+        f"{size:.0f} of {D} frequencies, less than half of the {own:.0f} that as many of its own have; draw for a "
+        f"list of length-scales around it, such as features.drawn_for: [{_around(kernel)}]"
+    )
+
+
+def _around(kernel: OperatorKernel) -> str:
+    """The kernel at some length-scales, itself among them, as a job would list them in short."""
+    lengthscale = np.asarray(_scalars([kernel])[0].config()["lengthscale"])
+    told = [", ".join(f"{number:.3g}" for number in np.atleast_1d(factor * lengthscale)) for factor in _AROUND]
+    return ", ".join(f"{{... lengthscale: {f'[{text}]' if lengthscale.ndim else text}}}" for text in told)
+
+
+def _mix(recipe: Recipe, kernel: OperatorKernel) -> dict[Any, float]:
+    """The share of each law that the kernel's own frequencies would come from."""
+    laws = recipe.sampler.laws(kernel, recipe.d, recipe.p)
+    total = sum(law.share for law in laws)
+    return {(law.scalar, law.measure): law.share / total for law in laws}
+
+
+def _same(one: dict[Any, float], other: dict[Any, float]) -> bool:
+    return one.keys() == other.keys() and all(abs(share - other[law]) < 1e-9 for law, share in one.items())
+
+
+def _log_density(recipe: Recipe, omega: FloatArray) -> FloatArray:
+    """The log (D,), at any omega (D, d), of the density that the recipe draws from."""
+    counts = [law["count"] for law in recipe.question()["laws"]]
+    laws = recipe.sampler.laws(recipe.kernel, recipe.d, recipe.p)
+    parts = [np.log(size / sum(counts)) + law.log_density(omega) for law, size in zip(laws, counts, strict=True)]
+    return np.asarray(np.logaddexp.reduce(parts, axis=0))
+
+
+def _one_scalar(targets: Sequence[OperatorKernel], drawn: ScalarKernel) -> None:
+    if any(scalar != drawn for scalar in _scalars(targets)):
+        raise InputError(
+            f"features.drawn_for: the features of a {type(drawn).__name__} kernel serve that scalar kernel alone, "
+            "with any output matrix; give `kernel` the same one, or leave drawn_for out"
+        )
+
+
+def _scalars(targets: Sequence[OperatorKernel]) -> list[ScalarKernel]:
+    return [base.scalar for kernel in targets for _, base in kernel.terms()]
+
+
+def _name(kernel: OperatorKernel) -> str:
+    """Types and scalar kernels of the terms, without their matrices."""
+    terms = [(base.config()["type"], base.scalar.config()) for _, base in kernel.terms()]
+    told = [
+        f"{kind} {' '.join(f'{key} {value}' if key != 'type' else str(value) for key, value in scalar.items())}"
+        for kind, scalar in terms
+    ]
+    return " + ".join(told)

@@ -1,0 +1,198 @@
+"""Scores of predictions against targets, and how often bands hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, final
+
+import numpy as np
+
+from dorff.calibration import Calibration
+from dorff.data import Classes, Dataset, open_dataset
+from dorff.engine import Engine, Task
+from dorff.errors import InputError
+from dorff.kernels.scalar import FloatArray
+from dorff.model import Model
+from dorff.predict.shared import cached_model, check_inputs, check_uncertain, content, labels_of, outcome
+from dorff.store import load_model, resolve_model
+
+COVERAGE_LEVELS: Final = (0.5, 0.8, 0.9, 0.95, 0.99)
+
+Progress = Callable[[int, int], None]
+
+
+#: Of a level's bands, by kind, "plain" (the posterior's as they come, noise in them) and "conformal" (corrected on
+#: held-out rows): the share of all targets that are inside; and in "per_output" that of each target by name. The
+#: conformal ones are None where the model has no factors for the level.
+Coverage = dict[str, Any]
+
+
+@final
+@dataclass(frozen=True)
+class Scores:
+    """How far predictions are from targets. `r2` is pooled: 1 - summed squared error / summed squares about each
+    output's mean; `rmse` is over all entries; `per_output` has both for each target by name. For classifiers they are
+    those of the probabilities against one-hot rows; `accuracy` is the share of rows whose likeliest class is the true
+    one, `log_loss` the mean of -log of the true class's probability; None for other models. `coverage` has an entry
+    for each level that was asked for, by the level as text."""
+
+    rows: int
+    r2: float
+    rmse: float
+    per_output: dict[str, dict[str, float]]
+    accuracy: float | None = None
+    log_loss: float | None = None
+    coverage: dict[str, Coverage] | None = None
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Of a run of rows: how many; of each target `sums` (4, q), how often it is there, its mean, squares about it,
+    squared error; of a classifier `hits`, [rows whose likeliest class is the true one, summed -log of its
+    probability]; `inside` (2, L, q), how often it is within the plain and the conformal band of each level."""
+
+    rows: int
+    sums: FloatArray
+    hits: FloatArray
+    inside: FloatArray
+
+
+def score(
+    model: Path, store: Path, *, engine: Engine, inputs: str | Sequence[str] = "x",
+    targets: str | Sequence[str] | None = None, coverage: Sequence[float] = (), progress: Progress | None = None,
+) -> Scores:  # fmt: skip
+    """Scores of the model on the rows of the Zarr group `store`, read once, block by block.
+
+    `targets` is `y` if None; of a classifier `classes`, its array of labels. Targets that were values of C f are
+    compared with C f. `coverage` lists levels whose bands are held against the targets. Raises InputError where inputs
+    or targets are not the model's, a row holds NaN or infinity, or `coverage` is asked of a model without posterior.
+    """
+    version, levels = resolve_model(model), tuple(coverage)
+    fitted = load_model(version, posterior=bool(levels))
+    dataset = open_dataset(str(store), inputs=inputs, targets=_scored(fitted, targets))
+    check_inputs(fitted, dataset)
+    expected = fitted.p if fitted.observe is None else len(fitted.observe)
+    if dataset.q != expected:
+        seen = "predicts" if fitted.observe is None else "was fitted to observations C f,"
+        raise InputError(f"{store}: has {dataset.q} targets, but the model {seen} {expected}; name as many")
+    if not dataset.n:
+        raise InputError(f"{store}: has no rows to score")
+    if levels:
+        check_uncertain(fitted, version, "--coverage")
+    step = max(1, 65536 // dataset.unit_rows) * dataset.unit_rows
+    parts: dict[int, Part] = {}
+
+    def done(task: Task, result: Any) -> Sequence[Task]:
+        parts[task.tag] = result
+        if progress is not None:
+            progress(min(len(parts) * step, dataset.n), dataset.n)
+        return ()
+
+    shared = (str(version), content(version), dataset, levels)
+    tasks = [
+        Task(score_rows, (*shared, start, min(start + step, dataset.n)), start) for start in range(0, dataset.n, step)
+    ]
+    engine.run(tasks, done)
+    return _pooled(fitted, dataset, levels, [parts[start] for start in sorted(parts)])
+
+
+def _scored(model: Model, targets: str | Sequence[str] | None) -> str | Sequence[str] | Classes:
+    labels = labels_of(model)
+    if labels is None:
+        return "y" if targets is None else targets
+    names = ["classes"] if targets is None else [targets] if isinstance(targets, str) else list(targets)
+    if len(names) != 1:
+        raise InputError(f"targets: a classifier is scored by one array of labels, not by {', '.join(names)}")
+    return Classes(names[0], labels)
+
+
+def score_rows(model: str, name: str, dataset: Dataset, levels: Sequence[float], start: int, stop: int) -> Part:
+    """Of the rows start..stop-1. A target that is missing does not count, where the model was fitted with
+    `nan: partial`."""
+    fitted = cached_model(model, name, posterior=bool(levels))
+    X, Y = dataset.read(start, stop)
+    there = np.isfinite(Y)
+    partial = fitted.info.get("data", {}).get("nan") == "partial"
+    bad = ~(np.isfinite(X).all(axis=1) & (partial | there.all(axis=1)))
+    if bad.any():
+        row = int(np.argmax(bad))
+        what = "has no label" if dataset.labels is not None and np.isfinite(X[row]).all() else "holds NaN or infinity"
+        raise InputError(f"{dataset.path}: row {start + row} {what}; remove or mend such rows to score them")
+    found, counts = fitted.observed(outcome(fitted, X)), there.sum(axis=0)
+    mean = np.where(there, Y, 0.0).sum(axis=0) / np.maximum(counts, 1)
+    spread, error = (np.where(there, (Y - other) ** 2, 0.0).sum(axis=0) for other in (mean, found))
+    hits = np.zeros(2)
+    if dataset.labels is not None:
+        codes = np.argmax(Y, axis=1)
+        hits[0] = np.count_nonzero(np.argmax(found, axis=1) == codes)
+        if (calibration := fitted.info.get("calibration")) is not None:
+            logs = Calibration.of(calibration).log_probabilities(fitted.predict(X))
+            hits[1] = -logs[np.arange(len(codes)), codes].sum()
+    inside = np.zeros((2, len(levels), Y.shape[1]))
+    if levels:
+        inside = _inside(fitted, levels, np.abs(Y - found), fitted.std(X, noise=True))
+    return Part(stop - start, np.array([counts, mean, spread, error]), hits, inside)
+
+
+def _inside(model: Model, levels: Sequence[float], error: FloatArray, std: FloatArray) -> FloatArray:
+    """(2, L, q): how many of the errors (n, q) are within plain and within conformal bands; NaN is in none."""
+    inside = np.zeros((2, len(levels), error.shape[1]))
+    for number, level in enumerate(levels):
+        inside[0, number] = np.count_nonzero(error <= model.factor(level, conformal=False) * std, axis=0)
+        if _corrected(model, level):
+            inside[1, number] = np.count_nonzero(error <= model.factor(level) * std, axis=0)
+    return inside
+
+
+def _corrected(model: Model, level: float) -> bool:
+    """Whether the model has conformal factors for a level."""
+    return model.conformal is not None and level <= model.conformal.highest
+
+
+def _pooled(model: Model, dataset: Dataset, levels: Sequence[float], parts: Sequence[Part]) -> Scores:
+    """Merge the parts' counts, means and squares (Chan, Golub & LeVeque 1979)."""
+    counts, mean, spread, error = parts[0].sums
+    for part in parts[1:]:
+        other, other_mean, other_spread, other_error = part.sums
+        total, shift = counts + other, other_mean - mean
+        share = other / np.maximum(total, 1)
+        mean = mean + shift * share
+        spread = spread + other_spread + shift**2 * counts * share
+        counts, error = total, error + other_error
+    rows, hits = sum(part.rows for part in parts), np.sum([part.hits for part in parts], axis=0)
+    names = dataset.target_columns
+    per_output = {
+        name: {"r2": _r2(float(e), float(s)), "rmse": float(np.sqrt(e / max(n, 1)))}
+        for name, e, s, n in zip(names, error, spread, counts, strict=True)
+    }
+    pooled = _r2(float(error.sum()), float(spread.sum()))
+    scores = Scores(rows, pooled, float(np.sqrt(error.sum() / max(counts.sum(), 1))), per_output)
+    if levels:
+        inside = np.sum([part.inside for part in parts], axis=0)
+        covered = {
+            f"{level:g}": _coverage(model, names, level, inside[:, at], counts) for at, level in enumerate(levels)
+        }
+        scores = replace(scores, coverage=covered)
+    if dataset.labels is None:
+        return scores
+    loss = hits[1] / rows if "calibration" in model.info else None
+    return replace(scores, accuracy=hits[0] / rows, log_loss=loss)
+
+
+def _coverage(model: Model, names: Sequence[str], level: float, inside: FloatArray, counts: FloatArray) -> Coverage:
+    """From how many of each target's `counts` (q,) are inside (2, q)."""
+    kinds = {"plain": inside[0], "conformal": inside[1] if _corrected(model, level) else None}
+    together = {kind: None if of is None else float(of.sum() / max(counts.sum(), 1)) for kind, of in kinds.items()}
+    apart = {
+        name: {kind: None if of is None else float(of[at] / max(counts[at], 1)) for kind, of in kinds.items()}
+        for at, name in enumerate(names)
+    }
+    return {**together, "per_output": apart}
+
+
+def _r2(error: float, spread: float) -> float:
+    """As scikit-learn has it for constant targets: 1 when they are met exactly, else 0."""
+    return 1.0 - error / spread if spread > 0 else float(error == 0)

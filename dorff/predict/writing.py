@@ -1,0 +1,204 @@
+"""Predictions from Zarr to Zarr, shard by shard."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from dorff.conformal import check_level
+from dorff.data import ArrayLayout, Dataset, ShardWriter, open_dataset, shard_and_unit_rows, write_metadata
+from dorff.engine import Engine, Task
+from dorff.errors import InputError
+from dorff.kernels.scalar import FloatArray
+from dorff.model import Model
+from dorff.predict.shared import cached_model, check_inputs, check_uncertain, content, labels_of, outcome
+from dorff.store import load_model, resolve_model, space_on
+
+SMALLEST_SHARD = 4096  # rows of an output shard at least, in whole shards of the inputs
+
+Progress = Callable[[int, int], None]
+
+
+@final
+@dataclass(frozen=True)
+class Uncertainty:
+    """What is to be written of how sure a model is: standard deviations `std`, those of new targets where `noise`,
+    else of f; and for each of the levels `bands`, between 0 and 1, the ends of a band for new targets."""
+
+    std: bool = False
+    noise: bool = False
+    bands: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        for level in self.bands:
+            check_level(level)
+        if len(set(self.bands)) < len(self.bands):
+            raise InputError(f"bands: a level is named twice in {self.bands}; name each once")
+        if self.noise and not self.std:
+            raise InputError("noise says what std holds; ask for std too")
+
+    def __bool__(self) -> bool:
+        return self.std or bool(self.bands)
+
+    def widths(self, model: Model) -> dict[str, int]:
+        """The arrays to write beside y, and their columns."""
+        q = model.p if model.observe is None else len(model.observe)
+        names = [f"{end}_{_percent(level)}" for level in self.bands for end in ("low", "high")]
+        return ({"std": q if self.noise else model.p} if self.std else {}) | dict.fromkeys(names, q)
+
+    def arrays(self, model: Model, X: FloatArray, f: FloatArray) -> dict[str, FloatArray]:
+        """Their values at X (n, d), where the model predicts f (n, p)."""
+        found = {"std": model.std(X, noise=self.noise)} if self.std else {}
+        if self.bands:
+            deviations = found["std"] if self.noise else model.std(X, noise=True)
+            middle = model.observed(f)
+            for level in self.bands:
+                half = model.factor(level) * deviations
+                found |= {f"low_{_percent(level)}": middle - half, f"high_{_percent(level)}": middle + half}
+        return found
+
+    def described(self, model: Model) -> dict[str, Any]:
+        """For the store's attributes: whether noise is in std, and what kind of bands there are."""
+        said: dict[str, Any] = {"std": {"noise": self.noise}} if self.std else {}
+        if self.bands:
+            kind = "conformal" if model.conformal is not None else "plain"
+            said["bands"] = {"levels": list(self.bands), "kind": kind, "noise": True}
+        return {"uncertainty": said} if said else {}
+
+
+def _percent(level: float) -> str:
+    """0.95 -> 95."""
+    return f"{100 * level:.10g}"
+
+
+def predict(
+    model: Path, store: Path, out: Path, *, engine: Engine, inputs: str | Sequence[str] = "x",
+    uncertainty: Uncertainty | None = None, progress: Progress | None = None,
+) -> int:  # fmt: skip
+    """Write `y` (n, p), the model's values at the inputs of the Zarr group `store`, into a new group `out`.
+
+    Of a classifier `y` holds the classes' probabilities (or the decision values, where it was not calibrated), and an
+    array `classes` (n, 1) the likeliest class, as ingest writes labels. With `uncertainty` come `std` (n, p), (n, q)
+    with noise, and for a level of 0.95 `low_95` and `high_95` (n, q), bands of new targets C f with their noise:
+    conformal where the model has factors, else plain; the attribute `dorff.uncertainty` says which.
+
+    Shards are written whole or not at all, beside `out`, which appears when all are there; the same call after
+    an interruption goes on with the shards that are missing. Returns the number of rows. Raises InputError
+    where `out` is there already, the inputs are not the model's, or it has no posterior for what is asked.
+    """
+    if out.exists():
+        raise InputError(f"{out}: is there already; remove it, or choose another name")
+    asked = Uncertainty() if uncertainty is None else uncertainty
+    version, dataset = resolve_model(model), open_dataset(str(store), inputs=inputs, targets=None)
+    fitted = _fitting(version, dataset, asked)
+    shard, unit = shard_and_unit_rows(0, fitted.p, -(-SMALLEST_SHARD // dataset.shard_rows) * dataset.shard_rows)
+    arrays = {"y": ArrayLayout(fitted.p, shard, unit)}
+    if labels_of(fitted) is not None:
+        arrays["classes"] = ArrayLayout(1, shard, unit, "int32")
+    arrays |= {name: ArrayLayout(columns, shard, unit) for name, columns in asked.widths(fitted).items()}
+    name = content(version)
+    staging = _staging(out, name, dataset, asked)
+    shards = range(-(-dataset.n // shard))
+    missing = [number for number in shards if not all(_shard(staging, array, number).exists() for array in arrays)]
+    finished = len(shards) - len(missing)
+
+    def tell() -> None:
+        if progress is not None:
+            progress(min(finished * shard, dataset.n), dataset.n)
+
+    def done(_task: Task, _result: None) -> Sequence[Task]:
+        nonlocal finished
+        finished += 1
+        tell()
+        return ()
+
+    tell()  # what an earlier run wrote is not part of this run's pace
+    shared = (str(version), name, dataset, str(staging), arrays, asked)
+    engine.run([Task(predict_shard, (*shared, number), number) for number in missing], done)
+    with space_on(out):
+        _describe(staging, fitted, arrays, dataset.n, asked)
+        os.rename(staging, out)
+        for left in out.parent.glob(f".{out.name}.*.partial"):  # of other questions, never finished
+            shutil.rmtree(left, ignore_errors=True)
+    return dataset.n
+
+
+def _fitting(version: Path, dataset: Dataset, asked: Uncertainty) -> Model:
+    """The model; InputError where it cannot answer what is asked of these data."""
+    fitted = load_model(version, posterior=bool(asked))
+    check_inputs(fitted, dataset)
+    if asked:
+        check_uncertain(fitted, version, "--std" if asked.std else "--bands")
+        for level in asked.bands:
+            fitted.factor(level)
+    return fitted
+
+
+def _shard(staging: Path, array: str, number: int) -> Path:
+    return staging / array / "c" / str(number) / "0"
+
+
+def _describe(
+    staging: Path, model: Model, arrays: Mapping[str, ArrayLayout], rows: int, asked: Uncertainty
+) -> None:  # fmt: skip
+    """Write the metadata of the predictions; the labels of a classifier with how often each was predicted."""
+    outputs = model.info.get("data", {}).get("targets") or [f"y{i}" for i in range(model.p)]
+    targets = outputs if model.observe is None else [f"y{i}" for i in range(len(model.observe))]
+    columns = {"y": tuple(outputs)} | {
+        name: tuple(outputs if name == "std" and not asked.noise else targets) for name in asked.widths(model)
+    }
+    labels = labels_of(model)
+    if labels is None:
+        return write_metadata(staging, arrays, rows=rows, columns=columns, more=asked.described(model))
+    columns["classes"] = ("class",)
+    write_metadata(staging, arrays, rows=rows, columns=columns)
+    predicted = open_dataset(staging, inputs="classes", targets=None)
+    counts = np.zeros(len(labels), dtype=np.int64)
+    for start, stop in predicted.runs():
+        counts += np.bincount(predicted.read(start, stop)[0][:, 0].astype(np.int64), minlength=len(labels))
+    table = {"labels": {"classes": list(labels)}, "counts": {"classes": counts.tolist()}}
+    return write_metadata(staging, arrays, rows=rows, columns=columns, more=table)
+
+
+def predict_shard(
+    model: str, name: str, dataset: Dataset, staging: str, arrays: Mapping[str, ArrayLayout], asked: Uncertainty,
+    number: int,
+) -> None:  # fmt: skip
+    """Predict and write one shard of rows."""
+    fitted, rows = cached_model(model, name, posterior=bool(asked)), arrays["y"].shard_rows
+    stop = min((number + 1) * rows, dataset.n)
+    with space_on(Path(staging)), ExitStack() as stack:
+        writers = {
+            array: stack.enter_context(ShardWriter(Path(staging) / array, layout, first=number))
+            for array, layout in arrays.items()
+        }
+        for start in range(number * rows, stop, dataset.unit_rows):
+            X = dataset.read(start, min(start + dataset.unit_rows, stop))[0]
+            values = {"y": outcome(fitted, X)}
+            values |= asked.arrays(fitted, X, values["y"])
+            if "classes" in writers:
+                values["classes"] = np.argmax(values["y"], axis=1)[:, None]
+            for array, writer in writers.items():
+                writer.write(values[array])
+
+
+def _staging(out: Path, name: str, dataset: Dataset, asked: Uncertainty) -> Path:
+    """The directory beside `out` that collects shards, one for each question: model, inputs, layout."""
+    question = {
+        "model": name, "store": dataset.path, "rows": dataset.n, "stamp": dataset.stamp(0, dataset.n),
+        "inputs": dataset.rows_spec(), "uncertainty": asdict(asked),
+    }  # fmt: skip
+    text = json.dumps(question, sort_keys=True)
+    path = out.with_name(f".{out.name}.{hashlib.sha256(text.encode()).hexdigest()[:12]}.partial")
+    with space_on(out):
+        path.mkdir(parents=True, exist_ok=True)
+    return path

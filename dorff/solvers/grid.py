@@ -1,0 +1,295 @@
+"""Fold errors along a path of ridges where the systems are large: folds and ridges as neighbours of their sum.
+
+Of many rows, the training moments of a fold over their weight differ little from those of all rows, and a ridge little
+from one a few times larger. So the Cholesky factor of all rows' system at one ridge preconditions the systems of every
+fold at every ridge near it: their conjugate gradients (Hestenes & Stiefel 1952) run side by side, as columns. G is
+formed for all rows alone; a fold's is applied as psi (S (psi^T h)) (DESIGN 1, consequence 4).
+
+All sums are divided by the rows' summed weight here, so that l ridge is ridge, and targets by their scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+from typing import Any, Final, final
+
+import numpy as np
+import numpy.typing as npt
+from scipy.linalg import lapack
+
+from dorff.moments import BoolArray, FloatArray, Moments, pooled
+from dorff.solvers.setting import Setting
+from dorff.weights import operator_weights
+
+WIDEST: Final = 32.0  # the largest of the shifts that one factor serves, over the least
+MOST_STEPS: Final = 60  # of conjugate gradients; more are not neighbours
+TOLERANCE: Final = 1e-10  # of f's error, of the training error: both root mean squares
+
+FLOOR: Final = 1e-8  # of the targets' energy: a training error below it counts as it, for the tolerance
+MOST_COLUMNS: Final = 256  # side by side
+
+Indices = npt.NDArray[np.integer[Any]]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """The moments (w, w) of some rows that have all targets, about the frozen y0, unpacked."""
+
+    full: FloatArray
+    m: int
+    y0: FloatArray
+
+    @classmethod
+    def of(cls, moments: Moments) -> Sums:
+        return cls(moments.full, moments.m, moments.y0)
+
+    def __add__(self, other: Sums) -> Sums:
+        return Sums(self.full + other.full, self.m, self.y0)
+
+    def centred(self, *, intercept: bool) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """S (m, m), R (m, q) and E (q, q) over the rows' weight: about the means, or else as if y0 were 0."""
+        m, full = self.m, self.full
+        n = full[m, m]
+        mean = full[m] / n
+        shift = -mean[m + 1 :] if intercept else self.y0
+        S, R, E = full[:m, :m] / n, full[:m, m + 1 :] / n, full[m + 1 :, m + 1 :] / n
+        if intercept:
+            S -= np.outer(mean[:m], mean[:m])
+            E = E - np.outer(shift, shift)
+        else:
+            E = E + np.outer(mean[m + 1 :], shift) + np.outer(shift, mean[m + 1 :] + shift)
+        return S, R + np.outer(mean[:m], shift), E
+
+    def intercepts(self, W: FloatArray) -> FloatArray:
+        """The free intercepts (c, q), less y0, of functions F W, W (m, c, q)."""
+        m = self.m
+        bias: FloatArray = (self.full[m, m + 1 :] - np.tensordot(self.full[m, :m], W, 1)) / self.full[m, m]
+        return bias
+
+    def squared_errors(self, W: FloatArray, bias: FloatArray) -> FloatArray:
+        """Summed squared errors (c, q) of F W + y0 + bias on these rows; W (m, c, q) and bias (c, q)."""
+        k, (m, c, q) = self.m + 1, W.shape
+        weights = np.concatenate([W.reshape(m, c * q), bias.reshape(1, c * q)])
+        cross = (self.full[:k, :k] @ weights).reshape(k, c, q) - 2.0 * self.full[:k, None, k:]
+        return np.asarray(np.einsum("acq,acq->cq", weights.reshape(k, c, q), cross) + np.diag(self.full)[k:])
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """Systems (G + shift) x = rhs, a column each: whose S (c,), shift (c,), rhs (k, c), and the energy (c,) of the
+    targets, of which the training error is left."""
+
+    whose: Indices
+    shift: FloatArray
+    rhs: FloatArray
+    energy: FloatArray
+
+    @classmethod
+    def together(cls, parts: Sequence[Columns]) -> Columns:
+        rhs = np.asfortranarray(np.concatenate([part.rhs for part in parts], axis=1))
+        whose, shift, energy = (
+            np.concatenate([getattr(part, name) for part in parts]) for name in ("whose", "shift", "energy")
+        )
+        return cls(whose, shift, rhs, energy)
+
+    def __getitem__(self, at: Any) -> Columns:
+        return Columns(self.whose[at], self.shift[at], self.rhs[:, at], self.energy[at])
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Family:
+    """G = [S_ab psi_a psi_b^T] of several S (m, m), with the same psi (r, p, m); rows of a system go (i, a)."""
+
+    matrices: Sequence[FloatArray]
+    psi: FloatArray
+
+    def apply(self, whose: int, V: FloatArray) -> FloatArray:
+        """G V, (r m, c), of one of them."""
+        r, p, m = self.psi.shape
+        V = V.reshape(r, m, -1)
+        seen = np.concatenate([reduce(add, (self.psi[i, j][:, None] * V[i] for i in range(r))) for j in range(p)], 1)
+        summed = np.split(self.matrices[whose] @ seen, p, axis=1)
+        return np.concatenate([reduce(add, (self.psi[i, j][:, None] * summed[j] for j in range(p))) for i in range(r)])
+
+    def factor(self, whose: int, shift: float) -> FloatArray | None:
+        """The lower Cholesky factor of one G + shift; None where it is not numerically positive definite."""
+        r, _, m = self.psi.shape
+        G, S = np.empty((r * m, r * m), order="F"), self.matrices[whose]
+        for i in range(r):
+            for j in range(i + 1):
+                # S is symmetric: its transpose, and that of the product, lie in memory as G does
+                coupling = (self.psi[j].T @ self.psi[i]).T
+                np.multiply(S.T, coupling, out=G[i * m : (i + 1) * m, j * m : (j + 1) * m])
+        G[np.diag_indices(r * m)] += shift
+        factor, failed = lapack.dpotrf(G, lower=1, overwrite_a=1, clean=0)
+        return None if failed else factor
+
+    def descend(self, factor: FloatArray, columns: Columns) -> tuple[FloatArray, BoolArray]:
+        """x (k, c), and which of them have converged: conjugate gradients on each column at once.
+
+        A column ends when the norm of its error, estimated by the factor's, is `TOLERANCE` of the root of the
+        training error: the energy less what x explains.
+        """
+        X, whole = np.zeros(columns.rhs.shape, order="F"), np.zeros(len(columns.shift), bool)
+        at, now, x, R = np.arange(len(whole)), columns, X, columns.rhs
+        P, last = np.zeros_like(R), np.ones(len(at))
+        for _ in range(MOST_STEPS):
+            Z, _ = lapack.dpotrs(factor, R, lower=1)
+            size = np.einsum("kc,kc->c", R, Z)
+            error = now.energy - np.einsum("kc,kc->c", x, now.rhs + R + now.shift * x)
+            done = size <= TOLERANCE**2 * np.maximum(error, FLOOR * now.energy)
+            if done.any():
+                X[:, at[done]], whole[at[done]] = x[:, done], True
+                go = ~done
+                at, now, x, R, Z, P = at[go], now[go], x[:, go], R[:, go], Z[:, go], P[:, go]
+                size, last = size[go], last[go]
+            if not len(at):
+                break
+            P = Z + P * (size / last)
+            AP = self._product(now, P)
+            step = size / np.einsum("kc,kc->c", P, AP)
+            x, R, last = x + step * P, R - step * AP, size
+        return X, whole
+
+    def _product(self, columns: Columns, P: FloatArray) -> FloatArray:
+        AP = columns.shift * P
+        for whose in np.unique(columns.whose):
+            at = columns.whose == whose
+            AP[:, at] += self.apply(int(whose), P[:, at])
+        return AP
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Training:
+    """What the rows outside of one fold say: S (m, m), the weights' psi (r, p, m), the sums of the column of ones
+    (w,), the targets' scale (q,), and systems for ridge 1: `a` (c,), rhs (k, c), energy (c,).
+
+    `load` (c, q) are the outputs that a separable kernel's columns add to; psi is then the gain, (1, 1, m).
+    """
+
+    S: FloatArray
+    psi: FloatArray
+    a: FloatArray
+    rhs: FloatArray
+    energy: FloatArray
+    load: FloatArray | None
+    sums: FloatArray
+    scale: FloatArray
+
+    @classmethod
+    def of(cls, moments: Moments, setting: Setting) -> Training:
+        scale = setting.scaling([moments])
+        weights = operator_weights(setting.fixed([moments]), setting.m, setting.density, normalize=setting.normalize)
+        rows = Sums.of(moments)
+        S, R, E = rows.centred(intercept=setting.intercept)
+        R, E = R / scale, E / np.outer(scale, scale)
+        if weights.separable:
+            psi, gain, root = weights.gain[None, None], weights.gain, weights.root[0]
+            values, vectors = np.linalg.eigh(root @ root.T)
+            kept = values > 1e-14 * values[-1]
+            a, load = values[kept], vectors[:, kept].T @ root
+            energy = np.einsum("cq,qs,cs->c", load, E, load) / a**2
+            return cls(S, psi, a, gain[:, None] * (R @ load.T) / a, energy, load, rows.full[rows.m], scale)
+        psi = np.ascontiguousarray(weights.psi.transpose(1, 2, 0))
+        rhs = np.einsum("rpm,mp->rm", psi, R).reshape(-1, 1)
+        return cls(S, psi, np.ones(1), rhs, np.trace(E)[None], None, rows.full[rows.m], scale)
+
+    def columns(self, whose: int, ridges: FloatArray) -> Columns:
+        """Of every ridge, and of a ridge every system."""
+        shift = np.divide.outer(ridges, self.a).ravel()
+        c = len(shift)
+        rhs, energy = np.tile(self.rhs, len(ridges)), np.tile(self.energy, len(ridges))
+        return Columns(np.full(c, whose), shift, rhs, energy)
+
+    def functions(self, X: FloatArray, *, intercept: bool, y0: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """W (m, ridges, q) and the intercepts (ridges, q) less y0, in the targets' units, of solutions (k, c)."""
+        r, _, m = self.psi.shape
+        if self.load is None:
+            W = np.einsum("rpm,rmc->mcp", self.psi, X.reshape(r, m, -1)) * self.scale
+        else:
+            W = (self.psi[0, 0][:, None, None] * X.reshape(m, -1, len(self.load))) @ self.load * self.scale
+        if not intercept:
+            return W, np.tile(-y0, (W.shape[1], 1))
+        return W, (self.sums[m + 1 :] - np.tensordot(self.sums[:m], W, 1)) / self.sums[m]
+
+
+def path_errors(
+    folds: Sequence[Moments], setting: Setting, ridges: Sequence[float]
+) -> tuple[FloatArray, list[str]] | None:
+    """Summed squared errors (len(ridges), q) on each fold of what the others give, added up; and for each ridge how
+    its systems were solved: "neighbours", or "factored" where a fold needed factors of its own.
+
+    None where neither converges, or a kernel is not the same for all folds. Rows have all targets, and these are
+    values of f; ridges are positive.
+    """
+    trainings = [
+        Training.of(pooled([[other] for number, other in enumerate(folds) if number != held])[0], setting)
+        for held in range(len(folds))
+    ]
+    total = Training.of(pooled([[fold] for fold in folds])[0], setting)
+    if any(not np.allclose(one.psi, total.psi, rtol=1e-12, atol=0.0) for one in trainings):
+        return None
+    family = Family([*(one.S for one in trainings), total.S], total.psi)
+    each = [one.columns(whose, np.array(ridges)) for whose, one in enumerate(trainings)]
+    found = _solutions(family, Columns.together(each))
+    if found is None:
+        return None
+    errors, alone = np.zeros((len(ridges), folds[0].q)), np.zeros(len(ridges), bool)
+    ends = np.cumsum([len(one.shift) for one in each])
+    for fold, training, end in zip(folds, trainings, ends, strict=True):
+        mine = slice(end - len(ridges) * len(training.a), end)
+        W, bias = training.functions(found[0][:, mine], intercept=setting.intercept, y0=fold.y0)
+        errors += Sums.of(fold).squared_errors(W, bias)
+        alone |= found[1][mine].reshape(len(ridges), -1).any(axis=1)
+    return errors, ["factored" if one else "neighbours" for one in alone]
+
+
+def _solutions(family: Family, columns: Columns) -> tuple[FloatArray, BoolArray] | None:
+    """x (k, c) and which of them needed a factor of their own fold's; the last of the family's S is the sum's."""
+    X, alone, strange = np.zeros(columns.rhs.shape, order="F"), np.zeros(len(columns.shift), bool), set[int]()
+    for group in _groups(columns.shift):
+        pole = float(np.sqrt(columns.shift[group].min() * columns.shift[group].max()))
+        far = np.isin(columns.whose[group], list(strange))
+        left = _near(family, columns, len(family.matrices) - 1, group[~far], pole, X)
+        if left is None:
+            return None
+        left = np.concatenate([group[far], left])
+        for whose in np.unique(columns.whose[left]):
+            mine = left[columns.whose[left] == whose]
+            rest = _near(family, columns, int(whose), mine, pole, X)
+            if rest is None or len(rest):
+                return None
+            alone[mine] = True
+            strange.add(int(whose))
+    return X, alone
+
+
+def _near(family: Family, columns: Columns, whose: int, at: Indices, pole: float, X: FloatArray) -> Indices | None:
+    """Solve the columns `at` by the factor of `whose` at the pole; those left over, None where there is no factor."""
+    if not len(at):
+        return at
+    factor = family.factor(whose, pole)
+    if factor is None:
+        return None
+    left = []
+    for chunk in np.array_split(at, -(-len(at) // MOST_COLUMNS)):
+        X[:, chunk], whole = family.descend(factor, columns[chunk])
+        left.append(chunk[~whole])
+    return np.concatenate(left)
+
+
+def _groups(shifts: FloatArray) -> list[Indices]:
+    """The columns by their shifts, the largest first, in groups that one factor serves."""
+    groups, order = list[Indices](), np.argsort(-shifts, kind="stable")
+    while len(order):
+        near = shifts[order] * WIDEST >= shifts[order[0]]
+        groups.append(order[near])
+        order = order[~near]
+    return groups

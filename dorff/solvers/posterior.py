@@ -1,0 +1,105 @@
+"""The posterior of a fit, from the system that gave it."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.linalg import lapack
+
+from dorff.moments import FloatArray
+from dorff.posterior import CoupledBlock, Posterior, PosteriorBlock, SeparableBlock
+from dorff.solvers.dense import factored
+from dorff.solvers.problem import Problem, Solution
+from dorff.solvers.system import Block, IntArray
+
+Spread = tuple[FloatArray, FloatArray]  # basis (k, k'), spread (k', c): the columns' inverses basis diag(s_j) basis^T
+
+
+def noise_covariance(problem: Problem, solution: Solution) -> FloatArray:
+    """(q, q): of the targets' noise in their own units, for a row of weight 1."""
+    assert solution.variance is not None
+    V = np.eye(len(problem.scale)) if problem.directions is None else problem.directions
+    scaled: FloatArray = (V * solution.variance) @ V.T
+    return scaled * np.outer(problem.scale, problem.scale)
+
+
+def posterior(problem: Problem, solution: Solution) -> Posterior:
+    """Of the Bayesian linear model (`dorff.solvers.scores`) at the solution's ridge and noise variance.
+
+    x has covariance s2 (G + l ridge I)^-1, column by column, and the intercept s2 times the inverse of its own system
+    about the features' means. What of the intercept C leaves open stays the fit's: no deviation is counted there.
+    A Cholesky factor's inverse where one serves all columns, else the eigenvectors of G.
+    """
+    assert solution.variance is not None
+    ridge = solution.ridge if solution.ridges is None else solution.ridges
+    blocks = [_block(problem, block, _spread(problem, block, ridge), solution.variance) for block in problem.blocks]
+    return Posterior(tuple(blocks), _intercept(problem, solution.variance), noise_covariance(problem, solution))
+
+
+def _outputs(problem: Problem) -> FloatArray:
+    """The outputs' scale (p,)."""
+    return problem.scale if problem.observe is None else np.full(problem.weights.shape[2], problem.scale[0])
+
+
+def _intercept(problem: Problem, variance: FloatArray) -> FloatArray:
+    scale, p = _outputs(problem), problem.weights.shape[2]
+    if not problem.intercept:
+        return np.zeros((p, p))
+    if problem.directions is None:
+        scaled = variance[0] * problem.free[0]
+    else:
+        V, weight = problem.directions, problem.totals.weight
+        scaled = (V * np.where(weight > 0, variance / np.where(weight > 0, weight, 1.0), 0.0)) @ V.T
+    return np.asarray(scaled * np.outer(scale, scale))
+
+
+def _spread(problem: Problem, block: Block, ridge: float | FloatArray) -> Spread:
+    shift = problem.shifts(block, ridge)
+    found = factored(block, float(shift[0])) if block.plain and np.ptp(shift) == 0 else None
+    if found is not None:
+        inverse, _ = lapack.dtrtri(found.lower, lower=1, overwrite_c=1)
+        return np.tril(inverse).T, np.ones((len(inverse), 1))
+    values, vectors = block.spectrum
+    return vectors, 1.0 / (values[:, None] * block.a + shift)
+
+
+def _block(problem: Problem, block: Block, spread: Spread, variance: FloatArray) -> PosteriorBlock:
+    gain, root, scale = problem.weights.gain, problem.weights.root, _outputs(problem)
+    if block.rotation is None:
+        feature, row = block.at
+        written = np.broadcast_to(root, problem.weights.shape)[feature, row]
+        return _coupled(problem, spread, variance, np.asarray(feature), np.asarray(row), gain[feature, None] * written)
+    into = np.zeros((len(block.a), root.shape[1]))
+    into[:, block.at] = block.rotation.T
+    if problem.intercept and problem.observe is not None and np.linalg.matrix_rank(problem.observe) < len(scale):
+        # The intercept takes the features' means in what C sees alone: no one centre serves all outputs.
+        k, r = len(gain), root.shape[1]
+        basis = np.asarray(np.kron(spread[0], into.T), dtype=np.float64)
+        width = spread[0].shape[1], len(block.a)
+        each: FloatArray = np.broadcast_to(spread[1], width).reshape(-1, 1)
+        feature, row = np.repeat(np.arange(k), r), np.tile(np.arange(r), k)
+        return _coupled(problem, (basis, each), variance, feature, row, gain[feature, None] * root[0][row])
+    of_columns = variance[block.columns] if problem.directions is not None else np.full(len(block.a), variance[0])
+    loading = into @ root[0] * scale
+    return SeparableBlock(*spread, of_columns, gain, gain * _centre(problem, block), loading, into)
+
+
+def _centre(problem: Problem, block: Block) -> FloatArray:
+    """The features' weighted mean (m,) over the rows that a block is of; zeros without an intercept."""
+    direction = 0 if block.columns is None else int(block.columns[0])
+    there = [rows for rows in problem.rows if problem.directions is None or rows.mask[direction]]
+    if not problem.intercept or not there:
+        return np.zeros(len(problem.weights.gain))
+    return np.asarray(sum(rows.s for rows in there) / sum(rows.n for rows in there))
+
+
+def _coupled(
+    problem: Problem, spread: Spread, variance: FloatArray, feature: IntArray, row: IntArray, psi: FloatArray
+) -> CoupledBlock:  # fmt: skip
+    """`psi` (k, p) are the rows that x goes with; what the intercept takes of each is its centre."""
+    scale, centre = _outputs(problem), np.zeros_like(psi)
+    if problem.intercept:
+        for rows in problem.rows:
+            C = problem.C[rows.mask]
+            centre += rows.s[feature, None] * ((psi @ C.T) @ C)
+        centre = centre @ problem.free[0]
+    return CoupledBlock(*spread, variance[:1], feature, row, psi * scale, centre * scale)

@@ -1,0 +1,228 @@
+"""Choosing from the moments: folds as neighbours, parts of the features, a ridge for each output, the criteria."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from cases import moments_of, plain_map, rows
+from sklearn.linear_model import Ridge
+from sklearn.model_selection import KFold
+
+from dorff import frequencies, kernels
+from dorff.errors import InputError
+from dorff.features import Drawn, FeatureMap, Projected, Recipe, cut
+from dorff.moments import pooled
+from dorff.solvers import Criterion, Setting, choose, kfold_errors, of_first, setting_scores, squared_error
+from dorff.solvers.choose import fold_scores
+from dorff.solvers.grid import path_errors
+
+GAUSS = kernels.Gaussian(0.7)
+HELMHOLTZ = 0.3 * kernels.CurlFree(GAUSS) + 0.7 * kernels.DivergenceFree(GAUSS)
+MATRIX = np.array([[2.0, 0.6], [0.6, 0.5]])
+RIDGES = [1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0]
+N, COUNT = 900, 32  # rows and frequencies
+
+KERNELS = {
+    "helmholtz": HELMHOLTZ,
+    "curl": kernels.CurlFree(GAUSS),
+    "identity": kernels.Decomposable(GAUSS),
+    "matrix": kernels.Decomposable(GAUSS, MATRIX),
+    "deficient": kernels.Decomposable(GAUSS, np.ones((2, 2))),
+    "covariance": kernels.Decomposable(GAUSS, "covariance"),
+    "two scalars": kernels.Decomposable(GAUSS, MATRIX) + kernels.Decomposable(kernels.Gaussian(1.3)) * 0.2,
+}
+
+
+@cache
+def drawn(name: str, count: int = COUNT) -> tuple[Setting, FeatureMap]:
+    kernel = KERNELS[name]
+    found = frequencies.Orthogonal().draw(kernel.fix(2, 2, np.eye(2)), d=2, p=2, count=count, seed=3)
+    density = None if found.log_density is None else (found.omega, found.log_density, found.serves)
+    return Setting(kernel, 2, 2 * count, density, False, True), plain_map(found.omega)
+
+
+def folds_of(features: FeatureMap, X, Y, fold_of):
+    shift = np.array([0.3, -0.2])
+    return [[moments_of(features, X[fold_of == k], Y[fold_of == k], y0=shift)] for k in range(fold_of.max() + 1)]
+
+
+def one_by_one(folds, setting, ridges):
+    """Each fold's training rows solved on their own."""
+    errors = np.zeros((len(ridges), 2))
+    for held, fold in enumerate(folds):
+        for at, fit in enumerate(setting.solve(pooled(folds[:held] + folds[held + 1 :]), ridges)):
+            errors[at] += squared_error(fold[0], fit.W, fit.bias)
+    return errors
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("standardize", [True, False])
+@pytest.mark.parametrize("name", KERNELS)
+def test_folds_as_neighbours_have_the_errors_of_their_own_solves(name, standardize, intercept):
+    setting, features = drawn(name)
+    setting = replace(setting, standardize=standardize, intercept=intercept)
+    X, Y = rows(N, 2, 2)
+    folds = folds_of(features, X, Y * [1.0, 30.0] if standardize else Y, np.arange(N) % 5)
+    errors, rungs = path_errors([part for (part,) in folds], setting, RIDGES)
+    assert set(rungs) == {"neighbours"}
+    np.testing.assert_allclose(errors, one_by_one(folds, setting, RIDGES), rtol=1e-9)
+
+
+def test_folds_that_are_no_neighbours_get_factors_of_their_own():
+    """One fold holds the rows of a place that no other has, and few rows are left for the rest."""
+    setting, features = drawn("helmholtz")
+    X, Y = rows(260, 2, 2)
+    fold_of = np.where(X[:, 0] > 0.3, 0, 1 + np.arange(260) % 2)
+    folds = folds_of(features, X, Y, fold_of)
+    errors, rungs = path_errors([part for (part,) in folds], setting, RIDGES)
+    assert "factored" in rungs
+    np.testing.assert_allclose(errors, one_by_one(folds, setting, RIDGES), rtol=1e-8)
+
+
+def test_systems_that_no_factor_serves_are_solved_one_by_one():
+    setting, features = drawn("helmholtz", 128)
+    X, Y = rows(300, 2, 2)
+    folds = folds_of(features, X, Y, np.arange(300) % 3)
+    assert path_errors([part for (part,) in folds], setting, [1e-19]) is None
+    (score,) = fold_scores(folds, setting, [1e-19])
+    assert score.rung == "direct" and score.value == pytest.approx(
+        one_by_one(folds, setting, [1e-19]).sum() / 600, rel=1e-12
+    )
+
+
+def test_large_systems_are_neighbours_and_small_ones_are_not():
+    X, Y = rows(2000, 2, 2)
+    for count, rung in ((64, "direct"), (128, "neighbours")):  # 256 and 512 unknowns
+        setting, features = drawn("helmholtz", count)
+        folds = folds_of(features, X, Y, np.arange(2000) % 4)
+        table = fold_scores(folds, setting, [1e-4, 1e-3])
+        assert {score.rung for score in table} == {rung} and {score.m for score in table} == {2 * count}
+        wanted = one_by_one(folds, setting, [1e-4, 1e-3]).sum(axis=1) / 4000
+        np.testing.assert_allclose([score.value for score in table], wanted, rtol=1e-9)
+
+
+def test_kfold_by_hand_is_scikit_learns():
+    setting, features = drawn("identity")
+    X, Y = rows(N, 2, 2)
+    F, fold_of, squares = features.transform(X), np.zeros(N, int), np.zeros(len(RIDGES))
+    for number, (training, held) in enumerate(KFold(5, shuffle=True, random_state=0).split(X)):
+        fold_of[held] = number
+        for at, ridge in enumerate(RIDGES):
+            model = Ridge(alpha=ridge * len(training)).fit(F[training], Y[training])
+            squares[at] += np.sum((model.predict(F[held]) - Y[held]) ** 2)
+    folds = folds_of(features, X, Y, fold_of)
+    np.testing.assert_allclose(kfold_errors(folds, setting, RIDGES), squares / (2 * N), rtol=1e-8)
+    errors, _ = path_errors([part for (part,) in folds], setting, RIDGES)
+    np.testing.assert_allclose(errors.sum(axis=1), squares, rtol=1e-8)
+
+
+@pytest.mark.parametrize("name", ["helmholtz", "matrix"])
+def test_a_part_of_the_features_is_a_pass_over_fewer(name):
+    setting, features = drawn(name)
+    X, Y = rows(200, 2, 2)
+    folds = folds_of(features, X, Y, np.arange(200) % 2)
+    fewer, density = cut(features, setting.density, COUNT // 4)
+    assert fewer.m == COUNT // 2 and fewer.phi.weights == pytest.approx((COUNT // 4) ** -0.5)
+    np.testing.assert_array_equal(density[0], setting.density[0][: COUNT // 4])
+    parts, smaller = of_first(folds, setting, COUNT // 2)
+    wanted = folds_of(fewer, X, Y, np.arange(200) % 2)
+    for (part,), (own,) in zip(parts, wanted, strict=True):
+        np.testing.assert_allclose(part.full, own.full, rtol=1e-11, atol=1e-11)
+    own_setting = replace(setting, m=COUNT // 2, density=density)
+    for mine, its in zip(smaller.solve(pooled(parts), RIDGES), own_setting.solve(pooled(wanted), RIDGES), strict=True):
+        np.testing.assert_allclose(mine.W, its.W, rtol=1e-7, atol=1e-9)
+    assert of_first(folds, setting, 2 * COUNT) == (folds, setting)
+
+
+def test_choose_looks_at_every_kernel_count_and_ridge():
+    setting, features = drawn("helmholtz")
+    X, Y = rows(300, 2, 2)
+    folds = folds_of(features, X, Y, np.arange(300) % 3)
+    settings = [setting, replace(setting, kernel=kernels.CurlFree(GAUSS))]
+    for by in Criterion:
+        found = choose(folds, settings, [1e-6, 1e-2], by=by, counts=(64, 16))
+        assert [(s.candidate, s.m, s.ridge) for s in found.table] == [
+            (candidate, m, ridge) for candidate in (0, 1) for m in (64, 16) for ridge in (1e-6, 1e-2)
+        ]
+        best = min(found.table, key=lambda score: score.value)
+        assert (found.candidate, found.m, found.fit.solution.ridge) == (best.candidate, best.m, best.ridge)
+        assert found.fit.weights.shape[0] == found.m
+        for candidate, m in ((0, 64), (1, 16)):
+            parts, part_of = of_first(folds, settings[candidate], m)
+            mine = [s.value for s in found.table if (s.candidate, s.m) == (candidate, m)]
+            again = setting_scores(parts, part_of, [1e-6, 1e-2], by=by)
+            assert [score.value for score in again] == mine
+            fits = part_of.solve(pooled(parts), [1e-6, 1e-2], scores=True)
+            if by is Criterion.EVIDENCE:
+                assert mine == [-fit.log_evidence for fit in fits]
+            elif by is Criterion.GCV:
+                assert mine == [fit.solution.gcv for fit in fits]
+
+
+def test_each_output_has_the_ridge_that_is_best_for_it():
+    """One target is rough and clean, the other smooth and noisy."""
+    setting, features = drawn("identity")
+    rng = np.random.default_rng(1)
+    X = rng.uniform(-1.5, 1.5, (N, 2))
+    Y = np.column_stack([np.sin(4 * X[:, 0]) * np.cos(3 * X[:, 1]), X[:, 0] + 2.0 * rng.standard_normal(N)])
+    folds = folds_of(features, X, Y, np.arange(N) % 5)
+    found = choose(folds, [setting], RIDGES, by="kfold", per_output=True)
+    errors = one_by_one(folds, setting, RIDGES)
+    best = np.array(RIDGES)[errors.argmin(axis=0)]
+    assert best[0] < best[1]
+    np.testing.assert_array_equal(found.fit.solution.ridges, best)
+    last = found.table[-1]
+    assert last.ridges == tuple(best) and last.ridge == pytest.approx(np.sqrt(best.prod()))
+    assert last.value == pytest.approx(errors.min(axis=0).sum() / (2 * N), rel=1e-9)
+    single = setting.solve(pooled(folds), best.tolist())
+    np.testing.assert_allclose(found.fit.W, np.column_stack([single[0].W[:, 0], single[1].W[:, 1]]), rtol=1e-8)
+    for by in ("gcv", "evidence"):
+        each = choose(folds, [setting], RIDGES, by=by, per_output=True)
+        assert len(each.table) == 1 and len(set(each.fit.solution.ridges)) == 2
+        np.testing.assert_array_equal(
+            each.fit.solution.ridges, setting.solve_each(pooled(folds), RIDGES, by).solution.ridges
+        )
+
+
+@pytest.mark.parametrize("name", ["helmholtz", "matrix"])
+def test_outputs_that_share_a_system_share_their_ridge_by_kfold(name):
+    setting, features = drawn(name)
+    folds = folds_of(features, *rows(90, 2, 2), np.arange(90) % 3)
+    with pytest.raises(InputError, match="ridge_per_output: by k-fold it needs outputs that do not share a system"):
+        choose(folds, [setting], RIDGES, by="kfold", per_output=True)
+
+
+def test_what_is_no_part_of_the_features_is_refused():
+    setting, features = drawn("helmholtz")
+    folds = folds_of(features, *rows(90, 2, 2), np.arange(90) % 3)
+    for m in (0, 7, 2 * COUNT + 2):
+        with pytest.raises(InputError, match=f"counts: wanted even numbers of features from 2 to 64, got {m}"):
+            of_first(folds, setting, m)
+    with pytest.raises(InputError, match="count: wanted 1 to 32 of the frequencies, got 33"):
+        cut(features, setting.density, 33)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "sampler"),
+    [
+        (kernels.Decomposable(GAUSS), frequencies.Quadrature()),
+        (kernels.Decomposable(kernels.ArcCosine(1)), frequencies.IID()),
+        (kernels.Decomposable(kernels.Polynomial(2)), frequencies.IID()),
+    ],
+)
+def test_features_that_are_no_plain_pairs_have_no_parts(kernel, sampler):
+    found: Drawn = Recipe(kernel.fix(3, 2, np.eye(2)), sampler, 3, 2, 64).draw(0)
+    features = FeatureMap(found.phi, np.zeros(3), np.ones(3))
+    with pytest.raises(InputError, match=r"features\.count: several need .*give one count"):
+        cut(features, found.density, 4)
+
+
+def test_structured_frequencies_are_written_out():
+    found = Recipe(kernels.Decomposable(GAUSS).fix(64, 1, np.eye(1)), frequencies.SORF(), 64, 1, 256).draw(0)
+    assert isinstance(found.phi, Projected)
+    X = np.random.default_rng(0).standard_normal((5, 64))
+    F, part = found.phi.transform(X), found.phi.first(16).transform(X)
+    np.testing.assert_allclose(part[:, :16], F[:, :16] * np.sqrt(8), rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(part[:, 16:], F[:, 128:144] * np.sqrt(8), rtol=1e-12, atol=1e-13)
+    assert found.phi.first(128) is found.phi

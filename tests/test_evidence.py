@@ -1,0 +1,374 @@
+"""Evidence, noise variance, posterior and ridges per output, against scikit-learn and dense computations."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import scipy.linalg
+from cases import every_kernel, plain_map, rows
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import ConstantKernel, DotProduct, WhiteKernel
+from sklearn.linear_model import Ridge, RidgeCV
+
+from dorff import frequencies, kernels
+from dorff.errors import InputError
+from dorff.kernels.scalar import FloatArray
+from dorff.moments import Accumulator, Moments
+from dorff.solvers import Fit, Problem, Setting
+from dorff.solvers.eigen import Spectral
+
+N, D, RIDGE = 30, 7, 1e-2
+RNG = np.random.default_rng(5)
+MIXED, ONE = np.array([[1.0, 0.0, 2.0], [0.0, -1.0, 0.5]]), np.array([[0.0, 1.0, 0.0]])
+MORE = RNG.standard_normal((4, 3))
+COUPLED = np.array([[2.0, 0.6, 0.1], [0.6, 1.0, -0.3], [0.1, -0.3, 0.5]])
+both = pytest.mark.parametrize("intercept", [True, False], ids=["intercept", "origin"])
+
+
+def moments(F: FloatArray, Y: FloatArray, weights: FloatArray) -> list[Moments]:
+    """The weighted moments of each pattern of targets, by hand."""
+    seen, y0 = np.isfinite(Y), np.full(Y.shape[1], 0.4)
+    found = []
+    for pattern in np.unique(seen, axis=0):
+        at = (seen == pattern).all(axis=1)
+        word = "" if pattern.all() else "".join("1" if there else "0" for there in pattern)
+        sums = Accumulator(F.shape[1], Y.shape[1], y0, observed=word)
+        Z = np.column_stack([F[at], np.ones(at.sum()), np.where(pattern, Y[at] - y0, 0.0)])
+        sums.add(Z * np.sqrt(weights[at])[:, None])
+        found.append(sums.moments())
+    return found
+
+
+@dataclass(frozen=True)
+class Case:
+    """Rows, a setting, and the covariance of all that was observed written out entry by entry."""
+
+    setting: Setting
+    F: FloatArray
+    Y: FloatArray
+    weights: FloatArray
+
+    @classmethod
+    def of(cls, name, *, C=None, gaps=False, weighted=False, standardize=False, intercept=True):
+        kernel = {
+            "coupled": kernels.Decomposable(kernels.Gaussian(0.9), COUPLED),
+            "covariance": kernels.Decomposable(kernels.Gaussian(0.9), "covariance"),
+            "simplex": kernels.Decomposable(kernels.Gaussian(0.9), "simplex"),
+            "diagonal": kernels.Decomposable(kernels.Gaussian(0.9), np.diag([3.0, 0.0, 1.0])),
+            "learned": kernels.Decomposable(kernels.Gaussian(0.9), "learned"),
+        }.get(name) or dict(every_kernel(3, 3))[name]
+        found = frequencies.Orthogonal().draw(kernel, d=3, p=3, count=D, seed=2)
+        X, Y = rows(N, 3, 3 if C is None else len(C), seed=4)
+        Y = Y + 0.3 * np.random.default_rng(1).standard_normal(Y.shape)
+        if gaps:
+            Y[::4, 0], Y[1::5, 1:] = np.nan, np.nan
+        w = np.random.default_rng(2).uniform(0.3, 2.0, N) if weighted else np.ones(N)
+        density = (found.omega, found.log_density, None)
+        setting = Setting(kernel, 3, 2 * D, density, standardize, intercept, C)
+        return cls(setting, plain_map(found.omega).transform(X), Y, w)
+
+    @property
+    def parts(self) -> list[Moments]:
+        return moments(self.F, self.Y, self.weights)
+
+    @property
+    def C(self) -> FloatArray:
+        return np.eye(3) if self.setting.observe is None else self.setting.observe
+
+    def prior(self, fit: Fit, F: FloatArray, G: FloatArray) -> FloatArray:
+        """cov f (n, k, p, p) in the targets' units: the noise variance over l ridge times the kernel."""
+        noise = fit.noise / np.outer(fit.scale, fit.scale) if self.setting.observe is None else None
+        if noise is None:
+            noise = np.eye(3) * fit.noise[0, 0] / fit.scale[0] ** 2
+        if np.allclose(noise, noise[0, 0] * np.eye(3), rtol=1e-12):
+            inner = np.einsum("arp,arq->apq", fit.weights.psi, fit.weights.psi) * noise[0, 0]
+        else:  # directions with variances of their own are eigenvectors of both
+            inner = np.einsum("arp,arq->apq", fit.weights.psi, fit.weights.psi) @ noise
+        each = fit.solution.ridge * self.weights.sum()
+        return np.einsum("na,ka,apq->nkpq", F, G, inner) * np.outer(fit.scale, fit.scale) / each
+
+    def dense(self, fit: Fit):
+        """The observed y, their covariance given the intercept, what picks them, and the intercept's design."""
+        seen, n, p = np.isfinite(self.Y).ravel(), len(self.F), 3
+        prior = self.prior(fit, self.F, self.F).transpose(0, 2, 1, 3).reshape(n * p, n * p)
+        lift = np.kron(np.eye(n), self.C)
+        noise = np.kron(np.diag(1 / self.weights), fit.noise)
+        V = (lift @ prior @ lift.T + noise)[np.ix_(seen, seen)]
+        basis = scipy.linalg.orth(self.C.T)
+        design = (np.tile(self.C @ basis, (n, 1)) if self.setting.intercept else np.zeros((len(lift), 0)))[seen]
+        return self.Y.ravel()[seen], V, lift[seen], design, basis
+
+    def log_density(self, fit: Fit, factor: float = 1.0) -> float:
+        """Of y, the intercept integrated out: of its contrasts, orthonormal to the design B, less log det B'B / 2.
+
+        Row weights are taken as they stand in the noise, less the constant that the evidence leaves out.
+        """
+        y, V, _, B, _ = self.dense(fit)
+        K = scipy.linalg.null_space(B.T) if B.size else np.eye(len(y))
+        inner, z = factor * K.T @ V @ K, K.T @ y
+        log = -0.5 * (len(z) * np.log(2 * np.pi) + np.linalg.slogdet(inner)[1] + z @ np.linalg.solve(inner, z))
+        seen = np.isfinite(self.Y).sum(axis=1)
+        log -= 0.5 * np.log(self.weights) @ seen
+        return float(log - 0.5 * np.linalg.slogdet(B.T @ B)[1] if B.size else log)
+
+    def posterior_covariance(self, fit: Fit, G: FloatArray) -> FloatArray:
+        """(k, p, p) at features G (k, m): kriging with a flat intercept (Rasmussen & Williams 2006, eq. 2.42)."""
+        _, V, lift, B, basis = self.dense(fit)
+        k, n = len(G), len(self.F)
+        across = self.prior(fit, self.F, G).transpose(0, 2, 1, 3).reshape(n * 3, k * 3)
+        across = lift @ across
+        own = self.prior(fit, G, G).transpose(0, 2, 1, 3).reshape(3 * k, 3 * k)
+        found = own - across.T @ np.linalg.solve(V, across)
+        if B.size:
+            left = np.tile(basis, (k, 1)) - across.T @ np.linalg.solve(V, B)
+            found += left @ np.linalg.solve(B.T @ np.linalg.solve(V, B), left.T)
+        return np.array([found[3 * i : 3 * i + 3, 3 * i : 3 * i + 3] for i in range(k)])
+
+
+CASES = [
+    ("identity", {}), ("identity", {"gaps": True, "standardize": True}), ("identity", {"weighted": True}),
+    ("diagonal", {"standardize": True}), ("diagonal", {"gaps": True}), ("coupled", {"standardize": True}),
+    ("coupled", {"gaps": True}), ("covariance", {"weighted": True}), ("deficient", {}), ("simplex", {}),
+    ("two scalars", {"standardize": True}), ("curl trace", {"standardize": True}), ("curl trace", {"gaps": True}),
+    ("helmholtz trace", {"weighted": True, "gaps": True}), ("identity", {"C": MIXED, "standardize": True}),
+    ("coupled", {"C": MORE}), ("coupled", {"C": ONE}), ("coupled", {"C": MIXED, "gaps": True}),
+    ("helmholtz trace", {"C": MIXED}), ("learned", {}),
+]  # fmt: skip
+each = pytest.mark.parametrize(("name", "options"), CASES, ids=[f"{n} {' '.join(o)}" for n, o in CASES])
+
+
+@both
+@each
+def test_evidence_is_the_dense_integral_and_greatest_over_the_noise(name, options, intercept):
+    case = Case.of(name, intercept=intercept, **options)
+    parts = case.parts
+    (fit,) = case.setting.solve(parts, [RIDGE], scores=True)
+    assert fit.log_evidence == pytest.approx(case.log_density(fit), rel=1e-8, abs=1e-8)
+    for factor in (0.98, 1.02):
+        assert case.log_density(fit, factor) < fit.log_evidence
+    if name != "learned":  # the same by the spectrum
+        problem = Problem.of(
+            parts, fit.weights, intercept=intercept, scale=case.setting.scaling(parts), observe=case.setting.observe
+        )
+        assert Spectral(problem).solve(RIDGE).log_evidence == pytest.approx(fit.log_evidence, rel=1e-9)
+
+
+@both
+@each
+def test_posterior_is_the_dense_one(name, options, intercept):
+    case = Case.of(name, intercept=intercept, **options)
+    parts = case.parts
+    (fit,) = case.setting.solve(parts, [RIDGE])
+    found = case.setting.posterior(parts, fit)
+    G = RNG.standard_normal((5, 2 * D))
+    wanted = case.posterior_covariance(fit, G)
+    np.testing.assert_allclose(found.covariance(G), wanted, rtol=1e-8, atol=1e-9 * np.abs(wanted).max())
+    np.testing.assert_allclose(found.variance(G), np.einsum("npp->np", wanted), rtol=1e-8)
+    np.testing.assert_array_equal(found.noise, fit.noise)
+
+
+def data(intercept: bool = False, q: int = 1):
+    """Features (N, m) and targets about a mean, and the problem of independent outputs."""
+    rng = np.random.default_rng(7)
+    F = rng.standard_normal((N, 6))
+    Y = F @ rng.standard_normal((6, q)) + rng.standard_normal((N, q)) + 2.0
+    setting = Setting(kernels.Decomposable(kernels.Polynomial(2)), 3, 6, None, False, intercept)
+    return F, Y, setting, moments(F, Y, np.ones(N))
+
+
+@pytest.mark.parametrize("ridge", [1e-3, 0.1, 10.0])
+def test_evidence_and_deviations_are_scikit_learns_linear_process(ridge):
+    F, Y, setting, parts = data()
+    (fit,) = setting.solve(parts, [ridge], scores=True)
+    s2 = fit.noise[0, 0]
+    kernel = ConstantKernel(s2 / (N * ridge)) * DotProduct(0.0, "fixed") + WhiteKernel(s2)
+    process = GaussianProcessRegressor(kernel, alpha=0.0, optimizer=None).fit(F, Y[:, 0])
+    assert fit.log_evidence == pytest.approx(process.log_marginal_likelihood_value_, rel=1e-8)
+    G = np.random.default_rng(1).standard_normal((5, 6))
+    mean, std = process.predict(G, return_std=True)
+    found = setting.posterior(parts, fit)
+    np.testing.assert_allclose(G @ fit.W[:, 0] + fit.bias, mean, rtol=1e-8)
+    np.testing.assert_allclose(np.sqrt(found.variance(G)[:, 0] + s2), std, rtol=1e-8)
+
+
+@both
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_path_of_ridges_is_scikit_learns(intercept, weighted):
+    """Ridge penalises by alpha = l ridge."""
+    F, Y, setting, _ = data(intercept, q=2)
+    w = np.random.default_rng(3).uniform(0.2, 3.0, N) if weighted else np.ones(N)
+    ridges = [1e-4, 1e-2, 1.0]
+    for fit in setting.solve(moments(F, Y, w), ridges):
+        twin = Ridge(alpha=w.sum() * fit.solution.ridge, fit_intercept=intercept).fit(F, Y, sample_weight=w)
+        np.testing.assert_allclose(fit.W, twin.coef_.T, rtol=1e-8)
+        np.testing.assert_allclose(fit.bias, twin.intercept_ if intercept else 0.0, rtol=1e-8)
+
+
+@both
+def test_gcv_is_ridge_cvs_error_where_every_row_weighs_the_same(intercept):
+    """Leaving one out is GCV where the hat matrix has a constant diagonal: harmonics at equidistant points."""
+    turn = 2 * np.pi * np.arange(N) / N
+    F = np.column_stack([wave(k * turn) / k for k in (1, 2, 3) for wave in (np.cos, np.sin)])
+    Y = (np.sin(turn) + np.random.default_rng(0).standard_normal(N))[:, None]
+    setting = Setting(kernels.Decomposable(kernels.Polynomial(2)), 3, 6, None, False, intercept)
+    ridges = np.array([1e-3, 1e-2, 1e-1, 1.0])
+    twin = RidgeCV(N * ridges, fit_intercept=intercept, store_cv_results=True).fit(F, Y[:, 0])
+    fits = setting.solve(moments(F, Y, np.ones(N)), list(ridges), scores=True)
+    scores = [fit.solution.gcv for fit in fits]
+    np.testing.assert_allclose(scores, twin.cv_results_.mean(axis=0), rtol=1e-8)
+    assert twin.alpha_ == N * ridges[np.argmin(scores)]
+
+
+RIDGES = [1e-5, 1e-4, 1e-3, 1e-2, 1e-1]
+
+
+@both
+@pytest.mark.parametrize("criterion", ["gcv", "evidence"])
+@pytest.mark.parametrize("gaps", [False, True])
+def test_a_ridge_per_output_is_every_outputs_own_choice(criterion, gaps, intercept):
+    case = Case.of("identity", gaps=gaps, intercept=intercept)
+    fit = case.setting.solve_each(case.parts, RIDGES, criterion)
+    G = RNG.standard_normal((4, 2 * D))
+    found = case.setting.posterior(case.parts, fit)
+    single = Setting(kernels.Decomposable(kernels.Gaussian(0.7)), 3, 2 * D, case.setting.density, False, intercept)
+    evidence = 0.0
+    for target in range(3):
+        there = np.isfinite(case.Y[:, target])
+        parts = moments(case.F[there], case.Y[there][:, [target]], np.ones(there.sum()))
+        # A ridge is per row of the whole.
+        fits = single.solve(parts, [ridge * N / there.sum() for ridge in RIDGES], scores=True)
+        best = int(np.argmin([one.solution.gcv if criterion == "gcv" else -one.log_evidence for one in fits]))
+        assert fit.solution.ridges[target] == RIDGES[best]
+        np.testing.assert_allclose(fit.W[:, target], fits[best].W[:, 0], rtol=1e-8)
+        np.testing.assert_allclose(fit.noise[target, target], fits[best].noise[0, 0], rtol=1e-8)
+        alone = single.posterior(parts, fits[best]).variance(G)[:, 0]
+        np.testing.assert_allclose(found.variance(G)[:, target], alone, rtol=1e-8)
+        evidence += fits[best].log_evidence
+    assert fit.log_evidence == pytest.approx(evidence, rel=1e-9)
+    assert fit.solution.ridge == pytest.approx(np.exp(np.log(fit.solution.ridges).mean()))
+    again = case.setting.solve(case.parts, [fit.solution.ridges])[0]
+    np.testing.assert_array_equal(again.solution.h, fit.solution.h)
+
+
+def test_a_ridge_per_eigenvector_is_that_of_rotated_targets():
+    """k0 A in the eigenvectors of A is independent outputs, each with its eigenvalue in the ridge."""
+    case = Case.of("coupled")
+    fit = case.setting.solve_each(case.parts, RIDGES, "gcv")
+    values, V = np.linalg.eigh(COUPLED)
+    single = Setting(kernels.Decomposable(kernels.Gaussian(0.9)), 3, 2 * D, case.setting.density, False, True)
+    chosen = []
+    for number, value in enumerate(values):
+        parts = moments(case.F, case.Y @ V[:, [number]], np.ones(N))
+        fits = single.solve(parts, [ridge / value for ridge in RIDGES], scores=True)
+        best = int(np.argmin([one.solution.gcv for one in fits]))
+        chosen.append(RIDGES[best])
+        np.testing.assert_allclose(fit.W @ V[:, number], fits[best].W[:, 0], atol=1e-8)
+    assert sorted(fit.solution.ridges) == sorted(chosen)
+
+
+def test_a_ridge_per_output_is_refused_where_outputs_hang_together():
+    for name, options in [
+        ("curl trace", {}), ("two scalars", {}), ("identity", {"C": MIXED}), ("coupled", {"gaps": True})
+    ]:  # fmt: skip
+        case = Case.of(name, **options)
+        with pytest.raises(InputError, match=r"ridge_per_output: needs a kernel that is one scalar"):
+            case.setting.solve_each(case.parts, RIDGES, "gcv")
+        with pytest.raises(InputError, match=r"ridge_per_output: needs a kernel that is one scalar"):
+            case.setting.solve(case.parts, [np.ones(3)])
+    case = Case.of("learned")
+    with pytest.raises(InputError, match="'learned' has one ridge"):
+        case.setting.solve_each(case.parts, RIDGES, "gcv")
+    with pytest.raises(InputError, match="'learned' has one ridge"):
+        case.setting.solve(case.parts, [np.ones(3)])
+    case = Case.of("identity")
+    with pytest.raises(InputError, match="not 'kfold'"):
+        case.setting.solve_each(case.parts, RIDGES, "kfold")
+    with pytest.raises(InputError, match=r"one for each of 3 outputs; got shape \(2,\)"):
+        case.setting.solve(case.parts, [np.ones(2)])
+
+
+def test_evidence_does_not_depend_on_units_nor_on_the_shift():
+    """Targets in other units, each its own: the density falls by a factor for each entry; standardizing sees none."""
+    case = Case.of("identity", standardize=True)
+    units = np.array([1e-3, 1.0, 250.0])
+    (fit,) = case.setting.solve(case.parts, [RIDGE], scores=True)
+    (other,) = case.setting.solve(moments(case.F, case.Y * units, case.weights), [RIDGE], scores=True)
+    assert other.log_evidence == pytest.approx(fit.log_evidence - (N - 1) * np.log(units).sum(), rel=1e-9)
+    np.testing.assert_allclose(other.noise, fit.noise * np.outer(units, units), rtol=1e-9)
+
+
+def test_a_target_that_does_not_vary_and_one_seen_once():
+    F, Y, setting, _ = data(True, q=2)
+    Y[:, 1] = 0.4
+    (fit,) = setting.solve(moments(F, Y, np.ones(N)), [RIDGE], scores=True)
+    assert fit.noise[1, 1] < 1e-30 and np.isfinite(fit.log_evidence) and not fit.solution.ill_conditioned
+    Y[1:, 1] = np.nan
+    parts = moments(F, Y, np.ones(N))
+    (fit,) = setting.solve(parts, [RIDGE], scores=True)
+    (alone,) = Setting(setting.kernel, 3, 6, None, False, True).solve(
+        moments(F, Y[:, :1], np.ones(N)), [RIDGE], scores=True
+    )
+    assert fit.noise[1, 1] == 0.0 and fit.log_evidence == pytest.approx(alone.log_evidence, rel=1e-9)
+    assert setting.posterior(parts, fit).variance(F).shape == (N, 2)
+
+
+LONG = np.longdouble
+
+
+def least_squares(A, b):
+    """min |A x - b| by Householder reflections in long double."""
+    A, b = A.astype(LONG), b.astype(LONG)
+    for j in range(A.shape[1]):
+        v = A[j:, j].copy()
+        v[0] += np.copysign(np.sqrt(v @ v), v[0])
+        size = v @ v
+        A[j:, j:] -= np.outer(v, 2 / size * (v @ A[j:, j:]))
+        b[j:] -= np.outer(v, 2 / size * (v @ b[j:]))
+    x = np.zeros((A.shape[1], b.shape[1]), LONG)
+    for j in reversed(range(len(x))):
+        x[j] = (b[j] - A[j, j + 1 :] @ x[j + 1 :]) / A[j, j]
+    return x
+
+
+def graded(kind, rows, m):
+    """Features whose singular values fall over nine orders; nearly constant ones: what centring leaves is 1e-6."""
+    rng = np.random.default_rng(2)
+    U, V = np.linalg.qr(rng.standard_normal((rows, m)))[0], np.linalg.qr(rng.standard_normal((m, m)))[0]
+    spread = (U * 10.0 ** -np.linspace(0, 9, m)) @ V * np.sqrt(rows)
+    return spread if kind == "graded" else 1.0 + 1e-3 * spread
+
+
+@pytest.mark.parametrize("noise", [0.0, 1.0], ids=["smooth", "noise"])
+@pytest.mark.parametrize("kind", ["graded", "nearly constant"])
+def test_stated_digits_are_right_and_no_residual_is_too_small(kind, noise):
+    """From condition 1e2 to 1e18, against long double: fitted values, GCV and noise variance."""
+    rows_, m, rng = 80, 14, np.random.default_rng(0)
+    F = graded(kind, rows_, m)
+    centred = F - F.mean(axis=0)
+    Y = (1 - noise) * centred @ rng.standard_normal((m, 1)) / np.linalg.norm(centred) * rows_**0.5
+    Y += noise * rng.standard_normal((rows_, 1))
+    Y -= Y.mean()
+    sums = Accumulator(m, 1, np.zeros(1))
+    sums.add(np.column_stack([F, np.ones(rows_), Y]))
+    setting = Setting(kernels.Decomposable(kernels.Polynomial(2)), 3, m, None, False, True)
+    values = np.linalg.svd(centred, compute_uv=False) ** 2
+    exact = F.astype(LONG) - F.astype(LONG).mean(axis=0)
+    stated = []
+    for exponent in range(2, 19, 2):
+        ridge = values[0] / rows_ * 10.0**-exponent
+        (fit,) = setting.solve([sums.moments()], [ridge], scores=True)
+        penalty = np.sqrt(LONG(ridge) * rows_) * np.eye(m, dtype=LONG)
+        x = least_squares(np.vstack([exact, penalty]), np.vstack([Y - Y.mean(), np.zeros((m, 1))]))
+        error = np.linalg.norm((exact @ (fit.solution.h - x)).astype(float)) / np.linalg.norm(Y)
+        digits = fit.solution.digits
+        stated.append(digits)
+        assert error <= 10.0**-digits or digits == 0.0
+        residual = float(np.sum((Y - Y.mean() - exact @ x) ** 2))
+        left = 1 - (1 + np.sum(values / (values + rows_ * ridge))) / rows_
+        assert fit.solution.gcv >= 0.5 * residual / rows_ / left**2
+        assert fit.noise[0, 0] >= 0.5 * residual / (rows_ - 1)
+        if digits > 8:  # not by much too careful
+            assert error > 10.0 ** (-digits - 5)
+            assert fit.noise[0, 0] == pytest.approx((residual + rows_ * ridge * float(np.sum(x**2))) / (rows_ - 1))
+    assert stated[0] > 6 and stated[-1] == 0.0 and all(a >= b for a, b in pairwise(stated))
