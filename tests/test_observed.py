@@ -99,7 +99,7 @@ def test_rows_that_miss_targets_are_the_dense_fit(name, observed, intercept):
     problem = Problem.of(parts, weights, intercept=intercept, observe=C)
     W, bias = naive(found, weights.psi, X, Y, np.eye(3) if C is None else C, 1e-2, intercept)
     scores = []
-    for solution in (solve(problem, [1e-2], gcv=True)[0], Spectral(problem).solve(1e-2)):
+    for solution in (solve(problem, [1e-2], scores=True)[0], Spectral(problem).solve(1e-2)):
         mine = weights.combined(solution.h)
         np.testing.assert_allclose(mine, W, atol=1e-8 * np.abs(W).max())
         np.testing.assert_allclose(problem.bias(mine), bias, atol=1e-8)
@@ -116,7 +116,7 @@ def test_gcv_counts_what_was_observed(name, intercept):
     Y = missing(Y)
     weights, there = weights_of(kernel, found), np.isfinite(Y)
     problem = Problem.of(list(parts_of(found, X, Y).values()), weights, intercept=intercept)
-    (solution,) = solve(problem, [0.1], gcv=True)
+    (solution,) = solve(problem, [0.1], scores=True)
     F, hat = plain_map(found.omega).transform(X), []
     for place in np.argwhere(there):
         unit = np.where(there, 0.0, np.nan)
@@ -303,6 +303,6 @@ def test_gcv_does_not_feel_the_size_of_weights():
         weight = size * np.array([1.0, 2.0, 3.0])
         sums = BlockSums(plain_map(found.omega), Y.mean(axis=0), block_rows=8, class_weight=weight)
         sums.add(X, Y)
-        (solution,) = solve(Problem.of(sums.moments()[0, ""], weights_of(kernel, found)), [1e-2], gcv=True)
+        (solution,) = solve(Problem.of(sums.moments()[0, ""], weights_of(kernel, found)), [1e-2], scores=True)
         scores.append(solution.gcv)
     np.testing.assert_allclose(scores, scores[0])

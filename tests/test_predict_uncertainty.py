@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import zarr
 from cases import plain_map, weights_of
-from command_line import DORFF, call
+from command_line import DORFF, INDEPENDENT, call, write_csv, write_job
 
 from dorff import frequencies, kernels
 from dorff.conformal import Conformal, scores
@@ -228,3 +228,35 @@ def test_a_classifier_has_probabilities_instead(data, tmp_path):
     save_model(replace(model, info={**model.info, "labels": ["a", "b"]}), tmp_path / "m")
     with pytest.raises(InputError, match="is a classifier, whose probabilities say how sure it is"):
         predict(tmp_path / "m", store, tmp_path / "o.zarr", engine=SerialEngine(), uncertainty=Uncertainty(std=True))
+
+
+def heteroscedastic(n: int, seed: int) -> FloatArray:
+    """Rows (n, 4) of places and a smooth field there, whose noise grows along x and has heavy tails."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-1, 1, (n, 2))
+    smooth = np.column_stack([np.sin(3 * X[:, 0]), np.cos(3 * X[:, 1])])
+    return np.column_stack([X, smooth + (0.05 + 0.2 * (X[:, :1] > 0)) * rng.standard_t(4, (n, 2))])
+
+
+def test_a_job_with_conformal_bands_holds_what_it_says(tmp_path, monkeypatch):
+    """From CSV to coverage of rows never seen, by the commands alone: within the binomial error of the held-out rows
+    and the new ones, where plain bands are far off."""
+    monkeypatch.chdir(tmp_path)
+    for name, n, seed in (("sea", 12_000, 1), ("new", 6000, 2)):
+        write_csv(Path(f"{name}.csv"), heteroscedastic(n, seed))
+        assert call("ingest", f"{name}.csv", f"{name}.zarr", "--inputs", "a,b", "--targets", "u,v").exit_code == 0
+    solve = {"ridge": 1e-5, "posterior": True, "conformal": True, "folds": {"count": 4, "by": "rows"}}
+    write_job(Path("job.yaml"), kernel=INDEPENDENT, solve=solve)
+    done = call("fit", "job.yaml")
+    assert done.exit_code == 0, done.output
+    found = json.loads(call("score", "models/sea", "new.zarr", "--coverage", "--workers", 1, "--json").stdout)
+    for level in (0.5, 0.8, 0.9, 0.95, 0.99):
+        shares = found["coverage"][f"{level:g}"]["per_output"]
+        error = np.sqrt(level * (1 - level) * (1 / 3000 + 1 / 6000))
+        assert all(abs(shares[name]["conformal"] - level) < 4 * error for name in ("u", "v")), (level, shares)
+    assert found["coverage"]["0.5"]["plain"] > 0.6
+    assert call("predict", "models/sea", "new.zarr", "out.zarr", "--bands", "0.9", "--workers", 1).exit_code == 0
+    low, high, Y = array(Path("out.zarr"), "low_90"), array(Path("out.zarr"), "high_90"), array(Path("new.zarr"), "y")
+    inside = np.mean((low <= Y) & (high >= Y), axis=0)
+    shares = found["coverage"]["0.9"]["per_output"]
+    np.testing.assert_allclose(inside, [shares[name]["conformal"] for name in ("u", "v")], atol=1e-12)

@@ -200,7 +200,7 @@ def test_a_list_of_ridges_is_the_single_fits(name, d, p):
     filling = [1.0] * MOST_FACTORS
     for many, ridge in zip(solve(problem, ridges + filling)[: len(ridges)], ridges, strict=True):
         (one,) = solve(problem, [ridge])
-        (scored,) = solve(problem, [ridge], gcv=True)
+        (scored,) = solve(problem, [ridge], scores=True)
         assert many.ridge == one.ridge == ridge
         assert relative(many.h, one.h) < 1e-8
         np.testing.assert_array_equal(one.h, scored.h)
@@ -223,7 +223,7 @@ def dense(problem, ridge):
 def test_gcv_is_that_of_the_dense_hat_matrix(name, d, p, intercept):
     this, scale = case(name, d, p), np.linspace(1.0, 3.0, p)
     y = (this.Y / scale).ravel()
-    for solution in solve(this.problem(intercept=intercept, scale=scale), [1e-4, 1e-2, 1.0], gcv=True):
+    for solution in solve(this.problem(intercept=intercept, scale=scale), [1e-4, 1e-2, 1.0], scores=True):
         naive = Naive.fit(this.found.omega, this.psi, this.X, this.Y / scale, solution.ridge, intercept)
         hat = naive.columns @ np.linalg.solve(naive.matrix, naive.columns.T)
         residual = y - hat @ y
@@ -234,7 +234,7 @@ def test_gcv_is_that_of_the_dense_hat_matrix(name, d, p, intercept):
 
 def test_gcv_is_infinite_where_no_freedom_is_left():
     this = case("identity", 2, 2)
-    tight = solve(this.problem(slice(0, 5)), [0.0, 1.0], gcv=True)
+    tight = solve(this.problem(slice(0, 5)), [0.0, 1.0], scores=True)
     assert tight[0].gcv == np.inf and np.isfinite(tight[1].gcv)
 
 
@@ -285,10 +285,10 @@ def test_choose_takes_the_least_error_over_kernels_and_ridges():
     best = np.unravel_index(np.argmin(table), table.shape)
     assert (by_folds.candidate, by_folds.fit.solution.ridge) == (best[0], ridges[best[1]])
     by_gcv = choose([[this.moments()]], candidates, ridges)
-    scores = [fit.solution.gcv for one in candidates for fit in one.solve([this.moments()], ridges, gcv=True)]
+    scores = [fit.solution.gcv for one in candidates for fit in one.solve([this.moments()], ridges, scores=True)]
     assert [score.value for score in by_gcv.table] == scores
     assert by_gcv.fit.solution.gcv == min(scores)
-    np.testing.assert_allclose([score.value for score in choose(folds, candidates, ridges, gcv=True).table], scores)
+    np.testing.assert_allclose([score.value for score in choose(folds, candidates, ridges, by="gcv").table], scores)
     # The winner is solved on all the rows.
     (again,) = candidates[by_folds.candidate].solve([this.moments()], [by_folds.fit.solution.ridge])
     assert relative(by_folds.fit.solution.h, again.solution.h) < 1e-8
@@ -343,7 +343,7 @@ def test_constant_targets_are_the_intercept(name, d, p, ridge):
     targets = np.linspace(-3.0, 7.0, p)
     moments = moments_of(plain_map(this.found.omega), this.X, np.tile(targets, (N, 1)), y0=targets)
     problem = Problem.of(moments, this.weights)
-    for solution in (solve(problem, [ridge])[0], solve(problem, [ridge, 2.0], gcv=True)[0]):
+    for solution in (solve(problem, [ridge])[0], solve(problem, [ridge, 2.0], scores=True)[0]):
         W = this.weights.combined(solution.h)
         np.testing.assert_allclose(W, 0.0, atol=1e-12)
         np.testing.assert_allclose(problem.bias(W), targets, rtol=1e-12)

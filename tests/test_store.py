@@ -139,8 +139,8 @@ def test_folds_merge_fold_by_fold() -> None:
 
 
 RECEIPT = Receipt(
-    plan="abc", number=7, start=0, stop=10, digest="d", stamp="s", rows_used=9, rows_dropped=1, low=(0.1, -2.0),
-    high=(1.0, 3.5), seconds=0.1, syrk_seconds=0.05,
+    plan="abc", number=7, start=0, stop=10, digest="d", stamp="s", rows_used=9, rows_dropped=1, rows_read=12,
+    low=(0.1, -2.0), high=(1.0, 3.5), seconds=0.1, syrk_seconds=0.05,
 )  # fmt: skip
 
 

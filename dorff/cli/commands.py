@@ -93,6 +93,10 @@ def ingest(
     classes: Annotated[
         str, typer.Option(metavar="C", help="A column of class labels of any type.", show_default=False)
     ] = "",
+    weights: Annotated[str, typer.Option(metavar="W", help="A column of rows' weights.", show_default=False)] = "",
+    groups: Annotated[
+        str, typer.Option(metavar="G", help="A column of any type; rows equal in it are a group.", show_default=False)
+    ] = "",
     append: Annotated[bool, typer.Option("--append", help="Add the rows to a data set that is there.")] = False,
     shard_rows: Annotated[
         int | None, typer.Option(metavar="N", help="Rows of a shard; fitting ones if left out.", show_default=False)
@@ -102,7 +106,8 @@ def ingest(
     """Turn CSV, Parquet, NPY, NPZ, NetCDF or HDF5 files into a data set, or add them to one.
 
     Several SRC are put one below the other; a.csv+b.csv side by side. A CSV file without a header has the columns
-    c0, c1, ...; the arrays of an NPZ file go by their names.
+    c0, c1, ...; the arrays of an NPZ file go by their names. Weights and groups become the arrays of these names: in
+    a job, data.weights: weights and solve.folds.by: groups.
     """
     from dorff.data import ingest as run
     from dorff.data.labels import stored_labels
@@ -111,13 +116,12 @@ def ingest(
     if len(paths) < 2:
         raise typer.BadParameter("wanted at least one SRC and then OUT.zarr", param_hint="SRC... OUT.zarr")
     *sources, out = paths
-    labels = _names("--classes", classes)
-    if len(labels) > 1:
-        raise InputError(f"--classes {classes}: wanted one column of labels, got {len(labels)}; name one")
+    labels = _one("--classes", classes, "labels")
     with meter("ingest") as progress:
         rows = run(
             sources, out, inputs=_names("--inputs", inputs), targets=_names("--targets", targets),
-            classes=labels[0] if labels else None, append=append, shard_rows=shard_rows, progress=progress,
+            classes=labels, weights=_one("--weights", weights, "weights"), groups=_one("--groups", groups, "labels"),
+            append=append, shard_rows=shard_rows, progress=progress,
             notice=lambda sentence: say(f"dorff: {out}: {sentence}"),
         )  # fmt: skip
     result: dict[str, object] = {"rows": rows, "store": out}
@@ -326,6 +330,14 @@ def _level(text: str) -> float:
         raise InputError(f"--bands: {text!r} is not a level; write such as 0.5,0.95") from None
 
 
+def _one(option: str, text: str, what: str) -> str | None:
+    """A name, or none."""
+    names = _names(option, text)
+    if len(names) > 1:
+        raise InputError(f"{option} {text}: wanted one column of {what}, got {len(names)}; name one")
+    return names[0] if names else None
+
+
 @contextmanager
 def _engine(workers: int, model: Path, store: Path, inputs: Sequence[str], wanted: str) -> Iterator[Engine]:
     """Local workers, as many as have a shard to read; one works in this process. They start when all is there, a
@@ -359,7 +371,7 @@ def _summary(report: FitReport) -> str:
 
 def _at_the_edge(report: FitReport) -> str:
     """A word of warning where the best ridge is the last one tried on its side."""
-    tried = sorted(row["ridge"] for row in report.table)
+    tried = sorted({row["ridge"] for row in report.table})
     if len(tried) < 2 or tried[0] < report.ridge < tried[-1]:
         return ""
     return f" (the {'smallest' if report.ridge == tried[0] else 'largest'} tried: list ones beyond it)"

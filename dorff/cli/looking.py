@@ -30,7 +30,7 @@ def look(path: Path) -> dict[str, Any]:
 
 def _model(path: Path) -> dict[str, Any]:
     version = resolve_model(path)
-    model = load_model(version)
+    model = load_model(version, posterior=False)
     return {
         "kind": "model",
         "path": str(path),

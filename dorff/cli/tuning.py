@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dorff.tune import Trial, Tuned
 
 LONGEST_NAME = 60
+_SHORT = {"curl_free": "curl", "divergence_free": "div"}
 _CRITERIA = {"kfold": "held-out error", "gcv": "GCV", "evidence": "evidence"}
 
 
@@ -68,15 +69,17 @@ def tune(
 
 
 def kernel_names(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What tells each kernel of a list from the others: `0.3 curl_free + 0.7 divergence_free`, `lengthscale 0.2`; its
-    number where that would be long, or nothing does."""
-    formulas, flat = [_formula(config) for config in configs], [dict(_flat(config)) for config in configs]
-    keys = dict.fromkeys(key for one in flat for key in one)
-    telling = [key for key in keys if len({one[key] for one in flat if key in one}) > 1]
+    """What tells each kernel of a list from the others: `0.3 curl + 0.7 div`, `lengthscale 0.2`; its number where
+    that would be long, or nothing does."""
+    formulas, details = [_formula(config) for config in configs], [_details(config) for config in configs]
+    telling = [
+        key for key in dict.fromkeys(key for one in details for key in one)
+        if len({one[key] for one in details if key in one}) > 1
+    ]  # fmt: skip
     names = []
-    for formula, one in zip(formulas, flat, strict=True):
-        details = [f"{key} {one[key]}" for key in telling if key in one]
-        names.append(", ".join([formula, *details] if len(set(formulas)) > 1 else details))
+    for formula, one in zip(formulas, details, strict=True):
+        words = [f"{key} {one[key]}" for key in telling if key in one]
+        names.append(", ".join([formula, *words] if len(set(formulas)) > 1 else words))
     return [
         name if name and names.count(name) == 1 and len(name) <= LONGEST_NAME else f"kernel {number}"
         for number, name in enumerate(names)
@@ -85,21 +88,28 @@ def kernel_names(configs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _formula(config: Mapping[str, Any]) -> str:
     if config["type"] != "sum":
-        return str(config["type"])
+        return _SHORT.get(config["type"], str(config["type"]))
     return " + ".join(f"{term['weight']:.3g} {_formula(term['kernel'])}" for term in config["terms"])
 
 
-def _flat(value: Any, of: str = "", key: str = "") -> Iterator[tuple[str, str]]:
-    """What a formula does not tell, by what to call it: of a sum, after the number of the term."""
+def _details(config: Mapping[str, Any]) -> dict[str, str]:
+    """What a formula does not tell, by name; of several terms all values, or the one that all have."""
+    found: dict[str, list[str]] = {}
+    for name, value in _values(config):
+        found.setdefault(name, []).append(value)
+    return {name: values[0] if len(set(values)) == 1 else "/".join(values) for name, values in found.items()}
+
+
+def _values(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
     if isinstance(value, Mapping):
         for name, item in value.items():
             if name not in ("weight", "type") or key == "scalar":
-                yield from _flat(item, of, name)
+                yield from _values(item, name)
     elif key == "terms":
-        for number, term in enumerate(value):
-            yield from _flat(term, f"{number + 1}. ")
+        for term in value:
+            yield from _values(term)
     else:
-        yield of + key, f"{value:.4g}" if isinstance(value, float) else str(value)
+        yield key, f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _write(folder: Path, job: Path, described: Job, tuned: Tuned, names: Sequence[str]) -> dict[str, Path]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numbers
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, final
+from dataclasses import replace
+from functools import partial as bound
+from typing import Any
 
 import dask.array as da
 import numpy as np
@@ -16,43 +17,22 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dorff import __version__
 from dorff.errors import InputError
+from dorff.estimators.drawing import Drawing, Sure
 from dorff.estimators.rows import Rows, StoredRows, finite, unwrap
-from dorff.estimators.sums import Targets, sample
+from dorff.estimators.sums import Targets, mean_and_variance, sample, sampled_weights
 from dorff.features import FeatureMap, Recipe
 from dorff.frequencies import Sampler, default_sampler
 from dorff.kernels import Gaussian, OperatorKernel, ScalarKernel, median_lengthscale
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
-from dorff.moments import Moments, by_fold, pooled, unseen
-from dorff.solvers import Fit, Setting, choose, spread
-from dorff.store import Folds
+from dorff.moments import Folds, by_fold, pooled, unseen
+from dorff.solvers import Criterion, Setting, choose, spread
 
 Finish = Callable[[FloatArray], npt.NDArray[Any]]  # from f (k, p) to what is asked for; may be pickled
+Answer = Callable[[Model, FloatArray], npt.NDArray[Any]]  # from a model and X (k, d) to that
 _HOMES = {"kernel": "kernels", "sampler": "frequencies"}
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Drawing:
-    """All that is known before the pass: the features, the targets' shift y0 (q,), and how moments are solved."""
-
-    features: FeatureMap
-    y0: FloatArray
-    setting: Setting
-    sampler: Sampler
-    seed: int
-
-    def model(self, fit: Fit, parts: Sequence[Moments]) -> Model:
-        """The model of a fit to moments."""
-        solution, n = fit.solution, sum(part.n for part in parts)
-        report = {"rows_used": n, "ridge": solution.ridge, "condition": solution.condition, "rung": solution.rung}
-        info = {"report": report, "versions": {"dorff": __version__, "numpy": np.__version__}}
-        return Model(
-            self.features, fit.weights, solution.h, fit.bias, fit.scale, fit.kernel, self.sampler.config(), self.seed,
-            info, self.setting.observe,
-        )  # fmt: skip
+_TABLES = {Criterion.GCV: "gcv_", Criterion.EVIDENCE: "log_evidences_", Criterion.KFOLD: "cv_errors_"}
 
 
 class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
@@ -62,7 +42,7 @@ class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     n_features: int
     sampler: Sampler | None
     ridge: float | Sequence[float]
-    cv: int | None
+    cv: Any
     random_state: int | np.random.RandomState | None
     intercept: bool
     standardize: bool
@@ -79,11 +59,19 @@ class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             value = getattr(self, name)
             if value is not None and not isinstance(value, kinds):
                 raise InputError(f"{name} must be one of dorff.{_HOMES[name]}, not {value!r}")
-        if self.cv is not None and (not isinstance(self.cv, numbers.Integral) or self.cv < 2):
-            raise InputError(f"cv must be None or a number of folds of 2 or more, not {self.cv!r}")
+        self._check_cv()
         ridges = self._ridges()
         if not ridges or not all(np.isfinite(ridge) and ridge >= 0 for ridge in ridges):
             raise InputError(f"ridge must be a number of 0 or more, or a list of them, not {self.ridge!r}")
+
+    def _check_cv(self) -> None:
+        if self.cv is not None and (not isinstance(self.cv, numbers.Integral) or self.cv < 2):
+            raise InputError(f"cv must be None or a number of folds of 2 or more, not {self.cv!r}")
+
+    @property
+    def _by(self) -> Criterion:
+        """What ridges are compared by."""
+        return Criterion.GCV if self.cv is None else Criterion.KFOLD
 
     def _ridges(self) -> list[float]:
         try:
@@ -100,39 +88,46 @@ class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
 
     def _draw(
         self, X: Rows, Y: Targets, *, scale_targets: bool = False, observe: FloatArray | None = None,
-        partial: bool = False,
+        partial: bool = False, weights: FloatArray | None = None,
     ) -> Drawing:  # fmt: skip
-        """Constants from a sample of the rows X (n, d), Y (n, q), and features. `observe` is C (q, p)."""
+        """Constants from a sample of the rows X (n, d), Y (n, q) of `weights` (n,), and features. `observe` is C
+        (q, p)."""
         seed, d, p = self._seed(), X.shape[1], Y.shape[1] if observe is None else observe.shape[1]
         covariance = np.eye(p) if observe is None else None
         if isinstance(self.kernel, OperatorKernel):
             self.kernel.fix(d, p, covariance)  # what cannot be is refused before a row is read
-        if self.cv is not None and self.cv > X.shape[0]:
+        if isinstance(self.cv, numbers.Integral) and self.cv > X.shape[0]:
             raise InputError(f"cv = {self.cv} folds need as many rows, but n_samples = {X.shape[0]}; use fewer folds")
         some_x, some_y = sample(X, Y, partial=partial)
-        scale = np.ones(d)
+        w = sampled_weights(weights, len(some_x))
+        if w is not None:
+            some_x, some_y, w = some_x[w > 0], some_y[w > 0], w[w > 0]
+        scale, (mean, variance) = np.ones(d), mean_and_variance(some_x, w)
         vector_field = isinstance(self.kernel, OperatorKernel) and self.kernel.vector_field
         if self.standardize:
-            scale = spread(some_x.var(axis=0), together=vector_field)
-        kernel = self._operator_kernel((some_x - some_x.mean(axis=0)) / scale)
+            scale = spread(variance, together=vector_field)
+        kernel = self._operator_kernel((some_x - mean) / scale, w)
         shift_invariant = all(base.scalar.shift_invariant for _, base in kernel.terms())
         # Features that see more of the inputs than their differences see them as they are, unless scaled.
-        center = some_x.mean(axis=0) if shift_invariant or self.standardize else np.zeros(d)
+        center = mean if shift_invariant or self.standardize else np.zeros(d)
         sampler = default_sampler(kernel) if self.sampler is None else self.sampler
         recipe = Recipe(kernel.fix(d, p, covariance), sampler, d, p, int(self.n_features), bool(self.intercept))
         drawn = recipe.draw(seed)
         features = FeatureMap(drawn.phi, center, scale)
         setting = Setting(kernel, d, features.m, drawn.density, scale_targets, bool(self.intercept), observe)
-        there = ~np.isnan(some_y)
-        y0 = np.where(there, some_y, 0.0).sum(axis=0) / np.maximum(there.sum(axis=0), 1)
+        counts = ~np.isnan(some_y) * (1.0 if w is None else w[:, None])
+        total = counts.sum(axis=0)
+        y0 = (counts * np.nan_to_num(some_y)).sum(axis=0) / np.where(total > 0, total, 1.0)
         return Drawing(features, y0, setting, sampler, seed)
 
-    def _operator_kernel(self, scaled: FloatArray) -> OperatorKernel:
+    def _operator_kernel(self, scaled: FloatArray, weights: FloatArray | None) -> OperatorKernel:
         if isinstance(self.kernel, OperatorKernel):
             return self.kernel
-        return self._of_scalar(Gaussian(median_lengthscale(scaled)) if self.kernel is None else self.kernel)
+        if self.kernel is not None:
+            return self._of_scalar(self.kernel)
+        return self._of_scalar(Gaussian(median_lengthscale(scaled, weights=weights)))
 
-    def _solve(self, drawing: Drawing, parts: Folds) -> Model:
+    def _solve(self, drawing: Drawing, parts: Folds) -> Sure:
         """The model of the ridge, or of the best of the list."""
         folds = by_fold(parts)
         total = pooled(folds)
@@ -142,17 +137,17 @@ class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             raise InputError(f"y, column {target}: no row has this target; leave the column out")
         if not all(np.isfinite(part.packed).all() for part in total):
             raise InputError("y has numbers so large that their squares overflow float64; rescale the targets")
-        for name in ("gcv_", "cv_errors_"):  # of an earlier fit
+        for name in _TABLES.values():  # of an earlier fit
             self.__dict__.pop(name, None)
         if self.cv is not None and len(folds) < 2:
             raise InputError(f"cv = {self.cv}: rows fell into one fold; give more rows, or leave cv out")
-        choice = choose(folds, [drawing.setting], self._ridges(), gcv=self.cv is None)
+        choice = choose(folds, [drawing.setting], self._ridges(), by=self._by)
         if choice.table:
             scores = np.array([score.value for score in choice.table])
-            setattr(self, "gcv_" if self.cv is None else "cv_errors_", scores)
-        solution = choice.fit.solution
-        self.ridge_, self.condition_, self.rung_ = solution.ridge, solution.condition, solution.rung
-        return drawing.model(choice.fit, total)
+            setattr(self, _TABLES[self._by], -scores if self._by is Criterion.EVIDENCE else scores)
+        fit = choice.fit
+        self.ridge_, self.condition_, self.rung_ = fit.solution.ridge, fit.solution.condition, fit.solution.rung
+        return Sure(drawing.model(fit, total), drawing.setting, fit, total)
 
     def _inputs(self, X: Any, *, reset: bool) -> Any:
         """What scikit-learn demands of X, without reading what lies in Zarr or Dask."""
@@ -164,28 +159,39 @@ class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     def _mapped(self, X: Any, finish: Finish, columns: tuple[int, ...], dtype: Any = np.float64) -> Any:
         """What `finish` makes of f at X (n, d), (n, *columns): a lazy Dask array for Dask input, else NumPy."""
         check_is_fitted(self)
+        return self._answered(X, self.model_, bound(_finished, finish=finish), columns, dtype)
+
+    def _answered(
+        self, X: Any, model: Model, answer: Answer, columns: tuple[int, ...], dtype: Any = np.float64
+    ) -> Any:  # fmt: skip
+        """What `answer` makes of a model and X (n, d), (n, *columns): a lazy Dask array for Dask input, else NumPy."""
         X = self._inputs(unwrap(X, "X"), reset=False)
         if isinstance(X, da.Array):
-            return self._mapped_chunks(X, finish, columns, dtype)
+            return _by_chunks(X, model, answer, columns, dtype)
         if not isinstance(X, StoredRows):
-            return finish(self.model_.predict(X))
+            return answer(model, X)
         out = np.empty((len(X), *columns), dtype)
         for start, stop in X.runs():
-            out[start:stop] = finish(self.model_.predict(finite(X[start:stop], "X", start)))
+            out[start:stop] = answer(model, finite(X[start:stop], "X", start))
         return out
 
-    def _mapped_chunks(self, X: da.Array, finish: Finish, columns: tuple[int, ...], dtype: Any) -> da.Array:
-        model = delayed(replace(self.model_, info={}))  # one copy in the graph
-        mapped: da.Array = X.rechunk({1: -1}).map_blocks(
-            _finished_chunk, model, finish=finish, dtype=dtype,
+
+def _by_chunks(X: da.Array, model: Model, answer: Answer, columns: tuple[int, ...], dtype: Any) -> da.Array:
+    shared = delayed(replace(model, info={}))  # one copy in the graph
+    mapped: da.Array = X.rechunk({1: -1}).map_blocks(
+            _answer_of_chunk, shared, answer=answer, dtype=dtype,
             chunks=(X.chunks[0], *((width,) for width in columns)), drop_axis=None if columns else 1,
             meta=np.empty((0,) * (1 + len(columns)), dtype),
         )  # fmt: skip
-        return mapped
+    return mapped
 
 
-def _finished_chunk(X: FloatArray, model: Model, *, finish: Finish, block_id: tuple[int, ...]) -> npt.NDArray[Any]:
-    return finish(model.predict(finite(np.ascontiguousarray(X, dtype=np.float64), f"X, chunk {block_id[0]}", 0)))
+def _answer_of_chunk(X: FloatArray, model: Model, *, answer: Answer, block_id: tuple[int, ...]) -> npt.NDArray[Any]:
+    return answer(model, finite(np.ascontiguousarray(X, dtype=np.float64), f"X, chunk {block_id[0]}", 0))
+
+
+def _finished(model: Model, X: FloatArray, finish: Finish) -> npt.NDArray[Any]:
+    return finish(model.predict(X))
 
 
 def first_column(values: FloatArray) -> FloatArray:

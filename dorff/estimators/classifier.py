@@ -18,7 +18,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dorff.calibration import Calibration
 from dorff.errors import InputError
-from dorff.estimators.base import Drawing, ORFFEstimator, unchanged
+from dorff.estimators.base import ORFFEstimator, unchanged
+from dorff.estimators.drawing import Drawing
 from dorff.estimators.held import FOLDS, HeldRows, held_fold
 from dorff.estimators.labels import (
     AnyLabels,
@@ -216,7 +217,7 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
             deal = FoldRule.one_held(FOLDS, by_rows=True, seed=drawing.seed)
         sums = RowSums(drawing.features, drawing.y0, deal, self.class_weight_)
         parts = sums.of(X, Y)
-        model = self._solve(drawing, parts)
+        model = self._solve(drawing, parts).model
         found: dict[str, Any] = {"labels": [_plain(label) for label in self.classes_]}
         self.__dict__.pop("calibration_", None)  # of an earlier fit
         if self.calibrate:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Self, final
 
 import dask.array as da
@@ -11,17 +13,23 @@ import numpy.typing as npt
 import scipy.sparse
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.metrics import r2_score
+from sklearn.model_selection import check_cv
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from dorff.blocks import PRECISIONS
 from dorff.errors import InputError
 from dorff.estimators.base import ORFFEstimator, first_column, unchanged
+from dorff.estimators.drawing import Sure
+from dorff.estimators.given import Deal, GivenFolds, row_weights
 from dorff.estimators.rows import StoredRows, finite, partly, together, unwrap, with_rows
 from dorff.estimators.sums import RowSums, one_thread
 from dorff.frequencies import Sampler
 from dorff.kernels import Decomposable, OperatorKernel, ScalarKernel
 from dorff.kernels.scalar import FloatArray
 from dorff.leaf import FoldRule
+from dorff.model import Model
+from dorff.solvers import Criterion
 
 
 @final
@@ -47,9 +55,13 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         Where frequencies come from; None is `frequencies.Orthogonal()`, or `frequencies.IID()` for a kernel whose
         spectrum rotations change (Laplacian, Cauchy).
     ridge : float or list of floats
-        Of a list, the best by generalised cross-validation is taken, or by k-fold error where `cv` is given.
-    cv : int or None
-        Number of folds. Rows are dealt to folds by a hash of their number and the seed, during the one pass.
+        Of a list, the best by `criterion` is taken, or by k-fold error where `cv` is given.
+    cv : int, splitter, iterable of splits, or None
+        Number of folds: rows are dealt to them by a hash of their number and the seed, during the one pass. Or a
+        splitter of scikit-learn, or its splits, that hold every row out once.
+    criterion : "gcv" or "evidence"
+        What a list of ridges is compared by without `cv`: generalised cross-validation, or the log marginal
+        likelihood of the targets (`log_evidence_`).
     random_state : int, RandomState or None
         An int is the seed of frequencies (and folds) itself, the `seed` of a job file.
     intercept : bool
@@ -64,6 +76,12 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
     missing : "refuse" or "partial"
         Of NaN in y: "partial" takes it for a target that was not observed, and leaves rows out that have none. Each
         pattern of what is there has moments of its own; more than 8 are refused.
+    precision : "double" or "mixed"
+        "mixed" rounds features and their products to float32: about twice as fast, with some seven digits in the sums.
+    posterior : bool
+        Keep the sums, about 4 (m + q + 1)^2 bytes, which `predict(return_std=True)`, `posterior_model_` and
+        `log_evidence_` need. The posterior itself costs another factorisation and 8 m^2 bytes (8 (m r)^2 where outputs
+        are coupled), when it is first asked for.
 
     Attributes
     ----------
@@ -75,6 +93,16 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         GCV scores, where several ridges were given without `cv`.
     cv_errors_ : ndarray (number of ridges,)
         Held-out mean squared errors over all rows and outputs, where `cv` was given.
+    log_evidences_ : ndarray (number of ridges,)
+        Log marginal likelihoods, where several ridges were compared by evidence.
+    log_evidence_ : float
+        Log marginal likelihood of the targets at `ridge_`, the noise variance at its best: that of Bayesian linear
+        regression on the features, h ~ N(0, s2 / (l ridge) I), flat in the intercept.
+    noise_ : ndarray (q, q)
+        Covariance of the targets' noise in their own units, for a row of weight 1, as the evidence has it.
+    posterior_model_ : Model
+        `model_` with its posterior: `std`, `covariance`, `sample`, `band`; what `save_model` publishes for
+        `dorff predict --std`.
     condition_, rung_ : float, str
         Condition number of the system solved, and the method that solved it.
     n_features_in_, feature_names_in_
@@ -106,12 +134,15 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         *,
         sampler: Sampler | None = None,
         ridge: float | Sequence[float] = 1e-6,
-        cv: int | None = None,
+        cv: Any = None,
         random_state: int | np.random.RandomState | None = 0,
         intercept: bool = True,
         standardize: bool = False,
         observe: npt.ArrayLike | None = None,
         missing: str = "refuse",
+        criterion: str = "gcv",
+        precision: str = "double",
+        posterior: bool = True,
     ) -> None:
         self.kernel = kernel
         self.n_features = n_features
@@ -123,29 +154,74 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         self.standardize = standardize
         self.observe = observe
         self.missing = missing
+        self.criterion = criterion
+        self.precision = precision
+        self.posterior = posterior
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Fit to inputs X (n, d) and targets y (n, q) or (n,)."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit to inputs X (n, d) and targets y (n, q) or (n,).
+
+        `sample_weight` (n,) >= 0 is how much a row counts, of any kind that y may be; held in memory. A row of weight
+        2 is that row given twice, but for its noise: a row's noise variance is `noise_` over its weight.
+        """
         self._check_arguments()
         X, y = self._validated(unwrap(X, "X"), unwrap(y, "y"))
         observe = self._observation(1 if y.ndim == 1 else y.shape[1])
+        self._one_target = y.ndim == 1
         self._one_output = y.ndim == 1 and (observe is None or observe.shape[1] == 1)
         X, Y = together(with_rows(X, "X"), with_rows(y, "y"))
+        weights = row_weights(sample_weight, X.shape[0])
         with one_thread():
-            drawing = self._draw(X, Y, scale_targets=self.standardize, observe=observe, partial=self._partial)
-            folds = FoldRule(self.cv or 1, by_rows=True, seed=drawing.seed)
-            sums = RowSums(drawing.features, drawing.y0, folds, partial=self._partial)
-            self.model_ = self._solve(drawing, sums.of(X, Y))
+            drawing = self._draw(
+                X, Y, scale_targets=self.standardize, observe=observe, partial=self._partial, weights=weights
+            )
+            sums = RowSums(
+                drawing.features, drawing.y0, self._deal(X.shape[0], drawing.seed), partial=self._partial,
+                precision=self.precision,
+            )  # fmt: skip
+            sure = self._solve(drawing, sums.of(X, Y, weights))
+        self.model_, self.noise_ = sure.model, sure.fit.noise
+        self._sure = sure if self.posterior else None
         return self
 
-    def predict(self, X: Any, *, return_std: bool = False) -> Any:
-        """f at X (n, d): (n, p), or (n,) where y was 1-d. A lazy Dask array for Dask input, else NumPy."""
+    @property
+    def posterior_model_(self) -> Model:
+        """`model_` with its posterior."""
+        with one_thread():
+            return self._known.posterior_model
+
+    @property
+    def log_evidence_(self) -> float:
+        """Log marginal likelihood of the targets."""
+        with one_thread():
+            return self._known.log_evidence
+
+    @property
+    def _known(self) -> Sure:
         check_is_fitted(self)
-        if return_std:
-            raise InputError("return_std=True (the predictive deviation) is planned but not built yet; leave it out")
-        if self._one_output:
+        if self._sure is None:
+            raise InputError("posterior=False keeps no sums to say how sure the fit is; fit with posterior=True")
+        return self._sure
+
+    def predict(self, X: Any, *, return_std: bool = False, noise: bool = False) -> Any:
+        """f at X (n, d): (n, p), or (n,) where y was 1-d. A lazy Dask array for Dask input, else NumPy.
+
+        With `return_std` (f, its posterior standard deviations, both alike): of f itself, without noise; with `noise`
+        those of a new target C f plus its noise, (n, q), for a row of weight 1.
+        """
+        check_is_fitted(self)
+        if noise and not return_std:
+            raise InputError("noise=True says what standard deviations hold; ask for return_std=True too")
+        if not return_std and self._one_output:
             return self._mapped(X, first_column, ())
-        return self._mapped(X, unchanged, (self.model_.p,))
+        p, q = self.model_.p, self.model_.p if self.model_.observe is None else len(self.model_.observe)
+        if not return_std:
+            return self._mapped(X, unchanged, (p,))
+        answer = partial(_mean_and_std, noise=noise)
+        both = self._answered(X, self.posterior_model_, answer, (p + (q if noise else p),))
+        mean, std = both[:, :p], both[:, p:]
+        flat = self._one_target if noise else self._one_output
+        return mean[:, 0] if self._one_output else mean, std[:, 0] if flat else std
 
     def score(self, X: Any, y: Any, sample_weight: npt.ArrayLike | None = None) -> float:
         """scikit-learn's R2: the mean over targets of each one's, over the rows that have it. Holds y and the
@@ -167,6 +243,24 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
     def _of_scalar(self, scalar: ScalarKernel) -> OperatorKernel:
         return Decomposable(scalar)
 
+    def _check_cv(self) -> None:
+        if isinstance(self.cv, numbers.Number | str):
+            super()._check_cv()
+
+    def _deal(self, n: int, seed: int) -> Deal:
+        """Which folds the n rows are in."""
+        if self.cv is None or isinstance(self.cv, numbers.Integral):
+            return FoldRule(int(self.cv or 1), by_rows=True, seed=seed)
+        try:
+            splits = check_cv(self.cv).split(np.empty((n, 1)))
+        except (TypeError, ValueError) as error:
+            raise InputError(f"cv must be None, a number of folds, or splits of the {n} rows ({error})") from None
+        return GivenFolds.from_splits(splits, n)
+
+    @property
+    def _by(self) -> Criterion:
+        return Criterion(self.criterion) if self.cv is None else Criterion.KFOLD
+
     @property
     def _partial(self) -> bool:
         return self.missing == "partial"
@@ -175,6 +269,10 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         super()._check_arguments()
         if self.missing not in ("refuse", "partial"):
             raise InputError(f"missing must be 'refuse' or 'partial', not {self.missing!r}")
+        if self.criterion not in ("gcv", "evidence"):
+            raise InputError(f"criterion must be 'gcv' or 'evidence' (or give cv), not {self.criterion!r}")
+        if self.precision not in PRECISIONS:
+            raise InputError(f"precision must be 'double' or 'mixed', not {self.precision!r}")
 
     def _observation(self, q: int) -> FloatArray | None:
         """C (q, p)."""
@@ -204,6 +302,11 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
             there = "allow-nan" if self._partial else True
             y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y", ensure_all_finite=there)
         return self._inputs(X, reset=True), y
+
+
+def _mean_and_std(model: Model, X: FloatArray, *, noise: bool) -> FloatArray:
+    """f (n, p) and deviations beside it."""
+    return np.hstack([model.predict(X), model.std(X, noise=noise)])
 
 
 def _mean_r2(Y: FloatArray, values: FloatArray, weights: npt.ArrayLike) -> float:

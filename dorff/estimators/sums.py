@@ -15,11 +15,11 @@ from dask.delayed import delayed
 from distributed import get_worker
 
 from dorff.blocks import BlockSums
+from dorff.estimators.given import Deal
 from dorff.estimators.labels import OneHot, StoredLabels, one_hot
 from dorff.estimators.rows import Rows, StoredRows, finite, partly, runs_of
 from dorff.features import FeatureMap
 from dorff.kernels.scalar import FloatArray
-from dorff.leaf import FoldRule
 from dorff.moments import Folds, check_patterns
 from dorff.plan import block_rows
 from dorff.threads import pin, pinned
@@ -58,55 +58,61 @@ class RowSums:
     """All that a pass over rows needs: the features, the targets' shift y0 (q,), and which fold a row is in.
 
     `class_weight` (q,) weighs rows whose targets are one-hot; `partial` takes NaN for targets not observed, and leaves
-    rows out that have none.
+    rows out that have none. `precision` is that of `BlockSums`.
     """
 
     features: FeatureMap
     y0: FloatArray
-    folds: FoldRule
+    folds: Deal
     class_weight: FloatArray | None = None
     partial: bool = False
+    precision: str = "double"
 
-    def of(self, X: Rows, Y: Targets) -> Folds:
+    def of(self, X: Rows, Y: Targets, weights: FloatArray | None = None) -> Folds:
         """Moments of each fold and pattern of X (n, d) and Y (n, q): both Dask arrays of the same row chunks, or
-        neither."""
+        neither. `weights` (n,) are the rows', all 1 if None."""
         if isinstance(X, da.Array):
-            return self._of_chunks(X, Y)
+            return self._of_chunks(X, Y, weights)
         assert not isinstance(Y, da.Array)
         sums = self._sums(len(X))
         inputs, targets = Reader(X, "X"), Reader(Y, "y", partial=self.partial)
         for start, stop in runs(X, Y):
-            self._add(sums, start, inputs.read(start, stop), targets.read(start, stop))
+            self._add(sums, start, inputs.read(start, stop), targets.read(start, stop), part(weights, start, stop))
         return sums.moments()
 
     def _sums(self, rows: int) -> BlockSums:
         block = min(block_rows(self.features.m + 1 + len(self.y0)), max(rows, 1))
-        return BlockSums(self.features, self.y0, block_rows=block, class_weight=self.class_weight)
+        return BlockSums(
+            self.features, self.y0, block_rows=block, class_weight=self.class_weight, precision=self.precision
+        )
 
-    def _add(self, sums: BlockSums, first: int, X: FloatArray, Y: FloatArray) -> None:
+    def _add(
+        self, sums: BlockSums, first: int, X: FloatArray, Y: FloatArray, weights: FloatArray | None
+    ) -> None:  # fmt: skip
         rows = np.arange(first, first + len(X))
         if self.partial and not (some := ~np.isnan(Y).all(axis=1)).all():
-            X, Y, rows = X[some], Y[some], rows[some]
+            X, Y, rows, weights = X[some], Y[some], rows[some], None if weights is None else weights[some]
         if self.folds.count == 1:
-            return sums.add(X, Y, partial=self.partial)
+            return sums.add(X, Y, partial=self.partial, weights=weights)
         fold_of = self.folds.of_rows(rows)
         for fold in range(self.folds.count):
-            if (fold_of == fold).any():
-                sums.add(X[fold_of == fold], Y[fold_of == fold], fold, partial=self.partial)
+            if (here := fold_of == fold).any():
+                own = None if weights is None else weights[here]
+                sums.add(X[here], Y[here], fold, partial=self.partial, weights=own)
         return None
 
-    def of_chunk(self, first: int, X: FloatArray, Y: FloatArray) -> Folds:
+    def of_chunk(self, first: int, X: FloatArray, Y: FloatArray, weights: FloatArray | None = None) -> Folds:
         """Moments of the chunk whose first row is number `first`."""
         sums = self._sums(len(X))
         if len(X):
-            self._add(sums, first, matrix(X, "X", first), matrix(Y, "y", first, partial=self.partial))
+            self._add(sums, first, matrix(X, "X", first), matrix(Y, "y", first, partial=self.partial), weights)
         return sums.moments()
 
-    def _of_chunks(self, X: da.Array, Y: Any) -> Folds:
+    def _of_chunks(self, X: da.Array, Y: Any, weights: FloatArray | None) -> Folds:
         """A task a chunk, merged by a tree over chunk numbers: the bits depend on the chunks, not on who ran them."""
         shared = delayed(self)
         task, merge = delayed(_moments_of_chunk), delayed(_merged)
-        nodes = [task(shared, first, x, y) for first, _, x, y in chunks(X, Y)]
+        nodes = [task(shared, first, x, y, part(weights, first, first + rows)) for first, rows, x, y in chunks(X, Y)]
         while len(nodes) > 1:
             pairs = zip(nodes[::2], nodes[1::2], strict=False)
             nodes = [merge(left, right) for left, right in pairs] + nodes[len(nodes) // 2 * 2 :]
@@ -123,10 +129,17 @@ def chunks(X: da.Array, Y: da.Array) -> Iterator[tuple[int, int, Any, Any]]:
     return zip(starts, sizes, *parts, strict=True)
 
 
-def _moments_of_chunk(sums: RowSums, first: int, X: FloatArray, Y: FloatArray) -> Folds:
+def part(weights: FloatArray | None, start: int, stop: int) -> FloatArray | None:
+    """The weights of the rows start..stop-1."""
+    return None if weights is None else weights[start:stop]
+
+
+def _moments_of_chunk(
+    sums: RowSums, first: int, X: FloatArray, Y: FloatArray, weights: FloatArray | None
+) -> Folds:  # fmt: skip
     """A Dask task."""
     pin_worker()
-    return sums.of_chunk(first, X, Y)
+    return sums.of_chunk(first, X, Y, weights)
 
 
 def pin_worker() -> None:
@@ -145,13 +158,15 @@ def _merged(left: Folds, right: Folds) -> Folds:
     return left | right | both
 
 
-def sample(X: Rows, Y: Targets, *, partial: bool = False) -> tuple[FloatArray, FloatArray]:
-    """Rows for scales, means and the median distance: all where there are few, else runs spread evenly.
+def sampled_runs(n: int) -> list[tuple[int, int]]:
+    """(start, stop) of the rows that scales, means and the median distance come from: all where there are few, else
+    runs spread evenly. They depend on n alone, so that every kind of array gives the same constants."""
+    return spread_runs(n, SAMPLE_RUNS, RUN_ROWS)
 
-    Which rows depends on n alone, so that every kind of array gives the same constants.
-    """
-    n = int(X.shape[0])
-    some = spread_runs(n, SAMPLE_RUNS, RUN_ROWS)
+
+def sample(X: Rows, Y: Targets, *, partial: bool = False) -> tuple[FloatArray, FloatArray]:
+    """The rows of `sampled_runs`."""
+    some = sampled_runs(int(X.shape[0]))
     if isinstance(X, da.Array):
         assert isinstance(Y, da.Array)
         found = compute([X[a:b] for a, b in some], [Y[a:b] for a, b in some])
@@ -162,6 +177,21 @@ def sample(X: Rows, Y: Targets, *, partial: bool = False) -> tuple[FloatArray, F
         assert not isinstance(Y, da.Array)
         xs, ys = ([r.read(a, b) for a, b in some] for r in (Reader(X, "X"), Reader(Y, "y", partial=partial)))
     return np.concatenate(xs), np.concatenate(ys)
+
+
+def sampled_weights(weights: FloatArray | None, rows: int) -> FloatArray | None:
+    """Of weights (n,) those of the `rows` rows of `sample`; None where there are none, or those rows weigh nothing."""
+    if weights is None:
+        return None
+    found = np.concatenate([weights[a:b] for a, b in sampled_runs(len(weights))])
+    assert len(found) == rows
+    return found if found.any() else None
+
+
+def mean_and_variance(values: FloatArray, weights: FloatArray | None) -> tuple[FloatArray, FloatArray]:
+    """Of each column of values (n, k), rows counting by weights (n,)."""
+    mean = np.average(values, axis=0, weights=weights)
+    return mean, np.average((values - mean) ** 2, axis=0, weights=weights)
 
 
 def spread_runs(n: int, count: int, rows: int) -> list[tuple[int, int]]:

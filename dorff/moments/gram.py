@@ -11,11 +11,12 @@ import numpy as np
 from dorff.moments.base import UNIT, Adder, IntArray, Kind, Solvable, packed_columns, zeroed
 from dorff.moments.blas import FloatArray, SingleArray, syrk
 
-# Of mixed sums. A product of two numbers rounded to float32 is wrong by 2 u, u = 2^-24, and a float32 sum of at most
+# Of mixed sums: u = 2^-24, float32's own. A product of two rounded numbers is wrong by 2 u, a float32 sum of at most
 # SINGLE_ROWS of them by about as much where their errors are independent, by more the less the rows differ. Measured
 # against float64 by the largest singular value: 0.1 to 1.3 u for trig features whose length-scale is at most 5 times
-# the data's range, 4 u at 50 times, 7.8 u where all rows are the same.
-MIXED_UNIT: Final = 2.0**-21
+# the data's range, 4 u at 50 times, 7.8 u where all rows are the same: within the factor of 10 that whoever states
+# digits keeps for what "about" hides.
+MIXED_UNIT: Final = 2.0**-24
 SINGLE_ROWS: Final = 2048
 
 

@@ -63,21 +63,21 @@ def check_targets(
         target = kernel.fix(d, p, np.eye(p))
         size = effective_sample_size(target, density)
         if not any(_same(_mix(recipe, target), mix) for mix in mixes):
-            size, own = sample_sizes(target, recipe, density, seed)
-            _refuse(kernel, size, len(density[0]), own)
+            own = replace(recipe, kernel=target).draw(seed).density
+            assert own is not None  # a sampler that mixes tells its density
+            size, most = sample_sizes(target, recipe, density, own)
+            _refuse(kernel, size, len(density[0]), most)
         sizes.append(size)
     return sizes
 
 
-def sample_sizes(target: OperatorKernel, recipe: Recipe, density: Density, seed: int) -> tuple[float, float]:
-    """The effective sample size of the target on what the recipe drew with the seed, and on as many of its own.
+def sample_sizes(target: OperatorKernel, recipe: Recipe, density: Density, own: Density) -> tuple[float, float]:
+    """The effective sample size of the target on what the recipe drew, and on its `own`, as many drawn for it.
 
-    The first is the lesser of what the frequencies say themselves and of what the target's own would say (`covered`).
-    The second is D where the target's law is its trace measure; where weights vary even so, as those of a curl-free
+    The first is the lesser of what the frequencies say themselves and of what the target's own say (`covered`). The
+    second is D where the target's law is its trace measure; where weights vary even so, as those of a curl-free
     kernel's unbounded measure, it is less: D d / (d + 2) for the Gaussian.
     """
-    own = replace(recipe, kernel=target).draw(seed).density
-    assert own is not None  # a sampler that mixes tells its density
     seen = len(density[0]) * covered(target, own, _log_density(recipe, own[0]))
     return max(1.0, min(effective_sample_size(target, density), seen)), effective_sample_size(target, own)
 

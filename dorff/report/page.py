@@ -53,7 +53,7 @@ def write_report(
     know them. Raises InputError where there is no model or the page cannot be written there.
     """
     version = resolve_model(Path(model_path))
-    model = load_model(version)
+    model = load_model(version, posterior=False)
     if observations is not None:
         observations = _checked(observations, model)
     page = out if out is not None else version.parent / f"report-{version.name}.html"

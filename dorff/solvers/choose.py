@@ -10,14 +10,14 @@ from typing import Final, final
 import numpy as np
 
 from dorff.errors import InputError
-from dorff.moments import FloatArray, Moments, pooled
+from dorff.moments import FloatArray, Moments, Solvable, pooled
 from dorff.solvers.grid import path_errors
 from dorff.solvers.problem import untouched
 from dorff.solvers.select import squared_error
 from dorff.solvers.setting import Fit, Setting, learned_term
 from dorff.weights import operator_weights
 
-Folds = Sequence[list[Moments]]  # of each fold the moments of each pattern of targets
+Folds = Sequence[Sequence[Solvable]]  # of each fold the moments of each pattern of targets
 LARGE: Final = 512  # unknowns from which folds are solved as neighbours of their sum
 DIRECT: Final = "direct"
 
@@ -60,7 +60,7 @@ class Choice:
 
 def choose(
     folds: Folds, candidates: Sequence[Setting], ridges: Sequence[float], *, by: Criterion | str | None = None,
-    per_output: bool = False, counts: Sequence[int] = (), gcv: bool = False,
+    per_output: bool = False, counts: Sequence[int] = (),
 ) -> Choice:  # fmt: skip
     """The least value of the criterion, k-fold where there are folds and GCV else if left out; the first of equals.
 
@@ -69,7 +69,7 @@ def choose(
     own. A single candidate with a single ridge needs no score, and gets none but a k-fold error. InputError for k-fold
     with fewer than two folds, and where outputs with ridges of their own do not fall apart.
     """
-    by = Criterion(by or (Criterion.GCV if gcv or len(folds) == 1 else Criterion.KFOLD))
+    by = Criterion(by or (Criterion.GCV if len(folds) == 1 else Criterion.KFOLD))
     table, best, found = list[Score](), None, None
     only = len(candidates) * len(ridges) * max(1, len(counts)) == 1
     for number, candidate in enumerate(candidates):
@@ -104,7 +104,7 @@ def setting_scores(
 
 
 def _scored(
-    total: Sequence[Moments], setting: Setting, ridges: Sequence[float], by: Criterion, *, per_output: bool
+    total: Sequence[Solvable], setting: Setting, ridges: Sequence[float], by: Criterion, *, per_output: bool
 ) -> list[tuple[Score, Fit | None]]:
     fits = [setting.solve_each(total, ridges, by)] if per_output else setting.solve(total, ridges, scores=True)
     return [(_score(fit, setting.m, by), fit) for fit in fits]
@@ -170,8 +170,8 @@ def of_first(folds: Folds, setting: Setting, m: int) -> tuple[Folds, Setting]:
 
 def _fold_errors(folds: Folds, setting: Setting, ridges: Sequence[float]) -> tuple[FloatArray, list[str]]:
     """Summed squared errors (len(ridges), q), and how each ridge's were found."""
-    if _large(folds, setting, ridges):
-        found = path_errors([part for (part,) in folds], setting, ridges)
+    if (neighbours := _neighbours(folds, setting)) is not None and min(ridges) > 0:
+        found = path_errors(neighbours, setting, ridges)
         if found is not None:
             return found
     errors, C = np.zeros((len(ridges), folds[0][0].q)), setting.observe
@@ -183,14 +183,17 @@ def _fold_errors(folds: Folds, setting: Setting, ridges: Sequence[float]) -> tup
     return errors, [DIRECT] * len(ridges)
 
 
-def _large(folds: Folds, setting: Setting, ridges: Sequence[float]) -> bool:
-    """Whether the systems are large, and such that neighbours can be solved together (see `path_errors`)."""
-    plain = all(len(fold) == 1 and isinstance(fold[0], Moments) and fold[0].mask.all() for fold in folds)
-    asked = setting.observe is None and setting.method == DIRECT and learned_term(setting.kernel) is None
-    if not plain or not asked or min(ridges) <= 0:
-        return False
-    weights = operator_weights(setting.fixed(folds[0]), setting.m, setting.density, normalize=setting.normalize)
-    return (setting.m if weights.separable else int(np.prod(weights.shape[:2]))) >= LARGE
+def _neighbours(folds: Folds, setting: Setting) -> list[Moments] | None:
+    """The folds, where their systems are large and can be solved together (see `path_errors`)."""
+    found = [part for fold in folds for part in fold if isinstance(part, Moments) and part.mask.all()]
+    if len(found) != len(folds) or any(len(fold) > 1 for fold in folds):
+        return None
+    if setting.observe is not None or setting.method != DIRECT or learned_term(setting.kernel) is not None:
+        return None
+    kernel = setting.fixed(folds[0])
+    weights = operator_weights(kernel, setting.m, setting.density, normalize=setting.normalize)
+    unknowns = setting.m if weights.separable else int(np.prod(weights.shape[:2]))
+    return found if unknowns >= LARGE else None
 
 
 def _check_apart(folds: Folds, setting: Setting) -> None:

@@ -13,11 +13,11 @@ import numpy as np
 import scipy.linalg
 
 from dorff.errors import InputError
-from dorff.moments import FloatArray, Moments, Triangle
+from dorff.moments import FloatArray, Solvable
 from dorff.solvers.system import EPS, LARGEST_DIRECT, Block, IntArray, Rows, Totals
 from dorff.weights import OperatorWeights
 
-Parts = Sequence[Moments] | Sequence[Triangle]  # of some rows, one for each pattern of targets
+Parts = Sequence[Solvable]  # the moments of some rows, one for each pattern of targets
 
 
 @final
@@ -48,7 +48,7 @@ class Problem:
 
     @classmethod
     def of(
-        cls, parts: Moments | Sequence[Moments], weights: OperatorWeights, *, intercept: bool = True,
+        cls, parts: Solvable | Parts, weights: OperatorWeights, *, intercept: bool = True,
         scale: FloatArray | None = None, observe: FloatArray | None = None,
     ) -> Problem:  # fmt: skip
         """Of the moments of some rows, one for each pattern of targets.
@@ -56,7 +56,7 @@ class Problem:
         `scale` (q,) divides the targets; `observe` is C (q, p), the identity if None. InputError for a system wider
         than LAPACK can count, before it is formed.
         """
-        parts = [parts] if isinstance(parts, Moments) else list(parts)
+        parts = [parts] if isinstance(parts, Solvable) else list(parts)
         if observe is not None and len(parts) > 1 and np.linalg.matrix_rank(observe) < len(observe):
             raise InputError("observe: where rows miss targets its rows must be linearly independent; drop such rows")
         scale = np.ones(parts[0].q) if scale is None else scale
@@ -167,7 +167,7 @@ def _kept_shift(y0: FloatArray, observe: FloatArray | None) -> FloatArray:
     return np.asarray(y0 - observe @ (np.linalg.pinv(observe) @ y0))
 
 
-def _unpacked(moments: Moments, scale: FloatArray, back: FloatArray) -> _Sums:
+def _unpacked(moments: Solvable, scale: FloatArray, back: FloatArray) -> _Sums:
     """The sums of one pattern, of the targets less y0, as they are in the moments, with `back` (q,) added again."""
     m, mask, y0, full = moments.m, moments.mask, moments.y0, moments.full
     n, s, y = float(full[m, m]), full[:m, m].copy(), full[m, m + 1 :].copy()
@@ -287,12 +287,12 @@ def _coupled(problem: Problem, sums: Sequence[_Sums]) -> Block:
     return Block(G, np.ones(1), rhs[:, None], at, removed=removed)
 
 
-def target_covariance(parts: Moments | Parts) -> FloatArray:
+def target_covariance(parts: Solvable | Parts) -> FloatArray:
     """Covariance (q, q) of the targets about their means, in their own units.
 
     Where rows miss targets each entry is of the rows that have both, and what is then not positive is left out.
     """
-    parts = [parts] if isinstance(parts, Moments) else parts
+    parts = [parts] if isinstance(parts, Solvable) else parts
     q = parts[0].q
     n, y, squares = np.zeros((q, q)), np.zeros((q, q)), np.zeros((q, q))
     for part in parts:

@@ -31,7 +31,7 @@ class Tally:
     fitted: FloatArray
     shrunk: FloatArray
     level: FloatArray
-    condition: float
+    condition: float = 1.0
     freedom: FloatArray | None = None
     log_det: FloatArray | None = None
 

@@ -7,7 +7,7 @@ from itertools import takewhile
 
 import numpy as np
 
-from dorff.moments import FloatArray, Moments
+from dorff.moments import FloatArray, Solvable
 from dorff.solvers.dense import solve_cholesky
 from dorff.solvers.eigen import Ridge, Spectral
 from dorff.solvers.problem import Problem, Solution
@@ -15,15 +15,12 @@ from dorff.solvers.problem import Problem, Solution
 MOST_FACTORS = 8  # as many Cholesky factors take about as long as one `eigh`
 
 
-def solve(
-    problem: Problem, ridges: Sequence[Ridge], *, scores: bool = False, gcv: bool = False
-) -> list[Solution]:  # fmt: skip
+def solve(problem: Problem, ridges: Sequence[Ridge], *, scores: bool = False) -> list[Solution]:
     """One solution a ridge: Cholesky for a few ridges, one `eigh` for many, and for all where Cholesky fails.
 
     A ridge may be (p,), one for each of the problem's directions. `scores` asks for GCV scores and evidences, which
     the `eigh` always gives.
     """
-    scores = scores or gcv
     apart = any(np.ndim(ridge) > 0 for ridge in ridges)
     if len(ridges) <= MOST_FACTORS and not apart and all(block.plain for block in problem.blocks):
         tried = (solve_cholesky(problem, float(ridge), scores=scores) for ridge in ridges)
@@ -34,13 +31,11 @@ def solve(
     return [spectral.solve(ridge) for ridge in ridges]
 
 
-def squared_error(moments: Moments, W: FloatArray, bias: FloatArray) -> FloatArray:
+def squared_error(moments: Solvable, W: FloatArray, bias: FloatArray) -> FloatArray:
     """Summed squared error (q,) of f = F W + bias over the rows the moments were taken of; 0 for what they miss.
 
     W (m, q) and bias (q,) in the targets' units.
     """
-    full, k = moments.full, moments.m + 1
-    weights = np.vstack([W, bias - moments.y0])
-    cross = np.einsum("aq,aq->q", weights, full[:k, :k] @ weights - 2.0 * full[:k, k:])
-    error: FloatArray = np.where(moments.mask, np.diag(full[k:, k:]) + cross, 0.0)
+    V = np.vstack([W, bias - moments.y0, -np.eye(moments.q)])
+    error: FloatArray = np.where(moments.mask, moments.squares(V), 0.0)
     return error

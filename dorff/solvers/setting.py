@@ -93,9 +93,7 @@ class Setting:
         covariance = target_covariance(parts) / np.outer(scale, scale) if self.observe is None else None
         return self.kernel.fix(self.d, parts[0].q if self.observe is None else self.observe.shape[1], covariance)
 
-    def solve(
-        self, parts: Parts, ridges: Sequence[Ridge], *, scores: bool = False, gcv: bool = False
-    ) -> list[Fit]:  # fmt: skip
+    def solve(self, parts: Parts, ridges: Sequence[Ridge], *, scores: bool = False) -> list[Fit]:
         """A fit for each ridge, or for each array (p,) of ridges, one a direction of the outputs (`solve_each`).
 
         `scores` asks for GCV scores and evidences, which are not always computed otherwise. InputError for an array
@@ -105,7 +103,7 @@ class Setting:
         problem = self._problem(kernel, parts, scale)
         if (learned := learned_term(self.kernel)) is not None:
             return [self._learned(*learned, problem, parts, _single(ridge)) for ridge in ridges]
-        return [self._fit(kernel, problem, solution) for solution in solve(problem, ridges, scores=scores or gcv)]
+        return [self._fit(kernel, problem, solution) for solution in solve(problem, ridges, scores=scores)]
 
     def solve_each(self, parts: Parts, ridges: Sequence[float], criterion: str) -> Fit:
         """Every direction of the outputs with the best of the ridges for it alone, by "gcv" or "evidence".

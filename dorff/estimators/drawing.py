@@ -1,0 +1,70 @@
+"""Before the pass and after it: features and a setting; the model they gave, and how sure it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import final
+
+import numpy as np
+
+from dorff import __version__
+from dorff.errors import InputError
+from dorff.features import FeatureMap
+from dorff.frequencies import Sampler
+from dorff.kernels.scalar import FloatArray
+from dorff.model import Model
+from dorff.moments import Moments
+from dorff.solvers import Fit, Setting
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Drawing:
+    """All that is known before the pass: the features, the targets' shift y0 (q,), and how moments are solved."""
+
+    features: FeatureMap
+    y0: FloatArray
+    setting: Setting
+    sampler: Sampler
+    seed: int
+
+    def model(self, fit: Fit, parts: Sequence[Moments]) -> Model:
+        """The model of a fit to moments."""
+        solution, n = fit.solution, sum(part.n for part in parts)
+        report = {"rows_used": n, "ridge": solution.ridge, "condition": solution.condition, "rung": solution.rung}
+        info = {"report": report, "versions": {"dorff": __version__, "numpy": np.__version__}}
+        return Model(
+            self.features, fit.weights, solution.h, fit.bias, fit.scale, fit.kernel, self.sampler.config(), self.seed,
+            info, self.setting.observe,
+        )  # fmt: skip
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Sure:
+    """What a fit's moments say beyond its model: worked out when first asked for, and kept."""
+
+    model: Model
+    setting: Setting
+    fit: Fit
+    parts: Sequence[Moments]
+
+    @cached_property
+    def posterior_model(self) -> Model:
+        """The model with its posterior."""
+        return replace(self.model, posterior=self.setting.posterior(self.parts, self.fit))
+
+    @cached_property
+    def log_evidence(self) -> float:
+        """Log marginal likelihood of the targets at the fit's ridge."""
+        found = self.fit.log_evidence
+        if found is None:
+            solution = self.fit.solution
+            ridge = solution.ridge if solution.ridges is None else solution.ridges
+            (again,) = self.setting.solve(self.parts, [ridge], scores=True)
+            found = again.log_evidence
+        if found is None:
+            raise InputError(f"log_evidence_: is not known of a system solved by {self.fit.solution.rung}")
+        return found

@@ -1,0 +1,190 @@
+"""`lengthscale: tune`: the length-scales at which a sample of rows has the most evidence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import numpy as np
+import scipy.optimize
+
+from dorff.errors import InputError
+from dorff.kernels import Laplacian, OperatorKernel, median_lengthscale
+from dorff.kernels.scalar import FloatArray
+from dorff.lengthscale.evidence import Evidence
+from dorff.lengthscale.features import UnitFeatures, with_lengthscale
+
+ROWS: Final = 8192
+FEATURES: Final = 512  # columns of the linear model: of F, times the rows of psi for fields
+STARTS: Final = (1 / 3, 1.0, 3.0)  # times the first guess
+REACH: Final = (1e-2, 1e3)  # the length-scales looked at, times the first guess
+RATIOS: Final = (1e-8, 1e6)  # the ratios of noise variance to signal variance looked at
+ITERATIONS: Final = 100
+FLAT: Final = 3.0  # a log evidence this much above that of noise alone says nothing
+_FIRST_RATIO: Final = 0.1
+_TOLERANCE: Final = 1e-9  # of the log evidence an entry of Y
+_LEAST_ROWS: Final = 4
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Tuned:
+    """What `tune_lengthscales` found.
+
+    `lengthscale` (1,) or (d,), in the units of X; `kernel` is the kernel with it. `ridge` is that of
+    1/l sum |y - f|^2 + ridge |f|^2 over the sample's l = `rows` rows; for N rows it is ridge * rows / N.
+    `log_evidence` is in the units of Y, a sum over outputs, and `history` that of the best climb's iterations.
+    `converged` is False where iterations ran out and where the evidence is flat; `status` says so in words, and what
+    has come to a bound.
+    """
+
+    lengthscale: FloatArray
+    kernel: OperatorKernel
+    ridge: float
+    rows: int
+    log_evidence: float
+    history: tuple[float, ...]
+    converged: bool
+    status: str
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Climb:
+    """Where one climb ended: logs (k + 1,) of the length-scales, over the first guess, and of the ratio."""
+
+    logs: FloatArray
+    value: float
+    history: tuple[float, ...]
+    converged: bool
+
+
+def tune_lengthscales(
+    kernel: OperatorKernel, X: FloatArray, Y: FloatArray, *, each: bool = False, n_features: int = FEATURES,
+    seed: int = 0, intercept: bool = True, observe: FloatArray | None = None, weights: FloatArray | None = None,
+    rows: int = ROWS,
+) -> Tuned:  # fmt: skip
+    """The length-scale (`each`: one for each input) and the ridge with the highest evidence on a sample of rows.
+
+    Type-II maximum likelihood (Rasmussen & Williams 2006, section 5.4.1; `each` is their automatic relevance
+    determination, 5.1) on random features (see `UnitFeatures`), not on the exact kernel: features are what will be
+    fitted. The kernel's own length-scales are not looked at; all terms of a sum get the same. Output matrices count
+    as the identity: each target is then a problem of its own with a noise variance of its own, all at the cost of
+    one. The targets of a field share one noise variance.
+
+    X (n, d), Y (n, q) or (n,); rows that are not finite throughout are left out, of the others at most `rows` are
+    taken, evenly spread. `observe` is C (q, p) where Y observes C f. `weights` (n,) are those of the
+    rows; a row of weight 0 is left out. `n_features` is the most columns of the linear
+    model of one problem.
+
+    L-BFGS-B climbs from three starts in the logs of one length-scale and of the ratio of noise to signal variance;
+    `each` goes on from the best. The first guess is the median distance; with `each` that in units of the inputs'
+    standard deviations, so that the units of X do not matter. Length-scales stay within 1/100 and 1000 times the
+    first guess (an input at the upper bound has no effect), the ratio within 1e-8 and 1e6. Where nothing beats noise
+    alone the first guess comes back. The same arguments give the same result.
+
+    Raises InputError for a kernel without a length-scale, and for arrays or numbers that do not fit.
+    """
+    X, Y, w = _sample(X, Y, weights, rows)
+    guess = _first_guess(kernel, X, each=each)
+    p = Y.shape[1] if observe is None else observe.shape[1]
+    features = UnitFeatures.of(kernel, d=X.shape[1], p=p, columns=n_features, seed=seed)
+    if features.separable:
+        Y = Y[:, None, np.ptp(Y, axis=0) > 0]  # a class may be missing from the sample
+    else:
+        features, Y = features if observe is None else features.observed(observe), Y[:, :, None]
+    if len(X) < _LEAST_ROWS or np.ptp(Y) == 0 if Y.size else True:
+        status = f"{len(X)} rows whose targets do not vary say nothing: the length-scale is the median distance"
+        return Tuned(guess, with_lengthscale(kernel, guess), _FIRST_RATIO, len(X), -np.inf, (), False, status)
+    evidence = Evidence(features, X - X.mean(axis=0), Y, intercept, None if weights is None else w)
+    return _tuned(kernel, evidence, _climbed(evidence, guess), guess)
+
+
+def _climbed(evidence: Evidence, guess: FloatArray) -> _Climb:
+    """The best of the climbs from all starts, then on from there where each input has a length-scale."""
+    starts = [np.log([start, _FIRST_RATIO]) for start in STARTS]
+    best = max((_climb(evidence, guess, start) for start in starts), key=lambda climb: climb.value)
+    if len(guess) == 1:
+        return best
+    on = _climb(evidence, guess, np.append(np.full(len(guess), best.logs[0]), best.logs[1]))
+    return _Climb(on.logs, on.value, best.history + on.history, on.converged)
+
+
+def _climb(evidence: Evidence, guess: FloatArray, start: FloatArray) -> _Climb:
+    """L-BFGS-B on the log evidence an entry of Y; one length-scale in `start` moves all in `guess`."""
+    entries, history = evidence.Y.size, []
+
+    def descend(logs: FloatArray) -> tuple[float, FloatArray]:
+        value, gradient = evidence(guess * np.exp(logs[:-1]), float(np.exp(logs[-1])))
+        if len(logs) < len(gradient):
+            gradient = np.array([gradient[:-1].sum(), gradient[-1]])
+        return -value / entries, -gradient / entries
+
+    def note(intermediate_result: Any) -> None:
+        history.append(-float(intermediate_result.fun) * entries)
+
+    bounds = [np.log(REACH)] * (len(start) - 1) + [np.log(RATIOS)]
+    options = {"maxiter": ITERATIONS, "ftol": _TOLERANCE, "gtol": 1e-6}
+    found = scipy.optimize.minimize(
+        descend, start, jac=True, method="L-BFGS-B", bounds=bounds, callback=note, options=options
+    )
+    return _Climb(found.x, -float(found.fun) * entries, tuple(history), found.status == 0)
+
+
+def _tuned(kernel: OperatorKernel, evidence: Evidence, climb: _Climb, guess: FloatArray) -> Tuned:
+    """The climb's end in the units of X, and in words."""
+    flat = not climb.value > evidence.null + FLAT
+    stretch, ratio = np.exp(climb.logs[:-1]), float(np.exp(climb.logs[-1]))
+    lengthscale = guess if flat else guess * stretch
+    rows = len(evidence.X)
+    ridge = ratio * evidence.scale(lengthscale) / rows
+    status = _status(climb, flat=flat)
+    tuned = with_lengthscale(kernel, lengthscale)
+    converged = climb.converged and not flat
+    return Tuned(lengthscale, tuned, ridge, rows, climb.value, climb.history, converged, status)
+
+
+def _status(climb: _Climb, *, flat: bool) -> str:
+    if flat:
+        return "the evidence is flat, no better than noise alone: the length-scale is the median distance"
+    said = ["converged" if climb.converged else f"not converged within {ITERATIONS} iterations"]
+    low, high = (np.isclose(climb.logs[:-1], bound, atol=1e-3) for bound in np.log(REACH))
+    for place, at, meaning in (("lower", low, "noise"), ("upper", high, "no effect")):
+        if at.any():
+            which = "" if len(at) == 1 else " of inputs " + ", ".join(map(str, np.flatnonzero(at)))
+            said.append(f"the length-scale{which} at the {place} bound ({meaning})")
+    if np.isclose(climb.logs[-1], np.log(RATIOS), atol=1e-3).any():
+        said.append("the ratio of noise to signal at a bound")
+    return "; ".join(said)
+
+
+def _sample(
+    X: FloatArray, Y: FloatArray, weights: FloatArray | None, rows: int
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """At most `rows` rows, evenly spread over those that count: X (l, d), Y (l, q) and their weights (l,)."""
+    X, Y = np.asarray(X, dtype=np.float64), np.asarray(Y, dtype=np.float64)
+    Y = Y[:, None] if Y.ndim == 1 else Y
+    if X.ndim != 2 or Y.ndim != 2 or len(X) != len(Y) or not X.shape[1] or not Y.shape[1]:
+        raise InputError(
+            f"X must be (rows, inputs) and Y (rows, targets) of as many rows; got shapes {X.shape} and {Y.shape}"
+        )
+    w = np.ones(len(X)) if weights is None else np.asarray(weights, dtype=np.float64)
+    if w.shape != (len(X),) or np.any(w < 0):
+        raise InputError(f"weights must be {len(X)} numbers, one a row, none negative; got shape {w.shape}")
+    if isinstance(rows, bool) or not isinstance(rows, int | np.integer) or rows < _LEAST_ROWS:
+        raise InputError(f"rows must be a whole number of {_LEAST_ROWS} or more, not {rows!r}")
+    count = np.isfinite(X).all(axis=1) & np.isfinite(Y).all(axis=1) & np.isfinite(w) & (w > 0)
+    if not count.any():
+        raise InputError(f"X, Y: none of {len(X)} rows is free of NaN and infinity and has weight; mend the data")
+    at = np.flatnonzero(count)
+    at = at[np.linspace(0, len(at) - 1, min(rows, len(at))).astype(np.intp)]
+    return X[at], Y[at], w[at]
+
+
+def _first_guess(kernel: OperatorKernel, X: FloatArray, *, each: bool) -> FloatArray:
+    """The median distance (1,), or (d,) in units of each input's standard deviation."""
+    spread = X.std(axis=0) if each else np.ones(1)
+    spread = np.where(spread > 0, spread, 1.0)
+    absolute = all(isinstance(base.scalar, Laplacian) for _, base in kernel.terms())
+    few = X[:: max(1, len(X) // 1000)] / spread
+    return np.asarray(spread * median_lengthscale(few, absolute=absolute), dtype=np.float64)

@@ -1,0 +1,139 @@
+"""`lengthscale: tune` in a job: the rows that tell, and the kernels with the numbers that they tell."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import numpy as np
+
+from dorff import kernels
+from dorff.data import Dataset
+from dorff.errors import InputError
+from dorff.kernels.scalar import FloatArray
+from dorff.lengthscale import ROWS, Tuned, tune_lengthscales
+from dorff.threads import pinned
+
+UNITS: Final = 64  # runs that are read, of `Dataset.unit_rows` rows each
+_ONE, _EACH = "tune", "tune each"
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class TuningRows:
+    """X (l, d), Y (l, q) and weights (l,), None where all are 1; `name` says which rows of which values they are."""
+
+    X: FloatArray
+    Y: FloatArray
+    weights: FloatArray | None
+    name: dict[str, int]
+
+
+def tuning_rows(dataset: Dataset, n: int) -> TuningRows:
+    """At most `ROWS` rows, evenly spread over the first n, of those that are whole and have weight.
+
+    Up to 64 runs are read, evenly spread. n is the number of rows at the first plan: rows appended later do not change
+    the length-scales, and so a fit of the same rows all at once may find others (as with class_weight: balanced).
+    InputError where no row counts.
+    """
+    starts = np.arange(0, n, dataset.unit_rows)
+    starts = starts[np.linspace(0, len(starts) - 1, min(UNITS, len(starts))).astype(np.intp)]
+    share = -(-ROWS // len(starts))
+    taken = []
+    for start in starts.tolist():
+        stop = min(start + dataset.unit_rows, n)
+        X, Y = dataset.read(start, stop)
+        given = dataset.row_weights(start, stop)
+        weights = np.ones(len(X)) if given is None else given
+        good = np.isfinite(X).all(axis=1) & np.isfinite(Y).all(axis=1) & np.isfinite(weights) & (weights > 0)
+        at = _spread(np.flatnonzero(good), share)
+        taken.append((X[at], Y[at], weights[at]))
+    X, Y, weights = (np.concatenate(parts) for parts in zip(*taken, strict=True))
+    if not len(X):
+        raise InputError(
+            f"kernel: lengthscale 'tune' needs rows of {dataset.path} with all inputs and targets, and found none in "
+            f"{len(starts)} runs of {dataset.unit_rows}; give a number, or median"
+        )
+    at = _spread(np.arange(len(X)), ROWS)
+    X, Y, weights = X[at], Y[at], weights[at]
+    crc = zlib.crc32(weights.data, zlib.crc32(Y.data, zlib.crc32(X.data)))
+    return TuningRows(X, Y, None if dataset.weights is None else weights, {"rows": n, "crc": crc})
+
+
+def tunes(config: dict[str, Any]) -> bool | None:
+    """Whether a kernel is tuned with one length-scale (False) or one for each input (True); None where it is not.
+
+    InputError for a sum in which not all terms are tuned alike.
+    """
+    words = set(_lengthscales(config))
+    if not words & {_ONE, _EACH}:
+        return None
+    if len(words) > 1:
+        raise InputError(
+            "kernel: the terms of a sum are tuned together and share a length-scale; write tune, or {tune: each}, "
+            "in all of them, or a number in each"
+        )
+    return _EACH in words
+
+
+def tuned_config(
+    configs: Sequence[dict[str, Any]], X: FloatArray, Y: FloatArray, *, seed: int, intercept: bool = True,
+    observe: FloatArray | None = None, weights: FloatArray | None = None,
+) -> tuple[list[dict[str, Any]], list[Tuned | None]]:  # fmt: skip
+    """The kernels with numbers for the word tune, and what was found for each; None where nothing was to be.
+
+    X (l, d) are scaled inputs, the rest is as in `tune_lengthscales`. Each kernel is tuned on its own; those that
+    differ in output matrices alone, which tuning does not look at, are tuned once. On one BLAS thread, since the bits
+    depend on it.
+    """
+    known: dict[str, Tuned] = {}
+    found: list[Tuned | None] = []
+    for config in configs:
+        each = tunes(config)
+        if each is None:
+            found.append(None)
+            continue
+        name = json.dumps(_replaced(config, "output", "identity"), sort_keys=True)
+        if name not in known:
+            kernel = kernels.from_config(_replaced(config, "lengthscale", 1.0))
+            with pinned():
+                known[name] = tune_lengthscales(
+                    kernel, X, Y, each=each, seed=seed, intercept=intercept, observe=observe, weights=weights
+                )
+        found.append(known[name])
+    return [_filled(config, tuned) for config, tuned in zip(configs, found, strict=True)], found
+
+
+def _filled(config: dict[str, Any], tuned: Tuned | None) -> dict[str, Any]:
+    if tuned is None:
+        return config
+    numbers = tuned.lengthscale.tolist()
+    filled: dict[str, Any] = _replaced(config, "lengthscale", numbers[0] if len(numbers) == 1 else numbers)
+    return filled
+
+
+def _lengthscales(value: Any) -> Iterator[Any]:
+    """Every length-scale in a configuration: a word, or None for numbers."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if key == "lengthscale":
+                yield item if isinstance(item, str) else None
+            else:
+                yield from _lengthscales(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _lengthscales(item)
+
+
+def _replaced(value: Any, name: str, put: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: put if key == name else _replaced(item, name, put) for key, item in value.items()}
+    return [_replaced(item, name, put) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _spread(at: FloatArray | Any, count: int) -> Any:
+    """At most `count` of these, evenly spread."""
+    return at[np.linspace(0, len(at) - 1, min(count, len(at))).astype(np.intp)]

@@ -1,0 +1,263 @@
+"""Folds by groups: all rows of a group in one fold, whatever is appended, as a k-fold by hand."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dorff.data import RowBlock, ingest, open_dataset, verify
+from dorff.data.labels import NO_GROUP, Run, group_codes
+from dorff.data.rows import group_keys
+from dorff.engine import SerialEngine
+from dorff.errors import InputError
+from dorff.fit import FitReport, fit, run_pass
+from dorff.kernels.scalar import FloatArray
+from dorff.leaf import FoldRule
+from dorff.model import Model
+from dorff.plan import leaves as leaf_sizes
+from dorff.plan import make_plan
+from dorff.spec import Job
+from dorff.store import load_model
+from tests.cases import LAW
+from tests.command_line import call
+
+N, SHARD, SEED, COUNT = 600, 128, 4, 3
+RIDGES = (1e-4, 1e-1)
+RNG = np.random.default_rng(8)
+TRIAL = np.sort(RNG.integers(0, 14, N))
+X = RNG.standard_normal((N, 2)) + 0.3 * RNG.standard_normal((14, 2))[TRIAL]
+Y = np.sin(X[:, :1] * 2) + X[:, 1:] + RNG.standard_normal((14, 1))[TRIAL]
+
+
+@pytest.fixture(autouse=True)
+def small_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaves of a shard, so that small data have several."""
+    monkeypatch.setattr(leaf_sizes, "SMALLEST_LEAF", SHARD)
+    monkeypatch.setattr(leaf_sizes, "LARGE_FIRST_LEAF", SHARD)
+
+
+def fold_by_hand(value: float, count: int = COUNT) -> int:
+    """Vigna's splitmix64 (2015) of the value's eight bytes, started at the seed."""
+    mask = 2**64 - 1
+    z = (int(np.float64(value).view(np.uint64)) + SEED * 0x9E3779B97F4A7C15) & mask
+    z = (z + 1) * 0x9E3779B97F4A7C15 & mask
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & mask
+    z = (z ^ z >> 27) * 0x94D049BB133111EB & mask
+    return (z ^ z >> 31) % count
+
+
+def write(path: Path, rows: slice, *, groups: npt.NDArray[Any] = TRIAL, append: bool = False) -> Path:
+    source = path.with_suffix(".npz")
+    weights = np.linspace(0.5, 2.0, N)
+    np.savez(
+        source,
+        x=X[rows],
+        y=Y[rows],
+        w=weights[rows],
+        trial=groups[rows],
+        name=np.char.add("t", TRIAL.astype(str))[rows],
+    )
+    shard_rows = None if append else SHARD
+    ingest(
+        [source], path, inputs=["x"], targets=["y"], weights="w", groups="trial", append=append, shard_rows=shard_rows
+    )
+    return path
+
+
+def job(store: Path, folder: Path, *, by: str = "groups", data: dict[str, Any] | None = None, **solve: Any) -> Job:
+    gaussian = {"type": "gaussian", "lengthscale": 1.0}
+    described = {
+        "data": {"store": str(store), "weights": "weights", **(data or {})},
+        "kernel": {"type": "decomposable", "scalar": gaussian}, "features": {"count": 24, "seed": SEED},
+        "solve": {"ridge": RIDGES, "select": "kfold", "folds": {"count": COUNT, "by": by}, "posterior": False} | solve,
+        "cluster": {"type": "serial"}, "state": str(folder / "state"), "model": str(folder / "model"),
+    }  # fmt: skip
+    return Job.model_validate(described)
+
+
+def fitted(described: Job) -> tuple[Model, FitReport]:
+    report = fit(described, engine=SerialEngine())
+    return load_model(Path(described.model)), report
+
+
+def held_out_error(F: FloatArray, y: FloatArray, w: FloatArray, fold: npt.NDArray[np.int64], ridge: float) -> float:
+    """K-fold by hand: each fold predicted by weighted least squares of the others' rows."""
+    error = 0.0
+    for held in np.unique(fold):
+        train, test = fold != held, fold == held
+        root = np.sqrt(w[train] / w[train].sum())[:, None]
+        A = np.vstack([root * np.column_stack([F[train], np.ones(train.sum())]), np.sqrt(ridge) * np.eye(25)[:24]])
+        h = np.linalg.lstsq(A, np.concatenate([root[:, 0] * y[train, 0], np.zeros(24)]), rcond=None)[0]
+        error += float(np.sum(w[test] * (y[test, 0] - F[test] @ h[:24] - h[24]) ** 2))
+    return error / float(w.sum())
+
+
+def test_k_fold_by_groups_is_k_fold_by_hand(tmp_path: Path) -> None:
+    store = write(tmp_path / "s.zarr", slice(N))
+    model, report = fitted(job(store, tmp_path))
+    fold = np.array([fold_by_hand(trial) for trial in TRIAL])
+    assert len(np.unique(fold)) == COUNT
+    F, w = model.feature_map.transform(X), np.linspace(0.5, 2.0, N)
+    for row in report.table:
+        np.testing.assert_allclose(row["value"], held_out_error(F, Y, w, fold, row["ridge"]), rtol=1e-8)
+    assert [row["ridge"] for row in report.table] == list(RIDGES) and report.reads == 1.0
+
+
+@pytest.mark.parametrize("by", ["groups", "trial", "x1", "weights"])
+def test_any_column_may_be_the_groups(tmp_path: Path, by: str) -> None:
+    """An array by its name, or a column: of its values the folds are made."""
+    store = write(tmp_path / "s.zarr", slice(N), groups=TRIAL.astype(np.float64))
+    values = {"x1": X[:, 1], "weights": np.linspace(0.5, 2.0, N)}.get(by, TRIAL)
+    folds = run_pass(make_plan(job(store, tmp_path, by=by)), SerialEngine()).folds
+    wanted = np.bincount([fold_by_hand(value) for value in values], minlength=COUNT)
+    assert {fold: moments.n for (fold, _), moments in folds.items()} == dict(enumerate(wanted))
+
+
+def test_appended_rows_of_a_known_group_are_in_its_fold(tmp_path: Path) -> None:
+    """Appended in two steps, cut within groups: the bits of one fit of all rows, and old leaves are used again."""
+    store = write(tmp_path / "s.zarr", slice(0, 300))
+    fitted(job(store, tmp_path))
+    write(store, slice(300, 450), append=True)
+    write(store, slice(450, N), append=True)
+    model, report = fitted(job(store, tmp_path))
+    assert report.leaves_reused == 2 and report.reads == (N - 2 * SHARD) / N
+    whole = write(tmp_path / "w.zarr", slice(N))
+    twin, other = fitted(job(whole, tmp_path / "twin"))
+    assert np.array_equal(model.predict(X), twin.predict(X)) and report.table == other.table
+
+
+def test_one_group_is_held_out_where_one_fold_is(tmp_path: Path) -> None:
+    """Fold 0 is the one that the first used row's group is in, of `count`; every row of it, and none else."""
+    groups = TRIAL + 100
+    store = write(tmp_path / "s.zarr", slice(N), groups=groups)
+    plan = make_plan(job(store, tmp_path, select="gcv", conformal=True, posterior="auto"))
+    folds = run_pass(plan, SerialEngine()).folds
+    held = sum(fold_by_hand(group) == fold_by_hand(groups[0]) for group in groups)
+    assert {fold: moments.n for (fold, _), moments in folds.items()} == {0: held, 1: N - held} and 0 < held < N
+    rule, read = plan.frozen()[0].folds, plan.dataset.block(0, N)
+    assert np.sum(rule.of(read) == 0) == held and rule.of(read)[0] == 0
+
+
+def test_one_group_alone_cannot_be_held_out(tmp_path: Path) -> None:
+    store = write(tmp_path / "s.zarr", slice(N), groups=np.zeros(N))
+    with pytest.raises(InputError, match="at least two folds"):
+        fit(job(store, tmp_path), engine=SerialEngine())
+    with pytest.raises(InputError, match="has no array 'trail'"):
+        make_plan(job(store, tmp_path, by="trail"))
+    with pytest.raises(InputError, match="wanted one column, but array 'x' has 2; name one of them: x0, x1"):
+        make_plan(job(store, tmp_path, by="x"))
+
+
+@LAW
+@given(
+    st.lists(st.integers(-(2**53), 2**53) | st.floats(allow_nan=True, allow_infinity=True), min_size=1),
+    st.integers(2, 7), st.booleans(),
+)  # fmt: skip
+def test_equal_values_are_one_group(values: list[float], count: int, held: bool) -> None:
+    real = np.array(values, np.float64)
+    rule = FoldRule.one_held(count, by_rows=True, seed=SEED) if held else FoldRule(count, by_rows=True, seed=SEED)
+
+    def folds(values: npt.NDArray[Any]) -> list[int]:
+        n = len(values)
+        return rule.of(RowBlock(np.arange(n), np.zeros((n, 1)), np.zeros((n, 0)), None, group_keys(values))).tolist()
+
+    found = folds(real)
+    assert found == folds(np.where(real == 0, -real, real)) == folds(np.concatenate([real, real]))[len(real) :]
+    if not held:
+        assert found == [fold_by_hand(value if value != 0 else 0.0, count) for value in real]
+    whole = np.isfinite(real) & (real == np.round(real)) & (np.abs(real) <= 2**53)
+    assert folds(real[whole].astype(np.int64)) == [fold for fold, one in zip(found, whole, strict=True) if one]
+
+
+def test_large_whole_numbers_are_told_apart() -> None:
+    values = np.array([2**60, 2**60 + 1, -(2**63), 2**53 + 1, 2**53])
+    assert len(np.unique(group_keys(values))) == 5
+    assert len(np.unique(group_keys(np.array([0.0, -0.0, np.nan, -np.nan])))) == 2
+
+
+def test_ingest_keeps_groups_of_any_kind(tmp_path: Path) -> None:
+    """Codes depend on the label alone: not on the file's format, on its type there, or on what came before."""
+    texts = ["a", "7", "", "07", "b", "7", "a", "1.5", "True"]
+    numbers = np.arange(9.0)
+    (tmp_path / "a.csv").write_text(
+        "x,g\n" + "\n".join(f"{n},{t}" for n, t in zip(numbers, texts, strict=True)) + "\n"
+    )
+    np.savez(tmp_path / "b.npz", x=numbers, g=np.array(texts))
+    np.savez(tmp_path / "c.npz", x=numbers, g=np.array([7.0, np.nan, 1.5, 8, 8, -3, 2.0**60, 7, 0]))
+    said: list[str] = []
+    made = tmp_path / "s.zarr"
+    ingest([tmp_path / "a.csv"], made, inputs=["x"], groups="g", shard_rows=4, notice=said.append)
+    ingest([tmp_path / "b.npz", tmp_path / "c.npz"], made, inputs=["x"], groups="g", append=True, notice=said.append)
+    assert said == [
+        f"{few} of {rows} rows have no group: together they are one more group" for few, rows in ((1, 9), (2, 18))
+    ]
+    dataset = open_dataset(made, targets=None, groups="groups")
+    codes = dataset.exact("groups", 0, 27)[:, 0]
+    assert codes.dtype == np.int64 and verify(made) == []
+    assert codes[:9].tolist() == codes[9:18].tolist()  # of a file, and of another format
+    assert codes[[1, 5, 18, 25]].tolist() == [7] * 4 and codes[[2, 19]].tolist() == [NO_GROUP] * 2
+    assert codes[7] == codes[20] and codes[21:24].tolist() == [8, 8, -3] and codes[24] != 2**60 and codes[26] == 0
+    assert len(set(codes[:9].tolist())) == 7
+    together = group_codes(Run(("b", "a"), np.array([1, 0, -1], np.int32)), "here")
+    assert together[:, 0].tolist() == [codes[0], codes[4], NO_GROUP]
+
+
+def test_ingest_reads_groups_beside_classes(tmp_path: Path) -> None:
+    """Two columns of labels from two files side by side, or one column as both."""
+    (tmp_path / "a.csv").write_text("x,kind\n1,u\n2,v\n3,u\n")
+    (tmp_path / "b.csv").write_text("who,w\nann,1\nbob,2\nann,0\n")
+    both = f"{tmp_path}/a.csv+{tmp_path}/b.csv"
+    ingest([both], tmp_path / "s.zarr", inputs=["x"], classes="kind", groups="who", weights="w")
+    ingest([both], tmp_path / "t.zarr", inputs=["x"], classes="who", groups="who")
+    one, other = (open_dataset(tmp_path / f"{name}.zarr", targets=None) for name in "st")
+    assert one.exact("classes", 0, 3)[:, 0].tolist() == other.exact("classes", 0, 3)[:, 0].tolist() == [0, 1, 0]
+    groups = one.exact("groups", 0, 3)[:, 0]
+    assert groups.tolist() == other.exact("groups", 0, 3)[:, 0].tolist() and groups[0] == groups[2] != groups[1]
+    assert one.exact("weights", 0, 3)[:, 0].tolist() == [1.0, 2.0, 0.0]
+    for options, words in (
+        ({"inputs": ["x", "w"], "groups": "w"}, "groups: column 'w' is among the inputs too.*solve.folds.by: w"),
+        ({"inputs": ["x"], "weights": "w", "groups": "w"}, "groups: column 'w' is among the weights too"),
+        ({"inputs": ["x"], "groups": "=1"}, "groups: wanted one column of labels, got a constant, =1"),
+    ):
+        with pytest.raises(InputError, match=words):
+            ingest([both], tmp_path / "u.zarr", **options)
+
+
+def test_the_command_line_takes_weights_and_groups(tmp_path: Path) -> None:
+    rows = np.column_stack([X, Y, np.linspace(0.5, 2.0, N)]).tolist()
+    lines = [f"{','.join(map(repr, row))},trial {trial}" for row, trial in zip(rows, TRIAL, strict=True)]
+    source, made = tmp_path / "a.csv", tmp_path / "s.zarr"
+    source.write_text("\n".join(["a,b,y,w,trial", *lines]) + "\n")
+    words = ("ingest", source, made, "--inputs", "a,b", "--targets", "y", "--shard-rows", SHARD)
+    assert (
+        call(*words, "--weights", "w", "--groups", "trial", "--json").stdout == f'{{"rows": {N}, "store": "{made}"}}\n'
+    )
+    described = tmp_path / "job.yaml"
+    described.write_text(json.dumps(job(made, tmp_path).model_dump(mode="json", exclude_none=True)))
+    report = json.loads(call("fit", described, "--json").stdout)
+    assert report["rows_used"] == N and report["reads"] == 1.0 and len(report["table"]) == len(RIDGES)
+    for option in ("--weights", "--groups"):
+        refused = call(*words[:2], tmp_path / "t.zarr", *words[3:], option, "a,w")
+        assert refused.exit_code == 3 and f"{option} a,w: wanted one column of" in refused.stderr
+
+
+def test_a_unit_of_rows_takes_no_more_memory_than_it_says(tmp_path: Path) -> None:
+    wide = np.abs(RNG.standard_normal((40_000, 40)))
+    np.savez(tmp_path / "a.npz", x=wide[:, :3], y=wide[:, 3:], g=np.arange(40_000))
+    ingest([tmp_path / "a.npz"], tmp_path / "s.zarr", inputs=["x"], targets=["y"], groups="g", shard_rows=20_000)
+    for groups in ("groups", "y7"):
+        dataset = open_dataset(tmp_path / "s.zarr", targets=None, weights="y7", groups=groups)
+        dataset.block(0, 10)
+        tracemalloc.start()
+        dataset.block(0, dataset.unit_rows)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak <= dataset.unit_bytes()
