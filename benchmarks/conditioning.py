@@ -2,11 +2,11 @@
 
 One problem: trig features of a Gaussian kernel in two dimensions, and two targets: a smooth field with 1% of noise,
 and noise alone (the worst case: nothing of it lies where the features are strong). The condition number of
-G + l ridge I goes from 1e4 to 1e18, by a falling ridge at two length-scales (at the longer one nearly all of the features'
-squares are their means, which centring takes out), and by a growing length-scale at one ridge. The truth is a
-Householder QR in long double (64-bit mantissa) of the same features, done twice with the rows in another order: how
+G + l ridge I goes from 1e4 to 1e18, by a falling ridge at two length-scales (at the longer one nearly all of the
+features' squares are their means, which centring takes out), and by a growing length-scale at one ridge. The truth is
+a Householder QR in long double (64-bit mantissa) of the same features, done twice with the rows in another order: how
 far the two differ is its own error. Fitted values and values at new points are compared, worst target, relative to the
-target. No silent loss: the digits stated are right, or the status says ill-conditioned.
+target's deviation. No silent loss: the digits stated are right, or the status says ill-conditioned.
 
     python benchmarks/conditioning.py [--small] [-o benchmarks/results]
 """
@@ -19,10 +19,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+import matplotlib
 import numpy as np
 import tables
-from matplotlib import pyplot as plt
 
 from dorff import frequencies, kernels
 from dorff.features import FeatureMap, Projected
@@ -35,9 +36,13 @@ from dorff.solvers.qr import problem_of
 from dorff.threads import pinned
 from dorff.weights import OperatorWeights
 
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
 CONDITIONS = tuple(10.0**power for power in range(4, 19))
 LENGTHSCALES = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8)
-BLOCKS, RIDGE = 8, 1e-13
+BLOCKS, RIDGE = 8, 1e-15
+SWEPT = (0.5, 5.0)  # length-scales of the falling ridge
 Long = np.longdouble
 
 
@@ -57,7 +62,6 @@ class Row:
     reference: float
     stated: float
     ill: bool
-    seconds: float
 
     @property
     def right(self) -> float:
@@ -157,11 +161,10 @@ def compare(sweep: str, lengthscale: float, data: Data, wanted: Callable[[float,
         right, right_new = truth.fitted(data.F, ridge), truth.fitted(data.new, ridge)
         reference = _error(again.fitted(data.F, ridge), right, data.Y)
         for name, (problem, method) in methods.items():
-            began = time.perf_counter()
             solution = method(problem, ridge)
-            seconds = time.perf_counter() - began
             if solution is None:
-                rows.append(Row(sweep, lengthscale, ridge, name, "failed", np.inf, np.inf, np.inf, reference, 0.0, True, seconds))
+                lost = (np.inf, np.inf, np.inf, reference, 0.0, True)
+                rows.append(Row(sweep, lengthscale, ridge, name, "failed", *lost))
                 continue
             W = weights.combined(solution.h)
             bias = problem.bias(W)
@@ -169,7 +172,7 @@ def compare(sweep: str, lengthscale: float, data: Data, wanted: Callable[[float,
                 Row(
                     sweep, lengthscale, ridge, name, solution.rung, solution.condition,
                     _error(data.F @ W + bias, right, data.Y), _error(data.new @ W + bias, right_new, data.Y),
-                    reference, solution.digits, solution.ill_conditioned, seconds,
+                    reference, solution.digits, solution.ill_conditioned,
                 )
             )  # fmt: skip
     return rows
@@ -181,6 +184,31 @@ def _ladder(problem: Problem, ridge: float, sharp: Problem) -> Solution:
     return solve(sharp, [ridge])[0] if solution.ill_conditioned else solution
 
 
+def speeds(widths: Sequence[int], repeats: int) -> list[dict[str, float]]:
+    """CPU seconds of a block of 2048 rows reflected into a triangle, and rounded and summed in float32, over those of
+    a double `syrk`: medians of ratios taken in turn."""
+    found = []
+    for width in widths:
+        Z = np.random.default_rng(0).standard_normal((2048, width))
+        single, square = np.empty((2048, width), np.float32), np.empty((width, width), np.float32, order="F")
+        gram, triangle = Accumulator(width - 1, 0, np.zeros(0)), TriangleAccumulator(width - 1, 0, np.zeros(0))
+        ratios = []
+        for _ in range(repeats + 1):
+            moments = [time.thread_time()]
+            gram.add(Z)
+            moments.append(time.thread_time())
+            triangle.add(Z)
+            moments.append(time.thread_time())
+            single[:] = Z
+            gram.add_rounded(single, square)
+            moments.append(time.thread_time())
+            plain, reflected, mixed = np.diff(moments)
+            ratios.append((reflected / plain, mixed / plain))
+        middle = np.median(ratios[1:], axis=0)  # the first warms up
+        found.append({"width": width, "triangle_over_syrk": float(middle[0]), "mixed_over_syrk": float(middle[1])})
+    return found
+
+
 def _error(found: np.ndarray, right: np.ndarray, Y: FloatArray) -> float:
     """Of the worst target, relative to its deviation."""
     return float(np.max(np.sqrt(np.mean((found - right) ** 2, axis=0)) / Y.std(axis=0)))
@@ -188,7 +216,7 @@ def _error(found: np.ndarray, right: np.ndarray, Y: FloatArray) -> float:
 
 def run(n: int, m: int, conditions: Sequence[float], lengthscales: Sequence[float]) -> list[Row]:
     rows = []
-    for lengthscale in (0.5, 5.0):
+    for lengthscale in SWEPT:
         data = Data.of(lengthscale, n, m)
         rows += compare("ridge", lengthscale, data, lambda top, n: [top / (n * condition) for condition in conditions])
     for lengthscale in lengthscales:
@@ -196,37 +224,50 @@ def run(n: int, m: int, conditions: Sequence[float], lengthscales: Sequence[floa
     return rows
 
 
+STYLES = {
+    "cholesky": {"color": "tab:blue", "marker": "v"}, "eigh": {"color": "tab:orange", "marker": "s"},
+    "cg": {"color": "tab:purple", "marker": "x"}, "qr": {"color": "tab:green", "marker": "^"},
+    "mixed": {"color": "tab:red", "marker": "d"},
+    "ladder": {"color": "black", "marker": "o", "markerfacecolor": "none", "linestyle": ":", "markersize": 9},
+}  # fmt: skip
+
+
 def draw(rows: Sequence[Row], path: Path) -> None:
-    """Error of the fitted values, and digits stated against digits right."""
-    methods = list(dict.fromkeys(row.method for row in rows))
-    figure, axes = plt.subplots(2, 2, figsize=(11, 8.5), layout="constrained")
-    for axis, lengthscale in zip(axes[0], (0.5, 5.0), strict=True):
+    """Errors of the fitted values along each sweep, and digits stated against digits right."""
+    figure, axes = plt.subplots(2, 2, figsize=(12, 9), layout="constrained")
+    for axis, lengthscale in zip(axes[0], SWEPT, strict=True):
         some = [row for row in rows if row.sweep == "ridge" and row.lengthscale == lengthscale]
         top = {row.ridge: row.condition for row in some if row.method == "qr"}
-        for method in methods:
-            ours = [row for row in some if row.method == method and np.isfinite(row.fitted)]
-            style = {"ladder": {"color": "black", "marker": "o", "mfc": "none", "ls": ":"}}.get(method, {"marker": "."})
-            axis.loglog([top[row.ridge] for row in ours], [row.fitted for row in ours], label=method, **style)
-        ours = [row for row in some if row.method == "qr"]
-        axis.loglog([row.condition for row in ours], [max(row.reference, 1e-20) for row in ours], "k--", lw=0.7, label="truth's own")
-        axis.set(xlabel="condition number", ylabel="error of fitted values / target's deviation", title=f"falling ridge, length-scale {lengthscale}")
-        axis.legend()
-    axis = axes[1, 0]
-    some = [row for row in rows if row.sweep == "lengthscale"]
-    for method in methods:
-        ours = [row for row in some if row.method == method and np.isfinite(row.fitted)]
-        axis.loglog([row.lengthscale for row in ours], [row.fitted for row in ours], marker=".", label=method)
-    axis.set(xlabel="length-scale (inputs in [-1, 1])", ylabel="error of fitted values", title=f"growing length-scale, ridge {RIDGE:g}")
+        _curves(axis, some, lambda row, top=top: top[row.ridge])
+        axis.loglog(
+            list(top.values()), [1e-16 * value for value in top.values()], "k-", lw=0.5, label="1e-16 condition"
+        )
+        axis.set(xlabel="condition number", title=f"falling ridge, length-scale {lengthscale:g}")
+    _curves(axes[1, 0], [row for row in rows if row.sweep == "lengthscale"], lambda row: row.lengthscale)
+    axes[1, 0].set(xlabel="length-scale (inputs in [-1, 1])", title=f"growing length-scale, ridge {RIDGE:g}")
+    for axis in axes.flat[:3]:
+        axis.set(ylabel="error of fitted values / target's deviation", ylim=(1e-16, 1e3))
+    axes[0, 0].legend(fontsize=8)
     axis = axes[1, 1]
-    for method in methods:
-        ours = [row for row in rows if row.method == method and np.isfinite(row.fitted)]
-        axis.plot([row.stated for row in ours], [row.right for row in ours], ".", label=method)
+    for name in dict.fromkeys(row.method for row in rows):
+        ours = [row for row in rows if row.method == name and np.isfinite(row.fitted)]
+        style = {**STYLES[name], "linestyle": "none", "label": name}
+        axis.plot([row.stated for row in ours], [max(row.right, -2.0) for row in ours], **style)
     axis.plot([0, 16], [0, 16], "k-", lw=0.7)
-    axis.axvline(3, color="k", ls=":", lw=0.7)
-    axis.set(xlabel="digits stated (below 3: ill-conditioned)", ylabel="digits right", title="above the line: no silent loss")
-    axis.legend()
+    axis.axvspan(0, 3, color="0.9")
+    axis.text(0.1, 15, "ill-conditioned", fontsize=9)
+    axis.set(
+        xlabel="digits stated", ylabel="digits right", title="a point below the line, outside the grey: a silent loss"
+    )
+    axis.legend(fontsize=8, loc="lower right")
     figure.savefig(path, dpi=110)
     plt.close(figure)
+
+
+def _curves(axis: Any, rows: Sequence[Row], across: Callable[[Row], float]) -> None:
+    for name in dict.fromkeys(row.method for row in rows):
+        ours = [row for row in rows if row.method == name and np.isfinite(row.fitted)]
+        axis.loglog([across(row) for row in ours], [row.fitted for row in ours], **{"label": name, **STYLES[name]})
 
 
 def main() -> None:
@@ -236,9 +277,9 @@ def main() -> None:
     arguments = parser.parse_args()
     with pinned():
         if arguments.small:
-            rows = run(600, 64, CONDITIONS[::4], LENGTHSCALES[::3])
+            rows, speed = run(600, 64, CONDITIONS[::4], LENGTHSCALES[::3]), speeds((257,), 2)
         else:
-            rows = run(4000, 256, CONDITIONS, LENGTHSCALES)
+            rows, speed = run(2000, 192, CONDITIONS, LENGTHSCALES), speeds((515, 1027, 2051, 4099), 5)
     silent = [row for row in rows if row.silent]
     worst = {
         name: max(row.fitted for row in rows if row.method == name and np.isfinite(row.fitted))
@@ -246,18 +287,23 @@ def main() -> None:
     }
     result = {
         "silent_losses": len(silent), "rows": len(rows), "worst_reference": max(row.reference for row in rows),
-        "worst_error": worst,
+        "worst_error": worst, "speeds": speed,
         "ladder": [
-            {key: value for key, value in asdict(row).items() if key != "seconds"} | {"right": row.right}
-            for row in rows if row.method == "ladder"
+            asdict(row) | {"right": row.right} for row in rows if row.method == "ladder"
         ],
     }  # fmt: skip
     arguments.output.mkdir(parents=True, exist_ok=True)
     tables.write(arguments.output / "conditioning.csv", rows)
     (arguments.output / "conditioning.json").write_text(json.dumps(result, indent=1) + "\n")
     draw(rows, arguments.output / "conditioning.png")
+    for line in speed:
+        print(line)
     for row in rows:
-        print(f"{row.sweep:11} {row.lengthscale:5g} {row.ridge:8.1e} {row.method:8} {row.rung:8} cond {row.condition:8.1e} fitted {row.fitted:8.1e} test {row.test:8.1e} ref {row.reference:7.0e} stated {row.stated:5.1f} right {row.right:5.1f} {'ill' if row.ill else ''} {'SILENT' if row.silent else ''}")
+        said = "ill-conditioned" if row.ill else "SILENT" if row.silent else ""
+        print(
+            f"{row.sweep:11} {row.lengthscale:5g} {row.ridge:8.1e} {row.method:8} {row.rung:8} {row.condition:8.1e} "
+            f"fitted {row.fitted:8.1e} new {row.test:8.1e} digits {row.stated:5.1f} right {row.right:5.1f} {said}"
+        )
 
 
 if __name__ == "__main__":

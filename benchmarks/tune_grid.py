@@ -34,7 +34,7 @@ from dorff.weights import operator_weights
 FloatArray = npt.NDArray[np.float64]
 SHARES = (0.1, 0.3, 0.5, 0.7, 0.9)
 LENGTHSCALE, NOISE, FOLDS, RIDGES = 0.15, 0.3, 5, 20
-CHECK_ROWS, CHECK_M = 20_000, 512
+CHECK_ROWS, CHECK_M = 8_000, 256
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Choosing from the moments: folds as neighbours, parts of the features, a ridge for each output, the criteria."""
 
+import tracemalloc
 from dataclasses import replace
 from functools import cache
 
@@ -15,7 +16,7 @@ from dorff.features import Drawn, FeatureMap, Projected, Recipe, cut
 from dorff.moments import pooled
 from dorff.solvers import Criterion, Setting, choose, kfold_errors, of_first, setting_scores, squared_error
 from dorff.solvers.choose import fold_scores
-from dorff.solvers.grid import path_errors
+from dorff.solvers.grid import path_bytes, path_errors
 
 GAUSS = kernels.Gaussian(0.7)
 HELMHOLTZ = 0.3 * kernels.CurlFree(GAUSS) + 0.7 * kernels.DivergenceFree(GAUSS)
@@ -100,6 +101,23 @@ def test_large_systems_are_neighbours_and_small_ones_are_not():
         assert {score.rung for score in table} == {rung} and {score.m for score in table} == {2 * count}
         wanted = one_by_one(folds, setting, [1e-4, 1e-3]).sum(axis=1) / 4000
         np.testing.assert_allclose([score.value for score in table], wanted, rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["helmholtz", "identity"])
+def test_the_memory_of_a_path_is_what_is_said(name):
+    setting, features = drawn(name, 256)
+    X, Y = rows(3000, 2, 2)
+    folds = [part for (part,) in folds_of(features, X, Y, np.arange(3000) % 4)]
+    unknowns = 512 * (2 if name == "helmholtz" else 1)
+    tracemalloc.start()
+    try:
+        before = sum(part.packed.nbytes for part in folds)
+        path_errors(folds, setting, RIDGES)
+        peak = tracemalloc.get_traced_memory()[1] + before
+    finally:
+        tracemalloc.stop()
+    allowed = path_bytes(512, 2, unknowns=unknowns, folds=4, ridges=len(RIDGES))
+    assert 0.6 * allowed < peak <= allowed
 
 
 def test_kfold_by_hand_is_scikit_learns():

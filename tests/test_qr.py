@@ -122,7 +122,7 @@ def solved(parts: Sequence[Moments] | Sequence[Triangle], ridge: float) -> tuple
 
 @pytest.mark.parametrize("lengthscale", [0.5, 5.0, 100.0])
 def test_no_digit_is_lost_silently(lengthscale: float) -> None:
-    """A smooth target and noise alone, at condition numbers from 1e4 to 1e18 by the ridge: the digits stated are right,
+    """A smooth target and noise alone, condition numbers from 1e4 to 1e18 by the ridge: the digits stated are right,
     or the status says ill-conditioned; and a triangle always keeps three."""
     rng = np.random.default_rng(0)
     features, X = plain_map(rng.standard_normal((24, 2)) / lengthscale), rng.uniform(-1, 1, (400, 2))

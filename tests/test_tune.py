@@ -15,6 +15,7 @@ from dorff.engine import SerialEngine
 from dorff.errors import InputError
 from dorff.plan import make_plan
 from dorff.report import trial_plot
+from dorff.report.choice import from_info
 from dorff.spec import load_job
 from dorff.store import load_model
 from dorff.tune import tune
@@ -163,6 +164,19 @@ def test_scores_are_those_of_the_dense_errors(sea: Path, tmp_path: Path) -> None
             w = np.linalg.solve(A[train].T @ A[train] + np.diag(penalty), A[train].T @ Y.ravel()[train])
             squares += np.sum((A[held] @ w - Y.ravel()[held]) ** 2)
         assert trial.value == pytest.approx(squares / Y.size, rel=1e-8 if trial.ridge > 1e-7 else 1e-6)
+
+
+def test_a_page_tells_kernels_and_counts_apart() -> None:
+    rows = [
+        {"candidate": k, "m": m, "ridge": r, "value": 1.0, "ridges": each}
+        for k in (0, 1) for m in (64, 32) for r, each in ((0.1, None), (1.0, None), (0.3, [0.1, 1.0]))
+    ]  # fmt: skip
+    found = from_info({"report": {"table": rows}})
+    assert [one.label for one in found] == [
+        "kernel 1, 32 features", "kernel 1, 64 features", "kernel 2, 32 features", "kernel 2, 64 features",
+    ]  # fmt: skip
+    assert {one.scores for one in found} == {((0.1, 1.0), (1.0, 1.0))}
+    assert from_info({"report": {"table": rows, "select": "evidence"}}) == []
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,9 @@ def _solved(plan: Plan, engine: Engine | None, progress: Progress | None, peak: 
     peak.sample()
     choice = solve_pass(plan, passed.folds)
     peak.sample()
-    if not choice.fit.solution.ill_conditioned or not plan.job.solve.qr or (again := plan.by_qr()) is None:
+    # Of rounded features more digits would be for nothing.
+    worth = choice.fit.solution.ill_conditioned and plan.job.features.precision == "double"
+    if not worth or not plan.job.solve.qr or (again := plan.by_qr()) is None:
         return Solved(((plan, passed),), choice, threads)
     passed.folds.clear()
     second, threads = _pass(again, engine, progress)

@@ -76,7 +76,7 @@ def estimate(
     fixed = [kernel.fix(dataset.d, recipe.p, np.eye(recipe.p)) for kernel in candidates]
     ranks = [_rank(kernel, dataset.d) for kernel in fixed]
     solving = max(
-        _solve_bytes(job, kernel, rank, width, m, folds["count"], patterns)
+        _solve_bytes(job, kernel, rank, width, m, folds["count"], patterns, qr=question["sums"] == Kind.TRIANGLE)
         for kernel, rank in zip(fixed, ranks, strict=True)
     )
     if dataset.labels is not None and job.solve.calibrate:
@@ -86,7 +86,7 @@ def estimate(
         worker, peak = DRIVER_BYTES + leaf, DRIVER_BYTES + max(leaf, solving)
     else:
         peak = DRIVER_BYTES + max(workers * (worker - SHARED_BYTES), solving)
-    each = 2.0 if question["sums"] == Kind.TRIANGLE else 1.0
+    each = 3.0 if question["sums"] == Kind.TRIANGLE else 1.0
     flops = each * dataset.n * width * width + dataset.n * recipe.flops
     level = _kept_level(job, len(leaves), folds["count"] * patterns * packed)
     node = packed * patterns * (folds["count"] if folds["by_rows"] else min(folds["count"], 2**level))
@@ -105,7 +105,7 @@ def _rank(kernel: OperatorKernel, d: int) -> int:
 
 
 def _solve_bytes(
-    job: Job, kernel: OperatorKernel, rank: int, width: int, m: int, folds: int, patterns: int
+    job: Job, kernel: OperatorKernel, rank: int, width: int, m: int, folds: int, patterns: int, *, qr: bool
 ) -> int:  # fmt: skip
     """Bytes of the driver's solve: folds and their sum, unpacked and centred moments, the system, its factor."""
     bases = [base for _, base in kernel.terms()]
@@ -114,8 +114,9 @@ def _solve_bytes(
     coupled = not shared or (patterns > 1 and not apart)
     k = m * rank if coupled else m
     many = shared or len(job.solve.ridges) > MOST_FACTORS
+    each = 9 if qr else 4 if many else 2
     blocks = min(patterns, rank) if shared and not coupled else 1  # systems of m, for targets that other rows have
-    system = (8 * k * k if coupled else 0) + blocks * (4 if many else 2) * 8 * k * k
+    system = (8 * k * k if coupled else 0) + blocks * each * 8 * k * k
     sums = 4 * width * (width + 1) * (folds + 2) * patterns + 8 * width * width * patterns + 16 * m * m
     return max(sums + system, 4 * SAMPLE_BYTES)
 

@@ -24,13 +24,13 @@ def build_kernels(configs: Sequence[dict[str, Any]]) -> tuple[kernels.OperatorKe
     return tuple(kernels.from_config(_replaced(config, lambda _: 1.0)) for config in configs)
 
 
-def resolved(configs: Configs, X: FloatArray, Y: FloatArray) -> list[dict[str, Any]]:
-    """The same kernels with numbers for words, from some rows: scaled inputs X (n, d) and targets Y (n, q)."""
+def with_medians(configs: Configs, X: FloatArray, weights: FloatArray | None) -> list[dict[str, Any]]:
+    """The same kernels, the word median replaced by that of the distances between scaled inputs X (n, d)."""
 
     def median(scalar: dict[str, Any]) -> Any:
         if scalar["lengthscale"] != "median":
             return scalar["lengthscale"]
-        return kernels.median_lengthscale(X, absolute=scalar["type"] == "laplacian")
+        return kernels.median_lengthscale(X, absolute=scalar["type"] == "laplacian", weights=weights)
 
     return [_replaced(config, median) for config in configs]
 

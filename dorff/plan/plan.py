@@ -11,18 +11,20 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from dorff import frequencies, kernels
-from dorff.data import Classes, Dataset, RowBlock, class_counts, open_dataset
+from dorff import kernels
+from dorff.data import Classes, Dataset, open_dataset
 from dorff.errors import DoesNotFitError, InputError
-from dorff.features import FeatureMap, Recipe
+from dorff.features import Recipe
 from dorff.kernels.scalar import FloatArray
-from dorff.leaf import FoldRule, Pass, freeze, frozen_hash, load_pass
+from dorff.leaf import FoldRule, Pass, frozen_hash, load_pass
 from dorff.moments import Kind
-from dorff.plan.costs import SAMPLE_BYTES, Costs, estimate, refuse_what_does_not_fit
+from dorff.plan.costs import Costs, estimate, refuse_what_does_not_fit
 from dorff.plan.drawing import check_sharing, check_targets
-from dorff.plan.kernels import WORDS, Configs, build_kernels, read_matrices, read_matrix, resolved
+from dorff.plan.freezing import freeze_constants, still_frozen
+from dorff.plan.kernels import WORDS, Configs, build_kernels, read_matrices, read_matrix
 from dorff.plan.leaves import Leaf, block_rows, leaf_bounds
-from dorff.solvers import check_output, learned_term, spread
+from dorff.plan.recipe import make_recipe
+from dorff.solvers import check_output, learned_term
 from dorff.spec import ClassTargets, Job
 
 # Rows for centres, and for the median distance: few, so that a data set that grows had them from the start. Scales
@@ -84,12 +86,8 @@ class Plan:
 
     def freeze(self) -> None:
         """Freeze the constants that come from data, unless they are frozen and the rows they came from unchanged."""
-        name = frozen_hash(self.directory)
-        if name is not None:
-            sample = load_pass(self.directory, name).question["sample"]
-            if sample["rows"] <= self.dataset.n and sample == _named(self.dataset.block(0, sample["rows"])):
-                return
-        _freeze(self)
+        if not still_frozen(self):
+            freeze_constants(self)
 
     def sharing(self) -> list[float | None]:
         """The effective sample size of each kernel, in frequencies; None where they were drawn for it alone.
@@ -101,13 +99,13 @@ class Plan:
             return [None]
         words = this.question["resolved"]
         sources = build_kernels(words["drawn"] if words else self.drawn_configs)
-        recipe = _recipe(sources, self.dataset, self.job, self.observe)
+        recipe = make_recipe(sources, self.dataset, self.job, self.observe)
         return check_targets(candidates, sources, recipe=recipe, density=this.density, seed=this.question["seed"])
 
     def frozen(self) -> tuple[Pass, tuple[kernels.OperatorKernel, ...]]:
         """The pass and the kernels; frozen now if never before."""
         if frozen_hash(self.directory) is None:
-            _freeze(self)
+            freeze_constants(self)
         name = frozen_hash(self.directory)
         assert name is not None
         this = load_pass(self.directory, name)
@@ -135,12 +133,14 @@ def make_plan(job: Job) -> Plan:
             raise InputError("kernel: curl-free and divergence-free kernels are for fields, not for classes")
     if any([learned_term(kernel) for kernel in candidates]) and job.data.nan == "partial":
         raise InputError("kernel: output 'learned' needs rows that have all targets; set data.nan: drop")
-    recipe = _recipe(sources, dataset, job, observe)
+    recipe = make_recipe(sources, dataset, job, observe)
     if drawn is not configs:
         check_sharing(candidates, sources, recipe)
     leaves = leaf_bounds(dataset.n, dataset.shard_rows, recipe.m + 1 + dataset.q)
     question = _question(job, dataset, recipe, _fold_rule(job, dataset, leaves))
     question["words"] = [_with_words(drawn), _with_words(configs) if drawn is not configs else None]
+    tuned = any("tune" in json.dumps(words) for words in question["words"])
+    question["tuning"] = [job.solve.intercept, None if observe is None else observe.tolist()] if tuned else None
     question["one_scale"] = observe is not None or any(kernel.vector_field for kernel in candidates + sources)
     costs = estimate(job, dataset, leaves, recipe, candidates, question)
     plan = Plan(job, dataset, configs, drawn, observe, leaves, candidates, recipe, question, costs)
@@ -221,90 +221,6 @@ def _question(
     }  # fmt: skip
 
 
-def _named(rows: RowBlock) -> dict[str, Any]:
-    """What the frozen constants were computed from: how many first rows, and checksums of their values."""
-    return {"rows": len(rows), "crc": rows.checksums()}
-
-
-def _sample(plan: Plan) -> tuple[RowBlock, dict[str, Any]]:
-    """Of the first rows those that weigh anything and are whole, or have any target where some may be missing; and the
-    name of all of them."""
-    dataset, rows = plan.dataset, SMALL_SAMPLE
-    if plan.job.solve.standardize:
-        rows = min(plan.leaves[0].stop, max(SMALL_SAMPLE, SAMPLE_BYTES // (8 * (dataset.d + dataset.q))))
-    elif any(plan.question["words"]):
-        rows = MEDIAN_SAMPLE
-    read = dataset.block(0, min(dataset.n, rows))
-    used = read.weighty()
-    used = used[used.whole(partial=plan.job.data.nan == "partial")]
-    if not len(used):
-        more = "" if read.weights is None else " and weighs more than 0"
-        raise InputError(
-            f"{dataset.path}: none of the first {len(read)} rows is free of NaN and infinity{more}; mend the data"
-        )
-    return used, _named(read)
-
-
-def _freeze(plan: Plan) -> None:
-    """Compute and write the constants that the pass needs from data, from its first rows."""
-    dataset, question, job = plan.dataset, dict(plan.question), plan.job
-    rows, question["sample"] = _sample(plan)
-    X, Y, weights = rows.X, rows.Y, rows.weights
-    if rows.groups is not None:
-        question["folds"] = {**question["folds"], "first": int(rows.groups[0])}
-    scale = np.ones(dataset.d)
-    # Features that see more of the inputs than their differences see them as they are, unless scaled.
-    mean = np.average(X, axis=0, weights=weights)
-    center = mean if plan.shift_invariant or job.solve.standardize else np.zeros(dataset.d)
-    if job.solve.standardize:
-        scale = spread(np.average((X - mean) ** 2, axis=0, weights=weights), together=question["one_scale"])
-    question["resolved"] = None
-    if any(question["words"]):
-        scaled = (X - center) / scale
-        question["resolved"] = {
-            "drawn": resolved(plan.drawn_configs, scaled, Y), "kernel": resolved(plan.kernel_configs, scaled, Y)
-        }  # fmt: skip
-    sources = build_kernels(question["resolved"]["drawn"] if question["resolved"] else plan.drawn_configs)
-    drawn = _recipe(sources, dataset, job, plan.observe).draw(question["seed"])
-    there = np.isfinite(Y) * (1.0 if weights is None else weights[:, None])
-    total = there.sum(axis=0)
-    y0 = (np.where(there > 0, Y, 0.0) * there).sum(axis=0) / np.where(total > 0, total, 1.0)
-    weight = _class_weight(job, dataset)
-    freeze(plan.directory, question, FeatureMap(drawn.phi, center, scale), drawn, y0=y0, class_weight=weight)
-
-
 def _with_words(configs: Configs) -> list[dict[str, Any]] | None:
     """The kernels, where the rows must say what one of their words stands for."""
     return list(configs) if any(f'"{word}"' in json.dumps(configs) for word in WORDS) else None
-
-
-def _class_weight(job: Job, dataset: Dataset) -> FloatArray | None:
-    """The weight (q,) of each class's rows, frozen with the first plan; "balanced" is n / (K n_k) as in scikit-learn,
-    of the counts (summed weights) at that time: rows appended later do not change it."""
-    wanted = job.solve.class_weight
-    if wanted == "none":
-        return None
-    if wanted == "balanced":
-        counts = np.array(class_counts(dataset), dtype=np.float64)
-        return np.where(counts > 0, counts.sum() / (len(counts) * np.where(counts > 0, counts, 1.0)), 1.0)
-    given = dict(wanted)
-    return np.array([given.get(label, 1.0) for label in dataset.target_columns])
-
-
-def _recipe(
-    candidates: Sequence[kernels.OperatorKernel], dataset: Dataset, job: Job, observe: FloatArray | None
-) -> Recipe:  # fmt: skip
-    """The features that serve every kernel: of the one, or of the mixture of all."""
-    d, p = dataset.d, dataset.q if observe is None else observe.shape[1]
-    if dataset.labels is not None and observe is not None:
-        raise InputError("solve.observe: goes with targets of numbers, not with classes; leave it out")
-    fixed = [kernel.fix(d, p, np.eye(p)) for kernel in candidates]
-    kernel = kernels.mixture(fixed, d, p)
-    chosen = job.features.sampler.model_dump() if "sampler" in job.features.model_fields_set else None
-    sampler = frequencies.from_config(chosen) if chosen else frequencies.default_sampler(kernel)
-    if len(fixed) > 1 and not sampler.mixes and len(sampler.laws(kernel, d, p)) > 1:
-        raise InputError(
-            "kernel: a list of kernels of several spectra is served by a mixture of them, which sampler "
-            f"{sampler.config()['type']} cannot draw; use iid, orthogonal or qmc"
-        )
-    return Recipe(kernel, sampler, d, p, max(job.features.counts), job.solve.intercept)

@@ -34,16 +34,23 @@ class Candidate:
 
 
 def from_info(info: Mapping[str, Any]) -> list[Candidate]:
-    """The candidates in a model's fit report; none where the report has none."""
-    rows = mapping(info.get("report")).get("table")
-    found: dict[int, list[tuple[float, float]]] = {}
+    """The candidates in a model's fit report, kernels with their numbers of features; none where the report has none,
+    or evidences, which are no errors."""
+    report = mapping(info.get("report"))
+    rows = () if report.get("select") == "evidence" else report.get("table")
+    found: dict[tuple[int, int], list[tuple[float, float]]] = {}
     for row in rows if isinstance(rows, Sequence) else ():
         entry = mapping(row)
         ridge, value = entry.get("ridge"), entry.get("value")
-        if isinstance(ridge, int | float) and isinstance(value, int | float):
-            found.setdefault(int(entry.get("candidate", 0)), []).append((float(ridge), float(value)))
-    names = {number: "this kernel" if len(found) == 1 else f"kernel {number + 1}" for number in found}
-    return [Candidate(names[number], tuple(scores)) for number, scores in sorted(found.items())]
+        if isinstance(ridge, int | float) and isinstance(value, int | float) and not entry.get("ridges"):
+            key = int(entry.get("candidate", 0)), int(entry.get("m", 0))
+            found.setdefault(key, []).append((float(ridge), float(value)))
+    several, counts = len({number for number, _ in found}) > 1, len({m for _, m in found}) > 1
+    names = {
+        (number, m): (f"kernel {number + 1}" if several else "this kernel") + (f", {m:,} features" if counts else "")
+        for number, m in found
+    }
+    return [Candidate(names[key], tuple(scores)) for key, scores in sorted(found.items())]
 
 
 def choice_plot(candidates: Sequence[Candidate], subject: Subject) -> bytes | None:

@@ -2,6 +2,7 @@
 
 from dorff.solvers.choose import Choice, Criterion, Score, choose, kfold_errors, of_first, setting_scores
 from dorff.solvers.eigen import Ridge
+from dorff.solvers.grid import path_bytes
 from dorff.solvers.problem import Problem, Solution, check_width, target_covariance, untouched
 from dorff.solvers.scores import Scores
 from dorff.solvers.select import MOST_FACTORS, solve, squared_error
@@ -27,6 +28,7 @@ __all__ = [
     "kfold_errors",
     "learned_term",
     "of_first",
+    "path_bytes",
     "setting_scores",
     "solve",
     "spread",

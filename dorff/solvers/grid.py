@@ -251,6 +251,15 @@ def path_errors(
     return errors, ["factored" if one else "neighbours" for one in alone]
 
 
+def path_bytes(m: int, q: int, *, unknowns: int, folds: int, ridges: int) -> int:
+    """The most memory of `path_errors`, the folds' own packed moments among it; `unknowns` are m r, or m where the
+    output matrix falls apart, which then makes up to q columns of them at each ridge."""
+    width, columns = m + 1 + q, folds * ridges * (q if unknowns == m else 1)
+    packed, squares = 4 * width * (width + 1) * (folds + 2), 8 * width**2 * 3
+    systems = 8 * m**2 * (folds + 3) + 8 * unknowns**2
+    return packed + squares + systems + 8 * unknowns * (5 * columns + 10 * min(columns, MOST_COLUMNS))
+
+
 def _solutions(family: Family, columns: Columns) -> tuple[FloatArray, BoolArray] | None:
     """x (k, c) and which of them needed a factor of their own fold's; the last of the family's S is the sum's."""
     X, alone, strange = np.zeros(columns.rhs.shape, order="F"), np.zeros(len(columns.shift), bool), set[int]()

@@ -63,12 +63,18 @@ def _sharpened(problem: Problem, block: Block, rows: Sequence[_Rows]) -> Block:
         free, stack = basis.shape[1], _coupled(problem, block, rows, basis)
     else:
         free, stack = int(problem.intercept), _separate(problem, block, rows)
+    B, T = _reflected(stack, free, k, c)
+    U, s, Vt = scipy.linalg.svd(B, overwrite_a=True, check_finite=False)
+    return replace(block, known=(s**2, Vt.T), turned=s[:, None] * (U.T @ T), squared=False)
+
+
+def _reflected(stack: Iterable[FloatArray], free: int, k: int, c: int) -> tuple[FloatArray, FloatArray]:
+    """B (k, k) and T (k, c): what a QR of the rows leaves of their columns free + k + c below the first `free`."""
     R = np.zeros((free + k + c,) * 2, order="F")
     for some in stack:
         tpqrt(R, np.asfortranarray(some))
-    B, T = np.triu(R[free : free + k, free : free + k]), R[free : free + k, free + k :]
-    U, s, Vt = scipy.linalg.svd(B, overwrite_a=True, check_finite=False)
-    return replace(block, known=(s**2, Vt.T), turned=s[:, None] * (U.T @ T), squared=False)
+    below = R[free : free + k]
+    return np.asfortranarray(np.triu(below[:, free : free + k])), below[:, free + k :].copy()
 
 
 def _separate(problem: Problem, block: Block, rows: Sequence[_Rows]) -> Iterator[FloatArray]:

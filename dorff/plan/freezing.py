@@ -1,0 +1,121 @@
+"""The constants that a pass needs from data: computed by the first plan from a few rows, and kept."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from dorff.data import Dataset, RowBlock, class_counts
+from dorff.errors import InputError
+from dorff.features import FeatureMap
+from dorff.kernels.scalar import FloatArray
+from dorff.leaf import freeze, frozen_hash, load_pass
+from dorff.plan.costs import SAMPLE_BYTES
+from dorff.plan.kernels import build_kernels, with_medians
+from dorff.plan.lengthscale import tuned_config, tuning_rows
+from dorff.plan.recipe import make_recipe
+from dorff.solvers import spread
+from dorff.spec import Job
+
+if TYPE_CHECKING:
+    from dorff.plan.plan import Plan
+
+# Rows for centres, and for the median distance: few, so that a data set that grows had them from the start. Scales
+# (`standardize`) take the first leaf, up to SAMPLE_BYTES.
+SMALL_SAMPLE: Final = 256
+MEDIAN_SAMPLE: Final = 1000
+
+
+def still_frozen(plan: Plan) -> bool:
+    """Whether there are constants, and the rows they came from are what they were."""
+    dataset, name = plan.dataset, frozen_hash(plan.directory)
+    if name is None:
+        return False
+    question = load_pass(plan.directory, name).question
+    sample, tuning = question["sample"], question["tuning_rows"]
+    if sample["rows"] > dataset.n or sample != _named(dataset.block(0, sample["rows"])):
+        return False
+    return tuning is None or (tuning["rows"] <= dataset.n and tuning == tuning_rows(dataset, tuning["rows"]).name)
+
+
+def _named(rows: RowBlock) -> dict[str, Any]:
+    """What the frozen constants were computed from: how many first rows, and checksums of their values."""
+    return {"rows": len(rows), "crc": rows.checksums()}
+
+
+def _sample(plan: Plan) -> tuple[RowBlock, dict[str, Any]]:
+    """Of the first rows those that weigh anything and are whole, or have any target where some may be missing; and the
+    name of all of them."""
+    dataset, rows = plan.dataset, SMALL_SAMPLE
+    if plan.job.solve.standardize:
+        rows = min(plan.leaves[0].stop, max(SMALL_SAMPLE, SAMPLE_BYTES // (8 * (dataset.d + dataset.q))))
+    elif any(plan.question["words"]):
+        rows = MEDIAN_SAMPLE
+    read = dataset.block(0, min(dataset.n, rows))
+    used = read.weighty()
+    used = used[used.whole(partial=plan.job.data.nan == "partial")]
+    if not len(used):
+        more = "" if read.weights is None else " and weighs more than 0"
+        raise InputError(
+            f"{dataset.path}: none of the first {len(read)} rows is free of NaN and infinity{more}; mend the data"
+        )
+    return used, _named(read)
+
+
+def freeze_constants(plan: Plan) -> None:
+    """Compute and write the constants that the pass needs from data, from its first rows."""
+    dataset, question, job = plan.dataset, dict(plan.question), plan.job
+    rows, question["sample"] = _sample(plan)
+    X, Y, weights = rows.X, rows.Y, rows.weights
+    if rows.groups is not None:
+        question["folds"] = {**question["folds"], "first": int(rows.groups[0])}
+    scale = np.ones(dataset.d)
+    # Features that see more of the inputs than their differences see them as they are, unless scaled.
+    mean = np.average(X, axis=0, weights=weights)
+    center = mean if plan.shift_invariant or job.solve.standardize else np.zeros(dataset.d)
+    if job.solve.standardize:
+        scale = spread(np.average((X - mean) ** 2, axis=0, weights=weights), together=question["one_scale"])
+    question |= {"resolved": None, "tuning_rows": None, "tuned": None}
+    if any(question["words"]):
+        scaled = (X - center) / scale
+        given = [with_medians(configs, scaled, weights) for configs in (plan.drawn_configs, plan.kernel_configs)]
+        if question["tuning"]:
+            given = _tuned(plan, given, question, center, scale)
+        question["resolved"] = {"drawn": given[0], "kernel": given[1]}
+    sources = build_kernels(question["resolved"]["drawn"] if question["resolved"] else plan.drawn_configs)
+    drawn = make_recipe(sources, dataset, job, plan.observe).draw(question["seed"])
+    there = np.isfinite(Y) * (1.0 if weights is None else weights[:, None])
+    total = there.sum(axis=0)
+    y0 = (np.where(there > 0, Y, 0.0) * there).sum(axis=0) / np.where(total > 0, total, 1.0)
+    weight = _class_weight(job, dataset)
+    freeze(plan.directory, question, FeatureMap(drawn.phi, center, scale), drawn, y0=y0, class_weight=weight)
+
+
+def _tuned(
+    plan: Plan, given: list[list[dict[str, Any]]], question: dict[str, Any], center: FloatArray, scale: FloatArray
+) -> list[list[dict[str, Any]]]:  # fmt: skip
+    """The kernels drawn for and those fitted, with the length-scales of most evidence."""
+    rows, told = tuning_rows(plan.dataset, plan.dataset.n), []
+    question["tuning_rows"] = rows.name
+    for configs in given:
+        found, tuned = tuned_config(
+            configs, (rows.X - center) / scale, rows.Y, seed=question["seed"], intercept=plan.job.solve.intercept,
+            observe=plan.observe, weights=rows.weights,
+        )  # fmt: skip
+        told.append(found)
+        question["tuned"] = [None if one is None else one.status for one in tuned]
+    return told
+
+
+def _class_weight(job: Job, dataset: Dataset) -> FloatArray | None:
+    """The weight (q,) of each class's rows, frozen with the first plan; "balanced" is n / (K n_k) as in scikit-learn,
+    of the counts (summed weights) at that time: rows appended later do not change it."""
+    wanted = job.solve.class_weight
+    if wanted == "none":
+        return None
+    if wanted == "balanced":
+        counts = np.array(class_counts(dataset), dtype=np.float64)
+        return np.where(counts > 0, counts.sum() / (len(counts) * np.where(counts > 0, counts, 1.0)), 1.0)
+    given = dict(wanted)
+    return np.array([given.get(label, 1.0) for label in dataset.target_columns])
