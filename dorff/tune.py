@@ -14,7 +14,8 @@ from dorff.features import cut
 from dorff.fit import PassResult, Progress, run_pass, settings
 from dorff.moments import by_fold
 from dorff.plan import Plan, make_plan
-from dorff.solvers import Score, of_first, setting_scores
+from dorff.plan.costs import WORKER_BYTES
+from dorff.solvers import Score, of_first, path_bytes, setting_scores
 from dorff.spec import Job, RemoteCluster
 from dorff.store import load_moments, save_moments
 
@@ -174,9 +175,16 @@ def best_job(plan: Plan, trial: Trial) -> Job:
 
 
 def _fits_a_worker(plan: Plan) -> bool:
-    """Whether a worker could hold what the driver's solve may take: the peak of all processes covers it."""
-    cluster = plan.job.cluster
-    return not isinstance(cluster, RemoteCluster) and plan.costs.peak_bytes <= cluster.memory
+    """Whether a worker could hold what a task may take: a direct solve, which the peak of all processes covers, or a
+    path of ridges."""
+    cluster, costs, q = plan.job.cluster, plan.costs, plan.dataset.q
+    if isinstance(cluster, RemoteCluster):
+        return False
+    path = path_bytes(
+        costs.m, q, unknowns=costs.m * costs.rank, folds=plan.question["folds"]["count"],
+        ridges=len(plan.job.solve.ridges),
+    )  # fmt: skip
+    return max(costs.peak_bytes, WORKER_BYTES + path) <= 0.95 * cluster.memory
 
 
 def _comparable(jobs: Sequence[Job]) -> None:

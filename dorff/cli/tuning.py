@@ -61,10 +61,9 @@ def tune(
     for warning in _warnings(tuned):
         say(f"dorff: {warning}")
     best = {**asdict(tuned.trial), "name": names[tuned.trial.kernel], "select": described.solve.select}
-    result = {
-        "reads": tuned.reads, "best": best, "files": files, "pass_seconds": tuned.pass_seconds,
-        "grid_seconds": tuned.grid_seconds, "table": [asdict(trial) for trial in tuned.table],
-    }  # fmt: skip
+    result = {"best": best, "files": files, "table": [asdict(trial) for trial in tuned.table]}
+    for name in ("reads", "pass_seconds", "grid_seconds"):
+        result[name] = getattr(tuned, name)
     show(result, _sentence(described, tuned, names, files), as_json=as_json)
 
 

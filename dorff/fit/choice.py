@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -14,12 +14,10 @@ from dorff.features import cut
 from dorff.fit.passes import PassResult, fingerprint
 from dorff.model import Model
 from dorff.moments import Part, Solvable, by_fold, pooled, unseen
-from dorff.plan import Plan
+from dorff.plan import Plan, keeps_posterior
 from dorff.posterior import Posterior
 from dorff.solvers import Choice, Criterion, Fit, Setting, choose, of_first
 from dorff.threads import pinned
-
-SMALL_POSTERIOR: Final = 2**28  # bytes that a model may grow by without being asked to
 
 
 def settings(plan: Plan) -> list[Setting]:
@@ -59,11 +57,9 @@ def _refuse_unseen(plan: Plan, folds: Sequence[list[Solvable]]) -> None:
 
 
 def posterior_of(plan: Plan, choice: Choice, folds: Mapping[Part, Solvable]) -> Posterior | None:
-    """The posterior of the chosen fit, where the job wants it kept; `auto` does up to SMALL_POSTERIOR bytes."""
-    wanted = plan.job.solve.posterior
+    """The posterior of the chosen fit, where the job wants it kept."""
     m, r, _ = choice.fit.weights.shape
-    size = 8 * (m if choice.fit.weights.separable else m * r) ** 2
-    if wanted is False or (wanted == "auto" and size > SMALL_POSTERIOR):
+    if not keeps_posterior(plan.job, m if choice.fit.weights.separable else m * r):
         return None
     parts, setting = of_first(by_fold(folds), settings(plan)[choice.candidate], choice.m)
     with pinned():

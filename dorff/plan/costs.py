@@ -32,6 +32,7 @@ MiB: Final = 2**20
 DRIVER_BYTES: Final = 250 * MiB
 WORKER_BYTES: Final = 250 * MiB
 SHARED_BYTES: Final = 80 * MiB
+SMALL_POSTERIOR: Final = 256 * MiB  # that a model may grow by without being asked to
 SAMPLE_BYTES: Final = 16 * MiB  # of the rows that constants are frozen from
 
 
@@ -115,10 +116,18 @@ def _solve_bytes(
     k = m * rank if coupled else m
     many = shared or len(job.solve.ridges) > MOST_FACTORS
     each = 9 if qr else 4 if many else 2
+    if keeps_posterior(job, k):  # the factor's inverse, and with held-out rows a second one
+        each = max(each, 5 if job.solve.conformal else 4)
     blocks = min(patterns, rank) if shared and not coupled else 1  # systems of m, for targets that other rows have
     system = (8 * k * k if coupled else 0) + blocks * each * 8 * k * k
     sums = 4 * width * (width + 1) * (folds + 2) * patterns + 8 * width * width * patterns + 16 * m * m
     return max(sums + system, 4 * SAMPLE_BYTES)
+
+
+def keeps_posterior(job: Job, k: int) -> bool:
+    """Whether a model of systems of k unknowns keeps its posterior: `auto` does up to SMALL_POSTERIOR bytes."""
+    wanted = job.solve.posterior
+    return 8 * k * k <= SMALL_POSTERIOR if wanted == "auto" else bool(wanted)
 
 
 def _kept_level(job: Job, leaves: int, node_bytes: int) -> int:

@@ -189,17 +189,17 @@ class Training:
         weights = operator_weights(setting.fixed([moments]), setting.m, setting.density, normalize=setting.normalize)
         rows = Sums.of(moments)
         S, R, E = rows.centred(intercept=setting.intercept)
-        R, E = R / scale, E / np.outer(scale, scale)
+        R, E, sums = R / scale, E / np.outer(scale, scale), rows.full[rows.m].copy()
         if weights.separable:
             psi, gain, root = weights.gain[None, None], weights.gain, weights.root[0]
             values, vectors = np.linalg.eigh(root @ root.T)
             kept = values > 1e-14 * values[-1]
             a, load = values[kept], vectors[:, kept].T @ root
             energy = np.einsum("cq,qs,cs->c", load, E, load) / a**2
-            return cls(S, psi, a, gain[:, None] * (R @ load.T) / a, energy, load, rows.full[rows.m], scale)
+            return cls(S, psi, a, gain[:, None] * (R @ load.T) / a, energy, load, sums, scale)
         psi = np.ascontiguousarray(weights.psi.transpose(1, 2, 0))
         rhs = np.einsum("rpm,mp->rm", psi, R).reshape(-1, 1)
-        return cls(S, psi, np.ones(1), rhs, np.trace(E)[None], None, rows.full[rows.m], scale)
+        return cls(S, psi, np.ones(1), rhs, np.trace(E)[None], None, sums, scale)
 
     def columns(self, whose: int, ridges: FloatArray) -> Columns:
         """Of every ridge, and of a ridge every system."""
@@ -255,9 +255,9 @@ def path_bytes(m: int, q: int, *, unknowns: int, folds: int, ridges: int) -> int
     """The most memory of `path_errors`, the folds' own packed moments among it; `unknowns` are m r, or m where the
     output matrix falls apart, which then makes up to q columns of them at each ridge."""
     width, columns = m + 1 + q, folds * ridges * (q if unknowns == m else 1)
-    packed, squares = 4 * width * (width + 1) * (folds + 2), 8 * width**2 * 3
-    systems = 8 * m**2 * (folds + 3) + 8 * unknowns**2
-    return packed + squares + systems + 8 * unknowns * (5 * columns + 10 * min(columns, MOST_COLUMNS))
+    square, sides = 8 * width**2, 4 * columns + 8 * min(columns, MOST_COLUMNS)
+    building = max(8 * unknowns**2 + square, 3 * square)
+    return 4 * width * (width + 1) * (folds + 2) + square * (folds + 1) + building + 8 * unknowns * sides
 
 
 def _solutions(family: Family, columns: Columns) -> tuple[FloatArray, BoolArray] | None:
