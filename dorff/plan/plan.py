@@ -109,9 +109,9 @@ class Plan:
         name = frozen_hash(self.directory)
         assert name is not None
         this = load_pass(self.directory, name)
-        resolved = this.question["resolved"]
-        candidates = build_kernels(self.kernel_configs if resolved is None else resolved["kernel"])
-        return this, candidates
+        # Kernels without words are this job's own: another kernel may have frozen the pass that they share.
+        configs = this.question["resolved"]["kernel"] if _with_words(self.kernel_configs) else self.kernel_configs
+        return this, build_kernels(configs)
 
 
 def make_plan(job: Job) -> Plan:
@@ -141,7 +141,8 @@ def make_plan(job: Job) -> Plan:
     question["words"] = [_with_words(drawn), _with_words(configs) if drawn is not configs else None]
     tuned = any("tune" in json.dumps(words) for words in question["words"])
     question["tuning"] = [job.solve.intercept, None if observe is None else observe.tolist()] if tuned else None
-    question["one_scale"] = observe is not None or any(kernel.vector_field for kernel in candidates + sources)
+    together = observe is not None or any(kernel.vector_field for kernel in candidates + sources)
+    question["one_scale"] = job.solve.standardize and together
     costs = estimate(job, dataset, leaves, recipe, candidates, question)
     plan = Plan(job, dataset, configs, drawn, observe, leaves, candidates, recipe, question, costs)
     refuse_what_does_not_fit(job, costs, plan.directory)
