@@ -10,9 +10,7 @@ from typing import Final, final
 
 from dorff.engine import Engine, SerialEngine, Task, open_engine
 from dorff.errors import IncompleteError, InputError
-from dorff.features import cut
-from dorff.fit import PassResult, Progress, run_pass, settings
-from dorff.moments import by_fold
+from dorff.fit import PassResult, Progress, filled, run_pass, settings
 from dorff.plan import Plan, make_plan
 from dorff.plan.costs import WORKER_BYTES
 from dorff.solvers import Score, of_first, path_bytes, setting_scores
@@ -80,9 +78,6 @@ def tune(
 
 
 def _tuned(plans: Sequence[Plan], engine: Engine, progress: Progress | None, told: Told | None) -> Tuned:
-    for plan in plans:
-        for m in plan.counts:
-            cut(plan.frozen()[0].features, plan.frozen()[0].density, m // 2)  # refused before the pass
     began = time.perf_counter()
     passed = {plan.directory: run_pass(plan, engine, progress) for plan in {p.directory: p for p in plans}.values()}
     middle = time.perf_counter()
@@ -143,7 +138,7 @@ def score_setting(plan: Plan, kernel: int, m: int) -> list[Score]:
             "folder, then run again"
         )
     solve = plan.job.solve
-    parts, setting = of_first(by_fold(folds), settings(plan)[kernel], m)
+    parts, setting = of_first(filled(plan, folds), settings(plan)[kernel], m)
     return [
         replace(score, candidate=kernel)
         for score in setting_scores(parts, setting, solve.ridges, by=solve.select, per_output=solve.ridge_per_output)

@@ -413,3 +413,16 @@ def test_route_cg_has_no_posterior():
     (fit,) = case.setting.solve(case.parts, [RIDGE])
     with pytest.raises(InputError, match="posterior: route cg"):
         replace(case.setting, method="cg").posterior(case.parts, fit)
+
+
+def test_at_ridge_zero_there_is_a_posterior_only_where_the_data_say_everything():
+    F, Y, setting, parts = data()
+    (fit,) = setting.solve(parts, [0.0], scores=True)
+    variance = setting.posterior(parts, fit).variance(F)[:, 0]
+    np.testing.assert_allclose(variance, fit.noise[0, 0] * np.diag(F @ np.linalg.solve(F.T @ F, F.T)), rtol=1e-9)
+    assert fit.log_evidence == -np.inf
+    F[:, 1] = 0.0
+    parts = moments(F, Y, np.ones(N))
+    (fit,) = setting.solve(parts, [0.0])
+    with pytest.raises(InputError, match="give a ridge above 0"):
+        setting.posterior(parts, fit)

@@ -19,7 +19,7 @@ from dorff.data import ingest, open_dataset
 
 FIT_KEYS = [
     "rows_used", "rows_dropped", "leaves_computed", "leaves_reused", "reads", "passes", "seconds", "syrk_share",
-    "peak_bytes", "plan_peak_bytes", "route", "condition", "digits", "rung", "status", "ridge", "ridges",
+    "peak_bytes", "plan_peak_bytes", "route", "select", "condition", "digits", "rung", "status", "ridge", "ridges",
     "log_evidence", "noise", "m", "kernel", "effective_sample_size", "model", "table",
 ]  # fmt: skip
 ROOT = Path(__file__).parent.parent

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
@@ -26,10 +26,11 @@ def settings(plan: Plan) -> list[Setting]:
     solving, features = plan.job.solve, this.features
     # Targets that are classes stay zeros and ones: other units would undo the simplex code.
     standardize = solving.standardize and plan.dataset.labels is None
+    own = [kernel.config() for kernel in plan.sources()]
     return [
         Setting(
             kernel, features.d, features.m, this.density, standardize, solving.intercept, plan.observe,
-            one_scale=plan.question["one_scale"], normalize=bool(plan.job.features.kernels),
+            one_scale=plan.question["one_scale"], normalize=kernel.config() not in own,
         )
         for kernel in candidates
     ]  # fmt: skip
@@ -37,11 +38,7 @@ def settings(plan: Plan) -> list[Setting]:
 
 def solve_pass(plan: Plan, folds: Mapping[Part, Solvable]) -> Choice:
     """Choose among the job's kernels and ridges, and solve."""
-    parts = by_fold(folds)
-    if not parts:
-        raise InputError(f"{plan.dataset.path}: no rows are left to fit; every row was dropped or there are none")
-    _refuse_unseen(plan, parts)
-    solving = plan.job.solve
+    parts, solving = filled(plan, folds), plan.job.solve
     with pinned():
         return choose(
             parts, settings(plan), solving.ridges, by=Criterion(solving.select),
@@ -49,11 +46,15 @@ def solve_pass(plan: Plan, folds: Mapping[Part, Solvable]) -> Choice:
         )  # fmt: skip
 
 
-def _refuse_unseen(plan: Plan, folds: Sequence[list[Solvable]]) -> None:
-    """InputError for a target that no row has."""
-    for target in unseen(folds):
+def filled(plan: Plan, folds: Mapping[Part, Solvable]) -> list[list[Solvable]]:
+    """The sums of each fold that has rows; InputError where none has, and for a target that no row has."""
+    parts = by_fold(folds)
+    if not parts:
+        raise InputError(f"{plan.dataset.path}: no rows are left to fit; every row was dropped or there are none")
+    for target in unseen(parts):
         name = plan.dataset.target_columns[target]
         raise InputError(f"{plan.dataset.path}: no row has the target {name}; leave it out of the targets")
+    return parts
 
 
 def posterior_of(plan: Plan, choice: Choice, folds: Mapping[Part, Solvable]) -> Posterior | None:

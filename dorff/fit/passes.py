@@ -12,6 +12,7 @@ from typing import final
 
 from dorff.engine import Engine, Task, Tree
 from dorff.errors import IncompleteError, InputError
+from dorff.features import cut
 from dorff.moments import Kind, Moments, Part, Solvable, Triangle
 from dorff.plan import Plan
 from dorff.store import Receipt
@@ -52,6 +53,8 @@ def _run_pass(plan: Plan, engine: Engine, progress: Progress | None) -> PassResu
     plan.freeze()
     plan.sharing()
     this, _ = plan.frozen()
+    for m in plan.counts:
+        cut(this.features, this.density, m // 2)  # refused before the pass
     began = time.perf_counter()
     tree = Tree(this, plan.dataset, plan.leaves, kept=plan.costs.kept_level)
     of: type[Solvable] = Triangle if plan.question["sums"] == Kind.TRIANGLE else Moments

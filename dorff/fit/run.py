@@ -47,6 +47,7 @@ class FitReport:
     peak_bytes: int | None
     plan_peak_bytes: int
     route: str
+    select: str
     condition: float
     digits: float
     rung: str
@@ -159,6 +160,7 @@ def _report(found: Solved, peak: int | None) -> FitReport:
         peak_bytes=peak or None,
         plan_peak_bytes=max(one.costs.peak_bytes for one, _ in found.passes),
         route="direct",
+        select=plan.job.solve.select,
         condition=float(solution.condition),
         digits=float(solution.digits),
         rung=solution.rung,

@@ -21,7 +21,7 @@ from dorff.features import Recipe
 from dorff.kernels import Decomposable, OperatorKernel
 from dorff.moments import MOST_PATTERNS, Kind, syrk
 from dorff.plan.leaves import Leaf, block_rows
-from dorff.solvers import MOST_FACTORS, untouched
+from dorff.solvers import MOST_FACTORS, path_bytes, untouched
 from dorff.spec import Job, LocalCluster, RemoteCluster
 from dorff.threads import pinned
 from dorff.weights import operator_weights
@@ -121,7 +121,11 @@ def _solve_bytes(
     blocks = min(patterns, rank) if shared and not coupled else 1  # systems of m, for targets that other rows have
     system = (8 * k * k if coupled else 0) + blocks * each * 8 * k * k
     sums = 4 * width * (width + 1) * (folds + 2) * patterns + 8 * width * width * patterns + 16 * m * m
-    return max(sums + system, 4 * SAMPLE_BYTES)
+    need = max(sums + system, 4 * SAMPLE_BYTES)
+    if job.solve.select == "kfold" and patterns == 1:
+        ridges = len(job.solve.ridges)
+        need = max(need, path_bytes(m, width - m - 1, unknowns=k, folds=folds, ridges=ridges))
+    return need
 
 
 def keeps_posterior(job: Job, k: int) -> bool:

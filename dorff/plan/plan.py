@@ -97,10 +97,14 @@ class Plan:
         this, candidates = self.frozen()
         if self.drawn_configs is self.kernel_configs and len(candidates) == 1:
             return [None]
-        words = this.question["resolved"]
-        sources = build_kernels(words["drawn"] if words else self.drawn_configs)
+        sources = self.sources()
         recipe = make_recipe(sources, self.dataset, self.job, self.observe)
         return check_targets(candidates, sources, recipe=recipe, density=this.density, seed=this.question["seed"])
+
+    def sources(self) -> tuple[kernels.OperatorKernel, ...]:
+        """The kernels that the frequencies were drawn for."""
+        words = self.frozen()[0].question["resolved"]
+        return build_kernels(words["drawn"] if words else self.drawn_configs)
 
     def frozen(self) -> tuple[Pass, tuple[kernels.OperatorKernel, ...]]:
         """The pass and the kernels; frozen now if never before."""

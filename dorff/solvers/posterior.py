@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.linalg import lapack
 
+from dorff.errors import InputError
 from dorff.moments import FloatArray
 from dorff.posterior import CoupledBlock, Posterior, PosteriorBlock, SeparableBlock
 from dorff.solvers.dense import factored
@@ -27,7 +28,8 @@ def posterior(problem: Problem, solution: Solution) -> Posterior:
 
     x has covariance s2 (G + l ridge I)^-1, column by column, and the intercept s2 times the inverse of its own system
     about the features' means. What of the intercept C leaves open stays the fit's: no deviation is counted there.
-    A Cholesky factor's inverse where one serves all columns, else the eigenvectors of G.
+    A Cholesky factor's inverse where one serves all columns, else the eigenvectors of G. InputError at ridge 0 where G
+    is singular.
     """
     assert solution.variance is not None
     ridge = solution.ridge if solution.ridges is None else solution.ridges
@@ -59,7 +61,10 @@ def _spread(problem: Problem, block: Block, ridge: float | FloatArray) -> Spread
         inverse, _ = lapack.dtrtri(found.lower, lower=1, overwrite_c=1)
         return np.tril(inverse).T, np.ones((len(inverse), 1))
     values, vectors = block.spectrum
-    return vectors, 1.0 / (values[:, None] * block.a + shift)
+    inverse = values[:, None] * block.a + shift
+    if not inverse.min(initial=np.inf) > 0:
+        raise InputError("posterior: at ridge 0 what the data do not see has no bounds; give a ridge above 0")
+    return vectors, 1.0 / inverse
 
 
 def _block(problem: Problem, block: Block, spread: Spread, variance: FloatArray) -> PosteriorBlock:
