@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Protocol, final
 
 import numpy as np
 import numpy.typing as npt
@@ -74,6 +74,20 @@ class FoldRule:
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         return ((z ^ (z >> np.uint64(31))) % np.uint64(count)).astype(np.int64)
+
+
+class Place(Protocol):
+    """Where leaves leave their sums and receipts, and what these are named after: a pass, or a sweep of one."""
+
+    @property
+    def directory(self) -> Path: ...
+    @property
+    def hash(self) -> str: ...
+    @property
+    def receipts(self) -> Path: ...
+    def node(self, level: int, index: int, key: str) -> Path:
+        """The file of the sum of leaves [index 2^level, (index + 1) 2^level); the key names what is in it."""
+        ...
 
 
 @final
@@ -163,13 +177,20 @@ def load_pass(directory: Path, name: str) -> Pass:
 
 def run_leaf(directory: str, name: str, dataset: Dataset, number: int, start: int, stop: int) -> Receipt:
     """Compute one leaf's moments, write them, and leave (and return) its receipt."""
-    began = time.perf_counter()
-    this, dataset = load_pass(Path(directory), name), dataset.counted()
-    stamp = dataset.stamp(start, stop)
+    this = load_pass(Path(directory), name)
     sums = BlockSums(
         this.features, this.y0, block_rows=this.block_rows, class_weight=this.class_weight,
         kind=Kind(this.question["sums"]), precision=this.question["precision"],
     )  # fmt: skip
+    return sum_leaf(this, this, sums, dataset, number, start, stop)
+
+
+def sum_leaf(
+    this: Pass, place: Place, sums: BlockSums, dataset: Dataset, number: int, start: int, stop: int
+) -> Receipt:  # fmt: skip
+    """Add one leaf's rows to `sums`, write these to their place, and leave (and return) the leaf's receipt."""
+    began, dataset = time.perf_counter(), dataset.counted()
+    stamp = dataset.stamp(start, stop)
     digest: list[int] = []
     used = 0
     low, high = np.full(dataset.d, np.inf), np.full(dataset.d, -np.inf)
@@ -187,17 +208,17 @@ def run_leaf(directory: str, name: str, dataset: Dataset, number: int, start: in
             sums.add(rows.X, rows.Y, this.folds.of_leaf(number), partial=partial, weights=rows.weights)
     _check(sums, dataset, start, stop)
     receipt = Receipt(
-        plan=this.hash, number=number, start=start, stop=stop, digest="".join(f"{crc:08x}" for crc in digest),
+        plan=place.hash, number=number, start=start, stop=stop, digest="".join(f"{crc:08x}" for crc in digest),
         stamp=stamp, rows_used=used, rows_dropped=stop - start - used, rows_read=dataset.reads.rows,
         low=tuple(low.tolist()), high=tuple(high.tolist()),
         seconds=0.0, syrk_seconds=sums.syrk_seconds,
     )  # fmt: skip
-    if frozen_hash(this.directory) != name:  # the run was refused elsewhere, and what it had made removed
+    if frozen_hash(this.directory) != this.hash:  # the run was refused elsewhere, and what it had made removed
         raise InputError(f"{this.directory}: the frozen plan is gone or another; run the job again")
-    save_moments(this.node(0, number, receipt.key), sums.sums)
+    save_moments(place.node(0, number, receipt.key), sums.sums)
     sums.keep_spare()
     receipt = receipt.timed(time.perf_counter() - began)
-    receipt.save(this.receipts)
+    receipt.save(place.receipts)
     return receipt
 
 

@@ -284,7 +284,7 @@ def test_a_ridge_per_output_is_refused_where_outputs_hang_together():
     case = Case.of("learned")
     with pytest.raises(InputError, match="'learned' has one ridge"):
         case.setting.solve_each(case.parts, RIDGES, "gcv")
-    with pytest.raises(InputError, match="'learned' has one ridge"):
+    with pytest.raises(InputError, match="'learned', or route cg, has one ridge"):
         case.setting.solve(case.parts, [np.ones(3)])
     case = Case.of("identity")
     with pytest.raises(InputError, match="not 'kfold'"):
@@ -408,11 +408,27 @@ def test_systems_wider_than_lapack_counts_are_refused_before_they_are_formed():
         Problem.of(sums.moments(), weights)
 
 
-def test_route_cg_has_no_posterior():
-    case = Case.of("identity")
-    (fit,) = case.setting.solve(case.parts, [RIDGE])
+@each
+def test_route_cg_is_the_same_fit_without_scores(name, options):
+    case = Case.of(name, **options)
+    cg = replace(case.setting, method="cg")
+    if name == "learned":
+        with pytest.raises(InputError, match=r"solve.route: cg does not go with output 'learned'"):
+            cg.solve(case.parts, [RIDGE])
+        return
+    (fit,), (wanted,) = cg.solve(case.parts, [RIDGE]), case.setting.solve(case.parts, [RIDGE])
+    assert fit.solution.rung == "cg" and fit.converged and fit.solution.digits > 8
+    np.testing.assert_allclose(fit.W, wanted.W, atol=1e-8 * np.abs(wanted.W).max())
+    np.testing.assert_allclose(fit.bias, wanted.bias, atol=1e-8 * np.abs(wanted.bias).max())
+    np.testing.assert_allclose(fit.noise, wanted.noise, rtol=1e-8, atol=1e-12)
     with pytest.raises(InputError, match="posterior: route cg"):
-        replace(case.setting, method="cg").posterior(case.parts, fit)
+        cg.posterior(case.parts, fit)
+    with pytest.raises(InputError, match=r"select: gcv and evidence need a system that is formed.*kfold"):
+        cg.solve(case.parts, [RIDGE], scores=True)
+    with pytest.raises(InputError, match="select: gcv and evidence need"):
+        cg.solve_each(case.parts, [RIDGE], "gcv")
+    with pytest.raises(InputError, match="route cg, has one ridge"):
+        cg.solve(case.parts, [np.ones(3)])
 
 
 def test_at_ridge_zero_there_is_a_posterior_only_where_the_data_say_everything():

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar, final
 
 from dorff.data import Dataset
 from dorff.engine.base import Task
-from dorff.leaf import Pass, merge_nodes, run_leaf
+from dorff.leaf import Place, merge_nodes, run_leaf
 from dorff.moments import Part, Sums, merge_folds
 from dorff.plan import Leaf
 from dorff.store import Receipt, load_sums, remove_torn, undamaged
@@ -24,11 +24,14 @@ class Tree:
 
     A node's file is named by a key of all that is in it, so a file that exists under the right name is right
     (its checksum is looked at when it is read). Children are deleted once merged, but for those of level
-    `kept`, from which the levels above can be added again.
+    `kept`, from which the levels above can be added again (-1: none is kept). `run` makes a leaf's sums.
     """
 
-    def __init__(self, this: Pass, dataset: Dataset, leaves: Sequence[Leaf], *, kept: int) -> None:
-        self._this, self._dataset, self._leaves, self._kept = this, dataset, leaves, kept
+    def __init__(
+        self, this: Place, dataset: Dataset, leaves: Sequence[Leaf], *, kept: int,
+        run: Callable[..., Receipt] = run_leaf,
+    ) -> None:  # fmt: skip
+        self._this, self._dataset, self._leaves, self._kept, self._run = this, dataset, leaves, kept, run
         self.receipts: dict[int, Receipt] = {}
         self.computed: set[int] = set()
         self._have: set[Node] = set()
@@ -107,7 +110,7 @@ class Tree:
         if node[0] == 0:
             leaf = self._leaves[node[1]]
             arguments = (str(self._this.directory), self._this.hash, self._dataset, leaf.number, leaf.start, leaf.stop)
-            return [Task(run_leaf, arguments, node)]
+            return [Task(self._run, arguments, node)]
         left, right = _children(node)
         return self._want(left) + self._want(right) or [self._merge(node)]
 

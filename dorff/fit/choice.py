@@ -58,11 +58,15 @@ def filled(plan: Plan, folds: Mapping[Part, Solvable]) -> list[list[Solvable]]:
 
 
 def posterior_of(plan: Plan, choice: Choice, folds: Mapping[Part, Solvable]) -> Posterior | None:
-    """The posterior of the chosen fit, where the job wants it kept."""
+    """The posterior of the chosen fit, where the job wants it kept and, unless it insists, where there is one."""
     m, r, _ = choice.fit.weights.shape
-    if not keeps_posterior(plan.job, m if choice.fit.weights.separable else m * r):
+    apart = choice.fit.weights.separable and plan.observe is None
+    if not keeps_posterior(plan.job, m if apart else m * r):
         return None
     parts, setting = of_first(by_fold(folds), settings(plan)[choice.candidate], choice.m)
+    none = setting.method != "direct" or choice.fit.solution.ridge == 0  # nothing was factored, or it is unbounded
+    if plan.job.solve.posterior == "auto" and none:
+        return None
     with pinned():
         return setting.posterior(pooled(parts), choice.fit)
 

@@ -40,7 +40,7 @@ class UnitFeatures:
         that rotations change: of low variance, and smooth in the length-scales since the draw is fixed. A sum that
         is concatenated is drawn from its mixture all the same: the kernel is the same.
         """
-        unit = with_lengthscale(kernel, 1.0, identity=True)
+        unit = with_lengthscale(kernel, 1.0, identity=True).fix(d, p)
         terms = [(weight, base) for weight, base in unit.terms() if weight > 0]
         separable = all(isinstance(base, Decomposable) for _, base in terms)
         P = 1 if separable else p

@@ -22,7 +22,7 @@ RATIOS: Final = (1e-8, 1e6)  # the ratios of noise variance to signal variance l
 ITERATIONS: Final = 100
 FLAT: Final = 3.0  # a log evidence this much above that of noise alone says nothing
 _FIRST_RATIO: Final = 0.1
-_TOLERANCE: Final = 1e-9  # of the log evidence an entry of Y
+_TOLERANCE: Final = 1e-7  # of the log evidence an entry of Y
 _LEAST_ROWS: Final = 4
 
 
@@ -73,9 +73,8 @@ def tune_lengthscales(
     one. The targets of a field share one noise variance.
 
     X (n, d), Y (n, q) or (n,); rows that are not finite throughout are left out, of the others at most `rows` are
-    taken, evenly spread. `observe` is C (q, p) where Y observes C f. `weights` (n,) are those of the
-    rows; a row of weight 0 is left out. `n_features` is the most columns of the linear
-    model of one problem.
+    taken, evenly spread. `observe` is C (q, p) where Y observes C f. `weights` (n,) are those of the rows; a row of
+    weight 0 is left out. `n_features` is the most columns of the linear model of one problem.
 
     L-BFGS-B climbs from three starts in the logs of one length-scale and of the ratio of noise to signal variance;
     `each` goes on from the best. The first guess is the median distance; with `each` that in units of the inputs'
@@ -83,8 +82,15 @@ def tune_lengthscales(
     first guess (an input at the upper bound has no effect), the ratio within 1e-8 and 1e6. Where nothing beats noise
     alone the first guess comes back. The same arguments give the same result.
 
+    So few features have a price: of data drawn from an exact process in two and four inputs, with a noise of 0.1 to
+    0.3 standard deviations, 512 of them find the Gaussian's length-scale 3 to 16% short and the Matern-5/2's 7 to 40%.
+    Many rows matter more, where a model is not exact: they show what a few cannot.
+
     Raises InputError for a kernel without a length-scale, and for arrays or numbers that do not fit.
     """
+    for name, number, least in (("rows", rows, _LEAST_ROWS), ("n_features", n_features, 2)):
+        if isinstance(number, bool) or not isinstance(number, int | np.integer) or number < least:
+            raise InputError(f"{name} must be a whole number of {least} or more, not {number!r}")
     X, Y, w = _sample(X, Y, weights, rows)
     guess = _first_guess(kernel, X, each=each)
     p = Y.shape[1] if observe is None else observe.shape[1]
@@ -93,7 +99,7 @@ def tune_lengthscales(
         Y = Y[:, None, np.ptp(Y, axis=0) > 0]  # a class may be missing from the sample
     else:
         features, Y = features if observe is None else features.observed(observe), Y[:, :, None]
-    if len(X) < _LEAST_ROWS or np.ptp(Y) == 0 if Y.size else True:
+    if len(X) < _LEAST_ROWS or not np.ptp(Y, axis=0).any():
         status = f"{len(X)} rows whose targets do not vary say nothing: the length-scale is the median distance"
         return Tuned(guess, with_lengthscale(kernel, guess), _FIRST_RATIO, len(X), -np.inf, (), False, status)
     evidence = Evidence(features, X - X.mean(axis=0), Y, intercept, None if weights is None else w)
@@ -124,7 +130,7 @@ def _climb(evidence: Evidence, guess: FloatArray, start: FloatArray) -> _Climb:
         history.append(-float(intermediate_result.fun) * entries)
 
     bounds = [np.log(REACH)] * (len(start) - 1) + [np.log(RATIOS)]
-    options = {"maxiter": ITERATIONS, "ftol": _TOLERANCE, "gtol": 1e-6}
+    options = {"maxiter": ITERATIONS, "ftol": _TOLERANCE, "gtol": 1e-5}
     found = scipy.optimize.minimize(
         descend, start, jac=True, method="L-BFGS-B", bounds=bounds, callback=note, options=options
     )
@@ -171,8 +177,6 @@ def _sample(
     w = np.ones(len(X)) if weights is None else np.asarray(weights, dtype=np.float64)
     if w.shape != (len(X),) or np.any(w < 0):
         raise InputError(f"weights must be {len(X)} numbers, one a row, none negative; got shape {w.shape}")
-    if isinstance(rows, bool) or not isinstance(rows, int | np.integer) or rows < _LEAST_ROWS:
-        raise InputError(f"rows must be a whole number of {_LEAST_ROWS} or more, not {rows!r}")
     count = np.isfinite(X).all(axis=1) & np.isfinite(Y).all(axis=1) & np.isfinite(w) & (w > 0)
     if not count.any():
         raise InputError(f"X, Y: none of {len(X)} rows is free of NaN and infinity and has weight; mend the data")

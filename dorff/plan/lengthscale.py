@@ -14,7 +14,7 @@ from dorff import kernels
 from dorff.data import Dataset
 from dorff.errors import InputError
 from dorff.kernels.scalar import FloatArray
-from dorff.lengthscale import ROWS, Tuned, tune_lengthscales
+from dorff.lengthscale import FEATURES, ROWS, Tuned, tune_lengthscales
 from dorff.threads import pinned
 
 UNITS: Final = 64  # runs that are read, of `Dataset.unit_rows` rows each
@@ -80,14 +80,14 @@ def tunes(config: dict[str, Any]) -> bool | None:
 
 
 def tuned_config(
-    configs: Sequence[dict[str, Any]], X: FloatArray, Y: FloatArray, *, seed: int, intercept: bool = True,
-    observe: FloatArray | None = None, weights: FloatArray | None = None,
+    configs: Sequence[dict[str, Any]], X: FloatArray, Y: FloatArray, *, seed: int, count: int = FEATURES,
+    intercept: bool = True, observe: FloatArray | None = None, weights: FloatArray | None = None,
 ) -> tuple[list[dict[str, Any]], list[Tuned | None]]:  # fmt: skip
     """The kernels with numbers for the word tune, and what was found for each; None where nothing was to be.
 
-    X (l, d) are scaled inputs, the rest is as in `tune_lengthscales`. Each kernel is tuned on its own; those that
-    differ in output matrices alone, which tuning does not look at, are tuned once. On one BLAS thread, since the bits
-    depend on it.
+    X (l, d) are scaled inputs and `count` the features of the fit, of which 512 at most are used here; the rest is as
+    in `tune_lengthscales`. Each kernel is tuned on its own; those that differ in output matrices alone, which tuning
+    does not look at, are tuned once. On one BLAS thread, since the bits depend on it.
     """
     known: dict[str, Tuned] = {}
     found: list[Tuned | None] = []
@@ -101,8 +101,9 @@ def tuned_config(
             kernel = kernels.from_config(_replaced(config, "lengthscale", 1.0))
             with pinned():
                 known[name] = tune_lengthscales(
-                    kernel, X, Y, each=each, seed=seed, intercept=intercept, observe=observe, weights=weights
-                )
+                    kernel, X, Y, each=each, n_features=min(FEATURES, count), seed=seed, intercept=intercept,
+                    observe=observe, weights=weights,
+                )  # fmt: skip
         found.append(known[name])
     return [_filled(config, tuned) for config, tuned in zip(configs, found, strict=True)], found
 

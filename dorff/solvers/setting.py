@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import final
+from typing import Final, final
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from dorff.errors import InputError
 from dorff.kernels import Covariance, Decomposable, Factor, Learned, OperatorKernel
 from dorff.moments import FloatArray
 from dorff.posterior import Posterior
+from dorff.solvers.cg import Iterated, solve_cg
 from dorff.solvers.eigen import Ridge, Spectral
 from dorff.solvers.learned import learn_output
 from dorff.solvers.posterior import noise_covariance, posterior
@@ -19,6 +20,8 @@ from dorff.solvers.problem import Parts, Problem, Solution, target_covariance
 from dorff.solvers.qr import problem_of
 from dorff.solvers.select import solve
 from dorff.weights import Density, OperatorWeights, operator_weights
+
+CG: Final = "cg"  # the other `Setting.method`
 
 
 @final
@@ -58,7 +61,9 @@ class Setting:
     `density` holds the features' frequencies; None where they have none, and then the kernel must be one scalar kernel
     times a matrix. `observe` is C (q, p): targets are values of C f (Minh 2016, eq. 67), the identity if None. Used
     for all rows, and for each fold's training rows, from which alone the target scale, a covariance or a learned
-    output matrix come.
+    output matrix come. `method` is "direct", or "cg" for conjugate gradients on products with the moments: no system
+    is formed, so there are no scores, no posterior and one ridge for all outputs. `normalize` is that of
+    `operator_weights`.
     """
 
     kernel: OperatorKernel
@@ -100,6 +105,9 @@ class Setting:
         where the outputs do not fall apart.
         """
         kernel, scale = self.fixed(parts), self.scaling(parts)
+        if self.method == CG:
+            self._check_cg(scores=scores)
+            return [self._iterated(kernel, parts, scale, _single(ridge)) for ridge in ridges]
         problem = self._problem(kernel, parts, scale)
         if (learned := learned_term(self.kernel)) is not None:
             return [self._learned(*learned, problem, parts, _single(ridge)) for ridge in ridges]
@@ -116,6 +124,8 @@ class Setting:
             raise InputError(f"ridge_per_output: goes with select: gcv or evidence here, not {criterion!r}")
         if learned_term(self.kernel) is not None:
             raise InputError("ridge_per_output: output 'learned' has one ridge; give a matrix, or identity")
+        if self.method == CG:
+            self._check_cg(scores=True)
         kernel = self.fixed(parts)
         problem = self._problem(kernel, parts, self.scaling(parts))
         problem.outputs_apart()
@@ -128,16 +138,36 @@ class Setting:
 
     def posterior(self, parts: Parts, fit: Fit) -> Posterior:
         """The posterior of the model that `fit` is the mean of, from the same moments. InputError for route cg."""
-        if self.method != "direct":
+        if self.method == CG:
             raise InputError("posterior: route cg factors no system, which it needs; set solve.route: direct")
         problem = problem_of(
             parts, fit.weights, intercept=self.intercept, scale=self.scaling(parts), observe=self.observe
         )
         return posterior(problem, fit.solution)
 
+    def _check_cg(self, *, scores: bool) -> None:
+        """InputError for what needs a system that is formed."""
+        if scores:
+            raise InputError("select: gcv and evidence need a system that is formed; with route cg choose by kfold")
+        if learned_term(self.kernel) is not None:
+            raise InputError("solve.route: cg does not go with output 'learned', which needs a spectrum; set direct")
+
+    def _iterated(self, kernel: OperatorKernel, parts: Parts, scale: FloatArray, ridge: float) -> Fit:
+        """By products with the moments."""
+        weights = self.weights(kernel)
+        found = solve_cg(parts, weights, ridge, intercept=self.intercept, scale=scale, observe=self.observe)
+        return self.of_iteration(kernel, found)
+
+    def of_iteration(self, kernel: OperatorKernel, found: Iterated) -> Fit:
+        """The fit of a kernel whose output matrices are written out, solved by an iteration."""
+        return replace(self._fit(kernel, found.problem, found.solution), converged=found.converged)
+
+    def weights(self, kernel: OperatorKernel) -> OperatorWeights:
+        """psi of a kernel whose output matrices are written out."""
+        return operator_weights(kernel, self.m, self.density, normalize=self.normalize)
+
     def _problem(self, kernel: OperatorKernel, parts: Parts, scale: FloatArray) -> Problem:
-        weights = operator_weights(kernel, self.m, self.density, normalize=self.normalize)
-        return problem_of(parts, weights, intercept=self.intercept, scale=scale, observe=self.observe)
+        return problem_of(parts, self.weights(kernel), intercept=self.intercept, scale=scale, observe=self.observe)
 
     def _learned(
         self, weight: float, base: Decomposable, output: Learned, problem: Problem, parts: Parts,
@@ -174,7 +204,10 @@ class Setting:
 
 def _single(ridge: Ridge) -> float:
     if np.ndim(ridge) > 0:
-        raise InputError("ridge: output 'learned' has one ridge; give a number, or another output")
+        raise InputError(
+            "ridge: an output 'learned', or route cg, has one ridge for all outputs; give a number, a matrix for the "
+            "output, or route direct"
+        )
     return float(ridge)
 
 

@@ -1,0 +1,186 @@
+"""Sweeps: passes that give the product of the sums with a few columns, for systems too large to be held.
+
+A sweep is named by a hash of the pass's name, the data's stamp and the columns V: V is in a file that workers read,
+leaves leave receipts as those of any pass do, and the total stays in one file until the solve is over. A driver that
+was killed asks for the same products again, in the same order: those that were finished are read, the one that was not
+goes on from its receipts, and the solver is where it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Final, final
+
+import numpy as np
+
+from dorff.blocks import BlockSums
+from dorff.data import Dataset
+from dorff.engine.base import Engine, Task
+from dorff.engine.tree import Tree
+from dorff.errors import IncompleteError, InputError
+from dorff.leaf import Pass, load_pass, sum_leaf
+from dorff.moments import FloatArray, Kind, Products, by_fold, pooled
+from dorff.plan import Leaf
+from dorff.plan.routes import sweep_rows
+from dorff.store import Receipt, load_sums, remove_torn, save_moments, write_atomic, write_json
+
+NONE_KEPT: Final = -1
+
+
+@final
+@dataclass(frozen=True)
+class Sweep:
+    """One sweep's place: a folder `directory`, named by `hash`, below that of its pass."""
+
+    directory: Path
+    hash: str
+
+    @property
+    def receipts(self) -> Path:
+        return self.directory / "receipts"
+
+    @property
+    def total(self) -> Path:
+        """The file of the finished product."""
+        return self.directory.with_suffix(".moments")
+
+    def node(self, level: int, index: int, key: str) -> Path:
+        return self.directory / "nodes" / f"{level:02d}-{index:06d}-{key}.moments"
+
+    def write(self, this: Pass, V: FloatArray) -> None:
+        """V (w, c) for the workers: the array first, then what makes it count."""
+        write_atomic(self.directory / "columns", [V.data.cast("B")], sync=False)
+        body = {"of": this.hash, "shape": V.shape, "sha256": hashlib.sha256(V.data).hexdigest()}
+        write_json(self.directory / "columns.json", body)
+
+
+@lru_cache(maxsize=1)
+def _columns(directory: Path) -> tuple[str, FloatArray]:
+    """The pass a sweep belongs to, by name, and V (w, c). InputError where files are missing or damaged."""
+    try:
+        body = json.loads((directory / "columns.json").read_bytes())
+        raw = (directory / "columns").read_bytes()
+        if hashlib.sha256(raw).hexdigest() != body["sha256"]:
+            raise ValueError("its checksum is wrong")
+        return body["of"], np.frombuffer(raw).reshape(body["shape"])
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"{directory}: the columns of a sweep are damaged ({error}); run the job again") from error
+
+
+def run_product(directory: str, name: str, dataset: Dataset, number: int, start: int, stop: int) -> Receipt:
+    """As `run_leaf`, for the sweep in a folder of this name."""
+    sweep = Sweep(Path(directory), name)
+    of, V = _columns(sweep.directory)
+    this = load_pass(sweep.directory.parent.parent, of)
+    sums = BlockSums(
+        this.features, this.y0, block_rows=sweep_rows(len(V)), class_weight=this.class_weight,
+        kind=Kind.PRODUCT, V=V,
+    )  # fmt: skip
+    return sum_leaf(this, sweep, sums, dataset, number, start, stop)
+
+
+@final
+class Sweeper:
+    """V (w, c) -> M V (w, c) for each pattern of targets, by sweeps over the data.
+
+    `told` is called with the rows done of the sweep that runs. `count` is how many sweeps there were, `computed` the
+    leaves that were not there already, `receipts` those of the first sweep.
+    """
+
+    def __init__(
+        self, this: Pass, dataset: Dataset, leaves: Sequence[Leaf], engine: Engine, told: Callable[[int], None]
+    ) -> None:  # fmt: skip
+        self._this, self._dataset, self._leaves, self._engine, self._told = this, dataset, leaves, engine, told
+        self._stamp = dataset.stamp(0, dataset.n)
+        self._used: list[Sweep] = []
+        self._patterns: list[str] = []
+        self.receipts: list[Receipt] = []
+        self.fresh: list[Receipt] = []
+
+    @property
+    def count(self) -> int:
+        return len(self._used)
+
+    @property
+    def folder(self) -> Path:
+        return self._this.directory / "sweeps"
+
+    def __call__(self, V: FloatArray) -> list[FloatArray]:
+        """M V, pattern by pattern in the order of `products`."""
+        return [sums.values for sums in self.products(V)]
+
+    def products(self, V: FloatArray) -> list[Products]:
+        """The same with what the sums are of, in the order of the patterns' names.
+
+        InputError where the data are not what they were at the first sweep.
+        """
+        V = np.ascontiguousarray(V)
+        name = hashlib.sha256(f"{self._this.hash} {self._stamp} {V.shape} ".encode() + V.tobytes()).hexdigest()[:16]
+        sweep = Sweep(self.folder / name, name)
+        found = load_sums(sweep.total, Products) if self.receipts else None  # the first one's receipts are wanted too
+        if found is None:
+            found = self._run(sweep, V)
+        self._used.append(sweep)
+        parts = pooled(by_fold(found))
+        patterns = [part.observed for part in parts]
+        if len(self._used) > 1 and patterns != self._patterns:
+            raise self._changed(sweep)
+        self._patterns = patterns
+        return parts
+
+    def _run(self, sweep: Sweep, V: FloatArray) -> dict[tuple[int, str], Products]:
+        tree = Tree(sweep, self._dataset, self._leaves, kept=NONE_KEPT, run=run_product)
+        first = not self.receipts
+        if first and len(tree.receipts) == len(self._leaves) and (found := load_sums(sweep.total, Products)):
+            self.receipts = [tree.receipts[number] for number in sorted(tree.receipts)]
+            return found
+        sweep.write(self._this, V)
+        rows = {leaf.number: leaf.stop - leaf.start for leaf in self._leaves}
+
+        def done(task: Task, result: Receipt | bool) -> Sequence[Task]:
+            following = list(tree.done(task, result))
+            if isinstance(result, Receipt):
+                self.fresh.append(result)
+                self._told(sum(rows[number] for number in tree.receipts))
+            return following
+
+        for _ in range(3):
+            self._engine.run(tree.start(), done)
+            if (total := tree.total(Products)) is not None:
+                return self._finished(sweep, tree, total)
+        raise IncompleteError(
+            f"{sweep.directory}: sums were missing or damaged again and again; check the disk, and that every worker "
+            "sees this folder, then run again"
+        )
+
+    def _finished(
+        self, sweep: Sweep, tree: Tree, total: dict[tuple[int, str], Products]
+    ) -> dict[tuple[int, str], Products]:  # fmt: skip
+        receipts = [tree.receipts[number] for number in sorted(tree.receipts)]
+        if self.receipts and [one.digest for one in receipts] != [one.digest for one in self.receipts]:
+            raise self._changed(sweep)
+        save_moments(sweep.total, total)
+        shutil.rmtree(sweep.directory / "nodes", ignore_errors=True)
+        if self.receipts:
+            shutil.rmtree(sweep.directory)
+        else:
+            self.receipts = receipts
+        return total
+
+    def _changed(self, sweep: Sweep) -> InputError:
+        shutil.rmtree(sweep.directory, ignore_errors=True)
+        return InputError(f"{self._dataset.path}: rows changed while they were read pass by pass; run the job again")
+
+    def tidy(self) -> None:
+        """Delete what belongs to other solves."""
+        live = {path for sweep in self._used for path in (sweep.directory, sweep.total)}
+        for path in self.folder.glob("[!.]*"):
+            if path not in live:
+                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        remove_torn(self.folder)

@@ -1,0 +1,241 @@
+"""How the system will be solved: what each way would cost, which one is taken, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, final
+
+import numpy as np
+
+from dorff.errors import DoesNotFitError, InputError
+from dorff.solvers import LARGEST_DIRECT
+from dorff.spec import Job
+
+MiB: Final = 2**20
+# What one core does a second, where the machine's rate of `syrk` says too much: pairs of cosine and sine, flops of a
+# product with one column (memory's pace, not the core's).
+PAIRS: Final = 6e8
+THIN: Final = 8e9
+EXPECTED_PASSES: Final = 40  # before a row is read; a run tells how many it will be when it has seen a sample
+ITERATIONS: Final = 100  # of conjugate gradients on moments, and the sketch's columns
+SKETCH: Final = 512
+MOST_DUAL: Final = 6144  # rows by rows of the sample that preconditions streaming
+LEAST_DUAL: Final = 512
+DUAL_BYTES: Final = 2**30  # of its two matrices at most
+LEAVE_DIRECT: Final = 3.0  # so many times another way's seconds must the direct one take to be left: it tells more
+
+
+def sweep_rows(width: int) -> int:
+    """Rows featurized at a time for products: a buffer of 16 MiB that stays in the last cache, within 8..2048 rows."""
+    return int(np.clip(2**21 // width // 8 * 8, 8, 2048))
+
+
+def sample_rows(m: int, t: int, n: int) -> int:
+    """Rows of the sample that preconditions a system of t targets coupled to one: a fifth of the features, within what
+    the driver's memory allows."""
+    return int(min(n, np.clip(m // 5, LEAST_DUAL, MOST_DUAL) // t))
+
+
+@final
+@dataclass(frozen=True)
+class Shape:
+    """What a solve costs depends on: n rows, m features, q targets, r rows of psi (`coupled`: in one system), patterns
+    of targets, and the numbers and flops of the feature map for one row, as its recipe tells them."""
+
+    n: int
+    m: int
+    q: int
+    r: int
+    coupled: bool
+    patterns: int
+    leaves: int
+    map_numbers: int
+    map_flops: float
+
+    @property
+    def width(self) -> int:
+        return self.m + 1 + self.q
+
+    @property
+    def k(self) -> int:
+        """Unknowns of the largest system."""
+        return self.m * self.r if self.coupled else self.m
+
+    @property
+    def columns(self) -> int:
+        """Columns of a product."""
+        return self.q if self.coupled else self.r
+
+
+@final
+@dataclass(frozen=True)
+class Means:
+    """What there is: workers, bytes of each, bytes of the machine that the driver runs on, free bytes of disk, flops a
+    second of one core's `syrk`."""
+
+    workers: int
+    worker_memory: float
+    machine: float
+    disk: float
+    rate: float
+
+
+@final
+@dataclass(frozen=True)
+class Way:
+    """One way to solve: bytes of a worker and of the driver beside what each process has anyway, bytes on disk, flops
+    of a pass, passes, seconds in all; and why it cannot be taken, "" where it can."""
+
+    name: str
+    worker_bytes: int
+    driver_bytes: int
+    disk_bytes: int
+    flops: float
+    passes: int
+    seconds: float
+    against: str = ""
+
+
+@final
+@dataclass(frozen=True)
+class Route:
+    """The way taken, why, and all of them."""
+
+    way: Way
+    reason: str
+    ways: tuple[Way, ...]
+
+    @property
+    def name(self) -> str:
+        return self.way.name
+
+
+def choose_route(job: Job, shape: Shape, means: Means, *, learned: bool = False, candidates: int = 1) -> Route:
+    """The way that the job names, or the best: direct, unless that is impossible or another is three times as fast.
+
+    `learned` says that an output matrix is, `candidates` how many kernels there are. Raises InputError where the job
+    names a way that cannot do what it asks for, DoesNotFitError, with the numbers, where that way is too big.
+    """
+    wanted, mixed = job.solve.route, job.features.precision == "mixed"
+    asks = {
+        "cg": _asks(job, learned, candidates, folds=True),
+        "streaming": _asks(job, learned, candidates, folds=False),
+    }
+    found = (_direct(shape, means), _cg(shape, means), _streaming(shape, means))
+    ways = tuple(_checked(way, shape, means, asks.get(way.name, ""), mixed) for way in found)
+    if wanted != "auto":
+        (way,) = (way for way in ways if way.name == wanted)
+        if way.against:
+            fault = InputError if asks.get(wanted) else DoesNotFitError
+            raise fault(f"solve.route: {wanted} cannot be taken: {way.against}; {_others(ways, wanted)}")
+        return Route(way, f"{wanted}, as the job says", ways)
+    direct, *others = ways
+    possible = [way for way in others if not way.against]
+    fastest = min(possible, key=lambda way: way.seconds, default=direct)
+    if fastest is direct:
+        return Route(direct, f"direct: nothing else can be taken: {others[-1].against}", ways)
+    if direct.against:
+        return Route(fastest, f"{fastest.name}, because direct cannot be taken: {direct.against}", ways)
+    if direct.seconds <= LEAVE_DIRECT * fastest.seconds:
+        return Route(direct, f"direct: about {_time(direct.seconds)}, {_bytes(direct.driver_bytes)} to solve", ways)
+    reason = f"{fastest.name}: about {_time(fastest.seconds)} instead of {_time(direct.seconds)}"
+    return Route(fastest, reason, ways)
+
+
+def _asks(job: Job, learned: bool, candidates: int, *, folds: bool) -> str:
+    """What the job asks for that only a system which is formed and factored answers, "" for nothing. `folds` says that
+    there are moments of folds: then a choice by k-fold needs no more."""
+    solving = job.solve
+    choices = (
+        (len(solving.ridges), "ridges"),
+        (candidates, "kernels"),
+        (len(job.features.counts), "counts of features"),
+    )
+    by_folds = folds and solving.select == "kfold"
+    several: Sequence[tuple[bool, str]] = (
+        *((count > 1 and not by_folds, f"{count} {what} to choose from") for count, what in choices),
+        (solving.select == "kfold" and not folds, "select: kfold"),
+        (solving.ridge_per_output, "ridge_per_output"),
+        (solving.posterior is True, "posterior: true"),
+        (solving.conformal, "conformal: true"),
+        (learned, "output: learned"),
+        (not folds and not isinstance(job.data.targets, str | tuple) and solving.calibrate, "calibrate: true"),
+    )
+    return ", ".join(what for asked, what in several if asked)
+
+
+def _direct(shape: Shape, means: Means) -> Way:
+    k, width, patterns = shape.k, shape.width, shape.patterns
+    worker, pass_seconds, disk = _gram(shape, means)
+    driver = patterns * 12 * width * width + (4 if shape.coupled else 3) * 8 * k * k
+    seconds = pass_seconds + k**3 / 3.0 / means.rate
+    return Way("direct", worker, driver, disk, shape.n * _gram_flops(shape), 1, seconds)
+
+
+def _cg(shape: Shape, means: Means) -> Way:
+    width, patterns, k = shape.width, shape.patterns, shape.k
+    worker, pass_seconds, disk = _gram(shape, means)
+    driver = patterns * 12 * width * width + 8 * k * (4 * SKETCH + 8 * shape.columns)
+    sketch = 2.0 * width**2 * patterns * SKETCH * (shape.q if shape.coupled else 1)
+    steps = 2.0 * width**2 * patterns * shape.columns * ITERATIONS
+    seconds = pass_seconds + sketch / means.rate + steps / (THIN / 4)
+    return Way("cg", worker, driver, disk, shape.n * _gram_flops(shape), 1, seconds)
+
+
+def _gram_flops(shape: Shape) -> float:
+    return float(shape.width) ** 2 + shape.map_flops
+
+
+def _gram(shape: Shape, means: Means) -> tuple[int, float, int]:
+    """A worker's bytes, the pass's seconds and the bytes on disk of the Gram matrix of the features."""
+    square = 8 * shape.width**2
+    worker = shape.patterns * square + 2**25 + 8 * shape.map_numbers
+    seconds = 1.15 * shape.n * _gram_flops(shape) / means.rate / means.workers
+    return worker, seconds, shape.patterns * square // 2 * (2 * means.workers + shape.leaves.bit_length())
+
+
+def _streaming(shape: Shape, means: Means) -> Way:
+    m, width, columns = shape.m, shape.width, shape.columns
+    vectors = 8 * width * max(columns, 1 + shape.q)
+    block = 8 * sweep_rows(width) * (width + 8)
+    worker = block + 8 * shape.map_numbers + (2 + 2 * shape.patterns) * vectors
+    t = shape.q if shape.coupled else 1
+    dual = sample_rows(m, t, shape.n) * t
+    driver = 2 * 8 * dual**2 + 2 * 8 * 128 * m + 16 * shape.map_numbers + 12 * 8 * shape.k * columns
+    disk = vectors * shape.patterns * (EXPECTED_PASSES + 2 * shape.leaves)
+    flops = shape.map_flops + 4.0 * width * columns
+    row = shape.map_flops / means.rate + m / 2 / PAIRS + 4.0 * width * columns / THIN
+    seconds = EXPECTED_PASSES * (shape.n * row / means.workers + 2 * dual / t * row)
+    return Way("streaming", worker, driver, disk, shape.n * flops, EXPECTED_PASSES, seconds)
+
+
+def _checked(way: Way, shape: Shape, means: Means, asks: str, mixed: bool) -> Way:
+    """The way with what is against it."""
+    against = ""
+    if way.name == "direct" and shape.k > LARGEST_DIRECT:
+        against = f"its system has {shape.k} unknowns, and LAPACK's 32-bit numbers reach {LARGEST_DIRECT}"
+    elif way.name != "direct" and asks:
+        against = f"it solves one system and knows nothing of its inverse, but the job asks for {asks}"
+    elif way.name == "streaming" and mixed:
+        against = "its products are summed in double precision, but the job asks for precision: mixed"
+    elif way.worker_bytes > means.worker_memory:
+        against = f"a worker needs {_bytes(way.worker_bytes)} and has {_bytes(means.worker_memory)}"
+    elif way.driver_bytes > means.machine:
+        against = f"solving needs {_bytes(way.driver_bytes)} and the machine has {_bytes(means.machine)}"
+    elif way.disk_bytes > means.disk:
+        against = f"it needs {_bytes(way.disk_bytes)} of disk and {_bytes(means.disk)} are free"
+    return Way(**{**way.__dict__, "against": against})
+
+
+def _others(ways: Sequence[Way], wanted: str) -> str:
+    possible = [way.name for way in ways if way.name != wanted and not way.against]
+    return f"set solve.route: {' or '.join(possible)}, or auto" if possible else "lower features.count"
+
+
+def _bytes(count: float) -> str:
+    return f"{count / MiB:,.0f} MiB"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:,.0f} s" if seconds < 7200 else f"{seconds / 3600:,.0f} h"

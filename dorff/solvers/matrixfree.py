@@ -1,0 +1,264 @@
+"""Linear systems that are known by what they do to vectors: the sums M act, G is never formed."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from dorff.errors import InputError
+from dorff.moments import FloatArray, Moments, Solvable
+from dorff.solvers.problem import Problem, _kept_shift, _turned, untouched
+from dorff.solvers.system import Block, Rows
+from dorff.weights import OperatorWeights
+
+#: V (w, c) -> M V (w, c) for each pattern of targets: a product with moments, or a pass over the data.
+Operator = Callable[[FloatArray], Sequence[FloatArray]]
+IntArray = npt.NDArray[np.integer[Any]]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Border:
+    """The last 1 + q columns of the sums M (w, w) of one pattern of targets: `columns` (w, 1 + q); n rows, about `y0`.
+
+    They are all that right-hand sides, the intercept, scales and a covariance of the targets need.
+    """
+
+    m: int
+    n: int
+    y0: FloatArray
+    columns: FloatArray
+    observed: str = ""
+
+    @property
+    def corner(self) -> Moments:
+        """The sums over the column of ones and the shifted targets alone, as moments of no features."""
+        q = len(self.y0)
+        packed = np.concatenate([self.columns[self.m : self.m + j + 1, j] for j in range(1 + q)])
+        return Moments(m=0, q=q, n=self.n, y0=self.y0, packed=packed, observed=self.observed)
+
+    def rows(self, scale: FloatArray, back: FloatArray) -> tuple[Rows, FloatArray]:
+        """The sums of `Rows`, and R (m, q), of the scaled targets less y0, with `back` (q,) added again."""
+        m, mask, columns = self.m, self.corner.mask, self.columns.copy()
+        columns[m + 1 :, 1:] += np.outer(back, columns[m, 1:]) + np.outer(columns[m, 1:], back)
+        columns[m + 1 :, 1:] += columns[m, 0] * np.outer(back, back)
+        columns[: m + 1, 1:] += np.outer(columns[: m + 1, 0], back)
+        columns[:, 1:] = np.where(mask, columns[:, 1:] / scale, 0.0)
+        squares = np.where(mask[:, None], columns[m + 1 :, 1:] / scale[:, None], 0.0)
+        rows = Rows(columns[:m, 0], columns[m, 1:], squares, float(columns[m, 0]), self.n, self.y0, mask)
+        return rows, columns[:m, 1:]
+
+
+def of_moments(parts: Sequence[Solvable]) -> tuple[list[Border], Operator]:
+    """The borders of moments, and the product with them; each is unpacked once, 8 w^2 bytes."""
+    squares = [part.full for part in parts]
+    borders = [
+        Border(part.m, part.n, part.y0, square[:, part.m :].copy(), part.observed)
+        for part, square in zip(parts, squares, strict=True)
+    ]
+    return borders, lambda V: [square @ V for square in squares]
+
+
+class System(ABC):
+    """(G diag(a) + l ridge I) x = rhs for x and rhs (k, c), a (c,): c systems that share G.
+
+    f = F W + b at coefficients x, seen as t targets: W (m, t, L) = out(x) for L vectors x. The free intercept b is
+    eliminated, exactly: it is what is best for these W. G = out* A* M A out, with A the map from W to the rows
+    [W | b] of V, is symmetric and positive whatever the rounding of M V.
+    """
+
+    def __init__(self, problem: Problem, operator: Operator, R: Sequence[FloatArray], basis: FloatArray) -> None:
+        """`basis` (q, T): the combinations of the targets that the systems see; R (m, q) of each pattern."""
+        self._operator, rows = operator, problem.rows
+        # A combination is summed over the rows that have all its targets.
+        self._member = np.array([~np.any(basis[~one.mask] != 0, axis=0) for one in rows], dtype=np.float64)
+        self._s = np.column_stack([one.s for one in rows]) @ self._member
+        self._y = np.asarray(sum(one.y @ basis * has for one, has in zip(rows, self._member, strict=True)))
+        self._R = np.asarray(sum(one @ basis * has for one, has in zip(R, self._member, strict=True)))
+        self.gain = problem.weights.gain
+        self.centre = np.zeros(len(self._s))
+        if problem.intercept:
+            self.centre = np.asarray(sum(one.s for one in rows)) / problem.l
+        self.problem = replace(problem, blocks=(self._block(problem),))
+
+    @abstractmethod
+    def _block(self, problem: Problem) -> Block:
+        """The system without its matrix."""
+
+    @property
+    def a(self) -> FloatArray:
+        """(c,)."""
+        return self.problem.blocks[0].a
+
+    @property
+    def apart(self) -> bool:
+        """Whether columns are systems of their own: a row of features is then one row of the design."""
+        return self.problem.blocks[0].rotation is not None
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """k."""
+
+    @property
+    def rhs(self) -> FloatArray:
+        """(k, c)."""
+        columns = np.arange(len(self.a))
+        return self.back(self._centred(self._pick(self._R, columns), self._pick(self._y, columns), columns))
+
+    def apply(self, x: FloatArray, columns: IntArray) -> FloatArray:
+        """G x (k, L) for vectors x (k, L) of the systems `columns` (L,)."""
+        W, s, m = self.out(x), self._pick(self._s, columns), len(self._s)
+        V = np.zeros((m + 1 + len(self.problem.scale), *W.shape[1:]))
+        V[:m] = W
+        if self.problem.intercept:
+            V[m] = -self._free(np.einsum("mtl,mtl->tl", np.broadcast_to(s, W.shape), W), columns)
+        U = np.zeros((m + 1, *W.shape[1:]))
+        for has, product in zip(self._member, self._operator(V.reshape(len(V), -1)), strict=True):
+            U += product[: m + 1].reshape(U.shape) * self._pick(has, columns)
+        return self.back(self._centred(U[:m], U[m], columns))
+
+    def _centred(self, U: FloatArray, total: FloatArray, columns: IntArray) -> FloatArray:
+        """The adjoint of going from W to [W | b], for U (m, t, L) and what the column of ones gives, (t, L)."""
+        if not self.problem.intercept:
+            return U
+        centred: FloatArray = U - self._pick(self._s, columns) * self._free(total, columns)
+        return centred
+
+    def design(self, F: FloatArray, x: FloatArray) -> FloatArray:
+        """(b t, L): what features F (b, m) of some rows, about the mean over all, give at x (k, L)."""
+        W = self.out(x)
+        return np.asarray(F @ W.reshape(len(W), -1)).reshape(-1, x.shape[1])
+
+    def adjoint(self, F: FloatArray, u: FloatArray) -> FloatArray:
+        """(k, L): the adjoint of `design` at u (b t, L)."""
+        U = F.T @ u.reshape(len(F), -1)
+        return self.back(U.reshape(len(U), -1, u.shape[1]))
+
+    @abstractmethod
+    def gram(self, F: FloatArray, other: FloatArray) -> FloatArray:
+        """(b t, b' t): `design` of features F (b, m) times `adjoint` of other ones (b', m)."""
+
+    @abstractmethod
+    def out(self, x: FloatArray) -> FloatArray:
+        """W (m, t, L) of x (k, L)."""
+
+    @abstractmethod
+    def back(self, U: FloatArray) -> FloatArray:
+        """The adjoint of `out`: (k, L) of U (m, t, L)."""
+
+    @abstractmethod
+    def _pick(self, values: FloatArray, columns: IntArray) -> FloatArray:
+        """(..., t, L), or 1 for L, of values (..., T)."""
+
+    @abstractmethod
+    def _free(self, values: FloatArray, columns: IntArray) -> FloatArray:
+        """What the intercept takes of summed values (t, L): the mean, where C = I and rows miss nothing."""
+
+
+@final
+class Separable(System):
+    """psi is one matrix for all features: the systems are those of its eigenvectors, or of targets apart."""
+
+    def __init__(self, problem: Problem, operator: Operator, R: Sequence[FloatArray]) -> None:
+        root = problem.weights.root[0]
+        seen, r = root @ problem.C.T, len(root)
+        if untouched(root, problem.observe):
+            columns = np.argmax(np.abs(root), axis=1)
+            self._a, self._rotation, directions = np.sum(root**2, axis=1), np.eye(r), np.eye(root.shape[1])
+        else:
+            self._a, self._rotation, directions = _turned(seen)[0:3]
+            columns = np.arange(r)
+        self._columns = columns
+        problem = replace(problem, directions=directions if problem.observe is None else None)
+        basis = seen.T @ self._rotation
+        there = np.array([one.n * ~np.any(basis[~one.mask] != 0, axis=0) for one in problem.rows])
+        self._n = np.maximum(there.sum(axis=0), np.finfo(np.float64).tiny)
+        super().__init__(problem, operator, R, basis)
+
+    def _block(self, problem: Problem) -> Block:
+        none = np.zeros((0, 0))
+        return Block(none, self._a, none, np.arange(len(self._a)), self._rotation, self._columns)
+
+    @property
+    def size(self) -> int:
+        return len(self.gain)
+
+    def out(self, x: FloatArray) -> FloatArray:
+        return np.asarray((self.gain[:, None] * x)[:, None, :])
+
+    def back(self, U: FloatArray) -> FloatArray:
+        return np.asarray(self.gain[:, None] * U[:, 0])
+
+    def gram(self, F: FloatArray, other: FloatArray) -> FloatArray:
+        return np.asarray((F * self.gain**2) @ other.T)
+
+    def _pick(self, values: FloatArray, columns: IntArray) -> FloatArray:
+        return values[..., None, columns]
+
+    def _free(self, values: FloatArray, columns: IntArray) -> FloatArray:
+        return np.asarray(values / self._n[columns])
+
+
+@final
+class Coupled(System):
+    """One system for h as a whole, without those of its entries whose psi is zero: G[(a,i),(b,j)] of Minh eq. 74."""
+
+    def __init__(self, problem: Problem, operator: Operator, R: Sequence[FloatArray]) -> None:
+        self._psi = np.asarray(np.broadcast_to(problem.weights.psi, problem.weights.shape) @ problem.C.T)
+        self._at = np.nonzero(np.any(problem.weights.psi != 0, axis=2))
+        self._H = problem.C @ problem.free[0] @ problem.C.T
+        super().__init__(problem, operator, R, np.eye(len(problem.scale)))
+
+    def _block(self, problem: Problem) -> Block:
+        none = np.zeros((0, 0))
+        return Block(none, np.ones(1), none, self._at)
+
+    @property
+    def size(self) -> int:
+        return len(self._at[0])
+
+    def out(self, x: FloatArray) -> FloatArray:
+        h = np.zeros((*self._psi.shape[:2], x.shape[1]))
+        h[self._at] = x
+        return np.asarray(np.einsum("arq,arl->aql", self._psi, h))
+
+    def back(self, U: FloatArray) -> FloatArray:
+        return np.asarray(np.einsum("arq,aql->arl", self._psi, U)[self._at])
+
+    def gram(self, F: FloatArray, other: FloatArray) -> FloatArray:
+        q = self._psi.shape[2]
+        found = np.empty((len(F), q, len(other), q))
+        for t in range(q):
+            for u in range(q):
+                found[:, t, :, u] = (F * np.sum(self._psi[:, :, t] * self._psi[:, :, u], axis=1)) @ other.T
+        return found.reshape(len(F) * q, -1)
+
+    def _pick(self, values: FloatArray, columns: IntArray) -> FloatArray:
+        return values[..., None]
+
+    def _free(self, values: FloatArray, columns: IntArray) -> FloatArray:
+        return np.asarray(self._H @ values)
+
+
+def make_system(
+    borders: Sequence[Border], operator: Operator, weights: OperatorWeights, *, intercept: bool = True,
+    scale: FloatArray | None = None, observe: FloatArray | None = None,
+) -> System:  # fmt: skip
+    """The systems of `Problem.of`, of the borders of the sums and what the sums do. Arguments as there."""
+    scale = np.ones(len(borders[0].y0)) if scale is None else scale
+    if observe is not None and len(borders) > 1 and np.linalg.matrix_rank(observe) < len(observe):
+        raise InputError("observe: where rows miss targets its rows must be linearly independent; drop such rows")
+    back = _kept_shift(borders[0].y0, observe) if intercept else borders[0].y0
+    known = [border.rows(scale, back) for border in borders]
+    problem = Problem((), weights, tuple(rows for rows, _ in known), scale, observe, intercept)
+    R = [one for _, one in known]
+    whole = len(borders) == 1 and bool(borders[0].corner.mask.all())
+    if weights.separable and (whole or untouched(weights.root[0], observe)):
+        return Separable(problem, operator, R)
+    return Coupled(problem, operator, R)

@@ -1,0 +1,135 @@
+"""A fit whose sums are never held: conjugate gradients, each product of which is a pass over the data."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, final
+
+import numpy as np
+
+from dorff.engine import Engine
+from dorff.engine.sweep import Sweeper
+from dorff.errors import InputError
+from dorff.leaf import Pass
+from dorff.plan import Plan
+from dorff.plan.routes import sample_rows
+from dorff.solvers import Fit, Setting
+from dorff.solvers.cg import Iterated, Steps, iterate
+from dorff.solvers.matrixfree import Border, make_system
+from dorff.solvers.posterior import noise_covariance
+from dorff.solvers.sampled import Sample, Sampled
+from dorff.store import Receipt
+from dorff.threads import pinned
+from dorff.weights import operator_weights
+
+TOLERANCE: Final = 1e-5
+MOST_PASSES: Final = 500
+RUN_ROWS: Final = 64  # rows of the sample that lie together, so that few chunks of the store are read
+Progress = Callable[[int, int], None]  # rows done, rows in all passes that seem to be needed
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Streamed:
+    """A fit by passes. `receipts` are those of the first pass, `fresh` of all leaves of all passes that this run made,
+    `passes` how many there were in all; `expected` how many there seemed to be when the sample had been seen, and
+    `iterated` how the error fell."""
+
+    fit: Fit
+    receipts: list[Receipt]
+    fresh: list[Receipt]
+    passes: int
+    expected: int
+    iterated: Iterated
+    seconds: float
+
+
+def fit_streaming(
+    plan: Plan, setting: Setting, engine: Engine, progress: Progress | None = None, *, tolerance: float = TOLERANCE,
+    most: int = MOST_PASSES,
+) -> Streamed:  # fmt: skip
+    """Fit the plan's one kernel at its one ridge; goes on from what an earlier, unfinished run left.
+
+    Raises InputError (bad data, or data that change meanwhile), IncompleteError (run it again).
+    """
+    began, n = time.perf_counter(), plan.dataset.n
+    plan.freeze()
+    this, _ = plan.frozen()
+    (ridge,) = plan.job.solve.ridges
+    pace = _Pace(n, progress)
+    sweeper = Sweeper(this, plan.dataset, plan.leaves, engine, pace.rows)
+    with pinned():
+        borders = _borders(sweeper, this)
+        if not borders:
+            raise InputError(f"{plan.dataset.path}: no rows are left to fit; every row was dropped or there are none")
+        _refuse_unseen(plan, borders)
+        corners = [border.corner for border in borders]
+        kernel, scale = setting.fixed(corners), setting.scaling(corners)
+        weights = operator_weights(kernel, this.features.m, this.density, normalize=setting.normalize)
+        system = make_system(
+            borders, sweeper, weights, intercept=setting.intercept, scale=scale, observe=setting.observe
+        )
+        wanted = sample_rows(this.features.m, 1 if system.apart else plan.dataset.q, n)
+        preconditioner = Sampled(system, _sample(plan, this, wanted), system.problem.l * ridge)
+        expected = 1 + preconditioner.iterations(tolerance)
+        pace.passes(1, expected)
+
+        def told(steps: Steps) -> None:
+            pace.passes(1 + steps.iterations, 1 + steps.iterations + steps.left)
+
+        found = iterate(system, ridge, preconditioner, tolerance=tolerance, most=most, told=told)
+    sweeper.tidy()
+    problem, solution = system.problem, found.solution
+    outputs = scale if setting.observe is None else np.full(weights.shape[2], scale[0])
+    bias, noise = problem.bias(weights.combined(solution.h)), noise_covariance(problem, solution)
+    fit = Fit(kernel, weights, solution, outputs, bias, found.converged, noise)
+    seconds = time.perf_counter() - began
+    return Streamed(fit, sweeper.receipts, sweeper.fresh, sweeper.count, expected, found, seconds)
+
+
+@final
+class _Pace:
+    """Tells how many rows are done, of as many as all passes together seem to need."""
+
+    def __init__(self, n: int, progress: Progress | None) -> None:
+        self._n, self._progress, self._done, self._expected = n, progress, 0, 1
+
+    def passes(self, done: int, expected: int) -> None:
+        self._done, self._expected = done, max(expected, done)
+        self.rows(0)
+
+    def rows(self, count: int) -> None:
+        if self._progress is not None:
+            total = max(self._expected, self._done + (count > 0)) * self._n
+            self._progress(self._done * self._n + count, total)
+
+
+def _borders(sweeper: Sweeper, this: Pass) -> list[Border]:
+    """What the first pass gives: the sums' columns of ones and of targets."""
+    m, q = this.features.m, len(this.y0)
+    V = np.zeros((m + 1 + q, 1 + q))
+    V[m:] = np.eye(1 + q)
+    return [Border(m, part.n, part.y0, part.values, part.observed) for part in sweeper.products(V)]
+
+
+def _refuse_unseen(plan: Plan, borders: list[Border]) -> None:
+    """InputError for a target that no row has."""
+    for target in np.flatnonzero(~np.any([border.corner.mask for border in borders], axis=0)):
+        name = plan.dataset.target_columns[target]
+        raise InputError(f"{plan.dataset.path}: no row has the target {name}; leave it out of the targets")
+
+
+def _sample(plan: Plan, this: Pass, wanted: int) -> Sample:
+    """Usable rows, in short runs spread evenly over all, and their weights."""
+    dataset = plan.dataset
+    runs = max(1, min(wanted // RUN_ROWS, -(-dataset.n // RUN_ROWS)))
+    X, weights = [], []
+    for start in np.unique(np.linspace(0, max(dataset.n - RUN_ROWS, 0), runs).astype(int)):
+        rows = dataset.block(int(start), int(min(start + RUN_ROWS, dataset.n))).weighty()
+        rows = rows[rows.whole(partial=this.nan == "partial")]
+        weight = np.ones(len(rows)) if rows.weights is None else rows.weights
+        X.append(rows.X)
+        weights.append(weight if this.class_weight is None else weight * (rows.Y @ this.class_weight))
+    return Sample(np.concatenate(X), np.concatenate(weights), this.features.transform)

@@ -1,0 +1,263 @@
+"""Fits by passes: the same function as a direct solve of the same features, whoever does the work and is killed."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from distributed import Client
+
+from dorff.engine import DaskEngine, Engine, SerialEngine, local_cluster
+from dorff.errors import InputError
+from dorff.fit import run_pass, settings
+from dorff.kernels.scalar import FloatArray
+from dorff.moments import by_fold, pooled
+from dorff.plan import leaves as leaf_sizes
+from dorff.plan import make_plan, routes
+from dorff.solvers import Fit
+from dorff.spec import Job
+from dorff.streaming import TOLERANCE, Streamed, fit_streaming
+
+ROWS, SHARD, TIGHT = 2_500, 512, 1e-10
+
+
+def shrink(patch: pytest.MonkeyPatch) -> None:
+    """Leaves of one to two shards, and samples that are smaller than the data."""
+    patch.setattr(leaf_sizes, "SMALLEST_LEAF", SHARD)
+    patch.setattr(leaf_sizes, "LARGE_FIRST_LEAF", SHARD)
+    patch.setattr(routes, "LEAST_DUAL", 128)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    shrink(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def rows() -> tuple[FloatArray, FloatArray]:
+    rng = np.random.default_rng(5)
+    X = rng.standard_normal((ROWS, 2))
+    return X, np.column_stack([np.sin(X[:, 0]), X[:, 1] ** 2 + 3.0]) + 0.1 * rng.standard_normal((ROWS, 2))
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory, rows: tuple[FloatArray, FloatArray]) -> Path:
+    X, Y = rows
+    Y = Y.copy()
+    Y[100:2000:7, 1] = np.nan
+    path = tmp_path_factory.mktemp("data") / "whole.zarr"
+    weight = np.random.default_rng(1).uniform(0.0, 2.0, (ROWS, 1))
+    return write(path, {"x": X, "y": rows[1], "gaps": Y, "weight": weight})
+
+
+def write(path: Path, arrays: dict[str, FloatArray]) -> Path:
+    group = zarr.open_group(str(path), mode="w")
+    for name, values in arrays.items():
+        group.create_array(name, data=values, chunks=(SHARD, values.shape[1]), config={"write_empty_chunks": True})
+    return path
+
+
+GAUSSIAN = {"type": "gaussian", "lengthscale": 1.0}
+PLAIN = {"type": "decomposable", "scalar": GAUSSIAN}
+CURL = {"type": "curl_free", "scalar": GAUSSIAN}
+
+
+def job(store: Path, folder: Path, *, kernel: dict[str, Any] = CURL, data: dict[str, Any] | None = None,
+        **solve: Any) -> Job:  # fmt: skip
+    return Job.model_validate(
+        {
+            "data": {"store": str(store), **(data or {})},
+            "kernel": kernel,
+            "features": {"count": 96},
+            "solve": {"ridge": 1e-2, **solve},
+            "state": str(folder / "state"),
+            "model": str(folder / "model"),
+        }
+    )
+
+
+def streamed(made: Job, engine: Engine | None = None, **options: Any) -> Streamed:
+    plan = make_plan(made)
+    return fit_streaming(plan, settings(plan)[0], engine or SerialEngine(), **options)
+
+
+def direct(made: Job) -> Fit:
+    plan = make_plan(made)
+    folds = by_fold(run_pass(plan, SerialEngine()).folds)
+    (found,) = settings(plan)[0].solve(pooled(folds), plan.job.solve.ridges)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kernel", "options"),
+    [
+        (PLAIN, {}),
+        ({**PLAIN, "output": "covariance"}, {"standardize": True}),
+        (CURL, {"intercept": False}),
+        (CURL, {"standardize": True}),
+        (CURL, {"observe": [[1.0, 0.5], [0.0, 1.0]]}),
+    ],
+    ids=["identity", "covariance", "origin", "curl", "observed"],
+)
+def test_streaming_equals_the_direct_solve(
+    kernel: dict[str, Any], options: dict[str, Any], store: Path, tmp_path: Path
+) -> None:
+    made = job(store, tmp_path, kernel=kernel, **options)
+    found, wanted = streamed(made, tolerance=TIGHT), direct(made)
+    np.testing.assert_allclose(found.fit.W, wanted.W, rtol=0, atol=1e-8 * np.abs(wanted.W).max())
+    np.testing.assert_allclose(found.fit.bias, wanted.bias, rtol=1e-8, atol=1e-8)
+    assert wanted.noise is not None and found.fit.noise is not None
+    np.testing.assert_allclose(found.fit.noise, wanted.noise, rtol=1e-8, atol=1e-12)
+    assert found.fit.solution.rung == "cg" and found.fit.converged
+    assert found.passes == found.iterated.iterations + 1
+
+
+@pytest.mark.parametrize(
+    ("data", "options"),
+    [
+        ({"targets": "gaps", "nan": "partial"}, {}),
+        ({"targets": "gaps", "nan": "partial", "weights": "weight"}, {"standardize": True}),
+        ({"targets": "gaps", "nan": "drop", "weights": "weight"}, {"intercept": False}),
+    ],
+    ids=["partial", "weighted", "dropped"],
+)
+@pytest.mark.parametrize("kernel", [PLAIN, CURL], ids=["separable", "coupled"])
+def test_gaps_and_weights(
+    kernel: dict[str, Any], data: dict[str, Any], options: dict[str, Any], store: Path, tmp_path: Path
+) -> None:
+    made = job(store, tmp_path, kernel=kernel, data=data, **options)
+    found, wanted = streamed(made, tolerance=TIGHT), direct(made)
+    np.testing.assert_allclose(found.fit.W, wanted.W, rtol=0, atol=1e-8 * np.abs(wanted.W).max())
+    np.testing.assert_allclose(found.fit.bias, wanted.bias, rtol=1e-8, atol=1e-8)
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory, store: Path) -> FloatArray:
+    """Coefficients by the serial engine: the oracle."""
+    with pytest.MonkeyPatch.context() as patch:
+        shrink(patch)
+        return streamed(job(store, tmp_path_factory.mktemp("oracle"))).fit.solution.h
+
+
+@pytest.fixture(scope="module", params=[1, 2])
+def workers(request: pytest.FixtureRequest) -> Iterator[Client]:
+    with local_cluster(request.param) as cluster, Client(cluster) as client:
+        yield client
+
+
+def test_dask_gives_the_serial_engines_bits(
+    workers: Client, store: Path, tmp_path: Path, expected: FloatArray
+) -> None:
+    found = streamed(job(store, tmp_path), DaskEngine(workers))
+    assert np.array_equal(found.fit.solution.h, expected)
+    assert len(found.fresh) == found.passes * len(found.receipts) and len(found.receipts) > 4
+
+
+def test_order_does_not_matter(store: Path, tmp_path: Path, expected: FloatArray) -> None:
+    found = streamed(job(store, tmp_path), SerialEngine(shuffle=3))
+    assert np.array_equal(found.fit.solution.h, expected)
+
+
+class Interrupted(Exception):
+    """Stands for whatever ends a driver."""
+
+
+def test_a_stopped_fit_goes_on_within_its_pass(store: Path, tmp_path: Path, expected: FloatArray) -> None:
+    seen: list[tuple[int, int]] = []
+
+    def stop(done: int, total: int) -> None:
+        seen.append((done, total))
+        if done > 3.5 * ROWS:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        streamed(job(store, tmp_path), progress=stop)
+    found = streamed(job(store, tmp_path))
+    leaves = len(found.receipts)
+    assert np.array_equal(found.fit.solution.h, expected)
+    assert (found.passes - 4) * leaves < len(found.fresh) < (found.passes - 3) * leaves
+    again = streamed(job(store, tmp_path))  # everything is there
+    assert not again.fresh and np.array_equal(again.fit.solution.h, expected)
+
+
+def test_progress_counts_rows_of_all_passes(store: Path, tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    found = streamed(job(store, tmp_path), progress=lambda done, total: seen.append((done, total)))
+    done = [rows for rows, _ in seen]
+    assert done == sorted(done) and all(rows <= total for rows, total in seen)
+    assert seen[-1] == (found.passes * ROWS, found.passes * ROWS)
+    assert 0.3 < found.expected / found.passes < 3
+    assert found.iterated.errors[0] == 1.0 and found.iterated.errors[-1] <= TOLERANCE
+
+
+DRIVER = """
+import sys
+from pathlib import Path
+import pytest
+sys.path.insert(0, sys.argv[1])
+from test_streaming import job, shrink, streamed
+shrink(pytest.MonkeyPatch())
+streamed(job(Path(sys.argv[2]), Path(sys.argv[3])))
+"""
+
+
+def test_a_killed_driver_goes_on_where_it_was(store: Path, tmp_path: Path, expected: FloatArray) -> None:
+    command = [sys.executable, "-c", DRIVER, str(Path(__file__).parent), str(store), str(tmp_path)]
+    driver = subprocess.Popen(command)
+    deadline = time.monotonic() + 100
+    while len(list(tmp_path.glob("state/*/sweeps/*.moments"))) < 3:
+        assert time.monotonic() < deadline and driver.poll() is None
+        time.sleep(0.002)
+    driver.kill()
+    driver.wait()
+    found = streamed(job(store, tmp_path))
+    assert 0 < len(found.fresh) <= (found.passes - 3) * len(found.receipts)
+    assert np.array_equal(found.fit.solution.h, expected)
+
+
+def test_damage_is_done_again(store: Path, tmp_path: Path, expected: FloatArray) -> None:
+    streamed(job(store, tmp_path))
+    totals = sorted(tmp_path.glob("state/*/sweeps/*.moments"))
+    for number, total in enumerate(totals[::3]):
+        raw = bytearray(total.read_bytes())
+        raw[len(raw) // 2 if number % 2 else 20] ^= 1
+        total.write_bytes(raw)
+    found = streamed(job(store, tmp_path))
+    assert 0 < len(found.fresh) <= len(totals[::3]) * len(found.receipts)
+    assert np.array_equal(found.fit.solution.h, expected)
+
+
+def test_rows_that_change_are_noticed(store: Path, tmp_path: Path) -> None:
+    """Between runs nothing of before is used; between passes the run ends."""
+    path = tmp_path / "changed.zarr"
+    shutil.copytree(store, path)
+    before = streamed(job(path, tmp_path))
+    shutil.copy(path / "y" / "c" / "2" / "0", path / "y" / "c" / "3" / "0")
+    after = streamed(job(path, tmp_path))
+    assert len(after.fresh) == after.passes * len(after.receipts)
+    assert not np.array_equal(before.fit.solution.h, after.fit.solution.h)
+    assert len(list(tmp_path.glob("state/*/sweeps/*.moments"))) == after.passes  # of before nothing is left
+
+    def change(done: int, _total: int) -> None:
+        if done > 2.5 * ROWS:
+            shutil.copy(path / "y" / "c" / "4" / "0", path / "y" / "c" / "0" / "0")
+
+    shutil.rmtree(tmp_path / "state")
+    with pytest.raises(InputError, match="changed while"):
+        streamed(job(path, tmp_path), progress=change)
+
+
+def test_a_target_without_rows_is_refused(tmp_path: Path) -> None:
+    X, Y = np.random.default_rng(0).standard_normal((2, 300, 2))
+    Y[:, 1] = np.nan
+    write(tmp_path / "one.zarr", {"x": X, "y": Y})
+    with pytest.raises(InputError, match="no row has the target y1"):
+        streamed(job(tmp_path / "one.zarr", tmp_path, kernel=PLAIN, data={"nan": "partial"}))
