@@ -21,7 +21,7 @@ from dorff.cli import progress
 from dorff.cli.guard import guarded, rows_of, show, size
 from dorff.errors import DoesNotFitError, IncompleteError, InputError
 
-COMMANDS = ("demo", "ingest", "verify", "plan", "fit", "predict", "score", "report", "inspect", "bench")
+COMMANDS = ("demo", "ingest", "verify", "plan", "fit", "tune", "predict", "score", "report", "inspect", "bench")
 
 
 @pytest.fixture

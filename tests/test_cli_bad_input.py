@@ -271,7 +271,7 @@ def test_a_folder_that_cannot_be_written(place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["tune", "job.yaml"], ["fit"], ["ingest", "sea.csv", "--inputs", "a"], ["plan", "job.yaml", "--jsn"], []]
+    "words", [["tone", "job.yaml"], ["fit"], ["ingest", "sea.csv", "--inputs", "a"], ["plan", "job.yaml", "--jsn"], []]
 )
 def test_usage_errors(place: Path, words: list[str]) -> None:
     before = contents(place)

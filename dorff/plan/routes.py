@@ -23,7 +23,8 @@ SKETCH: Final = 512
 MOST_DUAL: Final = 6144  # rows by rows of the sample that preconditions streaming
 LEAST_DUAL: Final = 512
 DUAL_BYTES: Final = 2**30  # of its two matrices at most
-LEAVE_DIRECT: Final = 3.0  # so many times another way's seconds must the direct one take to be left: it tells more
+# Direct solves tell most, moments serve later jobs: so many times another way's seconds a way must take to be left.
+LEAVE: Final = 3.0
 
 
 def sweep_rows(width: int) -> int:
@@ -112,7 +113,8 @@ class Route:
 
 
 def choose_route(job: Job, shape: Shape, means: Means, *, learned: bool = False, candidates: int = 1) -> Route:
-    """The way that the job names, or the best: direct, unless that is impossible or another is three times as fast.
+    """The way that the job names; or the first of direct, cg and streaming that is possible and within three times the
+    seconds of the fastest.
 
     `learned` says that an output matrix is, `candidates` how many kernels there are. Raises InputError where the job
     names a way that cannot do what it asks for, DoesNotFitError, with the numbers, where that way is too big.
@@ -130,17 +132,20 @@ def choose_route(job: Job, shape: Shape, means: Means, *, learned: bool = False,
             fault = InputError if asks.get(wanted) else DoesNotFitError
             raise fault(f"solve.route: {wanted} cannot be taken: {way.against}; {_others(ways, wanted)}")
         return Route(way, f"{wanted}, as the job says", ways)
-    direct, *others = ways
-    possible = [way for way in others if not way.against]
-    fastest = min(possible, key=lambda way: way.seconds, default=direct)
-    if fastest is direct:
-        return Route(direct, f"direct: nothing else can be taken: {others[-1].against}", ways)
-    if direct.against:
-        return Route(fastest, f"{fastest.name}, because direct cannot be taken: {direct.against}", ways)
-    if direct.seconds <= LEAVE_DIRECT * fastest.seconds:
-        return Route(direct, f"direct: about {_time(direct.seconds)}, {_bytes(direct.driver_bytes)} to solve", ways)
-    reason = f"{fastest.name}: about {_time(fastest.seconds)} instead of {_time(direct.seconds)}"
-    return Route(fastest, reason, ways)
+    possible = [way for way in ways if not way.against]
+    if not possible:
+        return Route(ways[0], f"direct, though {ways[0].against}: nothing else can be taken", ways)
+    fastest = min(way.seconds for way in possible)
+    way = next(way for way in possible if way.seconds <= LEAVE * fastest)
+    return Route(way, _reason(way, ways[: ways.index(way)]), ways)
+
+
+def _reason(way: Way, passed: Sequence[Way]) -> str:
+    """Why the way is taken, and those that tell more are not."""
+    cost = f"{way.name}: about {_time(way.seconds)}, {_bytes(way.driver_bytes)} to solve"
+    why = [f"{one.name} cannot be taken: {one.against}" for one in passed if one.against]
+    why += [f"{one.name} would take {_time(one.seconds)}" for one in passed if not one.against]
+    return "; ".join([cost, *why])
 
 
 def _asks(job: Job, learned: bool, candidates: int, *, folds: bool) -> str:

@@ -1,0 +1,160 @@
+"""Conjugate gradients against Cholesky on the same moments; preconditioners; what an iteration says of itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from cases import every_kernel, moments_of, plain_map, rows, weights_of
+
+from dorff import frequencies, kernels
+from dorff.errors import InputError
+from dorff.kernels import OperatorKernel
+from dorff.kernels.scalar import FloatArray
+from dorff.moments import Moments
+from dorff.solvers import Fit, Problem, Setting, solve
+from dorff.solvers.cg import Iterated, Steps, iterate, solve_cg
+from dorff.solvers.matrixfree import System, make_system, of_moments
+from dorff.solvers.nystrom import Plain, nystrom
+from dorff.solvers.posterior import noise_covariance
+from dorff.solvers.sampled import Sample, Sampled
+from dorff.weights import OperatorWeights
+
+N, D, RIDGE = 150, 32, 1e-4
+Case = tuple[list[Moments], OperatorWeights, FloatArray]
+CASES = [(name, d) for d in (2, 3) for name, _ in every_kernel(d, d)]
+PATTERNS = {"all": slice(0, 80), "no second": slice(80, 120), "no first": slice(120, N)}
+C = np.array([[1.0, 0.0, 0.5], [0.0, 2.0, 1.0]])
+
+
+def case(kernel: OperatorKernel, d: int, *, observe: FloatArray | None = None, partial: bool = False) -> Case:
+    """Moments, weights, and the features of the rows."""
+    X, Y = rows(N, d, d)
+    found = frequencies.Orthogonal().draw(kernel, d=d, p=d, count=D, seed=5)
+    weights = weights_of(kernel.fix(d, d, np.eye(d)), found)
+    Y = Y if observe is None else Y @ observe.T
+    features, q = plain_map(found.omega), Y.shape[1]
+    y0, parts = np.full(q, 0.3), []
+    for name, chosen in PATTERNS.items() if partial else [("all", slice(None))]:
+        mask = np.array([name not in ("no first",), name not in ("no second",), *[True] * (q - 2)])
+        one = moments_of(features, X[chosen], np.where(mask, Y[chosen], y0), y0=y0)
+        parts.append(replace(one, observed="" if mask.all() else "".join("01"[int(there)] for there in mask)))
+    return parts, weights, features.transform(X)
+
+
+def compared(parts: list[Moments], weights: OperatorWeights, **options: Any) -> Iterated:
+    """The iteration's h and all that comes of it are Cholesky's or eigh's."""
+    problem = Problem.of(parts, weights, **options)
+    (wanted,) = solve(problem, [RIDGE])
+    found = solve_cg(parts, weights, RIDGE, **options)
+    solution = found.solution
+    assert found.converged and solution.rung == "cg"
+    np.testing.assert_allclose(solution.h, wanted.h, rtol=0, atol=1e-8 * np.abs(wanted.h).max())
+    np.testing.assert_allclose(noise_covariance(problem, solution), noise_covariance(problem, wanted), rtol=1e-8)
+    assert 0.05 < solution.condition / wanted.condition < 50
+    return found
+
+
+@pytest.mark.parametrize(("name", "d"), CASES, ids=[f"{name} {d}" for name, d in CASES])
+def test_every_kernel(name: str, d: int) -> None:
+    parts, weights, _ = case(dict(every_kernel(d, d))[name], d)
+    compared(parts, weights)
+
+
+@pytest.mark.parametrize("name", ["identity", "matrix", "curl trace", "helmholtz bounded"])
+@pytest.mark.parametrize("intercept", [True, False], ids=["intercept", "origin"])
+@pytest.mark.parametrize("partial", [False, True], ids=["whole", "partial"])
+def test_every_treatment_of_targets(name: str, intercept: bool, partial: bool) -> None:
+    kernel = dict(every_kernel(3, 3))[name]
+    parts, weights, _ = case(kernel, 3, partial=partial)
+    compared(parts, weights, intercept=intercept, scale=np.array([0.5, 1.0, 2.0]))
+    parts, weights, _ = case(kernel, 3, partial=partial, observe=C)
+    compared(parts, weights, intercept=intercept, observe=C)
+
+
+def test_an_observation_that_cannot_be_taken_apart_is_refused() -> None:
+    parts, weights, _ = case(kernels.Decomposable(kernels.Gaussian(0.7)), 3, partial=True, observe=C)
+    with pytest.raises(InputError, match="linearly independent"):
+        solve_cg(parts, weights, RIDGE, observe=np.array([[1.0, 0.0, 0.0], [2.0, 0.0, 0.0]]))
+
+
+def test_a_target_that_no_row_has_stays_at_zero() -> None:
+    (one,), weights, _ = case(kernels.Decomposable(kernels.Gaussian(0.7)), 2)
+    full = one.full
+    full[:, -1] = full[-1] = 0.0
+    packed = np.concatenate([full[: column + 1, column] for column in range(one.width)])
+    found = solve_cg([replace(one, packed=packed, observed="10")], weights, RIDGE)
+    assert found.converged and not found.solution.h[:, 1].any() and found.solution.h[:, 0].any()
+
+
+def system(kernel: OperatorKernel, d: int) -> tuple[System, FloatArray]:
+    parts, weights, F = case(kernel, d)
+    borders, operator = of_moments(parts)
+    return make_system(borders, operator, weights), F
+
+
+@pytest.mark.parametrize("name", ["identity", "deficient", "helmholtz trace"])
+def test_preconditioners_save_iterations(name: str) -> None:
+    made, F = system(dict(every_kernel(3, 3))[name], 3)
+    shift = made.problem.l * RIDGE
+    # "Inputs" of the sample are row numbers: its features are looked up.
+    sample = Sample(np.arange(0, N, 2.0)[:, None], np.ones(N // 2), lambda x: F[x[:, 0].astype(int)].copy())
+    chosen = Sampled(made, sample, shift)
+    counts = [
+        iterate(made, RIDGE, preconditioner, tolerance=1e-8).iterations
+        for preconditioner in (Plain(), nystrom(made, shift), chosen)
+    ]
+    assert counts[1] < 0.5 * counts[0] and counts[2] < 0.5 * counts[0]
+    assert 0.3 < chosen.iterations(1e-8) / counts[2] < 3
+
+
+def test_a_preconditioner_is_symmetric_and_positive() -> None:
+    made, F = system(dict(every_kernel(2, 2))["helmholtz trace"], 2)
+    shift, rng = made.problem.l * RIDGE, np.random.default_rng(0)
+    sample = Sample(np.arange(40.0)[:, None], rng.uniform(0.5, 2.0, 40), lambda x: F[x[:, 0].astype(int)].copy())
+    for preconditioner in (nystrom(made, shift, rank=20), Sampled(made, sample, shift)):
+        inverse = preconditioner.solve(np.eye(made.size), np.ones(made.size), shift)
+        np.testing.assert_allclose(inverse, inverse.T, atol=1e-10 * np.abs(inverse).max())
+        assert np.linalg.eigvalsh((inverse + inverse.T) / 2).min() > 0
+
+
+def test_nystrom_of_full_rank_is_the_inverse() -> None:
+    made, _ = system(kernels.Decomposable(kernels.Gaussian(0.7)), 2)
+    shift = made.problem.l * RIDGE
+    G = made.apply(np.eye(made.size), np.zeros(made.size, int))
+    inverse = nystrom(made, 0.0, rank=made.size).solve(np.eye(made.size), np.ones(made.size), shift)
+    np.testing.assert_allclose(inverse, np.linalg.inv(G + shift * np.eye(len(G))), rtol=0, atol=1e-6 / shift)
+
+
+def test_an_iteration_says_how_far_it_is_and_when_it_did_not_get_there() -> None:
+    made, _ = system(dict(every_kernel(2, 2))["curl trace"], 2)
+    seen: list[Steps] = []
+    found = iterate(made, RIDGE, Plain(), tolerance=1e-8, told=seen.append)
+    assert [one.iterations for one in seen] == list(range(1, found.iterations + 1)) and found.converged
+    assert seen[-1].left == 0 and seen[-1].error <= 1e-8 < seen[-2].error
+    assert 0.5 < (seen[len(seen) // 2].left + len(seen) // 2) / found.iterations < 2
+    short = iterate(made, RIDGE, Plain(), tolerance=1e-8, most=5)
+    assert not short.converged and short.iterations == 5 and short.solution.digits < 3
+
+
+def test_too_much_to_ask_ends_and_says_so() -> None:
+    made, _ = system(dict(every_kernel(2, 2))["identity"], 2)
+    found = iterate(made, 1e-14, Plain(), tolerance=1e-16, most=3000)
+    assert not found.converged and found.iterations < 3000
+
+
+@pytest.mark.parametrize("name", ["matrix", "curl trace"])
+def test_a_setting_solves_by_conjugate_gradients(name: str) -> None:
+    """`Setting.method` changes how, not what."""
+    kernel = dict(every_kernel(2, 2))[name]
+    parts, _, _ = case(kernel, 2)
+    found = frequencies.Orthogonal().draw(kernel, d=2, p=2, count=D, seed=5)
+    assert found.log_density is not None
+    setting = Setting(kernel, 2, 2 * D, (found.omega, found.log_density, found.serves), True, True)
+    fits: list[Fit] = []
+    for method in ("direct", "cg"):
+        fits += replace(setting, method=method).solve(parts, [RIDGE])
+    assert [fit.solution.rung for fit in fits] == ["cholesky" if name != "matrix" else "eigh", "cg"]
+    np.testing.assert_allclose(fits[1].W, fits[0].W, rtol=0, atol=1e-8 * np.abs(fits[0].W).max())

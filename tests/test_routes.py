@@ -1,0 +1,117 @@
+"""Which way a system is solved: by cost where all are possible, by what is possible where not, with the numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dorff.errors import DoesNotFitError, InputError
+from dorff.plan.routes import Means, Route, Shape, choose_route, sample_rows, sweep_rows
+from dorff.spec import Job
+
+GiB = 2.0**30
+SMALL = Shape(
+    n=100_000, m=2048, q=1, r=1, coupled=False, patterns=1, leaves=8, map_numbers=2048 * 64, map_flops=2.0 * 1024 * 64
+)
+LARGE = replace(SMALL, n=200_000, m=32_768, map_numbers=16_384 * 64, map_flops=2.0 * 16_384 * 64)
+MEANS = Means(workers=2, worker_memory=2 * GiB, machine=24 * GiB, disk=100 * GiB, rate=5e10)
+
+
+def job(*, features: dict[str, Any] | None = None, targets: Any = "y", **solve: Any) -> Job:
+    return Job.model_validate(
+        {
+            "data": {"store": "a.zarr", "targets": targets},
+            "kernel": {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": 1.0}},
+            "features": features or {},
+            "solve": solve,
+            "state": "state",
+            "model": "model",
+        }
+    )
+
+
+def chosen(shape: Shape, means: Means = MEANS, **solve: Any) -> Route:
+    return choose_route(job(**solve), shape, means)
+
+
+def test_small_systems_are_solved_directly() -> None:
+    route = chosen(SMALL)
+    assert route.name == "direct" and "MiB to solve" in route.reason
+    assert [way.name for way in route.ways] == ["direct", "cg", "streaming"]
+    assert all(way.seconds > 0 and way.worker_bytes > 0 and not way.against for way in route.ways)
+
+
+def test_what_no_worker_can_hold_is_streamed() -> None:
+    """32,768 features of 64 inputs within 2 GiB a worker: the Gram matrix alone is 8 GiB."""
+    route = chosen(LARGE)
+    assert route.name == "streaming" and "direct cannot be taken: a worker needs 8" in route.reason
+    assert route.way.worker_bytes < 256 * 2**20 and route.way.driver_bytes < 2 * GiB and route.way.passes == 40
+
+
+def test_the_system_of_a_field_is_not_formed_where_it_is_too_large() -> None:
+    shape = replace(SMALL, m=8192, q=3, r=3, coupled=True)
+    route = chosen(shape, replace(MEANS, machine=8 * GiB))
+    assert route.name == "cg" and "solving needs" in route.reason and route.way.driver_bytes < 2 * GiB
+    assert chosen(shape, replace(MEANS, machine=100 * GiB, rate=1e12)).name == "direct"
+    slow = chosen(shape, replace(MEANS, machine=100 * GiB))
+    assert slow.name == "cg" and "direct would take" in slow.reason
+
+
+def test_32_bit_lapack_is_no_way_for_wide_systems() -> None:
+    shape = replace(SMALL, m=4096, q=12, r=12, coupled=True)
+    route = chosen(shape, replace(MEANS, worker_memory=64 * GiB, machine=1000 * GiB))
+    assert route.name == "cg" and "49152 unknowns, and LAPACK's 32-bit numbers reach 46340" in route.reason
+    with pytest.raises(DoesNotFitError, match=r"49152 unknowns.*solve.route: cg or streaming"):
+        chosen(shape, replace(MEANS, worker_memory=64 * GiB, machine=1000 * GiB), route="direct")
+
+
+def test_a_job_may_name_its_way() -> None:
+    for name in ("direct", "cg", "streaming"):
+        route = chosen(SMALL, route=name)
+        assert route.name == name and route.reason == f"{name}, as the job says"
+    with pytest.raises(DoesNotFitError, match=r"cg cannot be taken: a worker needs 8,\d+ MiB and has 2,048 MiB"):
+        chosen(LARGE, route="cg")
+    with pytest.raises(DoesNotFitError, match="of disk and 1 MiB are free"):
+        chosen(LARGE, replace(MEANS, disk=2**20), route="streaming")
+
+
+@pytest.mark.parametrize(
+    ("solve", "what"),
+    [
+        ({"ridge": [1e-6, 1e-4]}, "2 ridges"),
+        ({"select": "kfold"}, "select: kfold"),
+        ({"ridge_per_output": True, "ridge": [1e-6, 1e-4]}, "ridge_per_output"),
+        ({"posterior": True}, "posterior: true"),
+        ({"conformal": True}, "conformal: true"),
+        ({"features": {"count": [2048, 1024]}}, "2 counts"),
+        ({"features": {"precision": "mixed"}}, "precision: mixed"),
+        ({"targets": {"classes": "c"}}, "calibrate: true"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_streaming_refuses_what_needs_more_than_one_solution(solve: dict[str, Any], what: str) -> None:
+    with pytest.raises((InputError, DoesNotFitError), match=rf"streaming cannot be taken: .*{what}.*direct"):
+        chosen(SMALL, route="streaming", **solve)
+    assert chosen(SMALL, **solve).name == "direct"
+
+
+def test_folds_choose_for_conjugate_gradients_too() -> None:
+    assert chosen(SMALL, route="cg", select="kfold", ridge=[1e-6, 1e-4]).name == "cg"
+    with pytest.raises(InputError, match=r"cg cannot be taken: .*2 ridges"):
+        chosen(SMALL, route="cg", ridge=[1e-6, 1e-4])
+    for options, what in [({"learned": True}, "learned"), ({"candidates": 2}, "2 kernels")]:
+        with pytest.raises(InputError, match=what):
+            choose_route(job(route="cg"), SMALL, MEANS, **options)
+
+
+def test_where_nothing_can_be_done_direct_says_why() -> None:
+    route = chosen(LARGE, ridge=[1e-6, 1e-4])
+    assert route.name == "direct" and "nothing else" in route.reason
+
+
+def test_blocks_and_samples_keep_within_memory() -> None:
+    assert 8 * 32_770 * sweep_rows(32_770) <= 2**24 and sweep_rows(66) == 2048 and sweep_rows(10**7) == 8
+    assert sample_rows(32_768, 1, 200_000) == 6144 and sample_rows(4096, 1, 10**6) == 819
+    assert sample_rows(4096, 3, 10**6) == 273 and sample_rows(4096, 1, 100) == 100
