@@ -91,7 +91,7 @@ def _tuned(plans: Sequence[Plan], engine: Engine, progress: Progress | None, tol
 
 
 def _rows_read(passed: PassResult) -> int:
-    return sum(receipt.rows_read for receipt in passed.receipts if receipt.number in passed.computed)
+    return sum(receipt.rows_read for receipt in passed.fresh)
 
 
 def _grid(

@@ -12,10 +12,18 @@ from dorff.plan.routes import Means, Route, Shape, choose_route, sample_rows, sw
 from dorff.spec import Job
 
 GiB = 2.0**30
-SMALL = Shape(
-    n=100_000, m=2048, q=1, r=1, coupled=False, patterns=1, leaves=8, map_numbers=2048 * 64, map_flops=2.0 * 1024 * 64
-)
-LARGE = replace(SMALL, n=200_000, m=32_768, map_numbers=16_384 * 64, map_flops=2.0 * 16_384 * 64)
+
+
+def shape(*, n: int = 100_000, m: int = 2048, r: int = 1) -> Shape:
+    """64 inputs; r > 1: a field's r outputs."""
+    square = 8 * (m + 1 + r) ** 2
+    return Shape(
+        n=n, m=m, q=r, r=r, coupled=r > 1, patterns=1, leaves=8, map_numbers=m * 32, map_flops=64.0 * m,
+        leaf_bytes=square + 2**24, solve_bytes=2 * square + 32 * (m * r) ** 2, disk_bytes=4 * square, read_bytes=2**22,
+    )  # fmt: skip
+
+
+SMALL, LARGE, FIELD = shape(), shape(n=200_000, m=32_768), shape(m=8192, r=3)
 MEANS = Means(workers=2, worker_memory=2 * GiB, machine=24 * GiB, disk=100 * GiB, rate=5e10)
 
 
@@ -51,20 +59,19 @@ def test_what_no_worker_can_hold_is_streamed() -> None:
 
 
 def test_the_system_of_a_field_is_not_formed_where_it_is_too_large() -> None:
-    shape = replace(SMALL, m=8192, q=3, r=3, coupled=True)
-    route = chosen(shape, replace(MEANS, machine=8 * GiB))
+    route = chosen(FIELD, replace(MEANS, machine=8 * GiB))
     assert route.name == "cg" and "solving needs" in route.reason and route.way.driver_bytes < 2 * GiB
-    assert chosen(shape, replace(MEANS, machine=100 * GiB, rate=1e12)).name == "direct"
-    slow = chosen(shape, replace(MEANS, machine=100 * GiB))
+    assert chosen(FIELD, replace(MEANS, machine=100 * GiB, rate=1e12)).name == "direct"
+    slow = chosen(FIELD, replace(MEANS, machine=100 * GiB, rate=3e10))
     assert slow.name == "cg" and "direct would take" in slow.reason
 
 
 def test_32_bit_lapack_is_no_way_for_wide_systems() -> None:
-    shape = replace(SMALL, m=4096, q=12, r=12, coupled=True)
-    route = chosen(shape, replace(MEANS, worker_memory=64 * GiB, machine=1000 * GiB))
+    many = shape(m=4096, r=12)
+    route = chosen(many, replace(MEANS, worker_memory=64 * GiB, machine=1000 * GiB))
     assert route.name == "cg" and "49152 unknowns, and LAPACK's 32-bit numbers reach 46340" in route.reason
     with pytest.raises(DoesNotFitError, match=r"49152 unknowns.*solve.route: cg or streaming"):
-        chosen(shape, replace(MEANS, worker_memory=64 * GiB, machine=1000 * GiB), route="direct")
+        chosen(many, replace(MEANS, worker_memory=64 * GiB, machine=1000 * GiB), route="direct")
 
 
 def test_a_job_may_name_its_way() -> None:

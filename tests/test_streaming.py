@@ -17,13 +17,14 @@ from distributed import Client
 
 from dorff.engine import DaskEngine, Engine, SerialEngine, local_cluster
 from dorff.errors import InputError
-from dorff.fit import run_pass, settings
+from dorff.fit import fit, run_pass, settings
 from dorff.kernels.scalar import FloatArray
 from dorff.moments import by_fold, pooled
 from dorff.plan import leaves as leaf_sizes
 from dorff.plan import make_plan, routes
 from dorff.solvers import Fit
 from dorff.spec import Job
+from dorff.store import load_model
 from dorff.streaming import TOLERANCE, Streamed, fit_streaming
 
 ROWS, SHARD, TIGHT = 2_500, 512, 1e-10
@@ -261,3 +262,24 @@ def test_a_target_without_rows_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "one.zarr", {"x": X, "y": Y})
     with pytest.raises(InputError, match="no row has the target y1"):
         streamed(job(tmp_path / "one.zarr", tmp_path, kernel=PLAIN, data={"nan": "partial"}))
+
+
+def test_a_fit_by_passes_is_a_fit(store: Path, tmp_path: Path) -> None:
+    """Through the whole of it: plan, passes, report, model."""
+    found = {}
+    for route in ("direct", "cg", "streaming"):
+        made = job(store, tmp_path / route, route=route)
+        plan = make_plan(made)
+        report = fit(made, engine=SerialEngine())
+        assert plan.costs.route == report.route == route and report.status == "ok" and route in plan.costs.reason
+        assert report.rung == ("cholesky" if route == "direct" else "cg")
+        found[route] = load_model(report.model)
+        if route == "streaming":
+            assert report.passes == report.reads > 3 and report.leaves_reused == 0
+            assert plan.costs.passes > 1 and report.noise is not None
+            again = fit(made, engine=SerialEngine())
+            assert again.leaves_computed == 0 == again.reads and again.passes == report.passes
+    X = np.random.default_rng(3).standard_normal((20, 2))
+    for route, close in (("cg", 1e-8), ("streaming", 1e-3)):
+        np.testing.assert_allclose(found[route].predict(X), found["direct"].predict(X), atol=close)
+    assert found["direct"].posterior is not None and found["streaming"].posterior is None

@@ -154,7 +154,8 @@ def plan(job: JobFile, as_json: Json = False) -> None:
 
     costs = make_plan(load_job(job)).costs
     keys = (
-        "leaves", "peak_bytes", "disk_bytes", "flops", "seconds", "m", "rank", "worker_bytes", "exact_is_cheaper"
+        "leaves", "peak_bytes", "disk_bytes", "flops", "seconds", "m", "rank", "worker_bytes", "exact_is_cheaper",
+        "route", "reason", "passes",
     )  # fmt: skip
     text = {
         "leaves": f"{costs.leaves:,}",
@@ -162,6 +163,7 @@ def plan(job: JobFile, as_json: Json = False) -> None:
         "disk": size(costs.disk_bytes),
         "work": f"{costs.flops:.3g} flops, about {costs.seconds:.3g} s",
         "features": f"{costs.m:,}",
+        "route": costs.reason,
     }
     if costs.exact_is_cheaper:
         text["advice"] = (

@@ -30,7 +30,8 @@ def settings(plan: Plan) -> list[Setting]:
     return [
         Setting(
             kernel, features.d, features.m, this.density, standardize, solving.intercept, plan.observe,
-            one_scale=plan.question["one_scale"], normalize=kernel.config() not in own,
+            one_scale=plan.question["one_scale"], method="cg" if plan.costs.route == "cg" else "direct",
+            normalize=kernel.config() not in own,
         )
         for kernel in candidates
     ]  # fmt: skip
@@ -61,11 +62,10 @@ def posterior_of(plan: Plan, choice: Choice, folds: Mapping[Part, Solvable]) -> 
     """The posterior of the chosen fit, where the job wants it kept and, unless it insists, where there is one."""
     m, r, _ = choice.fit.weights.shape
     apart = choice.fit.weights.separable and plan.observe is None
-    if not keeps_posterior(plan.job, m if apart else m * r):
+    if plan.costs.route != "direct" or not keeps_posterior(plan.job, m if apart else m * r):
         return None
     parts, setting = of_first(by_fold(folds), settings(plan)[choice.candidate], choice.m)
-    none = setting.method != "direct" or choice.fit.solution.ridge == 0  # nothing was factored, or it is unbounded
-    if plan.job.solve.posterior == "auto" and none:
+    if plan.job.solve.posterior == "auto" and choice.fit.solution.ridge == 0:  # it is unbounded
         return None
     with pinned():
         return setting.posterior(pooled(parts), choice.fit)

@@ -27,8 +27,9 @@ class PassResult:
 
     folds: dict[Part, Solvable]
     receipts: list[Receipt]
-    computed: set[int]
+    fresh: list[Receipt]
     seconds: float
+    passes: int = 1
 
 
 def run_pass(plan: Plan, engine: Engine, progress: Progress | None = None) -> PassResult:
@@ -77,7 +78,8 @@ def _run_pass(plan: Plan, engine: Engine, progress: Progress | None) -> PassResu
         if folds is not None:
             tree.tidy()
             receipts = [tree.receipts[number] for number in sorted(tree.receipts)]
-            return PassResult(folds, receipts, tree.computed, time.perf_counter() - began)
+            fresh = [receipt for receipt in receipts if receipt.number in tree.computed]
+            return PassResult(folds, receipts, fresh, time.perf_counter() - began)
     raise IncompleteError(
         f"{this.directory}: moments were missing or damaged again and again; check the disk, and that "
         "every worker sees this folder, then run again"

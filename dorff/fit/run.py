@@ -12,7 +12,7 @@ from typing import Any, final
 import numpy as np
 
 from dorff.engine import Engine, PeakMemory, open_engine, peak_memory
-from dorff.fit.choice import build_model, posterior_of, solve_pass
+from dorff.fit.choice import build_model, posterior_of, settings, solve_pass
 from dorff.fit.held import calibrate, conformalize
 from dorff.fit.passes import PassResult, Progress, run_pass
 from dorff.model import Model
@@ -20,6 +20,7 @@ from dorff.plan import Plan, make_plan
 from dorff.solvers import Choice, Fit
 from dorff.spec import Job
 from dorff.store import save_model
+from dorff.streaming import fit_streaming
 
 
 @final
@@ -96,18 +97,32 @@ class Solved:
 
 def _solved(plan: Plan, engine: Engine | None, progress: Progress | None, peak: PeakMemory) -> Solved:
     """Pass and solve; once more by the QR of the features where the Gram matrix has lost the digits."""
+    if plan.costs.route == "streaming":
+        return _streamed(plan, engine, progress)
     passed, threads = _pass(plan, engine, progress)
     peak.sample()
     choice = solve_pass(plan, passed.folds)
     peak.sample()
     # Of rounded features more digits would be for nothing.
     worth = choice.fit.solution.ill_conditioned and plan.job.features.precision == "double"
+    worth = worth and plan.costs.route == "direct"
     if not worth or not plan.job.solve.qr or (again := plan.by_qr()) is None:
         return Solved(((plan, passed),), choice, threads)
     passed.folds.clear()
     second, threads = _pass(again, engine, progress)
     peak.sample()
     return Solved(((plan, passed), (again, second)), solve_pass(again, second.folds), threads)
+
+
+def _streamed(plan: Plan, engine: Engine | None, progress: Progress | None) -> Solved:
+    """Solved pass by pass, on an engine that stays open throughout."""
+    plan.freeze()
+    plan.sharing()
+    (setting,) = settings(plan)
+    with _opened(plan.job, engine) as running:
+        found, threads = fit_streaming(plan, setting, running, progress), running.threads
+    passed = PassResult({}, found.receipts, found.fresh, found.seconds, found.passes)
+    return Solved(((plan, passed),), Choice(0, found.fit, (), plan.costs.m), threads)
 
 
 def _pass(plan: Plan, engine: Engine | None, progress: Progress | None) -> tuple[PassResult, int]:
@@ -146,20 +161,20 @@ def _model(found: Solved, peak: PeakMemory) -> Model:
 def _report(found: Solved, peak: int | None) -> FitReport:
     (plan, last), choice, passes = found.last, found.choice, [passed for _, passed in found.passes]
     solution, noise = choice.fit.solution, choice.fit.noise
-    fresh = [receipt for one in passes for receipt in one.receipts if receipt.number in one.computed]
+    fresh = [receipt for one in passes for receipt in one.fresh]
     seconds = sum(one.seconds for one in passes)
     return FitReport(
         rows_used=sum(receipt.rows_used for receipt in last.receipts),
         rows_dropped=sum(receipt.rows_dropped for receipt in last.receipts),
         leaves_computed=len(fresh),
-        leaves_reused=sum(len(one.receipts) for one in passes) - len(fresh),
+        leaves_reused=sum(one.passes * len(one.receipts) for one in passes) - len(fresh),
         reads=sum(receipt.rows_read for receipt in fresh) / plan.dataset.n,
-        passes=len(passes),
+        passes=sum(one.passes for one in passes),
         seconds=seconds,
         syrk_share=sum(receipt.syrk_seconds for receipt in fresh) / (found.threads * seconds) if fresh else None,
         peak_bytes=peak or None,
         plan_peak_bytes=max(one.costs.peak_bytes for one, _ in found.passes),
-        route="direct",
+        route=plan.costs.route,
         select=plan.job.solve.select,
         condition=float(solution.condition),
         digits=float(solution.digits),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, final
@@ -21,7 +21,8 @@ from dorff.features import Recipe
 from dorff.kernels import Decomposable, OperatorKernel
 from dorff.moments import MOST_PATTERNS, Kind, syrk
 from dorff.plan.leaves import Leaf, block_rows
-from dorff.solvers import MOST_FACTORS, path_bytes, untouched
+from dorff.plan.routes import Means, Route, Shape, choose_route
+from dorff.solvers import MOST_FACTORS, learned_term, path_bytes, untouched
 from dorff.spec import Job, LocalCluster, RemoteCluster
 from dorff.threads import pinned
 from dorff.weights import operator_weights
@@ -41,7 +42,8 @@ SAMPLE_BYTES: Final = 16 * MiB  # of the rows that constants are frozen from
 class Costs:
     """What a job needs. Bytes are peaks: of one worker, of all processes together, and on disk; `kept_level` k keeps
     the moments of every 2^k leaves for later fits. `rank` r is the largest of the kernels; `exact_is_cheaper` says
-    that m r >= p n (Minh 2016, eq. 75): the exact model's system is then the smaller one."""
+    that m r >= p n (Minh 2016, eq. 75): the exact model's system is then the smaller one. `flops` and `seconds` are
+    those of all `passes`, `route` is how the system is solved and `reason` why so."""
 
     m: int
     rank: int
@@ -53,6 +55,9 @@ class Costs:
     flops: float
     seconds: float
     kept_level: int
+    route: str
+    reason: str
+    passes: int
 
 
 def estimate(
@@ -83,10 +88,6 @@ def estimate(
     if dataset.labels is not None and job.solve.calibrate:
         solving += 5 * 8 * q * most_rows(q)  # decision values of held-out rows, and copies
     solving += 16 * recipe.numbers
-    if job.cluster.model_dump().get("type") == "serial":
-        worker, peak = DRIVER_BYTES + leaf, DRIVER_BYTES + max(leaf, solving)
-    else:
-        peak = DRIVER_BYTES + max(workers * (worker - SHARED_BYTES), solving)
     each = 3.0 if question["sums"] == Kind.TRIANGLE else 1.0
     flops = each * dataset.n * width * width + dataset.n * recipe.flops
     level = _kept_level(job, len(leaves), folds["count"] * patterns * packed)
@@ -94,9 +95,53 @@ def estimate(
     disk = ((len(leaves) >> level) + 2 * workers + len(leaves).bit_length()) * node + 16 * width**2
     # Measured no wider than this: the rate hardly grows beyond, the memory for it does.
     tried = min(width, 2048)
-    seconds = 1.15 * flops / _syrk_rate(block_rows(tried), tried) / workers
+    rate = _syrk_rate(block_rows(tried), tried)
+    seconds = 1.15 * flops / rate / workers
     exact = exact_is_cheaper(dataset.n, q, m, max(ranks))
-    return Costs(m, max(ranks), exact, len(leaves), worker, peak, disk, flops, seconds, level)
+    coupled = any(_coupled(job, kernel, patterns) for kernel in fixed)
+    shape = Shape(
+        dataset.n, m, q, max(ranks), coupled, patterns, len(leaves), recipe.numbers, recipe.flops,
+        leaf + 16 * MiB, solving, disk, read,
+    )  # fmt: skip
+    route = _route(job, shape, rate, workers, candidates)
+    if question["sums"] == Kind.TRIANGLE:
+        route = replace(route, way=route.ways[0], reason="direct, by the triangle of a QR of the features")
+    serial = job.cluster.model_dump().get("type") == "serial"
+    if route.name == "streaming":
+        leaf, disk = route.way.worker_bytes, route.way.disk_bytes
+        flops, seconds = route.way.passes * route.way.flops, route.way.seconds
+        worker = WORKER_BYTES + leaf + 16 * MiB
+        solving = route.way.driver_bytes + (leaf if serial else workers * (worker - SHARED_BYTES))  # at once
+    elif route.name == "cg":
+        solving = route.way.driver_bytes
+    if serial:
+        worker, peak = DRIVER_BYTES + leaf, DRIVER_BYTES + max(leaf, solving)
+    else:
+        peak = DRIVER_BYTES + max(workers * (worker - SHARED_BYTES), solving)
+    return Costs(
+        m, max(ranks), exact, len(leaves), worker, peak, disk, flops, seconds, level, route.name, route.reason,
+        route.way.passes,
+    )  # fmt: skip
+
+
+def _route(job: Job, shape: Shape, rate: float, workers: int, candidates: Sequence[OperatorKernel]) -> Route:
+    """The way to solve, with the means of this machine and of the cluster."""
+    serial = job.cluster.model_dump().get("type") == "serial"
+    memory = np.inf if isinstance(job.cluster, RemoteCluster) else 0.95 * job.cluster.memory
+    means = Means(
+        workers, memory - (DRIVER_BYTES if serial else WORKER_BYTES),
+        psutil.virtual_memory().total - DRIVER_BYTES, _free_disk(Path(job.state)), rate,
+    )  # fmt: skip
+    learned = any([learned_term(kernel) is not None for kernel in candidates])
+    return choose_route(job, shape, means, learned=learned, candidates=len(candidates))
+
+
+def _coupled(job: Job, kernel: OperatorKernel, patterns: int) -> bool:
+    """Whether all rows of psi are in one system."""
+    bases = [base for _, base in kernel.terms()]
+    shared = all(isinstance(base, Decomposable) for base in bases) and len({base.scalar for base in bases}) == 1
+    apart = shared and job.solve.observe is None and untouched(operator_weights(kernel, 1, None).root[0], None)
+    return not shared or (patterns > 1 and not apart)
 
 
 def _rank(kernel: OperatorKernel, d: int) -> int:

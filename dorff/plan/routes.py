@@ -42,7 +42,8 @@ def sample_rows(m: int, t: int, n: int) -> int:
 @dataclass(frozen=True)
 class Shape:
     """What a solve costs depends on: n rows, m features, q targets, r rows of psi (`coupled`: in one system), patterns
-    of targets, and the numbers and flops of the feature map for one row, as its recipe tells them."""
+    of targets, leaves, and the numbers and flops of the feature map for one row, as its recipe tells them. Of the
+    direct way the bytes of a leaf, of the driver's solve and on disk; of any leaf those for reading."""
 
     n: int
     m: int
@@ -53,6 +54,10 @@ class Shape:
     leaves: int
     map_numbers: int
     map_flops: float
+    leaf_bytes: int
+    solve_bytes: int
+    disk_bytes: int
+    read_bytes: int
 
     @property
     def width(self) -> int:
@@ -171,40 +176,33 @@ def _asks(job: Job, learned: bool, candidates: int, *, folds: bool) -> str:
 
 
 def _direct(shape: Shape, means: Means) -> Way:
-    k, width, patterns = shape.k, shape.width, shape.patterns
-    worker, pass_seconds, disk = _gram(shape, means)
-    driver = patterns * 12 * width * width + (4 if shape.coupled else 3) * 8 * k * k
-    seconds = pass_seconds + k**3 / 3.0 / means.rate
-    return Way("direct", worker, driver, disk, shape.n * _gram_flops(shape), 1, seconds)
+    seconds = _gram_seconds(shape, means) + shape.k**3 / 3.0 / means.rate
+    return Way("direct", shape.leaf_bytes, shape.solve_bytes, shape.disk_bytes, _gram_flops(shape), 1, seconds)
 
 
 def _cg(shape: Shape, means: Means) -> Way:
-    width, patterns, k = shape.width, shape.patterns, shape.k
-    worker, pass_seconds, disk = _gram(shape, means)
-    driver = patterns * 12 * width * width + 8 * k * (4 * SKETCH + 8 * shape.columns)
-    sketch = 2.0 * width**2 * patterns * SKETCH * (shape.q if shape.coupled else 1)
-    steps = 2.0 * width**2 * patterns * shape.columns * ITERATIONS
-    seconds = pass_seconds + sketch / means.rate + steps / (THIN / 4)
-    return Way("cg", worker, driver, disk, shape.n * _gram_flops(shape), 1, seconds)
+    """By the sums unpacked, which are twice what is packed, of all patterns; and the sketch."""
+    width, k = shape.width, shape.k
+    driver = shape.patterns * 12 * width * width + 8 * k * (4 * SKETCH + 8 * shape.columns)
+    sketch = 2.0 * width**2 * shape.patterns * SKETCH * (shape.q if shape.coupled else 1)
+    steps = 2.0 * width**2 * shape.patterns * shape.columns * ITERATIONS
+    seconds = _gram_seconds(shape, means) + sketch / means.rate + steps / (THIN / 4)
+    return Way("cg", shape.leaf_bytes, driver, shape.disk_bytes, _gram_flops(shape), 1, seconds)
 
 
 def _gram_flops(shape: Shape) -> float:
-    return float(shape.width) ** 2 + shape.map_flops
+    return shape.n * (float(shape.width) ** 2 + shape.map_flops)
 
 
-def _gram(shape: Shape, means: Means) -> tuple[int, float, int]:
-    """A worker's bytes, the pass's seconds and the bytes on disk of the Gram matrix of the features."""
-    square = 8 * shape.width**2
-    worker = shape.patterns * square + 2**25 + 8 * shape.map_numbers
-    seconds = 1.15 * shape.n * _gram_flops(shape) / means.rate / means.workers
-    return worker, seconds, shape.patterns * square // 2 * (2 * means.workers + shape.leaves.bit_length())
+def _gram_seconds(shape: Shape, means: Means) -> float:
+    return 1.15 * _gram_flops(shape) / means.rate / means.workers
 
 
 def _streaming(shape: Shape, means: Means) -> Way:
     m, width, columns = shape.m, shape.width, shape.columns
     vectors = 8 * width * max(columns, 1 + shape.q)
     block = 8 * sweep_rows(width) * (width + 8)
-    worker = block + 8 * shape.map_numbers + (2 + 2 * shape.patterns) * vectors
+    worker = shape.read_bytes + block + 8 * shape.map_numbers + (2 + 2 * shape.patterns) * vectors
     t = shape.q if shape.coupled else 1
     dual = sample_rows(m, t, shape.n) * t
     driver = 2 * 8 * dual**2 + 2 * 8 * 128 * m + 16 * shape.map_numbers + 12 * 8 * shape.k * columns
