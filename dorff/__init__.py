@@ -12,9 +12,18 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from dorff import frequencies, kernels
     from dorff.estimators import ORFFClassifier, ORFFRegressor
+    from dorff.lengthscale import tune_lengthscales
     from dorff.store import load_model
 
-__all__ = ["ORFFClassifier", "ORFFRegressor", "__version__", "frequencies", "kernels", "load_model"]
+__all__ = [
+    "ORFFClassifier",
+    "ORFFRegressor",
+    "__version__",
+    "frequencies",
+    "kernels",
+    "load_model",
+    "tune_lengthscales",
+]
 
 _HOMES = {
     "ORFFClassifier": "dorff.estimators",
@@ -22,6 +31,7 @@ _HOMES = {
     "load_model": "dorff.store",
     "frequencies": "dorff.frequencies",
     "kernels": "dorff.kernels",
+    "tune_lengthscales": "dorff.lengthscale",
 }
 
 

@@ -34,6 +34,7 @@ DRIVER_BYTES: Final = 250 * MiB
 WORKER_BYTES: Final = 250 * MiB
 SHARED_BYTES: Final = 80 * MiB
 SMALL_POSTERIOR: Final = 256 * MiB  # that a model may grow by without being asked to
+TUNING_BYTES: Final = 96 * MiB  # of finding a length-scale
 SAMPLE_BYTES: Final = 16 * MiB  # of the rows that constants are frozen from
 
 
@@ -88,6 +89,8 @@ def estimate(
     if dataset.labels is not None and job.solve.calibrate:
         solving += 5 * 8 * q * most_rows(q)  # decision values of held-out rows, and copies
     solving += 16 * recipe.numbers
+    if question["tuning"]:
+        solving = max(solving, TUNING_BYTES)
     each = 3.0 if question["sums"] == Kind.TRIANGLE else 1.0
     flops = each * dataset.n * width * width + dataset.n * recipe.flops
     level = _kept_level(job, len(leaves), folds["count"] * patterns * packed)
@@ -161,7 +164,9 @@ def _solve_bytes(
     k = m * rank if coupled else m
     many = shared or len(job.solve.ridges) > MOST_FACTORS
     each = 9 if qr else 4 if many else 2
-    if keeps_posterior(job, k if job.solve.observe is None else m * rank):  # the factor's inverse, and with held-out rows a second one
+    if keeps_posterior(
+        job, k if job.solve.observe is None else m * rank
+    ):  # the factor's inverse, and with held-out rows a second one
         each = max(each, 5 if job.solve.conformal else 4)
     blocks = min(patterns, rank) if shared and not coupled else 1  # systems of m, for targets that other rows have
     system = (8 * k * k if coupled else 0) + blocks * each * 8 * k * k

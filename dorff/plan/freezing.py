@@ -83,7 +83,7 @@ def freeze_constants(plan: Plan) -> None:
         if question["tuning"]:
             given = _tuned(plan, given, question, center, scale)
         question["resolved"] = {"drawn": given[0], "kernel": given[1]}
-    sources = build_kernels(question["resolved"]["drawn"] if question["resolved"] else plan.drawn_configs)
+    sources = build_kernels(question["resolved"]["drawn"] if question["resolved"] else plan.drawn_configs, dataset.d)
     drawn = make_recipe(sources, dataset, job, plan.observe).draw(question["seed"])
     there = np.isfinite(Y) * (1.0 if weights is None else weights[:, None])
     total = there.sum(axis=0)
@@ -96,16 +96,14 @@ def _tuned(
     plan: Plan, given: list[list[dict[str, Any]]], question: dict[str, Any], center: FloatArray, scale: FloatArray
 ) -> list[list[dict[str, Any]]]:  # fmt: skip
     """The kernels drawn for and those fitted, with the length-scales of most evidence."""
-    rows, told = tuning_rows(plan.dataset, plan.dataset.n), []
+    rows, split = tuning_rows(plan.dataset, plan.dataset.n), len(given[0])
     question["tuning_rows"] = rows.name
-    for configs in given:
-        found, tuned = tuned_config(
-            configs, (rows.X - center) / scale, rows.Y, seed=question["seed"], intercept=plan.job.solve.intercept,
-            observe=plan.observe, weights=rows.weights,
-        )  # fmt: skip
-        told.append(found)
-        question["tuned"] = [None if one is None else one.status for one in tuned]
-    return told
+    told, tuned = tuned_config(
+        given[0] + given[1], (rows.X - center) / scale, rows.Y, seed=question["seed"], count=question["count"],
+        intercept=plan.job.solve.intercept, observe=plan.observe, weights=rows.weights,
+    )  # fmt: skip
+    question["tuned"] = [None if one is None else one.status for one in tuned[split:]]
+    return [told[:split], told[split:]]
 
 
 def _class_weight(job: Job, dataset: Dataset) -> FloatArray | None:

@@ -19,9 +19,14 @@ Configs = tuple[dict[str, Any], ...]
 WORDS: Final = ("median", "tune", "tune each")
 
 
-def build_kernels(configs: Sequence[dict[str, Any]]) -> tuple[kernels.OperatorKernel, ...]:
-    """The operator kernels of a job; a length-scale that is a word is 1, until `resolved` knows it."""
-    return tuple(kernels.from_config(_replaced(config, lambda _: 1.0)) for config in configs)
+def build_kernels(configs: Sequence[dict[str, Any]], d: int) -> tuple[kernels.OperatorKernel, ...]:
+    """The operator kernels of a job for d inputs; a length-scale that is a word is about 1, until rows tell it: one
+    for each input where each will have its own, so that samplers see kernels that rotations change."""
+
+    def about(scalar: dict[str, Any]) -> Any:
+        return [1.0 + place / 64 for place in range(d)] if scalar["lengthscale"] == "tune each" else 1.0
+
+    return tuple(kernels.from_config(_replaced(config, about)) for config in configs)
 
 
 def with_medians(configs: Configs, X: FloatArray, weights: FloatArray | None) -> list[dict[str, Any]]:

@@ -23,6 +23,7 @@ from dorff.plan.drawing import check_sharing, check_targets
 from dorff.plan.freezing import freeze_constants, still_frozen
 from dorff.plan.kernels import WORDS, Configs, build_kernels, read_matrices, read_matrix
 from dorff.plan.leaves import Leaf, block_rows, leaf_bounds
+from dorff.plan.lengthscale import tunes
 from dorff.plan.recipe import make_recipe
 from dorff.solvers import check_output, learned_term
 from dorff.spec import ClassTargets, Job
@@ -40,7 +41,7 @@ class Plan:
 
     Frequencies are drawn for `drawn_configs`, which are `kernel_configs` unless the job says otherwise. `observe` is
     C (q, p) where targets are values of C f, else None. In `candidates` and `recipe` length-scales that rows must tell
-    are 1.
+    are about 1.
     """
 
     job: Job
@@ -70,7 +71,7 @@ class Plan:
     @property
     def shift_invariant(self) -> bool:
         """Whether the kernels see differences of inputs alone, so that centring them changes nothing."""
-        drawn = build_kernels(self.drawn_configs)
+        drawn = build_kernels(self.drawn_configs, self.dataset.d)
         return all(base.scalar.shift_invariant for kernel in drawn for _, base in kernel.terms())
 
     def by_qr(self) -> Plan | None:
@@ -104,7 +105,7 @@ class Plan:
     def sources(self) -> tuple[kernels.OperatorKernel, ...]:
         """The kernels that the frequencies were drawn for."""
         words = self.frozen()[0].question["resolved"]
-        return build_kernels(words["drawn"] if words else self.drawn_configs)
+        return build_kernels(words["drawn"] if words else self.drawn_configs, self.dataset.d)
 
     def frozen(self) -> tuple[Pass, tuple[kernels.OperatorKernel, ...]]:
         """The pass and the kernels; frozen now if never before."""
@@ -115,7 +116,7 @@ class Plan:
         this = load_pass(self.directory, name)
         # Kernels without words are this job's own: another kernel may have frozen the pass that they share.
         configs = this.question["resolved"]["kernel"] if _with_words(self.kernel_configs) else self.kernel_configs
-        return this, build_kernels(configs)
+        return this, build_kernels(configs, self.dataset.d)
 
 
 def make_plan(job: Job) -> Plan:
@@ -126,11 +127,13 @@ def make_plan(job: Job) -> Plan:
     dataset = _open(job)
     configs = tuple(read_matrices(one.model_dump(mode="python")) for one in job.kernels)
     drawn = tuple(read_matrices(one.model_dump(mode="python")) for one in job.features.kernels) or configs
+    for config in (*configs, *drawn):
+        tunes(config)  # refuses a sum that is tuned in part
     for key, path in (("state", Path(job.state)), ("model", Path(job.model))):
         if path.exists() and not path.is_dir():
             raise InputError(f"{key}: {path} is a file; name a folder, which need not exist yet")
     observe = _observation(job, dataset)
-    candidates, sources = build_kernels(configs), build_kernels(drawn)
+    candidates, sources = build_kernels(configs, dataset.d), build_kernels(drawn, dataset.d)
     for kernel in candidates:
         check_output(kernel, observe)
         if dataset.labels is not None and kernel.vector_field:
