@@ -84,7 +84,7 @@ def by_dorff(home: Path, name: str, split: int, count: int, Y: FloatArray, train
         "kernel": {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": {"tune": "each"}}},
         "features": {"count": count, "seed": split},
         "solve": {
-            "standardize": True, "ridge": {"from": 1e-9, "to": 1e-2, "count": 15}, "select": "evidence",
+            "standardize": True, "ridge": {"from": 1e-7, "to": 1e-2, "count": 8}, "select": "evidence",
             "conformal": True, "folds": {"count": 5, "by": "rows"}, "posterior": True,
         },
         "state": f"state-{count}", "model": f"model-{count}",

@@ -164,9 +164,8 @@ def _solve_bytes(
     k = m * rank if coupled else m
     many = shared or len(job.solve.ridges) > MOST_FACTORS
     each = 9 if qr else 4 if many else 2
-    if keeps_posterior(
-        job, k if job.solve.observe is None else m * rank
-    ):  # the factor's inverse, and with held-out rows a second one
+    # The factor's inverse, and with held-out rows a second one.
+    if keeps_posterior(job, k if job.solve.observe is None else m * rank):
         each = max(each, 5 if job.solve.conformal else 4)
     blocks = min(patterns, rank) if shared and not coupled else 1  # systems of m, for targets that other rows have
     system = (8 * k * k if coupled else 0) + blocks * each * 8 * k * k

@@ -205,7 +205,7 @@ def _streaming(shape: Shape, means: Means) -> Way:
     worker = shape.read_bytes + block + 8 * shape.map_numbers + (2 + 2 * shape.patterns) * vectors
     t = shape.q if shape.coupled else 1
     dual = sample_rows(m, t, shape.n) * t
-    driver = 2 * 8 * dual**2 + 2 * 8 * 128 * m + 16 * shape.map_numbers + 12 * 8 * shape.k * columns
+    driver = 2 * 8 * dual**2 + 8 * 640 * m + 16 * shape.map_numbers + 12 * 8 * shape.k * columns
     disk = vectors * shape.patterns * (EXPECTED_PASSES + 2 * shape.leaves)
     flops = shape.map_flops + 4.0 * width * columns
     row = shape.map_flops / means.rate + m / 2 / PAIRS + 4.0 * width * columns / THIN

@@ -27,13 +27,28 @@ class Sample:
     weights: FloatArray
     features: Callable[[FloatArray], FloatArray]
 
-    def tiles(self, system: System) -> Iterator[FloatArray]:
+    def tiles(self, system: System, rows: int = TILE_ROWS) -> Iterator[FloatArray]:
         """Their features about the mean of all rows, times the roots of their weights; made anew each time."""
-        for start in range(0, len(self.X), TILE_ROWS):
-            F = self.features(self.X[start : start + TILE_ROWS])
+        for start in range(0, len(self.X), rows):
+            F = self.features(self.X[start : start + rows])
             F -= system.centre
-            F *= np.sqrt(self.weights[start : start + TILE_ROWS])[:, None]
+            F *= np.sqrt(self.weights[start : start + rows])[:, None]
             yield F
+
+    def gram(self, system: System) -> FloatArray:
+        """The design's rows by its rows (n t, n t): half of it, and its mirror image."""
+        t = 1 if system.apart else len(system.problem.scale)
+        K, at = np.empty((len(self.X) * t,) * 2), 0
+        for F in self.tiles(system, 4 * TILE_ROWS):
+            start, at, beside = at, at + len(F) * t, 0
+            for other in self.tiles(system):
+                if beside >= at:
+                    break
+                stop = beside + len(other) * t
+                K[start:at, beside:stop] = system.gram(F, other)
+                K[beside:stop, start:at] = K[start:at, beside:stop].T
+                beside = stop
+        return K
 
 
 @final
@@ -52,9 +67,7 @@ class Sampled(Preconditioner):
         self._system, self._sample = system, sample
         self._share = float(sample.weights.sum()) / system.problem.l
         self._ridge = shift * self._share / float(system.a.max())
-        K = np.vstack(
-            [np.hstack([system.gram(F, other) for other in sample.tiles(system)]) for F in sample.tiles(system)]
-        )
+        K = sample.gram(system)
         self._top = float(np.abs(K).sum(axis=0).max())
         inverse, _ = lapack.dpotri(_factored(K.copy(), self._ridge), lower=1, overwrite_c=1)
         self.level = float(np.mean(1.0 / np.diag(inverse)))
