@@ -71,6 +71,11 @@ def tune(
     _comparable(jobs)
     plans = [make_plan(job) for job in jobs]
     _same_units(plans)
+    if any(plan.costs.route == "streaming" for plan in plans):
+        raise InputError(
+            "solve.route: streaming keeps no sums to choose from; tune with fewer features (features.count), or set "
+            "solve.route: direct or cg"
+        )
     if engine is not None:
         return _tuned(plans, engine, progress, told)
     with open_engine(jobs[0].cluster) as opened:

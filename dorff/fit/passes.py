@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import shutil
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import final
 
@@ -33,16 +33,22 @@ class PassResult:
 
 
 def run_pass(plan: Plan, engine: Engine, progress: Progress | None = None) -> PassResult:
-    """Collect the moments: compute what is missing, merge the fixed tree.
+    """Collect the moments: compute what is missing, merge the fixed tree."""
+    with nothing_left(plan):
+        return _run_pass(plan, engine, progress)
 
-    What is refused before its first leaf is done leaves nothing behind. Receipts of done leaves stay, whatever
-    happens: they are used again.
+
+@contextmanager
+def nothing_left(plan: Plan) -> Iterator[None]:
+    """What is refused before its first leaf is done leaves nothing behind.
+
+    Receipts of done leaves stay, whatever happens: they are used again.
     """
     absent = [path for path in (plan.directory, *plan.directory.parents) if not path.exists()]
     try:
-        return _run_pass(plan, engine, progress)
+        yield
     except InputError:
-        if absent and not any((plan.directory / "receipts").glob("*.json")):
+        if absent and not any(plan.directory.rglob("receipts/*.json")):
             shutil.rmtree(plan.directory, ignore_errors=True)
             for path in absent[1:]:
                 with suppress(OSError):  # never made, or something else is in it

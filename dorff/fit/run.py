@@ -14,7 +14,7 @@ import numpy as np
 from dorff.engine import Engine, PeakMemory, open_engine, peak_memory
 from dorff.fit.choice import build_model, posterior_of, settings, solve_pass
 from dorff.fit.held import calibrate, conformalize
-from dorff.fit.passes import PassResult, Progress, run_pass
+from dorff.fit.passes import PassResult, Progress, nothing_left, run_pass
 from dorff.model import Model
 from dorff.plan import Plan, make_plan
 from dorff.solvers import Choice, Fit
@@ -116,10 +116,10 @@ def _solved(plan: Plan, engine: Engine | None, progress: Progress | None, peak: 
 
 def _streamed(plan: Plan, engine: Engine | None, progress: Progress | None) -> Solved:
     """Solved pass by pass, on an engine that stays open throughout."""
-    plan.freeze()
-    plan.sharing()
-    (setting,) = settings(plan)
-    with _opened(plan.job, engine) as running:
+    with nothing_left(plan), _opened(plan.job, engine) as running:
+        plan.freeze()
+        plan.sharing()
+        (setting,) = settings(plan)
         found, threads = fit_streaming(plan, setting, running, progress), running.threads
     passed = PassResult({}, found.receipts, found.fresh, found.seconds, found.passes)
     return Solved(((plan, passed),), Choice(0, found.fit, (), plan.costs.m), threads)
