@@ -30,6 +30,7 @@ from dorff.features import FeatureMap, Projected
 from dorff.kernels.scalar import FloatArray
 from dorff.moments import Accumulator, Moments, Triangle, TriangleAccumulator
 from dorff.solvers import Problem, Solution, solve
+from dorff.solvers.cg import solve_cg
 from dorff.solvers.dense import solve_cholesky
 from dorff.solvers.eigen import Spectral
 from dorff.solvers.qr import problem_of
@@ -154,6 +155,7 @@ def compare(sweep: str, lengthscale: float, data: Data, wanted: Callable[[float,
     truth, again = (Truth(data, order) for order in orders)
     methods: dict[str, tuple[Problem, Solver]] = {
         "cholesky": (plain, solve_cholesky), "eigh": (plain, _eigh), "qr": (sharp, _eigh), "mixed": (rounded, _eigh),
+        "cg": (plain, lambda _, ridge: solve_cg([gram], weights, ridge).solution),
         "ladder": (plain, lambda problem, ridge: _ladder(problem, ridge, sharp)),
     }  # fmt: skip
     rows = []

@@ -151,6 +151,80 @@ def brault_lines() -> list[str]:
             f"N = {exact['N']}; time of the one over the other | {best['error']:.3f}, {exact['error']:.3f}; "
             f"{best['seconds'] / exact['seconds']:.2f} | `benchmarks/brault_many_rows.py` |"
         )
+    return lines + one_pass_lines()
+
+
+def one_pass_lines() -> list[str]:
+    """What follows from one pass: the grid, bands, conditioning, streaming, re-targeting."""
+    lines = []
+    if grid := _read("tune_grid.json"):
+        check, run = grid["runs"]
+        lines.append(
+            f"| `dorff tune`, {run['rows']:,} rows, m = {run['m']}, {run['trials']} trials of {run['folds']} folds: time "
+            f"of the grid over that of two more passes; reads of the data; worst error of a score (at {check['rows']:,} "
+            f"rows) | {run['ratio']:.2f}; {run['reads']:g}; {check['error']:.0e} | `benchmarks/tune_grid.py` |"
+        )
+    if bands := _read("uncertainty.json"):
+        lines += band_lines(bands)
+    if conditioning := _read("conditioning.json"):
+        errors = conditioning["worst_error"]
+        lines.append(
+            f"| condition numbers 1e4 to 1e18, {conditioning['rows']} fits: silent losses; worst error of the fitted "
+            f"values by the automatic ladder, by Cholesky | {conditioning['silent_losses']}; {errors['ladder']:.0e}, "
+            f"{errors['cholesky']:.0e} | `benchmarks/conditioning.py` |"
+        )
+    if streaming := _read("streaming.json"):
+        found, solved = streaming["streaming"], streaming["direct"]
+        lines.append(
+            f"| streaming, m = {found['m']:,}, d = {streaming['d']}, {streaming['rows']:,} rows, ridge "
+            f"{streaming['ridge']:g}: passes (expected); test error, of the direct solve at m = {solved['m']:,}; peak "
+            f"of a worker; time of a row in the Gram route over one in a pass | {found['passes']} "
+            f"({found['expected_passes']}); {found['error']:.3f}, {solved['error']:.3f}; "
+            f"{found['worker_peak_bytes'] / 2**20:.0f} MiB; {streaming['gram_over_pass']:.0f} "
+            "| `benchmarks/streaming.py` |"
+        )
+    if retarget := _read("retarget.json"):
+        cells = [
+            f"{name} {one['one'][0]:.2f}-{one['one'][1]:.2f} ({one['two'][0]:.2f}-{one['two'][1]:.2f})"
+            for name, one in retarget["reach"].items()
+            if "gaussian" in name and "unbounded" not in name
+        ]
+        worst = max(one["worst"]["ratio"] for one in retarget["worst"].values())
+        lines.append(
+            "| re-targeting: length-scales reached from one (from a mixture of 2/3 and 5/3 of it); worst error accepted "
+            f"over that of fresh features | {', '.join(cells)}; {worst:.2f} | `benchmarks/retarget.py` |"
+        )
+    return lines
+
+
+def band_lines(bands: dict[str, Any]) -> list[str]:
+    """R2 of every model, and coverage, means over splits."""
+
+    def mean(rows: list[dict[str, Any]], key: str) -> float:
+        return float(sum(row[key] for row in rows) / len(rows))
+
+    lines = []
+    for data in dict.fromkeys(row["data"] for row in bands["rows"]):
+        mine = [row for row in bands["rows"] if row["data"] == data]
+        groups: dict[str, list[dict[str, Any]]] = {}
+        for row in mine:
+            groups.setdefault(f"{row['model']}, m = {row['m']}" if row["m"] else row["model"], []).append(row)
+        scores = ", ".join(f"{name} {mean(rows, 'r2'):.4f}" for name, rows in groups.items())
+        made = "`benchmarks/uncertainty.py` |"
+        lines.append(f"| {data}, a random fifth held out, tuned length-scales: R2 | {scores} | {made}")
+        cells = []
+        for name, rows in groups.items():
+            if name.startswith("dorff"):
+                kinds = (
+                    "/".join(f"{100 * mean(rows, f'{kind}_{level}'):.1f}" for level in (50, 80, 95))
+                    for kind in ("plain", "conformal")
+                )
+                cells.append(f"{name.split(', ')[1]} {' and '.join(kinds)}")
+        error = "/".join(f"{100 * value:.1f}" for value in bands["error"][data].values())
+        lines.append(
+            f"| {data}: share (%) of test values inside bands of 50/80/95%, as they come and conformal (two standard "
+            f"errors: {error}) | {'; '.join(cells)} | {made}"
+        )
     return lines
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -17,12 +17,11 @@ from dorff import __version__
 from dorff.cli import tuning
 from dorff.cli.guard import guarded, rows_of, say, show, size
 from dorff.cli.progress import meter
+from dorff.cli.sentences import fit_text, score_text
 from dorff.errors import InputError
 
 if TYPE_CHECKING:
     from dorff.engine import Engine
-    from dorff.fit import FitReport
-    from dorff.predict import Scores
 
 P = ParamSpec("P")
 
@@ -182,7 +181,7 @@ def fit(job: JobFile, as_json: Json = False) -> None:
     described = load_job(job)
     with meter("fit") as progress:
         report = run(described, progress=progress)
-    summary = _summary(report)
+    summary = fit_text(report)
     if as_json:
         say(summary)
     show(asdict(report), summary, as_json=as_json)
@@ -257,7 +256,7 @@ def score(
             coverage=COVERAGE_LEVELS if coverage else (), progress=progress,
         )  # fmt: skip
     known = {name: value for name, value in asdict(scores).items() if value is not None}
-    show(known, _score_text(scores), as_json=as_json)
+    show(known, score_text(scores), as_json=as_json)
 
 
 @command()
@@ -358,42 +357,3 @@ def _engine(workers: int, model: Path, store: Path, inputs: Sequence[str], wante
     busy = min(workers, -(-dataset.n // dataset.shard_rows))
     with open_engine(LocalCluster(workers=busy) if busy > 1 else SerialCluster()) as engine:
         yield engine
-
-
-def _summary(report: FitReport) -> str:
-    """A fit in one line."""
-    share = "all of it done before" if report.syrk_share is None else f"{report.syrk_share:.0%} of the syrk limit"
-    peak = "peak memory not measured" if report.peak_bytes is None else f"peak memory {size(report.peak_bytes)}"
-    return (
-        f"fit: {report.rows_used:,} rows used, {report.rows_dropped:,} dropped; {report.seconds:.1f} s, {share}; "
-        f"{peak} of {size(report.plan_peak_bytes)} planned; condition {report.condition:.2g} ({report.rung}, "
-        f"{report.status}), ridge {report.ridge:.3g}{_at_the_edge(report)}; model {report.model}"
-    )
-
-
-def _at_the_edge(report: FitReport) -> str:
-    """A word of warning where the best ridge is the last one tried on its side."""
-    tried = sorted({row["ridge"] for row in report.table})
-    if len(tried) < 2 or tried[0] < report.ridge < tried[-1]:
-        return ""
-    return f" (the {'smallest' if report.ridge == tried[0] else 'largest'} tried: list ones beyond it)"
-
-
-def _score_text(scores: Scores) -> str:
-    """A line for all outputs together, and one for each."""
-    each = {name: f"r2 {found['r2']:.4f}  rmse {found['rmse']:.6g}" for name, found in scores.per_output.items()}
-    if scores.accuracy is not None:
-        loss = "" if scores.log_loss is None else f"  log loss {scores.log_loss:.4f}"
-        return f"{scores.rows:,} rows: accuracy {scores.accuracy:.4f}{loss}"
-    bands = {
-        f"inside {100 * float(level):g}% ({kind})": f"{100 * found[kind]:.1f}%  " + _apart(found["per_output"], kind)
-        for level, found in (scores.coverage or {}).items()
-        for kind in ("plain", "conformal")
-        if found[kind] is not None
-    }
-    return rows_of({f"all ({scores.rows:,} rows)": f"r2 {scores.r2:.4f}  rmse {scores.rmse:.6g}", **each, **bands})
-
-
-def _apart(per_output: Mapping[str, Mapping[str, float]], kind: str) -> str:
-    """The share of each target that is inside."""
-    return "  ".join(f"{name} {100 * shares[kind]:.1f}%" for name, shares in per_output.items())

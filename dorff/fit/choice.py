@@ -65,7 +65,8 @@ def posterior_of(plan: Plan, choice: Choice, folds: Mapping[Part, Solvable]) -> 
     if plan.costs.route != "direct" or not keeps_posterior(plan.job, m if apart else m * r):
         return None
     parts, setting = of_first(by_fold(folds), settings(plan)[choice.candidate], choice.m)
-    if plan.job.solve.posterior == "auto" and choice.fit.solution.ridge == 0:  # it is unbounded
+    insists = plan.job.solve.posterior is True or plan.job.solve.conformal
+    if choice.fit.solution.ridge == 0 and not insists:  # it is unbounded
         return None
     with pinned():
         return setting.posterior(pooled(parts), choice.fit)

@@ -12,6 +12,7 @@ from dorff import calibration, conformal
 from dorff.calibration import Calibration
 from dorff.conformal import Conformal
 from dorff.data import RowBlock
+from dorff.errors import InputError
 from dorff.fit.choice import build_model, settings
 from dorff.fit.passes import PassResult
 from dorff.leaf import FoldRule
@@ -86,12 +87,16 @@ def calibrate(plan: Plan, choice: Choice, passed: PassResult) -> Calibration:
 
 
 def conformalize(plan: Plan, choice: Choice, passed: PassResult) -> Conformal:
-    """How many deviations (with noise) the bands of each level must reach, by rows that were held out; none is known
-    where there are no such rows."""
-    found = [np.zeros((0, plan.dataset.q))]
-    if (held := Held.of(plan, choice, passed, posterior=True)) is not None:
-        with pinned():
-            for rows in held.rows(conformal.most_rows(plan.dataset.q)):
-                values = held.model.observed(held.model.predict(rows.X))
-                found.append(conformal.scores(rows.Y, values, held.model.std(rows.X, noise=True)))
+    """How many deviations (with noise) the bands of each level must reach, by rows that were held out; InputError
+    where there are none."""
+    if (held := Held.of(plan, choice, passed, posterior=True)) is None:
+        raise InputError(
+            "solve.conformal: no rows can be held out, because all are in one fold (of one group, or so few); set "
+            "solve.folds.by: rows, or leave conformal out"
+        )
+    found = []
+    with pinned():
+        for rows in held.rows(conformal.most_rows(plan.dataset.q)):
+            values = held.model.observed(held.model.predict(rows.X))
+            found.append(conformal.scores(rows.Y, values, held.model.std(rows.X, noise=True)))
     return Conformal.fit(np.concatenate(found))

@@ -34,7 +34,9 @@ class FitReport:
     nothing was computed. `peak_bytes` is measured, None where the workers are not on this machine. `kernel` is the
     number of the chosen one in the job's list, 0 where it names one; `effective_sample_size` how many of the m / 2
     frequencies stand behind a kernel that they were not drawn for alone. `noise` is the standard deviation of each
-    target's noise.
+    target's noise. `folds` counts those that have rows, `held_by` says what they are made of (None for a single one).
+    `lengthscale` is that of each term of the chosen kernel, where it has one, and `tuned` what became of the search
+    where the job asked for one.
     """
 
     rows_used: int
@@ -59,6 +61,10 @@ class FitReport:
     noise: list[float] | None
     m: int
     kernel: int
+    lengthscale: list[Any]
+    tuned: str | None
+    folds: int
+    held_by: str | None
     effective_sample_size: float | None
     model: str
     table: list[dict[str, Any]] = field(default_factory=list)
@@ -186,10 +192,22 @@ def _report(found: Solved, peak: int | None) -> FitReport:
         noise=None if noise is None else np.sqrt(np.diag(noise)).tolist(),
         m=choice.m,
         kernel=choice.candidate,
+        lengthscale=[term.scalar.config().get("lengthscale") for _, term in choice.fit.kernel.terms()],
+        tuned=plan.tuned()[choice.candidate],
+        folds=len({fold for fold, _ in last.folds}) or 1,
+        held_by=_held_by(plan),
         effective_sample_size=plan.sharing()[choice.candidate],
         model=str(plan.job.model),
         table=[asdict(score) for score in choice.table],
     )
+
+
+def _held_by(plan: Plan) -> str | None:
+    """What is dealt to folds: rows or groups where there were too few leaves, whatever the job says."""
+    rule, by = plan.frozen()[0].folds, plan.job.solve.folds.by
+    if rule.count == 1:
+        return None
+    return "leaves" if not rule.by_rows else "rows" if by == "leaves" else by
 
 
 def _status(fit: Fit) -> str:

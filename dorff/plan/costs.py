@@ -178,8 +178,11 @@ def _solve_bytes(
 
 
 def keeps_posterior(job: Job, k: int) -> bool:
-    """Whether a model of systems of k unknowns keeps its posterior: `auto` does up to SMALL_POSTERIOR bytes."""
+    """Whether a model of systems of k unknowns keeps its posterior: `auto` does up to SMALL_POSTERIOR bytes, and for
+    bands that are conformal."""
     wanted = job.solve.posterior
+    if job.solve.conformal:
+        return True
     return 8 * k * k <= SMALL_POSTERIOR if wanted == "auto" else bool(wanted)
 
 

@@ -80,9 +80,11 @@ def freeze_constants(plan: Plan) -> None:
     if any(question["words"]):
         scaled = (X - center) / scale
         given = [with_medians(configs, scaled, weights) for configs in (plan.drawn_configs, plan.kernel_configs)]
+        if question["words"][1] is None:
+            given.pop()  # the kernels are those drawn for, or have no words
         if question["tuning"]:
             given = _tuned(plan, given, question, center, scale)
-        question["resolved"] = {"drawn": given[0], "kernel": given[1]}
+        question["resolved"] = dict(zip(("drawn", "kernel"), given, strict=False))
     sources = build_kernels(question["resolved"]["drawn"] if question["resolved"] else plan.drawn_configs, dataset.d)
     drawn = make_recipe(sources, dataset, job, plan.observe).draw(question["seed"])
     there = np.isfinite(Y) * (1.0 if weights is None else weights[:, None])
@@ -98,12 +100,14 @@ def _tuned(
     """The kernels drawn for and those fitted, with the length-scales of most evidence."""
     rows, split = tuning_rows(plan.dataset, plan.dataset.n), len(given[0])
     question["tuning_rows"] = rows.name
+    every = [config for configs in given for config in configs]
     told, tuned = tuned_config(
-        given[0] + given[1], (rows.X - center) / scale, rows.Y, seed=question["seed"], count=question["count"],
+        every, (rows.X - center) / scale, rows.Y, seed=question["seed"], count=question["count"],
         intercept=plan.job.solve.intercept, observe=plan.observe, weights=rows.weights,
     )  # fmt: skip
-    question["tuned"] = [None if one is None else one.status for one in tuned[split:]]
-    return [told[:split], told[split:]]
+    status = [None if one is None else one.status for one in tuned]
+    question["tuned"] = status[-len(given[-1]) :]  # of the kernels that are fitted
+    return [told[:split], told[split:]][: len(given)]
 
 
 def _class_weight(job: Job, dataset: Dataset) -> FloatArray | None:

@@ -25,7 +25,7 @@ from dorff.plan.kernels import WORDS, Configs, build_kernels, read_matrices, rea
 from dorff.plan.leaves import Leaf, block_rows, leaf_bounds
 from dorff.plan.lengthscale import tunes
 from dorff.plan.recipe import make_recipe
-from dorff.solvers import check_output, learned_term
+from dorff.solvers import check_apart, check_output, learned_term
 from dorff.spec import ClassTargets, Job
 
 # Rows for centres, and for the median distance: few, so that a data set that grows had them from the start. Scales
@@ -107,6 +107,13 @@ class Plan:
         words = self.frozen()[0].question["resolved"]
         return build_kernels(words["drawn"] if words else self.drawn_configs, self.dataset.d)
 
+    def tuned(self) -> list[str | None]:
+        """What became of the search for each kernel's length-scale; None where the job did not ask for one."""
+        found = self.frozen()[0].question["tuned"]
+        if found is None or not _with_words(self.kernel_configs):
+            return [None] * len(self.kernel_configs)
+        return list(found)
+
     def frozen(self) -> tuple[Pass, tuple[kernels.OperatorKernel, ...]]:
         """The pass and the kernels; frozen now if never before."""
         if frozen_hash(self.directory) is None:
@@ -114,8 +121,10 @@ class Plan:
         name = frozen_hash(self.directory)
         assert name is not None
         this = load_pass(self.directory, name)
-        # Kernels without words are this job's own: another kernel may have frozen the pass that they share.
-        configs = this.question["resolved"]["kernel"] if _with_words(self.kernel_configs) else self.kernel_configs
+        # Another job may have frozen the pass that they share: only kernels that its name tells are known there.
+        configs: Sequence[dict[str, Any]] = self.kernel_configs
+        if _with_words(self.kernel_configs):
+            configs = this.question["resolved"]["drawn" if self.question["words"][1] is None else "kernel"]
         return this, build_kernels(configs, self.dataset.d)
 
 
@@ -136,6 +145,8 @@ def make_plan(job: Job) -> Plan:
     candidates, sources = build_kernels(configs, dataset.d), build_kernels(drawn, dataset.d)
     for kernel in candidates:
         check_output(kernel, observe)
+        if job.solve.ridge_per_output:
+            check_apart(kernel, observe)
         if dataset.labels is not None and kernel.vector_field:
             raise InputError("kernel: curl-free and divergence-free kernels are for fields, not for classes")
     if any([learned_term(kernel) for kernel in candidates]) and job.data.nan == "partial":

@@ -240,6 +240,17 @@ def check_output(kernel: OperatorKernel, observe: FloatArray | None) -> None:
         )
 
 
+def check_apart(kernel: OperatorKernel, observe: FloatArray | None) -> None:
+    """InputError for a kernel whose outputs do not fall apart into problems of one ridge each."""
+    bases = [base for weight, base in kernel.terms() if weight > 0]
+    one = all(isinstance(base, Decomposable) for base in bases) and len({base.scalar for base in bases}) == 1
+    if not one or observe is not None or learned_term(kernel) is not None:
+        raise InputError(
+            "ridge_per_output: needs a kernel that is one scalar kernel times a given matrix, and targets that are "
+            "its outputs (no observe); leave it out, or use a decomposable kernel"
+        )
+
+
 def spread(variances: FloatArray, *, together: bool) -> FloatArray:
     """Standard deviations, or one for all of them; 1 where a column does not vary."""
     if together:

@@ -1,0 +1,64 @@
+"""Results as sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from dorff.cli.guard import rows_of, size
+
+if TYPE_CHECKING:
+    from dorff.fit import FitReport
+    from dorff.predict import Scores
+
+
+def fit_text(report: FitReport) -> str:
+    """A fit in one line."""
+    share = "all of it done before" if report.syrk_share is None else f"{report.syrk_share:.0%} of the syrk limit"
+    peak = "peak memory not measured" if report.peak_bytes is None else f"peak memory {size(report.peak_bytes)}"
+    return (
+        f"fit: {report.rows_used:,} rows used, {report.rows_dropped:,} dropped; {report.seconds:.1f} s, {share}; "
+        f"{peak} of {size(report.plan_peak_bytes)} planned; condition {report.condition:.2g} ({report.rung}, "
+        f"{report.status}), ridge {report.ridge:.3g}{_at_the_edge(report)}{_tuned(report)}; model {report.model}"
+    )
+
+
+def _at_the_edge(report: FitReport) -> str:
+    """A word of warning where the best ridge is the last one tried on its side."""
+    tried = sorted({row["ridge"] for row in report.table})
+    if len(tried) < 2 or tried[0] < report.ridge < tried[-1]:
+        return ""
+    return f" (the {'smallest' if report.ridge == tried[0] else 'largest'} tried: list ones beyond it)"
+
+
+def _tuned(report: FitReport) -> str:
+    """The length-scale that was found, and a word of warning where the search was not a plain success."""
+    if report.tuned is None:
+        return ""
+    found = [f"{number:.3g}" for number in _flat(report.lengthscale[0])]
+    warning = "" if report.tuned == "converged" else f" ({report.tuned})"
+    return f", length-scale {', '.join(found)}{warning}"
+
+
+def _flat(lengthscale: float | list[float]) -> list[float]:
+    return lengthscale if isinstance(lengthscale, list) else [lengthscale]
+
+
+def score_text(scores: Scores) -> str:
+    """A line for all outputs together, and one for each."""
+    each = {name: f"r2 {found['r2']:.4f}  rmse {found['rmse']:.6g}" for name, found in scores.per_output.items()}
+    if scores.accuracy is not None:
+        loss = "" if scores.log_loss is None else f"  log loss {scores.log_loss:.4f}"
+        return f"{scores.rows:,} rows: accuracy {scores.accuracy:.4f}{loss}"
+    bands = {
+        f"inside {100 * float(level):g}% ({kind})": f"{100 * found[kind]:.1f}%  " + _apart(found["per_output"], kind)
+        for level, found in (scores.coverage or {}).items()
+        for kind in ("plain", "conformal")
+        if found[kind] is not None
+    }
+    return rows_of({f"all ({scores.rows:,} rows)": f"r2 {scores.r2:.4f}  rmse {scores.rmse:.6g}", **each, **bands})
+
+
+def _apart(per_output: Mapping[str, Mapping[str, float]], kind: str) -> str:
+    """The share of each target that is inside."""
+    return "  ".join(f"{name} {100 * shares[kind]:.1f}%" for name, shares in per_output.items())
