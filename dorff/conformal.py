@@ -108,4 +108,4 @@ def most_rows(targets: int) -> int:
 def check_level(level: float) -> None:
     """InputError for a level that is not between 0 and 1."""
     if not 0.0 < level < 1.0:
-        raise InputError(f"level must be between 0 and 1, such as 0.95, not {level!r}")
+        raise InputError(f"a band's level must be between 0 and 1, such as 0.95, not {level!r}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,8 +36,8 @@ Progress = Callable[[int, int], None]  # rows done, rows in all passes that seem
 @dataclass(frozen=True, eq=False)
 class Streamed:
     """A fit by passes. `receipts` are those of the first pass, `fresh` of all leaves of all passes that this run made,
-    `passes` how many there were in all; `expected` how many there seemed to be when the sample had been seen, and
-    `iterated` how the error fell."""
+    `passes` how many there were in all; `expected` how many there seemed to be when the sample had been seen, no more
+    than there may be, and `iterated` how the error fell."""
 
     fit: Fit
     receipts: list[Receipt]
@@ -50,7 +52,7 @@ def fit_streaming(
     plan: Plan, setting: Setting, engine: Engine, progress: Progress | None = None, *, tolerance: float = TOLERANCE,
     most: int = MOST_PASSES,
 ) -> Streamed:  # fmt: skip
-    """Fit the plan's one kernel at its one ridge; goes on from what an earlier, unfinished run left.
+    """Fit the plan's one kernel at its one ridge; goes on from what an earlier, unfinished run left, and leaves none.
 
     Raises InputError (bad data, or data that change meanwhile), IncompleteError (run it again).
     """
@@ -59,7 +61,7 @@ def fit_streaming(
     this, _ = plan.frozen()
     (ridge,) = plan.job.solve.ridges
     pace = _Pace(n, progress)
-    sweeper = Sweeper(this, plan.dataset, plan.leaves, engine, pace.rows)
+    sweeper = Sweeper(this, _name(plan, this, tolerance), plan.dataset, plan.leaves, engine, pace.rows)
     with pinned():
         borders = _borders(sweeper, this)
         if not borders:
@@ -73,20 +75,27 @@ def fit_streaming(
         )
         wanted = sample_rows(this.features.m, 1 if system.apart else plan.dataset.q, n)
         preconditioner = Sampled(system, _sample(plan, this, wanted), system.problem.l * ridge)
-        expected = 1 + preconditioner.iterations(tolerance)
+        expected = 1 + min(preconditioner.iterations(tolerance), most)
         pace.passes(1, expected)
 
         def told(steps: Steps) -> None:
-            pace.passes(1 + steps.iterations, 1 + steps.iterations + steps.left)
+            pace.passes(1 + steps.iterations, 1 + min(steps.iterations + steps.left, most))
 
         found = iterate(system, ridge, preconditioner, tolerance=tolerance, most=most, told=told)
-    sweeper.tidy()
     problem, solution = system.problem, found.solution
     outputs = scale if setting.observe is None else np.full(weights.shape[2], scale[0])
     bias, noise = problem.bias(weights.combined(solution.h)), noise_covariance(problem, solution)
     fit = Fit(kernel, weights, solution, outputs, bias, found.converged, noise)
+    sweeper.tidy()
     seconds = time.perf_counter() - began
     return Streamed(fit, sweeper.receipts, sweeper.fresh, sweeper.count, expected, found, seconds)
+
+
+def _name(plan: Plan, this: Pass, tolerance: float) -> str:
+    """The solve's name: that of what tells it from other solves of the same pass. (What its sweeps hold is told by
+    their own names.)"""
+    asked = plan.job.model_dump(mode="json", include={"kernel", "features", "solve"})
+    return hashlib.sha256(json.dumps([this.hash, tolerance, asked], sort_keys=True).encode()).hexdigest()[:16]
 
 
 @final

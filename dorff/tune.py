@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import time
-from collections.abc import Callable, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, final
@@ -11,13 +14,14 @@ from typing import Final, final
 from dorff.engine import Engine, SerialEngine, Task, open_engine
 from dorff.errors import IncompleteError, InputError
 from dorff.fit import PassResult, Progress, filled, run_pass, settings
+from dorff.moments import Part, Solvable
 from dorff.plan import Plan, make_plan
 from dorff.plan.costs import WORKER_BYTES
 from dorff.solvers import Score, of_first, path_bytes, setting_scores
 from dorff.spec import Job, RemoteCluster
-from dorff.store import load_moments, save_moments
+from dorff.store import load_moments, remove_torn, save_moments
 
-FOLDS: Final = "folds.moments"  # beside a pass's plan, while its trials run
+SETTLED: Final = 60.0  # seconds after which a file that no run has locked is nobody's
 Told = Callable[[int, int], None]  # trials done, trials in all
 
 
@@ -103,16 +107,16 @@ def _grid(
     plans: Sequence[Plan], passed: dict[Path, PassResult], engine: Engine, told: Told | None
 ) -> list[Trial]:  # fmt: skip
     """Every trial, in order; a task scores one kernel at one m, the largest first, from a file of the pass's folds."""
-    tasks = [
-        Task(score_setting, (plan, kernel, m), (number, kernel, at))
+    settings_of = [
+        (m, number, kernel, at)
         for number, plan in enumerate(plans)
         for kernel in range(len(plan.kernel_configs))
         for at, m in enumerate(plan.counts or (plan.costs.m,))
     ]
-    tasks.sort(key=lambda task: -task.arguments[2])
+    settings_of.sort(key=lambda one: -one[0])
     found: dict[tuple[int, int, int], list[Trial]] = {}
     each = [len(plan.job.solve.ridges) for plan in plans]
-    total = sum(each[task.tag[0]] for task in tasks)
+    total = sum(each[number] for _, number, _, _ in settings_of)
 
     def done(task: Task, result: Sequence[Score]) -> Sequence[Task]:
         number, kernel, _ = task.tag
@@ -123,24 +127,49 @@ def _grid(
 
     if told is not None:
         told(0, total)
-    try:
-        for directory, one in passed.items():
-            save_moments(directory / FOLDS, one.folds)
+    with ExitStack() as stack:
+        files = {directory: stack.enter_context(_shared(directory, one.folds)) for directory, one in passed.items()}
         solver = engine if all(_fits_a_worker(plan) for plan in plans) else SerialEngine()
-        solver.run(tasks, done)
-    finally:
-        for directory in passed:
-            (directory / FOLDS).unlink(missing_ok=True)
+        solver.run(
+            [
+                Task(score_setting, (plans[number], files[plans[number].directory], kernel, m), (number, kernel, at))
+                for m, number, kernel, at in settings_of
+            ],
+            done,
+        )
     return [trial for tag in sorted(found) for trial in found[tag]]
 
 
-def score_setting(plan: Plan, kernel: int, m: int) -> list[Score]:
-    """The scores of one kernel of a plan with the first m features, at each ridge."""
-    folds = load_moments(plan.directory / FOLDS)
+@contextmanager
+def _shared(directory: Path, folds: Mapping[Part, Solvable]) -> Iterator[Path]:
+    """A file of a pass's folds beside its plan, for the trials of this run alone, which locks it while they run.
+
+    Files that no run has locked were left by runs that were killed: they are deleted. Where the file system knows no
+    locks they stay.
+    """
+    for left in directory.glob("folds*.moments"):
+        with suppress(OSError), left.open("r+b") as file:  # locked by its run, or another run deletes it too
+            if time.time() - left.stat().st_mtime > SETTLED:  # else it may be about to be locked
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                left.unlink()
+    remove_torn(directory)
+    path = directory / f"folds-{uuid.uuid4().hex}.moments"
+    try:
+        save_moments(path, folds)
+        with path.open("rb") as file:
+            with suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_SH)
+            yield path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def score_setting(plan: Plan, path: Path, kernel: int, m: int) -> list[Score]:
+    """The scores of one kernel of a plan with the first m features, at each ridge, from the folds in a file."""
+    folds = load_moments(path)
     if folds is None:
         raise IncompleteError(
-            f"{plan.directory / FOLDS}: the folds' moments are gone or damaged; see that every worker sees this "
-            "folder, then run again"
+            f"{path}: the folds' moments are gone or damaged; see that every worker sees this folder, then run again"
         )
     solve = plan.job.solve
     parts, setting = of_first(filled(plan, folds), settings(plan)[kernel], m)

@@ -349,11 +349,11 @@ def test_what_is_not_built_yet_is_refused_by_name(
         ),
         (
             {"solve": {"ridge": {"from": 0, "to": 1, "count": 3}}},
-            "solve.ridge must be a number greater than 0, came 0; correct it",
+            "solve.ridge.from must be a number greater than 0, came 0; correct it",
         ),
         (
             {"solve": {"ridge": {"from": 1, "to": 2, "count": 1}}},
-            "solve.ridge must be a whole number of 2 or more, came 1; correct it",
+            "solve.ridge.count must be a whole number of 2 or more, came 1; correct it",
         ),
         ({"solve": {"ridge": {"from": 1, "till": 2}}}, "solve.ridge.till is not a known key; use: from, to, count"),
         (
@@ -400,8 +400,8 @@ def test_what_is_not_built_yet_is_refused_by_name(
         ),
         (
             {"kernel": kernel(scalar={"lengthscale": "medain"})},
-            "kernel.scalar.lengthscale must be a number, a list of numbers (one an input), median, tune or {tune: each}, "
-            "came 'medain'; did you mean 'median'?",
+            "kernel.scalar.lengthscale must be a number, a list of numbers (one an input), median, tune or "
+            "{tune: each}, came 'medain'; did you mean 'median'?",
         ),
         (
             {"kernel": kernel(scalar={"lengthscale": []})},

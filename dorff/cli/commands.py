@@ -179,6 +179,8 @@ def fit(job: JobFile, as_json: Json = False) -> None:
     from dorff.spec import load_job
 
     described = load_job(job)
+    if '"tune' in described.model_dump_json():
+        say("fit: length-scales are found first, on a sample of rows, unless they were before")
     with meter("fit") as progress:
         report = run(described, progress=progress)
     summary = fit_text(report)
@@ -352,6 +354,8 @@ def _engine(workers: int, model: Path, store: Path, inputs: Sequence[str], wante
     fitted = load_model(model, posterior=bool(wanted))
     if wanted:
         check_uncertain(fitted, model, wanted)
+    if fitted.info.get("report", {}).get("status", "ok") != "ok":
+        say(f"dorff: {model}: its fit was {fitted.info['report']['status']}; its values may be far off")
     del fitted
     dataset = open_dataset(store, inputs=inputs, targets=None)
     busy = min(workers, -(-dataset.n // dataset.shard_rows))

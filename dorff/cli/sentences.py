@@ -18,8 +18,19 @@ def fit_text(report: FitReport) -> str:
     peak = "peak memory not measured" if report.peak_bytes is None else f"peak memory {size(report.peak_bytes)}"
     return (
         f"fit: {report.rows_used:,} rows used, {report.rows_dropped:,} dropped; {report.seconds:.1f} s, {share}; "
-        f"{peak} of {size(report.plan_peak_bytes)} planned; condition {report.condition:.2g} ({report.rung}, "
-        f"{report.status}), ridge {report.ridge:.3g}{_at_the_edge(report)}{_tuned(report)}; model {report.model}"
+        f"{peak} of {size(report.plan_peak_bytes)} planned; {report.m:,} features, condition {report.condition:.2g} "
+        f"({report.rung}, {report.status}), ridge {report.ridge:.3g}{_at_the_edge(report)}{_tuned(report)}; model {report.model}"
+        f"{_remedy(report)}"
+    )
+
+
+def _remedy(report: FitReport) -> str:
+    """What to do where rounding has eaten the digits."""
+    if report.status != "ill_conditioned":
+        return ""
+    return (
+        f"; only {report.digits:.0f} digits of the fitted values are right: raise the ridge, or see that "
+        "features.precision is double, solve.route auto and solve.qr true"
     )
 
 

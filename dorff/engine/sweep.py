@@ -4,6 +4,9 @@ A sweep is named by a hash of the pass's name, the data's stamp and the columns 
 leaves leave receipts as those of any pass do, and the total stays in one file until the solve is over. A driver that
 was killed asks for the same products again, in the same order: those that were finished are read, the one that was not
 goes on from its receipts, and the solver is where it was.
+
+Each solve has a folder of its own for its sweeps, so that solves of one pass do not meet; it is deleted when the solve
+is over. The folder of a solve that was given up stays until another solve of the pass ends a month later or more.
 """
 
 from __future__ import annotations
@@ -11,7 +14,9 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -28,15 +33,16 @@ from dorff.leaf import Pass, load_pass, sum_leaf
 from dorff.moments import FloatArray, Kind, Products, by_fold, pooled
 from dorff.plan import Leaf
 from dorff.plan.routes import sweep_rows
-from dorff.store import Receipt, load_sums, remove_torn, save_moments, write_atomic, write_json
+from dorff.store import Receipt, load_sums, save_moments, write_atomic, write_json
 
 NONE_KEPT: Final = -1
+GIVEN_UP: Final = 30 * 86_400.0  # seconds without a finished sweep
 
 
 @final
 @dataclass(frozen=True)
 class Sweep:
-    """One sweep's place: a folder `directory`, named by `hash`, below that of its pass."""
+    """One sweep's place: a folder `directory`, named by `hash`, below that of its solve."""
 
     directory: Path
     hash: str
@@ -77,7 +83,7 @@ def run_product(directory: str, name: str, dataset: Dataset, number: int, start:
     """As `run_leaf`, for the sweep in a folder of this name."""
     sweep = Sweep(Path(directory), name)
     of, V = _columns(sweep.directory)
-    this = load_pass(sweep.directory.parent.parent, of)
+    this = load_pass(sweep.directory.parents[2], of)
     sums = BlockSums(
         this.features, this.y0, block_rows=sweep_rows(len(V)), class_weight=this.class_weight,
         kind=Kind.PRODUCT, V=V,
@@ -89,27 +95,22 @@ def run_product(directory: str, name: str, dataset: Dataset, number: int, start:
 class Sweeper:
     """V (w, c) -> M V (w, c) for each pattern of targets, by sweeps over the data.
 
-    `told` is called with the rows done of the sweep that runs. `count` is how many sweeps there were, `computed` the
+    `name` is the solve's: two of the same name at the same time share a folder, and the one that is not over when the
+    other ends must be run again. `told` is called with the rows done of the sweep that runs. `count` is how many sweeps there were, `computed` the
     leaves that were not there already, `receipts` those of the first sweep.
     """
 
     def __init__(
-        self, this: Pass, dataset: Dataset, leaves: Sequence[Leaf], engine: Engine, told: Callable[[int], None]
+        self, this: Pass, name: str, dataset: Dataset, leaves: Sequence[Leaf], engine: Engine,
+        told: Callable[[int], None],
     ) -> None:  # fmt: skip
+        self._folder = this.directory / "sweeps" / name
         self._this, self._dataset, self._leaves, self._engine, self._told = this, dataset, leaves, engine, told
         self._stamp = dataset.stamp(0, dataset.n)
-        self._used: list[Sweep] = []
+        self.count = 0
         self._patterns: list[str] = []
         self.receipts: list[Receipt] = []
         self.fresh: list[Receipt] = []
-
-    @property
-    def count(self) -> int:
-        return len(self._used)
-
-    @property
-    def folder(self) -> Path:
-        return self._this.directory / "sweeps"
 
     def __call__(self, V: FloatArray) -> list[FloatArray]:
         """M V, pattern by pattern in the order of `products`."""
@@ -122,14 +123,14 @@ class Sweeper:
         """
         V = np.ascontiguousarray(V)
         name = hashlib.sha256(f"{self._this.hash} {self._stamp} {V.shape} ".encode() + V.tobytes()).hexdigest()[:16]
-        sweep = Sweep(self.folder / name, name)
+        sweep = Sweep(self._folder / name, name)
         found = load_sums(sweep.total, Products) if self.receipts else None  # the first one's receipts are wanted too
         if found is None:
             found = self._run(sweep, V)
-        self._used.append(sweep)
+        self.count += 1
         parts = pooled(by_fold(found))
         patterns = [part.observed for part in parts]
-        if len(self._used) > 1 and patterns != self._patterns:
+        if self.count > 1 and patterns != self._patterns:
             raise self._changed(sweep)
         self._patterns = patterns
         return parts
@@ -178,9 +179,9 @@ class Sweeper:
         return InputError(f"{self._dataset.path}: rows changed while they were read pass by pass; run the job again")
 
     def tidy(self) -> None:
-        """Delete what belongs to other solves."""
-        live = {path for sweep in self._used for path in (sweep.directory, sweep.total)}
-        for path in self.folder.glob("[!.]*"):
-            if path not in live:
-                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-        remove_torn(self.folder)
+        """Delete this solve's sweeps, now that it is over, and those of solves that were given up; no others."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+        for path in self._folder.parent.glob("*"):
+            with suppress(OSError):  # another solve tidies too
+                if time.time() - path.stat().st_mtime > GIVEN_UP:
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -88,8 +88,8 @@ def _refuse(kernel: OperatorKernel, size: float, D: int, own: float) -> None:
         return
     raise InputError(
         f"kernel: {_name(kernel)} is too far from what the frequencies were drawn for: its effective sample size is "
-        f"{size:.0f} of {D} frequencies, less than half of the {own:.0f} that as many of its own have; draw for a "
-        f"list of length-scales around it, such as features.drawn_for: [{_around(kernel)}]"
+        f"{size:.0f} of {D} frequencies, less than half of the {own:.0f} that as many of its own have; draw for it "
+        f"too: list it in features.drawn_for beside the others, or length-scales around it: [{_around(kernel)}]"
     )
 
 

@@ -49,7 +49,7 @@ def check_uncertain(model: Model, version: Path, wanted: str) -> None:
     if model.posterior is None:
         raise InputError(
             f"{wanted}: {version} keeps no posterior; set solve.posterior: true in its job and fit again (no row is "
-            "read again). A model of the streaming route has none"
+            "read again). Only the route `direct` has one: set solve.route to it where the fit took another"
         )
 
 

@@ -78,7 +78,9 @@ def _best(found: Sequence[tuple[T, float]], most: Sequence[str]) -> list[T]:
 
 
 def _scale(axes: Axes, ridges: Sequence[float]) -> None:
-    """Ridges on a logarithmic axis, a ridge of zero too."""
+    """Ridges on a logarithmic axis, a ridge of zero too; room about a single one."""
+    if min(ridges) == max(ridges) > 0:
+        axes.set_xlim(min(ridges) / 10, 10 * min(ridges))
     if min(ridges) > 0:
         axes.set_xscale("log")
     else:

@@ -92,9 +92,10 @@ class Sampled(Preconditioner):
         return (self._top + self.level) / self.level
 
     def iterations(self, tolerance: float) -> int:
-        """How many it will take, about (within a fifth or so where it was tried): the bound of conjugate gradients at
-        a condition number of 8 level / (ridge + least), `least` being the least eigenvalue there would be if what the
-        sample does not foresee lay in all directions alike (Marchenko & Pastur 1967)."""
+        """How many it may take, a rough guess: the bound of conjugate gradients at a condition number of
+        8 level / (ridge + least), `least` being the least eigenvalue there would be if what the sample does not
+        foresee lay in all directions alike (Marchenko & Pastur 1967). Within a fifth of the count in five fits of
+        many more rows than unknowns; many times too high where rows or the ridge are few or small."""
         condition = SEEN * self.level / max(self._ridge + self._least, EPS * self._top)
         return max(1, int(np.ceil(0.5 * np.sqrt(condition) * np.log(2.0 / tolerance))))
 

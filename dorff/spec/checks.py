@@ -113,9 +113,17 @@ def ridge(value: object) -> float | tuple[float, ...]:
     for key in value:
         if key not in ("from", "to", "count"):
             raise Refusal(f"is not a known key; {nearest(key, RANGE)}use: {', '.join(RANGE)}", key=str(key))
-    low, high = (number(value.get(key), above=0.0) for key in ("from", "to"))
-    count = counted(value.get("count"))
-    return tuple(low * (high / low) ** (step / (count - 1)) for step in range(count))
+    low, high, count = (_of_range(value, key) for key in RANGE)
+    if not low < high:
+        raise Refusal(f"must begin below its end, came from {low:g} to {high:g}; swap them")
+    return tuple(low * (high / low) ** (step / (count - 1)) for step in range(int(count)))
+
+
+def _of_range(value: dict[str, object], key: str) -> float:
+    try:
+        return counted(value.get(key)) if key == "count" else number(value.get(key), above=0.0)
+    except Refusal as refusal:
+        raise Refusal(str(refusal), key=key) from None
 
 
 def counted(value: object) -> int:

@@ -198,6 +198,10 @@ class Job(Part):
                 "is for targets of numbers, but data.targets is classes, which have probabilities; leave it out",
                 key="solve.conformal",
             )
+        if self.solve.conformal and self.solve.posterior is False:
+            raise checks.Refusal(
+                "corrects the posterior's bands, but posterior is false; leave that out", key="solve.conformal"
+            )
         return self
 
     @model_validator(mode="after")
