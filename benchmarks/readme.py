@@ -161,8 +161,8 @@ def one_pass_lines() -> list[str]:
         check, run = grid["runs"]
         lines.append(
             f"| `dorff tune`, {run['rows']:,} rows, m = {run['m']}, {run['trials']} trials of {run['folds']} folds: time "
-            f"of the grid over that of two more passes; reads of the data; worst error of a score (at {check['rows']:,} "
-            f"rows) | {run['ratio']:.2f}; {run['reads']:g}; {check['error']:.0e} | `benchmarks/tune_grid.py` |"
+            f"of the grid over that of two more passes; reads of the data; worst error of a score (at "
+            f"{check['rows']:,} rows) | {run['ratio']:.2f}; {run['reads']:g}; {check['error']:.0e} | `benchmarks/tune_grid.py` |"
         )
     if bands := _read("uncertainty.json"):
         lines += band_lines(bands)
@@ -191,8 +191,8 @@ def one_pass_lines() -> list[str]:
         ]
         worst = max(one["worst"]["ratio"] for one in retarget["worst"].values())
         lines.append(
-            "| re-targeting: length-scales reached from one (from a mixture of 2/3 and 5/3 of it); worst error accepted "
-            f"over that of fresh features | {', '.join(cells)}; {worst:.2f} | `benchmarks/retarget.py` |"
+            "| re-targeting: length-scales reached from one (from a mixture of 2/3 and 5/3 of it); worst error "
+            f"accepted over that of fresh features | {', '.join(cells)}; {worst:.2f} | `benchmarks/retarget.py` |"
         )
     return lines
 

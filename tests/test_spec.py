@@ -363,7 +363,8 @@ def test_what_is_not_built_yet_is_refused_by_name(
         ({"solve": {"posterior": "no"}}, "solve.posterior must be one of: auto, true, false; came 'no'; correct it"),
         (
             {"solve": {"conformal": True}, "data": {"store": "s", "targets": {"classes": "c"}}},
-            "solve.conformal is for targets of numbers, but data.targets is classes, which have probabilities; leave it out",
+            "solve.conformal is for targets of numbers, but data.targets is classes, which have probabilities; "
+            "leave it out",
         ),
         ({"features": {"seed": -1}}, "features.seed must be greater than or equal to 0, came -1; correct it"),
         ({"features": None}, "features must be a mapping of keys, came None; correct it"),

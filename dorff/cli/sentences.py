@@ -19,7 +19,8 @@ def fit_text(report: FitReport) -> str:
     return (
         f"fit: {report.rows_used:,} rows used, {report.rows_dropped:,} dropped; {report.seconds:.1f} s, {share}; "
         f"{peak} of {size(report.plan_peak_bytes)} planned; {report.m:,} features, condition {report.condition:.2g} "
-        f"({report.rung}, {report.status}), ridge {report.ridge:.3g}{_at_the_edge(report)}{_tuned(report)}; model {report.model}"
+        f"({report.rung}, {report.status}), ridge {report.ridge:.3g}{_at_the_edge(report)}{_tuned(report)}; "
+        f"model {report.model}"
         f"{_remedy(report)}"
     )
 

@@ -44,7 +44,7 @@ class Uncertainty:
         if len(set(self.bands)) < len(self.bands):
             raise InputError(f"bands: a level is named twice in {self.bands}; name each once")
         if self.noise and not self.std:
-            raise InputError("--noise (noise=True): says what the standard deviations hold; ask for --std (std=True) too")
+            raise InputError("--noise (noise=True): says what deviations hold; ask for --std (std=True) too")
 
     def __bool__(self) -> bool:
         return self.std or bool(self.bands)

@@ -246,8 +246,8 @@ def check_apart(kernel: OperatorKernel, observe: FloatArray | None) -> None:
     one = all(isinstance(base, Decomposable) for base in bases) and len({base.scalar for base in bases}) == 1
     if not one or observe is not None or learned_term(kernel) is not None:
         raise InputError(
-            "solve.ridge_per_output: needs a kernel that is one scalar kernel times a given matrix, and targets that are "
-            "its outputs (no observe); leave it out, or use a decomposable kernel"
+            "solve.ridge_per_output: needs a kernel that is one scalar kernel times a given matrix, and targets "
+            "that are its outputs (no observe); leave it out, or use a decomposable kernel"
         )
 
 
