@@ -159,10 +159,11 @@ def one_pass_lines() -> list[str]:
     lines = []
     if grid := _read("tune_grid.json"):
         check, run = grid["runs"]
+        shown = f"{run['ratio']:.2f}; {run['reads']:g}; {check['error']:.0e}"
         lines.append(
-            f"| `dorff tune`, {run['rows']:,} rows, m = {run['m']}, {run['trials']} trials of {run['folds']} folds: time "
-            f"of the grid over that of two more passes; reads of the data; worst error of a score (at "
-            f"{check['rows']:,} rows) | {run['ratio']:.2f}; {run['reads']:g}; {check['error']:.0e} | `benchmarks/tune_grid.py` |"
+            f"| `dorff tune`, {run['rows']:,} rows, m = {run['m']}, {run['trials']} trials of "
+            f"{run['folds']} folds: time of the grid over that of two more passes; reads of the "
+            f"data; worst error of a score, at {check['rows']:,} rows | {shown} | `benchmarks/tune_grid.py` |"
         )
     if bands := _read("uncertainty.json"):
         lines += band_lines(bands)
@@ -208,7 +209,7 @@ def band_lines(bands: dict[str, Any]) -> list[str]:
         mine = [row for row in bands["rows"] if row["data"] == data]
         groups: dict[str, list[dict[str, Any]]] = {}
         for row in mine:
-            groups.setdefault(f"{row['model']}, m = {row['m']}" if row["m"] else row["model"], []).append(row)
+            groups.setdefault(f"{row['model']}, m = {row['m']}" if row["m"] > 0 else row["model"], []).append(row)
         scores = ", ".join(f"{name} {mean(rows, 'r2'):.4f}" for name, rows in groups.items())
         made = "`benchmarks/uncertainty.py` |"
         lines.append(f"| {data}, a random fifth held out, tuned length-scales: R2 | {scores} | {made}")

@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -34,10 +35,12 @@ from sklearn.ensemble import GradientBoostingRegressor, HistGradientBoostingRegr
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from structure import beijing
-from tables import write
+from tables import read, write
 
 FloatArray = npt.NDArray[np.float64]
 LEVELS = (0.5, 0.8, 0.95)
+BOOSTING, EXACT = 0, -1  # in place of a number of features
+Key = tuple[str, int, int]  # data, split, features
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,7 @@ def by_boosting(name: str, split: int, X: FloatArray, Y: FloatArray, Xt: FloatAr
     began = time.perf_counter()
     kind = GradientBoostingRegressor if len(X) < 20000 else HistGradientBoostingRegressor
     values = np.column_stack([kind(random_state=split).fit(X, y).predict(Xt) for y in Y.T])
-    return Row(name, split, kind.__name__, 0, len(X), len(Xt), *r2_of(Yt, values), time.perf_counter() - began)
+    return Row(name, split, kind.__name__, BOOSTING, len(X), len(Xt), *r2_of(Yt, values), time.perf_counter() - began)
 
 
 def by_exact(
@@ -130,7 +133,7 @@ def by_exact(
     plain = dict(zip(("plain_50", "plain_80", "plain_95"), np.mean(inside, axis=0).tolist(), strict=True))
     seconds = time.perf_counter() - began
     scores = r2_of(Yt, np.column_stack(values))
-    return Row(name, split, "exact GP", 0, subset, len(Xt), *scores, seconds, **plain)
+    return Row(name, split, "exact GP", EXACT, subset, len(Xt), *scores, seconds, **plain)
 
 
 def normal(level: float) -> float:
@@ -139,21 +142,37 @@ def normal(level: float) -> float:
     return float(norm.ppf(0.5 + level / 2))
 
 
-def splits(name: str, X: FloatArray, Y: FloatArray, options: argparse.Namespace, count: int) -> list[Row]:
-    rows = []
-    for split in range(count):
-        order = np.random.default_rng(split).permutation(len(X))
-        test, train = order[: len(X) // 5], order[len(X) // 5 :]
-        with tempfile.TemporaryDirectory() as folder:
-            home = Path(folder)
-            for part, chosen in (("train", train), ("test", test)):
-                np.savez(home / f"{part}.npz", x=X[chosen], y=Y[chosen])
-                dorff("ingest", home / f"{part}.npz", home / f"{part}.zarr", "--inputs", "x", "--targets", "y")
-            rows += [by_dorff(home, name, split, m, Y[test], len(train)) for m in options.counts]
-        rows.append(by_boosting(name, split, X[train], Y[train], X[test], Y[test]))
-        rows.append(by_exact(name, split, X[train], Y[train], X[test], Y[test], options.subset))
-        print("\n".join(map(str, rows[-2 - len(options.counts) :])), flush=True)
-    return rows
+def split_rows(
+    name: str, X: FloatArray, Y: FloatArray, split: int, options: argparse.Namespace, done: set[Key]
+) -> Iterator[Row]:  # fmt: skip
+    """Every model on one split, but for those that are done."""
+    order = np.random.default_rng(split).permutation(len(X))
+    test, train = order[: len(X) // 5], order[len(X) // 5 :]
+    counts = [m for m in options.counts if (name, split, m) not in done]
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        for part, chosen in (("train", train), ("test", test)) if counts else ():
+            np.savez(home / f"{part}.npz", x=X[chosen], y=Y[chosen])
+            dorff("ingest", home / f"{part}.npz", home / f"{part}.zarr", "--inputs", "x", "--targets", "y")
+        for m in counts:
+            yield by_dorff(home, name, split, m, Y[test], len(train))
+    if (name, split, BOOSTING) not in done:
+        yield by_boosting(name, split, X[train], Y[train], X[test], Y[test])
+    if (name, split, EXACT) not in done:
+        yield by_exact(name, split, X[train], Y[train], X[test], Y[test], options.subset)
+
+
+def write_all(out: Path, rows: list[Row]) -> None:
+    """What there is so far: a run that is stopped goes on from here."""
+    out.mkdir(parents=True, exist_ok=True)
+    write(out / "uncertainty.csv", rows)
+    errors = {
+        row.data: {f"{level:g}": 2 * float(np.sqrt(level * (1 - level) / row.test)) for level in LEVELS}
+        for row in rows
+    }
+    text = json.dumps({"levels": LEVELS, "error": errors, "rows": [asdict(row) for row in rows]}, indent=1)
+    (out / "uncertainty.json").write_text(text + "\n")
+    figure(out / "uncertainty.png", rows)
 
 
 def figure(path: Path, rows: list[Row]) -> None:
@@ -185,19 +204,16 @@ def main() -> None:
     parser.add_argument("--beijing", type=int, default=1)
     parser.add_argument("--subset", type=int, default=1500)
     options = parser.parse_args()
-    rows = splits("Powerplant", *powerplant(options.data), options, options.splits)
-    if options.beijing:
-        X, Y, _ = beijing(options.data)
-        rows += splits("Beijing", X, Y, options, options.beijing)
-    options.out.mkdir(parents=True, exist_ok=True)
-    write(options.out / "uncertainty.csv", rows)
-    errors = {
-        row.data: {f"{level:g}": 2 * float(np.sqrt(level * (1 - level) / row.test)) for level in LEVELS}
-        for row in rows
-    }
-    text = json.dumps({"levels": LEVELS, "error": errors, "rows": [asdict(row) for row in rows]}, indent=1)
-    (options.out / "uncertainty.json").write_text(text + "\n")
-    figure(options.out / "uncertainty.png", rows)
+    rows: list[Row] = read(options.out / "uncertainty.csv", Row)
+    X, Y, _ = beijing(options.data)
+    runs = [("Powerplant", *powerplant(options.data), split) for split in range(options.splits)]
+    runs += [("Beijing", X, Y, split) for split in range(options.beijing)]
+    for name, X, Y, split in runs:
+        done = {(row.data, row.split, row.m) for row in rows}
+        for row in split_rows(name, X, Y, split, options, done):
+            print(row, flush=True)
+            rows.append(row)
+            write_all(options.out, rows)
 
 
 if __name__ == "__main__":

@@ -29,8 +29,13 @@ class Conformal:
     `factors` (L, q) belong to LEVELS: the ceil((n + 1) level)-th smallest of n scores, infinite where that is more
     than n. Where a new row and the held-out ones are exchangeable, |y - C f| <= factor std holds with probability
     `level` at least and level + 1/(n + 1) at most (Vovk, Gammerman & Shafer 2005), on average over rows. `rows` (q,)
-    counts each target's scores. Departure: the factors are used with the fit to all rows, held-out ones too, which
-    errs no more than the fit they come from.
+    counts each target's scores.
+
+    Departures, so that the bounds hold about and not by proof: the factors are used with the fit to all rows,
+    held-out ones too, and not with the fit they come from; the ridge, the kernel, the number of features, the
+    length-scales, y0 and the inputs' scales of that fit were chosen with the held-out rows in; and where folds are
+    dealt by leaves, the held-out rows are whole leaves, exchangeable with new rows only where the rows' order says
+    nothing (see `fit.held`).
     """
 
     factors: FloatArray

@@ -97,7 +97,7 @@ class Model:
 
     def std(self, X: npt.ArrayLike, *, noise: bool = False) -> FloatArray:
         """Posterior standard deviations at X (n, d), in the targets' units: of f (n, p), without noise; with `noise`
-        those of a new target C f plus its noise (n, q), for a row of weight 1.
+        those of a new target C f plus its noise (n, q), for a row of mean weight.
 
         That of the Bayesian linear model whose mean is the model (Rasmussen & Williams 2006, eq. 2.9), given the
         features, kernel, ridge and noise variance; it does not see what a wrong choice of those adds, nor what m
@@ -110,7 +110,7 @@ class Model:
 
     def covariance(self, X: npt.ArrayLike, *, noise: bool = False) -> FloatArray:
         """Posterior covariances across outputs at X (n, d), in the targets' units squared: of f (n, p, p), without
-        noise; with `noise` those of a new target C f plus its noise (n, q, q), for a row of weight 1."""
+        noise; with `noise` those of a new target C f plus its noise (n, q, q), for a row of mean weight."""
         posterior = self._known()
         if noise:
             q = len(posterior.noise)

@@ -155,7 +155,7 @@ class Posterior:
     """Of f = Phi(x)* h + b given the data: Gaussian, its mean the model. Blocks and the intercept are independent.
 
     `intercept_covariance` (p, p) is that of f where the blocks' features are at their centres, in the targets' units
-    (zeros without an intercept); `noise` (q, q) the noise covariance of the targets C f for a row of weight 1.
+    (zeros without an intercept); `noise` (q, q) the noise covariance of the targets C f for a row of mean weight.
     Evaluations go by blocks of rows and need at most `STEP_BYTES`, or `row_bytes` where one row needs more, beside
     their result and `nbytes`, the arrays themselves.
     """

@@ -31,7 +31,8 @@ class Trial:
     """Job number `job` of those tried with one of its kernels, numbers of features and ridges, and its score.
 
     `value` is what is least for the best: GCV's or the held-out mean squared error, or minus the log evidence.
-    `kernel` is the number of the kernel in the job's list, 0 where it names one; `ridges` and `rung` as in `Score`.
+    `kernel` is the number of the kernel in the job's list, 0 where it names one; `ridges`, `rung` and `digits` as in
+    `Score`.
     """
 
     job: int
@@ -41,6 +42,7 @@ class Trial:
     m: int = 0
     ridges: tuple[float, ...] | None = None
     rung: str = ""
+    digits: float | None = None
 
 
 @final
@@ -107,20 +109,20 @@ def _grid(
     plans: Sequence[Plan], passed: dict[Path, PassResult], engine: Engine, told: Told | None
 ) -> list[Trial]:  # fmt: skip
     """Every trial, in order; a task scores one kernel at one m, the largest first, from a file of the pass's folds."""
-    settings_of = [
+    grid = [
         (m, number, kernel, at)
         for number, plan in enumerate(plans)
         for kernel in range(len(plan.kernel_configs))
         for at, m in enumerate(plan.counts or (plan.costs.m,))
     ]
-    settings_of.sort(key=lambda one: -one[0])
+    grid.sort(key=lambda one: -one[0])
     found: dict[tuple[int, int, int], list[Trial]] = {}
     each = [len(plan.job.solve.ridges) for plan in plans]
-    total = sum(each[number] for _, number, _, _ in settings_of)
+    total = sum(each[number] for _, number, _, _ in grid)
 
     def done(task: Task, result: Sequence[Score]) -> Sequence[Task]:
         number, kernel, _ = task.tag
-        found[task.tag] = [Trial(number, s.ridge, s.value, kernel, s.m, s.ridges, s.rung) for s in result]
+        found[task.tag] = [Trial(number, s.ridge, s.value, kernel, s.m, s.ridges, s.rung, s.digits) for s in result]
         if told is not None:
             told(sum(each[tag[0]] for tag in found), total)
         return ()
@@ -133,7 +135,7 @@ def _grid(
         solver.run(
             [
                 Task(score_setting, (plans[number], files[plans[number].directory], kernel, m), (number, kernel, at))
-                for m, number, kernel, at in settings_of
+                for m, number, kernel, at in grid
             ],
             done,
         )
@@ -190,8 +192,8 @@ def best_job(plan: Plan, trial: Trial) -> Job:
     features, solve = text.setdefault("features", {}), text.setdefault("solve", {})
     kernels = [kernel.model_dump(mode="json") for kernel in job.kernels]
     if len(kernels) > 1:
-        resolved = this.question["resolved"]
-        text["kernel"] = kernels[trial.kernel] if resolved is None else resolved["kernel"][trial.kernel]
+        known = plan.configs()[trial.kernel]
+        text["kernel"] = kernels[trial.kernel] if known is plan.kernel_configs[trial.kernel] else known
     largest = max(job.features.counts)
     features["count"] = largest if trial.m == this.features.m else [largest, trial.m]
     each = sorted(set(trial.ridges or ()))

@@ -13,7 +13,7 @@ from dorff import frequencies, kernels
 from dorff.errors import InputError
 from dorff.kernels import OperatorKernel
 from dorff.kernels.scalar import FloatArray
-from dorff.moments import Moments
+from dorff.moments import Accumulator, Moments
 from dorff.solvers import Fit, Problem, Setting, solve
 from dorff.solvers.cg import Iterated, Steps, iterate, solve_cg
 from dorff.solvers.matrixfree import System, make_system, of_moments
@@ -158,3 +158,35 @@ def test_a_setting_solves_by_conjugate_gradients(name: str) -> None:
         fits += replace(setting, method=method).solve(parts, [RIDGE])
     assert [fit.solution.rung for fit in fits] == ["cholesky" if name != "matrix" else "eigh", "cg"]
     np.testing.assert_allclose(fits[1].W, fits[0].W, rtol=0, atol=1e-8 * np.abs(fits[0].W).max())
+
+
+def test_nothing_to_explain_is_explained_at_once() -> None:
+    parts, weights, features = case(kernels.Decomposable(kernels.Gaussian(0.7)), 2)
+    sums = Accumulator(features.shape[1], 2, np.full(2, 3.0))
+    sums.add(np.column_stack([features, np.ones(N), np.zeros((N, 2))]))
+    found = solve_cg([sums.moments()], weights, RIDGE)
+    assert found.converged and found.errors == (0.0,) and not found.solution.ill_conditioned
+    assert not found.solution.h.any() and parts[0].n == N
+
+
+def test_stated_digits_hold_where_an_iteration_is_cut_short() -> None:
+    """In the system's norm, relative to the solution's: a residual alone can be far smaller than the error."""
+    made, _ = system(dict(every_kernel(2, 2))["curl trace"], 2)
+    G = made.apply(np.eye(made.size), np.zeros(made.size, int)) + made.problem.l * 1e-7 * np.eye(made.size)
+    x = np.linalg.solve(G, made.rhs)[:, 0]
+    stated = []
+    for most in (5, 20, 60, 120):
+        found = iterate(made, 1e-7, Plain(), most=most)
+        off = found.solution.h[found.problem.blocks[0].at] - x
+        error = np.sqrt((off @ G @ off) / (x @ G @ x))
+        assert not found.converged and found.solution.digits <= max(0.0, -np.log10(error) + 0.3)
+        stated.append(found.solution.digits)
+    assert max(stated) > 0.5
+
+
+def test_a_sample_without_rows_is_no_preconditioner() -> None:
+    made, _ = system(dict(every_kernel(2, 2))["helmholtz trace"], 2)
+    chosen = Sampled(made, Sample(np.empty((0, 2)), np.empty(0), np.cos), made.problem.l * RIDGE)
+    found, plain = iterate(made, RIDGE, chosen), iterate(made, RIDGE, Plain())
+    np.testing.assert_array_equal(found.solution.h, plain.solution.h)
+    assert found.solution.condition == plain.solution.condition and chosen.iterations(1e-8) == made.size

@@ -13,8 +13,18 @@ from sklearn.model_selection import KFold
 from dorff import frequencies, kernels
 from dorff.errors import InputError
 from dorff.features import Drawn, FeatureMap, Projected, Recipe, cut
-from dorff.moments import pooled
-from dorff.solvers import Criterion, Setting, choose, kfold_errors, of_first, setting_scores, squared_error
+from dorff.moments import Accumulator, TriangleAccumulator, pooled
+from dorff.solvers import (
+    Criterion,
+    Setting,
+    carried_ridges,
+    choose,
+    kfold_errors,
+    of_first,
+    setting_scores,
+    squared_error,
+)
+from dorff.solvers import problem as problems
 from dorff.solvers.choose import fold_scores
 from dorff.solvers.grid import path_bytes, path_errors
 
@@ -65,8 +75,10 @@ def test_folds_as_neighbours_have_the_errors_of_their_own_solves(name, standardi
     setting = replace(setting, standardize=standardize, intercept=intercept)
     X, Y = rows(N, 2, 2)
     folds = folds_of(features, X, Y * [1.0, 30.0] if standardize else Y, np.arange(N) % 5)
-    errors, rungs = path_errors([part for (part,) in folds], setting, RIDGES)
+    errors, rungs, digits = path_errors([part for (part,) in folds], setting, RIDGES)
     assert set(rungs) == {"neighbours"}
+    direct = [fit.solution.digits for fit in setting.solve(pooled(folds[1:]), RIDGES)]
+    assert np.all(digits <= np.array(direct) + 0.3) and np.all(digits > np.array(direct) - 3.0)
     np.testing.assert_allclose(errors, one_by_one(folds, setting, RIDGES), rtol=1e-9)
 
 
@@ -76,7 +88,7 @@ def test_folds_that_are_no_neighbours_get_factors_of_their_own():
     X, Y = rows(260, 2, 2)
     fold_of = np.where(X[:, 0] > 0.3, 0, 1 + np.arange(260) % 2)
     folds = folds_of(features, X, Y, fold_of)
-    errors, rungs = path_errors([part for (part,) in folds], setting, RIDGES)
+    errors, rungs, _ = path_errors([part for (part,) in folds], setting, RIDGES)
     assert "factored" in rungs
     np.testing.assert_allclose(errors, one_by_one(folds, setting, RIDGES), rtol=1e-8)
 
@@ -131,7 +143,7 @@ def test_kfold_by_hand_is_scikit_learns():
             squares[at] += np.sum((model.predict(F[held]) - Y[held]) ** 2)
     folds = folds_of(features, X, Y, fold_of)
     np.testing.assert_allclose(kfold_errors(folds, setting, RIDGES), squares / (2 * N), rtol=1e-8)
-    errors, _ = path_errors([part for (part,) in folds], setting, RIDGES)
+    errors, _, _ = path_errors([part for (part,) in folds], setting, RIDGES)
     np.testing.assert_allclose(errors.sum(axis=1), squares, rtol=1e-8)
 
 
@@ -244,3 +256,63 @@ def test_structured_frequencies_are_written_out():
     np.testing.assert_allclose(part[:, :16], F[:, :16] * np.sqrt(8), rtol=1e-12, atol=1e-13)
     np.testing.assert_allclose(part[:, 16:], F[:, 128:144] * np.sqrt(8), rtol=1e-12, atol=1e-13)
     assert found.phi.first(128) is found.phi
+
+
+@pytest.mark.parametrize("kind", [Accumulator, TriangleAccumulator])
+def test_a_held_out_error_is_no_less_than_its_rounding(kind):
+    """Weights that explode, and targets that are fitted exactly: neither has an error of 0, or less."""
+    rng = np.random.default_rng(0)
+    F, W = rng.standard_normal((60, 8)), rng.standard_normal((8, 2))
+    F[:, 4:] = F[:, :4] + 1e-9 * F[:, 4:]
+    sums = kind(8, 2, np.zeros(2))
+    sums.add(np.column_stack([F, np.ones(60), F @ W]))
+    part = sums.moments()
+    null = np.vstack([np.eye(4), -np.eye(4)])[:, :2]
+    for size in (0.0, 1e4, 1e8):
+        found, true = squared_error(part, W + size * null, np.zeros(2)), np.sum((F @ null * size) ** 2, axis=0)
+        gain = np.linalg.norm(F, 2) ** 2 * np.sum((W + size * null) ** 2, axis=0)
+        gain *= part.unit if kind is Accumulator else part.unit**2
+        assert np.all(found >= np.maximum(gain, 0.0)) and np.all(found <= 100 * gain + 1.5 * true)
+
+
+def test_ridges_without_digits_do_not_win():
+    """Smooth large targets in one dimension, down to ridges that no Gram matrix of the features can carry."""
+    rng, ridges = np.random.default_rng(0), list(np.logspace(-24, -8, 9))
+    omega = rng.standard_normal((32, 1)) / 2.0
+    scalar = kernels.Gaussian(2.0)
+    density = omega, scalar.log_density(omega, kernels.Measure.UNBOUNDED), None
+    setting = Setting(kernels.Decomposable(scalar), 1, 64, density, False, True)
+    X, fold_of = rng.uniform(-1, 1, (300, 1)), np.arange(300) % 5
+    features, Y = plain_map(omega), 1e4 * np.exp(X)
+    folds = [[moments_of(features, X[fold_of == k], Y[fold_of == k], y0=np.ones(1))] for k in range(5)]
+    table = setting_scores(folds, setting, ridges, by="kfold")
+    best = min(table, key=lambda score: score.value)
+    assert all(score.value > 0 for score in table) and ridges[0] < best.ridge < ridges[-1]
+    assert table[0].digits < 1 and table[-1].digits > table[0].digits + 2
+    F = features.transform(X)
+    for fold in range(5):  # the error of the best is that of its function on the rows themselves
+        (fit,) = setting.solve(pooled(folds[:fold] + folds[fold + 1 :]), [best.ridge])
+        there = fold_of == fold
+        true = np.sum((F[there] @ fit.W + fit.bias - Y[there]) ** 2)
+        assert 0.5 * true <= squared_error(folds[fold][0], fit.W, fit.bias).sum() <= max(2 * true, 1e2)
+
+
+def test_systems_of_neighbours_are_refused_where_lapack_cannot_count(monkeypatch):
+    setting, features = drawn("helmholtz")
+    folds = folds_of(features, *rows(100, 2, 2), np.arange(100) % 2)
+    monkeypatch.setattr(problems, "LARGEST_DIRECT", 127)
+    with pytest.raises(InputError, match="the system has 128 unknowns"):
+        path_errors([part for (part,) in folds], setting, [1e-3])
+
+
+def test_ridges_of_directions_are_carried_to_the_directions_most_like_them():
+    """A covariance whose largest direction is another one in the rows that are left."""
+    setting, features = drawn("covariance")
+    X, Y = rows(200, 2, 2)
+    Y = np.random.default_rng(0).standard_normal((200, 2)) @ np.array([[1.1, 0.1], [0.0, 1.0]])
+    (whole,), (turned,) = (folds_of(features, X, Y * [1.0, size], np.zeros(200, int)) for size in (1.0, 2.0))
+    (fit,) = setting.solve(whole, [np.array([1e-3, 1.0])])
+    np.testing.assert_array_equal(carried_ridges(setting, whole, fit), [1e-3, 1.0])
+    np.testing.assert_array_equal(carried_ridges(setting, turned, fit), [1.0, 1e-3])
+    (single,) = setting.solve(whole, [1e-2])
+    assert carried_ridges(setting, turned, single) == 1e-2

@@ -80,11 +80,20 @@ class Case:
     def C(self) -> FloatArray:
         return np.eye(3) if self.setting.observe is None else self.setting.observe
 
+    def noise(self, fit: Fit) -> FloatArray:
+        """(q, q) of a row of weight 1: the fit's is of a row of the mean weight of those that a target is seen in."""
+        seen = np.isfinite(self.Y)
+        each = self.weights @ seen / seen.sum(axis=0)
+        mean = each if len(fit.solution.variance) > 1 else np.full(len(each), self.weights @ seen.sum(1) / seen.sum())
+        return fit.noise * np.sqrt(np.outer(mean, mean))
+
     def prior(self, fit: Fit, F: FloatArray, G: FloatArray) -> FloatArray:
         """cov f (n, k, p, p) in the targets' units: the noise variance over l ridge times the kernel."""
-        noise = fit.noise / np.outer(fit.scale, fit.scale) if self.setting.observe is None else None
-        if noise is None:
-            noise = np.eye(3) * fit.noise[0, 0] / fit.scale[0] ** 2
+        noise = self.noise(fit)
+        if self.setting.observe is None:
+            noise = noise / np.outer(fit.scale, fit.scale)
+        else:
+            noise = np.eye(3) * noise[0, 0] / fit.scale[0] ** 2
         if np.allclose(noise, noise[0, 0] * np.eye(3), rtol=1e-12):
             inner = np.einsum("arp,arq->apq", fit.weights.psi, fit.weights.psi) * noise[0, 0]
         else:  # directions with variances of their own are eigenvectors of both
@@ -97,7 +106,7 @@ class Case:
         seen, n, p = np.isfinite(self.Y).ravel(), len(self.F), 3
         prior = self.prior(fit, self.F, self.F).transpose(0, 2, 1, 3).reshape(n * p, n * p)
         lift = np.kron(np.eye(n), self.C)
-        noise = np.kron(np.diag(1 / self.weights), fit.noise)
+        noise = np.kron(np.diag(1 / self.weights), self.noise(fit))
         V = (lift @ prior @ lift.T + noise)[np.ix_(seen, seen)]
         basis = scipy.linalg.orth(self.C.T)
         design = (np.tile(self.C @ basis, (n, 1)) if self.setting.intercept else np.zeros((len(lift), 0)))[seen]
@@ -442,3 +451,16 @@ def test_at_ridge_zero_there_is_a_posterior_only_where_the_data_say_everything()
     (fit,) = setting.solve(parts, [0.0])
     with pytest.raises(InputError, match="give a ridge above 0"):
         setting.posterior(parts, fit)
+
+
+@pytest.mark.parametrize(("name", "options"), [("coupled", {}), ("identity", {"gaps": True}), ("curl trace", {})])
+def test_a_constant_factor_of_all_weights_changes_nothing(name, options):
+    case = Case.of(name, weighted=True, **options)
+    found = []
+    for factor in (1.0, 1e6):
+        parts = replace(case, weights=factor * case.weights).parts
+        (fit,) = case.setting.solve(parts, [RIDGE])
+        known = case.setting.posterior(parts, fit)
+        found.append([fit.W, fit.noise, known.noise, known.covariance(case.F[:3])])
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-7, atol=1e-10 * np.abs(one).max())

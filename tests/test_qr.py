@@ -12,7 +12,7 @@ from dorff import frequencies, kernels
 from dorff.blocks import BlockSums
 from dorff.errors import InputError
 from dorff.kernels.scalar import FloatArray
-from dorff.moments import MIXED_UNIT, Kind, Moments, Part, Triangle, by_fold, pooled
+from dorff.moments import MIXED_UNIT, Kind, Moments, Part, Triangle, TriangleAccumulator, by_fold, pooled
 from dorff.solvers import Problem, Solution, qr, solve
 from dorff.solvers.eigen import Spectral
 from dorff.solvers.qr import problem_of
@@ -148,3 +148,22 @@ def test_no_digit_is_lost_silently(lengthscale: float) -> None:
             if name == "qr":
                 assert solution.rung == "qr" and not solution.ill_conditioned and error < 1e-6
     assert lost > 0
+
+
+def test_ridge_zero_is_least_squares_down_to_the_rounding_of_singular_values() -> None:
+    """Singular values over ten powers of ten, and fewer rows than features: nothing above rounding is left out."""
+    rng = np.random.default_rng(0)
+    Q, V = np.linalg.qr(rng.standard_normal((200, 13)))[0], np.linalg.qr(rng.standard_normal((12, 12)))[0]
+    Q = np.linalg.qr(np.column_stack([np.ones(200), Q]))[0][:, 1:13]
+    Y = rng.standard_normal((200, 2))
+    for exponents, digits in ((np.linspace(0, -10, 12), 4.0), (np.r_[np.linspace(0, -6, 8), [-np.inf] * 4], 8.0)):
+        F = Q * 10.0**exponents @ V.T
+        sums = TriangleAccumulator(12, 2, np.zeros(2))
+        sums.add(np.column_stack([F, np.ones(200), Y]))
+        solution, W, bias = solved([sums.moments()], 0.0)
+        seen = Q[:, np.isfinite(exponents)]
+        right = seen @ (seen.T @ Y) + Y.mean(axis=0)
+        error = np.linalg.norm(F @ W + bias - right) / np.linalg.norm(Y)
+        assert solution.rung == "qr" and digits < solution.digits <= -np.log10(error)
+        (plain, _, _) = solved([sums.moments().gram()], 0.0)
+        assert plain.ill_conditioned and plain.digits == 0.0

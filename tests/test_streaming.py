@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -171,22 +172,52 @@ class Interrupted(Exception):
     """Stands for whatever ends a driver."""
 
 
-def test_a_stopped_fit_goes_on_within_its_pass(store: Path, tmp_path: Path, expected: FloatArray) -> None:
-    seen: list[tuple[int, int]] = []
+def interrupted(made: Job, passes: float = 3.5) -> None:
+    """A fit that is stopped when so many passes are done."""
 
-    def stop(done: int, total: int) -> None:
-        seen.append((done, total))
-        if done > 3.5 * ROWS:
+    def stop(done: int, _total: int) -> None:
+        if done > passes * ROWS:
             raise Interrupted
 
     with pytest.raises(Interrupted):
-        streamed(job(store, tmp_path), progress=stop)
+        streamed(made, progress=stop)
+
+
+def test_a_stopped_fit_goes_on_within_its_pass(store: Path, tmp_path: Path, expected: FloatArray) -> None:
+    interrupted(job(store, tmp_path))
     found = streamed(job(store, tmp_path))
     leaves = len(found.receipts)
     assert np.array_equal(found.fit.solution.h, expected)
     assert (found.passes - 4) * leaves < len(found.fresh) < (found.passes - 3) * leaves
-    again = streamed(job(store, tmp_path))  # everything is there
-    assert not again.fresh and np.array_equal(again.fit.solution.h, expected)
+    assert not list(tmp_path.glob("state/*/sweeps/*"))  # nothing is left
+
+
+def test_solves_of_one_pass_do_not_meet(store: Path, tmp_path: Path, expected: FloatArray) -> None:
+    """A fit with another ridge takes nothing from one that runs meanwhile, nor from one that was stopped."""
+    others: list[Streamed] = []
+
+    def another(done: int, _total: int) -> None:
+        if done > 3.5 * ROWS and not others:
+            others.append(streamed(job(store, tmp_path, ridge=1.0)))
+
+    interrupted(job(store, tmp_path, ridge=1e-1))
+    (stopped,) = tmp_path.glob("state/*/sweeps/*")
+    found = streamed(job(store, tmp_path), progress=another)
+    assert np.array_equal(found.fit.solution.h, expected)
+    assert len(found.fresh) == found.passes * len(found.receipts)  # all of them done once
+    alone = streamed(job(store, tmp_path / "alone", ridge=1.0))
+    assert np.array_equal(others[0].fit.solution.h, alone.fit.solution.h)
+    assert list(tmp_path.glob("state/*/sweeps/*")) == [stopped] and len(list(stopped.glob("*.moments"))) == 3
+    os.utime(stopped, (0, 0))  # given up long ago
+    streamed(job(store, tmp_path))
+    assert not list(tmp_path.glob("state/*/sweeps/*"))
+
+
+def test_no_more_passes_are_expected_than_there_may_be(store: Path, tmp_path: Path) -> None:
+    seen: list[int] = []
+    found = streamed(job(store, tmp_path), most=2, progress=lambda _done, total: seen.append(total))
+    assert found.passes == found.expected == 3 and not found.fit.converged
+    assert max(seen) == 3 * ROWS
 
 
 def test_progress_counts_rows_of_all_passes(store: Path, tmp_path: Path) -> None:
@@ -214,7 +245,7 @@ def test_a_killed_driver_goes_on_where_it_was(store: Path, tmp_path: Path, expec
     command = [sys.executable, "-c", DRIVER, str(Path(__file__).parent), str(store), str(tmp_path)]
     driver = subprocess.Popen(command)
     deadline = time.monotonic() + 100
-    while len(list(tmp_path.glob("state/*/sweeps/*.moments"))) < 3:
+    while len(list(tmp_path.glob("state/*/sweeps/*/*.moments"))) < 3:
         assert time.monotonic() < deadline and driver.poll() is None
         time.sleep(0.002)
     driver.kill()
@@ -225,14 +256,16 @@ def test_a_killed_driver_goes_on_where_it_was(store: Path, tmp_path: Path, expec
 
 
 def test_damage_is_done_again(store: Path, tmp_path: Path, expected: FloatArray) -> None:
-    streamed(job(store, tmp_path))
-    totals = sorted(tmp_path.glob("state/*/sweeps/*.moments"))
+    interrupted(job(store, tmp_path), 6.5)
+    totals = sorted(tmp_path.glob("state/*/sweeps/*/*.moments"))
+    assert len(totals) == 6
     for number, total in enumerate(totals[::3]):
         raw = bytearray(total.read_bytes())
         raw[len(raw) // 2 if number % 2 else 20] ^= 1
         total.write_bytes(raw)
     found = streamed(job(store, tmp_path))
-    assert 0 < len(found.fresh) <= len(totals[::3]) * len(found.receipts)
+    leaves, done = len(found.receipts), len(totals) - len(totals[::3])
+    assert (found.passes - len(totals) - 1) * leaves < len(found.fresh) <= (found.passes - done) * leaves
     assert np.array_equal(found.fit.solution.h, expected)
 
 
@@ -240,12 +273,13 @@ def test_rows_that_change_are_noticed(store: Path, tmp_path: Path) -> None:
     """Between runs nothing of before is used; between passes the run ends."""
     path = tmp_path / "changed.zarr"
     shutil.copytree(store, path)
-    before = streamed(job(path, tmp_path))
+    interrupted(job(path, tmp_path))
+    before = streamed(job(store, tmp_path / "before"))
     shutil.copy(path / "y" / "c" / "2" / "0", path / "y" / "c" / "3" / "0")
     after = streamed(job(path, tmp_path))
     assert len(after.fresh) == after.passes * len(after.receipts)
     assert not np.array_equal(before.fit.solution.h, after.fit.solution.h)
-    assert len(list(tmp_path.glob("state/*/sweeps/*.moments"))) == after.passes  # of before nothing is left
+    assert not list(tmp_path.glob("state/*/sweeps/*"))  # of before nothing is left
 
     def change(done: int, _total: int) -> None:
         if done > 2.5 * ROWS:
@@ -277,8 +311,6 @@ def test_a_fit_by_passes_is_a_fit(store: Path, tmp_path: Path) -> None:
         if route == "streaming":
             assert report.passes == report.reads > 3 and report.leaves_reused == 0
             assert plan.costs.passes > 1 and report.noise is not None
-            again = fit(made, engine=SerialEngine())
-            assert again.leaves_computed == 0 == again.reads and again.passes == report.passes
     X = np.random.default_rng(3).standard_normal((20, 2))
     for route, close in (("cg", 1e-8), ("streaming", 1e-3)):
         np.testing.assert_allclose(found[route].predict(X), found["direct"].predict(X), atol=close)

@@ -2,6 +2,8 @@
 
 import csv
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +108,19 @@ def test_it_says_who_won_and_where_the_grid_ends(sea: Path, tmp_path: Path) -> N
     assert "data not read, its moments were there" in again.stdout
 
 
+def test_it_says_where_rounding_chose(sea: Path, tmp_path: Path) -> None:
+    """Ridges that no Gram matrix of such smooth features can carry."""
+    smooth = {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": 20.0}}
+    solve = {"ridge": [1e-18, 1e-17], "select": "kfold", "folds": BY_ROWS}
+    done = call("tune", a_job(sea, tmp_path, kernel=smooth, solve=solve), "--json")
+    found = json.loads(done.stdout)
+    assert found["best"]["digits"] < 3 and found["best"]["value"] > 0
+    assert "its score may be rounding rather than the data; `dorff fit` of best.yaml takes the QR" in done.stderr
+    with open(found["files"]["path_csv"], newline="") as file:
+        shown = [line["digits"] for line in csv.DictReader(file)]
+    assert shown == [f"{row['digits']:.1f}" for row in found["table"]]
+
+
 def test_each_output_gets_its_ridge(sea: Path, tmp_path: Path) -> None:
     solve = {"ridge": RIDGES, "select": "kfold", "folds": BY_ROWS, "ridge_per_output": True}
     job = a_job(sea, tmp_path, kernel={"type": "decomposable", "scalar": SCALAR}, solve=solve)
@@ -127,7 +142,28 @@ def test_workers_and_this_process_find_the_same(sea: Path, tmp_path: Path) -> No
     here = tune([load_job(job)], engine=SerialEngine())
     assert (found["reads"], here.reads) == (1.0, 0.0)
     assert [row["value"] for row in found["table"]] == [trial.value for trial in here.table]
-    assert not list((tmp_path / "runs").rglob("folds.moments"))
+    assert not list((tmp_path / "runs").rglob("folds*"))
+
+
+def test_tunes_of_one_job_at_the_same_time(sea: Path, tmp_path: Path) -> None:
+    """Each has its file of the folds; those of runs that are gone are deleted, those of others are not."""
+    job = load_job(a_job(sea, tmp_path))
+    folder, others = make_plan(job).directory, []
+
+    def another(done: int, _total: int) -> None:
+        if done and not others:
+            for file in folder.glob("folds*"):  # an old file, but its run is at work
+                os.utime(file, (0, 0))
+            others.append(tune([job], engine=SerialEngine()))
+
+    found = tune([job], engine=SerialEngine(), told=another)
+    assert others[0].table == found.table and not list(folder.glob("folds*"))
+    killed, young = folder / "folds-0.moments", folder / "folds-1.moments"
+    for file in (killed, young):
+        file.write_bytes(b"left")
+    os.utime(killed, (0, 0))
+    tune([job], engine=SerialEngine())
+    assert list(folder.glob("folds*")) == [young]  # its run may be about to lock it
 
 
 def test_counts_need_plain_pairs(sea: Path, tmp_path: Path) -> None:
@@ -198,3 +234,18 @@ def test_a_plot_needs_a_number() -> None:
     with pytest.raises(InputError, match="none of the trials has a score that is a number"):
         trial_plot([("k", 2, 0.0, float("inf"))], "gcv", (0.0, float("inf")))
     assert trial_plot([("k", 2, 0.0, 1.0), ("k", 2, 1.0, 2.0)], "evidence", (0.0, 1.0))[:4] == b"\x89PNG"
+
+
+def test_length_scales_that_rows_tell_are_each_jobs_own(sea: Path, tmp_path: Path) -> None:
+    """The job of the winner may freeze the pass first: the list's kernels are the same after it."""
+    words = [
+        {"type": "decomposable", "scalar": {"type": kind, "lengthscale": "median"}} for kind in ("gaussian", "matern")
+    ]
+    job = a_job(sea, tmp_path, kernel=words, features={"count": 32})
+    first = told("tune", job)
+    assert first["reads"] == 1.0
+    shutil.rmtree(load_job(job).state)
+    fitted = told("fit", first["files"]["best"])
+    assert fitted["lengthscale"] == [pytest.approx(load_job(first["files"]["best"]).kernels[0].scalar.lengthscale)]
+    again = told("tune", job)
+    assert again["reads"] == 0.0 and again["table"] == first["table"]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dorff.tune import Trial, Tuned
 
 LONGEST_NAME = 60
+FEW_DIGITS = 3
 _SHORT = {"curl_free": "curl", "divergence_free": "div"}
 _CRITERIA = {"kfold": "held-out error", "gcv": "GCV", "evidence": "evidence"}
 
@@ -138,18 +139,23 @@ def _write(folder: Path, job: Path, described: Job, tuned: Tuned, names: Sequenc
 def _csv(table: Sequence[Trial], names: Sequence[str]) -> bytes:
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(["kernel", "name", "m", "ridge", "ridges", "value", "rung"])
+    rows.writerow(["kernel", "name", "m", "ridge", "ridges", "value", "rung", "digits"])
     for trial in table:
         each = " ".join(map(repr, trial.ridges or ()))
-        rows.writerow(
-            [trial.kernel, names[trial.kernel], trial.m, repr(trial.ridge), each, repr(trial.value), trial.rung]
-        )
+        left = "" if trial.digits is None else f"{trial.digits:.1f}"
+        start = [trial.kernel, names[trial.kernel], trial.m, repr(trial.ridge)]
+        rows.writerow([*start, each, repr(trial.value), trial.rung, left])
     return text.getvalue().encode()
 
 
 def _warnings(tuned: Tuned) -> Iterator[str]:
-    """Where the best is the last that was tried on its side."""
+    """Where the best is the last that was tried on its side, or rounding may have chosen it."""
     best = tuned.trial
+    if best.digits is not None and best.digits < FEW_DIGITS:
+        yield (
+            f"the best trial keeps only {best.digits:.1f} decimal digits: its score may be rounding rather than the "
+            "data; `dorff fit` of best.yaml takes the QR of the features, which keeps more (or list larger ridges)"
+        )
     chosen = best.ridges or (best.ridge,)
     tried = sorted({trial.ridge for trial in tuned.table if trial.ridges is None})
     if len(tried) > 1 and min(chosen) <= tried[0]:

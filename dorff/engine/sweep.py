@@ -96,8 +96,8 @@ class Sweeper:
     """V (w, c) -> M V (w, c) for each pattern of targets, by sweeps over the data.
 
     `name` is the solve's: two of the same name at the same time share a folder, and the one that is not over when the
-    other ends must be run again. `told` is called with the rows done of the sweep that runs. `count` is how many sweeps there were, `computed` the
-    leaves that were not there already, `receipts` those of the first sweep.
+    other ends must be run again. `told` is called with the rows done of the sweep that runs. `count` is how many
+    sweeps there were, `fresh` the receipts of leaves that were not there already, `receipts` those of the first sweep.
     """
 
     def __init__(

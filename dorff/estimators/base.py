@@ -146,7 +146,9 @@ class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             scores = np.array([score.value for score in choice.table])
             setattr(self, _TABLES[self._by], -scores if self._by is Criterion.EVIDENCE else scores)
         fit = choice.fit
-        self.ridge_, self.condition_, self.rung_ = fit.solution.ridge, fit.solution.condition, fit.solution.rung
+        solution = fit.solution
+        self.ridge_, self.condition_ = solution.ridge, solution.condition
+        self.rung_, self.digits_ = solution.rung, solution.digits
         return Sure(drawing.model(fit, total), drawing.setting, fit, total)
 
     def _inputs(self, X: Any, *, reset: bool) -> Any:

@@ -84,7 +84,7 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
     calibration_ : Calibration
         Where asked for.
     class_weight_ : ndarray (K,)
-    ridge_, gcv_, cv_errors_, condition_, rung_, n_features_in_, feature_names_in_
+    ridge_, gcv_, cv_errors_, condition_, rung_, digits_, n_features_in_, feature_names_in_
         As of `ORFFRegressor`.
 
     Notes

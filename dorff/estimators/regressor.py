@@ -99,12 +99,13 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         Log marginal likelihood of the targets at `ridge_`, the noise variance at its best: that of Bayesian linear
         regression on the features, h ~ N(0, s2 / (l ridge) I), flat in the intercept.
     noise_ : ndarray (q, q)
-        Covariance of the targets' noise in their own units, for a row of weight 1, as the evidence has it.
+        Covariance of the targets' noise in their own units, for a row of mean weight, as the evidence has it.
     posterior_model_ : Model
         `model_` with its posterior: `std`, `covariance`, `sample`, `band`; what `save_model` publishes for
         `dorff predict --std`.
-    condition_, rung_ : float, str
-        Condition number of the system solved, and the method that solved it.
+    condition_, rung_, digits_ : float, str, float
+        Condition number of the system solved, the method that solved it, and how many decimal digits of the fitted
+        values rounding leaves (`dorff fit` goes on to a QR of the features where there are fewer than three).
     n_features_in_, feature_names_in_
         As in scikit-learn.
 
@@ -207,7 +208,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         """f at X (n, d): (n, p), or (n,) where y was 1-d. A lazy Dask array for Dask input, else NumPy.
 
         With `return_std` (f, its posterior standard deviations, both alike): of f itself, without noise; with `noise`
-        those of a new target C f plus its noise, (n, q), for a row of weight 1.
+        those of a new target C f plus its noise, (n, q), for a row of mean weight.
         """
         check_is_fitted(self)
         if noise and not return_std:

@@ -19,14 +19,20 @@ from dorff.leaf import FoldRule
 from dorff.model import Model
 from dorff.moments import by_fold, pooled
 from dorff.plan import Plan
-from dorff.solvers import Choice, of_first
+from dorff.solvers import Choice, carried_ridges, of_first
 from dorff.threads import pinned
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Held:
-    """A fit of all folds but fold 0, with what was chosen; and rows of fold 0, which it has not seen."""
+    """A fit of all folds but fold 0, with what was chosen; and rows of fold 0, which its sums have not seen.
+
+    Departures from a clean split: the ridge, the kernel, the number of features and length-scales were chosen with
+    fold 0 in, and so were the constants of the pass, which come from the data's first rows: y0, the inputs' centre
+    and scales. Dealt by leaves, fold 0 is every count-th leaf beginning with leaf 0, the one those rows are in. What
+    is found from its rows, probabilities' slope or bands' factors, is used with the fit to all rows.
+    """
 
     plan: Plan
     model: Model
@@ -37,11 +43,10 @@ class Held:
         training = by_fold({part: sums for part, sums in passed.folds.items() if part[0] > 0})
         if not training or not any(sums.n for (fold, _), sums in passed.folds.items() if fold == 0):
             return None
-        solution = choice.fit.solution
         with pinned():
             folds, setting = of_first(training, settings(plan)[choice.candidate], choice.m)
             parts = pooled(folds)
-            (fit,) = setting.solve(parts, [solution.ridge if solution.ridges is None else solution.ridges])
+            (fit,) = setting.solve(parts, [carried_ridges(setting, parts, choice.fit)])
             model = build_model(plan, fit, choice.m, passed)
             if posterior:
                 model = replace(model, posterior=setting.posterior(parts, fit))

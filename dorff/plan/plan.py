@@ -116,16 +116,23 @@ class Plan:
 
     def frozen(self) -> tuple[Pass, tuple[kernels.OperatorKernel, ...]]:
         """The pass and the kernels; frozen now if never before."""
+        this = self._pass()
+        return this, build_kernels(self.configs(), self.dataset.d)
+
+    def configs(self) -> Sequence[dict[str, Any]]:
+        """The kernels of the job, with numbers where it has words for length-scales."""
+        if _with_words(self.kernel_configs) is None:
+            return self.kernel_configs
+        # Another job may have frozen the pass that they share: only kernels that its name tells are known there.
+        known: dict[str, list[dict[str, Any]]] = self._pass().question["resolved"]
+        return known["drawn" if self.question["words"][1] is None else "kernel"]
+
+    def _pass(self) -> Pass:
         if frozen_hash(self.directory) is None:
             freeze_constants(self)
         name = frozen_hash(self.directory)
         assert name is not None
-        this = load_pass(self.directory, name)
-        # Another job may have frozen the pass that they share: only kernels that its name tells are known there.
-        configs: Sequence[dict[str, Any]] = self.kernel_configs
-        if _with_words(self.kernel_configs):
-            configs = this.question["resolved"]["drawn" if self.question["words"][1] is None else "kernel"]
-        return this, build_kernels(configs, self.dataset.d)
+        return load_pass(self.directory, name)
 
 
 def make_plan(job: Job) -> Plan:

@@ -6,7 +6,7 @@ from dorff.solvers.grid import path_bytes
 from dorff.solvers.problem import Problem, Solution, check_width, target_covariance, untouched
 from dorff.solvers.scores import Scores
 from dorff.solvers.select import MOST_FACTORS, solve, squared_error
-from dorff.solvers.setting import Fit, Setting, check_apart, check_output, learned_term, spread
+from dorff.solvers.setting import Fit, Setting, carried_ridges, check_apart, check_output, learned_term, spread
 from dorff.solvers.system import LARGEST_DIRECT, LARGEST_EVD
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "Scores",
     "Setting",
     "Solution",
+    "carried_ridges",
     "check_apart",
     "check_output",
     "check_width",

@@ -60,11 +60,12 @@ def iterate(
     iterations are done, the solution says that it did not converge.
     """
     shift, a, rhs = system.problem.l * ridge, system.a, system.rhs
-    x, r, errors = np.zeros_like(rhs), rhs.copy(), [1.0]
+    x, r = np.zeros_like(rhs), rhs.copy()
     z = preconditioner.solve(r, a, shift)
     p, rho = z.copy(), _dots(r, z)
     first, steps = np.where(rho > 0, rho, 1.0), [_Lanczos() for _ in a]
     on = np.flatnonzero(rho > 0)
+    errors = [1.0 if len(on) else 0.0]  # nothing to explain: 0 is the solution
     while len(on) and len(errors) <= most:
         Ap = system.apply(p[:, on], on) * a[on] + shift * p[:, on]
         curvature = _dots(p[:, on], Ap)
@@ -87,7 +88,8 @@ def iterate(
             break
     seen = max((one.condition() for one in steps), default=1.0)
     condition = seen * preconditioner.spread(a, shift)
-    solution = _solution(system, x, rhs, ridge, condition, errors[-1])
+    # A residual that small in the preconditioner's norm is an error no larger than this in the system's.
+    solution = _solution(system, x, rhs, ridge, condition, errors[-1] * np.sqrt(seen))
     return Iterated(system.problem, solution, tuple(errors), seen, not len(on))
 
 
@@ -109,7 +111,7 @@ def _solution(
     system: System, x: FloatArray, rhs: FloatArray, ridge: float, condition: float, error: float
 ) -> Solution:
     """With the noise variance, which needs no more than x; scores need the system's spectrum. Its digits are those
-    that rounding leaves, or the iteration has reached."""
+    that rounding leaves, or the iteration has reached: an `error` in the system's norm, relative to what x has."""
     problem, (block,), shift = system.problem, system.problem.blocks, system.problem.l * ridge
     squares = _dots(x, x)
     tally = Tally(block, _dots(x, rhs), shift * squares, shift * condition * squares)

@@ -37,6 +37,7 @@ class Score:
 
     `ridges` are those of the outputs where each has its own; `ridge` is then their geometric mean. `rung` says how
     the value was found: "direct", or for folds of large systems "neighbours" or "factored" (see `solvers.grid`).
+    `digits` are those that rounding leaves of the fits it is of, the fewest of all folds (`Solution.digits`).
     """
 
     candidate: int
@@ -45,6 +46,7 @@ class Score:
     m: int = 0
     ridges: tuple[float, ...] | None = None
     rung: str = DIRECT
+    digits: float | None = None
 
 
 @final
@@ -114,7 +116,7 @@ def _score(fit: Fit, m: int, by: Criterion) -> Score:
     found = fit.solution
     value = found.gcv if by is Criterion.GCV else None if fit.log_evidence is None else -fit.log_evidence
     ridges = None if found.ridges is None else tuple(float(ridge) for ridge in found.ridges)
-    return Score(0, found.ridge, float("inf") if value is None else value, m, ridges)
+    return Score(0, found.ridge, float("inf") if value is None else value, m, ridges, DIRECT, found.digits)
 
 
 def fold_scores(folds: Folds, setting: Setting, ridges: Sequence[float], *, per_output: bool = False) -> list[Score]:
@@ -128,19 +130,20 @@ def fold_scores(folds: Folds, setting: Setting, ridges: Sequence[float], *, per_
         raise InputError(f"k-fold needs at least two folds with rows in them; got {len(folds)}")
     if per_output:
         _check_apart(folds, setting)
-    errors, rungs = _fold_errors(folds, setting, ridges)
+    errors, rungs, digits = _fold_errors(folds, setting, ridges)
     entries = sum(part.corner[0, 0] * part.mask for fold in folds for part in fold)
     values = errors.sum(axis=1) / entries.sum()
     table = [
-        Score(0, ridge, float(value), setting.m, None, rung)
-        for ridge, value, rung in zip(ridges, values, rungs, strict=True)
+        Score(0, ridge, float(value), setting.m, None, rung, float(left))
+        for ridge, value, rung, left in zip(ridges, values, rungs, digits, strict=True)
     ]
     if not per_output:
         return table
     best = np.argmin(errors, axis=0)
     each, value = np.asarray(ridges, dtype=np.float64)[best], errors.min(axis=0).sum() / entries.sum()
     mean = float(np.exp(np.log(each).mean())) if np.all(each > 0) else 0.0
-    return [*table, Score(0, mean, float(value), setting.m, tuple(each.tolist()), rungs[int(best[0])])]
+    left = float(digits[best].min())
+    return [*table, Score(0, mean, float(value), setting.m, tuple(each.tolist()), rungs[int(best[0])], left)]
 
 
 def kfold_errors(folds: Folds, setting: Setting, ridges: Sequence[float]) -> FloatArray:
@@ -168,19 +171,23 @@ def of_first(folds: Folds, setting: Setting, m: int) -> tuple[Folds, Setting]:
     return parts, replace(setting, m=m, density=density)
 
 
-def _fold_errors(folds: Folds, setting: Setting, ridges: Sequence[float]) -> tuple[FloatArray, list[str]]:
-    """Summed squared errors (len(ridges), q), and how each ridge's were found."""
+def _fold_errors(
+    folds: Folds, setting: Setting, ridges: Sequence[float]
+) -> tuple[FloatArray, list[str], FloatArray]:  # fmt: skip
+    """Summed squared errors (len(ridges), q), how each ridge's were found, and the digits (len(ridges),) they have."""
     if (neighbours := _neighbours(folds, setting)) is not None and min(ridges) > 0:
         found = path_errors(neighbours, setting, ridges)
         if found is not None:
             return found
     errors, C = np.zeros((len(ridges), folds[0][0].q)), setting.observe
+    digits = np.full(len(ridges), np.inf)
     for held, fold in enumerate(folds):
         training = pooled([other for number, other in enumerate(folds) if number != held])
         for position, fit in enumerate(setting.solve(training, ridges)):
             W, bias = (fit.W, fit.bias) if C is None else (fit.W @ C.T, C @ fit.bias)
             errors[position] += np.sum([squared_error(part, W, bias) for part in fold], axis=0)
-    return errors, [DIRECT] * len(ridges)
+            digits[position] = min(digits[position], fit.solution.digits)
+    return errors, [DIRECT] * len(ridges), digits
 
 
 def _neighbours(folds: Folds, setting: Setting) -> list[Moments] | None:

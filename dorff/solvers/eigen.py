@@ -9,7 +9,7 @@ import numpy as np
 from dorff.moments import FloatArray
 from dorff.solvers.problem import Problem, Solution
 from dorff.solvers.scores import Scores, Tally
-from dorff.solvers.system import EPS, Block
+from dorff.solvers.system import Block
 
 Ridge = float | FloatArray  # one for all, or (p,) with one for each of the problem's directions
 
@@ -18,7 +18,9 @@ Ridge = float | FloatArray  # one for all, or (p,) with one for each of the prob
 class Spectral:
     """Each block's G diagonalised once; a ridge is then a division by G's eigenvalues times a's, plus l ridge.
 
-    At ridge 0 those below the rounding level are left out (the least-norm solution).
+    At ridge 0 those below the rounding level are left out (the least-norm solution). Those of a Gram matrix may be
+    rounding or not: none of the digits is vouched for then. Of the features' own singular values they are rounding;
+    the condition number is that of the others.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -46,10 +48,11 @@ class Spectral:
         """The solution (k, c) in the eigenvectors, its tally, and the worst column's condition number."""
         shift = self._problem.shifts(block, ridge)
         grid, rotated = block.spectrum[0][:, None] * block.a, block.rotated
-        floor = EPS * len(grid) * float(grid.max(initial=0.0))
-        denominator = np.where((shift > 0) | (grid > floor), grid + shift, np.inf)
+        kept = (shift > 0) | (grid > block.floor * float(grid.max(initial=0.0)))
+        denominator = np.where(kept, grid + shift, np.inf)
         x = rotated / denominator
-        top, least = grid.max(axis=0, initial=0.0), grid.min(axis=0, initial=np.inf) + shift
+        top, dropped = grid.max(axis=0, initial=0.0), 0.0 if block.squared else np.inf
+        least = np.where(kept, grid, dropped).min(axis=0, initial=np.inf) + shift
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             log_det = np.where(shift > 0, np.sum(np.log1p(grid / shift), axis=0), np.inf)
             conditions = np.where(least > 0, (top + shift) / least, np.inf)

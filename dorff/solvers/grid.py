@@ -21,6 +21,8 @@ import numpy.typing as npt
 from scipy.linalg import lapack
 
 from dorff.moments import BoolArray, FloatArray, Moments, pooled
+from dorff.solvers.problem import check_width, digits_left
+from dorff.solvers.select import rounding_level
 from dorff.solvers.setting import Setting
 from dorff.weights import operator_weights
 
@@ -42,13 +44,14 @@ class Sums:
     full: FloatArray
     m: int
     y0: FloatArray
+    unit: float
 
     @classmethod
     def of(cls, moments: Moments) -> Sums:
-        return cls(moments.full, moments.m, moments.y0)
+        return cls(moments.full, moments.m, moments.y0, moments.unit)
 
     def __add__(self, other: Sums) -> Sums:
-        return Sums(self.full + other.full, self.m, self.y0)
+        return Sums(self.full + other.full, self.m, self.y0, max(self.unit, other.unit))
 
     def centred(self, *, intercept: bool) -> tuple[FloatArray, FloatArray, FloatArray]:
         """S (m, m), R (m, q) and E (q, q) over the rows' weight: about the means, or else as if y0 were 0."""
@@ -71,11 +74,14 @@ class Sums:
         return bias
 
     def squared_errors(self, W: FloatArray, bias: FloatArray) -> FloatArray:
-        """Summed squared errors (c, q) of F W + y0 + bias on these rows; W (m, c, q) and bias (c, q)."""
+        """Summed squared errors (c, q) of F W + y0 + bias on these rows, no less than their rounding; W (m, c, q) and
+        bias (c, q)."""
         k, (m, c, q) = self.m + 1, W.shape
         weights = np.concatenate([W.reshape(m, c * q), bias.reshape(1, c * q)])
+        squares = np.einsum("ac,ac->c", weights, weights).reshape(c, q)
         cross = (self.full[:k, :k] @ weights).reshape(k, c, q) - 2.0 * self.full[:k, None, k:]
-        return np.asarray(np.einsum("acq,acq->cq", weights.reshape(k, c, q), cross) + np.diag(self.full)[k:])
+        errors = np.einsum("acq,acq->cq", weights.reshape(k, c, q), cross) + np.diag(self.full)[k:]
+        return np.asarray(np.maximum(errors, self.unit * rounding_level(self.full, k, squares)))
 
 
 @final
@@ -117,9 +123,14 @@ class Family:
         summed = np.split(self.matrices[whose] @ seen, p, axis=1)
         return np.concatenate([reduce(add, (self.psi[i, j][:, None] * summed[j] for j in range(p))) for i in range(r)])
 
-    def factor(self, whose: int, shift: float) -> FloatArray | None:
-        """The lower Cholesky factor of one G + shift; None where it is not numerically positive definite."""
+    def factor(self, whose: int, shift: float) -> tuple[FloatArray, float] | None:
+        """The lower Cholesky factor of one G + shift, and a number that G's least eigenvalue is no less than, by
+        LAPACK's estimate of the inverse; None where it is not numerically positive definite.
+
+        InputError for a system wider than LAPACK can count, before it is formed.
+        """
         r, _, m = self.psi.shape
+        check_width(r * m)
         G, S = np.empty((r * m, r * m), order="F"), self.matrices[whose]
         for i in range(r):
             for j in range(i + 1):
@@ -128,7 +139,10 @@ class Family:
                 np.multiply(S.T, coupling, out=G[i * m : (i + 1) * m, j * m : (j + 1) * m])
         G[np.diag_indices(r * m)] += shift
         factor, failed = lapack.dpotrf(G, lower=1, overwrite_a=1, clean=0)
-        return None if failed else factor
+        if failed:
+            return None
+        reciprocal, _ = lapack.dpocon(factor, 1.0, uplo="L")  # one over the inverse's norm
+        return factor, max(0.0, float(reciprocal) - shift)
 
     def descend(self, factor: FloatArray, columns: Columns) -> tuple[FloatArray, BoolArray]:
         """x (k, c), and which of them have converged: conjugate gradients on each column at once.
@@ -169,7 +183,8 @@ class Family:
 @dataclass(frozen=True, eq=False)
 class Training:
     """What the rows outside of one fold say: S (m, m), the weights' psi (r, p, m), the sums of the column of ones
-    (w,), the targets' scale (q,), and systems for ridge 1: `a` (c,), rhs (k, c), energy (c,).
+    (w,), the targets' scale (q,), and systems for ridge 1: `a` (c,), rhs (k, c), energy (c,). `top` bounds the
+    largest eigenvalue of G, features not yet centred.
 
     `load` (c, q) are the outputs that a separable kernel's columns add to; psi is then the gain, (1, 1, m).
     """
@@ -182,6 +197,7 @@ class Training:
     load: FloatArray | None
     sums: FloatArray
     scale: FloatArray
+    top: float
 
     @classmethod
     def of(cls, moments: Moments, setting: Setting) -> Training:
@@ -190,16 +206,19 @@ class Training:
         rows = Sums.of(moments)
         S, R, E = rows.centred(intercept=setting.intercept)
         R, E, sums = R / scale, E / np.outer(scale, scale), rows.full[rows.m].copy()
+        sizes = np.diag(rows.full)[: rows.m] / rows.full[rows.m, rows.m]
         if weights.separable:
             psi, gain, root = weights.gain[None, None], weights.gain, weights.root[0]
+            top = float(gain**2 @ sizes)
             values, vectors = np.linalg.eigh(root @ root.T)
             kept = values > 1e-14 * values[-1]
             a, load = values[kept], vectors[:, kept].T @ root
             energy = np.einsum("cq,qs,cs->c", load, E, load) / a**2
-            return cls(S, psi, a, gain[:, None] * (R @ load.T) / a, energy, load, sums, scale)
+            return cls(S, psi, a, gain[:, None] * (R @ load.T) / a, energy, load, sums, scale, top)
         psi = np.ascontiguousarray(weights.psi.transpose(1, 2, 0))
         rhs = np.einsum("rpm,mp->rm", psi, R).reshape(-1, 1)
-        return cls(S, psi, np.ones(1), rhs, np.trace(E)[None], None, sums, scale)
+        top = float(np.einsum("rpm,rpm,m->", psi, psi, sizes))
+        return cls(S, psi, np.ones(1), rhs, np.trace(E)[None], None, sums, scale, top)
 
     def columns(self, whose: int, ridges: FloatArray) -> Columns:
         """Of every ridge, and of a ridge every system."""
@@ -207,6 +226,16 @@ class Training:
         c = len(shift)
         rhs, energy = np.tile(self.rhs, len(ridges)), np.tile(self.energy, len(ridges))
         return Columns(np.full(c, whose), shift, rhs, energy)
+
+    def digits(self, X: FloatArray, least: FloatArray, ridges: FloatArray, unit: float) -> FloatArray:
+        """`digits_left` (ridges,) of the worst system of each: of solutions X (k, c), G's least eigenvalue being no
+        less than `least` (c,)."""
+        columns = self.columns(0, ridges)
+        conditions = (self.top + columns.shift) / (least + columns.shift)
+        energy = np.maximum(columns.energy, np.finfo(np.float64).tiny)
+        sizes = np.sqrt(self.top * np.einsum("kc,kc->c", X, X) / energy)
+        each = [digits_left(one, unit, size=size) for one, size in zip(conditions, sizes, strict=True)]
+        return np.asarray(np.min(np.reshape(each, (len(ridges), -1)), axis=1))
 
     def functions(self, X: FloatArray, *, intercept: bool, y0: FloatArray) -> tuple[FloatArray, FloatArray]:
         """W (m, ridges, q) and the intercepts (ridges, q) less y0, in the targets' units, of solutions (k, c)."""
@@ -222,9 +251,10 @@ class Training:
 
 def path_errors(
     folds: Sequence[Moments], setting: Setting, ridges: Sequence[float]
-) -> tuple[FloatArray, list[str]] | None:
+) -> tuple[FloatArray, list[str], FloatArray] | None:
     """Summed squared errors (len(ridges), q) on each fold of what the others give, added up; and for each ridge how
-    its systems were solved: "neighbours", or "factored" where a fold needed factors of its own.
+    its systems were solved: "neighbours", or "factored" where a fold needed factors of its own; and the digits that
+    rounding leaves at least (`digits_left`), from an estimate of the neighbours' condition.
 
     None where neither converges, or a kernel is not the same for all folds. Rows have all targets, and these are
     values of f; ridges are positive.
@@ -242,13 +272,15 @@ def path_errors(
     if found is None:
         return None
     errors, alone = np.zeros((len(ridges), folds[0].q)), np.zeros(len(ridges), bool)
+    digits, unit = np.full(len(ridges), np.inf), max(fold.unit for fold in folds)
     ends = np.cumsum([len(one.shift) for one in each])
     for fold, training, end in zip(folds, trainings, ends, strict=True):
         mine = slice(end - len(ridges) * len(training.a), end)
-        W, bias = training.functions(found[0][:, mine], intercept=setting.intercept, y0=fold.y0)
+        digits = np.minimum(digits, training.digits(found.X[:, mine], found.least[mine], np.array(ridges), unit))
+        W, bias = training.functions(found.X[:, mine], intercept=setting.intercept, y0=fold.y0)
         errors += Sums.of(fold).squared_errors(W, bias)
-        alone |= found[1][mine].reshape(len(ridges), -1).any(axis=1)
-    return errors, ["factored" if one else "neighbours" for one in alone]
+        alone |= found.alone[mine].reshape(len(ridges), -1).any(axis=1)
+    return errors, ["factored" if one else "neighbours" for one in alone], digits
 
 
 def path_bytes(m: int, q: int, *, unknowns: int, folds: int, ridges: int) -> int:
@@ -260,36 +292,51 @@ def path_bytes(m: int, q: int, *, unknowns: int, folds: int, ridges: int) -> int
     return 4 * width * (width + 1) * (folds + 2) + square * (folds + 1) + building + 8 * unknowns * sides
 
 
-def _solutions(family: Family, columns: Columns) -> tuple[FloatArray, BoolArray] | None:
-    """x (k, c) and which of them needed a factor of their own fold's; the last of the family's S is the sum's."""
-    X, alone, strange = np.zeros(columns.rhs.shape, order="F"), np.zeros(len(columns.shift), bool), set[int]()
+@final
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """X (k, c), which of them (c,) needed a factor of their own fold's, and what the least eigenvalue of the system
+    that was factored for them is no less than (c,). Written as they are found."""
+
+    X: FloatArray
+    alone: BoolArray
+    least: FloatArray
+
+
+def _solutions(family: Family, columns: Columns) -> _Found | None:
+    """Of all columns; the last of the family's S is the sum's."""
+    c, strange = len(columns.shift), set[int]()
+    found = _Found(np.zeros(columns.rhs.shape, order="F"), np.zeros(c, bool), np.zeros(c))
     for group in _groups(columns.shift):
         pole = float(np.sqrt(columns.shift[group].min() * columns.shift[group].max()))
         far = np.isin(columns.whose[group], list(strange))
-        left = _near(family, columns, len(family.matrices) - 1, group[~far], pole, X)
+        left = _near(family, columns, len(family.matrices) - 1, group[~far], pole, found)
         if left is None:
             return None
         left = np.concatenate([group[far], left])
         for whose in np.unique(columns.whose[left]):
             mine = left[columns.whose[left] == whose]
-            rest = _near(family, columns, int(whose), mine, pole, X)
+            rest = _near(family, columns, int(whose), mine, pole, found)
             if rest is None or len(rest):
                 return None
-            alone[mine] = True
+            found.alone[mine] = True
             strange.add(int(whose))
-    return X, alone
+    return found
 
 
-def _near(family: Family, columns: Columns, whose: int, at: Indices, pole: float, X: FloatArray) -> Indices | None:
+def _near(
+    family: Family, columns: Columns, whose: int, at: Indices, pole: float, found: _Found
+) -> Indices | None:  # fmt: skip
     """Solve the columns `at` by the factor of `whose` at the pole; those left over, None where there is no factor."""
     if not len(at):
         return at
-    factor = family.factor(whose, pole)
-    if factor is None:
+    factored = family.factor(whose, pole)
+    if factored is None:
         return None
+    factor, found.least[at] = factored
     left = []
     for chunk in np.array_split(at, -(-len(at) // MOST_COLUMNS)):
-        X[:, chunk], whole = family.descend(factor, columns[chunk])
+        found.X[:, chunk], whole = family.descend(factor, columns[chunk])
         left.append(chunk[~whole])
     return np.concatenate(left)
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from dorff.errors import InputError
 from dorff.moments import FloatArray, Moments, Solvable
-from dorff.solvers.problem import Problem, _kept_shift, _turned, untouched
+from dorff.solvers.problem import Problem, kept_shift, turned, untouched
 from dorff.solvers.system import Block, Rows
 from dorff.weights import OperatorWeights
 
@@ -172,7 +172,7 @@ class Separable(System):
             columns = np.argmax(np.abs(root), axis=1)
             self._a, self._rotation, directions = np.sum(root**2, axis=1), np.eye(r), np.eye(root.shape[1])
         else:
-            self._a, self._rotation, directions = _turned(seen)[0:3]
+            self._a, self._rotation, directions = turned(seen)[0:3]
             columns = np.arange(r)
         self._columns = columns
         problem = replace(problem, directions=directions if problem.observe is None else None)
@@ -254,7 +254,7 @@ def make_system(
     scale = np.ones(len(borders[0].y0)) if scale is None else scale
     if observe is not None and len(borders) > 1 and np.linalg.matrix_rank(observe) < len(observe):
         raise InputError("observe: where rows miss targets its rows must be linearly independent; drop such rows")
-    back = _kept_shift(borders[0].y0, observe) if intercept else borders[0].y0
+    back = kept_shift(borders[0].y0, observe) if intercept else borders[0].y0
     known = [border.rows(scale, back) for border in borders]
     problem = Problem((), weights, tuple(rows for rows, _ in known), scale, observe, intercept)
     R = [one for _, one in known]

@@ -16,10 +16,15 @@ Spread = tuple[FloatArray, FloatArray]  # basis (k, k'), spread (k', c): the col
 
 
 def noise_covariance(problem: Problem, solution: Solution) -> FloatArray:
-    """(q, q): of the targets' noise in their own units, for a row of weight 1."""
+    """(q, q): of the targets' noise in their own units, for a row of mean weight.
+
+    The mean is over the rows that see a direction, so that a constant factor of all weights changes nothing.
+    """
     assert solution.variance is not None
-    V = np.eye(len(problem.scale)) if problem.directions is None else problem.directions
-    scaled: FloatArray = (V * solution.variance) @ V.T
+    V, totals = np.eye(len(problem.scale)) if problem.directions is None else problem.directions, problem.totals
+    some = totals.weight > 0
+    mean = np.where(some, totals.weight, 1.0) / np.where(some, totals.entries, 1.0)
+    scaled: FloatArray = (V * (solution.variance / mean)) @ V.T
     return scaled * np.outer(problem.scale, problem.scale)
 
 
@@ -62,7 +67,7 @@ def _spread(problem: Problem, block: Block, ridge: float | FloatArray) -> Spread
         return np.tril(inverse).T, np.ones((len(inverse), 1))
     values, vectors = block.spectrum
     inverse = values[:, None] * block.a + shift
-    if not inverse.min(initial=np.inf) > 0:
+    if not np.all(inverse > np.where(shift > 0, 0.0, block.floor * inverse.max(initial=0.0))):
         raise InputError("posterior: at ridge 0 what the data do not see has no bounds; give a ridge above 0")
     return vectors, 1.0 / inverse
 

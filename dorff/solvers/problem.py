@@ -63,7 +63,7 @@ class Problem:
         whole = len(parts) == 1 and bool(parts[0].mask.all())
         separate = weights.separable and (whole or untouched(weights.root[0], observe))
         check_width(len(weights.gain) if separate else _width(weights))
-        back = _kept_shift(parts[0].y0, observe) if intercept else parts[0].y0
+        back = kept_shift(parts[0].y0, observe) if intercept else parts[0].y0
         sums = [_unpacked(part, scale, back) for part in parts]
         rows, unit = tuple(rows for rows, _, _ in sums), max(part.unit for part in parts)
         empty = cls((), weights, rows, scale, observe, intercept, unit=unit)
@@ -160,7 +160,7 @@ class Problem:
 _Sums = tuple[Rows, FloatArray, FloatArray]  # and S (m, m), R (m, q) of the scaled targets
 
 
-def _kept_shift(y0: FloatArray, observe: FloatArray | None) -> FloatArray:
+def kept_shift(y0: FloatArray, observe: FloatArray | None) -> FloatArray:
     """The part (q,) of y0 that no intercept makes up for."""
     if observe is None or np.linalg.matrix_rank(observe) == len(observe):
         return np.zeros(len(y0))
@@ -216,14 +216,19 @@ def _separate(problem: Problem, sums: Sequence[_Sums]) -> Problem:
         for key, at in patterns.items():
             groups[key] = np.array(at), np.sum(root[at] ** 2, axis=1), np.eye(len(at)), targets[at]
     else:
-        a, rotation, basis = _turned(seen)
+        a, rotation, basis = turned(seen)
         groups[(0,)] = np.arange(len(root)), a, rotation, np.arange(len(root))
         directions = basis if problem.observe is None else None
     blocks = [_separate_block(problem, [sums[i] for i in chosen], seen, *group) for chosen, group in groups.items()]
     return replace(problem, blocks=tuple(blocks), directions=directions)
 
 
-def _turned(seen: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+def output_directions(root: FloatArray) -> FloatArray:
+    """V (p, p), the `directions` of a problem of C = I whose weights are one matrix with this root (r, p)."""
+    return np.eye(root.shape[1]) if untouched(root, None) else turned(root)[2]
+
+
+def turned(seen: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
     """a (r,) and U (r, r) with seen seen^T = U diag(a) U^T, and V (q, q) whose columns are those of seen^T U, made
     unit vectors, and what completes them. U = I where the rows of `seen` (r, q) are orthogonal already."""
     square = seen @ seen.T

@@ -7,7 +7,7 @@ from itertools import takewhile
 
 import numpy as np
 
-from dorff.moments import FloatArray, Solvable
+from dorff.moments import FloatArray, Kind, Solvable
 from dorff.solvers.dense import solve_cholesky
 from dorff.solvers.eigen import Ridge, Spectral
 from dorff.solvers.problem import Problem, Solution
@@ -34,8 +34,20 @@ def solve(problem: Problem, ridges: Sequence[Ridge], *, scores: bool = False) ->
 def squared_error(moments: Solvable, W: FloatArray, bias: FloatArray) -> FloatArray:
     """Summed squared error (q,) of f = F W + bias over the rows the moments were taken of; 0 for what they miss.
 
-    W (m, q) and bias (q,) in the targets' units.
+    W (m, q) and bias (q,) in the targets' units. Never less than what rounding leaves of it (`rounding_level`); of a
+    triangle, whose residuals are not squared before they are summed, the square of that.
     """
-    V = np.vstack([W, bias - moments.y0, -np.eye(moments.q)])
-    error: FloatArray = np.where(moments.mask, moments.squares(V), 0.0)
-    return error
+    k, full, V = moments.m + 1, moments.full, np.vstack([W, bias - moments.y0, -np.eye(moments.q)])
+    size = rounding_level(full, k, np.sum(V[:k] ** 2, axis=0))
+    if moments.kind is Kind.TRIANGLE:
+        error, least = moments.squares(V), moments.unit**2 * size
+    else:
+        error, least = np.sum(V * (full @ V), axis=0), moments.unit * size
+    return np.where(moments.mask, np.maximum(error, least), 0.0)
+
+
+def rounding_level(full: FloatArray, k: int, squares: FloatArray) -> FloatArray:
+    """(..., q): the targets' squares and |W|^2 times (a bound of) the largest eigenvalue of the sums `full` (w, w)
+    over the k features and ones, for squares |W|^2 (..., q): so large are the terms of a squared error that cancel."""
+    largest = np.sqrt(np.einsum("ij,ij->", full[:k, :k], full[:k, :k]))
+    return np.asarray(np.diag(full)[k:] + largest * squares)

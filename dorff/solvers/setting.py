@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final, final
 
 import numpy as np
+from scipy.optimize import linear_sum_assignment
 
 from dorff.errors import InputError
 from dorff.kernels import Covariance, Decomposable, Factor, Learned, OperatorKernel
@@ -16,7 +17,7 @@ from dorff.solvers.cg import Iterated, solve_cg
 from dorff.solvers.eigen import Ridge, Spectral
 from dorff.solvers.learned import learn_output
 from dorff.solvers.posterior import noise_covariance, posterior
-from dorff.solvers.problem import Parts, Problem, Solution, target_covariance
+from dorff.solvers.problem import Parts, Problem, Solution, output_directions, target_covariance
 from dorff.solvers.qr import problem_of
 from dorff.solvers.select import solve
 from dorff.weights import Density, OperatorWeights, operator_weights
@@ -31,8 +32,8 @@ class Fit:
 
     `scale` (p,) is the outputs' scale, `kernel` the kernel with its output matrices written out. `converged` is False
     where learning an output matrix ran out of iterations. `noise` (q, q) is the covariance of the targets' noise in
-    their own units, of a row of weight 1: one variance for each direction of the targets that is a problem of its own
-    (each target for independent outputs), else one for all scaled targets (see `Scores.variance`).
+    their own units, of a row of mean weight: one variance for each direction of the targets that is a problem of its
+    own (each target for independent outputs), else one for all scaled targets (see `Scores.variance`).
     """
 
     kernel: OperatorKernel
@@ -200,6 +201,21 @@ class Setting:
         scale = problem.scale if self.observe is None else np.full(weights.shape[2], problem.scale[0])
         bias = problem.bias(weights.combined(solution.h))
         return Fit(kernel, weights, solution, scale, bias, noise=noise_covariance(problem, solution))
+
+
+def carried_ridges(setting: Setting, parts: Parts, fit: Fit) -> Ridge:
+    """The ridge of a fit of other rows for a solve of `parts`; of ridges of directions of their own, each goes to the
+    direction here that is most like its own: eigenvectors of an output covariance differ, and so may their order."""
+    ridges = fit.solution.ridges
+    if ridges is None:
+        return fit.solution.ridge
+    theirs, mine = (
+        output_directions(weights.root[0]) for weights in (fit.weights, setting.weights(setting.fixed(parts)))
+    )
+    fitted, here = linear_sum_assignment(np.abs(theirs.T @ mine), maximize=True)
+    carried = np.empty(len(ridges))
+    carried[here] = ridges[fitted]
+    return carried
 
 
 def _single(ridge: Ridge) -> float:

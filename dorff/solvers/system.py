@@ -47,6 +47,12 @@ class Block:
         """Whether one Cholesky factor serves all columns at one ridge, and nothing better is known already."""
         return self.known is None and bool(np.ptp(self.a) <= 1e-14 * float(np.max(self.a)))
 
+    @property
+    def floor(self) -> float:
+        """Of the largest eigenvalue: those below are rounding."""
+        rounding = EPS * len(self.rhs)
+        return rounding if self.squared else rounding**2
+
     @cached_property
     def spectrum(self) -> tuple[FloatArray, FloatArray]:
         """Eigenvalues (k,) and vectors (k, k) of G, or `known`; those that rounding made negative count as zero."""
