@@ -119,7 +119,8 @@ class Setting:
 
         Directions are the targets themselves where the output matrix is diagonal, else its eigenvectors: in these a
         kernel that is one scalar kernel times a matrix falls apart. InputError for other kernels, for an output matrix
-        that is learned (which mixes them at each ridge), and for k-fold: compare arrays of ridges with `solve`.
+        that is learned (which mixes them at each ridge), and for k-fold: compare arrays of ridges with `solve`. The GCV score
+        is the mean of the directions' own.
         """
         if criterion not in ("gcv", "evidence"):
             raise InputError(f"ridge_per_output: goes with select: gcv or evidence here, not {criterion!r}")
@@ -135,7 +136,9 @@ class Setting:
             found = spectral.scores(ridge)
             table.append(-found.evidence_each if criterion == "evidence" else found.gcv_each)
         best = np.asarray(ridges, dtype=np.float64)[np.argmin(table, axis=0)]
-        return self._fit(kernel, problem, spectral.solve(best))
+        # Each direction's own score, of which the best ridges have the least: not that of all entries together.
+        gcv = float(np.average(spectral.scores(best).gcv_each, weights=problem.totals.weight))
+        return self._fit(kernel, problem, replace(spectral.solve(best), gcv=gcv))
 
     def posterior(self, parts: Parts, fit: Fit) -> Posterior:
         """The posterior of the model that `fit` is the mean of, from the same moments. InputError for route cg."""
