@@ -205,7 +205,7 @@ def test_coverage_without_factors_or_with_too_few_rows(data, tmp_path):
     [
         (["predict", "--std"], "--std: .* keeps no posterior; set solve.posterior: true"),
         (["predict", "--bands", "0.5"], "--bands: .* keeps no posterior"),
-        (["predict", "--noise"], "--noise (noise=True): says what deviations hold; ask for --std (std=True) too"),
+        (["predict", "--noise"], r"--noise \(noise=True\): says what deviations hold; ask for --std"),
         (["predict", "--bands", "half"], "--bands: 'half' is not a level"),
         (["predict", "--bands", "50"], "level must be between 0 and 1, such as 0.95, not 50.0"),
         (["predict", "--bands", "0.5,0.50"], "a level is named twice"),
