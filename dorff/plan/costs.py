@@ -66,65 +66,79 @@ def estimate(
     question: dict[str, Any],
 ) -> Costs:  # fmt: skip
     """The costs of a job whose features are those of `recipe` and whose kernel is one of `candidates`."""
-    m, q, block, folds = recipe.m, dataset.q, question["block_rows"], question["folds"]
+    m, q = recipe.m, dataset.q
     patterns = min(MOST_PATTERNS, 2 ** min(q, 30) - 1) if question["nan"] == "partial" else 1
-    width, at_once = m + 1 + q, patterns * (folds["count"] if folds["by_rows"] else 1)
-    packed, square = 4 * width * (width + 1), 8 * width * width
-    units = question["read_rows"] // dataset.unit_rows
-    read = 3 * dataset.unit_bytes() * max(1, units)  # one being read, one waiting, one in use
-    blocks = 8 * block * (width + 8) + 8 * recipe.numbers
-    leaf = at_once * square + blocks + read
-    if question["sums"] == Kind.TRIANGLE:  # a block by columns too; two triangles are merged as squares
-        leaf = max(leaf + 8 * block * width, 2 * square + 2 * packed)
-    elif question["precision"] == "mixed":  # a block and a square of half the width
-        leaf += 4 * block * width + square // 2
-    worker = WORKER_BYTES + leaf + 16 * MiB
+    width, qr = m + 1 + q, question["sums"] == Kind.TRIANGLE
     workers = job.cluster.workers if isinstance(job.cluster, LocalCluster) else 1
     fixed = [kernel.fix(dataset.d, recipe.p, np.eye(recipe.p)) for kernel in candidates]
-    ranks = [_rank(kernel, dataset.d) for kernel in fixed]
-    solving = max(
-        _solve_bytes(job, kernel, rank, width, m, folds["count"], patterns, qr=question["sums"] == Kind.TRIANGLE)
-        for kernel, rank in zip(fixed, ranks, strict=True)
-    )
-    if dataset.labels is not None and job.solve.calibrate:
-        solving += 5 * 8 * q * most_rows(q)  # decision values of held-out rows, and copies
-    solving += 16 * recipe.numbers
-    if question["tuning"]:
-        solving = max(solving, TUNING_BYTES)
-    each = 3.0 if question["sums"] == Kind.TRIANGLE else 1.0
-    flops = each * dataset.n * width * width + dataset.n * recipe.flops
-    level = _kept_level(job, len(leaves), folds["count"] * patterns * packed)
-    node = packed * patterns * (folds["count"] if folds["by_rows"] else min(folds["count"], 2**level))
-    disk = ((len(leaves) >> level) + 2 * workers + len(leaves).bit_length()) * node + 16 * width**2
+    rank = max(_rank(kernel, dataset.d) for kernel in fixed)
+    leaf, read = _leaf_bytes(dataset, recipe, question, patterns)
+    solving = _driver_bytes(job, dataset, recipe, fixed, question, patterns)
+    level, disk = _disk_bytes(job, len(leaves), question, patterns, width, workers)
+    flops = (3.0 if qr else 1.0) * dataset.n * width * width + dataset.n * recipe.flops
     # Measured no wider than this: the rate hardly grows beyond, the memory for it does.
     tried = min(width, 2048)
     rate = _syrk_rate(block_rows(tried), tried)
     seconds = 1.15 * flops / rate / workers
-    exact = exact_is_cheaper(dataset.n, q, m, max(ranks))
-    coupled = any(_coupled(job, kernel, patterns) for kernel in fixed)
     shape = Shape(
-        dataset.n, m, q, max(ranks), coupled, patterns, len(leaves), recipe.numbers, recipe.flops,
-        leaf + 16 * MiB, solving, disk, read,
+        dataset.n, m, q, rank, any(_coupled(job, kernel, patterns) for kernel in fixed), patterns, len(leaves),
+        recipe.numbers, recipe.flops, leaf + 16 * MiB, solving, disk, read,
     )  # fmt: skip
     route = _route(job, shape, rate, workers, candidates)
-    if question["sums"] == Kind.TRIANGLE:
+    if qr:
         route = replace(route, way=route.ways[0], reason="direct, by the triangle of a QR of the features")
-    serial = job.cluster.model_dump().get("type") == "serial"
-    if route.name == "streaming":
-        leaf, disk = route.way.worker_bytes, route.way.disk_bytes
-        flops, seconds = route.way.passes * route.way.flops, route.way.seconds
-        worker = WORKER_BYTES + leaf + 16 * MiB
-        solving = route.way.driver_bytes + (leaf if serial else workers * (worker - SHARED_BYTES))  # at once
-    elif route.name == "cg":
-        solving = route.way.driver_bytes
-    if serial:
-        worker, peak = DRIVER_BYTES + leaf, DRIVER_BYTES + max(leaf, solving)
-    else:
-        peak = DRIVER_BYTES + max(workers * (worker - SHARED_BYTES), solving)
+    way, serial = route.way, job.cluster.model_dump().get("type") == "serial"
+    if route.name == "streaming":  # workers and driver hold theirs at once
+        leaf, disk, flops, seconds = way.worker_bytes, way.disk_bytes, way.passes * way.flops, way.seconds
+    worker = (DRIVER_BYTES if serial else WORKER_BYTES + 16 * MiB) + leaf
+    all_workers = leaf if serial else workers * (worker - SHARED_BYTES)
+    driver = solving if route.name == "direct" else way.driver_bytes
+    peak = DRIVER_BYTES + (all_workers + driver if route.name == "streaming" else max(all_workers, driver))
     return Costs(
-        m, max(ranks), exact, len(leaves), worker, peak, disk, flops, seconds, level, route.name, route.reason,
-        route.way.passes,
+        m, rank, exact_is_cheaper(dataset.n, q, m, rank), len(leaves), worker, peak, disk, flops, seconds, level,
+        route.name, route.reason, way.passes,
     )  # fmt: skip
+
+
+def _leaf_bytes(dataset: Dataset, recipe: Recipe, question: dict[str, Any], patterns: int) -> tuple[int, int]:
+    """Bytes of a leaf, and those of them that are for reading."""
+    width, block, folds = recipe.m + 1 + dataset.q, question["block_rows"], question["folds"]
+    packed, square = 4 * width * (width + 1), 8 * width * width
+    units = question["read_rows"] // dataset.unit_rows
+    read = 3 * dataset.unit_bytes() * max(1, units)  # one being read, one waiting, one in use
+    leaf = patterns * (folds["count"] if folds["by_rows"] else 1) * square
+    leaf += 8 * block * (width + 8) + 8 * recipe.numbers + read
+    if question["sums"] == Kind.TRIANGLE:  # a block by columns too; two triangles are merged as squares
+        return max(leaf + 8 * block * width, 2 * square + 2 * packed), read
+    if question["precision"] == "mixed":  # a block and a square of half the width
+        leaf += 4 * block * width + square // 2
+    return leaf, read
+
+
+def _driver_bytes(
+    job: Job, dataset: Dataset, recipe: Recipe, fixed: Sequence[OperatorKernel], question: dict[str, Any],
+    patterns: int,
+) -> int:  # fmt: skip
+    """Bytes of the driver while it solves directly; the kernels have their output matrices written out."""
+    qr, m, q = question["sums"] == Kind.TRIANGLE, recipe.m, dataset.q
+    solving = max(
+        _solve_bytes(job, kernel, _rank(kernel, dataset.d), m + 1 + q, m, question["folds"]["count"], patterns, qr=qr)
+        for kernel in fixed
+    )
+    if dataset.labels is not None and job.solve.calibrate:
+        solving += 5 * 8 * q * most_rows(q)  # decision values of held-out rows, and copies
+    solving += 16 * recipe.numbers
+    return max(solving, TUNING_BYTES) if question["tuning"] else solving
+
+
+def _disk_bytes(
+    job: Job, leaves: int, question: dict[str, Any], patterns: int, width: int, workers: int
+) -> tuple[int, int]:  # fmt: skip
+    """The level of the tree whose nodes are kept, and the bytes of all that is on disk at a time."""
+    packed, folds = 4 * width * (width + 1), question["folds"]
+    level = _kept_level(job, leaves, folds["count"] * patterns * packed)
+    node = packed * patterns * (folds["count"] if folds["by_rows"] else min(folds["count"], 2**level))
+    return level, ((leaves >> level) + 2 * workers + leaves.bit_length()) * node + 16 * width**2
 
 
 def _route(job: Job, shape: Shape, rate: float, workers: int, candidates: Sequence[OperatorKernel]) -> Route:
@@ -139,12 +153,17 @@ def _route(job: Job, shape: Shape, rate: float, workers: int, candidates: Sequen
     return choose_route(job, shape, means, learned=learned, candidates=len(candidates))
 
 
+def _shared(kernel: OperatorKernel) -> bool:
+    """Whether it is one scalar kernel times a matrix."""
+    bases = [base for _, base in kernel.terms()]
+    return all(isinstance(base, Decomposable) for base in bases) and len({base.scalar for base in bases}) == 1
+
+
 def _coupled(job: Job, kernel: OperatorKernel, patterns: int) -> bool:
     """Whether all rows of psi are in one system."""
-    bases = [base for _, base in kernel.terms()]
-    shared = all(isinstance(base, Decomposable) for base in bases) and len({base.scalar for base in bases}) == 1
-    apart = shared and job.solve.observe is None and untouched(operator_weights(kernel, 1, None).root[0], None)
-    return not shared or (patterns > 1 and not apart)
+    if not _shared(kernel) or patterns == 1:
+        return not _shared(kernel)
+    return job.solve.observe is not None or not untouched(operator_weights(kernel, 1, None).root[0], None)
 
 
 def _rank(kernel: OperatorKernel, d: int) -> int:
@@ -157,10 +176,7 @@ def _solve_bytes(
     job: Job, kernel: OperatorKernel, rank: int, width: int, m: int, folds: int, patterns: int, *, qr: bool
 ) -> int:  # fmt: skip
     """Bytes of the driver's solve: folds and their sum, unpacked and centred moments, the system, its factor."""
-    bases = [base for _, base in kernel.terms()]
-    shared = all(isinstance(base, Decomposable) for base in bases) and len({base.scalar for base in bases}) == 1
-    apart = shared and job.solve.observe is None and untouched(operator_weights(kernel, 1, None).root[0], None)
-    coupled = not shared or (patterns > 1 and not apart)
+    shared, coupled = _shared(kernel), _coupled(job, kernel, patterns)
     k = m * rank if coupled else m
     many = shared or len(job.solve.ridges) > MOST_FACTORS
     each = 9 if qr else 4 if many else 2

@@ -119,8 +119,8 @@ class Setting:
 
         Directions are the targets themselves where the output matrix is diagonal, else its eigenvectors: in these a
         kernel that is one scalar kernel times a matrix falls apart. InputError for other kernels, for an output matrix
-        that is learned (which mixes them at each ridge), and for k-fold: compare arrays of ridges with `solve`. The GCV
-        score is the mean of the directions' own.
+        that is learned (which mixes them at each ridge), and for k-fold: compare arrays of ridges with `solve`. The
+        GCV score is the mean of the directions' own.
         """
         if criterion not in ("gcv", "evidence"):
             raise InputError(f"ridge_per_output: goes with select: gcv or evidence here, not {criterion!r}")
