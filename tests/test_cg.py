@@ -181,7 +181,7 @@ def test_stated_digits_hold_where_an_iteration_is_cut_short() -> None:
         error = np.sqrt((off @ G @ off) / (x @ G @ x))
         assert not found.converged and found.solution.digits <= max(0.0, -np.log10(error) + 0.3)
         stated.append(found.solution.digits)
-    assert max(stated) > 0.5
+    assert max(stated) > 0.2
 
 
 def test_a_sample_without_rows_is_no_preconditioner() -> None:
@@ -189,4 +189,4 @@ def test_a_sample_without_rows_is_no_preconditioner() -> None:
     chosen = Sampled(made, Sample(np.empty((0, 2)), np.empty(0), np.cos), made.problem.l * RIDGE)
     found, plain = iterate(made, RIDGE, chosen), iterate(made, RIDGE, Plain())
     np.testing.assert_array_equal(found.solution.h, plain.solution.h)
-    assert found.solution.condition == plain.solution.condition and chosen.iterations(1e-8) == made.size
+    assert found.preconditioned == plain.preconditioned and chosen.iterations(1e-8) == made.size

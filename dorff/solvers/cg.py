@@ -87,9 +87,14 @@ def iterate(
         if len(errors) > 100 and min(errors[-50:]) >= min(errors[:-50]):  # rounding: it will not fall any more
             break
     seen = max((one.condition() for one in steps), default=1.0)
-    condition = seen * preconditioner.spread(a, shift)
+    # Small eigenvalues that the iteration did not meet count as well: the residual may lie there.
+    worst = max(seen, preconditioner.slack(a, shift))
+    if isinstance(preconditioner, Plain):
+        worst = max((one.largest() for one in steps), default=0.0) / shift if shift > 0 else np.inf
+        worst = max(seen, worst)
+    condition = worst * preconditioner.spread(a, shift)
     # A residual that small in the preconditioner's norm is an error no larger than this in the system's.
-    solution = _solution(system, x, rhs, ridge, condition, errors[-1] * np.sqrt(seen))
+    solution = _solution(system, x, rhs, ridge, condition, errors[-1] * np.sqrt(worst))
     return Iterated(system.problem, solution, tuple(errors), seen, not len(on))
 
 
@@ -147,8 +152,18 @@ class _Lanczos:
         self._beside.append(np.sqrt(beta) / alpha)
         self._carried = beta / alpha
 
+    def largest(self) -> float:
+        return max(self._values(), default=0.0)
+
     def condition(self) -> float:
-        if not self._diagonal:
+        values = self._values()
+        if not values:
             return 1.0
-        values = eigh_tridiagonal(np.array(self._diagonal), np.array(self._beside[:-1]), eigvals_only=True)
-        return float(values[-1] / values[0]) if values[0] > 0 else np.inf
+        return values[-1] / values[0] if values[0] > 0 else np.inf
+
+    def _values(self) -> list[float]:
+        if not self._diagonal:
+            return []
+        found = eigh_tridiagonal(np.array(self._diagonal), np.array(self._beside[:-1]), eigvals_only=True)
+        values: list[float] = found.tolist()
+        return values

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Final, final
 
 import numpy as np
-import scipy.linalg
 
 from dorff.moments import FloatArray
 from dorff.solvers.matrixfree import System
@@ -27,6 +26,11 @@ class Preconditioner(ABC):
     @abstractmethod
     def spread(self, a: FloatArray, shift: float) -> float:
         """The condition number of what it is the inverse of, the largest over a (c,)."""
+
+    def slack(self, a: FloatArray, shift: float) -> float:
+        """How much larger what it is the inverse of may be than the system somewhere, that no iteration has to see;
+        1 where that is not known."""
+        return 1.0
 
 
 @final
@@ -57,6 +61,9 @@ class LowRank(Preconditioner):
     def spread(self, a: FloatArray, shift: float) -> float:
         return float(np.max((a * self.values.max() + shift) / (a * self.values.min() + shift)))
 
+    def slack(self, a: FloatArray, shift: float) -> float:
+        return float(np.max(a * self.values.min() + shift) / shift) if shift > 0 else np.inf
+
 
 def nystrom(system: System, shift: float, *, rank: int | None = None, seed: int = 0) -> LowRank:
     """From products of G with Gaussian vectors: Frangella, Tropp & Udell (2023, Randomized Nystrom preconditioning,
@@ -81,11 +88,14 @@ def nystrom(system: System, shift: float, *, rank: int | None = None, seed: int 
 
 
 def _approximation(omega: FloatArray, product: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """U (k, rank) and the eigenvalues of G omega (omega* G omega)^+ (G omega)*, by a small shift that is undone."""
+    """U (k, rank) and the eigenvalues of G omega (omega* G omega)^+ (G omega)*, by a small shift that is undone.
+
+    Where rounding leaves omega* G omega no positive matrix, its eigenvalues below the shift are left out.
+    """
     nu = float(np.finfo(np.float64).eps * np.linalg.norm(product))
     shifted = product + nu * omega
     inner = omega.T @ shifted
-    factor = np.linalg.cholesky((inner + inner.T) / 2)
-    B = scipy.linalg.solve_triangular(factor, shifted.T, lower=True).T
-    U, singular, _ = np.linalg.svd(B, full_matrices=False)
+    found, vectors = np.linalg.eigh((inner + inner.T) / 2)
+    kept = found > min(nu, found[-1] / 2)
+    U, singular, _ = np.linalg.svd(shifted @ (vectors[:, kept] / np.sqrt(found[kept])), full_matrices=False)
     return U, np.maximum(singular**2 - nu, 0.0)
