@@ -76,6 +76,8 @@ def iterate(
         r[:, on] -= alpha * Ap
         z = preconditioner.solve(r[:, on], a[on], shift)
         new = _dots(r[:, on], z)
+        if not np.all(new >= 0):  # rounding has made the preconditioner indefinite
+            break
         beta = new / rho[on]
         p[:, on] = z + beta * p[:, on]
         for column, one, two in zip(on, alpha, beta, strict=True):
