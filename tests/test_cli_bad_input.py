@@ -153,7 +153,8 @@ CASES: dict[str, Case] = {
         new_job(cluster={"type": "serial", "memory": "100MiB"}), ["plan", "bad.yaml"], 4, ["cluster.memory"],
     ),
     "too big for the machine": (
-        new_job(features={"count": 400_000}, kernel=INDEPENDENT), ["fit", "bad.yaml"], 4, ["features.count"],
+        new_job(features={"count": 400_000}, kernel=INDEPENDENT, solve={"route": "direct"}), ["fit", "bad.yaml"], 4,
+        ["solve.route: direct cannot be taken"],
     ),
     "cluster to come": (new_job(cluster={"type": "slurm"}), ["plan", "bad.yaml"], 3, ["'slurm'", "not built yet"]),
     "no model": (nothing, ["predict", "models", "sea.zarr", "o.zarr"], 3, ["models", "no model here"]),

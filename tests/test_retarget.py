@@ -116,7 +116,7 @@ def test_kernels_near_enough_are_told_and_others_refused():
     formula = [D * (2 * c**2 - 1) / c**4 for c in (0.82, 1.0, 1.7)]
     np.testing.assert_allclose(near, formula, rtol=0.1)
     message = (r"gaussian lengthscale 2.0 is too far .* size is \d+ of 512 frequencies, less than half of the 512 .*"
-               r"features.drawn_for: \[\{... lengthscale: 1.2\}, \{... lengthscale: 2\}, .*3.2")  # fmt: skip
+               r"features.drawn_for beside .*: \[\{... lengthscale: 1.2\}, \{... lengthscale: 2\}, .*3.2")  # fmt: skip
     with pytest.raises(InputError, match=message):
         sizes([Decomposable(Gaussian(2.0))], base, 2, 1)
     with pytest.raises(InputError, match=r"curl_free matern lengthscale \[0.3, 0.6\] nu 2.5 .* \[0.18, 0.36\]"):
