@@ -23,3 +23,27 @@ class IncompleteError(DorffError, RuntimeError):
     """The run stopped before its end; the same command goes on from what is done."""
 
     exit_code = 5
+
+
+class StoppedError(IncompleteError):
+    """A signal asked the work to stop; it stopped at the end of a block, and what is done is kept."""
+
+
+class QuarantineError(IncompleteError):
+    """Tasks that killed their worker every time they were tried; all others are done. `tags` are theirs."""
+
+    def __init__(self, message: str, tags: tuple[object, ...] = ()) -> None:
+        super().__init__(message)
+        self.tags = tags
+
+
+class GateError(DorffError, RuntimeError):
+    """The new model is not good enough, or not of all rows; the one published before stays current."""
+
+    exit_code = 6
+
+
+class LeaseError(DorffError, RuntimeError):
+    """Another run holds the lease on what this one wants to change."""
+
+    exit_code = 7

@@ -29,6 +29,7 @@ ARROWS: dict[str, str] = {
     "moments": "errors",
     "threads": "moments",  # BLAS threads, pinned and checked: for the planner, the engines and the estimators
     "graphs": "errors",
+    "stopping": "errors",  # whether this process has been asked to stop
     "posterior": "errors",  # what deviations of predictions need: made by solvers, kept by models
     "solvers": "moments weights posterior",
     "conformal": "errors",  # how wide bands must be, from held-out rows
@@ -36,15 +37,15 @@ ARROWS: dict[str, str] = {
     "data": "errors",
     "store": "moments model",
     "blocks": "features moments",  # blocks of rows into sums
-    "leaf": "blocks data features graphs store",
+    "leaf": "blocks data features graphs store stopping",
     "lengthscale": "features solvers",  # found by the evidence of a few rows
     "plan": "calibration exact leaf lengthscale solvers spec threads",
     "engine": "plan",
     "streaming": "engine",  # a solve whose every step is a pass over the data
-    "fit": "streaming",
     "predict": "engine",
+    "publish": "spec store",  # the gate, and one atomic switch to a new version
+    "fit": "streaming predict publish",
     "tune": "fit",
-    "publish": "engine",
     "report": "model store",
     # "any above"
     "estimators": "fit predict tune publish report bounds",

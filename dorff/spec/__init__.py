@@ -1,12 +1,14 @@
 """The types of a job: what JOB.yaml may say, read from a file or built in Python."""
 
 from dorff.spec.job import (
+    TLS,
     ClassTargets,
     Data,
     Features,
     Folds,
     Job,
     LocalCluster,
+    Publish,
     RemoteCluster,
     SerialCluster,
     Solve,
@@ -38,6 +40,7 @@ from dorff.spec.scalar import (
 )
 
 __all__ = [
+    "TLS",
     "ArcCosineSpec",
     "BoundedSpec",
     "CauchySpec",
@@ -61,6 +64,7 @@ __all__ = [
     "MercerSpec",
     "PointwiseSpec",
     "PolynomialSpec",
+    "Publish",
     "QMCSpec",
     "QuadratureSpec",
     "ROMSpec",

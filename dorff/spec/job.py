@@ -44,7 +44,8 @@ class Data(Part):
     """Where the rows are; several arrays are stacked.
 
     `weights` names an array of row weights. `nan`: what to do with rows of NaN or infinity; `partial` uses the
-    outputs that are there.
+    outputs that are there. `window` is for data that grow: only about that many of the last rows are used, at least so
+    many where there are, up to the start of their first leaf.
     """
 
     store: FilePath
@@ -52,6 +53,7 @@ class Data(Part):
     targets: Targets = "y"
     weights: Annotated[str, BeforeValidator(checks.array)] | None = None
     nan: Annotated[Literal["refuse", "drop", "partial"], BeforeValidator(_NANS.name)] = "refuse"
+    window: Annotated[int, Field(ge=1)] | None = None
 
 
 class Features(Part):
@@ -127,11 +129,12 @@ class Solve(Part):
 
 
 class LocalCluster(Part):
-    """Dask workers on this machine; `memory` is bytes a worker."""
+    """Dask workers on this machine; `memory` is bytes a worker. Its scheduler listens on `host`, by TLS alone."""
 
     type: Literal["local"] = "local"
     workers: Annotated[int, Field(ge=1)] = 2
     memory: Bytes = 4 * 2**30
+    host: str = "127.0.0.1"
 
 
 class SerialCluster(Part):
@@ -141,10 +144,24 @@ class SerialCluster(Part):
     memory: Bytes = 4 * 2**30
 
 
+class TLS(Part):
+    """Files that let this client and a cluster know each other: the authority's certificate, ours and its key."""
+
+    ca: FilePath
+    cert: FilePath
+    key: FilePath
+
+
 class RemoteCluster(Part):
-    """A Dask cluster that runs already; its workers say how much memory they have."""
+    """A Dask cluster that runs already; its workers say how much memory they have.
+
+    Off loopback its address begins with tls:// and `tls` names our credentials; tcp:// lets everybody in who can reach
+    it, and is refused unless `plain_tcp` says that this is meant.
+    """
 
     address: Annotated[str, BeforeValidator(checks.address)]
+    tls: TLS | None = None
+    plain_tcp: bool = False
 
 
 def _cluster(value: object) -> object:
@@ -166,6 +183,20 @@ Cluster = Annotated[
 ]
 
 
+class Publish(Part):
+    """When a new model takes the place of the current one.
+
+    Not where fewer than `digits` of the fitted values' digits are right, nor where the held-out score (R2, or accuracy
+    of classes) is more than `margin` below the current model's: both on the data set `holdout` where it is named, else
+    as each fit's own selection told (gcv or kfold). `keep` deletes all versions but that many of the last.
+    """
+
+    digits: Annotated[float, BeforeValidator(checks.not_negative)] = 3.0
+    margin: Annotated[float, BeforeValidator(checks.not_negative)] | None = None
+    holdout: FilePath | None = None
+    keep: Annotated[int, Field(ge=1)] | None = None
+
+
 class Job(Part):
     """A whole job. `state` keeps durable moments and receipts, `model` the published versions.
 
@@ -176,6 +207,7 @@ class Job(Part):
     kernel: Kernels
     features: Features = Features()
     solve: Solve = Solve()
+    publish: Publish = Publish()
     cluster: Cluster = LocalCluster()
     state: FilePath
     model: FilePath
