@@ -100,7 +100,7 @@ class Calibration:
         """From `config()`; InputError where it is not one."""
         try:
             return cls(float(config["slope"]), int(config["rows"]))
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, ArithmeticError) as error:
             raise InputError(f"a calibration needs 'slope' and 'rows', got {config!r} ({error})") from None
 
 

@@ -87,9 +87,9 @@ class Conformal:
             rows = tuple(int(count) for count in config["rows"])
             listed = [[np.inf if value is None else float(value) for value in row] for row in config["factors"]]
             factors = np.array(listed).reshape(len(LEVELS), len(rows))
-            if tuple(config["levels"]) != LEVELS or np.isnan(factors).any() or (factors < 0).any():
-                raise ValueError("other levels, or factors below 0")
-        except (KeyError, TypeError, ValueError) as error:
+            if tuple(config["levels"]) != LEVELS or np.isnan(factors).any() or (factors < 0).any() or min(rows) < 0:
+                raise ValueError("other levels, or factors or rows below 0")
+        except (KeyError, TypeError, ValueError, ArithmeticError) as error:
             raise InputError(f"conformal factors need levels, factors and rows ({error}); fit again") from None
         return cls(factors, rows)
 

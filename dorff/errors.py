@@ -29,6 +29,10 @@ class StoppedError(IncompleteError):
     """A signal asked the work to stop; it stopped at the end of a block, and what is done is kept."""
 
 
+class CorruptError(IncompleteError):
+    """Sums are not what their rows say: memory or processor changed a number. To be done again, best elsewhere."""
+
+
 class QuarantineError(IncompleteError):
     """Tasks that killed their worker every time they were tried; all others are done. `tags` are theirs."""
 

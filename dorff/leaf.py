@@ -8,25 +8,30 @@ import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol, final
+from typing import Any, Final, Protocol, final
 
 import numpy as np
 import numpy.typing as npt
 
 from dorff.blocks import BlockSums
 from dorff.data import Dataset, RowBlock
-from dorff.errors import InputError
+from dorff.errors import CorruptError, IncompleteError, InputError, StoppedError
 from dorff.features import Drawn, FeatureMap, feature_arrays, features_from
 from dorff.loops import scan
 from dorff.moments import FloatArray, Kind
+from dorff.stopping import stop_requested
 from dorff.store import Receipt, merge_moments, save_moments, write_atomic, write_json
+from dorff.store.checkpoints import Checkpoint
 from dorff.weights import Density
 
 Rows = npt.NDArray[np.int64]
 Keys = npt.NDArray[np.uint64]
+TRIES: Final = 3  # of a leaf whose rows change while they are read
+_SAME: Final = ("plan", "number", "start", "stop", "stamp")  # what a checkpoint must have in common with its leaf
 
 
 @final
@@ -85,6 +90,8 @@ class Place(Protocol):
     def hash(self) -> str: ...
     @property
     def receipts(self) -> Path: ...
+    @property
+    def checkpoints(self) -> Path: ...
     def node(self, level: int, index: int, key: str) -> Path:
         """The file of the sum of leaves [index 2^level, (index + 1) 2^level); the key names what is in it."""
         ...
@@ -110,6 +117,10 @@ class Pass:
     @property
     def receipts(self) -> Path:
         return self.directory / "receipts"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.directory / "checkpoints"
 
     def node(self, level: int, index: int, key: str) -> Path:
         """The file of the sum of leaves [index 2^level, (index + 1) 2^level); the key names what is in it."""
@@ -188,38 +199,132 @@ def run_leaf(directory: str, name: str, dataset: Dataset, number: int, start: in
 def sum_leaf(
     this: Pass, place: Place, sums: BlockSums, dataset: Dataset, number: int, start: int, stop: int
 ) -> Receipt:  # fmt: skip
-    """Add one leaf's rows to `sums`, write these to their place, and leave (and return) the leaf's receipt."""
-    began, dataset = time.perf_counter(), dataset.counted()
-    stamp = dataset.stamp(start, stop)
-    digest: list[int] = []
-    used = 0
-    low, high = np.full(dataset.d, np.inf), np.full(dataset.d, -np.inf)
-    for read in _read_ahead(dataset, start, stop, this.read_rows):
-        digest = read.checksums(digest)
-        rows, partial = _usable(dataset, this.nan, read)
-        scan(rows.X, low, high)
-        used += len(rows)
-        if this.folds.by_rows and this.folds.count > 1:
-            fold_of = this.folds.of(rows)
-            for fold in range(this.folds.count):
+    """Add one leaf's rows to `sums`, which are empty, write these to their place, and leave (and return) the receipt.
+
+    Goes on from a checkpoint of the same rows, to the bit. Rows that change while they are read are read again.
+
+    Raises:
+        InputError: rows that are not what was wanted.
+        StoppedError: it was asked to stop, and has left a checkpoint.
+        CorruptError: a number in the sums changed in memory, or was computed wrongly.
+        IncompleteError: the rows changed each time they were read.
+    """
+    for _ in range(TRIES):
+        run = _Run(this, place, sums, dataset.counted(), number, start, stop)
+        try:
+            run.add_all()
+        except InputError:
+            if not run.changed():  # else a file was torn when it was read
+                raise
+        if not run.changed():
+            return run.finish()
+        sums.clear()
+    raise IncompleteError(
+        f"{dataset.path}: rows {start}..{stop - 1} changed while they were read, {TRIES} times; run the job again "
+        "when nothing writes to them"
+    )
+
+
+@final
+class _Run:
+    """One leaf under way: the sums, and in `_at` all that its receipt and checkpoint say of the rows so far, but for
+    their bounds."""
+
+    def __init__(
+        self, this: Pass, place: Place, sums: BlockSums, dataset: Dataset, number: int, start: int, stop: int
+    ) -> None:  # fmt: skip
+        self._began = time.perf_counter()
+        self._this, self._place, self._sums, self._dataset = this, place, sums, dataset
+        none, stamp = (float("inf"),) * dataset.d, dataset.stamp(start, stop)
+        fresh = Checkpoint(
+            plan=place.hash, number=number, start=start, stop=stop, row=start, stamp=stamp, checksums=(), rows_used=0,
+            rows_read=0, low=none, high=tuple(-one for one in none), seconds=0.0, syrk_seconds=0.0,
+        )  # fmt: skip
+        self._before = self._at = self._resumed(fresh)
+        self._low, self._high = np.array(self._at.low), np.array(self._at.high)
+
+    def _resumed(self, fresh: Checkpoint) -> Checkpoint:
+        """The checkpoint of the same rows of the same plan, its sums restored; else `fresh`."""
+        found = Checkpoint.load(self._place.checkpoints, fresh.number)
+        if found is None or any(getattr(found, name) != getattr(fresh, name) for name in _SAME):
+            return fresh
+        if found.restore(self._place.checkpoints, self._sums.of):
+            return found
+        self._sums.clear()
+        return fresh
+
+    def add_all(self) -> None:
+        """Add the rows that are left, block by block; StoppedError at a block's end where it was asked for."""
+        at, blocks = self._at, self._sums.block_rows
+        for read in _read_ahead(self._dataset, (at.start, at.row, at.stop), self._this.read_rows):
+            for first in range(0, len(read), blocks):
+                self._add(_cut(read, first, first + blocks))
+                if self._at.row < at.stop and stop_requested():
+                    self._now().save(self._place.checkpoints, self._sums.sums)
+                    raise StoppedError(
+                        f"leaf {at.number}: asked to stop, after row {self._at.row - 1} of {at.start}..{at.stop - 1}; "
+                        "what is summed is kept, run the job again to go on"
+                    )
+
+    def _add(self, block: RowBlock) -> None:
+        at, folds = self._at, self._this.folds
+        checksums = block.checksums(at.checksums)
+        rows, partial = _usable(self._dataset, self._this.nan, block)
+        scan(rows.X, self._low, self._high)
+        if folds.by_rows and folds.count > 1:
+            fold_of = folds.of(rows)
+            for fold in range(folds.count):
                 part = rows[fold_of == fold]
-                sums.add(part.X, part.Y, fold, partial=partial, weights=part.weights)
+                self._sums.add(part.X, part.Y, fold, partial=partial, weights=part.weights)
         else:
-            sums.add(rows.X, rows.Y, this.folds.of_leaf(number), partial=partial, weights=rows.weights)
-    _check(sums, dataset, start, stop)
-    receipt = Receipt(
-        plan=place.hash, number=number, start=start, stop=stop, digest="".join(f"{crc:08x}" for crc in digest),
-        stamp=stamp, rows_used=used, rows_dropped=stop - start - used, rows_read=dataset.reads.rows,
-        low=tuple(low.tolist()), high=tuple(high.tolist()),
-        seconds=0.0, syrk_seconds=sums.syrk_seconds,
-    )  # fmt: skip
-    if frozen_hash(this.directory) != this.hash:  # the run was refused elsewhere, and what it had made removed
-        raise InputError(f"{this.directory}: the frozen plan is gone or another; run the job again")
-    save_moments(place.node(0, number, receipt.key), sums.sums)
-    sums.keep_spare()
-    receipt = receipt.timed(time.perf_counter() - began)
-    receipt.save(place.receipts)
-    return receipt
+            self._sums.add(rows.X, rows.Y, folds.of_leaf(at.number), partial=partial, weights=rows.weights)
+        row, used = at.row + len(block), at.rows_used + len(rows)
+        self._at = replace(at, row=row, checksums=tuple(checksums), rows_used=used)
+
+    def _now(self) -> Checkpoint:
+        return replace(
+            self._at, rows_read=self._before.rows_read + self._dataset.reads.rows, low=tuple(self._low.tolist()),
+            high=tuple(self._high.tolist()), seconds=self._before.seconds + time.perf_counter() - self._began,
+            syrk_seconds=self._before.syrk_seconds + self._sums.syrk_seconds,
+        )  # fmt: skip
+
+    def changed(self) -> bool:
+        """Whether the files are others than before the first row was read."""
+        return self._dataset.stamp(self._at.start, self._at.stop) != self._at.stamp
+
+    def finish(self) -> Receipt:
+        """Check the sums, write them, and leave the receipt instead of a checkpoint."""
+        this, place, at = self._this, self._place, self._now()
+        self._check()
+        receipt = Receipt(
+            plan=at.plan, number=at.number, start=at.start, stop=at.stop,
+            digest="".join(f"{crc:08x}" for crc in at.checksums), stamp=at.stamp, rows_used=at.rows_used,
+            rows_dropped=at.stop - at.start - at.rows_used, rows_read=at.rows_read, low=at.low, high=at.high,
+            seconds=0.0, syrk_seconds=at.syrk_seconds,
+        )  # fmt: skip
+        if frozen_hash(this.directory) != this.hash:  # the run was refused elsewhere, and what it had made removed
+            raise InputError(f"{this.directory}: the frozen plan is gone or another; run the job again")
+        save_moments(place.node(0, at.number, receipt.key), self._sums.sums)
+        self._sums.keep_spare()
+        receipt = receipt.timed(self._before.seconds + time.perf_counter() - self._began)
+        receipt.save(place.receipts)
+        Checkpoint.remove(place.checkpoints, at.number)
+        return receipt
+
+    def _check(self) -> None:
+        """CorruptError where the sums are not of the rows; InputError where they are, but overflow."""
+        at, sums = self._at, self._sums.sums.values()
+        if not all(adder.intact() for adder in sums):
+            Checkpoint.remove(self._place.checkpoints, at.number)  # it may hold the same
+            raise CorruptError(
+                f"leaf {at.number} (rows {at.start}..{at.stop - 1}): its sums are not those of its rows; memory or "
+                "processor faulty; the leaf is done again, and if this comes back test the machine it was done on"
+            )
+        if any(adder.overflowed() for adder in sums):
+            raise InputError(
+                f"{self._dataset.path}: rows {at.start}..{at.stop - 1}: the sums overflow float64; an input or a "
+                "target is larger than 1e150: rescale the column"
+            )
 
 
 def merge_nodes(left: str, right: str, into: str) -> bool:
@@ -227,15 +332,26 @@ def merge_nodes(left: str, right: str, into: str) -> bool:
     return merge_moments(Path(left), Path(right), Path(into))
 
 
-def _read_ahead(dataset: Dataset, start: int, stop: int, rows: int) -> Iterator[RowBlock]:
-    """Each run of `rows`, the next one read while this one is worked on."""
+def _read_ahead(dataset: Dataset, at: tuple[int, int, int], rows: int) -> Iterator[RowBlock]:
+    """Each run of `rows` from the first of `at` on, without the rows before the second, up to the third; the next one
+    is read while this one is worked on."""
+    start, row, stop = at
+    cuts = [row, *range(start + ((row - start) // rows + 1) * rows, stop, rows), stop]
     with ThreadPoolExecutor(max_workers=1) as reader:
-        waiting = reader.submit(dataset.block, start, min(start + rows, stop))
-        for first in range(start, stop, rows):
+        waiting = reader.submit(dataset.block, *cuts[:2])
+        for following in [*pairwise(cuts[1:]), None]:
             read = waiting.result()
-            if first + rows < stop:
-                waiting = reader.submit(dataset.block, first + rows, min(first + 2 * rows, stop))
+            if following:
+                waiting = reader.submit(dataset.block, *following)
             yield read
+
+
+def _cut(rows: RowBlock, start: int, stop: int) -> RowBlock:
+    """Rows start..stop-1 of a run, in the same memory."""
+    here = slice(start, stop)
+    weights = None if rows.weights is None else rows.weights[here]
+    groups = None if rows.groups is None else rows.groups[here]
+    return RowBlock(rows.numbers[here], rows.X[here], rows.Y[here], weights, groups)
 
 
 def _usable(dataset: Dataset, nan: str, rows: RowBlock) -> tuple[RowBlock, bool]:
@@ -266,12 +382,3 @@ def _not_finite(dataset: Dataset, rows: RowBlock, row: int) -> InputError:
         f"finite number, got {values[column]}; mend the data, or set data.nan: "
         f"{'drop or partial' if dataset.d <= column < dataset.d + dataset.q else 'drop'}"
     )
-
-
-def _check(sums: BlockSums, dataset: Dataset, start: int, stop: int) -> None:
-    for found in sums.sums.values():
-        if not all(np.isfinite(piece).all() for piece in found.pieces()):
-            raise InputError(
-                f"{dataset.path}: rows {start}..{stop - 1}: the sums overflow float64; an input or a target is "
-                "larger than 1e150: rescale the column"
-            )

@@ -233,8 +233,10 @@ class Posterior:
         while block := _block(arrays, f"posterior_{len(blocks)}_", shape):
             blocks.append(block)
         p = shape[2]
-        _check(arrays, "posterior_intercept", (p, p))
-        _check(arrays, "posterior_noise", (q, q))
+        for name, size in (("posterior_intercept", p), ("posterior_noise", q)):
+            _check(arrays, name, (size, size))
+            if np.any(np.diag(arrays[name]) < 0):
+                raise InputError(f"array {name} has variances below 0")
         return cls(tuple(blocks), arrays["posterior_intercept"], arrays["posterior_noise"])
 
 
@@ -266,7 +268,9 @@ def _block(arrays: Mapping[str, AnyArray], prefix: str, shape: tuple[int, int, i
 
 
 def _within(block: SeparableBlock | CoupledBlock, sizes: Mapping[str, int]) -> bool:
-    """Whether a block speaks of features and rows of psi that are there."""
+    """Whether a block speaks of features and rows of psi that are there, and its variances are none below 0."""
+    if np.any(block.variance < 0) or np.any(block.spread < 0):
+        return False
     if isinstance(block, SeparableBlock):
         return sizes["k"] == sizes["m"]
     places = ((block.feature, sizes["m"]), (block.row, sizes["r"]))
@@ -274,11 +278,12 @@ def _within(block: SeparableBlock | CoupledBlock, sizes: Mapping[str, int]) -> b
 
 
 def _check(arrays: Mapping[str, AnyArray], name: str, shape: tuple[int, ...] | None) -> None:
-    """InputError unless the array is there, of that shape (or of a block's own) and type."""
+    """InputError unless the array is there, of that shape (or of a block's own) and type, and finite."""
     value = arrays.get(name)
     wanted = 1 + name.endswith("basis") if shape is None else len(shape)
     dtype = np.int64 if name.endswith(("feature", "row")) else np.float64
     fits = value is not None and value.ndim == wanted and value.dtype == dtype
-    if value is None or not fits or (shape is not None and value.shape != shape):
+    if value is None or not fits or (shape is not None and value.shape != shape) or not np.isfinite(value).all():
         got = "nothing" if value is None else f"{value.dtype} of shape {value.shape}"
-        raise InputError(f"array {name} should be {np.dtype(dtype)} of shape {shape or 'of its block'}, got {got}")
+        should = f"{np.dtype(dtype)} of shape {shape or 'of its block'}, and finite"
+        raise InputError(f"array {name} should be {should}, got {got}")

@@ -56,7 +56,7 @@ def fit_streaming(
 
     Raises InputError (bad data, or data that change meanwhile), IncompleteError (run it again).
     """
-    began, n = time.perf_counter(), plan.dataset.n
+    began, n = time.perf_counter(), plan.dataset.rows
     plan.freeze()
     this, _ = plan.frozen()
     (ridge,) = plan.job.solve.ridges
@@ -133,9 +133,10 @@ def _refuse_unseen(plan: Plan, borders: list[Border]) -> None:
 def _sample(plan: Plan, this: Pass, wanted: int) -> Sample:
     """Usable rows, in short runs spread evenly over all, and their weights."""
     dataset = plan.dataset
-    runs = max(1, min(wanted // RUN_ROWS, -(-dataset.n // RUN_ROWS)))
+    runs = max(1, min(wanted // RUN_ROWS, -(-dataset.rows // RUN_ROWS)))
     X, weights = [], []
-    for start in np.unique(np.linspace(0, max(dataset.n - RUN_ROWS, 0), runs).astype(int)):
+    last = max(dataset.n - RUN_ROWS, dataset.first)
+    for start in np.unique(np.linspace(dataset.first, last, runs).astype(int)):
         rows = dataset.block(int(start), int(min(start + RUN_ROWS, dataset.n))).weighty()
         rows = rows[rows.whole(partial=this.nan == "partial")]
         weight = np.ones(len(rows)) if rows.weights is None else rows.weights

@@ -13,7 +13,7 @@ from typing import Final, final
 
 from dorff.engine import Engine, SerialEngine, Task, open_engine
 from dorff.errors import IncompleteError, InputError
-from dorff.fit import PassResult, Progress, filled, run_pass, settings
+from dorff.fit import PassResult, Progress, filled, leased, run_pass, settings, state_lease
 from dorff.moments import Part, Solvable
 from dorff.plan import Plan, make_plan
 from dorff.plan.costs import WORKER_BYTES
@@ -82,10 +82,11 @@ def tune(
             "solve.route: streaming keeps no sums to choose from; tune with fewer features (features.count), or set "
             "solve.route: direct or cg"
         )
-    if engine is not None:
-        return _tuned(plans, engine, progress, told)
-    with open_engine(jobs[0].cluster) as opened:
-        return _tuned(plans, opened, progress, told)
+    with leased(*map(state_lease, plans)):
+        if engine is not None:
+            return _tuned(plans, engine, progress, told)
+        with open_engine(jobs[0].cluster) as opened:
+            return _tuned(plans, opened, progress, told)
 
 
 def _tuned(plans: Sequence[Plan], engine: Engine, progress: Progress | None, told: Told | None) -> Tuned:
@@ -94,7 +95,7 @@ def _tuned(plans: Sequence[Plan], engine: Engine, progress: Progress | None, tol
     middle = time.perf_counter()
     table = _grid(plans, passed, engine, told)
     winner = min(table, key=lambda trial: trial.value)
-    reads = sum(_rows_read(found) for found in passed.values()) / plans[0].dataset.n
+    reads = sum(_rows_read(found) for found in passed.values()) / plans[0].dataset.rows
     return Tuned(
         best_job(plans[winner.job], winner), winner, tuple(table), len(passed), reads, middle - began,
         time.perf_counter() - middle,

@@ -19,9 +19,12 @@ from command_line import DORFF, call, contents, field, run, write_csv, write_job
 
 from dorff.cli import progress
 from dorff.cli.guard import guarded, rows_of, show, size
-from dorff.errors import DoesNotFitError, IncompleteError, InputError
+from dorff.errors import DoesNotFitError, GateError, IncompleteError, InputError, LeaseError
 
-COMMANDS = ("demo", "ingest", "verify", "plan", "fit", "tune", "predict", "score", "report", "inspect", "bench")
+COMMANDS = (
+    *("demo", "ingest", "verify", "plan", "fit", "tune", "predict", "score", "report", "inspect"),
+    *("prune", "trim", "credentials", "bench"),
+)
 
 
 @pytest.fixture
@@ -126,7 +129,11 @@ def test_inspect_tells_data_state_and_models_apart(fitted: Path) -> None:
     (plan,) = state["plans"]
     assert state["kind"] == "state" and (plan["leaves"], plan["receipts"], plan["rows_used"]) == (1, 1, 3000)
     assert plan["store"] == str(fitted / "sea.zarr") and 0 < plan["bytes"] <= state["bytes"]
-    assert model["kind"] == "model" and model["versions"] == ["v000001"] and model["kernel"]["type"] == "curl_free"
+    assert (
+        model["kind"] == "model"
+        and [one["version"] for one in model["versions"]] == ["v000001"]
+        and model["kernel"]["type"] == "curl_free"
+    )
     assert (model["m"], model["d"], model["p"], model["report"]["rows_used"]) == (64, 2, 2, 3000)
     assert {**version, "path": "models/sea"} == model
     for path in ("sea.zarr", "runs/sea", "models/sea"):
@@ -166,7 +173,14 @@ def failing(error: BaseException, *, goes_on: bool = False) -> int:
         (InputError("sea.csv: no\n  good"), 3, "sea.csv: no good"),
         (DoesNotFitError("too big"), 4, "too big"),
         (IncompleteError("run again"), 5, "run again"),
-        (OSError(errno.ENOSPC, "No space", "runs/x"), 3, "runs/x: no space left on the disk; free some"),
+        (GateError("no better"), 6, "no better"),
+        (LeaseError("taken"), 7, "taken"),
+        (
+            OSError(errno.ENOSPC, "No space", "runs/x"),
+            5,
+            "runs/x: no space left on the disk; free some and run the same",
+        ),
+        (OSError(errno.EIO, "I/O error", "runs/x"), 5, "runs/x: the disk or the network failed (I/O error); see that"),
         (PermissionError(errno.EACCES, "Permission denied", "runs/x"), 3, "runs/x: Permission denied; check the path"),
         (MemoryError("Unable to allocate 3 TiB"), 4, "memory ran out (Unable to allocate 3 TiB); close"),
         (KeyboardInterrupt(), 5, "stopped; run the same command again"),

@@ -238,13 +238,13 @@ def test_no_space_left(
     ingest([folder / "big.csv"], folder / "big.zarr", inputs=["a", "b"], targets=["u", "v"])
     write_job(folder / "full.yaml", model="full/model", features={"count": 4096}, kernel=INDEPENDENT)
     before = contents(folder)
-    one_sentence(full("ingest", "big.csv", "full/o.zarr", *INGEST), 3, "full/o.zarr", "no space left")
+    one_sentence(full("ingest", "big.csv", "full/o.zarr", *INGEST), 5, "full/o.zarr", "no space left")
     assert contents(folder) == before
     done = full("predict", "models/sea", "big.zarr", "full/o.zarr", "--workers", "1")
-    assert done.returncode == 3 and "no space left" in done.stderr.splitlines()[-1]
+    assert done.returncode == 5 and "no space left" in done.stderr.splitlines()[-1]
     assert not (folder / "full" / "o.zarr").exists()
     done = full("report", "models/sea", "-o", "full/page.html")
-    assert done.returncode == 3 and "no space left" in done.stderr.splitlines()[-1]
+    assert done.returncode == 5 and "no space left" in done.stderr.splitlines()[-1]
     assert not (folder / "full" / "page.html").exists()
 
 
@@ -257,7 +257,7 @@ def test_no_space_left_for_a_model(
     monkeypatch.chdir(folder)
     write_job(folder / "full.yaml", model="full/model", features={"count": 4096}, kernel=INDEPENDENT)
     done = full("fit", "full.yaml")
-    assert done.returncode == 3 and "no space left" in done.stderr.splitlines()[-1], done.stderr
+    assert done.returncode == 5 and "no space left" in done.stderr.splitlines()[-1], done.stderr
     assert not list((folder / "full").rglob("v0*")) and not list((folder / "full").rglob(".new*"))
 
 

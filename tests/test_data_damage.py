@@ -122,6 +122,17 @@ def test_any_flipped_byte_is_found(tmp_path: Path) -> None:
             path.write_bytes(whole)
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/self/mem"), reason="no file here whose reading fails")
+def test_a_disk_that_fails_is_not_damage(store: Path) -> None:
+    """The file of this process's memory opens, and cannot be read: the error goes on, and says of which file."""
+    dataset, path = open_dataset(store), store / "x" / "c" / "1" / "0"
+    path.unlink()
+    path.symlink_to("/proc/self/mem")
+    with pytest.raises(OSError) as caught:
+        dataset.read(0, N)
+    assert not isinstance(caught.value, InputError) and caught.value.filename == str(path)
+
+
 def test_metadata_faults(store: Path) -> None:
     def restored(path: Path, content: bytes | None) -> list[Fault]:
         whole = path.read_bytes()

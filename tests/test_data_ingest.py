@@ -8,6 +8,7 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import numpy as np
 import numpy.typing as npt
@@ -73,7 +74,7 @@ def test_zarr_reads_what_was_written(tmp_path: Path) -> None:
     assert isinstance(x, zarr.Array) and x.shards == (1024, 2) and x.dtype == np.float64
     np.testing.assert_array_equal(np.asarray(x[:]), ROWS[:, :2])
     assert group.attrs["columns"] == {"x": ["c0", "c1"], "y": ["c2"]}
-    assert group.attrs["dorff"] == {"rows": 4000}
+    assert group.attrs["dorff"] == {"first": 0, "rows": 4000, "crc32": ANY}
 
 
 @given(d=st.integers(1, 200_000), q=st.integers(0, 1000), shard_rows=st.none() | st.integers(1, 100_000))
@@ -220,11 +221,11 @@ def test_an_append_cut_at_any_write_leaves_the_old_rows_and_can_be_run_again(tmp
 LIMITED = """
 import resource, sys
 from dorff.data import ingest
-from dorff.errors import InputError
+from dorff.errors import IncompleteError
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 try:
     ingest([sys.argv[1]], sys.argv[2], inputs=["c0", "c1"], targets=["c2"], append=len(sys.argv) > 3)
-except InputError as error:
+except IncompleteError as error:
     print(error)
 """
 

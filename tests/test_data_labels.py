@@ -27,6 +27,7 @@ from hypothesis import strategies as st
 from scipy.io import netcdf_file
 
 from dorff.data import Classes, Label, class_counts, ingest, open_dataset, verify
+from dorff.data.metadata import sealed
 from dorff.errors import InputError
 
 RNG = np.random.default_rng(3)
@@ -404,7 +405,7 @@ def test_damaged_labels(tmp_path: Path) -> None:
     whole = json.loads(group.read_text())
     for labels, counts in ((["a"], [1, 1]), (["a", "a"], [1, 1]), (["a", None], [1, 1]), (["a", "b"], [2, 1]), (3, 4)):
         whole["attributes"]["dorff"] |= {"labels": {"classes": labels}, "counts": {"classes": counts}}
-        group.write_text(json.dumps(whole))
+        group.write_text(json.dumps(sealed(whole)))
         with pytest.raises(InputError, match=r"attributes dorff\.labels are damaged"):
             open_dataset(tmp_path / "s.zarr", targets=Classes("classes"))
         assert [(fault.chunk, fault.kind) for fault in verify(tmp_path / "s.zarr")] == [("zarr.json", "damaged")]

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +20,16 @@ from distributed import Client
 
 from dorff.bench import write_random
 from dorff.data import ingest
-from dorff.engine import DaskEngine, Engine, SerialEngine, Task, local_cluster, open_engine
-from dorff.errors import IncompleteError, InputError
+from dorff.engine import DaskEngine, SerialEngine, local_cluster
+from dorff.errors import InputError
 from dorff.fit import fit, run_pass
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
 from dorff.plan import leaves as leaf_sizes
 from dorff.plan import make_plan
 from dorff.plan.plan import MEDIAN_SAMPLE
-from dorff.spec import Job, RemoteCluster
+from dorff.spec import Job
 from dorff.store import load_model
-from dorff.threads import pin
 
 ROWS, SHARD = 20_000, 1024
 
@@ -164,30 +163,6 @@ def test_a_killed_worker_costs_nothing(store: Path, tmp_path: Path, expected: Fl
     assert np.array_equal(coefficients(tmp_path), expected)
 
 
-def _suicide(marker: str) -> None:
-    with Path(marker).open("a") as file:
-        file.write("x")
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def test_a_task_that_always_kills_its_worker_is_named_and_ends_the_run(tmp_path: Path) -> None:
-    marker = tmp_path / "tries"
-    with (
-        local_cluster(1) as cluster,
-        Client(cluster) as client,
-        pytest.raises(IncompleteError, match=r"killed its worker.*leaf 7"),
-    ):
-        DaskEngine(client).run([Task(_suicide, (str(marker),), "leaf 7")], lambda _task, _result: ())
-    assert marker.read_text() == "xxx"
-
-
-def test_a_cluster_without_workers_is_said_so(tmp_path: Path) -> None:
-    with local_cluster(0) as cluster:
-        remote = RemoteCluster(address=cluster.scheduler_address)
-        with pytest.raises(IncompleteError, match="no workers"), open_engine(remote, patience=0.5):
-            pass
-
-
 def test_a_store_without_rows_is_refused(rows: tuple[FloatArray, FloatArray], tmp_path: Path) -> None:
     group = zarr.open_group(str(tmp_path / "empty.zarr"), mode="w")
     for name in "xy":
@@ -312,30 +287,6 @@ def test_bad_numbers_are_refused_or_dropped(rows: tuple[FloatArray, FloatArray],
     clean = write(tmp_path / "clean.zarr", X[good], Y[good])
     fit(job(clean, tmp_path / "clean"), engine=SerialEngine())
     np.testing.assert_allclose(coefficients(tmp_path), coefficients(tmp_path / "clean"), rtol=1e-6)
-
-
-def test_a_task_sees_one_blas_thread(workers: Client) -> None:
-    seen: list[Any] = []
-
-    def done(_task: Task, result: Any) -> Sequence[Task]:
-        seen.append(result)
-        return ()
-
-    engines: list[Engine] = [DaskEngine(workers), SerialEngine()]
-    for engine in engines:
-        engine.run([Task(_threads, ())], done)
-    assert seen and all(count == 1 for counts in seen for count in counts)
-
-
-def _threads() -> list[int]:
-    from threadpoolctl import threadpool_info
-
-    return [int(pool["num_threads"]) for pool in threadpool_info() if pool["user_api"] == "blas"]
-
-
-def test_pin_is_kept(workers: Client) -> None:
-    workers.run(pin)
-    assert all(count == 1 for counts in workers.run(_threads).values() for count in counts)
 
 
 def test_reports_are_honest(store: Path, tmp_path: Path) -> None:

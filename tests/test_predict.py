@@ -12,7 +12,7 @@ from cases import plain_map, weights_of
 from distributed import Client
 
 from dorff import frequencies, kernels
-from dorff.data import ingest, verify
+from dorff.data import ingest, open_dataset, trim, verify
 from dorff.engine import DaskEngine, SerialEngine, local_cluster
 from dorff.errors import InputError
 from dorff.kernels.scalar import FloatArray
@@ -151,3 +151,29 @@ def test_bad_input_is_refused_and_writes_nothing(
     ingest([tmp_path / "b.npz"], tmp_path / "b.zarr", inputs=["x"], targets=["y"])
     with pytest.raises(InputError, match="row 1 holds NaN"):
         score(tmp_path / "m", tmp_path / "b.zarr", engine=SerialEngine())
+
+
+@pytest.mark.parametrize("keep", [ROWS - 1024, ROWS - 6 * 1024])
+def test_predictions_and_scores_of_a_trimmed_store_keep_the_rows_numbers(
+    model: Model, data: tuple[Path, FloatArray, FloatArray], tmp_path: Path, keep: int
+) -> None:
+    """A shard of predictions is four of the inputs': the first row that is left is inside one."""
+    _, X, Y = data
+    first = ROWS - keep
+    np.savez(tmp_path / "a.npz", x=X, y=Y)
+    store, out, kept = tmp_path / "a.zarr", tmp_path / "o.zarr", tmp_path / "kept.zarr"
+    ingest([tmp_path / "a.npz"], store, inputs=["x"], targets=["y"], shard_rows=1024)
+    assert trim(store, keep=keep) == keep
+    save_model(model, tmp_path / "m")
+    told: list[tuple[int, int]] = []
+    progress = lambda done, total: told.append((done, total))  # noqa: E731
+    assert predict(tmp_path / "m", store, out, engine=SerialEngine(), progress=progress) == keep
+    assert told[-1] == (keep, keep)
+    found = open_dataset(out, inputs="y", targets=None)
+    assert (found.first, found.n) == (first, ROWS) and verify(out) == []
+    np.testing.assert_allclose(found.read(first, ROWS)[0], model.predict(X[first:]), rtol=1e-12)
+    np.savez(tmp_path / "kept.npz", x=X[first:], y=Y[first:])
+    ingest([tmp_path / "kept.npz"], kept, inputs=["x"], targets=["y"], shard_rows=1024)
+    assert score(tmp_path / "m", store, engine=SerialEngine()) == score(tmp_path / "m", kept, engine=SerialEngine())
+    trim(out, keep=1)
+    assert open_dataset(out, inputs="y", targets=None).first == ROWS - ROWS % 4096

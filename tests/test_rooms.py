@@ -17,7 +17,8 @@ PACKAGE = ROOT / "dorff"
 # An arrow means: may import that, and what that may import.
 ARROWS: dict[str, str] = {
     "errors": "",
-    "spec": "errors",
+    "secrets": "errors",  # what must not be said or written
+    "spec": "secrets",
     "loops": "errors",
     "kernels": "errors",
     "frequencies": "kernels loops",
@@ -58,7 +59,7 @@ ARROWS: dict[str, str] = {
 
 # Third-party libraries that only some rooms may import; the rooms of NUMERIC may import nothing else of them.
 NUMERIC = (
-    "errors spec loops kernels frequencies features weights exact bounds calibration conformal posterior"
+    "errors secrets spec loops kernels frequencies features weights exact bounds calibration conformal posterior"
     " moments blocks graphs solvers model lengthscale"
 )
 NUMERIC_LIBRARIES = {"numpy", "scipy", "numba"}
@@ -74,11 +75,18 @@ KEPT_TO = {
     "google_crc32c": "data store",
     "dask": "engine estimators",
     "distributed": "engine estimators",
+    "prometheus_client": "cli",
 }
 FORBIDDEN = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}  # they run code from a file
 
 # Import names that differ from the name of the distribution in pyproject.toml.
-DISTRIBUTIONS = {"google_crc32c": "google-crc32c", "llvmlite": "numba", "sklearn": "scikit-learn", "yaml": "pyyaml"}
+DISTRIBUTIONS = {
+    "google_crc32c": "google-crc32c",
+    "llvmlite": "numba",
+    "prometheus_client": "prometheus-client",
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+}
 
 MAX_LINES = 400
 

@@ -1,6 +1,7 @@
 """Job files: what they may say, what they mean, and the one sentence for whatever is wrong with them."""
 
 import json
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,10 @@ cluster:  {type: local, workers: 2, memory: 4GiB}
 state:    runs/sea
 model:    models/sea
 """
+
+
+# A few lines that would be 2^39 values.
+BOMB = "\n".join(["a0: &a0 [1]", *(f"a{i + 1}: &a{i + 1} [*a{i}, *a{i}]" for i in range(39))])
 
 
 def write(folder: Path, text: str) -> Path:
@@ -621,12 +626,51 @@ def test_what_is_not_built_yet_is_refused_by_name(
             "cluster.memory must be an amount of memory such as 4GiB or 512MB, came '4 gigs'; correct it",
         ),
         (
+            {"solve": {"ridge": 10**400}},
+            f"solve.ridge must be a number of at least 0, came 1{'0' * 56}...; correct it",
+        ),
+        (
+            {"cluster": {"memory": "9" * 400 + "GiB"}},
+            f"cluster.memory must be an amount of memory such as 4GiB or 512MB, came '{'9' * 56}...; correct it",
+        ),
+        (
+            {"data": {"store": "~nobody-of-this-name/sea.zarr"}},
+            "data.store must be a path, came '~nobody-of-this-name/sea.zarr', which cannot be followed (Could not "
+            "determine home directory.); correct it",
+        ),
+        (
+            {"data": {"store": "a\0b"}},
+            "data.store must be a path, came 'a\\x00b'; write one (in quotes where it looks like a number)",
+        ),
+        *(
+            (
+                parts,
+                f"{place} holds a password or a signed query, which plans, logs and models would keep; take it out "
+                "(credentials belong in files or in the environment)",
+            )
+            for parts, place in (
+                ({"data": {"store": "s3://me:hunter2hunter2@bucket/sea.zarr"}}, "data.store"),
+                ({"data": {"store": "https://x.org/sea.zarr?X-Amz-Signature=abcdef"}}, "data.store"),
+                ({"cluster": {"address": "tls://me:hunter2hunter2@node:8786"}}, "cluster.address"),
+                ({"solve": {"observe": "ftp://me:hunter2hunter2@host/c.npy"}}, "solve.observe"),
+                ({"publish": {"holdout": "ftp://me:hunter2hunter2@host/c.zarr"}}, "publish.holdout"),
+            )
+        ),
+        (
+            {"data": {"store": "s", "nan": "ftp://me:hunter2hunter2@host"}},
+            "data.nan must be one of: refuse, drop, partial; came 'ftp://***@host'; correct it",
+        ),
+        (
+            {"publish": {"keep": 0}},
+            "publish.keep must be greater than or equal to 1, came 0; correct it",
+        ),
+        (
             {"cluster": {"address": "node"}},
             "cluster.address must be a Dask scheduler's address, came 'node'; write it as tcp://HOST:PORT",
         ),
         (
             {"cluster": {"address": "tcp://n:1", "workers": 2}},
-            "cluster.workers is not a known key; use one of: address",
+            "cluster.workers is not a known key; use one of: address, tls, plain_tcp",
         ),
         (
             {"state": "sea.zarr"},
@@ -650,11 +694,18 @@ def test_several_faults_tell_the_first_and_count_the_rest(tmp_path: Path) -> Non
         (f"{MINIMAL}state: again\n", ", line 5: the key 'state' comes twice; correct the YAML there"),
         ("data: {store: a, store: b}\n", ", line 1: the key 'store' comes twice; correct the YAML there"),
         ("data: !!python/object:os.system {}\n", ", line 1: could not determine a constructor for the tag"),
-        ("", ": must be a mapping with the keys data, kernel, features, solve, cluster, state, model, came None"),
+        (
+            "",
+            ": must be a mapping with the keys data, kernel, features, solve, publish, cluster, state, model, came",
+        ),
         ("- a\n- b\n", ": must be a mapping with the keys data, kernel,"),
         ("data: \x07\n", ": is not YAML (unacceptable character #x0007"),
         ("data: 2024-99-99\n", ": is not YAML (month must be in 1..12"),
+        ("data: &d {store: *d}\n", ", line 1: a value holds itself; correct the YAML there"),
+        (BOMB, ", line 20: more than 1,000,000 values, aliases counted each time; correct the YAML there"),
+        ("data: " + "[" * 3000, ": is nested too deeply; correct it"),
     ],
+    ids=range(11),
 )
 def test_a_file_that_is_not_a_job(tmp_path: Path, text: str, sentence: str) -> None:
     path = write(tmp_path, text)
@@ -679,6 +730,65 @@ def test_a_kernel_that_holds_itself_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(InputError, match=r"kernel"):
         load_job(write(tmp_path, text))
+
+
+PLACES = (
+    "data.store",
+    "state",
+    "model",
+    "publish.holdout",
+    "cluster.tls.key",
+    "solve.observe",
+    "kernel.output.matrix",
+)
+
+
+def placed(place: str, path: str) -> dict[str, Any]:
+    """A job inside the root but for one path."""
+    key, *_ = place.split(".")
+    parts: dict[str, Any] = {
+        "data": {"store": path},
+        "publish": {"holdout": path},
+        "cluster": {"address": "tls://node:1", "tls": {"ca": "ca.pem", "cert": "cert.pem", "key": path}},
+        "solve": {"observe": path},
+        "kernel": kernel(output={"matrix": path}),
+    }
+    return {key: parts.get(key, path)}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_every_path_stays_below_the_root(tmp_path: Path, place: str) -> None:
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    for folder in (root / "jobs", outside):
+        folder.mkdir(parents=True)
+    (root / "link").symlink_to(outside)
+    (root / "jobs" / "loop").symlink_to("loop")
+    (tmp_path / "way-in").symlink_to(root)
+    for path in ("here", "../beside", str(root / "there"), "new/../deep/er"):
+        job = write(root / "jobs", yaml.safe_dump(mapping(**placed(place, path))))
+        assert load_job(job, root=tmp_path / "way-in") == load_job(job)
+    for path, why in (
+        ("../../outside/x", f"{outside}/x"), (str(outside), str(outside)), ("../link/x", f"{outside}/x"),
+        ("/etc/passwd", "/etc/passwd"), ("loop", "cannot be followed"),
+    ):  # fmt: skip
+        job = write(root / "jobs", yaml.safe_dump(mapping(**placed(place, path))))
+        load_job(job)
+        with pytest.raises(InputError) as caught:
+            load_job(job, root=root)
+        assert str(caught.value).startswith(f"{job}: {place} ") and why in str(caught.value)
+        assert "cannot be followed" in why or f"out of the root {root}; name a place below it" in str(caught.value)
+
+
+def test_a_root_that_is_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"root .*none: is not a folder; name the one"):
+        load_job(write(tmp_path, MINIMAL), root=tmp_path / "none")
+
+
+def test_no_secret_of_a_job_is_repeated(tmp_path: Path) -> None:
+    path = write(tmp_path, MINIMAL.replace("sea.zarr", "s3://me:hunter2hunter2@bucket/sea.zarr") + "cluster: oops\n")
+    with pytest.raises(InputError) as caught:
+        load_job(path)
+    assert "hunter2" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_lists_ranges_and_words() -> None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
+import resource
 import time
+import tracemalloc
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,20 +20,37 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dorff import kernels
-from dorff.errors import InputError
+from dorff.errors import IncompleteError, InputError
 from dorff.model import Model
 from dorff.moments import Moments, Products, Triangle
 from dorff.store import (
+    Lease,
     Receipt,
+    append_history,
+    current_version,
+    discard_version,
+    lease_beside,
     load_model,
     load_moments,
     load_sums,
     merge_folds,
     merge_moments,
+    number_version,
+    prune_state,
+    prune_versions,
+    read_history,
     remove_torn,
+    resolve_model,
     save_model,
     save_moments,
+    seal,
+    space_on,
+    switch_current,
     undamaged,
+    unseal,
+    versions,
+    write_atomic,
+    write_version,
 )
 from dorff.weights import OperatorWeights
 
@@ -177,9 +200,202 @@ def small_model() -> Model:
 
 def test_models_published_at_once_get_versions_of_their_own(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
-        versions = list(pool.map(lambda _: save_model(small_model(), tmp_path / "m"), range(16)))
-    assert len(set(versions)) == 16 and (tmp_path / "m" / "current").read_text() in {path.name for path in versions}
+        saved = list(pool.map(lambda _: save_model(small_model(), tmp_path / "m"), range(16)))
+    assert len(set(saved)) == 16 and current_version(tmp_path / "m") in {path.name for path in saved}
     assert load_model(tmp_path / "m").p == 1
+
+
+def test_any_flipped_bit_or_cut_of_current_is_noticed(tmp_path: Path) -> None:
+    assert current_version(tmp_path) is None
+    version = save_model(small_model(), tmp_path)
+    assert current_version(tmp_path) == version.name == "v000001"
+    raw = (tmp_path / "current").read_bytes()
+    flipped = [raw[:at] + bytes([raw[at] ^ 1 << bit]) + raw[at + 1 :] for at in range(len(raw)) for bit in range(8)]
+    for damaged in (*flipped, *(raw[:cut] for cut in range(len(raw))), raw + b"\n", b"v000001", b"../x 00000000"):
+        (tmp_path / "current").write_bytes(damaged)
+        with pytest.raises(InputError, match=r"current: is damaged: .*give one of the versions"):
+            resolve_model(tmp_path)
+    assert load_model(version).p == 1
+    switch_current(tmp_path, "v000001")
+    assert resolve_model(tmp_path) == version
+
+
+def test_a_version_is_seen_when_it_is_numbered_and_current_when_switched_to(tmp_path: Path) -> None:
+    root = tmp_path / "deep" / "m"
+    first = write_version(small_model(), root)
+    assert load_model(first).p == 1 and versions(root) == [] and current_version(root) is None
+    second = write_version(small_model(), root)
+    assert number_version(second).name == "v000001" and number_version(first).name == "v000002"
+    switch_current(root, "v000001")
+    discard_version(root / "v000002")
+    assert sorted(path.name for path in root.iterdir()) == ["current", "v000001"]
+
+
+def claim(version: Path, name: str, shape: list[int], *, size: int | None = None, codecs: object = None) -> None:
+    """Make a model's array claim another shape, with all checksums of the description right; its file is hollow."""
+    group = json.loads((version / "zarr.json").read_text())
+    description = json.loads(group["attributes"]["description"])
+    description["shapes"][name] = shape
+    text = json.dumps(description, sort_keys=True)
+    group["attributes"] |= {"description": text, "crc32": zlib.crc32(text.encode())}
+    (version / "zarr.json").write_text(json.dumps(group))
+    array = json.loads((version / name / "zarr.json").read_text())
+    array["shape"] = array["chunk_grid"]["configuration"]["chunk_shape"] = shape
+    if codecs is not None:
+        array["codecs"] = codecs
+    (version / name / "zarr.json").write_text(json.dumps(array))
+    if size is not None:
+        os.truncate(next(file for file in (version / name / "c").rglob("*") if file.is_file()), size)
+
+
+PLAIN = {"name": "bytes", "configuration": {"endian": "little"}}
+
+
+@pytest.mark.parametrize(
+    ("shape", "changes", "said"),
+    [
+        ([10**12, 1], {}, r"claims to hold up to 8e\+12 bytes, more than"),
+        ([10**8, 1], {}, "claims other bytes than its file holds"),
+        (
+            [10**8, 1],
+            {"codecs": [PLAIN, {"name": "gzip", "configuration": {"level": 1}}], "size": 8 * 10**8},
+            "claims",
+        ),
+        ([-1, 1], {}, "cannot be read as a model"),
+        ([2.5], {}, "cannot be read as a model|is not the"),
+        (["x"], {}, "cannot be read as a model"),
+        ([], {}, "claims other bytes"),
+    ],
+)
+def test_what_a_model_claims_is_looked_at_before_memory_is_taken(
+    tmp_path: Path, shape: list[int], changes: dict[str, Any], said: str
+) -> None:
+    version = save_model(small_model(), tmp_path)
+    claim(version, "coefficients", shape, **changes)
+    tracemalloc.start()
+    try:
+        with pytest.raises(InputError, match=said):
+            load_model(tmp_path)
+        assert tracemalloc.get_traced_memory()[1] < 2**24
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_models_arrays_lie_inside_it(tmp_path: Path) -> None:
+    version = save_model(small_model(), tmp_path)
+    chunk = version / "coefficients" / "c" / "0" / "0"
+    chunk.rename(tmp_path / "elsewhere")
+    chunk.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match="coefficients"):
+        load_model(tmp_path)
+
+
+def test_history_is_told_in_order_and_damaged_lines_are_left_out(tmp_path: Path) -> None:
+    root = tmp_path / "deep" / "m"
+    assert read_history(root) == []
+    lines = [{"number": number, "text": "\u2028 \n é", "score": number / 3} for number in range(3)]
+    for line in lines:
+        append_history(root, line)
+    assert read_history(root) == lines
+    path = root / "history.jsonl"
+    raw = path.read_bytes()
+    starts = [0, raw.index(b"\n") + 1, raw.rindex(b"\n", 0, -1) + 1]
+    for at in range(starts[1], starts[2] - 1, 3):
+        path.write_bytes(raw[:at] + bytes([raw[at] ^ 1 << at % 8]) + raw[at + 1 :])
+        assert read_history(root) == [lines[0], lines[2]], at
+    for cut in range(starts[2], len(raw) - 1, 8):  # a writer was killed in the middle of the last line
+        path.write_bytes(raw[:cut])
+        append_history(root, {"after": cut})
+        assert read_history(root) == [*lines[:2], {"after": cut}]
+
+
+def test_a_sealed_line_is_what_was_sealed_or_nothing() -> None:
+    assert unseal(seal({"a": [1, 2.5, None, "x"]})) == {"a": [1, 2.5, None, "x"]}
+    for raw in (b"", b"null", b"[]", b"{}", b'{"record": {}}', b"[" * 10**5, seal({})[:-1], seal({}) + b" ", b"\xff"):
+        assert unseal(raw) is None
+
+
+def test_the_last_versions_up_to_the_current_one_are_kept(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no model here"):
+        prune_versions(tmp_path, 1)
+    for _ in range(5):
+        save_model(small_model(), tmp_path)
+    judged = write_version(small_model(), tmp_path)
+    os.utime(judged, (time.time() - 3 * 3600,) * 2)  # being judged for hours
+    switch_current(tmp_path, "v000004")  # somebody went back by one
+    with pytest.raises(InputError, match="keep: wanted 1 or more, got 0"):
+        prune_versions(tmp_path, 0)
+    names = [f"v00000{number}" for number in range(1, 6)]
+    for keep, gone in ((9, []), (4, []), (3, names[:1]), (1, names[:3])):
+        assert [path.name for path in prune_versions(tmp_path, keep, dry_run=True)] == gone
+        assert [path.name for path in versions(tmp_path)] == names
+    assert [path.name for path in prune_versions(tmp_path, 2)] == names[:2]
+    assert [path.name for path in prune_versions(tmp_path, 1)] == names[2:3]
+    assert [path.name for path in versions(tmp_path)] == names[3:] and load_model(tmp_path).p == 1
+    assert load_model(judged).p == 1 and number_version(judged).name == "v000006"
+    (tmp_path / "current").write_text("v000009")
+    with pytest.raises(InputError, match="is damaged"):
+        prune_versions(tmp_path, 1)
+    assert [path.name for path in versions(tmp_path)] == ["v000004", "v000005", "v000006"]
+
+
+def test_versions_are_in_order_past_a_million(tmp_path: Path) -> None:
+    for number in (2, 999_999):
+        (tmp_path / f"v{number:06d}").mkdir()
+    assert save_model(small_model(), tmp_path).name == "v1000000"
+    assert [path.name for path in versions(tmp_path)] == ["v000002", "v999999", "v1000000"]
+    assert [path.name for path in prune_versions(tmp_path, 2)] == ["v000002"]
+
+
+def test_the_plans_used_last_are_kept(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no plans here"):
+        prune_state(tmp_path, 1)
+    for age, name in enumerate("abcd"):
+        for below in (tmp_path / name, tmp_path / name / "receipts"):
+            below.mkdir()
+        (tmp_path / name / "plan.json").write_text("{}")
+        for below in (tmp_path / name / "receipts", tmp_path / name):
+            os.utime(below, (time.time() - 100 * age - 50,) * 2)
+    (tmp_path / "other").mkdir()  # no plan
+    (tmp_path / "d" / "receipts" / "000000.json").write_text("{}")  # d is used again: it is the last now
+    with pytest.raises(InputError, match="keep: wanted 1 or more"):
+        prune_state(tmp_path, -1)
+    assert [path.name for path in prune_state(tmp_path, 1, dry_run=True)] == ["a", "b", "c"]
+    with Lease.take(lease_beside(tmp_path / "b")):  # a run is at it
+        assert [path.name for path in prune_state(tmp_path, 2)] == ["c"]
+        assert [path.name for path in prune_state(tmp_path, 1)] == ["a"]
+    assert sorted(path.name for path in tmp_path.iterdir() if "lease" not in path.name) == ["b", "d", "other"]
+    assert [path.name for path in prune_state(tmp_path, 1)] == ["b"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["d", "other"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO])
+def test_a_disk_that_is_full_or_fails_leaves_the_job_incomplete(tmp_path: Path, number: int) -> None:
+    said = r"x: (no space left|the disk failed).*run the same command again"
+    with pytest.raises(IncompleteError, match=said), space_on(tmp_path / "x"):
+        raise OSError(number, os.strerror(number))
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EEXIST])
+def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path, number: int) -> None:
+    with pytest.raises(InputError, match=r"x: cannot be written .*choose another path"), space_on(tmp_path / "x"):
+        raise OSError(number, os.strerror(number))
+
+
+def test_a_file_too_large_is_not_there_at_all(tmp_path: Path) -> None:
+    """A limit of the process, so that a write fails half-way as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    write_atomic(tmp_path / "x", [b"old"], sync=True)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(IncompleteError, match="no space left"):
+            write_atomic(tmp_path / "x", [b"new" * 300, b"new" * 300], sync=True)
+        with pytest.raises(IncompleteError, match="no space left"):
+            save_model(small_model(), tmp_path / "m")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (tmp_path / "x").read_bytes() == b"old" and [path.name for path in (tmp_path).glob(".*")] == []
+    assert list((tmp_path / "m").iterdir()) == []
 
 
 def test_what_killed_writers_left_is_removed_when_old(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,10 +13,12 @@ from typing import TYPE_CHECKING, Annotated, ParamSpec
 import typer
 
 from dorff import __version__
-from dorff.cli import tuning
-from dorff.cli.guard import guarded, rows_of, say, show, size
+from dorff.cli import fitting, scheduled, tuning
+from dorff.cli.guard import guarded, show
+from dorff.cli.logs import Style, logging, say
+from dorff.cli.options import Inputs, Json, ModelPath, Store, Workers, level, names, one
 from dorff.cli.progress import meter
-from dorff.cli.sentences import fit_text, score_text
+from dorff.cli.sentences import score_text
 from dorff.errors import InputError
 
 if TYPE_CHECKING:
@@ -28,22 +29,16 @@ P = ParamSpec("P")
 app = typer.Typer(
     name="dorff",
     help="Vector-valued kernel models of data larger than memory, by random Fourier features.",
-    epilog="Exit codes: 0 done, 1 a bug, 2 usage, 3 bad input, 4 would not fit, 5 incomplete (run it again to go on).",
+    epilog=(
+        "Exit codes: 0 done, 1 a bug, 2 usage, 3 bad input, 4 would not fit, 5 incomplete (run it again to go on), "
+        "6 a gate refused the new model, 7 another run holds the lease."
+    ),
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-Json = Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON.")]
-JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.", show_default=False)]
-ModelPath = Annotated[
-    Path, typer.Argument(metavar="MODEL", help="A model's root (its current version) or one version.")
-]
-Store = Annotated[Path, typer.Argument(metavar="DATA.zarr", help="The data set.")]
-Inputs = Annotated[str, typer.Option(metavar="A,B", help="The arrays that hold the inputs, stacked.")]
-Workers = Annotated[int, typer.Option(min=1, help="Worker processes at most; 1 works in this process.")]
 
 
 def command(*, goes_on: bool = False) -> Callable[[Callable[P, None]], Callable[P, None]]:
@@ -59,9 +54,11 @@ def main() -> None:
 
 @app.callback()
 def _root(
+    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", is_eager=True, callback=lambda on: _version(on))] = False,
+    log: Annotated[Style, typer.Option(envvar="DORFF_LOG", help="Lines on stderr: sentences or JSON.")] = Style.TEXT,
 ) -> None:
-    pass
+    context.with_resource(logging(log, context.invoked_subcommand or ""))
 
 
 @command(goes_on=True)
@@ -115,11 +112,11 @@ def ingest(
     if len(paths) < 2:
         raise typer.BadParameter("wanted at least one SRC and then OUT.zarr", param_hint="SRC... OUT.zarr")
     *sources, out = paths
-    labels = _one("--classes", classes, "labels")
+    labels = one("--classes", classes, "labels")
     with meter("ingest") as progress:
         rows = run(
-            sources, out, inputs=_names("--inputs", inputs), targets=_names("--targets", targets),
-            classes=labels, weights=_one("--weights", weights, "weights"), groups=_one("--groups", groups, "labels"),
+            sources, out, inputs=names("--inputs", inputs), targets=names("--targets", targets),
+            classes=labels, weights=one("--weights", weights, "weights"), groups=one("--groups", groups, "labels"),
             append=append, shard_rows=shard_rows, progress=progress,
             notice=lambda sentence: say(f"dorff: {out}: {sentence}"),
         )  # fmt: skip
@@ -141,54 +138,15 @@ def verify(store: Store, as_json: Json = False) -> None:
     lines = [f"{fault.array}  {fault.chunk}  {fault.kind}" for fault in faults]
     show([asdict(fault) for fault in faults], "\n".join(lines) or f"{store}: whole", as_json=as_json)
     if faults:
-        say(f"dorff: {store}: missing or damaged chunks: {len(faults)}; restore them from a copy or ingest again")
+        say(
+            f"dorff: {store}: missing or damaged chunks: {len(faults)}; restore them from a copy or ingest again",
+            "error",
+        )
         raise typer.Exit(InputError.exit_code)
 
 
-@command()
-def plan(job: JobFile, as_json: Json = False) -> None:
-    """What a fit will do and need, without reading a row; exit code 4 if it would not fit."""
-    from dorff.plan import make_plan
-    from dorff.spec import load_job
-
-    costs = make_plan(load_job(job)).costs
-    keys = (
-        "leaves", "peak_bytes", "disk_bytes", "flops", "seconds", "m", "rank", "worker_bytes", "exact_is_cheaper",
-        "route", "reason", "passes",
-    )  # fmt: skip
-    text = {
-        "leaves": f"{costs.leaves:,}",
-        "memory": f"{size(costs.peak_bytes)} at the peak, {size(costs.worker_bytes)} of it a worker",
-        "disk": size(costs.disk_bytes),
-        "work": f"{costs.flops:.3g} flops, about {costs.seconds:.3g} s",
-        "features": f"{costs.m:,}",
-        "route": costs.reason,
-    }
-    if costs.exact_is_cheaper:
-        text["advice"] = (
-            f"so few rows that an exact kernel model is the smaller system ({costs.m * costs.rank:,} unknowns here, "
-            "no more there): see dorff.exact.ExactRidge, or lower features.count"
-        )
-    show({key: getattr(costs, key) for key in keys}, rows_of(text), as_json=as_json)
-
-
-@command(goes_on=True)
-def fit(job: JobFile, as_json: Json = False) -> None:
-    """Fit, or go on with a fit, and publish the model; what earlier runs of the job did is used again."""
-    from dorff.fit import fit as run
-    from dorff.spec import load_job
-
-    described = load_job(job)
-    if '"tune' in described.model_dump_json():
-        say("fit: length-scales are found first, on a sample of rows, unless they were before")
-    with meter("fit") as progress:
-        report = run(described, progress=progress)
-    summary = fit_text(report)
-    if as_json:
-        say(summary)
-    show(asdict(report), summary, as_json=as_json)
-
-
+command()(fitting.plan)
+command(goes_on=True)(fitting.fit)
 command(goes_on=True)(tuning.tune)
 
 
@@ -217,11 +175,11 @@ def predict(
     from dorff.predict import Uncertainty
     from dorff.predict import predict as run
 
-    asked = Uncertainty(std, noise, tuple(_level(text) for text in _names("--bands", bands)))
-    names = _names("--inputs", inputs)
+    asked = Uncertainty(std, noise, tuple(level(text) for text in names("--bands", bands)))
+    arrays = names("--inputs", inputs)
     wanted = "--std" if std else "--bands" if bands else ""
-    with _engine(workers, model, store, names, wanted) as engine, meter("predict") as progress:
-        rows = run(model, store, out, engine=engine, inputs=names, uncertainty=asked, progress=progress)
+    with _engine(workers, model, store, arrays, wanted) as engine, meter("predict") as progress:
+        rows = run(model, store, out, engine=engine, inputs=arrays, uncertainty=asked, progress=progress)
     written = ["y", *(["std"] if std else []), *(["bands"] if bands else [])]
     show({"rows": rows, "store": str(out)}, f"{out}: {rows:,} rows of {', '.join(written)}", as_json=as_json)
 
@@ -250,11 +208,11 @@ def score(
     from dorff.predict import COVERAGE_LEVELS
     from dorff.predict import score as run
 
-    names = _names("--inputs", inputs)
+    arrays = names("--inputs", inputs)
     wanted = "--coverage" if coverage else ""
-    with _engine(workers, model, store, names, wanted) as engine, meter("score") as progress:
+    with _engine(workers, model, store, arrays, wanted) as engine, meter("score") as progress:
         scores = run(
-            model, store, engine=engine, inputs=names, targets=_names("--targets", targets) or None,
+            model, store, engine=engine, inputs=arrays, targets=names("--targets", targets) or None,
             coverage=COVERAGE_LEVELS if coverage else (), progress=progress,
         )  # fmt: skip
     known = {name: value for name, value in asdict(scores).items() if value is not None}
@@ -288,6 +246,11 @@ def inspect(
     show(found, yaml.safe_dump(found, sort_keys=False).rstrip(), as_json=as_json)
 
 
+command()(scheduled.prune)
+command()(scheduled.trim)
+command()(scheduled.credentials)
+
+
 @command()
 def bench(
     d: Annotated[int, typer.Option("-d", help="Inputs.")] = 16,
@@ -318,29 +281,6 @@ def _stopped(_signal: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _names(option: str, text: str) -> list[str]:
-    """Comma-separated names; quotes, as in CSV, keep a comma in one."""
-    names = [name.strip() for name in next(csv.reader([text], skipinitialspace=True), [])]
-    if not all(names):
-        raise InputError(f"{option} {text}: a name is empty; write names with single commas between, such as a,b")
-    return names
-
-
-def _level(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise InputError(f"--bands: {text!r} is not a level; write such as 0.5,0.95") from None
-
-
-def _one(option: str, text: str, what: str) -> str | None:
-    """A name, or none."""
-    names = _names(option, text)
-    if len(names) > 1:
-        raise InputError(f"{option} {text}: wanted one column of {what}, got {len(names)}; name one")
-    return names[0] if names else None
-
-
 @contextmanager
 def _engine(workers: int, model: Path, store: Path, inputs: Sequence[str], wanted: str) -> Iterator[Engine]:
     """Local workers, as many as have a shard to read; one works in this process. They start when all is there, a
@@ -355,7 +295,7 @@ def _engine(workers: int, model: Path, store: Path, inputs: Sequence[str], wante
     if wanted:
         check_uncertain(fitted, model, wanted)
     if fitted.info.get("report", {}).get("status", "ok") != "ok":
-        say(f"dorff: {model}: its fit was {fitted.info['report']['status']}; its values may be far off")
+        say(f"dorff: {model}: its fit was {fitted.info['report']['status']}; its values may be far off", "warning")
     del fitted
     dataset = open_dataset(store, inputs=inputs, targets=None)
     busy = min(workers, -(-dataset.n // dataset.shard_rows))

@@ -15,10 +15,13 @@ from typing import Any, Final, ParamSpec
 
 import typer
 
+from dorff.cli.logs import say
 from dorff.errors import DoesNotFitError, DorffError, IncompleteError, InputError
+from dorff.secrets import redact
 
 P = ParamSpec("P")
 NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+FAILING: Final = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT)
 
 
 def guarded(*, goes_on: bool = False) -> Callable[[Callable[P, None]], Callable[P, None]]:
@@ -41,14 +44,9 @@ def guarded(*, goes_on: bool = False) -> Callable[[Callable[P, None]], Callable[
     return wrap
 
 
-def say(message: str) -> None:
-    """A message to the user, on stderr."""
-    print(message, file=sys.stderr, flush=True)
-
-
 def show(value: object, text: str, *, as_json: bool) -> None:
     """A command's result, on stdout: `value` as one line of JSON, or `text` for people."""
-    print(json.dumps(_plain(value), allow_nan=False) if as_json else text)
+    print(json.dumps(_plain(value), allow_nan=False) if as_json else redact(text))
 
 
 def rows_of(table: Mapping[str, str]) -> str:
@@ -68,27 +66,34 @@ def size(count: float | None) -> str:
 def _plain(value: Any) -> Any:
     """Standard JSON: no NaN or infinity (null instead), no NumPy numbers, no paths."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {redact(str(key)): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
-    if isinstance(value, str | bool | int) or value is None:
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, bool | int) or value is None:
         return value
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
-    return _plain(value.item()) if hasattr(value, "item") else str(value)
+    return _plain(value.item()) if hasattr(value, "item") else redact(str(value))
 
 
 def _report(error: BaseException, *, goes_on: bool) -> int:
     """Say what went wrong in one sentence; returns the exit code."""
     code, sentence = _sentence(error, goes_on=goes_on)
     if os.environ.get("DORFF_DEBUG") == "1":
-        traceback.print_exception(error)
+        say("".join(traceback.format_exception(error)).rstrip(), "debug")
     elif code == 1:
         sentence += _kept_traceback(error)
     if isinstance(error, BrokenPipeError):  # whatever else is in stdout's buffer cannot be written either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    say("dorff: " + " ".join(sentence.split()))
+    say("dorff: " + " ".join(sentence.split()), "error", exit_code=code, error=type(error).__name__)
     return code
+
+
+def exit_code(error: BaseException) -> int:
+    """What a command that raises this ends with."""
+    return _sentence(error, goes_on=False)[0]
 
 
 def _sentence(error: BaseException, *, goes_on: bool) -> tuple[int, str]:
@@ -108,7 +113,11 @@ def _sentence(error: BaseException, *, goes_on: bool) -> tuple[int, str]:
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         if error.errno in NO_SPACE:
-            return InputError.exit_code, f"{where}no space left on the disk; free some and run the same command again"
+            problem = "no space left on the disk; free some and run the same command again"
+            return IncompleteError.exit_code, f"{where}{problem}"
+        if error.errno in FAILING:
+            problem = f"the disk or the network failed ({error.strerror}); see that it is well"
+            return IncompleteError.exit_code, f"{where}{problem}, and run the same command again"
         return InputError.exit_code, f"{where}{error.strerror or error}; check the path and its permissions"
     return 1, f"{type(error).__name__}: {error} -- this is a bug in dorff"
 
@@ -119,7 +128,7 @@ def _kept_traceback(error: BaseException) -> str:
         with tempfile.NamedTemporaryFile(
             "w", prefix="dorff-bug-", suffix=".txt", delete=False, encoding="utf-8"
         ) as file:
-            traceback.print_exception(error, file=file)
+            file.write(redact("".join(traceback.format_exception(error))))
     except OSError as problem:
         return f"; its traceback could not be kept ({problem.strerror}), set DORFF_DEBUG=1 to see it"
     return f"; please report it with the traceback in {file.name}"

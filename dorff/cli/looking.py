@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from dorff.data import Classes, open_dataset
 from dorff.data.labels import CLASSES, stored_labels
-from dorff.data.nodes import committed_rows, group_attributes, open_array, stored_columns, walk
+from dorff.data.nodes import committed_first, committed_rows, group_attributes, open_array, stored_columns, walk
 from dorff.errors import InputError
-from dorff.plan import leaf_bounds
-from dorff.store import Receipt, load_model, resolve_model
+from dorff.plan import Leaf, leaf_bounds
+from dorff.store import (
+    LEASE,
+    Receipt,
+    current_version,
+    last_used,
+    lease_state,
+    load_model,
+    read_history,
+    resolve_model,
+    versions,
+)
+from dorff.store.history import HISTORY
+
+SHOWN: Final = 20  # lines of history
 
 
 def look(path: Path) -> dict[str, Any]:
@@ -20,22 +34,59 @@ def look(path: Path) -> dict[str, Any]:
 
     Raises InputError where it is none of them, or damaged.
     """
+    found = kind(path)
+    return _model(path) if found == "model" else _state(path) if found == "state" else _dataset(path)
+
+
+def kind(path: Path) -> str:
+    """`model`, `state`, or `dataset` for whatever else is there."""
     if not path.exists():
         raise InputError(f"{path}: there is nothing; give a data set, a state directory or a model")
-    if (path / "current").is_file() or (path / "coefficients").is_dir():
-        return _model(path)
-    plans = sorted(path.glob("plan.json")) or sorted(path.glob("*/plan.json"))
-    return _state(path, plans) if plans else _dataset(path)
+    if any((path / name).exists() for name in ("current", HISTORY, "coefficients")):
+        return "model"
+    return "state" if _plans(path) else "dataset"
+
+
+def _plans(path: Path) -> list[Path]:
+    return sorted(path.glob("plan.json")) or sorted(path.glob("*/plan.json"))
 
 
 def _model(path: Path) -> dict[str, Any]:
-    version = resolve_model(path)
-    model = load_model(version, posterior=False)
+    version = None if _unpublished(path) else resolve_model(path)
+    root = path if version is None else version.parent
+    history = read_history(root)
     return {
         "kind": "model",
         "path": str(path),
+        "version": None if version is None else version.name,
+        "versions": [_version(found, history) for found in versions(root)],
+        "lease": lease_state(root / LEASE),
+        "fits": len(history),
+        "history": history[-SHOWN:],
+        **({} if version is None else _described(version)),
+    }
+
+
+def _unpublished(path: Path) -> bool:
+    """A root whose every model was refused so far."""
+    return not (path / "coefficients").is_dir() and current_version(path) is None
+
+
+def _version(version: Path, history: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """When a version was made, of how many rows, and its held-out score where it was judged by one."""
+    record: dict[str, Any] = next((line for line in reversed(history) if line.get("version") == version.name), {})
+    made = datetime.fromtimestamp(version.stat().st_mtime, UTC).isoformat(timespec="seconds")
+    return {
         "version": version.name,
-        "versions": sorted(found.name for found in version.parent.glob("v[0-9]*")),
+        "time": record.get("time", made),
+        "rows": record.get("rows_used"),
+        "score": record.get("score"),
+    }
+
+
+def _described(version: Path) -> dict[str, Any]:
+    model = load_model(version, posterior=False)
+    return {
         "kernel": model.kernel.config(),
         "sampler": dict(model.sampler),
         "seed": model.seed,
@@ -49,48 +100,63 @@ def _model(path: Path) -> dict[str, Any]:
     }
 
 
-def _state(path: Path, plans: Sequence[Path]) -> dict[str, Any]:
+def _state(path: Path) -> dict[str, Any]:
     return {
         "kind": "state",
         "path": str(path),
-        "plans": [_plan(plan) for plan in plans],
+        "plans": [_plan(plan) for plan in _plans(path)],
         "bytes": _bytes_below(path),
     }
 
 
 def _plan(path: Path) -> dict[str, Any]:
+    folder = path.parent
     try:
         question = json.loads(path.read_bytes())["question"]
         store, rows, m = question["store"], question["rows"], question["count"]
         width = m + 1 + rows["q"]
         names = rows["inputs"], Classes(*rows["targets"]) if "labels" in rows else rows["targets"]
     except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path}: is damaged; remove {path.parent} and fit again") from error
+        raise InputError(f"{path}: is damaged; remove {folder} and fit again") from error
+    files = list((folder / "receipts").glob("*.json"))
     receipts = [
         receipt
-        for file in (path.parent / "receipts").glob("*.json")
-        if (receipt := Receipt.load(file.parent, int(file.stem))) is not None
+        for file in files
+        if file.stem.isdigit() and (receipt := Receipt.load(file.parent, int(file.stem))) is not None
     ]
+    leaves = _leaves(store, names, rows["shard_rows"], width)
     return {
-        "plan": path.parent.name,
+        "plan": folder.name,
         "store": store,
         "m": m,
-        "leaves": _leaves(store, names, rows["shard_rows"], width),
+        "leaves": None if leaves is None else len(leaves),
         "receipts": len(receipts),
+        "missing": None if leaves is None else _missing(leaves, receipts),
+        "damaged": len(files) - len(receipts),
+        "checkpoints": len({file.name.split(".")[0] for file in (folder / "checkpoints").glob("[0-9]*")}),
         "rows_used": sum(receipt.rows_used for receipt in receipts),
-        "bytes": _bytes_below(path.parent),
+        "bytes": _bytes_below(folder),
+        "last_used": datetime.fromtimestamp(last_used(folder), UTC).isoformat(timespec="seconds"),
+        "lease": lease_state(folder.with_name(f"{folder.name}.lease")),
     }
+
+
+def _missing(leaves: Sequence[Leaf], receipts: Sequence[Receipt]) -> int:
+    """Leaves without a receipt. Those before the first that has one do not count: they have left a window."""
+    done = {(receipt.number, receipt.start, receipt.stop) for receipt in receipts}
+    first = min((receipt.number for receipt in receipts), default=0)
+    return sum(leaf.number >= first and (leaf.number, leaf.start, leaf.stop) not in done for leaf in leaves)
 
 
 def _leaves(
     store: str, names: tuple[Sequence[str], Sequence[str] | Classes], shard_rows: int, width: int
-) -> int | None:
+) -> tuple[Leaf, ...] | None:
     """Leaves of the store as it is now; None where it is gone."""
     try:
         dataset = open_dataset(store, inputs=names[0], targets=names[1])
     except InputError:
         return None
-    return len(leaf_bounds(dataset.n, shard_rows, width))
+    return leaf_bounds(dataset.n, shard_rows, width, first=dataset.first)
 
 
 def _dataset(path: Path) -> dict[str, Any]:
@@ -101,6 +167,7 @@ def _dataset(path: Path) -> dict[str, Any]:
         "kind": "dataset",
         "path": str(path),
         "rows": committed_rows(group, attributes),
+        "first": committed_first(group, attributes),
         "arrays": arrays,
         "bytes": _bytes_below(path),
     }

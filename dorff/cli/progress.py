@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Final, Protocol, final
 
-from dorff.cli.guard import say
+from dorff.cli.logs import say
 
 EVERY: Final = 10.0  # seconds between lines
 
@@ -53,18 +54,19 @@ class _Pace:
 
 @contextmanager
 def _lines(what: str, unit: str) -> Iterator[Progress]:
-    pace, last, waiting = _Pace(unit=unit), time.monotonic(), ""
+    pace, last = _Pace(unit=unit), time.monotonic()
+    waiting: Callable[[], None] | None = None
 
     def progress(done: int, total: int | None = None, /) -> None:
         nonlocal last, waiting
-        waiting = f"{what}: {pace.text(done, total)}"
+        waiting = partial(say, f"{what}: {pace.text(done, total)}", clock=True, done=done, total=total, unit=unit)
         if time.monotonic() - last >= EVERY:
-            say(f"{time.strftime('%H:%M:%S')} {waiting}")
-            last, waiting = time.monotonic(), ""
+            waiting()
+            last, waiting = time.monotonic(), None
 
     yield progress
-    if waiting:
-        say(f"{time.strftime('%H:%M:%S')} {waiting}")
+    if waiting is not None:
+        waiting()
 
 
 @contextmanager

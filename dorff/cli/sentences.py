@@ -14,15 +14,40 @@ if TYPE_CHECKING:
 
 def fit_text(report: FitReport) -> str:
     """A fit in one line."""
+    if report.outcome == "unchanged":
+        return (
+            f"fit: nothing new: the model of {report.rows_used:,} rows stays{_again(report)}{_scored(report)}; "
+            f"{report.seconds:.1f} s; model {report.model}"
+        )
     share = "all of it done before" if report.syrk_share is None else f"{report.syrk_share:.0%} of the syrk limit"
     peak = "peak memory not measured" if report.peak_bytes is None else f"peak memory {size(report.peak_bytes)}"
     return (
-        f"fit: {report.rows_used:,} rows used, {report.rows_dropped:,} dropped; {report.seconds:.1f} s, {share}; "
+        f"fit: {report.rows_used:,} rows used, {report.rows_dropped:,} dropped{_rewritten(report)}; "
+        f"{report.seconds:.1f} s, {share}; "
         f"{peak} of {size(report.plan_peak_bytes)} planned; {report.m:,} features, condition {report.condition:.2g} "
-        f"({report.rung}, {report.status}), ridge {report.ridge:.3g}{_at_the_edge(report)}{_tuned(report)}; "
-        f"model {report.model}"
+        f"({report.rung}, {report.status}), ridge {report.ridge:.3g}{_at_the_edge(report)}{_tuned(report)}"
+        f"{_scored(report)}; model {report.model}"
         f"{_remedy(report)}"
     )
+
+
+def _again(report: FitReport) -> str:
+    """Leaves that were summed again, with the same sums."""
+    count = report.leaves_computed
+    return f", its sums of {count:,} lea{'f' if count == 1 else 'ves'} made again" if count else ""
+
+
+def _rewritten(report: FitReport) -> str:
+    """Leaves that had other rows before."""
+    if not (changed := report.rewritten):
+        return ""
+    shown = ", ".join(map(str, changed[:8])) + (", ..." if len(changed) > 8 else "")
+    return f", those of lea{'f' if len(changed) == 1 else 'ves'} {shown} rewritten since they were first used"
+
+
+def _scored(report: FitReport) -> str:
+    """How good the model is on held-out rows."""
+    return "" if report.score is None else f", held-out score {report.score:.4f} ({report.score_by})"
 
 
 def _remedy(report: FitReport) -> str:

@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dorff.cli.guard import say, show
+from dorff.cli.guard import show
+from dorff.cli.logs import say
+from dorff.cli.metrics import recorded
+from dorff.cli.options import JobFile, Json, Metrics, Root
 from dorff.cli.progress import Progress, meter
 from dorff.errors import InputError
 
@@ -27,12 +30,14 @@ _CRITERIA = {"kfold": "held-out error", "gcv": "GCV", "evidence": "evidence"}
 
 
 def tune(
-    job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.", show_default=False)],
+    job: JobFile,
     out: Annotated[
         Path | None,
         typer.Option("-o", "--out", metavar="DIR", help="Where to write; JOB-tune beside the job if left out."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON.")] = False,
+    root: Root = None,
+    metrics: Metrics = None,
+    as_json: Json = False,
 ) -> None:
     """Choose among the kernels, feature counts and ridges that a job lists, from one pass over the data.
 
@@ -40,32 +45,40 @@ def tune(
     trial in DIR/path.csv, and drawn in DIR/path.png.
     """
     from dorff.spec import load_job
+
+    folder = job.with_name(f"{job.stem}-tune") if out is None else out
+    with recorded(metrics, "tune", job) as figures:
+        described = load_job(job, root=root)
+        if folder.exists() and not folder.is_dir():
+            raise InputError(f"--out {folder}: is a file; name a folder, which need not exist yet")
+        tuned = _tuned(described)
+        names = kernel_names([kernel.model_dump(mode="json") for kernel in described.kernels])
+        files = _write(folder, job, described, tuned, names)
+        figures.update(trials=len(tuned.table), reads=tuned.reads, ridge=tuned.trial.ridge, digits=tuned.trial.digits)
+    for warning in _warnings(tuned):
+        say(f"dorff: {warning}", "warning")
+    best = {**asdict(tuned.trial), "name": names[tuned.trial.kernel], "select": described.solve.select}
+    result = {"best": best, "files": files, "table": [asdict(trial) for trial in tuned.table]}
+    for name in ("reads", "pass_seconds", "grid_seconds"):
+        result[name] = getattr(tuned, name)
+    show(result, _sentence(described, tuned, names, files), as_json=as_json)
+
+
+def _tuned(described: Job) -> Tuned:
+    """The pass and the grid, one bar after the other."""
     from dorff.tune import tune as run
 
-    described = load_job(job)
-    folder = job.with_name(f"{job.stem}-tune") if out is None else out
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"--out {folder}: is a file; name a folder, which need not exist yet")
     with ExitStack() as shown:
         progress = shown.enter_context(meter("tune: pass"))
         grid: list[Progress] = []
 
         def told(done: int, total: int) -> None:
             if not grid:
-                shown.close()  # one bar after the other
+                shown.close()
                 grid.append(shown.enter_context(meter("tune: grid", "trials")))
             grid[0](done, total)
 
-        tuned = run([described], progress=progress, told=told)
-    names = kernel_names([kernel.model_dump(mode="json") for kernel in described.kernels])
-    files = _write(folder, job, described, tuned, names)
-    for warning in _warnings(tuned):
-        say(f"dorff: {warning}")
-    best = {**asdict(tuned.trial), "name": names[tuned.trial.kernel], "select": described.solve.select}
-    result = {"best": best, "files": files, "table": [asdict(trial) for trial in tuned.table]}
-    for name in ("reads", "pass_seconds", "grid_seconds"):
-        result[name] = getattr(tuned, name)
-    show(result, _sentence(described, tuned, names, files), as_json=as_json)
+        return run([described], progress=progress, told=told)
 
 
 def kernel_names(configs: Sequence[Mapping[str, Any]]) -> list[str]:

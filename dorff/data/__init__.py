@@ -2,12 +2,14 @@
 
 from dorff.data.classes import Classes
 from dorff.data.counts import class_counts
-from dorff.data.dataset import Dataset, open_dataset
+from dorff.data.dataset import Dataset
 from dorff.data.ingest import ingest
 from dorff.data.labels import Label
 from dorff.data.layout import ArrayLayout, shard_and_unit_rows, write_metadata
+from dorff.data.opening import open_dataset
 from dorff.data.rows import RowBlock
 from dorff.data.shards import ShardWriter
+from dorff.data.trim import trim
 from dorff.data.verify import Fault, verify
 
 __all__ = [
@@ -22,6 +24,7 @@ __all__ = [
     "ingest",
     "open_dataset",
     "shard_and_unit_rows",
+    "trim",
     "verify",
     "write_metadata",
 ]

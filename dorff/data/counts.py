@@ -8,7 +8,7 @@ import numpy as np
 
 from dorff.data.dataset import Dataset
 from dorff.data.labels import stored_labels
-from dorff.data.nodes import committed_rows, group_attributes
+from dorff.data.nodes import committed_first, committed_rows, group_attributes
 
 
 def class_counts(dataset: Dataset) -> tuple[float, ...]:
@@ -17,11 +17,13 @@ def class_counts(dataset: Dataset) -> tuple[float, ...]:
     Where rows have weights it is their sum; rows of a weight that is not finite are left out.
     """
     coding = dataset.classes()
-    attributes = group_attributes(Path(dataset.path))
-    table = stored_labels(attributes, dataset.path)
+    path = Path(dataset.path)
+    attributes = group_attributes(path)
+    table = stored_labels(attributes, path)
     counts = np.zeros(len(coding.labels) + 1)  # the last: of rows without a label
     counted = table is not None and coding.values is None and dataset.weights is None
-    if counted and table is not None and committed_rows(Path(dataset.path), attributes) == dataset.n:
+    same = (committed_first(path, attributes), committed_rows(path, attributes)) == (dataset.first, dataset.n)
+    if counted and table is not None and same:
         np.add.at(counts, np.array(coding.places), table.counts)
     else:
         for start, stop in dataset.runs():

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
-import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
 
 import numpy as np
 
-from dorff.data.dataset import open_dataset
 from dorff.data.labels import CLASSES, GROUPS, NO_GROUP, LabelTable, group_codes, stored_labels
-from dorff.data.layout import ArrayLayout, shard_and_unit_rows, sync_directory, write_json, write_metadata
-from dorff.data.nodes import committed_rows, group_attributes, open_array, read_json
+from dorff.data.layout import ArrayLayout, commit, shard_and_unit_rows, write_metadata
+from dorff.data.metadata import normal, read_json, rewrite, sync_directory
+from dorff.data.nodes import committed_rows, group_attributes, open_array
+from dorff.data.opening import open_dataset
 from dorff.data.readers import Numbers, Reader, WithConstants, common_dtype
 from dorff.data.shards import ShardWriter
 from dorff.data.sources import open_source
+from dorff.data.staging import reported, staging
 from dorff.errors import InputError
 
-NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 WEIGHTS: Final = "weights"
 CODED: Final = (CLASSES, GROUPS)  # arrays of whole numbers that stand for labels
 NAMES: Final = {"x": "inputs", "y": "targets"}
@@ -90,19 +88,19 @@ def ingest(
 
     Raises:
         InputError: a source that cannot be read, a column that is missing or not of numbers, `out` there
-            already (or, to append, not there or of other columns), more than 10,000 labels, no space left.
-            Nothing is changed then.
+            already (or, to append, not there or of other columns), more than 10,000 labels. Nothing is changed then.
+        IncompleteError: no space left, or the disk failed: run it again.
     """
     if isinstance(sources, str | os.PathLike):
         sources = [sources]
     store = Path(os.path.realpath(out))
-    if append:
-        group_attributes(store)
-    elif os.path.lexists(store):
-        raise InputError(
-            f"{store}: is there already; choose another name, or give --append to add rows to a data set."
-        )
-    with _reported(store):
+    with reported(store):
+        if append:
+            group_attributes(store)
+        elif os.path.lexists(store):
+            raise InputError(
+                f"{store}: is there already; choose another name, or give --append to add rows to a data set."
+            )
         single = {CLASSES: classes, WEIGHTS: weights, GROUPS: groups}
         names = {"x": _several(inputs), "y": _several(targets)}
         names |= {array: () if column is None else (column,) for array, column in single.items()}
@@ -111,14 +109,14 @@ def ingest(
         columns = _resolve(readers, names)
         tell = notice or (lambda _: None)
         _question_columns(columns, tell)
-        with _staging(store) as staging:
+        with staging(store) as folder:
             target = _existing(store, readers, columns, shard_rows) if append else _fresh(readers, columns, shard_rows)
-            added, unusable, ungrouped = _write(staging, target, readers, progress)
+            added, unusable, ungrouped = _write(folder, target, readers, progress)
             if append:
-                _commit_append(staging, store, target, target.rows + added)
+                _commit_append(folder, store, target, target.rows + added)
             else:
-                write_metadata(staging, target.arrays, rows=added, columns=columns, more=target.attributes())
-                os.rename(staging, store)
+                write_metadata(folder, target.arrays, rows=added, columns=columns, more=target.attributes())
+                os.rename(folder, store)
                 sync_directory(store.parent)
         if unusable:
             tell(
@@ -225,7 +223,7 @@ def _kept_layout(store: Path, name: str) -> ArrayLayout:
     layout = ArrayLayout(
         stored.columns, stored.files.outer[0], stored.files.inner[0], str(np.dtype(stored.array.dtype).name)
     )
-    wanted, held = layout.metadata(stored.rows), read_json(store / name / "zarr.json")
+    wanted, held = normal(layout.metadata(stored.rows)), normal(read_json(store / name / "zarr.json"))
     if any(wanted[key] != held.get(key) for key in ("data_type", "chunk_grid", "chunk_key_encoding", "codecs")):
         raise InputError(
             f"{store}: array {name} is not as `dorff ingest` writes it; ingest all its rows into a new store."
@@ -249,7 +247,9 @@ def _write(
     added = unusable = ungrouped = 0
     with ExitStack() as stack:
         writers = {
-            name: stack.enter_context(ShardWriter(staging / name, layout, first=target.rows // layout.shard_rows))
+            name: stack.enter_context(
+                ShardWriter(staging / name, layout, start=target.rows - target.rows % layout.shard_rows)
+            )
             for name, layout in target.arrays.items()
         }
         for name, rows in (target.tail or {}).items():
@@ -288,52 +288,5 @@ def _commit_append(staging: Path, store: Path, target: _Target, rows: int) -> No
     for name in target.arrays:
         array = read_json(store / name / "zarr.json")
         array["shape"][0] = rows
-        write_json(store / name / "zarr.json", array)
-    group = read_json(store / "zarr.json")
-    group["attributes"]["dorff"] |= {"rows": rows, **target.attributes()}
-    group.pop("consolidated_metadata", None)  # a copy of what has just changed
-    write_json(store / "zarr.json", group)
-
-
-@contextmanager
-def _staging(store: Path) -> Iterator[Path]:
-    """An empty folder beside the store, ours alone; what a run that was cut left there is removed."""
-    staging = store.with_name(f".{store.name}.partial")
-    staging.mkdir(parents=True, exist_ok=True)
-    handle = os.open(staging, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise InputError(f"{store}: another ingest is writing it; wait for its end.") from error
-        if not _same(staging, handle):
-            raise InputError(f"{store}: another ingest has just written it; look at it, then run this one again.")
-        for left in staging.iterdir():
-            shutil.rmtree(left) if left.is_dir() else left.unlink()
-        try:
-            yield staging
-        finally:
-            if _same(staging, handle):  # not so once it has been renamed
-                shutil.rmtree(staging, ignore_errors=True)
-    finally:
-        os.close(handle)
-
-
-def _same(path: Path, handle: int) -> bool:
-    """Whether the open folder is still the one at the path."""
-    return path.exists() and os.path.samestat(path.stat(), os.fstat(handle))
-
-
-@contextmanager
-def _reported(store: Path) -> Iterator[None]:
-    """Say in one sentence what the system refused."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in NO_SPACE:
-            raise InputError(
-                f"{store}: no space left to write it; what was begun is removed: free some space and run it again."
-            ) from error
-        raise InputError(
-            f"{store}: cannot be written ({error.strerror or error}); check the folder and its permissions."
-        ) from error
+        rewrite(store / name / "zarr.json", array)
+    commit(store, {"rows": rows, **target.attributes()})

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
+from dorff.data.metadata import read_json, rewrite, sealed, write_json
 from dorff.errors import InputError
 
 MAX_SHARD_BYTES: Final = 64 * 2**20
@@ -98,14 +97,15 @@ def shard_and_unit_rows(d: int, q: int, shard_rows: int | None = None) -> tuple[
 
 
 def group_metadata(
-    rows: int, columns: Mapping[str, tuple[str, ...]], more: Mapping[str, Any] | None = None
+    first: int, rows: int, columns: Mapping[str, tuple[str, ...]], more: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The group's `zarr.json`; readers trust its `dorff.rows`, the committed rows, over the shapes.
+    """The group's `zarr.json`; readers trust its `dorff.rows`, the committed rows, over the shapes. Rows before
+    `dorff.first` are not there.
 
     `more` goes into the attribute `dorff` too, and is committed with the rows.
     """
     names = {array: list(of_array) for array, of_array in columns.items()}
-    attributes = {"columns": names, "dorff": {"rows": rows, **(more or {})}}
+    attributes = {"columns": names, "dorff": {"first": first, "rows": rows, **(more or {})}}
     return {"zarr_format": 3, "node_type": "group", "attributes": attributes}
 
 
@@ -114,33 +114,22 @@ def write_metadata(
     arrays: Mapping[str, ArrayLayout],
     *,
     rows: int,
+    first: int = 0,
     columns: Mapping[str, tuple[str, ...]],
     more: Mapping[str, Any] | None = None,
 ) -> None:
-    """Commit `rows` rows: write each array's metadata and, last, the group's; each atomically."""
+    """Commit the rows first..rows-1: write each array's metadata and, last, the group's; each atomically."""
     for name, layout in arrays.items():
         (group / name).mkdir(parents=True, exist_ok=True)
         # The dimensions' names are what xarray needs to open a store.
         named = {**layout.metadata(rows), "dimension_names": ["row", f"{name}_column"]}
-        write_json(group / name / "zarr.json", named)
-    write_json(group / "zarr.json", group_metadata(rows, columns, more))
+        write_json(group / name / "zarr.json", sealed(named))
+    write_json(group / "zarr.json", sealed(group_metadata(first, rows, columns, more)))
 
 
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Replace a JSON file, atomically and durably."""
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("w", encoding="utf-8") as file:
-        json.dump(content, file, indent=2)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
-    sync_directory(path.parent)
-
-
-def sync_directory(path: Path) -> None:
-    """Make the directory's entries durable: a rename is not, until its directory is."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def commit(group: Path, changes: Mapping[str, Any]) -> None:
+    """Change what the group's attribute `dorff` says, in one step; what others added to its metadata stays."""
+    content = read_json(group / "zarr.json")
+    content["attributes"]["dorff"] |= changes
+    content.pop("consolidated_metadata", None)  # a copy of what changes
+    rewrite(group / "zarr.json", content)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -15,6 +14,7 @@ import zarr
 from zarr.storage import LocalStore
 
 from dorff.data.files import ArrayFiles
+from dorff.data.metadata import has_seal, lost_seal, read_json, transient
 from dorff.data.packing import NUMBER_KINDS, Packing
 from dorff.data.plain import PlainShards
 from dorff.errors import InputError
@@ -25,12 +25,16 @@ METADATA = ("zarr.json", ".zarray", ".zgroup")
 @final
 @dataclass(frozen=True)
 class Node:
-    """What a folder's metadata says it is. `problem` is "missing" or "damaged" when that cannot be told."""
+    """What a folder's metadata says it is. `problem` is "missing" or "damaged" when that cannot be told.
+
+    `key` is the name of the file that says so.
+    """
 
     name: str
     path: Path
     is_array: bool = False
     problem: str = ""
+    key: str = "zarr.json"
 
 
 @final
@@ -41,6 +45,7 @@ class StoredArray:
     files: ArrayFiles
     packing: Packing
     plain: PlainShards | None
+    sealed: bool = False
 
     @property
     def array(self) -> zarr.Array[Any]:
@@ -66,11 +71,11 @@ def node(path: Path, name: str = "") -> Node:
     try:
         content = read_json(path / found)
     except InputError:
-        return Node(name, path, problem="damaged")
+        return Node(name, path, problem="damaged", key=found)
     kind = content.get("node_type") if found == "zarr.json" else {".zarray": "array", ".zgroup": "group"}[found]
     if kind not in ("array", "group"):
-        return Node(name, path, problem="damaged")
-    return Node(name, path, is_array=kind == "array")
+        return Node(name, path, problem="damaged", key=found)
+    return Node(name, path, is_array=kind == "array", key=found)
 
 
 def walk(path: Path, name: str = "") -> Iterator[Node]:
@@ -86,21 +91,6 @@ def walk(path: Path, name: str = "") -> Iterator[Node]:
             yield from walk(Path(entry.path), f"{name}/{entry.name}".lstrip("/"))
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """A metadata file's content."""
-    try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"{path}: cannot be read as JSON ({error}); restore it from a copy or ingest again."
-        ) from error
-    if not isinstance(content, dict):
-        raise InputError(
-            f"{path}: wanted a JSON object, got {type(content).__name__}; restore it from a copy or ingest again."
-        )
-    return content
-
-
 def group_attributes(path: Path) -> dict[str, Any]:
     """The attributes of the group at `path`; refuses what is not a Zarr group in a local folder."""
     if not path.exists():
@@ -112,6 +102,8 @@ def group_attributes(path: Path) -> dict[str, Any]:
         )
     if here.problem or here.is_array:
         what = "its metadata is damaged" if here.problem else "it is a single Zarr array, not a group"
+        if here.problem:
+            read_json(path / here.key)  # says what
         raise InputError(f"{path}: wanted a Zarr group, but {what}; give the group that holds the arrays.")
     if (path / "zarr.json").is_file():
         attributes = read_json(path / "zarr.json").get("attributes", {})
@@ -134,6 +126,17 @@ def committed_rows(path: Path, attributes: dict[str, Any]) -> int | None:
     return rows
 
 
+def committed_first(path: Path, attributes: dict[str, Any]) -> int:
+    """The first row that the group still has; 0 but where `trim` took earlier ones away."""
+    rows = committed_rows(path, attributes)
+    first = 0 if rows is None else attributes["dorff"].get("first", 0)
+    if not isinstance(first, int) or not 0 <= first <= (rows or 0):
+        raise InputError(
+            f"{path}: its attribute dorff.first is not the number of a row; restore its metadata from a copy."
+        )
+    return first
+
+
 def stored_columns(attributes: dict[str, Any], name: str, width: int) -> tuple[str, ...]:
     """The columns' names of an array: those kept by ingest, else made from the array's name."""
     names = attributes.get("columns")
@@ -150,21 +153,38 @@ def open_array(path: Path, name: str, *, text: bool = False) -> StoredArray:
     """
     directory = path / name
     key = next((k for k in METADATA if (directory / k).is_file()), None)
-    here = node(directory, name)
-    if key is None or (not here.problem and not here.is_array):
-        there = [n.name for n in walk(path) if n.is_array]
-        held = ", ".join(there[:20]) if there else "none"
-        columns = group_attributes(path).get("columns")
-        of = [array for array, names in columns.items() if name in names] if isinstance(columns, dict) else []
-        hint = f" {name!r} is a column of array {of[0]!r}, which is taken as a whole." if of else ""
-        raise InputError(f"{path}: has no array {name!r}; the arrays in it are: {held}.{hint}")
+    if key is None or key == ".zgroup":
+        raise _no_array(path, name)
     stat = (directory / key).stat()
     return _open(path, name, key, stat.st_mtime_ns, stat.st_size, NUMBER_KINDS + "SU" * text)
+
+
+def _no_array(path: Path, name: str) -> InputError:
+    there = [n.name for n in walk(path) if n.is_array]
+    held = ", ".join(there[:20]) if there else "none"
+    columns = group_attributes(path).get("columns")
+    of = [array for array, names in columns.items() if name in names] if isinstance(columns, dict) else []
+    hint = f" {name!r} is a column of array {of[0]!r}, which is taken as a whole." if of else ""
+    return InputError(f"{path}: has no array {name!r}; the arrays in it are: {held}.{hint}")
+
+
+def check_seals(path: Path, attributes: dict[str, Any], arrays: Mapping[str, StoredArray]) -> None:
+    """InputError where of a group and one of its arrays only one has dorff's checksum in its metadata."""
+    for name, stored in arrays.items():
+        if lost_seal(attributes, name, sealed=stored.sealed):
+            lost, other = (path, path / name) if stored.sealed else (path / name, path)
+            raise InputError(
+                f"{lost / 'zarr.json'}: is damaged, it has no checksum (attributes.dorff.crc32) as {other} has; "
+                "restore it from a copy or ingest again. Where another program wrote it on purpose, remove the "
+                "attribute dorff of the group and of its arrays."
+            )
 
 
 @lru_cache(maxsize=128)  # a process's open arrays; metadata that changed (an append, another store) opens anew
 def _open(path: Path, name: str, key: str, mtime_ns: int, size: int, kinds: str) -> StoredArray:
     what = f"array {name} of {path}"
+    if read_json(path / name / key).get("node_type", "array") == "group":
+        raise _no_array(path, name)
     array = open_zarr(path / name, what, v3=key == "zarr.json")
     if array.ndim not in (1, 2):
         raise InputError(
@@ -181,7 +201,7 @@ def _open(path: Path, name: str, key: str, mtime_ns: int, size: int, kinds: str)
         # xarray keeps a v2 array's _FillValue in Zarr's own fill value.
         attributes = {"_FillValue": array.fill_value} | attributes
     files = ArrayFiles(array, path / name, name)
-    return StoredArray(files, Packing.of(attributes), PlainShards.of(files))
+    return StoredArray(files, Packing.of(attributes), PlainShards.of(files), has_seal(dict(array.attrs)))
 
 
 def open_zarr(directory: Path, what: str, *, v3: bool) -> zarr.Array[Any]:
@@ -191,6 +211,8 @@ def open_zarr(directory: Path, what: str, *, v3: bool) -> zarr.Array[Any]:
     except MemoryError:
         raise
     except Exception as error:
+        if transient(error):
+            raise
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(
             f"{what}: its metadata cannot be understood ({reason}); restore it from a copy or write it again."

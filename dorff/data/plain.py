@@ -83,6 +83,9 @@ class PlainShards:
                     out[low - start : high - start] = packing.decode(values[low - chunk * unit : high - chunk * unit])
         except FileNotFoundError:
             return Fault(self.files.name, key, "missing")
+        except OSError as error:
+            error.filename = str(path)  # a read that fails does not say of which file
+            raise
         return None
 
     def _fill(self, handle: int, entry: npt.NDArray[np.uint64], raw: npt.NDArray[np.uint8]) -> bool:

@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dorff.data.labels import Run
+from dorff.data.metadata import transient
 from dorff.data.packing import NUMBER_KINDS
-from dorff.errors import InputError
+from dorff.errors import IncompleteError, InputError
 
 Numbers = npt.NDArray[Any]  # (rows, columns asked for), float32 or float64
 BLOCK_BYTES: Final = 4 * 2**20
@@ -89,6 +90,8 @@ def reading(path: str, format_name: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise InputError(f"{path}: there is no such file; check the path.") from error
     except Exception as error:
+        if transient(error):
+            raise IncompleteError(f"{path}: the disk failed while it was read ({error}); run it again.") from error
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise InputError(
             f"{path}: cannot be read as {format_name} ({reason}); check that the file is whole and of that format."

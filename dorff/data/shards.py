@@ -16,26 +16,29 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from dorff.data.layout import ArrayLayout, sync_directory
+from dorff.data.layout import ArrayLayout
+from dorff.data.metadata import sync_directory
 
 ABSENT: Final = 2**64 - 1  # both fields of the index entry of a chunk that was not written
 
 
 @final
 class ShardWriter:
-    """Writes rows in order into the shards of one array, starting with shard `first`.
+    """Writes rows in order into the shards of one array, starting with row number `start`.
+
+    Where that is inside a shard, the shard is new: its rows before are not there.
 
     Use as a context manager: leaving it without an error writes the last, partly filled shard; leaving it
     with one removes the shard that was being written. Batches of any size give the same files.
     """
 
-    def __init__(self, array: Path, layout: ArrayLayout, *, first: int = 0) -> None:
+    def __init__(self, array: Path, layout: ArrayLayout, *, start: int = 0) -> None:
         self.layout = layout
-        self._array, self._shard = array, first
-        self._unit = np.zeros((layout.unit_rows, layout.columns), layout.stored)
-        self._filled = 0
+        self._array, self._shard = array, start // layout.shard_rows
+        self._unit = np.full((layout.unit_rows, layout.columns), layout.fill, layout.stored)
+        self._filled = start % layout.unit_rows
         self._index = np.full((layout.units, 2), ABSENT, "<u8")
-        self._chunk = 0
+        self._chunk = start % layout.shard_rows // layout.unit_rows
         self._file: BinaryIO | None = None
 
     def write(self, rows: npt.NDArray[Any]) -> None:
@@ -64,6 +67,8 @@ class ShardWriter:
             self._write_chunk()
         if self._file is not None:
             self._finish_shard()
+        if self._path.parent.parent.is_dir():
+            sync_directory(self._path.parent.parent)
 
     @property
     def _path(self) -> Path:

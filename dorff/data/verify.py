@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from dorff.data.files import ArrayFiles, Fault
 from dorff.data.labels import stored_labels
-from dorff.data.nodes import Node, committed_rows, group_attributes, open_zarr, walk
+from dorff.data.metadata import has_seal, lost_seal
+from dorff.data.nodes import Node, committed_first, committed_rows, group_attributes, open_zarr, walk
 from dorff.errors import InputError
 
 __all__ = ["Fault", "verify"]
@@ -17,7 +20,7 @@ def verify(path: str | os.PathLike[str]) -> list[Fault]:
     """Decode every chunk of every array below `path`, and list those that are missing or damaged.
 
     Inner chunks of shards are looked at one by one. A fault of a metadata file names that file as its chunk.
-    What dorff wrote carries checksums, so that any flipped byte is found; in a store written by others
+    What dorff wrote carries checksums, metadata too, so that any flipped byte is found; in a store written by others
     without them (no CRC32C, and no compressor that checks) a flipped byte may be undetectable. Such a store
     may also leave out chunks that equal the fill value: they are listed as missing, for nothing tells them
     from lost ones.
@@ -31,52 +34,60 @@ def verify(path: str | os.PathLike[str]) -> list[Fault]:
         raise InputError(
             f"{root}: is not a Zarr store; give the folder that `dorff ingest` or another Zarr writer made."
         )
+    groups: dict[str, dict[str, Any]] = {}
     faults: list[Fault] = []
-    committed = _committed(root, nodes[0], faults)
-    seen = {n.name for n in nodes}
-    faults += [Fault(name, "zarr.json", "missing") for name in committed if name not in seen]
     for node in nodes:
         if node.problem:
-            key = (
-                ".zarray"
-                if (node.path / ".zarray").is_file()
-                else ".zgroup"
-                if (node.path / ".zgroup").is_file()
-                else "zarr.json"
-            )
-            faults.append(Fault(node.name, key, node.problem))
+            faults.append(Fault(node.name, node.key, node.problem))
         elif node.is_array:
-            faults += _array_faults(node, committed.get(node.name))
+            faults += _array_faults(node, groups.get(_group(node.name)))
+        else:
+            faults += _group_faults(node, groups)
+    seen = {node.name for node in nodes}
+    for group, attributes in groups.items():
+        lost = (f"{group}/{name}".lstrip("/") for name in _columns(attributes))
+        faults += [Fault(name, "zarr.json", "missing") for name in lost if name not in seen]
     return list(dict.fromkeys(faults))
 
 
-def _committed(root: Path, here: Node, faults: list[Fault]) -> dict[str, int]:
-    """The committed rows of each array that dorff wrote here; empty for a store written by others."""
-    if here.problem or here.is_array:
-        return {}
-    try:
-        attributes = group_attributes(root)
-        rows = committed_rows(root, attributes)
-        stored_labels(attributes, root)
-    except InputError:
-        faults.append(Fault("", "zarr.json", "damaged"))
-        return {}
+def _group(array: str) -> str:
+    """The name of the group that an array is in."""
+    return array.rpartition("/")[0]
+
+
+def _columns(attributes: dict[str, Any]) -> dict[str, Any]:
+    """The columns of each array that dorff wrote into a group; empty for a group written by others."""
     names = attributes.get("columns")
-    return {} if rows is None or not isinstance(names, dict) else dict.fromkeys(names, rows)
+    return names if "dorff" in attributes and isinstance(names, dict) else {}
 
 
-def _array_faults(node: Node, committed: int | None) -> list[Fault]:
-    v3 = (node.path / "zarr.json").is_file()
+def _group_faults(node: Node, groups: dict[str, dict[str, Any]]) -> Iterator[Fault]:
+    """Put the attributes of a group that is whole among `groups`."""
     try:
-        array = open_zarr(node.path, f"array {node.name}", v3=v3)
+        attributes = group_attributes(node.path)
+        committed_first(node.path, attributes)
+        stored_labels(attributes, node.path)
     except InputError:
-        return [Fault(node.name, "zarr.json" if v3 else ".zarray", "damaged")]
-    shape = tuple(array.shape)
-    if committed is not None:
-        if not shape or shape[0] < committed:
-            return [Fault(node.name, "zarr.json", "damaged")]
-        shape = (committed, *shape[1:])  # rows of an append that was cut are nobody's yet
+        yield Fault(node.name, node.key, "damaged")
+    else:
+        groups[node.name] = attributes
+
+
+def _array_faults(node: Node, attributes: dict[str, Any] | None) -> list[Fault]:
+    """`attributes` are those of the array's group; None where they are not known."""
     try:
-        return list(ArrayFiles(array, node.path, node.name).faults(tuple((0, n) for n in shape)))
+        array = open_zarr(node.path, f"array {node.name}", v3=node.key == "zarr.json")
+    except InputError:
+        return [Fault(node.name, node.key, "damaged")]
+    name, region = node.path.name, tuple((0, n) for n in array.shape)
+    if attributes is not None and lost_seal(attributes, name, sealed=has_seal(dict(array.attrs))):
+        return [Fault(node.name, node.key, "damaged")]
+    if attributes is not None and name in _columns(attributes):
+        first, rows = committed_first(node.path, attributes), committed_rows(node.path, attributes) or 0
+        if not region or array.shape[0] < rows:
+            return [Fault(node.name, node.key, "damaged")]
+        region = ((first, rows), *region[1:])  # rows of an append that was cut are nobody's yet, trimmed ones no more
+    try:
+        return list(ArrayFiles(array, node.path, node.name).faults(region))
     except OSError as error:
         raise InputError(f"{node.path}: cannot be read ({error.strerror}); check the permissions.") from error

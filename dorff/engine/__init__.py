@@ -2,9 +2,11 @@
 
 from dorff.engine.base import Engine, Task
 from dorff.engine.clusters import local_cluster, open_engine
+from dorff.engine.credentials import credentials
 from dorff.engine.dask import DaskEngine
 from dorff.engine.memory import PeakMemory, peak_memory
 from dorff.engine.serial import SerialEngine
+from dorff.engine.signals import stopping_on_signals
 from dorff.engine.tree import Tree
 
 __all__ = [
@@ -14,7 +16,9 @@ __all__ = [
     "SerialEngine",
     "Task",
     "Tree",
+    "credentials",
     "local_cluster",
     "open_engine",
     "peak_memory",
+    "stopping_on_signals",
 ]

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import logging
-import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import final
+from contextlib import contextmanager, suppress
+from typing import Any
 
 import dask
-from distributed import Client, LocalCluster, Worker, WorkerPlugin
+from distributed import Client, LocalCluster
+from distributed.security import Security
+from distributed.utils import silence_logging_cmgr
 
 from dorff import spec
 from dorff.engine.base import Engine
-from dorff.engine.dask import DaskEngine
+from dorff.engine.credentials import on_loopback, security_for
+from dorff.engine.dask import PATIENCE, DaskEngine
 from dorff.engine.serial import SerialEngine
+from dorff.engine.versions import PACKAGES, own_versions, refuse_others
+from dorff.engine.worker import Leaving
 from dorff.errors import IncompleteError
 
 # Leaves hold what the plan says and give it all back: pausing a worker over it would only stop the fit. What Dask
-# does many times a second to watch itself would take its share of the cores that the leaves fill.
+# does many times a second to watch itself would take its share of the cores that the leaves fill. Workers that hang
+# are found otherwise (`dorff.engine.hung`).
 _QUIET = {f"distributed.worker.memory.{name}": False for name in ("target", "spill", "pause")} | {
     "distributed.worker.profile.enabled": False,
-    "distributed.scheduler.allowed-failures": 2,
+    "distributed.scheduler.worker-ttl": None,
     "distributed.admin.tick.interval": "500ms",
     "distributed.admin.system-monitor.interval": "5s",
     "distributed.admin.system-monitor.gil.enabled": False,
@@ -31,64 +36,77 @@ _QUIET = {f"distributed.worker.memory.{name}": False for name in ("target", "spi
 
 @contextmanager
 def open_engine(
-    cluster: spec.LocalCluster | spec.SerialCluster | spec.RemoteCluster, *, patience: float = 30.0
+    cluster: spec.LocalCluster | spec.SerialCluster | spec.RemoteCluster, *, patience: float = PATIENCE
 ) -> Iterator[Engine]:
     """The engine for a job's cluster, closed at the end of the block.
 
-    A cluster that should be running has `patience` seconds to answer and to have a worker.
-
-    A local cluster's scheduler listens on loopback alone and has no dashboard. Raises IncompleteError where a
-    cluster that should be running does not answer.
+    A cluster that should be running has `patience` seconds to answer and to have a worker, and as long again whenever
+    it falls silent. IncompleteError where it does not; InputError where it would be reached by plain TCP off loopback,
+    or where a worker has other versions of packages than the driver.
     """
     if isinstance(cluster, spec.SerialCluster):
         yield SerialEngine()
         return
-    engine = _remote(cluster, patience) if isinstance(cluster, spec.RemoteCluster) else _local(cluster)
-    try:
-        yield engine
-    finally:
-        engine.close()
+    with silence_logging_cmgr(logging.CRITICAL):  # what matters is raised in the driver
+        engine = _local(cluster, patience) if isinstance(cluster, spec.LocalCluster) else _remote(cluster, patience)
+        try:
+            yield engine
+        finally:
+            engine.close()
 
 
-def local_cluster(workers: int, *, memory: int | None = None) -> LocalCluster:
-    """Dask workers of one thread each on this machine, reached through loopback alone; `memory` bytes a worker."""
-    # Dask starts its HTTP server even without a dashboard; port 0 keeps it from clashing with another's.
-    quiet_server = {"dashboard_address": "127.0.0.1:0"}
-    with dask.config.set(_QUIET):
+def local_cluster(
+    workers: int, *, memory: int | None = None, host: str = "127.0.0.1", failures: int = 2
+) -> LocalCluster:
+    """Dask workers of one thread each on this machine; `memory` bytes a worker.
+
+    Scheduler, nannies and workers listen on `host` and let in TLS clients with this cluster's own temporary
+    certificate alone; their HTTP servers listen on loopback. A task may kill its worker `failures` times.
+    """
+    # Dask starts its HTTP servers even without a dashboard; port 0 keeps one from clashing with another's.
+    loopback = "127.0.0.1:0"
+    with dask.config.set(_QUIET | {"distributed.scheduler.allowed-failures": failures}):
         return LocalCluster(
-            n_workers=workers, threads_per_worker=1, memory_limit=memory, processes=True, host="127.0.0.1",
-            dashboard_address=None, scheduler_kwargs=quiet_server,
+            n_workers=workers, threads_per_worker=1, memory_limit=memory, processes=True, host=host,
+            security=Security.temporary(), protocol="tls://",
+            dashboard_address=None, scheduler_kwargs={"dashboard_address": loopback},
+            worker_dashboard_address=None if on_loopback(host) else loopback,
             silence_logs=logging.CRITICAL,  # what a task raises is raised in the driver; not its traceback as well
         )  # fmt: skip
 
 
-@final
-class _StoppedByTheDriver(WorkerPlugin):
-    """Ctrl-C goes to the terminal's every process; the driver alone answers it, and ends its workers."""
-
-    name = "dorff-interrupts"
-
-    def setup(self, worker: Worker) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _local(cluster: spec.LocalCluster) -> DaskEngine:
-    local = local_cluster(cluster.workers, memory=cluster.memory)
+def _local(cluster: spec.LocalCluster, patience: float) -> DaskEngine:
+    local = local_cluster(cluster.workers, memory=cluster.memory, host=cluster.host)
     client = Client(local)
-    client.register_plugin(_StoppedByTheDriver())
-    return DaskEngine(client, on_close=lambda: local.close())
+    client.register_plugin(Leaving(interrupts=False))
+    return DaskEngine(client, patience=patience, on_close=lambda: local.close())
 
 
 def _remote(cluster: spec.RemoteCluster, patience: float) -> DaskEngine:
+    security = security_for(cluster)
     try:
-        client = Client(cluster.address, timeout=patience)
+        client = Client(cluster.address, timeout=patience, security=security)
     except (OSError, TimeoutError) as error:
         raise IncompleteError(f"cluster.address {cluster.address}: no scheduler answers there ({error})") from error
     try:
         client.wait_for_workers(1, timeout=patience)
+        _check_versions(client, patience)
     except TimeoutError as error:
         client.close()
         raise IncompleteError(
             f"cluster.address {cluster.address}: no workers after {patience:g} s; start some, then run again"
         ) from error
-    return DaskEngine(client)
+    except BaseException:
+        client.close()
+        raise
+    return DaskEngine(client, patience=patience)
+
+
+def _check_versions(client: Client, patience: float) -> None:
+    """InputError where a worker has other versions than the driver. One that does not answer is asked task by task."""
+    asked = {"op": "versions", "packages": list(PACKAGES)}
+    scheduler: Any = client.scheduler
+    with suppress(TimeoutError):
+        found = client.sync(scheduler.broadcast, msg=asked, on_error="ignore", callback_timeout=patience)
+        for worker, versions in found.items():
+            refuse_others(worker, own_versions(), versions["packages"])

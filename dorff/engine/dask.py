@@ -2,84 +2,225 @@
 
 from __future__ import annotations
 
+import queue
+import time
+import uuid
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, final
+from concurrent.futures import CancelledError
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Final, final
 
-from distributed import Client, Future, KilledWorker, as_completed
+from distributed import Client, Future, KilledWorker, LocalCluster
 
 from dorff.blocks import forget_spare
-from dorff.engine.base import Done, Engine, Task
-from dorff.errors import IncompleteError
-from dorff.threads import pin
+from dorff.engine.base import Done, Engine, Task, try_again
+from dorff.engine.hung import HUNG, HungWorkers
+from dorff.engine.signals import Stop, stopping_on_signals
+from dorff.engine.versions import own_versions
+from dorff.engine.worker import NOTICE, Call, run_call, stop_run
+from dorff.errors import IncompleteError, InputError, QuarantineError, StoppedError
 
-ATTEMPTS = 3  # of a task that Dask loses: its scheduler restarted, say
+PATIENCE: Final = 45.0  # seconds without a scheduler that answers, or without a worker
+LOSSES: Final = 10  # of a task whose scheduler was lost
+_TICK: Final = 0.2  # seconds between looks at signals
+_LOOK: Final = 1.0  # seconds between looks at the workers
+_ANSWER: Final = 3.0  # seconds for an answer; who does not give one is asked again later
 
 
 @final
 class DaskEngine(Engine):
     """Runs tasks on the workers of a Dask client.
 
-    A task whose worker dies is run again by Dask itself, `distributed.scheduler.allowed-failures` times at most.
+    A task whose worker dies is run again by Dask itself, `distributed.scheduler.allowed-failures` times at most. Then
+    it is a suspect, as are tasks that only were on the same workers; suspects run again at the end, one at a time, and
+    those that kill their worker as often again are left out.
+
+    A local cluster's worker that neither speaks nor computes for `silence` seconds is killed, and another started. A
+    run without a worker, or without a scheduler that answers, for `patience` seconds is an IncompleteError.
     """
 
-    def __init__(self, client: Client, *, on_close: Callable[[], object] = lambda: None) -> None:
-        self._client, self._on_close = client, on_close
+    def __init__(
+        self, client: Client, *, patience: float = PATIENCE, silence: float = HUNG,
+        on_close: Callable[[], object] = lambda: None,
+    ) -> None:  # fmt: skip
+        self._client, self._patience, self._on_close = client, patience, on_close
+        self._hung = HungWorkers(client.cluster, after=silence) if isinstance(client.cluster, LocalCluster) else None
 
     @property
     def threads(self) -> int:  # type: ignore[override]
         """Threads of all workers now; workers may come and go."""
-        return max(1, sum(int(count) for count in self._client.nthreads().values()))
+        return max(1, count_threads(self._client) or 0)
 
     def run(self, tasks: Iterable[Task], done: Done) -> None:
         try:
-            self._run(tasks, done)
+            with stopping_on_signals() as stop:
+                _Run(self._client, done, stop, self._patience, self._hung).run(tasks)
         finally:
-            self._client.run(forget_spare, wait=False, on_error="ignore")  # a cluster may outlive the run
-
-    def _run(self, tasks: Iterable[Task], done: Done) -> None:
-        waiting = deque((task, 1) for task in tasks)
-        running = dict[Future[Any], tuple[Task, int]]()
-        finished = as_completed()
-        while waiting or running:
-            while waiting and len(running) < 2 * self.threads:
-                task, attempt = waiting.popleft()
-                future = self._client.submit(_on_worker, task.function, task.arguments, pure=False)
-                running[future] = (task, attempt)
-                finished.add(future)
-            future = next(finished)
-            task, attempt = running.pop(future)
-            if future.status == "finished":
-                waiting.extendleft((following, 1) for following in done(task, future.result()))
-            elif future.status == "error":
-                self._client.cancel(list(running))
-                raise _as_raised(future.exception(), task)
-            elif attempt < ATTEMPTS:
-                waiting.append((task, attempt + 1))
-            else:
-                raise IncompleteError(
-                    f"the cluster lost a task {ATTEMPTS} times ({task.tag}); what is done is kept: look at the "
-                    "scheduler, and run the same command again"
-                )
-            future.release()
+            _tell(self._client, forget_spare)  # a cluster may outlive the run
 
     def close(self) -> None:
-        self._client.close()
+        with suppress(TimeoutError):  # of a scheduler that does not answer
+            self._client.close(timeout=10)
         self._on_close()
 
 
-def _as_raised(error: BaseException, task: Task) -> BaseException:
-    """The task's own error, or in dorff's words that its workers died."""
-    if not isinstance(error, KilledWorker):
-        return error
-    found = IncompleteError(
-        f"a task killed its worker every time it was tried ({task.tag}); what is done is kept: give workers more "
-        "memory, or look at their logs, and run the same command again"
-    )
-    found.__cause__ = error
-    return found
+@final
+@dataclass(frozen=True)
+class _Try:
+    task: Task
+    failures: int = 0
+    losses: int = 0
+    suspect: bool = False
 
 
-def _on_worker(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    pin()
-    return function(*arguments)
+@final
+class _Run:
+    """One call of `DaskEngine.run`."""
+
+    def __init__(
+        self, client: Client, done: Done, stop: Stop, patience: float, hung: HungWorkers | None
+    ) -> None:  # fmt: skip
+        self._client, self._done, self._stop, self._hung = client, done, stop, hung
+        self._name, self._versions = uuid.uuid4().hex, own_versions()
+        self._waiting, self._suspects = deque[_Try](), deque[_Try]()
+        self._running = dict[Future[Any], _Try]()
+        self._ended: queue.SimpleQueue[Future[Any]] = queue.SimpleQueue()
+        self._killers: list[Task] = []
+        self._workers = _Workers(client, patience)
+
+    def run(self, tasks: Iterable[Task]) -> None:
+        self._waiting.extend(map(_Try, tasks))
+        try:
+            while self._waiting or self._running or self._suspects:
+                if self._stop.asked:
+                    self._end_all()
+                    raise self._stop.error()
+                self._workers.look()
+                if self._hung is not None:
+                    self._hung.look()
+                self._submit()
+                with suppress(queue.Empty):
+                    self._take(self._ended.get(timeout=_TICK))
+        finally:
+            for future in self._running:
+                future.release()  # what nobody wants is not run
+        if self._killers:
+            names = ", ".join(map(str, self._killers))
+            raise QuarantineError(
+                f"killed their worker every time they were tried: {names}; all others are done, and kept: give "
+                "workers more memory, or look at their logs, and run the same command again",
+                tuple(task.tag for task in self._killers),
+            )
+
+    def _submit(self) -> None:
+        if self._client.status != "running":
+            return
+        while self._waiting and len(self._running) < 2 * self._workers.threads:
+            self._send(self._waiting.popleft())
+        if self._suspects and not self._running:
+            self._send(self._suspects.popleft())
+
+    def _send(self, attempt: _Try) -> None:
+        call = Call(self._name, self._versions, attempt.task.function, attempt.task.arguments)
+        future = self._client.submit(run_call, call, pure=False)
+        self._running[future] = attempt
+        future.add_done_callback(self._ended.put)
+
+    def _take(self, future: Future[Any]) -> None:
+        attempt = self._running[future]
+        try:
+            result = future.result(timeout=_ANSWER)
+        except CancelledError:
+            self._lost(attempt)
+        except Exception as error:
+            if future.status != "error":  # its worker died with the result, or does not answer: Dask makes it again
+                if not isinstance(error, OSError):
+                    raise
+                future.add_done_callback(self._ended.put)
+                return
+            self._failed(attempt, error)
+        else:
+            del self._running[future]
+            self._waiting.extendleft(map(_Try, self._done(attempt.task, result)))
+            future.release()
+            return
+        del self._running[future]
+        future.release()
+
+    def _lost(self, attempt: _Try) -> None:
+        """The scheduler went away; what was running is sent again to the one that comes back."""
+        if attempt.losses + 1 >= LOSSES:
+            raise IncompleteError(
+                f"the cluster lost a task {LOSSES} times ({attempt.task}); what is done is kept: look at the "
+                "scheduler, and run the same command again"
+            )
+        self._waiting.append(replace(attempt, losses=attempt.losses + 1))
+
+    def _failed(self, attempt: _Try, error: Exception) -> None:
+        if isinstance(error, KilledWorker):
+            if attempt.suspect:
+                self._killers.append(attempt.task)
+            else:
+                self._suspects.append(replace(attempt, suspect=True))
+        elif isinstance(error, StoppedError):  # its worker was told to end; what it has done it has saved
+            self._waiting.append(attempt)
+        elif isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == "dorff":
+            raise InputError("a worker has no dorff; start workers from the driver's environment") from error
+        else:
+            try_again(error, attempt.task, attempt.failures + 1)
+            self._waiting.append(replace(attempt, failures=attempt.failures + 1))
+
+    def _end_all(self) -> None:
+        """Ask the tasks that run to stop, and wait until they have saved what they have."""
+        _tell(self._client, stop_run, self._name)
+        until = time.monotonic() + NOTICE
+        while self._running and time.monotonic() < until and self._client.status == "running":
+            with suppress(queue.Empty):
+                future = self._ended.get(timeout=_TICK)
+                del self._running[future]
+                future.release()
+
+
+@final
+class _Workers:
+    """How many threads there are, looked at once in a while; IncompleteError after `patience` seconds of none."""
+
+    def __init__(self, client: Client, patience: float) -> None:
+        self._client, self._patience = client, patience
+        self._looked = self._missed = -1.0
+        self.threads = 0
+
+    def look(self) -> None:
+        now = time.monotonic()
+        if self._looked >= 0 and now - self._looked < _LOOK:
+            return
+        found = count_threads(self._client)
+        self._looked = time.monotonic()
+        if found:
+            self.threads, self._missed = found, -1.0
+        elif self._missed < 0:
+            self._missed = now
+        elif now - self._missed > self._patience or self._client.status == "closed":
+            who = "no workers" if found == 0 else "the cluster's scheduler did not answer"
+            raise IncompleteError(
+                f"{who} for {self._looked - self._missed:.0f} s; what is done is kept: look at the cluster, and run "
+                "the same command again"
+            )
+
+
+def count_threads(client: Client) -> int | None:
+    """Threads of all workers; None where the scheduler does not say."""
+    if client.status != "running" or (scheduler := client.scheduler) is None:
+        return None
+    with suppress(OSError):  # a TimeoutError is one
+        return sum(map(int, client.sync(scheduler.ncores, callback_timeout=_ANSWER).values()))
+    return None
+
+
+def _tell(client: Client, function: Callable[..., object], *arguments: object) -> None:
+    """Have the workers call this; those that do not answer within seconds are left alone."""
+    if client.status == "running":
+        with suppress(OSError):
+            client.sync(client._run, function, *arguments, on_error="ignore", callback_timeout=_ANSWER)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from typing import final
 
 import numpy as np
 
 from dorff.blocks import forget_spare
-from dorff.engine.base import Done, Engine, Task
+from dorff.engine.base import Done, Engine, Task, try_again
+from dorff.engine.signals import Stop, stopping_on_signals
+from dorff.errors import CorruptError, StoppedError
 from dorff.threads import pinned
 
 
@@ -23,13 +25,27 @@ class SerialEngine(Engine):
         self._rng = None if shuffle is None else np.random.default_rng(shuffle)
 
     def run(self, tasks: Iterable[Task], done: Done) -> None:
-        waiting = deque(tasks)
         try:
-            with pinned():
-                while waiting:
-                    if self._rng is not None:
-                        waiting.rotate(int(self._rng.integers(len(waiting))))
-                    task = waiting.popleft()
-                    waiting.extendleft(done(task, task.function(*task.arguments)))
+            with stopping_on_signals() as stop, pinned():
+                self._run(deque(tasks), done, stop)
         finally:
             forget_spare()
+
+    def _run(self, waiting: deque[Task], done: Done, stop: Stop) -> None:
+        failures = Counter[int]()  # by the task's identity: tasks may be equal
+        while waiting:
+            if stop.asked:
+                raise stop.error()
+            if self._rng is not None:
+                waiting.rotate(int(self._rng.integers(len(waiting))))
+            task = waiting.popleft()
+            try:
+                result = task.function(*task.arguments)
+            except StoppedError as error:
+                raise stop.error() from error
+            except (OSError, CorruptError) as error:
+                failures[id(task)] += 1
+                try_again(error, task, failures[id(task)])
+                waiting.append(task)
+            else:
+                waiting.extendleft(done(task, result))

@@ -52,6 +52,10 @@ class Sweep:
         return self.directory / "receipts"
 
     @property
+    def checkpoints(self) -> Path:
+        return self.directory / "checkpoints"
+
+    @property
     def total(self) -> Path:
         """The file of the finished product."""
         return self.directory.with_suffix(".moments")
@@ -106,7 +110,7 @@ class Sweeper:
     ) -> None:  # fmt: skip
         self._folder = this.directory / "sweeps" / name
         self._this, self._dataset, self._leaves, self._engine, self._told = this, dataset, leaves, engine, told
-        self._stamp = dataset.stamp(0, dataset.n)
+        self._stamp = dataset.stamp(leaves[0].start, leaves[-1].stop)
         self.count = 0
         self._patterns: list[str] = []
         self.receipts: list[Receipt] = []

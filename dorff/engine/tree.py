@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar, final
 
@@ -20,61 +22,97 @@ Node = tuple[int, int]  # (level, index): the sum of leaves index 2^level .. (in
 
 @final
 class Tree:
-    """A binary-counter tree over leaf numbers: appended leaves change no node that was complete before.
+    """A binary-counter tree over leaf numbers: appended leaves change no node that was complete before, nor do those
+    that a window leaves behind. Only full leaves are merged into nodes; one that is not is a root of its own.
 
     A node's file is named by a key of all that is in it, so a file that exists under the right name is right
     (its checksum is looked at when it is read). Children are deleted once merged, but for those of level
     `kept`, from which the levels above can be added again (-1: none is kept). `run` makes a leaf's sums.
+
+    A leaf whose receipt is gone, or whose files were touched, may be in a sum that is there already. Its rows are read
+    first; if they are what they were, so is the sum's name, and no other leaf is read.
+
+    `computed` are the leaves done through this object, `rewritten` those of them whose rows were others than an
+    earlier receipt says.
     """
 
     def __init__(
         self, this: Place, dataset: Dataset, leaves: Sequence[Leaf], *, kept: int,
         run: Callable[..., Receipt] = run_leaf,
     ) -> None:  # fmt: skip
-        self._this, self._dataset, self._leaves, self._kept, self._run = this, dataset, leaves, kept, run
+        self._this, self._dataset, self._kept, self._run = this, dataset, kept, run
+        self._leaves = {leaf.number: leaf for leaf in leaves}
+        full = [leaf.number for leaf in leaves if leaf.full]
+        self._first, self._end = (full[0], full[-1] + 1) if full else (0, 0)
         self.receipts: dict[int, Receipt] = {}
         self.computed: set[int] = set()
+        self.rewritten: set[int] = set()
+        self._earlier: dict[int, str] = {}  # digests of receipts that may not be true any more
+        self._keys: dict[Node, str] = {}
         self._have: set[Node] = set()
+        self._running: set[Node] = set()
+        self._stored: set[str] = set()  # names, without their keys, of the files there were at the start
+        self._waiting: dict[Node, set[int]] = {}  # nodes that may be there: their leaves without a receipt
+        self._restorable: set[Node] = set()
+        there = _numbered(this.receipts)
         for leaf in leaves:
-            receipt = Receipt.load(this.receipts, leaf.number)
-            if receipt is not None and self._valid(receipt, leaf):
+            receipt = Receipt.load(this.receipts, leaf.number) if leaf.number in there else None
+            if receipt is None or (receipt.plan, receipt.start, receipt.stop) != (this.hash, leaf.start, leaf.stop):
+                continue
+            if receipt.stamp == dataset.stamp(leaf.start, leaf.stop):
                 self.receipts[leaf.number] = receipt
-
-    def _valid(self, receipt: Receipt, leaf: Leaf) -> bool:
-        same = (receipt.plan, receipt.start, receipt.stop) == (self._this.hash, leaf.start, leaf.stop)
-        return same and receipt.stamp == self._dataset.stamp(leaf.start, leaf.stop)
+            else:
+                self._earlier[leaf.number] = receipt.digest
 
     def roots(self) -> list[Node]:
-        """The complete nodes whose sum, left to right, is the total: the ones in the binary number of leaves."""
-        found, start, count = [], 0, len(self._leaves)
-        for level in reversed(range(count.bit_length())):
-            if count >> level & 1:
-                found.append((level, start >> level))
-                start += 1 << level
-        return found
+        """The nodes whose sum, left to right, is the total: the largest that are complete, and leaves cut short."""
+        found, at = [], self._first
+        while at < self._end:
+            level = (self._end - at).bit_length() - 1
+            if at:
+                level = min(level, (at & -at).bit_length() - 1)
+            found.append((level, at >> level))
+            at += 1 << level
+        cut = [(0, leaf.number) for leaf in self._leaves.values() if not leaf.full]
+        return sorted(found + cut, key=lambda node: node[1] << node[0])
+
+    def missing(self) -> list[Leaf]:
+        """The leaves without a valid receipt."""
+        return [leaf for leaf in self._leaves.values() if leaf.number not in self.receipts]
+
+    def revalidate(self) -> list[int]:
+        """Forget the leaves whose files have changed since they were read; their numbers. Start again for them."""
+        known = sorted(self.receipts.items())
+        changed = [n for n, one in known if one.stamp != self._dataset.stamp(one.start, one.stop)]
+        for number in changed:
+            self._earlier[number] = self.receipts.pop(number).digest
+            for node in self._path_up((0, number)):
+                self._keys.pop(node, None)
+                self._have.discard(node)
+        return changed
 
     def start(self) -> list[Task]:
-        """All tasks that can run now; largest leaves first, so that the workers end together."""
+        """All tasks that can run now; the last leaves first, which are the largest, so that the workers end together;
+        and in order, so that few sums wait for others."""
+        self._running.clear()
+        self._waiting.clear()
+        folder = self._this.directory / "nodes"
+        self._stored = {name.rpartition("-")[0] for name in os.listdir(folder)} if folder.is_dir() else set()
         tasks = [task for root in self.roots() for task in self._want(root)]
-        return sorted(tasks, key=lambda task: -self._rows(task))
+        return sorted(tasks, key=lambda task: (task.tag[0] == 0, -task.tag[1]))
 
-    def done(self, task: Task, result: Receipt | bool) -> Iterable[Task]:
+    def done(self, task: Task, result: Receipt | bool) -> list[Task]:
         """Take in a task's result; gives the tasks it makes possible."""
         node: Node = task.tag
+        self._running.discard(node)
         if isinstance(result, Receipt):
-            self.receipts[node[1]] = result
-            self.computed.add(node[1])
-        elif not result:
+            return self._take(node, result)
+        if not result:
             return self._mend(node)
         self._have.add(node)
-        if node[0] > 0 and node[0] - 1 != self._kept:
-            for child in _children(node):
-                self._path(child).unlink(missing_ok=True)
-                self._have.discard(child)
-        parent, sibling = (node[0] + 1, node[1] // 2), (node[0], node[1] ^ 1)
-        if self._complete(parent) and sibling in self._have:
-            return [self._merge(parent)]
-        return []
+        for child in filter(self._is_spare, _children(node)):
+            self._drop(child)
+        return self._up(node)
 
     def total(self, of: type[S]) -> dict[Part, S] | None:
         """The sums of all leaves, of the kind that the plan says, fold by fold; None where a file was damaged (and is
@@ -83,64 +121,173 @@ class Tree:
         for root in self.roots():
             folds = load_sums(self._path(root), of)
             if folds is None:
-                self._path(root).unlink(missing_ok=True)
-                self._have.discard(root)
+                self._drop(root)
                 total = None
             elif total is not None:
                 total = merge_folds(total, folds)
         return total
 
     def tidy(self) -> None:
-        """Delete node files that no later fit can use: those of rows since rewritten."""
+        """Delete what no later fit can use, now that there is a total: sums of rows since rewritten or left behind,
+        what can be added again from other sums, receipts of leaves left behind, and places where leaves stopped."""
+        there = set((self._this.directory / "nodes").glob("*.moments"))
         live = {self._path(root) for root in self.roots()}
-        count = len(self._leaves) >> self._kept
-        live |= {self._path((self._kept, index)) for index in range(count)}
-        for file in (self._this.directory / "nodes").glob("*.moments"):
-            if file not in live:
+        live |= {
+            self._path(node)
+            for node in self._complete_nodes()
+            if self._path(node) in there - live and not self._is_spare(node)
+        }
+        for file in there - live:
+            file.unlink(missing_ok=True)
+        for number, file in _numbered(self._this.receipts).items():
+            if number not in self._leaves:
                 file.unlink(missing_ok=True)
+        shutil.rmtree(self._this.directory / "checkpoints", ignore_errors=True)
         remove_torn(self._this.directory / "nodes")
+        remove_torn(self._this.receipts)
 
     def _want(self, node: Node) -> list[Task]:
-        """Tasks that lead to this node and can run now; none where it is there."""
-        if node in self._have:
+        """Tasks that lead to this node and can run now; none where it is there or under way."""
+        if node in self._have or node in self._running:
             return []
-        if self._known(node) and self._path(node).exists():
+        unknown = self._unknown(node)
+        if not unknown and self._path(node).exists():
             self._have.add(node)
             return []
         if node[0] == 0:
-            leaf = self._leaves[node[1]]
-            arguments = (str(self._this.directory), self._this.hash, self._dataset, leaf.number, leaf.start, leaf.stop)
-            return [Task(self._run, arguments, node)]
-        left, right = _children(node)
-        return self._want(left) + self._want(right) or [self._merge(node)]
+            return [self._leaf(node)]
+        if 0 < len(unknown) < 1 << node[0] and self._is_stored(node):
+            self._waiting[node] = unknown
+            return self._fill(node)
+        tasks = [task for child in _children(node) for task in self._want(child)]
+        return [self._merge(node)] if self._have.issuperset(_children(node)) else tasks
+
+    def _fill(self, node: Node) -> list[Task]:
+        """Tasks for the leaves without receipts in a node that may be there; what the level kept has of it may be
+        there too, or is made anew where all of it is to be read."""
+        tasks = []
+        for child in _children(node):
+            unknown = self._unknown(child)
+            whole = len(unknown) == 1 << child[0] or self._is_stored(child)
+            if child[0] == 0 or (child[0] == self._kept and whole):
+                tasks += self._want(child) if unknown else []
+            elif unknown:
+                tasks += self._fill(child)
+        return tasks
+
+    def _take(self, node: Node, receipt: Receipt) -> list[Task]:
+        """Take in a leaf."""
+        number = node[1]
+        earlier = self.receipts[number].digest if number in self.receipts else self._earlier.get(number)
+        if earlier is not None and earlier != receipt.digest:
+            self.rewritten.add(number)
+        self.receipts[number] = receipt
+        self.computed.add(number)
+        self._have.add(node)
+        tasks, above = [], list(self._path_up(node))
+        for one in above:
+            self._keys.pop(one, None)
+        for one in above:
+            if one in self._waiting:
+                self._waiting[one].discard(number)
+                tasks += [] if self._waiting[one] else self._settle(one)
+        return tasks + self._up(node)
+
+    def _settle(self, node: Node) -> list[Task]:
+        """All leaves of a node that may be there are known, and so is its name: it is there, or it is to be made."""
+        del self._waiting[node]
+        path = self._path(node)
+        if path.exists():
+            self._have.add(node)
+            if node[0] <= self._kept or self._kept < 0:  # higher up, sums that are kept may still be under way
+                for below in [one for one in self._have if one != node and node in self._path_up(one)]:
+                    self._drop(below)
+            return self._up(node)
+        for stale in path.parent.glob(self._this.node(*node, "*").name):
+            stale.unlink(missing_ok=True)
+        return self._want(node)
+
+    def _up(self, node: Node) -> list[Task]:
+        """The merge that this node makes possible."""
+        parent, sibling = _parent(node), (node[0], node[1] ^ 1)
+        if not self._complete(parent) or sibling not in self._have or parent in self._running:
+            return []
+        # Inside a node that is there, or may be, nothing is merged but sums that are kept.
+        for above in self._path_up(parent):
+            known = above in self._have or above in self._waiting
+            if known and (above[0] <= self._kept or parent[0] > self._kept):
+                return []
+        return [self._merge(parent)]
 
     def _mend(self, node: Node) -> list[Task]:
         """A merge found a child damaged: delete what is damaged and begin again below."""
         for child in _children(node):
             self._have.discard(child)
             if not undamaged(self._path(child)):
-                self._path(child).unlink(missing_ok=True)
+                self._drop(child)
         return self._want(node)
 
+    def _drop(self, node: Node) -> None:
+        self._path(node).unlink(missing_ok=True)
+        self._have.discard(node)
+
+    def _leaf(self, node: Node) -> Task:
+        self._running.add(node)
+        leaf = self._leaves[node[1]]
+        arguments = (str(self._this.directory), self._this.hash, self._dataset, leaf.number, leaf.start, leaf.stop)
+        return Task(self._run, arguments, node)
+
     def _merge(self, node: Node) -> Task:
+        self._running.add(node)
         left, right = _children(node)
         return Task(merge_nodes, (str(self._path(left)), str(self._path(right)), str(self._path(node))), node)
 
-    def _rows(self, task: Task) -> int:
-        leaf = self._leaves[task.tag[1]] if task.tag[0] == 0 else None
-        return leaf.stop - leaf.start if leaf else len(self._leaves) * 2**40
-
     def _complete(self, node: Node) -> bool:
-        return (node[1] + 1) << node[0] <= len(self._leaves)
+        return self._first <= node[1] << node[0] and (node[1] + 1) << node[0] <= self._end
 
-    def _known(self, node: Node) -> bool:
-        return all(number in self.receipts for number in range(node[1] << node[0], (node[1] + 1) << node[0]))
+    def _complete_nodes(self) -> Iterator[Node]:
+        for level in range((self._end - self._first).bit_length()):
+            yield from ((level, index) for index in range(-(-self._first >> level), self._end >> level))
+
+    def _unknown(self, node: Node) -> set[int]:
+        return {n for n in range(node[1] << node[0], (node[1] + 1) << node[0]) if n not in self.receipts}
+
+    def _is_stored(self, node: Node) -> bool:
+        """Whether a file of this node was there at the start, whatever its key."""
+        return self._this.node(*node, "").stem[:-1] in self._stored
+
+    def _path_up(self, node: Node) -> Iterator[Node]:
+        """The node and all above it, up to its root."""
+        yield node
+        while self._complete(node := _parent(node)):
+            yield node
+
+    def _is_spare(self, node: Node) -> bool:
+        """Whether what this node is good for can be had without it: from a sum that is kept, which it is in, or from
+        those that it is made of. (Where another level was kept before, some of these are not there.)"""
+        if node[0] < self._kept:
+            return any(self._path(above).exists() for above in self._path_up(_parent(node)) if above[0] <= self._kept)
+        return node[0] > self._kept and self._can_be_restored(node)
+
+    def _can_be_restored(self, node: Node) -> bool:
+        """Whether all sums of level `kept` below this node, or it, are there."""
+        if self._kept < 0 or node in self._restorable:
+            return True
+        below = _children(node) if node[0] > self._kept else ()
+        if all(map(self._can_be_restored, below)) if below else self._path(node).exists():
+            self._restorable.add(node)
+        return node in self._restorable
 
     def _key(self, node: Node) -> str:
-        if node[0] == 0:
-            return self.receipts[node[1]].key
-        left, right = _children(node)
-        return hashlib.sha256(f"{self._key(left)} {self._key(right)}".encode()).hexdigest()[:16]
+        key = self._keys.get(node)
+        if key is None:
+            if node[0] == 0:
+                key = self.receipts[node[1]].key
+            else:
+                left, right = _children(node)
+                key = hashlib.sha256(f"{self._key(left)} {self._key(right)}".encode()).hexdigest()[:16]
+            self._keys[node] = key
+        return key
 
     def _path(self, node: Node) -> Path:
         return self._this.node(*node, self._key(node))
@@ -148,3 +295,12 @@ class Tree:
 
 def _children(node: Node) -> tuple[Node, Node]:
     return (node[0] - 1, 2 * node[1]), (node[0] - 1, 2 * node[1] + 1)
+
+
+def _parent(node: Node) -> Node:
+    return node[0] + 1, node[1] // 2
+
+
+def _numbered(receipts: Path) -> dict[int, Path]:
+    """The files of receipts, by their leaves' numbers."""
+    return {int(file.stem): file for file in receipts.glob("*.json") if file.stem.isdigit()}

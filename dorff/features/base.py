@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
 import numpy as np
+import numpy.typing as npt
 
 from dorff.errors import InputError
 from dorff.frequencies.transforms import Arrays
@@ -52,7 +53,7 @@ class ScalarMap(ABC):
 
     @abstractmethod
     def fits(self) -> bool:
-        """Whether shapes and indices fit each other: they may come from a file."""
+        """Whether types, shapes and indices fit each other, and numbers are finite: they may come from a file."""
 
     @property
     def differentiable(self) -> bool:
@@ -120,3 +121,10 @@ class FeatureMap:
         out = np.empty((len(inputs), self.m))
         self(inputs, out, self.workspace(len(inputs)))
         return out
+
+
+def numbers(shape: tuple[int, ...], *arrays: npt.NDArray[Any]) -> bool:
+    """Whether arrays are of this shape, float64 and finite."""
+    return all(
+        array.shape == shape and array.dtype == np.float64 and bool(np.isfinite(array).all()) for array in arrays
+    )

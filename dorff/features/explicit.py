@@ -10,7 +10,7 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
-from dorff.features.base import ScalarMap
+from dorff.features.base import ScalarMap, numbers
 from dorff.frequencies.transforms import Arrays
 from dorff.kernels import Mercer, Polynomial
 from dorff.kernels.scalar import FloatArray
@@ -100,7 +100,7 @@ class Monomials(ScalarMap):
         return (
             self.factors.dtype == np.int64
             and self.factors.ndim == 2
-            and self.coefficients.shape == (len(self.factors),)
+            and numbers((len(self.factors),), self.coefficients)
             and within
         )
 
@@ -168,10 +168,13 @@ class Maclaurin(ScalarMap):
         return {"type": self.kind}
 
     def fits(self) -> bool:
-        if self.degrees.dtype != np.int64 or np.any(self.degrees < 0):
+        if self.degrees.dtype != np.int64 or self.degrees.ndim != 1 or self.signs.ndim != 2:
             return False
-        whole = self.signs.ndim == 2 and len(self.signs) == self.degrees.sum()
-        return whole and bool(np.all(np.diff(self.degrees) >= 0)) and self.weights.shape == self.degrees.shape
+        rows, m = len(self.signs), len(self.degrees)
+        # Each degree is looked at before the sum, which could wrap around.
+        within = bool(np.all((self.degrees >= 0) & (self.degrees <= rows))) and self.degrees.sum() == rows
+        ascend = bool(np.all(self.degrees[1:] >= self.degrees[:-1]))
+        return within and ascend and numbers(self.signs.shape, self.signs) and numbers((m,), self.weights)
 
     def arrays(self) -> Arrays:
         return {"signs": self.signs, "degrees": self.degrees, "feature_weights": self.weights}
@@ -219,7 +222,7 @@ class Eigenfunctions(ScalarMap):
         return (
             self.indices.dtype == np.int64
             and self.indices.ndim == 1
-            and self.weights.shape == self.indices.shape
+            and numbers(self.indices.shape, self.weights)
             and within
         )
 

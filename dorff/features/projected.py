@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dorff.errors import InputError
-from dorff.features.base import FeatureMap, ScalarMap
+from dorff.features.base import FeatureMap, ScalarMap, numbers
 from dorff.frequencies import Dense, Frequencies, Transform
 from dorff.frequencies.transforms import Arrays
 from dorff.kernels import Activation, GaussianWeighted
@@ -197,8 +197,8 @@ class Projected(ScalarMap):
         }  # fmt: skip
 
     def fits(self) -> bool:
-        held = self.centre >= 0 or not self.centre_column
-        return self.projection.fits() and self.weights.shape == (self.projection.D,) and held
+        held = math.isfinite(self.centre) and (self.centre >= 0 or not self.centre_column)
+        return held and self.projection.fits() and numbers((self.projection.D,), self.weights)
 
     def arrays(self) -> Arrays:
         return {**self.projection.arrays(), "feature_weights": self.weights}

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dorff.errors import InputError
-from dorff.features.base import FeatureMap, ScalarMap
+from dorff.features.base import FeatureMap, ScalarMap, numbers
 from dorff.features.explicit import Eigenfunctions, Maclaurin, Monomials
 from dorff.features.projected import Projected
 from dorff.frequencies import transform_from
@@ -23,35 +23,43 @@ def feature_arrays(features: FeatureMap) -> Arrays:
 
 
 def features_from(config: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> FeatureMap:
-    """The map whose `phi.config()` and `feature_arrays` these are; InputError where they do not fit each other."""
+    """The map whose `phi.config()` and `feature_arrays` these are; InputError where they do not fit each other, or
+    hold what is not finite. Either may come from anybody; no memory is taken but for what the arrays are read with."""
     try:
         features = FeatureMap(_scalar_map(config, arrays), arrays["center"], arrays["scale"])
-        known = features.center.shape == features.scale.shape == (features.d,)
-        fit = known and bool(np.all(features.scale > 0)) and features.phi.fits()
-    except (KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
+        fit = features.phi.fits() and numbers((features.d,), features.center, features.scale)
+        fit = fit and bool(np.all(features.scale > 0)) and features.m > 0
+    except (KeyError, ValueError, TypeError, IndexError, AttributeError, ArithmeticError, RecursionError) as error:
         raise InputError(f"the feature map's arrays do not fit each other ({error})") from error
     if not fit:
-        raise InputError("the feature map's arrays do not fit each other")
+        raise InputError("the feature map's arrays do not fit each other, or hold numbers that are not finite")
     return features
 
 
 def _scalar_map(config: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> ScalarMap:
     kind = config["type"]
     if kind == "projected":
-        phi = scalar_from_config(config["phi"]) if config["phi"] else None
+        phi = None if config["phi"] is None else scalar_from_config(config["phi"])
         if phi is not None and not isinstance(phi, GaussianWeighted):
             raise InputError(f"{config['phi']} has no activation")
         return Projected(
             transform_from(config["transform"], arrays), arrays["feature_weights"], phi,
-            bool(config["reflected"]), float(config["centre"]), bool(config["centre_column"]),
+            config["reflected"] is True, float(config["centre"]), config["centre_column"] is True,
         )  # fmt: skip
     if kind == "monomials":
-        return Monomials(int(config["d"]), arrays["factors"], arrays["feature_weights"])
+        return Monomials(_inputs(config), arrays["factors"], arrays["feature_weights"])
     if kind == "maclaurin":
         return Maclaurin(arrays["signs"], arrays["degrees"], arrays["feature_weights"])
     if kind == "eigenfunctions":
         kernel = scalar_from_config(config["kernel"])
         if not isinstance(kernel, Mercer):
             raise InputError(f"{config['kernel']} has no eigenfunctions")
-        return Eigenfunctions(kernel, int(config["d"]), arrays["indices"], arrays["feature_weights"])
+        return Eigenfunctions(kernel, _inputs(config), arrays["indices"], arrays["feature_weights"])
     raise InputError(f"feature map {kind!r} is not known; it is of a newer version of dorff")
+
+
+def _inputs(config: Mapping[str, Any]) -> int:
+    d = config["d"]
+    if type(d) is not int or d < 1:
+        raise InputError(f"d of a feature map must be a whole number of 1 or more, not {d!r}")
+    return d

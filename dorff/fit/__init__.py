@@ -1,7 +1,20 @@
 """A fit: the pass over the data, the choice, the solve, the model."""
 
 from dorff.fit.choice import build_model, filled, settings, solve_pass
+from dorff.fit.gate import leased, state_lease
 from dorff.fit.passes import PassResult, Progress, run_pass
 from dorff.fit.run import FitReport, fit
 
-__all__ = ["FitReport", "PassResult", "Progress", "build_model", "filled", "fit", "run_pass", "settings", "solve_pass"]
+__all__ = [
+    "FitReport",
+    "PassResult",
+    "Progress",
+    "build_model",
+    "filled",
+    "fit",
+    "leased",
+    "run_pass",
+    "settings",
+    "solve_pass",
+    "state_lease",
+]

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import final
+from typing import Final, final
 
 from dorff.engine import Engine, Task, Tree
 from dorff.errors import IncompleteError, InputError
@@ -18,18 +18,21 @@ from dorff.plan import Plan
 from dorff.store import Receipt
 
 Progress = Callable[[int, int], None]  # rows done, rows in all
+ROUNDS: Final = 3  # of a pass whose rows change, or whose files are lost, while it runs
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class PassResult:
-    """The sums of each fold that has rows, and the receipts they stand on."""
+    """The sums of each fold that has rows, and the receipts they stand on. `rewritten` are the leaves whose rows had
+    other values when they were summed before."""
 
     folds: dict[Part, Solvable]
     receipts: list[Receipt]
     fresh: list[Receipt]
     seconds: float
     passes: int = 1
+    rewritten: tuple[int, ...] = ()
 
 
 def run_pass(plan: Plan, engine: Engine, progress: Progress | None = None) -> PassResult:
@@ -69,7 +72,7 @@ def _run_pass(plan: Plan, engine: Engine, progress: Progress | None) -> PassResu
 
     def tell() -> None:
         if progress is not None:
-            progress(sum(rows[number] for number in tree.receipts), plan.dataset.n)
+            progress(sum(rows[number] for number in tree.receipts), plan.dataset.rows)
 
     def done(task: Task, result: Receipt | bool) -> Sequence[Task]:
         following = list(tree.done(task, result))
@@ -78,14 +81,22 @@ def _run_pass(plan: Plan, engine: Engine, progress: Progress | None) -> PassResu
         return following
 
     tell()  # what earlier runs did is not part of this run's pace
-    for _ in range(3):
+    for _ in range(ROUNDS):
         engine.run(tree.start(), done)
+        if changed := tree.revalidate():  # since their leaf read them; one of these may be longer by appended rows
+            continue
         folds = tree.total(of)
         if folds is not None:
             tree.tidy()
             receipts = [tree.receipts[number] for number in sorted(tree.receipts)]
             fresh = [receipt for receipt in receipts if receipt.number in tree.computed]
-            return PassResult(folds, receipts, fresh, time.perf_counter() - began)
+            seconds = time.perf_counter() - began
+            return PassResult(folds, receipts, fresh, seconds, rewritten=tuple(sorted(tree.rewritten)))
+    if changed:
+        raise IncompleteError(
+            f"{plan.dataset.path}: rows of leaf {changed[0]} changed each time they had been read; run again when "
+            "nobody writes to it"
+        )
     raise IncompleteError(
         f"{this.directory}: moments were missing or damaged again and again; check the disk, and that "
         "every worker sees this folder, then run again"

@@ -5,21 +5,25 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 
 from dorff.engine import Engine, PeakMemory, open_engine, peak_memory
+from dorff.errors import QuarantineError
 from dorff.fit.choice import build_model, posterior_of, settings, solve_pass
+from dorff.fit.gate import held_out_score, judge, leased, not_covered, refuse_coverage, state_lease
 from dorff.fit.held import calibrate, conformalize
+from dorff.fit.known import made, nothing_new, same_rows
 from dorff.fit.passes import PassResult, Progress, nothing_left, run_pass
 from dorff.model import Model
 from dorff.plan import Plan, make_plan
+from dorff.publish import Verdict, publish
 from dorff.solvers import Choice, Fit
 from dorff.spec import Job
-from dorff.store import save_model
+from dorff.store import resolve_model
 from dorff.streaming import fit_streaming
 
 
@@ -37,6 +41,11 @@ class FitReport:
     target's noise. `folds` counts those that have rows, `held_by` says what they are made of (None for a single one).
     `lengthscale` is that of each term of the chosen kernel, where it has one, and `tuned` what became of the search
     where the job asked for one.
+
+    `outcome` is "published", or "unchanged" where the current model is what the fit would give again; the rest is then
+    that model's, but for what this run did. `rewritten` are the leaves whose rows had other values when they were
+    summed before, `coverage` is the share of rows that were summed or dropped by the job's rule, `score` R2 (accuracy
+    of classes) on held-out rows, `score_by` which: "holdout" or "kfold".
     """
 
     rows_used: int
@@ -66,58 +75,114 @@ class FitReport:
     folds: int
     held_by: str | None
     effective_sample_size: float | None
+    outcome: str
+    rewritten: list[int]
+    coverage: float
+    score: float | None
+    score_by: str | None
     model: str
     table: list[dict[str, Any]] = field(default_factory=list)
 
 
 def fit(job: Job, *, engine: Engine | None = None, progress: Progress | None = None) -> FitReport:
-    """Fit the job and publish its model; goes on from what an earlier, unfinished run left.
+    """Fit the job and publish its model; goes on from what an earlier, unfinished run left. Where there is nothing new
+    nothing is touched.
 
-    Raises InputError (bad data or job), DoesNotFitError, IncompleteError (run it again).
+    Raises InputError (bad data or job), DoesNotFitError, IncompleteError (run it again), LeaseError (another run is at
+    it) and GateError: the new model is not good enough, or rows cannot be read, and the current one stays.
     """
     began = time.perf_counter()
     plan = make_plan(job)
-    with peak_memory() as peak:
-        found = _solved(plan, engine, progress, peak)
+    if (known := nothing_new(plan)) is not None and (report := _unchanged(plan, known, None)) is not None:
+        return replace(report, seconds=time.perf_counter() - began)
+    with leased(state_lease(plan), Path(job.model) / "lease") as (_, lease), peak_memory() as peak:
+        try:
+            found = _solved(plan, engine, progress, peak)
+        except QuarantineError as error:
+            raise refuse_coverage(Path(job.model), not_covered(plan, error)) from error
+        if isinstance(found, FitReport):
+            return replace(found, seconds=time.perf_counter() - began)
         model = _model(found, peak)
-    report = _report(found, peak.bytes if not hasattr(job.cluster, "address") else None)
-    report = replace(report, seconds=time.perf_counter() - began)
-    model = replace(model, info={**model.info, "report": asdict(report)})
-    path = save_model(model, Path(job.model))
-    return replace(report, seconds=time.perf_counter() - began, model=str(path))
+        report = _report(found, peak.bytes if not hasattr(job.cluster, "address") else None)
+        report = replace(report, seconds=time.perf_counter() - began)
+        model = replace(model, info={**model.info, "made": found.made, "report": asdict(report)})
+        verdict = Verdict(None, None)
+
+        def judged(new: Path, old: Path | None) -> Verdict:
+            nonlocal verdict
+            verdict = judge(job, report, new, old)
+            return verdict
+
+        path = publish(model, Path(job.model), lease=lease, rule=job.publish, record=_record(report), judge=judged)
+    by = report.score_by if job.publish.holdout is None else "holdout"
+    return replace(
+        report, score=verdict.score, score_by=by, seconds=time.perf_counter() - began, model=str(path)
+    )  # fmt: skip
+
+
+def _unchanged(plan: Plan, model: Model, passed: PassResult | None) -> FitReport | None:
+    """The report of the current model, with what this run did; None where another dorff wrote it."""
+    kept, fresh = model.info.get("report", {}), [] if passed is None else passed.fresh
+    if set(kept) != {field.name for field in fields(FitReport)}:
+        return None
+    report = FitReport(**kept)
+    return replace(
+        report, outcome="unchanged", leaves_computed=len(fresh), leaves_reused=len(plan.leaves) - len(fresh),
+        reads=sum(receipt.rows_read for receipt in fresh) / plan.dataset.rows, syrk_share=None, rewritten=[],
+        model=str(resolve_model(Path(plan.job.model))),
+    )  # fmt: skip
+
+
+def _record(report: FitReport) -> dict[str, Any]:
+    """What history keeps of a fit."""
+    keys = ("rows_used", "rows_dropped", "leaves_computed", "leaves_reused", "rewritten", "digits", "ridge", "m")
+    return {key: getattr(report, key) for key in keys}
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Solved:
-    """Every plan and its pass, the last of them those that the choice was made from; the threads of the engine."""
+    """Every plan and its pass, the last of them those that the choice was made from; the threads of the engine; the
+    held-out score, and what the model depends on."""
 
     passes: tuple[tuple[Plan, PassResult], ...]
     choice: Choice
     threads: int
+    score: float | None
+    made: dict[str, Any]
 
     @property
     def last(self) -> tuple[Plan, PassResult]:
         return self.passes[-1]
 
 
-def _solved(plan: Plan, engine: Engine | None, progress: Progress | None, peak: PeakMemory) -> Solved:
-    """Pass and solve; once more by the QR of the features where the Gram matrix has lost the digits."""
+def _solved(
+    plan: Plan, engine: Engine | None, progress: Progress | None, peak: PeakMemory
+) -> Solved | FitReport:  # fmt: skip
+    """Pass and solve; once more by the QR of the features where the Gram matrix has lost the digits. The report alone
+    where the pass finds that nothing is new."""
     if plan.costs.route == "streaming":
         return _streamed(plan, engine, progress)
     passed, threads = _pass(plan, engine, progress)
+    same = same_rows(plan, passed)
+    if same is not None and (report := _unchanged(plan, same, passed)) is not None:
+        return report
+    of = made(plan)
     peak.sample()
     choice = solve_pass(plan, passed.folds)
     peak.sample()
+    by = plan.job.solve.select
+    score = held_out_score(choice, passed.folds, by)
     # Of rounded features more digits would be for nothing.
     worth = choice.fit.solution.ill_conditioned and plan.job.features.precision == "double"
     worth = worth and plan.costs.route == "direct"
     if not worth or not plan.job.solve.qr or (again := plan.by_qr()) is None:
-        return Solved(((plan, passed),), choice, threads)
+        return Solved(((plan, passed),), choice, threads, score, of)
     passed.folds.clear()
     second, threads = _pass(again, engine, progress)
     peak.sample()
-    return Solved(((plan, passed), (again, second)), solve_pass(again, second.folds), threads)
+    choice = solve_pass(again, second.folds)
+    return Solved(((plan, passed), (again, second)), choice, threads, held_out_score(choice, second.folds, by), of)
 
 
 def _streamed(plan: Plan, engine: Engine | None, progress: Progress | None) -> Solved:
@@ -125,10 +190,11 @@ def _streamed(plan: Plan, engine: Engine | None, progress: Progress | None) -> S
     with nothing_left(plan), _opened(plan.job, engine) as running:
         plan.freeze()
         plan.sharing()
+        of = made(plan)
         (setting,) = settings(plan)
         found, threads = fit_streaming(plan, setting, running, progress), running.threads
     passed = PassResult({}, found.receipts, found.fresh, found.seconds, found.passes)
-    return Solved(((plan, passed),), Choice(0, found.fit, (), plan.costs.m), threads)
+    return Solved(((plan, passed),), Choice(0, found.fit, (), plan.costs.m), threads, None, of)
 
 
 def _pass(plan: Plan, engine: Engine | None, progress: Progress | None) -> tuple[PassResult, int]:
@@ -169,12 +235,13 @@ def _report(found: Solved, peak: int | None) -> FitReport:
     solution, noise = choice.fit.solution, choice.fit.noise
     fresh = [receipt for one in passes for receipt in one.fresh]
     seconds = sum(one.seconds for one in passes)
+    used, dropped = (sum(getattr(one, key) for one in last.receipts) for key in ("rows_used", "rows_dropped"))
     return FitReport(
-        rows_used=sum(receipt.rows_used for receipt in last.receipts),
-        rows_dropped=sum(receipt.rows_dropped for receipt in last.receipts),
+        rows_used=used,
+        rows_dropped=dropped,
         leaves_computed=len(fresh),
         leaves_reused=sum(one.passes * len(one.receipts) for one in passes) - len(fresh),
-        reads=sum(receipt.rows_read for receipt in fresh) / plan.dataset.n,
+        reads=sum(receipt.rows_read for receipt in fresh) / plan.dataset.rows,
         passes=sum(one.passes for one in passes),
         seconds=seconds,
         syrk_share=sum(receipt.syrk_seconds for receipt in fresh) / (found.threads * seconds) if fresh else None,
@@ -197,6 +264,11 @@ def _report(found: Solved, peak: int | None) -> FitReport:
         folds=len({fold for fold, _ in last.folds}) or 1,
         held_by=_held_by(plan),
         effective_sample_size=plan.sharing()[choice.candidate],
+        outcome="published",
+        rewritten=sorted({number for one in passes for number in one.rewritten}),
+        coverage=(used + dropped) / plan.dataset.rows,
+        score=found.score,
+        score_by=None if found.score is None else "kfold",
         model=str(plan.job.model),
         table=[asdict(score) for score in choice.table],
     )

@@ -95,7 +95,7 @@ class Dense(Transform):
         return {"omega": self.omega}
 
     def fits(self) -> bool:
-        return self.omega.ndim == 2 and _floats(self.omega)
+        return self.omega.ndim == 2 and 0 not in self.omega.shape and _finite(self.omega)
 
 
 @final
@@ -129,11 +129,11 @@ class HadamardChain(Transform):
     def fits(self) -> bool:
         if self.diagonals.ndim != 3 or self.stretch.ndim != 1:
             return False
-        B, _, n = self.diagonals.shape
-        shapes = self.permutation.shape in ((B, n), (B, 0)) and self.rows.shape == self.gains.shape == (self.D,)
+        B, K, n = self.diagonals.shape
+        shapes = self.permutation.shape in ((B, n), (B, 0)) and self.permutation.dtype == np.int32
         return (
-            shapes and self.diagonals.shape[1] > 0 and n & (n - 1) == 0 and n >= self.d and _ascend(self.rows)
-            and _floats(self.stretch, self.diagonals, self.gains)
+            shapes and K > 0 and n & (n - 1) == 0 and n >= self.d > 0 and _ascend(self.rows, self.gains)
+            and _finite(self.stretch, self.diagonals, self.gains)
             and _below(self.rows, B * n) and _below(self.permutation, n)
         )  # fmt: skip
 
@@ -178,13 +178,13 @@ class ButterflyRules(Transform):
         )
 
     def fits(self) -> bool:
-        if self.permutations.ndim != 3 or self.vertices.shape != (1,):
+        if self.permutations.ndim != 3 or self.vertices.shape != (1,) or self.vertices.dtype != np.bool_:
             return False
         B, K, d = self.permutations.shape
         shapes = self.stretch.shape == (d,) and self.cosines.shape == self.sines.shape == (B, K, d - 1)
         return (
-            shapes and K > 0 and self.rows.shape == self.gains.shape == (self.D,) and _ascend(self.rows)
-            and _floats(self.stretch, self.cosines, self.sines, self.gains)
+            shapes and K > 0 and d > 0 and self.permutations.dtype == np.int32 and _ascend(self.rows, self.gains)
+            and _finite(self.stretch, self.cosines, self.sines, self.gains)
             and _below(self.rows, B * (d + int(self.vertices[0]))) and _below(self.permutations, d)
         )  # fmt: skip
 
@@ -195,12 +195,14 @@ class ButterflyRules(Transform):
         }  # fmt: skip
 
 
-def _floats(*arrays: npt.NDArray[Any]) -> bool:
-    return all(array.dtype == np.float64 for array in arrays)
+def _finite(*arrays: npt.NDArray[Any]) -> bool:
+    return all(array.dtype == np.float64 and bool(np.isfinite(array).all()) for array in arrays)
 
 
-def _ascend(rows: IntArray) -> bool:
-    return rows.dtype == np.int64 and bool(np.all(np.diff(rows) > 0))
+def _ascend(rows: IntArray, gains: FloatArray) -> bool:
+    """Whether there are rows, (D,) int64, each further than the one before it, and a gain for each."""
+    fit = rows.ndim == 1 and rows.dtype == np.int64 and rows.shape == gains.shape and len(rows) > 0
+    return fit and bool(np.all(rows[1:] > rows[:-1]))
 
 
 def _below(indices: IntArray, stop: int) -> bool:

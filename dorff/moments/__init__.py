@@ -1,9 +1,10 @@
 """Moments: the sums of one pass over the data, which add."""
 
 from dorff.moments.base import UNIT, Adder, BoolArray, Described, IntArray, Kind, Part, Solvable, Sums
-from dorff.moments.blas import FloatArray, SingleArray, syrk, tpqrt
+from dorff.moments.blas import FloatArray, SingleArray, symv, syrk, tpqrt, trmv
 from dorff.moments.gram import MIXED_UNIT, Accumulator, Moments
 from dorff.moments.parts import MOST_PATTERNS, Folds, by_fold, check_patterns, merge_folds, pooled, unseen
+from dorff.moments.probe import probe
 from dorff.moments.product import ProductAccumulator, Products
 from dorff.moments.triangle import Triangle, TriangleAccumulator
 
@@ -32,7 +33,10 @@ __all__ = [
     "check_patterns",
     "merge_folds",
     "pooled",
+    "probe",
+    "symv",
     "syrk",
     "tpqrt",
+    "trmv",
     "unseen",
 ]

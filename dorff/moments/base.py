@@ -12,12 +12,19 @@ import numpy.typing as npt
 
 from dorff.errors import InputError
 from dorff.moments.blas import FloatArray, SingleArray
+from dorff.moments.probe import probe
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 #: Which fold, and which targets its rows have: "" for all of them, else a 1 or a 0 for each.
 Part = tuple[int, str]
 UNIT: Final = 2.0**-52
+#: By how much more than its average over all directions a rounding error may show along `probe`: 64 for one of chance
+#: (a tail of exp(-64), Hanson & Wright 1971), and in sums of fewer columns the most there is.
+SHOWN: Final = 64.0
+#: Sums beyond the first overflow when they are compared, and below the second are of rounding near zero alone.
+LARGEST: Final = 1e290
+SMALLEST: Final = 1e-290
 
 
 class Kind(StrEnum):
@@ -136,12 +143,16 @@ class Solvable(Sums):
 
 
 class Adder(ABC):
-    """Adds blocks of rows Z (n, w) = [F | 1 | Y - y0], in the order they come."""
+    """Adds blocks of rows Z (n, w) = [F | 1 | Y - y0], in the order they come.
+
+    `witness` (k,) holds sums along `probe` (w,) that are made apart from the others, and tell whether those are right.
+    """
 
     kind: ClassVar[Kind]
 
-    def __init__(self, m: int, q: int, y0: FloatArray, *, observed: str = "") -> None:
+    def __init__(self, m: int, q: int, y0: FloatArray, *, observed: str = "", witnesses: int = 1) -> None:
         self.m, self.q, self.n, self.y0, self.observed, self.unit = m, q, 0, y0, observed, UNIT
+        self.probe, self.witness = probe(m + 1 + q), np.zeros(witnesses)
 
     @property
     def width(self) -> int:
@@ -153,16 +164,51 @@ class Adder(ABC):
         """How many numbers the pieces hold."""
 
     @abstractmethod
-    def add(self, Z: FloatArray) -> None:
-        """Add rows Z (n, w), C-contiguous."""
+    def add(self, Z: FloatArray, *, along: FloatArray | None = None) -> None:
+        """Add rows Z (n, w), C-contiguous; `along` (n,) is Z times `probe`, where the caller has it already."""
 
     @abstractmethod
     def pieces(self) -> Iterator[FloatArray]:
         """The numbers added so far, in order, in contiguous pieces."""
 
     @abstractmethod
+    def held(self) -> Iterator[FloatArray]:
+        """All numbers that it holds, in its own memory, contiguous: reading them back into an empty adder (and `n`
+        and `unit`) makes it the same to the bit. The witness is the last."""
+
+    @abstractmethod
+    def compared(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """(k,) each: sums along `probe` from the numbers, the same from the witness, and how much rounding may have
+        put between them."""
+
+    @abstractmethod
     def moments(self) -> Sums:
         """What has been added so far."""
+
+    def _seen(self, Z: FloatArray | SingleArray, along: FloatArray | None) -> FloatArray:
+        """Z u (n,), which the first number of the witness has taken in."""
+        with np.errstate(over="ignore", invalid="ignore"):  # `overflowed` tells
+            v: FloatArray = np.dot(Z, self.probe) if along is None else along
+            self.witness[0] += np.dot(v, v)
+        return v
+
+    def intact(self) -> bool:
+        """Whether the numbers are what the witness says, up to rounding; if not, memory or processor changed one.
+
+        True where they are too large to be compared: see `overflowed`.
+        """
+        if self._large():
+            return True
+        with np.errstate(all="ignore"):  # whatever is in them now
+            found, wanted, slack = self.compared()
+            return bool(np.all(np.isfinite(found) & (np.abs(found - wanted) <= slack + SMALLEST)))
+
+    def overflowed(self) -> bool:
+        """Whether a number of intact sums is not finite."""
+        return self._large() and not all(np.isfinite(piece).all() for piece in self.pieces())
+
+    def _large(self) -> bool:
+        return not np.all(np.abs(self.witness) < LARGEST)
 
     @property
     def spare(self) -> FloatArray | None:

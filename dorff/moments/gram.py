@@ -8,8 +8,8 @@ from typing import ClassVar, Final, Self, final
 
 import numpy as np
 
-from dorff.moments.base import UNIT, Adder, IntArray, Kind, Solvable, packed_columns, zeroed
-from dorff.moments.blas import FloatArray, SingleArray, syrk
+from dorff.moments.base import SHOWN, UNIT, Adder, IntArray, Kind, Solvable, packed_columns, zeroed
+from dorff.moments.blas import FloatArray, SingleArray, symv, syrk
 
 # Of mixed sums: u = 2^-24, float32's own. A product of two rounded numbers is wrong by 2 u, a float32 sum of at most
 # SINGLE_ROWS of them by about as much where their errors are independent, by more the less the rows differ. Measured
@@ -18,6 +18,9 @@ from dorff.moments.blas import FloatArray, SingleArray, syrk
 # digits keeps for what "about" hides.
 MIXED_UNIT: Final = 2.0**-24
 SINGLE_ROWS: Final = 2048
+#: Of mixed sums: by how many units of the sums' size they may differ from their witness, which is of rows that were
+#: not rounded. At least SHOWN times what was measured, and twice SINGLE_ROWS.
+MIXED_SLACK: Final = 4096.0
 
 
 @final
@@ -125,15 +128,18 @@ class Accumulator(Adder):
     def length(self) -> int:
         return self.width * (self.width + 1) // 2
 
-    def add(self, Z: FloatArray) -> None:
+    def add(self, Z: FloatArray, *, along: FloatArray | None = None) -> None:
         """Add rows Z (n, w) = [F | 1 | Y - y0], C-contiguous."""
         if len(Z):
+            self._seen(Z, along)
             syrk(Z, self.square)
             self.n += len(Z)
 
-    def add_rounded(self, Z: SingleArray, square: SingleArray) -> None:
+    def add_rounded(self, Z: SingleArray, square: SingleArray, *, along: FloatArray | None = None) -> None:
         """Add rows that were rounded to float32: the products of `SINGLE_ROWS` at a time are summed in `square`
-        (w, w), column-major memory of the caller's, and these sums are added in float64."""
+        (w, w), column-major memory of the caller's, and these sums are added in float64. `along` is of the rows as
+        they were, or of the rounded ones."""
+        self._seen(Z, along)
         for start in range(0, len(Z), SINGLE_ROWS):
             for piece in packed_columns(square):
                 piece[:] = 0.0
@@ -141,6 +147,17 @@ class Accumulator(Adder):
             for total, piece in zip(packed_columns(self.square), packed_columns(square), strict=True):
                 total += piece
         self.n, self.unit = self.n + len(Z), MIXED_UNIT
+
+    def held(self) -> Iterator[FloatArray]:
+        yield from packed_columns(self.square)
+        yield self.witness
+
+    def compared(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Entry (i, j) of the sums may be wrong by unit (n + w) sqrt(G_ii G_jj), by the order they were added in."""
+        size = np.abs(np.diag(self.square)).sum() + self.witness
+        slack = MIXED_SLACK if self.unit == MIXED_UNIT else SHOWN * (self.n + self.width)
+        found = np.dot(self.probe, symv(self.square, self.probe))
+        return np.array([found]), self.witness, self.unit * slack * size
 
     def pieces(self) -> Iterator[FloatArray]:
         """The upper triangle, column by column."""

@@ -8,8 +8,8 @@ from typing import ClassVar, Self, final
 
 import numpy as np
 
-from dorff.moments.base import UNIT, Adder, IntArray, Kind, Solvable, packed_columns, unpack, zeroed
-from dorff.moments.blas import FloatArray, tpqrt
+from dorff.moments.base import SHOWN, UNIT, Adder, IntArray, Kind, Solvable, packed_columns, unpack, zeroed
+from dorff.moments.blas import FloatArray, tpqrt, trmv
 from dorff.moments.gram import Accumulator, Moments
 
 
@@ -119,9 +119,10 @@ class TriangleAccumulator(Adder):
     def length(self) -> int:
         return self.width * (self.width + 1) // 2
 
-    def add(self, Z: FloatArray) -> None:
+    def add(self, Z: FloatArray, *, along: FloatArray | None = None) -> None:
         if not len(Z):
             return
+        self._seen(Z, along)
         if self._block is None or len(self._block) < len(Z):
             self._block = np.empty((len(Z), self.width), order="F")
         block = self._block[: len(Z)]
@@ -131,6 +132,17 @@ class TriangleAccumulator(Adder):
 
     def pieces(self) -> Iterator[FloatArray]:
         return _positive(self.square)
+
+    def held(self) -> Iterator[FloatArray]:
+        """The triangle with the signs that it has, and the witness."""
+        yield from packed_columns(self.square)
+        yield self.witness
+
+    def compared(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """|R u|^2 is |Z u|^2: reflections move no length by more than unit (n + w) of all lengths together."""
+        Ru = trmv(self.square, self.probe)
+        size = sum(float(np.dot(piece, piece)) for piece in packed_columns(self.square)) + self.witness
+        return np.array([np.dot(Ru, Ru)]), self.witness, self.unit * SHOWN * (self.n + self.width) * size
 
     def moments(self) -> Triangle:
         return Triangle(self.m, self.q, self.n, self.y0, np.concatenate(list(self.pieces())), self.observed)

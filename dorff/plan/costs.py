@@ -75,13 +75,13 @@ def estimate(
     leaf, read = _leaf_bytes(dataset, recipe, question, patterns)
     solving = _driver_bytes(job, dataset, recipe, fixed, question, patterns)
     level, disk = _disk_bytes(job, len(leaves), question, patterns, width, workers)
-    flops = (3.0 if qr else 1.0) * dataset.n * width * width + dataset.n * recipe.flops
+    flops = (3.0 if qr else 1.0) * dataset.rows * width * width + dataset.rows * recipe.flops
     # Measured no wider than this: the rate hardly grows beyond, the memory for it does.
     tried = min(width, 2048)
     rate = _syrk_rate(block_rows(tried), tried)
     seconds = 1.15 * flops / rate / workers
     shape = Shape(
-        dataset.n, m, q, rank, any(_coupled(job, kernel, patterns) for kernel in fixed), patterns, len(leaves),
+        dataset.rows, m, q, rank, any(_coupled(job, kernel, patterns) for kernel in fixed), patterns, len(leaves),
         recipe.numbers, recipe.flops, leaf + 16 * MiB, solving, disk, read,
     )  # fmt: skip
     route = _route(job, shape, rate, workers, candidates)
@@ -95,7 +95,7 @@ def estimate(
     driver = solving if route.name == "direct" else way.driver_bytes
     peak = DRIVER_BYTES + (all_workers + driver if route.name == "streaming" else max(all_workers, driver))
     return Costs(
-        m, rank, exact_is_cheaper(dataset.n, q, m, rank), len(leaves), worker, peak, disk, flops, seconds, level,
+        m, rank, exact_is_cheaper(dataset.rows, q, m, rank), len(leaves), worker, peak, disk, flops, seconds, level,
         route.name, route.reason, way.passes,
     )  # fmt: skip
 
@@ -138,7 +138,9 @@ def _disk_bytes(
     packed, folds = 4 * width * (width + 1), question["folds"]
     level = _kept_level(job, leaves, folds["count"] * patterns * packed)
     node = packed * patterns * (folds["count"] if folds["by_rows"] else min(folds["count"], 2**level))
-    return level, ((leaves >> level) + 2 * workers + leaves.bit_length()) * node + 16 * width**2
+    # Beside those that are kept: sums that wait for others or are being added, and a window's ends.
+    nodes = min((leaves >> level) + 4 * workers + leaves.bit_length() + level, 2 * leaves)
+    return level, nodes * node + 16 * width**2
 
 
 def _route(job: Job, shape: Shape, rate: float, workers: int, candidates: Sequence[OperatorKernel]) -> Route:

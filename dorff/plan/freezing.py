@@ -28,20 +28,26 @@ MEDIAN_SAMPLE: Final = 1000
 
 
 def still_frozen(plan: Plan) -> bool:
-    """Whether there are constants, and the rows they came from are what they were."""
+    """Whether there are constants, and the rows they came from are what they were, or are no longer used: constants
+    that came from rows which have left the window stay."""
     dataset, name = plan.dataset, frozen_hash(plan.directory)
     if name is None:
         return False
     question = load_pass(plan.directory, name).question
     sample, tuning = question["sample"], question["tuning_rows"]
-    if sample["rows"] > dataset.n or sample != _named(dataset.block(0, sample["rows"])):
-        return False
-    return tuning is None or (tuning["rows"] <= dataset.n and tuning == tuning_rows(dataset, tuning["rows"]).name)
+    if sample["first"] >= dataset.first:
+        stop = sample["first"] + sample["rows"]
+        if stop > dataset.n or sample != _named(dataset.block(sample["first"], stop)):
+            return False
+    if tuning is None or tuning["first"] < dataset.first:
+        return True
+    rows = dataset.window(tuning["first"])
+    return bool(tuning["rows"] <= rows.n) and tuning == tuning_rows(rows, tuning["rows"]).name
 
 
 def _named(rows: RowBlock) -> dict[str, Any]:
-    """What the frozen constants were computed from: how many first rows, and checksums of their values."""
-    return {"rows": len(rows), "crc": rows.checksums()}
+    """What the frozen constants were computed from: how many rows from which on, and checksums of their values."""
+    return {"first": int(rows.numbers[0]), "rows": len(rows), "crc": rows.checksums()}
 
 
 def _sample(plan: Plan) -> tuple[RowBlock, dict[str, Any]]:
@@ -49,10 +55,13 @@ def _sample(plan: Plan) -> tuple[RowBlock, dict[str, Any]]:
     name of all of them."""
     dataset, rows = plan.dataset, SMALL_SAMPLE
     if plan.job.solve.standardize:
-        rows = min(plan.leaves[0].stop, max(SMALL_SAMPLE, SAMPLE_BYTES // (8 * (dataset.d + dataset.q))))
+        rows = min(
+            plan.leaves[0].stop - plan.leaves[0].start,
+            max(SMALL_SAMPLE, SAMPLE_BYTES // (8 * (dataset.d + dataset.q))),
+        )
     elif any(plan.question["words"]):
         rows = MEDIAN_SAMPLE
-    read = dataset.block(0, min(dataset.n, rows))
+    read = dataset.block(dataset.first, min(dataset.n, dataset.first + rows))
     used = read.weighty()
     used = used[used.whole(partial=plan.job.data.nan == "partial")]
     if not len(used):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -10,29 +11,50 @@ import numpy as np
 # A leaf's rows: about 0.8 s of `syrk` for the first, within bounds; overheads are a few hundredths of that.
 LEAF_FLOPS: Final = 4e10
 SMALLEST_LEAF, LARGE_FIRST_LEAF, LARGEST_LEAF = 2**14, 2**17, 2**18
+GROW_AGAIN: Final = 4096  # from this number on, so that 10^12 rows are some 2 10^5 leaves
 
 
 @final
 @dataclass(frozen=True)
 class Leaf:
-    """Rows start..stop-1: a run of whole shards, the unit of work."""
+    """Rows start..stop-1: a run of whole shards, the unit of work. One that is not `full` is cut short by the first
+    row of the data or by the last."""
 
     number: int
     start: int
     stop: int
+    full: bool = True
 
 
-def leaf_bounds(n: int, shard_rows: int, width: int) -> tuple[Leaf, ...]:
-    """Cut n rows into leaves of whole shards. A leaf's bounds depend on its number, the shard size and the width
-    alone: small first, so that small data spread over workers, then growing with the number."""
+def leaf_bounds(n: int, shard_rows: int, width: int, first: int = 0) -> tuple[Leaf, ...]:
+    """Cut rows first..n-1 into leaves of whole shards.
+
+    A leaf's bounds depend on its number, the shard size and the width alone: small first, so that small data spread
+    over workers, then growing with the number. Leaves that end before row `first` are left out, the others keep their
+    numbers.
+    """
+    return tuple(
+        Leaf(number, max(start, first), min(stop, n), full=first <= start and stop <= n)
+        for number, (start, stop) in enumerate(_spans(n, shard_rows, width))
+        if stop > first
+    )
+
+
+def window_start(n: int, wanted: int, shard_rows: int, width: int) -> int:
+    """The row that a window of the last `wanted` of n rows begins with: the first of a leaf, so that the window slides
+    by whole leaves; it holds `wanted` rows at least, or all there are."""
+    return max((start for start, _ in _spans(n, shard_rows, width) if start <= n - wanted), default=0)
+
+
+def _spans(n: int, shard_rows: int, width: int) -> Iterator[tuple[int, int]]:
+    """The first row of each leaf and that of the next, up to row n."""
     base = min(max(LEAF_FLOPS / width**2, SMALLEST_LEAF), LARGE_FIRST_LEAF)
-    leaves, start, number = [], 0, 0
+    start, number = 0, 0
     while start < n:
-        rows = min(base * (1 + number / 16), LARGEST_LEAF)
+        rows = min(base * (1 + number / 16), LARGEST_LEAF) * max(1.0, number / GROW_AGAIN)
         stop = start + max(1, round(rows / shard_rows)) * shard_rows
-        leaves.append(Leaf(number, start, min(stop, n)))
+        yield start, stop
         start, number = stop, number + 1
-    return tuple(leaves)
 
 
 def block_rows(width: int) -> int:

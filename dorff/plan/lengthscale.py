@@ -33,13 +33,13 @@ class TuningRows:
 
 
 def tuning_rows(dataset: Dataset, n: int) -> TuningRows:
-    """At most `ROWS` rows, evenly spread over the first n, of those that are whole and have weight.
+    """At most `ROWS` rows, evenly spread over those up to number n, of those that are whole and have weight.
 
     Up to 64 runs are read, evenly spread. n is the number of rows at the first plan: rows appended later do not change
     the length-scales, and so a fit of the same rows all at once may find others (as with class_weight: balanced).
     InputError where no row counts.
     """
-    starts = np.arange(0, n, dataset.unit_rows)
+    starts = np.arange(dataset.first, n, dataset.unit_rows)
     starts = starts[np.linspace(0, len(starts) - 1, min(UNITS, len(starts))).astype(np.intp)]
     share = -(-ROWS // len(starts))
     taken = []

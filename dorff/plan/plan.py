@@ -22,7 +22,7 @@ from dorff.plan.costs import Costs, estimate, refuse_what_does_not_fit
 from dorff.plan.drawing import check_sharing, check_targets
 from dorff.plan.freezing import freeze_constants, still_frozen
 from dorff.plan.kernels import WORDS, Configs, build_kernels, read_matrices, read_matrix
-from dorff.plan.leaves import Leaf, block_rows, leaf_bounds
+from dorff.plan.leaves import Leaf, block_rows, leaf_bounds, window_start
 from dorff.plan.lengthscale import tunes
 from dorff.plan.recipe import make_recipe
 from dorff.solvers import check_apart, check_output, learned_term
@@ -161,7 +161,11 @@ def make_plan(job: Job) -> Plan:
     recipe = make_recipe(sources, dataset, job, observe)
     if drawn is not configs:
         check_sharing(candidates, sources, recipe)
-    leaves = leaf_bounds(dataset.n, dataset.shard_rows, recipe.m + 1 + dataset.q)
+    width = recipe.m + 1 + dataset.q
+    if job.data.window is not None:
+        start = window_start(dataset.n, job.data.window, dataset.shard_rows, width)
+        dataset = dataset.window(max(dataset.first, start))
+    leaves = leaf_bounds(dataset.n, dataset.shard_rows, width, first=dataset.first)
     question = _question(job, dataset, recipe, _fold_rule(job, dataset, leaves))
     question["words"] = [_with_words(drawn), _with_words(configs) if drawn is not configs else None]
     tuned = any("tune" in json.dumps(words) for words in question["words"])
@@ -180,7 +184,7 @@ def _open(job: Job) -> Dataset:
     dataset = open_dataset(
         str(job.data.store), inputs=job.data.inputs, targets=_targets(job), weights=job.data.weights, groups=groups
     )
-    if not dataset.n:
+    if not dataset.rows:
         raise InputError(f"{dataset.path}: has no rows to fit")
     if isinstance(job.solve.class_weight, tuple):
         for label, _ in job.solve.class_weight:

@@ -78,7 +78,7 @@ def score(
     if dataset.q != expected:
         seen = "predicts" if fitted.observe is None else "was fitted to observations C f,"
         raise InputError(f"{store}: has {dataset.q} targets, but the model {seen} {expected}; name as many")
-    if not dataset.n:
+    if not dataset.rows:
         raise InputError(f"{store}: has no rows to score")
     if levels:
         check_uncertain(fitted, version, "--coverage")
@@ -88,13 +88,11 @@ def score(
     def done(task: Task, result: Any) -> Sequence[Task]:
         parts[task.tag] = result
         if progress is not None:
-            progress(min(len(parts) * step, dataset.n), dataset.n)
+            progress(min(len(parts) * step, dataset.rows), dataset.rows)
         return ()
 
     shared = (str(version), content(version), dataset, levels)
-    tasks = [
-        Task(score_rows, (*shared, start, min(start + step, dataset.n)), start) for start in range(0, dataset.n, step)
-    ]
+    tasks = [Task(score_rows, (*shared, start, stop), start) for start, stop in dataset.cuts(step)]
     engine.run(tasks, done)
     return _pooled(fitted, dataset, levels, [parts[start] for start in sorted(parts)])
 

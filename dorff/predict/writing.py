@@ -22,6 +22,7 @@ from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
 from dorff.predict.shared import cached_model, check_inputs, check_uncertain, content, labels_of, outcome
 from dorff.store import load_model, resolve_model, space_on
+from dorff.store.atomic import sync_directory
 
 SMALLEST_SHARD = 4096  # rows of an output shard at least, in whole shards of the inputs
 
@@ -92,7 +93,8 @@ def predict(
     conformal where the model has factors, else plain; the attribute `dorff.uncertainty` says which.
 
     Shards are written whole or not at all, beside `out`, which appears when all are there; the same call after
-    an interruption goes on with the shards that are missing. Returns the number of rows. Raises InputError
+    an interruption goes on with the shards that are missing. Rows keep their numbers: those before the first of
+    `store` are not in `out` either. Returns the number of rows. Raises InputError
     where `out` is there already, the inputs are not the model's, or it has no posterior for what is asked.
     """
     if out.exists():
@@ -107,13 +109,13 @@ def predict(
     arrays |= {name: ArrayLayout(columns, shard, unit) for name, columns in asked.widths(fitted).items()}
     name = content(version)
     staging = _staging(out, name, dataset, asked)
-    shards = range(-(-dataset.n // shard))
+    shards = range(dataset.first // shard, -(-dataset.n // shard))
     missing = [number for number in shards if not all(_shard(staging, array, number).exists() for array in arrays)]
     finished = len(shards) - len(missing)
 
     def tell() -> None:
         if progress is not None:
-            progress(min(finished * shard, dataset.n), dataset.n)
+            progress(min(finished * shard, dataset.rows), dataset.rows)
 
     def done(_task: Task, _result: None) -> Sequence[Task]:
         nonlocal finished
@@ -125,11 +127,12 @@ def predict(
     shared = (str(version), name, dataset, str(staging), arrays, asked)
     engine.run([Task(predict_shard, (*shared, number), number) for number in missing], done)
     with space_on(out):
-        _describe(staging, fitted, arrays, dataset.n, asked)
+        _describe(staging, fitted, arrays, dataset, asked)
         os.rename(staging, out)
+        sync_directory(out.parent)
         for left in out.parent.glob(f".{out.name}.*.partial"):  # of other questions, never finished
             shutil.rmtree(left, ignore_errors=True)
-    return dataset.n
+    return dataset.rows
 
 
 def _fitting(version: Path, dataset: Dataset, asked: Uncertainty) -> Model:
@@ -148,7 +151,7 @@ def _shard(staging: Path, array: str, number: int) -> Path:
 
 
 def _describe(
-    staging: Path, model: Model, arrays: Mapping[str, ArrayLayout], rows: int, asked: Uncertainty
+    staging: Path, model: Model, arrays: Mapping[str, ArrayLayout], dataset: Dataset, asked: Uncertainty
 ) -> None:  # fmt: skip
     """Write the metadata of the predictions; the labels of a classifier with how often each was predicted."""
     outputs = model.info.get("data", {}).get("targets") or [f"y{i}" for i in range(model.p)]
@@ -156,17 +159,18 @@ def _describe(
     columns = {"y": tuple(outputs)} | {
         name: tuple(outputs if name == "std" and not asked.noise else targets) for name in asked.widths(model)
     }
-    labels = labels_of(model)
+    labels, first, rows = labels_of(model), dataset.first, dataset.n
     if labels is None:
-        return write_metadata(staging, arrays, rows=rows, columns=columns, more=asked.described(model))
+        more = asked.described(model)
+        return write_metadata(staging, arrays, first=first, rows=rows, columns=columns, more=more)
     columns["classes"] = ("class",)
-    write_metadata(staging, arrays, rows=rows, columns=columns)
+    write_metadata(staging, arrays, first=first, rows=rows, columns=columns)
     predicted = open_dataset(staging, inputs="classes", targets=None)
     counts = np.zeros(len(labels), dtype=np.int64)
     for start, stop in predicted.runs():
         counts += np.bincount(predicted.read(start, stop)[0][:, 0].astype(np.int64), minlength=len(labels))
     table = {"labels": {"classes": list(labels)}, "counts": {"classes": counts.tolist()}}
-    return write_metadata(staging, arrays, rows=rows, columns=columns, more=table)
+    return write_metadata(staging, arrays, first=first, rows=rows, columns=columns, more=table)
 
 
 def predict_shard(
@@ -175,13 +179,13 @@ def predict_shard(
 ) -> None:  # fmt: skip
     """Predict and write one shard of rows."""
     fitted, rows = cached_model(model, name, posterior=bool(asked)), arrays["y"].shard_rows
-    stop = min((number + 1) * rows, dataset.n)
+    first, stop = max(number * rows, dataset.first), min((number + 1) * rows, dataset.n)
     with space_on(Path(staging)), ExitStack() as stack:
         writers = {
-            array: stack.enter_context(ShardWriter(Path(staging) / array, layout, first=number))
+            array: stack.enter_context(ShardWriter(Path(staging) / array, layout, start=first))
             for array, layout in arrays.items()
         }
-        for start in range(number * rows, stop, dataset.unit_rows):
+        for start in range(first, stop, dataset.unit_rows):
             X = dataset.read(start, min(start + dataset.unit_rows, stop))[0]
             values = {"y": outcome(fitted, X)}
             values |= asked.arrays(fitted, X, values["y"])
@@ -194,8 +198,8 @@ def predict_shard(
 def _staging(out: Path, name: str, dataset: Dataset, asked: Uncertainty) -> Path:
     """The directory beside `out` that collects shards, one for each question: model, inputs, layout."""
     question = {
-        "model": name, "store": dataset.path, "rows": dataset.n, "stamp": dataset.stamp(0, dataset.n),
-        "inputs": dataset.rows_spec(), "uncertainty": asdict(asked),
+        "model": name, "store": dataset.path, "rows": dataset.n, "first": dataset.first,
+        "stamp": dataset.stamp(dataset.first, dataset.n), "inputs": dataset.rows_spec(), "uncertainty": asdict(asked),
     }  # fmt: skip
     text = json.dumps(question, sort_keys=True)
     path = out.with_name(f".{out.name}.{hashlib.sha256(text.encode()).hexdigest()[:12]}.partial")

@@ -14,6 +14,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ValidationInfo
 
+from dorff.secrets import carries_secret, redact
+
 _UNITS = {
     **{"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12},
     **{"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40},
@@ -33,8 +35,8 @@ class Refusal(ValueError):
 
 
 def show(value: object) -> str:
-    """`value` as it came, cut to a length that a sentence bears."""
-    text = repr(value)
+    """`value` as it came but for secrets, cut to a length that a sentence bears."""
+    text = redact(repr(value))
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
@@ -72,20 +74,46 @@ class Choice:
 
 
 def path(value: object, info: ValidationInfo) -> Path:
-    """A path; absolute where the validation's context has the `folder` that relative ones start from."""
-    if not isinstance(value, str | Path) or not str(value):
+    """A path; absolute where the validation's context has the `folder` that relative ones start from, and below its
+    `root`, links followed, where it has one."""
+    if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
         raise Refusal(f"must be a path, came {show(value)}; write one (in quotes where it looks like a number)")
-    return Path((info.context or {}).get("folder", ""), Path(value).expanduser())
+    _no_secret(str(value))
+    context = info.context or {}
+    try:
+        found = Path(context.get("folder", ""), Path(value).expanduser())
+        root = context.get("root")
+        if root is None or (leads := found.resolve()).is_relative_to(root):
+            return found
+    except (OSError, RuntimeError) as error:  # no such user; a loop of links
+        raise Refusal(f"must be a path, came {show(value)}, which cannot be followed ({error}); correct it") from None
+    raise Refusal(f"leads to {leads}, out of the root {root}; name a place below it, or run without --root")
+
+
+def _no_secret(text: str) -> None:
+    if carries_secret(text):
+        raise Refusal(
+            "holds a password or a signed query, which plans, logs and models would keep; take it out (credentials "
+            "belong in files or in the environment)"
+        )
 
 
 def number(value: object, *, above: float | None = None, least: float = -math.inf) -> float:
     """A finite number greater than `above`, or at least `least`."""
     low = least if above is None else above
     wanted = f"a number of at least {least:g}" if above is None else f"a number greater than {above:g}"
-    found = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    found = _float(value)
     if not math.isfinite(found) or found < low or found == above:
         raise Refusal(f"must be {'a number' if low == -math.inf else wanted}, came {show(value)}; correct it")
     return found
+
+
+def _float(value: object) -> float:
+    """A number, or NaN."""
+    try:
+        return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    except OverflowError:  # an integer of more than 308 digits
+        return math.nan
 
 
 def _numbers(value: object, *, above: float | None = None, least: float = -math.inf) -> float | tuple[float, ...]:
@@ -156,7 +184,7 @@ def lengthscale(value: object) -> str | float | tuple[float, ...]:
 
 def share(value: object) -> float:
     """A number between 0 and 1, neither of them."""
-    found = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    found = _float(value)
     if not 0.0 < found < 1.0:
         raise Refusal(f"must be a number between 0 and 1, came {show(value)}; correct it")
     return found
@@ -276,7 +304,7 @@ def memory(value: object) -> int:
     """Bytes, of a whole number or of text such as 4GiB or 512 MB."""
     if isinstance(value, str):
         parts = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Z]+)", value.strip().upper())
-        if parts and parts[2] in _UNITS:
+        if parts and parts[2] in _UNITS and len(parts[1]) < 20:
             value = int(float(parts[1]) * _UNITS[parts[2]])
     if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
         raise Refusal(f"must be an amount of memory such as 4GiB or 512MB, came {show(value)}; correct it")
@@ -285,6 +313,8 @@ def memory(value: object) -> int:
 
 def address(value: object) -> str:
     """The address of a Dask scheduler."""
+    if isinstance(value, str):
+        _no_secret(value)
     if not isinstance(value, str) or not re.fullmatch(r"[a-z]+://\S+", value):
         raise Refusal(f"must be a Dask scheduler's address, came {show(value)}; write it as tcp://HOST:PORT")
     return value

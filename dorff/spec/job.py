@@ -188,7 +188,7 @@ class Publish(Part):
 
     Not where fewer than `digits` of the fitted values' digits are right, nor where the held-out score (R2, or accuracy
     of classes) is more than `margin` below the current model's: both on the data set `holdout` where it is named, else
-    as each fit's own selection told (gcv or kfold). `keep` deletes all versions but that many of the last.
+    of each fit's own folds (`select: kfold`). `keep` deletes all versions but that many of the last.
     """
 
     digits: Annotated[float, BeforeValidator(checks.not_negative)] = 3.0
@@ -219,8 +219,18 @@ class Job(Part):
 
     @model_validator(mode="after")
     def _three_places(self) -> Self:
-        if len({self.data.store, self.state, self.model}) < 3:
+        if len({self.data.store, self.state, self.model}) < 3 or self.publish.holdout in (self.state, self.model):
             raise checks.Refusal("must give data.store, state and model a place each; two are the same, move one")
+        return self
+
+    @model_validator(mode="after")
+    def _margin_of_something(self) -> Self:
+        if self.publish.margin is not None and self.publish.holdout is None and self.solve.select != "kfold":
+            raise checks.Refusal(
+                "needs scores of rows that were held out; name a data set as publish.holdout, or set "
+                "solve.select: kfold",
+                key="publish.margin",
+            )
         return self
 
     @model_validator(mode="after")

@@ -13,6 +13,8 @@ from dorff.errors import InputError
 from dorff.spec.checks import Refusal, show
 from dorff.spec.job import Job
 
+MOST_VALUES = 1_000_000  # what a matrix written out may need, and a handful of aliases must not become
+
 
 class _Loader(yaml.SafeLoader):
     """YAML 1.1 as PyYAML reads it, but 1e-6 is a number and no key may come twice."""
@@ -27,6 +29,27 @@ class _Loader(yaml.SafeLoader):
                 seen.add(key.value)
         return super().construct_mapping(node, deep=deep)
 
+    def construct_document(self, node: yaml.Node) -> Any:
+        _count(node, {})
+        return super().construct_document(node)
+
+
+def _count(node: yaml.Node, counts: dict[yaml.Node, int | None]) -> int:
+    """The values below `node`, those of aliases each time; refused where they are too many, or hold themselves."""
+    if node in counts:
+        if (known := counts[node]) is None:
+            raise yaml.constructor.ConstructorError(problem="a value holds itself", problem_mark=node.start_mark)
+        return known
+    counts[node] = None
+    below: list[yaml.Node] = []
+    if isinstance(node, yaml.CollectionNode):
+        below = [part for item in node.value for part in (item if isinstance(item, tuple) else (item,))]
+    found = counts[node] = 1 + sum(_count(part, counts) for part in below)
+    if found > MOST_VALUES:
+        problem = f"more than {MOST_VALUES:,} values, aliases counted each time"
+        raise yaml.constructor.ConstructorError(problem=problem, problem_mark=node.start_mark)
+    return found
+
 
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
@@ -35,22 +58,32 @@ _Loader.add_implicit_resolver(
 )
 
 
-def load_job(path: str | os.PathLike[str]) -> Job:
+def load_job(path: str | os.PathLike[str], *, root: str | os.PathLike[str] | None = None) -> Job:
     """The job that the YAML file `path` describes; its relative paths start from the file's folder.
+
+    Every path in it must lead, links followed, to a place below `root`, if one is given.
 
     Raises InputError, one sentence, for whatever is wrong with the file.
     """
     source = Path(path)
+    within = None if root is None else _folder(Path(root))
     raw = _read(source)
     if not isinstance(raw, dict):
         keys = ", ".join(Job.model_fields)
         raise InputError(f"{source}: must be a mapping with the keys {keys}, came {show(raw)}; write them")
     try:
-        return Job.model_validate(raw, context={"folder": source.resolve().parent})
+        return Job.model_validate(raw, context={"folder": source.resolve().parent, "root": within})
     except ValidationError as error:
         first, *others = error.errors(include_url=False)
         more = f" (and {len(others)} more)" if others else ""
-        raise InputError(f"{source}: {_sentence(first, raw)}{more}") from error
+        raise InputError(f"{source}: {_sentence(first, raw)}{more}") from None  # pydantic's repeats values
+
+
+def _folder(root: Path) -> Path:
+    """The root, its own links followed."""
+    if not root.is_dir():
+        raise InputError(f"root {root}: is not a folder; name the one that a job's paths have to be in")
+    return root.resolve()
 
 
 def _read(source: Path) -> object:
@@ -63,6 +96,8 @@ def _read(source: Path) -> object:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else "unknown"
         raise InputError(f"{source}, line {line}: {error.problem}; correct the YAML there") from error
+    except RecursionError:
+        raise InputError(f"{source}: is nested too deeply; correct it") from None
     except (yaml.YAMLError, ValueError) as error:  # a control character; a date such as 2024-99-99
         raise InputError(f"{source}: is not YAML ({str(error).splitlines()[0]}); correct it") from error
 

@@ -1,26 +1,58 @@
-"""Durable bytes: atomic files, receipts, moments, models."""
+"""Durable bytes: atomic files, receipts, moments, models, the lease and the history of a model."""
 
 from dorff.moments import Folds, check_patterns, merge_folds
-from dorff.store.atomic import remove_torn, space_on, write_atomic, write_json
-from dorff.store.models import load_model, resolve_model, save_model
+from dorff.store.atomic import remove_torn, seal, space_on, unseal, write_atomic, write_json
+from dorff.store.checkpoints import Checkpoint
+from dorff.store.history import append_history, read_history
+from dorff.store.lease import LEASE, Lease, lease_beside, lease_state
+from dorff.store.models import (
+    current_version,
+    discard_version,
+    load_model,
+    number_version,
+    resolve_model,
+    save_model,
+    switch_current,
+    versions,
+    write_version,
+)
 from dorff.store.moments import load_moments, load_sums, merge_moments, save_moments, undamaged
+from dorff.store.pruning import last_used, prune_state, prune_versions
 from dorff.store.receipts import Receipt
 
 __all__ = [
+    "LEASE",
+    "Checkpoint",
     "Folds",
+    "Lease",
     "Receipt",
+    "append_history",
     "check_patterns",
+    "current_version",
+    "discard_version",
+    "last_used",
+    "lease_beside",
+    "lease_state",
     "load_model",
     "load_moments",
     "load_sums",
     "merge_folds",
     "merge_moments",
+    "number_version",
+    "prune_state",
+    "prune_versions",
+    "read_history",
     "remove_torn",
     "resolve_model",
     "save_model",
     "save_moments",
+    "seal",
     "space_on",
+    "switch_current",
     "undamaged",
+    "unseal",
+    "versions",
     "write_atomic",
     "write_json",
+    "write_version",
 ]

@@ -1,4 +1,4 @@
-"""Files that are either whole or absent."""
+"""Files that are either whole or absent, and lines that say when they are damaged."""
 
 from __future__ import annotations
 
@@ -8,27 +8,37 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from dorff.errors import InputError
+from dorff.errors import IncompleteError, InputError
 
 
 @contextmanager
 def space_on(path: Path) -> Iterator[None]:
-    """Turn a full or read-only disk into one clear sentence."""
+    """Turn a full, failing or read-only disk into one clear sentence."""
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise InputError(
+            raise IncompleteError(
                 f"{path}: no space left on the disk; free some and run the same command again (nothing is lost)"
             ) from error
-        if error.errno in (errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EPERM):
+        if error.errno == errno.EIO:
+            raise disk_failed(path, error) from error
+        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EEXIST):
             raise InputError(f"{path}: cannot be written ({error.strerror}); choose another path") from error
         raise
+
+
+def disk_failed(path: Path, error: OSError) -> IncompleteError:
+    """What to raise where the disk, or the way to it, fails."""
+    return IncompleteError(
+        f"{path}: the disk failed ({error.strerror}); check it and run the same command again (what is done is kept)"
+    )
 
 
 def write_atomic(path: Path, chunks: Iterable[bytes | memoryview], *, sync: bool) -> None:
@@ -40,7 +50,7 @@ def write_atomic(path: Path, chunks: Iterable[bytes | memoryview], *, sync: bool
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     with space_on(path):
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_directory(path.parent, sync=sync)
             with temporary.open("wb") as file:
                 for chunk in chunks:
                     file.write(chunk)
@@ -51,7 +61,8 @@ def write_atomic(path: Path, chunks: Iterable[bytes | memoryview], *, sync: bool
             if sync:
                 sync_directory(path.parent)
         finally:
-            temporary.unlink(missing_ok=True)
+            with suppress(OSError):  # what went wrong is said above
+                temporary.unlink(missing_ok=True)
 
 
 def remove_torn(directory: Path, *, older: float = 3600.0) -> None:
@@ -67,10 +78,49 @@ def write_json(path: Path, value: Any, *, sync: bool = False) -> None:
     write_atomic(path, [json.dumps(value, indent=1, sort_keys=True).encode()], sync=sync)
 
 
+def seal(record: Mapping[str, Any]) -> bytes:
+    """`record` as one line of JSON with its own checksum."""
+    text = json.dumps(record, sort_keys=True)
+    return f'{{"crc32": "{zlib.crc32(text.encode()):08x}", "record": {text}}}'.encode()
+
+
+def unseal(line: bytes) -> dict[str, Any] | None:
+    """The record of such a line, or None where it is not to the byte what was written."""
+    try:
+        record = json.loads(line)["record"]
+        return record if isinstance(record, dict) and seal(record) == line else None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def make_directory(path: Path, *, sync: bool) -> None:
+    """Make a directory and those above it; `sync` makes the new ones survive a power cut."""
+    new = [one for one in (path, *path.parents) if not one.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    if sync:
+        for one in new:
+            sync_directory(one.parent)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory so that it is there whole or not at all."""
+    gone = path.with_name(f".gone-{uuid.uuid4().hex}")
+    path.rename(gone)
+    sync_directory(gone.parent)
+    shutil.rmtree(gone, ignore_errors=True)  # remove_torn takes what is left
+
+
 def sync_directory(path: Path) -> None:
-    """Make a rename in this directory survive a power cut."""
+    """Make a rename in this directory survive a power cut; of a file, its bytes."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def sync_tree(path: Path) -> None:
+    """Make everything at and below this directory survive a power cut."""
+    for below in path.rglob("*"):
+        sync_directory(below)
+    sync_directory(path)

@@ -4,57 +4,122 @@ from __future__ import annotations
 
 import errno
 import json
-import os
+import math
+import re
 import shutil
 import uuid
 import zlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 import zarr
 
-from dorff import kernels
 from dorff.errors import InputError
-from dorff.features import feature_arrays, features_from
+from dorff.features import feature_arrays
 from dorff.frequencies.transforms import Arrays
 from dorff.model import Model
-from dorff.posterior import Posterior
-from dorff.store.atomic import remove_torn, space_on, sync_directory, write_atomic
-from dorff.weights import OperatorWeights
+from dorff.store.atomic import (
+    disk_failed,
+    make_directory,
+    remove_tree,
+    space_on,
+    sync_directory,
+    sync_tree,
+    write_atomic,
+)
+from dorff.store.building import UNREADABLE, build_model
+from dorff.store.confined import check_confined
 
 FORMAT = "dorff-model-4"
 _SOLVED = ("coefficients", "intercept", "target_scale")
 _DTYPES = ("float64", "int64", "int32", "bool")
+_VERSION = re.compile(r"v\d{6,18}", re.ASCII)
 
 
 def save_model(model: Model, root: Path) -> Path:
     """Write a new version under `root`, then switch `current` to it in one step; returns the version's directory."""
-    with space_on(root):
-        root.mkdir(parents=True, exist_ok=True)
-        temporary = root / f".new-{uuid.uuid4().hex}"
-        try:
-            _write(model, temporary)
-            version = _rename_to_next(temporary, root)
-            sync_directory(root)
-            remove_torn(root)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-    write_atomic(root / "current", [version.name.encode()], sync=True)
+    version = number_version(write_version(model, root))
+    switch_current(root, version.name)
     return version
 
 
-def _rename_to_next(temporary: Path, root: Path) -> Path:
-    """Give the new version the first number that is free; another fit may be publishing too."""
-    while True:
-        taken = [int(path.name[1:]) for path in root.glob("v[0-9]*") if path.name[1:].isdigit()]
-        version = root / f"v{max(taken, default=0) + 1:06d}"
+def write_version(model: Model, root: Path) -> Path:
+    """Write a new version under `root` and wait for the disk. It can be loaded from the directory returned, but has no
+    number yet; one that its writer left is removed a day later.
+    """
+    with space_on(root):
+        make_directory(root, sync=True)
+        version = root / f".new-{uuid.uuid4().hex}"
         try:
-            return temporary.rename(version)
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
+            _write(model, version)
+            sync_directory(root)
+        except BaseException:
+            shutil.rmtree(version, ignore_errors=True)
+            raise
+    return version
+
+
+def number_version(version: Path) -> Path:
+    """Give a version that was written the first number that is free; others may be doing so too. Returns its place."""
+    root = version.parent
+    with space_on(root):
+        while True:
+            place = root / f"v{max((_number(path) for path in versions(root)), default=0) + 1:06d}"
+            try:
+                version.rename(place)
+                sync_directory(root)
+                return place
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+
+
+def switch_current(root: Path, name: str) -> None:
+    """Make the version `name` the current one, in one step."""
+    write_atomic(root / "current", [f"{name} {zlib.crc32(name.encode()):08x}".encode()], sync=True)
+
+
+def discard_version(version: Path) -> None:
+    """Remove a version that nobody is to see."""
+    with space_on(version):
+        remove_tree(version)
+
+
+def older_versions(root: Path) -> list[Path]:
+    """The versions before the current one, oldest first; InputError where there is none."""
+    name = current_version(root)
+    if name is None:
+        raise InputError(f"{root}: no model here; give a model's root")
+    return [version for version in versions(root) if _number(version) < _number(root / name)]
+
+
+def current_version(root: Path) -> str | None:
+    """The name of the current version, None where there is none; InputError where `current` is damaged."""
+    try:
+        text = (root / "current").read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    name = text[:-9].decode("ascii", "replace")
+    if not _VERSION.fullmatch(name) or text != f"{name} {zlib.crc32(name.encode()):08x}".encode():
+        raise InputError(
+            f"{root / 'current'}: is damaged: it should name a version such as v000001, with a checksum; give one of "
+            "the versions themselves, or publish again"
+        )
+    return name
+
+
+def versions(root: Path) -> list[Path]:
+    """Every version there is, oldest first."""
+    return sorted((path for path in root.glob("v*") if _VERSION.fullmatch(path.name)), key=_number)
+
+
+def _number(version: Path) -> int:
+    """7 of v000007."""
+    return int(version.name[1:])
 
 
 def _write(model: Model, path: Path) -> None:
@@ -62,7 +127,7 @@ def _write(model: Model, path: Path) -> None:
     group = zarr.open_group(str(path), mode="w-", zarr_format=3)
     for name, value in arrays.items():
         stored = group.create_array(
-            name, data=value, chunks=tuple(max(1, size) for size in value.shape),
+            name, data=value, chunks=_chunks(value.shape),
             compressors=None, config={"write_empty_chunks": True},
         )  # fmt: skip
         stored.attrs["crc32"] = _checksum(value)
@@ -75,10 +140,12 @@ def _write(model: Model, path: Path) -> None:
     }  # fmt: skip
     text = json.dumps(description, sort_keys=True)
     group.attrs.update({"format": FORMAT, "description": text, "crc32": zlib.crc32(text.encode())})
-    for file in path.rglob("*"):
-        if file.is_file():
-            with file.open("rb") as handle:
-                os.fsync(handle.fileno())
+    sync_tree(path)
+
+
+def _chunks(shape: Sequence[int]) -> tuple[int, ...]:
+    """One chunk, the whole array."""
+    return tuple(max(1, size) for size in shape)
 
 
 def _arrays_of(model: Model) -> Arrays:
@@ -94,12 +161,11 @@ def resolve_model(path: Path) -> Path:
     """The version directory that a model's root (its `current`) or a version names."""
     if (path / "zarr.json").is_file():
         return path
-    try:
-        name = (path / "current").read_text().strip()
-    except OSError:
-        raise InputError(f"{path}: no model here; give a model's root or one of its versions") from None
-    if not (name.startswith("v") and name[1:].isdigit()):
-        raise InputError(f"{path / 'current'}: should name a version such as v000001, not {name[:40]!r}")
+    name = current_version(path)
+    if name is None:
+        raise InputError(f"{path}: no model here; give a model's root or one of its versions")
+    if (path / name).is_symlink():
+        raise InputError(f"{path / name}: is a link, which does not belong there; copy the version's folder anew")
     return path / name
 
 
@@ -111,6 +177,7 @@ def load_model(path: str | Path, *, posterior: bool = True) -> Model:
     """
     version = resolve_model(Path(path))
     try:
+        check_confined(version)
         group = zarr.open_group(str(version), mode="r")
         if "description" not in group.attrs:
             raise InputError(f"{version}: is no model of dorff; give a model's root or one of its versions")
@@ -118,58 +185,53 @@ def load_model(path: str | Path, *, posterior: bool = True) -> Model:
         if group.attrs["format"] != FORMAT or zlib.crc32(text.encode()) != checksum:
             raise InputError(f"{version}: the model's description is damaged or of another version of dorff")
         description = json.loads(text)
-        arrays = {
-            name: _load_array(group, name, shape, description["dtypes"][name], version)
+        shapes = {
+            name: tuple(shape)
             for name, shape in description["shapes"].items()
             if posterior or not name.startswith("posterior_")
         }
+        _refuse_absurd(shapes, version)
+        arrays = {
+            name: _load_array(group, name, shape, description["dtypes"][name], version)
+            for name, shape in shapes.items()
+        }
     except InputError:
         raise
-    except (OSError, KeyError, ValueError, TypeError, RuntimeError, ArithmeticError) as error:
+    except UNREADABLE as error:
+        if isinstance(error, OSError) and error.errno == errno.EIO:
+            raise disk_failed(version, error) from error
         raise InputError(f"{version}: cannot be read as a model ({error}); publish it again") from error
-    return _build(arrays, description, version)
+    try:
+        return build_model(arrays, description)
+    except InputError as error:
+        raise InputError(f"{version}: {error}; publish it again") from error
 
 
-def _load_array(group: zarr.Group, name: str, shape: list[int], dtype: str, version: Path) -> npt.NDArray[Any]:
+def _refuse_absurd(shapes: Mapping[str, tuple[int, ...]], version: Path) -> None:
+    """Before anything is read, let alone allocated: files can be hollow, so that their sizes prove little."""
+    if any(type(size) is not int or size < 0 for shape in shapes.values() for size in shape):
+        raise InputError(f"{version}: claims arrays of sizes that are no whole numbers; publish it again")
+    claimed, there = sum(8 * math.prod(shape) for shape in shapes.values()), psutil.virtual_memory().total
+    if claimed > there:
+        raise InputError(
+            f"{version}: claims to hold up to {claimed:.3g} bytes, more than this machine's {there:.3g}; "
+            "publish it again"
+        )
+
+
+def _load_array(group: zarr.Group, name: str, shape: tuple[int, ...], dtype: str, version: Path) -> npt.NDArray[Any]:
+    """An array whose file is its numbers and nothing else: what it claims is held against that file's size first."""
     stored = group[name] if name.isidentifier() and dtype in _DTYPES else None
-    if not isinstance(stored, zarr.Array) or list(stored.shape) != shape or str(stored.dtype) != dtype:
-        raise InputError(f"{version}: array {name} is not the {shape} {dtype} array it should be")
-    size = sum(file.stat().st_size for file in (version / name).rglob("*") if file.is_file())
-    if stored.nbytes > size:
-        raise InputError(f"{version}: array {name} claims more bytes than its files hold; publish it again")
+    if not isinstance(stored, zarr.Array) or stored.shape != shape or str(stored.dtype) != dtype:
+        raise InputError(f"{version}: array {name} is not the {list(shape)} {dtype} array it should be")
+    coded = bool(stored.compressors or stored.filters or stored.shards)
+    size = sum(file.lstat().st_size for file in (version / name / "c").rglob("*") if not file.is_dir())
+    if coded or stored.chunks != _chunks(shape) or stored.nbytes != size:
+        raise InputError(f"{version}: array {name} claims other bytes than its file holds; publish it again")
     value = np.asarray(stored[...], order="C")
     if _checksum(value) != stored.attrs["crc32"]:
         raise InputError(f"{version}: array {name} is damaged; publish it again")
     return value
-
-
-def _build(arrays: Arrays, description: dict[str, Any], version: Path) -> Model:
-    try:
-        m, _ = arrays["coefficients"].shape
-        roots, r, p = arrays["root"].shape
-        q = len(arrays["observe"]) if "observe" in arrays else p
-    except ValueError as error:
-        raise InputError(f"{version}: its arrays do not fit each other ({error}); publish it again") from error
-    try:
-        features = features_from(description["features"], arrays)
-        posterior = Posterior.of_arrays(arrays, (m, r, p), q)
-    except InputError as error:
-        raise InputError(f"{version}: {error}; publish it again") from error
-    expected = {
-        "coefficients": (m, r), "intercept": (p,), "target_scale": (p,), "gain": (m,),
-        "root": (1 if roots == 1 else m, r, p), "observe": (q, p),
-    }  # fmt: skip
-    for name, shape in expected.items():
-        if (name in arrays and arrays[name].shape != shape) or m != features.m:
-            raise InputError(f"{version}: array {name} has shape {arrays[name].shape}, which does not fit the others")
-    return Model(
-        feature_map=features,
-        operator_weights=OperatorWeights(arrays["gain"], arrays["root"]), coefficients=arrays["coefficients"],
-        intercept=arrays["intercept"], target_scale=arrays["target_scale"],
-        kernel=kernels.from_config(description["kernel"]), sampler=description["sampler"],
-        seed=description["seed"], info=description["info"], observe=arrays.get("observe"),
-        posterior=posterior,
-    )  # fmt: skip
 
 
 def _checksum(value: npt.NDArray[Any]) -> int:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
-import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeVar
 
+import google_crc32c
 import numpy as np
 
 from dorff.errors import InputError
-from dorff.moments import Described, FloatArray, Folds, Kind, Moments, Part, Sums, Triangle, check_patterns
+from dorff.moments import Adder, Described, FloatArray, Folds, Kind, Moments, Part, Sums, Triangle, check_patterns
 from dorff.store.atomic import write_atomic
 
-_MAGIC: Final = b"dorffM04"
-_PIECE: Final = 2**17  # numbers of a file that a merge holds at a time
+_MAGIC: Final = b"dorffM05"
+_HELD: Final = "held "  # before the kind, of what an adder holds
+_PIECE: Final = 2**17  # numbers of a file that are written, or held by a merge, at a time
+_TYPES: Final = {
+    "kind": str, "length": int, "fold": int, "observed": str, "m": int, "q": int, "n": int, "y0": list, "unit": float,
+}  # fmt: skip
 S = TypeVar("S", bound=Sums)
 _Section = dict[str, Any]  # kind, length, fold, observed, m, q, n, y0 and unit
 
@@ -32,17 +37,42 @@ def save_moments(path: Path, folds: Mapping[Part, Described]) -> None:
     Layout: magic, the JSON header's length and checksum, the header, and a fold's numbers and their checksum in
     turn. Nothing is copied: what is still in an accumulator is written from there.
     """
-    sections = [
-        (
-            {
-                "kind": sums.kind, "length": sums.length, "fold": fold, "observed": observed, "m": sums.m, "q": sums.q,
-                "n": sums.n, "y0": sums.y0.tolist(), "unit": sums.unit,
-            },
-            sums.pieces(),
-        )
-        for (fold, observed), sums in sorted(folds.items(), key=lambda item: item[0])
-    ]  # fmt: skip
+    parts = sorted(folds.items(), key=lambda item: item[0])
+    sections = [(_section(part, sums, sums.kind, sums.length), sums.pieces()) for part, sums in parts]
     write_atomic(path, _encoded(sections), sync=False)
+
+
+def _section(part: Part, sums: Described, kind: str, length: int) -> _Section:
+    return {
+        "kind": kind, "length": length, "fold": part[0], "observed": part[1], "m": sums.m, "q": sums.q, "n": sums.n,
+        "y0": sums.y0.tolist(), "unit": sums.unit,
+    }  # fmt: skip
+
+
+def save_held(path: Path, adders: Mapping[Part, Adder]) -> None:
+    """Write all that adders hold, as `save_moments` would their sums; on disk once it returns."""
+    sections = [
+        (_section(part, adder, _HELD + adder.kind, sum(len(piece) for piece in adder.held())), adder.held())
+        for part, adder in adders.items()
+    ]
+    write_atomic(path, _encoded(sections), sync=True)
+
+
+def load_held(path: Path, of: Callable[[Part], Adder]) -> bool:
+    """Read them back into the empty adders that `of` gives: False where that failed, and the adders hold rubbish."""
+    try:
+        with path.open("rb") as file:
+            for section in _header(file):
+                adder = of(_part(section))
+                adder.n, adder.unit = section["n"], section["unit"]
+                pieces = list(adder.held())
+                length = sum(len(piece) for piece in pieces)
+                if section != _section(_part(section), adder, _HELD + adder.kind, length):
+                    return False
+                _fill(file, pieces)
+            return True
+    except (FileNotFoundError, _DamagedError):
+        return False
 
 
 def load_moments(path: Path) -> Folds | None:
@@ -54,8 +84,7 @@ def load_sums(path: Path, of: type[S]) -> dict[Part, S] | None:
     """The sums in a file of this kind, or None as above; InputError where they are of another kind."""
     try:
         with path.open("rb") as file:
-            folds = {_part(section): _whole(file, section, of) for section in _header(file)}
-            return folds if not file.read(1) else None
+            return {_part(section): _whole(file, section, of) for section in _header(file)}
     except (FileNotFoundError, _DamagedError):
         return None
 
@@ -79,7 +108,7 @@ def undamaged(path: Path) -> bool:
             for section in _header(file):
                 for _ in _decoded(file, section, buffer):
                     pass
-            return not file.read(1)
+            return True
     except (FileNotFoundError, _DamagedError):
         return False
 
@@ -120,8 +149,6 @@ def _added(left: BinaryIO, right: BinaryIO) -> Iterator[bytes | memoryview]:
             read = zip(_decoded(left, first, buffers[0]), _decoded(right, second, buffers[1]), strict=True)
             sections.append((merged, (np.add(x, y, out=x) for x, y in read)))
     yield from _encoded(sections)
-    if left.read(1) or right.read(1):
-        raise _DamagedError
 
 
 def _stacked(left: BinaryIO, first: _Section, right: BinaryIO, second: _Section) -> Iterator[FloatArray]:
@@ -132,38 +159,92 @@ def _stacked(left: BinaryIO, first: _Section, right: BinaryIO, second: _Section)
 def _encoded(sections: Iterable[tuple[_Section, Iterator[FloatArray]]]) -> Iterator[bytes | memoryview]:
     sections = list(sections)
     header = json.dumps([section for section, _ in sections]).encode()
-    yield _MAGIC + struct.pack("<II", len(header), zlib.crc32(header)) + header
+    yield _MAGIC + struct.pack("<II", len(header), google_crc32c.value(header)) + header
     for _, pieces in sections:
         checksum = 0
-        for piece in pieces:
-            raw = piece.data.cast("B")
-            checksum = zlib.crc32(raw, checksum)
-            yield raw
+        for piece in _gathered(pieces):
+            checksum = google_crc32c.extend(checksum, piece)
+            yield piece.data.cast("B")
         yield struct.pack("<I", checksum)
 
 
+def _gathered(pieces: Iterable[FloatArray]) -> Iterator[FloatArray]:
+    """The same numbers, short pieces put together: a write for each column would take twice as long."""
+    buffer, filled = np.empty(_PIECE), 0
+    for piece in pieces:
+        if filled and filled + len(piece) > _PIECE:
+            yield buffer[:filled]
+            filled = 0
+        if len(piece) > _PIECE:
+            yield piece
+        else:
+            buffer[filled : filled + len(piece)] = piece
+            filled += len(piece)
+    if filled:
+        yield buffer[:filled]
+
+
 def _header(file: BinaryIO) -> list[_Section]:
+    """The sections of a file, which is as long as they say: what they say is not believed before memory is taken."""
+    size = os.fstat(file.fileno()).st_size
     prefix = file.read(16)
     if len(prefix) < 16 or prefix[:8] != _MAGIC:
         raise _DamagedError
     length, checksum = struct.unpack("<II", prefix[8:])
-    header = file.read(length)
-    if len(header) != length or zlib.crc32(header) != checksum:
+    header = file.read(min(length, size))
+    if len(header) != length or google_crc32c.value(header) != checksum:
         raise _DamagedError
-    found: list[_Section] = json.loads(header)
+    try:
+        found: list[_Section] = json.loads(header)
+        if 16 + length + sum(8 * _length(section) + 4 for section in found) != size:
+            raise _DamagedError
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise _DamagedError from error
     return found
+
+
+def _length(section: _Section) -> int:
+    """How many numbers it has; ValueError unless its words are of their types and fit each other."""
+    if {name: type(value) for name, value in section.items()} != _TYPES:
+        raise ValueError("other words")
+    kind, length, m, q, observed, y0 = (section[name] for name in ("kind", "length", "m", "q", "observed", "y0"))
+    width = m + 1 + q
+    if min(length, m, q, section["fold"], section["n"]) < 0 or {type(one) for one in y0} - {float} or len(y0) != q:
+        raise ValueError("no such sums")
+    if observed and (len(observed) != q or set(observed) - {"0", "1"}):
+        raise ValueError("no such targets")
+    if kind.startswith(_HELD):  # compared with its adder
+        return int(length)
+    if length % width if Kind(kind) is Kind.PRODUCT else length != width * (width + 1) // 2:
+        raise ValueError("another length")
+    return int(length)
 
 
 def _decoded(file: BinaryIO, section: _Section, buffer: FloatArray) -> Iterator[FloatArray]:
     """The section's numbers, a buffer's worth at a time, each in the same memory; its checksum is looked at last."""
-    checksum, left = 0, int(section["length"])
+    left, checksum = int(section["length"]), 0
     while left:
         piece = buffer[: min(len(buffer), left)]
-        raw = piece.data.cast("B")
-        if file.readinto(raw) != len(raw):  # type: ignore[attr-defined]  # typeshed's BinaryIO has no readinto
-            raise _DamagedError
-        checksum = zlib.crc32(raw, checksum)
+        checksum = _read(file, piece, checksum)
         left -= len(piece)
         yield piece
+    _end(file, checksum)
+
+
+def _fill(file: BinaryIO, pieces: Iterable[FloatArray]) -> None:
+    """Read a section's numbers into these arrays."""
+    checksum = 0
+    for piece in pieces:
+        checksum = _read(file, piece, checksum)
+    _end(file, checksum)
+
+
+def _read(file: BinaryIO, piece: FloatArray, checksum: int) -> int:
+    if file.readinto(piece.data.cast("B")) != piece.nbytes:  # type: ignore[attr-defined]  # not in typeshed's BinaryIO
+        raise _DamagedError
+    return int(google_crc32c.extend(checksum, piece))
+
+
+def _end(file: BinaryIO, checksum: int) -> None:
     if file.read(4) != struct.pack("<I", checksum):
         raise _DamagedError

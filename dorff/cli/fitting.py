@@ -1,0 +1,56 @@
+"""`dorff plan` and `dorff fit`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from dorff.cli.guard import rows_of, show, size
+from dorff.cli.logs import say
+from dorff.cli.metrics import of_fit, recorded
+from dorff.cli.options import JobFile, Json, Metrics, Root
+from dorff.cli.progress import meter
+from dorff.cli.sentences import fit_text
+
+
+def plan(job: JobFile, root: Root = None, as_json: Json = False) -> None:
+    """What a fit will do and need, without reading a row; exit code 4 if it would not fit."""
+    from dorff.plan import make_plan
+    from dorff.spec import load_job
+
+    costs = make_plan(load_job(job, root=root)).costs
+    keys = (
+        "leaves", "peak_bytes", "disk_bytes", "flops", "seconds", "m", "rank", "worker_bytes", "exact_is_cheaper",
+        "route", "reason", "passes",
+    )  # fmt: skip
+    text = {
+        "leaves": f"{costs.leaves:,}",
+        "memory": f"{size(costs.peak_bytes)} at the peak, {size(costs.worker_bytes)} of it a worker",
+        "disk": size(costs.disk_bytes),
+        "work": f"{costs.flops:.3g} flops, about {costs.seconds:.3g} s",
+        "features": f"{costs.m:,}",
+        "route": costs.reason,
+    }
+    if costs.exact_is_cheaper:
+        text["advice"] = (
+            f"so few rows that an exact kernel model is the smaller system ({costs.m * costs.rank:,} unknowns here, "
+            "no more there): see dorff.exact.ExactRidge, or lower features.count"
+        )
+    show({key: getattr(costs, key) for key in keys}, rows_of(text), as_json=as_json)
+
+
+def fit(job: JobFile, root: Root = None, metrics: Metrics = None, as_json: Json = False) -> None:
+    """Fit, or go on with a fit, and publish the model; what earlier runs of the job did is used again."""
+    from dorff.fit import fit as run
+    from dorff.spec import load_job
+
+    with recorded(metrics, "fit", job) as figures:
+        described = load_job(job, root=root)
+        if '"tune' in described.model_dump_json():
+            say("fit: length-scales are found first, on a sample of rows, unless they were before")
+        with meter("fit") as progress:
+            report = run(described, progress=progress)
+        figures.update(of_fit(report))
+    summary = fit_text(report)
+    if as_json:
+        say(summary)
+    show(asdict(report), summary, as_json=as_json)

@@ -1,0 +1,58 @@
+"""The arguments and options that several commands have, and how their text is read."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dorff.errors import InputError
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON.")]
+JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.", show_default=False)]
+Root = Annotated[
+    Path | None,
+    typer.Option(
+        "--root", metavar="DIR", envvar="DORFF_ROOT", show_default=False,
+        help="Refuse a job with a path that leads out of this folder.",
+    ),
+]  # fmt: skip
+Metrics = Annotated[
+    Path | None,
+    typer.Option(
+        "--metrics", metavar="FILE.prom", show_default=False,
+        help="Write figures for Prometheus' textfile collector, whether the run succeeds or not.",
+    ),
+]  # fmt: skip
+ModelPath = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="A model's root (its current version) or one version.")
+]
+Store = Annotated[Path, typer.Argument(metavar="DATA.zarr", help="The data set.")]
+Inputs = Annotated[str, typer.Option(metavar="A,B", help="The arrays that hold the inputs, stacked.")]
+Workers = Annotated[int, typer.Option(min=1, help="Worker processes at most; 1 works in this process.")]
+
+
+def names(option: str, text: str) -> list[str]:
+    """Comma-separated names; quotes, as in CSV, keep a comma in one."""
+    found = [name.strip() for name in next(csv.reader([text], skipinitialspace=True), [])]
+    if not all(found):
+        raise InputError(f"{option} {text}: a name is empty; write names with single commas between, such as a,b")
+    return found
+
+
+def level(text: str) -> float:
+    """The level of a band."""
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(f"--bands: {text!r} is not a level; write such as 0.5,0.95") from None
+
+
+def one(option: str, text: str, what: str) -> str | None:
+    """A name, or none."""
+    found = names(option, text)
+    if len(found) > 1:
+        raise InputError(f"{option} {text}: wanted one column of {what}, got {len(found)}; name one")
+    return found[0] if found else None

@@ -1,0 +1,126 @@
+"""The zarr.json files of a store: read, written whole or not at all, and sealed.
+
+A chunk's checksum says nothing of the shape, the type or the fill value it is read with, nor of which rows are
+committed. So what dorff writes into a zarr.json has a CRC32 too, the seal, in its attribute `dorff`; over what the
+content means, not over its bytes: other programs may write the file again, and add attributes of their own.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from dorff.errors import InputError
+
+SEAL: Final = "crc32"
+OPTIONAL: Final = ("storage_transformers", "configuration", "dimension_names")  # of Zarr v3's keys
+TRANSIENT: Final = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT)
+
+
+def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A zarr.json's content with its seal."""
+    attributes = dict(content["attributes"])
+    attributes["dorff"] = {**attributes.get("dorff", {}), SEAL: _checksum(content)}
+    return {**content, "attributes": attributes}
+
+
+def has_seal(attributes: Mapping[str, Any]) -> bool:
+    """Whether the attributes of an array or a group hold a seal."""
+    dorff = attributes.get("dorff")
+    return isinstance(dorff, dict) and SEAL in dorff
+
+
+def lost_seal(attributes: Mapping[str, Any], name: str, *, sealed: bool) -> bool:
+    """Whether only one of a group and its array `name` has a seal, `sealed` where the array has: the other's is lost.
+
+    Arrays that others add to a group that dorff made need none.
+    """
+    columns = attributes.get("columns")
+    ours = isinstance(columns, dict) and name in columns
+    return sealed != has_seal(attributes) and (ours or sealed)
+
+
+def normal(value: Any) -> Any:
+    """JSON as it is compared: 1.0 is 1, and what may be left out where it is empty is."""
+    if isinstance(value, Mapping):
+        return {key: normal(item) for key, item in value.items() if item or key not in OPTIONAL}
+    if isinstance(value, list | tuple):
+        return [normal(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _checksum(content: Mapping[str, Any]) -> int:
+    """Of all but others' attributes, the copy of other nodes' metadata, and the seal itself."""
+    attributes = content["attributes"]
+    meant = {key: value for key, value in content.items() if key not in ("attributes", "consolidated_metadata")}
+    dorff = {key: value for key, value in attributes.get("dorff", {}).items() if key != SEAL}
+    meant["attributes"] = {"columns": attributes.get("columns"), "dorff": dorff}
+    return zlib.crc32(json.dumps(normal(meant), sort_keys=True).encode())
+
+
+def parse(text: bytes, where: object) -> dict[str, Any]:
+    """The content of a metadata file; InputError where it is damaged, as far as its own bytes can tell."""
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(
+            f"{where}: cannot be read as JSON ({error}); restore it from a copy or ingest again."
+        ) from error
+    if not isinstance(content, dict):
+        raise InputError(
+            f"{where}: wanted a JSON object, got {type(content).__name__}; restore it from a copy or ingest again."
+        )
+    attributes = content.get("attributes")
+    if isinstance(attributes, dict) and has_seal(attributes) and attributes["dorff"][SEAL] != _checksum(content):
+        raise InputError(
+            f"{where}: is damaged, its checksum (attributes.dorff.{SEAL}) is not that of its content; restore it from "
+            "a copy or ingest again. Where another program changed or copied the rows on purpose, remove the "
+            "attribute dorff of the group and of its arrays."
+        )
+    return content
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A metadata file's content, checked by `parse`."""
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        if transient(error):
+            raise
+        raise InputError(f"{path}: cannot be read ({error.strerror}); restore it from a copy.") from error
+    return parse(text, path)
+
+
+def transient(error: Exception) -> bool:
+    """Whether a disk failed that may do better next time, so that nothing is known of the file."""
+    return isinstance(error, OSError) and error.errno in TRANSIENT
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Replace a JSON file, atomically and durably."""
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("w", encoding="utf-8") as file:
+        json.dump(content, file, indent=2)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
+    sync_directory(path.parent)
+
+
+def rewrite(path: Path, content: dict[str, Any]) -> None:
+    """Replace a zarr.json that was read by one that says something else, with a new seal where it had one."""
+    write_json(path, sealed(content) if has_seal(content["attributes"]) else content)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the directory's entries durable: a rename is not, until its directory is."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

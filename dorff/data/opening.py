@@ -1,0 +1,148 @@
+"""Opens the arrays of a Zarr group as inputs and targets."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from dorff.data.classes import Classes, Coding, distinct
+from dorff.data.dataset import Dataset
+from dorff.data.labels import CLASSES, stored_labels, text_of
+from dorff.data.nodes import (
+    StoredArray,
+    check_seals,
+    committed_first,
+    committed_rows,
+    group_attributes,
+    open_array,
+    stored_columns,
+)
+from dorff.data.rows import Column
+from dorff.errors import InputError
+
+# A common multiple of the arrays' shards beyond this many of the largest is given up.
+MAX_SHARDS_IN_COMMON: Final = 16
+ONE_HOT_BYTES: Final = 16 * 2**20  # of a unit's rows of labels, at most
+
+
+def open_dataset(
+    path: str | os.PathLike[str],
+    *,
+    inputs: str | Sequence[str] = "x",
+    targets: str | Sequence[str] | Classes | None = "y",
+    weights: str | None = None,
+    groups: str | None = None,
+) -> Dataset:
+    """Open arrays of the Zarr group at `path` (a local folder, v2 or v3) as inputs and targets.
+
+    A list of arrays is stacked as columns; `targets=None` opens inputs only. Arrays are 1-d or 2-d, of real
+    numbers. Values packed by the CF conventions (fill value, scale, offset), as xarray writes them, are
+    unpacked.
+
+    `Classes(name)` are one-hot targets. The labels are those that ingest kept; of an array of integers, booleans
+    or text by others they are its different values, sorted, found by reading all of it now.
+
+    `weights` and `groups` name a column each, of numbers: an array of one column, or a column of any array.
+
+    Raises:
+        InputError: not a Zarr group; an array that is missing, not of numbers, of more than two dimensions,
+            or of another length; no such column; classes that are real numbers, or more than 10,000, or not those
+            wanted.
+    """
+    if "://" in os.fspath(path):
+        raise InputError(f"{path}: wanted a local folder, got an address; copy the store to a local folder first.")
+    group = Path(os.path.abspath(path))
+    attributes = group_attributes(group)
+    classes = targets if isinstance(targets, Classes) else None
+    x_names, y_names = _names(inputs), _names(targets.name if isinstance(targets, Classes) else targets)
+    if not x_names:
+        raise InputError(
+            f"{group}: inputs: wanted at least one array, got none; name the arrays that hold the inputs."
+        )
+    arrays = {name: open_array(group, name) for name in x_names}
+    arrays |= {name: open_array(group, name, text=classes is not None) for name in y_names}
+    width = {name: stored.columns for name, stored in arrays.items()}
+    weighing, grouping = (
+        None if name is None else Column.find(group, attributes, name, tuple(width)) for name in (weights, groups)
+    )
+    arrays |= {column.array: open_array(group, column.array) for column in (weighing, grouping) if column is not None}
+    check_seals(group, attributes, arrays)
+    shard_rows, unit_rows = _row_grids(list(arrays.values()))
+    dataset = Dataset(
+        path=str(group),
+        inputs=x_names,
+        targets=y_names,
+        n=_length(group, arrays, committed_rows(group, attributes)),
+        d=sum(width[name] for name in x_names),
+        q=sum(width[name] for name in y_names),
+        shard_rows=shard_rows,
+        unit_rows=unit_rows,
+        input_columns=tuple(c for name in x_names for c in stored_columns(attributes, name, width[name])),
+        target_columns=tuple(c for name in y_names for c in stored_columns(attributes, name, width[name])),
+        weights=weighing,
+        groups=grouping,
+        first=committed_first(group, attributes),
+    )
+    return dataset if classes is None else _with_classes(dataset, classes, attributes)
+
+
+def _with_classes(dataset: Dataset, classes: Classes, attributes: dict[str, Any]) -> Dataset:
+    """The data set with the meaning of its labels."""
+    where = f"{dataset.path}: array {classes.name}"
+    stored = open_array(Path(dataset.path), classes.name, text=True)
+    dtype = np.dtype(stored.array.dtype)
+    if stored.columns != 1:
+        raise InputError(f"{where}: wanted one column of labels, got {stored.columns}; name an array of one.")
+    table = stored_labels(attributes, dataset.path) if classes.name == CLASSES else None
+    if table is not None:
+        coding = Coding.of_table(table, classes, where)
+    elif dtype.kind == "f":
+        raise InputError(
+            f"{where}: wanted labels (whole numbers, booleans, text), got {dtype}; it looks like a target. Name its "
+            "column in `dorff ingest --classes` to have labels, or store it as integers."
+        )
+    else:
+        values = distinct((dataset.stored_labels(start, stop) for start, stop in dataset.runs()), where)
+        coding = Coding.of_values(values, classes, where, boolean=dtype.kind == "b")
+    q = len(coding.labels)
+    unit, most = dataset.unit_rows, max(1, ONE_HOT_BYTES // (8 * q))
+    if unit > most:
+        unit = next(k for k in range(most, 0, -1) if unit % k == 0)
+    return replace(dataset, q=q, unit_rows=unit, target_columns=tuple(map(text_of, coding.labels)), coding=coding)
+
+
+def _names(names: str | Sequence[str] | None) -> tuple[str, ...]:
+    return () if names is None else (names,) if isinstance(names, str) else tuple(names)
+
+
+def _length(group: Path, arrays: dict[str, StoredArray], committed: int | None) -> int:
+    if committed is not None:
+        for name, stored in arrays.items():
+            if stored.rows < committed:
+                raise InputError(
+                    f"{group}: array {name} has {stored.rows} rows, fewer than the {committed} of the "
+                    "store; restore it or ingest again."
+                )
+        return committed
+    (first, n), *others = ((name, stored.rows) for name, stored in arrays.items())
+    for name, rows in others:
+        if rows != n:
+            raise InputError(
+                f"{group}: array {first} has {n} rows but array {name} has {rows}; inputs and targets need as many."
+            )
+    return n
+
+
+def _row_grids(arrays: list[StoredArray]) -> tuple[int, int]:
+    """Rows of the coarsest shard and of the coarsest inner chunk, the second dividing the first."""
+    outer, inner = [max(1, s.files.outer[0]) for s in arrays], [max(1, s.files.inner[0]) for s in arrays]
+    largest = max(zip(outer, inner, strict=True))
+    shard, unit = math.lcm(*outer), math.lcm(*inner)
+    shard = shard if shard <= MAX_SHARDS_IN_COMMON * largest[0] else largest[0]
+    return shard, unit if shard % unit == 0 else largest[1]

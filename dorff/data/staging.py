@@ -1,0 +1,66 @@
+"""What writers of a store have in common: one at a time, in a folder beside it, and a full disk said in a sentence."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from dorff.data.metadata import transient
+from dorff.errors import IncompleteError, InputError
+
+NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@contextmanager
+def staging(store: Path) -> Iterator[Path]:
+    """An empty folder beside the store, ours alone; what a run that was cut left there is removed."""
+    folder = store.with_name(f".{store.name}.partial")
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InputError(f"{store}: another ingest is writing it; wait for its end.") from error
+        if not _same(folder, handle):
+            raise InputError(f"{store}: another ingest has just written it; look at it, then run this one again.")
+        for left in folder.iterdir():
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
+        try:
+            yield folder
+        finally:
+            if _same(folder, handle):  # not so once it has been renamed
+                shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(handle)
+
+
+def _same(path: Path, handle: int) -> bool:
+    """Whether the open folder is still the one at the path."""
+    return path.exists() and os.path.samestat(path.stat(), os.fstat(handle))
+
+
+@contextmanager
+def reported(store: Path) -> Iterator[None]:
+    """Say in one sentence what the system refused: IncompleteError where the disk is full or fails."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in NO_SPACE:
+            raise IncompleteError(
+                f"{store}: no space left to write it; what was begun is removed: free some space and run it again."
+            ) from error
+        if transient(error):
+            raise IncompleteError(
+                f"{store}: the disk failed ({error}); what was begun is removed: check the disk and run it again, an "
+                "append only where its rows are not there yet (dorff inspect)."
+            ) from error
+        raise InputError(
+            f"{store}: cannot be written ({error.strerror or error}); check the folder and its permissions."
+        ) from error

@@ -1,0 +1,133 @@
+"""What runs on a worker: a task, with the driver's versions and one BLAS thread; and the worker's orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Final, final
+
+from distributed import Status, Worker, WorkerPlugin, get_worker
+
+from dorff.engine.versions import Versions, own_versions, refuse_others
+from dorff.errors import StoppedError
+from dorff.stopping import clear_stop, request_stop
+from dorff.threads import pin
+
+NOTICE: Final = 15.0  # seconds that a leaf has to save what it has
+_FAREWELL: Final = 2.0  # seconds for the scheduler to take note that a worker leaves
+_NAME: Final = "dorff-leaving"
+
+
+@final
+@dataclass(frozen=True)
+class Call:
+    """A task as it travels: of which run it is, and what its driver's packages are."""
+
+    run: str
+    versions: Versions
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+
+
+@final
+class _Here:
+    """What this worker process does: tasks that run, runs that are over, and whether it leaves."""
+
+    def __init__(self) -> None:
+        self.busy, self.over, self.leaving = 0, set[str](), False
+        self.lock = threading.Lock()
+
+
+_here: Final = _Here()
+
+
+def run_call(call: Call) -> Any:
+    """Do a task. InputError where this worker's packages are others, StoppedError where it or the run is to stop."""
+    worker = get_worker()
+    refuse_others(worker.address, call.versions, own_versions())
+    if _NAME not in worker.plugins:
+        worker.loop.add_callback(worker.plugin_add, plugin=Leaving(), name=_NAME)
+    with _here.lock:
+        if _here.leaving or call.run in _here.over:
+            raise StoppedError(f"worker {worker.address} was asked to stop")
+        clear_stop()  # another run may have been stopped here
+        _here.busy += 1
+    try:
+        pin()
+        return call.function(*call.arguments)
+    finally:
+        with _here.lock:
+            _here.busy -= 1
+
+
+def stop_run(run: str) -> None:
+    """End the tasks of one run, by its name, at their next block; those that still come do not begin."""
+    with _here.lock:
+        _here.over.add(run)
+        request_stop()
+
+
+@final
+class Leaving(WorkerPlugin):
+    """A worker that is told to end lets its leaf save what it has first, and tells the scheduler that it leaves.
+
+    So its tasks go to other workers without being suspected of killing it. SIGTERM gives a leaf `NOTICE` seconds; a
+    nanny that was itself told to end kills its worker after 8. Of a local cluster's workers `interrupts` are ignored:
+    Ctrl-C goes to the terminal's every process; the driver alone answers it, and ends its workers.
+    """
+
+    name = _NAME
+
+    def __init__(self, *, interrupts: bool = True) -> None:
+        self._interrupts = interrupts
+
+    def setup(self, worker: Worker) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return  # a worker inside another process, whose signals are not ours
+        loop = asyncio.get_running_loop()
+
+        def told(number: int, _frame: FrameType | None) -> None:
+            signal.signal(number, signal.SIG_DFL)  # a second one ends it at once
+            _leave()
+            loop.call_soon_threadsafe(lambda: leaving.append(loop.create_task(_end(worker))))
+
+        leaving: list[asyncio.Task[None]] = []  # a loop keeps weak references only
+        signal.signal(signal.SIGTERM, told)
+        if not self._interrupts:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    async def teardown(self, worker: Worker) -> None:
+        if worker.status == Status.running:
+            return  # the plugin is replaced
+        _leave()
+        await _saved()
+        if worker.state.tasks:  # "expected" is what keeps them from being suspected
+            with suppress(OSError, asyncio.TimeoutError):
+                farewell = worker.scheduler.unregister(
+                    address=worker.address, expected=True, close=False, stimulus_id=f"dorff-leaves-{time.time()}"
+                )
+                await asyncio.wait_for(farewell, _FAREWELL)
+
+
+def _leave() -> None:
+    _here.leaving = True
+    request_stop()
+
+
+async def _saved() -> None:
+    """Wait until the tasks that run have ended, `NOTICE` seconds at most."""
+    until = time.monotonic() + NOTICE
+    while _here.busy and time.monotonic() < until:
+        await asyncio.sleep(0.02)
+
+
+async def _end(worker: Worker) -> None:
+    worker.status = Status.closing_gracefully  # no new tasks
+    await _saved()
+    await worker.close(nanny=False, executor_wait=False, reason="SIGTERM")

@@ -1,0 +1,126 @@
+"""What a new model must be before it takes the place of the current one; who may publish."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dorff.engine import SerialEngine
+from dorff.errors import GateError, InputError, QuarantineError
+from dorff.moments import Part, Solvable, by_fold, pooled
+from dorff.plan import Plan
+from dorff.predict import score
+from dorff.publish import Verdict
+from dorff.solvers import Choice
+from dorff.spec import ClassTargets, Job
+from dorff.store import Lease, append_history, load_model, read_history, resolve_model
+
+if TYPE_CHECKING:
+    from dorff.fit.run import FitReport
+
+
+def state_lease(plan: Plan) -> Path:
+    """Whoever changes what the plan keeps holds this lease."""
+    return plan.directory.with_name(f"{plan.directory.name}.lease")
+
+
+@contextmanager
+def leased(*wanted: Path) -> Iterator[list[Lease]]:
+    """Leases on these, each taken once; LeaseError where another run holds one. Folders that were made for them alone
+    are removed again."""
+    absent = [path.parent for path in wanted if not path.parent.exists()]
+    try:
+        with ExitStack() as stack:
+            yield [stack.enter_context(Lease.take(path)) for path in dict.fromkeys(wanted)]
+    finally:
+        for folder in absent:
+            if folder.exists() and all("lease" in path.name for path in folder.iterdir()):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def not_covered(plan: Plan, error: QuarantineError) -> GateError:
+    """What to say of rows that cannot be summed because whoever tries is killed."""
+    numbers = sorted(tag[1] for tag in error.tags if isinstance(tag, tuple) and tag[0] == 0)
+    leaves = [leaf for leaf in plan.leaves if leaf.number in numbers]
+    rows, of = sum(leaf.stop - leaf.start for leaf in leaves), plan.dataset.rows
+    shard = plan.dataset.shard_rows
+    named = "; ".join(
+        f"leaf {leaf.number} (rows {leaf.start} to {leaf.stop - 1}, shards {leaf.start // shard} to "
+        f"{(leaf.stop - 1) // shard})"
+        for leaf in leaves[:8]
+    )
+    what = f"coverage {1 - rows / of:.4%}: {named} of {plan.dataset.path}" if leaves else str(error)
+    return GateError(
+        f"{what} killed its worker each time it was tried, alone too; all other leaves are done, and nothing is "
+        "published: look at the workers' memory and logs and at these rows, then run again"
+    )
+
+
+def refuse_coverage(root: Path, error: GateError) -> GateError:
+    """The same, once the history of a model that is there tells it."""
+    if root.exists() and (current := read_history(root)):
+        time = datetime.now(UTC).isoformat(timespec="seconds")
+        append_history(root, {"time": time, "outcome": "refused", "reasons": [str(error)]})
+        name = next((line["version"] for line in reversed(current) if line["outcome"] == "published"), None)
+        return GateError(f"{error}; {name} stays current" if name else str(error))
+    return error
+
+
+def held_out_score(choice: Choice, folds: Mapping[Part, Solvable], by: str) -> float | None:
+    """R2 of all targets on rows held out, pooled over the folds; None unless they chose."""
+    if by != "kfold" or not choice.table:
+        return None
+    parts = pooled(by_fold(folds))
+    corners = [(part.corner, part.mask) for part in parts]
+    weight = sum(corner[0, 0] * mask for corner, mask in corners)
+    first = sum(corner[0, 1:] for corner, _ in corners)
+    squares = sum(np.diag(corner)[1:] for corner, _ in corners)
+    spread = float(np.sum(squares - first**2 / np.where(weight > 0, weight, 1.0)))
+    least = min(row.value for row in choice.table)
+    return 1.0 - least * float(np.sum(weight)) / spread if spread > 0 else None
+
+
+def judge(job: Job, report: FitReport, new: Path, old: Path | None) -> Verdict:
+    """Why a new version, with the current one beside it, may not be published."""
+    reasons, rule = [], job.publish
+    if report.digits < rule.digits:
+        reasons.append(
+            f"only {report.digits:.1f} digits of its fitted values are right (publish.digits: {rule.digits:g}; "
+            f"condition {report.condition:.2g}): raise the ridge, or see that features.precision is double, "
+            "solve.route auto and solve.qr true"
+        )
+    mine = report.score if rule.holdout is None else held_out(job, new)
+    if rule.margin is None or old is None:
+        return Verdict(mine, None, tuple(reasons))
+    other = None
+    try:
+        other = _kept_score(old) if rule.holdout is None else held_out(job, old)
+    except InputError as error:
+        reasons.append(f"the current model cannot be compared with it ({error}): publish to another place")
+    if mine is not None and other is not None and not mine >= other - rule.margin:
+        reasons.append(
+            f"its held-out score {mine:.5g} is more than publish.margin {rule.margin:g} below the current model's "
+            f"{other:.5g}: look at what is new in the data"
+        )
+    return Verdict(mine, other, tuple(reasons))
+
+
+def held_out(job: Job, version: Path) -> float:
+    """The score of a version on the job's holdout: accuracy for classes, else R2."""
+    targets = job.data.targets
+    names = targets.classes if isinstance(targets, ClassTargets) else targets
+    assert job.publish.holdout is not None
+    found = score(version, job.publish.holdout, engine=SerialEngine(), inputs=job.data.inputs, targets=names)
+    return found.r2 if found.accuracy is None else found.accuracy
+
+
+def _kept_score(version: Path) -> float | None:
+    """What a version's own folds said of it, where it was chosen by them."""
+    report = load_model(resolve_model(version), posterior=False).info.get("report", {})
+    return report.get("score") if report.get("score_by") == "kfold" else None

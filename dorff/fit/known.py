@@ -1,0 +1,66 @@
+"""Whether a fit has anything new to do."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dorff import __version__
+from dorff.engine import Tree
+from dorff.errors import InputError
+from dorff.fit.passes import PassResult, fingerprint
+from dorff.leaf import frozen_hash
+from dorff.model import Model
+from dorff.plan import Plan
+from dorff.store import Receipt, load_model
+
+
+def made(plan: Plan) -> dict[str, Any]:
+    """All that a model depends on but for its rows' values, as the model keeps it. These a fingerprint names; where no
+    receipts are kept that tell it, a stamp of the rows' files does."""
+    asked = [
+        plan.question, plan.kernel_configs, plan.drawn_configs, plan.job.features.counts, plan.costs.route,
+        None if plan.observe is None else plan.observe.tolist(),
+        plan.job.solve.model_dump(mode="json", exclude={"observe"}), __version__,
+    ]  # fmt: skip
+    job = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:32]
+    first, stop = plan.dataset.first, plan.dataset.n
+    stamp = plan.dataset.stamp(first, stop) if plan.costs.route == "streaming" else None
+    return {"job": job, "frozen": frozen_hash(plan.directory), "rows": [first, stop], "stamp": stamp}
+
+
+def current_model(plan: Plan) -> Model | None:
+    """The published model, or None where there is none or it is damaged: it is to be published again."""
+    try:
+        return load_model(Path(plan.job.model))
+    except InputError:
+        return None
+
+
+def nothing_new(plan: Plan) -> Model | None:
+    """The published model, where a fit would give it again: the same job, rows whose files are what they were, and
+    nothing missing in the state. Nothing is written."""
+    if frozen_hash(plan.directory) is None or (model := current_model(plan)) is None:
+        return None
+    if model.info.get("made") != made(plan):
+        return None
+    if plan.costs.route == "streaming":
+        return model
+    tree = Tree(plan.frozen()[0], plan.dataset, plan.leaves, kept=plan.costs.kept_level)
+    return None if tree.missing() else _of_these(model, [tree.receipts[number] for number in sorted(tree.receipts)])
+
+
+def same_rows(plan: Plan, passed: PassResult) -> Model | None:
+    """The published model, where it is of the same job and of the values that a pass has found: files were touched, or
+    something of the state was lost and is there again."""
+    model = current_model(plan)
+    if model is None or model.info.get("made") != made(plan):
+        return None
+    return _of_these(model, passed.receipts)
+
+
+def _of_these(model: Model, receipts: Sequence[Receipt]) -> Model | None:
+    return model if model.info["data"]["fingerprint"] == fingerprint(receipts) else None

@@ -1,0 +1,42 @@
+"""Passwords and keys, kept out of what dorff says and of what it writes."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from typing import Final
+
+HIDDEN: Final = "***"
+SHORTEST: Final = 8  # of a value worth hiding: shorter ones are words that stand everywhere
+
+_URL: Final = r"[A-Za-z][A-Za-z0-9+.-]*:/{1,3}"  # one slash is what a path leaves of two
+_USER: Final = re.compile(rf"({_URL})[^\s'\"]*@")
+_QUERY: Final = re.compile(
+    r"([?&;][\w.%-]*(?:sig|token|secret|passw|credential|key)[\w.%-]*=)[^&;\s'\"#]+", re.IGNORECASE
+)
+_NAMES: Final = re.compile(r"SECRET|TOKEN|PASSWORD|_KEY|CREDENTIAL", re.IGNORECASE)
+
+
+def redact(text: str) -> str:
+    """`text` without user names and passwords of URLs, values of signed or keyed queries, and the values of
+    environment variables named *SECRET*, *TOKEN*, *PASSWORD*, *_KEY* or *CREDENTIAL*."""
+    for value in sorted(_values(), key=len, reverse=True):
+        text = text.replace(value, HIDDEN)
+    return _of_urls(text)
+
+
+def carries_secret(text: str) -> bool:
+    """Whether `text` is a URL with a user in it or a query with a key, which may not be kept in plans and models."""
+    return _of_urls(text) != text
+
+
+def _of_urls(text: str) -> str:
+    return _QUERY.sub(rf"\1{HIDDEN}", _USER.sub(rf"\1{HIDDEN}@", text))
+
+
+def _values() -> Iterator[str]:
+    """What the environment keeps secret. The path of a file with a secret in it is not one."""
+    for name, value in os.environ.items():
+        if len(value) >= SHORTEST and _NAMES.search(name) and not os.path.exists(value):
+            yield value

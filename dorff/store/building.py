@@ -1,0 +1,84 @@
+"""A model from its arrays and words as they lie in files, which anybody may have written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from dorff import kernels
+from dorff.errors import InputError
+from dorff.features import feature_arrays, features_from
+from dorff.frequencies.transforms import Arrays
+from dorff.model import Model
+from dorff.posterior import Posterior
+from dorff.weights import OperatorWeights
+
+#: What content that is not what it should be may raise, wherever it is looked at.
+UNREADABLE: Final = (
+    OSError, LookupError, ValueError, TypeError, AttributeError, RuntimeError, ArithmeticError, MemoryError,
+)  # fmt: skip
+
+
+def build_model(arrays: Arrays, words: Mapping[str, Any]) -> Model:
+    """The model of these arrays, by name, and of these words: `kernel`, `sampler`, `seed`, `features` and `info`.
+
+    InputError where they do not fit each other, something is not finite, or an array is nobody's. Runs no code that
+    they name, and allocates little more than they have.
+    """
+    try:
+        return _built(arrays, words)
+    except InputError:
+        raise
+    except UNREADABLE as error:
+        raise InputError(f"its arrays and words do not fit each other ({type(error).__name__}: {error})") from error
+
+
+def _built(arrays: Arrays, words: Mapping[str, Any]) -> Model:
+    m, _ = arrays["coefficients"].shape
+    roots, r, p = arrays["root"].shape
+    q = len(arrays["observe"]) if "observe" in arrays else p
+    features = features_from(words["features"], arrays)
+    posterior = Posterior.of_arrays(arrays, (m, r, p), q)
+    expected = {
+        "coefficients": (m, r), "intercept": (p,), "target_scale": (p,), "gain": (m,),
+        "root": (1 if roots == 1 else m, r, p), **({"observe": (q, p)} if "observe" in arrays else {}),
+    }  # fmt: skip
+    for name, shape in expected.items():
+        _check(name, arrays[name], shape)
+    if m != features.m or not np.all(arrays["target_scale"] > 0):
+        raise InputError(
+            f"{features.m} features have coefficients of shape {(m, r)}, or a target's scale is not above 0"
+        )
+    known = {*expected, *feature_arrays(features), *(posterior.arrays() if posterior else ())}
+    if arrays.keys() - known:
+        raise InputError(f"array {min(arrays.keys() - known)} is no part of such a model")
+    return Model(
+        feature_map=features, operator_weights=OperatorWeights(arrays["gain"], arrays["root"]),
+        coefficients=arrays["coefficients"], intercept=arrays["intercept"], target_scale=arrays["target_scale"],
+        kernel=kernels.from_config(_mapping(words, "kernel")), sampler=_mapping(words, "sampler"),
+        seed=_whole(words, "seed"), info=_mapping(words, "info"), observe=arrays.get("observe"),
+        posterior=posterior,
+    )  # fmt: skip
+
+
+def _check(name: str, value: np.ndarray[Any, Any], shape: tuple[int, ...]) -> None:
+    fits = value.shape == shape and value.dtype == np.float64 and min(shape) > 0
+    if not fits or not np.isfinite(value).all():
+        got = f"{value.dtype} of shape {value.shape}" if not fits else "numbers that are not"
+        raise InputError(f"array {name} should be float64 of shape {shape}, and finite; got {got}")
+
+
+def _mapping(words: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = words[key]
+    if not isinstance(value, Mapping):
+        raise InputError(f"{key} should be a mapping, got {type(value).__name__}")
+    return value
+
+
+def _whole(words: Mapping[str, Any], key: str) -> int:
+    value = words[key]
+    if type(value) is not int:
+        raise InputError(f"{key} should be a whole number, got {type(value).__name__}")
+    return value

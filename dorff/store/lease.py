@@ -1,0 +1,238 @@
+"""A lease: of several runs that want to change one thing, one may; fenced, so that a late one cannot."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import math
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self, final
+
+import psutil
+
+from dorff.errors import DorffError, InputError, LeaseError
+from dorff.store.atomic import make_directory, seal, space_on, sync_directory, unseal, write_atomic
+
+LEASE: Final = "lease"  # its name in what it is of, such as a model's root
+_PATIENCE: Final = 10.0  # seconds to wait for the lock, which is held for milliseconds
+
+
+@final
+@dataclass(frozen=True)
+class Holder:
+    """Who holds a lease, as its file says: a process of a machine that was started once, for `seconds` at a time.
+
+    `nonce` tells this holding from every other.
+    """
+
+    host: str
+    boot: str
+    namespace: str
+    pid: int
+    birth: str
+    seconds: float
+    nonce: str
+
+    @classmethod
+    def this_process(cls, seconds: float) -> Holder:
+        pid = os.getpid()
+        return cls(*_machine(), pid, _birth(pid) or "", seconds, uuid.uuid4().hex)
+
+    @property
+    def gone(self) -> bool:
+        """Whether it ran where this process runs, and runs no longer. Elsewhere nobody can tell: False."""
+        return (self.host, self.boot, self.namespace) == _machine() and _birth(self.pid) != self.birth
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+
+@final
+class Lease:
+    """The right to change what `path` is the lease of; renewed by a thread until it is released or lost.
+
+    Its file is `path`.NUMBER, where the number is the token, which only grows: a damaged file is a free lease, and
+    yet its token is known. Age is by the file system's own clock, which every host sees alike: a file's time of
+    change against that of the lock file, touched just now. A holder that was paused for too long may be overtaken;
+    it finds out at its next `check`, and inside `fenced` it cannot happen.
+    """
+
+    def __init__(self, path: Path, token: int, holder: Holder) -> None:
+        self.path: Final = path
+        self.token: Final = token
+        self._holder: Final = holder
+        self._released: Final = threading.Event()
+        self._thread: Final = threading.Thread(target=self._renewing, name="dorff-lease", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def take(cls, path: Path, *, seconds: float = 60.0) -> Lease:
+        """Take the lease, valid for `seconds` after each renewal; LeaseError names who holds it and until when.
+
+        Free is: released, damaged, not renewed for its seconds, or of a process of this host that is gone. A lease
+        from the future is of a clock that was set back, and free too: where that is wrong, its holder is fenced.
+        """
+        if not 0 < seconds < math.inf:
+            raise InputError(f"seconds: a lease lasts for more than 0, got {seconds}; 60 is usual")
+        holder = Holder.this_process(seconds)
+        with space_on(path):
+            make_directory(path.parent, sync=True)
+            with locked(path) as now:
+                token, found, changed = _newest(path)
+                if found is not None and not found.gone and abs(now - changed) <= found.seconds:
+                    until = _local_time(time.time() + found.seconds - (now - changed))
+                    raise LeaseError(
+                        f"{path}: held by {found} until {until} at least; wait for that run to end, then run again"
+                    )
+                write_atomic(_file(path, token + 1), [seal(asdict(holder))], sync=True)
+                for older in _files(path) - {token + 1}:
+                    _file(path, older).unlink(missing_ok=True)
+        return cls(path, token + 1, holder)
+
+    def check(self) -> None:
+        """LeaseError where the lease was lost, or released."""
+        with space_on(self.path):
+            token, found, _ = _newest(self.path)
+        if (token, found) != (self.token, self._holder):
+            why = f"was taken over by {found}, after this run had been paused" if found else "is no longer held"
+            raise LeaseError(f"{self.path}: the lease {why}; nothing is published by this run, run it again")
+
+    @contextmanager
+    def fenced(self) -> Iterator[None]:
+        """Inside, the lease is held and cannot be lost; for the few steps that must not come late."""
+        with space_on(self.path), locked(self.path):
+            self.check()
+            yield
+
+    def release(self) -> None:
+        """Give it back; a lost lease is left alone. Where the disk fails, it ends with this process all the same."""
+        self._released.set()
+        self._thread.join()
+        with suppress(OSError, DorffError), locked(self.path):
+            if _newest(self.path)[:2] == (self.token, self._holder):
+                os.truncate(_file(self.path, self.token), 0)
+                sync_directory(_file(self.path, self.token))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def _renewing(self) -> None:
+        while not self._released.wait(self._holder.seconds / 3):
+            try:
+                with locked(self.path):
+                    if _newest(self.path)[:2] != (self.token, self._holder):
+                        return  # `check` says so
+                    os.utime(_file(self.path, self.token))
+            except (OSError, LeaseError):
+                continue  # the disk or the lock may come back before the lease runs out
+
+
+def lease_state(path: Path) -> dict[str, Any] | None:
+    """Who holds the lease, with `token` and `until` (local time); None where it is free. Writes nothing."""
+    token, found, changed = _newest(path) if path.parent.is_dir() else (0, None, 0.0)
+    if found is None or found.gone or abs(time.time() - changed) > found.seconds:
+        return None
+    return {"host": found.host, "pid": found.pid, "token": token, "until": _local_time(changed + found.seconds)}
+
+
+def lease_beside(directory: Path) -> Path:
+    """Where the lease of a directory is that may itself be removed."""
+    return directory.with_name(f"{directory.name}.{LEASE}")
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[float]:
+    """The lock beside a lease, for one process and thread at a time; yields the file system's time (s)."""
+    lock = path.with_name(f"{path.name}.lock")
+    handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        _wait_for(handle, path)
+        os.utime(handle)
+        yield os.fstat(handle).st_mtime
+    finally:
+        os.close(handle)
+
+
+def _wait_for(handle: int, path: Path) -> None:
+    end = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK):
+                raise InputError(
+                    f"{path.parent}: this file system cannot lock files ({error.strerror}); keep it on one that can"
+                ) from error
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise
+        if time.monotonic() > end:
+            who = _newest(path)[1]
+            raise LeaseError(
+                f"{path}: locked for more than {_PATIENCE:g} s by {who or 'a process'}, which was paused while it "
+                "published; let it go on or end it, then run again"
+            )
+        time.sleep(0.01)
+
+
+def _newest(path: Path) -> tuple[int, Holder | None, float]:
+    """The last token given (0: none), its holder (None: free), and when its file was last touched (s)."""
+    token = max(_files(path), default=0)
+    try:
+        with _file(path, token).open("rb") as file:  # opened, so that a network's file system asks its server
+            record, changed = unseal(file.read(1 << 16)), os.fstat(file.fileno()).st_mtime
+        return token, None if record is None else Holder(**record), changed
+    except (FileNotFoundError, TypeError):
+        return token, None, 0.0
+
+
+def _files(path: Path) -> set[int]:
+    """The tokens whose files are there; at most a few."""
+    names = (
+        name.removeprefix(f"{path.name}.") for name in os.listdir(path.parent) if name.startswith(f"{path.name}.")
+    )
+    return {int(name) for name in names if name.isascii() and name.isdigit()}
+
+
+def _file(path: Path, token: int) -> Path:
+    return path.with_name(f"{path.name}.{token:06d}")
+
+
+def _machine() -> tuple[str, str, str]:
+    """Host, boot and process namespace: where they are the same, a process id means the same process."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return socket.gethostname(), boot, os.readlink("/proc/self/ns/pid")
+    except OSError:  # no Linux
+        return socket.gethostname(), f"{psutil.boot_time():.0f}", ""
+
+
+def _birth(pid: int) -> str | None:
+    """When a process was started, in ticks since the boot, which no clock that is set can change; None: it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return None if fields[0] in "ZX" else fields[19]  # a zombie has ended
+    except OSError:
+        pass
+    try:
+        return f"{psutil.Process(pid).create_time():.2f}"
+    except psutil.NoSuchProcess:
+        return None
+
+
+def _local_time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds).isoformat(sep=" ", timespec="seconds")

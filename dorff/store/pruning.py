@@ -1,0 +1,58 @@
+"""Old versions of models and old moments, removed when asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dorff.errors import InputError
+from dorff.store.atomic import remove_torn, remove_tree, space_on
+from dorff.store.lease import LEASE, Lease, lease_beside, lease_state, locked
+from dorff.store.models import older_versions
+
+
+def prune_versions(root: Path, keep: int, *, dry_run: bool = False) -> list[Path]:
+    """Remove all versions of a model but the last `keep` up to the current one; returns what is (or would be) gone.
+
+    Never the current one, nor a newer one: that may be waiting to become current. A reader that had opened a version
+    is promised nothing more.
+    """
+    _at_least_one(keep)
+    with space_on(root), locked(root / LEASE):
+        older = older_versions(root)
+        old = older[: max(0, len(older) + 1 - keep)]  # the current one is kept too
+        if not dry_run:
+            for version in old:
+                remove_tree(version)
+            remove_torn(root, older=86400.0)  # not what is being written or judged
+        return old
+
+
+def prune_state(state: Path, keep: int, *, dry_run: bool = False) -> list[Path]:
+    """Remove all plans of a state directory but the `keep` used last; returns the directories gone (or that would be).
+
+    What is removed can be made again, by reading the rows again. A plan that a run holds the lease of stays.
+    """
+    _at_least_one(keep)
+    plans = sorted({file.parent for file in state.glob("*/plan.json")}, key=last_used, reverse=True)
+    if not plans:
+        raise InputError(f"{state}: no plans here; give the state directory of a job")
+    old = [plan for plan in plans[keep:] if lease_state(lease_beside(plan)) is None]
+    with space_on(state):
+        for plan in () if dry_run else old:
+            with Lease.take(lease_beside(plan)):
+                remove_tree(plan)
+            for file in state.glob(f"{lease_beside(plan).name}.*"):
+                file.unlink()
+        if not dry_run:
+            remove_torn(state)
+    return old
+
+
+def last_used(plan: Path) -> float:
+    """When something was last written to a plan's directory (s since 1970): files come there by renaming."""
+    return max(path.stat().st_mtime for path in (plan, *(below for below in plan.glob("*") if below.is_dir())))
+
+
+def _at_least_one(keep: int) -> None:
+    if keep < 1:
+        raise InputError(f"keep: wanted 1 or more, got {keep}; to remove everything, remove the directory")

@@ -1,0 +1,10 @@
+"""`dorff` with leaves of $DORFF_TEST_LEAF rows, so that few rows have many of them; what else it does is its own."""
+
+import os
+
+if __name__ == "__main__":
+    from dorff.cli import main
+    from dorff.plan import leaves
+
+    leaves.SMALLEST_LEAF = leaves.LARGE_FIRST_LEAF = int(os.environ["DORFF_TEST_LEAF"])
+    main()

@@ -1,0 +1,281 @@
+"""Disks that fill up, fail, lie and lose; inputs that change: the same bits, or a refusal and the old model stays."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from harness import (
+    LEAF,
+    ROWS,
+    SHARD,
+    Faults,
+    Found,
+    current,
+    files,
+    flip,
+    found,
+    leaf_count,
+    leaves_of,
+    one_process,
+    receipts,
+    run_fit,
+    sea,
+    seeds,
+    start,
+    swap_shard,
+    truncate,
+    wait_until,
+    write_job,
+    write_store,
+)
+
+from dorff.engine import SerialEngine
+from dorff.errors import InputError
+from dorff.fit import fit
+from dorff.spec import load_job
+from dorff.store import load_model
+
+Record = Callable[..., None]
+PLACES = {"partial": r"/nodes/\.", "receipt": r"/receipts/\.", "model": r"/models/\.new"}
+OTHER = {"count": 64, "seed": 7}  # other features: other moments and another model
+
+
+@pytest.fixture
+def faults(tmp_path: Path) -> Faults:
+    return Faults(tmp_path / "faults")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 16 MiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(disk)]
+    try:
+        subprocess.run(command, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"no file system can be mounted here, so none can be filled up: {error}")
+    yield disk
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+def with_old_model(folder: Path, store: Path) -> tuple[Path, bytes]:
+    """A job whose model root has a version of another fit; that version's coefficients."""
+    fit(load_job(write_job(folder, store, features=OTHER)), engine=SerialEngine())
+    return write_job(folder, store), load_model(folder / "models").coefficients.tobytes()
+
+
+def still_old(folder: Path, old: bytes) -> bool:
+    return current(folder) == "v000001" and load_model(folder / "models").coefficients.tobytes() == old
+
+
+@pytest.mark.parametrize("what", PLACES)
+@pytest.mark.usefixtures("small_leaves")
+def test_a_full_disk_stops_the_fit_which_goes_on_when_there_is_room(
+    what: str, small_disk: Path, faults: Faults, store: Path, truth: Found, record_fault: Record
+) -> None:
+    job, old = with_old_model(small_disk, store)
+    faults.add("fill", PLACES[what], "fill", where="driver", skip=0 if what == "model" else 4, target=small_disk)
+    stopped = run_fit(job, faults=faults)
+    assert faults.hits("fill")
+    assert stopped.code == 5 and "no space left" in stopped.err, stopped
+    assert still_old(small_disk, old)
+    kept = receipts(small_disk)
+    (small_disk / "filler").unlink()
+    report = fit(load_job(job), engine=SerialEngine())
+    again = report.leaves_computed + kept - 2 * leaf_count(job)
+    assert again == 0, "a leaf with a receipt was done again"
+    redone = {"partial": "1 leaf", "receipt": "1 leaf", "model": "0"}[what]
+    record_fault(f"ENOSPC while writing a {what}", 1, "exit 5, then same bits", *found(job).against(truth), redone)
+
+
+@pytest.mark.parametrize("what", PLACES)
+@pytest.mark.usefixtures("small_leaves")
+def test_a_disk_that_fails_once_or_always(
+    what: str, faults: Faults, store: Path, truth: Found, tmp_path: Path, record_fault: Record
+) -> None:
+    job, old = with_old_model(tmp_path, store)
+    faults.add("io", PLACES[what], "write", amount=errno.EIO, where="driver", times=0)
+    always = run_fit(job, faults=faults)
+    assert faults.hits("io") and always.code == 5, always
+    assert still_old(tmp_path, old)
+    faults.add("io", PLACES[what], "write", amount=errno.EIO, where="driver", skip=len(faults.hits("io")))
+    once = run_fit(job, faults=faults)
+    if once.code == 5:  # of a model nothing is tried again
+        assert what == "model" and still_old(tmp_path, old)
+        once = run_fit(job)
+    assert once.code == 0, once
+    lost, twice = found(job).against(truth)
+    record_fault(
+        f"EIO while writing a {what}", len(faults.hits("io")), "exit 5, then same bits", lost, twice, "1 leaf"
+    )
+
+
+@pytest.mark.parametrize("what", ["partial", "receipt"])
+@pytest.mark.usefixtures("small_leaves")
+def test_a_limit_on_files_is_as_a_full_disk(
+    what: str, faults: Faults, store: Path, truth: Found, tmp_path: Path, record_fault: Record
+) -> None:
+    job, old = with_old_model(tmp_path, store)
+    faults.add("limit", PLACES[what], "file size", amount=100, where="driver", skip=3)
+    stopped = run_fit(job, faults=faults)
+    assert stopped.code == 5 and still_old(tmp_path, old), stopped
+    fit(load_job(job), engine=SerialEngine())
+    record_fault(
+        f"EFBIG while writing a {what}", 1, "exit 5, then same bits", *found(job).against(truth), "1 leaf"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("times", [1, 0])
+@pytest.mark.usefixtures("small_leaves")
+def test_an_input_that_cannot_be_read_is_tried_again_and_then_named(
+    times: int, faults: Faults, store: Path, truth: Found, tmp_path: Path, record_fault: Record
+) -> None:
+    job = write_job(tmp_path, store)
+    faults.add("io", r"sea\.zarr/x/c/60/", "raise", amount=errno.EIO, where="driver", times=times)
+    ended = run_fit(job, faults=faults)
+    if times:
+        assert ended.code == 0, ended
+    else:
+        assert ended.code == 5 and "x/c/60" in ended.err and not current(tmp_path), ended
+        assert len(faults.hits("io")) == 3
+        fit(load_job(job), engine=SerialEngine())
+    outcome = "same bits" if times else "exit 5 naming the file, then same bits"
+    record_fault(
+        f"EIO while reading an input chunk, {'once' if times else 'always'}", len(faults.hits("io")), outcome,
+        *found(job).against(truth), "1 leaf",
+    )  # fmt: skip
+
+
+class _StopError(Exception):
+    """Stands for whatever ends a driver in the middle."""
+
+
+@pytest.fixture(scope="module")
+def half_done(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A state with the receipts of about half the leaves."""
+    folder = tmp_path_factory.mktemp("half")
+    job = write_job(folder, store)
+
+    def stop(done: int, total: int) -> None:
+        if done > total // 2:
+            raise _StopError
+
+    with leaves_of(), pytest.raises(_StopError):
+        fit(load_job(job), engine=SerialEngine(), progress=stop)
+    return folder
+
+
+def delete(path: Path, _seed: int) -> None:
+    path.unlink()
+
+
+DAMAGES = {"flipped": flip, "truncated": truncate, "deleted": delete}
+
+
+@pytest.mark.parametrize("seed", seeds(3))
+@pytest.mark.parametrize("what", ["nodes", "receipts"])
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.usefixtures("small_leaves")
+def test_damaged_state_is_done_again(
+    damage: str, what: str, seed: int, half_done: Path, store: Path, truth: Found, tmp_path: Path, record_fault: Record
+) -> None:
+    shutil.copytree(half_done / "runs", tmp_path / "runs")
+    job = write_job(tmp_path, store)
+    kept, victims = receipts(tmp_path), files(tmp_path, f"runs/*/{what}/*")
+    victim = victims[int(np.random.default_rng(seed).integers(len(victims)))]
+    DAMAGES[damage](victim, seed)
+    report = fit(load_job(job), engine=SerialEngine())
+    again = report.leaves_computed + kept - leaf_count(job)
+    largest = 1 if what == "receipts" else 2 ** int(victim.name[:2])
+    assert 0 <= again <= largest
+    name = {"nodes": "partial", "receipts": "receipt"}[what]
+    record_fault(f"{damage} {name}", 1, "same bits", *found(job).against(truth), f"{again} leaves")
+
+
+@pytest.mark.usefixtures("small_leaves")
+def test_a_receipt_deleted_after_the_fit_costs_one_leaf(
+    store: Path, truth: Found, tmp_path: Path, record_fault: Record
+) -> None:
+    job = write_job(tmp_path, store)
+    fit(load_job(job), engine=SerialEngine())
+    files(tmp_path, "runs/*/receipts/*")[5].unlink()
+    report = fit(load_job(job), engine=SerialEngine())
+    assert report.leaves_computed == 1
+    record_fault("deleted receipt, after the fit", 1, "same bits", *found(job).against(truth), "1 leaf")
+
+
+@pytest.mark.parametrize("seed", seeds(4))
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.usefixtures("small_leaves")
+def test_a_damaged_model_is_refused_and_published_again(
+    damage: str, seed: int, store: Path, truth: Found, tmp_path: Path, record_fault: Record
+) -> None:
+    job = write_job(tmp_path, store)
+    fit(load_job(job), engine=SerialEngine())
+    versions = [path for path in files(tmp_path, "models/v000001/**/*") if path.stat().st_size]
+    DAMAGES[damage](versions[seed % len(versions)], seed)
+    with pytest.raises(InputError, match="v000001"):
+        load_model(tmp_path / "models")
+    report = fit(load_job(job), engine=SerialEngine())
+    assert report.leaves_computed == 0
+    record_fault(f"{damage} model", 1, "refused; fit again: same bits", *found(job).against(truth), "0")
+
+
+@pytest.mark.parametrize("array", ["x", "y"])
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.usefixtures("small_leaves")
+def test_a_damaged_input_is_named_and_nothing_published(
+    damage: str, array: str, store: Path, truth: Found, tmp_path: Path, record_fault: Record
+) -> None:
+    mine = tmp_path / "sea.zarr"
+    shutil.copytree(store, mine)
+    job, old = with_old_model(tmp_path, mine)
+    chunk = mine / array / "c" / "77" / "0"
+    good = chunk.read_bytes()
+    DAMAGES[damage](chunk, 3)
+    with pytest.raises(InputError, match=rf"array {array}, chunk c/77/0"):
+        fit(load_job(job), engine=SerialEngine())
+    assert still_old(tmp_path, old)
+    chunk.write_bytes(good)
+    fit(load_job(job), engine=SerialEngine())
+    record_fault(f"{damage} input chunk", 1, "exit 3 naming it; restored: same bits", *found(job).against(truth), "0")
+
+
+@pytest.mark.parametrize("which", ["done", "being read", "to come"])
+@pytest.mark.usefixtures("small_leaves")
+def test_an_input_that_changes_during_the_fit_is_read_again(
+    which: str, faults: Faults, store: Path, tmp_path: Path, record_fault: Record
+) -> None:
+    """The fit stands still in the middle of leaf 5, a shard is rewritten, the fit goes on: the sums are of the rows
+    as they are now, or it says that they changed and the next run's are."""
+    mine, other = tmp_path / "sea.zarr", tmp_path / "other.zarr"
+    shutil.copytree(store, mine)
+    X, Y = sea()
+    write_store(other, X, Y + 1.0)
+    job = write_job(tmp_path, mine)
+    bounds = [0]
+    while bounds[-1] < ROWS:
+        bounds.append(bounds[-1] + round(LEAF * (1 + (len(bounds) - 1) / 16) / SHARD) * SHARD)
+    first, last = (bounds[leaf] // SHARD for leaf in (5, 6))
+    faults.add("stand still", rf"sea\.zarr/x/c/{last - 1}/", "SIGSTOP", where="driver")
+    with start("fit", job, "--json", faults=faults) as running:
+        faults.wait("stand still")
+        wait_until(lambda: receipts(tmp_path) >= 5, what="the fifth receipt")
+        swap_shard(mine, {"done": 3, "being read": first, "to come": last + 5}[which], other)
+        running.signal(signal.SIGCONT)
+        ended = running.end()
+    outcome = "same bits as one run on the new rows"
+    if ended.code:
+        assert ended.code in (5, 6) and "changed" in ended.err and not current(tmp_path), ended
+        outcome = f"exit {ended.code}; run again: {outcome}"
+        fit(load_job(job), engine=SerialEngine())
+    lost, twice = found(job).against(one_process(tmp_path / "truth", mine))
+    record_fault(f"input changed during the fit (leaf {which})", 1, outcome, lost, twice, "1 leaf")

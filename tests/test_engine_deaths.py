@@ -1,0 +1,290 @@
+"""Workers that die, hang, or are told to end; storage that fails; and drivers that are stopped: nothing hangs."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import Client
+
+from dorff.engine import DaskEngine, Engine, SerialEngine, Task, local_cluster
+from dorff.errors import CorruptError, DorffError, IncompleteError, InputError, QuarantineError, StoppedError
+from dorff.stopping import stop_requested
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    """Two workers; a task may kill its worker once."""
+    with local_cluster(2, failures=1) as cluster, Client(cluster) as client:
+        yield client
+
+
+@pytest.fixture(params=["serial", "dask"])
+def engine(request: pytest.FixtureRequest) -> Engine:
+    return SerialEngine() if request.param == "serial" else DaskEngine(request.getfixturevalue("client"))
+
+
+def run(engine: Engine, *tasks: Task, then: Callable[[Task], list[Task]] = lambda _: []) -> dict[Any, Any]:
+    """Run tasks; their results by tag, each told once."""
+    results: dict[Any, Any] = {}
+
+    def done(task: Task, result: Any) -> list[Task]:
+        assert task.tag not in results
+        results[task.tag] = result
+        return then(task)
+
+    try:
+        engine.run(tasks, done)
+    except QuarantineError as error:
+        error.add_note(repr(results))
+        raise
+    return results
+
+
+def mark(path: str) -> int:
+    """Leave a mark in a file; how many there are."""
+    with Path(path).open("a") as file:
+        file.write("x")
+    return len(Path(path).read_text())
+
+
+def calmly(path: str) -> int:
+    time.sleep(0.05)
+    return mark(path)
+
+
+def die(path: str) -> None:
+    mark(path)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def crash(path: str) -> None:
+    mark(path)
+    ctypes.string_at(0)
+
+
+def test_a_task_that_always_kills_its_worker_is_left_out_and_named(client: Client, tmp_path: Path) -> None:
+    tasks = [Task(calmly, (str(tmp_path / f"{number}"),), number) for number in range(12)]
+    tasks.insert(3, Task(die, (str(tmp_path / "killer"),), "killer", "leaf 7, rows 0..9"))
+    after = Task(calmly, (str(tmp_path / "after"),), "after")
+    seen: list[Any] = []
+
+    def then(task: Task) -> list[Task]:
+        seen.append(task.tag)
+        return [after] if task.tag in (0, "killer") else []
+
+    with pytest.raises(QuarantineError, match=r"killed their worker.*: leaf 7, rows 0\.\.9;") as caught:
+        run(DaskEngine(client), *tasks, then=then)
+    assert caught.value.tags == ("killer",)
+    assert sorted(map(str, seen)) == sorted([*map(str, range(12)), "after"])
+    assert (tmp_path / "killer").read_text() == "xxxx"  # two in the crowd, two alone
+
+
+@pytest.mark.slow
+def test_several_killers_among_many_are_found_and_nobody_else(tmp_path: Path) -> None:
+    tasks = [Task(calmly, (str(tmp_path / f"{number}"),), number) for number in range(60)]
+    tasks.insert(10, Task(die, (str(tmp_path / "killed"),), "killed"))
+    tasks.insert(30, Task(crash, (str(tmp_path / "crashed"),), "crashed"))
+    with local_cluster(3) as cluster, Client(cluster) as client, pytest.raises(QuarantineError) as caught:
+        run(DaskEngine(client), *tasks)
+    assert sorted(caught.value.tags) == ["crashed", "killed"]
+    assert all((tmp_path / f"{number}").exists() for number in range(60))
+    assert {(tmp_path / name).read_text() for name in caught.value.tags} == {"xxxxxx"}
+
+
+def fail(path: str, times: int, error: Exception) -> str:
+    if mark(path) <= times:
+        raise error
+    return "done"
+
+
+def storage(number: int, path: Path) -> OSError:
+    return OSError(number, os.strerror(number), str(path / "shard"))
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOENT])
+def test_storage_that_fails_twice_is_tried_again(engine: Engine, number: int, tmp_path: Path) -> None:
+    flaky = Task(fail, (str(tmp_path / "tries"), 2, storage(number, tmp_path)), "flaky")
+    others = [Task(mark, (str(tmp_path / name),), name) for name in "ab"]
+    assert run(engine, flaky, *others) == {"flaky": "done", "a": 1, "b": 1}
+
+
+@pytest.mark.parametrize(
+    "error, expected, message, tries",
+    [
+        (errno.EIO, IncompleteError, r"shard: .*3 times over.*run the same command again", 3),
+        (errno.ENOSPC, IncompleteError, "shard: no space left on the disk", 1),
+        (errno.EDQUOT, IncompleteError, "shard: no space left on the disk", 1),
+        (errno.EACCES, InputError, "shard: Permission denied; check", 1),
+        (CorruptError("leaf 3: memory or processor faulty"), CorruptError, "leaf 3", 3),
+        (InputError("row 7 is bad"), InputError, "row 7", 1),
+    ],
+)
+def test_what_goes_on_failing_ends_the_run(
+    engine: Engine, error: int | DorffError, expected: type[Exception], message: str, tries: int, tmp_path: Path
+) -> None:
+    raised = storage(error, tmp_path) if isinstance(error, int) else error
+    with pytest.raises(expected, match=message) as caught:
+        run(engine, Task(fail, (str(tmp_path / "tries"), 99, raised)))
+    assert type(caught.value) is expected
+    assert (tmp_path / "tries").read_text() == "x" * tries
+
+
+def until_told(path: str) -> str:
+    """Work for a minute, or until told to stop: then save. A second run goes on from there."""
+    mark(path)
+    if Path(path + ".saved").exists():
+        return "went on"
+    for _ in range(600):
+        time.sleep(0.1)
+        if stop_requested():
+            mark(path + ".saved")
+            raise StoppedError("told to")
+    return "never told"
+
+
+def once(path: Path, action: Callable[[], object]) -> threading.Thread:
+    """Do something as soon as a file is there."""
+
+    def watch() -> None:
+        until = time.monotonic() + 60
+        while not path.exists() and time.monotonic() < until:
+            time.sleep(0.02)
+        action()
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("number, expected", [(signal.SIGTERM, StoppedError), (signal.SIGINT, KeyboardInterrupt)])
+def test_a_signal_stops_a_run_when_its_tasks_have_saved(
+    engine: Engine, number: int, expected: type[BaseException], tmp_path: Path
+) -> None:
+    tasks = [Task(until_told, (str(tmp_path / f"{one}"),), one) for one in range(4)]
+    before = signal.getsignal(number)
+    thread = once(tmp_path / "0", lambda: os.kill(os.getpid(), number))
+    began = time.monotonic()
+    with pytest.raises(expected):
+        run(engine, *tasks)
+    assert time.monotonic() - began < 20 and signal.getsignal(number) is before and not stop_requested()
+    assert (tmp_path / "0.saved").read_text() == "x"
+    thread.join()
+    assert run(engine, tasks[0]) == {0: "went on"}, "workers that outlive a stopped run work for the next one"
+
+
+def deaf(path: str) -> None:
+    mark(path)
+    time.sleep(30)
+
+
+def test_a_second_signal_ends_a_run_at_once(tmp_path: Path) -> None:
+    def twice() -> None:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.5)
+
+    thread = once(tmp_path / "task", twice)
+    with local_cluster(1) as cluster, Client(cluster) as client:
+        began = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            run(DaskEngine(client), Task(deaf, (str(tmp_path / "task"),)))
+        assert time.monotonic() - began < 10
+    thread.join()
+
+
+def test_a_worker_told_to_end_saves_and_another_goes_on(tmp_path: Path) -> None:
+    """However often: with no deaths allowed, none of these is counted as one."""
+
+    def saved(path: str) -> str:
+        count = mark(path)
+        Path(path + ".pid").write_text(str(os.getpid()))
+        while count < 4:
+            time.sleep(0.05)
+            if stop_requested():
+                time.sleep(0.5)  # saving takes a moment
+                mark(path + ".saved")
+                raise StoppedError("told to")
+        return "done"
+
+    pid = tmp_path / "task.pid"
+
+    def end() -> None:
+        for _ in range(3):
+            while not pid.exists() or not (told := pid.read_text()):
+                time.sleep(0.02)
+            pid.unlink()
+            os.kill(int(told), signal.SIGTERM)
+
+    thread = once(pid, end)
+    with local_cluster(2, failures=0) as cluster, Client(cluster) as client:
+        workers = set(client.run(os.getpid).values())
+        assert run(DaskEngine(client), Task(saved, (str(tmp_path / "task"),), "task")) == {"task": "done"}
+        assert (tmp_path / "task.saved").read_text() == "xxx"
+        client.wait_for_workers(2, timeout=30)
+        assert not workers & set(client.run(os.getpid).values()), "others took their places"
+    thread.join()
+
+
+def stop_at_first(path: str) -> str:
+    if mark(path) == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return "done"
+
+
+def lock_at_first(path: str) -> str:
+    if mark(path) == 1:
+        ctypes.PyDLL(None).sleep(100)  # a deadlock: it keeps Python's lock
+    return "done"
+
+
+def compute_with_the_lock(path: str) -> str:
+    """As a factorization by LAPACK does, for about five seconds."""
+    mark(path)
+    number, until = 3**400_000, time.monotonic() + 4
+    while time.monotonic() < until:
+        number = 3 ** (2 * number.bit_length())
+    return "done"
+
+
+@pytest.mark.parametrize("task", [stop_at_first, lock_at_first])
+def test_a_hung_worker_is_replaced(task: Callable[[str], str], tmp_path: Path) -> None:
+    with local_cluster(1) as cluster, Client(cluster) as client:
+        assert run(DaskEngine(client, silence=2.0), Task(task, (str(tmp_path / "t"),), "t")) == {"t": "done"}
+    assert (tmp_path / "t").read_text() == "xx"
+
+
+def test_a_worker_that_computes_in_silence_is_left_alone(tmp_path: Path) -> None:
+    with local_cluster(1) as cluster, Client(cluster) as client:
+        engine = DaskEngine(client, silence=0.6)
+        assert run(engine, Task(compute_with_the_lock, (str(tmp_path / "t"),), "t")) == {"t": "done"}
+    assert (tmp_path / "t").read_text() == "x"
+
+
+def test_a_run_whose_workers_are_all_gone_ends(tmp_path: Path) -> None:
+    with local_cluster(1) as cluster, Client(cluster) as client:
+        thread = once(tmp_path / "task", lambda: cluster.scale(0))
+        with pytest.raises(IncompleteError, match="no workers for .* s; what is done is kept"):
+            run(DaskEngine(client, patience=1.0), Task(until_told, (str(tmp_path / "task"),)))
+        thread.join()
+
+
+def test_workers_that_come_and_go_change_nothing(tmp_path: Path) -> None:
+    with local_cluster(1) as cluster, Client(cluster) as client:
+        tasks = [Task(calmly, (str(tmp_path / f"{number}"),), number) for number in range(40)]
+        sizes = iter((3, 2))
+
+        def then(task: Task) -> list[Task]:
+            if task.tag in (5, 25):
+                cluster.scale(next(sizes))
+            return []
+
+        assert run(DaskEngine(client), *tasks, then=then).keys() == set(range(40))

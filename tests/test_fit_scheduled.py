@@ -1,0 +1,224 @@
+"""Fits from cron: nothing new touches nothing, windows slide, gates keep the old model, one run at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dorff.data import ingest, trim
+from dorff.engine import SerialEngine
+from dorff.errors import GateError, LeaseError
+from dorff.fit import FitReport, fit, state_lease
+from dorff.kernels.scalar import FloatArray
+from dorff.plan import leaves as leaf_sizes
+from dorff.plan import make_plan
+from dorff.spec import Job
+from dorff.store import Lease, load_model, read_history
+
+SHARD = 512
+
+
+@pytest.fixture(autouse=True)
+def small_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leaf_sizes, "SMALLEST_LEAF", SHARD)
+    monkeypatch.setattr(leaf_sizes, "LARGE_FIRST_LEAF", SHARD)
+
+
+def rows(n: int, seed: int = 0, noise: float = 0.1) -> tuple[FloatArray, FloatArray]:
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, 2))
+    return X, np.column_stack([np.sin(X[:, 0]), X[:, 1] ** 2]) + noise * rng.standard_normal((n, 2))
+
+
+def write(path: Path, X: FloatArray, Y: FloatArray, *, append: bool = False) -> Path:
+    source = path.with_suffix(".npz")
+    np.savez(source, x=X, y=Y)
+    ingest([source], path, inputs=["x"], targets=["y"], append=append, shard_rows=None if append else SHARD)
+    return path
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return write(tmp_path / "sea.zarr", *rows(3000))
+
+
+def job(store: Path, *, data: dict[str, Any] | None = None, **more: Any) -> Job:
+    folder = store.parent
+    return Job.model_validate(
+        {
+            "data": {"store": str(store), **(data or {})},
+            "kernel": {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": 1.0}},
+            "features": {"count": 32},
+            "cluster": {"type": "serial"},
+            "state": str(folder / "state"),
+            "model": str(folder / "model"),
+            **more,
+        }
+    )
+
+
+def again(store: Path, **more: Any) -> FitReport:
+    return fit(job(store, **more), engine=SerialEngine())
+
+
+def everything(folder: Path) -> dict[str, tuple[int, int]]:
+    """Every path, with its inode and time of change."""
+    return {str(path): (path.stat().st_ino, path.stat().st_mtime_ns) for path in [folder, *folder.rglob("*")]}
+
+
+def coefficients(store: Path) -> FloatArray:
+    return load_model(store.parent / "model").coefficients
+
+
+@pytest.mark.parametrize("route", ["direct", "streaming"])
+def test_nothing_new_touches_nothing(store: Path, route: str) -> None:
+    first = again(store, solve={"route": route})
+    assert first.outcome == "published" and first.coverage == 1.0
+    before = everything(store.parent)
+    second = again(store, solve={"route": route}, publish={"digits": 2})  # where it goes to is not what it is of
+    assert everything(store.parent) == before
+    assert (second.outcome, second.leaves_computed, second.reads) == ("unchanged", 0, 0.0)
+    assert second.model == first.model and second.rows_used == 3000
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"solve": {"ridge": 1e-3}}, {"features": {"count": 32, "seed": 1}}, {"data": {"nan": "drop"}}],
+    ids=lambda change: next(iter(change)),
+)
+def test_another_job_is_something_new(store: Path, change: dict[str, Any]) -> None:
+    again(store)
+    assert again(store, **change).outcome == "published"
+
+
+def test_a_damaged_model_is_published_again(store: Path) -> None:
+    first = again(store)
+    values = coefficients(store)
+    file = next(path for path in Path(first.model, "coefficients", "c").rglob("*") if path.is_file())
+    raw = bytearray(file.read_bytes())
+    raw[8] ^= 1
+    file.write_bytes(raw)
+    report = again(store)
+    assert report.outcome == "published" and report.leaves_computed == 0
+    assert np.array_equal(coefficients(store), values)
+
+
+def test_touched_files_and_lost_receipts_cost_their_leaf_and_publish_nothing(store: Path) -> None:
+    first = again(store)
+    os.utime(store / "x" / "c" / "2" / "0")
+    next((store.parent / "state").glob("*/receipts/000004.json")).unlink()
+    report = again(store)
+    assert (report.outcome, report.leaves_computed, report.rewritten) == ("unchanged", 2, [])
+    assert report.model == first.model and len(list((store.parent / "model").glob("v*"))) == 1
+    assert again(store).leaves_computed == 0
+
+
+def test_a_rewritten_shard_is_reported_and_the_rest_used_again(store: Path, tmp_path: Path) -> None:
+    again(store)
+    shutil.copy(store / "y" / "c" / "2" / "0", store / "y" / "c" / "3" / "0")
+    report = again(store)
+    assert (report.outcome, report.leaves_computed, report.rewritten) == ("published", 1, [3])
+    found = coefficients(store)
+    shutil.rmtree(tmp_path / "state")
+    shutil.rmtree(tmp_path / "model")
+    assert again(store).leaves_computed == 6
+    assert np.array_equal(coefficients(store), found)
+
+
+def test_a_run_killed_before_it_published_is_not_nothing_new(store: Path) -> None:
+    """Receipts of new rows do not make the old model one of them."""
+    again(store)
+    write(store, *rows(600, seed=1), append=True)
+    from dorff.fit import run_pass
+
+    run_pass(make_plan(job(store)), SerialEngine())  # and then killed
+    report = again(store)
+    assert (report.outcome, report.leaves_computed, report.rows_used) == ("published", 0, 3600)
+
+
+def test_a_window_slides_by_leaving_leaves_out(store: Path, tmp_path: Path) -> None:
+    window = {"window": 1500}
+    first = again(store, data=window)
+    assert first.rows_used == 3000 - 2 * SHARD  # 1500 rows before the end are in leaf 2
+    write(store, *rows(1000, seed=1), append=True)
+    report = again(store, data=window)
+    assert report.rows_used == 4000 - 4 * SHARD and report.coverage == 1.0
+    assert report.leaves_computed == 3  # of rows 2560.. the partly filled one and two new ones; leaf 4 is used again
+    found = coefficients(store)
+    # One pass of the same plan (its constants are frozen) over the same rows has the same bits.
+    shutil.rmtree(tmp_path / "model")
+    for folder in ("receipts", "nodes"):
+        shutil.rmtree(next((tmp_path / "state").glob(f"*/{folder}")))
+    assert again(store, data=window).leaves_computed == 4
+    assert np.array_equal(coefficients(store), found)
+    assert again(store, data={"window": 10**6}).rows_used == 4000
+
+
+def test_rows_that_were_trimmed_are_left_out(store: Path) -> None:
+    again(store)
+    assert trim(store, keep=2000) == 2488  # without the first shard; without two they would be fewer
+    report = again(store)
+    assert (report.outcome, report.leaves_computed, report.rows_used, report.coverage) == ("published", 0, 2488, 1.0)
+    write(store, *rows(50, seed=1), append=True)
+    assert again(store).leaves_computed == 1
+
+
+def test_the_gate_keeps_what_is_worse(store: Path, tmp_path: Path) -> None:
+    holdout = write(tmp_path / "held.zarr", *rows(500, seed=9))
+    rule = {"margin": 0.01, "holdout": str(holdout)}
+    first = again(store, publish=rule)
+    assert first.score is not None and first.score > 0.8 and first.score_by == "holdout"
+    write(store, *rows(3000, seed=2, noise=9.0), append=True)
+    with pytest.raises(GateError, match=r"held-out score .* more than publish.margin 0.01 below the current model's"):
+        again(store, publish=rule)
+    model = tmp_path / "model"
+    assert load_model(model).info["data"]["rows"] == 3000 and sorted(model.glob("v*")) == [Path(first.model)]
+    refused = read_history(model)[-1]
+    assert refused["outcome"] == "refused" and refused["score"] < refused["old_score"] - 0.01
+    assert again(store, publish={**rule, "margin": 5.0}).leaves_computed == 0  # what was refused is not lost
+    assert [entry["outcome"] for entry in read_history(model)] == ["published", "refused", "published"]
+
+
+def test_the_gate_compares_folds(store: Path) -> None:
+    solve = {"select": "kfold", "folds": {"count": 2, "by": "rows"}}
+    first = again(store, solve=solve, publish={"margin": 0.01})
+    model = load_model(first.model)
+    assert first.score_by == "kfold" and first.score is not None
+    held_out = model.info["report"]["table"][0]["value"]
+    Y = np.load(store.with_suffix(".npz"))["y"]
+    assert first.score == pytest.approx(1 - held_out * Y.size / np.sum((Y - Y.mean(axis=0)) ** 2), rel=1e-12)
+    write(store, *rows(3000, seed=2, noise=9.0), append=True)
+    with pytest.raises(GateError, match=r"publish.margin"):
+        again(store, solve=solve, publish={"margin": 0.01})
+
+
+def test_the_gate_counts_digits(store: Path) -> None:
+    hard = {"solve": {"ridge": 0.0, "qr": False}, "kernel": {
+        "type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": 500.0}}}  # fmt: skip
+    with pytest.raises(GateError, match="digits"):
+        again(store, **hard)
+    assert not list((store.parent / "model").glob("v*"))
+    assert again(store, **hard, publish={"digits": 0}).status == "ill_conditioned"
+
+
+def test_one_run_at_a_time(store: Path, tmp_path: Path) -> None:
+    plan = make_plan(job(store))
+    for path in (state_lease(plan), tmp_path / "model" / "lease"):
+        with Lease.take(path), pytest.raises(LeaseError):
+            again(store)
+    assert again(store).outcome == "published"
+    with Lease.take(tmp_path / "model" / "lease"):
+        assert again(store).outcome == "unchanged"  # needs none
+
+
+def test_keep_prunes(store: Path) -> None:
+    for ridge in (1e-6, 1e-5, 1e-4):
+        again(store, solve={"ridge": ridge}, publish={"keep": 2})
+    assert sorted(path.name for path in (store.parent / "model").glob("v*")) == ["v000002", "v000003"]
+    json.dumps(read_history(store.parent / "model"))

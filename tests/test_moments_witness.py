@@ -1,0 +1,137 @@
+"""The witness of sums: quiet whatever the rows, loud when a number was changed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from cases import LAW
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dorff.errors import InputError
+from dorff.moments import Accumulator, Adder, FloatArray, ProductAccumulator, TriangleAccumulator, probe, symv, trmv
+
+KINDS = ("gram", "triangle", "product", "mixed")
+Y0 = np.zeros(1)
+
+
+def adder(kind: str, width: int) -> Adder:
+    if kind == "triangle":
+        return TriangleAccumulator(width - 2, 1, Y0)
+    if kind == "product":
+        V = np.random.default_rng(width).standard_normal((width, 3))
+        return ProductAccumulator(width - 2, 1, Y0, V=V)
+    return Accumulator(width - 2, 1, Y0)
+
+
+def add(sums: Adder, Z: FloatArray, kind: str, *, as_if: FloatArray | None = None) -> None:
+    """Add rows (n, w), with the witness of the rows `as_if`."""
+    along = (Z if as_if is None else as_if) @ sums.probe
+    if kind == "mixed":
+        assert isinstance(sums, Accumulator)
+        width = Z.shape[1]
+        sums.add_rounded(Z.astype(np.float32), np.empty((width, width), np.float32, order="F"), along=along)
+    else:
+        sums.add(Z, along=along)
+
+
+@st.composite
+def many_rows(draw: st.DrawFn, *, scales: float) -> FloatArray:
+    """Rows as features may be and worse: equal, constant, of sizes that differ by row or column, many of them zero."""
+    width, n = draw(st.integers(2, 70)), draw(st.integers(0, 300))
+    rng = np.random.default_rng(draw(st.integers(0, 2**16)))
+    Z = rng.standard_normal((n, width))
+    if draw(st.booleans()) and n:
+        Z[:] = Z[0]
+    if draw(st.booleans()):
+        Z[:, : width // 2] = rng.uniform(0.1, 1.0)
+    by = draw(st.sampled_from(["nothing", "rows", "columns", "all"]))
+    shape = {"nothing": (0, 0), "rows": (n, 1), "columns": (1, width), "all": (1, 1)}[by]
+    if by != "nothing":
+        Z *= 10.0 ** rng.uniform(-scales, scales, shape)
+    Z[rng.random(n) < draw(st.sampled_from([0.0, 0.9]))] = 0.0
+    return Z
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@LAW
+@given(data=st.data())
+def test_rounding_is_never_taken_for_a_fault(kind: str, data: st.DataObject) -> None:
+    Z = data.draw(many_rows(scales=18.0 if kind == "mixed" else 150.0))  # float32 ends at 1e38
+    sums = adder(kind, Z.shape[1])
+    with np.errstate(over="ignore", invalid="ignore"):
+        for block in np.array_split(Z, 3):
+            add(sums, block, kind)
+        assert sums.intact()
+
+
+def trig_rows(n: int, D: int) -> FloatArray:
+    rng = np.random.default_rng(7)
+    angles = rng.standard_normal((n, 3)) @ rng.standard_normal((3, D))
+    F = np.hstack([np.cos(angles), np.sin(angles)]) / np.sqrt(D)
+    return np.column_stack([F, np.ones(n), rng.standard_normal(n)])
+
+
+#: By how much of a usual number of the sums one must change to be seen for certain.
+SEEN = {"gram": 1e-6, "triangle": 1e-5, "product": 1e-5, "mixed": 0.5}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_changed_number_is_seen_wherever_it_is(kind: str) -> None:
+    Z = trig_rows(600, 30)
+    sums = adder(kind, Z.shape[1])
+    add(sums, Z[:300], kind)
+    *numbers, _ = sums.held()
+    usual = np.sqrt(np.mean(np.concatenate(numbers) ** 2))
+    rng = np.random.default_rng(0)
+    for piece in numbers:
+        at = rng.integers(len(piece))
+        before = piece[at]
+        for wrong in (before + SEEN[kind] * usual, before - SEEN[kind] * usual, 1e200, -1e200, np.nan, np.inf):
+            piece[at] = wrong
+            assert not sums.intact(), f"{before} is now {wrong}"
+        piece[at] = before
+    add(sums, Z[300:], kind)
+    assert sums.intact() and not sums.overflowed()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_feature_that_changes_before_it_is_added_is_seen(kind: str) -> None:
+    Z = trig_rows(600, 30)
+    for row, column in [(0, 0), (77, 59), (599, 61)]:
+        sums, wrong = adder(kind, Z.shape[1]), Z.copy()
+        wrong[row, column] += 30.0 if kind == "mixed" else 1e-3
+        add(sums, wrong, kind, as_if=Z)
+        assert not sums.intact()
+
+
+def test_sums_that_overflow_are_told_from_damaged_ones() -> None:
+    sums = Accumulator(1, 2, np.zeros(2))
+    sums.add(np.array([[0.5, 1.0, 1e160, 1e160]]))
+    assert sums.intact() and sums.overflowed()
+    sums = Accumulator(1, 2, np.zeros(2))
+    sums.add(np.array([[0.5, 1.0, 1e140, 1e140]]))
+    assert sums.intact() and not sums.overflowed()
+    sums.square[0, 0] = np.inf
+    assert not sums.intact()
+
+
+def test_the_probe_is_fixed_and_of_numbers_of_size_one_to_two() -> None:
+    u = probe(1000)
+    assert np.all((np.abs(u) >= 1) & (np.abs(u) < 2)) and 400 < np.sum(u > 0) < 600
+    assert np.array_equal(probe(10), u[:10]) and not u.flags.writeable
+    # Checkpoints hold sums along it: another NumPy must give the same.
+    assert [number.hex() for number in u[:2].tolist()] == ["0x1.89c5239171ee8p+0", "-0x1.57e09987848c1p+0"]
+
+
+def test_products_with_a_triangle_alone() -> None:
+    rng = np.random.default_rng(0)
+    square, x = np.asfortranarray(rng.standard_normal((130, 130))), rng.standard_normal(130)
+    upper = np.triu(square)
+    square[np.tril_indices(130, -1)] = np.nan
+    np.testing.assert_allclose(symv(square, x), (upper + np.triu(upper, 1).T) @ x, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(trmv(square, x), upper @ x, rtol=1e-12, atol=1e-12)
+    for product in (symv, trmv):
+        for wrong, vector in [(upper, x), (square, x[::2]), (square, x[1:]), (square.astype(np.float32), x)]:
+            with pytest.raises(InputError, match="column-major float64 square"):
+                product(wrong, vector)

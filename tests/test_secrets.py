@@ -1,0 +1,56 @@
+"""Passwords and keys are not said; everything else is."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dorff.secrets import HIDDEN, carries_secret, redact
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("no scheduler at tcp://me:pass@node:8786 (refused)", "no scheduler at tcp://***@node:8786 (refused)"),
+        ("s3://AKIA:a/b+c=@bucket/x", "s3://***@bucket/x"),
+        ("tcp://me:p@ss@node:1, tls://you@host", "tcp://***@node:1, tls://***@host"),
+        ("/srv/jobs/https:/me:pass@host/x", "/srv/jobs/https:/***@host/x"),
+        ("'https://h/x.zarr?a=1&X-Amz-Signature=ab12&b=2'", "'https://h/x.zarr?a=1&X-Amz-Signature=***&b=2'"),
+        ("https://h/x?sv=2&sig=a%2Bb", "https://h/x?sv=2&sig=***"),
+        ("https://h/x?access_token=t;X-Amz-Security-Token=u", "https://h/x?access_token=***;X-Amz-Security-Token=***"),
+    ],
+)
+def test_urls_lose_their_secrets(text: str, said: str) -> None:
+    assert redact(text) == said
+    assert carries_secret(text) and not carries_secret(redact(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "tcp://node:8786", "s3://bucket/sea.zarr", "me@example.org", "runs/sea@2 and b@c", "https://h/x?rows=3&b=2",
+        "a key=3 is no query", "C:/data", "solve.ridge must be a number",
+    ],
+)  # fmt: skip
+def test_what_is_no_secret_is_left_as_it_is(text: str) -> None:
+    assert redact(text) == text and not carries_secret(text)
+
+
+@given(st.text())
+@settings(max_examples=50)
+def test_hiding_twice_hides_no_more(text: str) -> None:
+    once = redact(f"tcp://{text}@host {text}")
+    assert redact(once) == once
+
+
+def test_secrets_of_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "credentials.json"
+    file.touch()
+    for name, value in {
+        "AWS_SECRET_ACCESS_KEY": "wJalr/EXAMPLE", "MY_TOKEN": "abc", "db_password": "wJalr/EXAMPLE+more",
+        "GOOGLE_APPLICATION_CREDENTIALS": str(file), "HOMEPAGE": "not-a-secret",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    said = redact(f"tried wJalr/EXAMPLE+more, wJalr/EXAMPLE, abc, not-a-secret and {file}")
+    assert said == f"tried {HIDDEN}, {HIDDEN}, abc, not-a-secret and {file}"
