@@ -200,6 +200,7 @@ def main() -> None:
 
         found = scale.stage(options)
         found["driver_peak_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        found["driver_cpu_s"], found["load"] = time.process_time(), os.getloadavg()[0]
         print(json.dumps(found))
         return
     folder = options.folder or Path(tempfile.mkdtemp(prefix="dorff-scale-"))

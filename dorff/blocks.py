@@ -118,7 +118,8 @@ class BlockSums:
             Z, along = self._featurize(X[at], y, weight)
             began = time.perf_counter()
             if self._rounded is not None and self._single is not None and isinstance(sums, Accumulator):
-                self._rounded[: len(y)] = Z
+                with np.errstate(over="ignore"):  # the sums tell
+                    self._rounded[: len(y)] = Z
                 sums.add_rounded(self._rounded[: len(y)], self._single, along=along)
             else:
                 sums.add(Z, along=along)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,12 +19,13 @@ import numpy.typing as npt
 from dorff.blocks import BlockSums
 from dorff.data import Dataset, RowBlock
 from dorff.errors import CorruptError, IncompleteError, InputError, StoppedError
-from dorff.features import Drawn, FeatureMap, feature_arrays, features_from
+from dorff.features import Drawn, FeatureMap, feature_arrays
 from dorff.loops import scan
 from dorff.moments import FloatArray, Kind
 from dorff.stopping import stop_requested
 from dorff.store import Receipt, merge_moments, save_moments, write_atomic, write_json
 from dorff.store.checkpoints import Checkpoint
+from dorff.store.frozen import read_frozen, seal_of
 from dorff.weights import Density
 
 Rows = npt.NDArray[np.int64]
@@ -138,13 +138,9 @@ def freeze(
     np.savez(buffer, **arrays)  # type: ignore[arg-type]  # mypy takes every name for allow_pickle
     digest = hashlib.sha256(buffer.getbuffer()).hexdigest()
     body = {"question": question, "features": features.phi.config(), "arrays": digest}
-    body["check"] = _check_of(body)
+    body["check"] = seal_of(body)
     write_atomic(directory / "arrays.npz", [buffer.getbuffer()], sync=True)
     write_json(directory / "plan.json", body, sync=True)
-
-
-def _check_of(body: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
 def frozen_hash(directory: Path) -> str | None:
@@ -162,15 +158,10 @@ def load_pass(directory: Path, name: str) -> Pass:
     if hashlib.sha256(text).hexdigest()[:16] != name:
         raise InputError(f"{directory / 'plan.json'} changed while the job ran; run the job again")
     try:
-        raw = (directory / "arrays.npz").read_bytes()
-        body = json.loads(text)
-        if body.pop("check") != _check_of(body) or hashlib.sha256(raw).hexdigest() != body["arrays"]:
-            raise ValueError("its checksum is wrong")
-        arrays = dict(np.load(io.BytesIO(raw), allow_pickle=False))
-        features = features_from(body["features"], arrays)
-    except (OSError, ValueError, KeyError, AttributeError) as error:
+        frozen = read_frozen(text, (directory / "arrays.npz").read_bytes())
+    except (OSError, InputError) as error:
         raise InputError(f"{directory}: the frozen plan is damaged ({error}); remove it and fit again") from error
-    question = body["question"]
+    features, arrays, question = frozen.features, frozen.arrays, frozen.question
     return Pass(
         directory=directory,
         hash=name,
@@ -211,12 +202,14 @@ def sum_leaf(
     """
     for _ in range(TRIES):
         run = _Run(this, place, sums, dataset.counted(), number, start, stop)
+        wrong = None
         try:
             run.add_all()
-        except InputError:
-            if not run.changed():  # else a file was torn when it was read
-                raise
+        except InputError as error:
+            wrong = error
         if not run.changed():
+            if wrong:  # not because a file was torn when it was read
+                raise wrong
             return run.finish()
         sums.clear()
     raise IncompleteError(
@@ -248,7 +241,8 @@ class _Run:
         found = Checkpoint.load(self._place.checkpoints, fresh.number)
         if found is None or any(getattr(found, name) != getattr(fresh, name) for name in _SAME):
             return fresh
-        if found.restore(self._place.checkpoints, self._sums.of):
+        fits = found.start < found.row < found.stop and len(found.low) == len(found.high) == self._dataset.d
+        if fits and found.restore(self._place.checkpoints, self._sums.of):
             return found
         self._sums.clear()
         return fresh
@@ -321,9 +315,12 @@ class _Run:
                 "processor faulty; the leaf is done again, and if this comes back test the machine it was done on"
             )
         if any(adder.overflowed() for adder in sums):
+            mixed = self._this.question.get("precision") == "mixed"
+            kind, limit = ("float32", "1e18") if mixed else ("float64", "1e150")
             raise InputError(
-                f"{self._dataset.path}: rows {at.start}..{at.stop - 1}: the sums overflow float64; an input or a "
-                "target is larger than 1e150: rescale the column"
+                f"{self._dataset.path}: rows {at.start}..{at.stop - 1}: the sums overflow {kind}; an input, a target "
+                f"or the root of a weight is larger than {limit}: rescale the column"
+                + (", or set features.precision: double" if mixed else "")
             )
 
 

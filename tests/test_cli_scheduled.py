@@ -3,12 +3,12 @@
 import json
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import call, contents, field, run, write_csv, write_job
+import yaml
+from command_line import call, contents, field, write_csv, write_job
 from prometheus_client.parser import text_string_to_metric_families
 
 from dorff.cli import metrics
@@ -177,9 +177,9 @@ def test_a_refused_model_ends_with_6_and_says_why(place: Path) -> None:
 def test_a_lease_that_is_held_ends_with_7(place: Path) -> None:
     write_job(place / "job.yaml", solve={"ridge": 1e-3})
     with Lease.take(place / "models/sea/lease"):
-        done = run("fit", "job.yaml")  # another process than the holder's
+        done = call("fit", "job.yaml")
         held = answered("inspect", "models/sea")["lease"]
-    assert done.returncode == 7 and "held by process" in done.stderr
+    assert done.exit_code == 7 and "held by process" in done.stderr
     assert set(held) == {"host", "pid", "token", "until"}
     assert answered("inspect", "models/sea")["lease"] is None
 
@@ -261,17 +261,17 @@ def test_trim_removes_whole_shards(place: Path) -> None:
     assert call("trim", "sea.zarr", "--keep", 0).exit_code == 2
 
 
-@pytest.fixture
-def named(place: Path) -> Iterator[dict[str, str]]:
-    yield answered("credentials", "tls")
-
-
-def test_credentials_are_for_their_owner_alone(named: dict[str, str], place: Path) -> None:
-    assert named == {name: f"tls/{name}.pem" for name in ("ca", "cert", "key")}
-    assert (place / named["key"]).stat().st_mode & 0o777 == 0o600
-    text = call("credentials", "more").stdout.splitlines()
-    assert text[0].startswith("dask scheduler --protocol tls --tls-ca-file more/ca.pem")
-    assert text[2].startswith("cluster: {address: tls://HOST:8786, tls: {ca: more/ca.pem, ")
+def test_credentials_are_for_their_owner_alone(tmp_path: Path) -> None:
+    files = answered("credentials", tmp_path / "tls")
+    assert files == {name: str(tmp_path / "tls" / f"{name}.pem") for name in ("ca", "cert", "key")}
+    assert Path(files["key"]).stat().st_mode & 0o777 == 0o600
+    scheduler, worker, cluster = call("credentials", tmp_path / "more").stdout.splitlines()
+    ours = [f"{tmp_path}/more/{name}.pem" for name in ("ca", "cert", "key")]
+    assert scheduler.startswith("dask scheduler --protocol tls --tls-ca-file ") and worker.endswith("tls://HOST:8786")
+    assert all(file in line for file in ours for line in (scheduler, worker, cluster))
+    job = yaml.safe_load(cluster)["cluster"]
+    assert job == {"address": "tls://HOST:8786", "tls": dict(zip(("ca", "cert", "key"), ours, strict=True))}
+    assert call("credentials", tmp_path / "tls").exit_code == 3
 
 
 def test_a_job_is_kept_to_its_root(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

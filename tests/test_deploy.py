@@ -1,4 +1,5 @@
-"""The schedules in deploy/: the cron line is run as cron would run it, with a stand-in for dorff."""
+"""The schedules in deploy/: the cron line is run as cron would run it, with a stand-in for dorff; the commands of all
+are understood by dorff."""
 
 import configparser
 import re
@@ -6,6 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
+from command_line import call
 
 DEPLOY = Path(__file__).parent.parent / "deploy"
 CODES = set(range(8))
@@ -64,23 +67,64 @@ def test_the_cron_line_runs_again_what_is_incomplete(tmp_path: Path, codes: list
     )
     assert done.returncode == last
     assert done.stdout == done.stderr == b""  # cron mails whatever is printed
-    assert (tmp_path / "calls").read_text().splitlines() == [f"fit {settings['JOB']}"] * calls
+    assert (tmp_path / "calls").read_text().splitlines() == [
+        f"fit {settings['JOB']} --metrics {settings['METRICS']}"
+    ] * calls
     assert log.exists()
 
 
 def test_the_service_runs_again_exactly_what_is_incomplete() -> None:
     service = unit("dorff-fit@.service")["Service"]
     settings, _ = crontab()
-    assert service["ExecStart"] == f"{settings['DORFF']} fit {settings['JOB'].replace('/sea/', '/%i/')}"
+    command = service["ExecStart"].split()
+    job = settings["JOB"].replace("/sea/", "/%i/")
+    metrics = settings["METRICS"].replace("/sea.", "/%i.")
+    assert command == [settings["DORFF"], "fit", job, "--root", str(Path(job).parent), "--metrics", metrics]
     assert service["Type"] == "oneshot" and service["Restart"] == "on-failure"
     assert {int(code) for code in service["RestartPreventExitStatus"].split()} == CODES - {0, AGAIN}
     assert service["SuccessExitStatus"] == "7"
+    assert service["Environment"] == "DORFF_LOG=json" == f"DORFF_LOG={settings['DORFF_LOG']}"
 
 
 def test_the_timer_makes_up_for_a_missed_night() -> None:
     timer = unit("dorff-fit@.timer")
     assert timer["Timer"]["Persistent"] == "true"
     assert timer["Install"]["WantedBy"] == "timers.target"
+
+
+def test_the_cron_job_runs_again_what_is_incomplete_or_leased() -> None:
+    job = yaml.safe_load((DEPLOY / "kubernetes" / "cronjob.yaml").read_text())["spec"]
+    assert job["concurrencyPolicy"] == "Forbid"
+    inner = job["jobTemplate"]["spec"]
+    ignored, failing = inner["podFailurePolicy"]["rules"]
+    assert ignored["action"] == "Ignore" and failing["action"] == "FailJob"
+    assert set(failing["onExitCodes"]["values"]) == CODES - {0, AGAIN, 7}
+    pod = inner["template"]["spec"]
+    (container,) = pod["containers"]
+    assert pod["restartPolicy"] == "Never" and pod["terminationGracePeriodSeconds"] >= 30
+    assert failing["onExitCodes"]["containerName"] == container["name"]
+    assert {"name": "DORFF_LOG", "value": "json"} in container["env"]
+    mounted = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert set(mounted) == {volume["name"] for volume in pod["volumes"]}
+    paths = [word for word in container["command"] if word.startswith("/")]
+    assert len(paths) == 3 and all(path.startswith(f"{mounted['data']}/") for path in paths)
+
+
+@pytest.mark.parametrize("schedule", ["cron", "systemd", "kubernetes"])
+def test_dorff_understands_the_commands(schedule: str) -> None:
+    """All that it minds is that the files are not there."""
+    settings, command = crontab()
+    words = {
+        "cron": ["fit", settings["JOB"], "--metrics", settings["METRICS"]],
+        "systemd": unit("dorff-fit@.service")["Service"]["ExecStart"].split()[1:],
+        "kubernetes": yaml.safe_load((DEPLOY / "kubernetes" / "cronjob.yaml").read_text())["spec"]["jobTemplate"][
+            "spec"
+        ]["template"]["spec"]["containers"][0]["command"][1:],
+    }[schedule]
+    assert '"$DORFF" fit "$JOB" --metrics "$METRICS";' in command
+    words[words.index("--metrics") + 1] = "no-such-folder/sea.prom"
+    done = call("--log", settings["DORFF_LOG"], *words)
+    assert done.exit_code == 3 and "in a folder that is there" in done.stderr
 
 
 def test_every_exit_code_is_explained() -> None:

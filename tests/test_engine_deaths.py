@@ -22,8 +22,8 @@ from dorff.stopping import stop_requested
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
-    """Two workers; a task may kill its worker once."""
-    with local_cluster(2, failures=1) as cluster, Client(cluster) as client:
+    """Two workers; a task that kills its worker once is suspected."""
+    with local_cluster(2, failures=0) as cluster, Client(cluster) as client:
         yield client
 
 
@@ -81,11 +81,11 @@ def test_a_task_that_always_kills_its_worker_is_left_out_and_named(client: Clien
         seen.append(task.tag)
         return [after] if task.tag in (0, "killer") else []
 
-    with pytest.raises(QuarantineError, match=r"killed their worker.*: leaf 7, rows 0\.\.9;") as caught:
+    with pytest.raises(QuarantineError, match=r"tasks killed their worker.*: leaf 7, rows 0\.\.9;") as caught:
         run(DaskEngine(client), *tasks, then=then)
     assert caught.value.tags == ("killer",)
     assert sorted(map(str, seen)) == sorted([*map(str, range(12)), "after"])
-    assert (tmp_path / "killer").read_text() == "xxxx"  # two in the crowd, two alone
+    assert (tmp_path / "killer").read_text() == "xx"  # once in the crowd, once alone
 
 
 @pytest.mark.slow
@@ -183,24 +183,24 @@ def test_a_signal_stops_a_run_when_its_tasks_have_saved(
 
 def deaf(path: str) -> None:
     mark(path)
-    time.sleep(30)
+    time.sleep(60)
 
 
 def test_a_second_signal_ends_a_run_at_once(tmp_path: Path) -> None:
     def twice() -> None:
         for _ in range(2):
             os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(0.5)
+            time.sleep(0.2)
 
     thread = once(tmp_path / "task", twice)
-    with local_cluster(1) as cluster, Client(cluster) as client:
-        began = time.monotonic()
-        with pytest.raises(KeyboardInterrupt):
-            run(DaskEngine(client), Task(deaf, (str(tmp_path / "task"),)))
-        assert time.monotonic() - began < 10
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        run(SerialEngine(), Task(deaf, (str(tmp_path / "task"),)))
+    assert time.monotonic() - began < 10
     thread.join()
 
 
+@pytest.mark.slow
 def test_a_worker_told_to_end_saves_and_another_goes_on(tmp_path: Path) -> None:
     """However often: with no deaths allowed, none of these is counted as one."""
 
@@ -255,6 +255,7 @@ def compute_with_the_lock(path: str) -> str:
     return "done"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", [stop_at_first, lock_at_first])
 def test_a_hung_worker_is_replaced(task: Callable[[str], str], tmp_path: Path) -> None:
     with local_cluster(1) as cluster, Client(cluster) as client:
@@ -262,6 +263,7 @@ def test_a_hung_worker_is_replaced(task: Callable[[str], str], tmp_path: Path) -
     assert (tmp_path / "t").read_text() == "xx"
 
 
+@pytest.mark.slow
 def test_a_worker_that_computes_in_silence_is_left_alone(tmp_path: Path) -> None:
     with local_cluster(1) as cluster, Client(cluster) as client:
         engine = DaskEngine(client, silence=0.6)
@@ -272,11 +274,12 @@ def test_a_worker_that_computes_in_silence_is_left_alone(tmp_path: Path) -> None
 def test_a_run_whose_workers_are_all_gone_ends(tmp_path: Path) -> None:
     with local_cluster(1) as cluster, Client(cluster) as client:
         thread = once(tmp_path / "task", lambda: cluster.scale(0))
-        with pytest.raises(IncompleteError, match="no workers for .* s; what is done is kept"):
+        with pytest.raises(IncompleteError, match=r"no workers for .* s; what is done is kept"):
             run(DaskEngine(client, patience=1.0), Task(until_told, (str(tmp_path / "task"),)))
         thread.join()
 
 
+@pytest.mark.slow
 def test_workers_that_come_and_go_change_nothing(tmp_path: Path) -> None:
     with local_cluster(1) as cluster, Client(cluster) as client:
         tasks = [Task(calmly, (str(tmp_path / f"{number}"),), number) for number in range(40)]

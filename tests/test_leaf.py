@@ -149,7 +149,8 @@ def test_a_checkpoint_that_is_torn_or_damaged_or_of_other_rows_is_as_none(
             path.unlink() if after is None else path.write_bytes(after)
             receipt = run(this, dataset, WAYS[way])
             assert node(this, receipt) == bits and receipt.rows_read == wanted.rows_read  # read from the start
-    for other_rows in (replace(found, stamp="other"), replace(found, plan="other"), replace(found, stop=ROWS - 1)):
+    others = [{"stamp": "other"}, {"plan": "other"}, {"stop": ROWS - 1}, {"row": ROWS}, {"row": 10}, {"low": (0.0,)}]
+    for other_rows in [replace(found, **one) for one in others]:
         adders = new_sums(WAYS[way])
         assert found.restore(this.checkpoints, adders.of) is False  # removed by the last run
         adders.add(np.ones((3, 2)), np.ones((3, 2)))
@@ -270,9 +271,12 @@ def test_sums_that_overflow_are_the_rows_fault(tmp_path: Path) -> None:
     Y[300, 1] = 1e170
     np.savez(tmp_path / "rows.npz", x=X, y=Y)
     ingest([tmp_path / "rows.npz"], tmp_path / "rows.zarr", inputs=["x"], targets=["y"])
+    dataset, this = open_dataset(tmp_path / "rows.zarr"), make_pass(tmp_path / "a")
     for way in ("gram", "product"):
         with pytest.raises(InputError, match=r"rows 10\.\.699: the sums overflow float64.*larger than 1e150"):
-            run(make_pass(tmp_path / "a"), open_dataset(tmp_path / "rows.zarr"), WAYS[way])
+            run(this, dataset, WAYS[way])
+    with pytest.raises(InputError, match=r"overflow float32.*larger than 1e18.*precision: double"):
+        run(replace(this, question={"precision": "mixed"}), dataset, WAYS["mixed"])
 
 
 def test_any_changed_bit_of_a_receipt_is_noticed(dataset: Dataset, tmp_path: Path) -> None:

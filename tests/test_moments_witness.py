@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cases import LAW
+from cases import LAW, plain_map
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dorff.blocks import BlockSums
 from dorff.errors import InputError
-from dorff.moments import Accumulator, Adder, FloatArray, ProductAccumulator, TriangleAccumulator, probe, symv, trmv
+from dorff.moments import (
+    Accumulator,
+    Adder,
+    FloatArray,
+    Kind,
+    ProductAccumulator,
+    TriangleAccumulator,
+    probe,
+    symv,
+    trmv,
+)
 
 KINDS = ("gram", "triangle", "product", "mixed")
 Y0 = np.zeros(1)
@@ -57,12 +68,32 @@ def many_rows(draw: st.DrawFn, *, scales: float) -> FloatArray:
 @LAW
 @given(data=st.data())
 def test_rounding_is_never_taken_for_a_fault(kind: str, data: st.DataObject) -> None:
-    Z = data.draw(many_rows(scales=18.0 if kind == "mixed" else 150.0))  # float32 ends at 1e38
+    Z = data.draw(many_rows(scales=150.0))
     sums = adder(kind, Z.shape[1])
     with np.errstate(over="ignore", invalid="ignore"):
         for block in np.array_split(Z, 3):
             add(sums, block, kind)
         assert sums.intact()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@LAW
+@given(data=st.data(), seed=st.integers(0, 2**16), scale=st.floats(-150, 150))
+def test_nor_by_blocks_with_weights_and_missing_targets(
+    kind: str, data: st.DataObject, seed: int, scale: float
+) -> None:
+    rng, D, n = np.random.default_rng(seed), data.draw(st.integers(1, 20)), data.draw(st.integers(0, 90))
+    X, Y = rng.standard_normal((n, 2)), rng.standard_normal((n, 2)) * 10.0 ** data.draw(st.floats(-150, 150))
+    Y[rng.random((n, 2)) < 0.2] = np.nan
+    weights = 10.0 ** rng.uniform(min(scale, 0.0), max(scale, 0.0), n) * (rng.random(n) < 0.9)
+    way = {"product": {"V": np.ones((2 * D + 3, 2))}, "mixed": {"precision": "mixed"}}.get(kind, {})
+    sums = BlockSums(
+        plain_map(rng.standard_normal((D, 2))), np.zeros(2), block_rows=32,
+        kind=Kind.GRAM if kind == "mixed" else Kind(kind), **way,
+    )  # fmt: skip
+    with np.errstate(over="ignore", invalid="ignore"):
+        sums.add(X, Y, partial=True, weights=weights)
+        assert all(adder.intact() for adder in sums.sums.values())
 
 
 def trig_rows(n: int, D: int) -> FloatArray:

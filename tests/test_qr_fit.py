@@ -50,6 +50,7 @@ def job(store: Path, folder: Path, *, precision: str = "double", **solve: Any) -
             "kernel": {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": 1.0}},
             "features": {"count": 40, "precision": precision},
             "solve": {"ridge": 1e-16, **solve},
+            "publish": {"digits": 0},
             "cluster": {"type": "serial"},
             "state": str(folder / "state"),
             "model": str(folder / "model"),

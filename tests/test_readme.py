@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from dorff.spec import load_job
 
@@ -44,7 +45,9 @@ def test_the_python_examples_run_one_after_the_other(capsys: pytest.CaptureFixtu
 
 
 def test_the_job_file_is_valid(tmp_path: Path) -> None:
-    (job,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+    job, scheduled = (yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", README, re.DOTALL))
     path = tmp_path / "job.yaml"
-    path.write_text(job)
+    path.write_text(yaml.safe_dump(job))
     assert load_job(path).features.count == 2048
+    path.write_text(yaml.safe_dump(job | scheduled))
+    assert load_job(path).publish.keep == 7

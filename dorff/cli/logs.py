@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import sys
@@ -63,38 +64,37 @@ def say(message: str, level: str = "info", *, clock: bool = False, **fields: obj
 def logging(style: Style, command: str) -> Iterator[None]:
     """Say what is said in this style until the block ends."""
     global _objects
-    if style == Style.TEXT:
-        yield
-        return
-    with _all_of_stderr(command) as _objects:
-        try:
-            yield
-        finally:
-            _objects = None
-
-
-@contextmanager
-def _all_of_stderr(command: str) -> Iterator[_Objects]:
-    """Where stderr is this process' own, what anybody else writes to it goes through a pipe and comes out as objects;
-    our own lines go straight to it, so that none is lost with a process that is killed."""
+    if style == Style.JSON:
+        _objects = _of_process(command) if _is_ours(sys.stderr) else _Objects(None, command)
     try:
-        ours = sys.stderr.fileno() == 2
-    except (OSError, ValueError):  # a test's buffer
-        ours = False
-    if not ours:
-        yield _Objects(None, command)
-        return
+        yield
+    finally:
+        _objects = None
+
+
+def _is_ours(stream: TextIO) -> bool:
+    """Whether it is the process' stderr rather than a test's buffer."""
+    try:
+        return stream.fileno() == 2
+    except (OSError, ValueError):
+        return False
+
+
+def _of_process(command: str) -> _Objects:
+    """What anybody else writes to stderr goes through a pipe and comes out as objects, as long as the process lives;
+    our own lines go straight to it, so that none is lost with a process that is killed."""
     (reader, writer), end = os.pipe(), uuid.uuid4().hex  # some processes outlive us: no end of file would come
-    with os.fdopen(os.dup(2), "w", encoding="utf-8", errors="backslashreplace") as real:
-        objects = _Objects(real, command)
-        passing = threading.Thread(target=objects.pass_on, args=(reader, end), daemon=True)
-        passing.start()
-        os.dup2(writer, 2)
-        try:
-            yield objects
-        finally:
-            sys.stderr.flush()
-            os.dup2(real.fileno(), 2)
-            os.write(writer, f"\n{end}\n".encode())
-            os.close(writer)
-            passing.join()
+    real = os.fdopen(os.dup(2), "w", encoding="utf-8", errors="backslashreplace")
+    objects = _Objects(real, command)
+    passing = threading.Thread(target=objects.pass_on, args=(reader, end), daemon=True)
+    passing.start()
+    os.dup2(writer, 2)
+
+    def finish() -> None:
+        sys.stderr.flush()
+        os.dup2(real.fileno(), 2)
+        os.write(writer, f"\n{end}\n".encode())
+        passing.join()
+
+    atexit.register(finish)  # after those of libraries that are imported later
+    return objects

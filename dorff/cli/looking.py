@@ -18,6 +18,7 @@ from dorff.store import (
     Receipt,
     current_version,
     last_used,
+    lease_beside,
     lease_state,
     load_model,
     read_history,
@@ -137,7 +138,7 @@ def _plan(path: Path) -> dict[str, Any]:
         "rows_used": sum(receipt.rows_used for receipt in receipts),
         "bytes": _bytes_below(folder),
         "last_used": datetime.fromtimestamp(last_used(folder), UTC).isoformat(timespec="seconds"),
-        "lease": lease_state(folder.with_name(f"{folder.name}.lease")),
+        "lease": lease_state(lease_beside(folder)),
     }
 
 

@@ -52,8 +52,7 @@ def credentials(
     """Make credentials for a Dask cluster of your own: whoever has these files may use it, nobody else."""
     from dorff.engine import credentials as run
 
-    run(directory)
-    files = {name: str(directory / f"{name}.pem") for name in ("ca", "cert", "key")}
+    files = dict(zip(("ca", "cert", "key"), map(str, run(directory.absolute())), strict=True))
     ours = f"--tls-ca-file {files['ca']} --tls-cert {files['cert']} --tls-key {files['key']}"
     named = ", ".join(f"{name}: {file}" for name, file in files.items())
     text = (

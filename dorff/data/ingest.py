@@ -80,8 +80,9 @@ def ingest(
     Memory does not grow with the rows. A new store is written beside `out` and renamed at the end;
     `append=True` adds rows to one that ingest made, keeping its layout: its old rows can be read at any
     moment, and the new ones and their labels appear together. Stopped midway, the same call can be made
-    again, and what it makes does not differ. `shard_rows` overrides the rows of a shard; `progress` is called
-    with the number of rows written so far by this call, `notice` with a sentence about a likely oversight.
+    again, and what it makes does not differ; an append only where its rows are not there yet. `shard_rows`
+    overrides the rows of a shard; `progress` is called with the number of rows written so far by this call,
+    `notice` with a sentence about a likely oversight.
 
     Returns:
         The rows in the store.

@@ -205,7 +205,9 @@ def _open(path: Path, name: str, key: str, mtime_ns: int, size: int, kinds: str)
 
 
 def open_zarr(directory: Path, what: str, *, v3: bool) -> zarr.Array[Any]:
-    """Open a Zarr array; an error says that its metadata cannot be understood."""
+    """Open a Zarr array; InputError where its metadata is damaged, or cannot be understood."""
+    if v3:
+        read_json(directory / "zarr.json")
     try:
         return zarr.open_array(LocalStore(directory, read_only=True), mode="r", zarr_format=3 if v3 else 2)
     except MemoryError:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import queue
+import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -11,6 +14,7 @@ import dask
 from distributed import Client, LocalCluster
 from distributed.security import Security
 from distributed.utils import silence_logging_cmgr
+from distributed.versions import VersionMismatchWarning
 
 from dorff import spec
 from dorff.engine.base import Engine
@@ -83,23 +87,45 @@ def _local(cluster: spec.LocalCluster, patience: float) -> DaskEngine:
 
 
 def _remote(cluster: spec.RemoteCluster, patience: float) -> DaskEngine:
+    """In a thread of its own: a scheduler that takes the connection and never speaks would keep Dask waiting."""
     security = security_for(cluster)
+    found = queue.SimpleQueue[Client | Exception]()
+
+    def connect() -> None:
+        try:
+            found.put(_connected(cluster.address, security, patience))
+        except Exception as error:
+            found.put(error)
+
+    threading.Thread(target=connect, name="dorff-connect", daemon=True).start()
     try:
-        client = Client(cluster.address, timeout=patience, security=security)
-    except (OSError, TimeoutError) as error:
-        raise IncompleteError(f"cluster.address {cluster.address}: no scheduler answers there ({error})") from error
+        client = found.get(timeout=3 * patience + 5)
+    except queue.Empty as error:
+        raise IncompleteError(f"cluster.address {cluster.address}: its scheduler does not answer") from error
+    if isinstance(client, Exception):
+        raise client
+    return DaskEngine(client, patience=patience)
+
+
+def _connected(address: str, security: Security | None, patience: float) -> Client:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", VersionMismatchWarning)  # it is an error, below
+            client = Client(address, timeout=patience, security=security)
+    except OSError as error:
+        raise IncompleteError(f"cluster.address {address}: no scheduler answers there ({error})") from error
     try:
         client.wait_for_workers(1, timeout=patience)
         _check_versions(client, patience)
     except TimeoutError as error:
         client.close()
         raise IncompleteError(
-            f"cluster.address {cluster.address}: no workers after {patience:g} s; start some, then run again"
+            f"cluster.address {address}: no workers after {patience:g} s; start some, then run again"
         ) from error
     except BaseException:
         client.close()
         raise
-    return DaskEngine(client, patience=patience)
+    return client
 
 
 def _check_versions(client: Client, patience: float) -> None:

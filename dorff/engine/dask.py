@@ -109,7 +109,7 @@ class _Run:
         if self._killers:
             names = ", ".join(map(str, self._killers))
             raise QuarantineError(
-                f"killed their worker every time they were tried: {names}; all others are done, and kept: give "
+                f"tasks killed their worker every time they were tried: {names}; all others are done, and kept: give "
                 "workers more memory, or look at their logs, and run the same command again",
                 tuple(task.tag for task in self._killers),
             )
@@ -174,13 +174,12 @@ class _Run:
 
     def _end_all(self) -> None:
         """Ask the tasks that run to stop, and wait until they have saved what they have."""
-        _tell(self._client, stop_run, self._name)
         until = time.monotonic() + NOTICE
-        while self._running and time.monotonic() < until and self._client.status == "running":
-            with suppress(queue.Empty):
-                future = self._ended.get(timeout=_TICK)
-                del self._running[future]
-                future.release()
+        while time.monotonic() < until:
+            busy = _tell(self._client, stop_run, self._name)
+            if busy is not None and not any(busy.values()):
+                return
+            time.sleep(_TICK)
 
 
 @final
@@ -219,8 +218,13 @@ def count_threads(client: Client) -> int | None:
     return None
 
 
-def _tell(client: Client, function: Callable[..., object], *arguments: object) -> None:
-    """Have the workers call this; those that do not answer within seconds are left alone."""
-    if client.status == "running":
-        with suppress(OSError):
-            client.sync(client._run, function, *arguments, on_error="ignore", callback_timeout=_ANSWER)
+def _tell(client: Client, function: Callable[..., object], *arguments: object) -> dict[str, Any] | None:
+    """Have the workers call this, and what they answer; None where one of them does not within seconds."""
+    if client.status != "running":
+        return {}
+    with suppress(OSError):
+        found: dict[str, Any] = client.sync(
+            client._run, function, *arguments, on_error="ignore", callback_timeout=_ANSWER
+        )
+        return found
+    return None

@@ -168,8 +168,8 @@ class Tree:
         tasks = []
         for child in _children(node):
             unknown = self._unknown(child)
-            whole = len(unknown) == 1 << child[0] or self._is_stored(child)
-            if child[0] == 0 or (child[0] == self._kept and whole):
+            apart = len(unknown) == 1 << child[0] or self._is_stored(child)
+            if child[0] == 0 or (child[0] == self._kept and apart):
                 tasks += self._want(child) if unknown else []
             elif unknown:
                 tasks += self._fill(child)
@@ -266,7 +266,8 @@ class Tree:
         """Whether what this node is good for can be had without it: from a sum that is kept, which it is in, or from
         those that it is made of. (Where another level was kept before, some of these are not there.)"""
         if node[0] < self._kept:
-            return any(self._path(above).exists() for above in self._path_up(_parent(node)) if above[0] <= self._kept)
+            holding = (above for above in self._path_up(_parent(node)) if above[0] <= self._kept)
+            return any(not self._unknown(above) and self._path(above).exists() for above in holding)
         return node[0] > self._kept and self._can_be_restored(node)
 
     def _can_be_restored(self, node: Node) -> bool:

@@ -66,11 +66,12 @@ def run_call(call: Call) -> Any:
             _here.busy -= 1
 
 
-def stop_run(run: str) -> None:
-    """End the tasks of one run, by its name, at their next block; those that still come do not begin."""
+def stop_run(run: str) -> int:
+    """End the tasks of one run, by its name, at their next block; those that still come do not begin. How many run."""
     with _here.lock:
         _here.over.add(run)
         request_stop()
+        return _here.busy
 
 
 @final

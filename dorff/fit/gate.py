@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ from dorff.predict import score
 from dorff.publish import Verdict
 from dorff.solvers import Choice
 from dorff.spec import ClassTargets, Job
-from dorff.store import Lease, append_history, load_model, read_history, resolve_model
+from dorff.store import Lease, append_history, lease_beside, lease_state, load_model, read_history
 
 if TYPE_CHECKING:
     from dorff.fit.run import FitReport
@@ -27,21 +27,25 @@ if TYPE_CHECKING:
 
 def state_lease(plan: Plan) -> Path:
     """Whoever changes what the plan keeps holds this lease."""
-    return plan.directory.with_name(f"{plan.directory.name}.lease")
+    return lease_beside(plan.directory)
 
 
 @contextmanager
 def leased(*wanted: Path) -> Iterator[list[Lease]]:
     """Leases on these, each taken once; LeaseError where another run holds one. Folders that were made for them alone
     are removed again."""
-    absent = [path.parent for path in wanted if not path.parent.exists()]
+    made = [path for path in wanted if not path.parent.exists()]
+    above = {folder for path in made for folder in path.parents[1:] if not folder.exists()}
     try:
         with ExitStack() as stack:
             yield [stack.enter_context(Lease.take(path)) for path in dict.fromkeys(wanted)]
     finally:
-        for folder in absent:
-            if folder.exists() and all("lease" in path.name for path in folder.iterdir()):
+        for folder in {path.parent for path in made if path.parent.exists() and lease_state(path) is None}:
+            if all("lease" in path.name for path in folder.iterdir()):
                 shutil.rmtree(folder, ignore_errors=True)
+        for folder in sorted(above, reverse=True):  # the deepest first
+            with suppress(OSError):  # something else is in it
+                folder.rmdir()
 
 
 def not_covered(plan: Plan, error: QuarantineError) -> GateError:
@@ -96,7 +100,7 @@ def judge(job: Job, report: FitReport, new: Path, old: Path | None) -> Verdict:
             "solve.route auto and solve.qr true"
         )
     mine = report.score if rule.holdout is None else held_out(job, new)
-    if rule.margin is None or old is None:
+    if rule.margin is None or old is None or not _whole(old):
         return Verdict(mine, None, tuple(reasons))
     other = None
     try:
@@ -111,6 +115,15 @@ def judge(job: Job, report: FitReport, new: Path, old: Path | None) -> Verdict:
     return Verdict(mine, other, tuple(reasons))
 
 
+def _whole(version: Path) -> bool:
+    """Whether a model can be read: a damaged one must not keep a new one out."""
+    try:
+        load_model(version, posterior=False)
+    except InputError:
+        return False
+    return True
+
+
 def held_out(job: Job, version: Path) -> float:
     """The score of a version on the job's holdout: accuracy for classes, else R2."""
     targets = job.data.targets
@@ -122,5 +135,5 @@ def held_out(job: Job, version: Path) -> float:
 
 def _kept_score(version: Path) -> float | None:
     """What a version's own folds said of it, where it was chosen by them."""
-    report = load_model(resolve_model(version), posterior=False).info.get("report", {})
+    report = load_model(version, posterior=False).info.get("report", {})
     return report.get("score") if report.get("score_by") == "kfold" else None

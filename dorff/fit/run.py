@@ -23,7 +23,7 @@ from dorff.plan import Plan, make_plan
 from dorff.publish import Verdict, publish
 from dorff.solvers import Choice, Fit
 from dorff.spec import Job
-from dorff.store import resolve_model
+from dorff.store import LEASE, resolve_model
 from dorff.streaming import fit_streaming
 
 
@@ -95,7 +95,7 @@ def fit(job: Job, *, engine: Engine | None = None, progress: Progress | None = N
     plan = make_plan(job)
     if (known := nothing_new(plan)) is not None and (report := _unchanged(plan, known, None)) is not None:
         return replace(report, seconds=time.perf_counter() - began)
-    with leased(state_lease(plan), Path(job.model) / "lease") as (_, lease), peak_memory() as peak:
+    with leased(state_lease(plan), Path(job.model) / LEASE) as (_, lease), peak_memory() as peak:
         try:
             found = _solved(plan, engine, progress, peak)
         except QuarantineError as error:

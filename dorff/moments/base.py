@@ -22,9 +22,6 @@ UNIT: Final = 2.0**-52
 #: By how much more than its average over all directions a rounding error may show along `probe`: 64 for one of chance
 #: (a tail of exp(-64), Hanson & Wright 1971), and in sums of fewer columns the most there is.
 SHOWN: Final = 64.0
-#: Sums beyond the first overflow when they are compared, and below the second are of rounding near zero alone.
-LARGEST: Final = 1e290
-SMALLEST: Final = 1e-290
 
 
 class Kind(StrEnum):
@@ -185,6 +182,11 @@ class Adder(ABC):
     def moments(self) -> Sums:
         """What has been added so far."""
 
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Sums below the first may be of rounding near zero alone, and sums beyond the second may overflow."""
+        return 1e-290, 1e290
+
     def _seen(self, Z: FloatArray | SingleArray, along: FloatArray | None) -> FloatArray:
         """Z u (n,), which the first number of the witness has taken in."""
         with np.errstate(over="ignore", invalid="ignore"):  # `overflowed` tells
@@ -201,14 +203,14 @@ class Adder(ABC):
             return True
         with np.errstate(all="ignore"):  # whatever is in them now
             found, wanted, slack = self.compared()
-            return bool(np.all(np.isfinite(found) & (np.abs(found - wanted) <= slack + SMALLEST)))
+            return bool(np.all(np.isfinite(found) & (np.abs(found - wanted) <= slack + self.bounds[0])))
 
     def overflowed(self) -> bool:
         """Whether a number of intact sums is not finite."""
         return self._large() and not all(np.isfinite(piece).all() for piece in self.pieces())
 
     def _large(self) -> bool:
-        return not np.all(np.abs(self.witness) < LARGEST)
+        return not np.all(np.abs(self.witness) < self.bounds[1])
 
     @property
     def spare(self) -> FloatArray | None:

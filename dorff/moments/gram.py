@@ -152,10 +152,18 @@ class Accumulator(Adder):
         yield from packed_columns(self.square)
         yield self.witness
 
+    @property
+    def _mixed(self) -> bool:
+        return self.unit == MIXED_UNIT
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        return (1e-20, 1e30) if self._mixed else super().bounds  # float32's own are 1e-38 and 3e38
+
     def compared(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Entry (i, j) of the sums may be wrong by unit (n + w) sqrt(G_ii G_jj), by the order they were added in."""
         size = np.abs(np.diag(self.square)).sum() + self.witness
-        slack = MIXED_SLACK if self.unit == MIXED_UNIT else SHOWN * (self.n + self.width)
+        slack = MIXED_SLACK if self._mixed else SHOWN * (self.n + self.width)
         found = np.dot(self.probe, symv(self.square, self.probe))
         return np.array([found]), self.witness, self.unit * slack * size
 

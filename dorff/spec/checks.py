@@ -102,18 +102,10 @@ def number(value: object, *, above: float | None = None, least: float = -math.in
     """A finite number greater than `above`, or at least `least`."""
     low = least if above is None else above
     wanted = f"a number of at least {least:g}" if above is None else f"a number greater than {above:g}"
-    found = _float(value)
+    found = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
     if not math.isfinite(found) or found < low or found == above:
         raise Refusal(f"must be {'a number' if low == -math.inf else wanted}, came {show(value)}; correct it")
     return found
-
-
-def _float(value: object) -> float:
-    """A number, or NaN."""
-    try:
-        return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
-    except OverflowError:  # an integer of more than 308 digits
-        return math.nan
 
 
 def _numbers(value: object, *, above: float | None = None, least: float = -math.inf) -> float | tuple[float, ...]:
@@ -184,7 +176,7 @@ def lengthscale(value: object) -> str | float | tuple[float, ...]:
 
 def share(value: object) -> float:
     """A number between 0 and 1, neither of them."""
-    found = _float(value)
+    found = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
     if not 0.0 < found < 1.0:
         raise Refusal(f"must be a number between 0 and 1, came {show(value)}; correct it")
     return found

@@ -14,6 +14,7 @@ from dorff.spec.checks import Refusal, show
 from dorff.spec.job import Job
 
 MOST_VALUES = 1_000_000  # what a matrix written out may need, and a handful of aliases must not become
+LONG_TEXT = 100  # characters
 
 
 class _Loader(yaml.SafeLoader):
@@ -29,28 +30,39 @@ class _Loader(yaml.SafeLoader):
                 seen.add(key.value)
         return super().construct_mapping(node, deep=deep)
 
+    def construct_whole_number(self, node: yaml.ScalarNode) -> int:
+        number = self.construct_yaml_int(node)
+        if number.bit_length() > 63:
+            problem = "a whole number of more than 63 bits"
+            raise yaml.constructor.ConstructorError(problem=problem, problem_mark=node.start_mark)
+        return number
+
     def construct_document(self, node: yaml.Node) -> Any:
         _count(node, {})
         return super().construct_document(node)
 
 
 def _count(node: yaml.Node, counts: dict[yaml.Node, int | None]) -> int:
-    """The values below `node`, those of aliases each time; refused where they are too many, or hold themselves."""
+    """The values below `node`, long texts for more than one, those of aliases each time; refused where they are too
+    many, or hold themselves."""
     if node in counts:
         if (known := counts[node]) is None:
             raise yaml.constructor.ConstructorError(problem="a value holds itself", problem_mark=node.start_mark)
         return known
     counts[node] = None
-    below: list[yaml.Node] = []
-    if isinstance(node, yaml.CollectionNode):
-        below = [part for item in node.value for part in (item if isinstance(item, tuple) else (item,))]
-    found = counts[node] = 1 + sum(_count(part, counts) for part in below)
+    if isinstance(node, yaml.ScalarNode):
+        found = 1 + len(node.value) // LONG_TEXT
+    else:
+        parts = (part for item in node.value for part in (item if isinstance(item, tuple) else (item,)))
+        found = 1 + sum(_count(part, counts) for part in parts)
+    counts[node] = found
     if found > MOST_VALUES:
         problem = f"more than {MOST_VALUES:,} values, aliases counted each time"
         raise yaml.constructor.ConstructorError(problem=problem, problem_mark=node.start_mark)
     return found
 
 
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_whole_number)
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),

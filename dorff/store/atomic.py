@@ -28,14 +28,24 @@ def space_on(path: Path) -> Iterator[None]:
                 f"{path}: no space left on the disk; free some and run the same command again (nothing is lost)"
             ) from error
         if error.errno == errno.EIO:
-            raise disk_failed(path, error) from error
+            raise _failed(path, error) from error
         if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EEXIST):
             raise InputError(f"{path}: cannot be written ({error.strerror}); choose another path") from error
         raise
 
 
-def disk_failed(path: Path, error: OSError) -> IncompleteError:
-    """What to raise where the disk, or the way to it, fails."""
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn a failing disk into one clear sentence; what else may go wrong is the caller's."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.EIO:
+            raise _failed(path, error) from error
+        raise
+
+
+def _failed(path: Path, error: OSError) -> IncompleteError:
     return IncompleteError(
         f"{path}: the disk failed ({error.strerror}); check it and run the same command again (what is done is kept)"
     )
@@ -104,10 +114,15 @@ def make_directory(path: Path, *, sync: bool) -> None:
 
 def remove_tree(path: Path) -> None:
     """Remove a directory so that it is there whole or not at all."""
+    shutil.rmtree(hide(path), ignore_errors=True)  # remove_torn takes what is left
+
+
+def hide(path: Path) -> Path:
+    """Take a directory out of sight in one step; returns where it waits to be removed."""
     gone = path.with_name(f".gone-{uuid.uuid4().hex}")
     path.rename(gone)
     sync_directory(gone.parent)
-    shutil.rmtree(gone, ignore_errors=True)  # remove_torn takes what is left
+    return gone
 
 
 def sync_directory(path: Path) -> None:

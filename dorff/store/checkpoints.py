@@ -12,6 +12,7 @@ from typing import Self, final
 from dorff.moments import Adder, Part
 from dorff.store.atomic import seal, unseal, write_atomic
 from dorff.store.moments import load_held, save_held
+from dorff.store.plausible import plausible
 
 
 @final
@@ -51,7 +52,10 @@ class Checkpoint:
         try:
             body = unseal(_text(directory, number).read_bytes())
             tuples = ("checksums", "low", "high")
-            return None if body is None else cls(**{**body, **{name: tuple(body[name]) for name in tuples}})
+            if body is None:
+                return None
+            found = cls(**{**body, **{name: tuple(body[name]) for name in tuples}})
+            return found if plausible(found) and found.start <= found.row <= found.stop else None
         except (FileNotFoundError, KeyError, TypeError):  # the last two: another version's
             return None
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from dorff.store.atomic import make_directory, seal, space_on, sync_directory, unseal
+from dorff.store.atomic import make_directory, reading, seal, space_on, sync_directory, unseal
 
 HISTORY: Final = "history.jsonl"
 
@@ -31,8 +31,10 @@ def append_history(root: Path, record: Mapping[str, Any]) -> None:
 
 def read_history(root: Path) -> list[dict[str, Any]]:
     """Every line, oldest first; torn or damaged ones are left out."""
+    path = root / HISTORY
     try:
-        lines = (root / HISTORY).read_bytes().split(b"\n")
+        with reading(path):
+            lines = path.read_bytes().split(b"\n")
     except FileNotFoundError:
         return []
     return [record for line in lines if (record := unseal(line)) is not None]

@@ -21,7 +21,7 @@ from typing import Any, Final, Self, final
 import psutil
 
 from dorff.errors import DorffError, InputError, LeaseError
-from dorff.store.atomic import make_directory, seal, space_on, sync_directory, unseal, write_atomic
+from dorff.store.atomic import make_directory, reading, seal, space_on, sync_directory, unseal, write_atomic
 
 LEASE: Final = "lease"  # its name in what it is of, such as a model's root
 _PATIENCE: Final = 10.0  # seconds to wait for the lock, which is held for milliseconds
@@ -101,8 +101,7 @@ class Lease:
 
     def check(self) -> None:
         """LeaseError where the lease was lost, or released."""
-        with space_on(self.path):
-            token, found, _ = _newest(self.path)
+        token, found, _ = _newest(self.path)
         if (token, found) != (self.token, self._holder):
             why = f"was taken over by {found}, after this run had been paused" if found else "is no longer held"
             raise LeaseError(f"{self.path}: the lease {why}; nothing is published by this run, run it again")
@@ -191,9 +190,13 @@ def _wait_for(handle: int, path: Path) -> None:
 
 def _newest(path: Path) -> tuple[int, Holder | None, float]:
     """The last token given (0: none), its holder (None: free), and when its file was last touched (s)."""
-    token = max(_files(path), default=0)
+    with reading(path):
+        token = max(_files(path), default=0)
     try:
-        with _file(path, token).open("rb") as file:  # opened, so that a network's file system asks its server
+        with (
+            reading(path),
+            _file(path, token).open("rb") as file,
+        ):  # opened, so that a network's file system asks its server
             record, changed = unseal(file.read(1 << 16)), os.fstat(file.fileno()).st_mtime
         return token, None if record is None else Holder(**record), changed
     except (FileNotFoundError, TypeError):

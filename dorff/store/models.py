@@ -18,13 +18,13 @@ import numpy.typing as npt
 import psutil
 import zarr
 
-from dorff.errors import InputError
+from dorff.errors import DorffError, InputError
 from dorff.features import feature_arrays
 from dorff.frequencies.transforms import Arrays
 from dorff.model import Model
 from dorff.store.atomic import (
-    disk_failed,
     make_directory,
+    reading,
     remove_tree,
     space_on,
     sync_directory,
@@ -71,11 +71,16 @@ def number_version(version: Path) -> Path:
             place = root / f"v{max((_number(path) for path in versions(root)), default=0) + 1:06d}"
             try:
                 version.rename(place)
-                sync_directory(root)
-                return place
+                break
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
+        try:
+            sync_directory(root)
+        except OSError:
+            place.rename(version)  # it stays what its writer knows, and removes
+            raise
+    return place
 
 
 def switch_current(root: Path, name: str) -> None:
@@ -99,14 +104,16 @@ def older_versions(root: Path) -> list[Path]:
 
 def current_version(root: Path) -> str | None:
     """The name of the current version, None where there is none; InputError where `current` is damaged."""
+    path = root / "current"
     try:
-        text = (root / "current").read_bytes()
+        with reading(path):
+            text = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
     name = text[:-9].decode("ascii", "replace")
     if not _VERSION.fullmatch(name) or text != f"{name} {zlib.crc32(name.encode()):08x}".encode():
         raise InputError(
-            f"{root / 'current'}: is damaged: it should name a version such as v000001, with a checksum; give one of "
+            f"{path}: is damaged: it should name a version such as v000001, with a checksum; give one of "
             "the versions themselves, or publish again"
         )
     return name
@@ -173,38 +180,52 @@ def load_model(path: str | Path, *, posterior: bool = True) -> Model:
     """The model at `path`: a model's root (its current version) or one version. Its posterior, where it has one, can
     be many times as large as the rest; without `posterior` it is left where it is.
 
-    Runs no code from the files. Raises InputError where a file is missing or damaged, or shapes disagree.
+    Runs no code from the files. Raises InputError where a file is missing or damaged, or shapes disagree,
+    IncompleteError where the disk fails.
     """
     version = resolve_model(Path(path))
     try:
-        check_confined(version)
-        group = zarr.open_group(str(version), mode="r")
-        if "description" not in group.attrs:
-            raise InputError(f"{version}: is no model of dorff; give a model's root or one of its versions")
-        text, checksum = str(group.attrs["description"]), group.attrs["crc32"]
-        if group.attrs["format"] != FORMAT or zlib.crc32(text.encode()) != checksum:
-            raise InputError(f"{version}: the model's description is damaged or of another version of dorff")
-        description = json.loads(text)
-        shapes = {
-            name: tuple(shape)
-            for name, shape in description["shapes"].items()
-            if posterior or not name.startswith("posterior_")
-        }
-        _refuse_absurd(shapes, version)
-        arrays = {
-            name: _load_array(group, name, shape, description["dtypes"][name], version)
-            for name, shape in shapes.items()
-        }
+        return _load(version, posterior)
     except InputError:
+        if resolve_model(Path(path)) == version:
+            raise
+    return load_model(path, posterior=posterior)  # it was pruned while it was read: another is current
+
+
+def _load(version: Path, posterior: bool) -> Model:
+    try:
+        with reading(version):
+            description, arrays = _read(version, posterior)
+    except DorffError:
         raise
     except UNREADABLE as error:
-        if isinstance(error, OSError) and error.errno == errno.EIO:
-            raise disk_failed(version, error) from error
         raise InputError(f"{version}: cannot be read as a model ({error}); publish it again") from error
     try:
         return build_model(arrays, description)
     except InputError as error:
         raise InputError(f"{version}: {error}; publish it again") from error
+
+
+def _read(version: Path, posterior: bool) -> tuple[dict[str, Any], Arrays]:
+    """What describes a model, and its arrays: each checked before it is read, and after."""
+    check_confined(version)
+    group = zarr.open_group(str(version), mode="r")
+    if "description" not in group.attrs:
+        raise InputError(f"{version}: is no model of dorff; give a model's root or one of its versions")
+    text, checksum = str(group.attrs["description"]), group.attrs["crc32"]
+    if group.attrs["format"] != FORMAT or zlib.crc32(text.encode()) != checksum:
+        raise InputError(f"{version}: the model's description is damaged or of another version of dorff")
+    description = json.loads(text)
+    shapes = {
+        name: tuple(shape)
+        for name, shape in description["shapes"].items()
+        if posterior or not name.startswith("posterior_")
+    }
+    _refuse_absurd(shapes, version)
+    dtypes = description["dtypes"]
+    return description, {
+        name: _load_array(group, name, shape, dtypes[name], version) for name, shape in shapes.items()
+    }
 
 
 def _refuse_absurd(shapes: Mapping[str, tuple[int, ...]], version: Path) -> None:

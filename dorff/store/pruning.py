@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from dorff.errors import InputError
-from dorff.store.atomic import remove_torn, remove_tree, space_on
+from dorff.store.atomic import hide, remove_torn, remove_tree, space_on
 from dorff.store.lease import LEASE, Lease, lease_beside, lease_state, locked
 from dorff.store.models import older_versions
 
@@ -17,14 +18,16 @@ def prune_versions(root: Path, keep: int, *, dry_run: bool = False) -> list[Path
     is promised nothing more.
     """
     _at_least_one(keep)
-    with space_on(root), locked(root / LEASE):
-        older = older_versions(root)
-        old = older[: max(0, len(older) + 1 - keep)]  # the current one is kept too
+    with space_on(root):
+        with locked(root / LEASE):
+            older = older_versions(root)
+            old = older[: max(0, len(older) + 1 - keep)]  # the current one is kept too
+            hidden = [] if dry_run else [hide(version) for version in old]
+        for path in hidden:  # after the lock is given back: this can take long
+            shutil.rmtree(path, ignore_errors=True)
         if not dry_run:
-            for version in old:
-                remove_tree(version)
             remove_torn(root, older=86400.0)  # not what is being written or judged
-        return old
+    return old
 
 
 def prune_state(state: Path, keep: int, *, dry_run: bool = False) -> list[Path]:

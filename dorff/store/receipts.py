@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import final
 
 from dorff.store.atomic import seal, unseal, write_atomic
+from dorff.store.plausible import plausible
 
 
 @final
@@ -40,6 +41,11 @@ class Receipt:
         text = f"{self.plan} {self.number} {self.start} {self.stop} {self.digest}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
+    @property
+    def _adds_up(self) -> bool:
+        rows = self.stop - self.start
+        return 0 < rows == self.rows_used + self.rows_dropped and len(self.low) == len(self.high)
+
     def timed(self, seconds: float) -> Receipt:
         return replace(self, seconds=seconds)
 
@@ -51,6 +57,9 @@ class Receipt:
         """The receipt of a leaf, or None where there is none or a byte of it changed: the leaf is to be done again."""
         try:
             body = unseal((directory / f"{number:06d}.json").read_bytes())
-            return None if body is None else cls(**{**body, "low": tuple(body["low"]), "high": tuple(body["high"])})
+            if body is None:
+                return None
+            found = cls(**{**body, "low": tuple(body["low"]), "high": tuple(body["high"])})
+            return found if plausible(found) and found.number == number and found._adds_up else None
         except (FileNotFoundError, KeyError, TypeError):  # the last two: another version's
             return None

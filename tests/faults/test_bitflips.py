@@ -1,4 +1,4 @@
-"""One bit flipped in anything that dorff keeps is noticed, mended, or changes nothing: a hundred of the benchmark's."""
+"""A bit flipped in anything that dorff keeps is noticed, mended, or changes nothing: a hundred of the benchmark's."""
 
 import importlib.util
 import sys
@@ -40,7 +40,7 @@ def test_no_flip_is_undetected(bitflips: ModuleType, scene) -> None:
 
 
 def test_a_flip_that_nothing_can_notice_is_called_undetected(bitflips: ModuleType, tmp_path: Path) -> None:
-    """The control: a store that others wrote, without checksums, and a model and a lease that are not what they were."""
+    """The control: a store that others wrote, without checksums."""
     group = zarr.open_group(str(tmp_path / "data.zarr"), mode="w", zarr_format=3)
     rng = np.random.default_rng(0)
     columns = {"x": rng.random((50, 2)), "y": rng.random((50, 1)), "weights": rng.random((50, 1))}
