@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, final
+from typing import final
 
 from dorff.engine import Engine, SerialEngine, Task, open_engine
 from dorff.errors import IncompleteError, InputError
@@ -19,9 +17,8 @@ from dorff.plan import Plan, make_plan
 from dorff.plan.costs import WORKER_BYTES
 from dorff.solvers import Score, of_first, path_bytes, setting_scores
 from dorff.spec import Job, RemoteCluster
-from dorff.store import load_moments, remove_torn, save_moments
+from dorff.store import load_moments, save_moments
 
-SETTLED: Final = 60.0  # seconds after which a file that no run has locked is nobody's
 Told = Callable[[int, int], None]  # trials done, trials in all
 
 
@@ -145,24 +142,12 @@ def _grid(
 
 @contextmanager
 def _shared(directory: Path, folds: Mapping[Part, Solvable]) -> Iterator[Path]:
-    """A file of a pass's folds beside its plan, for the trials of this run alone, which locks it while they run.
-
-    Files that no run has locked were left by runs that were killed: they are deleted. Where the file system knows no
-    locks they stay.
-    """
-    for left in directory.glob("folds*.moments"):
-        with suppress(OSError), left.open("r+b") as file:  # locked by its run, or another run deletes it too
-            if time.time() - left.stat().st_mtime > SETTLED:  # else it may be about to be locked
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                left.unlink()
-    remove_torn(directory)
-    path = directory / f"folds-{uuid.uuid4().hex}.moments"
+    """A file of a pass's folds beside its plan, for the trials of this run: it holds the lease, so what a run that was
+    killed left there is written over."""
+    path = directory / "folds.moments"
     try:
         save_moments(path, folds)
-        with path.open("rb") as file:
-            with suppress(OSError):
-                fcntl.flock(file, fcntl.LOCK_SH)
-            yield path
+        yield path
     finally:
         path.unlink(missing_ok=True)
 

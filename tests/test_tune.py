@@ -2,7 +2,6 @@
 
 import csv
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from command_line import CURL, call, field, run, write_csv, write_job
 from dorff.cli.tuning import kernel_names
 from dorff.data import open_dataset
 from dorff.engine import SerialEngine
-from dorff.errors import InputError
+from dorff.errors import InputError, LeaseError
 from dorff.plan import make_plan
 from dorff.report import trial_plot
 from dorff.report.choice import from_info
@@ -145,25 +144,21 @@ def test_workers_and_this_process_find_the_same(sea: Path, tmp_path: Path) -> No
     assert not list((tmp_path / "runs").rglob("folds*"))
 
 
-def test_tunes_of_one_job_at_the_same_time(sea: Path, tmp_path: Path) -> None:
-    """Each has its file of the folds; those of runs that are gone are deleted, those of others are not."""
+def test_one_tune_at_a_time(sea: Path, tmp_path: Path) -> None:
+    """The second is told who holds the lease; what a run that was killed left is written over."""
     job = load_job(a_job(sea, tmp_path))
-    folder, others = make_plan(job).directory, []
+    folder, refused = make_plan(job).directory, []
 
     def another(done: int, _total: int) -> None:
-        if done and not others:
-            for file in folder.glob("folds*"):  # an old file, but its run is at work
-                os.utime(file, (0, 0))
-            others.append(tune([job], engine=SerialEngine()))
+        if done and not refused:
+            with pytest.raises(LeaseError, match=r"held by process \d+") as error:
+                tune([job], engine=SerialEngine())
+            refused.append(error)
 
     found = tune([job], engine=SerialEngine(), told=another)
-    assert others[0].table == found.table and not list(folder.glob("folds*"))
-    killed, young = folder / "folds-0.moments", folder / "folds-1.moments"
-    for file in (killed, young):
-        file.write_bytes(b"left")
-    os.utime(killed, (0, 0))
-    tune([job], engine=SerialEngine())
-    assert list(folder.glob("folds*")) == [young]  # its run may be about to lock it
+    assert refused and not list(folder.glob("folds*"))
+    (folder / "folds.moments").write_bytes(b"left")
+    assert tune([job], engine=SerialEngine()).table == found.table and not list(folder.glob("folds*"))
 
 
 def test_counts_need_plain_pairs(sea: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from zarr.storage import LocalStore
 
 from dorff.data.files import ArrayFiles
 from dorff.data.metadata import has_seal, lost_seal, read_json, transient
-from dorff.data.packing import NUMBER_KINDS, Packing
+from dorff.data.packing import MOST_COLUMNS, NUMBER_KINDS, Packing
 from dorff.data.plain import PlainShards
 from dorff.errors import InputError
 
@@ -151,6 +151,8 @@ def open_array(path: Path, name: str, *, text: bool = False) -> StoredArray:
 
     With `text`, text of fixed length may be in it too.
     """
+    if any(part in ("", ".", "..") for part in name.split("/")):
+        raise InputError(f"{path}: {name!r} is no name of an array in it; give one such as x, or group/x.")
     directory = path / name
     key = next((k for k in METADATA if (directory / k).is_file()), None)
     if key is None or key == ".zgroup":
@@ -190,6 +192,10 @@ def _open(path: Path, name: str, key: str, mtime_ns: int, size: int, kinds: str)
         raise InputError(
             f"{what}: wanted 1 or 2 dimensions (rows, columns), got shape {array.shape}; reshape it first."
         )
+    if 0 in (*array.chunks, *(array.shards or ())):
+        raise InputError(f"{what}: its metadata cannot be understood (chunks of no rows); write it again.")
+    if array.ndim == 2 and array.shape[1] > MOST_COLUMNS:
+        raise InputError(f"{what}: wanted at most {MOST_COLUMNS} columns, claims {array.shape[1]}; write it again.")
     kind = np.dtype(array.dtype).kind
     if kind not in kinds:
         wanted, remedy = "real numbers", "convert it to numbers first"

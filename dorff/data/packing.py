@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 NUMBER_KINDS: Final = "buif"
+MOST_COLUMNS: Final = 2**20  # each has a name: what claims more is no table
 
 
 @final

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from dorff.data.labels import Run
 from dorff.data.metadata import transient
-from dorff.data.packing import NUMBER_KINDS
+from dorff.data.packing import MOST_COLUMNS, NUMBER_KINDS
 from dorff.errors import IncompleteError, InputError
 
 Numbers = npt.NDArray[Any]  # (rows, columns asked for), float32 or float64
@@ -140,6 +140,11 @@ class ArraysReader(Reader):
 
     def __init__(self, path: str, arrays: Mapping[str, ArrayInfo], *, numbered: bool = False) -> None:
         self.arrays = arrays
+        for name, info in arrays.items():
+            if len(info.shape) == 2 and info.shape[1] > MOST_COLUMNS:
+                raise InputError(
+                    f"{path}: array {name!r} claims {info.shape[1]} columns; wanted at most {MOST_COLUMNS}."
+                )
         self._places = [
             (name if len(info.shape) == 1 else f"{name}{j}", name, j)
             for name, info in arrays.items()

@@ -235,12 +235,14 @@ class Tree:
         self._running.add(node)
         leaf = self._leaves[node[1]]
         arguments = (str(self._this.directory), self._this.hash, self._dataset, leaf.number, leaf.start, leaf.stop)
-        return Task(self._run, arguments, node)
+        return Task(self._run, arguments, node, f"leaf {leaf.number} (rows {leaf.start} to {leaf.stop - 1})")
 
     def _merge(self, node: Node) -> Task:
         self._running.add(node)
         left, right = _children(node)
-        return Task(merge_nodes, (str(self._path(left)), str(self._path(right)), str(self._path(node))), node)
+        paths = (str(self._path(left)), str(self._path(right)), str(self._path(node)))
+        first, stop = node[1] << node[0], (node[1] + 1) << node[0]
+        return Task(merge_nodes, paths, node, f"the sum of leaves {first} to {stop - 1}")
 
     def _complete(self, node: Node) -> bool:
         return self._first <= node[1] << node[0] and (node[1] + 1) << node[0] <= self._end

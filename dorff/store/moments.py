@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -211,6 +212,8 @@ def _length(section: _Section) -> int:
     width = m + 1 + q
     if min(length, m, q, section["fold"], section["n"]) < 0 or {type(one) for one in y0} - {float} or len(y0) != q:
         raise ValueError("no such sums")
+    if not all(map(math.isfinite, (*y0, section["unit"]))):
+        raise ValueError("numbers that are not finite")
     if observed and (len(observed) != q or set(observed) - {"0", "1"}):
         raise ValueError("no such targets")
     if kind.startswith(_HELD):  # compared with its adder

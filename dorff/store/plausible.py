@@ -5,10 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
+from typing import Any, Final
 
 
 def _count(value: Any) -> bool:
@@ -29,6 +26,6 @@ _TYPES: Final[dict[str, Callable[[Any], bool]]] = {
 }
 
 
-def plausible(record: DataclassInstance) -> bool:
-    """Whether each field is of its type: counts from 0 on, seconds from 0 on, text, bounds that are numbers."""
+def plausible(record: Any) -> bool:
+    """Whether each field of a dataclass is of its type: counts and seconds from 0 on, text, numbers for bounds."""
     return all(_TYPES[str(field.type)](getattr(record, field.name)) for field in fields(record))

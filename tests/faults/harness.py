@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -13,10 +14,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import psutil
+from command_line import call
+from distributed import Client
 
 import dorff
 from dorff.data import ingest
@@ -108,8 +112,9 @@ class Faults:
 
         SIGKILL, SIGSTOP, SIGTERM and segfault befall the process. raise (errno `amount`) befalls the opening, write
         every write to the file. sleep lasts `amount` seconds, always. fill uses up the file system at `target`; file
-        size and memory limit the process, memory to `amount` bytes more than it has; cgroup puts it into the one at
-        `target` and has it ask for `amount` bytes more. log only counts.
+        size and memory limit the process, memory to `amount` bytes less than it has; cgroup puts it into the one at
+        `target` and has it ask for `amount` bytes more; corrupt turns over a bit of the sums that it holds. log only
+        counts.
         """
         body = {
             "path": path, "do": do, "amount": amount, "where": where, "times": times, "skip": skip,
@@ -143,6 +148,18 @@ class Faults:
         """The process that met it the `count`-th time, when it has."""
         wait_until(lambda: len(self.hits(name)) >= count, timeout=timeout, what=f"fault {name}")
         return self.hits(name)[count - 1]
+
+
+def _shim() -> ModuleType:
+    """The faults' own module, for this process."""
+    spec = importlib.util.spec_from_file_location("faults_shim", HERE / "shim" / "sitecustomize.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+_SHIM = _shim()
 
 
 def wait_until(condition: Callable[[], object], *, timeout: float = 60, what: str = "what is waited for") -> None:
@@ -221,6 +238,18 @@ def start(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **more}
         )
     )
+
+
+def run_here(job: Path, *, faults: Faults | None = None, leaf: int = LEAF) -> Ended:
+    """`dorff fit` in this process, which meets the faults of a driver."""
+    began = time.monotonic()
+    _SHIM.watch(str(faults.folder) if faults else "")
+    try:
+        with leaves_of(leaf):
+            done = call("fit", job, "--json")
+    finally:
+        _SHIM.watch("")
+    return Ended(done.exit_code, done.stdout, done.stderr, time.monotonic() - began)
 
 
 def run_fit(job: Path, **options: Any) -> Ended:
@@ -326,6 +355,11 @@ class Cluster:
         )
         wait_until(lambda: file.exists() and file.read_text().endswith("}"), what="the scheduler's start")
         self.port = int(re.findall(r"tcp://127.0.0.1:(\d+)", file.read_text())[0])
+
+    def wait_for_workers(self, count: int) -> None:
+        """Until there are that many, no fewer and no more."""
+        with Client(self.address) as client:
+            wait_until(lambda: len(client.scheduler_info(n_workers=-1)["workers"]) == count, what=f"{count} workers")
 
     def kill_scheduler(self) -> None:
         assert self.scheduler is not None

@@ -40,7 +40,7 @@ from harness import (
 
 from dorff.engine import Engine, SerialEngine, Task, open_engine
 from dorff.engine.base import Done
-from dorff.errors import QuarantineError
+from dorff.errors import GateError
 from dorff.fit import fit
 from dorff.plan import make_plan
 from dorff.spec import LocalCluster, load_job
@@ -196,7 +196,7 @@ def test_a_leaf_that_always_kills_its_worker_is_quarantined_and_named(
 ) -> None:
     job = write_job(tmp_path, store)
     crew.faults.add("poison", rf"{READ}20/", "SIGKILL", times=0)
-    with pytest.raises(QuarantineError) as caught:
+    with pytest.raises(GateError) as caught:
         fit(load_job(job), engine=crew.engine)
     crew.faults.remove("poison")
     tries = len(set(crew.faults.hits("poison")))

@@ -5,6 +5,7 @@ process can be given one. Processes share a fault's count through files that onl
 """
 
 import ctypes
+import gc
 import io
 import json
 import os
@@ -15,7 +16,6 @@ import sys
 import threading
 import time
 
-_FOLDER = os.environ.get("DORFF_TEST_FAULTS", "")
 _BUSY = threading.local()
 _WORKER = "--multiprocessing-fork" in sys.orig_argv or "--no-nanny" in sys.orig_argv
 
@@ -49,11 +49,18 @@ def _claim(name):
         return number
 
 
+def _log(name):
+    """Another line in the fault's log; how many bytes there are now."""
+    handle = os.open(os.path.join(_FOLDER, f"{name}.log"), os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+    os.write(handle, f"{os.getpid()}\n".encode())
+    size = os.fstat(handle).st_size
+    os.close(handle)
+    return size
+
+
 def _due(name, fault):
     if fault["do"] == "log":
-        handle = os.open(os.path.join(_FOLDER, f"{name}.log"), os.O_CREAT | os.O_APPEND | os.O_WRONLY)
-        os.write(handle, f"{os.getpid()}\n".encode())
-        os.close(handle)
+        _log(name)
         return False
     if fault["do"] == "sleep":  # happens too often to be numbered
         return True
@@ -61,7 +68,7 @@ def _due(name, fault):
     return number >= 0 and (not fault["times"] or number < fault["times"])
 
 
-def _strike(fault, path):
+def _strike(name, fault, path):
     do, amount = fault["do"], fault["amount"]
     if do == "sleep":
         time.sleep(amount)
@@ -79,14 +86,26 @@ def _strike(fault, path):
     elif do == "memory":
         with open("/proc/self/statm") as file:
             pages = int(file.read().split()[0])
-        resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + int(amount),) * 2)
+        resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() - int(amount),) * 2)
     elif do == "cgroup":
         with open(os.path.join(fault["target"], "cgroup.procs"), "w") as file:
             file.write(str(os.getpid()))
         _HELD.append(b"\1" * int(amount))  # what the plan did not say
+    elif do == "corrupt":
+        _corrupt(int(amount), name)
 
 
 _HELD = []
+
+
+def _corrupt(seed, name):
+    """Turn over a bit of every sum that is being collected: a high one, which rounding cannot hide."""
+    import numpy as np
+
+    for sums in [each for each in gc.get_objects() if type(each).__name__ == "Accumulator"]:
+        rng = np.random.default_rng([seed, _log(name)])  # the same bit twice would be as it was
+        i, j = sorted(rng.integers(len(sums.square), size=2))
+        sums.square.T.view(np.uint64)[j, i] ^= np.uint64(1) << np.uint64(rng.integers(54, 63))
 
 
 def _fill(target):
@@ -107,7 +126,7 @@ def _look(path, kinds):
     try:
         for name, fault in _faults(path):
             if (fault["do"] in kinds) and _due(name, fault):
-                _strike(fault, path)
+                _strike(name, fault, path)
     finally:
         _BUSY.on = False
 
@@ -125,11 +144,17 @@ _AT_OPEN = (
     "file size",
     "memory",
     "cgroup",
+    "corrupt",
 )
 
 
 def _hook(event, arguments):
-    if event == "open" and isinstance(arguments[0], str) and any(place in arguments[0] for place in _PLACES):
+    if (
+        event == "open"
+        and _FOLDER
+        and isinstance(arguments[0], str)
+        and any(place in arguments[0] for place in _PLACES)
+    ):
         _look(arguments[0], _AT_OPEN)
 
 
@@ -146,7 +171,7 @@ class _Failing(io.FileIO):
 
 def _open(file, mode="r", *arguments, **options):
     path = os.fspath(file) if isinstance(file, str | os.PathLike) else ""
-    if isinstance(path, str) and "b" in mode and "r" not in mode and not getattr(_BUSY, "on", False):
+    if _FOLDER and isinstance(path, str) and "b" in mode and "r" not in mode and not getattr(_BUSY, "on", False):
         for name, fault in _faults(path):
             if fault["do"] == "write" and _due(name, fault):
                 return io.BufferedWriter(_Failing(path, mode.replace("b", ""), int(fault["amount"])))
@@ -163,10 +188,20 @@ def _other_versions(wanted):
         __import__(name).__version__ = version
 
 
-if _FOLDER:
-    _FOLDER = os.path.join(_FOLDER, "")
-    _OPEN = io.open
-    io.open = _open
-    sys.addaudithook(_hook)
+def watch(folder):
+    """From now on meet the faults in this folder; none where it is empty."""
+    global _FOLDER, _watching
+    if not _watching:
+        _watching = True
+        io.open = _open
+        sys.addaudithook(_hook)
+    _FOLDER = os.path.join(folder, "") if folder else ""
+
+
+_FOLDER = ""
+_OPEN = io.open
+_watching = False
+if os.environ.get("DORFF_TEST_FAULTS"):
+    watch(os.environ["DORFF_TEST_FAULTS"])
 if "DORFF_TEST_VERSIONS" in os.environ and (_WORKER or "worker" in " ".join(sys.orig_argv)):
     _other_versions(json.loads(os.environ["DORFF_TEST_VERSIONS"]))
