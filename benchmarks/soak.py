@@ -72,6 +72,7 @@ class Cycle:
     log: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     damaged: dict[Path, bytes] = field(default_factory=dict)
+    hurt: bool = False  # whether the command that runs has seen damaged data, though they may be mended by now
     stopped: dict[int, float] = field(default_factory=dict)
     cluster: Cluster | None = None
     running: Running | None = None
@@ -105,7 +106,7 @@ class Cycle:
         while True:
             if self.running is None:
                 self._replace_the_dead()
-                self.running = start("fit", job, "--json", faults=self.faults)
+                self.running, self.hurt = start("fit", job, "--json", faults=self.faults), bool(self.damaged)
             for pid in [pid for pid, end in self.stopped.items() if time.monotonic() > end]:
                 _signal(pid, signal.SIGCONT)
                 del self.stopped[pid]
@@ -127,10 +128,10 @@ class Cycle:
         ended, self.running = self.running.end(), None
         self.log.append(f"exit {ended.code}")
         allowed = (0, 5, 6, -signal.SIGKILL, -signal.SIGTERM)
-        if ended.code == 3 and self.damaged and "damaged" in ended.err:
+        if ended.code == 3 and self.hurt and "dorff verify" in ended.err:
             self._mend()
         elif ended.code not in allowed:
-            self.wrong.append(f"exit {ended.code}: {ended.err[-600:]}")
+            self.wrong.append(f"exit {ended.code}: {_said(ended.err)}")
         return done and (ended.code == 0 or bool(self.wrong))
 
     def _strike(self) -> None:
@@ -219,6 +220,7 @@ class Cycle:
         path = self._any_of("sea.zarr/[xy]/c/*/0")
         assert path is not None
         self.damaged.setdefault(path, path.read_bytes())
+        self.hurt = True
         return self._damage(path, "input chunk")
 
     def _rewrite_shard(self) -> str:
@@ -255,6 +257,11 @@ class Cycle:
             self.cluster.start_scheduler()
         if len(self._workers()) < 2:
             self.cluster.start_workers(2)
+
+
+def _said(err: str) -> str:
+    """The last things that dorff said."""
+    return " / ".join([line for line in err.splitlines() if line.startswith("dorff:")] or err.splitlines()[-3:])
 
 
 def _is_worker(process: psutil.Process) -> bool:

@@ -267,7 +267,9 @@ def test_credentials_are_for_their_owner_alone(tmp_path: Path) -> None:
     assert Path(files["key"]).stat().st_mode & 0o777 == 0o600
     scheduler, worker, cluster = call("credentials", tmp_path / "more").stdout.splitlines()
     ours = [f"{tmp_path}/more/{name}.pem" for name in ("ca", "cert", "key")]
-    assert scheduler.startswith("dask scheduler --protocol tls --tls-ca-file ") and worker.endswith("tls://HOST:8786")
+    assert scheduler.startswith(
+        "dask scheduler --protocol tls --host HOST --dashboard-address 127.0.0.1:0 --tls-ca-file "
+    ) and worker.endswith("tls://HOST:8786")
     assert all(file in line for file in ours for line in (scheduler, worker, cluster))
     job = yaml.safe_load(cluster)["cluster"]
     assert job == {"address": "tls://HOST:8786", "tls": dict(zip(("ca", "cert", "key"), ours, strict=True))}

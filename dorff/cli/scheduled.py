@@ -53,10 +53,14 @@ def credentials(
     from dorff.engine import credentials as run
 
     files = dict(zip(("ca", "cert", "key"), map(str, run(directory.absolute())), strict=True))
-    ours = f"--tls-ca-file {files['ca']} --tls-cert {files['cert']} --tls-key {files['key']}"
+    # Dask's pages are not under TLS: they stay on loopback.
+    ours = (
+        "--dashboard-address 127.0.0.1:0 "
+        + f"--tls-ca-file {files['ca']} --tls-cert {files['cert']} --tls-key {files['key']}"
+    )
     named = ", ".join(f"{name}: {file}" for name, file in files.items())
     text = (
-        f"dask scheduler --protocol tls {ours}\n"
+        f"dask scheduler --protocol tls --host HOST {ours}\n"
         f"dask worker {ours} tls://HOST:8786\n"
         f"cluster: {{address: tls://HOST:8786, tls: {{{named}}}}}"
     )

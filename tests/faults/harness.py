@@ -112,7 +112,7 @@ class Faults:
 
         SIGKILL, SIGSTOP, SIGTERM and segfault befall the process. raise (errno `amount`) befalls the opening, write
         every write to the file. sleep lasts `amount` seconds, always. fill uses up the file system at `target`; file
-        size and memory limit the process, memory to `amount` bytes less than it has; cgroup puts it into the one at
+        size and memory limit the process, memory to `amount` bytes more than it has; cgroup puts it into the one at
         `target` and has it ask for `amount` bytes more; corrupt turns over a bit of the sums that it holds. log only
         counts.
         """

@@ -86,7 +86,7 @@ def _strike(name, fault, path):
     elif do == "memory":
         with open("/proc/self/statm") as file:
             pages = int(file.read().split()[0])
-        resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() - int(amount),) * 2)
+        resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + int(amount),) * 2)
     elif do == "cgroup":
         with open(os.path.join(fault["target"], "cgroup.procs"), "w") as file:
             file.write(str(os.getpid()))
