@@ -834,3 +834,8 @@ def test_lists_ranges_and_words() -> None:
     assert Job.model_validate(mapping()).features.kernels == () and Job.model_validate(mapping()).features.counts == (
         2048,
     )
+
+
+def test_a_job_that_never_ends_is_not_read_to_its_end() -> None:
+    with pytest.raises(InputError, match="/dev/zero: is larger than 32 MiB"):
+        load_job("/dev/zero")

@@ -79,7 +79,7 @@ def _columns(directory: Path) -> tuple[str, FloatArray]:
         if hashlib.sha256(raw).hexdigest() != body["sha256"]:
             raise ValueError("its checksum is wrong")
         return body["of"], np.frombuffer(raw).reshape(body["shape"])
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
         raise InputError(f"{directory}: the columns of a sweep are damaged ({error}); run the job again") from error
 
 

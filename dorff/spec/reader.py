@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 from pydantic import ValidationError
@@ -15,6 +15,7 @@ from dorff.spec.job import Job
 
 MOST_VALUES = 1_000_000  # what a matrix written out may need, and a handful of aliases must not become
 LONG_TEXT = 100  # characters
+MOST_BYTES: Final = 2**25  # of a job file with such a matrix
 
 
 class _Loader(yaml.SafeLoader):
@@ -100,7 +101,11 @@ def _folder(root: Path) -> Path:
 
 def _read(source: Path) -> object:
     try:
-        return yaml.load(source.read_text(encoding="utf-8"), Loader=_Loader)
+        with source.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise InputError(f"{source}: is larger than {MOST_BYTES >> 20} MiB; give a job file")
+        return yaml.load(content.decode(), Loader=_Loader)
     except OSError as error:
         raise InputError(f"{source}: cannot be read ({error.strerror}); give the path of a job file") from error
     except UnicodeDecodeError as error:
