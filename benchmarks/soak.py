@@ -127,7 +127,7 @@ class Cycle:
         assert self.running is not None
         ended, self.running = self.running.end(), None
         self.log.append(f"exit {ended.code}")
-        allowed = (0, 5, 6, -signal.SIGKILL, -signal.SIGTERM)
+        allowed = (0, 5, 6, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGSEGV)
         if ended.code == 3 and self.hurt and "dorff verify" in ended.err:
             self._mend()
         elif ended.code not in allowed:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,6 +16,7 @@ from dorff.store import (
     Lease,
     append_history,
     current_version,
+    discard_unnumbered,
     discard_version,
     number_version,
     prune_versions,
@@ -52,24 +53,19 @@ def publish(
     `record` goes to the history with the outcome, published or refused; of several versions `rule.keep` are kept.
     Whatever happens, and wherever this is killed, `current` names a whole version: the old one or the new one.
     Raises GateError where the judge refuses, LeaseError where the lease is lost, IncompleteError where the disk fails:
-    then the new version is removed.
+    then the new version is removed. `lease` is that of `root`: what publishes that were killed left there is removed.
     """
-    lease.check()
+    discard_unnumbered(root, lease)
     version = write_version(model, root)
     try:
         old = _current(root)
-        verdict = judge(version, old)
+        verdict = _judged(judge, version, old, lease)
         line = {
             **record, "time": datetime.now(UTC).isoformat(timespec="seconds"), "token": lease.token,
             "score": verdict.score, "old_score": verdict.old_score,
         }  # fmt: skip
         if verdict.reasons:
-            with lease.fenced():
-                append_history(root, {**line, "outcome": "refused", "reasons": list(verdict.reasons)})
-            raise GateError(
-                f"{root}: the new model is not published: {'; '.join(verdict.reasons)}. "
-                + (f"{old.name} stays current" if old else "There is no model yet")
-            )
+            raise _refused(root, verdict.reasons, line, old, lease)
         with lease.fenced():
             _mend_history(root)
             version = number_version(version)
@@ -81,6 +77,25 @@ def publish(
     if rule.keep is not None:
         prune_versions(root, rule.keep)
     return version
+
+
+def _judged(judge: Callable[[Path, Path | None], Verdict], version: Path, old: Path | None, lease: Lease) -> Verdict:
+    """The verdict; a judge that fails because the next holder of the lease removed the version is told so."""
+    try:
+        return judge(version, old)
+    except (InputError, OSError):
+        lease.check()
+        raise
+
+
+def _refused(root: Path, reasons: Sequence[str], line: Mapping[str, Any], old: Path | None, lease: Lease) -> GateError:
+    """What to say of a refusal, once the history tells it."""
+    with lease.fenced():
+        append_history(root, {**line, "outcome": "refused", "reasons": list(reasons)})
+    return GateError(
+        f"{root}: the new model is not published: {'; '.join(reasons)}. "
+        + (f"{old.name} stays current" if old else "There is no model yet")
+    )
 
 
 def _current(root: Path) -> Path | None:

@@ -15,24 +15,32 @@ _USER: Final = re.compile(rf"({_URL})[^\s'\"]*@")
 _QUERY: Final = re.compile(
     r"([?&;][\w.%-]*(?:sig|token|secret|passw|credential|key)[\w.%-]*=)[^&;\s'\"#]+", re.IGNORECASE
 )
+_BEGIN: Final = r"['\"]?\s*[:=]\s*['\"]?"  # between a name and its value: in a header, a setting or JSON
+_VALUE: Final = re.compile(
+    rf"(\b(?:AccountKey|SharedAccessKey|SharedAccessSignature){_BEGIN}"
+    rf"|\bAuthorization{_BEGIN}(?:Bearer|Basic|SharedKey|Token)\s+"
+    r"|\bBearer\s+(?!(?:tokens?|auth\w*|realm=\S*)(?:[\s,.:;)]|$)))[^;,\s'\"]+",
+    re.IGNORECASE,
+)
 _NAMES: Final = re.compile(r"SECRET|TOKEN|PASSWORD|_KEY|CREDENTIAL", re.IGNORECASE)
 
 
 def redact(text: str) -> str:
-    """`text` without user names and passwords of URLs, values of signed or keyed queries, and the values of
-    environment variables named *SECRET*, *TOKEN*, *PASSWORD*, *_KEY* or *CREDENTIAL*."""
+    """`text` without user names and passwords of URLs, values of signed or keyed queries, keys of storage accounts
+    (`AccountKey=`, `SharedAccessSignature=`), what `Authorization:` and `Bearer` say, and the values of environment
+    variables named *SECRET*, *TOKEN*, *PASSWORD*, *_KEY* or *CREDENTIAL*."""
     for value in sorted(_values(), key=len, reverse=True):
         text = text.replace(value, HIDDEN)
-    return _of_urls(text)
+    return _hide(text)
 
 
 def carries_secret(text: str) -> bool:
-    """Whether `text` is a URL with a user in it or a query with a key, which may not be kept in plans and models."""
-    return _of_urls(text) != text
+    """Whether `text` has such a URL, query, key or header in it, which may not be kept in plans and models."""
+    return _hide(text) != text
 
 
-def _of_urls(text: str) -> str:
-    return _QUERY.sub(rf"\1{HIDDEN}", _USER.sub(rf"\1{HIDDEN}@", text))
+def _hide(text: str) -> str:
+    return _QUERY.sub(rf"\1{HIDDEN}", _VALUE.sub(rf"\1{HIDDEN}", _USER.sub(rf"\1{HIDDEN}@", text)))
 
 
 def _values() -> Iterator[str]:

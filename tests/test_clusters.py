@@ -1,8 +1,7 @@
-"""Clusters in processes of their own: who is let in, which packages they have, and what their deaths lead to."""
+"""Clusters: who is let in, which packages their workers have, and a start that is interrupted."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -10,10 +9,8 @@ import ssl
 import stat
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +19,14 @@ import psutil
 import pytest
 from distributed import Client
 from distributed.security import Security
+from processes import LOOPBACK, scheduler, until, worker
 
 from dorff import spec
 from dorff.engine import Engine, Task, credentials, local_cluster, open_engine
 from dorff.engine.credentials import security_for
-from dorff.errors import IncompleteError, InputError, StoppedError
-from dorff.stopping import stop_requested
+from dorff.engine.versions import own_versions, refuse_others
+from dorff.errors import IncompleteError, InputError
 
-LOOPBACK = "127.0.0.1"
-NO_DASHBOARD = ("--no-dashboard", "--dashboard-address", f"{LOOPBACK}:0")  # the HTTP server is there all the same
 OUTSIDE = sorted(
     one.address
     for several in psutil.net_if_addrs().values()
@@ -53,53 +49,6 @@ def run(engine: Engine, *tasks: Task) -> list[Any]:
 
     engine.run(tasks, done)
     return found
-
-
-@contextmanager
-def process(*command: str, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process, killed at the end of the block if it still runs, and its children with it."""
-    here = str(Path(__file__).parent)
-    paths = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
-    started = subprocess.Popen(
-        command, env=os.environ | {"PYTHONPATH": paths} | environment, start_new_session=True,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        yield started
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(started.pid, signal.SIGKILL)
-        started.wait()
-
-
-@contextmanager
-def scheduler(
-    folder: Path, *options: str, host: str = LOOPBACK, **environment: str
-) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """A scheduler of its own, and its address."""
-    file = folder / "scheduler.json"
-    file.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", host, "--port", "0"]
-    command += [*NO_DASHBOARD, "--scheduler-file", str(file), *options]
-    with process(*command, **environment) as started:
-        until(lambda: file.exists() and file.read_text().endswith("}"))
-        yield started, json.loads(file.read_text())["address"]
-
-
-def worker(
-    address: str, folder: Path, *options: str, python: tuple[str, ...] = (sys.executable,), **environment: str
-) -> Any:
-    """A worker of one thread."""
-    command = [*python, "-m", "distributed.cli.dask_worker", address, "--nthreads", "1"]
-    command += [*NO_DASHBOARD, "--local-directory", str(folder), *options]
-    return process(*command, **environment)
-
-
-def until(true: Callable[[], object]) -> None:
-    end = time.monotonic() + 100
-    while not true():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")
@@ -225,16 +174,12 @@ def listeners() -> set[tuple[str, int]]:
 
 
 def listening(before: set[tuple[str, int]]) -> set[tuple[str, int]]:
-    """Where it listens off loopback that it did not before: by connecting to every port of this host's addresses.
-
-    Ports of other programs on this host are left out, by whose they are.
-    """
-    mine = {port for _, port in listeners() - before}
+    """Where it listens off loopback that it did not before: by connecting to its ports at this host's addresses."""
     found = set()
     for host in OUTSIDE:
-        for port in range(1, 65536):
+        for port in {port for _, port in listeners() - before}:
             with socket.socket() as probe:
-                if probe.connect_ex((host, port)) == 0 and port in mine:
+                if probe.connect_ex((host, port)) == 0:
                     found.add((host, port))
     return found
 
@@ -283,6 +228,14 @@ def plain(tmp_path: Path) -> Iterator[str]:
         yield address
 
 
+def test_other_packages_are_named() -> None:
+    mine = own_versions()
+    refuse_others("worker 1", mine, dict(mine))
+    with pytest.raises(InputError, match=rf"worker 1: numpy is 1\.0 there and {np.__version__} in the driver"):
+        refuse_others("worker 1", mine, mine | {"numpy": "1.0"})
+
+
+@pytest.mark.slow
 def test_a_worker_with_other_packages_is_refused(plain: str, tmp_path: Path) -> None:
     """The one that is there, by name; and the one that comes later, at its first task."""
     (tmp_path / "packages").mkdir()
@@ -322,104 +275,27 @@ def test_a_cluster_without_workers_is_said_so(plain: str) -> None:
         pass
 
 
-@pytest.mark.slow
-def test_a_scheduler_that_never_speaks_is_said_so(tmp_path: Path) -> None:
-    with scheduler(tmp_path) as (started, address):
-        os.kill(started.pid, signal.SIGSTOP)
-        with (
-            pytest.raises(IncompleteError, match="its scheduler does not answer"),
-            open_engine(spec.RemoteCluster(address=address), patience=1.0),
-        ):
-            pass
+STARTING = """
+from dorff import spec
+from dorff.engine import open_engine
+
+try:
+    with open_engine(spec.LocalCluster(workers=1)):
+        print("never")
+except KeyboardInterrupt:
+    print("stopped")
+"""
 
 
-def wait(path: str) -> None:
-    Path(path).write_text(str(os.getpid()))
-    time.sleep(60)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_dead_or_hung_scheduler_ends_a_run(number: int, tmp_path: Path) -> None:
-    with scheduler(tmp_path) as (started, address), worker(address, tmp_path, "--no-nanny"):
-        with open_engine(spec.RemoteCluster(address=address)) as engine:  # as patient as a job is
-            thread = threading.Thread(target=lambda: (until((tmp_path / "task").exists), os.kill(started.pid, number)))
-            thread.start()
-            began = time.monotonic()
-            with pytest.raises(IncompleteError, match="the cluster's scheduler did not answer for"):
-                run(engine, Task(wait, (str(tmp_path / "task"),)))
-        assert time.monotonic() - began < 80  # a minute, and the time to close
-        thread.join()
-
-
-@pytest.mark.slow
-def test_a_scheduler_that_comes_back_goes_on(tmp_path: Path) -> None:
-    """As a service that its supervisor starts again, with other workers: what was lost is sent again."""
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        port = str(probe.getsockname()[1])
-    with (
-        scheduler(tmp_path, "--port", port) as (first, address),
-        worker(address, tmp_path, "--no-nanny"),
-        open_engine(spec.RemoteCluster(address=address)) as engine,
-    ):
-        results: list[Any] = []
-        task = Task(first_time, (str(tmp_path / "task"),))
-        thread = threading.Thread(target=lambda: results.extend(run(engine, task)))
-        thread.start()
-        until((tmp_path / "task").exists)
-        first.kill()
-        with scheduler(tmp_path, "--port", port), worker(address, tmp_path, "--no-nanny"):
-            thread.join(timeout=100)
-            assert results == ["again"]
-
-
-def first_time(path: str) -> str:
-    if Path(path).exists():
-        return "again"
-    wait(path)
-    return "never"
-
-
-def until_told(path: str) -> str:
-    """Work for a minute or until told to stop: then save, which takes a second. The next one goes on from there."""
-    if Path(path + ".saved").exists():
-        return "went on"
-    Path(path).write_text(str(os.getpid()))
-    for _ in range(600):
-        time.sleep(0.1)
-        if stop_requested():
-            time.sleep(1)
-            Path(path + ".saved").touch()
-            raise StoppedError("told to")
-    return "never told"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("nanny", ["--nanny", "--no-nanny"])
-@pytest.mark.parametrize("whom", ["service", "task"])
-def test_sigterm_to_a_clusters_worker_lets_its_leaf_save(nanny: str, whom: str, plain: str, tmp_path: Path) -> None:
-    """To the process that was started, as Kubernetes does, or to that of the task, as Slurm does too."""
-    path = tmp_path / "task"
-    with (
-        worker(plain, tmp_path, nanny) as first,
-        open_engine(spec.RemoteCluster(address=plain)) as engine,
-        worker(plain, tmp_path, nanny),
-        Client(plain) as client,
-    ):
-        client.wait_for_workers(2, timeout=100)
-        told = list[int]()
-
-        def end() -> None:
-            until(lambda: path.exists() and path.read_text())
-            task = psutil.Process(int(path.read_text()))
-            service = task.parent() if nanny == "--nanny" else task
-            told.append(task.pid)
-            os.kill((service or task).pid if whom == "service" else task.pid, signal.SIGTERM)
-
-        thread = threading.Thread(target=end)
-        thread.start()
-        assert run(engine, Task(until_told, (str(path),))) == ["went on"]
-        thread.join()
-        until(lambda: not psutil.pid_exists(told[0]) or psutil.Process(told[0]).status() == psutil.STATUS_ZOMBIE)
-    assert first.poll() is not None
+def test_an_interrupted_start_leaves_nothing_behind() -> None:
+    """Ctrl-C goes to every process of the terminal's, as the first worker starts: not a word, and nobody stays."""
+    with subprocess.Popen(
+        [sys.executable, "-c", STARTING], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    ) as started:  # fmt: skip
+        me = psutil.Process(started.pid)
+        until(lambda: len(me.children(recursive=True)) >= 2)  # the first one tracks resources
+        children = me.children(recursive=True)
+        os.killpg(started.pid, signal.SIGINT)
+        assert started.communicate(timeout=100) == ("stopped\n", "")
+    assert psutil.wait_procs(children, timeout=10)[1] == []

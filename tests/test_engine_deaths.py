@@ -22,8 +22,7 @@ from dorff.stopping import stop_requested
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
-    """Two workers; a task that kills its worker once is suspected."""
-    with local_cluster(2, failures=0) as cluster, Client(cluster) as client:
+    with local_cluster(2) as cluster, Client(cluster) as client:
         yield client
 
 
@@ -85,7 +84,30 @@ def test_a_task_that_always_kills_its_worker_is_left_out_and_named(client: Clien
         run(DaskEngine(client), *tasks, then=then)
     assert caught.value.tags == ("killer",)
     assert sorted(map(str, seen)) == sorted([*map(str, range(12)), "after"])
-    assert (tmp_path / "killer").read_text() == "xx"  # once in the crowd, once alone
+    assert (tmp_path / "killer").read_text() == "xxx"  # once in the crowd, twice alone
+
+
+def die_twice(path: str) -> str:
+    if mark(path) <= 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "done"
+
+
+@pytest.mark.slow
+def test_a_task_whose_worker_dies_twice_is_not_left_out(client: Client, tmp_path: Path) -> None:
+    assert run(DaskEngine(client), Task(die_twice, (str(tmp_path / "task"),), "task")) == {"task": "done"}
+
+
+@pytest.mark.slow
+def test_deaths_that_dask_forgives_count(tmp_path: Path) -> None:
+    """Of a cluster of the user's own: Dask reports after four deaths, and again after four alone."""
+    with local_cluster(1) as cluster, Client(cluster) as client, pytest.raises(QuarantineError) as caught:
+        cluster.scheduler.allowed_failures = 3
+        tasks = [Task(calmly, (str(tmp_path / f"{number}"),), number) for number in range(3)]
+        run(DaskEngine(client), Task(die, (str(tmp_path / "killer"),), "killer"), *tasks)
+    assert caught.value.tags == ("killer",)
+    assert (tmp_path / "killer").read_text() == "x" * 8
+    assert all((tmp_path / f"{number}").read_text() == "x" for number in range(3))
 
 
 @pytest.mark.slow
@@ -97,7 +119,7 @@ def test_several_killers_among_many_are_found_and_nobody_else(tmp_path: Path) ->
         run(DaskEngine(client), *tasks)
     assert sorted(caught.value.tags) == ["crashed", "killed"]
     assert all((tmp_path / f"{number}").exists() for number in range(60))
-    assert {(tmp_path / name).read_text() for name in caught.value.tags} == {"xxxxxx"}
+    assert {(tmp_path / name).read_text() for name in caught.value.tags} == {"xxx"}
 
 
 def fail(path: str, times: int, error: Exception) -> str:
@@ -181,6 +203,20 @@ def test_a_signal_stops_a_run_when_its_tasks_have_saved(
     assert run(engine, tasks[0]) == {0: "went on"}, "workers that outlive a stopped run work for the next one"
 
 
+@pytest.mark.parametrize("number, expected", [(signal.SIGTERM, StoppedError), (signal.SIGINT, KeyboardInterrupt)])
+def test_a_signal_during_the_last_task_is_not_swallowed(
+    engine: Engine, number: int, expected: type[BaseException], tmp_path: Path
+) -> None:
+    def end(_: Task) -> list[Task]:
+        os.kill(os.getpid(), number)
+        return []
+
+    before = signal.getsignal(number)
+    with pytest.raises(expected):
+        run(engine, Task(mark, (str(tmp_path / "task"),)), then=end)
+    assert signal.getsignal(number) is before and not stop_requested()
+
+
 def deaf(path: str) -> None:
     mark(path)
     time.sleep(60)
@@ -202,7 +238,7 @@ def test_a_second_signal_ends_a_run_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_worker_told_to_end_saves_and_another_goes_on(tmp_path: Path) -> None:
-    """However often: with no deaths allowed, none of these is counted as one."""
+    """However often: none of these is counted as a death."""
 
     def saved(path: str) -> str:
         count = mark(path)
@@ -225,7 +261,7 @@ def test_a_worker_told_to_end_saves_and_another_goes_on(tmp_path: Path) -> None:
             os.kill(int(told), signal.SIGTERM)
 
     thread = once(pid, end)
-    with local_cluster(2, failures=0) as cluster, Client(cluster) as client:
+    with local_cluster(2) as cluster, Client(cluster) as client:
         workers = set(client.run(os.getpid).values())
         assert run(DaskEngine(client), Task(saved, (str(tmp_path / "task"),), "task")) == {"task": "done"}
         assert (tmp_path / "task.saved").read_text() == "xxx"

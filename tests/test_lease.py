@@ -25,7 +25,7 @@ from test_store import small_model
 from dorff.errors import InputError, LeaseError
 from dorff.publish import Verdict, publish
 from dorff.spec import Publish
-from dorff.store import LEASE, Lease, current_version, lease_state, load_model, read_history, seal, versions
+from dorff.store import LEASE, Lease, current_version, forget, lease_state, load_model, read_history, seal, versions
 from dorff.store import lease as leases
 
 
@@ -269,6 +269,72 @@ def test_the_state_of_a_lease(tmp_path: Path) -> None:
         assert state is not None and (state["pid"], state["token"]) == (os.getpid(), 1)
         assert abs(time.mktime(time.strptime(state["until"], "%Y-%m-%d %H:%M:%S")) - time.time() - 30.0) < 5.0
     assert lease_state(tmp_path / LEASE) is None
+
+
+def test_a_free_lease_is_forgotten_and_a_held_one_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "m" / LEASE
+    forget(path)  # no folder
+    others = ["lease.notes", "lease2.000001", "lease2.lock", "other.lease.000001"]
+    with Lease.take(path) as held:
+        for name in others:
+            (tmp_path / "m" / name).write_text("x")
+        forget(path)
+        held.check()
+    assert {path.name for path in (tmp_path / "m").iterdir()} == {*others, "lease.000001", "lease.lock"}
+    (tmp_path / "m" / "lease.000007").write_bytes(b"damaged")
+    for _ in range(2):
+        forget(path)
+        assert {path.name for path in (tmp_path / "m").iterdir()} == set(others)
+    with Lease.take(path) as again:
+        assert again.token == held.token == 1
+        with pytest.raises(LeaseError, match="taken over"):
+            held.check()
+
+
+def test_who_waited_for_a_lock_that_was_removed_waits_for_the_new_one(tmp_path: Path) -> None:
+    path, order, inside, enough = tmp_path / LEASE, [], threading.Event(), threading.Event()
+
+    def first() -> None:
+        with leases.locked(path):
+            order.append("first")
+
+    def second() -> None:
+        with leases.locked(path):
+            inside.set()
+            enough.wait(20.0)
+            order.append("second")
+
+    threads = [threading.Thread(target=first), threading.Thread(target=second)]
+    with leases.locked(path):
+        threads[0].start()
+        time.sleep(0.2)
+        (tmp_path / "lease.lock").unlink()
+        threads[1].start()
+        assert inside.wait(5.0)
+    time.sleep(0.2)
+    enough.set()
+    for thread in threads:
+        thread.join()
+    assert order == ["second", "first"]
+
+
+def test_a_lease_is_taken_where_its_folder_is_removed_meanwhile(tmp_path: Path) -> None:
+    path = tmp_path / "m" / LEASE
+    path.parent.mkdir()
+    with ThreadPoolExecutor(1) as pool:
+        with leases.locked(path):
+            taking = pool.submit(Lease.take, path)
+            time.sleep(0.2)
+            (tmp_path / "m" / "lease.lock").unlink()
+            path.parent.rmdir()
+        with taking.result() as held:
+            held.check()
+
+
+def test_a_lock_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "lease.lock").symlink_to(tmp_path / "elsewhere" / "lock")
+    with pytest.raises(InputError, match="lease: cannot be written"):
+        Lease.take(tmp_path / LEASE)
 
 
 def test_what_cannot_be_a_lease_is_refused(tmp_path: Path) -> None:

@@ -14,7 +14,16 @@ from dorff.errors import GateError, InputError, LeaseError
 from dorff.model import Model
 from dorff.publish import Verdict, publish
 from dorff.spec import Publish
-from dorff.store import LEASE, Lease, current_version, load_model, read_history, save_model, switch_current
+from dorff.store import (
+    LEASE,
+    Lease,
+    current_version,
+    load_model,
+    read_history,
+    save_model,
+    switch_current,
+    write_version,
+)
 
 RULE = Publish()
 
@@ -105,6 +114,35 @@ def test_who_lost_the_lease_changes_nothing(tmp_path: Path, lease: Lease, reason
             publish(model(2.0), tmp_path, lease=lease, rule=RULE, record={}, judge=judge)
         assert value_of(tmp_path) == 1.0 and read_history(tmp_path) == before
         assert files(tmp_path) == ["current", "history.jsonl", "v000001"]
+
+
+def test_what_a_killed_publish_left_is_removed_by_the_next(tmp_path: Path, lease: Lease) -> None:
+    publish(model(1.0), tmp_path, lease=lease, rule=RULE, record={}, judge=good)
+    write_version(model(2.0), tmp_path)
+    write_version(model(3.0), tmp_path).rename(tmp_path / f".gone-{'0' * 32}")
+    (tmp_path / ".new-idea").mkdir()  # somebody else's
+
+    def judge(new: Path, old: Path | None) -> Verdict:
+        assert files(tmp_path) == sorted([new.name, ".new-idea", "current", "history.jsonl", "v000001"])
+        return Verdict(None, None)
+
+    publish(model(4.0), tmp_path, lease=lease, rule=RULE, record={}, judge=judge)
+    assert files(tmp_path) == [".new-idea", "current", "history.jsonl", "v000001", "v000002"]
+
+
+def test_who_is_overtaken_while_judging_says_so(tmp_path: Path, lease: Lease) -> None:
+    """The next holder removed the version that is judged: the judge cannot read it."""
+
+    def overtaken(new: Path, old: Path | None) -> Verdict:
+        (tmp_path / "lease.000001").write_bytes(b"")
+        with Lease.take(tmp_path / LEASE) as other:
+            publish(model(2.0), tmp_path, lease=other, rule=RULE, record={}, judge=good)
+        assert not new.exists()
+        return Verdict(value_of(new), None)
+
+    with pytest.raises(LeaseError, match="the lease is no longer held; nothing is published"):
+        publish(model(1.0), tmp_path, lease=lease, rule=RULE, record={}, judge=overtaken)
+    assert value_of(tmp_path) == 2.0 and files(tmp_path) == ["current", "history.jsonl", "v000001"]
 
 
 def test_as_many_versions_are_kept_as_the_rule_says(tmp_path: Path, lease: Lease) -> None:

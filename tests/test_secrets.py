@@ -19,6 +19,21 @@ from dorff.secrets import HIDDEN, carries_secret, redact
         ("'https://h/x.zarr?a=1&X-Amz-Signature=ab12&b=2'", "'https://h/x.zarr?a=1&X-Amz-Signature=***&b=2'"),
         ("https://h/x?sv=2&sig=a%2Bb", "https://h/x?sv=2&sig=***"),
         ("https://h/x?access_token=t;X-Amz-Security-Token=u", "https://h/x?access_token=***;X-Amz-Security-Token=***"),
+        (
+            "DefaultEndpointsProtocol=https;AccountName=sea;AccountKey=a+b/c==;EndpointSuffix=core.example",
+            "DefaultEndpointsProtocol=https;AccountName=sea;AccountKey=***;EndpointSuffix=core.example",
+        ),
+        ("AccountKey=a+b/c==", "AccountKey=***"),
+        ("{'account': 'sea', 'AccountKey': 'a+b/c=='}", "{'account': 'sea', 'AccountKey': '***'}"),
+        ("BlobEndpoint=x;SharedAccessSignature=sv=2&sig=a%2B&se=3;b", "BlobEndpoint=x;SharedAccessSignature=***;b"),
+        (
+            "Endpoint=sb://h/;SharedAccessKeyName=me;SharedAccessKey=a=",
+            "Endpoint=sb://h/;SharedAccessKeyName=***;SharedAccessKey=***",
+        ),
+        ("GET /x, Authorization: Bearer ey.J-a_b~c+/=, refused", "GET /x, Authorization: Bearer ***, refused"),
+        ("{'authorization': 'bearer abc', 'x': 1}", "{'authorization': 'bearer ***', 'x': 1}"),
+        ("Authorization: Basic bWU6cGFzcw==", "Authorization: Basic ***"),
+        ("401 for 'Bearer abc'", "401 for 'Bearer ***'"),
     ],
 )
 def test_urls_lose_their_secrets(text: str, said: str) -> None:
@@ -30,7 +45,9 @@ def test_urls_lose_their_secrets(text: str, said: str) -> None:
     "text",
     [
         "tcp://node:8786", "s3://bucket/sea.zarr", "me@example.org", "runs/sea@2 and b@c", "https://h/x?rows=3&b=2",
-        "a key=3 is no query", "C:/data", "solve.ridge must be a number",
+        "a key=3 is no query", "the bearer token has expired", "Bearer realm='x'", "authorization: failed",
+        "AccountName=sea", "bearer authentication, please",
+        "C:/data", "solve.ridge must be a number",
     ],
 )  # fmt: skip
 def test_what_is_no_secret_is_left_as_it_is(text: str) -> None:

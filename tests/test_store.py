@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import resource
-import time
 import tracemalloc
 import zlib
 from concurrent.futures import ThreadPoolExecutor
@@ -25,22 +24,18 @@ from dorff.errors import IncompleteError, InputError
 from dorff.model import Model
 from dorff.moments import Moments, Products, Triangle
 from dorff.store import (
-    Lease,
     Receipt,
     append_history,
     current_version,
     discard_version,
-    lease_beside,
     load_model,
     load_moments,
     load_sums,
     merge_folds,
     merge_moments,
     number_version,
-    prune_state,
     prune_versions,
     read_history,
-    remove_torn,
     resolve_model,
     save_model,
     save_moments,
@@ -335,60 +330,6 @@ def test_a_sealed_line_is_what_was_sealed_or_nothing() -> None:
         assert unseal(raw) is None
 
 
-def test_the_last_versions_up_to_the_current_one_are_kept(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no model here"):
-        prune_versions(tmp_path, 1)
-    for _ in range(5):
-        save_model(small_model(), tmp_path)
-    judged = write_version(small_model(), tmp_path)
-    os.utime(judged, (time.time() - 3 * 3600,) * 2)  # being judged for hours
-    switch_current(tmp_path, "v000004")  # somebody went back by one
-    with pytest.raises(InputError, match="keep: wanted 1 or more, got 0"):
-        prune_versions(tmp_path, 0)
-    names = [f"v00000{number}" for number in range(1, 6)]
-    for keep, gone in ((9, []), (4, []), (3, names[:1]), (1, names[:3])):
-        assert [path.name for path in prune_versions(tmp_path, keep, dry_run=True)] == gone
-        assert [path.name for path in versions(tmp_path)] == names
-    assert [path.name for path in prune_versions(tmp_path, 2)] == names[:2]
-    assert [path.name for path in prune_versions(tmp_path, 1)] == names[2:3]
-    assert [path.name for path in versions(tmp_path)] == names[3:] and load_model(tmp_path).p == 1
-    assert load_model(judged).p == 1 and number_version(judged).name == "v000006"
-    (tmp_path / "current").write_text("v000009")
-    with pytest.raises(InputError, match="is damaged"):
-        prune_versions(tmp_path, 1)
-    assert [path.name for path in versions(tmp_path)] == ["v000004", "v000005", "v000006"]
-
-
-def test_versions_are_in_order_past_a_million(tmp_path: Path) -> None:
-    for number in (2, 999_999):
-        (tmp_path / f"v{number:06d}").mkdir()
-    assert save_model(small_model(), tmp_path).name == "v1000000"
-    assert [path.name for path in versions(tmp_path)] == ["v000002", "v999999", "v1000000"]
-    assert [path.name for path in prune_versions(tmp_path, 2)] == ["v000002"]
-
-
-def test_the_plans_used_last_are_kept(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no plans here"):
-        prune_state(tmp_path, 1)
-    for age, name in enumerate("abcd"):
-        for below in (tmp_path / name, tmp_path / name / "receipts"):
-            below.mkdir()
-        (tmp_path / name / "plan.json").write_text("{}")
-        for below in (tmp_path / name / "receipts", tmp_path / name):
-            os.utime(below, (time.time() - 100 * age - 50,) * 2)
-    (tmp_path / "other").mkdir()  # no plan
-    (tmp_path / "d" / "receipts" / "000000.json").write_text("{}")  # d is used again: it is the last now
-    with pytest.raises(InputError, match="keep: wanted 1 or more"):
-        prune_state(tmp_path, -1)
-    assert [path.name for path in prune_state(tmp_path, 1, dry_run=True)] == ["a", "b", "c"]
-    with Lease.take(lease_beside(tmp_path / "b")):  # a run is at it
-        assert [path.name for path in prune_state(tmp_path, 2)] == ["c"]
-        assert [path.name for path in prune_state(tmp_path, 1)] == ["a"]
-    assert sorted(path.name for path in tmp_path.iterdir() if "lease" not in path.name) == ["b", "d", "other"]
-    assert [path.name for path in prune_state(tmp_path, 1)] == ["b"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["d", "other"]
-
-
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO])
 def test_a_disk_that_is_full_or_fails_leaves_the_job_incomplete(tmp_path: Path, number: int) -> None:
     said = r"x: (no space left|the disk failed).*run the same command again"
@@ -396,7 +337,7 @@ def test_a_disk_that_is_full_or_fails_leaves_the_job_incomplete(tmp_path: Path, 
         raise OSError(number, os.strerror(number))
 
 
-@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EEXIST])
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EEXIST, errno.ELOOP])
 def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path, number: int) -> None:
     with pytest.raises(InputError, match=r"x: cannot be written .*choose another path"), space_on(tmp_path / "x"):
         raise OSError(number, os.strerror(number))
@@ -416,13 +357,3 @@ def test_a_file_too_large_is_not_there_at_all(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert (tmp_path / "x").read_bytes() == b"old" and [path.name for path in (tmp_path).glob(".*")] == []
     assert list((tmp_path / "m").iterdir()) == []
-
-
-def test_what_killed_writers_left_is_removed_when_old(tmp_path: Path) -> None:
-    for name in (".old.moments.1", ".young.moments.2", "kept.moments"):
-        (tmp_path / name).write_text("x")
-    (tmp_path / ".new-1").mkdir()
-    for name in (".old.moments.1", ".new-1", "kept.moments"):
-        os.utime(tmp_path / name, (time.time() - 7200,) * 2)
-    remove_torn(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".young.moments.2", "kept.moments"]

@@ -48,6 +48,7 @@ def test_a_task_sees_one_blas_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(seen) == 3 and all(set(counts) == {1} for counts in seen)
 
 
+@pytest.mark.slow
 def test_a_fits_bits_do_not_depend_on_the_environments_threads(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     X = rng.standard_normal((6000, 5))

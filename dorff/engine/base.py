@@ -10,7 +10,7 @@ from typing import Any, Final, final
 
 from dorff.errors import CorruptError, IncompleteError, InputError
 
-TRIES: Final = 3  # of a task whose storage fails, or whose sums do not agree with themselves
+TRIES: Final = 3  # of a task whose storage fails, whose sums do not agree with themselves, or whose worker dies
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _CLOSED: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 
@@ -47,11 +47,12 @@ class Engine(ABC):
         Those go before the ones still waiting. A DorffError raised by a task ends the run and is raised here, but:
 
         - an OSError or a CorruptError is tried again, three times in all, and ends the run as an IncompleteError;
-        - a task that kills its worker every time is left out; all others are done, but those that it would have made
-          possible; then a QuarantineError names it.
+        - a task that kills its worker every time is left out after three workers; all others are done, but those
+          that it would have made possible; then a QuarantineError names it.
 
         A first SIGTERM or SIGINT is an orderly stop: the tasks that run are asked to stop (`dorff.stopping`), and the
-        run ends with a StoppedError or, of SIGINT, a KeyboardInterrupt. A second signal ends the run at once.
+        run ends with a StoppedError or, of SIGINT, a KeyboardInterrupt, even where all were done by then. A second
+        signal ends the run at once.
         """
 
     def close(self) -> None:  # noqa: B027 - nothing to close is the default

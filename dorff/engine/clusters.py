@@ -7,7 +7,7 @@ import queue
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import dask
@@ -21,6 +21,7 @@ from dorff.engine.base import Engine
 from dorff.engine.credentials import on_loopback, security_for
 from dorff.engine.dask import PATIENCE, DaskEngine
 from dorff.engine.serial import SerialEngine
+from dorff.engine.signals import starting_without_interrupts, stopping_on_signals
 from dorff.engine.versions import PACKAGES, own_versions, refuse_others
 from dorff.engine.worker import Leaving
 from dorff.errors import IncompleteError
@@ -59,17 +60,15 @@ def open_engine(
             engine.close()
 
 
-def local_cluster(
-    workers: int, *, memory: int | None = None, host: str = "127.0.0.1", failures: int = 2
-) -> LocalCluster:
+def local_cluster(workers: int, *, memory: int | None = None, host: str = "127.0.0.1") -> LocalCluster:
     """Dask workers of one thread each on this machine; `memory` bytes a worker.
 
     Scheduler, nannies and workers listen on `host` and let in TLS clients with this cluster's own temporary
-    certificate alone; their HTTP servers listen on loopback. A task may kill its worker `failures` times.
+    certificate alone; their HTTP servers listen on loopback. Each death of a worker is told to the driver.
     """
     # Dask starts its HTTP servers even without a dashboard; port 0 keeps one from clashing with another's.
     loopback = "127.0.0.1:0"
-    with dask.config.set(_QUIET | {"distributed.scheduler.allowed-failures": failures}):
+    with dask.config.set(_QUIET | {"distributed.scheduler.allowed-failures": 0}):
         return LocalCluster(
             n_workers=workers, threads_per_worker=1, memory_limit=memory, processes=True, host=host,
             security=Security.temporary(), protocol="tls://",
@@ -80,9 +79,13 @@ def local_cluster(
 
 
 def _local(cluster: spec.LocalCluster, patience: float) -> DaskEngine:
-    local = local_cluster(cluster.workers, memory=cluster.memory, host=cluster.host)
-    client = Client(local)
-    client.register_plugin(Leaving(interrupts=False))
+    """A signal waits until the cluster has started: half of one cannot be closed."""
+    with ExitStack() as undo:
+        with stopping_on_signals(), starting_without_interrupts():
+            local = undo.enter_context(local_cluster(cluster.workers, memory=cluster.memory, host=cluster.host))
+            client = undo.enter_context(Client(local))
+            client.register_plugin(Leaving(interrupts=False))
+        undo.pop_all()
     return DaskEngine(client, patience=patience, on_close=lambda: local.close())
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final, final
 from distributed import Client, Future, KilledWorker, LocalCluster
 
 from dorff.blocks import forget_spare
-from dorff.engine.base import Done, Engine, Task, try_again
+from dorff.engine.base import TRIES, Done, Engine, Task, try_again
 from dorff.engine.hung import HUNG, HungWorkers
 from dorff.engine.signals import Stop, stopping_on_signals
 from dorff.engine.versions import own_versions
@@ -33,9 +33,16 @@ _ANSWER: Final = 3.0  # seconds for an answer; who does not give one is asked ag
 class DaskEngine(Engine):
     """Runs tasks on the workers of a Dask client.
 
-    A task whose worker dies is run again by Dask itself, `distributed.scheduler.allowed-failures` times at most. Then
-    it is a suspect, as are tasks that only were on the same workers; suspects run again at the end, one at a time, and
-    those that kill their worker as often again are left out.
+    A task whose worker dies is run again by Dask itself, `distributed.scheduler.allowed-failures` times at most (none
+    on a local cluster, 3 elsewhere if not configured). Then it is a suspect, as are tasks that only were on the same
+    worker. Suspects run again at the end, one at a time, and one that dies alone after `TRIES` deaths or more is left
+    out: it has killed three workers of a local cluster, or two where at its first death it only waited behind another.
+
+    Who kills a worker Dask does not say. One that is told to end by SIGTERM is no death (`dorff.engine.worker`); but
+    where workers are killed outright, by a walltime or for their memory, an innocent task is left out if that meets
+    it once in company, and then twice running while it is alone, or `allowed-failures` + 1 times if that is more. Let
+    workers live several times as long as a task takes, or be told, or allow more failures. The same command tries
+    again what was left out.
 
     A local cluster's worker that neither speaks nor computes for `silence` seconds is killed, and another started. A
     run without a worker, or without a scheduler that answers, for `patience` seconds is an IncompleteError.
@@ -72,7 +79,7 @@ class _Try:
     task: Task
     failures: int = 0
     losses: int = 0
-    suspect: bool = False
+    deaths: int = 0  # of workers; one makes it a suspect
 
 
 @final
@@ -106,7 +113,7 @@ class _Run:
         finally:
             for future in self._running:
                 future.release()  # what nobody wants is not run
-        if self._killers:
+        if self._killers and not self._stop.asked:
             names = ", ".join(map(str, self._killers))
             raise QuarantineError(
                 f"tasks killed their worker every time they were tried: {names}; all others are done, and kept: give "
@@ -156,21 +163,25 @@ class _Run:
                 f"the cluster lost a task {LOSSES} times ({attempt.task}); what is done is kept: look at the "
                 "scheduler, and run the same command again"
             )
-        self._waiting.append(replace(attempt, losses=attempt.losses + 1))
+        self._again(replace(attempt, losses=attempt.losses + 1))
 
     def _failed(self, attempt: _Try, error: Exception) -> None:
         if isinstance(error, KilledWorker):
-            if attempt.suspect:
+            deaths = attempt.deaths + error.allowed_failures + 1
+            if attempt.deaths and deaths >= TRIES:
                 self._killers.append(attempt.task)
             else:
-                self._suspects.append(replace(attempt, suspect=True))
+                self._again(replace(attempt, deaths=deaths))
         elif isinstance(error, StoppedError):  # its worker was told to end; what it has done it has saved
-            self._waiting.append(attempt)
+            self._again(attempt)
         elif isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == "dorff":
             raise InputError("a worker has no dorff; start workers from the driver's environment") from error
         else:
             try_again(error, attempt.task, attempt.failures + 1)
-            self._waiting.append(replace(attempt, failures=attempt.failures + 1))
+            self._again(replace(attempt, failures=attempt.failures + 1))
+
+    def _again(self, attempt: _Try) -> None:
+        (self._suspects if attempt.deaths else self._waiting).append(attempt)
 
     def _end_all(self) -> None:
         """Ask the tasks that run to stop, and wait until they have saved what they have."""

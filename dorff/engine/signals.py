@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.resource_tracker import ensure_running
 from types import FrameType
 from typing import Final, final
 
@@ -44,6 +45,7 @@ class Stop:
 def stopping_on_signals() -> Iterator[Stop]:
     """Inside the block a first SIGTERM or SIGINT sets `dorff.stopping`, a second one is a KeyboardInterrupt at once.
 
+    After a first one the block ends with `Stop.error`, if not with an error of its own: no signal is swallowed.
     Signals reach the main thread alone: in any other nothing is changed.
     """
     stop = Stop()
@@ -55,4 +57,21 @@ def stopping_on_signals() -> Iterator[Stop]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        asked = stop.asked
         clear_stop()
+    if asked:
+        raise stop.error()
+
+
+@contextmanager
+def starting_without_interrupts() -> Iterator[None]:
+    """Threads and processes started inside the block never see a SIGINT, nor do those that they start; one waits here.
+
+    Ctrl-C goes to the terminal's every process, and a Python that still starts would answer with a traceback.
+    """
+    ensure_running()  # its own start would let interrupts through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

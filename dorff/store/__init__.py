@@ -4,9 +4,10 @@ from dorff.moments import Folds, check_patterns, merge_folds
 from dorff.store.atomic import remove_torn, seal, space_on, unseal, write_atomic, write_json
 from dorff.store.checkpoints import Checkpoint
 from dorff.store.history import append_history, read_history
-from dorff.store.lease import LEASE, Lease, lease_beside, lease_state
+from dorff.store.lease import LEASE, Lease, forget, lease_beside, lease_state
 from dorff.store.models import (
     current_version,
+    discard_unnumbered,
     discard_version,
     load_model,
     number_version,
@@ -29,7 +30,9 @@ __all__ = [
     "append_history",
     "check_patterns",
     "current_version",
+    "discard_unnumbered",
     "discard_version",
+    "forget",
     "last_used",
     "lease_beside",
     "lease_state",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import time
 import uuid
@@ -12,9 +13,11 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from dorff.errors import IncompleteError, InputError
+
+_UNFINISHED: Final = re.compile(r"\.(new-|gone-|.+\.)[0-9a-f]{32}")  # names that nothing but dorff gives
 
 
 @contextmanager
@@ -29,7 +32,7 @@ def space_on(path: Path) -> Iterator[None]:
             ) from error
         if error.errno == errno.EIO:
             raise _failed(path, error) from error
-        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EEXIST):
+        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EEXIST, errno.ELOOP):
             raise InputError(f"{path}: cannot be written ({error.strerror}); choose another path") from error
         raise
 
@@ -76,11 +79,17 @@ def write_atomic(path: Path, chunks: Iterable[bytes | memoryview], *, sync: bool
 
 
 def remove_torn(directory: Path, *, older: float = 3600.0) -> None:
-    """Remove what writers that were killed left half-done, an hour ago or more: nobody is writing it any longer."""
-    for path in directory.glob(".*"):
+    """Remove what writers of dorff that were killed left half-done, `older` seconds ago or more: nobody is writing it
+    any longer. Hidden files of others stay."""
+    for path in unfinished(directory):
         with suppress(FileNotFoundError):  # another process tidies too
-            if time.time() - path.stat().st_mtime > older:
+            if time.time() - path.lstat().st_mtime > older:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def unfinished(directory: Path, begin: str = ".") -> list[Path]:
+    """What is being written or removed here, or was when its process was killed; of names that begin so."""
+    return [path for path in directory.glob(f"{begin}*") if _UNFINISHED.fullmatch(path.name)]
 
 
 def write_json(path: Path, value: Any, *, sync: bool = False) -> None:

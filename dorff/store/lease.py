@@ -48,6 +48,10 @@ class Holder:
         pid = os.getpid()
         return cls(*_machine(), pid, _birth(pid) or "", seconds, uuid.uuid4().hex)
 
+    def holds(self, age: float) -> bool:
+        """Whether a lease of its own that was renewed `age` seconds ago is not free."""
+        return not self.gone and abs(age) <= self.seconds
+
     @property
     def gone(self) -> bool:
         """Whether it ran where this process runs, and runs no longer. Elsewhere nobody can tell: False."""
@@ -86,18 +90,10 @@ class Lease:
             raise InputError(f"seconds: a lease lasts for more than 0, got {seconds}; 60 is usual")
         holder = Holder.this_process(seconds)
         with space_on(path):
-            make_directory(path.parent, sync=True)
-            with locked(path) as now:
-                token, found, changed = _newest(path)
-                if found is not None and not found.gone and abs(now - changed) <= found.seconds:
-                    until = _local_time(time.time() + found.seconds - (now - changed))
-                    raise LeaseError(
-                        f"{path}: held by {found} until {until} at least; wait for that run to end, then run again"
-                    )
-                write_atomic(_file(path, token + 1), [seal(asdict(holder))], sync=True)
-                for older in _files(path) - {token + 1}:
-                    _file(path, older).unlink(missing_ok=True)
-        return cls(path, token + 1, holder)
+            while True:
+                make_directory(path.parent, sync=True)
+                with suppress(FileNotFoundError):  # whoever forgot the lease removed the folder meanwhile
+                    return cls(path, _claim(path, holder), holder)
 
     def check(self) -> None:
         """LeaseError where the lease was lost, or released."""
@@ -141,10 +137,25 @@ class Lease:
                 continue  # the disk or the lock may come back before the lease runs out
 
 
+def _claim(path: Path, holder: Holder) -> int:
+    """Write the next token's file, unless the lease is held; returns the token."""
+    with locked(path) as now:
+        token, found, changed = _newest(path)
+        if found is not None and found.holds(now - changed):
+            until = _local_time(time.time() + found.seconds - (now - changed))
+            raise LeaseError(
+                f"{path}: held by {found} until {until} at least; wait for that run to end, then run again"
+            )
+        write_atomic(_file(path, token + 1), [seal(asdict(holder))], sync=True)
+        for older in _files(path) - {token + 1}:
+            _file(path, older).unlink(missing_ok=True)
+    return token + 1
+
+
 def lease_state(path: Path) -> dict[str, Any] | None:
     """Who holds the lease, with `token` and `until` (local time); None where it is free. Writes nothing."""
     token, found, changed = _newest(path) if path.parent.is_dir() else (0, None, 0.0)
-    if found is None or found.gone or abs(time.time() - changed) > found.seconds:
+    if found is None or not found.holds(time.time() - changed):
         return None
     return {"host": found.host, "pid": found.pid, "token": token, "until": _local_time(changed + found.seconds)}
 
@@ -154,17 +165,43 @@ def lease_beside(directory: Path) -> Path:
     return directory.with_name(f"{directory.name}.{LEASE}")
 
 
+def forget(path: Path) -> None:
+    """Remove the files of a free lease, its lock too; nothing where somebody holds it, or where the disk fails.
+
+    Under its lock, so that nobody takes it meanwhile. The lock goes last: whoever waited for it finds that it is no
+    longer the one there, and waits for the new one (`locked`). Where a network's file system shows the old one still,
+    two may get in at once: then the last to write is the holder, and the other, whose nonce is not in the file, finds
+    out at its next `check`. Tokens begin again at 1, and the nonce tells who holds which.
+    """
+    with suppress(OSError, DorffError), locked(path) as now:
+        _, found, changed = _newest(path)
+        if found is None or not found.holds(now - changed):
+            for token in _files(path):
+                _file(path, token).unlink(missing_ok=True)
+            _lock(path).unlink()
+
+
 @contextmanager
 def locked(path: Path) -> Iterator[float]:
     """The lock beside a lease, for one process and thread at a time; yields the file system's time (s)."""
-    lock = path.with_name(f"{path.name}.lock")
-    handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    while True:
+        handle = os.open(_lock(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        try:
+            _wait_for(handle, path)
+            if _is_at(handle, _lock(path)):  # not removed by `forget` meanwhile
+                os.utime(handle)
+                yield os.fstat(handle).st_mtime
+                return
+        finally:
+            os.close(handle)
+
+
+def _is_at(handle: int, path: Path) -> bool:
+    """Whether an open file is the one of that name."""
     try:
-        _wait_for(handle, path)
-        os.utime(handle)
-        yield os.fstat(handle).st_mtime
-    finally:
-        os.close(handle)
+        return os.path.samestat(os.fstat(handle), os.lstat(path))
+    except FileNotFoundError:
+        return False
 
 
 def _wait_for(handle: int, path: Path) -> None:
@@ -213,6 +250,10 @@ def _files(path: Path) -> set[int]:
 
 def _file(path: Path, token: int) -> Path:
     return path.with_name(f"{path.name}.{token:06d}")
+
+
+def _lock(path: Path) -> Path:
+    return path.with_name(f"{path.name}.lock")
 
 
 def _machine() -> tuple[str, str, str]:

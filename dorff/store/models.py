@@ -10,6 +10,7 @@ import shutil
 import uuid
 import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +24,19 @@ from dorff.features import feature_arrays
 from dorff.frequencies.transforms import Arrays
 from dorff.model import Model
 from dorff.store.atomic import (
+    hide,
     make_directory,
     reading,
     remove_tree,
     space_on,
     sync_directory,
     sync_tree,
+    unfinished,
     write_atomic,
 )
 from dorff.store.building import UNREADABLE, build_model
 from dorff.store.confined import check_confined
+from dorff.store.lease import Lease
 
 FORMAT = "dorff-model-4"
 _SOLVED = ("coefficients", "intercept", "target_scale")
@@ -41,7 +45,10 @@ _VERSION = re.compile(r"v\d{6,18}", re.ASCII)
 
 
 def save_model(model: Model, root: Path) -> Path:
-    """Write a new version under `root`, then switch `current` to it in one step; returns the version's directory."""
+    """Write a new version under `root`, then switch `current` to it in one step; returns the version's directory.
+
+    Takes no lease: where fits publish to the same root, hold its lease meanwhile.
+    """
     version = number_version(write_version(model, root))
     switch_current(root, version.name)
     return version
@@ -49,7 +56,7 @@ def save_model(model: Model, root: Path) -> Path:
 
 def write_version(model: Model, root: Path) -> Path:
     """Write a new version under `root` and wait for the disk. It can be loaded from the directory returned, but has no
-    number yet; one that its writer left is removed a day later.
+    number yet; one that its writer left is removed by the next `publish`, or by `prune_versions` a day later.
     """
     with space_on(root):
         make_directory(root, sync=True)
@@ -92,6 +99,19 @@ def discard_version(version: Path) -> None:
     """Remove a version that nobody is to see."""
     with space_on(version):
         remove_tree(version)
+
+
+def discard_unnumbered(root: Path, lease: Lease) -> None:
+    """Remove the versions that got no number because their writers were killed; `lease` is that of `root`.
+
+    Who holds it has written none yet, so all are of others, that had it before.
+    """
+    with lease.fenced():
+        for version in unfinished(root, ".new-"):
+            with suppress(FileNotFoundError):  # its writer, who lost the lease, removes it too
+                hide(version)
+    for gone in unfinished(root, ".gone-"):  # after the lock is given back: this can take long
+        shutil.rmtree(gone, ignore_errors=True)
 
 
 def older_versions(root: Path) -> list[Path]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from dorff.errors import InputError
+from dorff.errors import InputError, LeaseError
 from dorff.store.atomic import hide, remove_torn, remove_tree, space_on
-from dorff.store.lease import LEASE, Lease, lease_beside, lease_state, locked
+from dorff.store.lease import LEASE, Lease, forget, lease_beside, lease_state, locked
 from dorff.store.models import older_versions
 
 
@@ -40,15 +40,24 @@ def prune_state(state: Path, keep: int, *, dry_run: bool = False) -> list[Path]:
     if not plans:
         raise InputError(f"{state}: no plans here; give the state directory of a job")
     old = [plan for plan in plans[keep:] if lease_state(lease_beside(plan)) is None]
+    if dry_run:
+        return old
     with space_on(state):
-        for plan in () if dry_run else old:
-            with Lease.take(lease_beside(plan)):
-                remove_tree(plan)
-            for file in state.glob(f"{lease_beside(plan).name}.*"):
-                file.unlink()
-        if not dry_run:
-            remove_torn(state)
-    return old
+        gone = [plan for plan in old if _removed(plan)]
+        remove_torn(state)
+    return gone
+
+
+def _removed(plan: Path) -> bool:
+    """Remove a plan, unless a run took its lease meanwhile."""
+    lease = lease_beside(plan)
+    try:
+        with Lease.take(lease):
+            remove_tree(plan)
+    except LeaseError:
+        return False
+    forget(lease)
+    return True
 
 
 def last_used(plan: Path) -> float:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ import numpy as np
 import psutil
 from command_line import call
 from distributed import Client
+from distributed.versions import VersionMismatchWarning
 
 import dorff
 from dorff.data import ingest
@@ -358,7 +360,7 @@ class Cluster:
 
     def wait_for_workers(self, count: int) -> None:
         """Until there are that many, no fewer and no more."""
-        with Client(self.address) as client:
+        with warnings.catch_warnings(action="ignore", category=VersionMismatchWarning), Client(self.address) as client:
             wait_until(lambda: len(client.scheduler_info(n_workers=-1)["workers"]) == count, what=f"{count} workers")
 
     def kill_scheduler(self) -> None:

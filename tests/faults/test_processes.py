@@ -250,10 +250,10 @@ def test_a_killed_driver_of_a_local_cluster_goes_on_from_its_receipts(
     kept = receipts(tmp_path)
     assert kept >= wanted and not current(tmp_path)
     report = run_fit(job, leaf=FINE, faults=faults).report
-    assert report["leaves_reused"] >= kept and report["leaves_computed"] > 0
+    assert report["leaves_reused"] >= kept
     lost, twice = found(job, leaf=FINE).against(fine_truth)
     again = redone(faults) * LEAF / FINE
-    assert again <= 4
+    assert again <= 8, "more than the two tasks that each worker held, done by orphans and by the next run"
     record_fault(f"driver SIGKILL at {percent}% (two workers)", 1, "same bits", lost, twice, f"{again:g} leaves")
 
 
@@ -321,13 +321,14 @@ def test_workers_come_and_go_during_the_fit(
 ) -> None:
     """1 -> 4 -> 2."""
     faults.add("log", READ, "log")
-    faults.add("slow", READ, "sleep", amount=0.05)
+    faults.add("slow", READ, "sleep", amount=0.1)
     with Cluster(faults) as cluster:
         cluster.start_workers(1)
         job = write_job(tmp_path, store, cluster={"address": cluster.address})
         with start("fit", job, "--json", faults=faults, leaf=FINE) as running:
             wait_until(lambda: receipts(tmp_path) >= at_percent(job, 15), what="the first receipts")
             cluster.start_workers(3)
+            cluster.wait_for_workers(4)
             wait_until(lambda: receipts(tmp_path) >= at_percent(job, 70), what="most receipts")
             assert len(set(faults.logged_by("log"))) == 4, "the workers that came had no part in it"
             cluster.workers[0].terminate()
@@ -354,9 +355,9 @@ def test_workers_of_short_life_get_the_work_done(
         job = write_job(tmp_path, store, cluster={"address": cluster.address})
         until = dict.fromkeys(cluster.start_workers(2), time.monotonic() + 8.0)
         code, runs = 5, 0
-        while code == 5:
+        while code in (5, 6):  # 6: a leaf whose workers were killed again and again is taken for their killer
             runs += 1
-            assert runs <= 20
+            assert runs <= 10
             with start("fit", job, "--json", faults=faults) as running:
                 while running.process.poll() is None:
                     time.sleep(0.05)

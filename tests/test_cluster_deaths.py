@@ -1,0 +1,143 @@
+"""Schedulers that die, hang and come back, and workers that are told to end, in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from distributed import Client
+from processes import LOOPBACK, scheduler, until, worker
+
+from dorff import spec
+from dorff.engine import Engine, Task, open_engine
+from dorff.errors import IncompleteError, StoppedError
+from dorff.stopping import stop_requested
+
+
+def run(engine: Engine, *tasks: Task) -> list[Any]:
+    found: list[Any] = []
+
+    def done(_task: Task, result: Any) -> tuple[Task, ...]:
+        found.append(result)
+        return ()
+
+    engine.run(tasks, done)
+    return found
+
+
+@pytest.mark.slow
+def test_a_scheduler_that_never_speaks_is_said_so(tmp_path: Path) -> None:
+    with scheduler(tmp_path) as (started, address):
+        os.kill(started.pid, signal.SIGSTOP)
+        with (
+            pytest.raises(IncompleteError, match="its scheduler does not answer"),
+            open_engine(spec.RemoteCluster(address=address), patience=1.0),
+        ):
+            pass
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Iterator[str]:
+    """The address of a scheduler without workers, that forgives no death."""
+    with scheduler(tmp_path, DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES="0") as (_, address):
+        yield address
+
+
+def wait(path: str) -> None:
+    Path(path).write_text(str(os.getpid()))
+    time.sleep(60)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_dead_or_hung_scheduler_ends_a_run(number: int, tmp_path: Path) -> None:
+    with scheduler(tmp_path) as (started, address), worker(address, tmp_path, "--no-nanny"):
+        with open_engine(spec.RemoteCluster(address=address)) as engine:  # as patient as a job is
+            thread = threading.Thread(target=lambda: (until((tmp_path / "task").exists), os.kill(started.pid, number)))
+            thread.start()
+            began = time.monotonic()
+            with pytest.raises(IncompleteError, match="the cluster's scheduler did not answer for"):
+                run(engine, Task(wait, (str(tmp_path / "task"),)))
+        assert time.monotonic() - began < 80  # a minute, and the time to close
+        thread.join()
+
+
+@pytest.mark.slow
+def test_a_scheduler_that_comes_back_goes_on(tmp_path: Path) -> None:
+    """As a service that its supervisor starts again, with other workers: what was lost is sent again."""
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        port = str(probe.getsockname()[1])
+    with (
+        scheduler(tmp_path, "--port", port) as (first, address),
+        worker(address, tmp_path, "--no-nanny"),
+        open_engine(spec.RemoteCluster(address=address)) as engine,
+    ):
+        results: list[Any] = []
+        task = Task(first_time, (str(tmp_path / "task"),))
+        thread = threading.Thread(target=lambda: results.extend(run(engine, task)))
+        thread.start()
+        until((tmp_path / "task").exists)
+        first.kill()
+        with scheduler(tmp_path, "--port", port), worker(address, tmp_path, "--no-nanny"):
+            thread.join(timeout=100)
+            assert results == ["again"]
+
+
+def first_time(path: str) -> str:
+    if Path(path).exists():
+        return "again"
+    wait(path)
+    return "never"
+
+
+def until_told(path: str) -> str:
+    """Work for a minute or until told to stop: then save, which takes a second. The next one goes on from there."""
+    if Path(path + ".saved").exists():
+        return "went on"
+    Path(path).write_text(str(os.getpid()))
+    for _ in range(600):
+        time.sleep(0.1)
+        if stop_requested():
+            time.sleep(1)
+            Path(path + ".saved").touch()
+            raise StoppedError("told to")
+    return "never told"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nanny", ["--nanny", "--no-nanny"])
+@pytest.mark.parametrize("whom", ["service", "task"])
+def test_sigterm_to_a_clusters_worker_lets_its_leaf_save(nanny: str, whom: str, plain: str, tmp_path: Path) -> None:
+    """To the process that was started, as Kubernetes does, or to that of the task, as Slurm does too."""
+    path = tmp_path / "task"
+    with (
+        worker(plain, tmp_path, nanny) as first,
+        open_engine(spec.RemoteCluster(address=plain)) as engine,
+        worker(plain, tmp_path, nanny),
+        Client(plain) as client,
+    ):
+        client.wait_for_workers(2, timeout=100)
+        told = list[int]()
+
+        def end() -> None:
+            until(lambda: path.exists() and path.read_text())
+            task = psutil.Process(int(path.read_text()))
+            service = task.parent() if nanny == "--nanny" else task
+            told.append(task.pid)
+            os.kill((service or task).pid if whom == "service" else task.pid, signal.SIGTERM)
+
+        thread = threading.Thread(target=end)
+        thread.start()
+        assert run(engine, Task(until_told, (str(path),))) == ["went on"]
+        thread.join()
+        until(lambda: not psutil.pid_exists(told[0]) or psutil.Process(told[0]).status() == psutil.STATUS_ZOMBIE)
+    assert first.poll() is not None
