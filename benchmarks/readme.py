@@ -195,6 +195,37 @@ def one_pass_lines() -> list[str]:
             "| re-targeting: length-scales reached from one (from a mixture of 2/3 and 5/3 of it); worst error "
             f"accepted over that of fresh features | {', '.join(cells)}; {worst:.2f} | `benchmarks/retarget.py` |"
         )
+    return [*lines, *fault_lines()]
+
+
+def fault_lines() -> list[str]:
+    """What was injected and what came of it; what watching over it all costs."""
+    lines = []
+    if soak := _read("soak.json"):
+        lines.append(
+            f"| soak of {soak['seconds'] / 60:.0f} minutes, {soak['cycles']} cycles, {soak['faults']} faults: hangs; "
+            f"results not the same to the bit; rows lost; rows counted twice | {soak['hangs']}; {soak['mismatches']}; "
+            f"{soak['rows_lost']}; {soak['rows_twice']} | `benchmarks/soak.py` |"
+        )
+    if flips := _read("bitflips.json"):
+        lines.append(
+            f"| {flips['flips']} bits flipped in data, sums, receipts and models: unnoticed "
+            f"| {flips['undetected']} | `benchmarks/bitflips.py` |"
+        )
+    if scale := _read("scale.json"):
+        dask = scale["dask"]
+        lines.append(
+            f"| {scale['rows']:,} rows in {scale['store']['chunk_files']:,} files, m = {scale['m']:,}, leaves faked: "
+            "tasks; bytes of all tasks; the driver's peak memory "
+            f"| {dask['tasks']:,}; {dask['task_bytes'] / 2**20:.1f} MiB; {dask['driver_peak_bytes'] / 2**20:.0f} MiB "
+            "| `benchmarks/scale.py` |"
+        )
+    if overhead := _read("leaf_overhead.json"):
+        cells = [f"{row['d']}, {row['m']:,}: {100 * row['share']:.1f}%" for row in overhead["leaves"]]
+        lines.append(
+            "| share of a leaf's time that goes to its receipt, sums' file and checks, at d, m "
+            f"| {'; '.join(cells)} | `benchmarks/leaf_overhead.py` |"
+        )
     return lines
 
 

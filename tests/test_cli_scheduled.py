@@ -158,7 +158,8 @@ def test_rewritten_rows_are_named(place: Path) -> None:
 
 
 def test_held_out_scores_are_said(place: Path) -> None:
-    write_job(place / "job.yaml", publish={"holdout": "sea.zarr"}, solve={"ridge": 1e-3})
+    shutil.copytree("sea.zarr", "held.zarr")
+    write_job(place / "job.yaml", publish={"holdout": "held.zarr"}, solve={"ridge": 1e-3})
     done = call("fit", "job.yaml")
     assert done.exit_code == 0 and ", held-out score 0.9" in done.stdout and "(holdout)" in done.stdout
     report = call("inspect", "models/sea").stdout
@@ -252,10 +253,10 @@ def test_prune_refuses(place: Path, words: tuple[object, ...], code: int, why: s
 
 
 def test_trim_removes_whole_shards(place: Path) -> None:
-    assert answered("trim", "sea.zarr", "--keep", 1000) == {"rows": 1464, "store": "sea.zarr"}
+    assert answered("trim", "sea.zarr", "--keep", 1000) == {"rows": 1464, "removed": 1536, "store": "sea.zarr"}
     assert open_dataset("sea.zarr", inputs="x", targets="y").first == 3 * 512
     assert call("verify", "sea.zarr").exit_code == 0
-    assert call("trim", "sea.zarr", "--keep", 1000).stdout == "sea.zarr: 1,464 rows\n"
+    assert call("trim", "sea.zarr", "--keep", 1000).stdout == "sea.zarr: 1,464 rows, 0 removed\n"
     assert answered("inspect", "sea.zarr")["first"] == 1536
     assert call("trim", "none.zarr", "--keep", 1).exit_code == 3
     assert call("trim", "sea.zarr", "--keep", 0).exit_code == 2

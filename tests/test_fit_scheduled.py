@@ -13,11 +13,12 @@ import pytest
 
 from dorff.data import ingest, trim
 from dorff.engine import SerialEngine
-from dorff.errors import GateError, LeaseError
+from dorff.errors import GateError, InputError, LeaseError
 from dorff.fit import FitReport, fit, state_lease
 from dorff.kernels.scalar import FloatArray
+from dorff.model import Model
+from dorff.plan import Plan, make_plan
 from dorff.plan import leaves as leaf_sizes
-from dorff.plan import make_plan
 from dorff.spec import Job
 from dorff.store import Lease, load_model, read_history
 
@@ -160,6 +161,60 @@ def test_a_window_slides_by_leaving_leaves_out(store: Path, tmp_path: Path) -> N
     assert again(store, data={"window": 10**6}).rows_used == 4000
 
 
+def test_tuned_length_scales_stay_frozen(store: Path) -> None:
+    """When rows come, and when those they were tuned on leave the window."""
+    kernel = {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": "tune"}}
+    first = again(store, kernel=kernel)
+    write(store, *rows(600, seed=1), append=True)
+    report = again(store, kernel=kernel)
+    assert report.leaves_computed == 3 and report.lengthscale == first.lengthscale
+    window = again(store, kernel=kernel, data={"window": 1500})
+    assert window.leaves_computed == 0 and window.lengthscale == first.lengthscale
+
+
+def test_rewritten_rows_are_told_against_the_published_model(store: Path) -> None:
+    """Whoever summed them first; and where they are among the first rows, so that constants and all sums are new."""
+    again(store)
+    shutil.copy(store / "y" / "c" / "2" / "0", store / "y" / "c" / "3" / "0")
+    from dorff.fit import run_pass
+
+    run_pass(make_plan(job(store)), SerialEngine())  # killed before it published, or a tune
+    assert again(store).rewritten == [3]
+    shutil.copy(store / "y" / "c" / "2" / "0", store / "y" / "c" / "0" / "0")
+    report = again(store)
+    assert report.rewritten == [0] and report.leaves_computed == 6
+    assert read_history(store.parent / "model")[-1]["rewritten"] == [0]
+
+
+def test_folds_held_out_do_not_change_as_leaves_come(store: Path) -> None:
+    conformal = {"solve": {"conformal": True}}
+    small = write(store.parent / "small.zarr", *rows(1500))
+    first = again(small, **conformal)
+    assert first.held_by == "rows"  # of three leaves none can be spared
+    write(small, *rows(1500, seed=1), append=True)
+    assert again(small, **conformal).leaves_computed == 4
+    with pytest.raises(InputError, match=r"data.window: leaves grow .* use folds.by: rows"):
+        again(store, data={"window": 1500}, solve={"select": "kfold", "folds": {"count": 2}})
+
+
+def test_rows_appended_while_the_lease_was_waited_for_are_seen(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another run's append and publish between this one's plan and its lease are not undone."""
+    from dorff.fit import run as module
+
+    looked = module.nothing_new
+
+    def late(plan: Plan) -> Model | None:
+        found = looked(plan)
+        monkeypatch.setattr(module, "nothing_new", looked)
+        write(store, *rows(600, seed=1), append=True)
+        assert again(store).rows_used == 3600
+        return found
+
+    monkeypatch.setattr(module, "nothing_new", late)
+    assert again(store).rows_used == 3600
+    assert [line["rows_used"] for line in read_history(store.parent / "model")] == [3600]
+
+
 def test_rows_that_were_trimmed_are_left_out(store: Path) -> None:
     again(store)
     assert trim(store, keep=2000) == 2488  # without the first shard; without two they would be fewer
@@ -174,6 +229,8 @@ def test_the_gate_keeps_what_is_worse(store: Path, tmp_path: Path) -> None:
     rule = {"margin": 0.01, "holdout": str(holdout)}
     first = again(store, publish=rule)
     assert first.score is not None and first.score > 0.8 and first.score_by == "holdout"
+    known = again(store, publish=rule)
+    assert (known.outcome, known.score, known.score_by) == ("unchanged", first.score, "holdout")
     write(store, *rows(3000, seed=2, noise=9.0), append=True)
     with pytest.raises(GateError, match=r"held-out score .* more than publish.margin 0.01 below the current model's"):
         again(store, publish=rule)
@@ -181,8 +238,26 @@ def test_the_gate_keeps_what_is_worse(store: Path, tmp_path: Path) -> None:
     assert load_model(model).info["data"]["rows"] == 3000 and sorted(model.glob("v*")) == [Path(first.model)]
     refused = read_history(model)[-1]
     assert refused["outcome"] == "refused" and refused["score"] < refused["old_score"] - 0.01
+    file = next(path for path in Path(first.model, "coefficients", "c").rglob("*") if path.is_file())
+    raw = file.read_bytes()
+    file.write_bytes(b"\0" + raw[1:])  # damaged, it is still what the new one has to come up to
+    with pytest.raises(GateError, match=r"publish.margin"):
+        again(store, publish=rule)
+    assert read_history(model)[-1]["old_score"] == first.score
+    file.write_bytes(raw)
     assert again(store, publish={**rule, "margin": 5.0}).leaves_computed == 0  # what was refused is not lost
-    assert [entry["outcome"] for entry in read_history(model)] == ["published", "refused", "published"]
+    assert [entry["outcome"] for entry in read_history(model)] == ["published", "refused", "refused", "published"]
+
+
+def test_a_holdout_of_another_kind_is_refused_before_the_pass(store: Path, tmp_path: Path) -> None:
+    X, Y = rows(100)
+    wide = write(tmp_path / "wide.zarr", np.hstack([X, X]), Y)
+    for holdout, why in ((wide, "of 4 inputs"), (tmp_path / "none.zarr", "none.zarr")):
+        with pytest.raises(InputError, match=f"publish.holdout: .*{why}"):
+            again(store, publish={"holdout": str(holdout)})
+    assert not (tmp_path / "state").exists()
+    with pytest.raises(ValueError, match=r"publish\.holdout"):
+        job(store, publish={"holdout": str(store)})
 
 
 def test_the_gate_compares_folds(store: Path) -> None:

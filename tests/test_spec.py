@@ -670,7 +670,7 @@ def test_what_is_not_built_yet_is_refused_by_name(
         ),
         (
             {"state": "sea.zarr"},
-            "the job must give data.store, state and model a place each; two are the same, move one",
+            "the job must give data.store, publish.holdout, state and model a place each; two are the same, move one",
         ),
     ],
 )

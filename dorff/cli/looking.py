@@ -164,6 +164,7 @@ def _dataset(path: Path) -> dict[str, Any]:
     group = path.absolute()
     attributes = group_attributes(group)
     arrays = [_array(group, attributes, found.name) for found in walk(group) if found.is_array]
+    arrays += [{"name": found.name, "problem": found.problem} for found in walk(group) if found.problem]
     return {
         "kind": "dataset",
         "path": str(path),

@@ -41,9 +41,16 @@ def trim(
     For data that grow without end: data.window in a job says how many of the last rows a fit uses.
     """
     from dorff.data import trim as run
+    from dorff.data.nodes import committed_first, committed_rows, group_attributes
 
+    def held(path: Path) -> int:
+        attributes = group_attributes(path)
+        return (committed_rows(path, attributes) or 0) - committed_first(path, attributes)
+
+    before = held(store.absolute())
     rows = run(store, keep=keep)
-    show({"rows": rows, "store": str(store)}, f"{store}: {rows:,} rows", as_json=as_json)
+    text = f"{store}: {rows:,} rows, {before - rows:,} removed"
+    show({"rows": rows, "removed": before - rows, "store": str(store)}, text, as_json=as_json)
 
 
 def credentials(

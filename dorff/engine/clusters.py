@@ -17,14 +17,14 @@ from distributed.utils import silence_logging_cmgr
 from distributed.versions import VersionMismatchWarning
 
 from dorff import spec
-from dorff.engine.base import Engine
+from dorff.engine.base import TRIES, Engine
 from dorff.engine.credentials import on_loopback, security_for
 from dorff.engine.dask import PATIENCE, DaskEngine
 from dorff.engine.serial import SerialEngine
 from dorff.engine.signals import starting_without_interrupts, stopping_on_signals
 from dorff.engine.versions import PACKAGES, own_versions, refuse_others
 from dorff.engine.worker import Leaving
-from dorff.errors import IncompleteError
+from dorff.errors import DorffError, IncompleteError
 
 # Leaves hold what the plan says and give it all back: pausing a worker over it would only stop the fit. What Dask
 # does many times a second to watch itself would take its share of the cores that the leaves fill. Workers that hang
@@ -79,7 +79,22 @@ def local_cluster(workers: int, *, memory: int | None = None, host: str = "127.0
 
 
 def _local(cluster: spec.LocalCluster, patience: float) -> DaskEngine:
-    """A signal waits until the cluster has started: half of one cannot be closed."""
+    """A signal waits until the cluster has started: half of one cannot be closed. IncompleteError where its workers
+    are killed each time they start."""
+    failed: Exception | None = None
+    for _ in range(TRIES):
+        try:
+            return _started(cluster, patience)
+        except DorffError:
+            raise
+        except (OSError, RuntimeError) as error:  # Dask's own, for a worker that is gone before it has started
+            failed = error
+    raise IncompleteError(
+        f"the local cluster's workers did not start ({failed}); see what ends them, and run again"
+    ) from failed
+
+
+def _started(cluster: spec.LocalCluster, patience: float) -> DaskEngine:
     with ExitStack() as undo:
         with stopping_on_signals(), starting_without_interrupts():
             local = undo.enter_context(local_cluster(cluster.workers, memory=cluster.memory, host=cluster.host))

@@ -81,7 +81,8 @@ def build_model(plan: Plan, fit: Fit, m: int, passed: PassResult) -> Model:
         names = [f"f{number}" for number in range(plan.observe.shape[1])]
     info: dict[str, Any] = {
         "data": {
-            "store": plan.question["store"], "rows": dataset.n, "fingerprint": fingerprint(receipts),
+            "store": plan.question["store"], "rows": dataset.rows, "fingerprint": fingerprint(receipts),
+            "leaves": [[one.number, one.start, one.stop, one.digest] for one in receipts],
             "inputs": list(dataset.input_columns), "targets": names, "nan": plan.job.data.nan,
             "low": np.min([receipt.low for receipt in receipts], axis=0).tolist(),
             "high": np.max([receipt.high for receipt in receipts], axis=0).tolist(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
@@ -19,7 +18,7 @@ from dorff.predict import score
 from dorff.publish import Verdict
 from dorff.solvers import Choice
 from dorff.spec import ClassTargets, Job
-from dorff.store import Lease, append_history, lease_beside, lease_state, load_model, read_history
+from dorff.store import Lease, append_history, forget, lease_beside, load_model, read_history
 
 if TYPE_CHECKING:
     from dorff.fit.run import FitReport
@@ -34,15 +33,14 @@ def state_lease(plan: Plan) -> Path:
 def leased(*wanted: Path) -> Iterator[list[Lease]]:
     """Leases on these, each taken once; LeaseError where another run holds one. Folders that were made for them alone
     are removed again."""
-    made = [path for path in wanted if not path.parent.exists()]
-    above = {folder for path in made for folder in path.parents[1:] if not folder.exists()}
+    above = {folder for path in wanted for folder in path.parents if not folder.exists()}
     try:
         with ExitStack() as stack:
             yield [stack.enter_context(Lease.take(path)) for path in dict.fromkeys(wanted)]
     finally:
-        for folder in {path.parent for path in made if path.parent.exists() and lease_state(path) is None}:
-            if all("lease" in path.name for path in folder.iterdir()):
-                shutil.rmtree(folder, ignore_errors=True)
+        for path in wanted:
+            if path.parent in above and path.parent.exists():
+                forget(path)
         for folder in sorted(above, reverse=True):  # the deepest first
             with suppress(OSError):  # something else is in it
                 folder.rmdir()
@@ -100,11 +98,14 @@ def judge(job: Job, report: FitReport, new: Path, old: Path | None) -> Verdict:
             "solve.route auto and solve.qr true"
         )
     mine = report.score if rule.holdout is None else held_out(job, new)
-    if rule.margin is None or old is None or not _whole(old):
+    if rule.margin is None or old is None:
         return Verdict(mine, None, tuple(reasons))
     other = None
     try:
-        other = _kept_score(old) if rule.holdout is None else held_out(job, old)
+        if not _whole(old):
+            other = _told_score(old)
+        else:
+            other = _kept_score(old) if rule.holdout is None else held_out(job, old)
     except InputError as error:
         reasons.append(f"the current model cannot be compared with it ({error}): publish to another place")
     if mine is not None and other is not None and not mine >= other - rule.margin:
@@ -115,8 +116,15 @@ def judge(job: Job, report: FitReport, new: Path, old: Path | None) -> Verdict:
     return Verdict(mine, other, tuple(reasons))
 
 
+def _told_score(version: Path) -> float | None:
+    """What history says of a version: of a damaged one, which must not let a worse one in, nor keep all others out."""
+    lines = [line for line in read_history(version.parent) if line.get("version") == version.name]
+    score = lines[-1].get("score") if lines else None
+    return float(score) if isinstance(score, float | int) else None
+
+
 def _whole(version: Path) -> bool:
-    """Whether a model can be read: a damaged one must not keep a new one out."""
+    """Whether a model can be read."""
     try:
         load_model(version, posterior=False)
     except InputError:

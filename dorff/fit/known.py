@@ -49,7 +49,11 @@ def nothing_new(plan: Plan) -> Model | None:
         return None
     if plan.costs.route == "streaming":
         return model
-    tree = Tree(plan.frozen()[0], plan.dataset, plan.leaves, kept=plan.costs.kept_level)
+    try:
+        this, _ = plan.frozen()
+    except InputError:  # damaged
+        return None
+    tree = Tree(this, plan.dataset, plan.leaves, kept=plan.costs.kept_level)
     return None if tree.missing() else _of_these(model, [tree.receipts[number] for number in sorted(tree.receipts)])
 
 
@@ -64,3 +68,14 @@ def same_rows(plan: Plan, passed: PassResult) -> Model | None:
 
 def _of_these(model: Model, receipts: Sequence[Receipt]) -> Model | None:
     return model if model.info["data"]["fingerprint"] == fingerprint(receipts) else None
+
+
+def rewritten_since(model: Model | None, receipts: Sequence[Receipt]) -> set[int]:
+    """The leaves whose rows had other values when this model was made of them."""
+    known = {} if model is None else {(number, start, stop): digest for number, start, stop, digest in _leaves(model)}
+    return {one.number for one in receipts if known.get((one.number, one.start, one.stop), one.digest) != one.digest}
+
+
+def _leaves(model: Model) -> list[tuple[int, int, int, str]]:
+    found: list[tuple[int, int, int, str]] = model.info.get("data", {}).get("leaves", [])
+    return found

@@ -6,16 +6,18 @@ import hashlib
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, final
 
+from dorff.data.nodes import committed_first, group_attributes
 from dorff.engine import Engine, Task, Tree
 from dorff.errors import IncompleteError, InputError
 from dorff.features import cut
 from dorff.moments import Kind, Moments, Part, Solvable, Triangle
 from dorff.plan import Plan
-from dorff.store import Receipt
+from dorff.store import Lease, Receipt
 
 Progress = Callable[[int, int], None]  # rows done, rows in all
 ROUNDS: Final = 3  # of a pass whose rows change, or whose files are lost, while it runs
@@ -35,10 +37,26 @@ class PassResult:
     rewritten: tuple[int, ...] = ()
 
 
-def run_pass(plan: Plan, engine: Engine, progress: Progress | None = None) -> PassResult:
-    """Collect the moments: compute what is missing, merge the fixed tree."""
-    with nothing_left(plan):
-        return _run_pass(plan, engine, progress)
+def run_pass(
+    plan: Plan, engine: Engine, progress: Progress | None = None, *, lease: Lease | None = None
+) -> PassResult:  # fmt: skip
+    """Collect the moments: compute what is missing, merge the fixed tree; what nobody needs any more is deleted, where
+    a lease on the state is given only while it is held (LeaseError)."""
+    with nothing_left(plan), not_trimmed(plan):
+        return _run_pass(plan, engine, progress, lease)
+
+
+@contextmanager
+def not_trimmed(plan: Plan) -> Iterator[None]:
+    """Rows that are gone because they were trimmed meanwhile are no fault of theirs."""
+    try:
+        yield
+    except InputError as error:
+        path = Path(plan.dataset.path)
+        with suppress(InputError):
+            if committed_first(path, group_attributes(path)) > plan.dataset.first:
+                raise IncompleteError(f"{path}: rows were trimmed while the job ran; run it again") from error
+        raise
 
 
 @contextmanager
@@ -59,7 +77,7 @@ def nothing_left(plan: Plan) -> Iterator[None]:
         raise
 
 
-def _run_pass(plan: Plan, engine: Engine, progress: Progress | None) -> PassResult:
+def _run_pass(plan: Plan, engine: Engine, progress: Progress | None, lease: Lease | None) -> PassResult:
     plan.freeze()
     plan.sharing()
     this, _ = plan.frozen()
@@ -87,7 +105,8 @@ def _run_pass(plan: Plan, engine: Engine, progress: Progress | None) -> PassResu
             continue
         folds = tree.total(of)
         if folds is not None:
-            tree.tidy()
+            with nullcontext() if lease is None else lease.fenced():
+                tree.tidy()
             receipts = [tree.receipts[number] for number in sorted(tree.receipts)]
             fresh = [receipt for receipt in receipts if receipt.number in tree.computed]
             seconds = time.perf_counter() - began

@@ -12,18 +12,18 @@ from typing import Any, final
 import numpy as np
 
 from dorff.engine import Engine, PeakMemory, open_engine, peak_memory
-from dorff.errors import QuarantineError
+from dorff.errors import IncompleteError, QuarantineError
 from dorff.fit.choice import build_model, posterior_of, settings, solve_pass
 from dorff.fit.gate import held_out_score, judge, leased, not_covered, refuse_coverage, state_lease
 from dorff.fit.held import calibrate, conformalize
-from dorff.fit.known import made, nothing_new, same_rows
-from dorff.fit.passes import PassResult, Progress, nothing_left, run_pass
+from dorff.fit.known import current_model, made, nothing_new, rewritten_since, same_rows
+from dorff.fit.passes import PassResult, Progress, not_trimmed, nothing_left, run_pass
 from dorff.model import Model
 from dorff.plan import Plan, make_plan
 from dorff.publish import Verdict, publish
 from dorff.solvers import Choice, Fit
 from dorff.spec import Job
-from dorff.store import LEASE, resolve_model
+from dorff.store import LEASE, Lease, read_history, resolve_model
 from dorff.streaming import fit_streaming
 
 
@@ -44,8 +44,9 @@ class FitReport:
 
     `outcome` is "published", or "unchanged" where the current model is what the fit would give again; the rest is then
     that model's, but for what this run did. `rewritten` are the leaves whose rows had other values when they were
-    summed before, `coverage` is the share of rows that were summed or dropped by the job's rule, `score` R2 (accuracy
-    of classes) on held-out rows, `score_by` which: "holdout" or "kfold".
+    summed before, `coverage` is the share of rows that were summed or dropped by the job's rule. `score` is that of
+    held-out rows, `score_by` says which: on "holdout" R2, or accuracy of classes; by "kfold" R2, of classes' one-hot
+    rows too.
     """
 
     rows_used: int
@@ -93,31 +94,58 @@ def fit(job: Job, *, engine: Engine | None = None, progress: Progress | None = N
     """
     began = time.perf_counter()
     plan = make_plan(job)
-    if (known := nothing_new(plan)) is not None and (report := _unchanged(plan, known, None)) is not None:
-        return replace(report, seconds=time.perf_counter() - began)
-    with leased(state_lease(plan), Path(job.model) / LEASE) as (_, lease), peak_memory() as peak:
-        try:
-            found = _solved(plan, engine, progress, peak)
-        except QuarantineError as error:
-            raise refuse_coverage(Path(job.model), not_covered(plan, error)) from error
-        if isinstance(found, FitReport):
-            return replace(found, seconds=time.perf_counter() - began)
-        model = _model(found, peak)
-        report = _report(found, peak.bytes if not hasattr(job.cluster, "address") else None)
-        report = replace(report, seconds=time.perf_counter() - began)
-        model = replace(model, info={**model.info, "made": found.made, "report": asdict(report)})
-        verdict = Verdict(None, None)
+    report = None if (known := nothing_new(plan)) is None else _unchanged(plan, known, None)
+    if report is None:
+        with leased(state_lease(plan), Path(job.model) / LEASE) as (state, root), peak_memory() as peak:
+            plan = _planned_again(plan)
+            run = _Run(plan, engine, progress, peak, state)
+            try:
+                found = _solved(run)
+            except QuarantineError as error:
+                raise refuse_coverage(Path(job.model), not_covered(plan, error)) from error
+            report = found if isinstance(found, FitReport) else _published(run, found, root, began)
+    return replace(report, seconds=time.perf_counter() - began)
 
-        def judged(new: Path, old: Path | None) -> Verdict:
-            nonlocal verdict
-            verdict = judge(job, report, new, old)
-            return verdict
 
-        path = publish(model, Path(job.model), lease=lease, rule=job.publish, record=_record(report), judge=judged)
-    by = report.score_by if job.publish.holdout is None else "holdout"
-    return replace(
-        report, score=verdict.score, score_by=by, seconds=time.perf_counter() - began, model=str(path)
+def _planned_again(plan: Plan) -> Plan:
+    """The plan by what is there now that nobody else changes it: rows may have come since, and been fitted."""
+    again = make_plan(plan.job)
+    if again.directory != plan.directory:
+        raise IncompleteError(f"{plan.dataset.path}: changed while the job began; run it again")
+    return again
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """A fit under way: its plan, where it runs, who is told, and the lease on its state."""
+
+    plan: Plan
+    engine: Engine | None
+    progress: Progress | None
+    peak: PeakMemory
+    lease: Lease
+
+
+def _published(run: _Run, found: Solved, lease: Lease, began: float) -> FitReport:
+    """Make the model, have it judged, and publish it."""
+    job, model = run.plan.job, _model(found, run.peak)
+    report = _report(found, run.peak.bytes if not hasattr(job.cluster, "address") else None)
+    since = rewritten_since(current_model(run.plan), found.last[1].receipts)
+    report = replace(
+        report, rewritten=sorted(since.union(report.rewritten)), seconds=time.perf_counter() - began
     )  # fmt: skip
+    model = replace(model, info={**model.info, "made": found.made, "report": asdict(report)})
+    verdict = Verdict(None, None)
+
+    def judged(new: Path, old: Path | None) -> Verdict:
+        nonlocal verdict
+        verdict = judge(job, report, new, old)
+        return verdict
+
+    path = publish(model, Path(job.model), lease=lease, rule=job.publish, record=_record(report), judge=judged)
+    by = report.score_by if job.publish.holdout is None else "holdout"
+    return replace(report, score=verdict.score, score_by=by, model=str(path))
 
 
 def _unchanged(plan: Plan, model: Model, passed: PassResult | None) -> FitReport | None:
@@ -125,11 +153,14 @@ def _unchanged(plan: Plan, model: Model, passed: PassResult | None) -> FitReport
     kept, fresh = model.info.get("report", {}), [] if passed is None else passed.fresh
     if set(kept) != {field.name for field in fields(FitReport)}:
         return None
-    report = FitReport(**kept)
+    report, version = FitReport(**kept), resolve_model(Path(plan.job.model))
+    told = [line for line in read_history(version.parent) if line.get("version") == version.name]
+    if report.score is None and told and told[-1].get("score") is not None:  # judged after it was written
+        report = replace(report, score=told[-1]["score"], score_by="holdout")
     return replace(
         report, outcome="unchanged", leaves_computed=len(fresh), leaves_reused=len(plan.leaves) - len(fresh),
         reads=sum(receipt.rows_read for receipt in fresh) / plan.dataset.rows, syrk_share=None, rewritten=[],
-        model=str(resolve_model(Path(plan.job.model))),
+        model=str(version),
     )  # fmt: skip
 
 
@@ -156,14 +187,13 @@ class Solved:
         return self.passes[-1]
 
 
-def _solved(
-    plan: Plan, engine: Engine | None, progress: Progress | None, peak: PeakMemory
-) -> Solved | FitReport:  # fmt: skip
+def _solved(run: _Run) -> Solved | FitReport:
     """Pass and solve; once more by the QR of the features where the Gram matrix has lost the digits. The report alone
     where the pass finds that nothing is new."""
+    plan, peak = run.plan, run.peak
     if plan.costs.route == "streaming":
-        return _streamed(plan, engine, progress)
-    passed, threads = _pass(plan, engine, progress)
+        return _streamed(run)
+    passed, threads = _pass(run)
     same = same_rows(plan, passed)
     if same is not None and (report := _unchanged(plan, same, passed)) is not None:
         return report
@@ -179,28 +209,30 @@ def _solved(
     if not worth or not plan.job.solve.qr or (again := plan.by_qr()) is None:
         return Solved(((plan, passed),), choice, threads, score, of)
     passed.folds.clear()
-    second, threads = _pass(again, engine, progress)
+    with leased(state_lease(again)) as (lease,):
+        second, threads = _pass(replace(run, plan=again, lease=lease))
     peak.sample()
     choice = solve_pass(again, second.folds)
     return Solved(((plan, passed), (again, second)), choice, threads, held_out_score(choice, second.folds, by), of)
 
 
-def _streamed(plan: Plan, engine: Engine | None, progress: Progress | None) -> Solved:
+def _streamed(run: _Run) -> Solved:
     """Solved pass by pass, on an engine that stays open throughout."""
-    with nothing_left(plan), _opened(plan.job, engine) as running:
+    plan = run.plan
+    with nothing_left(plan), not_trimmed(plan), _opened(plan.job, run.engine) as running:
         plan.freeze()
         plan.sharing()
         of = made(plan)
         (setting,) = settings(plan)
-        found, threads = fit_streaming(plan, setting, running, progress), running.threads
+        found, threads = fit_streaming(plan, setting, running, run.progress), running.threads
     passed = PassResult({}, found.receipts, found.fresh, found.seconds, found.passes)
     return Solved(((plan, passed),), Choice(0, found.fit, (), plan.costs.m), threads, None, of)
 
 
-def _pass(plan: Plan, engine: Engine | None, progress: Progress | None) -> tuple[PassResult, int]:
+def _pass(run: _Run) -> tuple[PassResult, int]:
     """A pass, on an engine that is closed before anything is solved: its processes hold memory."""
-    with _opened(plan.job, engine) as running:
-        return run_pass(plan, running, progress), running.threads
+    with _opened(run.plan.job, run.engine) as running:
+        return run_pass(run.plan, running, run.progress, lease=run.lease), running.threads
 
 
 @contextmanager

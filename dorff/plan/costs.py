@@ -138,9 +138,7 @@ def _disk_bytes(
     packed, folds = 4 * width * (width + 1), question["folds"]
     level = _kept_level(job, leaves, folds["count"] * patterns * packed)
     node = packed * patterns * (folds["count"] if folds["by_rows"] else min(folds["count"], 2**level))
-    # Beside those that are kept: sums that wait for others or are being added, and a window's ends.
-    nodes = min((leaves >> level) + 4 * workers + leaves.bit_length() + level, 2 * leaves)
-    return level, nodes * node + 16 * width**2
+    return level, ((leaves >> level) + 2 * workers + leaves.bit_length()) * node + 16 * width**2
 
 
 def _route(job: Job, shape: Shape, rate: float, workers: int, candidates: Sequence[OperatorKernel]) -> Route:

@@ -33,7 +33,10 @@ def still_frozen(plan: Plan) -> bool:
     dataset, name = plan.dataset, frozen_hash(plan.directory)
     if name is None:
         return False
-    question = load_pass(plan.directory, name).question
+    try:
+        question = load_pass(plan.directory, name).question
+    except InputError:  # damaged: the same rows give the same constants again
+        return False
     sample, tuning = question["sample"], question["tuning_rows"]
     if sample["first"] >= dataset.first:
         stop = sample["first"] + sample["rows"]

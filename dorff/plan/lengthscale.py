@@ -60,7 +60,8 @@ def tuning_rows(dataset: Dataset, n: int) -> TuningRows:
     at = _spread(np.arange(len(X)), ROWS)
     X, Y, weights = X[at], Y[at], weights[at]
     crc = zlib.crc32(weights.data, zlib.crc32(Y.data, zlib.crc32(X.data)))
-    return TuningRows(X, Y, None if dataset.weights is None else weights, {"rows": n, "crc": crc})
+    name = {"first": dataset.first, "rows": n, "crc": crc}
+    return TuningRows(X, Y, None if dataset.weights is None else weights, name)
 
 
 def tunes(config: dict[str, Any]) -> bool | None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, final
 
 import numpy as np
 
@@ -22,16 +23,11 @@ from dorff.plan.costs import Costs, estimate, refuse_what_does_not_fit
 from dorff.plan.drawing import check_sharing, check_targets
 from dorff.plan.freezing import freeze_constants, still_frozen
 from dorff.plan.kernels import WORDS, Configs, build_kernels, read_matrices, read_matrix
-from dorff.plan.leaves import Leaf, block_rows, leaf_bounds, window_start
+from dorff.plan.leaves import LARGEST_LEAF, Leaf, block_rows, leaf_bounds, window_start
 from dorff.plan.lengthscale import tunes
 from dorff.plan.recipe import make_recipe
 from dorff.solvers import check_apart, check_output, learned_term
 from dorff.spec import ClassTargets, Job
-
-# Rows for centres, and for the median distance: few, so that a data set that grows had them from the start. Scales
-# (`standardize`) take the first leaf, up to SAMPLE_BYTES.
-SMALL_SAMPLE: Final = 256
-MEDIAN_SAMPLE: Final = 1000
 
 
 @final
@@ -58,8 +54,7 @@ class Plan:
     @property
     def directory(self) -> Path:
         """Where the moments of this question are kept; another question has another directory."""
-        text = json.dumps(self.question, sort_keys=True)
-        return Path(self.job.state) / hashlib.sha256(text.encode()).hexdigest()[:16]
+        return _directory(self.job, self.question)
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -145,19 +140,9 @@ def make_plan(job: Job) -> Plan:
     drawn = tuple(read_matrices(one.model_dump(mode="python")) for one in job.features.kernels) or configs
     for config in (*configs, *drawn):
         tunes(config)  # refuses a sum that is tuned in part
-    for key, path in (("state", Path(job.state)), ("model", Path(job.model))):
-        if path.exists() and not path.is_dir():
-            raise InputError(f"{key}: {path} is a file; name a folder, which need not exist yet")
     observe = _observation(job, dataset)
     candidates, sources = build_kernels(configs, dataset.d), build_kernels(drawn, dataset.d)
-    for kernel in candidates:
-        check_output(kernel, observe)
-        if job.solve.ridge_per_output:
-            check_apart(kernel, observe)
-        if dataset.labels is not None and kernel.vector_field:
-            raise InputError("kernel: curl-free and divergence-free kernels are for fields, not for classes")
-    if any([learned_term(kernel) for kernel in candidates]) and job.data.nan == "partial":
-        raise InputError("kernel: output 'learned' needs rows that have all targets; set data.nan: drop")
+    _check_kernels(job, dataset, candidates, observe)
     recipe = make_recipe(sources, dataset, job, observe)
     if drawn is not configs:
         check_sharing(candidates, sources, recipe)
@@ -172,10 +157,39 @@ def make_plan(job: Job) -> Plan:
     question["tuning"] = [job.solve.intercept, None if observe is None else observe.tolist()] if tuned else None
     together = observe is not None or any(kernel.vector_field for kernel in candidates + sources)
     question["one_scale"] = job.solve.standardize and together
+    question = _begun(job, question)
     costs = estimate(job, dataset, leaves, recipe, candidates, question)
     plan = Plan(job, dataset, configs, drawn, observe, leaves, candidates, recipe, question, costs)
     refuse_what_does_not_fit(job, costs, plan.directory)
     return plan
+
+
+def _check_kernels(
+    job: Job, dataset: Dataset, candidates: Sequence[kernels.OperatorKernel], observe: FloatArray | None
+) -> None:  # fmt: skip
+    """InputError for a kernel that these data or this way of solving are not for."""
+    for kernel in candidates:
+        check_output(kernel, observe)
+        if job.solve.ridge_per_output:
+            check_apart(kernel, observe)
+        if dataset.labels is not None and kernel.vector_field:
+            raise InputError("kernel: curl-free and divergence-free kernels are for fields, not for classes")
+    if any([learned_term(kernel) for kernel in candidates]) and job.data.nan == "partial":
+        raise InputError("kernel: output 'learned' needs rows that have all targets; set data.nan: drop")
+
+
+def _begun(job: Job, question: dict[str, Any]) -> dict[str, Any]:
+    """The same question with one fold of rows held out, where it was begun so because there were few leaves: that
+    there are more now is no reason to sum all rows anew."""
+    if job.solve.select == "kfold" or job.solve.folds.by != "leaves" or not _holds_out(job):
+        return question
+    by_rows = {**question, "folds": {**question["folds"], "by_rows": True}}
+    return by_rows if frozen_hash(_directory(job, by_rows)) is not None else question
+
+
+def _directory(job: Job, question: dict[str, Any]) -> Path:
+    text = json.dumps(question, sort_keys=True)
+    return Path(job.state) / hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _open(job: Job) -> Dataset:
@@ -186,6 +200,10 @@ def _open(job: Job) -> Dataset:
     )
     if not dataset.rows:
         raise InputError(f"{dataset.path}: has no rows to fit")
+    for key, path in (("state", Path(job.state)), ("model", Path(job.model))):
+        if path.exists() and not path.is_dir():
+            raise InputError(f"{key}: {path} is a file; name a folder, which need not exist yet")
+    _check_holdout(job, dataset)
     if isinstance(job.solve.class_weight, tuple):
         for label, _ in job.solve.class_weight:
             if label not in dataset.target_columns:
@@ -194,6 +212,21 @@ def _open(job: Job) -> Dataset:
                     f"{', '.join(dataset.target_columns[:8])}"
                 )
     return dataset
+
+
+def _check_holdout(job: Job, dataset: Dataset) -> None:
+    """InputError where the rows that a new model is to be scored on are not there, or are of another kind."""
+    if job.publish.holdout is None:
+        return
+    try:
+        held = open_dataset(str(job.publish.holdout), inputs=job.data.inputs, targets=_targets(job))
+    except InputError as error:
+        raise InputError(f"publish.holdout: {error}") from error
+    if held.d != dataset.d or (dataset.labels is None and held.q != dataset.q) or not held.rows:
+        raise InputError(
+            f"publish.holdout: {held.path} has {held.rows} rows of {held.d} inputs and {held.q} targets, but the data "
+            f"have {dataset.d} and {dataset.q}; name rows of the same arrays"
+        )
 
 
 def _targets(job: Job) -> str | Sequence[str] | Classes:
@@ -230,6 +263,11 @@ def _fold_rule(job: Job, dataset: Dataset, leaves: Sequence[Leaf]) -> FoldRule:
             raise InputError(
                 f"solve.folds: {folds.count} folds of leaves asked for, but {dataset.path} has only {len(leaves)} "
                 "(a leaf is a run of whole shards); use by: rows, or fewer folds"
+            )
+        if not by_rows and (job.data.window or math.inf) < folds.count * LARGEST_LEAF:
+            raise InputError(
+                f"data.window: leaves grow to {LARGEST_LEAF} rows as data do, and {folds.count} folds of leaves are "
+                f"asked for: a window has to be of {folds.count * LARGEST_LEAF} rows at least; use folds.by: rows"
             )
         return FoldRule(folds.count, by_rows, job.features.seed)
     return FoldRule.one_held(folds.count, by_rows or few, job.features.seed) if _holds_out(job) else FoldRule()

@@ -186,9 +186,9 @@ Cluster = Annotated[
 class Publish(Part):
     """When a new model takes the place of the current one.
 
-    Not where fewer than `digits` of the fitted values' digits are right, nor where the held-out score (R2, or accuracy
-    of classes) is more than `margin` below the current model's: both on the data set `holdout` where it is named, else
-    of each fit's own folds (`select: kfold`). `keep` deletes all versions but that many of the last.
+    Not where fewer than `digits` of the fitted values' digits are right, nor where the held-out score is more than
+    `margin` below the current model's: both on the data set `holdout` where it is named (R2, or accuracy of classes),
+    else R2 of each fit's own folds (`select: kfold`). `keep` deletes all versions but that many of the last.
     """
 
     digits: Annotated[float, BeforeValidator(checks.not_negative)] = 3.0
@@ -219,8 +219,11 @@ class Job(Part):
 
     @model_validator(mode="after")
     def _three_places(self) -> Self:
-        if len({self.data.store, self.state, self.model}) < 3 or self.publish.holdout in (self.state, self.model):
-            raise checks.Refusal("must give data.store, state and model a place each; two are the same, move one")
+        places = {self.data.store, self.state, self.model}
+        if len(places) < 3 or self.publish.holdout in places:
+            raise checks.Refusal(
+                "must give data.store, publish.holdout, state and model a place each; two are the same, move one"
+            )
         return self
 
     @model_validator(mode="after")
