@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import psutil
+import pytest
 from command_line import call
 from distributed import Client
 from distributed.versions import VersionMismatchWarning
@@ -53,6 +54,14 @@ def seeds(count: int) -> list[int]:
     """Seeds of a test's faults, the same every time; DORFF_FAULT_SEED begins them elsewhere."""
     first = int(os.environ.get("DORFF_FAULT_SEED", "0"))
     return list(range(first, first + count))
+
+
+def some_seeds(quick: int, count: int) -> list[Any]:
+    """That many seeds, all but the first `quick` for slow runs."""
+    return [
+        seed if number < quick else pytest.param(seed, marks=pytest.mark.slow)
+        for number, seed in enumerate(seeds(count))
+    ]
 
 
 def sea(rows: int = ROWS, *, seed: int = 0) -> tuple[FloatArray, FloatArray]:

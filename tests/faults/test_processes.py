@@ -33,6 +33,7 @@ from harness import (
     receipts,
     run_fit,
     seeds,
+    some_seeds,
     start,
     wait_until,
     write_job,
@@ -46,10 +47,18 @@ from dorff.plan import make_plan
 from dorff.spec import LocalCluster, load_job
 
 Record = Callable[..., None]
+# Dask leaves the connection to a worker that was killed to the garbage collector.
+pytestmark = [
+    pytest.mark.filterwarnings(r"ignore:unclosed <ssl\.SSLSocket:ResourceWarning"),
+    pytest.mark.filterwarnings(
+        r"ignore:Exception ignored in. <ssl\.SSLSocket:pytest.PytestUnraisableExceptionWarning"
+    ),
+]
 SHARDS = -(-ROWS // SHARD)
 READ = r"sea\.zarr/x/c/"
 LOCAL = {"type": "local", "workers": 2}
 FINE = 1024
+BLOCK = 2048  # rows that are read at a time
 
 
 @dataclass(frozen=True)
@@ -92,7 +101,7 @@ def fine_truth(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Found:
     return one_process(tmp_path_factory.mktemp("fine"), store, leaf=FINE)
 
 
-@pytest.mark.parametrize("seed", seeds(2))
+@pytest.mark.parametrize("seed", some_seeds(1, 4))
 @pytest.mark.parametrize("do", ["SIGKILL", "segfault"])
 @pytest.mark.usefixtures("small_leaves")
 def test_a_worker_that_dies_in_mid_leaf_costs_that_leaf(
@@ -143,7 +152,7 @@ run_leaf(*pickle.load(open(sys.argv[1], "rb")))
 """
 
 
-@pytest.mark.parametrize("at", ["nodes", "receipts"])
+@pytest.mark.parametrize("at", ["nodes", pytest.param("receipts", marks=pytest.mark.slow)])
 @pytest.mark.usefixtures("small_leaves")
 def test_a_zombie_that_writes_after_its_leaf_was_redone_changes_nothing(
     at: str, faults: Faults, store: Path, truth: Found, tmp_path: Path, record_fault: Record
@@ -173,7 +182,7 @@ def test_a_zombie_that_writes_after_its_leaf_was_redone_changes_nothing(
     record_fault(f"zombie worker that writes late ({at})", 1, "same bits", lost, twice, "1 leaf")
 
 
-@pytest.mark.parametrize("percent", [1, 50, 99])
+@pytest.mark.parametrize("percent", [50, *(pytest.param(one, marks=pytest.mark.slow) for one in (1, 99))])
 def test_a_killed_driver_goes_on_from_its_receipts(
     percent: int, faults: Faults, store: Path, fine_truth: Found, tmp_path: Path, record_fault: Record
 ) -> None:
@@ -202,7 +211,7 @@ def test_a_leaf_that_always_kills_its_worker_is_quarantined_and_named(
     tries = len(set(crew.faults.hits("poison")))
     assert receipts(tmp_path) == leaf_count(job) - 1 and not current(tmp_path)
     assert "leaf 2" in str(caught.value), str(caught.value)
-    assert 3 <= tries <= 6
+    assert tries == 3
     fit(load_job(job), engine=SerialEngine())
     record_fault(
         "leaf that always kills its worker", tries, "leaf named, others finished, not published; mended: same bits",
@@ -210,16 +219,15 @@ def test_a_leaf_that_always_kills_its_worker_is_quarantined_and_named(
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("cluster", ["serial", "local"])
+@pytest.mark.parametrize("cluster", ["serial", pytest.param("local", marks=pytest.mark.slow)])
 @pytest.mark.usefixtures("small_leaves")
 def test_sigterm_stops_at_a_block_and_resume_loses_at_most_one(
     cluster: str, faults: Faults, store: Path, truth: Found, tmp_path: Path, record_fault: Record
 ) -> None:
     where = "driver" if cluster == "serial" else "worker"
     job = write_job(tmp_path, store, cluster={"type": cluster})
-    faults.add("log", READ, "log", where="any")
+    faults.add("log", rf"{READ}(?![0-7]/)", "log", where=where)  # not the first leaf, which is read for the plan too
     faults.add("slow", READ, "sleep", amount=0.02, where=where)
-    faults.add("in leaf 5", rf"{READ}52/", "sleep", where=where)
     with start("fit", job, "--json", faults=faults) as running:
         wait_until(lambda: receipts(tmp_path) >= 4, what="the fourth receipt")
         time.sleep(0.1)
@@ -229,10 +237,14 @@ def test_sigterm_stops_at_a_block_and_resume_loses_at_most_one(
     assert ended.code == 5 and time.monotonic() - began < 20
     assert files(tmp_path, "runs/*/checkpoints/*"), "nothing was saved of the leaf that was stopped"
     assert not current(tmp_path)
-    before = faults.logged("log")
-    report = run_fit(job, faults=faults).report
-    del before, report
-    record_fault(f"SIGTERM with 20 s notice ({cluster})", 1, "same bits", *found(job).against(truth), redone(faults))
+    assert run_fit(job, faults=faults).code == 0
+    lost, twice = found(job).against(truth)
+    again = (faults.logged("log") // 2 - (SHARDS - 8)) * SHARD
+    stopped = 1 if cluster == "serial" else 2
+    assert again <= stopped * BLOCK, "more than a block of each leaf that was stopped was read again"
+    record_fault(
+        f"SIGTERM with 20 s notice ({cluster})", 1, "exit 5, then same bits", lost, twice, f"{again} rows read"
+    )
 
 
 @pytest.mark.slow
