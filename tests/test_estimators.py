@@ -297,11 +297,12 @@ def test_dask_bits_depend_on_the_chunks_alone():
         with dask.config.set(scheduler=scheduler, num_workers=workers):
             fitted = clone(estimator).fit(x, y)
             found[scheduler, workers] = bits(fitted)
-    quiet = {"processes": False, "dashboard_address": None}
+    pages = {"dashboard_address": None, "scheduler_kwargs": {"dashboard_address": "127.0.0.1:0"}}  # no port of others'
+    quiet = {"processes": False, **pages}
     with Client(n_workers=1, threads_per_worker=3, **quiet):
         found["worker's threads", 3] = bits(clone(estimator).fit(x, y))
     assert blas_threads() == threads
-    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
+    options = {"n_workers": 2, "threads_per_worker": 1, **pages}
     with LocalCluster(**options) as cluster, Client(cluster):
         fitted = clone(estimator).fit(x, y)
         found["processes", 2] = bits(fitted)
