@@ -120,6 +120,16 @@ def test_touched_files_and_lost_receipts_cost_their_leaf_and_publish_nothing(sto
     assert again(store).leaves_computed == 0
 
 
+def test_lost_sums_are_made_again_and_nothing_is_published(store: Path) -> None:
+    """Of a published model: later fits stand on them."""
+    first = again(store)
+    for node in (store.parent / "state").glob("*/nodes/*"):
+        node.unlink()
+    report = again(store)
+    assert (report.outcome, report.leaves_computed, report.model) == ("unchanged", 6, first.model)
+    assert again(store).leaves_computed == 0
+
+
 def test_a_rewritten_shard_is_reported_and_the_rest_used_again(store: Path, tmp_path: Path) -> None:
     again(store)
     shutil.copy(store / "y" / "c" / "2" / "0", store / "y" / "c" / "3" / "0")

@@ -54,7 +54,9 @@ def nothing_new(plan: Plan) -> Model | None:
     except InputError:  # damaged
         return None
     tree = Tree(this, plan.dataset, plan.leaves, kept=plan.costs.kept_level)
-    return None if tree.missing() else _of_these(model, [tree.receipts[number] for number in sorted(tree.receipts)])
+    if tree.missing() or tree.start():  # receipts or sums are to be made again, though the model may be right
+        return None
+    return _of_these(model, [tree.receipts[number] for number in sorted(tree.receipts)])
 
 
 def same_rows(plan: Plan, passed: PassResult) -> Model | None:
