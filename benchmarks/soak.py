@@ -73,6 +73,7 @@ class Cycle:
     wrong: list[str] = field(default_factory=list)
     damaged: dict[Path, bytes] = field(default_factory=dict)
     hurt: bool = False  # whether the command that runs has seen damaged data, though they may be mended by now
+    struck: bool = False  # whether a fault came since it began: one that came after it had published is yet to be met
     stopped: dict[int, float] = field(default_factory=dict)
     cluster: Cluster | None = None
     running: Running | None = None
@@ -107,6 +108,7 @@ class Cycle:
             if self.running is None:
                 self._replace_the_dead()
                 self.running, self.hurt = start("fit", job, "--json", faults=self.faults), bool(self.damaged)
+                self.struck = False
             for pid in [pid for pid, end in self.stopped.items() if time.monotonic() > end]:
                 _signal(pid, signal.SIGCONT)
                 del self.stopped[pid]
@@ -138,9 +140,10 @@ class Cycle:
             self._mend()
         elif ended.code not in allowed:
             self.wrong.append(f"exit {ended.code}: {_said(ended.err)}")
-        return done and (ended.code == 0 or bool(self.wrong))
+        return done and ((ended.code == 0 and not self.struck) or bool(self.wrong))
 
     def _strike(self) -> None:
+        self.struck = True
         strikes: list[Callable[[], str]] = [
             self._kill_worker, self._kill_worker, self._stop_worker, self._end_worker, self._kill_driver,
             self._end_driver, self._damage_state, self._damage_state, self._delete_receipt, self._damage_model,
