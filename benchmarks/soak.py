@@ -94,8 +94,7 @@ class Cycle:
         try:
             self._fit(job)
         finally:
-            for pid in self.stopped:
-                _signal(pid, signal.SIGCONT)
+            self._continue()
             if self.running:
                 self.running.__exit__()
             if self.cluster:
@@ -124,9 +123,16 @@ class Cycle:
                 return
             time.sleep(0.05)
 
+    def _continue(self) -> None:
+        for pid in self.stopped:
+            _signal(pid, signal.SIGCONT)
+        self.stopped.clear()
+
     def _ended(self, *, done: bool) -> bool:
         """Take note of how the command ended; whether the cycle is over."""
         assert self.running is not None
+        if not self.cluster:  # a stopped worker of a driver that is gone would hold its output open for ever
+            self._continue()
         ended, self.running = self.running.end(), None
         self.log.append(f"exit {ended.code}")
         if ended.code == 0 and not done:  # more to do, so that what comes next hits something
