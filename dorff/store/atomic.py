@@ -89,7 +89,8 @@ def remove_torn(directory: Path, *, older: float = 3600.0) -> None:
 
 def unfinished(directory: Path, begin: str = ".") -> list[Path]:
     """What is being written or removed here, or was when its process was killed; of names that begin so."""
-    return [path for path in directory.glob(f"{begin}*") if _UNFINISHED.fullmatch(path.name)]
+    with reading(directory):
+        return [path for path in directory.glob(f"{begin}*") if _UNFINISHED.fullmatch(path.name)]
 
 
 def write_json(path: Path, value: Any, *, sync: bool = False) -> None:

@@ -141,7 +141,8 @@ def current_version(root: Path) -> str | None:
 
 def versions(root: Path) -> list[Path]:
     """Every version there is, oldest first."""
-    return sorted((path for path in root.glob("v*") if _VERSION.fullmatch(path.name)), key=_number)
+    with reading(root):
+        return sorted((path for path in root.glob("v*") if _VERSION.fullmatch(path.name)), key=_number)
 
 
 def _number(version: Path) -> int:

@@ -216,11 +216,17 @@ def test_a_damaged_model_is_refused_and_published_again(
     fit(load_job(job), engine=SerialEngine())
     versions = [path for path in files(tmp_path, "models/v000001/**/*") if path.stat().st_size]
     DAMAGES[damage](versions[seed % len(versions)], seed)
-    with pytest.raises(InputError, match="v000001"):
+    try:
         load_model(tmp_path / "models")
+        outcome = "changes nothing that is read: same bits"  # a key of Zarr's that has a default
+        assert damage == "flipped" and versions[seed % len(versions)].name == "zarr.json"
+        found(job).against(truth)
+    except InputError as error:
+        assert "v000001" in str(error)
+        outcome = "refused; fit again: same bits"
     report = fit(load_job(job), engine=SerialEngine())
     assert report.leaves_computed == 0
-    record_fault(f"{damage} model", 1, "refused; fit again: same bits", *found(job).against(truth), "0")
+    record_fault(f"{damage} model", 1, outcome, *found(job).against(truth), "0")
 
 
 @pytest.mark.parametrize("array", ["x", "y"])
