@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import Final, TypeVar, final
+from collections.abc import Iterable, Mapping
+from typing import Final, Protocol, TypeVar, final
 
 import numpy as np
 
@@ -32,12 +32,35 @@ PRECISIONS: Final = ("double", "mixed")
 _spare: list[FloatArray] = []
 
 
-def _spare_square(width: int) -> FloatArray | None:
+class RowSums(Protocol):
+    """What a leaf adds its rows to, a block of at most `block_rows` consecutive ones at a time."""
+
+    @property
+    def block_rows(self) -> int: ...
+    @property
+    def sums(self) -> Mapping[Part, Adder]: ...
+    @property
+    def syrk_seconds(self) -> float: ...
+    def add(
+        self, X: FloatArray, Y: FloatArray, fold: int = 0, *, partial: bool = False, weights: FloatArray | None = None
+    ) -> None: ...
+    def of(self, part: Part) -> Adder: ...
+    def clear(self) -> None: ...
+    def keep_spare(self) -> None: ...
+
+
+def spare_square(width: int) -> FloatArray | None:
+    """A square (w, w) that this process's last sums left, where there is one; whatever is in it."""
     try:
         square = _spare.pop()
     except IndexError:  # none, or another thread's by now
         return None
     return square if len(square) == width else None
+
+
+def leave_spare(adders: Iterable[Adder]) -> None:
+    """Leave the squares of sums that are not used any more to this process's next ones."""
+    _spare[:] = [adder.spare for adder in adders if adder.spare is not None]
 
 
 def forget_spare() -> None:
@@ -159,7 +182,7 @@ class BlockSums:
         m, y0 = self._features.m, self._y0
         if self._V is not None:
             return ProductAccumulator(m, len(y0), y0, V=self._V, observed=observed)
-        square = _spare_square(self._Z.shape[1])
+        square = spare_square(self._Z.shape[1])
         if self._kind is Kind.TRIANGLE:
             return TriangleAccumulator(m, len(y0), y0, square=square, block=self._reflected, observed=observed)
         return Accumulator(m, len(y0), y0, square=square, observed=observed)
@@ -184,4 +207,4 @@ class BlockSums:
 
     def keep_spare(self) -> None:
         """Leave the squares to this process's next sums; these are not to be used any more."""
-        _spare[:] = [adder.spare for adder in self._sums.values() if adder.spare is not None]
+        leave_spare(self._sums.values())

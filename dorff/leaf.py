@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol, final
 import numpy as np
 import numpy.typing as npt
 
-from dorff.blocks import BlockSums
+from dorff.blocks import BlockSums, RowSums
 from dorff.data import Dataset, RowBlock
 from dorff.errors import CorruptError, IncompleteError, InputError, StoppedError
 from dorff.features import Drawn, FeatureMap, feature_arrays
@@ -111,7 +111,7 @@ class Pass:
     block_rows: int
     read_rows: int
     folds: FoldRule
-    nan: str  # what to do with rows of NaN or infinity: refuse, drop, or keep those that miss targets (partial)
+    nan: str  # what to do with rows of NaN or infinity: see `_usable`
     question: dict[str, Any]
 
     @property
@@ -188,7 +188,7 @@ def run_leaf(directory: str, name: str, dataset: Dataset, number: int, start: in
 
 
 def sum_leaf(
-    this: Pass, place: Place, sums: BlockSums, dataset: Dataset, number: int, start: int, stop: int
+    this: Pass, place: Place, sums: RowSums, dataset: Dataset, number: int, start: int, stop: int
 ) -> Receipt:  # fmt: skip
     """Add one leaf's rows to `sums`, which are empty, write these to their place, and leave (and return) the receipt.
 
@@ -224,7 +224,7 @@ class _Run:
     their bounds."""
 
     def __init__(
-        self, this: Pass, place: Place, sums: BlockSums, dataset: Dataset, number: int, start: int, stop: int
+        self, this: Pass, place: Place, sums: RowSums, dataset: Dataset, number: int, start: int, stop: int
     ) -> None:  # fmt: skip
         self._began = time.perf_counter()
         self._this, self._place, self._sums, self._dataset = this, place, sums, dataset
@@ -353,16 +353,17 @@ def _cut(rows: RowBlock, start: int, stop: int) -> RowBlock:
 
 def _usable(dataset: Dataset, nan: str, rows: RowBlock) -> tuple[RowBlock, bool]:
     """The rows to keep, and whether they may miss targets: of those that weigh anything the ones whose inputs and
-    weight are finite and (`partial`) any target or (`drop`) every target; InputError at the first row that is not
-    finite throughout for `refuse`."""
+    weight are finite and (`partial`, `unlabelled`) any target or (`drop`) every target; InputError at the first row
+    that is not finite throughout for `refuse`. Without targets `drop` keeps every row of finite inputs."""
     rows = rows.weighty()
     finite = scan(rows.X, *np.zeros((2, dataset.d))) and scan(rows.Y, *np.zeros((2, dataset.q)))
     if finite and (rows.weights is None or np.isfinite(rows.weights).all()):
         return rows, False
-    good = rows.whole(partial=nan == "partial")
+    partial = nan in ("partial", "unlabelled")
+    good = rows.whole(partial=partial)
     if nan == "refuse":
         raise _not_finite(dataset, rows, int(np.argmin(good)))
-    return rows[good], nan == "partial"
+    return rows[good], partial
 
 
 def _not_finite(dataset: Dataset, rows: RowBlock, row: int) -> InputError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, final
@@ -14,12 +14,14 @@ from scipy.special import ndtri
 from dorff.conformal import Conformal, check_level
 from dorff.errors import InputError
 from dorff.features import FeatureMap, Projected
-from dorff.kernels import OperatorKernel
+from dorff.kernels import MultiView, OperatorKernel
+from dorff.kernels.multi_view import mean_of
 from dorff.kernels.scalar import FloatArray
 from dorff.posterior import Posterior
 from dorff.weights import OperatorWeights
 
 BLOCK_ROWS = 2048
+Views = Sequence[str | int] | None
 
 
 @final
@@ -34,6 +36,11 @@ class Model:
     one for each output, and `calibration`; `conformal` where bands were corrected on held-out rows.
     `posterior` is what standard deviations, bands and samples are made of, None where it was not kept; f itself and
     its derivatives are the posterior's mean.
+
+    Of a `MultiView` kernel of V views psi is (m, r, V p) and the intercept (V p,); predicted are p outputs: C f, the
+    mean of the views, whether `observe` holds it or is None. `views` names or numbers some, whose mean is taken
+    instead; columns of X that these do not see are not read, and may hold NaN. InputError for views that there are
+    not, or of a model without.
     """
 
     feature_map: FeatureMap
@@ -67,55 +74,69 @@ class Model:
 
     @property
     def p(self) -> int:
-        return len(self.intercept)
+        """Outputs that are predicted."""
+        return len(self.intercept) // self.kernel.V
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        """The names of the views; none of a kernel without."""
+        return self.kernel.names if isinstance(self.kernel, MultiView) else ()
 
     @cached_property
     def _combined(self) -> FloatArray:
-        """W (m, p): all that prediction needs of psi and h."""
+        """W (m, V p): all that prediction needs of psi and h."""
         return self.operator_weights.combined(self.coefficients) * self.target_scale
 
-    def predict(self, X: npt.ArrayLike) -> FloatArray:
-        """f (n, p) at X (n, d), in the targets' units. InputError when X has another number of columns."""
-        return self._by_blocks(X, (self.p,), lambda F: F @ self._combined + self.intercept)
+    def predict(self, X: npt.ArrayLike, *, views: Views = None) -> FloatArray:
+        """f (n, p) at X (n, d), in the targets' units, or the mean of views. InputError when X has another number of
+        columns."""
+        M = self._mean(views)
+        W, b = (self._combined, self.intercept) if M is None else (self._combined @ M.T, M @ self.intercept)
+        return self._by_blocks(X, (self.p,), lambda F: F @ W + b, views)
+
+    def predict_views(self, X: npt.ArrayLike) -> FloatArray:
+        """What each view says, (n, V, p) at X (n, d), in the targets' units; InputError of a model without views."""
+        self._multi_view()
+        flat = self._by_blocks(X, self.intercept.shape, lambda F: F @ self._combined + self.intercept)
+        return flat.reshape(len(flat), self.kernel.V, self.p)
 
     def observed(self, values: FloatArray) -> FloatArray:
-        """C f (n, q) of predictions f (n, p): what the targets are compared with."""
-        return values if self.observe is None else values @ self.observe.T
+        """C f (n, q) of predictions f (n, p): what the targets are compared with. A mean of views is C f itself."""
+        return values if self.observe is None or self.views else values @ self.observe.T
 
-    def jacobian(self, X: npt.ArrayLike) -> FloatArray:
-        """df_i/dx_j (n, p, d) at X (n, d), analytic, in targets' units per input unit.
+    def jacobian(self, X: npt.ArrayLike, *, views: Views = None) -> FloatArray:
+        """df_i/dx_j (n, p, d) at X (n, d), analytic, in targets' units per input unit, or that of the mean of views.
 
         InputError for features without a derivative (Heaviside's).
         """
-        inputs, features = self._checked(X), self.feature_map
+        inputs, features, M = self._checked(X, views), self.feature_map, self._mean(views)
+        W = self._combined if M is None else self._combined @ M.T
         out = np.empty((len(inputs), self.p, self.d))
         for start in range(0, len(inputs), BLOCK_ROWS):
             rows = slice(start, start + BLOCK_ROWS)
             scaled = (inputs[rows] - features.center) / features.scale
-            out[rows] = features.phi.jacobian(scaled, self._combined) / features.scale
+            out[rows] = features.phi.jacobian(scaled, W) / features.scale
         return out
 
-    def std(self, X: npt.ArrayLike, *, noise: bool = False) -> FloatArray:
+    def std(self, X: npt.ArrayLike, *, noise: bool = False, views: Views = None) -> FloatArray:
         """Posterior standard deviations at X (n, d), in the targets' units: of f (n, p), without noise; with `noise`
         those of a new target C f plus its noise (n, q), for a row of mean weight.
 
         That of the Bayesian linear model whose mean is the model (Rasmussen & Williams 2006, eq. 2.9), given the
         features, kernel, ridge and noise variance; it does not see what a wrong choice of those adds, nor what m
-        features cannot express. Memory: see `Posterior`. InputError where there is no posterior.
+        features cannot express. Of a mean of views f is that mean, and the noise that of a target, as all views were
+        fitted to it. Memory: see `Posterior`. InputError where there is no posterior.
         """
-        posterior = self._known()
-        if noise:
-            return np.sqrt(self._by_blocks(X, posterior.noise.shape[:1], self._target_variance))
-        return np.sqrt(self._by_blocks(X, (self.p,), posterior.variance))
+        posterior, C = self._known(), self._taken(noise, views)
+        added = np.diag(posterior.noise) if noise else 0.0
+        return np.sqrt(self._by_blocks(X, (self._width(noise),), lambda F: posterior.variance(F, C) + added, views))
 
-    def covariance(self, X: npt.ArrayLike, *, noise: bool = False) -> FloatArray:
+    def covariance(self, X: npt.ArrayLike, *, noise: bool = False, views: Views = None) -> FloatArray:
         """Posterior covariances across outputs at X (n, d), in the targets' units squared: of f (n, p, p), without
         noise; with `noise` those of a new target C f plus its noise (n, q, q), for a row of mean weight."""
-        posterior = self._known()
-        if noise:
-            q = len(posterior.noise)
-            return self._by_blocks(X, (q, q), lambda F: self._through(posterior.covariance(F)) + posterior.noise)
-        return self._by_blocks(X, (self.p, self.p), posterior.covariance)
+        posterior, C, k = self._known(), self._taken(noise, views), self._width(noise)
+        added = posterior.noise if noise else 0.0
+        return self._by_blocks(X, (k, k), lambda F: posterior.covariance(F, C) + added, views)
 
     def sample(self, count: int, *, seed: int = 0) -> tuple[Model, ...]:
         """`count` whole functions drawn from the posterior, each a model without one; no noise is in them. At all
@@ -129,23 +150,34 @@ class Model:
         )
 
     def band(
-        self, X: npt.ArrayLike, level: float, *, conformal: bool | None = None, noise: bool = True
+        self,
+        X: npt.ArrayLike,
+        level: float,
+        *,
+        conformal: bool | None = None,
+        noise: bool = True,
+        views: Views = None,
     ) -> tuple[FloatArray, FloatArray]:
         """(low, high), (n, q) each, that a new target C f with its noise should lie between in a share `level` of
         rows, for each target apart; without `noise` (n, p), for f itself.
 
         Plain bands are normal: mean -+ z(level) std. Conformal ones are mean -+ factor std(noise=True), the factors
         quantiles of the same ratio on held-out rows, so that they hold what they say on average over rows like those,
-        whatever the noise's law. `conformal` left out takes them where the model has them and noise is asked for.
+        whatever the noise's law. `conformal` left out takes them where the model has them and noise is asked for; the
+        factors are those of all views together, so that bands of some are plain.
 
         Raises:
             InputError: no posterior; a level not between 0 and 1; conformal bands that were not fitted, that too few
-                held-out rows stand behind at this level, or that are asked for without noise.
+                held-out rows stand behind at this level, or that are asked for without noise or of some views.
         """
         if conformal and not noise:
             raise InputError("conformal bands are of targets, whose noise is in them; ask for noise=True")
-        mean = self.observed(self.predict(X)) if noise else self.predict(X)
-        half = self.factor(level, conformal=conformal if noise else False) * self.std(X, noise=noise)
+        if conformal and views is not None:
+            raise InputError("conformal bands are of all views together; ask for conformal=False, or leave views out")
+        values = self.predict(X, views=views)
+        mean = self.observed(values) if noise else values
+        kind = conformal if noise and views is None else False
+        half = self.factor(level, conformal=kind) * self.std(X, noise=noise, views=views)
         return mean - half, mean + half
 
     @cached_property
@@ -172,31 +204,45 @@ class Model:
             )
         return self.posterior
 
-    def _through(self, covariance: FloatArray) -> FloatArray:
-        """C covariance C* (n, q, q) for covariances (n, p, p)."""
-        return covariance if self.observe is None else self.observe @ covariance @ self.observe.T
+    def _multi_view(self) -> MultiView:
+        if not isinstance(self.kernel, MultiView):
+            raise InputError("views: the model's kernel is not multi-view; leave views out")
+        return self.kernel
 
-    def _target_variance(self, F: FloatArray) -> FloatArray:
-        """(n, q): of C f plus noise."""
-        posterior = self._known()
-        if self.observe is None:
-            return posterior.variance(F) + np.diag(posterior.noise)
-        covariance = self._through(posterior.covariance(F)) + posterior.noise
-        return np.asarray(np.diagonal(covariance, axis1=1, axis2=2))
+    def _mean(self, views: Views) -> FloatArray | None:
+        """M (p, V p), what makes predictions of f; None where these are f itself."""
+        if views is None and not self.views:
+            return None
+        return mean_of(self.kernel.V, self._multi_view().chosen(views), self.p)
+
+    def _taken(self, noise: bool, views: Views) -> FloatArray | None:
+        """What uncertainty is asked of: f or a mean of its views, or with noise the targets; None for f."""
+        M = self._mean(views)
+        return self.observe if M is None and noise else M
+
+    def _width(self, noise: bool) -> int:
+        return len(self._known().noise) if noise else self.p
 
     def _by_blocks(
-        self, X: npt.ArrayLike, shape: tuple[int, ...], of_features: Callable[[FloatArray], FloatArray]
-    ) -> FloatArray:
+        self, X: npt.ArrayLike, shape: tuple[int, ...], of_features: Callable[[FloatArray], FloatArray],
+        views: Views = None,
+    ) -> FloatArray:  # fmt: skip
         """What `of_features` makes (rows, *shape) of each block's features F (rows, m), for X (n, d)."""
-        inputs = self._checked(X)
+        inputs = self._checked(X, views)
         out = np.empty((len(inputs), *shape))
         for start in range(0, len(inputs), BLOCK_ROWS):
             rows = slice(start, start + BLOCK_ROWS)
             out[rows] = of_features(self.feature_map.transform(inputs[rows]))
         return out
 
-    def _checked(self, X: npt.ArrayLike) -> FloatArray:
+    def _checked(self, X: npt.ArrayLike, views: Views) -> FloatArray:
+        """X (n, d); the columns that none of some views see are put where features have no part of them."""
         inputs = np.ascontiguousarray(X, dtype=np.float64)
         if inputs.ndim != 2 or inputs.shape[1] != self.d:
             raise InputError(f"X must be (rows, {self.d}) as the model was fitted; got shape {inputs.shape}")
-        return inputs
+        if views is None:
+            return inputs
+        seen = self._multi_view().seen(views)
+        filled = np.tile(self.feature_map.center, (len(inputs), 1))
+        filled[:, seen] = inputs[:, seen]
+        return filled

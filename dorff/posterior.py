@@ -34,12 +34,13 @@ class PosteriorBlock(ABC):
     variance: FloatArray
 
     @abstractmethod
-    def covariance(self, F: FloatArray) -> FloatArray:
-        """(n, p, p): covariances of what this block adds to f, for features F (n, m)."""
+    def covariance(self, F: FloatArray, C: FloatArray | None = None) -> FloatArray:
+        """(n, p, p): covariances of what this block adds to f, for features F (n, m); with C (q, p) to C f, thus
+        (n, q, q)."""
 
     @abstractmethod
-    def variances(self, F: FloatArray) -> FloatArray:
-        """(n, p): the diagonals of `covariance`."""
+    def variances(self, F: FloatArray, C: FloatArray | None = None) -> FloatArray:
+        """(n, p), or (n, q): the diagonals of `covariance`."""
 
     @abstractmethod
     def place(self, x: FloatArray, h: FloatArray, b: FloatArray) -> None:
@@ -85,11 +86,13 @@ class SeparableBlock(PosteriorBlock):
         of_columns: FloatArray = (projected @ self.spread) * self.variance
         return of_columns
 
-    def covariance(self, F: FloatArray) -> FloatArray:
-        return np.asarray(np.einsum("nj,jp,jq->npq", self._of_columns(F), self.loading, self.loading, optimize=True))
+    def covariance(self, F: FloatArray, C: FloatArray | None = None) -> FloatArray:
+        L = self.loading if C is None else self.loading @ C.T
+        return np.asarray(np.einsum("nj,jp,jq->npq", self._of_columns(F), L, L, optimize=True))
 
-    def variances(self, F: FloatArray) -> FloatArray:
-        found: FloatArray = self._of_columns(F) @ self.loading**2
+    def variances(self, F: FloatArray, C: FloatArray | None = None) -> FloatArray:
+        L = self.loading if C is None else self.loading @ C.T
+        found: FloatArray = self._of_columns(F) @ L**2
         return found
 
     def place(self, x: FloatArray, h: FloatArray, b: FloatArray) -> None:
@@ -122,22 +125,23 @@ class CoupledBlock(PosteriorBlock):
 
     kind: ClassVar[str] = "coupled"
 
-    def _projected(self, F: FloatArray) -> FloatArray:
-        """(n, p, k'): Phi^T basis times the root of the spread."""
-        n, p = len(F), self.loading.shape[1]
-        phi = F[:, None, self.feature] * self.loading.T
-        phi -= self.centre.T
+    def _projected(self, F: FloatArray, C: FloatArray | None) -> FloatArray:
+        """(n, p, k'): Phi^T basis times the root of the spread; with C (n, q, k') of C Phi^T."""
+        loading, centre = (one if C is None else one @ C.T for one in (self.loading, self.centre))
+        n, p = len(F), loading.shape[1]
+        phi = F[:, None, self.feature] * loading.T
+        phi -= centre.T
         projected = phi.reshape(n * p, -1) @ self.basis
         projected *= np.sqrt(self.spread[:, 0] * self.variance[0])
         return projected.reshape(n, p, -1)
 
-    def covariance(self, F: FloatArray) -> FloatArray:
-        projected = self._projected(F)
+    def covariance(self, F: FloatArray, C: FloatArray | None = None) -> FloatArray:
+        projected = self._projected(F, C)
         found: FloatArray = projected @ projected.transpose(0, 2, 1)
         return found
 
-    def variances(self, F: FloatArray) -> FloatArray:
-        return np.asarray(np.einsum("npk,npk->np", *[self._projected(F)] * 2))
+    def variances(self, F: FloatArray, C: FloatArray | None = None) -> FloatArray:
+        return np.asarray(np.einsum("npk,npk->np", *[self._projected(F, C)] * 2))
 
     def place(self, x: FloatArray, h: FloatArray, b: FloatArray) -> None:
         h[:, self.feature, self.row] += x[:, :, 0]
@@ -183,23 +187,30 @@ class Posterior:
         """Rows that are evaluated at a time."""
         return max(1, STEP_BYTES // self.row_bytes)
 
-    def covariance(self, F: FloatArray) -> FloatArray:
-        """(n, p, p): the covariance of f across outputs, without noise, for each row of features F (n, m)."""
-        out = np.broadcast_to(self.intercept_covariance, (len(F), self.p, self.p)).copy()
+    def covariance(self, F: FloatArray, C: FloatArray | None = None) -> FloatArray:
+        """(n, p, p): the covariance of f across outputs, without noise, for each row of features F (n, m); with C
+        (q, p) that of C f, (n, q, q)."""
+        intercept = self._of_intercept(C)
+        out = np.broadcast_to(intercept, (len(F), *intercept.shape)).copy()
         for start in range(0, len(F), self.step):
             rows = slice(start, start + self.step)
             for block in self.blocks:
-                out[rows] += block.covariance(F[rows])
+                out[rows] += block.covariance(F[rows], C)
         return out
 
-    def variance(self, F: FloatArray) -> FloatArray:
-        """(n, p): the variance of each output of f, without noise, for each row of features F (n, m)."""
-        out = np.broadcast_to(np.diag(self.intercept_covariance), (len(F), self.p)).copy()
+    def variance(self, F: FloatArray, C: FloatArray | None = None) -> FloatArray:
+        """(n, p): the variance of each output of f, without noise, for each row of features F (n, m); with C (q, p)
+        that of C f, (n, q)."""
+        intercept = np.diag(self._of_intercept(C))
+        out = np.broadcast_to(intercept, (len(F), len(intercept))).copy()
         for start in range(0, len(F), self.step):
             rows = slice(start, start + self.step)
             for block in self.blocks:
-                out[rows] += block.variances(F[rows])
+                out[rows] += block.variances(F[rows], C)
         return out
+
+    def _of_intercept(self, C: FloatArray | None) -> FloatArray:
+        return self.intercept_covariance if C is None else C @ self.intercept_covariance @ C.T
 
     def draw(self, rng: np.random.Generator, count: int, shape: tuple[int, int]) -> tuple[FloatArray, FloatArray]:
         """`count` deviations from the mean: of coefficients (count, m, r), `shape` being (m, r), in scaled units, and

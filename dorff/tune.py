@@ -11,8 +11,8 @@ from typing import final
 
 from dorff.engine import Engine, SerialEngine, Task, open_engine
 from dorff.errors import IncompleteError, InputError
-from dorff.fit import PassResult, Progress, filled, leased, run_pass, settings, state_lease
-from dorff.moments import Part, Solvable
+from dorff.fit import PassResult, Progress, filled, leased, run_pass, settings, state_lease, sum_terms
+from dorff.moments import Folds, Moments, Part, Solvable
 from dorff.plan import Plan, make_plan
 from dorff.plan.costs import WORKER_BYTES
 from dorff.solvers import Score, of_first, path_bytes, setting_scores
@@ -27,9 +27,9 @@ Told = Callable[[int, int], None]  # trials done, trials in all
 class Trial:
     """Job number `job` of those tried with one of its kernels, numbers of features and ridges, and its score.
 
-    `value` is what is least for the best: GCV's or the held-out mean squared error, or minus the log evidence.
-    `kernel` is the number of the kernel in the job's list, 0 where it names one; `ridges`, `rung` and `digits` as in
-    `Score`.
+    `manifold` are the weights of its manifold terms. `value` is what is least for the best: GCV's or the held-out mean
+    squared error, or minus the log evidence. `kernel` is the number of the kernel in the job's list, 0 where it names
+    one; `ridges`, `rung` and `digits` as in `Score`.
     """
 
     job: int
@@ -40,6 +40,7 @@ class Trial:
     ridges: tuple[float, ...] | None = None
     rung: str = ""
     digits: float | None = None
+    manifold: tuple[float, ...] = ()
 
 
 @final
@@ -89,8 +90,9 @@ def tune(
 def _tuned(plans: Sequence[Plan], engine: Engine, progress: Progress | None, told: Told | None) -> Tuned:
     began = time.perf_counter()
     passed = {plan.directory: run_pass(plan, engine, progress) for plan in {p.directory: p for p in plans}.values()}
+    terms = [[term.sums for term in sum_terms(plan, engine, lambda _: None)] for plan in plans]
     middle = time.perf_counter()
-    table = _grid(plans, passed, engine, told)
+    table = _grid(plans, passed, terms, engine, told)
     winner = min(table, key=lambda trial: trial.value)
     reads = sum(_rows_read(found) for found in passed.values()) / plans[0].dataset.rows
     return Tuned(
@@ -104,13 +106,15 @@ def _rows_read(passed: PassResult) -> int:
 
 
 def _grid(
-    plans: Sequence[Plan], passed: dict[Path, PassResult], engine: Engine, told: Told | None
+    plans: Sequence[Plan], passed: dict[Path, PassResult], terms: Sequence[Sequence[Moments]], engine: Engine,
+    told: Told | None,
 ) -> list[Trial]:  # fmt: skip
-    """Every trial, in order; a task scores one kernel at one m, the largest first, from a file of the pass's folds."""
+    """Every trial, in order; a task scores one setting (a kernel with weights of the manifold terms) at one m, the
+    largest first, from files of the pass's folds and of the terms' sums."""
     grid = [
-        (m, number, kernel, at)
+        (m, number, setting, at)
         for number, plan in enumerate(plans)
-        for kernel in range(len(plan.kernel_configs))
+        for setting in range(len(plan.kernel_configs) * len(plan.weights))
         for at, m in enumerate(plan.counts or (plan.costs.m,))
     ]
     grid.sort(key=lambda one: -one[0])
@@ -119,8 +123,12 @@ def _grid(
     total = sum(each[number] for _, number, _, _ in grid)
 
     def done(task: Task, result: Sequence[Score]) -> Sequence[Task]:
-        number, kernel, _ = task.tag
-        found[task.tag] = [Trial(number, s.ridge, s.value, kernel, s.m, s.ridges, s.rung, s.digits) for s in result]
+        number, setting, _ = task.tag
+        weights = plans[number].weights
+        kernel, manifold = setting // len(weights), weights[setting % len(weights)]
+        found[task.tag] = [
+            Trial(number, s.ridge, s.value, kernel, s.m, s.ridges, s.rung, s.digits, manifold) for s in result
+        ]
         if told is not None:
             told(sum(each[tag[0]] for tag in found), total)
         return ()
@@ -129,11 +137,22 @@ def _grid(
         told(0, total)
     with ExitStack() as stack:
         files = {directory: stack.enter_context(_shared(directory, one.folds)) for directory, one in passed.items()}
+        sums = [
+            [
+                stack.enter_context(_shared(plan.directory, {(0, ""): T}, f"{number}-{at}"))
+                for at, T in enumerate(each_T)
+            ]
+            for number, (plan, each_T) in enumerate(zip(plans, terms, strict=True))
+        ]
         solver = engine if all(_fits_a_worker(plan) for plan in plans) else SerialEngine()
         solver.run(
             [
-                Task(score_setting, (plans[number], files[plans[number].directory], kernel, m), (number, kernel, at))
-                for m, number, kernel, at in grid
+                Task(
+                    score_setting,
+                    (plans[number], files[plans[number].directory], sums[number], setting, m),
+                    (number, setting, at),
+                )
+                for m, number, setting, at in grid
             ],
             done,
         )
@@ -141,10 +160,10 @@ def _grid(
 
 
 @contextmanager
-def _shared(directory: Path, folds: Mapping[Part, Solvable]) -> Iterator[Path]:
+def _shared(directory: Path, folds: Mapping[Part, Solvable], name: str = "folds") -> Iterator[Path]:
     """A file of a pass's folds beside its plan, for the trials of this run: it holds the lease, so what a run that was
     killed left there is written over."""
-    path = directory / "folds.moments"
+    path = directory / f"{name}.moments"
     try:
         save_moments(path, folds)
         yield path
@@ -152,19 +171,25 @@ def _shared(directory: Path, folds: Mapping[Part, Solvable]) -> Iterator[Path]:
         path.unlink(missing_ok=True)
 
 
-def score_setting(plan: Plan, path: Path, kernel: int, m: int) -> list[Score]:
-    """The scores of one kernel of a plan with the first m features, at each ridge, from the folds in a file."""
+def score_setting(plan: Plan, path: Path, terms: Sequence[Path], number: int, m: int) -> list[Score]:
+    """The scores of one setting of a plan with the first m features, at each ridge, from the folds in a file, and each
+    manifold term's sums in another."""
+    folds, solve = _read(path), plan.job.solve
+    sums = [_read(one)[0, ""] for one in terms]
+    parts, setting = of_first(filled(plan, folds), settings(plan, sums)[number], m)
+    return [
+        replace(score, candidate=number)
+        for score in setting_scores(parts, setting, solve.ridges, by=solve.select, per_output=solve.ridge_per_output)
+    ]
+
+
+def _read(path: Path) -> Folds:
     folds = load_moments(path)
     if folds is None:
         raise IncompleteError(
             f"{path}: the folds' moments are gone or damaged; see that every worker sees this folder, then run again"
         )
-    solve = plan.job.solve
-    parts, setting = of_first(filled(plan, folds), settings(plan)[kernel], m)
-    return [
-        replace(score, candidate=kernel)
-        for score in setting_scores(parts, setting, solve.ridges, by=solve.select, per_output=solve.ridge_per_output)
-    ]
+    return folds
 
 
 def best_job(plan: Plan, trial: Trial) -> Job:
@@ -180,6 +205,8 @@ def best_job(plan: Plan, trial: Trial) -> Job:
     if len(kernels) > 1:
         known = plan.configs()[trial.kernel]
         text["kernel"] = kernels[trial.kernel] if known is plan.kernel_configs[trial.kernel] else known
+    for term, weight in zip(text.get("manifold", ()), trial.manifold, strict=True):
+        term["weight"] = weight
     largest = max(job.features.counts)
     features["count"] = largest if trial.m == this.features.m else [largest, trial.m]
     each = sorted(set(trial.ridges or ()))

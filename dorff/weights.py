@@ -10,12 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from dorff.errors import InputError
-from dorff.kernels import BaseKernel, Decomposable, Measure, OperatorKernel, Spectral
+from dorff.kernels import BaseKernel, Decomposable, Measure, MultiView, OperatorKernel, Spectral
 from dorff.kernels.scalar import FloatArray
 
 #: omega (D, d), the log density (D,) they were drawn from, and which terms (T, D) of the kernel each one serves: None
 #: for all.
 Density = tuple[FloatArray, FloatArray, npt.NDArray[np.bool_] | None]
+IntArray = npt.NDArray[np.int64]
 _Terms = Sequence[tuple[int, float, BaseKernel]]
 
 
@@ -25,10 +26,17 @@ class OperatorWeights:
     """psi_a = gain_a root_a: `gain` (m,), `root` (m, r, p), or (1, r, p) where it is the same for every feature.
 
     The latter is what makes a solve cost m^3 rather than (m r)^3: `gain` only rescales the features.
+
+    Of `count` views of p outputs each `views` (m,) names the view that a feature belongs to, and psi_a =
+    e_view^T (x) gain_a root_a, (r, count p): the outputs are those of the first view, then those of the second. With
+    one root such weights are not separable, since psi is no single matrix; but every view has the same root. A view
+    whose rank is below r has rows of zeros.
     """
 
     gain: FloatArray
     root: FloatArray
+    views: IntArray | None = None
+    count: int = 1
 
     @classmethod
     def of(cls, psi: FloatArray) -> OperatorWeights:
@@ -38,20 +46,26 @@ class OperatorWeights:
     @property
     def separable(self) -> bool:
         """Whether psi is one matrix times a number a feature."""
-        return len(self.root) == 1
+        return len(self.root) == 1 and self.views is None
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(m, r, p)."""
-        return len(self.gain), self.root.shape[1], self.root.shape[2]
+        """(m, r, p), p the outputs of all views."""
+        return len(self.gain), self.root.shape[1], self.root.shape[2] * self.count
+
+    @property
+    def written(self) -> FloatArray:
+        """psi without its gain, (m, r, p), p the outputs of all views; in no new memory where there are none."""
+        inside = np.broadcast_to(self.root, (len(self.gain), *self.root.shape[1:]))
+        return inside if self.views is None else self._placed(inside)
 
     @property
     def psi(self) -> FloatArray:
         """psi (m, r, p), written out unless every feature has the same."""
         if self.separable and np.all(self.gain == 1.0):
-            return np.broadcast_to(self.root[0], self.shape)
-        written: FloatArray = self.gain[:, None, None] * self.root
-        return written
+            return self.written
+        psi: FloatArray = self.gain[:, None, None] * self.written
+        return psi
 
     @property
     def sizes(self) -> FloatArray:
@@ -61,8 +75,15 @@ class OperatorWeights:
     def combined(self, h: FloatArray) -> FloatArray:
         """W (m, p), rows psi_a^T h_a: f(x) = F(x) W for coefficients h (m, r)."""
         weighted = self.gain[:, None] * h
-        W: FloatArray = weighted @ self.root[0] if self.separable else np.einsum("arp,ar->ap", self.root, weighted)
-        return W
+        one = len(self.root) == 1
+        W: FloatArray = weighted @ self.root[0] if one else np.einsum("arp,ar->ap", self.root, weighted)
+        return W if self.views is None else self._placed(W)
+
+    def _placed(self, inside: FloatArray) -> FloatArray:
+        """(m, ..., count p): of each feature's values (m, ..., p) for its own view, and zeros for the others."""
+        out = np.zeros((*inside.shape[:-1], self.count, inside.shape[-1]))
+        out[np.arange(len(inside)), ..., self.views, :] = inside
+        return out.reshape(*inside.shape[:-1], -1)
 
 
 def operator_weights(
@@ -75,22 +96,27 @@ def operator_weights(
     their own (eq. 60) each frequency has the roots of the terms it serves, and no others. Trig features come as all
     cosines, then all sines, of the frequencies of `density`; a column more stands for omega = 0. `density` is None
     for features that have none; the kernel is then one scalar kernel times a matrix. `kernel` must have its output
-    matrices fixed. Where the stacked roots have more than p rows they are replaced by an equivalent p x p root.
+    matrices fixed. Of a multi-view kernel each frequency has the roots of its view. Where the stacked roots have more
+    than p rows they are replaced by an equivalent p x p root.
 
     `normalize`, for frequencies drawn for another kernel, multiplies all psi by the one number that makes the mean
     of tr psi_a^T psi_a over them tr K(0), as it is on average (self-normalised importance sampling, Hesterberg 1995):
     K(x, x) then has its exact trace, for a bias of the order of 1 / D. It changes nothing where every frequency has
     the same tr psi^T psi, as those of the kernel's own trace measure have. InputError for frequencies of a rule or of
-    a concatenated sum, which are no plain sample, and where no frequency has any weight.
+    a concatenated sum or a multi-view kernel, which are no plain sample, and where no frequency has any weight.
     """
-    weights = _weights(kernel, m, density)
+    if isinstance(kernel, MultiView):
+        assert density is not None and m == 2 * len(density[0])  # as samplers of views draw them
+        weights = _weights_of_views(kernel, density)
+    else:
+        weights = _weights(kernel, m, density)
     if not normalize or density is None or not isinstance(kernel.terms()[0][1].scalar, Spectral):
         return weights
     omega, _, serves = density
     if serves is not None or m > 2 * len(omega):
         raise InputError(
-            "normalize: needs frequencies that are one plain sample, not those of a rule or of a concatenated sum; "
-            "draw with iid, orthogonal or qmc, and leave concatenate out"
+            "normalize: needs frequencies that are one plain sample, not those of a rule, a concatenated sum or a "
+            "multi-view kernel; draw with iid, orthogonal or qmc, and leave concatenate out"
         )
     mean = float(weights.sizes[: len(omega)].mean())
     if not 0 < mean < np.inf:
@@ -120,6 +146,40 @@ def _weights(kernel: OperatorKernel, m: int, density: Density | None) -> Operato
         centre = np.concatenate([np.sqrt(weight) * base.root(zero) for _, weight, base in terms], axis=1)
         return OperatorWeights(np.ones(m), np.concatenate([_reduced(root)] * 2 + [_reduced(centre)]))
     return OperatorWeights(np.ones(m), np.concatenate([_reduced(root)] * 2))
+
+
+def _weights_of_views(kernel: MultiView, density: Density) -> OperatorWeights:
+    """Of each view from the frequencies that serve its terms, as their law was drawn for its inputs."""
+    omega, log_density, serves = density
+    assert serves is not None
+    D, term = len(omega), 0
+    parts: list[tuple[npt.NDArray[np.intp], OperatorWeights]] = []
+    for view in kernel.views:
+        own = serves[term : term + len(view.kernel.terms())]
+        at, term = np.flatnonzero(own.any(axis=0)), term + len(own)
+        inside = None if own[:, at].all() else own[:, at]
+        law = omega[at][:, view.columns], log_density[at], inside
+        parts.append((np.concatenate([at, D + at]), operator_weights(view.kernel, 2 * len(at), law)))
+    gain, views, shared = np.zeros(2 * D), np.zeros(2 * D, dtype=np.int64), _shared([one for _, one in parts])
+    r, p = max(one.shape[1] for _, one in parts), parts[0][1].shape[2]
+    root = np.zeros((2 * D, r, p)) if shared is None else parts[0][1].root
+    for number, (columns, one) in enumerate(parts):
+        views[columns] = number
+        gain[columns] = one.gain if shared is None else one.gain * shared[number]
+        if shared is None:
+            root[columns, : one.shape[1]] = one.root
+    return OperatorWeights(gain, root, views, kernel.V)
+
+
+def _shared(parts: Sequence[OperatorWeights]) -> FloatArray | None:
+    """By what factors (V,) the weights' roots are that of the first; None where they are other matrices."""
+    first = parts[0].root
+    if any(len(one.root) > 1 or one.root.shape != first.shape for one in parts):
+        return None
+    factors = np.array([np.linalg.norm(one.root) for one in parts]) / np.linalg.norm(first)
+    level = 1e-14 * float(np.abs(first).max())
+    alike = (np.abs(one.root / factor - first).max() <= level for one, factor in zip(parts, factors, strict=True))
+    return factors if all(alike) else None
 
 
 def _gain(terms: _Terms, density: Density | None, m: int) -> FloatArray:

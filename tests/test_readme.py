@@ -45,9 +45,14 @@ def test_the_python_examples_run_one_after_the_other(capsys: pytest.CaptureFixtu
 
 
 def test_the_job_file_is_valid(tmp_path: Path) -> None:
-    job, scheduled = (yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", README, re.DOTALL))
+    texts = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+    job, few_labels, views, scheduled = (yaml.safe_load(text) for text in texts)
     path = tmp_path / "job.yaml"
     path.write_text(yaml.safe_dump(job))
     assert load_job(path).features.count == 2048
     path.write_text(yaml.safe_dump(job | scheduled))
     assert load_job(path).publish.keep == 7
+    path.write_text(yaml.safe_dump(job | few_labels))
+    assert load_job(path).manifold[0].weights == (1e-4, 1e-3, 1e-2)
+    path.write_text(yaml.safe_dump(job | few_labels | views))
+    assert load_job(path).data.inputs == ("pixels", "moduli")

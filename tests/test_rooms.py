@@ -29,7 +29,7 @@ ARROWS: dict[str, str] = {
     "calibration": "errors",  # class probabilities from decision values
     "moments": "errors",
     "threads": "moments",  # BLAS threads, pinned and checked: for the planner, the engines and the estimators
-    "graphs": "errors",
+    "graphs": "errors",  # neighbours of rows, Laplacians, what a manifold term is
     "stopping": "errors",  # whether this process has been asked to stop
     "posterior": "errors",  # what deviations of predictions need: made by solvers, kept by models
     "solvers": "moments weights posterior",
@@ -43,9 +43,10 @@ ARROWS: dict[str, str] = {
     "plan": "calibration exact leaf lengthscale solvers spec threads",
     "engine": "plan",
     "streaming": "engine",  # a solve whose every step is a pass over the data
+    "manifold": "engine",  # graphs over data larger than memory, and the sums T of manifold terms
     "predict": "engine",
     "publish": "spec store",  # the gate, and one atomic switch to a new version
-    "fit": "streaming predict publish",
+    "fit": "streaming predict publish manifold",
     "tune": "fit",
     "report": "model store",
     # "any above"
@@ -65,6 +66,7 @@ NUMERIC = (
 NUMERIC_LIBRARIES = {"numpy", "scipy", "numba"}
 MORE_FOR = {
     "spec": {"pydantic", "yaml"},  # a job file is checked where its types are
+    "graphs": {"sklearn"},  # the one neighbour library
     # Numba's other half, and how Numba itself keeps compiled loops: machine code in a directory that only its owner
     # can write to. Loading it runs it, whatever the format; models, state and data never hold a pickle.
     "loops": {"llvmlite", "pickle"},

@@ -327,7 +327,6 @@ def test_an_unknown_key_names_its_place_and_the_nearest(tmp_path: Path) -> None:
         ({"kernel": {"type": "product"}}, "kernel.type", "product", "divergence_free"),
         ({"cluster": {"type": "slurm"}}, "cluster.type", "slurm", "local, serial"),
         ({"cluster": {"type": "kubernetes"}}, "cluster.type", "kubernetes", "local, serial"),
-        ({"data": {"store": "s", "nan": "unlabelled"}}, "data.nan", "unlabelled", "refuse, drop, partial"),
     ],
 )
 def test_what_is_not_built_yet_is_refused_by_name(
@@ -383,11 +382,14 @@ def test_what_is_not_built_yet_is_refused_by_name(
             {"data": {"store": "s", "inputs": [3]}},
             "data.inputs must be the name of an array or a list of names, came [3]; correct it",
         ),
-        ({"kernel": {}}, "kernel.type is missing; add it, one of: decomposable, curl_free, divergence_free, sum"),
+        (
+            {"kernel": {}},
+            "kernel.type is missing; add it, one of: decomposable, curl_free, divergence_free, sum, multi_view",
+        ),
         ({"kernel": 3}, "kernel must be a mapping of keys, came 3; correct it"),
         (
             {"kernel": {"type": "curlfree"}},
-            "kernel.type must be one of: decomposable, curl_free, divergence_free, sum; came 'curlfree'; "
+            "kernel.type must be one of: decomposable, curl_free, divergence_free, sum, multi_view; came 'curlfree'; "
             "did you mean 'curl_free'?",
         ),
         ({"kernel": {"type": "curl_free"}}, "kernel.scalar is missing; add it"),
@@ -462,8 +464,8 @@ def test_what_is_not_built_yet_is_refused_by_name(
         ({"kernel": []}, "kernel must be a kernel or a list of kernels, came an empty list; add a kernel"),
         (
             {"kernel": [kernel(), {"type": "curl_fre"}]},
-            "kernel[1].type must be one of: decomposable, curl_free, divergence_free, sum; came 'curl_fre'; "
-            "did you mean 'curl_free'?",
+            "kernel[1].type must be one of: decomposable, curl_free, divergence_free, sum, multi_view; came "
+            "'curl_fre'; did you mean 'curl_free'?",
         ),
         (
             {"kernel": {"type": "sum", "terms": [], "concatenate": 1}},
@@ -591,7 +593,7 @@ def test_what_is_not_built_yet_is_refused_by_name(
         ),
         (
             {"data": {"store": "s", "nan": "patial"}},
-            "data.nan must be one of: refuse, drop, partial; came 'patial'; did you mean 'partial'?",
+            "data.nan must be one of: refuse, drop, partial, unlabelled; came 'patial'; did you mean 'partial'?",
         ),
         (
             {"solve": {"observe": 3}},
@@ -654,7 +656,7 @@ def test_what_is_not_built_yet_is_refused_by_name(
         ),
         (
             {"data": {"store": "s", "nan": "ftp://me:hunter2hunter2@host"}},
-            "data.nan must be one of: refuse, drop, partial; came 'ftp://***@host'; correct it",
+            "data.nan must be one of: refuse, drop, partial, unlabelled; came 'ftp://***@host'; correct it",
         ),
         (
             {"publish": {"keep": 0}},
@@ -670,7 +672,8 @@ def test_what_is_not_built_yet_is_refused_by_name(
         ),
         (
             {"state": "sea.zarr"},
-            "the job must give data.store, publish.holdout, state and model a place each; two are the same, move one",
+            "the job must give data.store, data.unlabelled, publish.holdout, state and model a place each; two are "
+            "the same, move one",
         ),
     ],
 )
@@ -692,7 +695,8 @@ def test_several_faults_tell_the_first_and_count_the_rest(tmp_path: Path) -> Non
         ("data: !!python/object:os.system {}\n", ", line 1: could not determine a constructor for the tag"),
         (
             "",
-            ": must be a mapping with the keys data, kernel, features, solve, publish, cluster, state, model, came",
+            ": must be a mapping with the keys data, kernel, manifold, features, solve, publish, cluster, state, "
+            "model, came",
         ),
         ("- a\n- b\n", ": must be a mapping with the keys data, kernel,"),
         ("data: \x07\n", ": is not YAML (unacceptable character #x0007"),

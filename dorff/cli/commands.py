@@ -16,7 +16,7 @@ from dorff import __version__
 from dorff.cli import fitting, scheduled, tuning
 from dorff.cli.guard import guarded, show
 from dorff.cli.logs import Style, logging, say
-from dorff.cli.options import Inputs, Json, ModelPath, Store, Workers, level, names, one
+from dorff.cli.options import Inputs, Json, ModelPath, Store, Views, Workers, further, level, names, one
 from dorff.cli.progress import meter
 from dorff.cli.sentences import score_text
 from dorff.errors import InputError
@@ -93,6 +93,14 @@ def ingest(
     groups: Annotated[
         str, typer.Option(metavar="G", help="A column of any type; rows equal in it are a group.", show_default=False)
     ] = "",
+    also: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=A,B",
+            show_default=False,
+            help="One more array, of these columns: another view's inputs, or 1 where a row is labelled, else 0.",
+        ),
+    ] = None,
     append: Annotated[bool, typer.Option("--append", help="Add the rows to a data set that is there.")] = False,
     shard_rows: Annotated[
         int | None, typer.Option(metavar="N", help="Rows of a shard; fitting ones if left out.", show_default=False)
@@ -103,7 +111,7 @@ def ingest(
 
     Several SRC are put one below the other; a.csv+b.csv side by side. A CSV file without a header has the columns
     c0, c1, ...; the arrays of an NPZ file go by their names. Weights and groups become the arrays of these names: in
-    a job, data.weights: weights and solve.folds.by: groups.
+    a job, data.weights: weights and solve.folds.by: groups. --also may be given several times.
     """
     from dorff.data import ingest as run
     from dorff.data.labels import stored_labels
@@ -117,7 +125,7 @@ def ingest(
         rows = run(
             sources, out, inputs=names("--inputs", inputs), targets=names("--targets", targets),
             classes=labels, weights=one("--weights", weights, "weights"), groups=one("--groups", groups, "labels"),
-            append=append, shard_rows=shard_rows, progress=progress,
+            also=further(also or []), append=append, shard_rows=shard_rows, progress=progress,
             notice=lambda sentence: say(f"dorff: {out}: {sentence}"),
         )  # fmt: skip
     result: dict[str, object] = {"rows": rows, "store": out}
@@ -155,7 +163,8 @@ def predict(
     model: ModelPath,
     store: Annotated[Path, typer.Argument(metavar="IN.zarr", help="The data set that holds the inputs.")],
     out: Annotated[Path, typer.Argument(metavar="OUT.zarr", help="The data set to make, with the array y.")],
-    inputs: Inputs = "x",
+    inputs: Inputs = "",
+    views: Views = "",
     std: Annotated[bool, typer.Option("--std", help="Standard deviations too, of the function itself.")] = False,
     noise: Annotated[bool, typer.Option("--noise", help="With --std: of new targets, noise in them.")] = False,
     bands: Annotated[
@@ -170,16 +179,19 @@ def predict(
     Of a classifier y holds the classes' probabilities (f itself, where they were not calibrated), and an array
     classes the code of the likeliest; the labels are in the attributes. --std adds an array std; --bands 0.95 adds
     low_95 and high_95, always with noise: conformal where the job had solve.conformal, else plain (the attribute
-    dorff.uncertainty says which).
+    dorff.uncertainty says which). Of a model of several views --views takes the mean of some, and reads their arrays
+    alone.
     """
     from dorff.predict import Uncertainty
     from dorff.predict import predict as run
 
     asked = Uncertainty(std, noise, tuple(level(text) for text in names("--bands", bands)))
-    arrays = names("--inputs", inputs)
+    arrays, some = names("--inputs", inputs) or None, names("--views", views) or None
     wanted = "--std" if std else "--bands" if bands else ""
-    with _engine(workers, model, store, arrays, wanted) as engine, meter("predict") as progress:
-        rows = run(model, store, out, engine=engine, inputs=arrays, uncertainty=asked, progress=progress)
+    with _engine(workers, model, store, arrays, some, wanted) as engine, meter("predict") as progress:
+        rows = run(
+            model, store, out, engine=engine, inputs=arrays, uncertainty=asked, views=some, progress=progress
+        )  # fmt: skip
     written = ["y", *(["std"] if std else []), *(["bands"] if bands else [])]
     show({"rows": rows, "store": str(out)}, f"{out}: {rows:,} rows of {', '.join(written)}", as_json=as_json)
 
@@ -188,7 +200,8 @@ def predict(
 def score(
     model: ModelPath,
     store: Store,
-    inputs: Inputs = "x",
+    inputs: Inputs = "",
+    views: Views = "",
     targets: Annotated[
         str,
         typer.Option(
@@ -208,12 +221,12 @@ def score(
     from dorff.predict import COVERAGE_LEVELS
     from dorff.predict import score as run
 
-    arrays = names("--inputs", inputs)
+    arrays, some = names("--inputs", inputs) or None, names("--views", views) or None
     wanted = "--coverage" if coverage else ""
-    with _engine(workers, model, store, arrays, wanted) as engine, meter("score") as progress:
+    with _engine(workers, model, store, arrays, some, wanted) as engine, meter("score") as progress:
         scores = run(
             model, store, engine=engine, inputs=arrays, targets=names("--targets", targets) or None,
-            coverage=COVERAGE_LEVELS if coverage else (), progress=progress,
+            coverage=COVERAGE_LEVELS if coverage else (), views=some, progress=progress,
         )  # fmt: skip
     known = {name: value for name, value in asdict(scores).items() if value is not None}
     show(known, score_text(scores), as_json=as_json)
@@ -282,12 +295,15 @@ def _stopped(_signal: int, _frame: FrameType | None) -> None:
 
 
 @contextmanager
-def _engine(workers: int, model: Path, store: Path, inputs: Sequence[str], wanted: str) -> Iterator[Engine]:
+def _engine(
+    workers: int, model: Path, store: Path, inputs: Sequence[str] | None, views: Sequence[str] | None, wanted: str
+) -> Iterator[Engine]:  # fmt: skip
     """Local workers, as many as have a shard to read; one works in this process. They start when all is there, a
     posterior too where an option `wanted` needs one."""
     from dorff.data import open_dataset
     from dorff.engine import open_engine
     from dorff.predict import check_uncertain
+    from dorff.predict.shared import Sight
     from dorff.spec import LocalCluster, SerialCluster
     from dorff.store import load_model
 
@@ -296,8 +312,8 @@ def _engine(workers: int, model: Path, store: Path, inputs: Sequence[str], wante
         check_uncertain(fitted, model, wanted)
     if fitted.info.get("report", {}).get("status", "ok") != "ok":
         say(f"dorff: {model}: its fit was {fitted.info['report']['status']}; its values may be far off", "warning")
+    dataset = open_dataset(store, inputs=Sight.of(fitted, inputs, views).arrays, targets=None)
     del fitted
-    dataset = open_dataset(store, inputs=inputs, targets=None)
     busy = min(workers, -(-dataset.n // dataset.shard_rows))
     with open_engine(LocalCluster(workers=busy) if busy > 1 else SerialCluster()) as engine:
         yield engine

@@ -93,6 +93,7 @@ def _described(version: Path) -> dict[str, Any]:
         "seed": model.seed,
         "d": model.d,
         "p": model.p,
+        **({"views": list(model.views)} if model.views else {}),
         "m": model.feature_map.m,
         **({"observe": model.observe.tolist()} if model.observe is not None else {}),
         **{name: model.info[name] for name in ("labels", "calibration") if name in model.info},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -30,7 +31,16 @@ ModelPath = Annotated[
     Path, typer.Argument(metavar="MODEL", help="A model's root (its current version) or one version.")
 ]
 Store = Annotated[Path, typer.Argument(metavar="DATA.zarr", help="The data set.")]
-Inputs = Annotated[str, typer.Option(metavar="A,B", help="The arrays that hold the inputs, stacked.")]
+Inputs = Annotated[
+    str,
+    typer.Option(
+        metavar="A,B", show_default=False,
+        help="The arrays that hold the inputs, stacked; x, or those that a model of views was fitted to, if left out.",
+    ),
+]  # fmt: skip
+Views = Annotated[
+    str, typer.Option(metavar="V,W", help="Views of the model to use, others may be missing.", show_default=False)
+]
 Workers = Annotated[int, typer.Option(min=1, help="Worker processes at most; 1 works in this process.")]
 
 
@@ -48,6 +58,19 @@ def level(text: str) -> float:
         return float(text)
     except ValueError:
         raise InputError(f"--bands: {text!r} is not a level; write such as 0.5,0.95") from None
+
+
+def further(given: Sequence[str]) -> dict[str, list[str]]:
+    """The columns of further arrays by their names, each written NAME=A,B."""
+    found: dict[str, list[str]] = {}
+    for text in given:
+        name, equals, columns = text.partition("=")
+        if not equals:
+            raise InputError(f"--also {text}: has no name; write NAME=A,B, an array's name and its columns")
+        if name in found:
+            raise InputError(f"--also {text}: {name} is there already; name each array once")
+        found[name] = names("--also", columns)
+    return found
 
 
 def one(option: str, text: str, what: str) -> str | None:

@@ -118,9 +118,9 @@ def _values(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
         for name, item in value.items():
             if name not in ("weight", "type") or key == "scalar":
                 yield from _values(item, name)
-    elif key == "terms":
-        for term in value:
-            yield from _values(term)
+    elif key in ("terms", "views"):
+        for part in value:
+            yield from _values(part)
     else:
         yield key, f"{value:.4g}" if isinstance(value, float) else str(value)
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dorff.data.classes import Codes, Coding
-from dorff.data.labels import Label
+from dorff.data.labels import MISSING, Label
 from dorff.data.metadata import transient
 from dorff.data.nodes import StoredArray, open_array
 from dorff.data.rows import Column, Reads, RowBlock, group_keys
@@ -39,7 +39,8 @@ class Dataset:
     of labels, and a row without a label is NaN. A unit's rows are then fewer where its Y would take over 16 MiB.
 
     `weights` and `groups` are the columns of the rows' weights and groups, None where all weigh 1, and where no groups
-    were asked for. `reads` counts the rows read through this object.
+    were asked for. `labelled` is a column of 0 and 1: Y is NaN in rows of 0, whatever their targets are. `reads`
+    counts the rows read through this object.
 
     Rows have the numbers first..n-1: those before `first` are gone from the store (`trim`) or left out (`window`), and
     are never read.
@@ -59,13 +60,20 @@ class Dataset:
     weights: Column | None = None
     groups: Column | None = None
     first: int = 0
+    labelled: Column | None = None
     reads: Reads = field(default_factory=Reads, compare=False, repr=False)
 
     @property
     def arrays(self) -> tuple[str, ...]:
         """The arrays that are read, each once."""
-        columns = [column.array for column in (self.weights, self.groups) if column is not None]
+        columns = [column.array for column in self._columns.values()]
         return tuple(dict.fromkeys((*self.inputs, *self.targets, *columns)))
+
+    @property
+    def _columns(self) -> dict[str, Column]:
+        """The columns beside inputs and targets, by what they are for."""
+        named = {"weights": self.weights, "groups": self.groups, "labelled": self.labelled}
+        return {key: column for key, column in named.items() if column is not None}
 
     @property
     def rows(self) -> int:
@@ -83,15 +91,19 @@ class Dataset:
         The presence of every chunk that the rows need is checked first, so that none is ever read as zeros.
 
         Raises:
-            InputError: rows outside first..n; a chunk that is missing or damaged. In a store written by others
-                without checksums a flipped byte cannot always be noticed.
+            InputError: rows outside first..n; a chunk that is missing or damaged; a row that is neither labelled nor
+                not (see `labelled_rows`). In a store written by others without checksums a flipped byte cannot always
+                be noticed.
         """
         self._check_rows(start, stop)
         X = self._read_arrays(self.inputs, start, stop)
         self.reads.rows += stop - start
-        if self.coding is None:
-            return X, self._read_arrays(self.targets, start, stop)
-        return X, self.coding.one_hot(self.codes(start, stop))
+        if self.coding is not None:
+            return X, self.coding.one_hot(self.codes(start, stop))
+        Y = self._read_arrays(self.targets, start, stop)
+        if (labelled := self.labelled_rows(start, stop)) is not None:
+            Y[~labelled] = np.nan
+        return X, Y
 
     def block(self, start: int, stop: int) -> RowBlock:
         """A run of rows with their weights and groups, where there are any; as `read`, and InputError at a weight
@@ -114,6 +126,30 @@ class Dataset:
             )
         return weights
 
+    def labelled_rows(self, start: int, stop: int) -> npt.NDArray[np.bool_] | None:
+        """Which rows (stop - start,) of a run the column `labelled` has a 1 for; None where no column says.
+
+        InputError where it holds something else than 0 and 1.
+        """
+        if self.labelled is None:
+            return None
+        values = self._column(self.labelled, start, stop)
+        strange = (values != 0) & (values != 1)
+        if strange.any():
+            row = int(np.argmax(strange))
+            raise InputError(
+                f"{self.path}: row {start + row}, column {self.labelled.name}: wanted 1 (labelled) or 0 (unlabelled), "
+                f"got {values[row]}; mend the data, or name another column."
+            )
+        known: npt.NDArray[np.bool_] = values == 1
+        return known
+
+    def inputs_only(self) -> Dataset:
+        """The same rows, with the same numbers and cuts, of inputs alone: q is 0."""
+        return replace(
+            self, targets=(), q=0, target_columns=(), coding=None, weights=None, groups=None, labelled=None
+        )  # fmt: skip
+
     def counted(self) -> Dataset:
         """The same data set with a count of reads of its own."""
         return replace(self, reads=Reads())
@@ -124,9 +160,17 @@ class Dataset:
         return replace(self, first=start)
 
     def codes(self, start: int, stop: int) -> Codes:
-        """Each row's place in `labels`, (stop - start,); -1 where it has no label. InputError unless classes."""
-        values = self.stored_labels(start, stop)
-        return self.classes().codes(values, lambda row: f"{self.path}: array {self.targets[0]}, row {start + row}")
+        """Each row's place in `labels`, (stop - start,); -1 where it is not labelled. InputError unless classes."""
+        coding, values, where = (
+            self.classes(),
+            self.stored_labels(start, stop),
+            f"{self.path}: array {self.targets[0]}",
+        )
+        if (labelled := self.labelled_rows(start, stop)) is None:
+            return coding.codes(values, lambda row: f"{where}, row {start + row}")
+        codes, rows = np.full(stop - start, MISSING, dtype=np.intp), np.flatnonzero(labelled)
+        codes[rows] = coding.codes(values[rows], lambda row: f"{where}, row {start + rows[row]}")
+        return codes
 
     def classes(self) -> Coding:
         """What the stored labels mean. InputError where the targets are numbers."""
@@ -174,17 +218,16 @@ class Dataset:
             working = max(working, int(held * rows * across * item) + decoded)
         # Stored labels, their places and which are none; the labels' own table.
         coded = 0 if self.coding is None else 8 * 8 * self.unit_rows + 256 * self.q
-        columns = [self._open(column.array).columns for column in (self.weights, self.groups) if column is not None]
+        columns = [self._open(column.array).columns for column in self._columns.values()]
         beside = sum(columns) + 3 * len(columns)  # what a column is picked from, itself, its numbers and keys
         return OPENING_BYTES + working + 8 * self.unit_rows * (self.d + self.q + beside) + coded
 
     def rows_spec(self) -> dict[str, object]:
         """What the rows are and how they lie, without how many there are; for JSON and for hashes.
 
-        Classes have the key "labels", weights and groups theirs.
+        Classes have the key "labels", and the columns of weights, groups and of what is labelled have theirs.
         """
         arrays = {name: self._open(name) for name in self.arrays}
-        columns = {"weights": self.weights, "groups": self.groups}
         return {
             "inputs": list(self.inputs),
             "targets": list(self.targets),
@@ -201,7 +244,7 @@ class Dataset:
             "d": self.d,
             "q": self.q,
             **({} if self.labels is None else {"labels": list(self.labels)}),
-            **{key: [column.array, column.place] for key, column in columns.items() if column is not None},
+            **{key: [column.array, column.place] for key, column in self._columns.items()},
         }
 
     def _check_rows(self, start: int, stop: int) -> None:

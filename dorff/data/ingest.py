@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from dorff.errors import InputError
 
 WEIGHTS: Final = "weights"
 CODED: Final = (CLASSES, GROUPS)  # arrays of whole numbers that stand for labels
+OWN: Final = ("x", "y", CLASSES, WEIGHTS, GROUPS)  # arrays that have an argument each
 NAMES: Final = {"x": "inputs", "y": "targets"}
 Progress = Callable[[int], None]
 Notice = Callable[[str], None]
@@ -55,6 +57,7 @@ def ingest(
     classes: str | None = None,
     weights: str | None = None,
     groups: str | None = None,
+    also: Mapping[str, str | Sequence[str]] | None = None,
     append: bool = False,
     shard_rows: int | None = None,
     progress: Progress | None = None,
@@ -76,6 +79,9 @@ def ingest(
     `weights` names a column of rows' weights, which become the array `weights` (n, 1). `groups` names a column of
     labels that say which rows go together, such as trials; any number of them. They become the array `groups` (n, 1)
     of int64: whole numbers as they are, 64 bits of a hash of any other label; rows without a label are a group.
+
+    `also` names columns of numbers for further arrays, such as the inputs of another view, or the column that says
+    which rows are labelled: {"cells": ["h0", "h1"], "known": "known"}.
 
     Memory does not grow with the rows. A new store is written beside `out` and renamed at the end;
     `append=True` adds rows to one that ingest made, keeping its layout: its old rows can be read at any
@@ -105,6 +111,9 @@ def ingest(
         single = {CLASSES: classes, WEIGHTS: weights, GROUPS: groups}
         names = {"x": _several(inputs), "y": _several(targets)}
         names |= {array: () if column is None else (column,) for array, column in single.items()}
+        names |= {array: _several(of) for array, of in (also or {}).items()}
+        for array in also or {}:
+            _check_further(array, names[array])
         asked = [name for of in names.values() for name in of]
         readers = [WithConstants(open_source(source, asked)) for source in sources]
         columns = _resolve(readers, names)
@@ -122,7 +131,8 @@ def ingest(
         if unusable:
             tell(
                 f"{unusable:,} of {added:,} rows hold NaN or infinity: a fit refuses them, or leaves them out "
-                "where its job says data.nan: drop (partial: only those with a gap in the inputs, or no target)"
+                "where its job says data.nan: drop (partial: only those with a gap in the inputs, or no target; "
+                "unlabelled: only the former)"
             )
         if ungrouped:
             tell(f"{ungrouped:,} of {added:,} rows have no group: together they are one more group")
@@ -131,6 +141,17 @@ def ingest(
 
 def _several(names: str | Sequence[str]) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _check_further(array: str, columns: Sequence[str]) -> None:
+    """InputError where a further array cannot have this name, or has no columns."""
+    if array in OWN or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", array):
+        raise InputError(
+            f"also: {array!r} is no name for a further array; take one of letters, digits, - and _, and none of "
+            f"{', '.join(OWN)}, which have options of their own."
+        )
+    if not columns:
+        raise InputError(f"also: {array}: wanted at least one column, got none; name its columns.")
 
 
 def _resolve(readers: Sequence[Reader], names: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
@@ -160,8 +181,8 @@ def _question_columns(columns: dict[str, tuple[str, ...]], tell: Notice) -> None
             came = "a constant" if len(of) == 1 else f"{len(of)} columns"
             what = "weights" if array == WEIGHTS else "labels"
             raise InputError(f"{array}: wanted one column of {what}, got {came}, {', '.join(of[:3])}; name one.")
-        for other in ("x", "y", WEIGHTS):
-            if array in CODED and of[0] in columns.get(other, ()):
+        for other in (name for name in columns if name not in CODED):
+            if array in CODED and of[0] in columns[other]:
                 remedy = "name it once, as what is to be told from the inputs"
                 if array == GROUPS:
                     remedy = f"leave it out here, and write solve.folds.by: {of[0]} in the job"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from dorff.data.classes import Classes, Coding, distinct
 from dorff.data.dataset import Dataset
@@ -38,6 +39,7 @@ def open_dataset(
     targets: str | Sequence[str] | Classes | None = "y",
     weights: str | None = None,
     groups: str | None = None,
+    labelled: str | None = None,
 ) -> Dataset:
     """Open arrays of the Zarr group at `path` (a local folder, v2 or v3) as inputs and targets.
 
@@ -48,7 +50,8 @@ def open_dataset(
     `Classes(name)` are one-hot targets. The labels are those that ingest kept; of an array of integers, booleans
     or text by others they are its different values, sorted, found by reading all of it now.
 
-    `weights` and `groups` name a column each, of numbers: an array of one column, or a column of any array.
+    `weights`, `groups` and `labelled` (0 and 1) name a column each, of numbers: an array of one column, or a column of
+    any array. Labels are then those of the labelled rows.
 
     Raises:
         InputError: not a Zarr group; an array that is missing, not of numbers, of more than two dimensions,
@@ -68,10 +71,11 @@ def open_dataset(
     arrays = {name: open_array(group, name) for name in x_names}
     arrays |= {name: open_array(group, name, text=classes is not None) for name in y_names}
     width = {name: stored.columns for name, stored in arrays.items()}
-    weighing, grouping = (
-        None if name is None else Column.find(group, attributes, name, tuple(width)) for name in (weights, groups)
-    )
-    arrays |= {column.array: open_array(group, column.array) for column in (weighing, grouping) if column is not None}
+    columns = [
+        None if name is None else Column.find(group, attributes, name, tuple(width))
+        for name in (weights, groups, labelled)
+    ]
+    arrays |= {column.array: open_array(group, column.array) for column in columns if column is not None}
     check_seals(group, attributes, arrays)
     shard_rows, unit_rows = _row_grids(list(arrays.values()))
     dataset = Dataset(
@@ -85,8 +89,9 @@ def open_dataset(
         unit_rows=unit_rows,
         input_columns=tuple(c for name in x_names for c in stored_columns(attributes, name, width[name])),
         target_columns=tuple(c for name in y_names for c in stored_columns(attributes, name, width[name])),
-        weights=weighing,
-        groups=grouping,
+        weights=columns[0],
+        groups=columns[1],
+        labelled=columns[2],
         first=committed_first(group, attributes),
     )
     return dataset if classes is None else _with_classes(dataset, classes, attributes)
@@ -108,13 +113,19 @@ def _with_classes(dataset: Dataset, classes: Classes, attributes: dict[str, Any]
             "column in `dorff ingest --classes` to have labels, or store it as integers."
         )
     else:
-        values = distinct((dataset.stored_labels(start, stop) for start, stop in dataset.runs()), where)
+        values = distinct((_labels(dataset, start, stop) for start, stop in dataset.runs()), where)
         coding = Coding.of_values(values, classes, where, boolean=dtype.kind == "b")
     q = len(coding.labels)
     unit, most = dataset.unit_rows, max(1, ONE_HOT_BYTES // (8 * q))
     if unit > most:
         unit = next(k for k in range(most, 0, -1) if unit % k == 0)
     return replace(dataset, q=q, unit_rows=unit, target_columns=tuple(map(text_of, coding.labels)), coding=coding)
+
+
+def _labels(dataset: Dataset, start: int, stop: int) -> npt.NDArray[Any]:
+    """The stored labels of the labelled rows of a run."""
+    values, labelled = dataset.stored_labels(start, stop), dataset.labelled_rows(start, stop)
+    return values if labelled is None else values[labelled]
 
 
 def _names(names: str | Sequence[str] | None) -> tuple[str, ...]:

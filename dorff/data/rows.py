@@ -81,8 +81,8 @@ class RowBlock:
         return self if self.weights is None or self.weights.all() else self[self.weights != 0]
 
     def whole(self, *, partial: bool = False) -> npt.NDArray[np.bool_]:
-        """(n,): which rows have finite inputs, targets (any of them with `partial`) and weight."""
-        enough = np.any if partial else np.all
+        """(n,): which rows have finite inputs, targets (any of them with `partial`, if they have some) and weight."""
+        enough = np.any if partial and self.Y.shape[1] else np.all
         good: npt.NDArray[np.bool_] = np.isfinite(self.X).all(axis=1) & enough(np.isfinite(self.Y), axis=1)
         return good if self.weights is None else good & np.isfinite(self.weights)
 

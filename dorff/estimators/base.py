@@ -19,13 +19,16 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dorff.errors import InputError
 from dorff.estimators.drawing import Drawing, Sure
-from dorff.estimators.rows import Rows, StoredRows, finite, unwrap
+from dorff.estimators.rows import Rows, StoredRows, finite_in, unwrap
+from dorff.estimators.semi import Flags, ManifoldLike, Penalties, check_trials, columns_read, terms_of
 from dorff.estimators.sums import Targets, mean_and_variance, sample, sampled_weights
 from dorff.features import FeatureMap, Recipe
 from dorff.frequencies import Sampler, default_sampler
-from dorff.kernels import Gaussian, OperatorKernel, ScalarKernel, median_lengthscale
+from dorff.graphs import Manifold
+from dorff.kernels import Gaussian, MultiView, OperatorKernel, ScalarKernel, median_lengthscale
+from dorff.kernels.multi_view import mean_of
 from dorff.kernels.scalar import FloatArray
-from dorff.model import Model
+from dorff.model import Model, Views
 from dorff.moments import Folds, by_fold, pooled, unseen
 from dorff.solvers import Criterion, Setting, choose, spread
 
@@ -46,6 +49,8 @@ class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     random_state: int | np.random.RandomState | None
     intercept: bool
     standardize: bool
+    manifold: ManifoldLike
+    graph: Any
 
     @abstractmethod
     def _of_scalar(self, scalar: ScalarKernel) -> OperatorKernel:
@@ -63,6 +68,12 @@ class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         ridges = self._ridges()
         if not ridges or not all(np.isfinite(ridge) and ridge >= 0 for ridge in ridges):
             raise InputError(f"ridge must be a number of 0 or more, or a list of them, not {self.ridge!r}")
+
+    def _manifold_terms(self) -> tuple[Manifold, ...]:
+        """Those asked for; InputError where they or their number cannot be."""
+        terms = terms_of(self.manifold, self.graph)
+        check_trials(terms, self._ridges(), self.cv)
+        return terms
 
     def _check_cv(self) -> None:
         if self.cv is not None and (not isinstance(self.cv, numbers.Integral) or self.cv < 2):
@@ -86,27 +97,38 @@ class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             return int(self.random_state)
         return int(check_random_state(self.random_state).randint(2**31))
 
+    def _average(self, q: int) -> FloatArray | None:
+        """C (q, V q) of a kernel of V views: the targets are their mean; None for other kernels."""
+        return mean_of(self.kernel.V, range(self.kernel.V), q) if isinstance(self.kernel, MultiView) else None
+
     def _draw(
         self, X: Rows, Y: Targets, *, scale_targets: bool = False, observe: FloatArray | None = None,
-        partial: bool = False, weights: FloatArray | None = None,
+        partial: bool = False, weights: FloatArray | None = None, inputs: FloatArray | None = None,
     ) -> Drawing:  # fmt: skip
         """Constants from a sample of the rows X (n, d), Y (n, q) of `weights` (n,), and features. `observe` is C
-        (q, p)."""
+        (q, p). What inputs alone tell is that of `inputs` (k, d), where given."""
         seed, d, p = self._seed(), X.shape[1], Y.shape[1] if observe is None else observe.shape[1]
         covariance = np.eye(p) if observe is None else None
         if isinstance(self.kernel, OperatorKernel):
             self.kernel.fix(d, p, covariance)  # what cannot be is refused before a row is read
         if isinstance(self.cv, numbers.Integral) and self.cv > X.shape[0]:
-            raise InputError(f"cv = {self.cv} folds need as many rows, but n_samples = {X.shape[0]}; use fewer folds")
+            rows = "rows" if inputs is None else "labelled rows"
+            raise InputError(
+                f"cv = {self.cv} folds need as many {rows}, but n_samples = {X.shape[0]}; use fewer folds"
+            )
         some_x, some_y = sample(X, Y, partial=partial)
         w = sampled_weights(weights, len(some_x))
         if w is not None:
             some_x, some_y, w = some_x[w > 0], some_y[w > 0], w[w > 0]
-        scale, (mean, variance) = np.ones(d), mean_and_variance(some_x, w)
-        vector_field = isinstance(self.kernel, OperatorKernel) and self.kernel.vector_field
+        own = w
+        if inputs is not None:
+            (some_x, _), own = sample(inputs, inputs[:, :0]), None
+        scale, (mean, variance) = np.ones(d), mean_and_variance(some_x, own)
         if self.standardize:
-            scale = spread(variance, together=vector_field)
-        kernel = self._operator_kernel((some_x - mean) / scale, w)
+            scale = spread(variance, together=False)
+            for tied in self.kernel.tied(d) if isinstance(self.kernel, OperatorKernel) else ():
+                scale[tied] = spread(variance[tied], together=True)
+        kernel = self._operator_kernel((some_x - mean) / scale, own)
         shift_invariant = all(base.scalar.shift_invariant for _, base in kernel.terms())
         # Features that see more of the inputs than their differences see them as they are, unless scaled.
         center = mean if shift_invariant or self.standardize else np.zeros(d)
@@ -115,10 +137,7 @@ class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         drawn = recipe.draw(seed)
         features = FeatureMap(drawn.phi, center, scale)
         setting = Setting(kernel, d, features.m, drawn.density, scale_targets, bool(self.intercept), observe)
-        counts = ~np.isnan(some_y) * (1.0 if w is None else w[:, None])
-        total = counts.sum(axis=0)
-        y0 = (counts * np.nan_to_num(some_y)).sum(axis=0) / np.where(total > 0, total, 1.0)
-        return Drawing(features, y0, setting, sampler, seed)
+        return Drawing(features, _shift(some_y, w), setting, sampler, seed)
 
     def _operator_kernel(self, scaled: FloatArray, weights: FloatArray | None) -> OperatorKernel:
         if isinstance(self.kernel, OperatorKernel):
@@ -127,8 +146,8 @@ class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             return self._of_scalar(self.kernel)
         return self._of_scalar(Gaussian(median_lengthscale(scaled, weights=weights)))
 
-    def _solve(self, drawing: Drawing, parts: Folds) -> Sure:
-        """The model of the ridge, or of the best of the list."""
+    def _solve(self, drawing: Drawing, parts: Folds, penalties: Penalties | None = None) -> Sure:
+        """The model of the ridge and the penalties' weights, or of the best of the lists."""
         folds = by_fold(parts)
         total = pooled(folds)
         if not total:
@@ -137,63 +156,92 @@ class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             raise InputError(f"y, column {target}: no row has this target; leave the column out")
         if not all(np.isfinite(part.packed).all() for part in total):
             raise InputError("y has numbers so large that their squares overflow float64; rescale the targets")
-        for name in _TABLES.values():  # of an earlier fit
+        for name in (*_TABLES.values(), "trials_", "manifold_"):  # of an earlier fit
             self.__dict__.pop(name, None)
         if self.cv is not None and len(folds) < 2:
             raise InputError(f"cv = {self.cv}: rows fell into one fold; give more rows, or leave cv out")
-        choice = choose(folds, [drawing.setting], self._ridges(), by=self._by)
+        settings = [drawing.setting] if penalties is None else penalties.settings(drawing.setting)
+        choice = choose(folds, settings, self._ridges(), by=self._by)
         if choice.table:
             scores = np.array([score.value for score in choice.table])
             setattr(self, _TABLES[self._by], -scores if self._by is Criterion.EVIDENCE else scores)
-        fit = choice.fit
+        fit, report = choice.fit, dict[str, Any]()
+        if penalties is not None:
+            weights = penalties.combinations
+            self.manifold_ = weights[choice.candidate]
+            if choice.table:
+                self.trials_ = np.array([[score.ridge, *weights[score.candidate]] for score in choice.table])
+            report = {"manifold": list(self.manifold_), "rows_unlabelled": penalties.unlabelled}
         solution = fit.solution
         self.ridge_, self.condition_ = solution.ridge, solution.condition
         self.rung_, self.digits_ = solution.rung, solution.digits
-        return Sure(drawing.model(fit, total), drawing.setting, fit, total)
+        drawing = replace(drawing, setting=settings[choice.candidate])
+        return Sure(drawing.model(fit, total, report), drawing.setting, fit, total)
 
-    def _inputs(self, X: Any, *, reset: bool) -> Any:
-        """What scikit-learn demands of X, without reading what lies in Zarr or Dask."""
+    def _inputs(self, X: Any, *, reset: bool, read: Flags | None = None) -> Any:
+        """What scikit-learn demands of X, without reading what lies in Zarr or Dask. Only the columns `read` (d,) are
+        looked at where it is given; others are zeros."""
         if isinstance(X, StoredRows | da.Array):
             validate_data(self, X, skip_check_array=True, reset=reset)
             return X
-        return validate_data(self, X, dtype=np.float64, reset=reset)
+        if read is None:
+            return validate_data(self, X, dtype=np.float64, reset=reset)
+        return finite_in(validate_data(self, X, dtype=np.float64, reset=reset, ensure_all_finite=False), read, "X", 0)
 
-    def _mapped(self, X: Any, finish: Finish, columns: tuple[int, ...], dtype: Any = np.float64) -> Any:
-        """What `finish` makes of f at X (n, d), (n, *columns): a lazy Dask array for Dask input, else NumPy."""
+    def _mapped(
+        self, X: Any, finish: Finish, columns: tuple[int, ...], dtype: Any = np.float64, *, views: Views = None
+    ) -> Any:  # fmt: skip
+        """What `finish` makes of f at X (n, d), (n, *columns): a lazy Dask array for Dask input, else NumPy. `views`
+        are those that f is the mean of, where not of all."""
         check_is_fitted(self)
-        return self._answered(X, self.model_, bound(_finished, finish=finish), columns, dtype)
+        return self._answered(
+            X, self.model_, bound(_finished, finish=finish, views=views), columns, dtype, views=views
+        )
 
     def _answered(
-        self, X: Any, model: Model, answer: Answer, columns: tuple[int, ...], dtype: Any = np.float64
+        self, X: Any, model: Model, answer: Answer, columns: tuple[int, ...], dtype: Any = np.float64,
+        *, views: Views = None,
     ) -> Any:  # fmt: skip
         """What `answer` makes of a model and X (n, d), (n, *columns): a lazy Dask array for Dask input, else NumPy."""
-        X = self._inputs(unwrap(X, "X"), reset=False)
+        read = None if views is None else columns_read(model.kernel, views, model.d)
+        X = self._inputs(unwrap(X, "X"), reset=False, read=read)
         if isinstance(X, da.Array):
-            return _by_chunks(X, model, answer, columns, dtype)
+            return _by_chunks(X, model, answer, columns, dtype, read)
         if not isinstance(X, StoredRows):
             return answer(model, X)
         out = np.empty((len(X), *columns), dtype)
         for start, stop in X.runs():
-            out[start:stop] = answer(model, finite(X[start:stop], "X", start))
+            out[start:stop] = answer(model, finite_in(X[start:stop], read, "X", start))
         return out
 
 
-def _by_chunks(X: da.Array, model: Model, answer: Answer, columns: tuple[int, ...], dtype: Any) -> da.Array:
+def _shift(Y: FloatArray, weights: FloatArray | None) -> FloatArray:
+    """The mean (q,) of targets (n, q) that are there, 0 where none is."""
+    counts = ~np.isnan(Y) * (1.0 if weights is None else weights[:, None])
+    total = counts.sum(axis=0)
+    return np.asarray((counts * np.nan_to_num(Y)).sum(axis=0) / np.where(total > 0, total, 1.0))
+
+
+def _by_chunks(
+    X: da.Array, model: Model, answer: Answer, columns: tuple[int, ...], dtype: Any, read: Flags | None
+) -> da.Array:  # fmt: skip
     shared = delayed(replace(model, info={}))  # one copy in the graph
     mapped: da.Array = X.rechunk({1: -1}).map_blocks(
-            _answer_of_chunk, shared, answer=answer, dtype=dtype,
+            _answer_of_chunk, shared, answer=answer, read=read, dtype=dtype,
             chunks=(X.chunks[0], *((width,) for width in columns)), drop_axis=None if columns else 1,
             meta=np.empty((0,) * (1 + len(columns)), dtype),
         )  # fmt: skip
     return mapped
 
 
-def _answer_of_chunk(X: FloatArray, model: Model, *, answer: Answer, block_id: tuple[int, ...]) -> npt.NDArray[Any]:
-    return answer(model, finite(np.ascontiguousarray(X, dtype=np.float64), f"X, chunk {block_id[0]}", 0))
+def _answer_of_chunk(
+    X: FloatArray, model: Model, *, answer: Answer, read: Flags | None, block_id: tuple[int, ...]
+) -> npt.NDArray[Any]:  # fmt: skip
+    return answer(model, finite_in(np.ascontiguousarray(X, dtype=np.float64), read, f"X, chunk {block_id[0]}", 0))
 
 
-def _finished(model: Model, X: FloatArray, finish: Finish) -> npt.NDArray[Any]:
-    return finish(model.predict(X))
+def _finished(model: Model, X: FloatArray, finish: Finish, views: Views) -> npt.NDArray[Any]:
+    return finish(model.predict(X, views=views))
 
 
 def first_column(values: FloatArray) -> FloatArray:

@@ -20,22 +20,29 @@ from dorff.calibration import Calibration
 from dorff.errors import InputError
 from dorff.estimators.base import ORFFEstimator, unchanged
 from dorff.estimators.drawing import Drawing
+from dorff.estimators.given import Deal, GivenFolds
 from dorff.estimators.held import FOLDS, HeldRows, held_fold
 from dorff.estimators.labels import (
     AnyLabels,
     Labels,
+    OneHot,
     StoredLabels,
     find_classes,
     in_memory,
+    labelled,
+    plain_type,
     target_rows,
     unwrap_labels,
 )
 from dorff.estimators.rows import Rows, StoredRows, together, unwrap, with_rows
+from dorff.estimators.semi import ManifoldLike, Penalties, in_memory_where
 from dorff.estimators.sums import RowSums, Targets, one_thread
 from dorff.frequencies import Sampler
+from dorff.graphs import Manifold
 from dorff.kernels import Decomposable, OperatorKernel, ScalarKernel
 from dorff.kernels.scalar import FloatArray
 from dorff.leaf import FoldRule
+from dorff.model import Model, Views
 from dorff.moments import by_fold, pooled
 from dorff.store import Folds
 
@@ -74,6 +81,11 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
         second set of sums. Without it there is no `predict_proba`.
     standardize : bool
         Divide inputs by their standard deviations; targets stay ones and zeros.
+    manifold, graph
+        As of `ORFFRegressor`. Rows of label -1, as everywhere in scikit-learn, are then unlabelled; labels of text
+        need an array of dtype object, in which -1 is the number. Folds of `cv` are stratified. To calibrate, each fold
+        (of `cv`, or of 5) is held out in turn: a slope from few labelled rows is a rough one, and with one of a class,
+        which is then never seen before it is predicted, probabilities are nearly equal.
 
     Attributes
     ----------
@@ -84,7 +96,9 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
     calibration_ : Calibration
         Where asked for.
     class_weight_ : ndarray (K,)
-    ridge_, gcv_, cv_errors_, condition_, rung_, digits_, n_features_in_, feature_names_in_
+    transduction_ : ndarray (n,)
+        Where there is a manifold: the labels of the rows fitted to, predicted where they had none.
+    ridge_, gcv_, cv_errors_, manifold_, trials_, condition_, rung_, digits_, n_features_in_, feature_names_in_
         As of `ORFFRegressor`.
 
     Notes
@@ -108,6 +122,8 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
         random_state: int | np.random.RandomState | None = 0,
         intercept: bool = True,
         standardize: bool = False,
+        manifold: ManifoldLike = None,
+        graph: Any = None,
     ) -> None:
         self.kernel = kernel
         self.n_features = n_features
@@ -120,11 +136,19 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
         self.random_state = random_state
         self.intercept = intercept
         self.standardize = standardize
+        self.manifold = manifold
+        self.graph = graph
 
     def fit(self, X: Any, y: Any) -> Self:
         """Fit to inputs X (n, d) and labels y (n,)."""
         self._check_arguments()
-        X, labels = self._validated(unwrap(X, "X"), unwrap_labels(y))
+        terms = self._manifold_terms()
+        X, labels = self._validated(*in_memory_where(terms, unwrap(X, "X"), unwrap_labels(y)))
+        rows, seen = X, None
+        if terms:
+            assert isinstance(labels, np.ndarray)
+            seen = labelled(labels)
+            X, labels = X[seen], plain_type(labels[seen])
         coded: AnyLabels = labels
         if isinstance(labels, StoredLabels | da.Array):
             self.classes_, counts = find_classes(labels)
@@ -140,31 +164,36 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
             coded = da.from_array(coded, chunks=(X.chunks[0] if len(X) == len(coded) else -1,))
         X, Y = together(X, target_rows(coded, classes))
         with one_thread():
-            self._fit(X, Y)
+            self._fit(X, Y, terms, None if seen is None else rows)
+        self.__dict__.pop("transduction_", None)  # of an earlier fit
+        if seen is not None:
+            self.transduction_ = np.empty(len(rows), self.classes_.dtype)
+            self.transduction_[seen] = labels
+            self.transduction_[~seen] = _likeliest(self.model_.predict(rows[~seen]), self.classes_)
         return self
 
-    def predict(self, X: Any) -> Any:
-        """Labels (n,) at X (n, d)."""
+    def predict(self, X: Any, *, views: Views = None) -> Any:
+        """Labels (n,) at X (n, d). `views` are as of `ORFFRegressor.predict`."""
         check_is_fitted(self)
-        return self._mapped(X, partial(_likeliest, classes=self.classes_), (), self.classes_.dtype)
+        return self._mapped(X, partial(_likeliest, classes=self.classes_), (), self.classes_.dtype, views=views)
 
-    def decision_function(self, X: Any) -> Any:
+    def decision_function(self, X: Any, *, views: Views = None) -> Any:
         """f (n, K) at X (n, d); of two classes f_1 - f_0 (n,), above zero for the second."""
         check_is_fitted(self)
         K = len(self.classes_)
-        return self._mapped(X, _difference, ()) if K == 2 else self._mapped(X, unchanged, (K,))
+        return self._mapped(X, *((_difference, ()) if K == 2 else (unchanged, (K,))), views=views)
 
     @available_if(_calibrates)  # type: ignore[untyped-decorator]
-    def predict_proba(self, X: Any) -> Any:
-        """Probabilities (n, K) of the classes at X (n, d)."""
+    def predict_proba(self, X: Any, *, views: Views = None) -> Any:
+        """Probabilities (n, K) of the classes at X (n, d). Calibrated for all views together."""
         check_is_fitted(self, "calibration_")
-        return self._mapped(X, self.calibration_.probabilities, (len(self.classes_),))
+        return self._mapped(X, self.calibration_.probabilities, (len(self.classes_),), views=views)
 
     @available_if(_calibrates)  # type: ignore[untyped-decorator]
-    def predict_log_proba(self, X: Any) -> Any:
+    def predict_log_proba(self, X: Any, *, views: Views = None) -> Any:
         """Logarithms (n, K) of the probabilities, finite where those underflow."""
         check_is_fitted(self, "calibration_")
-        return self._mapped(X, self.calibration_.log_probabilities, (len(self.classes_),))
+        return self._mapped(X, self.calibration_.log_probabilities, (len(self.classes_),), views=views)
 
     def score(self, X: Any, y: Any, sample_weight: npt.ArrayLike | None = None) -> float:
         """The share of labels that are right. Holds y and the predictions in memory."""
@@ -210,34 +239,63 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
             X, y = validate_data(self, X, y, dtype=np.float64)
         return X, y
 
-    def _fit(self, X: Rows, Y: Targets) -> None:
-        drawing = self._draw(X, Y)
-        deal = FoldRule(self.cv or 1, by_rows=True, seed=drawing.seed)
-        if self.cv is None and self.calibrate:
-            deal = FoldRule.one_held(FOLDS, by_rows=True, seed=drawing.seed)
+    def _fit(self, X: Rows, Y: Targets, terms: Sequence[Manifold], inputs: FloatArray | None) -> None:
+        """To rows X (n, d) and Y (n, K), and to the terms over `inputs` (k, d), all rows."""
+        drawing = self._draw(X, Y, observe=self._average(Y.shape[1]), inputs=inputs)
+        deal = self._deal(Y, drawing.seed, semi=bool(terms))
         sums = RowSums(drawing.features, drawing.y0, deal, self.class_weight_)
         parts = sums.of(X, Y)
-        model = self._solve(drawing, parts).model
+        penalties = None if inputs is None else Penalties.of(terms, drawing, inputs, X.shape[0])
+        sure = self._solve(drawing, parts, penalties)
+        model = sure.model
         found: dict[str, Any] = {"labels": [_plain(label) for label in self.classes_]}
         self.__dict__.pop("calibration_", None)  # of an earlier fit
         if self.calibrate:
-            self.calibration_ = self._calibration(drawing, deal, parts, X, Y)
+            self.calibration_ = self._calibration(replace(drawing, setting=sure.setting), deal, parts, X, Y)
             found["calibration"] = self.calibration_.config()
         self.model_ = replace(model, info={**model.info, **found})
 
-    def _calibration(self, drawing: Drawing, deal: FoldRule, parts: Folds, X: Rows, Y: Targets) -> Calibration:
-        """Of a fit to the other folds, at the same ridge; the held-out rows had a part in choosing that one number."""
-        held = held_fold(deal)
+    def _deal(self, Y: Targets, seed: int, *, semi: bool) -> Deal:
+        """Which folds rows are in. Without `cv` they are those that a calibration needs, and with no need of that one;
+        a fifth alone where rows are held out once."""
+        if semi:
+            codes, folds = _codes(Y), FOLDS if self.calibrate else 1
+            return GivenFolds.balanced(codes, int(self.cv or min(folds, len(codes))), seed)
+        if self.cv is None and self.calibrate:
+            return FoldRule.one_held(FOLDS, by_rows=True, seed=seed)
+        return FoldRule(self.cv or 1, by_rows=True, seed=seed)
+
+    def _calibration(self, drawing: Drawing, deal: Deal, parts: Folds, X: Rows, Y: Targets) -> Calibration:
+        """Of a fit to the other folds, at the same ridge and weights of penalties; the held-out rows had a part in
+        choosing these alone. Folds in memory are held out in turn, others once."""
+        if isinstance(deal, FoldRule):
+            model = self._without(held_fold(deal), drawing, parts)
+            f, codes = HeldRows.of_classes(model, deal, X.shape[0]).read(X, Y)
+            return Calibration.fit(f, codes, self.class_weight_[codes])
+        assert isinstance(deal, GivenFolds)
+        codes = _codes(Y)
+        f = np.empty(Y.shape)
+        for fold in range(deal.count):
+            f[deal.of == fold] = self._without(fold, drawing, parts).predict(X[deal.of == fold])
+        return Calibration.fit(f, codes, self.class_weight_[codes])
+
+    def _without(self, held: int, drawing: Drawing, parts: Folds) -> Model:
+        """The model of all folds but one."""
         rest = pooled(by_fold({part: moments for part, moments in parts.items() if part[0] != held}))
         if not rest:
             raise InputError("y has too few rows to hold some out for probabilities; use calibrate=False")
         (fit,) = drawing.setting.solve(rest, [self.ridge_])
-        f, codes = HeldRows.of_classes(drawing.model(fit, rest), deal, X.shape[0]).read(X, Y)
-        return Calibration.fit(f, codes, self.class_weight_[codes])
+        return drawing.model(fit, rest)
 
 
 def _likeliest(values: FloatArray, classes: Labels) -> Labels:
     return np.asarray(classes[values.argmax(axis=1)])
+
+
+def _codes(Y: Targets) -> npt.NDArray[np.int64]:
+    """The classes 0..K-1 (n,) of rows in memory."""
+    assert isinstance(Y, OneHot)
+    return np.asarray(Y.labels, dtype=np.int64)
 
 
 def _difference(values: FloatArray) -> FloatArray:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import final
+from typing import Any, final
 
 import numpy as np
 
@@ -30,11 +30,11 @@ class Drawing:
     sampler: Sampler
     seed: int
 
-    def model(self, fit: Fit, parts: Sequence[Moments]) -> Model:
-        """The model of a fit to moments."""
+    def model(self, fit: Fit, parts: Sequence[Moments], report: Mapping[str, Any] | None = None) -> Model:
+        """The model of a fit to moments; `report` is what else its own says."""
         solution, n = fit.solution, sum(part.n for part in parts)
-        report = {"rows_used": n, "ridge": solution.ridge, "condition": solution.condition, "rung": solution.rung}
-        info = {"report": report, "versions": {"dorff": __version__, "numpy": np.__version__}}
+        own = {"rows_used": n, "ridge": solution.ridge, "condition": solution.condition, "rung": solution.rung}
+        info = {"report": own | dict(report or {}), "versions": {"dorff": __version__, "numpy": np.__version__}}
         return Model(
             self.features, fit.weights, solution.h, fit.bias, fit.scale, fit.kernel, self.sampler.config(), self.seed,
             info, self.setting.observe,

@@ -42,6 +42,16 @@ class GivenFolds:
         return self.of[rows]
 
     @classmethod
+    def balanced(cls, codes: Numbers, count: int, seed: int) -> GivenFolds:
+        """As even as can be, over all rows and over those of each code (n,): of few rows that a hash deals some folds
+        have none."""
+        n = len(codes)
+        order = np.lexsort((np.random.default_rng(seed).permutation(n), codes))
+        fold_of = np.empty(n, dtype=np.int64)
+        fold_of[order] = np.arange(n) % count
+        return cls(fold_of)
+
+    @classmethod
     def from_splits(cls, splits: Iterable[Any], n: int) -> GivenFolds:
         """Of (training rows, held-out rows) pairs of n rows, such as scikit-learn's splitters make. InputError unless
         every row is held out once and trained on otherwise: the folds' sums then make every training set."""

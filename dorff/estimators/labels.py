@@ -25,6 +25,7 @@ from dorff.kernels.scalar import FloatArray
 
 Labels: TypeAlias = npt.NDArray[Any]
 MOST_CLASSES = 2**14  # moments have a column for each
+UNLABELLED = -1  # as scikit-learn's semi-supervised estimators have it
 
 
 @final
@@ -134,6 +135,28 @@ def in_memory(labels: Labels) -> tuple[Labels, npt.NDArray[np.int64], npt.NDArra
     except TypeError as error:
         raise InputError(f"y has labels that are missing or of mixed types ({error}); give all as text") from None
     return classes, codes, counts
+
+
+def labelled(labels: Labels) -> npt.NDArray[np.bool_]:
+    """Which of labels (n,) in memory are not UNLABELLED. InputError where all are, and where '-1' is text, which would
+    be a label like others but can hardly be meant as one."""
+    text = labels.dtype.kind in "OU"
+    if text and np.any(labels == str(UNLABELLED)):
+        raise InputError(
+            "y has '-1' as text; a row without a label has the number -1, which text labels need dtype object for: "
+            "np.array(labels, dtype=object)"
+        )
+    found = np.ones(len(labels), bool) if labels.dtype.kind == "U" else np.asarray(labels != UNLABELLED, dtype=bool)
+    if not found.any():
+        raise InputError(f"y: all of its {len(labels)} rows are unlabelled ({UNLABELLED}); give labels of some")
+    return found
+
+
+def plain_type(labels: Labels) -> Labels:
+    """Labels of dtype object that are all of one type other than text, as an array of that type."""
+    if labels.dtype != object or len(types := {type(label) for label in labels}) != 1 or str in types:
+        return labels
+    return np.array(labels.tolist())
 
 
 def _check_column(shape: tuple[int, ...]) -> None:

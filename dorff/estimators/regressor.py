@@ -23,12 +23,13 @@ from dorff.estimators.base import ORFFEstimator, first_column, unchanged
 from dorff.estimators.drawing import Sure
 from dorff.estimators.given import Deal, GivenFolds, row_weights
 from dorff.estimators.rows import StoredRows, finite, partly, together, unwrap, with_rows
+from dorff.estimators.semi import Flags, ManifoldLike, Penalties, in_memory_where, with_targets
 from dorff.estimators.sums import RowSums, one_thread
 from dorff.frequencies import Sampler
-from dorff.kernels import Decomposable, OperatorKernel, ScalarKernel
+from dorff.kernels import Decomposable, MultiView, OperatorKernel, ScalarKernel
 from dorff.kernels.scalar import FloatArray
 from dorff.leaf import FoldRule
-from dorff.model import Model
+from dorff.model import Model, Views
 from dorff.solvers import Criterion
 
 
@@ -79,10 +80,18 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
     precision : "double" or "mixed"
         "mixed" rounds features and their products to float32: about twice as fast, with some seven digits in the sums.
     posterior : bool
-        Keep the sums, about 4 (m + q + 1)^2 bytes, which `predict(return_std=True)`, `posterior_model_` and
-        `log_evidence_` need. The posterior itself costs another factorisation and 8 m^2 bytes (8 (m r)^2 where outputs
-        are coupled), when it is first asked for.
-
+        Keep the sums, about 4 (m + q + 1)^2 bytes (and as much for each manifold term), which `posterior_model_`,
+        `predict(return_std=True)` and `log_evidence_` need. The posterior itself costs another factorisation and 8 m^2
+        bytes (8 (m r)^2 where outputs are coupled), when it is first asked for.
+    manifold : float, list of floats, graphs.Manifold, list of those, or None
+        Weights gI of manifold terms: the objective gains sum_k gI_k <f, (L_k (x) Q_k) f> over the values f of all rows
+        (Minh 2016, eq. 67), which pulls f together where the rows' graph has edges. Rows whose targets are all NaN
+        then are unlabelled: they count in the graph alone, and in the scales and the median distance of the inputs.
+        A number is a `Manifold` of that weight on `graph`; of a list, or of terms with several weights, every
+        combination with every ridge is tried, which needs `cv`.
+    graph : graphs.Graph, sparse or dense matrix (n, n), path, or None
+        What a number's term is made of: `graphs.KNN()` if None, whose neighbours are found among all rows, in scaled
+        inputs. A matrix has the weights of edges.
     Attributes
     ----------
     model_ : Model
@@ -92,7 +101,12 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
     gcv_ : ndarray (number of ridges,)
         GCV scores, where several ridges were given without `cv`.
     cv_errors_ : ndarray (number of ridges,)
-        Held-out mean squared errors over all rows and outputs, where `cv` was given.
+        Held-out mean squared errors over all rows and outputs, where `cv` was given: of labelled rows, the graph
+        being of all rows always.
+    manifold_ : tuple of floats (terms,)
+        The weights of the fit, where there is a manifold; `cv_errors_` then are (trials,).
+    trials_ : ndarray (trials, 1 + terms)
+        The ridge and the weights that each of `cv_errors_` then is of.
     log_evidences_ : ndarray (number of ridges,)
         Log marginal likelihoods, where several ridges were compared by evidence.
     log_evidence_ : float
@@ -122,8 +136,14 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
 
     All kinds agree to rounding: scales, means and the median distance come from at most 1024 rows, in 16 runs spread
     evenly, whatever the kind. Needs about five times 8 (m + q + 1)^2 bytes, and as much again
-    for each fold of `cv`, whatever n. Data larger than memory with durable state,
-    resumption and appending are the work of `dorff fit`.
+    for each fold of `cv`, and for each manifold term, whatever n. Data larger than memory with durable state,
+    resumption and appending are the work of `dorff fit`. So are manifold terms over them: here X is then in memory.
+    Of few labelled rows a number `cv` of folds is dealt evenly instead of by a hash. `sample_weight` weighs
+    errors of labelled rows; the graph has every row once.
+
+    With a `kernels.MultiView` kernel of V views f has V outputs for each target, and the targets are compared with
+    the views' mean (C of Minh's section 4): `predict` gives that, or the mean of the views named; `observe` cannot
+    be given. Terms of one view, and between views, are `graphs.Manifold(view=...)` and `Manifold(between=True)`.
 
     Every refusal is a `dorff.errors.InputError` or scikit-learn's own; both are ValueErrors.
     """
@@ -144,6 +164,8 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         criterion: str = "gcv",
         precision: str = "double",
         posterior: bool = True,
+        manifold: ManifoldLike = None,
+        graph: Any = None,
     ) -> None:
         self.kernel = kernel
         self.n_features = n_features
@@ -158,6 +180,8 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         self.criterion = criterion
         self.precision = precision
         self.posterior = posterior
+        self.manifold = manifold
+        self.graph = graph
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit to inputs X (n, d) and targets y (n, q) or (n,).
@@ -166,21 +190,29 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         2 is that row given twice, but for its noise: a row's noise variance is `noise_` over its weight.
         """
         self._check_arguments()
-        X, y = self._validated(unwrap(X, "X"), unwrap(y, "y"))
+        terms = self._manifold_terms()
+        X, y = self._validated(*in_memory_where(terms, unwrap(X, "X"), unwrap(y, "y")))
         observe = self._observation(1 if y.ndim == 1 else y.shape[1])
         self._one_target = y.ndim == 1
-        self._one_output = y.ndim == 1 and (observe is None or observe.shape[1] == 1)
+        views = isinstance(self.kernel, MultiView)
+        self._one_output = y.ndim == 1 and (views or observe is None or observe.shape[1] == 1)
         X, Y = together(with_rows(X, "X"), with_rows(y, "y"))
-        weights = row_weights(sample_weight, X.shape[0])
+        weights, inputs, seen = row_weights(sample_weight, X.shape[0]), None, None
+        if terms:
+            inputs, seen = X, with_targets(Y, partial=self._partial)
+            X, Y = X[seen], Y[seen]
+            weights = None if weights is None else row_weights(weights[seen], len(X))
         with one_thread():
             drawing = self._draw(
-                X, Y, scale_targets=self.standardize, observe=observe, partial=self._partial, weights=weights
-            )
+                X, Y, scale_targets=self.standardize, observe=observe, partial=self._partial, weights=weights,
+                inputs=inputs,
+            )  # fmt: skip
             sums = RowSums(
-                drawing.features, drawing.y0, self._deal(X.shape[0], drawing.seed), partial=self._partial,
+                drawing.features, drawing.y0, self._deal(X.shape[0], drawing.seed, seen), partial=self._partial,
                 precision=self.precision,
             )  # fmt: skip
-            sure = self._solve(drawing, sums.of(X, Y, weights))
+            penalties = None if inputs is None else Penalties.of(terms, drawing, inputs, len(X))
+            sure = self._solve(drawing, sums.of(X, Y, weights), penalties)
         self.model_, self.noise_ = sure.model, sure.fit.noise
         self._sure = sure if self.posterior else None
         return self
@@ -204,8 +236,11 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
             raise InputError("posterior=False keeps no sums to say how sure the fit is; fit with posterior=True")
         return self._sure
 
-    def predict(self, X: Any, *, return_std: bool = False, noise: bool = False) -> Any:
+    def predict(self, X: Any, *, return_std: bool = False, noise: bool = False, views: Views = None) -> Any:
         """f at X (n, d): (n, p), or (n,) where y was 1-d. A lazy Dask array for Dask input, else NumPy.
+
+        Of a `MultiView` kernel that is the mean of the `views` named, by name or number, or of all; the columns of
+        others are not looked at and may be NaN.
 
         With `return_std` (f, its posterior standard deviations, both alike): of f itself, without noise; with `noise`
         those of a new target C f plus its noise, (n, q), for a row of mean weight.
@@ -214,12 +249,12 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         if noise and not return_std:
             raise InputError("noise=True says what standard deviations hold; ask for return_std=True too")
         if not return_std and self._one_output:
-            return self._mapped(X, first_column, ())
+            return self._mapped(X, first_column, (), views=views)
         p, q = self.model_.p, self.model_.p if self.model_.observe is None else len(self.model_.observe)
         if not return_std:
-            return self._mapped(X, unchanged, (p,))
-        answer = partial(_mean_and_std, noise=noise)
-        both = self._answered(X, self.posterior_model_, answer, (p + (q if noise else p),))
+            return self._mapped(X, unchanged, (p,), views=views)
+        answer = partial(_mean_and_std, noise=noise, views=views)
+        both = self._answered(X, self.posterior_model_, answer, (p + (q if noise else p),), views=views)
         mean, std = both[:, :p], both[:, p:]
         flat = self._one_target if noise else self._one_output
         return mean[:, 0] if self._one_output else mean, std[:, 0] if flat else std
@@ -230,13 +265,13 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         y = unwrap(y, "y")
         if isinstance(y, StoredRows | da.Array):
             flat = y.ndim == 1
-            check = partly if self._partial else finite
+            check = partly if self._absent else finite
             y = check(np.asarray(with_rows(y, "y")[:], dtype=np.float64), "y", 0)
             y = y[:, 0] if flat else y
         values = np.asarray(self.predict(X))
         if self.model_.observe is not None:
             values = self.model_.observed(values.reshape(len(values), -1))
-        if not self._partial:
+        if not self._absent:
             return float(r2_score(y, values, sample_weight=sample_weight))
         Y = np.asarray(y, dtype=np.float64).reshape(len(values), -1)
         return _mean_r2(Y, values.reshape(Y.shape), np.ones(len(Y)) if sample_weight is None else sample_weight)
@@ -248,15 +283,19 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         if isinstance(self.cv, numbers.Number | str):
             super()._check_cv()
 
-    def _deal(self, n: int, seed: int) -> Deal:
-        """Which folds the n rows are in."""
+    def _deal(self, n: int, seed: int, seen: Flags | None) -> Deal:
+        """Which folds the n rows are in, which of all rows are those that are `seen`, where given."""
+        if seen is not None and isinstance(self.cv, numbers.Integral):
+            return GivenFolds.balanced(np.zeros(n, np.int64), int(self.cv), seed)
         if self.cv is None or isinstance(self.cv, numbers.Integral):
             return FoldRule(int(self.cv or 1), by_rows=True, seed=seed)
+        n = n if seen is None else len(seen)
         try:
             splits = check_cv(self.cv).split(np.empty((n, 1)))
         except (TypeError, ValueError) as error:
             raise InputError(f"cv must be None, a number of folds, or splits of the {n} rows ({error})") from None
-        return GivenFolds.from_splits(splits, n)
+        folds = GivenFolds.from_splits(splits, n)
+        return folds if seen is None else GivenFolds(folds.of[seen])
 
     @property
     def _by(self) -> Criterion:
@@ -265,6 +304,11 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
     @property
     def _partial(self) -> bool:
         return self.missing == "partial"
+
+    @property
+    def _absent(self) -> bool:
+        """Whether targets may be NaN."""
+        return self._partial or self.manifold is not None
 
     def _check_arguments(self) -> None:
         super()._check_arguments()
@@ -277,6 +321,10 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
 
     def _observation(self, q: int) -> FloatArray | None:
         """C (q, p)."""
+        if isinstance(self.kernel, MultiView):
+            if self.observe is not None:
+                raise InputError("observe: with a MultiView kernel it is the mean of the views; leave observe out")
+            return self._average(q)
         if self.observe is None:
             return None
         try:
@@ -294,20 +342,20 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         lazy = tuple(isinstance(values, StoredRows | da.Array) for values in (X, y))
         if scipy.sparse.issparse(y):
             raise InputError("y is a sparse matrix; give a dense one, y.toarray()")
-        if not any(lazy) and not self._partial:
+        if not any(lazy) and not self._absent:
             X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
             return X, y
         if y is None:
             raise InputError("fit requires y to be passed, but the target y is None")
         if not lazy[1]:
-            there = "allow-nan" if self._partial else True
+            there = "allow-nan" if self._absent else True
             y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y", ensure_all_finite=there)
         return self._inputs(X, reset=True), y
 
 
-def _mean_and_std(model: Model, X: FloatArray, *, noise: bool) -> FloatArray:
+def _mean_and_std(model: Model, X: FloatArray, *, noise: bool, views: Views) -> FloatArray:
     """f (n, p) and deviations beside it."""
-    return np.hstack([model.predict(X), model.std(X, noise=noise)])
+    return np.hstack([model.predict(X, views=views), model.std(X, noise=noise, views=views)])
 
 
 def _mean_r2(Y: FloatArray, values: FloatArray, weights: npt.ArrayLike) -> float:

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias, final
 
 import dask.array as da
 import numpy as np
+import numpy.typing as npt
 import zarr
 from zarr.storage import LocalStore, MemoryStore
 
@@ -129,6 +130,11 @@ def finite(values: FloatArray, name: str, first: int) -> FloatArray:
             "(NaN or infinity); mend the data or drop the row"
         )
     return values
+
+
+def finite_in(values: FloatArray, read: npt.NDArray[np.bool_] | None, name: str, first: int) -> FloatArray:
+    """As `finite` of the columns `read` (columns,) alone, with zeros for the others; of all where it is None."""
+    return finite(values if read is None else np.where(read, values, 0.0), name, first)
 
 
 def known(values: da.Array, name: str) -> da.Array:

@@ -12,8 +12,7 @@ from dorff.errors import InputError
 from dorff.features.base import ScalarMap
 from dorff.features.explicit import Eigenfunctions, Maclaurin, Monomials, monomial_count, series
 from dorff.features.projected import Projected, layout
-from dorff.frequencies import IID, Orthogonal, Sampler
-from dorff.frequencies.base import Cost
+from dorff.frequencies import IID, Cost, Orthogonal, Sampler
 from dorff.kernels import Decomposable, GaussianWeighted, Mercer, OperatorKernel, Polynomial, ScalarKernel
 from dorff.kernels.scalar import FloatArray
 

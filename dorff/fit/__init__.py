@@ -4,6 +4,7 @@ from dorff.fit.choice import build_model, filled, settings, solve_pass
 from dorff.fit.gate import leased, state_lease
 from dorff.fit.passes import PassResult, Progress, run_pass
 from dorff.fit.run import FitReport, fit
+from dorff.fit.terms import sum_terms
 
 __all__ = [
     "FitReport",
@@ -17,4 +18,5 @@ __all__ = [
     "settings",
     "solve_pass",
     "state_lease",
+    "sum_terms",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -12,16 +12,21 @@ import numpy as np
 from dorff.errors import InputError
 from dorff.features import cut
 from dorff.fit.passes import PassResult, fingerprint
+from dorff.kernels import MultiView
+from dorff.manifold import difference_shift
 from dorff.model import Model
-from dorff.moments import Part, Solvable, by_fold, pooled, unseen
+from dorff.moments import Moments, Part, Solvable, by_fold, pooled, unseen
 from dorff.plan import Plan, keeps_posterior
+from dorff.plan.kernels import array_columns
 from dorff.posterior import Posterior
-from dorff.solvers import Choice, Criterion, Fit, Setting, choose, of_first
+from dorff.solvers import Choice, Criterion, Fit, Penalty, Setting, choose, of_first
+from dorff.spec import MultiViewSpec
 from dorff.threads import pinned
 
 
-def settings(plan: Plan) -> list[Setting]:
-    """What each kernel of the job makes of moments."""
+def settings(plan: Plan, terms: Sequence[Moments] = ()) -> list[Setting]:
+    """What each kernel of the job makes of moments, with each combination of the manifold terms' weights: those of the
+    first kernel, then those of the second. `terms` are the sums of the plan's terms, in order."""
     this, candidates = plan.frozen()
     solving, features = plan.job.solve, this.features
     # Targets that are classes stay zeros and ones: other units would undo the simplex code.
@@ -31,18 +36,32 @@ def settings(plan: Plan) -> list[Setting]:
         Setting(
             kernel, features.d, features.m, this.density, standardize, solving.intercept, plan.observe,
             one_scale=plan.question["one_scale"], method="cg" if plan.costs.route == "cg" else "direct",
-            normalize=kernel.config() not in own,
+            normalize=kernel.config() not in own, penalties=penalties(plan, terms, weights),
         )
         for kernel in candidates
+        for weights in plan.weights
     ]  # fmt: skip
 
 
-def solve_pass(plan: Plan, folds: Mapping[Part, Solvable]) -> Choice:
-    """Choose among the job's kernels and ridges, and solve."""
+def penalties(plan: Plan, terms: Sequence[Moments], weights: Sequence[float]) -> tuple[Penalty, ...]:
+    """The manifold terms of a system, for these weights; a weight of 0 is no term."""
+    found = []
+    for term, sums, weight in zip(plan.terms, terms, weights, strict=True):
+        manifold = term.manifold
+        share = weight / max(sums.n, 1) if manifold.scale == "mean" else weight
+        if weight > 0:
+            shift = difference_shift(sums)
+            found.append(Penalty(sums, share, outputs=manifold.outputs, views=term.views, shift=shift))
+    return tuple(found)
+
+
+def solve_pass(plan: Plan, folds: Mapping[Part, Solvable], terms: Sequence[Moments] = ()) -> Choice:
+    """Choose among the job's kernels, manifold weights and ridges, and solve; the choice's `candidate` is a number of
+    `settings`."""
     parts, solving = filled(plan, folds), plan.job.solve
     with pinned():
         return choose(
-            parts, settings(plan), solving.ridges, by=Criterion(solving.select),
+            parts, settings(plan, terms), solving.ridges, by=Criterion(solving.select),
             per_output=solving.ridge_per_output, counts=plan.counts,
         )  # fmt: skip
 
@@ -51,20 +70,25 @@ def filled(plan: Plan, folds: Mapping[Part, Solvable]) -> list[list[Solvable]]:
     """The sums of each fold that has rows; InputError where none has, and for a target that no row has."""
     parts = by_fold(folds)
     if not parts:
-        raise InputError(f"{plan.dataset.path}: no rows are left to fit; every row was dropped or there are none")
+        why = "every row was dropped or there are none"
+        if plan.job.data.nan == "unlabelled":
+            why = "no row has a target and finite inputs: all are unlabelled; give some rows their targets"
+        raise InputError(f"{plan.dataset.path}: no rows are left to fit; {why}")
     for target in unseen(parts):
         name = plan.dataset.target_columns[target]
         raise InputError(f"{plan.dataset.path}: no row has the target {name}; leave it out of the targets")
     return parts
 
 
-def posterior_of(plan: Plan, choice: Choice, folds: Mapping[Part, Solvable]) -> Posterior | None:
+def posterior_of(
+    plan: Plan, choice: Choice, folds: Mapping[Part, Solvable], terms: Sequence[Moments] = ()
+) -> Posterior | None:  # fmt: skip
     """The posterior of the chosen fit, where the job wants it kept and, unless it insists, where there is one."""
     m, r, _ = choice.fit.weights.shape
     apart = choice.fit.weights.separable and plan.observe is None
     if plan.costs.route != "direct" or not keeps_posterior(plan.job, m if apart else m * r):
         return None
-    parts, setting = of_first(by_fold(folds), settings(plan)[choice.candidate], choice.m)
+    parts, setting = of_first(by_fold(folds), settings(plan, terms)[choice.candidate], choice.m)
     insists = plan.job.solve.posterior is True or plan.job.solve.conformal
     if choice.fit.solution.ridge == 0 and not insists:  # it is unbounded
         return None
@@ -77,7 +101,7 @@ def build_model(plan: Plan, fit: Fit, m: int, passed: PassResult) -> Model:
     this, _ = plan.frozen()
     receipts, dataset = passed.receipts, plan.dataset
     names = list(dataset.target_columns)
-    if plan.observe is not None:
+    if plan.job.solve.observe is not None and plan.observe is not None:
         names = [f"f{number}" for number in range(plan.observe.shape[1])]
     info: dict[str, Any] = {
         "data": {
@@ -93,9 +117,25 @@ def build_model(plan: Plan, fit: Fit, m: int, passed: PassResult) -> Model:
     }  # fmt: skip
     if dataset.labels is not None:
         info["labels"] = list(dataset.labels)
+    if isinstance(fit.kernel, MultiView):
+        info["data"]["views"] = views_of(plan, fit.kernel)
     features = this.features if m == this.features.m else cut(this.features, None, m // 2)[0]
     return Model(
         feature_map=features, operator_weights=fit.weights, coefficients=fit.solution.h, intercept=fit.bias,
         target_scale=fit.scale, kernel=fit.kernel, sampler=plan.question["sampler"], seed=plan.question["seed"],
         info=info, observe=plan.observe,
     )  # fmt: skip
+
+
+def views_of(plan: Plan, kernel: MultiView) -> list[dict[str, Any]]:
+    """The name of each view, the arrays that it was made of, and the first column of the inputs that each of these
+    is."""
+    (spec, *_), columns = plan.job.kernels, array_columns(plan.dataset)
+    assert isinstance(spec, MultiViewSpec)
+    return [
+        {
+            "name": view.name, "inputs": list(given.arrays),
+            "columns": [columns[name].start for name in given.arrays],
+        }
+        for view, given in zip(kernel.views, spec.views, strict=True)
+    ]  # fmt: skip

@@ -44,7 +44,7 @@ class Held:
         if not training or not any(sums.n for (fold, _), sums in passed.folds.items() if fold == 0):
             return None
         with pinned():
-            folds, setting = of_first(training, settings(plan)[choice.candidate], choice.m)
+            folds, setting = of_first(training, settings(plan, passed.manifold)[choice.candidate], choice.m)
             parts = pooled(folds)
             (fit,) = setting.solve(parts, [carried_ridges(setting, parts, choice.fit)])
             model = build_model(plan, fit, choice.m, passed)

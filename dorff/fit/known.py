@@ -26,6 +26,7 @@ def made(plan: Plan) -> dict[str, Any]:
         None if plan.observe is None else plan.observe.tolist(),
         plan.job.solve.model_dump(mode="json", exclude={"observe"}), __version__,
     ]  # fmt: skip
+    asked += [term.name() for term in plan.terms]
     job = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:32]
     first, stop = plan.dataset.first, plan.dataset.n
     stamp = plan.dataset.stamp(first, stop) if plan.costs.route == "streaming" else None

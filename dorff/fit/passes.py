@@ -15,6 +15,7 @@ from dorff.data.nodes import committed_first, group_attributes
 from dorff.engine import Engine, Task, Tree
 from dorff.errors import IncompleteError, InputError
 from dorff.features import cut
+from dorff.fit.terms import TermSums
 from dorff.moments import Kind, Moments, Part, Solvable, Triangle
 from dorff.plan import Plan
 from dorff.store import Lease, Receipt
@@ -27,7 +28,7 @@ ROUNDS: Final = 3  # of a pass whose rows change, or whose files are lost, while
 @dataclass(frozen=True, eq=False)
 class PassResult:
     """The sums of each fold that has rows, and the receipts they stand on. `rewritten` are the leaves whose rows had
-    other values when they were summed before."""
+    other values when they were summed before. `terms` are the sums of the manifold terms."""
 
     folds: dict[Part, Solvable]
     receipts: list[Receipt]
@@ -35,6 +36,12 @@ class PassResult:
     seconds: float
     passes: int = 1
     rewritten: tuple[int, ...] = ()
+    terms: tuple[TermSums, ...] = ()
+
+    @property
+    def manifold(self) -> list[Moments]:
+        """T of each manifold term."""
+        return [term.sums for term in self.terms]
 
 
 def run_pass(

@@ -18,6 +18,7 @@ from dorff.fit.gate import held_out_score, judge, leased, not_covered, refuse_co
 from dorff.fit.held import calibrate, conformalize
 from dorff.fit.known import current_model, made, nothing_new, rewritten_since, same_rows
 from dorff.fit.passes import PassResult, Progress, not_trimmed, nothing_left, run_pass
+from dorff.fit.terms import sum_terms
 from dorff.model import Model
 from dorff.plan import Plan, make_plan
 from dorff.publish import Verdict, publish
@@ -40,7 +41,8 @@ class FitReport:
     frequencies stand behind a kernel that they were not drawn for alone. `noise` is the standard deviation of each
     target's noise. `folds` counts those that have rows, `held_by` says what they are made of (None for a single one).
     `lengthscale` is that of each term of the chosen kernel, where it has one, and `tuned` what became of the search
-    where the job asked for one.
+    where the job asked for one. `rows_unlabelled` are those without a target, `manifold` the chosen weight of each
+    manifold term, and `graphs` what their sums are of: the graph, its rows, edges and shards, and what was computed.
 
     `outcome` is "published", or "unchanged" where the current model is what the fit would give again; the rest is then
     that model's, but for what this run did. `rewritten` are the leaves whose rows had other values when they were
@@ -51,6 +53,7 @@ class FitReport:
 
     rows_used: int
     rows_dropped: int
+    rows_unlabelled: int
     leaves_computed: int
     leaves_reused: int
     reads: float
@@ -73,6 +76,8 @@ class FitReport:
     kernel: int
     lengthscale: list[Any]
     tuned: str | None
+    manifold: list[float]
+    graphs: list[dict[str, Any]]
     folds: int
     held_by: str | None
     effective_sample_size: float | None
@@ -199,7 +204,7 @@ def _solved(run: _Run) -> Solved | FitReport:
         return report
     of = made(plan)
     peak.sample()
-    choice = solve_pass(plan, passed.folds)
+    choice = solve_pass(plan, passed.folds, passed.manifold)
     peak.sample()
     by = plan.job.solve.select
     score = held_out_score(choice, passed.folds, by)
@@ -232,7 +237,21 @@ def _streamed(run: _Run) -> Solved:
 def _pass(run: _Run) -> tuple[PassResult, int]:
     """A pass, on an engine that is closed before anything is solved: its processes hold memory."""
     with _opened(run.plan.job, run.engine) as running:
-        return run_pass(run.plan, running, run.progress, lease=run.lease), running.threads
+        passed = run_pass(run.plan, running, _share(run, 0), lease=run.lease)
+        terms = sum_terms(run.plan, running, lambda number: _share(run, number + 1), lease=run.lease)
+        return replace(passed, terms=terms), running.threads
+
+
+def _share(run: _Run, number: int) -> Progress | None:
+    """Progress of one pass of several: rows of all of them are counted."""
+    if run.progress is None:
+        return None
+    told, each = run.progress, run.plan.dataset.rows
+    passes = 1 + sum(len(term.sources) for term in run.plan.terms)
+    before = [each, *(source.rows for term in run.plan.terms for source in term.sources)]
+    total, done = sum(before), sum(before[:number])
+    assert len(before) == passes
+    return lambda rows, _: told(done + rows, total)
 
 
 @contextmanager
@@ -254,7 +273,7 @@ def _model(found: Solved, peak: PeakMemory) -> Model:
             calibration = calibrate(plan, choice, passed)
             model = replace(model, info={**model.info, "calibration": calibration.config()})
     else:
-        model = replace(model, posterior=posterior_of(plan, choice, passed.folds))
+        model = replace(model, posterior=posterior_of(plan, choice, passed.folds, passed.manifold))
         if solving.conformal:
             conformal = conformalize(plan, choice, passed)
             model = replace(model, info={**model.info, "conformal": conformal.config()})
@@ -264,13 +283,16 @@ def _model(found: Solved, peak: PeakMemory) -> Model:
 
 def _report(found: Solved, peak: int | None) -> FitReport:
     (plan, last), choice, passes = found.last, found.choice, [passed for _, passed in found.passes]
+    kernel, weights = divmod(choice.candidate, len(plan.weights))
     solution, noise = choice.fit.solution, choice.fit.noise
     fresh = [receipt for one in passes for receipt in one.fresh]
     seconds = sum(one.seconds for one in passes)
-    used, dropped = (sum(getattr(one, key) for one in last.receipts) for key in ("rows_used", "rows_dropped"))
+    used, left = (sum(getattr(one, key) for one in last.receipts) for key in ("rows_used", "rows_dropped"))
+    unlabelled = left if plan.job.data.nan == "unlabelled" else 0
     return FitReport(
         rows_used=used,
-        rows_dropped=dropped,
+        rows_dropped=left - unlabelled,
+        rows_unlabelled=unlabelled,
         leaves_computed=len(fresh),
         leaves_reused=sum(one.passes * len(one.receipts) for one in passes) - len(fresh),
         reads=sum(receipt.rows_read for receipt in fresh) / plan.dataset.rows,
@@ -290,15 +312,17 @@ def _report(found: Solved, peak: int | None) -> FitReport:
         log_evidence=solution.log_evidence,
         noise=None if noise is None else np.sqrt(np.diag(noise)).tolist(),
         m=choice.m,
-        kernel=choice.candidate,
+        kernel=kernel,
         lengthscale=[term.scalar.config().get("lengthscale") for _, term in choice.fit.kernel.terms()],
-        tuned=plan.tuned()[choice.candidate],
+        tuned=plan.tuned()[kernel],
+        manifold=list(plan.weights[weights]),
+        graphs=[term.said for one in passes for term in one.terms],
         folds=len({fold for fold, _ in last.folds}) or 1,
         held_by=_held_by(plan),
-        effective_sample_size=plan.sharing()[choice.candidate],
+        effective_sample_size=plan.sharing()[kernel],
         outcome="published",
         rewritten=sorted({number for one in passes for number in one.rewritten}),
-        coverage=(used + dropped) / plan.dataset.rows,
+        coverage=(used + left) / plan.dataset.rows,
         score=found.score,
         score_by=None if found.score is None else "kfold",
         model=str(plan.job.model),

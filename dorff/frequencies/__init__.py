@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from dorff.errors import InputError
-from dorff.frequencies.base import Cost, DenseSampler, Frequencies, Law, RuleSampler, Sampler
+from dorff.frequencies.base import DenseSampler, Law, RuleSampler, Sampler
+from dorff.frequencies.found import Cost, Frequencies
 from dorff.frequencies.grid import GaussQuadrature
 from dorff.frequencies.independent import IID, Orthogonal
 from dorff.frequencies.quadrature import Quadrature

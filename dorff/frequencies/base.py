@@ -10,7 +10,8 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from dorff.errors import InputError
-from dorff.frequencies.transforms import Dense, Transform
+from dorff.frequencies.found import Cost, Frequencies, dealt, of_views, uniform
+from dorff.frequencies.transforms import Dense
 from dorff.kernels import (
     BaseKernel,
     Decomposable,
@@ -18,42 +19,12 @@ from dorff.kernels import (
     GaussianWeighted,
     Isotropic,
     Measure,
+    MultiView,
     OperatorKernel,
     ScalarKernel,
     Spectral,
 )
-from dorff.kernels.scalar import BoolArray, FloatArray
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Frequencies:
-    """Frequencies and weights such that `sum_j weights_j^2 g(omega_j) + centre g(0)` estimates E g(omega).
-
-    `transform` is omega (D, d), in 1 / input units; `weights` (D,); `centre` may be negative (see `Quadrature`).
-    `reflected`: each frequency stands for itself and its negative, with half the squared weight each; the same
-    thing where g is even. `log_density` (D,) is that of the law they come from, None where nobody asks for it: where
-    the kernel is decomposable of one scalar kernel and the sampler a rule.
-
-    `serves` (T, D) says which of `kernel.terms()` a frequency is for; None is all. Where it is given, the sum above
-    over the frequencies of one term estimates that term's expectation, `centres` (T,) are the terms' centres, and
-    `centre` is zero. So the kernel's estimate, whatever the sampler, is
-
-        sum_j weights_j^2 cos(omega_j . delta) sum_{t served} w_t (rho_0,t / rho)(omega_j) M_t(omega_j)  (+ centres).
-    """
-
-    transform: Transform
-    weights: FloatArray
-    centre: float = 0.0
-    reflected: bool = False
-    log_density: FloatArray | None = None
-    serves: BoolArray | None = None
-    centres: FloatArray | None = None
-
-    @property
-    def omega(self) -> FloatArray:
-        """omega (D, d) written out, whatever the transform."""
-        return self.transform.dense()
+from dorff.kernels.scalar import FloatArray
 
 
 @final
@@ -77,21 +48,6 @@ class Law:
     def log_density(self, omega: FloatArray) -> FloatArray:
         """The law's log density (D,) at omega (D, d)."""
         return self.spectrum.log_density(omega, self.measure)
-
-
-@final
-@dataclass(frozen=True)
-class Cost:
-    """What drawn frequencies take: how many come, numbers of 8 bytes held, floating-point operations for a row."""
-
-    frequencies: int
-    numbers: int
-    flops: float
-
-
-def uniform(D: int) -> FloatArray:
-    """Weights of a plain mean over D frequencies."""
-    return np.full(D, 1.0 / np.sqrt(D))
 
 
 class Sampler(ABC):
@@ -148,9 +104,24 @@ class Sampler(ABC):
 
         Laws get frequencies in shares tr k_i(0), rounded to whole ones. From a mixture (Minh 2016, eq. 58-59) the
         density is that of the shares actually used, so that the estimate of the kernel stays unbiased whatever the
-        rounding.
+        rounding. The views of a multi-view kernel have as many each, one after another, with zeros for the inputs that
+        a view does not see.
         """
-        laws, rng = self.laws(kernel, d, p), np.random.default_rng(seed)
+        rng = np.random.default_rng(seed)
+        if not isinstance(kernel, MultiView):
+            return self._drawn(kernel, d, p, count, rng)
+        self.check(kernel, d, p)
+        parts = [
+            self._drawn(view.kernel, view.d, p // kernel.V, size, child)
+            for view, size, child in zip(kernel.views, dealt(kernel, count), rng.spawn(kernel.V), strict=True)
+        ]
+        return of_views(kernel, parts, d)
+
+    def _drawn(
+        self, kernel: OperatorKernel, d: int, p: int, count: int, rng: np.random.Generator
+    ) -> Frequencies:  # fmt: skip
+        """Of a kernel of one view."""
+        laws = self.laws(kernel, d, p)
         counts = _apportion(laws, count)
         parts = [self.rule(rng, law.spectrum, law.measure, size, d) for law, size in zip(laws, counts, strict=True)]
         if self._weighed(kernel, laws):
@@ -170,6 +141,14 @@ class Sampler(ABC):
     @final
     def cost(self, kernel: OperatorKernel, *, d: int, p: int, count: int) -> Cost:
         """What `draw` of the same arguments gives and takes."""
+        if isinstance(kernel, MultiView):
+            self.check(kernel, d, p)
+            parts = [
+                self.cost(view.kernel, d=view.d, p=p // kernel.V, count=size)
+                for view, size in zip(kernel.views, dealt(kernel, count), strict=True)
+            ]
+            D = sum(part.frequencies for part in parts)
+            return Cost(D, 2 * D * d + max(part.numbers for part in parts), 2.0 * D * d)
         laws = self.laws(kernel, d, p)
         sizes = [self.size(d, part) for part in _apportion(laws, count)]
         D = sum(sizes)
@@ -182,8 +161,15 @@ class Sampler(ABC):
     @final
     def recipe(self, kernel: OperatorKernel, *, d: int, p: int, count: int) -> list[dict[str, Any]]:
         """All of the kernel that the frequencies depend on: scalar kernels, measures and counts, and the terms that a
-        law serves where not all do; `density` where a rule gives one.
+        law serves where not all do; `density` where a rule gives one; the view, and its columns, where there are some.
         """
+        if isinstance(kernel, MultiView):
+            shares = enumerate(zip(kernel.views, dealt(kernel, count), strict=True))
+            return [
+                {**law, "view": number, "columns": list(view.columns)}
+                for number, (view, size) in shares
+                for law in self.recipe(view.kernel, d=view.d, p=p // kernel.V, count=size)
+            ]
         laws = self.laws(kernel, d, p)
         density = {"density": True} if self._weighed(kernel, laws) and not self.mixes else {}
         apart = self._apart(kernel, laws)
@@ -201,6 +187,8 @@ class Sampler(ABC):
     @final
     def laws(self, kernel: OperatorKernel, d: int, p: int) -> list[Law]:
         """The laws of the kernel's terms of positive weight, in order; InputError where there is no rule for one."""
+        if isinstance(kernel, MultiView):
+            return self._laws_of_views(kernel, p)
         found: dict[Any, Law] = {}
         for number, (weight, base) in enumerate(kernel.terms()):
             share = weight * base.trace(d, p)
@@ -210,6 +198,21 @@ class Sampler(ABC):
                 so_far = found.get(key, Law(base.scalar, measure, 0.0, ()))
                 found[key] = replace(so_far, share=so_far.share + share, terms=(*so_far.terms, number))
         return list(found.values())
+
+    def _laws_of_views(self, kernel: MultiView, p: int) -> list[Law]:
+        """Those of each view, for its inputs alone."""
+        if not self.mixes:
+            raise InputError(
+                f"sampler: {self.config()['type']} is no rule for the views of a multi-view kernel, which have "
+                "frequencies of their own; use iid, orthogonal or qmc"
+            )
+        found: list[Law] = []
+        before = 0
+        for view in kernel.views:
+            laws = self.laws(view.kernel, view.d, p // kernel.V)
+            found += [replace(law, terms=tuple(before + term for term in law.terms)) for law in laws]
+            before += len(view.kernel.terms())
+        return found
 
     @final
     def measure(self, base: BaseKernel, d: int) -> Measure:

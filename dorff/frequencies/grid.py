@@ -10,7 +10,8 @@ import numpy as np
 from numpy.polynomial.hermite_e import hermegauss
 
 from dorff.errors import InputError
-from dorff.frequencies.base import Frequencies, RuleSampler, isotropic, unbounded, uniform
+from dorff.frequencies.base import RuleSampler, isotropic, unbounded
+from dorff.frequencies.found import Frequencies, uniform
 from dorff.frequencies.transforms import Dense
 from dorff.kernels import Gaussian, Measure, Spectral
 

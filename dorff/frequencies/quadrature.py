@@ -9,7 +9,8 @@ from typing import Any, Final, final
 import numpy as np
 
 from dorff.errors import InputError
-from dorff.frequencies.base import Frequencies, RuleSampler, isotropic, unbounded
+from dorff.frequencies.base import RuleSampler, isotropic, unbounded
+from dorff.frequencies.found import Frequencies
 from dorff.frequencies.independent import directions, frame, frame_numbers, orthogonal_directions
 from dorff.frequencies.structured import some_rows
 from dorff.frequencies.transforms import BUTTERFLY_FROM, ButterflyRules, Dense, Transform, settled

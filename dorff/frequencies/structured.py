@@ -14,7 +14,8 @@ from typing import Any, final
 import numpy as np
 
 from dorff.errors import InputError
-from dorff.frequencies.base import Frequencies, RuleSampler, isotropic, uniform
+from dorff.frequencies.base import RuleSampler, isotropic
+from dorff.frequencies.found import Frequencies, uniform
 from dorff.frequencies.transforms import HADAMARD_FROM, HadamardChain, IntArray, settled
 from dorff.kernels import Isotropic, Measure, Spectral
 from dorff.kernels.scalar import FloatArray

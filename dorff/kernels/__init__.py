@@ -9,6 +9,7 @@ from dorff.kernels.explicit import Mercer, Polynomial
 from dorff.kernels.grammar import scalar_from_config
 from dorff.kernels.isotropic import Gaussian, Matern, RationalQuadratic
 from dorff.kernels.measure import Measure
+from dorff.kernels.multi_view import MultiView, View
 from dorff.kernels.operator import BaseKernel, OperatorKernel, Sum, mixture
 from dorff.kernels.output import Covariance, Factor, Graph, Identity, Learned, Matrix, Output, Simplex
 from dorff.kernels.pointwise import ArcCosine, Pointwise
@@ -50,6 +51,7 @@ __all__ = [
     "Matrix",
     "Measure",
     "Mercer",
+    "MultiView",
     "OperatorKernel",
     "Output",
     "Pointwise",
@@ -62,6 +64,7 @@ __all__ = [
     "SpectralDensity",
     "Sum",
     "Tabulated",
+    "View",
     "from_config",
     "median_lengthscale",
     "mixture",
@@ -78,10 +81,16 @@ def from_config(config: Mapping[str, Any]) -> OperatorKernel:
     if kind == "sum":
         terms = [(term["weight"], from_config(term["kernel"])) for term in config["terms"]]
         return Sum(terms, concatenate=config.get("concatenate", False))
+    if kind == "multi_view":
+        views = config["views"]
+        if any(not isinstance(view["columns"], list | tuple) for view in views):
+            raise InputError("kernel.views: columns must be a list of whole numbers")
+        pairs = [(view["columns"], from_config(view["kernel"])) for view in views]
+        return MultiView(pairs, [view.get("name") for view in views])
     if kind == "decomposable":
         return Decomposable(scalar_from_config(config["scalar"]), config["output"])
     fields = {"curl_free": CurlFree, "divergence_free": DivergenceFree}
     if kind not in fields:
-        known = "decomposable, curl_free, divergence_free or sum"
+        known = "decomposable, curl_free, divergence_free, sum or multi_view"
         raise InputError(f"kernel.type: {kind!r} is not known; use {known}")
     return fields[kind](scalar_from_config(config["scalar"]), config.get("measure"))

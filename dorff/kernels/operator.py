@@ -11,7 +11,7 @@ import numpy as np
 
 from dorff.errors import InputError
 from dorff.kernels.measure import Measure
-from dorff.kernels.scalar import FloatArray, ScalarKernel, Spectral
+from dorff.kernels.scalar import FloatArray, IntArray, ScalarKernel, Spectral
 
 
 class OperatorKernel(ABC):
@@ -38,10 +38,20 @@ class OperatorKernel(ABC):
         """Whether some term ties outputs to input directions, so that columns may not be scaled apart."""
         return any(kernel.vector_field for _, kernel in self.terms())
 
+    def tied(self, d: int) -> tuple[IntArray, ...]:
+        """Of d inputs the groups of columns, by number, that may not be scaled apart from each other: all where a term
+        ties outputs to input directions, else none."""
+        return (np.arange(d),) if self.vector_field else ()
+
     @property
     def concatenated(self) -> bool:
         """Whether each term has frequencies of its own; see `Sum`."""
         return False
+
+    @property
+    def V(self) -> int:
+        """How many views the outputs are of: 1 but for `MultiView`, of whose outputs the targets are the mean."""
+        return 1
 
     def trace(self, d: int, p: int) -> float:
         """tr k(0), the share in the mixture that frequencies are drawn from (Minh 2016, eq. 58-59)."""
@@ -110,6 +120,8 @@ class Sum(OperatorKernel):
         for weight, kernel in parts:
             if not np.isfinite(weight) or weight < 0:
                 raise InputError(f"the weight of a kernel must be zero or a positive number, not {weight!r}")
+            if kernel.V > 1:
+                raise InputError("a multi-view kernel has no multiples and no sums; weigh or add its views' kernels")
             flat += [(float(weight) * inner, base) for inner, base in kernel.terms()]
         object.__setattr__(self, "parts", tuple(flat))
         object.__setattr__(self, "concatenate", concatenate or any(kernel.concatenated for _, kernel in parts))
@@ -161,6 +173,8 @@ def mixture(candidates: Sequence[OperatorKernel], d: int, p: int) -> OperatorKer
     """
     if len(candidates) == 1:
         return candidates[0]
+    if any(kernel.V > 1 for kernel in candidates):
+        raise InputError("a list of kernels is fitted on features that all of them share; fit a multi-view one alone")
     if any(kernel.concatenated for kernel in candidates):
         raise InputError(
             "a list of kernels is fitted on features that all of them share, which a concatenated sum does not; "

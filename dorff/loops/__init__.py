@@ -2,6 +2,7 @@
 
 from dorff.loops.butterfly import butterfly, butterfly_matrix, simplex_product, simplex_vertices
 from dorff.loops.config import cache_directory, loop
+from dorff.loops.differences import differences
 from dorff.loops.hadamard import hadamard
 from dorff.loops.ramp import absolutes, ramps, signs, steps
 from dorff.loops.scan import scan
@@ -14,6 +15,7 @@ __all__ = [
     "butterfly_matrix",
     "butterfly_rules",
     "cache_directory",
+    "differences",
     "hadamard",
     "hadamard_chain",
     "loop",

@@ -1,7 +1,7 @@
 """Moments: the sums of one pass over the data, which add."""
 
 from dorff.moments.base import UNIT, Adder, BoolArray, Described, IntArray, Kind, Part, Solvable, Sums
-from dorff.moments.blas import FloatArray, SingleArray, symv, syrk, tpqrt, trmv
+from dorff.moments.blas import FloatArray, SingleArray, symv, syr2k, syrk, tpqrt, trmv
 from dorff.moments.gram import MIXED_UNIT, Accumulator, Moments
 from dorff.moments.parts import MOST_PATTERNS, Folds, by_fold, check_patterns, merge_folds, pooled, unseen
 from dorff.moments.probe import probe
@@ -35,6 +35,7 @@ __all__ = [
     "pooled",
     "probe",
     "symv",
+    "syr2k",
     "syrk",
     "tpqrt",
     "trmv",

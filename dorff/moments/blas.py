@@ -41,6 +41,23 @@ def syrk(Z: FloatArray | SingleArray, square: FloatArray | SingleArray) -> None:
     )  # fmt: skip
 
 
+def syr2k(Z: FloatArray, LZ: FloatArray, square: FloatArray) -> None:
+    """Add (Z^T LZ + LZ^T Z) / 2 to the upper triangle of `square` (w, w), column-major; Z and LZ (n, w) float64, rows
+    contiguous and as far apart in both. Twice the flops of a `syrk`."""
+    rows, width = Z.shape
+    step = Z.strides[0] // 8 if rows > 1 else width
+    for array in (Z, LZ):
+        if array.dtype != np.float64 or array.shape != Z.shape or array.strides != Z.strides or array.strides[1] != 8:
+            raise InputError("syr2k needs two float64 arrays of the same shape and strides, their rows contiguous")
+    if square.shape != (width, width) or square.strides[0] != 8 or min(step, square.strides[1] // 8) < width:
+        raise InputError(f"syr2k needs a ({width}, {width}) square and rows that do not overlap, not {square.shape}")
+    half, one = ctypes.byref(ctypes.c_double(0.5)), ctypes.byref(ctypes.c_double(1.0))
+    _blas("dsyr2k")(
+        b"U", b"N", _integer(width), _integer(rows), half, Z.ctypes.data, _integer(step), LZ.ctypes.data,
+        _integer(step), one, square.ctypes.data, _integer(square.strides[1] // 8),
+    )  # fmt: skip
+
+
 def tpqrt(R: FloatArray, B: FloatArray, *, triangular: bool = False) -> None:
     """Overwrite the upper triangle of R (w, w) with that of a QR of [R; B], for B (n, w), which is destroyed.
 

@@ -9,7 +9,7 @@ from typing import ClassVar, Final, Self, final
 import numpy as np
 
 from dorff.moments.base import SHOWN, UNIT, Adder, IntArray, Kind, Solvable, packed_columns, zeroed
-from dorff.moments.blas import FloatArray, SingleArray, symv, syrk
+from dorff.moments.blas import FloatArray, SingleArray, symv, syr2k, syrk
 
 # Of mixed sums: u = 2^-24, float32's own. A product of two rounded numbers is wrong by 2 u, a float32 sum of at most
 # SINGLE_ROWS of them by about as much where their errors are independent, by more the less the rows differ. Measured
@@ -113,15 +113,17 @@ class Accumulator(Adder):
     """Adds blocks of rows into a float64 upper triangle, one BLAS `syrk` a block, in the order they come.
 
     `square` (w, w), column-major, is memory to use again, whatever is in it. None for new memory. `y0` (q,) is what
-    the targets are shifted by; `observed` as in `Sums`.
+    the targets are shifted by; `observed` as in `Sums`. `paired` is for rows that come with others (`add_pair`): the
+    witness has a second number then, how large the products were that may have cancelled.
     """
 
     kind: ClassVar[Kind] = Kind.GRAM
 
     def __init__(
-        self, m: int, q: int, y0: FloatArray, *, square: FloatArray | None = None, observed: str = ""
+        self, m: int, q: int, y0: FloatArray, *, square: FloatArray | None = None, observed: str = "",
+        paired: bool = False,
     ) -> None:  # fmt: skip
-        super().__init__(m, q, y0, observed=observed)
+        super().__init__(m, q, y0, observed=observed, witnesses=2 if paired else 1)
         self.square = zeroed(self.width, square)
 
     @property
@@ -134,6 +136,17 @@ class Accumulator(Adder):
             self._seen(Z, along)
             syrk(Z, self.square)
             self.n += len(Z)
+
+    def add_pair(self, Z: FloatArray, LZ: FloatArray, *, along: tuple[FloatArray, FloatArray], size: float) -> None:
+        """Add (Z^T LZ + LZ^T Z) / 2 of rows Z and LZ (n, w), one BLAS `syr2k`, to sums that are `paired`.
+
+        `along` are both times `probe`, (n,) each; `size` is the summed product of their rows' norms.
+        """
+        v, Lv = along
+        with np.errstate(over="ignore", invalid="ignore"):  # `overflowed` tells
+            self.witness += np.dot(v, Lv), size + np.dot(np.abs(v), np.abs(Lv))
+        syr2k(Z, LZ, self.square)
+        self.n += len(Z)
 
     def add_rounded(self, Z: SingleArray, square: SingleArray, *, along: FloatArray | None = None) -> None:
         """Add rows that were rounded to float32: the products of `SINGLE_ROWS` at a time are summed in `square`
@@ -162,10 +175,10 @@ class Accumulator(Adder):
 
     def compared(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Entry (i, j) of the sums may be wrong by unit (n + w) sqrt(G_ii G_jj), by the order they were added in."""
-        size = np.abs(np.diag(self.square)).sum() + self.witness
+        size = np.abs(np.diag(self.square)).sum() + np.abs(self.witness).sum()
         slack = MIXED_SLACK if self._mixed else SHOWN * (self.n + self.width)
         found = np.dot(self.probe, symv(self.square, self.probe))
-        return np.array([found]), self.witness, self.unit * slack * size
+        return np.array([found]), self.witness[:1], np.array([self.unit * slack * size])
 
     def pieces(self) -> Iterator[FloatArray]:
         """The upper triangle, column by column."""

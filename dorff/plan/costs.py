@@ -21,6 +21,7 @@ from dorff.features import Recipe
 from dorff.kernels import Decomposable, OperatorKernel
 from dorff.moments import MOST_PATTERNS, Kind, syrk
 from dorff.plan.leaves import Leaf, block_rows
+from dorff.plan.manifold import Term, term_costs
 from dorff.plan.routes import Means, Route, Shape, choose_route
 from dorff.solvers import MOST_FACTORS, learned_term, path_bytes, untouched
 from dorff.spec import Job, LocalCluster, RemoteCluster
@@ -63,11 +64,12 @@ class Costs:
 
 def estimate(
     job: Job, dataset: Dataset, leaves: Sequence[Leaf], recipe: Recipe, candidates: Sequence[OperatorKernel],
-    question: dict[str, Any],
+    question: dict[str, Any], terms: Sequence[Term] = (),
 ) -> Costs:  # fmt: skip
     """The costs of a job whose features are those of `recipe` and whose kernel is one of `candidates`."""
     m, q = recipe.m, dataset.q
-    patterns = min(MOST_PATTERNS, 2 ** min(q, 30) - 1) if question["nan"] == "partial" else 1
+    missing = question["nan"] in ("partial", "unlabelled") and dataset.labels is None
+    patterns = min(MOST_PATTERNS, 2 ** min(q, 30) - 1) if missing else 1
     width, qr = m + 1 + q, question["sums"] == Kind.TRIANGLE
     workers = job.cluster.workers if isinstance(job.cluster, LocalCluster) else 1
     fixed = [kernel.fix(dataset.d, recipe.p, np.eye(recipe.p)) for kernel in candidates]
@@ -76,6 +78,9 @@ def estimate(
     solving = _driver_bytes(job, dataset, recipe, fixed, question, patterns)
     level, disk = _disk_bytes(job, len(leaves), question, patterns, width, workers)
     flops = (3.0 if qr else 1.0) * dataset.rows * width * width + dataset.rows * recipe.flops
+    sums = term_costs(terms, m, recipe.flops, workers)
+    leaf, solving = max(leaf, sums.task_bytes + 8 * recipe.numbers), solving + sums.held_bytes
+    disk, flops = disk + sums.disk_bytes, flops + sums.flops
     # Measured no wider than this: the rate hardly grows beyond, the memory for it does.
     tried = min(width, 2048)
     rate = _syrk_rate(block_rows(tried), tried)
@@ -96,7 +101,7 @@ def estimate(
     peak = DRIVER_BYTES + (all_workers + driver if route.name == "streaming" else max(all_workers, driver))
     return Costs(
         m, rank, exact_is_cheaper(dataset.rows, q, m, rank), len(leaves), worker, peak, disk, flops, seconds, level,
-        route.name, route.reason, way.passes,
+        route.name, route.reason, way.passes + sum(len(term.sources) for term in terms),
     )  # fmt: skip
 
 

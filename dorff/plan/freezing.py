@@ -9,7 +9,7 @@ import numpy as np
 from dorff.data import Dataset, RowBlock, class_counts
 from dorff.errors import InputError
 from dorff.features import FeatureMap
-from dorff.kernels.scalar import FloatArray
+from dorff.kernels.scalar import FloatArray, IntArray
 from dorff.leaf import freeze, frozen_hash, load_pass
 from dorff.plan.costs import SAMPLE_BYTES
 from dorff.plan.kernels import build_kernels, with_medians
@@ -54,8 +54,11 @@ def _named(rows: RowBlock) -> dict[str, Any]:
 
 
 def _sample(plan: Plan) -> tuple[RowBlock, dict[str, Any]]:
-    """Of the first rows those that weigh anything and are whole, or have any target where some may be missing; and the
-    name of all of them."""
+    """Of the first rows those that weigh anything and are whole, or have any target where some may be missing, or none
+    where rows may be unlabelled; and the name of all of them.
+
+    Where none of them has a target there are more, up to SAMPLE_BYTES: targets are shifted by the mean of those found.
+    """
     dataset, rows = plan.dataset, SMALL_SAMPLE
     if plan.job.solve.standardize:
         rows = min(
@@ -65,8 +68,15 @@ def _sample(plan: Plan) -> tuple[RowBlock, dict[str, Any]]:
     elif any(plan.question["words"]):
         rows = MEDIAN_SAMPLE
     read = dataset.block(dataset.first, min(dataset.n, dataset.first + rows))
+    unlabelled, most = plan.job.data.nan == "unlabelled", SAMPLE_BYTES // (8 * (dataset.d + dataset.q))
+    while unlabelled and len(read) < min(most, dataset.rows) and not np.isfinite(read.Y).any():
+        read = dataset.block(dataset.first, dataset.first + min(2 * len(read), most, dataset.rows))
     used = read.weighty()
-    used = used[used.whole(partial=plan.job.data.nan == "partial")]
+    if unlabelled:
+        finite = np.isfinite(used.X if used.weights is None else np.column_stack([used.X, used.weights]))
+        used = used[np.all(finite, axis=1)]
+    else:
+        used = used[used.whole(partial=plan.job.data.nan == "partial")]
     if not len(used):
         more = "" if read.weights is None else " and weighs more than 0"
         raise InputError(
@@ -87,7 +97,10 @@ def freeze_constants(plan: Plan) -> None:
     mean = np.average(X, axis=0, weights=weights)
     center = mean if plan.shift_invariant or job.solve.standardize else np.zeros(dataset.d)
     if job.solve.standardize:
-        scale = spread(np.average((X - mean) ** 2, axis=0, weights=weights), together=question["one_scale"])
+        variance = np.average((X - mean) ** 2, axis=0, weights=weights)
+        scale = spread(variance, together=False)
+        for tied in _tied(plan):
+            scale[tied] = spread(variance[tied], together=True)
     question |= {"resolved": None, "tuning_rows": None, "tuned": None}
     if any(question["words"]):
         scaled = (X - center) / scale
@@ -104,6 +117,14 @@ def freeze_constants(plan: Plan) -> None:
     y0 = (np.where(there > 0, Y, 0.0) * there).sum(axis=0) / np.where(total > 0, total, 1.0)
     weight = _class_weight(job, dataset)
     freeze(plan.directory, question, FeatureMap(drawn.phi, center, scale), drawn, y0=y0, class_weight=weight)
+
+
+def _tied(plan: Plan) -> tuple[IntArray, ...]:
+    """The inputs that may not be scaled apart, by their numbers."""
+    d, kernel = plan.dataset.d, plan.candidates[0]
+    if kernel.V > 1:
+        return kernel.tied(d)
+    return (np.arange(d),) if plan.question["one_scale"] else ()
 
 
 def _tuned(

@@ -1,4 +1,4 @@
-"""The kernels of a job: its words made objects, its matrices read from their files."""
+"""The kernels of a job: its words made objects, its views' arrays made columns, its matrices read from their files."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any, Final
 import numpy as np
 
 from dorff import kernels
+from dorff.data import Dataset
+from dorff.data.nodes import open_array
 from dorff.errors import InputError
 from dorff.kernels.scalar import FloatArray
 
@@ -23,31 +25,65 @@ def build_kernels(configs: Sequence[dict[str, Any]], d: int) -> tuple[kernels.Op
     """The operator kernels of a job for d inputs; a length-scale that is a word is about 1, until rows tell it: one
     for each input where each will have its own, so that samplers see kernels that rotations change."""
 
-    def about(scalar: dict[str, Any]) -> Any:
-        return [1.0 + place / 64 for place in range(d)] if scalar["lengthscale"] == "tune each" else 1.0
+    def about(scalar: dict[str, Any], columns: Sequence[int]) -> Any:
+        return [1.0 + place / 64 for place in range(len(columns))] if scalar["lengthscale"] == "tune each" else 1.0
 
-    return tuple(kernels.from_config(_replaced(config, about)) for config in configs)
+    return tuple(kernels.from_config(_replaced(config, about, range(d))) for config in configs)
 
 
 def with_medians(configs: Configs, X: FloatArray, weights: FloatArray | None) -> list[dict[str, Any]]:
-    """The same kernels, the word median replaced by that of the distances between scaled inputs X (n, d)."""
+    """The same kernels, the word median replaced by that of the distances between scaled inputs X (n, d), of the
+    columns that a kernel sees."""
 
-    def median(scalar: dict[str, Any]) -> Any:
+    def median(scalar: dict[str, Any], columns: Sequence[int]) -> Any:
         if scalar["lengthscale"] != "median":
             return scalar["lengthscale"]
-        return kernels.median_lengthscale(X, absolute=scalar["type"] == "laplacian", weights=weights)
+        seen = X if len(columns) == X.shape[1] else X[:, columns]
+        return kernels.median_lengthscale(seen, absolute=scalar["type"] == "laplacian", weights=weights)
 
-    return [_replaced(config, median) for config in configs]
+    return [_replaced(config, median, range(X.shape[1])) for config in configs]
 
 
-def _replaced(value: Any, number: Callable[[dict[str, Any]], Any]) -> Any:
-    """The same configuration, each length-scale that is a word replaced."""
+def _replaced(value: Any, number: Callable[[dict[str, Any], Sequence[int]], Any], columns: Sequence[int]) -> Any:
+    """The same configuration, each length-scale that is a word replaced by what `number` makes of its scalar kernel
+    and the columns that this sees."""
     if isinstance(value, dict):
-        found = {key: _replaced(item, number) for key, item in value.items()}
+        columns = value.get("columns", columns)
+        found = {key: _replaced(item, number, columns) for key, item in value.items()}
         if found.get("lengthscale") in WORDS:
-            found["lengthscale"] = number(found)
+            found["lengthscale"] = number(found, columns)
         return found
-    return [_replaced(item, number) for item in value] if isinstance(value, list | tuple) else value
+    return [_replaced(item, number, columns) for item in value] if isinstance(value, list | tuple) else value
+
+
+def with_columns(config: dict[str, Any], dataset: Dataset) -> dict[str, Any]:
+    """The same kernel; of several views each with the columns of X (n, d) that its arrays are, in place of their
+    names."""
+    if config.get("type") != "multi_view":
+        return config
+    columns = array_columns(dataset)
+    views = [
+        {
+            "name": view["name"], "kernel": view["kernel"],
+            "columns": [one for name in _names(view["inputs"]) for one in columns[name]],
+        }
+        for view in config["views"]
+    ]  # fmt: skip
+    return {"type": "multi_view", "views": views}
+
+
+def array_columns(dataset: Dataset) -> dict[str, range]:
+    """The columns of X (n, d) that each array of inputs is."""
+    at, columns = 0, dict[str, range]()
+    for name in dataset.inputs:
+        width = open_array(Path(dataset.path), name).columns
+        columns[name] = range(at, at + width)
+        at += width
+    return columns
+
+
+def _names(names: str | Sequence[str]) -> Sequence[str]:
+    return (names,) if isinstance(names, str) else names
 
 
 def read_matrices(config: Any) -> Any:

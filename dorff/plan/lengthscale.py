@@ -72,6 +72,11 @@ def tunes(config: dict[str, Any]) -> bool | None:
     words = set(_lengthscales(config))
     if not words & {_ONE, _EACH}:
         return None
+    if config["type"] == "multi_view":
+        raise InputError(
+            "kernel: length-scales are tuned by the evidence of one kernel, not of several views; give numbers, or "
+            "median, which is of each view's own columns"
+        )
     if len(words) > 1:
         raise InputError(
             "kernel: the terms of a sum are tuned together and share a length-scale; write tune, or {tune: each}, "

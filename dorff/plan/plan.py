@@ -22,9 +22,10 @@ from dorff.moments import Kind
 from dorff.plan.costs import Costs, estimate, refuse_what_does_not_fit
 from dorff.plan.drawing import check_sharing, check_targets
 from dorff.plan.freezing import freeze_constants, still_frozen
-from dorff.plan.kernels import WORDS, Configs, build_kernels, read_matrices, read_matrix
+from dorff.plan.kernels import WORDS, Configs, build_kernels, read_matrices, read_matrix, with_columns
 from dorff.plan.leaves import LARGEST_LEAF, Leaf, block_rows, leaf_bounds, window_start
 from dorff.plan.lengthscale import tunes
+from dorff.plan.manifold import Term, make_terms, weight_grid
 from dorff.plan.recipe import make_recipe
 from dorff.solvers import check_apart, check_output, learned_term
 from dorff.spec import ClassTargets, Job
@@ -36,8 +37,8 @@ class Plan:
     """A job made concrete: data, the kernels to choose from, leaves, costs and the question that names its moments.
 
     Frequencies are drawn for `drawn_configs`, which are `kernel_configs` unless the job says otherwise. `observe` is
-    C (q, p) where targets are values of C f, else None. In `candidates` and `recipe` length-scales that rows must tell
-    are about 1.
+    C (q, p) where targets are values of C f, the mean of the views for a multi-view kernel, else None. In `candidates`
+    and `recipe` length-scales that rows must tell are about 1. `terms` are the manifold terms.
     """
 
     job: Job
@@ -50,6 +51,12 @@ class Plan:
     recipe: Recipe
     question: dict[str, Any]
     costs: Costs
+    terms: tuple[Term, ...] = ()
+
+    @property
+    def weights(self) -> list[tuple[float, ...]]:
+        """Every combination of the manifold terms' weights; an empty one where there are no terms."""
+        return weight_grid(self.terms)
 
     @property
     def directory(self) -> Path:
@@ -71,6 +78,8 @@ class Plan:
 
     def by_qr(self) -> Plan | None:
         """The same job, its rows summed as the triangle of a QR; None where that would not fit."""
+        if self.terms:  # their sums are Gram matrices, which have lost the digits already
+            return None
         question = {**self.question, "sums": Kind.TRIANGLE.value, "precision": "double"}
         costs = estimate(self.job, self.dataset, self.leaves, self.recipe, self.candidates, question)
         plan = replace(self, question=question, costs=costs)
@@ -136,11 +145,14 @@ def make_plan(job: Job) -> Plan:
     Raises InputError for a job that cannot be done, DoesNotFitError for one that is too big.
     """
     dataset = _open(job)
-    configs = tuple(read_matrices(one.model_dump(mode="python")) for one in job.kernels)
-    drawn = tuple(read_matrices(one.model_dump(mode="python")) for one in job.features.kernels) or configs
+    configs, own = (
+        tuple(with_columns(read_matrices(one.model_dump(mode="python")), dataset) for one in kernels_of)
+        for kernels_of in (job.kernels, job.features.kernels)
+    )
+    drawn = own or configs
     for config in (*configs, *drawn):
         tunes(config)  # refuses a sum that is tuned in part
-    observe = _observation(job, dataset)
+    observe = _observation(job, dataset, configs)
     candidates, sources = build_kernels(configs, dataset.d), build_kernels(drawn, dataset.d)
     _check_kernels(job, dataset, candidates, observe)
     recipe = make_recipe(sources, dataset, job, observe)
@@ -155,11 +167,12 @@ def make_plan(job: Job) -> Plan:
     question["words"] = [_with_words(drawn), _with_words(configs) if drawn is not configs else None]
     tuned = any("tune" in json.dumps(words) for words in question["words"])
     question["tuning"] = [job.solve.intercept, None if observe is None else observe.tolist()] if tuned else None
-    together = observe is not None or any(kernel.vector_field for kernel in candidates + sources)
+    together = job.solve.observe is not None or any(kernel.vector_field for kernel in candidates + sources)
     question["one_scale"] = job.solve.standardize and together
     question = _begun(job, question)
-    costs = estimate(job, dataset, leaves, recipe, candidates, question)
-    plan = Plan(job, dataset, configs, drawn, observe, leaves, candidates, recipe, question, costs)
+    terms = make_terms(job, dataset, candidates[0])
+    costs = estimate(job, dataset, leaves, recipe, candidates, question, terms)
+    plan = Plan(job, dataset, configs, drawn, observe, leaves, candidates, recipe, question, costs, terms)
     refuse_what_does_not_fit(job, costs, plan.directory)
     return plan
 
@@ -196,8 +209,9 @@ def _open(job: Job) -> Dataset:
     by = job.solve.folds.by
     groups = by if by not in ("leaves", "rows") and (job.solve.select == "kfold" or _holds_out(job)) else None
     dataset = open_dataset(
-        str(job.data.store), inputs=job.data.inputs, targets=_targets(job), weights=job.data.weights, groups=groups
-    )
+        str(job.data.store), inputs=job.data.inputs, targets=_targets(job), weights=job.data.weights, groups=groups,
+        labelled=job.data.labelled,
+    )  # fmt: skip
     if not dataset.rows:
         raise InputError(f"{dataset.path}: has no rows to fit")
     for key, path in (("state", Path(job.state)), ("model", Path(job.model))):
@@ -234,8 +248,11 @@ def _targets(job: Job) -> str | Sequence[str] | Classes:
     return Classes(targets.classes) if isinstance(targets, ClassTargets) else targets
 
 
-def _observation(job: Job, dataset: Dataset) -> FloatArray | None:
+def _observation(job: Job, dataset: Dataset, configs: Configs) -> FloatArray | None:
     """C (q, p) of the job, None where targets are values of f itself."""
+    if configs[0]["type"] == "multi_view":
+        V = len(configs[0]["views"])
+        return np.kron(np.full(V, 1.0 / V), np.eye(dataset.q))
     if job.solve.observe is None:
         return None
     given = job.solve.observe

@@ -170,6 +170,7 @@ def _asks(job: Job, learned: bool, candidates: int, *, folds: bool) -> str:
         (solving.posterior is True, "posterior: true"),
         (solving.conformal, "conformal: true"),
         (learned, "output: learned"),
+        (bool(job.manifold), "manifold"),
         (not folds and not isinstance(job.data.targets, str | tuple) and solving.calibrate, "calibrate: true"),
     )
     return ", ".join(what for asked, what in several if asked)

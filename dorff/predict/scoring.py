@@ -15,7 +15,7 @@ from dorff.engine import Engine, Task
 from dorff.errors import InputError
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
-from dorff.predict.shared import cached_model, check_inputs, check_uncertain, content, labels_of, outcome
+from dorff.predict.shared import Sight, cached_model, check_inputs, check_uncertain, content, labels_of, outcome
 from dorff.store import load_model, resolve_model
 
 COVERAGE_LEVELS: Final = (0.5, 0.8, 0.9, 0.95, 0.99)
@@ -61,19 +61,23 @@ class Part:
 
 
 def score(
-    model: Path, store: Path, *, engine: Engine, inputs: str | Sequence[str] = "x",
-    targets: str | Sequence[str] | None = None, coverage: Sequence[float] = (), progress: Progress | None = None,
+    model: Path, store: Path, *, engine: Engine, inputs: str | Sequence[str] | None = None,
+    targets: str | Sequence[str] | None = None, coverage: Sequence[float] = (), views: Sequence[str] | None = None,
+    progress: Progress | None = None,
 ) -> Scores:  # fmt: skip
     """Scores of the model on the rows of the Zarr group `store`, read once, block by block.
 
     `targets` is `y` if None; of a classifier `classes`, its array of labels. Targets that were values of C f are
-    compared with C f. `coverage` lists levels whose bands are held against the targets. Raises InputError where inputs
-    or targets are not the model's, a row holds NaN or infinity, or `coverage` is asked of a model without posterior.
+    compared with C f. `coverage` lists levels whose bands are held against the targets. `inputs` names the arrays of
+    inputs: those of a multi-view model, or `x`, if None. `views` names some views of such a model: only their arrays
+    are opened, and their mean is scored, with plain bands. Raises InputError where inputs or targets are not the
+    model's, a row holds NaN or infinity, or `coverage` is asked of a model without posterior.
     """
     version, levels = resolve_model(model), tuple(coverage)
     fitted = load_model(version, posterior=bool(levels))
-    dataset = open_dataset(str(store), inputs=inputs, targets=_scored(fitted, targets))
-    check_inputs(fitted, dataset)
+    sight = Sight.of(fitted, inputs, views)
+    dataset = open_dataset(str(store), inputs=sight.arrays, targets=_scored(fitted, targets))
+    check_inputs(fitted, dataset, sight)
     expected = fitted.p if fitted.observe is None else len(fitted.observe)
     if dataset.q != expected:
         seen = "predicts" if fitted.observe is None else "was fitted to observations C f,"
@@ -91,10 +95,10 @@ def score(
             progress(min(len(parts) * step, dataset.rows), dataset.rows)
         return ()
 
-    shared = (str(version), content(version), dataset, levels)
+    shared = (str(version), content(version), dataset, levels, sight)
     tasks = [Task(score_rows, (*shared, start, stop), start) for start, stop in dataset.cuts(step)]
     engine.run(tasks, done)
-    return _pooled(fitted, dataset, levels, [parts[start] for start in sorted(parts)])
+    return _pooled(fitted, dataset, levels, sight, [parts[start] for start in sorted(parts)])
 
 
 def _scored(model: Model, targets: str | Sequence[str] | None) -> str | Sequence[str] | Classes:
@@ -107,7 +111,9 @@ def _scored(model: Model, targets: str | Sequence[str] | None) -> str | Sequence
     return Classes(names[0], labels)
 
 
-def score_rows(model: str, name: str, dataset: Dataset, levels: Sequence[float], start: int, stop: int) -> Part:
+def score_rows(
+    model: str, name: str, dataset: Dataset, levels: Sequence[float], sight: Sight, start: int, stop: int
+) -> Part:  # fmt: skip
     """Of the rows start..stop-1. A target that is missing does not count, where the model was fitted with
     `nan: partial`."""
     fitted = cached_model(model, name, posterior=bool(levels))
@@ -119,7 +125,8 @@ def score_rows(model: str, name: str, dataset: Dataset, levels: Sequence[float],
         row = int(np.argmax(bad))
         what = "has no label" if dataset.labels is not None and np.isfinite(X[row]).all() else "holds NaN or infinity"
         raise InputError(f"{dataset.path}: row {start + row} {what}; remove or mend such rows to score them")
-    found, counts = fitted.observed(outcome(fitted, X)), there.sum(axis=0)
+    X, views = sight.full(X, fitted.d), sight.views
+    found, counts = fitted.observed(outcome(fitted, X, views)), there.sum(axis=0)
     mean = np.where(there, Y, 0.0).sum(axis=0) / np.maximum(counts, 1)
     spread, error = (np.where(there, (Y - other) ** 2, 0.0).sum(axis=0) for other in (mean, found))
     hits = np.zeros(2)
@@ -127,30 +134,32 @@ def score_rows(model: str, name: str, dataset: Dataset, levels: Sequence[float],
         codes = np.argmax(Y, axis=1)
         hits[0] = np.count_nonzero(np.argmax(found, axis=1) == codes)
         if (calibration := fitted.info.get("calibration")) is not None:
-            logs = Calibration.of(calibration).log_probabilities(fitted.predict(X))
+            logs = Calibration.of(calibration).log_probabilities(fitted.predict(X, views=views))
             hits[1] = -logs[np.arange(len(codes)), codes].sum()
     inside = np.zeros((2, len(levels), Y.shape[1]))
     if levels:
-        inside = _inside(fitted, levels, np.abs(Y - found), fitted.std(X, noise=True))
+        inside = _inside(fitted, levels, sight, np.abs(Y - found), fitted.std(X, noise=True, views=views))
     return Part(stop - start, np.array([counts, mean, spread, error]), hits, inside)
 
 
-def _inside(model: Model, levels: Sequence[float], error: FloatArray, std: FloatArray) -> FloatArray:
+def _inside(model: Model, levels: Sequence[float], sight: Sight, error: FloatArray, std: FloatArray) -> FloatArray:
     """(2, L, q): how many of the errors (n, q) are within plain and within conformal bands; NaN is in none."""
     inside = np.zeros((2, len(levels), error.shape[1]))
     for number, level in enumerate(levels):
         inside[0, number] = np.count_nonzero(error <= model.factor(level, conformal=False) * std, axis=0)
-        if _corrected(model, level):
+        if _corrected(model, level, sight):
             inside[1, number] = np.count_nonzero(error <= model.factor(level) * std, axis=0)
     return inside
 
 
-def _corrected(model: Model, level: float) -> bool:
-    """Whether the model has conformal factors for a level."""
-    return model.conformal is not None and level <= model.conformal.highest
+def _corrected(model: Model, level: float, sight: Sight) -> bool:
+    """Whether the model has conformal factors for a level; they are those of all views."""
+    return model.conformal is not None and sight.views is None and level <= model.conformal.highest
 
 
-def _pooled(model: Model, dataset: Dataset, levels: Sequence[float], parts: Sequence[Part]) -> Scores:
+def _pooled(
+    model: Model, dataset: Dataset, levels: Sequence[float], sight: Sight, parts: Sequence[Part]
+) -> Scores:  # fmt: skip
     """Merge the parts' counts, means and squares (Chan, Golub & LeVeque 1979)."""
     counts, mean, spread, error = parts[0].sums
     for part in parts[1:]:
@@ -171,7 +180,8 @@ def _pooled(model: Model, dataset: Dataset, levels: Sequence[float], parts: Sequ
     if levels:
         inside = np.sum([part.inside for part in parts], axis=0)
         covered = {
-            f"{level:g}": _coverage(model, names, level, inside[:, at], counts) for at, level in enumerate(levels)
+            f"{level:g}": _coverage(names, inside[:, at], counts, corrected=_corrected(model, level, sight))
+            for at, level in enumerate(levels)
         }
         scores = replace(scores, coverage=covered)
     if dataset.labels is None:
@@ -180,9 +190,9 @@ def _pooled(model: Model, dataset: Dataset, levels: Sequence[float], parts: Sequ
     return replace(scores, accuracy=hits[0] / rows, log_loss=loss)
 
 
-def _coverage(model: Model, names: Sequence[str], level: float, inside: FloatArray, counts: FloatArray) -> Coverage:
+def _coverage(names: Sequence[str], inside: FloatArray, counts: FloatArray, *, corrected: bool) -> Coverage:
     """From how many of each target's `counts` (q,) are inside (2, q)."""
-    kinds = {"plain": inside[0], "conformal": inside[1] if _corrected(model, level) else None}
+    kinds = {"plain": inside[0], "conformal": inside[1] if corrected else None}
     together = {kind: None if of is None else float(of.sum() / max(counts.sum(), 1)) for kind, of in kinds.items()}
     apart = {
         name: {kind: None if of is None else float(of[at] / max(counts[at], 1)) for kind, of in kinds.items()}

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
+from typing import final
+
+import numpy as np
 
 from dorff.calibration import Calibration
 from dorff.data import Dataset, Label
 from dorff.errors import InputError
+from dorff.kernels import MultiView
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
 from dorff.store import load_model
@@ -20,25 +27,85 @@ def labels_of(model: Model) -> tuple[Label, ...] | None:
     return None if labels is None else tuple(labels)
 
 
-def outcome(model: Model, X: FloatArray) -> FloatArray:
+@final
+@dataclass(frozen=True)
+class Sight:
+    """What is read for a prediction: `arrays`, their columns' places in X, and which views these are for; `columns`
+    and `views` are None where they are all there is."""
+
+    arrays: tuple[str, ...]
+    columns: tuple[int, ...] | None = None
+    views: tuple[int, ...] | None = None
+
+    @classmethod
+    def of(cls, model: Model, inputs: str | Sequence[str] | None, views: Sequence[str] | None) -> Sight:
+        """`inputs` are the names of the arrays in order, the model's own if None, or `x` where it does not say.
+
+        InputError for views that the model does not have, or whose arrays it does not know.
+        """
+        given = None if inputs is None else (inputs,) if isinstance(inputs, str) else tuple(inputs)
+        if views is None:
+            return cls(given or tuple(name for name, _ in _arrays(model, None).values()) or ("x",))
+        if not isinstance(model.kernel, MultiView):
+            raise InputError("views: the model's kernel is not multi-view; leave views out")
+        chosen, parts = model.kernel.chosen(views), _arrays(model, views)
+        if not parts:
+            raise InputError(
+                "views: the model does not say which arrays its views are; give all inputs, without views"
+            )
+        columns = tuple(column for start, (_, stop) in parts.items() for column in range(start, stop))
+        return cls(given or tuple(name for name, _ in parts.values()), columns, chosen)
+
+    def full(self, X: FloatArray, d: int) -> FloatArray:
+        """X (n, d) as the model takes it, with NaN in columns that were not read."""
+        if self.columns is None:
+            return X
+        filled = np.full((len(X), d), np.nan)
+        filled[:, self.columns] = X
+        return filled
+
+
+def _arrays(model: Model, views: Sequence[str] | None) -> dict[int, tuple[str, int]]:
+    """By first column in X: the arrays that some views see, and where each ends; all arrays if None, and none where
+    the model does not say."""
+    kernel, said = model.kernel, model.info.get("data", {}).get("views")
+    if not isinstance(kernel, MultiView) or said is None:
+        return {}
+    chosen = kernel.chosen(views)
+    try:
+        starts = {start: name for view in said for name, start in zip(view["inputs"], view["columns"], strict=True)}
+        wanted = {start for view in chosen for start in said[view]["columns"]}
+    except (LookupError, TypeError, ValueError) as error:
+        raise InputError("the model's views say no arrays of inputs and their first columns; fit it again") from error
+    if not all(type(at) is int and 0 <= at < model.d and isinstance(name, str) for at, name in starts.items()):
+        raise InputError(f"the model's views say arrays that do not begin in its {model.d} columns; fit it again")
+    ends = dict(pairwise([*sorted(starts), model.d]))
+    return {start: (starts[start], ends[start]) for start in sorted(wanted)}
+
+
+def outcome(model: Model, X: FloatArray, views: Sequence[int] | None = None) -> FloatArray:
     """What a model predicts: f, or the probabilities of a calibrated classifier."""
-    calibration, f = model.info.get("calibration"), model.predict(X)
+    calibration, f = model.info.get("calibration"), model.predict(X, views=views)
     return f if calibration is None else Calibration.of(calibration).probabilities(f)
 
 
-def check_inputs(model: Model, dataset: Dataset) -> None:
-    """InputError where the data's inputs are not the model's."""
-    names = model.info.get("data", {}).get("inputs")
+def check_inputs(model: Model, dataset: Dataset, sight: Sight) -> None:
+    """InputError where the data's inputs are not the model's, or not those of the views."""
+    names, columns = model.info.get("data", {}).get("inputs"), sight.columns
+    if names and columns is not None:
+        names = [names[column] for column in columns]
     given = list(dataset.input_columns)
     if names and given != names and sorted(given) == sorted(names):
         raise InputError(
             f"{dataset.path}: its inputs are {', '.join(given)}, but the model was fitted to {', '.join(names)}; "
             "give them in that order"
         )
-    if dataset.d != model.d:
+    d = model.d if columns is None else len(columns)
+    if dataset.d != d:
         raise InputError(
-            f"{dataset.path}: has {dataset.d} input columns, but the model was fitted to {model.d}"
-            f"{' (' + ', '.join(names) + ')' if names else ''}; give the same columns in the same order"
+            f"{dataset.path}: has {dataset.d} input columns, but the model was fitted to {d}"
+            f"{' (' + ', '.join(names) + ')' if names else ''}{'' if columns is None else ' in these views'}; give "
+            "the same columns in the same order"
         )
 
 

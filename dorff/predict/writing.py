@@ -20,7 +20,7 @@ from dorff.engine import Engine, Task
 from dorff.errors import InputError
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
-from dorff.predict.shared import cached_model, check_inputs, check_uncertain, content, labels_of, outcome
+from dorff.predict.shared import Sight, cached_model, check_inputs, check_uncertain, content, labels_of, outcome
 from dorff.store import load_model, resolve_model, space_on
 from dorff.store.atomic import sync_directory
 
@@ -56,22 +56,24 @@ class Uncertainty:
         names = [f"{end}_{_percent(level)}" for level in self.bands for end in ("low", "high")]
         return ({"std": q if self.noise else model.p} if self.std else {}) | dict.fromkeys(names, q)
 
-    def arrays(self, model: Model, X: FloatArray, f: FloatArray) -> dict[str, FloatArray]:
-        """Their values at X (n, d), where the model predicts f (n, p)."""
-        found = {"std": model.std(X, noise=self.noise)} if self.std else {}
+    def arrays(
+        self, model: Model, X: FloatArray, f: FloatArray, views: Sequence[int] | None
+    ) -> dict[str, FloatArray]:  # fmt: skip
+        """Their values at X (n, d), where the model (or some of its views) predicts f (n, p)."""
+        found = {"std": model.std(X, noise=self.noise, views=views)} if self.std else {}
         if self.bands:
-            deviations = found["std"] if self.noise else model.std(X, noise=True)
+            deviations = found["std"] if self.noise else model.std(X, noise=True, views=views)
             middle = model.observed(f)
             for level in self.bands:
-                half = model.factor(level) * deviations
+                half = model.factor(level, conformal=None if views is None else False) * deviations
                 found |= {f"low_{_percent(level)}": middle - half, f"high_{_percent(level)}": middle + half}
         return found
 
-    def described(self, model: Model) -> dict[str, Any]:
+    def described(self, model: Model, sight: Sight) -> dict[str, Any]:
         """For the store's attributes: whether noise is in std, and what kind of bands there are."""
         said: dict[str, Any] = {"std": {"noise": self.noise}} if self.std else {}
         if self.bands:
-            kind = "conformal" if model.conformal is not None else "plain"
+            kind = "conformal" if model.conformal is not None and sight.views is None else "plain"
             said["bands"] = {"levels": list(self.bands), "kind": kind, "noise": True}
         return {"uncertainty": said} if said else {}
 
@@ -82,8 +84,8 @@ def _percent(level: float) -> str:
 
 
 def predict(
-    model: Path, store: Path, out: Path, *, engine: Engine, inputs: str | Sequence[str] = "x",
-    uncertainty: Uncertainty | None = None, progress: Progress | None = None,
+    model: Path, store: Path, out: Path, *, engine: Engine, inputs: str | Sequence[str] | None = None,
+    uncertainty: Uncertainty | None = None, views: Sequence[str] | None = None, progress: Progress | None = None,
 ) -> int:  # fmt: skip
     """Write `y` (n, p), the model's values at the inputs of the Zarr group `store`, into a new group `out`.
 
@@ -91,6 +93,9 @@ def predict(
     array `classes` (n, 1) the likeliest class, as ingest writes labels. With `uncertainty` come `std` (n, p), (n, q)
     with noise, and for a level of 0.95 `low_95` and `high_95` (n, q), bands of new targets C f with their noise:
     conformal where the model has factors, else plain; the attribute `dorff.uncertainty` says which.
+
+    `inputs` names the arrays of `store`: those of a multi-view model, or `x`, if None. `views` names some views of
+    such a model: only their arrays are opened, and `y` is the mean of these views; bands are then plain.
 
     Shards are written whole or not at all, beside `out`, which appears when all are there; the same call after
     an interruption goes on with the shards that are missing. Rows keep their numbers: those before the first of
@@ -100,15 +105,19 @@ def predict(
     if out.exists():
         raise InputError(f"{out}: is there already; remove it, or choose another name")
     asked = Uncertainty() if uncertainty is None else uncertainty
-    version, dataset = resolve_model(model), open_dataset(str(store), inputs=inputs, targets=None)
-    fitted = _fitting(version, dataset, asked)
+    version = resolve_model(model)
+    fitted = load_model(version, posterior=bool(asked))
+    sight = Sight.of(fitted, inputs, views)
+    dataset = open_dataset(str(store), inputs=sight.arrays, targets=None)
+    check_inputs(fitted, dataset, sight)
+    _check_asked(fitted, version, asked)
     shard, unit = shard_and_unit_rows(0, fitted.p, -(-SMALLEST_SHARD // dataset.shard_rows) * dataset.shard_rows)
     arrays = {"y": ArrayLayout(fitted.p, shard, unit)}
     if labels_of(fitted) is not None:
         arrays["classes"] = ArrayLayout(1, shard, unit, "int32")
     arrays |= {name: ArrayLayout(columns, shard, unit) for name, columns in asked.widths(fitted).items()}
     name = content(version)
-    staging = _staging(out, name, dataset, asked)
+    staging = _staging(out, name, dataset, asked, sight)
     shards = range(dataset.first // shard, -(-dataset.n // shard))
     missing = [number for number in shards if not all(_shard(staging, array, number).exists() for array in arrays)]
     finished = len(shards) - len(missing)
@@ -124,10 +133,10 @@ def predict(
         return ()
 
     tell()  # what an earlier run wrote is not part of this run's pace
-    shared = (str(version), name, dataset, str(staging), arrays, asked)
+    shared = (str(version), name, dataset, str(staging), arrays, asked, sight)
     engine.run([Task(predict_shard, (*shared, number), number) for number in missing], done)
     with space_on(out):
-        _describe(staging, fitted, arrays, dataset, asked)
+        _describe(staging, fitted, arrays, dataset, asked, sight)
         os.rename(staging, out)
         sync_directory(out.parent)
         for left in out.parent.glob(f".{out.name}.*.partial"):  # of other questions, never finished
@@ -135,15 +144,12 @@ def predict(
     return dataset.rows
 
 
-def _fitting(version: Path, dataset: Dataset, asked: Uncertainty) -> Model:
-    """The model; InputError where it cannot answer what is asked of these data."""
-    fitted = load_model(version, posterior=bool(asked))
-    check_inputs(fitted, dataset)
+def _check_asked(fitted: Model, version: Path, asked: Uncertainty) -> None:
+    """InputError where the model cannot say what is asked."""
     if asked:
         check_uncertain(fitted, version, "--std" if asked.std else "--bands")
         for level in asked.bands:
             fitted.factor(level)
-    return fitted
 
 
 def _shard(staging: Path, array: str, number: int) -> Path:
@@ -151,7 +157,8 @@ def _shard(staging: Path, array: str, number: int) -> Path:
 
 
 def _describe(
-    staging: Path, model: Model, arrays: Mapping[str, ArrayLayout], dataset: Dataset, asked: Uncertainty
+    staging: Path, model: Model, arrays: Mapping[str, ArrayLayout], dataset: Dataset, asked: Uncertainty,
+    sight: Sight,
 ) -> None:  # fmt: skip
     """Write the metadata of the predictions; the labels of a classifier with how often each was predicted."""
     outputs = model.info.get("data", {}).get("targets") or [f"y{i}" for i in range(model.p)]
@@ -160,8 +167,9 @@ def _describe(
         name: tuple(outputs if name == "std" and not asked.noise else targets) for name in asked.widths(model)
     }
     labels, first, rows = labels_of(model), dataset.first, dataset.n
+    more: dict[str, Any] = {} if sight.views is None else {"views": [model.views[view] for view in sight.views]}
     if labels is None:
-        more = asked.described(model)
+        more |= asked.described(model, sight)
         return write_metadata(staging, arrays, first=first, rows=rows, columns=columns, more=more)
     columns["classes"] = ("class",)
     write_metadata(staging, arrays, first=first, rows=rows, columns=columns)
@@ -169,13 +177,13 @@ def _describe(
     counts = np.zeros(len(labels), dtype=np.int64)
     for start, stop in predicted.runs():
         counts += np.bincount(predicted.read(start, stop)[0][:, 0].astype(np.int64), minlength=len(labels))
-    table = {"labels": {"classes": list(labels)}, "counts": {"classes": counts.tolist()}}
-    return write_metadata(staging, arrays, first=first, rows=rows, columns=columns, more=table)
+    more |= {"labels": {"classes": list(labels)}, "counts": {"classes": counts.tolist()}}
+    return write_metadata(staging, arrays, first=first, rows=rows, columns=columns, more=more)
 
 
 def predict_shard(
     model: str, name: str, dataset: Dataset, staging: str, arrays: Mapping[str, ArrayLayout], asked: Uncertainty,
-    number: int,
+    sight: Sight, number: int,
 ) -> None:  # fmt: skip
     """Predict and write one shard of rows."""
     fitted, rows = cached_model(model, name, posterior=bool(asked)), arrays["y"].shard_rows
@@ -186,20 +194,21 @@ def predict_shard(
             for array, layout in arrays.items()
         }
         for start in range(first, stop, dataset.unit_rows):
-            X = dataset.read(start, min(start + dataset.unit_rows, stop))[0]
-            values = {"y": outcome(fitted, X)}
-            values |= asked.arrays(fitted, X, values["y"])
+            X = sight.full(dataset.read(start, min(start + dataset.unit_rows, stop))[0], fitted.d)
+            values = {"y": outcome(fitted, X, sight.views)}
+            values |= asked.arrays(fitted, X, values["y"], sight.views)
             if "classes" in writers:
                 values["classes"] = np.argmax(values["y"], axis=1)[:, None]
             for array, writer in writers.items():
                 writer.write(values[array])
 
 
-def _staging(out: Path, name: str, dataset: Dataset, asked: Uncertainty) -> Path:
+def _staging(out: Path, name: str, dataset: Dataset, asked: Uncertainty, sight: Sight) -> Path:
     """The directory beside `out` that collects shards, one for each question: model, inputs, layout."""
     question = {
         "model": name, "store": dataset.path, "rows": dataset.n, "first": dataset.first,
         "stamp": dataset.stamp(dataset.first, dataset.n), "inputs": dataset.rows_spec(), "uncertainty": asdict(asked),
+        "views": sight.views,
     }  # fmt: skip
     text = json.dumps(question, sort_keys=True)
     path = out.with_name(f".{out.name}.{hashlib.sha256(text.encode()).hexdigest()[:12]}.partial")

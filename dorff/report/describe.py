@@ -22,6 +22,7 @@ from dorff.kernels import (
     Laplacian,
     Matern,
     Mercer,
+    MultiView,
     OperatorKernel,
     Pointwise,
     Polynomial,
@@ -106,6 +107,8 @@ class Term:
 
 def kernel_title(kernel: OperatorKernel) -> str:
     """The kernel's name in a few words."""
+    if isinstance(kernel, MultiView):
+        return f"The mean of {kernel.V} views"
     kinds = {type(term) for weight, term in kernel.terms() if weight > 0}
     if kinds == {CurlFree, DivergenceFree}:
         return "Helmholtz (curl-free + divergence-free)"
@@ -115,14 +118,24 @@ def kernel_title(kernel: OperatorKernel) -> str:
 
 
 def kernel_terms(model: Model) -> list[Term]:
-    """The terms with a positive weight; shares add to 1."""
-    terms = [(weight, term) for weight, term in model.kernel.terms() if weight > 0]
-    traces = np.array([weight * term.trace(model.d, model.p) for weight, term in terms])
-    unit = common_unit(Subject.of(model).inputs) if np.all(model.feature_map.scale == 1) else None
-    return [
-        Term(float(share), _name(term), f"{weight:.4g} {_formula(term)}", _scalar(term, unit) + _measure(term, model))
-        for share, (weight, term) in zip(traces / traces.sum(), terms, strict=True)
-    ]
+    """The terms with a positive weight, those of each view; shares add to 1."""
+    found, traces = [], []
+    for kernel, columns, view in _parts(model):
+        inputs = Subject.of(model).inputs
+        unit = common_unit([inputs[c] for c in columns]) if np.all(model.feature_map.scale == 1) else None
+        for weight, term in kernel.terms():
+            if weight > 0:
+                traces.append(weight * term.trace(len(columns), model.p))
+                measure = _measure(term, model, len(columns))
+                found.append((view + _name(term), f"{weight:.4g} {_formula(term)}", _scalar(term, unit) + measure))
+    return [Term(float(share), *words) for share, words in zip(np.array(traces) / sum(traces), found, strict=True)]
+
+
+def _parts(model: Model) -> list[tuple[OperatorKernel, Sequence[int], str]]:
+    """The kernel, the inputs that it sees, and its name's beginning; of several views each one's."""
+    if not isinstance(model.kernel, MultiView):
+        return [(model.kernel, range(model.d), "")]
+    return [(view.kernel, view.columns, f"View {view.name}: ") for view in model.kernel.views]
 
 
 def _name(term: BaseKernel) -> str:
@@ -173,11 +186,11 @@ def _brief(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def _measure(term: BaseKernel, model: Model) -> str:
-    """The law that a vector field's frequencies were drawn from."""
+def _measure(term: BaseKernel, model: Model, d: int) -> str:
+    """The law that a vector field's frequencies were drawn from, of d inputs."""
     if not isinstance(term, CurlFree | DivergenceFree):
         return ""
-    return f"; {frequencies.from_config(model.sampler).measure(term, model.d)} measure"
+    return f"; {frequencies.from_config(model.sampler).measure(term, d)} measure"
 
 
 def _scalar(term: BaseKernel, unit: str | None) -> str:

@@ -165,6 +165,7 @@ def _fit(model: Model) -> dict[str, str]:
     return {
         "Status": _number(report.get("status")).replace("_", "-"),
         "Rows used": _number(report.get("rows_used")),
+        **({"Rows unlabelled": _number(unlabelled)} if (unlabelled := report.get("rows_unlabelled")) else {}),
         "Rows dropped": _number(report.get("rows_dropped")),
         "Leaves": f"{_number(report.get('leaves_computed'))} computed, {_number(report.get('leaves_reused'))} reused"
         if report else NOT_KEPT,
@@ -172,6 +173,7 @@ def _fit(model: Model) -> dict[str, str]:
         "Time inside syrk": f"{share:.0%}" if isinstance(share, float) else NOT_KEPT,
         "Peak memory": f"{peak} of {planned} planned" if report else NOT_KEPT,
         "Ridge": _number(report.get("ridge")),
+        **({"Manifold weights": ", ".join(map(_number, weights))} if (weights := report.get("manifold")) else {}),
         "Condition number": _number(report.get("condition")),
         "Solved by": _number(report.get("rung")),
     }  # fmt: skip
@@ -185,6 +187,7 @@ def _model(model: Model, version: Path) -> dict[str, str]:
         "Features (m)": str(model.feature_map.m),
         "Frequencies": _frequencies(model),
         "Intercept": intercept + (", …" if model.p > 8 else ""),
+        **({"Views": ", ".join(model.views)} if model.views else {}),
         **_targets(model),
     }
 
@@ -192,7 +195,7 @@ def _model(model: Model, version: Path) -> dict[str, str]:
 def _targets(model: Model) -> dict[str, str]:
     """What the outputs have to do with the targets, where they are not the targets themselves."""
     found = {}
-    if model.observe is not None:
+    if model.observe is not None and not model.views:
         rows = ["(" + ", ".join(f"{value:.4g}" for value in row) + ")" for row in model.observe[:8]]
         found["Targets are C f, C"] = ", ".join(rows) + (", …" if len(model.observe) > 8 else "")
     if "labels" in model.info:

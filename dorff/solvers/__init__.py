@@ -1,9 +1,12 @@
 """Solvers: from moments to coefficients."""
 
+from dorff.solvers.apart import untouched
 from dorff.solvers.choose import Choice, Criterion, Score, choose, kfold_errors, of_first, setting_scores
 from dorff.solvers.eigen import Ridge
+from dorff.solvers.few_labels import Known
 from dorff.solvers.grid import path_bytes
-from dorff.solvers.problem import Problem, Solution, check_width, target_covariance, untouched
+from dorff.solvers.penalty import Penalty
+from dorff.solvers.problem import Problem, Solution, check_width, target_covariance
 from dorff.solvers.scores import Scores
 from dorff.solvers.select import MOST_FACTORS, solve, squared_error
 from dorff.solvers.setting import Fit, Setting, carried_ridges, check_apart, check_output, learned_term, spread
@@ -16,6 +19,8 @@ __all__ = [
     "Choice",
     "Criterion",
     "Fit",
+    "Known",
+    "Penalty",
     "Problem",
     "Ridge",
     "Score",

@@ -10,9 +10,11 @@ from typing import Final, final
 import numpy as np
 
 from dorff.errors import InputError
+from dorff.kernels import MultiView
 from dorff.moments import FloatArray, Moments, Solvable, pooled
+from dorff.solvers.apart import untouched
+from dorff.solvers.few_labels import Found, Known, few_label_errors
 from dorff.solvers.grid import path_errors
-from dorff.solvers.problem import untouched
 from dorff.solvers.select import squared_error
 from dorff.solvers.setting import Fit, Setting, learned_term
 from dorff.weights import operator_weights
@@ -36,7 +38,8 @@ class Score:
     """One trial: number `candidate` in the list of settings, its ridge, m, and the value of the criterion.
 
     `ridges` are those of the outputs where each has its own; `ridge` is then their geometric mean. `rung` says how
-    the value was found: "direct", or for folds of large systems "neighbours" or "factored" (see `solvers.grid`).
+    the value was found: "direct", for folds of large systems "neighbours" or "factored" (see `solvers.grid`), or for
+    folds of few rows and a penalty "rows" (`solvers.few_labels`).
     `digits` are those that rounding leaves of the fits it is of, the fewest of all folds (`Solution.digits`).
     """
 
@@ -72,13 +75,13 @@ def choose(
     with fewer than two folds, and where outputs with ridges of their own do not fall apart.
     """
     by = Criterion(by or (Criterion.GCV if len(folds) == 1 else Criterion.KFOLD))
-    table, best, found = list[Score](), None, None
+    table, best, found, known = list[Score](), None, None, Known()
     only = len(candidates) * len(ridges) * max(1, len(counts)) == 1
     for number, candidate in enumerate(candidates):
         for m in counts or (candidate.m,):
             parts, setting = of_first(folds, candidate, m)
             if by is Criterion.KFOLD:
-                scored = fold_scores(parts, setting, ridges, per_output=per_output)
+                scored = fold_scores(parts, setting, ridges, per_output=per_output, known=known)
                 trials: list[tuple[Score, Fit | None]] = [(score, None) for score in scored]
             elif only:
                 (single,) = setting.solve(pooled(parts), ridges)
@@ -97,11 +100,13 @@ def choose(
 
 
 def setting_scores(
-    folds: Folds, setting: Setting, ridges: Sequence[float], *, by: Criterion | str, per_output: bool = False
+    folds: Folds, setting: Setting, ridges: Sequence[float], *, by: Criterion | str, per_output: bool = False,
+    known: Known | None = None,
 ) -> list[Score]:  # fmt: skip
-    """The trials of one setting: its scores at every ridge, or by every output's best ridge (`choose`)."""
+    """The trials of one setting: its scores at every ridge, or by every output's best ridge (`choose`). `known` as in
+    `fold_scores`."""
     if (by := Criterion(by)) is Criterion.KFOLD:
-        return fold_scores(folds, setting, ridges, per_output=per_output)
+        return fold_scores(folds, setting, ridges, per_output=per_output, known=known)
     return [score for score, _ in _scored(pooled(folds), setting, ridges, by, per_output=per_output)]
 
 
@@ -119,18 +124,21 @@ def _score(fit: Fit, m: int, by: Criterion) -> Score:
     return Score(0, found.ridge, float("inf") if value is None else value, m, ridges, DIRECT, found.digits)
 
 
-def fold_scores(folds: Folds, setting: Setting, ridges: Sequence[float], *, per_output: bool = False) -> list[Score]:
+def fold_scores(
+    folds: Folds, setting: Setting, ridges: Sequence[float], *, per_output: bool = False, known: Known | None = None
+) -> list[Score]:  # fmt: skip
     """Held-out mean squared errors, over all rows by their weight and all targets they have: of each ridge and, where
     asked for, of the best ridge of every target.
 
     Each fold is predicted from the sum of the others (added, never subtracted), from which its target scale and its
-    output matrix come too. InputError for fewer than two folds.
+    output matrix come too. `known` is what other settings with the same moments have found already. InputError for
+    fewer than two folds.
     """
     if len(folds) < 2:
         raise InputError(f"k-fold needs at least two folds with rows in them; got {len(folds)}")
     if per_output:
         _check_apart(folds, setting)
-    errors, rungs, digits = _fold_errors(folds, setting, ridges)
+    errors, rungs, digits = _fold_errors(folds, setting, ridges, known or Known())
     entries = sum(part.corner[0, 0] * part.mask for fold in folds for part in fold)
     values = errors.sum(axis=1) / entries.sum()
     table = [
@@ -154,29 +162,34 @@ def kfold_errors(folds: Folds, setting: Setting, ridges: Sequence[float]) -> Flo
 def of_first(folds: Folds, setting: Setting, m: int) -> tuple[Folds, Setting]:
     """The folds' moments and the setting of the first m features, whole pairs of all cosines and then all sines.
 
-    The kernel's estimate is a mean over frequencies: of D, the first D' have features sqrt(D / D') larger. InputError
-    for a number that is odd, or larger than there are.
+    The kernel's estimate is a mean over frequencies: of D, the first D' have features sqrt(D / D') larger; penalties
+    are cut as the moments are. InputError for a number that is odd, or larger than there are, and for a multi-view
+    kernel, whose views have frequencies of their own, one view's after another's.
     """
     if m == setting.m:
         return folds, setting
     if not 2 <= m <= setting.m or m % 2:
         raise InputError(f"counts: wanted even numbers of features from 2 to {setting.m}, got {m}; correct it")
+    if isinstance(setting.kernel, MultiView):
+        raise InputError("features.count: several do not go with a multi-view kernel; give one count")
     D, first = setting.m // 2, m // 2
     at = np.concatenate([np.arange(first), np.arange(D, D + first)])
     density = setting.density
     if density is not None:
         omega, log_density, serves = density
         density = (omega[:first], log_density[:first], None if serves is None else serves[:, :first])
-    parts = [[part.columns(at, np.sqrt(D / first)) for part in fold] for fold in folds]
-    return parts, replace(setting, m=m, density=density)
+    factor = np.sqrt(D / first)
+    parts = [[part.columns(at, factor) for part in fold] for fold in folds]
+    penalties = tuple(replace(one, sums=one.sums.columns(at, factor)) for one in setting.penalties)
+    return parts, replace(setting, m=m, density=density, penalties=penalties)
 
 
-def _fold_errors(
-    folds: Folds, setting: Setting, ridges: Sequence[float]
-) -> tuple[FloatArray, list[str], FloatArray]:  # fmt: skip
+def _fold_errors(folds: Folds, setting: Setting, ridges: Sequence[float], known: Known) -> Found:
     """Summed squared errors (len(ridges), q), how each ridge's were found, and the digits (len(ridges),) they have."""
-    if (neighbours := _neighbours(folds, setting)) is not None and min(ridges) > 0:
-        found = path_errors(neighbours, setting, ridges)
+    if (whole := _whole(folds)) is not None and setting.method == DIRECT:
+        found = few_label_errors(whole, setting, ridges, known)
+        if found is None and min(ridges) > 0 and _neighbours(whole, setting):
+            found = path_errors(whole, setting, ridges)
         if found is not None:
             return found
     errors, C = np.zeros((len(ridges), folds[0][0].q)), setting.observe
@@ -190,21 +203,25 @@ def _fold_errors(
     return errors, [DIRECT] * len(ridges), digits
 
 
-def _neighbours(folds: Folds, setting: Setting) -> list[Moments] | None:
-    """The folds, where their systems are large and can be solved together (see `path_errors`)."""
+def _whole(folds: Folds) -> list[Moments] | None:
+    """The folds' moments, where all of their rows have all targets."""
     found = [part for fold in folds for part in fold if isinstance(part, Moments) and part.mask.all()]
-    if len(found) != len(folds) or any(len(fold) > 1 for fold in folds):
-        return None
-    if setting.observe is not None or setting.method != DIRECT or learned_term(setting.kernel) is not None:
-        return None
-    kernel = setting.fixed(folds[0])
+    return found if len(found) == len(folds) and all(len(fold) == 1 for fold in folds) else None
+
+
+def _neighbours(folds: Sequence[Moments], setting: Setting) -> bool:
+    """Whether the folds' systems are large and can be solved together (see `path_errors`)."""
+    if setting.observe is not None or setting.penalties or learned_term(setting.kernel) is not None:
+        return False
+    kernel = setting.fixed([folds[0]])
     weights = operator_weights(kernel, setting.m, setting.density, normalize=setting.normalize)
     unknowns = setting.m if weights.separable else int(np.prod(weights.shape[:2]))
-    return found if unknowns >= LARGE else None
+    return unknowns >= LARGE
 
 
 def _check_apart(folds: Folds, setting: Setting) -> None:
     """InputError unless each output is one target's, with a system of its own."""
+    setting.check_scored()
     weights = operator_weights(setting.fixed(pooled(folds)), setting.m, setting.density, normalize=setting.normalize)
     if not (weights.separable and untouched(weights.root[0], setting.observe)):
         raise InputError(

@@ -31,17 +31,18 @@ class Spectral:
         return Scores(self._problem, [self._divided(block, ridge)[1] for block in self._problem.blocks])
 
     def solve(self, ridge: Ridge) -> Solution:
-        """The solution, its condition number and its scores. InputError for ridges of outputs that do not part."""
+        """The solution, its condition number and, without penalties, its scores. InputError for ridges of outputs that
+        do not part."""
         problem = self._problem
         divided = [self._divided(block, ridge) for block in problem.blocks]
         solved = [block.spectrum[1] @ x for block, (x, _, _) in zip(problem.blocks, divided, strict=True)]
         scores = Scores(problem, [tally for _, tally, _ in divided])
         condition = max([1.0, *(condition for _, _, condition in divided)])
         each = None if np.ndim(ridge) == 0 else np.asarray(ridge, dtype=np.float64)
+        gcv, log_evidence = (None, None) if problem.pulls else (scores.gcv, scores.log_evidence)
         return Solution(
             problem.coefficients(solved), float(ridge) if each is None else _mean(each), condition,
-            "eigh" if scores.squared else "qr", scores.gcv, scores.log_evidence, each, scores.variance,
-            scores.digits,
+            "eigh" if scores.squared else "qr", gcv, log_evidence, each, scores.variance, scores.digits,
         )  # fmt: skip
 
     def _divided(self, block: Block, ridge: Ridge) -> tuple[FloatArray, Tally, float]:

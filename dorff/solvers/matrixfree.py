@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from dorff.errors import InputError
 from dorff.moments import FloatArray, Moments, Solvable
-from dorff.solvers.problem import Problem, kept_shift, turned, untouched
+from dorff.solvers.apart import turned, untouched
+from dorff.solvers.problem import Problem, kept_shift
 from dorff.solvers.system import Block, Rows
 from dorff.weights import OperatorWeights
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from scipy.linalg import lapack
 
@@ -32,13 +34,20 @@ def posterior(problem: Problem, solution: Solution) -> Posterior:
     """Of the Bayesian linear model (`dorff.solvers.scores`) at the solution's ridge and noise variance.
 
     x has covariance s2 (G + l ridge I)^-1, column by column, and the intercept s2 times the inverse of its own system
-    about the features' means. What of the intercept C leaves open stays the fit's: no deviation is counted there.
+    about the features' means; with penalties G and that system have theirs. What of the intercept C leaves open stays
+    the fit's: no deviation is counted there.
     A Cholesky factor's inverse where one serves all columns, else the eigenvectors of G. InputError at ridge 0 where G
     is singular.
     """
     assert solution.variance is not None
     ridge = solution.ridge if solution.ridges is None else solution.ridges
-    blocks = [_block(problem, block, _spread(problem, block, ridge), solution.variance) for block in problem.blocks]
+    variance, blocks = solution.variance, list[PosteriorBlock]()
+    for block in problem.blocks:
+        spread = _spread(problem, block, ridge)
+        if block.rotation is not None and problem.weights.views is not None:
+            blocks += _columns(problem, block, spread, variance)
+        else:
+            blocks.append(_block(problem, block, spread, variance))
     return Posterior(tuple(blocks), _intercept(problem, solution.variance), noise_covariance(problem, solution))
 
 
@@ -54,8 +63,9 @@ def _intercept(problem: Problem, variance: FloatArray) -> FloatArray:
     if problem.directions is None:
         scaled = variance[0] * problem.free[0]
     else:
-        V, weight = problem.directions, problem.totals.weight
-        scaled = (V * np.where(weight > 0, variance / np.where(weight > 0, weight, 1.0), 0.0)) @ V.T
+        V = problem.directions  # in which the system of the intercept falls apart too
+        turn = np.kron(np.eye(problem.weights.count), (V * np.sqrt(variance)) @ V.T)
+        scaled = turn @ problem.free[0] @ turn
     return np.asarray(scaled * np.outer(scale, scale))
 
 
@@ -76,8 +86,8 @@ def _block(problem: Problem, block: Block, spread: Spread, variance: FloatArray)
     gain, root, scale = problem.weights.gain, problem.weights.root, _outputs(problem)
     if block.rotation is None:
         feature, row = block.at
-        written = np.broadcast_to(root, problem.weights.shape)[feature, row]
-        return _coupled(problem, spread, variance, np.asarray(feature), np.asarray(row), gain[feature, None] * written)
+        psi = problem.weights.psi[feature, row]
+        return _coupled(problem, spread, variance, np.asarray(feature), np.asarray(row), psi)
     into = np.zeros((len(block.a), root.shape[1]))
     into[:, block.at] = block.rotation.T
     if problem.intercept and problem.observe is not None and np.linalg.matrix_rank(problem.observe) < len(scale):
@@ -93,13 +103,30 @@ def _block(problem: Problem, block: Block, spread: Spread, variance: FloatArray)
     return SeparableBlock(*spread, of_columns, gain, gain * _centre(problem, block), loading, into)
 
 
+def _columns(problem: Problem, block: Block, spread: Spread, variance: FloatArray) -> Iterator[CoupledBlock]:
+    """Of several views with one root: a block a column, with the rows of the root that it turns to."""
+    assert block.rotation is not None and block.columns is not None
+    k, basis = len(spread[0]), spread[0]
+    for j, turn in enumerate(block.rotation.T):
+        rows = np.flatnonzero(turn)
+        feature, row = np.repeat(np.arange(k), len(rows)), np.tile(rows, k)
+        own = spread[1][:, [j if spread[1].shape[1] > 1 else 0]]
+        psi, turned = problem.weights.psi[feature, row], np.kron(basis, turn[rows, None])
+        yield _coupled(problem, (turned, own), variance[block.columns[[j]]], feature, row, psi)
+
+
 def _centre(problem: Problem, block: Block) -> FloatArray:
-    """The features' weighted mean (m,) over the rows that a block is of; zeros without an intercept."""
+    """The features' weighted mean (m,) over the rows that a block is of, penalties among them; zeros without an
+    intercept."""
     direction = 0 if block.columns is None else int(block.columns[0])
-    there = [rows for rows in problem.rows if problem.directions is None or rows.mask[direction]]
-    if not problem.intercept or not there:
+    there = [(rows.s, rows.n) for rows in problem.rows if problem.directions is None or rows.mask[direction]]
+    if problem.directions is not None:
+        shares = [float(np.sum((pull.C @ problem.directions[:, direction]) ** 2)) for pull in problem.pulls]
+        there += [(pull.s * share, pull.n * share) for pull, share in zip(problem.pulls, shares, strict=True)]
+    n = sum(n for _, n in there)
+    if not problem.intercept or n == 0:
         return np.zeros(len(problem.weights.gain))
-    return np.asarray(sum(rows.s for rows in there) / sum(rows.n for rows in there))
+    return np.asarray(sum(s for s, _ in there) / n)
 
 
 def _coupled(
@@ -108,8 +135,7 @@ def _coupled(
     """`psi` (k, p) are the rows that x goes with; what the intercept takes of each is its centre."""
     scale, centre = _outputs(problem), np.zeros_like(psi)
     if problem.intercept:
-        for rows in problem.rows:
-            C = problem.C[rows.mask]
-            centre += rows.s[feature, None] * ((psi @ C.T) @ C)
+        for one in problem.sights:
+            centre += one.s[feature, None] * ((psi @ one.C.T) @ one.C)
         centre = centre @ problem.free[0]
     return CoupledBlock(*spread, variance[:1], feature, row, psi * scale, centre * scale)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
-from operator import add
-from typing import Any, final
+from functools import cached_property
+from typing import final
 
 import numpy as np
-import scipy.linalg
 
 from dorff.errors import InputError
 from dorff.moments import FloatArray, Solvable
-from dorff.solvers.system import EPS, LARGEST_DIRECT, Block, IntArray, Rows, Totals
+from dorff.solvers.apart import Pattern, Split
+from dorff.solvers.penalty import Penalty, Term
+from dorff.solvers.system import EPS, LARGEST_DIRECT, OPEN, Block, Rows, Sight, Totals, assembled, free_system
 from dorff.weights import OperatorWeights
 
 Parts = Sequence[Solvable]  # the moments of some rows, one for each pattern of targets
@@ -35,6 +34,10 @@ class Problem:
     Where weights are one matrix and C = I, `directions` (p, p) has orthonormal columns V: the problem is one of the
     scaled targets V_j . y alone for each j, in a column of a block where V_j . f is not a constant. V = I where each
     row of the matrix belongs to one target; None elsewhere. `unit` is the relative rounding error of the sums.
+
+    Penalties add weight <f, M f> for each (`Penalty`). They are as rows more, with targets of 0 for f, of which
+    `pulls` are the borders; but they count for no rows, so that l and the entries observed stay the labelled rows'.
+    What they make of the least objective is in the noise variance: f has the prior of both, ridge and penalties.
     """
 
     blocks: tuple[Block, ...]
@@ -45,29 +48,38 @@ class Problem:
     intercept: bool
     directions: FloatArray | None = None
     unit: float = EPS
+    pulls: tuple[Sight, ...] = ()
 
     @classmethod
     def of(
         cls, parts: Solvable | Parts, weights: OperatorWeights, *, intercept: bool = True,
-        scale: FloatArray | None = None, observe: FloatArray | None = None,
+        scale: FloatArray | None = None, observe: FloatArray | None = None, penalties: Sequence[Penalty] = (),
     ) -> Problem:  # fmt: skip
         """Of the moments of some rows, one for each pattern of targets.
 
         `scale` (q,) divides the targets; `observe` is C (q, p), the identity if None. InputError for a system wider
-        than LAPACK can count, before it is formed.
+        than LAPACK can count, before it is formed; and for penalties of another size.
         """
         parts = [parts] if isinstance(parts, Solvable) else list(parts)
         if observe is not None and len(parts) > 1 and np.linalg.matrix_rank(observe) < len(observe):
             raise InputError("observe: where rows miss targets its rows must be linearly independent; drop such rows")
         scale = np.ones(parts[0].q) if scale is None else scale
+        penalties = [penalty for penalty in penalties if penalty.weight > 0]
+        for penalty in penalties:
+            penalty.check(weights)
         whole = len(parts) == 1 and bool(parts[0].mask.all())
-        separate = weights.separable and (whole or untouched(weights.root[0], observe))
-        check_width(len(weights.gain) if separate else _width(weights))
+        split = Split.of(weights, observe, [penalty.outputs for penalty in penalties], whole=whole)
+        check_width(len(weights.gain) if split else _width(weights))
         back = kept_shift(parts[0].y0, observe) if intercept else parts[0].y0
         sums = [_unpacked(part, scale, back) for part in parts]
-        rows, unit = tuple(rows for rows, _, _ in sums), max(part.unit for part in parts)
-        empty = cls((), weights, rows, scale, observe, intercept, unit=unit)
-        return _separate(empty, sums) if separate else replace(empty, blocks=(_coupled(empty, sums),))
+        rows = tuple(rows for rows, _, _ in sums)
+        unit = max(sums.unit for sums in (*parts, *(penalty.sums for penalty in penalties)))
+        problem = cls((), weights, rows, scale, observe, intercept, split and split.directions, unit)
+        terms = [penalty.term(weights, penalty.weight * problem.l, problem.constant) for penalty in penalties]
+        problem = replace(problem, pulls=tuple(term.sight().border for term in terms))
+        if split is None:
+            return replace(problem, blocks=(_coupled(problem, sums, terms),))
+        return replace(problem, blocks=split.blocks(weights, sums, terms, intercept=intercept))
 
     @property
     def C(self) -> FloatArray:
@@ -79,32 +91,56 @@ class Problem:
         """The rows' summed weight."""
         return sum(rows.n for rows in self.rows)
 
+    @property
+    def constant(self) -> FloatArray:
+        """(p,): what the intercept has of y0 before it is solved for, in the scaled targets' units."""
+        y0 = self.rows[0].y0
+        if not self.intercept:
+            return np.zeros(self.weights.shape[2])
+        f0 = y0 / self.scale if self.observe is None else np.linalg.pinv(self.observe) @ y0 / self.scale[0]
+        return np.asarray(f0)
+
     @cached_property
     def free(self) -> tuple[FloatArray, FloatArray]:
-        """Of the intercept's own system: the inverse of sum n C*C (p, p), and sum C* y (p,)."""
-        square = sum(rows.n * self.C[rows.mask].T @ self.C[rows.mask] for rows in self.rows)
-        y = sum(self.C[rows.mask].T @ rows.y[rows.mask] for rows in self.rows)
-        return np.asarray(np.linalg.pinv(square, hermitian=True)), np.asarray(y)
+        """Of the intercept's own system: the inverse of sum n C*C (p, p), and sum C* y (p,), with the penalties'."""
+        inverse, y = free_system(self.sights)
+        return inverse, y[:, 0]
+
+    @cached_property
+    def sights(self) -> list[Sight]:
+        """The borders of the rows, and of the penalties."""
+        C, none = self.C, np.empty((0, 0))
+        seen = [Sight(none, one.s, one.n, C[one.mask], none, one.y[one.mask, None]) for one in self.rows]
+        return [*seen, *self.pulls]
 
     @cached_property
     def energy(self) -> float:
-        """The scaled targets' squares about what the intercept alone takes."""
+        """The scaled targets' squares about what the intercept alone takes; with what penalties make of that."""
         return float(self.totals.energy.sum())
 
     @cached_property
     def totals(self) -> Totals:
         """What there is to explain: of each direction, or of all together."""
+        inverse, y = self.free
+        free = self._along(y, inverse @ y) * self.intercept
+        pulled = np.sum([pull.C.T @ pull.y[:, 0] for pull in self.pulls], axis=0) if self.pulls else np.zeros(len(y))
+        held = -self._along(self.constant, pulled)
         if self.directions is not None:
-            return _totals_apart(self, self.directions)
-        squares = float(sum(np.trace(rows.squares) for rows in self.rows))
+            return _totals_apart(self, self.directions, held, free)
+        squares = float(sum(np.trace(rows.squares) for rows in self.rows)) + held
         entries = sum(rows.count * np.count_nonzero(rows.mask) for rows in self.rows)
         weight = sum(rows.n * np.count_nonzero(rows.mask) for rows in self.rows)
-        inverse, y = self.free
-        values = np.linalg.eigvalsh(inverse)
-        values = values[values > 1e-12 * values[-1]] if self.intercept else values[:0]
-        free = float(y @ inverse @ y) if self.intercept else 0.0
-        numbers = (squares - free, squares, entries, weight, len(values), -np.log(values).sum())
-        return Totals(*(np.array([number], dtype=np.float64) for number in numbers))
+        values = np.linalg.eigvalsh(sum(rows.n * self.C[rows.mask].T @ self.C[rows.mask] for rows in self.rows))
+        values = values[values > OPEN * values[-1]] if self.intercept else values[:0]
+        numbers = (squares - free, squares, entries, weight, len(values), np.log(values).sum())
+        return Totals(*(np.array([number], dtype=np.float64).ravel() for number in numbers))
+
+    def _along(self, u: FloatArray, v: FloatArray) -> FloatArray:
+        """u . v of vectors (p,) of all outputs, in each direction (J,); J = 1 where there are none."""
+        V = self.directions
+        if V is None:
+            return np.array([u @ v])
+        return np.asarray(np.sum((u.reshape(-1, len(V)) @ V) * (v.reshape(-1, len(V)) @ V), axis=0))
 
     @cached_property
     def log_units(self) -> float:
@@ -149,15 +185,11 @@ class Problem:
         if not self.intercept:
             return np.zeros(W.shape[1])
         inverse, y = self.free
-        seen = sum(self.C[rows.mask].T @ (self.C[rows.mask] @ (rows.s @ W)) for rows in self.rows)
-        b = inverse @ (y - seen)
+        b = inverse @ (y - sum(one.C.T @ (one.C @ (one.s @ W)) for one in self.sights))
         y0 = self.rows[0].y0
         if self.observe is None:
             return np.asarray(y0 + self.scale * b)
         return np.asarray(np.linalg.pinv(self.observe) @ y0 + self.scale[0] * b)
-
-
-_Sums = tuple[Rows, FloatArray, FloatArray]  # and S (m, m), R (m, q) of the scaled targets
 
 
 def kept_shift(y0: FloatArray, observe: FloatArray | None) -> FloatArray:
@@ -167,7 +199,7 @@ def kept_shift(y0: FloatArray, observe: FloatArray | None) -> FloatArray:
     return np.asarray(y0 - observe @ (np.linalg.pinv(observe) @ y0))
 
 
-def _unpacked(moments: Solvable, scale: FloatArray, back: FloatArray) -> _Sums:
+def _unpacked(moments: Solvable, scale: FloatArray, back: FloatArray) -> Pattern:
     """The sums of one pattern, of the targets less y0, as they are in the moments, with `back` (q,) added again."""
     m, mask, y0, full = moments.m, moments.mask, moments.y0, moments.full
     n, s, y = float(full[m, m]), full[:m, m].copy(), full[m, m + 1 :].copy()
@@ -179,12 +211,6 @@ def _unpacked(moments: Solvable, scale: FloatArray, back: FloatArray) -> _Sums:
     squares = np.where(np.outer(mask, mask), squares / np.outer(scale, scale), 0.0)
     rows = Rows(s, np.where(mask, y / scale, 0.0), squares, n, moments.n, y0, mask)
     return rows, full[:m, :m], np.where(mask, R / scale, 0.0)
-
-
-def untouched(root: FloatArray, observe: FloatArray | None) -> bool:
-    """Whether each row of the root belongs to one target alone, and to each target at most one row."""
-    entries = root != 0
-    return observe is None and bool(np.all(entries.sum(axis=1) == 1) and np.all(entries.sum(axis=0) <= 1))
 
 
 def _width(weights: OperatorWeights) -> int:
@@ -202,94 +228,27 @@ def check_width(k: int) -> None:
         )
 
 
-def _separate(problem: Problem, sums: Sequence[_Sums]) -> Problem:
-    """A block for all targets, or one for all those that the same rows have."""
-    root = problem.weights.root[0]
-    seen = root @ problem.C.T
-    groups: dict[tuple[int, ...], Any] = {}
-    if untouched(root, problem.observe):
-        directions: FloatArray | None = np.eye(root.shape[1])
-        patterns: dict[tuple[int, ...], list[int]] = defaultdict(list)
-        targets = np.argmax(np.abs(root), axis=1)
-        for row, target in enumerate(targets):
-            patterns[tuple(i for i, (rows, _, _) in enumerate(sums) if rows.mask[target])].append(row)
-        for key, at in patterns.items():
-            groups[key] = np.array(at), np.sum(root[at] ** 2, axis=1), np.eye(len(at)), targets[at]
-    else:
-        a, rotation, basis = turned(seen)
-        groups[(0,)] = np.arange(len(root)), a, rotation, np.arange(len(root))
-        directions = basis if problem.observe is None else None
-    blocks = [_separate_block(problem, [sums[i] for i in chosen], seen, *group) for chosen, group in groups.items()]
-    return replace(problem, blocks=tuple(blocks), directions=directions)
+def _coupled(problem: Problem, sums: Sequence[Pattern], terms: Sequence[Term]) -> Block:
+    """One system for everything."""
+    weights, C = problem.weights, problem.C
+    feature, row = np.nonzero(np.broadcast_to(np.any(weights.root != 0, axis=2), weights.shape[:2]))
+    sights = [Sight(S, one.s, one.n, C[one.mask], R[:, one.mask, None], one.y[one.mask, None]) for one, S, R in sums]
+    sights += [term.sight() for term in terms]
+    psi = weights.psi[feature, row]
+    G, rhs, removed = assembled(psi, feature, sights, intercept=problem.intercept)
+    return Block(G, np.ones(1), rhs, (feature, row), removed=removed)
 
 
-def output_directions(root: FloatArray) -> FloatArray:
-    """V (p, p), the `directions` of a problem of C = I whose weights are one matrix with this root (r, p)."""
-    return np.eye(root.shape[1]) if untouched(root, None) else turned(root)[2]
-
-
-def turned(seen: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """a (r,) and U (r, r) with seen seen^T = U diag(a) U^T, and V (q, q) whose columns are those of seen^T U, made
-    unit vectors, and what completes them. U = I where the rows of `seen` (r, q) are orthogonal already."""
-    square = seen @ seen.T
-    sizes = np.diag(square)
-    if np.all(sizes > 0) and np.abs(square - np.diag(sizes)).max() <= len(seen) * EPS * sizes.max():
-        lines = seen / np.sqrt(sizes)[:, None]
-        return sizes, np.eye(len(seen)), np.column_stack([lines.T, scipy.linalg.null_space(lines)])
-    U, s, Vt = np.linalg.svd(seen)
-    return np.append(s**2, np.zeros(len(seen) - len(s))), U, Vt.T
-
-
-def _separate_block(
-    problem: Problem, sums: Sequence[_Sums], seen: FloatArray, at: IntArray, a: FloatArray, rotation: FloatArray,
-    columns: IntArray,
-) -> Block:  # fmt: skip
-    """The block of the rows `at` of the root, from the patterns that have their targets."""
-    gain = problem.weights.gain
-    if not sums:  # targets that none of these rows have
-        return Block(np.zeros((len(gain),) * 2), a, np.zeros((len(gain), len(a))), at, rotation, columns)
-    S, R = reduce(add, [one[1] for one in sums]), reduce(add, [one[2] for one in sums])
-    removed = 0.0
-    if problem.intercept:
-        n, s, y = (sum(getattr(one[0], name) for one in sums) for name in ("n", "s", "y"))
-        S, R = S - np.outer(s, s / n), R - np.outer(s, y / n)
-        removed = float(np.sum((gain * s) ** 2) / n)
-    rhs = (gain[:, None] * R) @ (seen[at].T @ rotation)
-    return Block(S * np.outer(gain, gain), a, rhs, at, rotation, columns, removed=removed)
-
-
-def _totals_apart(problem: Problem, V: FloatArray) -> Totals:
+def _totals_apart(problem: Problem, V: FloatArray, held: FloatArray, free: FloatArray) -> Totals:
     """A direction each; where some rows miss targets V = I."""
-    squares = np.sum([np.einsum("ij,ij->j", V, rows.squares @ V) for rows in problem.rows], axis=0)
-    y = np.sum([rows.y @ V for rows in problem.rows], axis=0)
+    squares = np.sum([np.einsum("ij,ij->j", V, rows.squares @ V) for rows in problem.rows], axis=0) + held
     weight = np.sum([rows.n * rows.mask for rows in problem.rows], axis=0)
     entries = np.sum([rows.count * rows.mask for rows in problem.rows], axis=0)
     spent = np.where(weight > 0, 1.0, 0.0) * problem.intercept
-    some = np.where(spent > 0, weight, 1.0)
+    # One direction of the intercept, that C takes to V_j: of a length that every row of C has.
+    some = np.where(spent > 0, weight * np.sum(problem.C[0] ** 2), 1.0)
     summed = (np.sqrt(np.sum([np.diag(rows.squares) for rows in problem.rows], axis=0)) @ np.abs(V)) ** 2
-    return Totals(squares - spent * y**2 / some, summed, entries, weight, spent, np.log(some))
-
-
-def _coupled(problem: Problem, sums: Sequence[_Sums]) -> Block:
-    """One system for everything."""
-    gain, root, C = problem.weights.gain, problem.weights.root, problem.C
-    written = np.broadcast_to(root, problem.weights.shape)
-    at = np.nonzero(np.any(written != 0, axis=2))
-    psi = gain[at[0], None] * written[at]
-    G, rhs, across = np.zeros((len(psi), len(psi))), np.zeros(len(psi)), np.zeros((len(psi), psi.shape[1]))
-    for rows, S, R in sums:
-        seen = psi @ C[rows.mask].T
-        part = seen @ seen.T
-        part *= S[np.ix_(at[0], at[0])]
-        G += part
-        rhs += np.sum(seen * R[at[0]][:, rows.mask], axis=1)
-        across += rows.s[at[0], None] * (seen @ C[rows.mask])
-    if problem.intercept:
-        inverse, y = problem.free
-        G -= across @ inverse @ across.T
-        rhs -= across @ (inverse @ y)
-    removed = float(np.sum((across.T @ across) * problem.free[0])) if problem.intercept else 0.0
-    return Block(G, np.ones(1), rhs[:, None], at, removed=removed)
+    return Totals(squares - free, summed + held, entries, weight, spent, np.log(some))
 
 
 def target_covariance(parts: Solvable | Parts) -> FloatArray:

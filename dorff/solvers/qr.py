@@ -11,6 +11,7 @@ import scipy.linalg
 
 from dorff.errors import InputError
 from dorff.moments import FloatArray, Solvable, Triangle, tpqrt
+from dorff.solvers.penalty import Penalty
 from dorff.solvers.problem import Problem
 from dorff.solvers.system import Block
 from dorff.weights import OperatorWeights
@@ -21,7 +22,7 @@ LARGEST_SVD: Final = 23_168
 
 def problem_of(
     parts: Sequence[Solvable], weights: OperatorWeights, *, intercept: bool = True,
-    scale: FloatArray | None = None, observe: FloatArray | None = None,
+    scale: FloatArray | None = None, observe: FloatArray | None = None, penalties: Sequence[Penalty] = (),
 ) -> Problem:  # fmt: skip
     """`Problem.of` moments; of triangles the same problem, each block's spectrum from an SVD of its own rows.
 
@@ -29,14 +30,20 @@ def problem_of(
     as many rows of its R (centring). What is left is B (k, k), B^T B = G, and the targets' T (k, c). Nothing is
     squared before B's singular values are, so eigenvalues of G are right down to (1e-16)^2 of the largest where a
     Gram matrix keeps 1e-16, and a condition number costs half its exponent in digits (Golub & Van Loan 2013, ch. 5.3).
-    InputError for a block wider than LAPACK can count.
+    InputError for a block wider than LAPACK can count, and for triangles with penalties, which are sums of products
+    (Gram), or with several views.
     """
+    if (penalties or weights.views is not None) and any(isinstance(part, Triangle) for part in parts):
+        raise InputError(
+            "solve.qr: triangles go neither with a manifold term, whose sums are products, nor with multi-view "
+            "kernels; set solve.qr: false"
+        )
     grams = [part.gram() if isinstance(part, Triangle) else part for part in parts]
-    problem = Problem.of(grams, weights, intercept=intercept, scale=scale, observe=observe)
-    problem = replace(problem, unit=max(part.unit for part in parts))
+    problem = Problem.of(grams, weights, intercept=intercept, scale=scale, observe=observe, penalties=penalties)
     rows = [_Rows(part, problem) for part in parts if isinstance(part, Triangle)]
     if not rows:
         return problem
+    problem = replace(problem, unit=max(part.unit for part in parts))
     return replace(problem, blocks=tuple(_sharpened(problem, block, rows) for block in problem.blocks))
 
 

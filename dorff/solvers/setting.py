@@ -13,11 +13,13 @@ from dorff.errors import InputError
 from dorff.kernels import Covariance, Decomposable, Factor, Learned, OperatorKernel
 from dorff.moments import FloatArray
 from dorff.posterior import Posterior
+from dorff.solvers.apart import output_directions
 from dorff.solvers.cg import Iterated, solve_cg
 from dorff.solvers.eigen import Ridge, Spectral
 from dorff.solvers.learned import learn_output
+from dorff.solvers.penalty import Penalty
 from dorff.solvers.posterior import noise_covariance, posterior
-from dorff.solvers.problem import Parts, Problem, Solution, output_directions, target_covariance
+from dorff.solvers.problem import Parts, Problem, Solution, target_covariance
 from dorff.solvers.qr import problem_of
 from dorff.solvers.select import solve
 from dorff.weights import Density, OperatorWeights, operator_weights
@@ -64,7 +66,8 @@ class Setting:
     for all rows, and for each fold's training rows, from which alone the target scale, a covariance or a learned
     output matrix come. `method` is "direct", or "cg" for conjugate gradients on products with the moments: no system
     is formed, so there are no scores, no posterior and one ridge for all outputs. `normalize` is that of
-    `operator_weights`.
+    `operator_weights`. `penalties` are of all rows, and the same for every fold; with them there are no scores either,
+    and one ridge for all outputs. InputError for a learned output matrix or "cg" with them.
     """
 
     kernel: OperatorKernel
@@ -77,9 +80,14 @@ class Setting:
     one_scale: bool = False
     method: str = "direct"
     normalize: bool = False
+    penalties: tuple[Penalty, ...] = ()
 
     def __post_init__(self) -> None:
         check_output(self.kernel, self.observe)  # refused here where it cannot be, before any pass
+        if self.penalties and learned_term(self.kernel) is not None:
+            raise InputError("manifold: does not go with output 'learned'; give a matrix, or covariance")
+        if self.penalties and self.method == CG:
+            raise InputError("manifold: needs a system that is formed, not route cg; set solve.route: direct")
 
     @property
     def together(self) -> bool:
@@ -105,6 +113,8 @@ class Setting:
         `scores` asks for GCV scores and evidences, which are not always computed otherwise. InputError for an array
         where the outputs do not fall apart.
         """
+        if scores or any(np.ndim(ridge) for ridge in ridges):
+            self.check_scored()
         kernel, scale = self.fixed(parts), self.scaling(parts)
         if self.method == CG:
             self._check_cg(scores=scores)
@@ -124,6 +134,7 @@ class Setting:
         """
         if criterion not in ("gcv", "evidence"):
             raise InputError(f"ridge_per_output: goes with select: gcv or evidence here, not {criterion!r}")
+        self.check_scored()
         if learned_term(self.kernel) is not None:
             raise InputError("ridge_per_output: output 'learned' has one ridge; give a matrix, or identity")
         if self.method == CG:
@@ -144,10 +155,15 @@ class Setting:
         """The posterior of the model that `fit` is the mean of, from the same moments. InputError for route cg."""
         if self.method == CG:
             raise InputError("posterior: route cg factors no system, which it needs; set solve.route: direct")
-        problem = problem_of(
-            parts, fit.weights, intercept=self.intercept, scale=self.scaling(parts), observe=self.observe
-        )
-        return posterior(problem, fit.solution)
+        return posterior(self._of_weights(fit.weights, parts, self.scaling(parts)), fit.solution)
+
+    def check_scored(self) -> None:
+        """InputError where there are penalties: for GCV, evidence, and outputs with ridges of their own."""
+        if self.penalties:
+            raise InputError(
+                "manifold: gcv, evidence and ridge_per_output do not count what a manifold term says; choose by kfold "
+                "(of the labelled rows), with one ridge for all outputs"
+            )
 
     def _check_cg(self, *, scores: bool) -> None:
         """InputError for what needs a system that is formed."""
@@ -171,7 +187,12 @@ class Setting:
         return operator_weights(kernel, self.m, self.density, normalize=self.normalize)
 
     def _problem(self, kernel: OperatorKernel, parts: Parts, scale: FloatArray) -> Problem:
-        return problem_of(parts, self.weights(kernel), intercept=self.intercept, scale=scale, observe=self.observe)
+        return self._of_weights(self.weights(kernel), parts, scale)
+
+    def _of_weights(self, weights: OperatorWeights, parts: Parts, scale: FloatArray) -> Problem:
+        return problem_of(
+            parts, weights, intercept=self.intercept, scale=scale, observe=self.observe, penalties=self.penalties
+        )
 
     def _learned(
         self, weight: float, base: Decomposable, output: Learned, problem: Problem, parts: Parts,

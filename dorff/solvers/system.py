@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, final
 
@@ -17,6 +18,7 @@ EPS: Final = float(np.finfo(np.float64).eps)
 # LAPACK counts in 32 bits: a matrix of k columns has k^2 numbers, and dsyevd's workspace 1 + 6 k + 2 k^2.
 LARGEST_DIRECT: Final = 46_340
 LARGEST_EVD: Final = 32_766
+OPEN: Final = 1e-12  # of the largest eigenvalue of the intercept's system: directions below it are left as they are
 
 
 @final
@@ -68,11 +70,11 @@ class Block:
         return self.spectrum[1].T @ self.rhs if self.turned is None else self.turned
 
     def place(self, h: FloatArray, x: FloatArray) -> None:
-        """Write x (k, c) to where it belongs in h (m, r)."""
+        """Write x (k, c) to where it belongs in h (m, r), zeros before the first block."""
         if self.rotation is None:
             h[self.at] = x[:, 0]
         else:
-            h[:, self.at] = x @ self.rotation.T
+            h[:, self.at] += x @ self.rotation.T  # a block may have some of the columns only
 
 
 @final
@@ -103,3 +105,60 @@ class Totals:
     weight: FloatArray
     spent: FloatArray
     log_free: FloatArray
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Sight:
+    """Sums over rows that see f through an operator C (t, P): S (m, m) and s (m,) of the features, n of ones, and of
+    c right-hand sides R (m, t, c), y (t, c)."""
+
+    S: FloatArray
+    s: FloatArray
+    n: float
+    C: FloatArray
+    R: FloatArray
+    y: FloatArray
+
+    @property
+    def border(self) -> Sight:
+        """Without what is of pairs of features, or of features and right-hand sides."""
+        return replace(self, S=np.empty((0, 0)), s=self.s.copy(), R=np.empty((0, 0, 0)))
+
+
+def assembled(
+    psi: FloatArray, feature: IntArray, sights: Sequence[Sight], *, intercept: bool
+) -> tuple[FloatArray, FloatArray, float]:  # fmt: skip
+    """G (k, k), rhs (k, c) and `Block.removed` of f = sum_k F_feature[k] psi_k x_k + b, psi (k, P).
+
+    G[k, j] is the sum over the sights of S_kj psi_k C*C psi_j^T (Minh 2016, eq. 74). The free b is eliminated,
+    exactly.
+    """
+    k, P = psi.shape
+    G, rhs, across = np.zeros((k, k)), np.zeros((k, sights[0].y.shape[1])), np.zeros((k, P))
+    all_of_them = np.array_equal(feature, np.arange(len(sights[0].S)))
+    for one in sights:
+        seen = psi @ one.C.T
+        part = seen @ seen.T
+        part *= one.S if all_of_them else one.S[np.ix_(feature, feature)]
+        G += part
+        del part
+        rhs += np.einsum("kt,ktc->kc", seen, one.R[feature])
+        across += one.s[feature, None] * (seen @ one.C)
+    if not intercept:
+        return G, rhs, 0.0
+    inverse, y = free_system(sights)
+    G -= across @ inverse @ across.T
+    rhs -= across @ (inverse @ y)
+    return G, rhs, float(np.sum((across.T @ across) * inverse))
+
+
+def free_system(sights: Sequence[Sight]) -> tuple[FloatArray, FloatArray]:
+    """Of the intercept's own system: the inverse of sum n C*C (P, P), and sum C* y (P, c).
+
+    What the sights show by less than `OPEN` of the most is left open: where L 1 is 0 a penalty says nothing of a
+    constant, but its sums have been rounded.
+    """
+    square = sum(one.n * one.C.T @ one.C for one in sights)
+    inverse = np.asarray(np.linalg.pinv(square, rcond=OPEN, hermitian=True))
+    return inverse, np.asarray(sum(one.C.T @ one.y for one in sights))

@@ -22,9 +22,12 @@ from dorff.spec.kernel import (
     GraphOutput,
     LearnedOutput,
     MatrixOutput,
+    MultiViewSpec,
     SumSpec,
     Term,
+    ViewSpec,
 )
+from dorff.spec.manifold import GivenSpec, IdentitySpec, KnnSpec, ManifoldSpec
 from dorff.spec.reader import load_job
 from dorff.spec.sampler import GaussQuadratureSpec, QMCSpec, QuadratureSpec, ROMSpec, SamplerSpec
 from dorff.spec.scalar import (
@@ -54,14 +57,19 @@ __all__ = [
     "Folds",
     "GaussQuadratureSpec",
     "GaussianSpec",
+    "GivenSpec",
     "GraphOutput",
+    "IdentitySpec",
     "Job",
+    "KnnSpec",
     "LaplacianSpec",
     "LearnedOutput",
     "LocalCluster",
+    "ManifoldSpec",
     "MaternSpec",
     "MatrixOutput",
     "MercerSpec",
+    "MultiViewSpec",
     "PointwiseSpec",
     "PolynomialSpec",
     "Publish",
@@ -75,5 +83,6 @@ __all__ = [
     "Solve",
     "SumSpec",
     "Term",
+    "ViewSpec",
     "load_job",
 ]

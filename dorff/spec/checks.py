@@ -199,6 +199,23 @@ def arrays(value: object) -> str | tuple[str, ...]:
     return names
 
 
+def view(value: object) -> str:
+    """The name of a view."""
+    if not isinstance(value, str) or not value:
+        raise Refusal(f"must be the name of a view, came {show(value)}; correct it")
+    return value
+
+
+def views(value: object) -> tuple[object, ...]:
+    """A list of at least two, as a tuple."""
+    if not isinstance(value, list | tuple) or len(value) < 2:
+        raise Refusal(
+            f"must be a list of {{inputs, kernel}}, two at least, came {show(value)}; add a view, or write the kernel "
+            "of the only one itself"
+        )
+    return tuple(value)
+
+
 def targets(value: object) -> object:
     """Names of arrays, or a mapping for `ClassTargets` to read."""
     return value if isinstance(value, dict | BaseModel) else arrays(value)

@@ -1,6 +1,6 @@
 """The grammar of JOB.yaml as types. Omitted keys take the values written here."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BeforeValidator,
@@ -14,16 +14,17 @@ from pydantic import (
 from dorff.spec import checks
 from dorff.spec.checks import Choice
 from dorff.spec.kernel import Kernel, Kernels
-from dorff.spec.part import FilePath, Part, Rows
+from dorff.spec.manifold import Manifold
+from dorff.spec.part import FilePath, Names, Part, Rows
 from dorff.spec.sampler import Sampler, SamplerSpec
+from dorff.spec.together import check_manifold, check_views, with_inputs
 
 _CLUSTERS = Choice(("local", "serial"), ("slurm", "kubernetes"), default="local")
 _SELECTS = Choice(("gcv", "evidence", "kfold"))
 _PRECISIONS = Choice(("double", "mixed"))
 _ROUTES = Choice(("auto", "direct", "cg", "streaming"))
-_NANS = Choice(("refuse", "drop", "partial"), ("unlabelled",))
+_NANS = Choice(("refuse", "drop", "partial", "unlabelled"))
 
-Names = Annotated[str | tuple[str, ...], BeforeValidator(checks.arrays)]
 Bytes = Annotated[int, BeforeValidator(checks.memory)]
 
 
@@ -44,7 +45,11 @@ class Data(Part):
     """Where the rows are; several arrays are stacked.
 
     `weights` names an array of row weights. `nan`: what to do with rows of NaN or infinity; `partial` uses the
-    outputs that are there. `window` is for data that grow: only about that many of the last rows are used, at least so
+    outputs that are there, and so does `unlabelled`, which keeps the rows without any for the manifold terms (and
+    leaves them out where the job has none). `labelled` names a column of 0 and 1: a row of 0 is unlabelled, whatever
+    its targets say. `unlabelled` is a second data set, of rows with the same inputs, that the manifold terms see too.
+
+    `window` is for data that grow: only about that many of the last rows are used, at least so
     many where there are, up to the start of their first leaf.
     """
 
@@ -52,8 +57,27 @@ class Data(Part):
     inputs: Names = "x"
     targets: Targets = "y"
     weights: Annotated[str, BeforeValidator(checks.array)] | None = None
-    nan: Annotated[Literal["refuse", "drop", "partial"], BeforeValidator(_NANS.name)] = "refuse"
+    nan: Annotated[Literal["refuse", "drop", "partial", "unlabelled"], BeforeValidator(_NANS.name)] = "refuse"
+    labelled: Annotated[str, BeforeValidator(checks.array)] | None = None
+    unlabelled: FilePath | None = None
     window: Annotated[int, Field(ge=1)] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _unlabelled_stay(cls, value: Any) -> Any:
+        if isinstance(value, dict) and value.get("labelled") is not None:
+            return {"nan": "unlabelled", **value}
+        return value
+
+    @model_validator(mode="after")
+    def _labelled_says_which(self) -> Self:
+        if self.labelled is not None and self.nan != "unlabelled":
+            raise checks.Refusal(
+                f"must be unlabelled where labelled names the column that tells such rows, came {self.nan}; leave it "
+                "out",
+                key="nan",
+            )
+        return self
 
 
 class Features(Part):
@@ -200,11 +224,13 @@ class Publish(Part):
 class Job(Part):
     """A whole job. `state` keeps durable moments and receipts, `model` the published versions.
 
-    Of several kernels the best by `solve.select` is published; one pass serves all.
+    Of several kernels the best by `solve.select` is published; one pass serves all. Where the kernel has views
+    `data.inputs` are their arrays, and need not be given.
     """
 
     data: Data
     kernel: Kernels
+    manifold: Manifold = ()
     features: Features = Features()
     solve: Solve = Solve()
     publish: Publish = Publish()
@@ -217,13 +243,26 @@ class Job(Part):
         """Every kernel asked for, in the order given."""
         return self.kernel if isinstance(self.kernel, tuple) else (self.kernel,)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _inputs_of_views(cls, value: Any) -> Any:
+        return with_inputs(value) if isinstance(value, dict) else value
+
     @model_validator(mode="after")
-    def _three_places(self) -> Self:
-        places = {self.data.store, self.state, self.model}
-        if len(places) < 3 or self.publish.holdout in places:
+    def _a_place_each(self) -> Self:
+        given = (self.data.store, self.data.unlabelled, self.publish.holdout, self.state, self.model)
+        places = [place for place in given if place is not None]
+        if len(set(places)) < len(places):
             raise checks.Refusal(
-                "must give data.store, publish.holdout, state and model a place each; two are the same, move one"
+                "must give data.store, data.unlabelled, publish.holdout, state and model a place each; two are the "
+                "same, move one"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _views_and_terms(self) -> Self:
+        check_views(self)
+        check_manifold(self)
         return self
 
     @model_validator(mode="after")

@@ -1,15 +1,23 @@
 """What `kernel` of a job may say: operator kernels and their output matrices."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Discriminator, SerializerFunctionWrapHandler, Tag, model_serializer
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    SerializerFunctionWrapHandler,
+    Tag,
+    model_serializer,
+    model_validator,
+)
 
 from dorff.spec import checks
 from dorff.spec.checks import Choice
-from dorff.spec.part import Part, Rows, Square
+from dorff.spec.part import Names, Part, Rows, Square
 from dorff.spec.scalar import SCALARS, Scalar
 
-_KERNELS = Choice(("decomposable", "curl_free", "divergence_free", "sum"), ("product",))
+_SINGLE = Choice(("decomposable", "curl_free", "divergence_free", "sum"), ("product",))
+_KERNELS = Choice((*_SINGLE.built, "multi_view"), _SINGLE.later)
 
 
 class MatrixOutput(Part):
@@ -105,7 +113,7 @@ class Term(Part):
     """A kernel times a positive weight."""
 
     weight: Annotated[float, BeforeValidator(checks.positive)]
-    kernel: "Kernel"
+    kernel: "Single"
 
 
 class SumSpec(Part):
@@ -116,7 +124,51 @@ class SumSpec(Part):
     concatenate: bool = False
 
 
-def _kernel(value: object) -> object:
+class ViewSpec(Part):
+    """A view: the arrays that it sees, and its kernel. Without a `name` it goes by its arrays'."""
+
+    inputs: Names
+    name: Annotated[str, BeforeValidator(checks.view)] = ""
+    kernel: "Single"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, value: Any) -> Any:
+        if not isinstance(value, dict) or value.get("name") is not None:
+            return value
+        given = value.get("inputs")
+        arrays = given if isinstance(given, list | tuple) else (given,)
+        return {**value, "name": "+".join(map(str, arrays))}
+
+    @property
+    def arrays(self) -> tuple[str, ...]:
+        """The arrays that it sees, in the order given."""
+        return self.inputs if isinstance(self.inputs, tuple) else (self.inputs,)
+
+
+class MultiViewSpec(Part):
+    """A function for each view of the same rows, their mean observed (Minh 2016, section 4)."""
+
+    type: Literal["multi_view"] = "multi_view"
+    views: Annotated[tuple[ViewSpec, ...], BeforeValidator(checks.views)]
+
+    @model_validator(mode="after")
+    def _names_apart(self) -> Self:
+        names = [view.name for view in self.views]
+        for number, name in enumerate(names):
+            if name in names[:number]:
+                raise checks.Refusal(
+                    f"has two views that are called {checks.show(name)}; give each a name of its own", key="views"
+                )
+        return self
+
+    @property
+    def arrays(self) -> tuple[str, ...]:
+        """The arrays that the views see, each once, in the views' order."""
+        return tuple(dict.fromkeys(array for view in self.views for array in view.arrays))
+
+
+def _kernel(value: object, *, known: Choice = _KERNELS) -> object:
     kind = value.get("type") if isinstance(value, dict) else None
     if kind in SCALARS.built:
         raise checks.Refusal(
@@ -128,11 +180,23 @@ def _kernel(value: object) -> object:
             "use dorff.ORFFRegressor(kernel=...)",
             key="type",
         )
-    return _KERNELS.typed(value)
+    return known.typed(value)
 
 
-Kernel = Annotated[
+def _single(value: object) -> object:
+    if isinstance(value, dict) and value.get("type") == "multi_view":
+        raise checks.Refusal("asks for 'multi_view' inside another kernel; views are of the whole kernel", key="type")
+    return _kernel(value, known=_SINGLE)
+
+
+#: A kernel without views: what a term of a sum, and a view, may have.
+Single = Annotated[
     DecomposableSpec | CurlFreeSpec | DivergenceFreeSpec | SumSpec,
+    Discriminator("type"),
+    BeforeValidator(_single),
+]
+Kernel = Annotated[
+    DecomposableSpec | CurlFreeSpec | DivergenceFreeSpec | SumSpec | MultiViewSpec,
     Discriminator("type"),
     BeforeValidator(_kernel),
 ]

@@ -27,6 +27,8 @@ class Part(BaseModel):
 _WRITTEN = PlainSerializer(lambda value: str(value) if isinstance(value, Path) else value)
 
 FilePath = Annotated[Path, BeforeValidator(checks.path), PlainSerializer(str)]
+#: The name of an array, or several, stacked.
+Names = Annotated[str | tuple[str, ...], BeforeValidator(checks.arrays)]
 #: A matrix: the file that holds it, or its rows.
 Rows = Annotated[Path | tuple[tuple[float, ...], ...], BeforeValidator(checks.rows), _WRITTEN]
 Square = Annotated[Path | tuple[tuple[float, ...], ...], BeforeValidator(checks.square), _WRITTEN]

@@ -9,8 +9,8 @@ import numpy as np
 
 from dorff import kernels
 from dorff.errors import InputError
-from dorff.features import feature_arrays, features_from
-from dorff.frequencies.transforms import Arrays
+from dorff.features import FeatureMap, Projected, feature_arrays, features_from
+from dorff.frequencies.transforms import Arrays, Dense
 from dorff.model import Model
 from dorff.posterior import Posterior
 from dorff.weights import OperatorWeights
@@ -37,13 +37,16 @@ def build_model(arrays: Arrays, words: Mapping[str, Any]) -> Model:
 
 def _built(arrays: Arrays, words: Mapping[str, Any]) -> Model:
     m, _ = arrays["coefficients"].shape
-    roots, r, p = arrays["root"].shape
-    q = len(arrays["observe"]) if "observe" in arrays else p
+    roots, r, inside = arrays["root"].shape
+    kernel = kernels.from_config(_mapping(words, "kernel"))
     features = features_from(words["features"], arrays)
+    weights = _weights(arrays, kernel, features)
+    p = kernel.V * inside
+    q = len(arrays["observe"]) if "observe" in arrays else inside
     posterior = Posterior.of_arrays(arrays, (m, r, p), q)
     expected = {
         "coefficients": (m, r), "intercept": (p,), "target_scale": (p,), "gain": (m,),
-        "root": (1 if roots == 1 else m, r, p), **({"observe": (q, p)} if "observe" in arrays else {}),
+        "root": (1 if roots == 1 else m, r, inside), **({"observe": (q, p)} if "observe" in arrays else {}),
     }  # fmt: skip
     for name, shape in expected.items():
         _check(name, arrays[name], shape)
@@ -51,16 +54,42 @@ def _built(arrays: Arrays, words: Mapping[str, Any]) -> Model:
         raise InputError(
             f"{features.m} features have coefficients of shape {(m, r)}, or a target's scale is not above 0"
         )
-    known = {*expected, *feature_arrays(features), *(posterior.arrays() if posterior else ())}
+    if weights.views is not None and q != inside:
+        raise InputError(f"views of {inside} outputs have {q} targets")
+    known = {
+        *expected,
+        *(["views"] if weights.views is not None else []),
+        *feature_arrays(features),
+        *(posterior.arrays() if posterior else ()),
+    }
     if arrays.keys() - known:
         raise InputError(f"array {min(arrays.keys() - known)} is no part of such a model")
     return Model(
-        feature_map=features, operator_weights=OperatorWeights(arrays["gain"], arrays["root"]),
+        feature_map=features, operator_weights=weights,
         coefficients=arrays["coefficients"], intercept=arrays["intercept"], target_scale=arrays["target_scale"],
-        kernel=kernels.from_config(_mapping(words, "kernel")), sampler=_mapping(words, "sampler"),
+        kernel=kernel, sampler=_mapping(words, "sampler"),
         seed=_whole(words, "seed"), info=_mapping(words, "info"), observe=arrays.get("observe"),
         posterior=posterior,
     )  # fmt: skip
+
+
+def _weights(arrays: Arrays, kernel: kernels.OperatorKernel, features: FeatureMap) -> OperatorWeights:
+    """psi; InputError where features are of views that the kernel has not, or see columns that their view does not."""
+    if not isinstance(kernel, kernels.MultiView):
+        return OperatorWeights(arrays["gain"], arrays["root"])
+    views, phi = arrays["views"], features.phi
+    kernel.check_inputs(features.d)
+    if not isinstance(phi, Projected) or not isinstance(phi.projection, Dense) or phi.m != 2 * phi.projection.D:
+        raise InputError("a multi-view kernel has cosines and sines of frequencies that are written out")
+    if views.dtype != np.int64 or views.shape != (phi.m,):
+        raise InputError(f"array views should be int64 of shape {(phi.m,)}, got {views.dtype} of shape {views.shape}")
+    first, second = views.reshape(2, -1)
+    if not np.array_equal(first, second) or np.any((first < 0) | (first >= kernel.V)):
+        raise InputError(f"array views should number the {kernel.V} views, of cosines as of sines")
+    for number, view in enumerate(kernel.views):
+        if np.any(np.delete(phi.omega[first == number], view.columns, axis=1)):
+            raise InputError(f"features of view {view.name} see columns that it does not")
+    return OperatorWeights(arrays["gain"], arrays["root"], views, kernel.V)
 
 
 def _check(name: str, value: np.ndarray[Any, Any], shape: tuple[int, ...]) -> None:

@@ -20,7 +20,11 @@ from dorff.store.npz import read_npz
 MOST_ROWS: Final = 2**31  # of a block: no plan asks for more
 MOST_FOLDS: Final = 2**20
 #: What a question says, where a pass depends on its being right.
-_WORDS: Final = {"nan": ("refuse", "drop", "partial"), "sums": tuple(Kind), "precision": ("double", "mixed")}
+_WORDS: Final = {
+    "nan": ("refuse", "drop", "partial", "unlabelled"),
+    "sums": tuple(Kind),
+    "precision": ("double", "mixed"),
+}
 
 
 @final

@@ -179,6 +179,8 @@ def _chunks(shape: Sequence[int]) -> tuple[int, ...]:
 def _arrays_of(model: Model) -> Arrays:
     solved = {name: getattr(model, name) for name in _SOLVED}
     solved |= {"gain": model.operator_weights.gain, "root": model.operator_weights.root}
+    if model.operator_weights.views is not None:
+        solved["views"] = model.operator_weights.views
     if model.observe is not None:
         solved["observe"] = model.observe
     posterior = {} if model.posterior is None else model.posterior.arrays()

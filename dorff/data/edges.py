@@ -1,0 +1,82 @@
+"""Graphs that users give: edges or CSR matrices in Zarr, edges in Parquet; opened and written."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+import scipy.sparse as sp
+
+from dorff.data.edge_source import EDGES, RUN, EdgeSource
+from dorff.data.layout import ArrayLayout, write_metadata
+from dorff.data.metadata import sync_directory
+from dorff.data.nodes import node
+from dorff.data.parquet_edges import open_parquet_graph, parquet_files
+from dorff.data.shards import ShardWriter
+from dorff.data.staging import reported, staging
+from dorff.data.zarr_edges import POINTERS, open_zarr_graph
+from dorff.errors import InputError
+
+__all__ = ["EdgeSource", "open_graph", "write_graph"]
+
+
+def open_graph(path: str | os.PathLike[str]) -> EdgeSource:
+    """The graph at `path`, one of:
+
+    - a Zarr group with the arrays i and j (whole numbers from 0) and perhaps w: edges;
+    - a Zarr group with indptr, indices and perhaps data: a symmetric CSR matrix, as scipy's and anndata's;
+    - a Parquet file, or a folder of them in the order of their names, with the columns i, j and perhaps w: edges.
+
+    A Zarr group's attribute `shape` or `nodes` says how many nodes there are, where it is there.
+
+    Raises:
+        InputError: nothing of the kind is there, or it is damaged, or arrays differ in length or are not numbers.
+    """
+    root = Path(os.path.realpath(path))
+    if parts := parquet_files(root):
+        return open_parquet_graph(root, parts)
+    if not root.is_dir() or node(root).problem == "missing":
+        raise InputError(
+            f"{root}: wanted a graph, a Zarr group or Parquet files, but there is none; check the path, or write one "
+            "with dorff.data.edges.write_graph."
+        )
+    return open_zarr_graph(root)
+
+
+def write_graph(path: str | os.PathLike[str], W: Any) -> None:
+    """Write a scipy sparse matrix of weights (n, n) as edges: Parquet where the name ends so, else a Zarr group.
+
+    Entries are written as they are, both directions, with checksums; the whole appears at once or not at all.
+    InputError where something is there already, or W is no sparse matrix of numbers.
+    """
+    store = Path(os.path.realpath(path))
+    if not sp.issparse(W) or W.ndim != 2 or W.shape[0] != W.shape[1] or W.dtype.kind not in "biuf":
+        raise InputError(f"W: wanted a square scipy sparse matrix of real numbers, got {W!r}; convert it to one.")
+    if os.path.lexists(store):
+        raise InputError(f"{store}: is there already; choose another name.")
+    entries = sp.coo_array(sp.csr_array(W))
+    columns = dict(zip(EDGES, (entries.row, entries.col, entries.data), strict=True))
+    columns = {name: np.asarray(v, np.float64 if name == "w" else np.int64) for name, v in columns.items()}
+    with reported(store), staging(store) as folder:
+        if store.suffix == ".parquet":
+            table = pa.table(columns).replace_schema_metadata({"nodes": str(W.shape[0])})
+            pq.write_table(table, folder / "edges", write_page_checksum=True)
+            os.rename(folder / "edges", store)
+        else:
+            _write_zarr(folder, columns, W.shape[0])
+            os.rename(folder, store)
+        sync_directory(store.parent)
+
+
+def _write_zarr(folder: Path, columns: dict[str, npt.NDArray[Any]], n: int) -> None:
+    layouts = {name: ArrayLayout(1, RUN, POINTERS, str(values.dtype)) for name, values in columns.items()}
+    for name, layout in layouts.items():
+        with ShardWriter(folder / name, layout) as writer:
+            writer.write(columns[name][:, None])
+    names = {name: (name,) for name in columns}
+    write_metadata(folder, layouts, rows=len(columns["i"]), columns=names, more={"nodes": n})

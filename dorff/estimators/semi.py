@@ -1,0 +1,168 @@
+"""Rows without targets: which they are, and the penalties by which a graph over all rows lets them count."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias, final
+
+import dask.array as da
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse
+
+from dorff.data.edges import open_graph
+from dorff.errors import InputError
+from dorff.estimators.drawing import Drawing
+from dorff.estimators.labels import StoredLabels
+from dorff.estimators.rows import StoredRows
+from dorff.graphs import KNN, Given, Graph, Manifold, adjacency, check_edges, checked, undirected
+from dorff.kernels import MultiView, OperatorKernel
+from dorff.kernels.scalar import FloatArray
+from dorff.manifold import difference_shift, in_memory
+from dorff.model import Views
+from dorff.solvers import Penalty, Setting
+
+Flags: TypeAlias = npt.NDArray[np.bool_]
+ManifoldLike: TypeAlias = "float | Sequence[float] | Manifold | Sequence[Manifold] | None"
+
+
+def terms_of(manifold: Any, graph: Any) -> tuple[Manifold, ...]:
+    """The terms that `manifold=` and `graph=` say; none where there is no manifold. InputError where they are no
+    weights, no terms, or do not go together."""
+    if manifold is None:
+        if graph is not None:
+            raise InputError("graph: is what a manifold term is made of; give its weight too, manifold=1e-3, say")
+        return ()
+    given = [manifold] if isinstance(manifold, Manifold) else manifold
+    if isinstance(given, list | tuple) and any(isinstance(term, Manifold) for term in given):
+        if not all(isinstance(term, Manifold) for term in given):
+            raise InputError("manifold: has weights and terms in one list; give each term its own weight")
+        if graph is not None:
+            raise InputError("graph: goes with weights; a Manifold has a graph of its own, so leave graph out")
+        return tuple(given)
+    of = KNN() if graph is None else graph if isinstance(graph, Graph) else Given(graph)
+    return (Manifold(of, weight=manifold),)
+
+
+def check_trials(terms: Sequence[Manifold], ridges: Sequence[float], cv: Any) -> None:
+    """InputError for several trials that nothing is there to compare by."""
+    trials = len(ridges) * int(np.prod([len(term.weights) for term in terms]))
+    if terms and trials > 1 and cv is None:
+        raise InputError(
+            f"manifold: {trials} combinations of ridge and weights can only be compared by k-fold of the labelled "
+            "rows; give cv=5, say, or one ridge and one weight"
+        )
+
+
+def in_memory_where(terms: Sequence[Manifold], X: Any, y: Any) -> tuple[Any, Any]:
+    """Inputs and targets as they are, but where there are terms y in memory. InputError for X that then is not."""
+    if not terms:
+        return X, y
+    if isinstance(X, StoredRows | da.Array):
+        raise InputError(
+            "manifold: an estimator has all rows of X in memory to find neighbours among; give a NumPy array (X[:]), "
+            "or use a job (dorff fit), whose graphs are of rows on disk"
+        )
+    if isinstance(y, StoredRows | StoredLabels | da.Array):
+        y = np.asarray(y[:]).reshape((-1,) if y.ndim == 1 else (len(y), -1))
+    return X, y
+
+
+def with_targets(Y: FloatArray, *, partial: bool) -> Flags:
+    """Which rows of Y (n, q) have a target. InputError for none, and for those that have some unless `partial`."""
+    there = ~np.isnan(Y)
+    seen = np.asarray(there.any(axis=1))
+    if not seen.any():
+        raise InputError(f"y is NaN in all of its {len(Y)} rows: all are unlabelled; give targets of some")
+    if not partial and not np.all(there[seen]):
+        row = int(np.flatnonzero(seen & ~there.all(axis=1))[0])
+        raise InputError(
+            f"y, row {row} has NaN beside other targets; give missing='partial' to fit to what there is (a row is "
+            "unlabelled where all are NaN)"
+        )
+    return seen
+
+
+def columns_read(kernel: OperatorKernel, views: Views, d: int) -> Flags:
+    """Which of d columns the views have. InputError where there are no views."""
+    if not isinstance(kernel, MultiView):
+        raise InputError("views: only a MultiView kernel has any; leave views out")
+    read = np.zeros(d, dtype=bool)
+    read[kernel.seen(views)] = True
+    return read
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Penalties:
+    """The manifold terms of one fit, T of each over all rows: `penalties` of weight 1, the `weights` of each to try,
+    and how many rows are `unlabelled`."""
+
+    penalties: tuple[Penalty, ...]
+    weights: tuple[tuple[float, ...], ...]
+    unlabelled: int
+
+    @classmethod
+    def of(cls, terms: Sequence[Manifold], drawing: Drawing, X: FloatArray, labelled: int) -> Penalties:
+        """Of rows X (n, d), so many of them labelled, by a pass over their edges for each term."""
+        penalties = tuple(_penalty(term, drawing, X) for term in terms)
+        return cls(penalties, tuple(term.weights for term in terms), len(X) - labelled)
+
+    @property
+    def combinations(self) -> list[tuple[float, ...]]:
+        """The weights (terms,) of each setting, the last term's changing fastest."""
+        return list(itertools.product(*self.weights))
+
+    def settings(self, setting: Setting) -> list[Setting]:
+        """`setting` with the penalties, for each of `combinations`; a weight of zero is none."""
+        return [replace(setting, penalties=self._weighted(weights)) for weights in self.combinations]
+
+    def _weighted(self, weights: tuple[float, ...]) -> tuple[Penalty, ...]:
+        pairs = zip(self.penalties, weights, strict=True)
+        return tuple(replace(penalty, weight=penalty.weight * weight) for penalty, weight in pairs if weight > 0)
+
+
+def _penalty(term: Manifold, drawing: Drawing, X: FloatArray) -> Penalty:
+    """Of weight 1, over the rows X (n, d). InputError for a view, or views, that the kernel has not."""
+    kernel, views = drawing.setting.kernel, None
+    inputs: tuple[int, ...] | None = None
+    columns: tuple[int, ...] | None = None
+    if (term.between or term.view is not None) and not isinstance(kernel, MultiView):
+        raise InputError("manifold: view and between are of the views of a MultiView kernel; leave them out")
+    if isinstance(kernel, MultiView) and term.between:
+        views = kernel.between
+    if isinstance(kernel, MultiView) and term.view is not None:
+        (view,) = kernel.chosen([term.view])
+        views, inputs = np.diag(np.arange(kernel.V) == view).astype(np.float64), kernel.views[view].columns
+        columns = _columns(drawing.setting, view)
+    sums = in_memory(drawing.features, X, _found(term.graph, len(X)), term, inputs=inputs, columns=columns)
+    weight = 1.0 / max(sums.n, 1) if term.scale == "mean" else 1.0
+    return Penalty(sums, weight, outputs=term.outputs, views=views, shift=difference_shift(sums))
+
+
+def _columns(setting: Setting, view: int) -> tuple[int, ...]:
+    """The features of a view."""
+    assert setting.observe is not None
+    weights = setting.weights(setting.kernel.fix(setting.d, setting.observe.shape[1]))
+    assert weights.views is not None
+    return tuple(np.flatnonzero(weights.views == view).tolist())
+
+
+def _found(graph: Graph, n: int) -> Graph | scipy.sparse.csr_array:
+    """A graph of n rows that the user gives as its weights; others as they are. InputError where it is not one."""
+    if not isinstance(graph, Given):
+        return graph
+    if graph.path is None:
+        return checked(graph.source, n)
+    source = open_graph(graph.path)
+    if source.n not in (None, n):
+        raise InputError(
+            f"graph: {graph.path} has {source.n} nodes, but X has {n} rows; give the graph of these rows, labelled "
+            "and not, in their order"
+        )
+    edges = source.read(0, source.count)
+    check_edges(*edges, n=n)
+    i, j, w = undirected(*edges, both=source.kind == "csr")
+    return adjacency(np.concatenate([i, j]), np.concatenate([j, i]), np.concatenate([w, w]), (n, n))

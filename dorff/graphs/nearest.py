@@ -1,0 +1,199 @@
+"""Exact nearest neighbours of rows, whatever the number of threads, the chunks, or the rows asked for at once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.neighbors import KDTree
+
+from dorff.errors import InputError
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+Pairs = tuple[IntArray, IntArray]  # places among the queries, and rows
+
+TREE_DIMENSIONS: Final = 5  # a k-d tree looks at ever more of the rows as the inputs grow in number
+LARGEST: Final = 1e150  # the squares of larger differences overflow
+_BLOCK: Final = 2**20  # distances held at a time
+_TREE_BLOCK: Final = 256  # queries to the tree at a time
+_PAIRS: Final = 2**17  # candidates sorted at a time
+_PAIR_BYTES: Final = 2**18  # differences held at a time: they stay in the processor's cache
+_SET: Final = 16  # rows whose least distance stands for them
+_CROWDED: Final = 64  # candidates a query, above which the finer numbers are worth their time
+
+
+def neighbours(
+    X: npt.ArrayLike, k: int, *, queries: npt.ArrayLike | None = None, numbers: npt.ArrayLike | None = None
+) -> tuple[IntArray, FloatArray]:
+    """The k rows of X (n, d) nearest to each row that `queries` (nq,) names (all, without), itself left out.
+
+    Returns their places in X, (nq, k), nearest first, and the Euclidean distances, (nq, k). Where a row has fewer than
+    k others, the last places are -1 and their distances infinite. Of rows at equal distance the one with the lower
+    number comes first: `numbers` (n,), whole and all different, are the rows' places without.
+
+    The answer is a function of the two rows and the numbers alone, so that any part of the queries gives the same
+    bits. A distance is the root of the summed squares of the rows' own differences; candidates are found by a k-d tree
+    for few inputs, else by one matrix product of the centred rows (in float32, and in float64 where that cannot tell
+    them apart), and every row is one that the bound on rounding (Higham 2002, 3.1 and 3.5) cannot exclude. So rows far
+    from the origin keep their digits, and all of a tie is seen. Of equal rows only the first k + 1 are candidates: no
+    other can be chosen. Time is n^2 d multiplications, or about n log n for d <= 5; rows of many inputs that all lie
+    at one distance of each other (one-hot codes) take n^2 d slow operations more.
+
+    Raises:
+        InputError: X is not a matrix of finite numbers below 1e150 in size, or k below 1.
+    """
+    rows, count = _checked_rows(X), _checked_count(k)
+    n = len(rows)
+    asked = np.arange(n) if queries is None else np.asarray(queries, np.int64)
+    order = np.arange(n) if numbers is None else np.asarray(numbers, np.int64)
+    found = min(count, n - 1)
+    index, distance = np.full((len(asked), count), -1), np.full((len(asked), count), np.inf)
+    if found < 1 or not len(asked):
+        return index, distance
+    kept = _without_copies(rows, order, found + 1)
+    search = _tree_pairs if rows.shape[1] <= TREE_DIMENSIONS else _product_pairs
+    for places, row in search(rows, asked, kept, found):
+        for part in _parts(places):
+            place, near = places[part], row[part]
+            squares = _squares(rows, asked[place], near)
+            best = _first(place, squares, order[near], found)
+            own = slice(place[0], place[-1] + 1)
+            index[own, :found] = near[best].reshape(-1, found)
+            distance[own, :found] = np.sqrt(squares[best]).reshape(-1, found)
+    return index, distance
+
+
+def working_bytes(n: int, d: int) -> int:
+    """What `neighbours` of n rows of d inputs holds at its peak, beside its arguments and its answer."""
+    return 28 * n * d + 70 * _BLOCK + 100 * (_PAIRS + n)
+
+
+def _checked_rows(X: npt.ArrayLike) -> FloatArray:
+    rows = np.ascontiguousarray(X, np.float64)
+    if rows.ndim != 2 or not rows.shape[1]:
+        raise InputError(f"X: wanted a matrix (rows, inputs), got shape {rows.shape}; reshape it first.")
+    if not (rows.max(initial=0.0) < LARGEST and rows.min(initial=0.0) > -LARGEST):
+        i, j = np.argwhere(~(np.abs(rows) < LARGEST))[0]
+        raise InputError(
+            f"X: neighbours need finite inputs below {LARGEST:g} in size, got {rows[i, j]} in row {i}, column {j}; "
+            "drop such rows, or mend or scale them."
+        )
+    return rows + 0.0  # of -0 and 0, one: copies are found by their bytes
+
+
+def _checked_count(k: int) -> int:
+    if k < 1:
+        raise InputError(f"k: wanted at least 1 neighbour, got {k}; give a whole number such as 10.")
+    return int(k)
+
+
+def _without_copies(rows: FloatArray, order: IntArray, most: int) -> IntArray:
+    """The rows without those that have `most` equal ones of lower number, ascending."""
+    seen: Counter[bytes] = Counter()
+    kept = np.zeros(len(rows), bool)
+    for row in np.argsort(order):
+        key = rows[row].tobytes()
+        seen[key] += 1
+        kept[row] = seen[key] <= most
+    return np.flatnonzero(kept)
+
+
+def _tree_pairs(rows: FloatArray, asked: IntArray, kept: IntArray, k: int) -> Iterator[Pairs]:
+    """For run after run of queries the pairs that can be among the nearest k, and perhaps a few more."""
+    tree = KDTree(rows[kept])
+    for start in range(0, len(asked), _TREE_BLOCK):
+        points = asked[start : start + _TREE_BLOCK]
+        near, _ = tree.query(rows[points], min(k + 1, len(kept)))  # itself is one of them, or as near as one
+        # Far more than two ways of adding up at most five squares differ by, and than squares lose that underflow.
+        hits = tree.query_radius(rows[points], near[:, -1] * (1.0 + 1e-12) + 1e-150)
+        place = np.repeat(np.arange(len(points)), [len(hit) for hit in hits])
+        row = kept[np.concatenate(hits)]
+        other = row != points[place]
+        yield start + place[other], row[other]
+
+
+def _product_pairs(rows: FloatArray, asked: IntArray, kept: IntArray, k: int) -> Iterator[Pairs]:
+    """As `_tree_pairs`, by |z|^2 - 2 <x, z> of the centred rows, |x|^2 + which is their squared distance."""
+    centred = rows - rows.mean(axis=0)
+    centred /= 2.0 ** np.ceil(np.log2(max(centred.max(), -centred.min(), np.finfo(np.float64).tiny)))  # within -1..1
+    squares, coarse = np.einsum("ij,ij->i", centred, centred), centred[kept].astype(np.float32)
+    own = np.full(len(rows), -1)
+    own[kept] = np.arange(len(kept))
+    step = max(1, _BLOCK // len(kept))
+    held = np.empty(len(kept) * min(step, len(asked)), np.float32)
+    for start in range(0, len(asked), step):
+        points = asked[start : start + step]
+        x2, z2 = squares[points], squares[kept]
+        out = held[: len(kept) * len(points)].reshape(len(kept), -1)
+        place, column = _near(centred[points].astype(np.float32), coarse, x2, z2, own[points], k, out)
+        if len(place) > (k + _CROWDED) * len(points):
+            fine = np.empty((len(kept), len(points)))
+            place, column = _near(centred[points], centred[kept], x2, z2, own[points], k, fine)
+        yield start + place, kept[column]
+
+
+def _near(
+    X: npt.NDArray[Any],
+    Z: npt.NDArray[Any],
+    x2: FloatArray,
+    z2: FloatArray,
+    own: IntArray,
+    k: int,
+    out: npt.NDArray[Any],
+) -> Pairs:
+    """Pairs (row of X, row of Z) that rounding lets be among the k nearest; `own` is where a row of X is in Z, or -1.
+    `out` (rows of Z, rows of X), of their type, is for the distances.
+
+    x2 and z2 are the rows' squares before they were rounded to their type, of unit roundoff u. A squared distance is
+    off by less than (4 d + 32) u (|x|^2 + |z|^2): d u of the product, 4 u each of centring and of rounding to the
+    type, the rest of adding up; and as much again for the d u of the sum of squares that it is compared with.
+
+    A length that at least k rows of Z keep below is the k-th least of the minima of sets of them: hardly longer than
+    the k-th least of all where sets are many, and found in one pass.
+    """
+    info, n = np.finfo(X.dtype), len(Z)
+    c = (2 * X.shape[1] + 16) * float(info.eps)
+    B = np.matmul(Z, (-2.0 * X).astype(X.dtype).T, out=out)
+    B += z2.astype(B.dtype)[:, None]
+    itself = np.flatnonzero(own >= 0)
+    B[own[itself], itself] = np.inf
+    several = max(1, min(_SET, n // (8 * k)))  # rows in a set; a few may be in none
+    least = B[: n - n % several].reshape(several, -1, len(X)).min(axis=0)
+    most = np.partition(np.ascontiguousarray(least.T), k - 1, axis=1)[:, k - 1]
+    limit = most + (2.0 * c * (x2 + z2.max()) + 1e3 * float(info.tiny)).astype(B.dtype)  # and what underflows
+    row, place = np.divmod(np.flatnonzero(limit >= B), len(X))
+    by_place = np.argsort(place, kind="stable")
+    return place[by_place], row[by_place]
+
+
+def _parts(place: IntArray) -> Iterator[slice]:
+    """All pairs in order, cut between places, about `_PAIRS` at a time."""
+    start = 0
+    while start < len(place):
+        stop = int(np.searchsorted(place, place[min(start + _PAIRS, len(place)) - 1], side="right"))
+        yield slice(start, stop)
+        start = stop
+
+
+def _squares(rows: FloatArray, i: IntArray, j: IntArray) -> FloatArray:
+    """|x_i - x_j|^2 of pairs of rows, each a sum of its own, in an order that d alone decides."""
+    out = np.empty(len(i))
+    step = max(1, _PAIR_BYTES // (8 * rows.shape[1]))
+    for start in range(0, len(i), step):
+        part = slice(start, start + step)
+        difference = rows[i[part]]
+        difference -= rows[j[part]]
+        difference *= difference
+        difference.sum(axis=1, out=out[part])
+    return out
+
+
+def _first(place: IntArray, squares: FloatArray, order: IntArray, k: int) -> IntArray:
+    """The first k pairs of each place, by distance and then by number, place by place."""
+    ranked = np.lexsort((order, squares, place))
+    start = np.searchsorted(place[ranked], place[ranked])  # of each pair's own place
+    return ranked[np.arange(len(ranked)) - start < k]

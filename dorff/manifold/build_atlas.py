@@ -1,0 +1,122 @@
+"""Where the rows of a graph are: of which run, at which place in its file, and of which shard."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, final
+
+import numpy as np
+import numpy.typing as npt
+
+from dorff.graphs import KNN
+from dorff.manifold.build_files import FloatArray, IntArray, read_rows
+from dorff.manifold.build_frame import DamagedError, Frame, Job, load_frame
+
+#: What is known of each row of a run: its place among the run's rows in their file (-1: left out), the partition that
+#: it is in, and its checksum.
+ROW: Final = np.dtype([("place", "<i4"), ("home", "<i4"), ("crc", "<u4")])
+KIND, TABLE, COUNTS, MEMBERS = range(4)  # parts of a run's file; from MEMBERS on one a partition
+INPUTS: Final = "rows"  # a run's other file
+Table = npt.NDArray[Any]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Atlas:
+    """The runs and shards of all generations up to one.
+
+    `runs` (R, 2) are first rows and the ones after the last. Of neighbours' graphs a shard is what a row of `groups`
+    (G, 4) says: partition, first run of candidates, first run of the shard's own rows, the run after the last of both.
+    Of a given graph it is a run. `ends` (generations + 1,) counts the shards of all generations before each.
+    """
+
+    frame: Frame
+    generation: int
+    runs: IntArray
+    groups: IntArray
+    ends: IntArray
+
+    @property
+    def count(self) -> int:
+        return int(self.ends[-1])
+
+    def birth(self, shard: int) -> int:
+        """The generation that a shard came with."""
+        return int(np.searchsorted(self.ends, shard, "right")) - 1
+
+    def new(self, generation: int) -> range:
+        """The shards that came with a generation."""
+        return range(int(self.ends[generation]), int(self.ends[generation + 1]))
+
+    def run_of(self, rows: IntArray) -> IntArray:
+        """The run (k,) that each row is in."""
+        return np.searchsorted(self.runs[:, 0], rows, "right") - 1
+
+    def run_job(self, run: int) -> Job:
+        """The task that wrote a run's file."""
+        generation = next(one for one in range(self.generation + 1) if run in self.frame.new_runs(one))
+        return Job("assign", generation, run)
+
+    def shards_of(self, homes: IntArray, runs: IntArray) -> IntArray:
+        """The shard (k,) of rows in these partitions and runs."""
+        key = self.groups[:, 0] * len(self.runs) + self.groups[:, 2]
+        order = np.argsort(key)
+        return order[np.searchsorted(key[order], homes * len(self.runs) + runs, "right") - 1]
+
+    def shard_of(self, rows: IntArray) -> IntArray:
+        """The shard (k,) of each row; -1 for a row that was left out."""
+        runs = self.run_of(rows)
+        if not isinstance(self.frame.graph, KNN):
+            return runs
+        found = np.full(len(rows), -1)
+        for run in np.unique(runs):
+            here = np.flatnonzero(runs == run)
+            table = self.table(int(run))[rows[here] - self.runs[run, 0]]
+            kept = table["place"] >= 0
+            homes = table["home"][kept].astype(np.int64)
+            found[here[kept]] = self.shards_of(homes, np.full(len(homes), run))
+        return found
+
+    def table(self, run: int) -> Table:
+        """What is known (rows,) of each row of a run."""
+        return _table(self.frame.directory, self.generation, run)[1]
+
+    def inputs(self, rows: IntArray) -> FloatArray:
+        """X (k, d) of rows that were not left out, from their copies."""
+        runs, d = self.run_of(rows), self.frame.said["d"]
+        X = np.empty((len(rows), d))
+        for run in np.unique(runs):
+            here = runs == run
+            table = self.table(int(run))[rows[here] - self.runs[run, 0]]
+            X[here] = self.copies(int(run), table["place"].astype(np.int64), table["crc"])
+        return X
+
+    def copies(self, run: int, places: IntArray, sums: npt.NDArray[np.uint32]) -> FloatArray:
+        """X (k, d) of the rows at these places of a run's file. DamagedError."""
+        job = self.run_job(run)
+        kind = _table(self.frame.directory, self.generation, run)[0]
+        try:
+            return read_rows(self.frame.path(job, INPUTS), kind, self.frame.said["d"], places, sums)
+        except (FileNotFoundError, ValueError) as error:
+            raise DamagedError(job) from error
+
+
+@lru_cache(maxsize=32)
+def load_atlas(directory: Path, generation: int) -> Atlas:
+    """Where the rows of a build are. DamagedError."""
+    frame = load_frame(directory)
+    runs = frame.runs(generation)
+    if not isinstance(frame.graph, KNN):
+        return Atlas(frame, generation, runs, np.empty((0, 4), np.int64), np.array([0, len(runs)]))
+    found = [frame.numbers(Job("groups", one, 0), 0)[0].reshape(-1, 4) for one in range(generation + 1)]
+    ends = np.cumsum([0, *map(len, found)])
+    return Atlas(frame, generation, runs, np.concatenate(found), ends)
+
+
+@lru_cache(maxsize=64)
+def _table(directory: Path, generation: int, run: int) -> tuple[str, Table]:
+    atlas = load_atlas(directory, generation)
+    kind, table = atlas.frame.read(atlas.run_job(run), (KIND, TABLE))
+    return kind.decode(), np.frombuffer(table, ROW)

@@ -1,0 +1,250 @@
+"""Builds the graph of rows that do not fit in memory, as stages of tasks that leave an edge store of sharded Parquet.
+
+Each build has a folder of its own, named by what it is of; a driver that was killed goes on with what is done. What
+tasks write depends on the rows and on how the graph is cut alone, not on the number of workers nor on their order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+from dorff.data import Dataset
+from dorff.data.edges import open_graph, write_graph
+from dorff.engine import Engine
+from dorff.errors import IncompleteError, InputError
+from dorff.graphs import KNN, Given, Graph, checked
+from dorff.leaf import Pass
+from dorff.manifold.build_atlas import ROW, load_atlas
+from dorff.manifold.build_edges import collect, sources
+from dorff.manifold.build_frame import FRAME, ChangedError, Frame, Sizes, load_frame
+from dorff.manifold.build_given import EDGE, bucket, complete, gather, screen
+from dorff.manifold.build_knn import LISTED, MEMBER, assign, groups, landmarks, lists
+from dorff.manifold.build_stages import Stage, Stages, Told
+from dorff.manifold.shards import Shards, is_done, write_done
+from dorff.store import remove_torn, unseal
+from dorff.store.atomic import remove_tree
+
+ROUNDS: Final = 3  # of rows that change while their graph is built
+MiB: Final = 2**20
+NEAREST: Final[dict[str, tuple[Stage, str]]] = {
+    "landmarks": (landmarks, "landmarks found"),
+    "assign": (assign, "runs of rows dealt to partitions"),
+    "groups": (groups, "shards laid out"),
+    "lists": (lists, "shards with their neighbours listed"),
+    "sources": (sources, "lists sorted"),
+    "collect": (collect, "shards of edges written"),
+}
+GIVEN: Final[dict[str, tuple[Stage, str]]] = {
+    "screen": (screen, "runs of rows looked at"),
+    "bucket": (bucket, "runs of edges read"),
+    "gather": (gather, "edges sorted"),
+    "collect": (complete, "shards of edges written"),
+}
+
+
+def build(
+    graph: Graph, dataset: Dataset, this: Pass, columns: Sequence[int] | None, engine: Engine, directory: Path,
+    told: Told, *, sizes: Sizes | None = None,
+) -> Shards:  # fmt: skip
+    """The graph over all rows of a data set (inputs only), built below `directory` or found there.
+
+    Distances are of the inputs `columns` (None: all) as the features of `this` pass scale them; its seed draws the
+    landmarks, and its rule for NaN is kept: rows with inputs that are not finite are refused or left out. `told` is
+    called with what is done, and how many of how many. Older builds of the same graph are deleted at the end.
+
+    Raises:
+        InputError: rows or a given graph that are not what was wanted.
+        IncompleteError: the rows changed again and again, or files turned out damaged again and again.
+    """
+    if not dataset.rows:
+        raise InputError(f"{dataset.path}: has no rows to make a graph of")
+    said = _said(graph, dataset, this, columns, directory, sizes or Sizes())
+    for _ in range(ROUNDS):
+        frame = _open(directory, said)
+        try:
+            shards = _built(frame, dataset, engine, told)
+        except ChangedError:
+            _begin(directory, said)
+            continue
+        if shards is not None:
+            _tidy(frame)
+            return shards
+    raise IncompleteError(
+        f"{dataset.path}: rows changed each time their graph had been built; run again when nobody writes to it"
+    )
+
+
+def _said(
+    graph: Graph, dataset: Dataset, this: Pass, columns: Sequence[int] | None, directory: Path, sizes: Sizes
+) -> dict[str, Any]:  # fmt: skip
+    """All that a build depends on besides the rows' values, as JSON."""
+    used = list(range(dataset.d)) if columns is None else [int(column) for column in columns]
+    of = {
+        "format": 1, "store": str(Path(dataset.path).resolve()), "rows": dataset.rows_spec(), "columns": used,
+        "graph": graph.config(),
+    }  # fmt: skip
+    said: dict[str, Any] = {
+        **of, "family": _digest(of), "d": dataset.d, "first": dataset.first, "seed": int(this.question["seed"]),
+        "nan": this.nan, "center": this.features.center[used].tolist(), "scale": this.features.scale[used].tolist(),
+        "sizes": asdict(sizes),
+    }  # fmt: skip
+    if isinstance(graph, KNN):
+        rows = sizes.rows(dataset.d)
+        said["step"] = max(dataset.unit_rows, rows // dataset.unit_rows * dataset.unit_rows)
+        said["n"] = None if graph.append == "link" else dataset.n
+    elif isinstance(graph, Given):
+        path = _path(graph, dataset, directory)
+        source = open_graph(path)
+        if source.n is not None and source.n != dataset.n:
+            raise InputError(
+                f"{path}: wanted one node a row, {dataset.n}, got a graph of {source.n}; give the graph of these "
+                "rows, labelled and not, in their order."
+            )
+        said |= {"graph": Given(path).config(), "step": sizes.shard_rows, "n": dataset.n}
+        said |= {"kind": source.kind, "edge_runs": -(-source.count // sizes.edge_run)}
+    else:
+        raise InputError("graph: this one has no edges to build")
+    return {**said, "name": _digest(said)}
+
+
+def _path(graph: Given, dataset: Dataset, directory: Path) -> str:
+    """Where the edges of a given graph are; one in memory is written below `directory`."""
+    if graph.path is not None:
+        return str(Path(graph.path).resolve())
+    path = directory / f"given-{_digest(graph.config())}.parquet"
+    if not path.exists():
+        write_graph(path, checked(graph.source, dataset.n))
+    return str(path)
+
+
+def _digest(said: object) -> str:
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _open(directory: Path, said: dict[str, Any]) -> Frame:
+    """The last build of this name, or a new one."""
+    for path in _editions(directory, said["name"])[-1:]:
+        with suppress(InputError):
+            return load_frame(path)
+    return _begin(directory, said)
+
+
+def _begin(directory: Path, said: dict[str, Any]) -> Frame:
+    """A new build, in a folder that no process has known before: what it remembers of another is not of this one."""
+    editions = _editions(directory, said["name"])
+    number = int(editions[-1].name.split("-")[1]) + 1 if editions else 0
+    frame = Frame.of(directory / f"{said['name']}-{number:04d}-{uuid.uuid4().hex[:8]}", said)
+    frame.save()
+    return frame
+
+
+def _editions(directory: Path, name: str) -> list[Path]:
+    return sorted(directory.glob(f"{name}-*"))
+
+
+def _built(frame: Frame, dataset: Dataset, engine: Engine, told: Told) -> Shards | None:
+    """All generations of a build, made or found; None where rows were touched meanwhile."""
+    nearest = isinstance(frame.graph, KNN)
+    stages = Stages(frame, dataset, engine, told, NEAREST if nearest else GIVEN)
+    generation = -1
+    for generation, span in enumerate(_spans(frame, dataset)):
+        if frame.span(generation) is None:
+            frame.begin(generation, *span)
+        (_nearest if nearest else _given)(stages, frame, dataset, generation)
+    rows, stamp = _row_stage(frame), _stamp_of_run(frame, dataset, generation)
+    if any(job.stage == rows and slip.stamp != stamp(job.number) for job, slip in stages.slips.items()):
+        return None
+    atlas = stages.sure(lambda: load_atlas(frame.directory, generation))
+    return Shards(str(frame.directory), generation, atlas.count, dataset)
+
+
+def _spans(frame: Frame, dataset: Dataset) -> Iterator[tuple[int, int]]:
+    """The rows of each generation; a new one for those that are in none. ChangedError where rows are gone."""
+    generation, stop = 0, dataset.first
+    while (span := frame.span(generation)) is not None:
+        yield span
+        generation, stop = generation + 1, span[1]
+    if stop > dataset.n:
+        raise ChangedError
+    if stop < dataset.n:
+        yield stop, dataset.n
+
+
+def _row_stage(frame: Frame) -> str:
+    return "assign" if isinstance(frame.graph, KNN) else "screen"
+
+
+def _stamp_of_run(frame: Frame, dataset: Dataset, generation: int) -> Callable[[int], str]:
+    cuts = frame.runs(generation)
+    return lambda number: dataset.stamp(int(cuts[number, 0]), int(cuts[number, 1]))
+
+
+def _nearest(stages: Stages, frame: Frame, dataset: Dataset, generation: int) -> None:
+    """All stages of a generation of a neighbours' graph. One that was finished needs its lists no more."""
+    first, last = frame.runs(0)[0, 0], frame.runs(0)[-1, 1]
+    stages.run("landmarks", 0, [0], lambda number: dataset.stamp(int(first), int(last)))
+    stages.run("assign", generation, frame.new_runs(generation), _stamp_of_run(frame, dataset, generation))
+    stages.run("groups", generation, [0])
+    atlas = stages.sure(lambda: load_atlas(frame.directory, generation))
+    new = atlas.new(generation)
+    if not is_done(frame, generation):
+        stages.run("lists", generation, new)
+    older = stages.run("sources", generation, [0])[0].facts["older"]
+    _finish(stages, frame, generation, [*new, *older])
+    stages.drop("lists", generation)
+
+
+def _given(stages: Stages, frame: Frame, dataset: Dataset, generation: int) -> None:
+    """All stages of a given graph."""
+    stages.run("screen", 0, frame.new_runs(0), _stamp_of_run(frame, dataset, 0))
+    stamp = open_graph(frame.said["graph"]["path"]).stamp()
+    stages.run("bucket", 0, range(frame.said["edge_runs"]), lambda number: stamp)
+    stages.run("gather", 0, [0])
+    _finish(stages, frame, generation, frame.new_runs(0))
+
+
+def _finish(stages: Stages, frame: Frame, generation: int, shards: Sequence[int]) -> None:
+    """Write a generation's edges, and that it is finished."""
+    slips = stages.run("collect", generation, shards)
+    rows = [slip.digest for job, slip in sorted(stages.slips.items()) if job[:2] == (_row_stage(frame), generation)]
+    found = {slip.job.number: (slip.digest, int(slip.facts["owned"])) for slip in slips}
+    write_done(frame, generation, rows, found)
+
+
+def _tidy(frame: Frame) -> None:
+    """Delete the other builds of the same graph, of other rows or other scales."""
+    folder = frame.directory.parent
+    for path in folder.iterdir():
+        if path == frame.directory or not (path / FRAME).is_file():
+            continue
+        said = unseal((path / FRAME).read_bytes())
+        if said is None or said.get("family") == frame.said["family"]:
+            with suppress(FileNotFoundError):
+                remove_tree(path)
+    remove_torn(folder)
+
+
+def disk_bytes(n: int, d: int, graph: Graph, sizes: Sizes | None = None) -> int:
+    """Bytes on disk, at most, while the graph of n rows of d inputs is built; of a given graph, by 32 edges a row."""
+    sizes = sizes or Sizes()
+    if not isinstance(graph, KNN):
+        return n * 32 * (2 * EDGE.itemsize + 2 * 24) + 32 * n
+    rows = 8 * d + ROW.itemsize + sizes.memberships * MEMBER.itemsize
+    return n * (rows + graph.neighbours * (LISTED.itemsize + 2 * 24) + 32) + MiB
+
+
+def task_bytes(d: int, graph: Graph, sizes: Sizes | None = None) -> int:
+    """Bytes of the largest task of a build, at most, without those of reading the data."""
+    sizes = sizes or Sizes()
+    if not isinstance(graph, KNN):
+        return 16 * sizes.edge_run * EDGE.itemsize
+    rows = 2 * sizes.rows(d)  # candidates are cut in whole runs
+    lists = rows * (8 * 6 * d + 40 * graph.neighbours) + 96 * MiB
+    return lists + sizes.rows(d) * 2 * graph.neighbours * LISTED.itemsize

@@ -1,0 +1,108 @@
+"""T over a data set: by leaves, where each is a graph of its own, or by shards, where the graph is across leaves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, cast
+
+from dorff.data import Dataset
+from dorff.engine import Engine, Task, Tree
+from dorff.errors import IncompleteError
+from dorff.graphs import Manifold
+from dorff.leaf import FoldRule, Pass, sum_leaf
+from dorff.manifold.parts import Store, run_shard
+from dorff.manifold.places import TermPlace
+from dorff.manifold.sums import finished, new_sums
+from dorff.moments import Moments
+from dorff.plan import Leaf
+from dorff.plan.terms import GROUP_ROWS, Form, Places, Recipe
+from dorff.store import Lease, Receipt
+
+ROUNDS: Final = 3  # of a term whose rows change, or whose files are lost, while it runs
+SHARDS: Final = 4  # a task
+_FOLDS: Final = FoldRule()
+
+
+def group_reads(read_rows: int, unit_rows: int) -> int:
+    """The rows that a task reads at a time: whole groups, and whole units where that is not much more than
+    `read_rows`."""
+    whole = math.lcm(GROUP_ROWS, unit_rows)
+    if whole <= 2 * max(read_rows, GROUP_ROWS):
+        return whole * max(1, read_rows // whole)
+    return GROUP_ROWS * max(1, read_rows // GROUP_ROWS)
+
+
+def run_within(directory: str, name: str, dataset: Dataset, number: int, start: int, stop: int) -> Receipt:
+    """As `leaf.run_leaf`, for the term in a folder of this name: the sums over a leaf's groups of `GROUP_ROWS`, cut
+    from its first row on, or where L = I over its rows. `dataset` is of inputs alone; rows that are not finite are
+    dropped, and leave their group smaller."""
+    place = TermPlace(Path(directory), name)
+    this, recipe = place.opened()
+    rows = replace(
+        this, folds=_FOLDS, nan="drop", read_rows=group_reads(this.read_rows, dataset.unit_rows),
+        question={**this.question, "precision": "double"},
+    )  # fmt: skip
+    return sum_leaf(rows, place, new_sums(this.features, recipe), dataset, number, start, stop)
+
+
+def shard_leaves(count: int) -> list[Leaf]:
+    """The tasks of so many shards: those of appended shards change none that was full."""
+    cuts = range(0, count, SHARDS)
+    return [Leaf(k, a, min(a + SHARDS, count), full=a + SHARDS <= count) for k, a in enumerate(cuts)]
+
+
+def sum_term(
+    this: Pass, term: Manifold, rows: Dataset | Store, leaves: Sequence[Leaf] | None, engine: Engine,
+    told: Callable[[int], None], *, inputs: Places = None, columns: Places = None, name: str = "",
+    lease: Lease | None = None,
+) -> tuple[Moments, list[Receipt]]:  # fmt: skip
+    """T of a term over the rows of `leaves`, or over the shards of a graph across leaves, and the receipts.
+
+    Goes on where it was stopped; the same bits for any engine, as a term's bits depend on its rows, the pass and the
+    recipe alone. `inputs` are the columns of X that distances are of, `columns` those of the features that T is of (a
+    view's). `name` tells apart the rows of several stores that have the same term. `told` is called with the rows (or
+    shards) done. What no later run needs is deleted, where a lease is given only while it is held.
+
+    Raises:
+        InputError: the rows are not what was wanted.
+        IncompleteError: rows that changed, or sums that were lost, again and again.
+    """
+    recipe = Recipe.of(term, inputs=inputs, columns=columns)
+    place = TermPlace.of(this, recipe, name)
+    if isinstance(rows, Dataset):
+        assert leaves is not None
+        run: Callable[..., Receipt] = run_within
+    else:
+        run, leaves = run_shard, shard_leaves(rows.count)
+        if recipe.form is Form.EDGES and not recipe.normalised:  # later rows are nothing to an earlier one's edges
+            rows = rows.of_owned()
+    # Of the rows a tree asks no more than the stamps of their files.
+    tree = Tree(place, cast(Dataset, rows), leaves, kept=-1, run=run)
+    sizes = {leaf.number: leaf.stop - leaf.start for leaf in leaves}
+
+    def tell() -> None:
+        told(sum(sizes[number] for number in tree.receipts))
+
+    def done(task: Task, result: Receipt | bool) -> Sequence[Task]:
+        following = list(tree.done(task, result))
+        if isinstance(result, Receipt):
+            tell()
+        return following
+
+    tell()  # what earlier runs did is not part of this run's pace
+    for _ in range(ROUNDS):
+        engine.run(tree.start(), done)
+        total = None if tree.revalidate() else tree.total(Moments)
+        if total is not None:
+            with nullcontext() if lease is None else lease.fenced():
+                tree.tidy()
+            receipts = [tree.receipts[number] for number in sorted(tree.receipts)]
+            return finished(total, this.features, recipe), receipts
+    raise IncompleteError(
+        f"{place.directory}: rows changed, or sums were missing or damaged, again and again; check the disk, and that "
+        "every worker sees this folder, then run again"
+    )

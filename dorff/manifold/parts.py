@@ -1,0 +1,182 @@
+"""Parts of a graph across leaves: a shard's rows with all that they are joined to, added to a term's sums."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Protocol, Self, final
+
+import numpy as np
+from scipy import sparse
+
+from dorff.errors import CorruptError, IncompleteError, InputError, StoppedError
+from dorff.leaf import Pass, frozen_hash
+from dorff.manifold.places import TermPlace
+from dorff.manifold.sums import GraphSums
+from dorff.moments import BoolArray, FloatArray, IntArray
+from dorff.plan.terms import Form, Recipe
+from dorff.stopping import stop_requested
+from dorff.store import Checkpoint, Receipt, save_moments
+
+_SAME: Final = ("plan", "number", "start", "stop", "stamp")  # what a checkpoint must have in common with its task
+
+
+class Rows(Protocol):
+    """A shard's `rows` (s,), ascending, and each one's edges: indices[indptr[k] : indptr[k + 1]] are row numbers."""
+
+    @property
+    def rows(self) -> IntArray: ...
+    @property
+    def indptr(self) -> IntArray: ...
+    @property
+    def indices(self) -> IntArray: ...
+    @property
+    def weights(self) -> FloatArray: ...
+
+
+class Store(Protocol):
+    """A graph across leaves, cut into shards; small, picklable."""
+
+    @property
+    def count(self) -> int: ...
+    def stamp(self, start: int, stop: int) -> str: ...
+    def adjacency(self, shard: int) -> Rows: ...
+    def degrees(self, rows: IntArray) -> FloatArray: ...
+    def inputs(self, rows: IntArray) -> FloatArray: ...
+    def holding(self, rows: IntArray) -> IntArray:
+        """The shard (k,) of each row."""
+        ...
+
+    def of_owned(self) -> Self:
+        """The same, its stamps of the edges to earlier rows alone."""
+        ...
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Rows `numbers` (n,), ascending, X (n, d), weights W (n, n) and degrees (n,): see `GraphSums.add_local`."""
+
+    X: FloatArray
+    W: sparse.csr_array
+    own: BoolArray
+    numbers: IntArray
+    degree: FloatArray
+
+    @classmethod
+    def of(cls, store: Store, shard: int, recipe: Recipe) -> Part:
+        """A shard with all rows within as many edges as the recipe takes L of the features; in edge form with the
+        edges to earlier rows alone, and what they touch."""
+        adjacency = store.adjacency(shard)
+        own, edges = adjacency.rows, _entries(adjacency, None)
+        if recipe.form is Form.EDGES:
+            earlier = edges[1] < edges[0]
+            edges = edges[0][earlier], edges[1][earlier], edges[2][earlier]
+            own = np.unique(edges[0])
+        known, found = [own], [edges]
+        for _ in range(recipe.hops - 1):
+            beyond = np.setdiff1d(np.concatenate([j for _, j, _ in found]), np.concatenate(known))
+            holding = store.holding(beyond)
+            for other in np.unique(holding):
+                found.append(_entries(store.adjacency(int(other)), beyond[holding == other]))
+            known.append(beyond)
+        i, j, w = (np.concatenate(ends) for ends in zip(*found, strict=True))
+        numbers = np.unique(np.concatenate([*known, j]))
+        place = np.searchsorted(numbers, i), np.searchsorted(numbers, j)
+        W = sparse.csr_array((w, place), shape=(len(numbers), len(numbers)))
+        W.sort_indices()
+        degree = store.degrees(numbers) if recipe.normalised else np.zeros(len(numbers))
+        return cls(store.inputs(numbers), W, np.isin(numbers, own), numbers, degree)
+
+    def checksum(self, before: int) -> int:
+        """CRC32 of all of it, continued."""
+        for array in (self.numbers, self.own, self.W.indptr, self.W.indices, self.W.data, self.degree, self.X):
+            before = zlib.crc32(np.ascontiguousarray(array).data.cast("B") if array.size else b"", before)
+        return before
+
+
+def _entries(adjacency: Rows, some: IntArray | None) -> tuple[IntArray, IntArray, FloatArray]:
+    """(i, j, weight) of a shard's edges, or of those of some of its rows."""
+    i = np.repeat(adjacency.rows, np.diff(adjacency.indptr))
+    keep = slice(None) if some is None else np.isin(i, some)
+    return i[keep], adjacency.indices[keep], adjacency.weights[keep]
+
+
+def run_shard(directory: str, name: str, store: Store, number: int, start: int, stop: int) -> Receipt:
+    """Compute a term's sums of shards start..stop-1, write them, and leave (and return) a receipt, which counts
+    shards for rows.
+
+    Goes on from a checkpoint of the same shards, to the bit.
+
+    Raises:
+        StoppedError: it was asked to stop, and has left a checkpoint.
+        CorruptError: a number in the sums changed in memory, or was computed wrongly.
+        IncompleteError: the graph's files changed while they were read.
+    """
+    place = TermPlace(Path(directory), name)
+    this, recipe = place.opened()
+    sums, began = GraphSums(this.features, recipe), time.perf_counter()
+    fresh = Checkpoint(
+        plan=name, number=number, start=start, stop=stop, row=start, stamp=store.stamp(start, stop), checksums=(0,),
+        rows_used=0, rows_read=0, low=(), high=(), seconds=0.0, syrk_seconds=0.0,
+    )  # fmt: skip
+    at = _resumed(place, sums, fresh)
+    before = at
+
+    def now(shard: int) -> Checkpoint:
+        return replace(
+            at, row=shard, rows_used=shard - start, seconds=before.seconds + time.perf_counter() - began,
+            syrk_seconds=before.syrk_seconds + sums.syrk_seconds,
+        )  # fmt: skip
+
+    for shard in range(at.row, stop):
+        part = Part.of(store, shard, recipe)
+        sums.add_local(part.X, part.W, part.own, part.numbers, part.degree)
+        at = replace(at, checksums=(part.checksum(at.checksums[0]),), rows_read=at.rows_read + len(part.X))
+        if shard + 1 < stop and stop_requested():
+            now(shard + 1).save(place.checkpoints, sums.sums)
+            raise StoppedError(
+                f"shards {start} to {stop - 1}: asked to stop, after shard {shard}; what is summed is kept, run the "
+                "job again to go on"
+            )
+    if store.stamp(start, stop) != fresh.stamp:
+        raise IncompleteError(f"shards {start} to {stop - 1}: the graph changed while it was read; run the job again")
+    return _finish(this, place, sums, now(stop))
+
+
+def _resumed(place: TermPlace, sums: GraphSums, fresh: Checkpoint) -> Checkpoint:
+    """The checkpoint of the same shards, its sums restored; else `fresh`."""
+    found = Checkpoint.load(place.checkpoints, fresh.number)
+    if found is None or any(getattr(found, name) != getattr(fresh, name) for name in _SAME):
+        return fresh
+    if found.start < found.row < found.stop and found.restore(place.checkpoints, sums.of):
+        return found
+    sums.clear()
+    return fresh
+
+
+def _finish(this: Pass, place: TermPlace, sums: GraphSums, at: Checkpoint) -> Receipt:
+    """Check the sums, write them, and leave the receipt instead of a checkpoint."""
+    what = f"shards {at.start} to {at.stop - 1}"
+    if not all(adder.intact() for adder in sums.sums.values()):
+        Checkpoint.remove(place.checkpoints, at.number)
+        raise CorruptError(
+            f"{what}: the sums are not those of the rows; memory or processor faulty; they are done again, and if "
+            "this comes back test the machine it was done on"
+        )
+    if any(adder.overflowed() for adder in sums.sums.values()):
+        raise InputError(f"{what}: the sums overflow float64; a feature or a weight is larger than 1e150: rescale it")
+    receipt = Receipt(
+        plan=at.plan, number=at.number, start=at.start, stop=at.stop, digest=f"{at.checksums[0]:08x}", stamp=at.stamp,
+        rows_used=at.rows_used, rows_dropped=0, rows_read=at.rows_read, low=(), high=(), seconds=at.seconds,
+        syrk_seconds=at.syrk_seconds,
+    )  # fmt: skip
+    if frozen_hash(this.directory) != this.hash:
+        raise InputError(f"{this.directory}: the frozen plan is gone or another; run the job again")
+    save_moments(place.node(0, at.number, receipt.key), sums.sums)
+    sums.keep_spare()
+    receipt.save(place.receipts)
+    Checkpoint.remove(place.checkpoints, at.number)
+    return receipt

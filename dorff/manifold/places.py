@@ -1,0 +1,65 @@
+"""Where a term's sums are kept in the state of a pass, and what workers are told of them."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Self, final
+
+from dorff.errors import InputError
+from dorff.leaf import Pass, load_pass
+from dorff.plan.terms import GROUP_ROWS, Recipe
+from dorff.store import seal, unseal, write_atomic
+
+
+@final
+@dataclass(frozen=True)
+class TermPlace:
+    """A folder of sums and receipts, named by `hash`: of the pass, the recipe and the name of the rows."""
+
+    directory: Path
+    hash: str
+
+    @classmethod
+    def of(cls, this: Pass, recipe: Recipe, rows: str) -> Self:
+        """The place of a recipe's sums over the rows that are called `rows`; its description is written."""
+        said = {"of": this.hash, "recipe": recipe.config(), "rows": rows, "group_rows": GROUP_ROWS}
+        name = hashlib.sha256(seal(said)).hexdigest()[:16]
+        place = cls(this.directory / "terms" / name, name)
+        write_atomic(place.description, [seal(said)], sync=False)
+        return place
+
+    @property
+    def description(self) -> Path:
+        return self.directory / "term.json"
+
+    @property
+    def receipts(self) -> Path:
+        return self.directory / "receipts"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.directory / "checkpoints"
+
+    def node(self, level: int, index: int, key: str) -> Path:
+        """The file of the sum of leaves [index 2^level, (index + 1) 2^level); the key names what is in it."""
+        return self.directory / "nodes" / f"{level:02d}-{index:06d}-{key}.moments"
+
+    def opened(self) -> tuple[Pass, Recipe]:
+        """The pass and the recipe. InputError where what says so is missing or damaged."""
+        said = _said(self)
+        return load_pass(self.directory.parents[1], said["of"]), Recipe.from_config(said["recipe"])
+
+
+@lru_cache(maxsize=16)
+def _said(place: TermPlace) -> dict[str, Any]:
+    try:
+        line = place.description.read_bytes()
+    except FileNotFoundError:
+        line = b""
+    said = unseal(line)
+    if said is None or hashlib.sha256(line).hexdigest()[:16] != place.hash:
+        raise InputError(f"{place.description}: what a manifold term is, is missing or damaged; run the job again")
+    return said

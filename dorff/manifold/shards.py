@@ -1,0 +1,207 @@
+"""The edge store of a graph, shard by shard: what the tasks that sum its Laplacian read."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final, final
+
+import numpy as np
+
+from dorff.data import Dataset
+from dorff.errors import IncompleteError, InputError
+from dorff.graphs import KNN
+from dorff.manifold.build_atlas import Atlas, load_atlas
+from dorff.manifold.build_edges import DEGREES, NODES, load_edges
+from dorff.manifold.build_files import FloatArray, IntArray
+from dorff.manifold.build_frame import ChangedError, DamagedError, Frame, Job, load_frame
+from dorff.store import seal, unseal, write_atomic
+
+DONE: Final = "done.json"
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Adjacency:
+    """All edges of some rows: `rows` (s,), ascending, each with at least one; of row `rows[i]` those to the rows
+    `indices[indptr[i]:indptr[i + 1]]`, ascending, with these `weights`. `degrees` (s,) are the sums of rows' weights.
+    """
+
+    rows: IntArray
+    indptr: IntArray
+    indices: IntArray
+    weights: FloatArray
+    degrees: FloatArray
+
+
+@final
+@dataclass(frozen=True)
+class Shards:
+    """A graph that is built: its edges in `count` shards of rows, and the inputs of its rows. Small, picklable.
+
+    Every edge is in the shards of both its ends, but for `owned` (`of_owned`). A file that is found damaged is given
+    up, so that the next run of the job makes it again: IncompleteError.
+    """
+
+    directory: str
+    generation: int
+    count: int
+    dataset: Dataset
+    owned: bool = False
+
+    @property
+    def nodes(self) -> int:
+        """The rows that the graph is of, those without an edge too."""
+        return self.dataset.rows
+
+    @property
+    def edges(self) -> int:
+        """The edges, each once."""
+        with self._mending():
+            return sum(owned for done in self._done() for _, owned in done["shards"].values())
+
+    def of_owned(self) -> Shards:
+        """The same shards with each edge once: with its later row, in the shard of that. Rows that are linked later
+        change neither a shard nor its stamp. Degrees stay those of all edges."""
+        return replace(self, owned=True)
+
+    def stamp(self, start: int, stop: int) -> str:
+        """Names what the edges of shards start..stop-1 are, and the inputs of the rows that they touch."""
+        with self._mending():
+            done, said, last = self._done(), [self._frame().said["name"]], 0
+            for shard in range(start, stop):
+                found = [one for one, record in enumerate(done) if str(shard) in record["shards"]]
+                found = found[:1] if self.owned else found
+                said += [f"{one} {shard} {done[one]['shards'][str(shard)][0]}" for one in found]
+                last = max([last, *found])
+            said += [done[one]["rows"] for one in range(last + 1)]
+        return hashlib.sha256("\n".join(said).encode()).hexdigest()[:32]
+
+    def adjacency(self, shard: int) -> Adjacency:
+        """The edges of the rows of a shard that have any."""
+        with self._mending():
+            jobs = [
+                (Job("collect", generation, shard), int(record["shards"][str(shard)][0][:8], 16))
+                for generation, record in enumerate(self._done())
+                if str(shard) in record["shards"]
+            ]
+            jobs = jobs[:1] if self.owned else jobs
+            parts = [load_edges(self._frame(), job, crc) for job, crc in jobs]
+            nodes, degrees = _degrees(self.directory, self.generation, shard)
+        i, j, w = (np.concatenate([part[at] for part in parts]) for at in range(3))
+        if self.owned:
+            i, j, w = i[j < i], j[j < i], w[j < i]
+        elif len(parts) > 1:
+            order = np.lexsort((j, i))
+            i, j, w = i[order], j[order], w[order]
+        rows, held = np.unique(i, return_counts=True)
+        indptr = np.concatenate([[0], np.cumsum(held)])
+        return Adjacency(rows, indptr, j, w, degrees[np.searchsorted(nodes, rows)])
+
+    def holding(self, rows: IntArray) -> IntArray:
+        """The shard (k,) of each row; -1 for a row that was left out."""
+        with self._mending():
+            return self._atlas().shard_of(np.asarray(rows, np.int64))
+
+    def degrees(self, rows: IntArray) -> FloatArray:
+        """The degrees (k,) of rows of the graph."""
+        rows = np.asarray(rows, np.int64)
+        shards, found = self.holding(rows), np.zeros(len(rows))
+        with self._mending():
+            for shard in np.unique(shards[shards >= 0]):
+                here = shards == shard
+                nodes, degrees = _degrees(self.directory, self.generation, int(shard))
+                found[here] = degrees[np.searchsorted(nodes, rows[here])]
+        return found
+
+    def inputs(self, rows: IntArray) -> FloatArray:
+        """X (k, d) of rows of the graph, to the bit as the data set has them, in the order asked for."""
+        rows = np.asarray(rows, np.int64)
+        with self._mending():
+            if isinstance(self._frame().graph, KNN):
+                return self._atlas().inputs(rows)
+        return _gathered(self.dataset, rows)
+
+    def _frame(self) -> Frame:
+        return load_frame(Path(self.directory))
+
+    def _atlas(self) -> Atlas:
+        return load_atlas(Path(self.directory), self.generation)
+
+    def _done(self) -> list[Mapping[str, Any]]:
+        return [_record(self.directory, generation) for generation in range(self.generation + 1)]
+
+    @contextmanager
+    def _mending(self) -> Iterator[None]:
+        try:
+            yield
+        except DamagedError as error:
+            for job in error.jobs:
+                self._frame().path(job, "json").unlink(missing_ok=True)
+            where = self._frame().path(error.jobs[0])
+            raise IncompleteError(
+                f"{where}: a file of the graph is missing or damaged; run the job again, and it is made again"
+            ) from error
+        except ChangedError as error:
+            raise IncompleteError(f"{self.directory}: the graph's record is damaged; run the job again") from error
+
+
+def write_done(frame: Frame, generation: int, rows: list[str], shards: Mapping[int, tuple[str, int]]) -> None:
+    """Write that a generation is finished: digests of its rows' copies, and of each shard's edges with how many it
+    owns."""
+    digest = hashlib.sha256(" ".join(rows).encode()).hexdigest()[:32]
+    body = {"rows": digest, "shards": {str(shard): list(one) for shard, one in shards.items()}}
+    path = frame.directory / f"{generation:03d}" / DONE
+    line = seal(body)
+    if not path.exists() or path.read_bytes() != line:
+        write_atomic(path, [line], sync=True)
+
+
+def is_done(frame: Frame, generation: int) -> bool:
+    """Whether a generation was finished once."""
+    return (frame.directory / f"{generation:03d}" / DONE).exists()
+
+
+@lru_cache(maxsize=64)
+def _record(directory: str, generation: int) -> dict[str, Any]:
+    path = Path(directory) / f"{generation:03d}" / DONE
+    try:
+        found = unseal(path.read_bytes())
+    except FileNotFoundError:
+        found = None
+    if found is None:
+        raise ChangedError
+    return found
+
+
+@lru_cache(maxsize=256)
+def _degrees(directory: str, generation: int, shard: int) -> tuple[IntArray, FloatArray]:
+    """All rows (s,) of a shard and their degrees (s,): what it began with, and what was linked to it since."""
+    frame, nodes, total = load_frame(Path(directory)), np.empty(0, np.int64), np.empty(0)
+    for one in range(generation + 1):
+        if str(shard) not in _record(directory, one)["shards"]:
+            continue
+        rows, degrees = frame.read(Job("collect", one, shard), (NODES, DEGREES))
+        added = np.frombuffer(degrees)
+        nodes, total = np.frombuffer(rows, np.int64), total + added if len(total) else added
+    return nodes, total
+
+
+def _gathered(dataset: Dataset, rows: IntArray) -> FloatArray:
+    """Inputs (k, d) of rows anywhere in the data, read in the units that hold them, one at a time."""
+    for row in rows[(rows < dataset.first) | (rows >= dataset.n)][:1]:
+        raise InputError(f"{dataset.path}: wanted rows from {dataset.first} to {dataset.n - 1}, got {row}")
+    X = np.empty((len(rows), dataset.d))
+    order = np.argsort(rows, kind="stable")
+    units = rows[order] // dataset.unit_rows
+    cuts = [0, *(np.flatnonzero(np.diff(units)) + 1).tolist(), len(rows)]
+    for a, b in pairwise(cuts) if len(rows) else ():
+        here = order[a:b]
+        start, stop = int(rows[here[0]]), int(rows[here[-1]]) + 1
+        X[here] = dataset.read(start, stop)[0][rows[here] - start]
+    return X

@@ -1,0 +1,280 @@
+"""T = [F | 1]^T L [F | 1] of a graph's rows: blocks of differences along its edges, added like rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Final, final
+
+import numpy as np
+from scipy import sparse
+
+from dorff.blocks import BlockSums, leave_spare, spare_square
+from dorff.features import FeatureMap
+from dorff.graphs import KNN, Graph, Manifold, degrees, inverse_roots, local_graph
+from dorff.loops import differences
+from dorff.manifold.tiles import edge_runs, entries, row_runs
+from dorff.moments import UNIT, Accumulator, Adder, BoolArray, FloatArray, IntArray, Moments, Part, probe
+from dorff.plan.leaves import block_rows
+from dorff.plan.terms import GROUP_ROWS, Form, Places, Recipe, tile_rows
+
+_T: Final[Part] = (0, "")
+#: How large the products are that cancel in the difference form: moments without features, whose one entry it is.
+_SIZE: Final[Part] = (1, "")
+_NONE: Final = np.zeros(0)
+_CACHED: Final = 2**16  # numbers of a block that are made before they are looked at again
+
+
+@final
+class GraphSums:
+    """Adds groups of rows, each a graph of its own, to T; or the rows of one graph, a part at a time (`add_local`).
+
+    With G the rows of [F | 1], each over the root of its degree where L is normalised, T is a sum over edges of
+    w_ij (g_i - g_j)(g_i - g_j)^T (`Form.EDGES`), or over rows of g_i times sum_j w_ij (g_i - g_j) (`DIFFERENCE`);
+    L^j of the rows is had by j such sums, and L^2j of them by its product with itself (`POWER`). The column of ones is
+    left at zero where L is not normalised: L 1 = 0.
+
+    `n` of the sums counts undirected edges, each once. Edges and rows come in the order of the graph's rows, so that
+    bits depend on the rows, the features and the recipe alone.
+    """
+
+    def __init__(self, features: FeatureMap, recipe: Recipe, *, tile: int | None = None) -> None:
+        self._features, self._recipe = features, recipe
+        self._width = recipe.width(features)
+        self._tile = tile_rows(self._width) if tile is None else tile
+        self._columns = None if recipe.columns is None else np.array(recipe.columns, dtype=np.int64)
+        self._inputs = slice(None) if recipe.inputs is None else np.array(recipe.inputs, dtype=np.int64)
+        self._work = features.workspace(features.phi.tile_rows)
+        self._whole = None if self._columns is None else np.empty((features.phi.tile_rows, features.m))
+        self._line = -(-self._width // 8) * 8  # BLAS is faster on whole cache lines
+        self._probe = np.zeros(self._line)
+        self._probe[: self._width] = probe(self._width)
+        self._block = block_rows(self._width)
+        self._tiles = [np.zeros((0, self._line)), np.zeros((0, self._line))]
+        self._Z = np.zeros((self._block, self._line))
+        self._along = np.empty(self._block)
+        self._sums: dict[Part, Adder] = {}
+        self.syrk_seconds = 0.0
+
+    @property
+    def block_rows(self) -> int:
+        return GROUP_ROWS
+
+    @property
+    def sums(self) -> Mapping[Part, Adder]:
+        """What has been added so far."""
+        return self._sums
+
+    def of(self, part: Part) -> Accumulator:
+        """The sums of T, or of what cancels in it; empty ones where there are none yet."""
+        found = self._sums.get(part)
+        if found is None:
+            paired = self._recipe.form is Form.DIFFERENCE
+            found = (
+                Accumulator(self._width - 1, 0, _NONE, square=spare_square(self._width), paired=paired)
+                if part == _T else Accumulator(0, 0, _NONE)
+            )  # fmt: skip
+            self._sums[part] = found
+        assert isinstance(found, Accumulator)
+        return found
+
+    def clear(self) -> None:
+        self.keep_spare()
+        self._sums, self.syrk_seconds = {}, 0.0
+
+    def keep_spare(self) -> None:
+        leave_spare([self._sums[_T]] if _T in self._sums else [])
+
+    def add(
+        self, X: FloatArray, Y: FloatArray, fold: int = 0, *, partial: bool = False, weights: FloatArray | None = None
+    ) -> None:
+        """Add a group of rows X (n, d), a graph of its own. A row counts once: there are no targets, folds or weights
+        in T."""
+        graph = self._recipe.graph
+        assert isinstance(graph, KNN)
+        if len(X):
+            self.add_whole(X, local_graph(self.scaled(X), graph))
+
+    def scaled(self, X: FloatArray) -> FloatArray:
+        """The inputs (n, k) that distances are of, scaled as the features see them."""
+        return np.ascontiguousarray(((X - self._features.center) / self._features.scale)[:, self._inputs])
+
+    def add_whole(self, X: FloatArray, W: sparse.csr_array) -> None:
+        """Add all rows X (n, d) of a graph of weights W (n, n)."""
+        self.add_local(X, W, np.ones(len(X), dtype=np.bool_), np.arange(len(X)), degrees(W))
+
+    def add_local(
+        self, X: FloatArray, W: sparse.csr_array, own: BoolArray, numbers: IntArray, degree: FloatArray
+    ) -> None:  # fmt: skip
+        """Add the part of T that rows `own` (n,) of X (n, d) stand for; the parts of disjoint rows add up to T.
+
+        W (n, n) holds all edges of these rows, and where L is taken several times those of all rows less edges away
+        than times. `numbers` (n,), ascending, are the rows' names in the whole graph, where an edge belongs to the
+        later of its rows; `degree` (n,) are theirs there.
+        """
+        scale = inverse_roots(degree) if self._recipe.normalised else None
+        rows = np.flatnonzero(own)
+        i, j, weights = entries(W, rows)
+        later = numbers[j] < numbers[i]
+        if self._recipe.form is Form.EDGES:
+            self._add_edges(X, scale, i[later], j[later], np.sqrt(weights[later]))
+        elif self._recipe.form is Form.DIFFERENCE:
+            self._add_pairs(X, scale, i, j, weights)
+        else:
+            self._add_powers(X, scale, W, rows[np.diff(W.indptr)[rows] > 0])
+        if later.any():
+            self.of(_T).n += int(later.sum())
+
+    def _add_edges(self, X: FloatArray, scale: FloatArray | None, i: IntArray, j: IntArray, roots: FloatArray) -> None:
+        for run, touched in edge_runs(i, j, self._tile):
+            G = self._rows_of(X, touched, scale)
+            a, b = np.searchsorted(touched, i[run]), np.searchsorted(touched, j[run])
+            starts = np.arange(len(a) + 1)
+            for block in _cuts(len(a), self._block):
+                Z = self._differences(G, a[block], starts[block.start : block.stop + 1], b, roots[run], self._Z)
+                self._add_rows(Z)
+
+    def _add_pairs(self, X: FloatArray, scale: FloatArray | None, i: IntArray, j: IntArray, w: FloatArray) -> None:
+        for run, touched in edge_runs(i, j, self._tile):
+            G = self._rows_of(X, touched, scale)
+            rows, starts = np.unique(i[run], return_index=True)
+            at, b = np.searchsorted(touched, rows), np.searchsorted(touched, j[run])
+            with np.errstate(over="ignore", invalid="ignore"):
+                v = np.dot(G, self._probe)
+                apart = np.add.reduceat(w[run] * np.abs(v[np.searchsorted(touched, i[run])] - v[b]), starts)
+            ends = np.append(starts, len(b))
+            for block in _cuts(len(at), self._block):
+                LZ = self._differences(G, at[block], ends[block.start : block.stop + 1], b, w[run], self._Z)
+                self._add_pair(np.take(G, at[block], axis=0), LZ, v[at[block]], apart[block])
+
+    def _add_powers(self, X: FloatArray, scale: FloatArray | None, W: sparse.csr_array, rows: IntArray) -> None:
+        hops = self._recipe.hops
+        for levels in row_runs(W, rows, hops, self._tile):
+            G = self._rows_of(X, levels[hops], scale)
+            for hop in range(hops - 1, -1, -1):
+                i, j, w = entries(W, levels[hop])
+                if scale is not None:
+                    w = w * (scale[i] ** 2 if hop else scale[i])
+                at, b = (np.searchsorted(levels[hop + 1], ends) for ends in (levels[hop], j))
+                starts = np.append(0, np.cumsum(np.diff(W.indptr)[levels[hop]]))
+                made = self._room((hops - hop) % 2, len(at)) if hop else self._Z
+                for block in _cuts(len(at), self._block):
+                    out = made[block] if hop else made
+                    Z = self._differences(G, at[block], starts[block.start : block.stop + 1], b, w, out)
+                    if not hop:
+                        self._add_rows(Z)
+                G = made
+
+    def _rows_of(self, X: FloatArray, touched: IntArray, scale: FloatArray | None) -> FloatArray:
+        """[F | 1] of these rows, each times its scale; [F | 0] where there is none."""
+        G, features, m = self._room(0, len(touched)), self._features, self._width - 1
+        step = features.phi.tile_rows
+        for start in range(0, len(touched), step):
+            rows, out = touched[start : start + step], G[start : start + step]
+            if self._whole is None or self._columns is None:
+                features(X[rows], out, self._work)
+            else:
+                features(X[rows], self._whole[: len(rows)], self._work)
+                np.take(self._whole[: len(rows)], self._columns, axis=1, out=out[:, :m])
+            out[:, m] = 0.0 if scale is None else 1.0
+            if scale is not None:
+                out *= scale[rows, None]
+        return G
+
+    def _room(self, which: int, rows: int) -> FloatArray:
+        """One of two buffers of rows, the columns beyond T's left at zero."""
+        if len(self._tiles[which]) < rows:
+            self._tiles[which] = np.zeros((rows, self._line))
+        return self._tiles[which][:rows]
+
+    def _differences(
+        self, G: FloatArray, at: IntArray, starts: IntArray, others: IntArray, weights: FloatArray, out: FloatArray
+    ) -> FloatArray:  # fmt: skip
+        """The rows sum_e weights_e (G[at] - G[others_e]) in `out`, and their products with the probe: a few rows at a
+        time, while they are in cache."""
+        step = max(1, _CACHED // self._line)
+        for start in range(0, len(at), step):
+            stop = min(start + step, len(at))
+            rows = out[start:stop]
+            differences(G, at[start:stop], starts[start : stop + 1], others, weights, rows)
+            with np.errstate(over="ignore", invalid="ignore"):
+                np.dot(rows, self._probe, out=self._along[start:stop])
+        return out[: len(at)]
+
+    def _add_rows(self, Z: FloatArray) -> None:
+        sums = self.of(_T)
+        before, began = sums.n, time.perf_counter()
+        sums.add(Z[:, : self._width], along=self._along[: len(Z)])
+        sums.n = before  # edges are counted, not rows
+        self.syrk_seconds += time.perf_counter() - began
+
+    def _add_pair(self, Z: FloatArray, LZ: FloatArray, v: FloatArray, apart: FloatArray) -> None:
+        """Z and LZ, and what both come to along the probe; `apart` (n,) is how far, along it, each row is from those
+        it is joined to: the norm of what cancelled in L Z, as a direction of chance shows it."""
+        sums = self.of(_T)
+        with np.errstate(over="ignore", invalid="ignore"):
+            size = np.sqrt(np.einsum("ij,ij->i", Z, Z)) * (np.sqrt(np.einsum("ij,ij->i", LZ, LZ)) + apart)
+            self.of(_SIZE).add(np.sqrt(size).reshape(-1, 1))
+        before, began = sums.n, time.perf_counter()
+        along = v, self._along[: len(Z)]
+        sums.add_pair(Z[:, : self._width], LZ[:, : self._width], along=along, size=float(size.sum()))
+        sums.n = before
+        self.syrk_seconds += time.perf_counter() - began
+
+
+def _cuts(count: int, step: int) -> Iterator[slice]:
+    return (slice(start, min(start + step, count)) for start in range(0, count, step))
+
+
+def new_sums(features: FeatureMap, recipe: Recipe) -> GraphSums | BlockSums:
+    """What rows are added to, for T of this recipe."""
+    if recipe.form is Form.IDENTITY:
+        return BlockSums(features, _NONE, block_rows=block_rows(recipe.width(features)))
+    return GraphSums(features, recipe)
+
+
+def finished(parts: Mapping[Part, Moments], features: FeatureMap, recipe: Recipe) -> Moments:
+    """T over all m features from the sums of all its parts, zero where it is not of a feature; `unit` says what
+    rounding may have cost, relative to the largest diagonal entry (`difference_shift`)."""
+    width = recipe.width(features)
+    T = parts.get(_T)
+    if T is None:  # not one edge
+        T = Moments(width - 1, 0, 0, _NONE, np.zeros(width * (width + 1) // 2))
+    if _SIZE in parts:
+        largest = float(T.packed[np.cumsum(np.arange(1, width + 1)) - 1].max())
+        lost = UNIT * float(parts[_SIZE].packed[0])
+        T = replace(T, unit=max(UNIT, min(1.0, lost / largest) if largest > 0 else 1.0))
+    return T if recipe.columns is None else _spread(T, recipe.columns, features.m)
+
+
+def _spread(T: Moments, columns: tuple[int, ...], m: int) -> Moments:
+    """The same sums among those of m features."""
+    at = np.append(np.array(columns, dtype=np.int64), m)
+    packed = np.zeros((m + 1) * (m + 2) // 2)
+    for j, column in enumerate(at):
+        low, high = np.minimum(at[: j + 1], column), np.maximum(at[: j + 1], column)
+        packed[high * (high + 1) // 2 + low] = T.packed[j * (j + 1) // 2 : (j + 1) * (j + 2) // 2]
+    return replace(T, m=m, packed=packed)
+
+
+def in_memory(
+    features: FeatureMap, X: FloatArray, graph: sparse.csr_array | Graph, term: Manifold, *,
+    inputs: Places = None, columns: Places = None,
+) -> Moments:  # fmt: skip
+    """T of rows X (n, d) in memory, finite, over all m features: of the weights W (n, n) that are given (`checked`),
+    of their nearest neighbours among all rows, or within runs of `GROUP_ROWS`, or of L = I.
+
+    `inputs` are the columns of X that distances are of, `columns` those of the features that T is of; None for all.
+    """
+    term = replace(term, graph=graph) if isinstance(graph, Graph) else term
+    recipe = Recipe.of(term, inputs=inputs, columns=columns)
+    sums = new_sums(features, recipe)
+    X = np.ascontiguousarray(X, dtype=np.float64)
+    if isinstance(sums, GraphSums) and (not isinstance(graph, KNN) or graph.within == "data"):
+        sums.add_whole(X, local_graph(sums.scaled(X), graph) if isinstance(graph, KNN) else graph)
+    else:
+        for rows in _cuts(len(X), GROUP_ROWS):
+            sums.add(X[rows], np.zeros((len(X[rows]), 0)))
+    found = {part: adder.moments() for part, adder in sums.sums.items() if isinstance(adder, Accumulator)}
+    return finished(found, features, recipe)

@@ -1,0 +1,129 @@
+"""The manifold terms of a job made concrete: the rows and columns of their graphs, and what their sums cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from dorff import kernels
+from dorff.data import Dataset, open_dataset
+from dorff.errors import InputError
+from dorff.graphs import Given, Manifold
+from dorff.kernels.scalar import FloatArray
+from dorff.plan.graph_sizes import GraphCosts
+from dorff.plan.kernels import read_matrices
+from dorff.plan.terms import Recipe, term_bytes, term_flops
+from dorff.spec import Job
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Term:
+    """A term weight <f, (L (x) Q) f>: the sums of `sources`' rows, each source with a graph of its own.
+
+    `columns` are those of the inputs that neighbours are found by, None for all. `views` (V, V) couples the views of a
+    multi-view kernel: Q = views (x) outputs; None for the identity.
+    """
+
+    manifold: Manifold
+    columns: tuple[int, ...] | None
+    views: FloatArray | None
+    sources: tuple[Dataset, ...]
+
+    def name(self) -> list[Any]:
+        """All that the term depends on, as JSON: of the rows and of a graph that is given, stamps of their files."""
+        graph, files = self.manifold.graph, list[Path]()
+        if isinstance(graph, Given) and graph.path is not None:
+            files = sorted(Path(graph.path).rglob("*")) or [Path(graph.path)]
+        stamps = [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files if file.is_file()]
+        rows = [[one.path, one.rows_spec(), one.stamp(one.first, one.n)] for one in self.sources]
+        return [self.manifold.config(), self.columns, stamps, rows]
+
+
+def make_terms(job: Job, dataset: Dataset, kernel: kernels.OperatorKernel) -> tuple[Term, ...]:
+    """The terms of a job, of rows as they are now. InputError for one that does not fit the data or the kernel."""
+    if not job.manifold:
+        return ()
+    sources = (dataset.inputs_only(), *_unlabelled(job, dataset))
+    terms = []
+    for spec in job.manifold:
+        manifold = Manifold.from_config(read_matrices(spec.model_dump(mode="json")))
+        if manifold.outputs is not None and len(manifold.outputs) != dataset.q:
+            raise InputError(
+                f"manifold.outputs: wanted a matrix for the {dataset.q} outputs of {dataset.path}, got "
+                f"{len(manifold.outputs)} rows; mend it"
+            )
+        columns, views = _of_views(manifold, kernel)
+        # A graph that is given is of the rows of data.store; the others' numbers mean nothing to it.
+        of = sources[:1] if isinstance(manifold.graph, Given) else sources
+        terms.append(Term(manifold, columns, views, of))
+    return tuple(terms)
+
+
+def weight_grid(terms: Sequence[Term]) -> list[tuple[float, ...]]:
+    """Every combination of the terms' weights; one of none where there are no terms."""
+    return list(product(*(term.manifold.weights for term in terms)))
+
+
+@final
+@dataclass(frozen=True)
+class TermCosts:
+    """Of all terms together: the most bytes of one task, those that the driver holds while it solves, bytes on disk,
+    and flops."""
+
+    task_bytes: int = 0
+    held_bytes: int = 0
+    disk_bytes: int = 0
+    flops: float = 0.0
+
+
+def term_costs(terms: Sequence[Term], m: int, map_flops: float, workers: int) -> TermCosts:
+    """What the terms' graphs and sums take, for m features of `map_flops` a row."""
+    task, disk, flops, packed = 0, 0, 0.0, 4 * (m + 1) * (m + 2)
+    for term in terms:
+        recipe = Recipe.of(term.manifold, inputs=term.columns)
+        for source in term.sources:
+            graph, reading = GraphCosts.of(recipe.graph, source), 3 * source.unit_bytes()
+            rows = graph.piece_rows
+            summing = term_bytes(recipe, m, rows) + 4 * 8 * rows * source.d
+            task = max(task, graph.task_bytes + reading, summing + reading)
+            nodes = 2 * workers + source.rows.bit_length()
+            disk += graph.disk_bytes + nodes * packed
+            flops += source.rows * (term_flops(recipe, m) + graph.repeats * map_flops + graph.flops)
+    # Unpacked, weighed and coupled beside the system.
+    return TermCosts(task, len(terms) * packed + 3 * 8 * (m + 1) ** 2 if terms else 0, disk, flops)
+
+
+def _unlabelled(job: Job, dataset: Dataset) -> list[Dataset]:
+    """The rows of `data.unlabelled`, which must have the inputs of the others."""
+    if job.data.unlabelled is None:
+        return []
+    try:
+        more = open_dataset(str(job.data.unlabelled), inputs=job.data.inputs, targets=None)
+    except InputError as error:
+        raise InputError(f"data.unlabelled: {error}") from error
+    if more.d != dataset.d or not more.rows:
+        raise InputError(
+            f"data.unlabelled: {more.path} has {more.rows} rows of {more.d} inputs, but {dataset.path} has "
+            f"{dataset.d} inputs; name rows of the same arrays"
+        )
+    return [more]
+
+
+def _of_views(manifold: Manifold, kernel: kernels.OperatorKernel) -> tuple[tuple[int, ...] | None, FloatArray | None]:
+    """The columns that a term's graph sees, and its coupling of the views."""
+    if not isinstance(kernel, kernels.MultiView):
+        return None, None
+    if manifold.between:
+        return None, kernel.between
+    if manifold.view is None:
+        return None, None
+    (number,) = kernel.chosen([manifold.view])
+    coupling = np.zeros((kernel.V, kernel.V))
+    coupling[number, number] = 1.0
+    return kernel.views[number].columns, coupling

@@ -1,0 +1,159 @@
+"""Systems that fall apart: outputs that share one matrix over the features, each a column of its own."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, final
+
+import numpy as np
+import scipy.linalg
+
+from dorff.moments import FloatArray
+from dorff.solvers.penalty import Term
+from dorff.solvers.system import EPS, Block, IntArray, Rows, Sight, assembled
+from dorff.weights import OperatorWeights
+
+_DECIMALS: Final = 12  # of its penalties' shares that a column has in common with those of its block
+Pattern = tuple[Rows, FloatArray, FloatArray]  # with S (m, m), and R (m, q) of the scaled targets
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Split:
+    """How the problem of one root (r, p) falls apart: in column j of x = h `rotation`, `rotation` (r, c), it is
+    (a_j G_j + l ridge) x_j = rhs_j, where G_j is of the features and their views alone.
+
+    The targets see the views by the factors `views` (V,), and column j adds to them along `load` (q, c), of squared
+    length `a` (c,). That is sqrt(a_j) times a column, `columns` (c,), of `directions` (q, q), where C takes each
+    output to a target of its own; None elsewhere. Of penalty k column j has the `shares` (c, K).
+    """
+
+    views: FloatArray
+    a: FloatArray
+    rotation: FloatArray
+    columns: IntArray
+    load: FloatArray
+    shares: FloatArray
+    directions: FloatArray | None = None
+
+    @classmethod
+    def of(
+        cls, weights: OperatorWeights, observe: FloatArray | None, outputs: Sequence[FloatArray | None], *, whole: bool
+    ) -> Split | None:  # fmt: skip
+        """None where it does not, or it is not known how: without one root, and where an output matrix, that of a
+        penalty (`outputs`, None for the identity), or the missing of targets tie together what the others do not.
+
+        `whole` says that all rows have all targets.
+        """
+        if len(weights.root) > 1:
+            return None
+        root, views = weights.root[0], _views_seen(weights, observe)
+        if views is None:
+            return _of_combinations(weights, observe, whole=whole and not outputs)
+        coupling = [matrix for matrix in outputs if matrix is not None]
+        if untouched(root, None) and all(_is_diagonal(matrix) for matrix in coupling):
+            a, U, V = np.sum(root**2, axis=1), np.eye(len(root)), np.eye(root.shape[1])
+            columns = np.argmax(np.abs(root), axis=1)
+        elif not whole:
+            return None
+        else:
+            turn = _common(root, coupling) if coupling else turned(root)
+            if turn is None:
+                return None
+            (a, U, V), columns = turn, np.arange(turn[1].shape[1])
+        shares = [np.ones(len(a)) if Q is None else np.einsum("pj,pq,qj->j", *[V, Q, V])[columns] for Q in outputs]
+        return cls(views, a, U, columns, root.T @ U, np.reshape(shares, (-1, len(a))).T, V)
+
+    def blocks(
+        self, weights: OperatorWeights, sums: Sequence[Pattern], terms: Sequence[Term], *, intercept: bool
+    ) -> tuple[Block, ...]:  # fmt: skip
+        """One for all columns with the same patterns of rows and the same shares of the penalties."""
+        m = len(weights.gain)
+        psi, place = np.zeros((m, weights.count)), np.arange(len(self.rotation))
+        psi[np.arange(m), 0 if weights.views is None else weights.views] = weights.gain
+        blocks = []
+        for there, at in self._groups([rows for rows, _, _ in sums]):
+            sights = self._sights([sums[i] for i in there], terms, at)
+            if sights:
+                G, rhs, removed = assembled(psi, np.arange(m), sights, intercept=intercept)
+            else:  # targets that no row has
+                G, rhs, removed = np.zeros((m, m)), np.zeros((m, len(at))), 0.0
+            blocks.append(Block(G, self.a[at], rhs, place, self.rotation[:, at], self.columns[at], removed=removed))
+        return tuple(blocks)
+
+    def _groups(self, rows: Sequence[Rows]) -> list[tuple[tuple[int, ...], list[int]]]:
+        """Of each block, which patterns have its targets, and its columns."""
+        groups = defaultdict[tuple[tuple[int, ...], bytes], list[int]](list)
+        largest = np.maximum(self.shares.max(axis=0, initial=0.0), np.finfo(np.float64).tiny)
+        for j, share in enumerate(np.round(self.shares / largest, _DECIMALS) + 0.0):
+            there = tuple(i for i, one in enumerate(rows) if one.mask.all() or one.mask[self.columns[j]])
+            groups[there, share.tobytes()].append(j)
+        return [(there, at) for (there, _), at in groups.items()]
+
+    def _sights(self, sums: Sequence[Pattern], terms: Sequence[Term], at: list[int]) -> list[Sight]:
+        load, C = self.load[:, at], self.views[None]
+        seen = [Sight(S, one.s, one.n, C, (R @ load)[:, None], (one.y @ load)[None]) for one, S, R in sums]
+        shares = zip(terms, self.shares[at[0]], strict=True)
+        return seen + [term.along(float(share), load) for term, share in shares if share > 0]
+
+
+def untouched(root: FloatArray, observe: FloatArray | None) -> bool:
+    """Whether each row of the root belongs to one target alone, and to each target at most one row."""
+    entries = root != 0
+    return observe is None and bool(np.all(entries.sum(axis=1) == 1) and np.all(entries.sum(axis=0) <= 1))
+
+
+def output_directions(root: FloatArray) -> FloatArray:
+    """V (p, p), the `directions` of a problem of C = I whose weights are one matrix with this root (r, p)."""
+    return np.eye(root.shape[1]) if untouched(root, None) else turned(root)[2]
+
+
+def turned(seen: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """a (r,) and U (r, r) with seen seen^T = U diag(a) U^T, and V (q, q) whose columns are those of seen^T U, made
+    unit vectors, and what completes them. U = I where the rows of `seen` (r, q) are orthogonal already."""
+    square = seen @ seen.T
+    sizes = np.diag(square)
+    if np.all(sizes > 0) and np.abs(square - np.diag(sizes)).max() <= len(seen) * EPS * sizes.max():
+        lines = seen / np.sqrt(sizes)[:, None]
+        return sizes, np.eye(len(seen)), np.column_stack([lines.T, scipy.linalg.null_space(lines)])
+    U, s, Vt = np.linalg.svd(seen)
+    return np.append(s**2, np.zeros(len(seen) - len(s))), U, Vt.T
+
+
+def _common(root: FloatArray, coupling: Sequence[FloatArray]) -> tuple[FloatArray, FloatArray, FloatArray] | None:
+    """As `turned`, V being eigenvectors of the penalties' output matrices too; None where these have none in common
+    with root^T root. Columns of U that add nothing to f are left out."""
+    together = [matrix / max(float(np.abs(matrix).max()), 1e-300) for matrix in (root.T @ root, *coupling)]
+    # Matrices that commute have the eigenvectors of their sum, if its factors make no two sums of eigenvalues equal.
+    V = np.linalg.eigh(sum(np.cos(number) * matrix for number, matrix in enumerate(together)))[1]
+    if not all(_is_diagonal(V.T @ matrix @ V, 16 * len(V) * EPS) for matrix in together):
+        return None
+    V = V[:, np.argsort(-np.sum((root @ V) ** 2, axis=0), kind="stable")]
+    a = np.sum((root @ V) ** 2, axis=0)
+    some = a > len(V) * EPS * a[0]
+    return a[some], root @ V[:, some] / np.sqrt(a[some]), V
+
+
+def _is_diagonal(matrix: FloatArray, tolerance: float = 0.0) -> bool:
+    return bool(np.all(np.abs(matrix - np.diag(np.diag(matrix))) <= tolerance))
+
+
+def _views_seen(weights: OperatorWeights, observe: FloatArray | None) -> FloatArray | None:
+    """c (V,) where C = c^T (x) I; None elsewhere."""
+    if observe is None:
+        return np.ones(1) if weights.count == 1 else None
+    p = weights.root.shape[2]
+    factors = observe[0, ::p]
+    same = observe.shape == (p, p * weights.count) and np.array_equal(observe, np.kron(factors, np.eye(p)))
+    return factors if same and weights.views is not None else None
+
+
+def _of_combinations(weights: OperatorWeights, observe: FloatArray | None, *, whole: bool) -> Split | None:
+    """Where targets are combinations of the outputs of one view, and there is no penalty."""
+    if observe is None or weights.count > 1 or not whole:
+        return None
+    root = weights.root[0]
+    a, U, _ = turned(root @ observe.T)
+    return Split(np.ones(1), a, U, np.arange(len(root)), observe @ root.T @ U, np.zeros((len(a), 0)))

@@ -1,0 +1,191 @@
+"""Fold errors where labelled rows are fewer than features: T is diagonalised once, for all folds, ridges and weights.
+
+In the eigenvectors of T the penalty and the ridge are a diagonal D together, and the labelled rows are a few, Z (n, m)
+with n below m. So (D + Z^T Z)^-1 Z^T y = D^-1 Z^T (I + Z D^-1 Z^T)^-1 y (Woodbury): the system of S and T at any
+ridge and weight takes n^2 m flops, in place of the 9 m^3 or so of an `eigh` for each weight and fold. Z is a pivoted
+Cholesky factor of the moments (Higham 2002, ch. 10.3): as many rows as the fold has, or as these have directions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, final
+
+import numpy as np
+import scipy.linalg
+from scipy.linalg import lapack
+
+from dorff.moments import FloatArray, Moments, pooled
+from dorff.solvers.apart import Split
+from dorff.solvers.penalty import Penalty
+from dorff.solvers.problem import digits_left
+from dorff.solvers.setting import Setting
+from dorff.solvers.system import IntArray
+from dorff.weights import OperatorWeights
+
+FEW: Final = 2  # times the labelled rows are no more than the features
+RUNG: Final = "rows"
+Found = tuple[FloatArray, list[str], FloatArray]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Spectrum:
+    """T of the features with their gain: eigenvalues (m,) and what takes features to its eigenvectors, gain U (m, m);
+    its column of ones, the features' part (m,) in the eigenvectors, and the entry at its end."""
+
+    values: FloatArray
+    turn: FloatArray
+    cross: FloatArray
+    ones: float
+
+    @classmethod
+    def of(cls, penalty: Penalty, weights: OperatorWeights) -> Spectrum:
+        T = penalty.term(weights, 1.0, np.zeros(weights.shape[2])).T
+        gain, m = weights.gain, len(weights.gain)
+        values, vectors = scipy.linalg.eigh(T[:m, :m] * np.outer(gain, gain))
+        return cls(np.maximum(values, 0.0), gain[:, None] * vectors, (gain * T[:m, m]) @ vectors, float(T[m, m]))
+
+
+@final
+class Known:
+    """What settings that differ in their weights have in common: found once, for the very same moments."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[Moments, FloatArray]] = []
+        self._spectra: list[tuple[Moments, float, FloatArray, Spectrum]] = []
+
+    def rows(self, moments: Moments) -> FloatArray:
+        """Z (n, w) with Z^T Z the moments."""
+        for known, rows in self._rows:
+            if known is moments:
+                return rows
+        self._rows.append((moments, _factored(moments.full)))
+        return self._rows[-1][1]
+
+    def spectrum(self, penalty: Penalty, weights: OperatorWeights) -> Spectrum:
+        for known, shift, gain, spectrum in self._spectra:
+            if known is penalty.sums and shift == penalty.shift and np.array_equal(gain, weights.gain):
+                return spectrum
+        self._spectra.append((penalty.sums, penalty.shift, weights.gain, Spectrum.of(penalty, weights)))
+        return self._spectra[-1][3]
+
+
+def few_label_errors(
+    folds: Sequence[Moments], setting: Setting, ridges: Sequence[float], known: Known
+) -> Found | None:  # fmt: skip
+    """Summed squared errors (len(ridges), q) on each fold of what the others give, added up; how they were found; and
+    the digits that rounding leaves at least. None where another way serves better or this one does not: without
+    exactly one penalty, for many rows, at ridge 0, or where outputs do not fall apart.
+
+    Rows have all targets, and these are values of f.
+    """
+    penalties = [penalty for penalty in setting.penalties if penalty.weight > 0]
+    if len(penalties) != 1 or FEW * sum(fold.n for fold in folds) > setting.m or min(ridges) <= 0:
+        return None
+    errors, digits = np.zeros((len(ridges), folds[0].q)), np.full(len(ridges), np.inf)
+    for held, fold in enumerate(folds):
+        others = [other for number, other in enumerate(folds) if number != held]
+        training = _Training.of(others, setting, penalties[0], known)
+        if training is None:
+            return None
+        rows = known.rows(fold)
+        seen = rows[:, : fold.m] @ training.spectrum.turn
+        for number, ridge in enumerate(ridges):
+            u, b, left = training.solved(ridge)
+            errors[number] += training.errors(fold, rows, seen, u, b)
+            digits[number] = min(digits[number], left)
+    return errors, [RUNG] * len(ridges), digits
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Training:
+    """Rows that all others of a fold are, in T's eigenvectors: Z (n, m), ones (n,) and targets Y (n, p) in the
+    directions V of `split`. `constant` (p,) is f0 in these, `weight` l gI."""
+
+    spectrum: Spectrum
+    split: Split
+    V: FloatArray
+    Z: FloatArray
+    ones: FloatArray
+    Y: FloatArray
+    constant: FloatArray
+    scale: FloatArray
+    weight: float
+    l: float  # noqa: E741 - Minh's and DESIGN's symbol
+    intercept: bool
+    unit: float
+
+    @classmethod
+    def of(cls, others: Sequence[Moments], setting: Setting, penalty: Penalty, known: Known) -> _Training | None:
+        parts = pooled([[one] for one in others])
+        scale, weights = setting.scaling(parts), setting.weights(setting.fixed(parts))
+        split = Split.of(weights, setting.observe, [penalty.outputs], whole=True)
+        if split is None or split.directions is None or weights.count > 1:
+            return None
+        if len(split.a) < len(scale) or split.a.min() <= 1e-10 * split.a.max():
+            return None  # some direction is the intercept's alone
+        penalty.check(weights)
+        spectrum, rows = known.spectrum(penalty, weights), np.vstack([known.rows(one) for one in others])
+        V, m, y0, n = split.directions[:, split.columns], setting.m, others[0].y0, float(parts[0].corner[0, 0])
+        Y = rows[:, m + 1 :] if setting.intercept else rows[:, m + 1 :] + np.outer(rows[:, m], y0)
+        constant = (y0 / scale) @ V * setting.intercept
+        unit = max(one.unit for one in (*others, penalty.sums))
+        return cls(
+            spectrum, split, V, rows[:, :m] @ spectrum.turn, rows[:, m], (Y / scale) @ V, constant, scale,
+            n * penalty.weight, n, setting.intercept, unit,
+        )  # fmt: skip
+
+    def solved(self, ridge: float) -> tuple[FloatArray, FloatArray, float]:
+        """u (m, p), b (p,) and digits: of each direction the function u . features + b."""
+        u, b, left = np.zeros((self.Z.shape[1], len(self.split.a))), np.zeros(len(self.split.a)), np.inf
+        pairs = np.column_stack([self.split.a, self.split.shares[:, 0]])
+        for a, share in np.unique(pairs, axis=0):
+            at = np.flatnonzero(np.all(pairs == (a, share), axis=1))
+            u[:, at], b[at], digits = self._column(self.l * ridge / a, self.weight * share, at)
+            left = min(left, digits)
+        return u, b, left
+
+    def _column(self, shift: float, weight: float, at: IntArray) -> tuple[FloatArray, FloatArray, float]:
+        """Of directions that have the same (l ridge / a) and l gI times the share of the penalty."""
+        t, Z, Y = weight * self.spectrum.values, self.Z, self.Y[:, at]
+        D = (t + shift)[:, None]
+        inside = scipy.linalg.cho_factor(np.eye(len(Z)) + (Z / D[:, 0]) @ Z.T)
+
+        def solved(z: FloatArray, r: FloatArray) -> FloatArray:
+            """(D + Z^T Z)^-1 (Z^T z + r)."""
+            return np.asarray((r + Z.T @ scipy.linalg.cho_solve(inside, z - Z @ (r / D))) / D)
+
+        b, cross, end = np.zeros(len(at)), weight * self.spectrum.cross[:, None], weight * self.spectrum.ones
+        u = solved(Y, -cross * self.constant[at])
+        if self.intercept:
+            beside, one = Z.T @ self.ones[:, None] + cross, solved(self.ones[:, None], cross)
+            right = self.ones @ Y - end * self.constant[at] - (beside.T @ u)[0]
+            b = right / (self.ones @ self.ones + end - float((beside.T @ one)[0, 0]))
+            u = u - one * b
+        top = float(np.sum(Z**2)) + float(t.max())
+        size = np.sqrt(top * np.sum(u**2, axis=0) / np.maximum(np.sum(Y**2, axis=0), np.finfo(np.float64).tiny))
+        condition = (top + shift) / (float(t.min()) + shift)
+        return u, b, digits_left(condition, self.unit, size=float(size.max()))
+
+    def errors(self, fold: Moments, rows: FloatArray, seen: FloatArray, u: FloatArray, b: FloatArray) -> FloatArray:
+        """Summed squared errors (q,) on the rows of a fold, `seen` (k, m) in T's eigenvectors; no less than their
+        rounding."""
+        m, y0 = fold.m, fold.y0
+        Y = rows[:, m + 1 :] if self.intercept else rows[:, m + 1 :] + np.outer(rows[:, m], y0)
+        left = ((seen @ u + np.outer(rows[:, m], b)) @ self.V.T) * self.scale - Y
+        W = np.vstack([(self.spectrum.turn @ u) @ self.V.T, self.V @ b]) * self.scale
+        # `rounding_level` of the fold's moments, from their factor: its norm is that of rows by rows.
+        largest = float(np.linalg.norm(rows[:, : m + 1] @ rows[:, : m + 1].T))
+        least = fold.unit * (np.sum(rows[:, m + 1 :] ** 2, axis=0) + largest * np.sum(W**2, axis=0))
+        return np.asarray(np.maximum(np.sum(left**2, axis=0), least))
+
+
+def _factored(square: FloatArray) -> FloatArray:
+    """Z (rank, w) with Z^T Z the positive matrix, rows of what is below its rounding left out."""
+    upper, order, rank, _ = lapack.dpstrf(square, lower=0)
+    Z = np.zeros((rank, len(square)))
+    Z[:, order - 1] = np.triu(upper)[:rank]
+    return Z

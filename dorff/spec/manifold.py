@@ -1,0 +1,166 @@
+"""What `manifold` of a job may say: terms weight <f, (L (x) Q) f> that make f smooth along a graph of all rows."""
+
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+
+from dorff.spec import checks
+from dorff.spec.checks import Choice
+from dorff.spec.kernel import GraphOutput, MatrixOutput
+from dorff.spec.part import FilePath, Part
+
+_GRAPHS = Choice(("knn", "given", "identity"), default="knn")
+_WEIGHTS = Choice(("heat", "binary"))
+_WITHIN = Choice(("data", "leaf"))
+_APPEND = Choice(("rebuild", "link"))
+_LAPLACIANS = Choice(("unnormalised", "normalised"))
+_FORMS = Choice(("auto", "edges", "difference"))
+_SCALES = Choice(("sum", "mean"))
+_OUTPUTS = Choice(("identity", "{matrix: FILE}", "{graph: FILE, offset: 0.1}"))
+_OUTPUT_KEYS: Final = ("matrix", "graph")
+
+
+def _edge_weights(value: object) -> object:
+    return checks.positive(value) if isinstance(value, int | float) else _WEIGHTS.name(value)
+
+
+def _laplacian(value: object) -> object:
+    if value in ("random_walk", "random walk"):
+        raise checks.Refusal(
+            "must not be random_walk, whose matrix is neither symmetric nor positive, and so no penalty; use one of: "
+            f"{', '.join(_LAPLACIANS.built)}"
+        )
+    return _LAPLACIANS.name(value)
+
+
+def _power(value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and (value == 1 or (value > 1 and value % 2 == 0)):
+        return value
+    raise checks.Refusal(
+        f"must be 1, or even (L^2, L^4 ... are sums of squares), came {checks.show(value)}; correct it"
+    )
+
+
+def _outputs(value: object) -> object:
+    if isinstance(value, dict) and value and not any(key in value for key in _OUTPUT_KEYS):
+        key = next(iter(value))
+        hint = checks.nearest(key, _OUTPUT_KEYS)
+        raise checks.Refusal(f"is not a known key; {hint}use one of: {', '.join(_OUTPUT_KEYS)}", key=str(key))
+    kept = value is None or isinstance(value, Part) or (isinstance(value, dict) and value)
+    return value if kept else _OUTPUTS.name(value)
+
+
+def _outputs_tag(value: object) -> str:
+    keys = value if isinstance(value, dict) else getattr(type(value), "model_fields", {})
+    return next((f"<{key}>" for key in _OUTPUT_KEYS if key in keys), "<name>")
+
+
+class KnnSpec(Part):
+    """Each row's `neighbours` nearest others. Edge weights: `heat` (self-tuned), `binary`, or a width t of
+    exp(-|x - z|^2 / (2 t^2)), in the scaled inputs' units.
+
+    `within: leaf` looks for neighbours among runs of rows inside a leaf, and keeps no graph on disk. Where rows were
+    appended to the data the graph is made anew (`append: rebuild`), or they are linked to it, and the old edges stay.
+    """
+
+    type: Literal["knn"] = "knn"
+    neighbours: Annotated[int, Field(ge=1)] = 10
+    weights: Annotated[Literal["heat", "binary"] | float, BeforeValidator(_edge_weights)] = "heat"
+    within: Annotated[Literal["data", "leaf"], BeforeValidator(_WITHIN.name)] = "data"
+    append: Annotated[Literal["rebuild", "link"], BeforeValidator(_APPEND.name)] = "rebuild"
+
+    @model_validator(mode="after")
+    def _appended_across_leaves(self) -> Self:
+        if self.within == "leaf" and self.append == "link":
+            raise checks.Refusal(
+                "is for a graph across leaves; inside a leaf new rows never change old edges: leave it out",
+                key="append",
+            )
+        return self
+
+
+class GivenSpec(Part):
+    """A graph in a Zarr group or a Parquet file: edges between rows' numbers, or a sparse matrix."""
+
+    type: Literal["given"] = "given"
+    path: FilePath
+
+
+class IdentitySpec(Part):
+    """No graph: L is the identity, over all rows."""
+
+    type: Literal["identity"] = "identity"
+
+
+Graph = Annotated[
+    KnnSpec | GivenSpec | IdentitySpec,
+    Discriminator("type"),
+    BeforeValidator(_GRAPHS.typed),
+]
+Coupling = Annotated[
+    Annotated[Literal["identity"] | None, Tag("<name>")]
+    | Annotated[MatrixOutput, Tag("<matrix>")]
+    | Annotated[GraphOutput, Tag("<graph>")],
+    Discriminator(_outputs_tag),
+    BeforeValidator(_outputs),
+]
+
+
+class ManifoldSpec(Part):
+    """weight <f, (L (x) Q) f>, L a graph's Laplacian (to the `power`) over all rows, labelled or not.
+
+    Of several weights the best is chosen, on held-out labelled rows. `outputs` is Q (p, p), the identity where it is
+    left out; of a graph of outputs it is that graph's Laplacian plus `offset` I, the penalty that belongs to the
+    kernel's output of the same words. `view` names the view of a kernel of views that the graph is made of, and that
+    alone is penalised; `between` asks all views to agree, row by row, and its graph is the identity.
+
+    `form` is how the sums are made, which changes their last digits; `scale: mean` divides the term by the number of
+    edges (of rows, where the graph is the identity).
+    """
+
+    graph: Graph = KnnSpec()
+    weight: Annotated[float | tuple[float, ...], BeforeValidator(checks.ridge)]
+    laplacian: Annotated[Literal["unnormalised", "normalised"], BeforeValidator(_laplacian)] = "unnormalised"
+    power: Annotated[int, BeforeValidator(_power)] = 1
+    outputs: Coupling = None
+    view: Annotated[str, BeforeValidator(checks.view)] | None = None
+    between: bool = False
+    form: Annotated[Literal["auto", "edges", "difference"], BeforeValidator(_FORMS.name)] = "auto"
+    scale: Annotated[Literal["sum", "mean"], BeforeValidator(_SCALES.name)] = "sum"
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """Every weight asked for, in the order given."""
+        return self.weight if isinstance(self.weight, tuple) else (self.weight,)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _graph_between(cls, value: Any) -> Any:
+        if isinstance(value, dict) and value.get("between") is True:
+            return {"graph": {"type": "identity"}, **value}
+        return value
+
+    @model_validator(mode="after")
+    def _of_one_kind(self) -> Self:
+        identity = isinstance(self.graph, IdentitySpec)
+        if self.between and not identity:
+            raise checks.Refusal(
+                "compares the views of each row with one another, and has no graph; leave graph out, or between",
+                key="between",
+            )
+        if self.between and self.view is not None:
+            raise checks.Refusal("is between all views, and names one; leave view out, or between", key="view")
+        plain = {"laplacian": "unnormalised", "power": 1, "form": "auto"}
+        for key in (key for key in plain if identity and getattr(self, key) != plain[key]):
+            raise checks.Refusal("is of a graph, but graph is the identity; leave it out, or name a graph", key=key)
+        if self.power > 1 and self.form != "auto":
+            raise checks.Refusal("is a choice for power: 1 alone; leave it out", key="form")
+        return self
+
+
+def terms(value: object) -> object:
+    """A term, or a list of them, as a tuple."""
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+Manifold = Annotated[tuple[ManifoldSpec, ...], BeforeValidator(terms)]

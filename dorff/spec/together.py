@@ -1,0 +1,125 @@
+"""What the parts of a job must agree on where its kernel has views, or where it has manifold terms."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from dorff.spec import checks
+from dorff.spec.kernel import MultiViewSpec
+
+if TYPE_CHECKING:
+    from dorff.spec.job import Job
+
+
+def with_inputs(job: dict[str, Any]) -> dict[str, Any]:
+    """A job as it was written, with its views' arrays as `data.inputs` where it names none."""
+    kernel, data = job.get("kernel"), job.get("data")
+    first = kernel[0] if isinstance(kernel, list | tuple) and kernel else kernel
+    if isinstance(data, dict):
+        silent = data.get("inputs") is None
+    else:
+        silent = "inputs" not in getattr(data, "model_fields_set", ("inputs",))
+    if data is None or not silent or (arrays := _arrays(first)) is None:
+        return job
+    copied = {**data, "inputs": arrays} if isinstance(data, dict) else data.model_copy(update={"inputs": arrays})
+    return {**job, "data": copied}
+
+
+def _arrays(kernel: Any) -> tuple[str, ...] | None:
+    """The arrays of a kernel's views; None where it has none, or they are not as they should be."""
+    if isinstance(kernel, MultiViewSpec):
+        return kernel.arrays
+    if not isinstance(kernel, dict) or kernel.get("type") != "multi_view":
+        return None
+    views = kernel.get("views")
+    given = [_value(view, "inputs") for view in views] if isinstance(views, list | tuple) else []
+    several = [list(names) if isinstance(names, list | tuple) else [names] for names in given]
+    names = [name for one in several for name in one]
+    return tuple(dict.fromkeys(names)) if names and all(isinstance(name, str) for name in names) else None
+
+
+def _value(view: Any, key: str) -> Any:
+    return view.get(key) if isinstance(view, dict) else getattr(view, key, None)
+
+
+def check_views(job: Job) -> None:
+    """Refuses kernels of other views, arrays that are not the views', and `solve.observe`."""
+    kernels = (*job.kernels, *job.features.kernels)
+    viewed = [kernel for kernel in kernels if isinstance(kernel, MultiViewSpec)]
+    if not viewed:
+        return
+    seen = {tuple((view.name, view.arrays) for view in kernel.views) for kernel in viewed}
+    if len(viewed) < len(kernels) or len(seen) > 1:
+        raise checks.Refusal(
+            "has kernels of other views, or of none, beside one of views, and one pass cannot serve them; give all "
+            "kernels (those of features.drawn_for too) the same views, or write a job for each",
+            key="kernel",
+        )
+    given = (job.data.inputs,) if isinstance(job.data.inputs, str) else job.data.inputs
+    if sorted(given) != sorted(viewed[0].arrays):
+        raise checks.Refusal(
+            f"must be the arrays of the kernel's views, {', '.join(viewed[0].arrays)}, each once, came "
+            f"{', '.join(given)}; leave it out, and they are",
+            key="data.inputs",
+        )
+    if job.solve.observe is not None:
+        raise checks.Refusal(
+            "says what the targets see of the function, but of a kernel of views they see the mean; leave it out",
+            key="solve.observe",
+        )
+
+
+def check_manifold(job: Job) -> None:
+    """Refuses manifold terms of unknown views, and ways of solving or choosing that such terms have not."""
+    if not job.manifold:
+        if job.data.unlabelled is not None:
+            raise checks.Refusal(
+                "names rows that only manifold terms see, and the job has none; add manifold, or leave it out",
+                key="data.unlabelled",
+            )
+        return
+    _check_terms(job)
+    solve = job.solve
+    if solve.route in ("cg", "streaming"):
+        raise checks.Refusal(
+            f"is {solve.route}, which has no manifold terms; set it to auto, or leave manifold out", key="solve.route"
+        )
+    if solve.ridge_per_output:
+        raise checks.Refusal(
+            "solves for each output alone, which manifold terms do not allow; leave it out, or manifold",
+            key="solve.ridge_per_output",
+        )
+    trials = len(job.kernels) * len(job.features.counts) * len(solve.ridges)
+    trials *= math.prod(len(term.weights) for term in job.manifold)
+    if trials > 1 and solve.select != "kfold":
+        raise checks.Refusal(
+            f"is {solve.select}, which cannot choose among {trials} trials with manifold terms (it knows nothing of "
+            "unlabelled rows); set solve.select: kfold, or ask for one ridge, weight, kernel and count",
+            key="solve.select",
+        )
+
+
+def _check_terms(job: Job) -> None:
+    kernel = job.kernels[0]
+    names = [view.name for view in kernel.views] if isinstance(kernel, MultiViewSpec) else []
+    for number, term in enumerate(job.manifold):
+        key = f"manifold[{number}]" if len(job.manifold) > 1 else "manifold"
+        if term.between and not names:
+            raise checks.Refusal(
+                "is a penalty between the views of a kernel of type multi_view, but the kernel has none; leave it out",
+                key=f"{key}.between",
+            )
+        if term.view is not None and not names:
+            raise checks.Refusal(
+                f"is {checks.show(term.view)}, but the kernel has no views; leave it out, or use a kernel of type "
+                "multi_view",
+                key=f"{key}.view",
+            )
+        if term.view is not None and term.view not in names:
+            hint = checks.nearest(term.view, names)
+            raise checks.Refusal(
+                f"must be one of the kernel's views: {', '.join(names)}; came {checks.show(term.view)}; "
+                f"{hint or 'correct it'}".strip(),
+                key=f"{key}.view",
+            )

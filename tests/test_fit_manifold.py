@@ -1,0 +1,272 @@
+"""Jobs with manifold terms and views: against dense systems of the same features, resumed, bitwise the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import zarr
+
+from dorff.data.edges import write_graph
+from dorff.engine import Engine, SerialEngine, open_engine
+from dorff.errors import DorffError, InputError
+from dorff.fit import FitReport, fit
+from dorff.graphs import KNN, laplacian, local_graph
+from dorff.kernels.scalar import FloatArray
+from dorff.plan import leaves as leaf_sizes
+from dorff.plan import make_plan
+from dorff.predict import predict
+from dorff.spec import Job
+from dorff.store import load_model
+
+SHARD, N, GI, RIDGE = 256, 700, 3e-3, 1e-4
+
+
+@pytest.fixture(autouse=True)
+def small_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leaf_sizes, "SMALLEST_LEAF", SHARD)
+    monkeypatch.setattr(leaf_sizes, "LARGE_FIRST_LEAF", SHARD)
+
+
+def sea(n: int = N, seed: int = 0) -> tuple[FloatArray, FloatArray]:
+    """X (n, 3) and Y (n, 2) about 5, missing but for one row in ten."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, 3))
+    Y = 5.0 + np.column_stack([np.sin(X[:, 0]), X[:, 1] * X[:, 2]])
+    Y[rng.random(n) > 0.1] = np.nan
+    return X, Y
+
+
+def write(path: Path, *, append: bool = False, **arrays: FloatArray) -> Path:
+    """Arrays of the same rows in a Zarr group."""
+    group = zarr.open_group(str(path), mode="a" if append else "w")
+    for name, values in arrays.items():
+        if append:
+            stored = group[name]
+            assert isinstance(stored, zarr.Array)
+            stored.append(values)
+        else:
+            group.create_array(
+                name, data=values, chunks=(SHARD, *values.shape[1:]), config={"write_empty_chunks": True}
+            )
+    return path
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    X, Y = sea()
+    return write(tmp_path / "sea.zarr", x=X, y=Y)
+
+
+def job(store: Path, *, data: dict[str, Any] | None = None, **more: Any) -> Job:
+    folder = store.parent
+    return Job.model_validate(
+        {
+            "data": {"store": str(store), "nan": "unlabelled", **(data or {})},
+            "kernel": {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": 1.5}},
+            "features": {"count": 40},
+            "solve": {"ridge": RIDGE},
+            "manifold": {"graph": {"type": "knn", "neighbours": 5}, "weight": GI},
+            "cluster": {"type": "serial"},
+            "state": str(folder / "state"),
+            "model": str(folder / "model"),
+            **more,
+        }
+    )
+
+
+def run(store: Path, *, engine: Engine | None = None, **more: Any) -> FitReport:
+    return fit(job(store, **more), engine=engine or SerialEngine())
+
+
+def dense(store: Path, X: FloatArray, Y: FloatArray, L: Any, gI: float = GI) -> FloatArray:
+    """f (n, q) at X of the published model's features by the dense primal system (Minh 2016, eq. 74), C = Q = I."""
+    model = load_model(store.parent / "model")
+    F = np.column_stack([model.feature_map.transform(X), np.ones(len(X))])
+    some = np.isfinite(Y).all(axis=1)
+    count, m = int(some.sum()), F.shape[1] - 1
+    free = np.diag(np.append(np.ones(m), 0.0))
+    system = F[some].T @ F[some] + count * (RIDGE * free + gI * F.T @ (L @ F))
+    return np.asarray(F @ np.linalg.solve(system, F[some].T @ Y[some]))
+
+
+def predicted(store: Path, X: FloatArray) -> FloatArray:
+    return load_model(store.parent / "model").predict(X)
+
+
+@pytest.mark.parametrize("form", ["edges", "difference"])
+@pytest.mark.parametrize("normalised", [False, True])
+def test_a_graph_over_the_data_is_the_dense_system(store: Path, form: str, normalised: bool) -> None:
+    X, Y = sea()
+    name = "normalised" if normalised else "unnormalised"
+    graph = {"type": "knn", "neighbours": 5}
+    report = run(store, manifold={"graph": graph, "weight": GI, "laplacian": name, "form": form})
+    assert report.status == "ok" and report.rows_used == np.isfinite(Y[:, 0]).sum()
+    assert report.rows_used + report.rows_unlabelled == N and report.manifold == [GI]
+    (told,) = report.graphs
+    # So few rows are one partition: the graph is the exact one.
+    W = local_graph(X, KNN(5))
+    assert (told["rows"], told["edges"]) == (N, W.nnz // 2)
+    L = laplacian(W, normalised=normalised)
+    np.testing.assert_allclose(predicted(store, X), dense(store, X, Y, L), rtol=0, atol=1e-8)
+
+
+def test_a_graph_within_leaves(store: Path) -> None:
+    X, Y = sea()
+    plan = make_plan(job(store))
+    assert len(plan.leaves) == 3
+    report = run(store, manifold={"graph": {"type": "knn", "neighbours": 5, "within": "leaf"}, "weight": GI})
+    blocks = [laplacian(local_graph(X[leaf.start : leaf.stop], KNN(5))) for leaf in plan.leaves]
+    L = sp.block_diag(blocks).tocsr()
+    np.testing.assert_allclose(predicted(store, X), dense(store, X, Y, L), rtol=0, atol=1e-8)
+    assert report.graphs[0]["edges"] == sum(block.nnz - block.shape[0] for block in blocks) // 2
+
+
+def test_a_given_graph_and_the_identity(store: Path, tmp_path: Path) -> None:
+    X, Y = sea()
+    rng = np.random.default_rng(1)
+    W = sp.random_array((N, N), density=0.01, rng=rng)
+    W = (W + W.T).tocsr()
+    W.setdiag(0.0)
+    W.eliminate_zeros()
+    write_graph(tmp_path / "graph.zarr", W)
+    terms = [
+        {"graph": {"type": "given", "path": str(tmp_path / "graph.zarr")}, "weight": GI},
+        {"graph": {"type": "identity"}, "weight": 0.5 * GI},
+    ]
+    run(store, manifold=terms)
+    L = laplacian(W) + 0.5 * sp.eye_array(N)
+    np.testing.assert_allclose(predicted(store, X), dense(store, X, Y, L), rtol=0, atol=1e-8)
+
+
+def test_scale_mean_divides_by_edges(store: Path) -> None:
+    X, Y = sea()
+    run(store, manifold={"graph": {"type": "knn", "neighbours": 5}, "weight": 2.0, "scale": "mean"})
+    W = local_graph(X, KNN(5))
+    L = laplacian(W) / (W.nnz // 2)
+    np.testing.assert_allclose(predicted(store, X), dense(store, X, Y, L, 2.0), rtol=0, atol=1e-8)
+
+
+def test_weights_and_ridges_are_chosen_by_labelled_folds(store: Path) -> None:
+    solve = {"ridge": [1e-4, 1e-2], "select": "kfold", "folds": {"count": 3, "by": "rows"}}
+    term = {"graph": {"type": "knn", "neighbours": 5}, "weight": [0.0, 1e-3, 1.0]}
+    report = run(store, solve=solve, manifold=term)
+    assert len(report.table) == 6
+    best = min(report.table, key=lambda trial: trial["value"])
+    assert report.manifold == [[0.0, 1e-3, 1.0][best["candidate"]]] and report.ridge == best["ridge"]
+    assert report.reads == 1.0
+
+
+def test_a_second_store_of_unlabelled_rows(tmp_path: Path) -> None:
+    X, Y = sea()
+    some = np.isfinite(Y).all(axis=1)
+    store = write(tmp_path / "sea.zarr", x=X[some], y=Y[some])
+    write(tmp_path / "more.zarr", x=X[~some])
+    data = {"nan": "refuse", "unlabelled": str(tmp_path / "more.zarr")}
+    run(store, data=data)
+    parts = [laplacian(local_graph(x, KNN(5))) for x in (X[some], X[~some])]
+    order = np.concatenate([X[some], X[~some]]), np.concatenate([Y[some], Y[~some]])
+    np.testing.assert_allclose(
+        predicted(store, order[0]), dense(store, *order, sp.block_diag(parts).tocsr()), rtol=0, atol=1e-8
+    )
+
+
+def test_a_column_says_which_rows_are_labelled(tmp_path: Path) -> None:
+    X, Y = sea()
+    there = np.isfinite(Y).all(axis=1)
+    write(tmp_path / "sea.zarr", x=X, y=np.where(there[:, None], Y, 7.0), known=there.astype(np.int8))
+    run(tmp_path / "sea.zarr", data={"labelled": "known"})
+    L = laplacian(local_graph(X, KNN(5)))
+    np.testing.assert_allclose(
+        predicted(tmp_path / "sea.zarr", X), dense(tmp_path / "sea.zarr", X, Y, L), rtol=0, atol=1e-8
+    )
+
+
+def test_nothing_new_and_appended_rows(store: Path) -> None:
+    first = run(store)
+    again = run(store)
+    assert (first.outcome, again.outcome) == ("published", "unchanged")
+    X, Y = sea(300, seed=5)
+    write(store, append=True, x=X, y=Y)
+    grown = run(store)
+    assert grown.outcome == "published" and grown.graphs[0]["rows"] == N + 300
+    alone = store.parent / "alone"
+    alone.mkdir()
+    both = [np.concatenate(pair) for pair in zip(sea(), (X, Y), strict=True)]
+    write(alone / "sea.zarr", x=both[0], y=both[1])
+    run(alone / "sea.zarr")
+    np.testing.assert_allclose(predicted(store, X), predicted(alone / "sea.zarr", X), rtol=0, atol=1e-9)
+
+
+def test_one_worker_or_two_the_same_bits(store: Path, tmp_path: Path) -> None:
+    run(store)
+    one = load_model(tmp_path / "model")
+    cluster = {"type": "local", "workers": 2, "memory": "1GiB"}
+    asked = job(store, cluster=cluster, state=str(tmp_path / "state2"), model=str(tmp_path / "model2"))
+    with open_engine(asked.cluster) as engine:
+        fit(asked, engine=engine)
+    two = load_model(tmp_path / "model2")
+    assert one.coefficients.tobytes() == two.coefficients.tobytes()
+    assert one.intercept.tobytes() == two.intercept.tobytes()
+
+
+def test_all_rows_unlabelled(tmp_path: Path) -> None:
+    X, Y = sea()
+    store = write(tmp_path / "sea.zarr", x=X, y=np.full_like(Y, np.nan))
+    with pytest.raises(InputError, match="all are unlabelled"):
+        run(store)
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "wrong"),
+    [
+        ({"manifold": {"weight": 1.0, "outputs": {"matrix": [[1.0]]}}}, "manifold"),
+        ({"data": {"unlabelled": "nowhere.zarr"}}, "data.unlabelled"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_the_plan(store: Path, more: dict[str, Any], wrong: str) -> None:
+    with pytest.raises(DorffError, match=wrong):
+        make_plan(job(store, **more))
+    assert not (store.parent / "state").exists()
+
+
+def views_job(store: Path, **more: Any) -> Job:
+    gaussian = {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": "median"}}
+    kernel = {
+        "type": "multi_view",
+        "views": [{"inputs": "left", "kernel": gaussian}, {"inputs": "right", "kernel": gaussian}],
+    }
+    terms = [{"between": True, "weight": 1e-3}, {"view": "right", "weight": GI, "graph": {"neighbours": 5}}]
+    return job(store, kernel=kernel, manifold=terms, **more)
+
+
+def test_views(tmp_path: Path) -> None:
+    """Against the dense system of both views' features: f1 and f2, of which the targets see the mean."""
+    X, Y = sea()
+    left, right = X[:, :2].copy(), X[:, 1:].copy()
+    store = write(tmp_path / "sea.zarr", left=left, right=right, y=Y)
+    report = fit(views_job(store), engine=SerialEngine())
+    model = load_model(tmp_path / "model")
+    both = np.hstack([left, right])
+    F, view = model.feature_map.transform(both), model.operator_weights.views
+    assert view is not None and report.m == F.shape[1] == 40
+    A = F * model.operator_weights.gain
+    psi = [np.column_stack([A * (view == v), np.full(N, float(v == 0)), np.full(N, float(v == 1))]) for v in (0, 1)]
+    some = np.isfinite(Y).all(axis=1)
+    count, mean, apart = int(some.sum()), 0.5 * (psi[0] + psi[1])[some], psi[0] - psi[1]
+    scaled = (right - model.feature_map.center[2:]) / model.feature_map.scale[2:]
+    L = laplacian(local_graph(scaled, KNN(5)))
+    free = np.diag(np.append(np.ones(40), [0.0, 0.0]))
+    system = mean.T @ mean + count * (RIDGE * free + 1e-3 * apart.T @ apart + GI * psi[1].T @ (L @ psi[1]))
+    h = np.linalg.solve(system, mean.T @ Y[some])
+    np.testing.assert_allclose(model.predict(both), 0.5 * (psi[0] + psi[1]) @ h, rtol=0, atol=1e-7)
+    np.testing.assert_allclose(model.predict(both, views=["right"]), psi[1] @ h, rtol=0, atol=1e-7)
+
+    write(tmp_path / "only.zarr", right=right)
+    predict(tmp_path / "model", tmp_path / "only.zarr", tmp_path / "out.zarr", engine=SerialEngine(), views=["right"])
+    out = zarr.open_group(str(tmp_path / "out.zarr"), mode="r")["y"]
+    np.testing.assert_allclose(np.asarray(out[...]), psi[1] @ h, rtol=0, atol=1e-7)

@@ -1,0 +1,572 @@
+"""T of a graph: the dense product in every form, whatever the parts, tiles, engines, and stops on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import pytest
+from cases import LAW, trig_map
+from distributed import Client
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import sparse
+
+from dorff.blocks import BlockSums, forget_spare
+from dorff.data import Dataset, ingest, open_dataset
+from dorff.engine import DaskEngine, Engine, SerialEngine, local_cluster
+from dorff.errors import IncompleteError, InputError, StoppedError
+from dorff.features import Drawn
+from dorff.graphs import KNN, Identity, Manifold, degrees, laplacian, local_graph
+from dorff.leaf import FoldRule, Pass, freeze, frozen_hash, load_pass, sum_leaf
+from dorff.loops import differences
+from dorff.manifold import (
+    GROUP_ROWS,
+    Form,
+    GraphSums,
+    Recipe,
+    TermPlace,
+    build,
+    difference_shift,
+    in_memory,
+    run_shard,
+    run_within,
+    sum_term,
+    term_bytes,
+    term_flops,
+)
+from dorff.manifold.build_frame import Sizes
+from dorff.manifold.leaves import group_reads
+from dorff.manifold.shards import Shards as BuiltShards
+from dorff.moments import UNIT, FloatArray, IntArray, Moments, syr2k
+from dorff.plan import Leaf
+from dorff.stopping import clear_stop, request_stop
+
+D, M = 3, 12
+SIZES = Sizes(partition_rows=400)
+RNG = np.random.default_rng(4)
+FEATURES = trig_map(RNG.standard_normal((M // 2, D)), RNG.standard_normal(D), np.array([0.5, 1.0, 2.0]))
+WAYS: dict[str, dict[str, Any]] = {
+    "edges": {"form": "edges"},
+    "difference": {"form": "difference"},
+    "square": {"power": 2},
+    "fourth": {"power": 4},
+}
+
+
+@pytest.fixture(autouse=True)
+def nobody_stops() -> Iterator[None]:
+    clear_stop()
+    forget_spare()
+    yield
+    clear_stop()
+
+
+def inputs(n: int, seed: int = 0) -> FloatArray:
+    """Rows some of which are copies."""
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((n, D))[rng.integers(0, n, n)]
+
+
+def some_graph(n: int, edges: int, seed: int = 0) -> sparse.csr_array:
+    """Weights (n, n) of a random graph, with rows that have no edge."""
+    rng = np.random.default_rng(seed)
+    i, j = rng.integers(0, max(1, n - 2), (2, edges))
+    W = np.zeros((n, n))
+    W[i, j] = rng.uniform(0.1, 2.0, edges)
+    return sparse.csr_array(np.triu(W, 1) + np.triu(W, 1).T)
+
+
+def dense(X: FloatArray, W: sparse.csr_array, term: Manifold, columns: slice | list[int] = slice(None)) -> FloatArray:
+    """[F | 1]^T L^power [F | 1]."""
+    Z = np.column_stack([FEATURES.transform(X)[:, columns], np.ones(len(X))])
+    LZ, L = Z, laplacian(W, normalised=term.normalised)
+    for _ in range(term.power):
+        LZ = L @ LZ
+    return np.asarray(Z.T @ LZ)
+
+
+def close(found: Moments, wanted: FloatArray) -> None:
+    np.testing.assert_allclose(found.full, wanted, rtol=0, atol=1e-12 * max(1.0, np.abs(wanted).max()))
+
+
+def terms() -> Iterator[Any]:
+    for way, options in WAYS.items():
+        for laplace in ("unnormalised", "normalised"):
+            yield pytest.param(Manifold(KNN(4), laplacian=laplace, **options), id=f"{way}, {laplace}")
+
+
+TERMS = list(terms())
+
+
+@pytest.mark.parametrize("term", TERMS)
+@LAW
+@given(n=st.integers(1, 30), edges=st.integers(0, 90), seed=st.integers(0, 999), tile=st.integers(2, 40))
+def test_every_form_is_the_dense_product_whatever_the_tiles(
+    term: Manifold, n: int, edges: int, seed: int, tile: int
+) -> None:
+    X, W = inputs(n, seed), some_graph(n, edges, seed)
+    found = in_memory(FEATURES, X, W, term)
+    close(found, dense(X, W, term))
+    assert (found.m, found.q, found.n, found.kind) == (M, 0, W.nnz // 2, "gram")
+    sums = GraphSums(FEATURES, Recipe.of(term), tile=tile)
+    sums.add_whole(X, W)
+    assert all(adder.intact() for adder in sums.sums.values())
+    if W.nnz:
+        whole = sums.of((0, "")).moments()
+        close(whole, found.full)
+        assert whole.n == found.n
+
+
+@pytest.mark.parametrize("term", TERMS)
+def test_the_column_of_ones_is_nothing_where_the_laplacian_takes_it_to_nothing(term: Manifold) -> None:
+    X, W = inputs(60), some_graph(60, 150)
+    last = in_memory(FEATURES, X, W, term).full[-1]
+    assert np.any(last) == term.normalised
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_within_leaves_each_group_is_a_graph(way: str) -> None:
+    X = inputs(2 * GROUP_ROWS + 5)[: GROUP_ROWS + 40]
+    knn = KNN(3, within="leaf")
+    term = Manifold(knn, **WAYS[way])
+    x = (X - FEATURES.center) / FEATURES.scale
+    wanted = sum(
+        dense(X[at : at + GROUP_ROWS], local_graph(x[at : at + GROUP_ROWS], knn), term) for at in (0, GROUP_ROWS)
+    )
+    close(in_memory(FEATURES, X, knn, term), np.asarray(wanted))
+
+
+def test_over_all_rows_the_graph_is_one() -> None:
+    X, knn = inputs(150), KNN(5)
+    term = Manifold(knn, laplacian="normalised")
+    x = (X - FEATURES.center) / FEATURES.scale
+    close(in_memory(FEATURES, X, knn, term), dense(X, local_graph(x, knn), term))
+    near = local_graph(np.ascontiguousarray(x[:, [2, 0]]), knn)
+    columns = [1, 2, 7, 8]
+    part = in_memory(FEATURES, X, knn, term, inputs=(2, 0), columns=tuple(columns))
+    assert part.m == M
+    wanted = np.zeros((M + 1, M + 1))
+    wanted[np.ix_([*columns, M], [*columns, M])] = dense(X, near, term, columns)
+    close(part, wanted)
+
+
+def test_identity_is_the_rows_products() -> None:
+    X = inputs(GROUP_ROWS + 30)
+    Z = np.column_stack([FEATURES.transform(X), np.ones(len(X))])
+    found = in_memory(FEATURES, X, Identity(), Manifold(Identity()))
+    close(found, Z.T @ Z)
+    assert (found.n, found.q, difference_shift(found)) == (len(X), 0, 0.0)
+
+
+def test_sums_without_targets_are_cut_like_any() -> None:
+    X, W, at = inputs(40), some_graph(40, 100), np.array([3, 0, 9])
+    whole = in_memory(FEATURES, X, W, Manifold(KNN(4)))
+    keep = np.append(at, M)
+    close(whole.columns(at, 2.0), whole.full[np.ix_(keep, keep)] * np.outer([2, 2, 2, 1], [2, 2, 2, 1]))
+
+
+@pytest.mark.parametrize("near", [1.0, 1e-3, 1e-6, 1e-9])
+def test_rounding_is_what_the_shift_says(near: float) -> None:
+    """Rows of a curve, closer and closer: what the difference form loses, against the edge form."""
+    t = np.linspace(0.0, near, 400)
+    X = np.column_stack([np.sin(t), np.cos(3 * t), t])
+    W = local_graph(X, KNN(8))
+    edges, pairs = (in_memory(FEATURES, X, W, Manifold(KNN(8), form=form)) for form in ("edges", "difference"))
+    shift, largest = difference_shift(pairs), np.diag(edges.full).max()
+    assert difference_shift(edges) == 0.0 and shift > UNIT
+    assert np.linalg.norm(pairs.full - edges.full, 2) < 0.3 * shift * largest
+    assert np.linalg.eigvalsh(edges.full)[0] >= -50 * UNIT * largest
+    assert np.linalg.eigvalsh(pairs.full + shift * largest * np.eye(M + 1))[0] > 0
+
+
+def test_a_graph_of_copies_has_no_differences() -> None:
+    X, W = np.ones((20, D)), some_graph(20, 60)
+    for options in WAYS.values():
+        found = in_memory(FEATURES, X, W, Manifold(KNN(4), **options))
+        assert not found.packed.any() and np.isfinite(difference_shift(found))
+
+
+# Across leaves: shards with their halo.
+
+
+@final
+@dataclass(frozen=True)
+class Rows:
+    rows: IntArray
+    indptr: IntArray
+    indices: IntArray
+    weights: FloatArray
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Shards:
+    """A graph of rows in memory, its rows dealt to shards."""
+
+    X: FloatArray
+    W: sparse.csr_array
+    shard: IntArray
+    stamps: tuple[str, ...] = ("",)
+
+    @property
+    def count(self) -> int:
+        return int(self.shard.max()) + 1
+
+    def stamp(self, start: int, stop: int) -> str:
+        return f"{start} {stop} {self.stamps[0]}"
+
+    def adjacency(self, shard: int) -> Rows:
+        rows = np.flatnonzero(self.shard == shard)
+        some = self.W[rows]
+        return Rows(rows, some.indptr.astype(np.int64), some.indices.astype(np.int64), some.data)
+
+    def degrees(self, rows: IntArray) -> FloatArray:
+        return degrees(self.W)[rows]
+
+    def inputs(self, rows: IntArray) -> FloatArray:
+        return self.X[rows]
+
+    def holding(self, rows: IntArray) -> IntArray:
+        return self.shard[rows]
+
+    def of_owned(self) -> Shards:
+        return replace(self, stamps=("owned",))
+
+
+def shards() -> Shards:
+    """Seven, of which one has no rows."""
+    shard = np.random.default_rng(1).integers(0, 7, 90)
+    return Shards(inputs(90), some_graph(90, 270), np.where(shard == 3, 5, shard))
+
+
+def make_pass(folder: Path, *, read_rows: int = 128) -> Pass:
+    question = {
+        "block_rows": 64, "read_rows": read_rows, "nan": "refuse", "sums": "gram", "precision": "mixed",
+        "folds": {"count": 3, "by_rows": True, "seed": 1, "held": 0, "first": 0}, "seed": 2,
+    }  # fmt: skip
+    freeze(folder, question, FEATURES, Drawn(FEATURES.phi, None, None), y0=np.array([0.5]))
+    name = frozen_hash(folder)
+    assert name is not None
+    return load_pass(folder, name)
+
+
+def quiet(_: int) -> None:
+    pass
+
+
+@pytest.mark.parametrize("term", TERMS)
+def test_shards_with_their_halo_are_the_whole_graph(term: Manifold, tmp_path: Path) -> None:
+    store, this = shards(), make_pass(tmp_path)
+    found, receipts = sum_term(this, term, store, None, SerialEngine(), quiet)
+    close(found, dense(store.X, store.W, term))
+    assert found.n == store.W.nnz // 2 and [one.rows_used for one in receipts] == [4, 3]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_stopped_shards_go_on_to_the_same_bits(way: str, tmp_path: Path) -> None:
+    store, term = shards(), Manifold(KNN(4), laplacian="normalised", **WAYS[way])
+    nodes = []
+    for folder, stops in (("a", False), ("b", True)):
+        place = TermPlace.of(make_pass(tmp_path / folder), Recipe.of(term), "")
+        times = 0
+        while True:
+            if stops:
+                request_stop()
+            try:
+                receipt = run_shard(str(place.directory), place.hash, store, 0, 1, 5)
+                break
+            except StoppedError:
+                times += 1
+        assert times == (3 if stops else 0) and not list(place.checkpoints.glob("*"))
+        nodes.append(place.node(0, 0, receipt.key).read_bytes())
+        clear_stop()
+    assert nodes[0] == nodes[1]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Restless:
+    """Shards whose files are others each time that they are asked for."""
+
+    inner: Shards
+    asked: Iterator[int]
+
+    @property
+    def count(self) -> int:
+        return self.inner.count
+
+    def stamp(self, start: int, stop: int) -> str:
+        return str(next(self.asked))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+def test_a_graph_that_changes_while_it_is_read_is_not_summed(tmp_path: Path) -> None:
+    place = TermPlace.of(make_pass(tmp_path), Recipe.of(Manifold(KNN(4))), "")
+    with pytest.raises(IncompleteError, match=r"shards 0 to 2: the graph changed.*run the job again"):
+        run_shard(str(place.directory), place.hash, Restless(shards(), count()), 0, 0, 3)
+    assert not list(place.directory.glob("nodes/*")) and not list(place.directory.glob("receipts/*"))
+
+
+def test_weights_that_overflow_are_refused(tmp_path: Path) -> None:
+    store = replace(shards(), W=shards().W * 8e307)
+    for way in ("edges", "difference", "square"):
+        term = Manifold(KNN(4), **WAYS[way])
+        with pytest.raises(InputError, match=r"the sums overflow float64.*rescale"):
+            sum_term(make_pass(tmp_path / way), term, store, None, SerialEngine(), quiet)
+
+
+def test_appended_rows_change_no_earlier_ones_edges(tmp_path: Path) -> None:
+    """In edge form an edge is its later row's, so that the sums of earlier shards stay."""
+    X, W, shard = inputs(80), some_graph(80, 240), np.repeat(np.arange(8), 10)
+    before = Shards(X[:40], W[:40, :40].tocsr(), shard[:40])
+    this, term = make_pass(tmp_path), Manifold(KNN(4), form="edges")
+    sum_term(this, term, before, None, SerialEngine(), quiet)
+    done = list[int]()
+    found, _ = sum_term(this, term, Shards(X, W, shard), None, SerialEngine(), done.append)
+    close(found, dense(X, W, term))
+    assert done == [4, 8]
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """Rows for six leaves of one group each."""
+    folder = tmp_path_factory.mktemp("many")
+    np.savez(folder / "rows.npz", x=inputs(6 * 600, 7))
+    ingest([folder / "rows.npz"], folder / "rows.zarr", inputs=["x"], targets=[], shard_rows=600)
+    return open_dataset(folder / "rows.zarr", targets=None)
+
+
+def edges_of(graph: BuiltShards, n: int) -> sparse.csr_array:
+    """W (n, n)."""
+    W = sparse.lil_array((n, n))
+    for shard in range(graph.count):
+        part = graph.adjacency(shard)
+        W[np.repeat(part.rows, np.diff(part.indptr)), part.indices] = part.weights
+    return sparse.csr_array(W)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_of_a_graph_that_is_built_over_the_data(way: str, many: Dataset, tmp_path: Path) -> None:
+    """Sums over an edge store of several shards, as over the same edges in memory."""
+    this, knn = make_pass(tmp_path / "state"), KNN(4)
+    graph = build(knn, many, this, None, SerialEngine(), tmp_path / "graphs", lambda *_: None, sizes=SIZES)
+    term, X = Manifold(knn, laplacian="normalised", **WAYS[way]), many.read(0, many.n)[0]
+    found, _ = sum_term(this, term, graph, None, SerialEngine(), quiet)
+    close(found, in_memory(FEATURES, X, edges_of(graph, many.n), term).full)
+    assert graph.count > 4 and graph.edges == found.n
+
+
+def test_linked_rows_leave_the_edges_of_older_ones_as_they_are(many: Dataset, tmp_path: Path) -> None:
+    knn = KNN(3, append="link")
+    this, term = make_pass(tmp_path / "state"), Manifold(knn, form="edges")
+    store = tmp_path / "rows.zarr"
+    X, done, counts = many.read(0, many.n)[0], list[int](), list[int]()
+    for part in (X[:3000], X[3000:]):
+        np.savez(tmp_path / "part.npz", x=part)
+        more = {"append": True} if store.exists() else {"shard_rows": 600}
+        ingest([tmp_path / "part.npz"], store, inputs=["x"], targets=[], **more)
+        rows = open_dataset(store, targets=None)
+        graph = build(knn, rows, this, None, SerialEngine(), tmp_path / "graphs", lambda *_: None, sizes=SIZES)
+        found, _ = sum_term(this, term, graph, None, SerialEngine(), done.append)
+        counts.append(graph.count)
+    assert counts[1] > counts[0] > 4 and done.count(0) == 1 and found.n == graph.edges
+    close(found, in_memory(FEATURES, X, edges_of(graph, rows.n), term).full)
+
+
+# Within leaves: through files, engines, stops and NaN.
+
+
+ROWS = 3 * GROUP_ROWS + 300
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    folder = tmp_path_factory.mktemp("rows")
+    X = inputs(ROWS, 5)
+    X[[3, GROUP_ROWS + 1, ROWS - 1], [0, 1, 2]] = np.nan
+    np.savez(folder / "rows.npz", x=X)
+    path = folder / "rows.zarr"
+    ingest([folder / "rows.npz"], path, inputs=["x"], targets=[], shard_rows=1000)
+    return open_dataset(path, targets=None)
+
+
+LEAVES = [Leaf(0, 0, GROUP_ROWS + 900), Leaf(1, GROUP_ROWS + 900, ROWS, full=False)]
+
+
+def groups() -> Iterator[slice]:
+    for leaf in LEAVES:
+        for start in range(leaf.start, leaf.stop, GROUP_ROWS):
+            yield slice(start, min(start + GROUP_ROWS, leaf.stop))
+
+
+@pytest.mark.parametrize("way", [*WAYS, "identity"])
+def test_a_data_set_is_summed_group_by_group_without_its_nan(way: str, dataset: Dataset, tmp_path: Path) -> None:
+    knn = KNN(2, within="leaf")
+    term = Manifold(Identity()) if way == "identity" else Manifold(knn, laplacian="normalised", **WAYS[way])
+    this, done = make_pass(tmp_path), list[int]()
+    found, receipts = sum_term(this, term, dataset, LEAVES, SerialEngine(), done.append)
+    X, _ = dataset.read(0, ROWS)
+    wanted = np.zeros((M + 1, M + 1))
+    for group in groups():
+        some = X[group][np.isfinite(X[group]).all(axis=1)]
+        W = sparse.eye_array(len(some), format="csr")
+        if way == "identity":
+            Z = np.column_stack([FEATURES.transform(some), np.ones(len(some))])
+            wanted += Z.T @ Z
+        else:
+            W = local_graph((some - FEATURES.center) / FEATURES.scale, knn)
+            wanted += dense(some, W, term)
+    close(found, wanted)
+    assert [one.rows_dropped for one in receipts] == [2, 1] and done[-1] == ROWS
+    again, _ = sum_term(this, replace(term, weight=3.0), dataset, LEAVES, SerialEngine(), done.append)
+    assert len(done) == 4 and done[::3] == [0, ROWS] and np.array_equal(again.packed, found.packed)
+
+
+def summed(folder: Path, rows: Dataset | Shards, engine: Engine) -> FloatArray:
+    leaves = [Leaf(number, 600 * number, 600 * (number + 1)) for number in range(6)]
+    term = Manifold(KNN(3, within="leaf"), laplacian="normalised")
+    return sum_term(make_pass(folder), term, rows, leaves, engine, quiet)[0].packed
+
+
+def test_any_order_and_any_engine_give_the_same_bits(many: Dataset, tmp_path: Path) -> None:
+    for rows in (many, shards()):
+        names = [f"{type(rows).__name__} {seed}" for seed in range(3)]
+        found = [summed(tmp_path / name, rows, SerialEngine(shuffle=seed)) for seed, name in enumerate(names)]
+        assert np.array_equal(found[0], found[1]) and np.array_equal(found[0], found[2])
+        if rows is many:
+            with local_cluster(2) as cluster, Client(cluster) as client:
+                assert np.array_equal(summed(tmp_path / "dask", rows, DaskEngine(client)), found[0])
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_stopped_leaf_goes_on_to_the_same_bits(way: str, dataset: Dataset, tmp_path: Path) -> None:
+    term, nodes = Manifold(KNN(2, within="leaf"), **WAYS[way]), []
+    for folder, stops in (("a", False), ("b", True)):
+        place = TermPlace.of(make_pass(tmp_path / folder), Recipe.of(term), "")
+        times = 0
+        while True:
+            if stops:
+                request_stop()
+            try:
+                receipt = run_within(str(place.directory), place.hash, dataset, 1, 100, ROWS - 100)
+                break
+            except StoppedError:
+                times += 1
+        assert times == (3 if stops else 0)
+        nodes.append(place.node(0, 1, receipt.key).read_bytes())
+        clear_stop()
+    assert nodes[0] == nodes[1]
+
+
+def test_how_much_is_read_at_a_time_changes_no_bit(dataset: Dataset, tmp_path: Path) -> None:
+    found = []
+    for read_rows in (128, 3 * GROUP_ROWS):
+        this = make_pass(tmp_path / str(read_rows), read_rows=read_rows)
+        found.append(sum_term(this, Manifold(KNN(2, within="leaf")), dataset, LEAVES, SerialEngine(), quiet)[0])
+    assert np.array_equal(found[0].packed, found[1].packed)
+    assert group_reads(128, 1000) == GROUP_ROWS and group_reads(128, 2 * GROUP_ROWS) == 2 * GROUP_ROWS
+    assert group_reads(5 * GROUP_ROWS, 1000) == 5 * GROUP_ROWS and group_reads(40_000, 512) == 9 * GROUP_ROWS
+
+
+def test_terms_of_several_stores_and_recipes_do_not_meet(tmp_path: Path) -> None:
+    this, term = make_pass(tmp_path), Manifold(KNN(4))
+    places = [TermPlace.of(this, Recipe.of(term), name).hash for name in ("", "unlabelled")]
+    places += [TermPlace.of(this, Recipe.of(replace(term, power=2)), "").hash]
+    assert len(set(places)) == 3
+    same = replace(term, weight=(1.0, 2.0), outputs=np.eye(2), scale="mean")
+    assert TermPlace.of(this, Recipe.of(same), "").hash == places[0]
+
+
+def test_a_damaged_description_is_refused(tmp_path: Path) -> None:
+    place = TermPlace.of(make_pass(tmp_path), Recipe.of(Manifold(KNN(4))), "")
+    raw = place.description.read_bytes()
+    for wrong in (b"", raw[:-1], raw.replace(b"4096", b"4095")):
+        place.description.write_bytes(wrong)
+        with pytest.raises(InputError, match=r"term\.json.*missing or damaged.*run the job again"):
+            TermPlace(place.directory, place.hash).opened()
+    place.description.unlink()
+    with pytest.raises(InputError, match="missing or damaged"):
+        place.opened()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_changed_number_is_seen(way: str) -> None:
+    sums = GraphSums(FEATURES, Recipe.of(Manifold(KNN(4), laplacian="normalised", **WAYS[way])))
+    sums.add_whole(inputs(200), some_graph(200, 600))
+    total = sums.of((0, ""))
+    assert total.intact()
+    for i, j in ((0, 0), (3, 7), (M, M), (2, M)):
+        before = total.square[i, j]
+        total.square[i, j] += 1e-4 * np.abs(total.square).max()
+        assert not total.intact()
+        total.square[i, j] = before
+    assert total.intact()
+
+
+def test_the_recipe_is_what_the_words_say() -> None:
+    forms = {k: Recipe.of(Manifold(KNN(k))).form for k in (1, 3, 4, 10)}
+    assert forms == {1: Form.EDGES, 3: Form.EDGES, 4: Form.DIFFERENCE, 10: Form.DIFFERENCE}
+    for term in (Manifold(KNN(4), power=4), Manifold(Identity()), Manifold(KNN(2, weights=0.5), form="edges")):
+        recipe = Recipe.of(term, inputs=(1, 2))
+        assert Recipe.from_config(recipe.config()) == recipe
+
+
+def test_costs_grow_with_edges_and_memory_does_not() -> None:
+    edges, pairs, square = (Recipe.of(Manifold(KNN(10), **WAYS[way])) for way in ("edges", "difference", "square"))
+    w = 1025.0
+    assert 10 * w**2 < term_flops(edges, 1024, 10.0) < 11 * w**2 < 11 * term_flops(square, 1024, 10.0)
+    assert 2 * w**2 < term_flops(pairs, 1024, 10.0) < 3 * w**2
+    few, many = (term_bytes(pairs, 1024, rows) for rows in (GROUP_ROWS, 10**7))
+    assert 8 * w**2 + 8 * w * GROUP_ROWS < few < many < 8 * w**2 + 200 * 2**20
+
+
+def test_rows_without_any_target_are_left_out_of_the_labelled_sums(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    X, Y = rng.standard_normal((60, 2)), rng.standard_normal((60, 2))
+    Y[:40], Y[45, 0], X[50, 1] = np.nan, np.nan, np.inf
+    np.savez(tmp_path / "rows.npz", x=X, y=Y)
+    ingest([tmp_path / "rows.npz"], tmp_path / "rows.zarr", inputs=["x"], targets=["y"])
+    rows = open_dataset(tmp_path / "rows.zarr")
+    this = replace(make_pass(tmp_path / "state"), nan="unlabelled", y0=np.zeros(2), folds=FoldRule())
+    features = trig_map(np.eye(2), np.zeros(2), np.ones(2))
+    sums = BlockSums(features, this.y0, block_rows=16)
+    receipt = sum_leaf(this, this, sums, rows, 0, 0, 60)
+    found = {part: adder.n for part, adder in sums.sums.items()}
+    assert (receipt.rows_used, receipt.rows_dropped) == (19, 41) and found == {(0, ""): 18, (0, "01"): 1}
+
+
+@LAW
+@given(n=st.integers(1, 9), width=st.integers(1, 20), seed=st.integers(0, 99))
+def test_the_loop_and_the_product_are_their_dense_twins(n: int, width: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    G, held = rng.standard_normal((12, width)), rng.integers(0, 11, n)
+    starts, others = np.append(0, np.cumsum(held)), rng.integers(0, 12, held.sum())
+    at, weights, out = rng.integers(0, 12, n), rng.uniform(0, 2, held.sum()), np.full((n, width), np.nan)
+    differences(G, at, starts, others, weights, out)
+    wanted = [weights[a:b] @ (G[k] - G[others[a:b]]) for k, a, b in zip(at, starts, starts[1:], strict=False)]
+    np.testing.assert_allclose(out, np.reshape(wanted, (n, width)), rtol=0, atol=1e-12)
+    square = np.zeros((width, width), order="F")
+    syr2k(G[at], out, square)
+    product = G[at].T @ out
+    np.testing.assert_allclose(np.triu(square), np.triu(product + product.T) / 2, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("Z", "LZ", "square"),
+    [
+        (np.ones((4, 3)), np.ones((4, 3), np.float32), np.zeros((3, 3), order="F")),
+        (np.ones((4, 3)), np.ones((5, 3)), np.zeros((3, 3), order="F")),
+        (np.ones((4, 3)), np.ones((4, 8))[:, :3], np.zeros((3, 3), order="F")),
+        (np.ones((4, 3)), np.ones((4, 3)), np.zeros((4, 4), order="F")),
+    ],
+)
+def test_arrays_that_blas_would_misread_are_refused(Z: FloatArray, LZ: FloatArray, square: FloatArray) -> None:
+    with pytest.raises(InputError, match="syr2k needs"):
+        syr2k(Z, LZ, square)
