@@ -27,7 +27,7 @@ from dorff.errors import IncompleteError, InputError
 from dorff.graphs import KNN, Given, Graph, Identity, edge_weights, local_graph, neighbours, own_scale
 from dorff.kernels.scalar import FloatArray
 from dorff.leaf import FoldRule, Pass
-from dorff.manifold.build_atlas import _table, load_atlas
+from dorff.manifold.build_atlas import _kind, _table, load_atlas
 from dorff.manifold.build_files import packed, read_parts, write_parts
 from dorff.manifold.build_frame import Sizes
 from dorff.manifold.build_knn import _landmarks
@@ -273,7 +273,7 @@ def damage(file: Path) -> None:
 
 def forget() -> None:
     """As a new process: nothing is remembered of files."""
-    for known in (_landmarks, load_atlas, _table, _record, _degrees):
+    for known in (_landmarks, load_atlas, _table, _kind, _record, _degrees):
         known.cache_clear()
 
 

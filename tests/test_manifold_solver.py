@@ -298,7 +298,9 @@ def test_what_is_solved():
     ]:  # fmt: skip
         one = world("identity 3", terms=[(L, None, outputs, 0.1)])
         one = replace(one, weights=OperatorWeights(np.ones(2 * D), root[None]))
-        blocks = one.problem().blocks
+        problem = one.problem()
+        blocks, (solution,) = problem.blocks, solve(problem, [one.ridge])
+        assert close(one.values(problem, solution.h).ravel(), one.dual()[2])
         assert sorted(block.rhs.shape[1] for block in blocks) == columns
         assert len(blocks[0].rhs) == (2 * D if len(columns) > 1 or columns[0] > 1 else 6 * D)
     for kind in ("views 1", "views 2", "views 3"):

@@ -465,6 +465,23 @@ def test_a_stopped_leaf_goes_on_to_the_same_bits(way: str, dataset: Dataset, tmp
     assert nodes[0] == nodes[1]
 
 
+def test_sums_that_are_lost_again_and_again_are_given_up(many: Dataset, tmp_path: Path) -> None:
+    this, told = make_pass(tmp_path), list[int]()
+
+    def lose(done: int) -> None:
+        told.append(done)
+        for node in tmp_path.glob("terms/*/nodes/*"):
+            node.unlink()
+
+    with pytest.raises(IncompleteError, match=r"terms.*missing or damaged, again and again.*then run again"):
+        sum_term(this, Manifold(Identity()), many, [Leaf(0, 0, many.n)], SerialEngine(), lose)
+    assert told == [0, *[many.n] * 3]
+    with pytest.raises(InputError, match="the frozen plan is gone"):
+        place = TermPlace.of(this, Recipe.of(Manifold(KNN(4))), "")
+        (tmp_path / "plan.json").unlink()
+        run_shard(str(place.directory), place.hash, shards(), 0, 0, 2)
+
+
 def test_how_much_is_read_at_a_time_changes_no_bit(dataset: Dataset, tmp_path: Path) -> None:
     found = []
     for read_rows in (128, 3 * GROUP_ROWS):

@@ -28,8 +28,8 @@ class Atlas:
     """The runs and shards of all generations up to one.
 
     `runs` (R, 2) are first rows and the ones after the last. Of neighbours' graphs a shard is what a row of `groups`
-    (G, 4) says: partition, first run of candidates, first run of the shard's own rows, the run after the last of both.
-    Of a given graph it is a run. `ends` (generations + 1,) counts the shards of all generations before each.
+    (G, 4) says: its partition, the first row that may be listed, the first that may list, and the one after the last
+    of both. Of a given graph it is a run. `ends` (generations + 1,) counts the shards of all generations before each.
     """
 
     frame: Frame
@@ -55,15 +55,15 @@ class Atlas:
         return np.searchsorted(self.runs[:, 0], rows, "right") - 1
 
     def run_job(self, run: int) -> Job:
-        """The task that wrote a run's file."""
-        generation = next(one for one in range(self.generation + 1) if run in self.frame.new_runs(one))
-        return Job("assign", generation, run)
+        """The task that wrote a run's files."""
+        return self.frame.run_job(self.generation, run)
 
-    def shards_of(self, homes: IntArray, runs: IntArray) -> IntArray:
-        """The shard (k,) of rows in these partitions and runs."""
-        key = self.groups[:, 0] * len(self.runs) + self.groups[:, 2]
+    def shards_of(self, homes: IntArray, rows: IntArray) -> IntArray:
+        """The shard (k,) of rows at home in these partitions."""
+        span = int(self.runs[-1, 1]) + 1
+        key = self.groups[:, 0] * span + self.groups[:, 2]
         order = np.argsort(key)
-        return order[np.searchsorted(key[order], homes * len(self.runs) + runs, "right") - 1]
+        return order[np.searchsorted(key[order], homes * span + rows, "right") - 1]
 
     def shard_of(self, rows: IntArray) -> IntArray:
         """The shard (k,) of each row; -1 for a row that was left out."""
@@ -75,13 +75,12 @@ class Atlas:
             here = np.flatnonzero(runs == run)
             table = self.table(int(run))[rows[here] - self.runs[run, 0]]
             kept = table["place"] >= 0
-            homes = table["home"][kept].astype(np.int64)
-            found[here[kept]] = self.shards_of(homes, np.full(len(homes), run))
+            found[here[kept]] = self.shards_of(table["home"][kept].astype(np.int64), rows[here[kept]])
         return found
 
     def table(self, run: int) -> Table:
         """What is known (rows,) of each row of a run."""
-        return _table(self.frame.directory, self.generation, run)[1]
+        return _table(self.frame.directory, self.run_job(run))
 
     def inputs(self, rows: IntArray) -> FloatArray:
         """X (k, d) of rows that were not left out, from their copies."""
@@ -96,7 +95,7 @@ class Atlas:
     def copies(self, run: int, places: IntArray, sums: npt.NDArray[np.uint32]) -> FloatArray:
         """X (k, d) of the rows at these places of a run's file. DamagedError."""
         job = self.run_job(run)
-        kind = _table(self.frame.directory, self.generation, run)[0]
+        kind = _kind(self.frame.directory, job)
         try:
             return read_rows(self.frame.path(job, INPUTS), kind, self.frame.said["d"], places, sums)
         except (FileNotFoundError, ValueError) as error:
@@ -115,8 +114,11 @@ def load_atlas(directory: Path, generation: int) -> Atlas:
     return Atlas(frame, generation, runs, np.concatenate(found), ends)
 
 
-@lru_cache(maxsize=64)
-def _table(directory: Path, generation: int, run: int) -> tuple[str, Table]:
-    atlas = load_atlas(directory, generation)
-    kind, table = atlas.frame.read(atlas.run_job(run), (KIND, TABLE))
-    return kind.decode(), np.frombuffer(table, ROW)
+@lru_cache(maxsize=16)
+def _table(directory: Path, job: Job) -> Table:
+    return np.frombuffer(load_frame(directory).read(job, (TABLE,))[0], ROW)
+
+
+@lru_cache(maxsize=2**14)
+def _kind(directory: Path, job: Job) -> str:
+    return load_frame(directory).read(job, (KIND,))[0].decode()

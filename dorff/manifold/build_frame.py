@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, NamedTuple, TypeVar, final
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from dorff.graphs import KNN, Graph
 from dorff.manifold.build_files import FloatArray, IntArray, read_parts
 from dorff.store import seal, unseal, write_atomic
 
+T = TypeVar("T")
 TRIES: Final = 3  # of rows that change while they are read
 FRAME: Final = "graph.json"
 GENERATION: Final = "generation.json"
@@ -153,6 +154,11 @@ class Frame:
         """(runs, 2): those of all generations up to this one."""
         return np.concatenate([_cuts(self.directory, one) for one in range(generation + 1)])
 
+    def run_job(self, generation: int, run: int) -> Job:
+        """The task that wrote the files of a run, of a generation or an older one."""
+        birth = next(one for one in range(generation + 1) if run in self.new_runs(one))
+        return Job("assign", birth, run)
+
     def new_runs(self, generation: int) -> range:
         """The numbers of a generation's own runs."""
         every, own = len(self.runs(generation)), len(_cuts(self.directory, generation))
@@ -214,28 +220,31 @@ def slip(
     return Slip(job, stamp, digest, files, facts).save(frame)
 
 
-def read_inputs(frame: Frame, dataset: Dataset, start: int, stop: int) -> tuple[FloatArray, str]:
-    """X (stop - start, d) of a run of rows, and the fingerprint of the files that it came from.
+def unchanged(dataset: Dataset, start: int, stop: int, read: Callable[[], T]) -> tuple[T, str]:
+    """What `read` gives of rows start..stop-1, and the fingerprint of their files, the same before and after.
 
-    Raises:
-        InputError: a row with an input that is not finite, where these are refused.
-        IncompleteError: the rows changed each time they were read.
+    InputError as `read`, unless files were torn then; IncompleteError where rows changed each time they were read.
     """
     for _ in range(TRIES):
-        stamp, wrong, X = dataset.stamp(start, stop), None, np.empty((0, dataset.d))
+        stamp, wrong, found = dataset.stamp(start, stop), None, None
         try:
-            X, _ = dataset.read(start, stop)
+            found = read()
         except InputError as error:
             wrong = error
         if dataset.stamp(start, stop) == stamp:
-            break
-    else:
-        raise IncompleteError(
-            f"{dataset.path}: rows {start}..{stop - 1} changed while they were read, {TRIES} times; run the job again "
-            "when nothing writes to them"
-        )
-    if wrong is not None:  # not because a file was torn when it was read
-        raise wrong
+            if found is None:
+                assert wrong is not None
+                raise wrong
+            return found, stamp
+    raise IncompleteError(
+        f"{dataset.path}: rows {start}..{stop - 1} changed while they were read, {TRIES} times; run the job again "
+        "when nothing writes to them"
+    )
+
+
+def read_inputs(frame: Frame, dataset: Dataset, start: int, stop: int) -> FloatArray:
+    """X (stop - start, d) of a run of rows. InputError at an input that is not finite, where these are refused."""
+    X, _ = dataset.read(start, stop)
     if frame.nan == "refuse" and not np.isfinite(X).all():
         row, column = np.argwhere(~np.isfinite(X))[0]
         raise InputError(
@@ -243,4 +252,4 @@ def read_inputs(frame: Frame, dataset: Dataset, start: int, stop: int) -> tuple[
             f"{dataset.input_columns[column]}: expected a finite number, got {X[row, column]}; mend the data, or set "
             "data.nan: drop"
         )
-    return X, stamp
+    return X

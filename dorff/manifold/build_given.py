@@ -17,7 +17,7 @@ from dorff.data.edges import open_graph
 from dorff.graphs import adjacency, check_edges, undirected
 from dorff.manifold.build_edges import save_edges
 from dorff.manifold.build_files import write_parts
-from dorff.manifold.build_frame import Frame, Job, Slip, read_inputs, slip
+from dorff.manifold.build_frame import Frame, Job, Slip, read_inputs, slip, unchanged
 
 EDGE: Final = np.dtype([("i", "<i8"), ("j", "<i8"), ("w", "<f8")])
 
@@ -25,7 +25,7 @@ EDGE: Final = np.dtype([("i", "<i8"), ("j", "<i8"), ("w", "<f8")])
 def screen(frame: Frame, dataset: Dataset, job: Job) -> Slip:
     """Write which rows (rows,) of a shard have finite inputs; the digest is of the inputs."""
     start, stop = map(int, frame.runs(0)[job.number])
-    X, stamp = read_inputs(frame, dataset, start, stop)
+    X, stamp = unchanged(dataset, start, stop, lambda: read_inputs(frame, dataset, start, stop))
     good = np.isfinite(X).all(axis=1)
     digest = write_parts(frame.path(job), [good.astype("u1")])
     return slip(frame, job, stamp=stamp, digest=f"{digest}{zlib.crc32(X.data):08x}", left_out=int((~good).sum()))

@@ -4,7 +4,7 @@ Rows are dealt to partitions by landmarks, the centres of a small k-means of a s
 the partition of its nearest landmark, and a candidate in those of its nearest few, so that partitions overlap: a row's
 list is exact among the candidates of its home, and a neighbour is missed only where it is none of them. Rows are
 copied, sorted by home, so that a partition is read without the rest; the shards of the edge store are the homes.
-A partition with more candidates than are held is cut by row number, in whole runs.
+A partition with more candidates than are held is cut by row number.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import scipy.sparse as sp
 
 from dorff.data import Dataset
 from dorff.graphs import neighbours, own_scale
-from dorff.manifold.build_atlas import COUNTS, INPUTS, MEMBERS, ROW, load_atlas
+from dorff.manifold.build_atlas import COUNTS, INPUTS, MEMBERS, ROW, Atlas, load_atlas
 from dorff.manifold.build_files import FloatArray, IntArray, packed, row_sums, write_parts
-from dorff.manifold.build_frame import Frame, Job, Slip, load_frame, read_inputs, slip
+from dorff.manifold.build_frame import Frame, Job, Slip, load_frame, read_inputs, slip, unchanged
 from dorff.store import write_atomic
 
 #: A candidate of a partition: its place in the run, and what ROW says.
@@ -31,7 +31,8 @@ MEMBER: Final = np.dtype([("row", "<i4"), *((name, ROW[name]) for name in ROW.na
 LISTED: Final = np.dtype([("row", "<i8"), ("neighbour", "<i8"), ("distance", "<f8"), ("scale", "<f8")])
 ROWS, SCALES, SHARDS, LISTS = range(4)  # parts of a file of lists; from LISTS on one for each of SHARDS
 LLOYD: Final = 6  # rounds
-PIECES: Final = 256  # places that the sample is from
+PIECES: Final = 256  # places that the sample is from, at most
+PIECE_ROWS: Final = 64  # of each, at least
 _TILE: Final = 2**21  # distances to landmarks held at a time
 
 
@@ -44,10 +45,10 @@ def landmarks(frame: Frame, dataset: Dataset, job: Job) -> Slip:
     wanted = frame.sizes.partitions(n, d)
     stamp = dataset.stamp(start, stop)
     count = min(n, frame.sizes.rows(d), wanted * frame.sizes.sample_rows)
-    pieces = min(PIECES, count)
+    pieces = max(1, min(PIECES, count // PIECE_ROWS))
     firsts = start + np.arange(pieces) * n // pieces
     ends = np.minimum(firsts + -(-count // pieces), np.append(firsts[1:], stop))
-    parts = [read_inputs(frame, dataset, int(a), int(b))[0] for a, b in zip(firsts, ends, strict=True)]
+    parts = [read_inputs(frame, dataset, int(a), int(b)) for a, b in zip(firsts, ends, strict=True)]
     X = np.concatenate(parts)
     x = frame.scaled(X[np.isfinite(X).all(axis=1)])
     digest = write_parts(frame.path(job), [centres(x, wanted, frame.seed)])
@@ -93,75 +94,106 @@ def assign(frame: Frame, dataset: Dataset, job: Job) -> Slip:
     Rows whose inputs are not finite are left out.
     """
     start, stop = map(int, frame.runs(job.generation)[job.number])
-    X, stamp = read_inputs(frame, dataset, start, stop)
-    L = _landmarks(frame.directory)
-    kept = np.flatnonzero(np.isfinite(X).all(axis=1))
-    near = nearest(frame.scaled(X[kept]), L, min(frame.sizes.memberships, len(L)))
+    (kept, near, rows), stamp = unchanged(dataset, start, stop, lambda: _dealt(frame, dataset, start, stop))
     order = np.argsort(near[:, 0], kind="stable")
+    rows = rows[order]
     table = np.zeros(stop - start, ROW)
     table["place"] = -1
     table["place"][kept[order]] = np.arange(len(order))
     table["home"][kept] = near[:, 0]
-    copy = packed(X[kept[order]])
-    table["crc"][kept[order]] = row_sums(copy)
+    table["crc"][kept[order]] = row_sums(rows)
     members = np.zeros(near.shape, MEMBER)
     members["row"] = kept[:, None]
     for name in ROW.names or ():
         members[name] = table[name][kept][:, None]
-    of = np.argsort(near, axis=None, kind="stable")
-    counts = np.array([np.bincount(one, minlength=len(L)) for one in (near[:, 0], near.ravel())])
-    cuts = np.cumsum(counts[1])[:-1]
-    parts: list[npt.NDArray[Any]] = [np.frombuffer(copy.dtype.str.encode(), "u1"), table, counts.astype("<i8")]
-    write_atomic(frame.path(job, INPUTS), [copy.tobytes()], sync=False)
-    digest = write_parts(frame.path(job), parts + np.split(members.ravel()[of], cuts))
-    return slip(frame, job, stamp=stamp, digest=digest, suffixes=("parts", INPUTS), left_out=int(len(X) - len(kept)))
+    P = len(_landmarks(frame.directory))
+    counts = np.array([np.bincount(one, minlength=P) for one in (near[:, 0], near.ravel())])
+    by_partition = np.split(members.ravel()[np.argsort(near, axis=None, kind="stable")], np.cumsum(counts[1])[:-1])
+    parts: list[npt.NDArray[Any]] = [np.frombuffer(rows.dtype.str.encode(), "u1"), table, counts.astype("<i8")]
+    write_atomic(frame.path(job, INPUTS), [rows.data.cast("B") if rows.size else b""], sync=False)
+    digest = write_parts(frame.path(job), parts + by_partition)
+    left_out = stop - start - len(kept)
+    return slip(frame, job, stamp=stamp, digest=digest, suffixes=("parts", INPUTS), left_out=left_out)
+
+
+def _dealt(
+    frame: Frame, dataset: Dataset, start: int, stop: int
+) -> tuple[IntArray, IntArray, npt.NDArray[Any]]:  # fmt: skip
+    """Of the rows start..stop-1 those that are finite, from 0, their nearest landmarks and their inputs; read and
+    dealt a part at a time."""
+    L, step = _landmarks(frame.directory), frame.sizes.rows(dataset.d)
+    kept, near, rows = [], [], []
+    for at in range(start, stop, step):
+        X = read_inputs(frame, dataset, at, min(at + step, stop))
+        good = np.flatnonzero(np.isfinite(X).all(axis=1))
+        X = X[good]
+        kept.append(good + (at - start))
+        near.append(nearest(frame.scaled(X), L, min(frame.sizes.memberships, len(L))))
+        rows.append(packed(X))
+    widest = max((one.dtype for one in rows), key=lambda kind: kind.itemsize)
+    return np.concatenate(kept), np.concatenate(near), np.concatenate([one.astype(widest, copy=False) for one in rows])
 
 
 def groups(frame: Frame, dataset: Dataset, job: Job) -> Slip:
-    """Write which partitions and runs are a shard each: those of a generation's rows."""
-    own = frame.new_runs(job.generation)
-    jobs = [Job("assign", one, run) for one in range(job.generation + 1) for run in frame.new_runs(one)]
+    """Write which rows of which partitions are a shard each: those of a generation. See `Atlas.groups`."""
+    runs, own = frame.runs(job.generation), frame.new_runs(job.generation)
+    jobs = [frame.run_job(job.generation, run) for run in range(len(runs))]
     counts = np.array([frame.numbers(one, COUNTS)[0].reshape(2, -1) for one in jobs])  # (runs, 2, P)
     most, found = frame.sizes.rows(dataset.d), []
-    for p in range(counts.shape[2]):
-        at_home, held = counts[:, 0, p], counts[:, 1, p]
-        pieces = -(-int(held[own].sum()) // most)
-        ends = np.cumsum(held[own])
-        cuts = [own.start + int(np.searchsorted(ends, ends[-1] * piece / pieces)) for piece in range(1, pieces)]
-        for a, b in pairwise(sorted({own.start, *(cut + 1 for cut in cuts), own.stop})):
-            if at_home[a:b].sum():
-                found.append((p, _reach(held, a, b, most) if own.start else a, a, b))
+    for p in np.flatnonzero(counts[own, 0].sum(axis=0)).tolist():
+        ends = np.cumsum(counts[:, 1, p])
+
+        def row_at(place: int, p: int = p, ends: IntArray = ends) -> int:
+            """The number of the row that is the candidate at this place in the partition."""
+            run = int(np.searchsorted(ends, place, "right"))
+            member = np.frombuffer(frame.read(jobs[run], (MEMBERS + p,))[0], MEMBER)[place - int(ends[run])]
+            return int(runs[run, 0] + member["row"])
+
+        older, total = int(ends[own.start - 1]) if own.start else 0, int(ends[-1])
+        pieces = -(-(total - older) // most)
+        cuts = [older + (total - older) * piece // pieces for piece in range(pieces + 1)]
+        rows = [int(runs[own.start, 0]), *map(row_at, cuts[1:-1]), int(runs[-1, 1])]
+        for (a, b), (first, end) in zip(pairwise(cuts), pairwise(rows), strict=True):
+            reach = b - most if older and b > most else 0
+            begin = first if not older or reach >= a else row_at(reach) if reach else int(runs[0, 0])
+            found.append((p, begin, first, end))
     return slip(frame, job, digest=write_parts(frame.path(job), [np.array(found, "<i8").reshape(-1, 4)]))
-
-
-def _reach(held: IntArray, a: int, b: int, most: int) -> int:
-    """The first of the runs before `a` that are candidates for rows of runs a..b-1, as many as are held."""
-    total = np.cumsum(held[:b][::-1])[::-1]
-    return min(a, int(np.argmax(total <= most))) if total[a] <= most else a
 
 
 def lists(frame: Frame, dataset: Dataset, job: Job) -> Slip:
     """Write the neighbours that the rows of a shard list, by the shard of the neighbour."""
     atlas = load_atlas(frame.directory, job.generation)
-    p, begin, own, end = map(int, atlas.groups[job.number])
-    held, copies = [], []
-    for run in range(begin, end):
-        found = np.frombuffer(frame.read(atlas.run_job(run), (MEMBERS + p,))[0], MEMBER)
-        held.append(found)
-        copies.append(frame.scaled(atlas.copies(run, found["place"].astype(np.int64), found["crc"])))
-    members, x = np.concatenate(held), np.concatenate(copies)
-    del copies
-    run_of = np.repeat(np.arange(begin, end), [len(one) for one in held])
-    rows = atlas.runs[run_of, 0] + members["row"]
-    queries = np.flatnonzero((members["home"] == p) & (run_of >= own))
+    p, _, first, _ = map(int, atlas.groups[job.number])
+    rows, homes, x = _candidates(atlas, job.number)
+    queries = np.flatnonzero((homes == p) & (rows >= first))
     index, distance = neighbours(x, frame.knn.neighbours, queries=queries, numbers=rows)
     scale, listed = own_scale(index, distance), index >= 0
-    one, other = queries[np.nonzero(listed)[0]], index[listed]
-    entries = np.empty(len(one), LISTED)
-    entries["row"], entries["neighbour"], entries["distance"] = rows[one], rows[other], distance[listed]
-    entries["scale"] = scale[np.nonzero(listed)[0]]
-    shard = atlas.shards_of(members["home"][other].astype(np.int64), run_of[other])
-    names, cuts = np.unique(shard, return_index=False), np.argsort(shard, kind="stable")
-    parts = np.split(entries[cuts], np.searchsorted(shard[cuts], names[1:]))
+    asked, other = np.nonzero(listed)[0], index[listed]
+    entries = np.empty(len(asked), LISTED)
+    entries["row"], entries["neighbour"] = rows[queries[asked]], rows[other]
+    entries["distance"], entries["scale"] = distance[listed], scale[asked]
+    shard = atlas.shards_of(homes[other], rows[other])
+    order, names = np.argsort(shard, kind="stable"), np.unique(shard)
+    parts = np.split(entries[order], np.searchsorted(shard[order], names[1:]))
     head: list[npt.NDArray[Any]] = [rows[queries].astype("<i8"), scale, names.astype("<i8")]
     return slip(frame, job, digest=write_parts(frame.path(job), head + parts))
+
+
+def _candidates(atlas: Atlas, shard: int) -> tuple[IntArray, IntArray, FloatArray]:
+    """The rows that a shard's lists are from, ascending, their partitions (c,), and their scaled inputs (c, k)."""
+    p, begin, _, end = map(int, atlas.groups[shard])
+    held = []
+    runs = range(int(atlas.run_of(np.array(begin))), int(np.searchsorted(atlas.runs[:, 0], end)))
+    for run in runs:
+        members = np.frombuffer(atlas.frame.read(atlas.run_job(run), (MEMBERS + p,))[0], MEMBER)
+        rows = atlas.runs[run, 0] + members["row"]
+        inside = (rows >= begin) & (rows < end)
+        held.append((rows[inside], members[inside]))
+    x, at = np.empty((sum(len(rows) for rows, _ in held), len(atlas.frame.columns))), 0
+    for run, (rows, members) in zip(runs, held, strict=True):
+        if len(rows):
+            X = atlas.copies(run, members["place"].astype(np.int64), members["crc"])
+            x[at : at + len(rows)] = atlas.frame.scaled(X)
+            at += len(rows)
+    homes = np.concatenate([members["home"] for _, members in held]).astype(np.int64)
+    return np.concatenate([rows for rows, _ in held]), homes, x

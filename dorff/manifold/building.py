@@ -15,8 +15,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from dorff.data import Dataset
 from dorff.data.edges import open_graph, write_graph
+from dorff.data.nodes import open_array
 from dorff.engine import Engine
 from dorff.errors import IncompleteError, InputError
 from dorff.graphs import KNN, Given, Graph, checked
@@ -31,6 +34,7 @@ from dorff.manifold.shards import Shards, is_done, write_done
 from dorff.store import remove_torn, unseal
 from dorff.store.atomic import remove_tree
 
+RUN_ROWS: Final = 2**17  # of which copies are in a file, at most
 ROUNDS: Final = 3  # of rows that change while their graph is built
 MiB: Final = 2**20
 NEAREST: Final[dict[str, tuple[Stage, str]]] = {
@@ -96,7 +100,7 @@ def _said(
         "sizes": asdict(sizes),
     }  # fmt: skip
     if isinstance(graph, KNN):
-        rows = sizes.rows(dataset.d)
+        rows = min(RUN_ROWS, sizes.input_bytes // _copied(dataset))
         said["step"] = max(dataset.unit_rows, rows // dataset.unit_rows * dataset.unit_rows)
         said["n"] = None if graph.append == "link" else dataset.n
     elif isinstance(graph, Given):
@@ -112,6 +116,16 @@ def _said(
     else:
         raise InputError("graph: this one has no edges to build")
     return {**said, "name": _digest(said)}
+
+
+def _copied(dataset: Dataset) -> int:
+    """Bytes of a row's copy, at most (`packed`)."""
+    size = 0
+    for name in dataset.inputs:
+        stored = open_array(Path(dataset.path), name)
+        kind = np.dtype(stored.array.dtype) if stored.packing.plain else np.dtype("f8")
+        size += stored.columns * (1 if kind in ("u1", "?") else 4 if kind.itemsize < 4 or kind == "f4" else 8)
+    return size
 
 
 def _path(graph: Given, dataset: Dataset, directory: Path) -> str:
@@ -245,6 +259,6 @@ def task_bytes(d: int, graph: Graph, sizes: Sizes | None = None) -> int:
     sizes = sizes or Sizes()
     if not isinstance(graph, KNN):
         return 16 * sizes.edge_run * EDGE.itemsize
-    rows = 2 * sizes.rows(d)  # candidates are cut in whole runs
-    lists = rows * (8 * 6 * d + 40 * graph.neighbours) + 96 * MiB
-    return lists + sizes.rows(d) * 2 * graph.neighbours * LISTED.itemsize
+    rows = sizes.rows(d)
+    inputs = 8 * d * rows * 5  # candidates, and what `neighbours` makes of them; of dealing rows four times as much
+    return inputs + 4 * sizes.input_bytes + rows * 4 * graph.neighbours * LISTED.itemsize + 96 * MiB

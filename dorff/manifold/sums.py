@@ -183,9 +183,9 @@ class GraphSums:
         return G
 
     def _room(self, which: int, rows: int) -> FloatArray:
-        """One of two buffers of rows, the columns beyond T's left at zero."""
+        """One of two buffers of rows, the columns beyond T's left at zero. Memory is taken as it is written to."""
         if len(self._tiles[which]) < rows:
-            self._tiles[which] = np.zeros((rows, self._line))
+            self._tiles[which] = np.zeros((max(rows, self._tile), self._line))
         return self._tiles[which][:rows]
 
     def _differences(

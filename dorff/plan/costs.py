@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from dorff.data import Dataset
 from dorff.errors import DoesNotFitError
 from dorff.exact import exact_is_cheaper
 from dorff.features import Recipe
-from dorff.kernels import Decomposable, OperatorKernel
+from dorff.kernels import Decomposable, MultiView, OperatorKernel
 from dorff.moments import MOST_PATTERNS, Kind, syrk
 from dorff.plan.leaves import Leaf, block_rows
 from dorff.plan.manifold import Term, term_costs
@@ -159,20 +160,35 @@ def _route(job: Job, shape: Shape, rate: float, workers: int, candidates: Sequen
 
 
 def _shared(kernel: OperatorKernel) -> bool:
-    """Whether it is one scalar kernel times a matrix."""
+    """Whether it is one scalar kernel times a matrix; of views, each of them with the same matrix."""
+    if isinstance(kernel, MultiView):
+        views = [view.kernel for view in kernel.views]
+        outputs = {json.dumps(base.output.config()) for view in views for base in _decomposables(view)}
+        return all(_shared(view) and len(view.terms()) == 1 for view in views) and len(outputs) == 1
     bases = [base for _, base in kernel.terms()]
     return all(isinstance(base, Decomposable) for base in bases) and len({base.scalar for base in bases}) == 1
 
 
+def _decomposables(kernel: OperatorKernel) -> list[Decomposable]:
+    return [base for _, base in kernel.terms() if isinstance(base, Decomposable)]
+
+
 def _coupled(job: Job, kernel: OperatorKernel, patterns: int) -> bool:
     """Whether all rows of psi are in one system."""
-    if not _shared(kernel) or patterns == 1:
-        return not _shared(kernel)
+    outputs = any(term.outputs not in (None, "identity") for term in job.manifold)
+    if not _shared(kernel) or outputs:  # which need not commute with the kernel's matrix
+        return True
+    if patterns == 1:
+        return False
+    if isinstance(kernel, MultiView):
+        return True
     return job.solve.observe is not None or not untouched(operator_weights(kernel, 1, None).root[0], None)
 
 
 def _rank(kernel: OperatorKernel, d: int) -> int:
-    """r of a kernel with its output matrices written out."""
+    """r of a kernel with its output matrices written out; of views, the largest of a view's."""
+    if isinstance(kernel, MultiView):
+        return max(_rank(view.kernel, view.d) for view in kernel.views)
     roots = [base.root(np.ones((1, d))) for _, base in kernel.terms()]
     return min(sum(len(root[0]) for root in roots), len(roots[0][0, 0]))
 
