@@ -72,6 +72,25 @@ def timed(call: Callable[[], float]) -> tuple[float, float, float]:
     return time.perf_counter() - wall, time.thread_time() - cpu, blas
 
 
+def interleaved(calls: dict[str, Callable[[], float]], repeats: int) -> list[dict[str, tuple[float, float, float]]]:
+    """Rounds of every call, one after another."""
+    for call in calls.values():
+        call()  # loops compiled, pages there
+    return [{form: timed(call) for form, call in calls.items()} for _ in range(repeats)]
+
+
+def numbers(form: str, runs: list[dict[str, tuple[float, float, float]]], rows: int) -> dict[str, Any]:
+    """A form's times and ratios over all rounds."""
+    middle, ratios = statistics.median, [run[form][1] / run["S"][1] for run in runs]
+    return {
+        "seconds_a_row": middle(run[form][0] for run in runs) / rows,
+        "ratio": middle(run[form][0] / run["S"][0] for run in runs),
+        "cpu_ratio": middle(ratios),
+        "range": [min(ratios), max(ratios)],
+        "in_blas": middle(run[form][2] / run[form][0] for run in runs),
+    }
+
+
 def groups(X: FloatArray) -> list[FloatArray]:
     return [X[at : at + GROUP_ROWS] for at in range(0, len(X), GROUP_ROWS)]
 
@@ -103,27 +122,16 @@ def measure(X: FloatArray, m: int, k: int, repeats: int) -> dict[str, Any]:
 
     calls: dict[str, Callable[[], float]] = {"S": lambda: rows(1), "identity": lambda: rows(0)}
     calls |= {form: lambda recipe=recipe: term(recipe) for form, recipe in recipes.items()}  # type: ignore[misc]
-    for call in calls.values():
-        call()  # loops compiled, pages there
-    runs = [{form: timed(call) for form, call in calls.items()} for _ in range(repeats)]
+    runs = interleaved(calls, repeats)
     forget_spare()
-    middle, flops = statistics.median, {form: term_flops(one, features.m, edges) for form, one in recipes.items()}
+    flops = {form: term_flops(one, features.m, edges) for form, one in recipes.items()}
     flops["identity"] = term_flops(TermRecipe.of(Manifold(Identity())), features.m)
-    ratios = {form: [run[form][1] / run["S"][1] for run in runs] for form in calls}
-    table = {
-        form: {
-            "seconds_a_row": middle(run[form][0] for run in runs) / len(X),
-            "ratio": middle(run[form][0] / run["S"][0] for run in runs),
-            "cpu_ratio": middle(ratios[form]),
-            "range": [min(ratios[form]), max(ratios[form])],
-            "in_blas": middle(run[form][2] / run[form][0] for run in runs),
-            "flops_ratio": flops.get(form, (features.m + 2.0) ** 2) / (features.m + 2.0) ** 2,
-        }
-        for form in calls
-    }
+    table = {form: numbers(form, runs, len(X)) for form in calls}
+    for form in calls:
+        table[form]["flops_ratio"] = flops.get(form, (features.m + 2.0) ** 2) / (features.m + 2.0) ** 2
     return {
         "m": features.m, "neighbours": k, "rows": len(X), "d": X.shape[1], "edges_a_row": edges, "bound": edges + 1,
-        "graph_over_S": middle(graph_seconds / run["S"][1] for run in runs), "forms": table,
+        "graph_over_S": statistics.median(graph_seconds / run["S"][1] for run in runs), "forms": table,
     }  # fmt: skip
 
 
@@ -144,9 +152,10 @@ def main() -> None:
                 one = measure(np.ascontiguousarray(X), m, k, options.repeats)
                 found.append(one)
                 print(f"m {m}, k {k}: {one['edges_a_row']:.2f} edges a row, graph {one['graph_over_S']:.2f} of S")
-                for form, numbers in one["forms"].items():
+                for form, found_of in one["forms"].items():
                     print(
-                        f"  {form:24} {numbers['cpu_ratio']:6.2f}  of S, {numbers['in_blas']:.2f} in BLAS", flush=True
+                        f"  {form:24} {found_of['cpu_ratio']:6.2f}  of S, {found_of['in_blas']:.2f} in BLAS",
+                        flush=True,
                     )
     body = {"machine": platform.processor() or platform.machine(), "load": os.getloadavg()[1], "shapes": found}
     options.out.write_text(json.dumps(body, indent=1) + "\n")

@@ -138,7 +138,7 @@ def _sample(plan: Plan, this: Pass, wanted: int) -> Sample:
     last = max(dataset.n - RUN_ROWS, dataset.first)
     for start in np.unique(np.linspace(dataset.first, last, runs).astype(int)):
         rows = dataset.block(int(start), int(min(start + RUN_ROWS, dataset.n))).weighty()
-        rows = rows[rows.whole(partial=this.nan == "partial")]
+        rows = rows[rows.whole(partial=this.nan in ("partial", "unlabelled"))]
         weight = np.ones(len(rows)) if rows.weights is None else rows.weights
         X.append(rows.X)
         weights.append(weight if this.class_weight is None else weight * (rows.Y @ this.class_weight))

@@ -18,10 +18,10 @@ from dorff import load_model
 from dorff.data import ingest, open_dataset
 
 FIT_KEYS = [
-    "rows_used", "rows_dropped", "leaves_computed", "leaves_reused", "reads", "passes", "seconds", "syrk_share",
-    "peak_bytes", "plan_peak_bytes", "route", "select", "condition", "digits", "rung", "status", "ridge", "ridges",
-    "log_evidence", "noise", "m", "kernel", "lengthscale", "tuned", "folds", "held_by",
-    "effective_sample_size", "outcome", "rewritten", "coverage", "score", "score_by", "model", "table",
+    "rows_used", "rows_dropped", "rows_unlabelled", "leaves_computed", "leaves_reused", "reads", "passes", "seconds",
+    "syrk_share", "peak_bytes", "plan_peak_bytes", "route", "select", "condition", "digits", "rung", "status",
+    "ridge", "ridges", "log_evidence", "noise", "m", "kernel", "lengthscale", "tuned", "manifold", "graphs", "folds",
+    "held_by", "effective_sample_size", "outcome", "rewritten", "coverage", "score", "score_by", "model", "table",
 ]  # fmt: skip
 ROOT = Path(__file__).parent.parent
 DATA = Path(os.environ.get("DORFF_DATA", ROOT.parent / "shared" / "data"))

@@ -156,7 +156,8 @@ def test_weights_and_ridges_are_chosen_by_labelled_folds(store: Path) -> None:
     report = run(store, solve=solve, manifold=term)
     assert len(report.table) == 6
     best = min(report.table, key=lambda trial: trial["value"])
-    assert report.manifold == [[0.0, 1e-3, 1.0][best["candidate"]]] and report.ridge == best["ridge"]
+    assert report.manifold == best["manifold"] and report.ridge == best["ridge"]
+    assert {trial["manifold"][0] for trial in report.table} == {0.0, 1e-3, 1.0}
     assert report.reads == 1.0
 
 

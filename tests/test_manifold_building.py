@@ -29,13 +29,13 @@ from dorff.kernels.scalar import FloatArray
 from dorff.leaf import FoldRule, Pass
 from dorff.manifold.build_atlas import _kind, _table, load_atlas
 from dorff.manifold.build_files import packed, read_parts, write_parts
-from dorff.manifold.build_frame import Sizes
+from dorff.manifold.build_frame import Sizes, _cuts, load_frame
 from dorff.manifold.build_knn import _landmarks
 from dorff.manifold.building import build
 from dorff.manifold.shards import Shards, _degrees, _record
 from tests.cases import trig_map
 
-SMALL = Sizes(partition_rows=64, input_bytes=8 * 3 * 128, shard_rows=50, edge_run=100)
+SMALL = Sizes(partition_rows=64, input_bytes=8 * 3 * 256, shard_rows=50, edge_run=100)
 CHUNK = 32
 
 
@@ -126,17 +126,19 @@ def same(A: sp.csr_array, B: sp.csr_array) -> None:
 
 @final
 class Killed(Engine):
-    """Ends after so many tasks, as a driver does that is killed."""
+    """Ends after so many tasks, as a driver does that is killed; or does something else then."""
 
     threads = 1
 
-    def __init__(self, tasks: int) -> None:
-        self.left = tasks
+    def __init__(self, tasks: int, then: Callable[[], None] | None = None) -> None:
+        self.left, self.then = tasks, then
 
     def run(self, tasks: Iterable[Task], done: Done) -> None:
         def counted(task: Task, result: Any) -> Iterable[Task]:
             if not self.left:
-                raise KeyboardInterrupt
+                if self.then is None:
+                    raise KeyboardInterrupt
+                self.then()
             self.left -= 1
             return done(task, result)
 
@@ -190,10 +192,37 @@ def test_partitions_too_large_are_cut(tmp_path: Path) -> None:
     """All rows equal, so that all are at home with one landmark: a shard holds no more for that."""
     world = World(tmp_path, np.ones((600, 3)))
     shards = world.build(KNN(3))
-    assert shards.count >= 4
+    assert max(len(shards.adjacency(one).rows) for one in range(shards.count)) <= 256
     W = whole(shards, 600)
     same(W, W.T.tocsr())
     assert np.diff(W.indptr).min() >= 3
+
+
+@pytest.mark.parametrize("d", [2, 7])
+def test_lists_by_parts_are_exact(tmp_path: Path, d: int) -> None:
+    """One partition of five times the candidates that are held, some of them equal."""
+    X = manifold_rows(600, d)
+    X[300:320] = X[5]
+    world, graph = World(tmp_path, X), KNN(5)
+    shards = world.build(graph, sizes=replace(SMALL, partition_rows=1000, input_bytes=8 * d * 128))
+    assert shards.count == 10
+    same(whole(shards, 600), local_graph(world.scaled(), graph))
+
+
+@pytest.mark.parametrize("append", ["rebuild", "link"])
+def test_more_candidates_than_are_looked_at(tmp_path: Path, append: str) -> None:
+    """Partitions of many windows: rows list rows of their own window alone."""
+    X, graph = manifold_rows(160), KNN(3, append=append)
+    sizes = replace(SMALL, partition_rows=1000, input_bytes=8 * 3 * 8)
+    world = World(tmp_path, X[:155])
+    world.build(graph, sizes=sizes)
+    world.append(X[155:])
+    shards = world.build(graph, sizes=sizes)
+    W = whole(shards, 160)
+    same(W, W.T.tocsr())
+    assert np.diff(W.indptr).min() >= 3
+    i, j = W.nonzero()
+    assert 16 < np.abs(i - j).max() < 64
 
 
 def test_a_row_alone(tmp_path: Path) -> None:
@@ -242,7 +271,7 @@ def test_killed_anywhere_and_run_again(tmp_path: Path, given: bool) -> None:
         graph = Given(tmp_path / "g.zarr")
     shards = world.build(graph)
     files, stamp = world.files(), shards.stamp(0, shards.count)
-    for tasks in range(0, 100, 5):
+    for tasks in range(0, 100, 4):
         try:
             world.build(graph, engine=Killed(tasks), to=f"k{tasks}")
         except KeyboardInterrupt:
@@ -273,17 +302,17 @@ def damage(file: Path) -> None:
 
 def forget() -> None:
     """As a new process: nothing is remembered of files."""
-    for known in (_landmarks, load_atlas, _table, _kind, _record, _degrees):
+    for known in (load_frame, _cuts, _landmarks, load_atlas, _table, _kind, _record, _degrees):
         known.cache_clear()
 
 
 @pytest.mark.parametrize(
     ("name", "tasks"),
     [
-        ("landmarks/*.parts", 2),
-        ("assign/*.parts", 5),
-        ("assign/*.rows", 5),
-        ("groups/*.parts", 5),
+        ("landmarks/*.parts", 1),
+        ("assign/*.parts", 4),
+        ("assign/*.rows", 4),
+        ("groups/*.parts", 4),
         ("lists/*.parts", 9),
     ],
 )  # fmt: skip
@@ -327,6 +356,23 @@ def test_damage_of_a_graph_in_use_is_noticed_and_mended(
     assert world.files() == files
 
 
+def test_lost_records_are_made_again(tmp_path: Path) -> None:
+    world = World(tmp_path, manifold_rows(300))
+    shards = world.build(KNN(3))
+    files, W = world.files(), whole(shards, 300)
+    for file in (tmp_path / "graphs").glob("*/000/*/*.json"):
+        damage(file)
+    assert world.build(KNN(3)) == shards and world.files() == files
+    for name in ("*/graph.json", "*/000/generation.json"):
+        for file in (tmp_path / "graphs").glob(name):
+            damage(file)
+        forget()
+        again = world.build(KNN(3))
+        assert again.directory != shards.directory
+        same(whole(again, 300), W)
+        assert world.files() == files
+
+
 def test_every_byte_of_a_part_counts(tmp_path: Path) -> None:
     file, parts = tmp_path / "parts", [np.arange(3), np.empty(0), np.ones(2, np.float32)]
     write_parts(file, parts)
@@ -367,6 +413,39 @@ def test_rows_that_change_make_another_graph(tmp_path: Path) -> None:
     world.array[5] = manifold_rows(200)[5]
     again = world.build(KNN(3))
     assert again.stamp(0, again.count) == stamp
+
+
+@pytest.mark.parametrize("tasks", [1, 3, 7, 12])
+def test_rows_that_change_meanwhile(tmp_path: Path, tasks: int) -> None:
+    """The graph is of the rows as they are at the end."""
+    world = World(tmp_path, manifold_rows(300))
+
+    def change() -> None:
+        world.array[7] = [4.0, 4.0, 4.0]
+
+    found = world.build(KNN(3), engine=Killed(tasks, change))
+    same(whole(found, 300), whole(world.build(KNN(3), to="fresh"), 300))
+    np.testing.assert_array_equal(found.inputs(np.arange(300)), world.X)
+    assert world.files() == world.files("fresh")
+
+
+def test_what_is_told(tmp_path: Path) -> None:
+    world, told = World(tmp_path, manifold_rows(300)), list[tuple[str, int, int]]()
+    for _ in range(2):
+        build(
+            KNN(3),
+            world.dataset,
+            world.this,
+            None,
+            SerialEngine(),
+            tmp_path / "g",
+            lambda *a: told.append(a),
+            sizes=SMALL,
+        )
+    for words in {words for words, _, _ in told}:
+        counts = [(done, of) for name, done, of in told if name == words]
+        assert counts[-1][0] == counts[-1][1] and len({of for _, of in counts}) == 1
+        assert [done for done, _ in counts[:-1]] == [*range(counts[0][1] + 1)][: len(counts) - 1]
 
 
 def test_files_that_were_only_touched_change_nothing(tmp_path: Path) -> None:
@@ -425,7 +504,7 @@ def test_links_keep_what_there_was(tmp_path: Path) -> None:
     old = world.build(graph)
     stamps = [[which.stamp(one, one + 1) for one in range(old.count)] for which in (old, old.of_owned())]
     world.append(X[400:])
-    for tasks in range(0, 60, 7):  # killed on the way too
+    for tasks in range(0, 60, 11):  # killed on the way too
         with suppress(KeyboardInterrupt):
             world.build(graph, engine=Killed(tasks))
     new = world.build(graph)

@@ -9,7 +9,7 @@ from dorff.cli.logs import say
 from dorff.cli.metrics import of_fit, recorded
 from dorff.cli.options import JobFile, Json, Metrics, Root
 from dorff.cli.progress import meter
-from dorff.cli.sentences import fit_text
+from dorff.cli.sentences import fit_text, term_text
 
 
 def plan(job: JobFile, root: Root = None, as_json: Json = False) -> None:
@@ -17,7 +17,8 @@ def plan(job: JobFile, root: Root = None, as_json: Json = False) -> None:
     from dorff.plan import make_plan
     from dorff.spec import load_job
 
-    costs = make_plan(load_job(job, root=root)).costs
+    planned = make_plan(load_job(job, root=root))
+    costs, terms = planned.costs, [term.manifold.config() for term in planned.terms]
     keys = (
         "leaves", "peak_bytes", "disk_bytes", "flops", "seconds", "m", "rank", "worker_bytes", "exact_is_cheaper",
         "route", "reason", "passes",
@@ -29,13 +30,15 @@ def plan(job: JobFile, root: Root = None, as_json: Json = False) -> None:
         "work": f"{costs.flops:.3g} flops, about {costs.seconds:.3g} s",
         "features": f"{costs.m:,}",
         "route": costs.reason,
+        **{f"term {number}": term_text(term) for number, term in enumerate(terms, 1)},
     }
     if costs.exact_is_cheaper:
         text["advice"] = (
             f"so few rows that an exact kernel model is the smaller system ({costs.m * costs.rank:,} unknowns here, "
             "no more there): see dorff.exact.ExactRidge, or lower features.count"
         )
-    show({key: getattr(costs, key) for key in keys}, rows_of(text), as_json=as_json)
+    found = {key: getattr(costs, key) for key in keys} | ({"manifold": terms} if terms else {})
+    show(found, rows_of(text), as_json=as_json)
 
 
 def fit(job: JobFile, root: Root = None, metrics: Metrics = None, as_json: Json = False) -> None:
@@ -47,10 +50,12 @@ def fit(job: JobFile, root: Root = None, metrics: Metrics = None, as_json: Json 
         described = load_job(job, root=root)
         if '"tune' in described.model_dump_json():
             say("fit: length-scales are found first, on a sample of rows, unless they were before")
+        for number, term in enumerate(described.manifold, 1):
+            say(f"fit: manifold term {number}: {term_text(term.model_dump(mode='json'))}")
         with meter("fit") as progress:
             report = run(described, progress=progress)
         figures.update(of_fit(report))
-    summary = fit_text(report)
+    summary = fit_text(report, [term.weights for term in described.manifold])
     if as_json:
         say(summary)
     show(asdict(report), summary, as_json=as_json)

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from dorff.cli import graphs
 from dorff.data import Classes, open_dataset
 from dorff.data.labels import CLASSES, stored_labels
 from dorff.data.nodes import committed_first, committed_rows, group_attributes, open_array, stored_columns, walk
@@ -31,21 +32,21 @@ SHOWN: Final = 20  # lines of history
 
 
 def look(path: Path) -> dict[str, Any]:
-    """What is there: a model (its root or a version), a state directory or a Zarr group, told by `kind`.
+    """What is there: a model (its root or a version), a state directory, a graph or a Zarr group, told by `kind`.
 
     Raises InputError where it is none of them, or damaged.
     """
     found = kind(path)
-    return _model(path) if found == "model" else _state(path) if found == "state" else _dataset(path)
+    return {"model": _model, "state": _state, "graph": graphs.given, "dataset": _dataset}[found](path)
 
 
 def kind(path: Path) -> str:
-    """`model`, `state`, or `dataset` for whatever else is there."""
+    """`model`, `state`, `graph`, or `dataset` for whatever else is there."""
     if not path.exists():
         raise InputError(f"{path}: there is nothing; give a data set, a state directory or a model")
     if any((path / name).exists() for name in ("current", HISTORY, "coefficients")):
         return "model"
-    return "state" if _plans(path) else "dataset"
+    return "state" if _plans(path) else "graph" if graphs.is_graph(path) else "dataset"
 
 
 def _plans(path: Path) -> list[Path]:
@@ -137,6 +138,8 @@ def _plan(path: Path) -> dict[str, Any]:
         "damaged": len(files) - len(receipts),
         "checkpoints": len({file.name.split(".")[0] for file in (folder / "checkpoints").glob("[0-9]*")}),
         "rows_used": sum(receipt.rows_used for receipt in receipts),
+        "terms": graphs.terms(folder),
+        "graphs": graphs.built(folder),
         "bytes": _bytes_below(folder),
         "last_used": datetime.fromtimestamp(last_used(folder), UTC).isoformat(timespec="seconds"),
         "lease": lease_state(lease_beside(folder)),

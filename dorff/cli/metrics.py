@@ -28,6 +28,7 @@ _KEPT: Final = {
     "last_published_timestamp_seconds": "When a run last published a model.",
     "rows_used": "Rows that the model is of.",
     "rows_dropped": "Rows left out because of NaN or infinity.",
+    "rows_unlabelled": "Rows without a target, which manifold terms alone see.",
     "coverage": "Share of the rows that were summed, or dropped by the job's rule.",
     "leaves_computed": "Leaves that the run computed.",
     "leaves_reused": "Leaves that earlier runs had computed.",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from dorff.cli.guard import rows_of, size
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from dorff.predict import Scores
 
 
-def fit_text(report: FitReport) -> str:
-    """A fit in one line."""
+def fit_text(report: FitReport, weights: Sequence[Sequence[float]] = ()) -> str:
+    """A fit in one line; `weights` are those that were tried of each manifold term."""
     if report.outcome == "unchanged":
         return (
             f"fit: nothing new: the model of {report.rows_used:,} rows stays{_again(report)}{_scored(report)}; "
@@ -22,13 +22,45 @@ def fit_text(report: FitReport) -> str:
     share = "all of it done before" if report.syrk_share is None else f"{report.syrk_share:.0%} of the syrk limit"
     peak = "peak memory not measured" if report.peak_bytes is None else f"peak memory {size(report.peak_bytes)}"
     return (
-        f"fit: {report.rows_used:,} rows used, {report.rows_dropped:,} dropped{_rewritten(report)}; "
+        f"fit: {report.rows_used:,} rows used, {_unlabelled(report)}{report.rows_dropped:,} dropped"
+        f"{_rewritten(report)}; "
         f"{report.seconds:.1f} s, {share}; "
         f"{peak} of {size(report.plan_peak_bytes)} planned; {report.m:,} features, condition {report.condition:.2g} "
-        f"({report.rung}, {report.status}), ridge {report.ridge:.3g}{_at_the_edge(report)}{_tuned(report)}"
-        f"{_scored(report)}; model {report.model}"
+        f"({report.rung}, {report.status}), ridge {report.ridge:.3g}{_at_the_edge(report)}"
+        f"{_weighed(report, weights)}{_tuned(report)}{_scored(report)}; model {report.model}"
         f"{_remedy(report)}"
     )
+
+
+def _unlabelled(report: FitReport) -> str:
+    return f"{report.rows_unlabelled:,} unlabelled, " if report.rows_unlabelled else ""
+
+
+def _weighed(report: FitReport, weights: Sequence[Sequence[float]]) -> str:
+    """The weight of each manifold term, and a word of warning where it is the last one tried on its side."""
+    found = []
+    for weight, tried in zip(report.manifold, weights or [()] * len(report.manifold), strict=True):
+        side = (
+            "" if len(set(tried)) < 2 or weight == 0 else {min(tried): "smallest", max(tried): "largest"}.get(weight)
+        )
+        found.append(f"{weight:.3g}" + (f" (the {side} tried: list ones beyond it)" if side else ""))
+    return f", manifold {'weight' if len(found) == 1 else 'weights'} {', '.join(found)}" if found else ""
+
+
+def term_text(term: Mapping[str, Any]) -> str:
+    """A manifold term as a job says it."""
+    graph, weight = term["graph"], term["weight"]
+    what = {
+        "knn": "{neighbours} nearest neighbours within the {within}, {weights} weights",
+        "given": "the graph {path}",
+        "identity": "agreement between views" if term["between"] else "every row by itself",
+    }[graph["type"]].format_map(graph)
+    view = f"view {term['view']}: " if term["view"] is not None else ""
+    power = f" to the power {term['power']}" if term["power"] > 1 else ""
+    shape = "" if graph["type"] == "identity" else f", {term['laplacian']} Laplacian{power}"
+    several = weight if isinstance(weight, list | tuple) else [weight]
+    numbers = ", ".join(f"{one:.3g}" for one in several)
+    return f"{view}{what}{shape}, weight{'s' if len(several) > 1 else ''} {numbers}"
 
 
 def _again(report: FitReport) -> str:

@@ -139,7 +139,7 @@ def _write(folder: Path, job: Path, described: Job, tuned: Tuned, names: Sequenc
         "best.yaml": (head + yaml.safe_dump(best, sort_keys=False, allow_unicode=True)).encode(),
         "path.csv": _csv(tuned.table, names),
         "path.png": trial_plot(
-            [(names[t.kernel], t.m, t.ridge, t.value) for t in single or tuned.table], described.solve.select,
+            [(_named(t, names), t.m, t.ridge, t.value) for t in single or tuned.table], described.solve.select,
             (tuned.trial.ridge, tuned.trial.value),
         ),
     }  # fmt: skip
@@ -149,14 +149,20 @@ def _write(folder: Path, job: Path, described: Job, tuned: Tuned, names: Sequenc
     return {name.split(".")[0] if name == "best.yaml" else name.replace(".", "_"): folder / name for name in contents}
 
 
+def _named(trial: Trial, names: Sequence[str]) -> str:
+    """What tells a line of the plot: the kernel, and the weights of manifold terms."""
+    weights = ", ".join(f"{weight:.3g}" for weight in trial.manifold)
+    return names[trial.kernel] + (f", weights {weights}" if weights else "")
+
+
 def _csv(table: Sequence[Trial], names: Sequence[str]) -> bytes:
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(["kernel", "name", "m", "ridge", "ridges", "value", "rung", "digits"])
+    rows.writerow(["kernel", "name", "m", "manifold", "ridge", "ridges", "value", "rung", "digits"])
     for trial in table:
-        each = " ".join(map(repr, trial.ridges or ()))
+        each, weights = (" ".join(map(repr, several or ())) for several in (trial.ridges, trial.manifold))
         left = "" if trial.digits is None else f"{trial.digits:.1f}"
-        start = [trial.kernel, names[trial.kernel], trial.m, repr(trial.ridge)]
+        start = [trial.kernel, names[trial.kernel], trial.m, weights, repr(trial.ridge)]
         rows.writerow([*start, each, repr(trial.value), trial.rung, left])
     return text.getvalue().encode()
 
@@ -175,6 +181,11 @@ def _warnings(tuned: Tuned) -> Iterator[str]:
         yield f"the best ridge, {tried[0]:.3g}, is the smallest tried; list smaller ones"
     if len(tried) > 1 and max(chosen) >= tried[-1]:
         yield f"the best ridge, {tried[-1]:.3g}, is the largest tried; list larger ones"
+    for number, weight in enumerate(best.manifold):
+        weights = sorted({trial.manifold[number] for trial in tuned.table})
+        if len(weights) > 1 and weight > 0 and weight in (weights[0], weights[-1]):
+            side, more = ("smallest", "smaller") if weight == weights[0] else ("largest", "larger")
+            yield f"the best weight of manifold term {number + 1}, {weight:.3g}, is the {side} tried; list {more} ones"
     counts = {trial.m for trial in tuned.table}
     if len(counts) > 1 and best.m == max(counts):
         yield f"the best number of features, {best.m:,}, is the largest tried; more may be better still"
@@ -186,10 +197,11 @@ def _sentence(described: Job, tuned: Tuned, names: Sequence[str], files: Mapping
     best, select = tuned.trial, described.solve.select
     kernel = f"kernel {best.kernel} of 0..{len(names) - 1} ({names[best.kernel]}), " if len(names) > 1 else ""
     ridge = f"ridge {best.ridge:.3g}" if best.ridges is None else f"a ridge for each output about {best.ridge:.3g}"
+    weights = "".join(f"manifold weight {weight:.3g}, " for weight in best.manifold)
     value = {"kfold": "RMSE on held-out rows", "gcv": "root of the GCV score", "evidence": "log evidence"}[select]
     read = "not read, its moments were there" if tuned.reads == 0 else f"read {tuned.reads:.3g} times"
     return (
-        f"tune: the best of {len(tuned.table):,} trials by {_CRITERIA[select]} is {kernel}{ridge}, {best.m:,} "
-        f"features: {value} {shown(best.value, select):.6g}; data {read}, {tuned.pass_seconds:.1f} s; trials "
-        f"{tuned.grid_seconds:.1f} s; fit it with: dorff fit {files['best']}"
+        f"tune: the best of {len(tuned.table):,} trials by {_CRITERIA[select]} is {kernel}{weights}{ridge}, "
+        f"{best.m:,} features: {value} {shown(best.value, select):.6g}; data {read}, {tuned.pass_seconds:.1f} s; "
+        f"trials {tuned.grid_seconds:.1f} s; fit it with: dorff fit {files['best']}"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -84,9 +85,11 @@ def posterior_of(
     plan: Plan, choice: Choice, folds: Mapping[Part, Solvable], terms: Sequence[Moments] = ()
 ) -> Posterior | None:  # fmt: skip
     """The posterior of the chosen fit, where the job wants it kept and, unless it insists, where there is one."""
-    m, r, _ = choice.fit.weights.shape
-    apart = choice.fit.weights.separable and plan.observe is None
-    if plan.costs.route != "direct" or not keeps_posterior(plan.job, m if apart else m * r):
+    weights, (m, r, _) = choice.fit.weights, choice.fit.weights.shape
+    unknowns = m if weights.separable and plan.observe is None else m * r
+    if weights.views is not None and len(weights.root) == 1:  # of m for each target
+        unknowns = math.isqrt(m * m * plan.dataset.q)
+    if plan.costs.route != "direct" or not keeps_posterior(plan.job, unknowns):
         return None
     parts, setting = of_first(by_fold(folds), settings(plan, terms)[choice.candidate], choice.m)
     insists = plan.job.solve.posterior is True or plan.job.solve.conformal

@@ -22,7 +22,7 @@ from dorff.fit.terms import sum_terms
 from dorff.model import Model
 from dorff.plan import Plan, make_plan
 from dorff.publish import Verdict, publish
-from dorff.solvers import Choice, Fit
+from dorff.solvers import Choice, Fit, Score
 from dorff.spec import Job
 from dorff.store import LEASE, Lease, read_history, resolve_model
 from dorff.streaming import fit_streaming
@@ -326,8 +326,15 @@ def _report(found: Solved, peak: int | None) -> FitReport:
         score=found.score,
         score_by=None if found.score is None else "kfold",
         model=str(plan.job.model),
-        table=[asdict(score) for score in choice.table],
+        table=[_trial(score, plan) for score in choice.table],
     )
+
+
+def _trial(score: Score, plan: Plan) -> dict[str, Any]:
+    """A trial as the report has it: `candidate` is the kernel's number, `manifold` the weights of terms, if any."""
+    kernel, weights = divmod(score.candidate, len(plan.weights))
+    told = {**asdict(score), "candidate": kernel}
+    return {**told, "manifold": list(plan.weights[weights])} if plan.terms else told
 
 
 def _held_by(plan: Plan) -> str | None:

@@ -28,8 +28,9 @@ class Atlas:
     """The runs and shards of all generations up to one.
 
     `runs` (R, 2) are first rows and the ones after the last. Of neighbours' graphs a shard is what a row of `groups`
-    (G, 4) says: its partition, the first row that may be listed, the first that may list, and the one after the last
-    of both. Of a given graph it is a run. `ends` (generations + 1,) counts the shards of all generations before each.
+    (G, 5) says: its partition, the first row that may be listed, the first that lists, the one after the last that
+    does, and the one after the last that may be listed. Of a given graph it is a run. `ends` (generations + 1,) counts
+    the shards of all generations before each.
     """
 
     frame: Frame
@@ -108,8 +109,8 @@ def load_atlas(directory: Path, generation: int) -> Atlas:
     frame = load_frame(directory)
     runs = frame.runs(generation)
     if not isinstance(frame.graph, KNN):
-        return Atlas(frame, generation, runs, np.empty((0, 4), np.int64), np.array([0, len(runs)]))
-    found = [frame.numbers(Job("groups", one, 0), 0)[0].reshape(-1, 4) for one in range(generation + 1)]
+        return Atlas(frame, generation, runs, np.empty((0, 5), np.int64), np.array([0, len(runs)]))
+    found = [frame.numbers(Job("groups", one, 0), 0)[0].reshape(-1, 5) for one in range(generation + 1)]
     ends = np.cumsum([0, *map(len, found)])
     return Atlas(frame, generation, runs, np.concatenate(found), ends)
 

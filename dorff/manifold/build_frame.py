@@ -58,7 +58,7 @@ class Sizes:
     a run of rows, or are the candidates for a list; `most_rows` bounds both."""
 
     partition_rows: int = 2048
-    memberships: int = 3
+    memberships: int = 4
     landmarks: int = 8192
     sample_rows: int = 32
     shard_rows: int = 4096
@@ -156,8 +156,8 @@ class Frame:
 
     def run_job(self, generation: int, run: int) -> Job:
         """The task that wrote the files of a run, of a generation or an older one."""
-        birth = next(one for one in range(generation + 1) if run in self.new_runs(one))
-        return Job("assign", birth, run)
+        ends = np.cumsum([len(_cuts(self.directory, one)) for one in range(generation + 1)])
+        return Job("assign", int(np.searchsorted(ends, run, "right")), run)
 
     def new_runs(self, generation: int) -> range:
         """The numbers of a generation's own runs."""

@@ -4,13 +4,14 @@ Rows are dealt to partitions by landmarks, the centres of a small k-means of a s
 the partition of its nearest landmark, and a candidate in those of its nearest few, so that partitions overlap: a row's
 list is exact among the candidates of its home, and a neighbour is missed only where it is none of them. Rows are
 copied, sorted by home, so that a partition is read without the rest; the shards of the edge store are the homes.
-A partition with more candidates than are held is cut by row number.
+A partition with more candidates than are held has several shards, whose candidates are looked at in parts; one with
+many times more is cut by row number.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from functools import lru_cache
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,9 +28,12 @@ from dorff.store import write_atomic
 
 #: A candidate of a partition: its place in the run, and what ROW says.
 MEMBER: Final = np.dtype([("row", "<i4"), *((name, ROW[name]) for name in ROW.names or ())])
+#: The same with the row's number and run.
+CANDIDATE: Final = np.dtype([*MEMBER.descr, ("number", "<i8"), ("run", "<i4")])
 #: A row, one that it lists, their distance, and the row's own scale.
 LISTED: Final = np.dtype([("row", "<i8"), ("neighbour", "<i8"), ("distance", "<f8"), ("scale", "<f8")])
 ROWS, SCALES, SHARDS, LISTS = range(4)  # parts of a file of lists; from LISTS on one for each of SHARDS
+WINDOW: Final = 8  # times as many candidates as are held are looked at, in parts
 LLOYD: Final = 6  # rounds
 PIECES: Final = 256  # places that the sample is from, at most
 PIECE_ROWS: Final = 64  # of each, at least
@@ -149,24 +153,37 @@ def groups(frame: Frame, dataset: Dataset, job: Job) -> Slip:
             member = np.frombuffer(frame.read(jobs[run], (MEMBERS + p,))[0], MEMBER)[place - int(ends[run])]
             return int(runs[run, 0] + member["row"])
 
+        def end_row(place: int, ends: IntArray = ends, row_at: Callable[[int], int] = row_at) -> int:
+            return row_at(place) if place < ends[-1] else int(runs[-1, 1])
+
         older, total = int(ends[own.start - 1]) if own.start else 0, int(ends[-1])
-        pieces = -(-(total - older) // most)
-        cuts = [older + (total - older) * piece // pieces for piece in range(pieces + 1)]
-        rows = [int(runs[own.start, 0]), *map(row_at, cuts[1:-1]), int(runs[-1, 1])]
-        for (a, b), (first, end) in zip(pairwise(cuts), pairwise(rows), strict=True):
-            reach = b - most if older and b > most else 0
-            begin = first if not older or reach >= a else row_at(reach) if reach else int(runs[0, 0])
-            found.append((p, begin, first, end))
-    return slip(frame, job, digest=write_parts(frame.path(job), [np.array(found, "<i8").reshape(-1, 4)]))
+        for reach, a, b, end in _pieces(older, total, most):
+            first, last = (int(runs[own.start, 0]) if a == older else row_at(a)), end_row(b)
+            found.append((p, row_at(reach), first, last, end_row(end)))
+    return slip(frame, job, digest=write_parts(frame.path(job), [np.array(found, "<i8").reshape(-1, 5)]))
+
+
+def _pieces(older: int, total: int, most: int) -> Iterator[tuple[int, int, int, int]]:
+    """How candidates older..total-1 of a partition are cut: (first that may be listed, first and end of those that
+    list, end of what may be listed). Those before `older` are of earlier generations."""
+    windows = -(-(total - older) // (WINDOW * most))
+    for window in range(windows):
+        start, stop = (older + (total - older) * one // windows for one in (window, window + 1))
+        reach = max(0, stop - WINDOW * most) if older else start
+        pieces = 1 if stop - reach <= most else -(-2 * (stop - start) // most)
+        for piece in range(pieces):
+            a, b = (start + (stop - start) * one // pieces for one in (piece, piece + 1))
+            yield min(reach, start), a, b, stop
 
 
 def lists(frame: Frame, dataset: Dataset, job: Job) -> Slip:
     """Write the neighbours that the rows of a shard list, by the shard of the neighbour."""
     atlas = load_atlas(frame.directory, job.generation)
-    p, _, first, _ = map(int, atlas.groups[job.number])
-    rows, homes, x = _candidates(atlas, job.number)
-    queries = np.flatnonzero((homes == p) & (rows >= first))
-    index, distance = neighbours(x, frame.knn.neighbours, queries=queries, numbers=rows)
+    p, begin, first, last, end = map(int, atlas.groups[job.number])
+    found = _candidates(atlas, p, begin, end)
+    rows, homes = found["number"], found["home"].astype(np.int64)
+    queries = np.flatnonzero((homes == p) & (rows >= first) & (rows < last))
+    index, distance = _nearest_of(atlas, found, queries, frame.sizes.rows(dataset.d))
     scale, listed = own_scale(index, distance), index >= 0
     asked, other = np.nonzero(listed)[0], index[listed]
     entries = np.empty(len(asked), LISTED)
@@ -179,21 +196,49 @@ def lists(frame: Frame, dataset: Dataset, job: Job) -> Slip:
     return slip(frame, job, digest=write_parts(frame.path(job), head + parts))
 
 
-def _candidates(atlas: Atlas, shard: int) -> tuple[IntArray, IntArray, FloatArray]:
-    """The rows that a shard's lists are from, ascending, their partitions (c,), and their scaled inputs (c, k)."""
-    p, begin, _, end = map(int, atlas.groups[shard])
+def _candidates(atlas: Atlas, p: int, begin: int, end: int) -> npt.NDArray[Any]:
+    """The candidates of a partition among rows begin..end-1, ascending."""
     held = []
-    runs = range(int(atlas.run_of(np.array(begin))), int(np.searchsorted(atlas.runs[:, 0], end)))
-    for run in runs:
+    for run in range(int(atlas.run_of(np.array(begin))), int(np.searchsorted(atlas.runs[:, 0], end))):
         members = np.frombuffer(atlas.frame.read(atlas.run_job(run), (MEMBERS + p,))[0], MEMBER)
-        rows = atlas.runs[run, 0] + members["row"]
-        inside = (rows >= begin) & (rows < end)
-        held.append((rows[inside], members[inside]))
-    x, at = np.empty((sum(len(rows) for rows, _ in held), len(atlas.frame.columns))), 0
-    for run, (rows, members) in zip(runs, held, strict=True):
-        if len(rows):
-            X = atlas.copies(run, members["place"].astype(np.int64), members["crc"])
-            x[at : at + len(rows)] = atlas.frame.scaled(X)
-            at += len(rows)
-    homes = np.concatenate([members["home"] for _, members in held]).astype(np.int64)
-    return np.concatenate([rows for rows, _ in held]), homes, x
+        found = np.empty(len(members), CANDIDATE)
+        for name in MEMBER.names or ():
+            found[name] = members[name]
+        found["number"], found["run"] = atlas.runs[run, 0] + members["row"], run
+        held.append(found[(found["number"] >= begin) & (found["number"] < end)])
+    return np.concatenate(held)
+
+
+def _scaled(atlas: Atlas, some: npt.NDArray[Any]) -> FloatArray:
+    """The scaled inputs (c, k) of candidates."""
+    x = np.empty((len(some), len(atlas.frame.columns)))
+    for run in np.unique(some["run"]):
+        here = np.flatnonzero(some["run"] == run)
+        X = atlas.copies(int(run), some["place"][here].astype(np.int64), some["crc"][here])
+        x[here] = atlas.frame.scaled(X)
+    return x
+
+
+def _nearest_of(
+    atlas: Atlas, found: npt.NDArray[Any], queries: IntArray, most: int
+) -> tuple[IntArray, FloatArray]:  # fmt: skip
+    """`neighbours` of these queries among candidates; where these are more than `most`, by parts of half as many."""
+    k, numbers = atlas.frame.knn.neighbours, found["number"]
+    if len(found) <= most:
+        return neighbours(_scaled(atlas, found), k, queries=queries, numbers=numbers)
+    own, parts = _scaled(atlas, found[queries]), []
+    others = np.setdiff1d(np.arange(len(found)), queries)
+    for at in range(0, len(others), max(1, most // 2)):
+        part = others[at : at + max(1, most // 2)]
+        x, places = np.concatenate([own, _scaled(atlas, found[part])]), np.concatenate([queries, part])
+        index, distance = neighbours(x, k, queries=np.arange(len(queries)), numbers=numbers[places])
+        parts.append((np.where(index >= 0, places[index], -1), distance))
+    index = np.concatenate([part[0] for part in parts], axis=1)
+    distance = np.concatenate([part[1] for part in parts], axis=1)
+    order = np.lexsort((index, distance), axis=-1)  # places ascend as numbers do
+    index, distance = np.take_along_axis(index, order, axis=1), np.take_along_axis(distance, order, axis=1)
+    again = np.zeros(index.shape, bool)  # queries are with every part
+    again[:, 1:] = index[:, 1:] == index[:, :-1]
+    index, distance = np.where(again, -1, index), np.where(again, np.inf, distance)
+    order = np.argsort(distance, axis=1, kind="stable")[:, :k]
+    return np.take_along_axis(index, order, axis=1), np.take_along_axis(distance, order, axis=1)

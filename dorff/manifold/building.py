@@ -60,8 +60,11 @@ def build(
     """The graph over all rows of a data set (inputs only), built below `directory` or found there.
 
     Distances are of the inputs `columns` (None: all) as the features of `this` pass scale them; its seed draws the
-    landmarks, and its rule for NaN is kept: rows with inputs that are not finite are refused or left out. `told` is
+    landmarks, and its rule for NaN is kept: rows with any input that is not finite are refused or left out. `told` is
     called with what is done, and how many of how many. Older builds of the same graph are deleted at the end.
+
+    Rows that are linked (`KNN.append`) are dealt to the landmarks of the first build, in shards of their own: once
+    there are many times as many rows as then, or after hundreds of appends, a graph made anew is better and cheaper.
 
     Raises:
         InputError: rows or a given graph that are not what was wanted.
@@ -100,7 +103,7 @@ def _said(
         "sizes": asdict(sizes),
     }  # fmt: skip
     if isinstance(graph, KNN):
-        rows = min(RUN_ROWS, sizes.input_bytes // _copied(dataset))
+        rows = min(RUN_ROWS, sizes.input_bytes // copied_bytes(dataset))
         said["step"] = max(dataset.unit_rows, rows // dataset.unit_rows * dataset.unit_rows)
         said["n"] = None if graph.append == "link" else dataset.n
     elif isinstance(graph, Given):
@@ -118,8 +121,8 @@ def _said(
     return {**said, "name": _digest(said)}
 
 
-def _copied(dataset: Dataset) -> int:
-    """Bytes of a row's copy, at most (`packed`)."""
+def copied_bytes(dataset: Dataset) -> int:
+    """Bytes of a row's copy, at most: a copy is as narrow as its values allow."""
     size = 0
     for name in dataset.inputs:
         stored = open_array(Path(dataset.path), name)
@@ -245,12 +248,15 @@ def _tidy(frame: Frame) -> None:
     remove_torn(folder)
 
 
-def disk_bytes(n: int, d: int, graph: Graph, sizes: Sizes | None = None) -> int:
-    """Bytes on disk, at most, while the graph of n rows of d inputs is built; of a given graph, by 32 edges a row."""
+def disk_bytes(n: int, d: int, graph: Graph, sizes: Sizes | None = None, *, copied: int | None = None) -> int:
+    """Bytes on disk, at most, while the graph of n rows of d inputs is built; of a given graph, by 32 edges a row.
+
+    `copied` are the bytes of a row's copy (`copied_bytes`), of d float64 if not given.
+    """
     sizes = sizes or Sizes()
     if not isinstance(graph, KNN):
         return n * 32 * (2 * EDGE.itemsize + 2 * 24) + 32 * n
-    rows = 8 * d + ROW.itemsize + sizes.memberships * MEMBER.itemsize
+    rows = (8 * d if copied is None else copied) + ROW.itemsize + sizes.memberships * MEMBER.itemsize
     return n * (rows + graph.neighbours * (LISTED.itemsize + 2 * 24) + 32) + MiB
 
 

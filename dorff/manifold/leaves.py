@@ -11,13 +11,14 @@ from typing import Final, cast
 
 from dorff.data import Dataset
 from dorff.engine import Engine, Task, Tree
+from dorff.engine.base import Done
 from dorff.errors import IncompleteError
 from dorff.graphs import Manifold
 from dorff.leaf import FoldRule, Pass, sum_leaf
 from dorff.manifold.parts import Store, run_shard
 from dorff.manifold.places import TermPlace
 from dorff.manifold.sums import finished, new_sums
-from dorff.moments import Moments
+from dorff.moments import Folds, Moments
 from dorff.plan import Leaf
 from dorff.plan.terms import GROUP_ROWS, Form, Places, Recipe
 from dorff.store import Lease, Receipt
@@ -72,14 +73,12 @@ def sum_term(
         IncompleteError: rows that changed, or sums that were lost, again and again.
     """
     recipe = Recipe.of(term, inputs=inputs, columns=columns)
-    place = TermPlace.of(this, recipe, name)
-    if isinstance(rows, Dataset):
-        assert leaves is not None
-        run: Callable[..., Receipt] = run_within
-    else:
+    place, run = TermPlace.of(this, recipe, name), cast(Callable[..., Receipt], run_within)
+    if not isinstance(rows, Dataset):
         run, leaves = run_shard, shard_leaves(rows.count)
         if recipe.form is Form.EDGES and not recipe.normalised:  # later rows are nothing to an earlier one's edges
             rows = rows.of_owned()
+    assert leaves is not None
     # Of the rows a tree asks no more than the stamps of their files.
     tree = Tree(place, cast(Dataset, rows), leaves, kept=-1, run=run)
     sizes = {leaf.number: leaf.stop - leaf.start for leaf in leaves}
@@ -94,14 +93,19 @@ def sum_term(
         return following
 
     tell()  # what earlier runs did is not part of this run's pace
+    total = _total(tree, place, engine, done, lease)
+    return finished(total, this.features, recipe), [tree.receipts[number] for number in sorted(tree.receipts)]
+
+
+def _total(tree: Tree, place: TermPlace, engine: Engine, done: Done, lease: Lease | None) -> Folds:
+    """The sums of all leaves, made where they are missing."""
     for _ in range(ROUNDS):
         engine.run(tree.start(), done)
         total = None if tree.revalidate() else tree.total(Moments)
         if total is not None:
             with nullcontext() if lease is None else lease.fenced():
                 tree.tidy()
-            receipts = [tree.receipts[number] for number in sorted(tree.receipts)]
-            return finished(total, this.features, recipe), receipts
+            return total
     raise IncompleteError(
         f"{place.directory}: rows changed, or sums were missing or damaged, again and again; check the disk, and that "
         "every worker sees this folder, then run again"

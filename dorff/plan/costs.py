@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import time
 from collections.abc import Sequence
@@ -201,9 +202,11 @@ def _solve_bytes(
     k = m * rank if coupled else m
     many = shared or len(job.solve.ridges) > MOST_FACTORS
     each = 9 if qr else 4 if many else 2
-    # The factor's inverse, and with held-out rows a second one.
-    if keeps_posterior(job, k if job.solve.observe is None else m * rank):
-        each = max(each, 5 if job.solve.conformal else 4)
+    views = isinstance(kernel, MultiView) and not coupled
+    held = math.isqrt(m * m * (width - m - 1)) if views else k if job.solve.observe is None else m * rank
+    # The factor's inverse, and with held-out rows a second one; of views, one for each target.
+    if keeps_posterior(job, held):
+        each = max(each, 5 if job.solve.conformal else 4) + (3 * (width - m - 1) if views else 0)
     blocks = min(patterns, rank) if shared and not coupled else 1  # systems of m, for targets that other rows have
     system = (8 * k * k if coupled else 0) + blocks * each * 8 * k * k
     sums = 4 * width * (width + 1) * (folds + 2) * patterns + 8 * width * width * patterns + 16 * m * m

@@ -98,6 +98,8 @@ def score(
     shared = (str(version), content(version), dataset, levels, sight)
     tasks = [Task(score_rows, (*shared, start, stop), start) for start, stop in dataset.cuts(step)]
     engine.run(tasks, done)
+    if not any(part.rows for part in parts.values()):
+        raise InputError(f"{store}: no row has a target to score; name rows that have")
     return _pooled(fitted, dataset, levels, sight, [parts[start] for start in sorted(parts)])
 
 
@@ -114,17 +116,20 @@ def _scored(model: Model, targets: str | Sequence[str] | None) -> str | Sequence
 def score_rows(
     model: str, name: str, dataset: Dataset, levels: Sequence[float], sight: Sight, start: int, stop: int
 ) -> Part:  # fmt: skip
-    """Of the rows start..stop-1. A target that is missing does not count, where the model was fitted with
-    `nan: partial`."""
+    """Of the rows start..stop-1. A target that is missing, or a row without any, does not count, where the model was
+    fitted with `nan: partial` or `unlabelled`."""
     fitted = cached_model(model, name, posterior=bool(levels))
     X, Y = dataset.read(start, stop)
     there = np.isfinite(Y)
-    partial = fitted.info.get("data", {}).get("nan") == "partial"
+    partial = fitted.info.get("data", {}).get("nan") in ("partial", "unlabelled")
     bad = ~(np.isfinite(X).all(axis=1) & (partial | there.all(axis=1)))
     if bad.any():
         row = int(np.argmax(bad))
         what = "has no label" if dataset.labels is not None and np.isfinite(X[row]).all() else "holds NaN or infinity"
         raise InputError(f"{dataset.path}: row {start + row} {what}; remove or mend such rows to score them")
+    if partial:
+        some = there.any(axis=1)
+        X, Y, there = X[some], Y[some], there[some]
     X, views = sight.full(X, fitted.d), sight.views
     found, counts = fitted.observed(outcome(fitted, X, views)), there.sum(axis=0)
     mean = np.where(there, Y, 0.0).sum(axis=0) / np.maximum(counts, 1)
@@ -139,7 +144,7 @@ def score_rows(
     inside = np.zeros((2, len(levels), Y.shape[1]))
     if levels:
         inside = _inside(fitted, levels, sight, np.abs(Y - found), fitted.std(X, noise=True, views=views))
-    return Part(stop - start, np.array([counts, mean, spread, error]), hits, inside)
+    return Part(len(Y), np.array([counts, mean, spread, error]), hits, inside)
 
 
 def _inside(model: Model, levels: Sequence[float], sight: Sight, error: FloatArray, std: FloatArray) -> FloatArray:

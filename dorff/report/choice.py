@@ -34,21 +34,24 @@ class Candidate:
 
 
 def from_info(info: Mapping[str, Any]) -> list[Candidate]:
-    """The candidates in a model's fit report, kernels with their numbers of features; none where the report has none,
-    or evidences, which are no errors."""
+    """The candidates in a model's fit report: kernels with their numbers of features and weights of manifold terms;
+    none where the report has none, or evidences, which are no errors."""
     report = mapping(info.get("report"))
     rows = () if report.get("select") == "evidence" else report.get("table")
-    found: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    found: dict[tuple[int, int, tuple[float, ...]], list[tuple[float, float]]] = {}
     for row in rows if isinstance(rows, Sequence) else ():
         entry = mapping(row)
         ridge, value = entry.get("ridge"), entry.get("value")
         if isinstance(ridge, int | float) and isinstance(value, int | float) and not entry.get("ridges"):
-            key = int(entry.get("candidate", 0)), int(entry.get("m", 0))
+            weights = tuple(float(weight) for weight in entry.get("manifold", ()))
+            key = int(entry.get("candidate", 0)), int(entry.get("m", 0)), weights
             found.setdefault(key, []).append((float(ridge), float(value)))
-    several, counts = len({number for number, _ in found}) > 1, len({m for _, m in found}) > 1
+    kernels, counts, weighed = (len({key[place] for key in found}) > 1 for place in range(3))
     names = {
-        (number, m): (f"kernel {number + 1}" if several else "this kernel") + (f", {m:,} features" if counts else "")
-        for number, m in found
+        (number, m, weights): (f"kernel {number + 1}" if kernels else "this kernel")
+        + (f", {m:,} features" if counts else "")
+        + (f", manifold {', '.join(f'{weight:g}' for weight in weights)}" if weighed else "")
+        for number, m, weights in found
     }
     return [Candidate(names[key], tuple(scores)) for key, scores in sorted(found.items())]
 

@@ -50,11 +50,12 @@ class Spectrum:
 
 @final
 class Known:
-    """What settings that differ in their weights have in common: found once, for the very same moments."""
+    """What settings that differ in their weights have in common, found once: of the last T and gain that were asked
+    for, and of the very same moments. List the settings with the weights innermost."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[Moments, FloatArray]] = []
-        self._spectra: list[tuple[Moments, float, FloatArray, Spectrum]] = []
+        self._spectrum: tuple[Penalty, FloatArray, Spectrum] | None = None
 
     def rows(self, moments: Moments) -> FloatArray:
         """Z (n, w) with Z^T Z the moments."""
@@ -65,11 +66,14 @@ class Known:
         return self._rows[-1][1]
 
     def spectrum(self, penalty: Penalty, weights: OperatorWeights) -> Spectrum:
-        for known, shift, gain, spectrum in self._spectra:
-            if known is penalty.sums and shift == penalty.shift and np.array_equal(gain, weights.gain):
+        """Of T, whatever its weight."""
+        if self._spectrum is not None:
+            known, gain, spectrum = self._spectrum
+            if (known.sums, known.shift) == (penalty.sums, penalty.shift) and np.array_equal(gain, weights.gain):
                 return spectrum
-        self._spectra.append((penalty.sums, penalty.shift, weights.gain, Spectrum.of(penalty, weights)))
-        return self._spectra[-1][3]
+        self._rows, self._spectrum = [], None  # nothing is kept twice
+        self._spectrum = penalty, weights.gain, Spectrum.of(penalty, weights)
+        return self._spectrum[2]
 
 
 def few_label_errors(
