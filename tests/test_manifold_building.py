@@ -27,12 +27,15 @@ from dorff.errors import IncompleteError, InputError
 from dorff.graphs import KNN, Given, Graph, Identity, edge_weights, local_graph, neighbours, own_scale
 from dorff.kernels.scalar import FloatArray
 from dorff.leaf import FoldRule, Pass
+from dorff.manifold import build_atlas, build_given, build_knn
 from dorff.manifold.build_atlas import _kind, _table, load_atlas
 from dorff.manifold.build_files import packed, read_parts, write_parts
-from dorff.manifold.build_frame import Sizes, _cuts, load_frame
+from dorff.manifold.build_frame import _cuts, load_frame
 from dorff.manifold.build_knn import _landmarks
 from dorff.manifold.building import build
 from dorff.manifold.shards import Shards, _degrees, _record
+from dorff.plan import graph_sizes
+from dorff.plan.graph_sizes import Sizes
 from tests.cases import trig_map
 
 SMALL = Sizes(partition_rows=64, input_bytes=8 * 3 * 256, shard_rows=50, edge_run=100)
@@ -630,3 +633,9 @@ def test_a_given_graph_that_changes(tmp_path: Path) -> None:
     second = world.build(Given(edges_file(path, [0, 3], [1, 4], [1, 2])))
     assert whole(second, 100)[3, 4] == 2.0 and second.stamp(0, 1) != stamp
     world.files()  # one build
+
+
+def test_the_plan_counts_records_as_they_are() -> None:
+    kept = (build_atlas.ROW, build_knn.MEMBER, build_knn.LISTED, build_given.EDGE)
+    planned = (graph_sizes.ROW, graph_sizes.MEMBER, graph_sizes.LISTED, graph_sizes.EDGE)
+    assert tuple(record.itemsize for record in kept) == planned

@@ -39,11 +39,11 @@ from dorff.manifold import (
     term_bytes,
     term_flops,
 )
-from dorff.manifold.build_frame import Sizes
 from dorff.manifold.leaves import group_reads
 from dorff.manifold.shards import Shards as BuiltShards
 from dorff.moments import UNIT, FloatArray, IntArray, Moments, syr2k
 from dorff.plan import Leaf
+from dorff.plan.graph_sizes import Sizes
 from dorff.stopping import clear_stop, request_stop
 
 D, M = 3, 12

@@ -15,6 +15,7 @@ from dorff.data import Dataset
 from dorff.errors import IncompleteError, InputError
 from dorff.graphs import KNN, Graph
 from dorff.manifold.build_files import FloatArray, IntArray, read_parts
+from dorff.plan.graph_sizes import Sizes
 from dorff.store import seal, unseal, write_atomic
 
 T = TypeVar("T")
@@ -47,32 +48,6 @@ class DamagedError(Exception):
 
 class ChangedError(Exception):
     """What a build was made of, or its own record, is not what it was: another one is to be begun."""
-
-
-@final
-@dataclass(frozen=True)
-class Sizes:
-    """How a graph is cut. Rows: `partition_rows` a landmark, `sample_rows` to find one by, `shard_rows` of a given
-    graph's shard; a row is a candidate in the partitions of its nearest `memberships` landmarks, of which there are
-    `landmarks` at most. `edge_run` edges of a given graph are read at a time. `input_bytes` of inputs (float64) are in
-    a run of rows, or are the candidates for a list; `most_rows` bounds both."""
-
-    partition_rows: int = 2048
-    memberships: int = 4
-    landmarks: int = 8192
-    sample_rows: int = 32
-    shard_rows: int = 4096
-    edge_run: int = 2**20
-    input_bytes: int = 64 * 2**20
-    most_rows: int = 2**15
-
-    def rows(self, d: int) -> int:
-        """Rows of d inputs that are held at a time."""
-        return int(np.clip(self.input_bytes // (8 * d), 1, self.most_rows))
-
-    def partitions(self, n: int, d: int) -> int:
-        """The landmarks of n rows."""
-        return max(1, min(-(-n // self.partition_rows), self.landmarks, self.rows(d)))
 
 
 @final

@@ -15,22 +15,20 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
 from dorff.data import Dataset
 from dorff.data.edges import open_graph, write_graph
-from dorff.data.nodes import open_array
 from dorff.engine import Engine
 from dorff.errors import IncompleteError, InputError
 from dorff.graphs import KNN, Given, Graph, checked
 from dorff.leaf import Pass
-from dorff.manifold.build_atlas import ROW, load_atlas
+from dorff.manifold.build_atlas import load_atlas
 from dorff.manifold.build_edges import collect, sources
-from dorff.manifold.build_frame import FRAME, ChangedError, Frame, Sizes, load_frame
-from dorff.manifold.build_given import EDGE, bucket, complete, gather, screen
-from dorff.manifold.build_knn import LISTED, MEMBER, assign, groups, landmarks, lists
+from dorff.manifold.build_frame import FRAME, ChangedError, Frame, load_frame
+from dorff.manifold.build_given import bucket, complete, gather, screen
+from dorff.manifold.build_knn import assign, groups, landmarks, lists
 from dorff.manifold.build_stages import Stage, Stages, Told
 from dorff.manifold.shards import Shards, is_done, write_done
+from dorff.plan.graph_sizes import Sizes, copied_bytes
 from dorff.store import remove_torn, unseal
 from dorff.store.atomic import remove_tree
 
@@ -119,16 +117,6 @@ def _said(
     else:
         raise InputError("graph: this one has no edges to build")
     return {**said, "name": _digest(said)}
-
-
-def copied_bytes(dataset: Dataset) -> int:
-    """Bytes of a row's copy, at most: a copy is as narrow as its values allow."""
-    size = 0
-    for name in dataset.inputs:
-        stored = open_array(Path(dataset.path), name)
-        kind = np.dtype(stored.array.dtype) if stored.packing.plain else np.dtype("f8")
-        size += stored.columns * (1 if kind in ("u1", "?") else 4 if kind.itemsize < 4 or kind == "f4" else 8)
-    return size
 
 
 def _path(graph: Given, dataset: Dataset, directory: Path) -> str:
@@ -246,25 +234,3 @@ def _tidy(frame: Frame) -> None:
             with suppress(FileNotFoundError):
                 remove_tree(path)
     remove_torn(folder)
-
-
-def disk_bytes(n: int, d: int, graph: Graph, sizes: Sizes | None = None, *, copied: int | None = None) -> int:
-    """Bytes on disk, at most, while the graph of n rows of d inputs is built; of a given graph, by 32 edges a row.
-
-    `copied` are the bytes of a row's copy (`copied_bytes`), of d float64 if not given.
-    """
-    sizes = sizes or Sizes()
-    if not isinstance(graph, KNN):
-        return n * 32 * (2 * EDGE.itemsize + 2 * 24) + 32 * n
-    rows = (8 * d if copied is None else copied) + ROW.itemsize + sizes.memberships * MEMBER.itemsize
-    return n * (rows + graph.neighbours * (LISTED.itemsize + 2 * 24) + 32) + MiB
-
-
-def task_bytes(d: int, graph: Graph, sizes: Sizes | None = None) -> int:
-    """Bytes of the largest task of a build, at most, without those of reading the data."""
-    sizes = sizes or Sizes()
-    if not isinstance(graph, KNN):
-        return 16 * sizes.edge_run * EDGE.itemsize
-    rows = sizes.rows(d)
-    inputs = 8 * d * rows * 5  # candidates, and what `neighbours` makes of them; of dealing rows four times as much
-    return inputs + 4 * sizes.input_bytes + rows * 4 * graph.neighbours * LISTED.itemsize + 96 * MiB

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Self, final
 
 import numpy as np
 
 from dorff.data import Dataset
+from dorff.data.nodes import open_array
 from dorff.graphs import KNN, Graph, Identity
 from dorff.plan.terms import GROUP_ROWS
 
@@ -26,8 +28,8 @@ class Sizes:
     `landmarks` at most. `edge_run` edges of a given graph are read at a time. `input_bytes` of inputs (float64) are in
     a run of rows, or are the candidates for a list; `most_rows` bounds both."""
 
-    partition_rows: int = 2048
-    memberships: int = 3
+    partition_rows: int = 1024
+    memberships: int = 4
     landmarks: int = 8192
     sample_rows: int = 32
     shard_rows: int = 4096
@@ -42,6 +44,16 @@ class Sizes:
     def partitions(self, n: int, d: int) -> int:
         """The landmarks of n rows."""
         return max(1, min(-(-n // self.partition_rows), self.landmarks, self.rows(d)))
+
+
+def copied_bytes(dataset: Dataset) -> int:
+    """Bytes of a row's copy, at most: a copy is as narrow as its values allow."""
+    size = 0
+    for name in dataset.inputs:
+        stored = open_array(Path(dataset.path), name)
+        kind = np.dtype(stored.array.dtype) if stored.packing.plain else np.dtype("f8")
+        size += stored.columns * (1 if kind in ("u1", "?") else 4 if kind.itemsize < 4 or kind == "f4" else 8)
+    return size
 
 
 @final
@@ -69,8 +81,10 @@ class GraphCosts:
         k = graph.neighbours
         if graph.within == "leaf":
             return cls(GROUP_ROWS * (8 * 6 * d + 40 * k), 0, 2.0 * d * GROUP_ROWS, 1.0, GROUP_ROWS)
-        held = sizes.rows(d)  # candidates are cut in whole runs: up to twice as many
-        task = 2 * held * (8 * 6 * d + 40 * k) + 96 * MiB + held * 2 * k * LISTED
-        disk = n * (8 * d + ROW + sizes.memberships * MEMBER + k * (LISTED + 2 * STORED) + 32) + MiB
+        held = sizes.rows(d)
+        # Candidates, and what `neighbours` makes of them; of dealing rows to partitions four times as much.
+        task = 5 * 8 * d * held + 4 * sizes.input_bytes + held * 4 * k * LISTED + 96 * MiB
+        disk = n * (copied_bytes(rows) + ROW + sizes.memberships * MEMBER + k * (LISTED + 2 * STORED) + 32) + MiB
         seen = sizes.partitions(n, d) + sizes.memberships * sizes.partition_rows
-        return cls(task, disk, 2.0 * d * seen, 2.0, 2 * sizes.partition_rows + sizes.rows(d) // 4)
+        # Of 784 inputs (MNIST, shifted) a shard's rows and their neighbours are 2.7 times its rows.
+        return cls(task, disk, 2.0 * d * seen, 3.0, 4 * sizes.partition_rows)
