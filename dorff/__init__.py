@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from dorff import frequencies, kernels
+    from dorff import frequencies, graphs, kernels
     from dorff.estimators import ORFFClassifier, ORFFRegressor
     from dorff.lengthscale import tune_lengthscales
     from dorff.store import load_model
@@ -20,6 +20,7 @@ __all__ = [
     "ORFFRegressor",
     "__version__",
     "frequencies",
+    "graphs",
     "kernels",
     "load_model",
     "tune_lengthscales",
@@ -30,6 +31,7 @@ _HOMES = {
     "ORFFRegressor": "dorff.estimators",
     "load_model": "dorff.store",
     "frequencies": "dorff.frequencies",
+    "graphs": "dorff.graphs",
     "kernels": "dorff.kernels",
     "tune_lengthscales": "dorff.lengthscale",
 }

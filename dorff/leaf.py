@@ -272,8 +272,10 @@ class _Run:
                 self._sums.add(part.X, part.Y, fold, partial=partial, weights=part.weights)
         else:
             self._sums.add(rows.X, rows.Y, folds.of_leaf(at.number), partial=partial, weights=rows.weights)
-        row, used = at.row + len(block), at.rows_used + len(rows)
-        self._at = replace(at, row=row, checksums=tuple(checksums), rows_used=used)
+        self._at = replace(
+            at, row=at.row + len(block), checksums=tuple(checksums), rows_used=at.rows_used + len(rows),
+            rows_unlabelled=at.rows_unlabelled + (_unlabelled(block) if self._this.nan == "unlabelled" else 0),
+        )  # fmt: skip
 
     def _now(self) -> Checkpoint:
         return replace(
@@ -293,8 +295,8 @@ class _Run:
         receipt = Receipt(
             plan=at.plan, number=at.number, start=at.start, stop=at.stop,
             digest="".join(f"{crc:08x}" for crc in at.checksums), stamp=at.stamp, rows_used=at.rows_used,
-            rows_dropped=at.stop - at.start - at.rows_used, rows_read=at.rows_read, low=at.low, high=at.high,
-            seconds=0.0, syrk_seconds=at.syrk_seconds,
+            rows_dropped=at.stop - at.start - at.rows_used - at.rows_unlabelled, rows_read=at.rows_read, low=at.low,
+            high=at.high, seconds=0.0, syrk_seconds=at.syrk_seconds, rows_unlabelled=at.rows_unlabelled,
         )  # fmt: skip
         if frozen_hash(this.directory) != this.hash:  # the run was refused elsewhere, and what it had made removed
             raise InputError(f"{this.directory}: the frozen plan is gone or another; run the job again")
@@ -366,12 +368,21 @@ def _usable(dataset: Dataset, nan: str, rows: RowBlock) -> tuple[RowBlock, bool]
     return rows[good], partial
 
 
+def _unlabelled(rows: RowBlock) -> int:
+    """How many rows have finite inputs and weigh anything, and have no target."""
+    rows = rows.weighty()
+    return int(np.count_nonzero(np.isfinite(rows.X).all(axis=1) & ~np.isfinite(rows.Y).any(axis=1)))
+
+
 def _not_finite(dataset: Dataset, rows: RowBlock, row: int) -> InputError:
     """What is wrong with a row, and what to do about it."""
     number, values = rows.numbers[row], [*rows.X[row], *rows.Y[row]]
     names = [*dataset.input_columns, *dataset.target_columns]
     if dataset.labels is not None and np.isnan(rows.Y[row]).any() and np.isfinite(rows.X[row]).all():
-        return InputError(f"{dataset.path}: row {number} has no label; mend the data, or set data.nan: drop")
+        return InputError(
+            f"{dataset.path}: row {number} has no label; mend the data, or set data.nan: drop (unlabelled, where "
+            "manifold terms are to see such rows)"
+        )
     if dataset.weights is not None and rows.weights is not None:
         values, names = [*values, rows.weights[row]], [*names, dataset.weights.name]
     column = int(np.argmin(np.isfinite(values)))

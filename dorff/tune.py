@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -90,7 +91,7 @@ def tune(
 def _tuned(plans: Sequence[Plan], engine: Engine, progress: Progress | None, told: Told | None) -> Tuned:
     began = time.perf_counter()
     passed = {plan.directory: run_pass(plan, engine, progress) for plan in {p.directory: p for p in plans}.values()}
-    terms = [[term.sums for term in sum_terms(plan, engine, lambda _: None)] for plan in plans]
+    terms = {_terms_of(plan): [term.sums for term in sum_terms(plan, engine, lambda _: None)] for plan in _each(plans)}
     middle = time.perf_counter()
     table = _grid(plans, passed, terms, engine, told)
     winner = min(table, key=lambda trial: trial.value)
@@ -101,12 +102,22 @@ def _tuned(plans: Sequence[Plan], engine: Engine, progress: Progress | None, tol
     )  # fmt: skip
 
 
+def _terms_of(plan: Plan) -> str:
+    """What the sums of a plan's terms depend on: plans with the same share them."""
+    return json.dumps([str(plan.directory), [term.sums_name() for term in plan.terms]], sort_keys=True)
+
+
+def _each(plans: Sequence[Plan]) -> list[Plan]:
+    """A plan for each of the sums of terms that there are."""
+    return list({_terms_of(plan): plan for plan in plans}.values())
+
+
 def _rows_read(passed: PassResult) -> int:
     return sum(receipt.rows_read for receipt in passed.fresh)
 
 
 def _grid(
-    plans: Sequence[Plan], passed: dict[Path, PassResult], terms: Sequence[Sequence[Moments]], engine: Engine,
+    plans: Sequence[Plan], passed: dict[Path, PassResult], terms: Mapping[str, Sequence[Moments]], engine: Engine,
     told: Told | None,
 ) -> list[Trial]:  # fmt: skip
     """Every trial, in order; a task scores one setting (a kernel with weights of the manifold terms) at one m, the
@@ -137,19 +148,19 @@ def _grid(
         told(0, total)
     with ExitStack() as stack:
         files = {directory: stack.enter_context(_shared(directory, one.folds)) for directory, one in passed.items()}
-        sums = [
-            [
-                stack.enter_context(_shared(plan.directory, {(0, ""): T}, f"{number}-{at}"))
-                for at, T in enumerate(each_T)
+        sums = {
+            _terms_of(plan): [
+                stack.enter_context(_shared(plan.directory, {(0, ""): T}, f"term-{number}-{at}"))
+                for at, T in enumerate(terms[_terms_of(plan)])
             ]
-            for number, (plan, each_T) in enumerate(zip(plans, terms, strict=True))
-        ]
+            for number, plan in enumerate(_each(plans))
+        }
         solver = engine if all(_fits_a_worker(plan) for plan in plans) else SerialEngine()
         solver.run(
             [
                 Task(
                     score_setting,
-                    (plans[number], files[plans[number].directory], sums[number], setting, m),
+                    (plans[number], files[plans[number].directory], sums[_terms_of(plans[number])], setting, m),
                     (number, setting, at),
                 )
                 for m, number, setting, at in grid

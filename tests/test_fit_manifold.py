@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,11 @@ import scipy.sparse as sp
 import zarr
 
 from dorff.data.edges import write_graph
-from dorff.engine import Engine, SerialEngine, open_engine
+from dorff.engine import Engine, SerialEngine, Task, open_engine
+from dorff.engine.base import Done
 from dorff.errors import DorffError, InputError
 from dorff.fit import FitReport, fit
-from dorff.graphs import KNN, laplacian, local_graph
+from dorff.graphs import KNN, laplacian, local_graph, neighbours
 from dorff.kernels.scalar import FloatArray
 from dorff.plan import leaves as leaf_sizes
 from dorff.plan import make_plan
@@ -271,3 +274,116 @@ def test_views(tmp_path: Path) -> None:
     predict(tmp_path / "model", tmp_path / "only.zarr", tmp_path / "out.zarr", engine=SerialEngine(), views=["right"])
     out = zarr.open_group(str(tmp_path / "out.zarr"), mode="r")["y"]
     np.testing.assert_allclose(np.asarray(out[...]), psi[1] @ h, rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("where", ["graph", "unlabelled"])
+def test_what_changes_while_it_is_read_is_read_again(tmp_path: Path, where: str) -> None:
+    """A graph, or the second store, is another one when its sums are done: the model is of what is there then."""
+    X, Y = sea()
+    some = np.isfinite(Y).all(axis=1)
+    W = local_graph(X[some], KNN(3))
+    store = write(tmp_path / "sea.zarr", x=X[some], y=Y[some])
+    write(tmp_path / "more.zarr", x=X[~some])
+    write_graph(tmp_path / "graph.parquet", W)
+    given = {"graph": {"type": "given", "path": str(tmp_path / "graph.parquet")}, "weight": GI}
+    knn = {"graph": {"type": "knn", "neighbours": 5, "within": "leaf"}, "weight": GI}
+    data = {"nan": "refuse", "unlabelled": str(tmp_path / "more.zarr")}
+    changes = 0
+
+    class Changing(SerialEngine):
+        def run(self, tasks: Iterable[Task], done: Done) -> None:
+            nonlocal changes
+            super().run(tasks, done)
+            if changes < 5:  # the first pass, and all of the terms' tasks after it
+                changes += 1
+                if where == "graph":
+                    (tmp_path / "graph.parquet").unlink()
+                    write_graph(tmp_path / "graph.parquet", (1.0 + changes) * W)
+                else:
+                    write(tmp_path / "more.zarr", x=X[~some] + 0.01 * changes)
+
+    fit(job(store, data=data, manifold=[given, knn]), engine=Changing())
+    alone = fit(
+        job(store, data=data, manifold=[given, knn], model=str(tmp_path / "fresh"), state=str(tmp_path / "s2"))
+    )
+    assert alone.outcome == "published" and changes == 5
+    fresh = load_model(tmp_path / "fresh")
+    assert predicted(store, X).tobytes() == fresh.predict(X).tobytes()
+
+
+def test_a_second_store_that_no_term_sees_is_refused(store: Path, tmp_path: Path) -> None:
+    write_graph(tmp_path / "graph.zarr", sp.csr_array((N, N)))
+    given = {"graph": {"type": "given", "path": str(tmp_path / "graph.zarr")}, "weight": GI}
+    with pytest.raises(ValueError, match="names rows that no term sees"):
+        job(store, data={"unlabelled": str(store.with_name("more.zarr"))}, manifold=given)
+
+
+def test_killed_and_run_again(store: Path, tmp_path: Path) -> None:
+    """After any number of tasks: the bits of a fit that was not disturbed."""
+    term = {"graph": {"type": "knn", "neighbours": 5}, "weight": GI, "laplacian": "normalised"}
+    run(store, manifold=term)
+    wanted = load_model(tmp_path / "model").coefficients.tobytes()
+
+    class Killed(SerialEngine):
+        left = 0
+
+        def run(self, tasks: Iterable[Task], done: Done) -> None:
+            def counted(task: Task, result: Any) -> Iterable[Task]:
+                self.left -= 1
+                if self.left < 0:
+                    raise KeyboardInterrupt
+                return done(task, result)
+
+            super().run(tasks, counted)
+
+    again = job(store, manifold=term, state=str(tmp_path / "s2"), model=str(tmp_path / "m2"))
+    for tasks in (1, 2, 4, 3, 1, 2):
+        engine = Killed()
+        engine.left = tasks
+        with suppress(KeyboardInterrupt):
+            fit(again, engine=engine)
+    fit(again, engine=SerialEngine())
+    assert load_model(tmp_path / "m2").coefficients.tobytes() == wanted
+
+
+def test_rows_of_nan_inputs_are_left_out_of_everything(tmp_path: Path) -> None:
+    X, Y = sea()
+    X[::50] = np.nan
+    store = write(tmp_path / "sea.zarr", x=X, y=Y)
+    report = run(store)
+    good = np.isfinite(X).all(axis=1)
+    assert report.rows_used == (good & np.isfinite(Y[:, 0])).sum() and report.rows_dropped == np.sum(~good)
+    assert report.rows_used + report.rows_unlabelled + report.rows_dropped == N
+    L = laplacian(local_graph(X[good], KNN(5)))
+    np.testing.assert_allclose(predicted(store, X[good]), dense(store, X[good], Y[good], L), rtol=0, atol=1e-8)
+
+
+def test_linked_rows(store: Path) -> None:
+    """Appended rows list old and new ones; the old rows' lists stay."""
+    term = {"graph": {"type": "knn", "neighbours": 5, "append": "link"}, "weight": GI, "form": "edges"}
+    run(store, manifold=term)
+    X, Y = sea(300, seed=5)
+    write(store, append=True, x=X, y=Y)
+    report = run(store, manifold=term)
+    both = [np.concatenate(pair) for pair in zip(sea(), (X, Y), strict=True)]
+    n = N + 300
+    old, every = local_lists(both[0][:N], 5), local_lists(both[0], 5)
+    lists = sp.vstack([sp.hstack([old, sp.csr_array((N, 300))]), every[N:]]).tocsr()
+    W = 0.5 * (lists + lists.T)
+    assert report.graphs[0]["edges"] == W.nnz // 2
+    term_binary = {**term, "graph": {**term["graph"], "weights": "binary"}}
+    alone = store.parent / "binary"
+    alone.mkdir()
+    write(alone / "sea.zarr", x=both[0][:N], y=both[1][:N])
+    run(alone / "sea.zarr", manifold=term_binary)
+    write(alone / "sea.zarr", append=True, x=X, y=Y)
+    run(alone / "sea.zarr", manifold=term_binary)
+    wanted = dense(alone / "sea.zarr", *both, laplacian(W.tocsr()))
+    assert len(wanted) == n
+    np.testing.assert_allclose(predicted(alone / "sea.zarr", both[0]), wanted, rtol=0, atol=1e-8)
+
+
+def local_lists(X: FloatArray, k: int) -> Any:
+    """A (n, n): 1 where a row lists another, among all of X."""
+    index, _ = neighbours(X, k)
+    return sp.csr_array((np.ones(index.size), index.ravel(), np.arange(0, index.size + 1, k)), shape=(len(X), len(X)))

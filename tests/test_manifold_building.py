@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
 import zarr
+from cases import trig_map
 from distributed import Client
 
 from dorff.data import Dataset, open_dataset
@@ -36,7 +37,6 @@ from dorff.manifold.building import build
 from dorff.manifold.shards import Shards, _degrees, _record
 from dorff.plan import graph_sizes
 from dorff.plan.graph_sizes import Sizes
-from tests.cases import trig_map
 
 SMALL = Sizes(partition_rows=64, input_bytes=8 * 3 * 256, shard_rows=50, edge_run=100)
 CHUNK = 32

@@ -52,6 +52,14 @@ def fit(job: JobFile, root: Root = None, metrics: Metrics = None, as_json: Json 
             say("fit: length-scales are found first, on a sample of rows, unless they were before")
         for number, term in enumerate(described.manifold, 1):
             say(f"fit: manifold term {number}: {term_text(term.model_dump(mode='json'))}")
+        if any(one.type == "multi_view" for one in described.kernels) and not any(
+            term.between for term in described.manifold
+        ):
+            say(
+                "fit: the targets see the mean of the views alone, so that one view by itself may be anywhere; add "
+                "manifold: {between: true, weight: ...} where views are to predict alone",
+                level="warning",
+            )
         with meter("fit") as progress:
             report = run(described, progress=progress)
         figures.update(of_fit(report))

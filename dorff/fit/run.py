@@ -17,7 +17,7 @@ from dorff.fit.choice import build_model, posterior_of, settings, solve_pass
 from dorff.fit.gate import held_out_score, judge, leased, not_covered, refuse_coverage, state_lease
 from dorff.fit.held import calibrate, conformalize
 from dorff.fit.known import current_model, made, nothing_new, rewritten_since, same_rows
-from dorff.fit.passes import PassResult, Progress, not_trimmed, nothing_left, run_pass
+from dorff.fit.passes import ROUNDS, PassResult, Progress, not_trimmed, nothing_left, run_pass
 from dorff.fit.terms import sum_terms
 from dorff.model import Model
 from dorff.plan import Plan, make_plan
@@ -41,8 +41,9 @@ class FitReport:
     frequencies stand behind a kernel that they were not drawn for alone. `noise` is the standard deviation of each
     target's noise. `folds` counts those that have rows, `held_by` says what they are made of (None for a single one).
     `lengthscale` is that of each term of the chosen kernel, where it has one, and `tuned` what became of the search
-    where the job asked for one. `rows_unlabelled` are those without a target, `manifold` the chosen weight of each
-    manifold term, and `graphs` what their sums are of: the graph, its rows, edges and shards, and what was computed.
+    where the job asked for one. `rows_unlabelled` are those that `nan: unlabelled` leaves to the manifold terms: of
+    finite inputs, and without a target. `manifold` is the chosen weight of each manifold term, and `graphs` what its
+    sums are of: the graph, its rows, edges and shards, and the seconds they took.
 
     `outcome` is "published", or "unchanged" where the current model is what the fit would give again; the rest is then
     that model's, but for what this run did. `rewritten` are the leaves whose rows had other values when they were
@@ -235,22 +236,30 @@ def _streamed(run: _Run) -> Solved:
 
 
 def _pass(run: _Run) -> tuple[PassResult, int]:
-    """A pass, on an engine that is closed before anything is solved: its processes hold memory."""
-    with _opened(run.plan.job, run.engine) as running:
-        passed = run_pass(run.plan, running, _share(run, 0), lease=run.lease)
-        terms = sum_terms(run.plan, running, lambda number: _share(run, number + 1), lease=run.lease)
-        return replace(passed, terms=terms), running.threads
+    """A pass, and those of manifold terms, on an engine that is closed before anything is solved: its processes hold
+    memory. IncompleteError where what the terms are of changed each time."""
+    plan = run.plan
+    with _opened(plan.job, run.engine) as running:
+        for _ in range(ROUNDS):
+            of = [term.name() for term in plan.terms]
+            passed = run_pass(plan, running, _share(run, 0), lease=run.lease)
+            with nothing_left(plan):
+                terms = sum_terms(plan, running, lambda number: _share(run, number + 1), lease=run.lease)
+            if of == [term.name() for term in plan.terms]:
+                return replace(passed, terms=terms), running.threads
+    raise IncompleteError(
+        f"{plan.dataset.path}: the rows or graphs of its manifold terms changed each time they had been read; run "
+        "again when nobody writes to them"
+    )
 
 
 def _share(run: _Run, number: int) -> Progress | None:
     """Progress of one pass of several: rows of all of them are counted."""
     if run.progress is None:
         return None
-    told, each = run.progress, run.plan.dataset.rows
-    passes = 1 + sum(len(term.sources) for term in run.plan.terms)
-    before = [each, *(source.rows for term in run.plan.terms for source in term.sources)]
-    total, done = sum(before), sum(before[:number])
-    assert len(before) == passes
+    told = run.progress
+    each = [run.plan.dataset.rows, *(source.rows for term in run.plan.terms for source in term.sources)]
+    total, done = sum(each), sum(each[:number])
     return lambda rows, _: told(done + rows, total)
 
 
@@ -287,11 +296,11 @@ def _report(found: Solved, peak: int | None) -> FitReport:
     solution, noise = choice.fit.solution, choice.fit.noise
     fresh = [receipt for one in passes for receipt in one.fresh]
     seconds = sum(one.seconds for one in passes)
-    used, left = (sum(getattr(one, key) for one in last.receipts) for key in ("rows_used", "rows_dropped"))
-    unlabelled = left if plan.job.data.nan == "unlabelled" else 0
+    counted = ("rows_used", "rows_dropped", "rows_unlabelled")
+    used, dropped, unlabelled = (sum(getattr(one, key) for one in last.receipts) for key in counted)
     return FitReport(
         rows_used=used,
-        rows_dropped=left - unlabelled,
+        rows_dropped=dropped,
         rows_unlabelled=unlabelled,
         leaves_computed=len(fresh),
         leaves_reused=sum(one.passes * len(one.receipts) for one in passes) - len(fresh),
@@ -322,7 +331,7 @@ def _report(found: Solved, peak: int | None) -> FitReport:
         effective_sample_size=plan.sharing()[kernel],
         outcome="published",
         rewritten=sorted({number for one in passes for number in one.rewritten}),
-        coverage=(used + left) / plan.dataset.rows,
+        coverage=(used + dropped + unlabelled) / plan.dataset.rows,
         score=found.score,
         score_by=None if found.score is None else "kfold",
         model=str(plan.job.model),

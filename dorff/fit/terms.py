@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import time
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, Final, final
 
@@ -12,16 +15,19 @@ import numpy as np
 from dorff.data import Dataset
 from dorff.engine import Engine
 from dorff.graphs import KNN, Identity
-from dorff.manifold import sum_term
+from dorff.manifold import TermPlace, sum_term
 from dorff.manifold.building import build
 from dorff.moments import Moments
 from dorff.plan import Plan, leaf_bounds
 from dorff.plan.manifold import Term
+from dorff.plan.terms import Recipe
 from dorff.store import Lease, Receipt
 from dorff.weights import operator_weights
 
 Told = Callable[[int, int], None]  # rows done, rows in all
-GRAPHS: Final = "graphs"  # the folder of built graphs, in that of the pass
+GRAPHS, TERMS = "graphs", "terms"  # folders of built graphs and of sums, in that of the pass
+STAGES: Final = 6  # of building a graph, at most: half of what a term's pass is told to be
+GIVEN_UP: Final = 30 * 86_400.0  # seconds that a graph, or sums, of other terms are kept for
 
 
 @final
@@ -52,7 +58,18 @@ def sum_terms(
             said = {key: value if key == "type" else value + part.said[key] for key, value in total.said.items()}
             total = TermSums(total.sums + part.sums, [*total.receipts, *part.receipts], said)
         found.append(total)
+    with nullcontext() if lease is None else lease.fenced():
+        _tidy(plan)
     return tuple(found)
+
+
+def _tidy(plan: Plan) -> None:
+    """Delete graphs and sums that no job has used for a month."""
+    for folder in (GRAPHS, TERMS):
+        for path in (plan.directory / folder).glob("*"):
+            with suppress(OSError):  # another run tidies too
+                if time.time() - path.stat().st_mtime > GIVEN_UP:
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def _sum(
@@ -62,7 +79,7 @@ def _sum(
     (this, _), graph, began = plan.frozen(), term.manifold.graph, time.perf_counter()
     columns, shards = _features(plan, term), 0
 
-    def rows_done(done: int, of: int) -> None:
+    def rows_done(done: float, of: int) -> None:
         if told is not None:
             told(round(source.rows * done / of), source.rows)
 
@@ -73,11 +90,19 @@ def _sum(
             this, term.manifold, source, leaves, engine, lambda done: rows_done(done, source.rows), **options
         )
     else:
-        built = build(graph, source, this, term.columns, engine, this.directory / GRAPHS, lambda *_: None)
+        stages = dict[str, int]()
+
+        def built_so_far(stage: str, done: int, of: int) -> None:
+            stages.setdefault(stage, len(stages))
+            rows_done(min(stages[stage] + done / max(of, 1), STAGES), 2 * STAGES)
+
+        built = build(graph, source, this, term.columns, engine, this.directory / GRAPHS, built_so_far)
         shards = built.count
+        os.utime(built.directory)
         sums, receipts = sum_term(
-            this, term.manifold, built, None, engine, lambda done: rows_done(done, shards), **options
+            this, term.manifold, built, None, engine, lambda done: rows_done(shards + done, 2 * shards), **options
         )
+    os.utime(TermPlace.of(this, Recipe.of(term.manifold, inputs=term.columns, columns=columns), source.path).directory)
     said = {
         "type": graph.config()["type"], "rows": source.rows, "edges": 0 if isinstance(graph, Identity) else sums.n,
         "shards": shards, "seconds": time.perf_counter() - began,

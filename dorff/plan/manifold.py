@@ -35,6 +35,10 @@ class Term:
     views: FloatArray | None
     sources: tuple[Dataset, ...]
 
+    def sums_name(self) -> list[Any]:
+        """What the term's sums depend on, as JSON: all but its weights, outputs and views."""
+        return [self.manifold.sums_config(), self.columns, [one.path for one in self.sources]]
+
     def name(self) -> list[Any]:
         """All that the term depends on, as JSON: of the rows and of a graph that is given, stamps of their files."""
         graph, files = self.manifold.graph, list[Path]()

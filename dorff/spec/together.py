@@ -80,6 +80,12 @@ def check_manifold(job: Job) -> None:
             )
         return
     _check_terms(job)
+    if job.data.unlabelled is not None and all(term.graph.type == "given" for term in job.manifold):
+        raise checks.Refusal(
+            "names rows that no term sees: a graph that is given is of the rows of data.store; leave it out, or add a "
+            "term with another graph",
+            key="data.unlabelled",
+        )
     solve = job.solve
     if solve.route in ("cg", "streaming"):
         raise checks.Refusal(

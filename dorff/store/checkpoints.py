@@ -37,6 +37,7 @@ class Checkpoint:
     high: tuple[float, ...]
     seconds: float
     syrk_seconds: float
+    rows_unlabelled: int = 0
 
     def save(self, directory: Path, sums: Mapping[Part, Adder]) -> None:
         """Keep these sums, instead of what was kept of this leaf before; once it returns they outlive a power cut."""

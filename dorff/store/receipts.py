@@ -18,7 +18,8 @@ class Receipt:
 
     `digest` is of the rows' values as read, `stamp` of the files that held them (size and time; cheap to ask
     again). `key` names the leaf's moments by all that determines them: plan, rows and digest. `low` and `high`
-    (d,) bound the inputs of the rows used; `rows_dropped` are all others, those of weight 0 too, `rows_read` those
+    (d,) bound the inputs of the rows used; `rows_unlabelled` have no target, `rows_dropped` are all others, those of
+    weight 0 too, `rows_read` those
     read from the store. Seconds are wall time in the leaf, and in its BLAS `syrk` calls.
     """
 
@@ -35,6 +36,7 @@ class Receipt:
     high: tuple[float, ...]
     seconds: float
     syrk_seconds: float
+    rows_unlabelled: int = 0
 
     @property
     def key(self) -> str:
@@ -44,7 +46,8 @@ class Receipt:
     @property
     def _adds_up(self) -> bool:
         rows = self.stop - self.start
-        return 0 < rows == self.rows_used + self.rows_dropped and len(self.low) == len(self.high)
+        told = self.rows_used + self.rows_dropped + self.rows_unlabelled
+        return 0 < rows == told and len(self.low) == len(self.high)
 
     def timed(self, seconds: float) -> Receipt:
         return replace(self, seconds=seconds)
