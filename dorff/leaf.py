@@ -337,7 +337,10 @@ def _read_ahead(dataset: Dataset, at: tuple[int, int, int], rows: int) -> Iterat
     start, row, stop = at
     cuts = [row, *range(start + ((row - start) // rows + 1) * rows, stop, rows), stop]
     with ThreadPoolExecutor(max_workers=1) as reader:
-        waiting = reader.submit(dataset.block, *cuts[:2])
+        try:
+            waiting = reader.submit(dataset.block, *cuts[:2])
+        except RuntimeError as error:  # the thread's stack is what there was no memory for
+            raise MemoryError(f"no thread to read rows ({error})") from error
         for following in [*pairwise(cuts[1:]), None]:
             read = waiting.result()
             if following:

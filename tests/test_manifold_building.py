@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
+import tracemalloc
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -24,19 +26,20 @@ from dorff.data import Dataset, open_dataset
 from dorff.data.edges import write_graph
 from dorff.engine import DaskEngine, Engine, SerialEngine, Task, local_cluster
 from dorff.engine.base import Done
-from dorff.errors import IncompleteError, InputError
-from dorff.graphs import KNN, Given, Graph, Identity, edge_weights, local_graph, neighbours, own_scale
+from dorff.errors import IncompleteError, InputError, LeaseError
+from dorff.graphs import KNN, Given, Graph, Identity, check_edges, edge_weights, local_graph, neighbours, own_scale
 from dorff.kernels.scalar import FloatArray
 from dorff.leaf import FoldRule, Pass
-from dorff.manifold import build_atlas, build_given, build_knn
+from dorff.manifold import build_atlas, build_frame, build_given, build_knn, build_names
 from dorff.manifold.build_atlas import _kind, _table, load_atlas
 from dorff.manifold.build_files import packed, read_parts, write_parts
-from dorff.manifold.build_frame import _cuts, load_frame
+from dorff.manifold.build_frame import Job, _cuts, load_frame
 from dorff.manifold.build_knn import _landmarks
 from dorff.manifold.building import build
 from dorff.manifold.shards import Shards, _degrees, _record
 from dorff.plan import graph_sizes
 from dorff.plan.graph_sizes import Sizes
+from dorff.store import Lease
 
 SMALL = Sizes(partition_rows=64, input_bytes=8 * 3 * 256, shard_rows=50, edge_run=100)
 CHUNK = 32
@@ -81,12 +84,13 @@ class World:
 
     def build(
         self, graph: Graph, *, sizes: Sizes = SMALL, engine: Engine | None = None, to: str = "graphs",
-        columns: list[int] | None = None,
+        columns: list[int] | None = None, lease: Lease | None = None,
     ) -> Shards:  # fmt: skip
         engine = SerialEngine() if engine is None else engine
         return build(
-            graph, self.dataset, self.this, columns, engine, self.folder / to, lambda *told: None, sizes=sizes
-        )
+            graph, self.dataset, self.this, columns, engine, self.folder / to, lambda *told: None, sizes=sizes,
+            lease=lease,
+        )  # fmt: skip
 
     def files(self, to: str = "graphs") -> dict[str, bytes]:
         """What a folder of one build holds, without the build's own name."""
@@ -432,6 +436,182 @@ def test_rows_that_change_meanwhile(tmp_path: Path, tasks: int) -> None:
     assert world.files() == world.files("fresh")
 
 
+@pytest.mark.parametrize("given", [False, True])
+def test_killed_while_rows_that_changed_are_read_again(tmp_path: Path, given: bool) -> None:
+    """No graph of the old rows stays, wherever the run is killed that finds them changed."""
+    for tasks in range(9):
+        world = World(tmp_path / str(tasks), manifold_rows(200))
+        graph = Given(edges_file(world.folder / "e.parquet", range(199), range(1, 200))) if given else KNN(3)
+        world.build(graph)
+        world.array[70] = [9.0, 9.0, 9.0]
+        with pytest.raises(KeyboardInterrupt):
+            world.build(graph, engine=Killed(tasks))
+        forget()
+        found = world.build(graph)
+        np.testing.assert_array_equal(found.inputs(np.array([70])), [[9.0, 9.0, 9.0]])
+        same(whole(found, 200), whole(world.build(graph, to="fresh"), 200))
+        assert world.files() == world.files("fresh")
+
+
+def test_rows_that_change_where_a_record_was_lost(tmp_path: Path) -> None:
+    """What was made of the old rows is known without it."""
+    world = World(tmp_path, manifold_rows(200))
+    world.build(KNN(3))
+    for record in (tmp_path / "graphs").glob("*/000/assign/*.json"):
+        record.unlink()
+    world.array[70] = [9.0, 9.0, 9.0]
+    forget()
+    world.build(KNN(3))
+    world.build(KNN(3), to="fresh")
+    assert world.files() == world.files("fresh")
+
+
+def test_rows_that_change_and_change_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times of change are restored too, so that old records seem right; and a task was killed before it left one."""
+    world = World(tmp_path, manifold_rows(200))
+    shards = world.build(KNN(3))
+    W, X, kept, slip = whole(shards, 200), world.X, tmp_path / "kept", build_frame.slip
+    shutil.copytree(world.store, kept)
+    world.array[70] = [9.0, 9.0, 9.0]
+
+    def killed(frame: Any, job: Job, **options: Any) -> Any:
+        if job.stage == "assign":
+            raise KeyboardInterrupt
+        return slip(frame, job, **options)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(build_knn, "slip", killed)
+        world.build(KNN(3))
+    shutil.rmtree(world.store)
+    shutil.copytree(kept, world.store)
+    forget()
+    again = world.build(KNN(3))
+    same(whole(again, 200), W)
+    np.testing.assert_array_equal(again.inputs(np.arange(200)), X)
+
+
+def test_workers_that_outlive_a_driver(tmp_path: Path) -> None:
+    """They remember landmarks, though no row was dealt to them yet that the next driver knows of."""
+    world = World(tmp_path, manifold_rows(200))
+    with pytest.raises(KeyboardInterrupt):
+        world.build(KNN(3), engine=Killed(1))
+    for record in (tmp_path / "graphs").glob("*/000/assign/*.json"):
+        record.unlink()
+    world.array[:] = world.X[::-1] + 1
+    with pytest.raises(KeyboardInterrupt):
+        world.build(KNN(3), engine=Killed(0))
+    world.build(KNN(3))
+    world.build(KNN(3), to="fresh")
+    assert world.files() == world.files("fresh")
+
+
+@pytest.mark.parametrize("tasks", range(0, 30, 5))
+def test_a_folder_that_vanishes(tmp_path: Path, tasks: int) -> None:
+    world = World(tmp_path, manifold_rows(300))
+
+    def remove() -> None:
+        for folder in (tmp_path / "graphs").glob("*"):
+            shutil.rmtree(folder)
+
+    with pytest.raises(IncompleteError, match="was deleted, by another run maybe; run the job again"):
+        world.build(KNN(3), engine=Killed(tasks, remove))
+    forget()
+    shards = world.build(KNN(3))
+    remove()
+    forget()
+    with pytest.raises(IncompleteError, match="was deleted"):
+        whole(shards, 300)
+
+
+def test_nothing_is_deleted_without_the_lease(tmp_path: Path) -> None:
+    world, lease = World(tmp_path, manifold_rows(200)), Lease.take(tmp_path / "lease")
+    first = world.build(KNN(3), lease=lease)
+    assert not any((tmp_path / "graphs").glob("*/000/lists"))
+    lists = Path(first.directory) / "000" / "lists"
+    lists.mkdir()
+    files = world.files()
+    lease.release()
+    world.array[5] = [9.0, 9.0, 9.0]
+    with pytest.raises(LeaseError):
+        world.build(KNN(3), lease=lease)
+    assert {name for name in files if "collect" in name} <= set(world.files())
+    world.array[5] = manifold_rows(200)[5]
+    with pytest.raises(LeaseError):
+        world.build(KNN(3), lease=lease)
+    assert lists.is_dir()
+    with Lease.take(tmp_path / "lease") as other:
+        assert world.build(KNN(3), lease=other).edges == first.edges
+    assert not lists.exists()
+
+
+def test_old_builds_go_before_a_new_one_begins(tmp_path: Path) -> None:
+    world, graphs = World(tmp_path, manifold_rows(200)), tmp_path / "graphs"
+    first = Path(world.build(KNN(3)).directory)
+    other = Path(world.build(KNN(4)).directory)
+    late, new = (graphs / f"{'0123' * 4}-0000-{'abcd' * 2}{end}" for end in "01")
+    for folder in (late, new):
+        (folder / "000" / "lists").mkdir(parents=True)
+    os.utime(late, (0, 0))
+    world.append(manifold_rows(50, seed=1))
+    with pytest.raises(KeyboardInterrupt):
+        world.build(KNN(3), engine=Killed(0))
+    assert not first.exists() and not late.exists() and other.exists() and new.exists()
+    assert len([*graphs.iterdir()]) == 3
+
+
+# What is held
+
+
+def test_counts_of_few_partitions_are_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path, manifold_rows(900))
+    sizes = replace(SMALL, partition_rows=20)  # 45 partitions
+    world.build(KNN(3), sizes=sizes)
+    monkeypatch.setattr(build_knn, "_TILE", 1)
+    world.build(KNN(3), sizes=sizes, to="one")
+    assert world.files() == world.files("one")
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_names_in_many_files(tmp_path: Path, given: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    X, graph = manifold_rows(500), Given(random_graph(500)) if given else KNN(4, append="link")
+    stamps = []
+    for to, most in (("one", 2**20), ("many", 5)):
+        monkeypatch.setattr(build_names, "MOST", most)
+        world = World(tmp_path / to, X)
+        if not given:
+            world = World(tmp_path / to, X[:450])
+            world.build(graph)
+            world.append(X[450:])
+        shards = world.build(graph)
+        stamps.append([whole(shards, 500), shards.count])
+        names = [*world.folder.glob(f"graphs/*/*/{'gather' if given else 'sources'}/*.parts")]
+        assert (len(names) > 8) == (most == 5)
+    same(stamps[0][0], stamps[1][0])
+    assert stamps[0][1] == stamps[1][1]
+
+
+def test_names_are_never_held_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes of a task: not those of all names of all files (10 MB), but of those of a file of names."""
+    count, files = 4000, [Job("lists", 0, number) for number in range(100)]
+    monkeypatch.setattr(build_names, "MOST", 2**14)
+    frame = load_frame(Path(World(tmp_path, manifold_rows(20)).build(KNN(3)).directory))
+    for one in files:
+        write_parts(frame.path(one), [np.arange(count)])
+    cuts = build_names.cuts_of(frame, files, 0, count)
+    write_parts(frame.path(Job("cuts", 0, 0)), [cuts])
+    tracemalloc.start()
+    try:
+        for number in range(len(cuts)):
+            parts, named = build_names.turned(frame, Job("sources", 0, number), files, 0, 1, count)
+            write_parts(frame.path(Job("sources", 0, number)), parts)
+        assert tracemalloc.get_traced_memory()[1] < 5 * 24 * 2**14
+    finally:
+        tracemalloc.stop()
+    assert len(cuts) == 25 and named[-1] == count - 1
+    for shard in (0, 163, 164, count - 1):
+        assert build_names.naming(frame, "sources", 0, shard) == [(number, 1 + shard) for number in range(100)]
+
+
 def test_what_is_told(tmp_path: Path) -> None:
     world, told = World(tmp_path, manifold_rows(300)), list[tuple[str, int, int]]()
     for _ in range(2):
@@ -633,6 +813,39 @@ def test_a_given_graph_that_changes(tmp_path: Path) -> None:
     second = world.build(Given(edges_file(path, [0, 3], [1, 4], [1, 2])))
     assert whole(second, 100)[3, 4] == 2.0 and second.stamp(0, 1) != stamp
     world.files()  # one build
+
+
+@pytest.mark.parametrize("tasks", range(0, 12, 2))
+def test_a_given_graph_that_changes_meanwhile(tmp_path: Path, tasks: int) -> None:
+    """To one of more edges, in more runs."""
+    world, path = World(tmp_path, manifold_rows(250)), tmp_path / "e.parquet"
+    graph = Given(edges_file(path, range(249), range(1, 250)))
+
+    def change() -> None:
+        edges_file(path, [*range(249), *range(150)], [*range(1, 250), *range(2, 152)], np.full(399, 2.0))
+
+    found = world.build(graph, engine=Killed(tasks, change))
+    assert found.edges == 399 and set(whole(found, 250).data) == {2.0}
+    world.files()  # one build
+
+
+def test_a_given_graph_that_changes_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Edges were read, and are written anew before the run of them is done."""
+    world, path, often = World(tmp_path, manifold_rows(100)), tmp_path / "e.parquet", iter(range(100))
+    graph, times = Given(edges_file(path, [0, 3], [1, 4], [1, 1])), 1
+
+    def checked(*edges: Any, **options: Any) -> None:
+        check_edges(*edges, **options)
+        if (now := next(often)) < times:
+            edges_file(path, [0, 3], [1, 4], [1, 2])
+            os.utime(path, (now, now))
+
+    monkeypatch.setattr(build_given, "check_edges", checked)
+    assert whole(world.build(graph), 100)[3, 4] == 2.0
+    edges_file(path, [0, 3], [1, 4], [1, 1])
+    times = 100
+    with pytest.raises(IncompleteError, match="parquet changed while they were read, 3 times; run the job again"):
+        world.build(graph)
 
 
 def test_the_plan_counts_records_as_they_are() -> None:

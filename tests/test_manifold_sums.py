@@ -18,10 +18,11 @@ from scipy import sparse
 
 from dorff.blocks import BlockSums, forget_spare
 from dorff.data import Dataset, ingest, open_dataset
+from dorff.data.edges import write_graph
 from dorff.engine import DaskEngine, Engine, SerialEngine, local_cluster
 from dorff.errors import IncompleteError, InputError, StoppedError
-from dorff.features import Drawn
-from dorff.graphs import KNN, Identity, Manifold, degrees, laplacian, local_graph
+from dorff.features import Drawn, FeatureMap
+from dorff.graphs import KNN, Given, Graph, Identity, Manifold, degrees, laplacian, local_graph
 from dorff.leaf import FoldRule, Pass, freeze, frozen_hash, load_pass, sum_leaf
 from dorff.loops import differences
 from dorff.manifold import (
@@ -30,6 +31,7 @@ from dorff.manifold import (
     GraphSums,
     Recipe,
     TermPlace,
+    added,
     build,
     difference_shift,
     in_memory,
@@ -40,14 +42,17 @@ from dorff.manifold import (
     term_flops,
 )
 from dorff.manifold.leaves import group_reads
+from dorff.manifold.parts import Part
 from dorff.manifold.shards import Shards as BuiltShards
-from dorff.moments import UNIT, FloatArray, IntArray, Moments, syr2k
+from dorff.manifold.sums import finished
+from dorff.moments import UNIT, Accumulator, FloatArray, IntArray, Moments, syr2k
 from dorff.plan import Leaf
-from dorff.plan.graph_sizes import Sizes
+from dorff.plan.graph_sizes import GraphCosts, Sizes
 from dorff.stopping import clear_stop, request_stop
 
 D, M = 3, 12
 SIZES = Sizes(partition_rows=400)
+SHORT = Sizes(shard_rows=300, input_bytes=256 * 8 * D)  # parts of 256 rows
 RNG = np.random.default_rng(4)
 FEATURES = trig_map(RNG.standard_normal((M // 2, D)), RNG.standard_normal(D), np.array([0.5, 1.0, 2.0]))
 WAYS: dict[str, dict[str, Any]] = {
@@ -83,7 +88,11 @@ def some_graph(n: int, edges: int, seed: int = 0) -> sparse.csr_array:
 
 def dense(X: FloatArray, W: sparse.csr_array, term: Manifold, columns: slice | list[int] = slice(None)) -> FloatArray:
     """[F | 1]^T L^power [F | 1]."""
-    Z = np.column_stack([FEATURES.transform(X)[:, columns], np.ones(len(X))])
+    return between(np.column_stack([FEATURES.transform(X)[:, columns], np.ones(len(X))]), W, term)
+
+
+def between(Z: FloatArray, W: sparse.csr_array, term: Manifold) -> FloatArray:
+    """Z^T L^power Z."""
     LZ, L = Z, laplacian(W, normalised=term.normalised)
     for _ in range(term.power):
         LZ = L @ LZ
@@ -188,7 +197,26 @@ def test_a_graph_of_copies_has_no_differences() -> None:
     X, W = np.ones((20, D)), some_graph(20, 60)
     for options in WAYS.values():
         found = in_memory(FEATURES, X, W, Manifold(KNN(4), **options))
-        assert not found.packed.any() and np.isfinite(difference_shift(found))
+        assert not found.packed.any() and difference_shift(found) == 0.0
+    assert in_memory(FEATURES, X, sparse.csr_array((20, 20)), Manifold(KNN(4))).unit == UNIT
+
+
+def test_sources_add_what_each_lost_not_the_share_of_it() -> None:
+    """Near-copies lose much of their own small sums, and next to nothing of those of two sources."""
+    W = some_graph(60, 200)
+    pair, edge = (Manifold(KNN(4), form=form) for form in ("difference", "edges"))
+    X, near = inputs(60), 1.0 + 1e-8 * inputs(60, 1)
+    much, little = (in_memory(FEATURES, x, W, pair) for x in (X, near))
+    both = added(much, little)
+    assert np.array_equal(both.packed, (much + little).packed) and both.n == 2 * much.n
+    assert little.unit > 1e6 * much.unit and both.unit < 1.01 * much.unit
+    lost = sum(one.unit * np.diag(one.full).max() for one in (much, little))
+    np.testing.assert_allclose(both.unit * np.diag(both.full).max(), lost, rtol=1e-12)
+    none = in_memory(FEATURES, np.ones((60, D)), W, pair)
+    assert added(none, none).unit == UNIT
+    np.testing.assert_allclose(added(none, much).unit, much.unit, rtol=1e-12)
+    exact = in_memory(FEATURES, X, W, edge), in_memory(FEATURES, inputs(60, 2), W, edge)
+    assert difference_shift(added(*exact)) == 0.0
 
 
 # Across leaves: shards with their halo.
@@ -244,12 +272,12 @@ def shards() -> Shards:
     return Shards(inputs(90), some_graph(90, 270), np.where(shard == 3, 5, shard))
 
 
-def make_pass(folder: Path, *, read_rows: int = 128) -> Pass:
+def make_pass(folder: Path, features: FeatureMap = FEATURES, *, read_rows: int = 128, nan: str = "refuse") -> Pass:
     question = {
-        "block_rows": 64, "read_rows": read_rows, "nan": "refuse", "sums": "gram", "precision": "mixed",
+        "block_rows": 64, "read_rows": read_rows, "nan": nan, "sums": "gram", "precision": "mixed",
         "folds": {"count": 3, "by_rows": True, "seed": 1, "held": 0, "first": 0}, "seed": 2,
     }  # fmt: skip
-    freeze(folder, question, FEATURES, Drawn(FEATURES.phi, None, None), y0=np.array([0.5]))
+    freeze(folder, question, features, Drawn(features.phi, None, None), y0=np.array([0.5]))
     name = frozen_hash(folder)
     assert name is not None
     return load_pass(folder, name)
@@ -265,6 +293,71 @@ def test_shards_with_their_halo_are_the_whole_graph(term: Manifold, tmp_path: Pa
     found, receipts = sum_term(this, term, store, None, SerialEngine(), quiet)
     close(found, dense(store.X, store.W, term))
     assert found.n == store.W.nnz // 2 and [one.rows_used for one in receipts] == [4, 3]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@LAW
+@given(edges=st.integers(0, 270), seed=st.integers(0, 999), limit=st.integers(2, 60))
+def test_parts_of_few_rows_are_the_whole_graph(way: str, edges: int, seed: int, limit: int) -> None:
+    """A part of more rows than the limit is of one row and its neighbours: only a power of L needs all of these."""
+    term = Manifold(KNN(4), laplacian="normalised", **WAYS[way])
+    X, W, recipe = inputs(90, seed), some_graph(90, edges, seed), Recipe.of(term)
+    store = Shards(X, W, np.random.default_rng(seed).permutation(90) // 30)
+    sums, owned = GraphSums(FEATURES, recipe), list[int]()
+    for shard in range(store.count):
+        for part in Part.cut(store, shard, recipe, limit):
+            assert len(part.X) <= limit or (recipe.form is Form.POWER and part.own.sum() == 1)
+            sums.add_local(part.X, part.W, part.own, part.numbers, part.degree)
+            owned += part.numbers[part.own].tolist()
+    found = {part: adder.moments() for part, adder in sums.sums.items() if isinstance(adder, Accumulator)}
+    close(finished(found, FEATURES, recipe), dense(X, W, term))
+    if recipe.form is Form.POWER:
+        assert sorted(owned) == list(range(90))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Wide:
+    """Rows of so many inputs, all but three 0, made when they are asked for; it counts how many these are."""
+
+    inner: Shards
+    d: int
+    asked: list[int]
+
+    @property
+    def count(self) -> int:
+        return self.inner.count
+
+    def inputs(self, rows: IntArray) -> FloatArray:
+        self.asked.append(len(rows))
+        X = np.zeros((len(rows), self.d))
+        X[:, :D] = self.inner.X[rows]
+        return X
+
+    def of_owned(self) -> Wide:
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_graph_in_random_order_is_read_a_part_at_a_time(way: str, tmp_path: Path) -> None:
+    """Each shard touches nearly all rows, but no more of them are read at a time than 64 MiB hold."""
+    n, d = 1200, 2**14
+    limit, rng = Sizes().rows(d), np.random.default_rng(0)
+    assert limit == 512
+    features = trig_map(np.eye(M // 2, d), np.zeros(d), np.ones(d))
+    i, j = rng.integers(0, n, (2, 3 * n if way != "fourth" else n // 2))
+    W = sparse.coo_array((np.ones(len(i)), (i, j)), (n, n)).tocsr()
+    W = sparse.csr_array(sparse.triu(W, 1) + sparse.triu(W, 1).T)
+    store = Wide(Shards(rng.standard_normal((n, D)), W, rng.permutation(n) // 600), d, [])
+    this, term = make_pass(tmp_path, features), Manifold(KNN(4), **WAYS[way])
+    found, receipts = sum_term(this, term, store, None, SerialEngine(), quiet)
+    assert max(store.asked) <= limit and [one.rows_read for one in receipts] == [sum(store.asked)]
+    small = trig_map(np.eye(M // 2, D), np.zeros(D), np.ones(D))
+    wanted = between(np.column_stack([small.transform(store.inner.X), np.ones(n)]), W, term)
+    np.testing.assert_allclose(found.full, wanted, rtol=0, atol=1e-12 * np.abs(wanted).max())
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -410,7 +503,7 @@ def groups() -> Iterator[slice]:
 def test_a_data_set_is_summed_group_by_group_without_its_nan(way: str, dataset: Dataset, tmp_path: Path) -> None:
     knn = KNN(2, within="leaf")
     term = Manifold(Identity()) if way == "identity" else Manifold(knn, laplacian="normalised", **WAYS[way])
-    this, done = make_pass(tmp_path), list[int]()
+    this, done = make_pass(tmp_path, nan="unlabelled"), list[int]()
     found, receipts = sum_term(this, term, dataset, LEAVES, SerialEngine(), done.append)
     X, _ = dataset.read(0, ROWS)
     wanted = np.zeros((M + 1, M + 1))
@@ -427,6 +520,18 @@ def test_a_data_set_is_summed_group_by_group_without_its_nan(way: str, dataset: 
     assert [one.rows_dropped for one in receipts] == [2, 1] and done[-1] == ROWS
     again, _ = sum_term(this, replace(term, weight=3.0), dataset, LEAVES, SerialEngine(), done.append)
     assert len(done) == 4 and done[::3] == [0, ROWS] and np.array_equal(again.packed, found.packed)
+
+
+@pytest.mark.parametrize("graph", [KNN(2, within="leaf"), Identity()])
+def test_rows_that_are_not_finite_are_refused_where_the_job_says_so(
+    graph: Graph, dataset: Dataset, tmp_path: Path
+) -> None:  # fmt: skip
+    with pytest.raises(InputError, match=r"row 3 \(shard 0\), column x0: .*got nan.*set data\.nan: drop$"):
+        sum_term(make_pass(tmp_path), Manifold(graph), dataset, LEAVES[:1], SerialEngine(), quiet)
+    for nan in ("drop", "partial", "unlabelled"):
+        this = make_pass(tmp_path / nan, nan=nan)
+        _, receipts = sum_term(this, Manifold(graph), dataset, LEAVES, SerialEngine(), quiet)
+        assert [one.rows_dropped for one in receipts] == [2, 1]
 
 
 def summed(folder: Path, rows: Dataset | Shards, engine: Engine) -> FloatArray:
@@ -449,7 +554,7 @@ def test_any_order_and_any_engine_give_the_same_bits(many: Dataset, tmp_path: Pa
 def test_a_stopped_leaf_goes_on_to_the_same_bits(way: str, dataset: Dataset, tmp_path: Path) -> None:
     term, nodes = Manifold(KNN(2, within="leaf"), **WAYS[way]), []
     for folder, stops in (("a", False), ("b", True)):
-        place = TermPlace.of(make_pass(tmp_path / folder), Recipe.of(term), "")
+        place = TermPlace.of(make_pass(tmp_path / folder, nan="drop"), Recipe.of(term), "")
         times = 0
         while True:
             if stops:
@@ -485,7 +590,7 @@ def test_sums_that_are_lost_again_and_again_are_given_up(many: Dataset, tmp_path
 def test_how_much_is_read_at_a_time_changes_no_bit(dataset: Dataset, tmp_path: Path) -> None:
     found = []
     for read_rows in (128, 3 * GROUP_ROWS):
-        this = make_pass(tmp_path / str(read_rows), read_rows=read_rows)
+        this = make_pass(tmp_path / str(read_rows), read_rows=read_rows, nan="drop")
         found.append(sum_term(this, Manifold(KNN(2, within="leaf")), dataset, LEAVES, SerialEngine(), quiet)[0])
     assert np.array_equal(found[0].packed, found[1].packed)
     assert group_reads(128, 1000) == GROUP_ROWS and group_reads(128, 2 * GROUP_ROWS) == 2 * GROUP_ROWS
@@ -544,6 +649,46 @@ def test_costs_grow_with_edges_and_memory_does_not() -> None:
     assert 8 * w**2 + 8 * w * GROUP_ROWS < few < many < 8 * w**2 + 200 * 2**20
 
 
+def test_a_given_graph_is_planned_by_its_edges(many: Dataset, tmp_path: Path) -> None:
+    n, rng, costs = many.n, np.random.default_rng(0), []
+    for degree in (4, 40):
+        i = np.repeat(np.arange(n), degree // 2)
+        W = sparse.coo_array((np.ones(len(i)), (i, (i + 1 + rng.integers(0, n - 1, len(i))) % n)), (n, n)).tocsr()
+        W = sparse.csr_array(W + W.T)
+        graph = Given(str(tmp_path / f"{degree}.zarr"))
+        write_graph(graph.source, W)
+        costs.append(GraphCosts.of(graph, many, sizes=SHORT))
+        assert 1.0 + degree < 1.1 * costs[-1].repeats < 2.2 * (1.0 + degree)
+        state = tmp_path / f"state {degree}"
+        built = build(
+            graph, many, make_pass(state), None, SerialEngine(), state / "graphs", lambda *_: None, sizes=SHORT
+        )  # fmt: skip
+        assert sum(file.stat().st_size for file in state.rglob("graphs/**/*")) < costs[-1].disk_bytes
+        recipe = Recipe.of(Manifold(graph, power=4))
+        twice = GraphCosts.of(graph, many, hops=2, sizes=SHORT)
+        parts = [len(part.X) for part in Part.cut(built, 0, recipe, SHORT.rows(many.d))]
+        assert max(parts) <= twice.piece_rows <= n
+        assert twice.edge_bytes > costs[-1].edge_bytes and twice.repeats > costs[-1].repeats
+    few, more = costs
+    assert more.disk_bytes > 5 * few.disk_bytes and more.edge_bytes > 5 * few.edge_bytes
+    assert (few.piece_rows, few.task_bytes) == (256, more.task_bytes)
+    far = GraphCosts.of(graph, many, hops=5000, sizes=SHORT)
+    assert (far.piece_rows, far.repeats) == (n, float(n))
+
+
+def test_a_graph_that_is_missing_damaged_or_of_other_rows_has_no_plan(many: Dataset, tmp_path: Path) -> None:
+    write_graph(tmp_path / "few.zarr", some_graph(many.n - 1, 40))
+    (tmp_path / "damaged.parquet").write_bytes(b"PAR1 and so on")
+    wrong = {
+        "few.zarr": "wanted one node a row, 3600, got a graph of 3599",
+        "damaged.parquet": "cannot be read",
+        "none": "there is none",
+    }
+    for name, words in wrong.items():
+        with pytest.raises(InputError, match=rf"{name}.*{words}"):
+            GraphCosts.of(Given(str(tmp_path / name)), many)
+
+
 def test_rows_without_any_target_are_left_out_of_the_labelled_sums(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     X, Y = rng.standard_normal((60, 2)), rng.standard_normal((60, 2))
@@ -556,7 +701,8 @@ def test_rows_without_any_target_are_left_out_of_the_labelled_sums(tmp_path: Pat
     sums = BlockSums(features, this.y0, block_rows=16)
     receipt = sum_leaf(this, this, sums, rows, 0, 0, 60)
     found = {part: adder.n for part, adder in sums.sums.items()}
-    assert (receipt.rows_used, receipt.rows_dropped) == (19, 41) and found == {(0, ""): 18, (0, "01"): 1}
+    assert (receipt.rows_used, receipt.rows_dropped, receipt.rows_unlabelled) == (19, 1, 40)
+    assert found == {(0, ""): 18, (0, "01"): 1}
 
 
 @LAW

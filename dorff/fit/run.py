@@ -34,9 +34,10 @@ class FitReport:
     """What a fit did. `status` is "ok", "ill_conditioned" where rounding leaves fewer than three of the fitted
     values' `digits`, or "not_converged" where an iteration ran out of steps.
 
-    `reads` is how often the rows were read, `passes` over how many kinds of sums: a second one is the QR of the
-    features. `syrk_share` is the share of the passes' core-seconds that was spent inside BLAS `syrk`, None where
-    nothing was computed. `peak_bytes` is measured, None where the workers are not on this machine. `kernel` is the
+    `reads` is how often the labelled sums read the rows, `passes` over how many kinds of sums: a second one is the QR
+    of the features, others are those of manifold terms. `syrk_share` is the share of the passes' core-seconds that was
+    spent inside BLAS `syrk`, None where nothing was computed. `peak_bytes` is measured, None where the workers are not
+    on this machine. `kernel` is the
     number of the chosen one in the job's list, 0 where it names one; `effective_sample_size` how many of the m / 2
     frequencies stand behind a kernel that they were not drawn for alone. `noise` is the standard deviation of each
     target's noise. `folds` counts those that have rows, `held_by` says what they are made of (None for a single one).
@@ -305,7 +306,7 @@ def _report(found: Solved, peak: int | None) -> FitReport:
         leaves_computed=len(fresh),
         leaves_reused=sum(one.passes * len(one.receipts) for one in passes) - len(fresh),
         reads=sum(receipt.rows_read for receipt in fresh) / plan.dataset.rows,
-        passes=sum(one.passes for one in passes),
+        passes=sum(one.passes for one in passes) + sum(len(term.sources) for term in plan.terms),
         seconds=seconds,
         syrk_share=sum(receipt.syrk_seconds for receipt in fresh) / (found.threads * seconds) if fresh else None,
         peak_bytes=peak or None,

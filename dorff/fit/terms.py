@@ -15,7 +15,7 @@ import numpy as np
 from dorff.data import Dataset
 from dorff.engine import Engine
 from dorff.graphs import KNN, Identity
-from dorff.manifold import TermPlace, sum_term
+from dorff.manifold import TermPlace, added, sum_term
 from dorff.manifold.building import build
 from dorff.moments import Moments
 from dorff.plan import Plan, leaf_bounds
@@ -56,7 +56,7 @@ def sum_terms(
         total = parts[0]
         for part in parts[1:]:
             said = {key: value if key == "type" else value + part.said[key] for key, value in total.said.items()}
-            total = TermSums(total.sums + part.sums, [*total.receipts, *part.receipts], said)
+            total = TermSums(added(total.sums, part.sums), [*total.receipts, *part.receipts], said)
         found.append(total)
     with nullcontext() if lease is None else lease.fenced():
         _tidy(plan)

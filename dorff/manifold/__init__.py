@@ -5,7 +5,7 @@ from dorff.manifold.leaves import run_within, sum_term
 from dorff.manifold.parts import run_shard
 from dorff.manifold.places import TermPlace
 from dorff.manifold.shards import Adjacency, Shards
-from dorff.manifold.sums import GraphSums, in_memory
+from dorff.manifold.sums import GraphSums, added, in_memory
 from dorff.plan.terms import GROUP_ROWS, Form, Recipe, difference_shift, term_bytes, term_flops
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Recipe",
     "Shards",
     "TermPlace",
+    "added",
     "build",
     "difference_shift",
     "in_memory",

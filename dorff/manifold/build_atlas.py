@@ -17,7 +17,8 @@ from dorff.manifold.build_frame import DamagedError, Frame, Job, load_frame
 #: What is known of each row of a run: its place among the run's rows in their file (-1: left out), the partition that
 #: it is in, and its checksum.
 ROW: Final = np.dtype([("place", "<i4"), ("home", "<i4"), ("crc", "<u4")])
-KIND, TABLE, COUNTS, MEMBERS = range(4)  # parts of a run's file; from MEMBERS on one a partition
+KIND, TABLE, HOMES, MEMBERS = range(4)  # parts of a run's file; from MEMBERS on one a partition, then the counts
+BLOCK: Final = 16  # partitions whose candidates are counted in one part
 INPUTS: Final = "rows"  # a run's other file
 Table = npt.NDArray[Any]
 

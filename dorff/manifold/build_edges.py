@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import zlib
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +19,7 @@ from dorff.manifold.build_atlas import Atlas, load_atlas
 from dorff.manifold.build_files import FloatArray, IntArray, write_parts
 from dorff.manifold.build_frame import DamagedError, Frame, Job, Slip, slip
 from dorff.manifold.build_knn import LISTED, LISTS, ROWS, SCALES, SHARDS
+from dorff.manifold.build_names import cuts_of, naming, turned
 from dorff.store import write_atomic
 
 NODES, DEGREES, OWN_SCALES = range(3)  # parts of the file beside a shard's edges
@@ -26,24 +28,31 @@ COLUMNS: Final = (("row", np.int64), ("neighbour", np.int64), ("weight", np.floa
 Edges = tuple[IntArray, IntArray, FloatArray]
 
 
-def sources(frame: Frame, dataset: Dataset, job: Job) -> Slip:
-    """Write for each shard which new lists name its rows: (k, 2) of the lists' shard and the part of its file."""
+def cut(frame: Frame, dataset: Dataset, job: Job) -> Slip:
+    """Write which shards are together in a file of `sources`."""
     atlas = load_atlas(frame.directory, job.generation)
-    made = [Job("lists", job.generation, shard) for shard in atlas.new(job.generation)]
-    missing = [one for one in made if not frame.path(one).exists()]
+    cuts = cuts_of(frame, _listed(atlas, job.generation), SHARDS, atlas.count)
+    return slip(frame, job, digest=write_parts(frame.path(job), [cuts.astype("<i8")]), files=len(cuts))
+
+
+def sources(frame: Frame, dataset: Dataset, job: Job) -> Slip:
+    """Write for some shards which new lists name their rows: (k, 2) of the lists' shard and the part of its file."""
+    atlas = load_atlas(frame.directory, job.generation)
+    parts, named = turned(frame, job, _listed(atlas, job.generation), SHARDS, LISTS, atlas.count)
+    older = named[named < atlas.ends[job.generation]].tolist()
+    return slip(frame, job, digest=write_parts(frame.path(job), parts), older=older)
+
+
+def _listed(atlas: Atlas, generation: int) -> Iterator[Job]:
+    """The tasks that wrote a generation's lists. DamagedError at once for all whose lists were deleted."""
+    missing = [job for job in _lists(atlas, generation) if not atlas.frame.path(job).exists()]
     if missing:
         raise DamagedError(*missing)
-    found = []
-    for one in made:
-        named = frame.numbers(one, SHARDS)[0]
-        found.append(np.column_stack([named, np.full(len(named), one.number), LISTS + np.arange(len(named))]))
-    table = np.concatenate(found) if found else np.empty((0, 3), np.int64)
-    table = table[np.argsort(table[:, 0], kind="stable")]
-    cuts = np.searchsorted(table[:, 0], np.arange(1, atlas.count))
-    parts = [part[:, 1:].astype("<i8") for part in np.split(table, cuts)]
-    touched = np.unique(table[:, 0])
-    older = touched[touched < atlas.ends[job.generation]].tolist()
-    return slip(frame, job, digest=write_parts(frame.path(job), parts), older=older)
+    return _lists(atlas, generation)
+
+
+def _lists(atlas: Atlas, generation: int) -> Iterator[Job]:
+    return (Job("lists", generation, shard) for shard in atlas.new(generation))
 
 
 def collect(frame: Frame, dataset: Dataset, job: Job) -> Slip:
@@ -59,7 +68,7 @@ def collect(frame: Frame, dataset: Dataset, job: Job) -> Slip:
         parts = frame.read(lists, range(LISTS, LISTS + len(named)))
         for shard, part in zip(named.tolist(), parts, strict=True):
             entries.append(_weighed(frame, np.frombuffer(part, LISTED), own_scales(atlas, shard, job.generation)))
-    for source, number in frame.numbers(Job("sources", job.generation, 0), job.number)[0].reshape(-1, 2).tolist():
+    for source, number in naming(frame, "sources", job.generation, job.number):
         if not new or source != job.number:
             part = frame.read(Job("lists", job.generation, source), (number,))[0]
             entries.append(_weighed(frame, np.frombuffer(part, LISTED), (rows, scales)))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -22,6 +23,7 @@ T = TypeVar("T")
 TRIES: Final = 3  # of rows that change while they are read
 FRAME: Final = "graph.json"
 GENERATION: Final = "generation.json"
+VOID: Final = "void"  # the stamp of no file: of a task that is to be done again
 
 
 class Job(NamedTuple):
@@ -117,11 +119,16 @@ class Frame:
             raise ChangedError
         return found["start"], found["stop"]
 
+    def begun(self, generation: int) -> tuple[int, int]:
+        """The rows of a generation that there is. IncompleteError where there is none: its folder was deleted."""
+        span = self.span(generation)
+        if span is None:
+            raise _deleted(self.directory)
+        return span
+
     def cuts(self, generation: int) -> IntArray:
         """(runs, 2): the first row of each run of a generation and the one after its last."""
-        span = self.span(generation)
-        assert span is not None
-        start, stop = span
+        start, stop = self.begun(generation)
         edges = [start, *range(start - start % self.step + self.step, stop, self.step), stop]
         return np.array([*pairwise(edges)], np.int64)
 
@@ -142,14 +149,29 @@ class Frame:
 
 @lru_cache(maxsize=16)
 def load_frame(directory: Path) -> Frame:
-    """The build in a folder. InputError where there is none, or it is damaged."""
+    """The build in a folder. IncompleteError where there is none any longer, or it is damaged."""
     try:
         said = unseal((directory / FRAME).read_bytes())
-    except FileNotFoundError:
-        said = None
+    except FileNotFoundError as error:
+        raise _deleted(directory) from error
     if said is None:
-        raise InputError(f"{directory}: no graph here, or its record is damaged; run the job again")
+        raise IncompleteError(f"{directory}: the graph's record is damaged; run the job again")
     return Frame.of(directory, said)
+
+
+def _deleted(directory: Path) -> IncompleteError:
+    return IncompleteError(f"{directory}: the graph was deleted, by another run maybe; run the job again")
+
+
+@contextmanager
+def lasting(directory: Path) -> Iterator[None]:
+    """Say so where files are missing because the build's folder was deleted: IncompleteError."""
+    try:
+        yield
+    except (FileNotFoundError, DamagedError) as error:
+        if (directory / FRAME).exists():
+            raise
+        raise _deleted(directory) from error
 
 
 @lru_cache(maxsize=64)
@@ -161,60 +183,82 @@ def _cuts(directory: Path, generation: int) -> IntArray:
 @dataclass(frozen=True)
 class Slip:
     """A finished task: the fingerprint of the files that it read, where these are not the build's own, a digest of
-    what it wrote, the bytes of its files by their suffixes, and what else is to be known of it."""
+    what it wrote, the bytes of its files by their suffixes, what else is to be known of it, and `base`, what it was
+    made of: a digest of the digests of all tasks before it that read files which are not the build's own."""
 
     job: Job
     stamp: str
     digest: str
     files: dict[str, int]
     facts: dict[str, Any] = field(default_factory=dict)
+    base: str = field(kw_only=True)
 
     def save(self, frame: Frame) -> Slip:
         write_atomic(frame.path(self.job, "json"), [seal(asdict(self))], sync=False)
         return self
 
     @classmethod
-    def load(cls, frame: Frame, job: Job) -> Slip | None:
-        """A task's slip where its files are there too, else None: it is to be done again."""
+    def last(cls, frame: Frame, job: Job) -> Slip | None:
+        """What was left of a task last, whether or not it still holds; None where that is not known."""
         try:
             body = unseal(frame.path(job, "json").read_bytes())
             found = None if body is None else cls(**{**body, "job": Job(*body["job"])})
-            if found is None or found.job != job:
-                return None
-            whole = all(frame.path(job, name).stat().st_size == size for name, size in found.files.items())
-            return found if whole else None
         except (FileNotFoundError, KeyError, TypeError):
             return None
+        return found if found is not None and found.job == job else None
+
+    @classmethod
+    def load(cls, frame: Frame, job: Job) -> Slip | None:
+        """A task's slip where its files are there too, else None: it is to be done again."""
+        found = cls.last(frame, job)
+        if found is None or found.stamp == VOID:
+            return None
+        try:
+            whole = all(frame.path(job, name).stat().st_size == size for name, size in found.files.items())
+        except FileNotFoundError:
+            return None
+        return found if whole else None
+
+    @classmethod
+    def void(cls, frame: Frame, job: Job) -> Slip | None:
+        """Have a task done again. Its slip stays, for its digest; returns it."""
+        found = cls.last(frame, job)
+        return None if found is None else replace(found, stamp=VOID).save(frame)
 
 
 def slip(
     frame: Frame, job: Job, *, stamp: str = "", digest: str, suffixes: Sequence[str] = ("parts",), **facts: Any
 ) -> Slip:  # fmt: skip
-    """Leave the slip of a task whose files are written."""
+    """The slip of a task whose files are written; it is yet to be left."""
     files = {name: frame.path(job, name).stat().st_size for name in suffixes}
-    return Slip(job, stamp, digest, files, facts).save(frame)
+    return Slip(job, stamp, digest, files, facts, base="")
 
 
-def unchanged(dataset: Dataset, start: int, stop: int, read: Callable[[], T]) -> tuple[T, str]:
-    """What `read` gives of rows start..stop-1, and the fingerprint of their files, the same before and after.
+def unchanged(stamp: Callable[[], str], read: Callable[[], T], what: str) -> tuple[T, str]:
+    """What `read` gives of some files, and their fingerprint `stamp`, the same before and after.
 
-    InputError as `read`, unless files were torn then; IncompleteError where rows changed each time they were read.
+    InputError as `read`, unless files were torn then; IncompleteError where they changed each time they were read:
+    `what` are they?
     """
     for _ in range(TRIES):
-        stamp, wrong, found = dataset.stamp(start, stop), None, None
+        before, wrong, found = stamp(), None, None
         try:
             found = read()
         except InputError as error:
             wrong = error
-        if dataset.stamp(start, stop) == stamp:
+        if stamp() == before:
             if found is None:
                 assert wrong is not None
                 raise wrong
-            return found, stamp
+            return found, before
     raise IncompleteError(
-        f"{dataset.path}: rows {start}..{stop - 1} changed while they were read, {TRIES} times; run the job again "
-        "when nothing writes to them"
+        f"{what} changed while they were read, {TRIES} times; run the job again when nothing writes to them"
     )
+
+
+def read_run(dataset: Dataset, start: int, stop: int, read: Callable[[], T]) -> tuple[T, str]:
+    """`unchanged` of what `read` makes of rows start..stop-1."""
+    return unchanged(lambda: dataset.stamp(start, stop), read, f"{dataset.path}: rows {start}..{stop - 1}")
 
 
 def read_inputs(frame: Frame, dataset: Dataset, start: int, stop: int) -> FloatArray:

@@ -7,17 +7,21 @@ shard can be checked and written by itself.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from dorff.data import Dataset
-from dorff.data.edges import open_graph
+from dorff.data.edges import EdgeSource, open_graph
+from dorff.errors import InputError
 from dorff.graphs import adjacency, check_edges, undirected
-from dorff.manifold.build_edges import save_edges
+from dorff.manifold.build_edges import Edges, save_edges
 from dorff.manifold.build_files import write_parts
-from dorff.manifold.build_frame import Frame, Job, Slip, read_inputs, slip, unchanged
+from dorff.manifold.build_frame import ChangedError, Frame, Job, Slip, read_inputs, read_run, slip, unchanged
+from dorff.manifold.build_names import CUTS, cuts_of, naming, turned
+from dorff.plan.graph_sizes import Sizes
 
 EDGE: Final = np.dtype([("i", "<i8"), ("j", "<i8"), ("w", "<f8")])
 
@@ -25,7 +29,7 @@ EDGE: Final = np.dtype([("i", "<i8"), ("j", "<i8"), ("w", "<f8")])
 def screen(frame: Frame, dataset: Dataset, job: Job) -> Slip:
     """Write which rows (rows,) of a shard have finite inputs; the digest is of the inputs."""
     start, stop = map(int, frame.runs(0)[job.number])
-    X, stamp = unchanged(dataset, start, stop, lambda: read_inputs(frame, dataset, start, stop))
+    X, stamp = read_run(dataset, start, stop, lambda: read_inputs(frame, dataset, start, stop))
     good = np.isfinite(X).all(axis=1)
     digest = write_parts(frame.path(job), [good.astype("u1")])
     return slip(frame, job, stamp=stamp, digest=f"{digest}{zlib.crc32(X.data):08x}", left_out=int((~good).sum()))
@@ -37,11 +41,7 @@ def bucket(frame: Frame, dataset: Dataset, job: Job) -> Slip:
     InputError at a node that is no row, or a weight that is negative or not finite.
     """
     path = frame.said["graph"]["path"]
-    source = open_graph(path)
-    stamp = source.stamp()
-    at = job.number * frame.sizes.edge_run
-    i, j, w = source.read(at, min(at + frame.sizes.edge_run, source.count))
-    check_edges(i, j, w, n=dataset.n, what=path)
+    (i, j, w), stamp = unchanged(lambda: graph_stamp(path), lambda: _edges(frame, dataset, path, job.number), path)
     edges = np.empty(len(i), EDGE)
     edges["i"], edges["j"], edges["w"] = i, j, w
     ends = [_shards(frame, edges[name]) for name in ("i", "j")]
@@ -54,24 +54,52 @@ def bucket(frame: Frame, dataset: Dataset, job: Job) -> Slip:
     return slip(frame, job, stamp=stamp, digest=write_parts(frame.path(job), parts))
 
 
+def _edges(frame: Frame, dataset: Dataset, path: str, run: int) -> Edges:
+    """A run of the graph's edges. ChangedError where the graph is no longer cut as when the build began."""
+    source = open_graph(path)
+    if any(frame.said[name] != value for name, value in graph_shape(source, frame.sizes).items()):
+        raise ChangedError
+    at = run * frame.sizes.edge_run
+    i, j, w = source.read(at, min(at + frame.sizes.edge_run, source.count))
+    check_edges(i, j, w, n=dataset.n, what=path)
+    return i, j, w
+
+
+def graph_shape(source: EdgeSource, sizes: Sizes) -> dict[str, Any]:
+    """What a build depends on of a given graph besides its edges: what these mean, and in how many runs they are."""
+    return {"kind": source.kind, "edge_runs": -(-source.count // sizes.edge_run)}
+
+
+def graph_stamp(path: str) -> str:
+    """A fingerprint of a given graph's files; of one that cannot be opened it says so: reading it tells why."""
+    try:
+        return open_graph(path).stamp()
+    except (FileNotFoundError, InputError):
+        return "not to be opened"
+
+
 def _shards(frame: Frame, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """The shard of each row; rows that the data set has left behind are in the first, and without edges."""
     return np.maximum(np.searchsorted(frame.runs(0)[:, 0], rows, "right") - 1, 0)
 
 
-def gather(frame: Frame, dataset: Dataset, job: Job) -> Slip:
-    """Write for each shard which files of edges it is in, (k, 2): their number and the part; then the shards with rows
-    that are left out."""
-    found = []
-    for number in range(frame.said["edge_runs"]):
-        named = frame.numbers(Job("bucket", 0, number), 0)[0]
-        found.append(np.column_stack([named, np.full(len(named), number), 1 + np.arange(len(named))]))
-    table = np.concatenate(found) if found else np.empty((0, 3), np.int64)
-    table = table[np.argsort(table[:, 0], kind="stable")]
+def cut_given(frame: Frame, dataset: Dataset, job: Job) -> Slip:
+    """Write which shards are together in a file of `gather`; and the shards with rows that are left out."""
     count = len(frame.runs(0))
-    parts = [part[:, 1:].astype("<i8") for part in np.split(table, np.searchsorted(table[:, 0], np.arange(1, count)))]
+    cuts = cuts_of(frame, _buckets(frame), 0, count)
     left = [n for n in range(count) if b"\0" in frame.read(Job("screen", 0, n), (0,))[0]]
-    return slip(frame, job, digest=write_parts(frame.path(job), [*parts, np.array(left, "<i8")]))
+    parts = [cuts.astype("<i8"), np.array(left, "<i8")]
+    return slip(frame, job, digest=write_parts(frame.path(job), parts), files=len(cuts))
+
+
+def gather(frame: Frame, dataset: Dataset, job: Job) -> Slip:
+    """Write for some shards which files of edges each is in, (k, 2): their number and the part."""
+    parts, _ = turned(frame, job, _buckets(frame), 0, 1, len(frame.runs(0)))
+    return slip(frame, job, digest=write_parts(frame.path(job), parts))
+
+
+def _buckets(frame: Frame) -> Iterator[Job]:
+    return (Job("bucket", 0, number) for number in range(frame.said["edge_runs"]))
 
 
 def complete(frame: Frame, dataset: Dataset, job: Job) -> Slip:
@@ -79,10 +107,9 @@ def complete(frame: Frame, dataset: Dataset, job: Job) -> Slip:
 
     InputError at an edge with two weights, or, of a matrix, with one direction.
     """
-    runs, listed = frame.runs(0), Job("gather", 0, 0)
+    runs, left = frame.runs(0), frame.numbers(Job(CUTS, 0, 0), 1)[0]
     start, stop = map(int, runs[job.number])
-    parts, left = frame.numbers(listed, job.number, len(runs))
-    dealt = [frame.read(Job("bucket", 0, number), (part,))[0] for number, part in parts.reshape(-1, 2).tolist()]
+    dealt = [frame.read(Job("bucket", 0, at), (part,))[0] for at, part in naming(frame, "gather", 0, job.number)]
     edges = np.frombuffer(b"".join(dealt), EDGE)
     both, path = frame.said["kind"] == "csr", frame.said["graph"]["path"]
     i, j, w = undirected(edges["i"], edges["j"], edges["w"], both=both, what=path)

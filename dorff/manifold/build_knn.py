@@ -10,7 +10,7 @@ many times more is cut by row number.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -21,9 +21,9 @@ import scipy.sparse as sp
 
 from dorff.data import Dataset
 from dorff.graphs import neighbours, own_scale
-from dorff.manifold.build_atlas import COUNTS, INPUTS, MEMBERS, ROW, Atlas, load_atlas
+from dorff.manifold.build_atlas import BLOCK, HOMES, INPUTS, MEMBERS, ROW, Atlas, load_atlas
 from dorff.manifold.build_files import FloatArray, IntArray, packed, row_sums, write_parts
-from dorff.manifold.build_frame import Frame, Job, Slip, load_frame, read_inputs, slip, unchanged
+from dorff.manifold.build_frame import Frame, Job, Slip, load_frame, read_inputs, read_run, slip
 from dorff.store import write_atomic
 
 #: A candidate of a partition: its place in the run, and what ROW says.
@@ -37,14 +37,12 @@ WINDOW: Final = 8  # times as many candidates as are held are looked at, in part
 LLOYD: Final = 6  # rounds
 PIECES: Final = 256  # places that the sample is from, at most
 PIECE_ROWS: Final = 64  # of each, at least
-_TILE: Final = 2**21  # distances to landmarks held at a time
+_TILE: Final = 2**21  # distances to landmarks, or counts of candidates, held at a time
 
 
 def landmarks(frame: Frame, dataset: Dataset, job: Job) -> Slip:
     """Write the landmarks (P, k), in scaled inputs: of the first generation, for all."""
-    span = frame.span(0)
-    assert span is not None
-    start, stop = span
+    start, stop = frame.begun(0)
     n, d = stop - start, dataset.d
     wanted = frame.sizes.partitions(n, d)
     stamp = dataset.stamp(start, stop)
@@ -98,7 +96,7 @@ def assign(frame: Frame, dataset: Dataset, job: Job) -> Slip:
     Rows whose inputs are not finite are left out.
     """
     start, stop = map(int, frame.runs(job.generation)[job.number])
-    (kept, near, rows), stamp = unchanged(dataset, start, stop, lambda: _dealt(frame, dataset, start, stop))
+    (kept, near, rows), stamp = read_run(dataset, start, stop, lambda: _dealt(frame, dataset, start, stop))
     order = np.argsort(near[:, 0], kind="stable")
     rows = rows[order]
     table = np.zeros(stop - start, ROW)
@@ -113,9 +111,11 @@ def assign(frame: Frame, dataset: Dataset, job: Job) -> Slip:
     P = len(_landmarks(frame.directory))
     counts = np.array([np.bincount(one, minlength=P) for one in (near[:, 0], near.ravel())])
     by_partition = np.split(members.ravel()[np.argsort(near, axis=None, kind="stable")], np.cumsum(counts[1])[:-1])
-    parts: list[npt.NDArray[Any]] = [np.frombuffer(rows.dtype.str.encode(), "u1"), table, counts.astype("<i8")]
+    homes, held = counts.astype("<i8")
+    parts: list[npt.NDArray[Any]] = [np.frombuffer(rows.dtype.str.encode(), "u1"), table, homes, *by_partition]
+    parts += np.split(held, range(BLOCK, P, BLOCK))
     write_atomic(frame.path(job, INPUTS), [rows.data.cast("B") if rows.size else b""], sync=False)
-    digest = write_parts(frame.path(job), parts + by_partition)
+    digest = write_parts(frame.path(job), parts)
     left_out = stop - start - len(kept)
     return slip(frame, job, stamp=stamp, digest=digest, suffixes=("parts", INPUTS), left_out=left_out)
 
@@ -142,25 +142,45 @@ def groups(frame: Frame, dataset: Dataset, job: Job) -> Slip:
     """Write which rows of which partitions are a shard each: those of a generation. See `Atlas.groups`."""
     runs, own = frame.runs(job.generation), frame.new_runs(job.generation)
     jobs = [frame.run_job(job.generation, run) for run in range(len(runs))]
-    counts = np.array([frame.numbers(one, COUNTS)[0].reshape(2, -1) for one in jobs])  # (runs, 2, P)
-    most, found = frame.sizes.rows(dataset.d), []
-    for p in np.flatnonzero(counts[own, 0].sum(axis=0)).tolist():
-        ends = np.cumsum(counts[:, 1, p])
+    homes = frame.numbers(jobs[own.start], HOMES)[0]  # (P,)
+    for run in own[1:]:
+        homes = homes + frame.numbers(jobs[run], HOMES)[0]
+    found = [np.empty((0, 5), np.int64)]
+    for p, ends in _candidates_of(frame, jobs, len(homes)):
+        if homes[p]:
+            found.append(_shards_of(frame, runs, own, jobs, p, ends, frame.sizes.rows(dataset.d)))
+    return slip(frame, job, digest=write_parts(frame.path(job), [np.concatenate(found).astype("<i8")]))
 
-        def row_at(place: int, p: int = p, ends: IntArray = ends) -> int:
-            """The number of the row that is the candidate at this place in the partition."""
-            run = int(np.searchsorted(ends, place, "right"))
-            member = np.frombuffer(frame.read(jobs[run], (MEMBERS + p,))[0], MEMBER)[place - int(ends[run])]
-            return int(runs[run, 0] + member["row"])
 
-        def end_row(place: int, ends: IntArray = ends, row_at: Callable[[int], int] = row_at) -> int:
-            return row_at(place) if place < ends[-1] else int(runs[-1, 1])
+def _candidates_of(frame: Frame, jobs: Sequence[Job], P: int) -> Iterator[tuple[int, IntArray]]:
+    """Each partition, with the ends (runs,) of the runs among its candidates; counts of few partitions are held."""
+    blocks = -(-P // BLOCK)
+    step = max(1, _TILE // (BLOCK * len(jobs)))
+    for block in range(0, blocks, step):
+        parts = range(MEMBERS + P + block, MEMBERS + P + min(block + step, blocks))
+        ends = np.cumsum([np.concatenate(frame.numbers(one, *parts)) for one in jobs], axis=0)
+        yield from enumerate(ends.T, block * BLOCK)
 
-        older, total = int(ends[own.start - 1]) if own.start else 0, int(ends[-1])
-        for reach, a, b, end in _pieces(older, total, most):
-            first, last = (int(runs[own.start, 0]) if a == older else row_at(a)), end_row(b)
-            found.append((p, row_at(reach), first, last, end_row(end)))
-    return slip(frame, job, digest=write_parts(frame.path(job), [np.array(found, "<i8").reshape(-1, 5)]))
+
+def _shards_of(
+    frame: Frame, runs: IntArray, own: range, jobs: Sequence[Job], p: int, ends: IntArray, most: int
+) -> IntArray:
+    """The rows (shards, 5) of `Atlas.groups` of one partition."""
+
+    def row_at(place: int) -> int:
+        """The number of the row that is the candidate at this place in the partition."""
+        run = int(np.searchsorted(ends, place, "right"))
+        if run == len(runs):
+            return int(runs[-1, 1])
+        member = np.frombuffer(frame.read(jobs[run], (MEMBERS + p,))[0], MEMBER)[place - int(ends[run])]
+        return int(runs[run, 0] + member["row"])
+
+    older, total = int(ends[own.start - 1]) if own.start else 0, int(ends[-1])
+    found = []
+    for reach, a, b, end in _pieces(older, total, most):
+        first = int(runs[own.start, 0]) if a == older else row_at(a)
+        found.append((p, row_at(reach), first, row_at(b), row_at(end)))
+    return np.array(found, np.int64)
 
 
 def _pieces(older: int, total: int, most: int) -> Iterator[tuple[int, int, int, int]]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeVar, final
 
 from dorff.data import Dataset
 from dorff.engine import Engine, Task
 from dorff.errors import IncompleteError
-from dorff.manifold.build_frame import ChangedError, DamagedError, Frame, Job, Slip, load_frame
+from dorff.manifold.build_frame import ChangedError, DamagedError, Frame, Job, Slip, lasting, load_frame
 
 T = TypeVar("T")
 Stage = Callable[[Frame, Dataset, Job], Slip]
@@ -27,10 +28,28 @@ class Lost:
     jobs: tuple[Job, ...]
 
 
-def run_job(stage: Stage, directory: str, dataset: Dataset, job: Job) -> Slip | Lost:
-    """Do a task of a build, on a worker; leave (and return) its slip."""
+@final
+@dataclass(frozen=True)
+class Changed:
+    """A task came to another result than before: what later tasks made of that is of no use."""
+
+
+def run_job(stage: Stage, directory: str, dataset: Dataset, job: Job, base: str) -> Slip | Lost | Changed:
+    """Do a task of a build, on a worker; leave (and return) its slip.
+
+    A slip is void from before its files are touched, and one of another digest is left so: wherever this or the driver
+    is killed, the next run comes here again.
+    """
     try:
-        return stage(load_frame(Path(directory)), dataset, job)
+        with lasting(Path(directory)):
+            frame = load_frame(Path(directory))
+            earlier = Slip.void(frame, job)
+            found = replace(stage(frame, dataset, job), base=base)
+            if earlier is not None and earlier.digest != found.digest:
+                return Changed()
+            return found.save(frame)
+    except ChangedError:
+        return Changed()
     except DamagedError as error:
         return Lost(error.jobs)
 
@@ -44,6 +63,7 @@ class Stages:
     ) -> None:  # fmt: skip
         self._frame, self._dataset, self._engine, self._told, self._stages = frame, dataset, engine, told, stages
         self.slips: dict[Job, Slip] = {}
+        self._bases: dict[tuple[int, str], str] = {}
 
     def run(
         self, stage: str, generation: int, numbers: Iterable[int], stamp: Callable[[int], str] = lambda number: ""
@@ -51,21 +71,25 @@ class Stages:
         """All slips of a stage, in order: those that are there and whose stamps are these, or made now.
 
         Raises:
-            ChangedError: a task that was done on other files came to another result.
+            ChangedError: a task that was done on other files came to another result, now or before.
             IncompleteError: files turned out damaged again and again.
         """
         jobs = [Job(stage, generation, number) for number in numbers]
+        missing = []
         for job in jobs:
             if (found := Slip.load(self._frame, job)) is not None:
-                self.slips[job] = found
-        missing = [job for job in jobs if job not in self.slips or self.slips[job].stamp != stamp(job.number)]
+                self._take(found)
+            if found is None or found.stamp != stamp(job.number):
+                missing.append(job)
         words = self._stages[stage][1]
         waiting: dict[Job, list[Job]] = {}
         lost = Counter[Job]()
         left = set(missing)
 
-        def done(task: Task, result: Slip | Lost) -> Sequence[Task]:
+        def done(task: Task, result: Slip | Lost | Changed) -> Sequence[Task]:
             job: Job = task.tag
+            if isinstance(result, Changed):
+                raise ChangedError
             if isinstance(result, Lost):
                 return self._lost(job, result, waiting, lost)
             self._take(result)
@@ -99,13 +123,27 @@ class Stages:
 
     def _take(self, slip: Slip) -> None:
         earlier = self.slips.get(slip.job)
-        if earlier is not None and earlier.digest != slip.digest:
+        if slip.base != self._base(slip.job) or (earlier is not None and earlier.digest != slip.digest):
             raise ChangedError
         self.slips[slip.job] = slip
 
+    def _base(self, job: Job) -> str:
+        """What a task is made of: see `Slip`. Those before it are all done when its stage begins."""
+        key = (job.generation, job.stage)
+        if key not in self._bases:
+            order = list(self._stages)
+            place = (job.generation, order.index(job.stage))
+            before = [
+                f"{one} {slip.digest}"
+                for one, slip in sorted(self.slips.items())
+                if slip.stamp and (one.generation, order.index(one.stage)) < place
+            ]
+            self._bases[key] = hashlib.blake2b("\n".join(before).encode(), digest_size=8).hexdigest()
+        return self._bases[key]
+
     def _task(self, job: Job) -> Task:
         function, words = self._stages[job.stage]
-        arguments = (function, str(self._frame.directory), self._dataset, job)
+        arguments = (function, str(self._frame.directory), self._dataset, job, self._base(job))
         return Task(run_job, arguments, job, f"{words} ({job.number})")
 
     def sure(self, read: Callable[[], T]) -> T:
@@ -115,13 +153,6 @@ class Stages:
                 return read()
             except DamagedError as error:
                 for job in error.jobs:
-                    self._frame.path(job, "json").unlink(missing_ok=True)
-                    self.slips.pop(job, None)
+                    Slip.void(self._frame, job)
                     self.run(job.stage, job.generation, [job.number])
         return read()
-
-    def drop(self, stage: str, generation: int) -> None:
-        """Delete the files of a stage that nothing reads any more; its slips stay."""
-        folder = self._frame.path(Job(stage, generation, 0)).parent
-        for file in folder.glob("*.parts"):
-            file.unlink(missing_ok=True)

@@ -40,11 +40,12 @@ def group_reads(read_rows: int, unit_rows: int) -> int:
 def run_within(directory: str, name: str, dataset: Dataset, number: int, start: int, stop: int) -> Receipt:
     """As `leaf.run_leaf`, for the term in a folder of this name: the sums over a leaf's groups of `GROUP_ROWS`, cut
     from its first row on, or where L = I over its rows. `dataset` is of inputs alone; rows that are not finite are
-    dropped, and leave their group smaller."""
+    refused where the pass says so, else dropped, and leave their group smaller."""
     place = TermPlace(Path(directory), name)
     this, recipe = place.opened()
     rows = replace(
-        this, folds=_FOLDS, nan="drop", read_rows=group_reads(this.read_rows, dataset.unit_rows),
+        this, folds=_FOLDS, nan="refuse" if this.nan == "refuse" else "drop",
+        read_rows=group_reads(this.read_rows, dataset.unit_rows),
         question={**this.question, "precision": "double"},
     )  # fmt: skip
     return sum_leaf(rows, place, new_sums(this.features, recipe), dataset, number, start, stop)

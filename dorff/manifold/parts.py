@@ -1,9 +1,14 @@
-"""Parts of a graph across leaves: a shard's rows with all that they are joined to, added to a term's sums."""
+"""Parts of a graph across leaves: some of a shard's rows with all that they need, added to a term's sums.
+
+A part has few enough rows that their inputs are in memory, whatever the order of the graph's rows: of a graph in
+random order the rows that a shard touches are many times its own. Parts depend on the edges and the inputs' width.
+"""
 
 from __future__ import annotations
 
 import time
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol, Self, final
@@ -15,7 +20,9 @@ from dorff.errors import CorruptError, IncompleteError, InputError, StoppedError
 from dorff.leaf import Pass, frozen_hash
 from dorff.manifold.places import TermPlace
 from dorff.manifold.sums import GraphSums
+from dorff.manifold.tiles import edge_runs, row_runs
 from dorff.moments import BoolArray, FloatArray, IntArray
+from dorff.plan.graph_sizes import Sizes
 from dorff.plan.terms import Form, Recipe
 from dorff.stopping import stop_requested
 from dorff.store import Checkpoint, Receipt, save_moments
@@ -66,16 +73,28 @@ class Part:
     degree: FloatArray
 
     @classmethod
-    def of(cls, store: Store, shard: int, recipe: Recipe) -> Part:
-        """A shard with all rows within as many edges as the recipe takes L of the features; in edge form with the
-        edges to earlier rows alone, and what they touch."""
-        adjacency = store.adjacency(shard)
-        own, edges = adjacency.rows, _entries(adjacency, None)
+    def cut(cls, store: Store, shard: int, recipe: Recipe, limit: int) -> Iterator[Part]:
+        """The parts of a shard, in the order of its rows: each of at most `limit` (at least 2) rows with those that
+        they need, or, of a power of L, of a single row with those within as many edges as L is taken times.
+
+        In edge form only the edges to earlier rows are there.
+        """
+        if recipe.form is Form.POWER:
+            yield from cls._of_rows(store, shard, recipe, limit)
+            return
+        i, j, w = _entries(store.adjacency(shard), None)
         if recipe.form is Form.EDGES:
-            earlier = edges[1] < edges[0]
-            edges = edges[0][earlier], edges[1][earlier], edges[2][earlier]
-            own = np.unique(edges[0])
-        known, found = [own], [edges]
+            earlier = j < i
+            i, j, w = i[earlier], j[earlier], w[earlier]
+        for run, touched in edge_runs(i, j, limit):
+            W = _matrix(touched, i[run], j[run], w[run])
+            yield cls._read(store, W, np.isin(touched, i[run]), touched, recipe)
+
+    @classmethod
+    def _of_rows(cls, store: Store, shard: int, recipe: Recipe, limit: int) -> Iterator[Part]:
+        """Runs of whole rows. The edges are in memory for all of the shard: they are small beside inputs."""
+        adjacency = store.adjacency(shard)
+        known, found = [adjacency.rows], [_entries(adjacency, None)]
         for _ in range(recipe.hops - 1):
             beyond = np.setdiff1d(np.concatenate([j for _, j, _ in found]), np.concatenate(known))
             holding = store.holding(beyond)
@@ -84,11 +103,15 @@ class Part:
             known.append(beyond)
         i, j, w = (np.concatenate(ends) for ends in zip(*found, strict=True))
         numbers = np.unique(np.concatenate([*known, j]))
-        place = np.searchsorted(numbers, i), np.searchsorted(numbers, j)
-        W = sparse.csr_array((w, place), shape=(len(numbers), len(numbers)))
-        W.sort_indices()
+        W = _matrix(numbers, i, j, w)
+        for levels in row_runs(W, np.searchsorted(numbers, adjacency.rows), recipe.hops, limit):
+            some = levels[-1]
+            yield cls._read(store, W[some][:, some], np.isin(some, levels[0]), numbers[some], recipe)
+
+    @classmethod
+    def _read(cls, store: Store, W: sparse.csr_array, own: BoolArray, numbers: IntArray, recipe: Recipe) -> Part:
         degree = store.degrees(numbers) if recipe.normalised else np.zeros(len(numbers))
-        return cls(store.inputs(numbers), W, np.isin(numbers, own), numbers, degree)
+        return cls(store.inputs(numbers), W, own, numbers, degree)
 
     def checksum(self, before: int) -> int:
         """CRC32 of all of it, continued."""
@@ -102,6 +125,14 @@ def _entries(adjacency: Rows, some: IntArray | None) -> tuple[IntArray, IntArray
     i = np.repeat(adjacency.rows, np.diff(adjacency.indptr))
     keep = slice(None) if some is None else np.isin(i, some)
     return i[keep], adjacency.indices[keep], adjacency.weights[keep]
+
+
+def _matrix(numbers: IntArray, i: IntArray, j: IntArray, weights: FloatArray) -> sparse.csr_array:
+    """The edges between rows `numbers` (n,), ascending, as W (n, n)."""
+    place = np.searchsorted(numbers, i), np.searchsorted(numbers, j)
+    W = sparse.csr_array((weights, place), shape=(len(numbers), len(numbers)))
+    W.sort_indices()
+    return W
 
 
 def run_shard(directory: str, name: str, store: Store, number: int, start: int, stop: int) -> Receipt:
@@ -118,6 +149,7 @@ def run_shard(directory: str, name: str, store: Store, number: int, start: int, 
     place = TermPlace(Path(directory), name)
     this, recipe = place.opened()
     sums, began = GraphSums(this.features, recipe), time.perf_counter()
+    limit = Sizes().rows(len(this.features.center))
     fresh = Checkpoint(
         plan=name, number=number, start=start, stop=stop, row=start, stamp=store.stamp(start, stop), checksums=(0,),
         rows_used=0, rows_read=0, low=(), high=(), seconds=0.0, syrk_seconds=0.0,
@@ -132,9 +164,9 @@ def run_shard(directory: str, name: str, store: Store, number: int, start: int, 
         )  # fmt: skip
 
     for shard in range(at.row, stop):
-        part = Part.of(store, shard, recipe)
-        sums.add_local(part.X, part.W, part.own, part.numbers, part.degree)
-        at = replace(at, checksums=(part.checksum(at.checksums[0]),), rows_read=at.rows_read + len(part.X))
+        for part in Part.cut(store, shard, recipe, limit):
+            sums.add_local(part.X, part.W, part.own, part.numbers, part.degree)
+            at = replace(at, checksums=(part.checksum(at.checksums[0]),), rows_read=at.rows_read + len(part.X))
         if shard + 1 < stop and stop_requested():
             now(shard + 1).save(place.checkpoints, sums.sums)
             raise StoppedError(

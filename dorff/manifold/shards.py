@@ -19,7 +19,7 @@ from dorff.graphs import KNN
 from dorff.manifold.build_atlas import Atlas, load_atlas
 from dorff.manifold.build_edges import DEGREES, NODES, load_edges
 from dorff.manifold.build_files import FloatArray, IntArray
-from dorff.manifold.build_frame import ChangedError, DamagedError, Frame, Job, load_frame
+from dorff.manifold.build_frame import ChangedError, DamagedError, Frame, Job, Slip, load_frame
 from dorff.store import seal, unseal, write_atomic
 
 DONE: Final = "done.json"
@@ -142,13 +142,15 @@ class Shards:
             yield
         except DamagedError as error:
             for job in error.jobs:
-                self._frame().path(job, "json").unlink(missing_ok=True)
+                Slip.void(self._frame(), job)
             where = self._frame().path(error.jobs[0])
             raise IncompleteError(
                 f"{where}: a file of the graph is missing or damaged; run the job again, and it is made again"
             ) from error
         except ChangedError as error:
-            raise IncompleteError(f"{self.directory}: the graph's record is damaged; run the job again") from error
+            raise IncompleteError(
+                f"{self.directory}: the graph was deleted, or its record is damaged; run the job again"
+            ) from error
 
 
 def write_done(frame: Frame, generation: int, rows: list[str], shards: Mapping[int, tuple[str, int]]) -> None:

@@ -17,7 +17,7 @@ from dorff.loops import differences
 from dorff.manifold.tiles import edge_runs, entries, row_runs
 from dorff.moments import UNIT, Accumulator, Adder, BoolArray, FloatArray, IntArray, Moments, Part, probe
 from dorff.plan.leaves import block_rows
-from dorff.plan.terms import GROUP_ROWS, Form, Places, Recipe, tile_rows
+from dorff.plan.terms import GROUP_ROWS, Form, Places, Recipe, difference_shift, tile_rows
 
 _T: Final[Part] = (0, "")
 #: How large the products are that cancel in the difference form: moments without features, whose one entry it is.
@@ -242,10 +242,25 @@ def finished(parts: Mapping[Part, Moments], features: FeatureMap, recipe: Recipe
     if T is None:  # not one edge
         T = Moments(width - 1, 0, 0, _NONE, np.zeros(width * (width + 1) // 2))
     if _SIZE in parts:
-        largest = float(T.packed[np.cumsum(np.arange(1, width + 1)) - 1].max())
-        lost = UNIT * float(parts[_SIZE].packed[0])
-        T = replace(T, unit=max(UNIT, min(1.0, lost / largest) if largest > 0 else 1.0))
+        T = _losing(T, UNIT * float(parts[_SIZE].packed[0]))
     return T if recipe.columns is None else _spread(T, recipe.columns, features.m)
+
+
+def added(first: Moments, second: Moments) -> Moments:
+    """T of two sources of rows, each with a graph of its own: what rounding may have cost is added too."""
+    lost = sum(difference_shift(T) * _largest(T) for T in (first, second))
+    return _losing(replace(first + second, unit=UNIT), lost)
+
+
+def _losing(T: Moments, lost: float) -> Moments:
+    """T with the `unit` of what rounding may have cost; where T = 0 nothing cancelled, so nothing was lost."""
+    largest = _largest(T)
+    return replace(T, unit=max(UNIT, min(1.0, lost / largest))) if largest > 0 else T
+
+
+def _largest(T: Moments) -> float:
+    """The largest diagonal entry, 0 at least."""
+    return max(0.0, float(T.packed[np.cumsum(np.arange(1, T.m + 2)) - 1].max()))
 
 
 def _spread(T: Moments, columns: tuple[int, ...], m: int) -> Moments:

@@ -92,9 +92,9 @@ def term_costs(terms: Sequence[Term], m: int, map_flops: float, workers: int) ->
     for term in terms:
         recipe = Recipe.of(term.manifold, inputs=term.columns)
         for source in term.sources:
-            graph, reading = GraphCosts.of(recipe.graph, source), 3 * source.unit_bytes()
+            graph, reading = GraphCosts.of(recipe.graph, source, hops=recipe.hops), 3 * source.unit_bytes()
             rows = graph.piece_rows
-            summing = term_bytes(recipe, m, rows) + 4 * 8 * rows * source.d
+            summing = term_bytes(recipe, m, rows) + 4 * 8 * rows * source.d + graph.edge_bytes
             task = max(task, graph.task_bytes + reading, summing + reading)
             nodes = 2 * workers + source.rows.bit_length()
             disk += graph.disk_bytes + nodes * packed
