@@ -26,7 +26,7 @@ from dorff.weights import operator_weights
 
 Told = Callable[[int, int], None]  # rows done, rows in all
 GRAPHS, TERMS = "graphs", "terms"  # folders of built graphs and of sums, in that of the pass
-STAGES: Final = 6  # of building a graph, at most: half of what a term's pass is told to be
+STAGES: Final = 7  # of building a graph, at most: half of what a term's pass is told to be
 GIVEN_UP: Final = 30 * 86_400.0  # seconds that a graph, or sums, of other terms are kept for
 
 
@@ -96,7 +96,7 @@ def _sum(
             stages.setdefault(stage, len(stages))
             rows_done(min(stages[stage] + done / max(of, 1), STAGES), 2 * STAGES)
 
-        built = build(graph, source, this, term.columns, engine, this.directory / GRAPHS, built_so_far)
+        built = build(graph, source, this, term.columns, engine, this.directory / GRAPHS, built_so_far, lease=lease)
         shards = built.count
         os.utime(built.directory)
         sums, receipts = sum_term(
