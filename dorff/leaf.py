@@ -6,7 +6,7 @@ import hashlib
 import io
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -31,6 +31,9 @@ from dorff.weights import Density
 Rows = npt.NDArray[np.int64]
 Keys = npt.NDArray[np.uint64]
 TRIES: Final = 3  # of a leaf whose rows change while they are read
+# One thread for all leaves of a process: to start one where memory has just run out can hang for ever (CPython waits
+# for a thread that could not begin).
+_reader: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dorff-read")
 _SAME: Final = ("plan", "number", "start", "stop", "stamp")  # what a checkpoint must have in common with its leaf
 
 
@@ -336,16 +339,19 @@ def _read_ahead(dataset: Dataset, at: tuple[int, int, int], rows: int) -> Iterat
     is read while this one is worked on."""
     start, row, stop = at
     cuts = [row, *range(start + ((row - start) // rows + 1) * rows, stop, rows), stop]
-    with ThreadPoolExecutor(max_workers=1) as reader:
-        try:
-            waiting = reader.submit(dataset.block, *cuts[:2])
-        except RuntimeError as error:  # the thread's stack is what there was no memory for
-            raise MemoryError(f"no thread to read rows ({error})") from error
+    try:
+        waiting = _reader.submit(dataset.block, *cuts[:2])
+    except RuntimeError as error:  # the thread's stack is what there was no memory for
+        raise MemoryError(f"no thread to read rows ({error})") from error
+    try:
         for following in [*pairwise(cuts[1:]), None]:
             read = waiting.result()
             if following:
-                waiting = reader.submit(dataset.block, *following)
+                waiting = _reader.submit(dataset.block, *following)
             yield read
+    finally:
+        waiting.cancel()
+        wait([waiting])
 
 
 def _cut(rows: RowBlock, start: int, stop: int) -> RowBlock:

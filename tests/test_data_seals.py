@@ -138,7 +138,7 @@ def test_zarr_may_write_the_metadata_again(store: Path) -> None:
 
 
 def test_xarray_reads_and_changes_attributes(store: Path) -> None:
-    with xr.open_zarr(store, consolidated=False) as found:
+    with xr.open_zarr(store, consolidated=False, chunks=None) as found:
         np.testing.assert_array_equal(found["x"].values, opened(store).read(0, N)[0][:, :2])
         attributes = found.attrs
     more = xr.Dataset(attrs={**attributes, "history": "looked at"})

@@ -7,6 +7,7 @@ import json
 import math
 import re
 import shutil
+import time
 import uuid
 import zlib
 from collections.abc import Mapping, Sequence
@@ -65,9 +66,19 @@ def write_version(model: Model, root: Path) -> Path:
             _write(model, version)
             sync_directory(root)
         except BaseException:
-            shutil.rmtree(version, ignore_errors=True)
+            _discard(version)
             raise
     return version
+
+
+def _discard(version: Path) -> None:
+    """Remove a version that is not to be; Zarr's threads may still be writing other arrays of it, so it may take more
+    than one try."""
+    for _ in range(20):
+        shutil.rmtree(version, ignore_errors=True)
+        if not version.exists():
+            return
+        time.sleep(0.05)
 
 
 def number_version(version: Path) -> Path:
