@@ -20,7 +20,7 @@ Methods, of the same splits:
 - `self-training`: scikit-learn's, of `ridge` with m = 1024 and calibrated probabilities, threshold 0.75, 10 rounds.
 
 All settings, those of scikit-learn's methods too, were chosen on training rows of USPS (5500 as the training set, 1791
-as the test set) and serve MNIST as they are; its training rows were looked at once, and changed nothing. `--settle`
+as the test set) and serve MNIST as they are; its training rows were looked at twice, and changed nothing. `--settle`
 runs such trials again, on its own draws of labels. The term had several times as many trials as the other methods.
 The unlabelled rows of USPS are among those that the settings were chosen on; the test rows are not.
 
