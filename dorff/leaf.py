@@ -277,7 +277,7 @@ class _Run:
             self._sums.add(rows.X, rows.Y, folds.of_leaf(at.number), partial=partial, weights=rows.weights)
         self._at = replace(
             at, row=at.row + len(block), checksums=tuple(checksums), rows_used=at.rows_used + len(rows),
-            rows_unlabelled=at.rows_unlabelled + (_unlabelled(block) if self._this.nan == "unlabelled" else 0),
+            rows_unlabelled=at.rows_unlabelled + (block.unlabelled() if self._this.nan == "unlabelled" else 0),
         )  # fmt: skip
 
     def _now(self) -> Checkpoint:
@@ -375,12 +375,6 @@ def _usable(dataset: Dataset, nan: str, rows: RowBlock) -> tuple[RowBlock, bool]
     if nan == "refuse":
         raise _not_finite(dataset, rows, int(np.argmin(good)))
     return rows[good], partial
-
-
-def _unlabelled(rows: RowBlock) -> int:
-    """How many rows have finite inputs and weigh anything, and have no target."""
-    rows = rows.weighty()
-    return int(np.count_nonzero(np.isfinite(rows.X).all(axis=1) & ~np.isfinite(rows.Y).any(axis=1)))
 
 
 def _not_finite(dataset: Dataset, rows: RowBlock, row: int) -> InputError:

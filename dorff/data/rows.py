@@ -86,6 +86,11 @@ class RowBlock:
         good: npt.NDArray[np.bool_] = np.isfinite(self.X).all(axis=1) & enough(np.isfinite(self.Y), axis=1)
         return good if self.weights is None else good & np.isfinite(self.weights)
 
+    def unlabelled(self) -> int:
+        """How many rows weigh anything, and have finite inputs and no target."""
+        rows = self.weighty()
+        return int(np.count_nonzero(np.isfinite(rows.X).all(axis=1) & ~np.isfinite(rows.Y).any(axis=1)))
+
     def checksums(self, before: Sequence[int] = ()) -> list[int]:
         """CRC32 of the values that there are of X, Y, weights and groups, each continued from `before`."""
         arrays = [array.data for array in (self.X, self.Y, self.weights, self.groups) if array is not None]
