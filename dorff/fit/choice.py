@@ -14,11 +14,11 @@ from dorff.errors import InputError
 from dorff.features import cut
 from dorff.fit.passes import PassResult, fingerprint
 from dorff.kernels import MultiView
-from dorff.manifold import difference_shift
 from dorff.model import Model
 from dorff.moments import Moments, Part, Solvable, by_fold, pooled, unseen
 from dorff.plan import Plan, keeps_posterior
 from dorff.plan.kernels import array_columns
+from dorff.plan.terms import difference_shift
 from dorff.posterior import Posterior
 from dorff.solvers import Choice, Criterion, Fit, Penalty, Setting, choose, of_first
 from dorff.spec import MultiViewSpec

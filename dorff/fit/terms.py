@@ -15,8 +15,6 @@ import numpy as np
 from dorff.data import Dataset
 from dorff.engine import Engine
 from dorff.graphs import KNN, Identity
-from dorff.manifold import TermPlace, added, sum_term
-from dorff.manifold.building import build
 from dorff.moments import Moments
 from dorff.plan import Plan, leaf_bounds
 from dorff.plan.manifold import Term
@@ -47,6 +45,10 @@ def sum_terms(
 
     `told` gives for the number of a pass, from 0, who is told its rows.
     """
+    if not plan.terms:
+        return ()
+    from dorff.manifold import added  # what reads and writes graphs is large, and most jobs have none
+
     found, number = [], 0
     for term in plan.terms:
         parts = []
@@ -76,6 +78,9 @@ def _sum(
     plan: Plan, term: Term, source: Dataset, engine: Engine, told: Told | None, lease: Lease | None
 ) -> TermSums:  # fmt: skip
     """T of a term over one source's rows."""
+    from dorff.manifold import TermPlace, sum_term
+    from dorff.manifold.building import build
+
     (this, _), graph, began = plan.frozen(), term.manifold.graph, time.perf_counter()
     columns, shards = _features(plan, term), 0
 

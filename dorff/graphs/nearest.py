@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.neighbors import KDTree
 
 from dorff.errors import InputError
 
@@ -104,6 +103,8 @@ def _without_copies(rows: FloatArray, order: IntArray, most: int) -> IntArray:
 
 def _tree_pairs(rows: FloatArray, asked: IntArray, kept: IntArray, k: int) -> Iterator[Pairs]:
     """For run after run of queries the pairs that can be among the nearest k, and perhaps a few more."""
+    from sklearn.neighbors import KDTree  # large, and only few inputs need it
+
     tree = KDTree(rows[kept])
     for start in range(0, len(asked), _TREE_BLOCK):
         points = asked[start : start + _TREE_BLOCK]
