@@ -852,3 +852,9 @@ def test_the_plan_counts_records_as_they_are() -> None:
     kept = (build_atlas.ROW, build_knn.MEMBER, build_knn.LISTED, build_given.EDGE)
     planned = (graph_sizes.ROW, graph_sizes.MEMBER, graph_sizes.LISTED, graph_sizes.EDGE)
     assert tuple(record.itemsize for record in kept) == planned
+
+
+def test_more_neighbours_than_rows_cost_no_more_than_all(tmp_path: Path) -> None:
+    zarr.open_group(str(tmp_path / "few.zarr"), mode="w").create_array("x", data=np.eye(30))
+    rows = open_dataset(tmp_path / "few.zarr", targets=None)
+    assert graph_sizes.GraphCosts.of(KNN(10**6), rows) == graph_sizes.GraphCosts.of(KNN(29), rows)

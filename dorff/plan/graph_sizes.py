@@ -94,7 +94,7 @@ class GraphCosts:
             return cls._of_given(graph, rows, hops, sizes)
         if not isinstance(graph, KNN):
             return cls(0, 0, 0.0, 1.0, GROUP_ROWS)
-        k = graph.neighbours
+        k = min(graph.neighbours, max(n - 1, 1))  # a row cannot list more
         if graph.within == "leaf":
             return cls(GROUP_ROWS * (8 * 6 * d + 40 * k), 0, 2.0 * d * GROUP_ROWS, 1.0, GROUP_ROWS)
         held = sizes.rows(d)
