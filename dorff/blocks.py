@@ -23,6 +23,7 @@ from dorff.moments import (
     TriangleAccumulator,
     check_patterns,
     probe,
+    syrk,
 )
 
 S = TypeVar("S", bound=Sums)
@@ -102,6 +103,11 @@ class BlockSums:
         self._along = np.empty(block_rows)
         self._sums: dict[Part, Adder] = {}
         self.syrk_seconds = 0.0
+        # Loops and BLAS are loaded before the squares are made: where memory is too little, it then runs out in numpy,
+        # which raises, and not in a loader of native code, which may end the process or never come back.
+        few = min(2, block_rows)  # a lone row has another layout, and loops of its own
+        self._featurize(np.zeros((few, features.d)), np.zeros((few, len(y0))), None)
+        syrk(np.zeros((2, 8)), np.zeros((8, 8), order="F"))
 
     @property
     def block_rows(self) -> int:

@@ -230,6 +230,7 @@ class _Run:
         self, this: Pass, place: Place, sums: RowSums, dataset: Dataset, number: int, start: int, stop: int
     ) -> None:  # fmt: skip
         self._began = time.perf_counter()
+        scan(np.zeros((2, dataset.d)), *np.zeros((2, dataset.d)))  # loaded while there is memory for it
         self._this, self._place, self._sums, self._dataset = this, place, sums, dataset
         none, stamp = (float("inf"),) * dataset.d, dataset.stamp(start, stop)
         fresh = Checkpoint(
