@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, Protocol, final
+from typing import Any, Final, final
 
 import numpy as np
 import numpy.typing as npt
@@ -84,38 +84,12 @@ class FoldRule:
         return ((z ^ (z >> np.uint64(31))) % np.uint64(count)).astype(np.int64)
 
 
-class Place(Protocol):
-    """Where leaves leave their sums and receipts, and what these are named after: a pass, or a sweep of one."""
-
-    @property
-    def directory(self) -> Path: ...
-    @property
-    def hash(self) -> str: ...
-    @property
-    def receipts(self) -> Path: ...
-    @property
-    def checkpoints(self) -> Path: ...
-    def node(self, level: int, index: int, key: str) -> Path:
-        """The file of the sum of leaves [index 2^level, (index + 1) 2^level); the key names what is in it."""
-        ...
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Pass:
-    """All that the moments depend on besides the rows; frozen by the first plan in `directory`, named by `hash`."""
+@dataclass(frozen=True)
+class Place:
+    """A folder `directory` that leaves leave their sums and receipts in, named by `hash` of what these are of."""
 
     directory: Path
     hash: str
-    features: FeatureMap
-    density: Density | None
-    y0: FloatArray
-    class_weight: FloatArray | None
-    block_rows: int
-    read_rows: int
-    folds: FoldRule
-    nan: str  # what to do with rows of NaN or infinity: see `_usable`
-    question: dict[str, Any]
 
     @property
     def receipts(self) -> Path:
@@ -128,6 +102,22 @@ class Pass:
     def node(self, level: int, index: int, key: str) -> Path:
         """The file of the sum of leaves [index 2^level, (index + 1) 2^level); the key names what is in it."""
         return self.directory / "nodes" / f"{level:02d}-{index:06d}-{key}.moments"
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Pass(Place):
+    """All that the moments depend on besides the rows; frozen by the first plan in `directory`, named by `hash`."""
+
+    features: FeatureMap
+    density: Density | None
+    y0: FloatArray
+    class_weight: FloatArray | None
+    block_rows: int
+    read_rows: int
+    folds: FoldRule
+    nan: str  # what to do with rows of NaN or infinity: see `_usable`
+    question: dict[str, Any]
 
 
 def freeze(

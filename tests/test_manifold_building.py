@@ -375,7 +375,7 @@ def test_lost_records_are_made_again(tmp_path: Path) -> None:
             damage(file)
         forget()
         again = world.build(KNN(3))
-        assert again.directory != shards.directory
+        assert again.path != shards.path
         same(whole(again, 300), W)
         assert world.files() == files
 

@@ -8,6 +8,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ import zarr
 from distributed import Client
 
 from dorff.engine import DaskEngine, Engine, SerialEngine, local_cluster
-from dorff.errors import InputError
+from dorff.errors import IncompleteError, InputError
 from dorff.fit import fit, run_pass, settings
 from dorff.kernels.scalar import FloatArray
 from dorff.moments import by_fold, pooled
@@ -281,13 +283,17 @@ def test_rows_that_change_are_noticed(store: Path, tmp_path: Path) -> None:
     assert not np.array_equal(before.fit.solution.h, after.fit.solution.h)
     assert not list(tmp_path.glob("state/*/sweeps/*"))  # of before nothing is left
 
-    def change(done: int, _total: int) -> None:
-        if done > 2.5 * ROWS:
+    changes = count()
+
+    def change(done: int, _total: int, *, times: int) -> None:
+        if done > 2.5 * ROWS and next(changes) < times:
             shutil.copy(path / "y" / "c" / "4" / "0", path / "y" / "c" / "0" / "0")
 
     shutil.rmtree(tmp_path / "state")
     with pytest.raises(InputError, match="changed while"):
-        streamed(job(path, tmp_path), progress=change)
+        streamed(job(path, tmp_path), progress=partial(change, times=1))
+    with pytest.raises(IncompleteError, match=r"changed\.zarr: what leaf 0 is of changed each time"):
+        streamed(job(path, tmp_path), progress=partial(change, times=1000))
 
 
 def test_a_target_without_rows_is_refused(tmp_path: Path) -> None:

@@ -26,10 +26,10 @@ import numpy as np
 
 from dorff.blocks import BlockSums
 from dorff.data import Dataset
-from dorff.engine.base import Engine, Task
+from dorff.engine.base import Engine
 from dorff.engine.tree import Tree
-from dorff.errors import IncompleteError, InputError
-from dorff.leaf import Pass, load_pass, sum_leaf
+from dorff.errors import InputError
+from dorff.leaf import Pass, Place, load_pass, sum_leaf
 from dorff.moments import FloatArray, Kind, Products, by_fold, pooled
 from dorff.plan import Leaf
 from dorff.plan.routes import sweep_rows
@@ -41,27 +41,13 @@ GIVEN_UP: Final = 30 * 86_400.0  # seconds without a finished sweep
 
 @final
 @dataclass(frozen=True)
-class Sweep:
-    """One sweep's place: a folder `directory`, named by `hash`, below that of its solve."""
-
-    directory: Path
-    hash: str
-
-    @property
-    def receipts(self) -> Path:
-        return self.directory / "receipts"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.directory / "checkpoints"
+class Sweep(Place):
+    """One sweep's place, below that of its solve."""
 
     @property
     def total(self) -> Path:
         """The file of the finished product."""
         return self.directory.with_suffix(".moments")
-
-    def node(self, level: int, index: int, key: str) -> Path:
-        return self.directory / "nodes" / f"{level:02d}-{index:06d}-{key}.moments"
 
     def write(self, this: Pass, V: FloatArray) -> None:
         """V (w, c) for the workers: the array first, then what makes it count."""
@@ -146,23 +132,9 @@ class Sweeper:
             self.receipts = [tree.receipts[number] for number in sorted(tree.receipts)]
             return found
         sweep.write(self._this, V)
-        rows = {leaf.number: leaf.stop - leaf.start for leaf in self._leaves}
-
-        def done(task: Task, result: Receipt | bool) -> Sequence[Task]:
-            following = list(tree.done(task, result))
-            if isinstance(result, Receipt):
-                self.fresh.append(result)
-                self._told(sum(rows[number] for number in tree.receipts))
-            return following
-
-        for _ in range(3):
-            self._engine.run(tree.start(), done)
-            if (total := tree.total(Products)) is not None:
-                return self._finished(sweep, tree, total)
-        raise IncompleteError(
-            f"{sweep.directory}: sums were missing or damaged again and again; check the disk, and that every worker "
-            "sees this folder, then run again"
-        )
+        total = tree.collect(self._engine, Products, self._told)
+        self.fresh += [tree.receipts[number] for number in sorted(tree.computed)]
+        return self._finished(sweep, tree, total)
 
     def _finished(
         self, sweep: Sweep, tree: Tree, total: dict[tuple[int, str], Products]

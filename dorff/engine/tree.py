@@ -7,17 +7,28 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar, final
+from typing import Final, Protocol, TypeVar, final
 
-from dorff.data import Dataset
-from dorff.engine.base import Task
+from dorff.engine.base import Engine, Task
+from dorff.errors import IncompleteError
 from dorff.leaf import Place, merge_nodes, run_leaf
 from dorff.moments import Part, Sums, merge_folds
 from dorff.plan import Leaf
 from dorff.store import Receipt, load_sums, remove_torn, undamaged
 
 S = TypeVar("S", bound=Sums)
+ROUNDS: Final = 3  # of runs in which rows change, or files are lost
 Node = tuple[int, int]  # (level, index): the sum of leaves index 2^level .. (index + 1) 2^level - 1
+
+
+class Source(Protocol):
+    """What leaves are of: rows, or shards of a graph; small, picklable."""
+
+    @property
+    def path(self) -> str: ...
+    def stamp(self, start: int, stop: int) -> str:
+        """Names what start..stop-1 are."""
+        ...
 
 
 @final
@@ -37,10 +48,10 @@ class Tree:
     """
 
     def __init__(
-        self, this: Place, dataset: Dataset, leaves: Sequence[Leaf], *, kept: int,
+        self, this: Place, source: Source, leaves: Sequence[Leaf], *, kept: int,
         run: Callable[..., Receipt] = run_leaf,
     ) -> None:  # fmt: skip
-        self._this, self._dataset, self._kept, self._run = this, dataset, kept, run
+        self._this, self._source, self._kept, self._run = this, source, kept, run
         self._leaves = {leaf.number: leaf for leaf in leaves}
         full = [leaf.number for leaf in leaves if leaf.full]
         self._first, self._end = (full[0], full[-1] + 1) if full else (0, 0)
@@ -59,7 +70,7 @@ class Tree:
             receipt = Receipt.load(this.receipts, leaf.number) if leaf.number in there else None
             if receipt is None or (receipt.plan, receipt.start, receipt.stop) != (this.hash, leaf.start, leaf.stop):
                 continue
-            if receipt.stamp == dataset.stamp(leaf.start, leaf.stop):
+            if receipt.stamp == source.stamp(leaf.start, leaf.stop):
                 self.receipts[leaf.number] = receipt
             else:
                 self._earlier[leaf.number] = receipt.digest
@@ -83,7 +94,7 @@ class Tree:
     def revalidate(self) -> list[int]:
         """Forget the leaves whose files have changed since they were read; their numbers. Start again for them."""
         known = sorted(self.receipts.items())
-        changed = [n for n, one in known if one.stamp != self._dataset.stamp(one.start, one.stop)]
+        changed = [n for n, one in known if one.stamp != self._source.stamp(one.start, one.stop)]
         for number in changed:
             self._earlier[number] = self.receipts.pop(number).digest
             for node in self._path_up((0, number)):
@@ -126,6 +137,44 @@ class Tree:
             elif total is not None:
                 total = merge_folds(total, folds)
         return total
+
+    def collect(
+        self, engine: Engine, of: type[S], told: Callable[[int], None] | None = None
+    ) -> dict[Part, S]:  # fmt: skip
+        """The `total`: what is missing is computed, again where rows change or files are lost while the engine runs.
+
+        `told` is called with the rows done, first with those that were done before: they are not part of a run's pace.
+
+        Raises:
+            IncompleteError: rows that changed, or sums that were lost, in each of `ROUNDS` runs.
+        """
+
+        def tell() -> None:
+            if told is not None:
+                told(sum(self._leaves[number].stop - self._leaves[number].start for number in self.receipts))
+
+        def done(task: Task, result: Receipt | bool) -> list[Task]:
+            following = self.done(task, result)
+            if isinstance(result, Receipt):
+                tell()
+            return following
+
+        tell()
+        for _ in range(ROUNDS):
+            engine.run(self.start(), done)
+            if changed := self.revalidate():  # one of these may be longer by appended rows
+                continue
+            if (total := self.total(of)) is not None:
+                return total
+        if changed:
+            raise IncompleteError(
+                f"{self._source.path}: what leaf {changed[0]} is of changed each time it had been read; run again "
+                "when nobody writes to it"
+            )
+        raise IncompleteError(
+            f"{self._this.directory}: sums were missing or damaged, again and again; check the disk, and that every "
+            "worker sees this folder, then run again"
+        )
 
     def tidy(self) -> None:
         """Delete what no later fit can use, now that there is a total: sums of rows since rewritten or left behind,
@@ -234,7 +283,7 @@ class Tree:
     def _leaf(self, node: Node) -> Task:
         self._running.add(node)
         leaf = self._leaves[node[1]]
-        arguments = (str(self._this.directory), self._this.hash, self._dataset, leaf.number, leaf.start, leaf.stop)
+        arguments = (str(self._this.directory), self._this.hash, self._source, leaf.number, leaf.start, leaf.stop)
         return Task(self._run, arguments, node, f"leaf {leaf.number} (rows {leaf.start} to {leaf.stop - 1})")
 
     def _merge(self, node: Node) -> Task:

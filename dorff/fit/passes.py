@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, final
+from typing import final
 
 from dorff.data.nodes import committed_first, group_attributes
-from dorff.engine import Engine, Task, Tree
+from dorff.engine import Engine, Tree
 from dorff.errors import IncompleteError, InputError
 from dorff.features import cut
 from dorff.fit.terms import TermSums
@@ -21,7 +21,6 @@ from dorff.plan import Plan
 from dorff.store import Lease, Receipt
 
 Progress = Callable[[int, int], None]  # rows done, rows in all
-ROUNDS: Final = 3  # of a pass whose rows change, or whose files are lost, while it runs
 
 
 @final
@@ -93,40 +92,13 @@ def _run_pass(plan: Plan, engine: Engine, progress: Progress | None, lease: Leas
     began = time.perf_counter()
     tree = Tree(this, plan.dataset, plan.leaves, kept=plan.costs.kept_level)
     of: type[Solvable] = Triangle if plan.question["sums"] == Kind.TRIANGLE else Moments
-    rows = {leaf.number: leaf.stop - leaf.start for leaf in plan.leaves}
-
-    def tell() -> None:
-        if progress is not None:
-            progress(sum(rows[number] for number in tree.receipts), plan.dataset.rows)
-
-    def done(task: Task, result: Receipt | bool) -> Sequence[Task]:
-        following = list(tree.done(task, result))
-        if isinstance(result, Receipt):
-            tell()
-        return following
-
-    tell()  # what earlier runs did is not part of this run's pace
-    for _ in range(ROUNDS):
-        engine.run(tree.start(), done)
-        if changed := tree.revalidate():  # since their leaf read them; one of these may be longer by appended rows
-            continue
-        folds = tree.total(of)
-        if folds is not None:
-            with nullcontext() if lease is None else lease.fenced():
-                tree.tidy()
-            receipts = [tree.receipts[number] for number in sorted(tree.receipts)]
-            fresh = [receipt for receipt in receipts if receipt.number in tree.computed]
-            seconds = time.perf_counter() - began
-            return PassResult(folds, receipts, fresh, seconds, rewritten=tuple(sorted(tree.rewritten)))
-    if changed:
-        raise IncompleteError(
-            f"{plan.dataset.path}: rows of leaf {changed[0]} changed each time they had been read; run again when "
-            "nobody writes to it"
-        )
-    raise IncompleteError(
-        f"{this.directory}: moments were missing or damaged again and again; check the disk, and that "
-        "every worker sees this folder, then run again"
-    )
+    told = None if progress is None else lambda rows: progress(rows, plan.dataset.rows)
+    folds = tree.collect(engine, of, told)
+    with nullcontext() if lease is None else lease.fenced():
+        tree.tidy()
+    receipts = [tree.receipts[number] for number in sorted(tree.receipts)]
+    fresh = [receipt for receipt in receipts if receipt.number in tree.computed]
+    return PassResult(folds, receipts, fresh, time.perf_counter() - began, rewritten=tuple(sorted(tree.rewritten)))
 
 
 def fingerprint(receipts: Sequence[Receipt]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Final, final
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from dorff.fit.choice import build_model, posterior_of, settings, solve_pass
 from dorff.fit.gate import held_out_score, judge, leased, not_covered, refuse_coverage, state_lease
 from dorff.fit.held import calibrate, conformalize
 from dorff.fit.known import current_model, made, nothing_new, rewritten_since, same_rows
-from dorff.fit.passes import ROUNDS, PassResult, Progress, not_trimmed, nothing_left, run_pass
+from dorff.fit.passes import PassResult, Progress, not_trimmed, nothing_left, run_pass
 from dorff.fit.terms import sum_terms
 from dorff.model import Model
 from dorff.plan import Plan, make_plan
@@ -26,6 +26,8 @@ from dorff.solvers import Choice, Fit, Score
 from dorff.spec import Job
 from dorff.store import LEASE, Lease, read_history, resolve_model
 from dorff.streaming import fit_streaming
+
+ROUNDS: Final = 3  # of passes in which what the terms are of changes
 
 
 @final

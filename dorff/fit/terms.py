@@ -103,7 +103,7 @@ def _sum(
 
         built = build(graph, source, this, term.columns, engine, this.directory / GRAPHS, built_so_far, lease=lease)
         shards = built.count
-        os.utime(built.directory)
+        os.utime(built.path)
         sums, receipts = sum_term(
             this, term.manifold, built, None, engine, lambda done: rows_done(shards + done, 2 * shards), **options
         )

@@ -10,20 +10,17 @@ from pathlib import Path
 from typing import Final, cast
 
 from dorff.data import Dataset
-from dorff.engine import Engine, Task, Tree
-from dorff.engine.base import Done
-from dorff.errors import IncompleteError
+from dorff.engine import Engine, Tree
 from dorff.graphs import Manifold
 from dorff.leaf import FoldRule, Pass, sum_leaf
 from dorff.manifold.parts import Store, run_shard
 from dorff.manifold.places import TermPlace
 from dorff.manifold.sums import finished, new_sums
-from dorff.moments import Folds, Moments
+from dorff.moments import Moments
 from dorff.plan import Leaf
 from dorff.plan.terms import GROUP_ROWS, Form, Places, Recipe
 from dorff.store import Lease, Receipt
 
-ROUNDS: Final = 3  # of a term whose rows change, or whose files are lost, while it runs
 SHARDS: Final = 4  # a task
 _FOLDS: Final = FoldRule()
 
@@ -80,34 +77,8 @@ def sum_term(
         if recipe.form is Form.EDGES and not recipe.normalised:  # later rows are nothing to an earlier one's edges
             rows = rows.of_owned()
     assert leaves is not None
-    # Of the rows a tree asks no more than the stamps of their files.
-    tree = Tree(place, cast(Dataset, rows), leaves, kept=-1, run=run)
-    sizes = {leaf.number: leaf.stop - leaf.start for leaf in leaves}
-
-    def tell() -> None:
-        told(sum(sizes[number] for number in tree.receipts))
-
-    def done(task: Task, result: Receipt | bool) -> Sequence[Task]:
-        following = list(tree.done(task, result))
-        if isinstance(result, Receipt):
-            tell()
-        return following
-
-    tell()  # what earlier runs did is not part of this run's pace
-    total = _total(tree, place, engine, done, lease)
+    tree = Tree(place, rows, leaves, kept=-1, run=run)
+    total = tree.collect(engine, Moments, told)
+    with nullcontext() if lease is None else lease.fenced():
+        tree.tidy()
     return finished(total, this.features, recipe), [tree.receipts[number] for number in sorted(tree.receipts)]
-
-
-def _total(tree: Tree, place: TermPlace, engine: Engine, done: Done, lease: Lease | None) -> Folds:
-    """The sums of all leaves, made where they are missing."""
-    for _ in range(ROUNDS):
-        engine.run(tree.start(), done)
-        total = None if tree.revalidate() else tree.total(Moments)
-        if total is not None:
-            with nullcontext() if lease is None else lease.fenced():
-                tree.tidy()
-            return total
-    raise IncompleteError(
-        f"{place.directory}: rows changed, or sums were missing or damaged, again and again; check the disk, and that "
-        "every worker sees this folder, then run again"
-    )

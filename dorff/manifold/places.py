@@ -9,18 +9,15 @@ from pathlib import Path
 from typing import Any, Self, final
 
 from dorff.errors import InputError
-from dorff.leaf import Pass, load_pass
+from dorff.leaf import Pass, Place, load_pass
 from dorff.plan.terms import GROUP_ROWS, Recipe
 from dorff.store import seal, unseal, write_atomic
 
 
 @final
 @dataclass(frozen=True)
-class TermPlace:
-    """A folder of sums and receipts, named by `hash`: of the pass, the recipe and the name of the rows."""
-
-    directory: Path
-    hash: str
+class TermPlace(Place):
+    """The place of a term's sums: its name is of the pass, the recipe and the name of the rows."""
 
     @classmethod
     def of(cls, this: Pass, recipe: Recipe, rows: str) -> Self:
@@ -34,18 +31,6 @@ class TermPlace:
     @property
     def description(self) -> Path:
         return self.directory / "term.json"
-
-    @property
-    def receipts(self) -> Path:
-        return self.directory / "receipts"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.directory / "checkpoints"
-
-    def node(self, level: int, index: int, key: str) -> Path:
-        """The file of the sum of leaves [index 2^level, (index + 1) 2^level); the key names what is in it."""
-        return self.directory / "nodes" / f"{level:02d}-{index:06d}-{key}.moments"
 
     def opened(self) -> tuple[Pass, Recipe]:
         """The pass and the recipe. InputError where what says so is missing or damaged."""

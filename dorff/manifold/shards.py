@@ -48,7 +48,7 @@ class Shards:
     up, so that the next run of the job makes it again: IncompleteError.
     """
 
-    directory: str
+    path: str
     generation: int
     count: int
     dataset: Dataset
@@ -92,7 +92,7 @@ class Shards:
             ]
             jobs = jobs[:1] if self.owned else jobs
             parts = [load_edges(self._frame(), job, crc) for job, crc in jobs]
-            nodes, degrees = _degrees(self.directory, self.generation, shard)
+            nodes, degrees = _degrees(self.path, self.generation, shard)
         i, j, w = (np.concatenate([part[at] for part in parts]) for at in range(3))
         if self.owned:
             i, j, w = i[j < i], j[j < i], w[j < i]
@@ -115,7 +115,7 @@ class Shards:
         with self._mending():
             for shard in np.unique(shards[shards >= 0]):
                 here = shards == shard
-                nodes, degrees = _degrees(self.directory, self.generation, int(shard))
+                nodes, degrees = _degrees(self.path, self.generation, int(shard))
                 found[here] = degrees[np.searchsorted(nodes, rows[here])]
         return found
 
@@ -128,13 +128,13 @@ class Shards:
         return _gathered(self.dataset, rows)
 
     def _frame(self) -> Frame:
-        return load_frame(Path(self.directory))
+        return load_frame(Path(self.path))
 
     def _atlas(self) -> Atlas:
-        return load_atlas(Path(self.directory), self.generation)
+        return load_atlas(Path(self.path), self.generation)
 
     def _done(self) -> list[Mapping[str, Any]]:
-        return [_record(self.directory, generation) for generation in range(self.generation + 1)]
+        return [_record(self.path, generation) for generation in range(self.generation + 1)]
 
     @contextmanager
     def _mending(self) -> Iterator[None]:
@@ -149,7 +149,7 @@ class Shards:
             ) from error
         except ChangedError as error:
             raise IncompleteError(
-                f"{self.directory}: the graph was deleted, or its record is damaged; run the job again"
+                f"{self.path}: the graph was deleted, or its record is damaged; run the job again"
             ) from error
 
 
