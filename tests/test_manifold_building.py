@@ -527,7 +527,7 @@ def test_nothing_is_deleted_without_the_lease(tmp_path: Path) -> None:
     world, lease = World(tmp_path, manifold_rows(200)), Lease.take(tmp_path / "lease")
     first = world.build(KNN(3), lease=lease)
     assert not any((tmp_path / "graphs").glob("*/000/lists"))
-    lists = Path(first.directory) / "000" / "lists"
+    lists = Path(first.path) / "000" / "lists"
     lists.mkdir()
     files = world.files()
     lease.release()
@@ -546,8 +546,8 @@ def test_nothing_is_deleted_without_the_lease(tmp_path: Path) -> None:
 
 def test_old_builds_go_before_a_new_one_begins(tmp_path: Path) -> None:
     world, graphs = World(tmp_path, manifold_rows(200)), tmp_path / "graphs"
-    first = Path(world.build(KNN(3)).directory)
-    other = Path(world.build(KNN(4)).directory)
+    first = Path(world.build(KNN(3)).path)
+    other = Path(world.build(KNN(4)).path)
     late, new = (graphs / f"{'0123' * 4}-0000-{'abcd' * 2}{end}" for end in "01")
     for folder in (late, new):
         (folder / "000" / "lists").mkdir(parents=True)
@@ -594,7 +594,7 @@ def test_names_are_never_held_together(tmp_path: Path, monkeypatch: pytest.Monke
     """Bytes of a task: not those of all names of all files (10 MB), but of those of a file of names."""
     count, files = 4000, [Job("lists", 0, number) for number in range(100)]
     monkeypatch.setattr(build_names, "MOST", 2**14)
-    frame = load_frame(Path(World(tmp_path, manifold_rows(20)).build(KNN(3)).directory))
+    frame = load_frame(Path(World(tmp_path, manifold_rows(20)).build(KNN(3)).path))
     for one in files:
         write_parts(frame.path(one), [np.arange(count)])
     cuts = build_names.cuts_of(frame, files, 0, count)
@@ -711,7 +711,7 @@ def test_other_graphs_are_left_alone(tmp_path: Path) -> None:
     world = World(tmp_path, manifold_rows(100))
     one, other = world.build(KNN(3)), world.build(KNN(4))
     parts = world.build(KNN(3), columns=[0, 1])
-    assert len({one.directory, other.directory, parts.directory}) == 3
+    assert len({one.path, other.path, parts.path}) == 3
     for shards in (one, other, parts):
         whole(shards, 100)
 
