@@ -4,8 +4,9 @@
                                         [--stages two kill one forms] [--out benchmarks/results]
 
 Row i is training image i mod 60000, moved by up to two pixels: the (i // 60000)-th of 25 shifts, none first. One row
-in a thousand has its label (more where there are fewer than 10^6 rows); the targets of the others are NaN. Sharded
-Zarr, float32. All fits are `dorff fit` in processes of their own; 10 nearest neighbours, across leaves.
+in a thousand has its label (more where there are fewer than 10^6 rows), each of another image; the targets of the
+others are NaN. Sharded Zarr, float32. All fits are `dorff fit` in processes of their own; 10 nearest
+neighbours, across leaves.
 
 - `two`: two workers. Its plan and what it measured: peak bytes against the plan's, edges, seconds.
 - `kill`: another state, two workers; every process killed (SIGKILL) once in each phase: rows summed, graph built, T
@@ -71,7 +72,7 @@ def enlarge(folder: Path, store: Path, rows: int) -> None:
                 moved[here] = np.roll(X[image[here]], (down, right), axis=(1, 2))  # their rims are empty
             xs.write(moved.reshape(len(number), -1))
             targets = np.eye(CLASSES, dtype=np.float32)[y[image]]
-            targets[number % every > 0] = np.nan
+            targets[number % every != copy] = np.nan  # of the n-th copy others than of those before it
             ys.write(targets)
             digits.write(y[image][:, None].astype(np.float32))
     names = {name: tuple(f"{name}{i}" for i in range(count)) for name, count in columns.items()}

@@ -10,6 +10,7 @@ import scipy.sparse
 import zarr
 from sklearn.base import clone
 from sklearn.datasets import make_moons
+from sklearn.metrics import r2_score
 from sklearn.model_selection import KFold, cross_val_predict
 from sklearn.semi_supervised import SelfTrainingClassifier
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -350,6 +351,8 @@ def test_a_view_that_is_missing() -> None:
     assert near(mean, one.predict(blind, views=["plane"])) and std.shape == (40,)
     assert near(std, one.posterior_model_.std(blind, noise=True, views=["plane"])[:, 0])
     assert one.score(X[:10], one.predict(X[:10])) == 1.0
+    assert one.score(blind, whole[:, 0], views=["plane"]) == r2_score(whole[:, 0], one.predict(X, views=["plane"]))
+    assert one.score(X, one.predict(blind, views=["plane"]), views=["line"]) < 1.0
 
 
 def test_classes_of_views(tmp_path) -> None:
@@ -360,7 +363,7 @@ def test_classes_of_views(tmp_path) -> None:
     assert fitted.predict_proba(X).shape == (120, 2) and fitted.decision_function(X).shape == (120,)
     blind = X.copy()
     blind[:, 2] = np.nan
-    assert (fitted.predict(blind, views=["plane"]) == y).mean() > 0.9
+    assert fitted.score(blind, y, views=["plane"]) == (fitted.predict(blind, views=["plane"]) == y).mean() > 0.9
     proba = fitted.predict_proba(blind, views=["plane"])
     assert np.array_equal(fitted.classes_[proba.argmax(axis=1)], fitted.predict(blind, views=["plane"]))
     assert np.allclose(np.log(proba), fitted.predict_log_proba(blind, views=[0]))

@@ -195,11 +195,11 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
         check_is_fitted(self, "calibration_")
         return self._mapped(X, self.calibration_.log_probabilities, (len(self.classes_),), views=views)
 
-    def score(self, X: Any, y: Any, sample_weight: npt.ArrayLike | None = None) -> float:
-        """The share of labels that are right. Holds y and the predictions in memory."""
+    def score(self, X: Any, y: Any, sample_weight: npt.ArrayLike | None = None, *, views: Views = None) -> float:
+        """The share of labels that are right. Holds y and the predictions in memory. `views` are as of `predict`."""
         y = unwrap_labels(y)
         y = np.asarray(y[:]) if isinstance(y, StoredLabels | da.Array) else y
-        return float(accuracy_score(y, np.asarray(self.predict(X)), sample_weight=sample_weight))
+        return float(accuracy_score(y, np.asarray(self.predict(X, views=views)), sample_weight=sample_weight))
 
     def _of_scalar(self, scalar: ScalarKernel) -> OperatorKernel:
         return Decomposable(scalar, CODINGS[self.coding])

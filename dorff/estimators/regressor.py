@@ -259,16 +259,16 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         flat = self._one_target if noise else self._one_output
         return mean[:, 0] if self._one_output else mean, std[:, 0] if flat else std
 
-    def score(self, X: Any, y: Any, sample_weight: npt.ArrayLike | None = None) -> float:
+    def score(self, X: Any, y: Any, sample_weight: npt.ArrayLike | None = None, *, views: Views = None) -> float:
         """scikit-learn's R2: the mean over targets of each one's, over the rows that have it. Holds y and the
-        predictions in memory."""
+        predictions in memory. `views` are as of `predict`."""
         y = unwrap(y, "y")
         if isinstance(y, StoredRows | da.Array):
             flat = y.ndim == 1
             check = partly if self._absent else finite
             y = check(np.asarray(with_rows(y, "y")[:], dtype=np.float64), "y", 0)
             y = y[:, 0] if flat else y
-        values = np.asarray(self.predict(X))
+        values = np.asarray(self.predict(X, views=views))
         if self.model_.observe is not None:
             values = self.model_.observed(values.reshape(len(values), -1))
         if not self._absent:
