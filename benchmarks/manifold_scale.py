@@ -1,7 +1,7 @@
 """A manifold term out of core: 10^6 rows of MNIST enlarged by shifts, a thousand of them labelled.
 
     python benchmarks/manifold_scale.py --data DIR [--rows 1000000] [--features 1024] [--folder F]
-                                        [--stages two kill one forms] [--out benchmarks/results]
+                                        [--stages two kill one forms] [--forms NAME ...] [--out benchmarks/results]
 
 Row i is training image i mod 60000, moved by up to two pixels: the (i // 60000)-th of 25 shifts, none first. One row
 in a thousand has its label (more where there are fewer than 10^6 rows), each of another image; the targets of the
@@ -29,7 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -175,14 +175,15 @@ def said(report: dict[str, Any]) -> dict[str, Any]:
     return {key: report[key] for key in keys if key in report}
 
 
-def forms(home: Path, features: int, state: Path) -> dict[str, Any]:
+def forms(home: Path, features: int, state: Path, names: Iterable[str]) -> dict[str, Any]:
     """Core-seconds a row of T, by form, and of S; edges a row."""
     rows = open_dataset(home / "rows.zarr").n
     all_rows = Job(home, "all rows", home / "state-all")
     all_rows.write(features, 2, None).run()
     of_S = sum(receipt["seconds"] for receipt in receipts(all_rows.state, terms=False)) / rows
     found: dict[str, Any] = {"S": {"core_seconds_a_row": of_S}}
-    for name, term in FORMS.items():
+    for name in names:
+        term = FORMS[name]
         before = {receipt_key(receipt) for receipt in receipts(state, terms=True)}
         report = Job(home, f"form {name}", state).write(features, 2, term).run()
         new = [receipt for receipt in receipts(state, terms=True) if receipt_key(receipt) not in before]
@@ -208,6 +209,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where rows, states and models are kept (a new temporary folder)")
     parser.add_argument("--stages", nargs="+", choices=("two", "kill", "one", "forms"),
                         default=["two", "kill", "one", "forms"])  # fmt: skip
+    parser.add_argument("--forms", nargs="+", choices=FORMS, default=list(FORMS))
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
     home = options.folder or Path(tempfile.mkdtemp(prefix="dorff-manifold-"))
@@ -222,7 +224,7 @@ def main() -> None:
     jobs = {name: Job(home, name, home / f"state-{name}") for name in ("two", "kill", "one")}
     for name in options.stages:
         if name == "forms":
-            body["forms"] = forms(home, options.features, jobs["two"].state)
+            body["forms"] = forms(home, options.features, jobs["two"].state, options.forms)
         else:
             job = jobs[name].write(options.features, 1 if name == "one" else 2, {"form": "difference"})
             body.setdefault("plan", job.run("plan") if name == "two" else None)
