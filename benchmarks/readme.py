@@ -195,7 +195,62 @@ def one_pass_lines() -> list[str]:
             "| re-targeting: length-scales reached from one (from a mixture of 2/3 and 5/3 of it); worst error "
             f"accepted over that of fresh features | {', '.join(cells)}; {worst:.2f} | `benchmarks/retarget.py` |"
         )
-    return [*lines, *fault_lines()]
+    return [*lines, *manifold_lines(), *fault_lines()]
+
+
+def manifold_lines() -> list[str]:
+    """Few labels; several views; manifold terms out of core and what they cost."""
+    lines = []
+    if few := _read("semi_supervised.json"):
+        for key in dict.fromkeys((line["data"], line["rows"]) for line in few["summary"]):
+            mine = [line for line in few["summary"] if (line["data"], line["rows"]) == key]
+            methods = list(dict.fromkeys(line["method"] for line in mine))
+            cells = [
+                f"{labels} " + " / ".join(f"{line['accuracy']:.3f}" for line in mine if line["labels"] == labels)
+                for labels in dict.fromkeys(line["labels"] for line in mine)
+            ]
+            lines.append(
+                f"| {key[0]}, labels as said, mean accuracy of {mine[0]['splits']} splits on {key[1]} rows: "
+                f"{' / '.join(methods)} | {', '.join(cells)} | `benchmarks/semi_supervised.py` |"
+            )
+    if views := _read("multi_view.json"):
+        for key in dict.fromkeys((line["data"], line["labels"]) for line in views["summary"]):
+            mine = [line for line in views["summary"] if (line["data"], line["labels"]) == key]
+            cells = [f"{line['model']} of {line['asked']} {line['score']:.3f}" for line in mine]
+            lines.append(
+                f"| {key[0]} in views, {key[1]} labels, test {'R2' if key[0] == 'Beijing' else 'accuracy'}, mean of "
+                f"{mine[0]['splits']} splits, by model and the views that it is given | {', '.join(cells)} "
+                "| `benchmarks/multi_view.py` |"
+            )
+    if scale := _read("manifold_scale.json"):
+        runs = {name: scale[name] for name in ("one", "two", "kill") if name in scale}
+        shares = ", ".join(f"{run['peak_bytes'] / run['plan_peak_bytes']:.2f}" for run in runs.values())
+        same = {True: "yes", False: "no", None: "not run"}[scale["bitwise_the_same"]]
+        lines.append(
+            f"| {scale['rows']:,} rows of 784 pixels, 1,000 labelled, nearest neighbours across leaves, "
+            f"m = {scale['features']:,}: the same bits by one worker, by two, and killed in each phase; peak over "
+            f"plan of each | {same}; {shares} | `benchmarks/manifold_scale.py` |"
+        )
+        forms = scale.get("forms", {})
+        cells = [
+            f"{name} {one['over_S']:.2f}" + (f" (bound {one['bound']:.2f})" if one["bound"] else "")
+            for name, one in forms.items()
+            if name != "S"
+        ]
+        if cells:
+            lines.append(
+                f"| the same: core-seconds of a row of T over one of S, by form | {', '.join(cells)} "
+                "| `benchmarks/manifold_scale.py` |"
+            )
+    if cost := _read("manifold_cost.json"):
+        for one in cost["shapes"]:
+            cells = [f"{name} {form['ratio']:.2f}" for name, form in one["forms"].items() if name != "S"]
+            lines.append(
+                f"| a row of T over one of S, m = {one['m']}, {one['neighbours']} neighbours, graph given (bound of "
+                f"the edge form {one['bound']:.2f}); making a local graph, d = {one['d']} | {', '.join(cells)}; "
+                f"{one['graph_over_S']:.2f} | `benchmarks/manifold_cost.py` |"
+            )
+    return lines
 
 
 def fault_lines() -> list[str]:
