@@ -175,17 +175,17 @@ def said(report: dict[str, Any]) -> dict[str, Any]:
     return {key: report[key] for key in keys if key in report}
 
 
-def forms(home: Path, features: int, state: Path, names: Iterable[str]) -> dict[str, Any]:
+def forms(home: Path, features: int, workers: int, state: Path, names: Iterable[str]) -> dict[str, Any]:
     """Core-seconds a row of T, by form, and of S; edges a row."""
     rows = open_dataset(home / "rows.zarr").n
     all_rows = Job(home, "all rows", home / "state-all")
-    all_rows.write(features, 2, None).run()
+    all_rows.write(features, workers, None).run()
     of_S = sum(receipt["seconds"] for receipt in receipts(all_rows.state, terms=False)) / rows
     found: dict[str, Any] = {"S": {"core_seconds_a_row": of_S}}
     for name in names:
         term = FORMS[name]
         before = {receipt_key(receipt) for receipt in receipts(state, terms=True)}
-        report = Job(home, f"form {name}", state).write(features, 2, term).run()
+        report = Job(home, f"form {name}", state).write(features, workers, term).run()
         new = [receipt for receipt in receipts(state, terms=True) if receipt_key(receipt) not in before]
         seconds = sum(receipt["seconds"] for receipt in new) / rows
         edges = report["graphs"][0]["edges"] / rows
@@ -209,6 +209,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where rows, states and models are kept (a new temporary folder)")
     parser.add_argument("--stages", nargs="+", choices=("two", "kill", "one", "forms"),
                         default=["two", "kill", "one", "forms"])  # fmt: skip
+    parser.add_argument("--workers", type=int, default=2, help="of the forms' jobs")
     parser.add_argument("--forms", nargs="+", choices=FORMS, default=list(FORMS))
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
@@ -224,7 +225,7 @@ def main() -> None:
     jobs = {name: Job(home, name, home / f"state-{name}") for name in ("two", "kill", "one")}
     for name in options.stages:
         if name == "forms":
-            body["forms"] = forms(home, options.features, jobs["two"].state, options.forms)
+            body["forms"] = forms(home, options.features, options.workers, jobs["two"].state, options.forms)
         else:
             job = jobs[name].write(options.features, 1 if name == "one" else 2, {"form": "difference"})
             body.setdefault("plan", job.run("plan") if name == "two" else None)
