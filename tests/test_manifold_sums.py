@@ -41,6 +41,7 @@ from dorff.manifold import (
     term_bytes,
     term_flops,
 )
+from dorff.manifold import leaves as term_leaves
 from dorff.manifold.leaves import group_reads
 from dorff.manifold.parts import Part
 from dorff.manifold.shards import Shards as BuiltShards
@@ -265,6 +266,9 @@ class Shards:
     def of_owned(self) -> Shards:
         return replace(self, stamps=("owned",))
 
+    def of_far(self) -> Shards:
+        return replace(self, stamps=("far",))
+
 
 def shards() -> Shards:
     """Seven, of which one has no rows."""
@@ -335,6 +339,9 @@ class Wide:
         return X
 
     def of_owned(self) -> Wide:
+        return self
+
+    def of_far(self) -> Wide:
         return self
 
     def __getattr__(self, name: str) -> Any:
@@ -454,6 +461,49 @@ def test_of_a_graph_that_is_built_over_the_data(way: str, many: Dataset, tmp_pat
     found, _ = sum_term(this, term, graph, None, SerialEngine(), quiet)
     close(found, in_memory(FEATURES, X, edges_of(graph, many.n), term).full)
     assert graph.count > 4 and graph.edges == found.n
+
+
+FAR = {
+    "normalised": {"laplacian": "normalised"},
+    "fourth power": {"power": 4},
+    "difference": {"form": "difference"},
+}
+
+
+@pytest.mark.parametrize("way", FAR)
+@pytest.mark.parametrize("of_file", [True, False], ids=["given", "linked"])
+def test_a_shard_whose_neighbours_change_is_summed_anew(
+    of_file: bool, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows on a line; what is appended, or rewritten, touches one side of the border between two roots of the tree."""
+    monkeypatch.setattr(term_leaves, "SHARDS", 1)
+    n, sizes = 900, Sizes(partition_rows=150, shard_rows=180)
+    x = np.arange(n) + 0.1 * np.random.default_rng(0).uniform(size=n)
+    store, file = tmp_path / "rows.zarr", tmp_path / "graph.parquet"
+    path = sparse.coo_array((np.ones(n - 1), (np.arange(n - 1), np.arange(1, n))), shape=(n, n)).tocsr()
+    graph: Given | KNN = Given(str(file)) if of_file else KNN(4, append="link")
+    this, term, reused = make_pass(tmp_path / "state"), Manifold(graph, **FAR[way]), []
+
+    def summed(more: FloatArray, W: sparse.csr_array) -> BuiltShards:
+        if len(more):
+            np.savez(tmp_path / "part.npz", x=np.column_stack([0.02 * more, np.zeros((len(more), D - 1))]))
+            options = {"append": True} if store.exists() else {"shard_rows": 300}
+            ingest([tmp_path / "part.npz"], store, inputs=["x"], targets=[], **options)
+        if of_file:
+            file.unlink(missing_ok=True)
+            write_graph(file, W + W.T)
+        rows, done = open_dataset(store, targets=None), list[int]()
+        built = build(graph, rows, this, None, SerialEngine(), tmp_path / "graphs", lambda *_: None, sizes=sizes)
+        found, _ = sum_term(this, term, built, None, SerialEngine(), done.append)
+        close(found, dense(rows.read(0, rows.n)[0], edges_of(built, rows.n), term))
+        reused.append(done[0])
+        return built
+
+    holding = summed(x, path).holding(np.arange(n))
+    last = int(np.flatnonzero((holding[:-1] == 3) & (holding[1:] == 4))[0])  # of shards 0 to 3, which are one root
+    path[last - 1, last] = 9.0  # at one more step from the border than a row's own edges are
+    summed(np.array([x[last - 2] + 0.5])[: 0 if of_file else 1], path)
+    assert reused[0] == 0 and (reused[1] == 0) == (way != "difference")
 
 
 def test_linked_rows_leave_the_edges_of_older_ones_as_they_are(many: Dataset, tmp_path: Path) -> None:

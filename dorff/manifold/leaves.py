@@ -74,7 +74,9 @@ def sum_term(
     place, run = TermPlace.of(this, recipe, name), cast(Callable[..., Receipt], run_within)
     if not isinstance(rows, Dataset):
         run, leaves = run_shard, shard_leaves(rows.count)
-        if recipe.form is Form.EDGES and not recipe.normalised:  # later rows are nothing to an earlier one's edges
+        if recipe.normalised or recipe.hops > 1:  # degrees, or edges, of rows in other shards
+            rows = rows.of_far()
+        elif recipe.form is Form.EDGES:  # later rows are nothing to an earlier one's edges
             rows = rows.of_owned()
     assert leaves is not None
     tree = Tree(place, rows, leaves, kept=-1, run=run)

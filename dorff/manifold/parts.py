@@ -62,6 +62,10 @@ class Store(Protocol):
         """The same, its stamps of the edges to earlier rows alone."""
         ...
 
+    def of_far(self) -> Self:
+        """The same, its stamps of all edges and rows, whatever their shard."""
+        ...
+
 
 @final
 @dataclass(frozen=True, eq=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -53,6 +54,7 @@ class Shards:
     count: int
     dataset: Dataset
     owned: bool = False
+    far: bool = False
 
     @property
     def nodes(self) -> int:
@@ -70,10 +72,18 @@ class Shards:
         change neither a shard nor its stamp. Degrees stay those of all edges."""
         return replace(self, owned=True)
 
+    def of_far(self) -> Shards:
+        """The same shards for sums that reach beyond a shard's own edges, to the degrees of rows in others or to these
+        rows' edges: any edge or row that changes changes every stamp."""
+        return replace(self, far=True)
+
     def stamp(self, start: int, stop: int) -> str:
-        """Names what the edges of shards start..stop-1 are, and the inputs of the rows that they touch."""
+        """Names what the edges of shards start..stop-1 are, and the inputs of the rows that they touch; see `of_owned`
+        and `of_far`."""
         with self._mending():
             done, said, last = self._done(), [self._frame().said["name"]], 0
+            if self.far:
+                said.append(json.dumps(done, sort_keys=True))
             for shard in range(start, stop):
                 found = [one for one, record in enumerate(done) if str(shard) in record["shards"]]
                 found = found[:1] if self.owned else found
