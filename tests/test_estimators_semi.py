@@ -192,6 +192,7 @@ def test_deviations_shrink_where_neighbours_are() -> None:
     shape = np.sqrt(np.einsum("ni,ij,nj->n", F, np.linalg.inv(precision), F))
     with pytest.raises(InputError, match="choose by kfold"):
         _ = fitted.log_evidence_
+    assert not hasattr(fitted, "log_evidence_") and "log_evidence_" not in dir(fitted)
     _, std = fitted.predict(X, return_std=True)
     assert near(std, shape * np.sqrt(fitted.noise_[0, 0]))
 
@@ -224,6 +225,21 @@ def test_trials_are_compared_by_held_out_labelled_rows() -> None:
     again = ORFFRegressor(GAUSSIAN, 16, ridge=ridges, manifold=weights, cv=given).fit(X, Y)
     assert near(again.cv_errors_, fitted.cv_errors_)
     assert clone(again).set_params(cv=KFold(4)).fit(X, Y).cv_errors_.shape == (6,)
+
+
+def test_units_of_the_targets_change_no_choice() -> None:
+    """Targets so large that their rounding is above the features' own sums."""
+    rng = np.random.default_rng(0)
+    X, seen = rng.standard_normal((200, 3)), rng.random(200) < 0.2
+    y = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.1 * rng.standard_normal(200)
+    fits = [
+        ORFFRegressor(kernels.Gaussian(1.5), 100, ridge=[1e-6, 1e-3], manifold=[1e-5, 1e-3], graph=KNN(6), cv=4).fit(
+            X, np.where(seen, scale * y, np.nan)
+        )
+        for scale in (1.0, 1e-8, 1e8)
+    ]
+    for fitted, scale in zip(fits, (1.0, 1e-8, 1e8), strict=True):
+        np.testing.assert_allclose(fitted.cv_errors_ / scale**2, fits[0].cv_errors_, rtol=1e-5)
 
 
 def _splits(seen: np.ndarray, folds: np.ndarray) -> list[np.ndarray]:

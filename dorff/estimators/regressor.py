@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Self, final
 
@@ -31,6 +32,19 @@ from dorff.kernels.scalar import FloatArray
 from dorff.leaf import FoldRule
 from dorff.model import Model, Views
 from dorff.solvers import Criterion
+
+
+@final
+class AbsentError(InputError, AttributeError):
+    """An attribute that this fit has not: `hasattr` and `dir` go past it."""
+
+
+@contextmanager
+def _absent() -> Iterator[None]:
+    try:
+        yield
+    except InputError as error:
+        raise AbsentError(str(error)) from error
 
 
 @final
@@ -220,13 +234,13 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
     @property
     def posterior_model_(self) -> Model:
         """`model_` with its posterior."""
-        with one_thread():
+        with one_thread(), _absent():
             return self._known.posterior_model
 
     @property
     def log_evidence_(self) -> float:
         """Log marginal likelihood of the targets."""
-        with one_thread():
+        with one_thread(), _absent():
             return self._known.log_evidence
 
     @property
