@@ -234,6 +234,18 @@ def test_entries_that_are_not_there_are_refused(tmp_path: Path) -> None:
         source.read(0, source.count + 1)
 
 
+@pytest.mark.parametrize("name", ["w.zarr", "w.parquet"])
+def test_only_a_symmetric_matrix_is_written(tmp_path: Path, name: str) -> None:
+    """As edges, one direction would do."""
+    W = sp.lil_array((4, 4))
+    W[0, 1] = W[1, 0] = W[3, 2] = 1.0
+    with pytest.raises(InputError, match=r"wanted symmetric weights, got 0\.0 from 2 to 3 and 1\.0 from 3 to 2"):
+        write_graph(tmp_path / name, W)
+    assert not any(tmp_path.iterdir())
+    W[2, 3] = 1.0 + 1e-13
+    write_graph(tmp_path / name, W)
+
+
 @pytest.mark.parametrize("W", [np.eye(3), sp.csr_array((2, 3)), sp.csr_array(np.eye(2) * 1j)])
 def test_only_a_square_sparse_matrix_is_written(tmp_path: Path, W: Any) -> None:
     with pytest.raises(InputError, match="wanted a square scipy sparse matrix"):

@@ -346,7 +346,14 @@ def test_a_list_names_each_edge_once_or_twice() -> None:
         graphs.undirected([1, 1], [3, 3], [0.7, 0.5], both=False)
     with pytest.raises(InputError, match=r"got 0.5 from 1 to 3 and 0.0 from 3 to 1; make it symmetric"):
         graphs.undirected([1, 1], [3, 3], [0.5, 0.5], both=True)
+    with pytest.raises(InputError, match="wanted an entry once, got several between 1 and 3"):
+        graphs.undirected([1, 1, 3], [3, 3, 1], [0.5, 0.5, 0.5], both=True)
     assert [len(part) for part in graphs.undirected([], [], [], both=True)] == [0, 0, 0]
+
+
+def test_entries_at_one_place_are_added_whatever_their_type() -> None:
+    i, j, w = [0, 0, 1, 1], [1, 1, 0, 0], np.full(4, 200, np.uint8)
+    assert graphs.checked(sp.coo_array((w, (i, j)), shape=(2, 2)), 2)[0, 1] == 400.0
 
 
 @pytest.mark.parametrize(("i", "j"), [(0, 4), (4, 0), (-1, 0), (0, -1)])
@@ -435,6 +442,8 @@ def test_outputs_may_be_a_graph() -> None:
         (lambda: Manifold(KNN(), "big"), "manifold.weight: .* got 'big'"),
         (lambda: Manifold(KNN(), ()), "manifold.weight: wanted a number, or several .* got none"),
         (lambda: Manifold(KNN(), laplacian="random_walk"), "random-walk Laplacian .* neither symmetric nor positive"),
+        (lambda: Manifold(KNN(), laplacian="random-walk"), "random-walk Laplacian .* neither symmetric nor positive"),
+        (lambda: Given([[1.0, 2.0], [3.0]]), "graph: wanted a square matrix of weights .*got list"),
         (lambda: Manifold(KNN(), laplacian="l"), "manifold.laplacian: wanted one of .* got 'l'"),
         (lambda: Manifold(KNN(), power=3), "manifold.power: wanted 1 or an even number, got 3"),
         (lambda: Manifold(KNN(), power=0), "manifold.power: wanted 1 or an even number, got 0"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from dorff.data.zarr_edges import POINTERS, open_zarr_graph
 from dorff.errors import InputError
 
 __all__ = ["EdgeSource", "open_graph", "write_graph"]
+EQUAL: Final = 1e-10  # as of graphs that are read: a computed matrix may be symmetric only to rounding
 
 
 def open_graph(path: str | os.PathLike[str]) -> EdgeSource:
@@ -52,14 +53,16 @@ def write_graph(path: str | os.PathLike[str], W: Any) -> None:
     """Write a scipy sparse matrix of weights (n, n) as edges: Parquet where the name ends so, else a Zarr group.
 
     Entries are written as they are, both directions, with checksums; the whole appears at once or not at all.
-    InputError where something is there already, or W is no sparse matrix of numbers.
+    InputError where something is there already, or W is no symmetric sparse matrix of numbers.
     """
     store = Path(os.path.realpath(path))
     if not sp.issparse(W) or W.ndim != 2 or W.shape[0] != W.shape[1] or W.dtype.kind not in "biuf":
         raise InputError(f"W: wanted a square scipy sparse matrix of real numbers, got {W!r}; convert it to one.")
     if os.path.lexists(store):
         raise InputError(f"{store}: is there already; choose another name.")
-    entries = sp.coo_array(sp.csr_array(W))
+    W = sp.csr_array(W.astype(np.float64))
+    _check_symmetric(W)
+    entries = sp.coo_array(W)
     columns = dict(zip(EDGES, (entries.row, entries.col, entries.data), strict=True))
     columns = {name: np.asarray(v, np.float64 if name == "w" else np.int64) for name, v in columns.items()}
     with reported(store), staging(store) as folder:
@@ -71,6 +74,18 @@ def write_graph(path: str | os.PathLike[str], W: Any) -> None:
             _write_zarr(folder, columns, W.shape[0])
             os.rename(folder, store)
         sync_directory(store.parent)
+
+
+def _check_symmetric(W: sp.csr_array) -> None:
+    """InputError unless W (n, n) is symmetric to a relative `EQUAL`: as a list of edges it would seem to be."""
+    apart = sp.coo_array(abs(W - W.T) - EQUAL * W.maximum(W.T))
+    if (apart.data > 0).any():
+        at = int(np.argmax(apart.data > 0))
+        i, j = int(apart.row[at]), int(apart.col[at])
+        raise InputError(
+            f"W: wanted symmetric weights, got {W[i, j]} from {i} to {j} and {W[j, i]} from {j} to {i}; make it "
+            "symmetric, (W + W.T) / 2 or W.maximum(W.T) say."
+        )
 
 
 def _write_zarr(folder: Path, columns: dict[str, npt.NDArray[Any]], n: int) -> None:

@@ -103,5 +103,9 @@ def _read_parquet(file: str, names: tuple[str, ...], skip: int, out: tuple[npt.N
 def _column(file: str, column: Any, name: str) -> npt.NDArray[Any]:
     if name != "w" and column.null_count:
         raise InputError(f"{file}: column {name} has {column.null_count} gaps; leave those edges out.")
-    values: npt.NDArray[Any] = column.cast(pa.float64() if name == "w" else pa.int64()).to_numpy(zero_copy_only=False)
+    try:
+        found = column.cast(pa.float64() if name == "w" else pa.int64())
+    except pa.ArrowInvalid as error:
+        raise InputError(f"{file}: column {name} has a number out of range ({error}); mend the graph.") from error
+    values: npt.NDArray[Any] = found.to_numpy(zero_copy_only=False)
     return values

@@ -38,7 +38,7 @@ def checked(W: Any, n: int, *, what: str = "graph") -> sp.csr_array:
             "labelled and not, in their order."
         )
     _check_structure(W, what)
-    entries = sp.coo_array(W)
+    entries = sp.coo_array(W).astype(np.float64)  # narrow whole numbers would overflow where entries are added
     check_edges(entries.row, entries.col, entries.data, n=n, what=what)  # before sums make NaN of infinities
     entries = sp.coo_array(sp.csr_array(entries))
     i, j, w = undirected(entries.row, entries.col, entries.data, both=True, what=what)
@@ -82,11 +82,12 @@ def undirected(
 ) -> tuple[IntArray, IntArray, FloatArray]:
     """Each edge once, (i, j, w) with i < j, in ascending order; self loops and weights of 0 are dropped.
 
-    With `both` an edge must come in both directions (a matrix), otherwise in one or in both (a list of edges); all
+    With `both` an edge must come once in each direction (a matrix), otherwise in one or in both (a list of edges); all
     weights that come for it must be equal to a relative 1e-10, and the mean of the least and the largest is taken.
 
     Raises:
-        InputError: the weights of an edge differ, or with `both` one direction is missing; names both ends and values.
+        InputError: the weights of an edge differ, or with `both` one direction is missing or comes twice; names both
+            ends and values.
     """
     tail, head = np.asarray(i, np.int64), np.asarray(j, np.int64)
     weight = np.asarray(w, np.float64)
@@ -102,12 +103,18 @@ def undirected(
         return low, high, weight
     least, most = np.minimum.reduceat(weight, first), np.maximum.reduceat(weight, first)
     differ = least < most * (1.0 - EQUAL)
-    turned = np.add.reduceat(down.astype(np.int64), first)
-    lone = (turned == 0) | (turned == np.diff(np.append(first, len(low)))) if both else np.zeros(len(first), bool)
+    turned, counts = np.add.reduceat(down.astype(np.int64), first), np.diff(np.append(first, len(low)))
+    lone = (turned == 0) | (turned == counts) if both else np.zeros(len(first), bool)
+    if both and (counts > 2).any():
+        at = first[int(np.argmax(counts > 2))]
+        raise InputError(
+            f"{what}: wanted an entry once, got several between {low[at]} and {high[at]}; add them up "
+            "(W.sum_duplicates())."
+        )
     if (differ | lone).any():
         at = int(np.argmax(differ | lone))
         a, b = low[first[at]], high[first[at]]
-        run = slice(first[at], first[at] + int(np.diff(np.append(first, len(low)))[at]))
+        run = slice(first[at], first[at] + int(counts[at]))
         raise _asymmetric(int(a), int(b), weight[run], down[run], both=both, what=what)
     return low[first], high[first], least + 0.5 * (most - least)
 

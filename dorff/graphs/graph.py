@@ -110,7 +110,10 @@ class Given(Graph):
         if isinstance(self.source, str | os.PathLike):
             object.__setattr__(self, "source", os.fspath(self.source))
             return
-        matrix = self.source if sp.issparse(self.source) else np.asarray(self.source)
+        try:
+            matrix = self.source if sp.issparse(self.source) else np.asarray(self.source)
+        except ValueError:  # rows of several lengths
+            matrix = np.empty(len(self.source), object)
         if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.dtype.kind not in "biuf":
             raise InputError(
                 f"graph: wanted a square matrix of weights or the path of one, got {type(self.source).__name__} of "

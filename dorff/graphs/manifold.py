@@ -157,7 +157,9 @@ def positive(Q: npt.ArrayLike) -> FloatArray:
 
 
 def _weight(weight: Any) -> float | tuple[float, ...]:
-    several = isinstance(weight, tuple | list | np.ndarray)
+    if isinstance(weight, np.ndarray):
+        weight = weight.tolist()  # a number, of an array without dimensions
+    several = isinstance(weight, tuple | list)
     numbers = tuple(weight) if several else (weight,)
     if not numbers:
         raise InputError("manifold.weight: wanted a number, or several to choose from, got none; give 1e-2, say.")
@@ -170,7 +172,7 @@ def _weight(weight: Any) -> float | tuple[float, ...]:
 
 
 def _check_laplacian(laplacian: str) -> None:
-    if laplacian in ("random_walk", "random walk", "rw"):
+    if str(laplacian).replace("-", "_").replace(" ", "_") in ("random_walk", "rw"):
         raise InputError(
             "manifold.laplacian: the random-walk Laplacian I - D^-1 W is neither symmetric nor positive, so <f, L f> "
             'is no penalty; use "normalised", which has the same eigenvalues.'

@@ -25,9 +25,9 @@ def _edge_weights(value: object) -> object:
 
 
 def _laplacian(value: object) -> object:
-    if value in ("random_walk", "random walk"):
+    if isinstance(value, str) and value.replace("-", "_").replace(" ", "_") in ("random_walk", "rw"):
         raise checks.Refusal(
-            "must not be random_walk, whose matrix is neither symmetric nor positive, and so no penalty; use one of: "
+            f"must not be {value}, whose matrix is neither symmetric nor positive, and so no penalty; use one of: "
             f"{', '.join(_LAPLACIANS.built)}"
         )
     return _LAPLACIANS.name(value)
