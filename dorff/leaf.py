@@ -380,8 +380,9 @@ def _not_finite(dataset: Dataset, rows: RowBlock, row: int) -> InputError:
     if dataset.weights is not None and rows.weights is not None:
         values, names = [*values, rows.weights[row]], [*names, dataset.weights.name]
     column = int(np.argmin(np.isfinite(values)))
+    target = dataset.d <= column < dataset.d + dataset.q
+    remedy = "drop or partial (unlabelled, where manifold terms are to see such rows)" if target else "drop"
     return InputError(
         f"{dataset.path}: row {number} (shard {number // dataset.shard_rows}), column {names[column]}: expected a "
-        f"finite number, got {values[column]}; mend the data, or set data.nan: "
-        f"{'drop or partial' if dataset.d <= column < dataset.d + dataset.q else 'drop'}"
+        f"finite number, got {values[column]}; mend the data, or set data.nan: {remedy}"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -143,6 +144,27 @@ def test_a_given_graph_and_the_identity(store: Path, tmp_path: Path) -> None:
     run(store, manifold=terms)
     L = laplacian(W) + 0.5 * sp.eye_array(N)
     np.testing.assert_allclose(predicted(store, X), dense(store, X, Y, L), rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("of", ["knn", "leaf", "given"])
+def test_touched_files_publish_nothing_and_other_edges_do(of: str, store: Path, tmp_path: Path) -> None:
+    W = sp.random_array((N, N), density=0.01, rng=np.random.default_rng(1))
+    W = (W + W.T).tolil()
+    write_graph(tmp_path / "graph.parquet", W)
+    knn = {"type": "knn", "neighbours": 5, "within": "leaf" if of == "leaf" else "data"}
+    term = {"graph": {"type": "given", "path": str(tmp_path / "graph.parquet")} if of == "given" else knn}
+    first = run(store, manifold={**term, "weight": GI})
+    assert run(store, manifold={**term, "weight": GI}).outcome == "unchanged"
+    for file in [tmp_path / "graph.parquet", *(store / "x").rglob("0")]:
+        os.utime(file)
+    again = run(store, manifold={**term, "weight": GI})
+    assert (again.outcome, again.model, again.passes) == ("unchanged", first.model, first.passes)
+    assert run(store, manifold={**term, "weight": 2 * GI}).outcome == "published"
+    if of == "given":
+        W[3, 7] = W[7, 3] = 5.0
+        (tmp_path / "graph.parquet").unlink()
+        write_graph(tmp_path / "graph.parquet", W)
+        assert run(store, manifold={**term, "weight": 2 * GI}).outcome == "published"
 
 
 def test_scale_mean_divides_by_edges(store: Path) -> None:

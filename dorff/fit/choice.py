@@ -109,6 +109,7 @@ def build_model(plan: Plan, fit: Fit, m: int, passed: PassResult) -> Model:
     info: dict[str, Any] = {
         "data": {
             "store": plan.question["store"], "rows": dataset.rows, "fingerprint": fingerprint(receipts),
+            "terms": passed.fingerprints,
             "leaves": [[one.number, one.start, one.stop, one.digest] for one in receipts],
             "inputs": list(dataset.input_columns), "targets": names, "nan": plan.job.data.nan,
             "low": np.min([receipt.low for receipt in receipts], axis=0).tolist(),

@@ -19,18 +19,20 @@ from dorff.store import Receipt, load_model
 
 
 def made(plan: Plan) -> dict[str, Any]:
-    """All that a model depends on but for its rows' values, as the model keeps it. These a fingerprint names; where no
-    receipts are kept that tell it, a stamp of the rows' files does."""
+    """All that a model depends on but for its rows' values, as the model keeps it. These fingerprints name; where no
+    receipts are kept that tell them, a stamp of the rows' files does. `terms` are stamps of the files that manifold
+    terms are of."""
     asked = [
         plan.question, plan.kernel_configs, plan.drawn_configs, plan.job.features.counts, plan.costs.route,
         None if plan.observe is None else plan.observe.tolist(),
         plan.job.solve.model_dump(mode="json", exclude={"observe"}), __version__,
     ]  # fmt: skip
-    asked += [term.name() for term in plan.terms]
+    asked += [term.asked() for term in plan.terms]
     job = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:32]
     first, stop = plan.dataset.first, plan.dataset.n
     stamp = plan.dataset.stamp(first, stop) if plan.costs.route == "streaming" else None
-    return {"job": job, "frozen": frozen_hash(plan.directory), "rows": [first, stop], "stamp": stamp}
+    terms = [term.stamp() for term in plan.terms]
+    return {"job": job, "frozen": frozen_hash(plan.directory), "rows": [first, stop], "stamp": stamp, "terms": terms}
 
 
 def current_model(plan: Plan) -> Model | None:
@@ -64,9 +66,9 @@ def same_rows(plan: Plan, passed: PassResult) -> Model | None:
     """The published model, where it is of the same job and of the values that a pass has found: files were touched, or
     something of the state was lost and is there again."""
     model = current_model(plan)
-    if model is None or model.info.get("made") != made(plan):
+    if model is None or {**model.info.get("made", {}), "terms": None} != {**made(plan), "terms": None}:
         return None
-    return _of_these(model, passed.receipts)
+    return _of_these(model, passed.receipts) if model.info["data"].get("terms") == passed.fingerprints else None
 
 
 def _of_these(model: Model, receipts: Sequence[Receipt]) -> Model | None:

@@ -42,6 +42,11 @@ class PassResult:
         """T of each manifold term."""
         return [term.sums for term in self.terms]
 
+    @property
+    def fingerprints(self) -> list[str]:
+        """Names the values of the rows and graphs that each manifold term is of."""
+        return [fingerprint(term.receipts) for term in self.terms]
+
 
 def run_pass(
     plan: Plan, engine: Engine, progress: Progress | None = None, *, lease: Lease | None = None

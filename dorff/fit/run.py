@@ -244,11 +244,11 @@ def _pass(run: _Run) -> tuple[PassResult, int]:
     plan = run.plan
     with _opened(plan.job, run.engine) as running:
         for _ in range(ROUNDS):
-            of = [term.name() for term in plan.terms]
+            of = [term.stamp() for term in plan.terms]
             passed = run_pass(plan, running, _share(run, 0), lease=run.lease)
             with nothing_left(plan):
                 terms = sum_terms(plan, running, lambda number: _share(run, number + 1), lease=run.lease)
-            if of == [term.name() for term in plan.terms]:
+            if of == [term.stamp() for term in plan.terms]:
                 return replace(passed, terms=terms), running.threads
     raise IncompleteError(
         f"{plan.dataset.path}: the rows or graphs of its manifold terms changed each time they had been read; run "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -39,14 +41,18 @@ class Term:
         """What the term's sums depend on, as JSON: all but its weights, outputs and views."""
         return [self.manifold.sums_config(), self.columns, [one.path for one in self.sources]]
 
-    def name(self) -> list[Any]:
-        """All that the term depends on, as JSON: of the rows and of a graph that is given, stamps of their files."""
+    def asked(self) -> list[Any]:
+        """All that the term depends on but for values of rows and of a graph that is given, as JSON."""
+        return [self.manifold.config(), self.columns, [[one.path, one.rows_spec()] for one in self.sources]]
+
+    def stamp(self) -> str:
+        """Names the files of the rows, and of a graph that is given, as they are now."""
         graph, files = self.manifold.graph, list[Path]()
         if isinstance(graph, Given) and graph.path is not None:
             files = sorted(Path(graph.path).rglob("*")) or [Path(graph.path)]
         stamps = [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files if file.is_file()]
-        rows = [[one.path, one.rows_spec(), one.stamp(one.first, one.n)] for one in self.sources]
-        return [self.manifold.config(), self.columns, stamps, rows]
+        stamps += [[one.path, one.stamp(one.first, one.n)] for one in self.sources]
+        return hashlib.sha256(json.dumps(stamps).encode()).hexdigest()[:32]
 
 
 def make_terms(job: Job, dataset: Dataset, kernel: kernels.OperatorKernel) -> tuple[Term, ...]:
