@@ -1,6 +1,7 @@
 """Graphs on disk: what is written is read, in any runs; what is damaged or no graph is refused in a sentence."""
 
 import shutil
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,8 @@ def table(path: Path, **columns: Any) -> Path:
 
 def whole(source: EdgeSource, step: int = 1000, n: int = N) -> sp.csr_array:
     """The matrix of all entries, read `step` at a time."""
-    runs = [source.read(*run) for run in source.runs(step)]
+    cuts = [*range(0, source.count, step), source.count]
+    runs = [source.read(*run) for run in pairwise(cuts)]
     i, j, w = (np.concatenate(parts) for parts in zip(*runs, strict=True))
     assert (i.dtype, j.dtype, w.dtype) == (np.int64, np.int64, np.float64)
     return sp.csr_array((w, (i, j)), shape=(n, n))
@@ -73,7 +75,7 @@ def test_what_is_written_is_read(tmp_path: Path, name: str) -> None:
 def test_a_graph_of_no_edges(tmp_path: Path, name: str) -> None:
     write_graph(tmp_path / name, sp.csr_array((5, 5)))
     source = open_graph(tmp_path / name)
-    assert (source.n, source.count, list(source.runs())) == (5, 0, [])
+    assert (source.n, source.count) == (5, 0)
     assert [len(part) for part in source.read(0, 0)] == [0, 0, 0]
 
 

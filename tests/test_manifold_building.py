@@ -117,9 +117,9 @@ def whole(shards: Shards, n: int, *, once: bool = False) -> sp.csr_array:
         i = np.repeat(found.rows, np.diff(found.indptr))
         assert (np.diff(found.rows) > 0).all() and (np.diff(found.indptr) > 0).all()
         np.testing.assert_array_equal(shards.holding(found.rows), shard)
-        np.testing.assert_array_equal(found.degrees, shards.degrees(found.rows))
         if not once and len(found.rows):
-            np.testing.assert_allclose(found.degrees, np.add.reduceat(found.weights, found.indptr[:-1]), rtol=1e-12)
+            own = np.add.reduceat(found.weights, found.indptr[:-1])
+            np.testing.assert_allclose(shards.degrees(found.rows), own, rtol=1e-12)
         parts.append((i, found.indices, found.weights))
         seen = np.concatenate([seen, found.rows])
     assert len(np.unique(seen)) == len(seen)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar, Final, final
 
@@ -47,11 +46,6 @@ class EdgeSource(ABC):
                 f"{self.path}: wanted entries between 0 and {self.count}, got {start} to {stop}; open it again."
             )
         return self._read(start, stop)
-
-    @final
-    def runs(self, step: int = RUN) -> Iterator[tuple[int, int]]:
-        """(start, stop) of all entries, `step` at a time."""
-        return ((start, min(start + step, self.count)) for start in range(0, self.count, step))
 
     def stamp(self) -> str:
         """A fingerprint of its files: their names, sizes and times of change."""

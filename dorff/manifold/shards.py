@@ -30,14 +30,12 @@ DONE: Final = "done.json"
 @dataclass(frozen=True, eq=False)
 class Adjacency:
     """All edges of some rows: `rows` (s,), ascending, each with at least one; of row `rows[i]` those to the rows
-    `indices[indptr[i]:indptr[i + 1]]`, ascending, with these `weights`. `degrees` (s,) are the sums of rows' weights.
-    """
+    `indices[indptr[i]:indptr[i + 1]]`, ascending, with these `weights`."""
 
     rows: IntArray
     indptr: IntArray
     indices: IntArray
     weights: FloatArray
-    degrees: FloatArray
 
 
 @final
@@ -102,7 +100,6 @@ class Shards:
             ]
             jobs = jobs[:1] if self.owned else jobs
             parts = [load_edges(self._frame(), job, crc) for job, crc in jobs]
-            nodes, degrees = _degrees(self.path, self.generation, shard)
         i, j, w = (np.concatenate([part[at] for part in parts]) for at in range(3))
         if self.owned:
             i, j, w = i[j < i], j[j < i], w[j < i]
@@ -111,7 +108,7 @@ class Shards:
             i, j, w = i[order], j[order], w[order]
         rows, held = np.unique(i, return_counts=True)
         indptr = np.concatenate([[0], np.cumsum(held)])
-        return Adjacency(rows, indptr, j, w, degrees[np.searchsorted(nodes, rows)])
+        return Adjacency(rows, indptr, j, w)
 
     def holding(self, rows: IntArray) -> IntArray:
         """The shard (k,) of each row; -1 for a row that was left out."""

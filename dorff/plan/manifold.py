@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 
 from dorff import kernels
 from dorff.data import Dataset, open_dataset
+from dorff.data.edges import open_graph
 from dorff.errors import InputError
 from dorff.graphs import Given, Manifold
 from dorff.kernels.scalar import FloatArray
@@ -47,12 +46,10 @@ class Term:
 
     def stamp(self) -> str:
         """Names the files of the rows, and of a graph that is given, as they are now."""
-        graph, files = self.manifold.graph, list[Path]()
-        if isinstance(graph, Given) and graph.path is not None:
-            files = sorted(Path(graph.path).rglob("*")) or [Path(graph.path)]
-        stamps = [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files if file.is_file()]
-        stamps += [[one.path, one.stamp(one.first, one.n)] for one in self.sources]
-        return hashlib.sha256(json.dumps(stamps).encode()).hexdigest()[:32]
+        graph = self.manifold.graph
+        stamps = [open_graph(graph.path).stamp()] if isinstance(graph, Given) and graph.path is not None else []
+        stamps += [one.stamp(one.first, one.n) for one in self.sources]
+        return hashlib.sha256(" ".join(stamps).encode()).hexdigest()[:32]
 
 
 def make_terms(job: Job, dataset: Dataset, kernel: kernels.OperatorKernel) -> tuple[Term, ...]:
