@@ -1,9 +1,10 @@
 """A fit: the pass over the data, the choice, the solve, the model."""
 
 from dorff.fit.choice import build_model, filled, settings, solve_pass
+from dorff.fit.fit_report import FitReport
 from dorff.fit.gate import leased, state_lease
 from dorff.fit.passes import PassResult, Progress, run_pass
-from dorff.fit.run import FitReport, fit
+from dorff.fit.run import fit
 from dorff.fit.terms import sum_terms
 
 __all__ = [

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dorff.engine import SerialEngine
 from dorff.errors import GateError, InputError, QuarantineError
+from dorff.fit.fit_report import FitReport
 from dorff.moments import Part, Solvable, by_fold, pooled
 from dorff.plan import Plan
 from dorff.predict import score
@@ -19,9 +19,6 @@ from dorff.publish import Verdict
 from dorff.solvers import Choice
 from dorff.spec import ClassTargets, Job
 from dorff.store import Lease, append_history, forget, lease_beside, load_model, read_history
-
-if TYPE_CHECKING:
-    from dorff.fit.run import FitReport
 
 
 def state_lease(plan: Plan) -> Path:
