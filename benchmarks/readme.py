@@ -256,6 +256,13 @@ def manifold_lines() -> list[str]:
 def fault_lines() -> list[str]:
     """What was injected and what came of it; what watching over it all costs."""
     lines = []
+    if faults := _read("faults.json"):
+        totals, tests = faults["totals"], faults["tests"]
+        lines.append(
+            f"| {totals['injected']} faults injected by {len(tests['passed']) + len(tests['failed'])} tests: tests that "
+            f"failed; rows lost; rows counted twice | {len(tests['failed'])}; {totals['rows_lost']}; "
+            f"{totals['rows_twice']} | `benchmarks/fault_table.py` |"
+        )
     if soak := _read("soak.json"):
         lines.append(
             f"| soak of {soak['seconds'] / 60:.0f} minutes, {soak['cycles']} cycles, {soak['faults']} faults: hangs; "
