@@ -259,8 +259,8 @@ def fault_lines() -> list[str]:
     if faults := _read("faults.json"):
         totals, tests = faults["totals"], faults["tests"]
         lines.append(
-            f"| {totals['injected']} faults injected by {len(tests['passed']) + len(tests['failed'])} tests: tests that "
-            f"failed; rows lost; rows counted twice | {len(tests['failed'])}; {totals['rows_lost']}; "
+            f"| {totals['injected']} faults injected by {len(tests['passed']) + len(tests['failed'])} tests: tests "
+            f"that failed; rows lost; rows counted twice | {len(tests['failed'])}; {totals['rows_lost']}; "
             f"{totals['rows_twice']} | `benchmarks/fault_table.py` |"
         )
     if soak := _read("soak.json"):
