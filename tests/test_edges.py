@@ -245,10 +245,18 @@ def test_only_a_symmetric_matrix_is_written(tmp_path: Path, name: str) -> None:
         write_graph(tmp_path / name, W)
     assert not any(tmp_path.iterdir())
     W[2, 3] = 1.0 + 1e-13
-    write_graph(tmp_path / name, W)
+    write_graph(tmp_path / name, -W)  # what is wrong with it is said where it is used
 
 
 @pytest.mark.parametrize("W", [np.eye(3), sp.csr_array((2, 3)), sp.csr_array(np.eye(2) * 1j)])
 def test_only_a_square_sparse_matrix_is_written(tmp_path: Path, W: Any) -> None:
     with pytest.raises(InputError, match="wanted a square scipy sparse matrix"):
         write_graph(tmp_path / "w.zarr", W)
+
+
+def test_weights_of_another_name_are_not_passed_over(tmp_path: Path) -> None:
+    columns = {"i": [0, 1], "j": [1, 2], "__index_level_0__": [0, 1]}
+    assert open_graph(table(tmp_path / "a.parquet", **columns)).count == 2
+    with pytest.raises(InputError, match=r"got \['i', 'j', '__index_level_0__', 'weight'\]; name the weights w"):
+        open_graph(table(tmp_path / "b.parquet", **columns, weight=[2.0, 3.0]))
+    assert open_graph(table(tmp_path / "c.parquet", **columns, w=[2.0, 3.0], distance=[1.0, 2.0])).count == 2

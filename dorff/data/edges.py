@@ -78,7 +78,7 @@ def write_graph(path: str | os.PathLike[str], W: Any) -> None:
 
 def _check_symmetric(W: sp.csr_array) -> None:
     """InputError unless W (n, n) is symmetric to a relative `EQUAL`: as a list of edges it would seem to be."""
-    apart = sp.coo_array(abs(W - W.T) - EQUAL * W.maximum(W.T))
+    apart = sp.coo_array(abs(W - W.T) - EQUAL * abs(W).maximum(abs(W.T)))
     if (apart.data > 0).any():
         at = int(np.argmax(apart.data > 0))
         i, j = int(apart.row[at]), int(apart.col[at])

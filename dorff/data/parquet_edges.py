@@ -69,6 +69,12 @@ def open_parquet_graph(root: Path, files: tuple[str, ...]) -> ParquetEdges:
 
 def _check_columns(file: str, schema: Any) -> None:
     wanted: dict[str, Callable[[Any], bool]] = {"i": pa.types.is_integer, "j": pa.types.is_integer}
+    others = [name for name in schema.names if name not in EDGES and not name.startswith("__")]  # but pandas' index
+    if "w" not in schema.names and others:
+        raise InputError(
+            f"{file}: wanted the columns i, j and perhaps w, got {schema.names}; name the weights w, and drop what is "
+            "none."
+        )
     if "w" in schema.names:
         wanted["w"] = lambda kind: pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)
     for name, right in wanted.items():
