@@ -260,6 +260,11 @@ KFOLD, EVIDENCE = {"select": "kfold"}, {"select": "evidence"}
         ({"manifold": TERM, "solve": {"route": "cg"}}, "solve.route is cg, which has no manifold terms; set it to"),
         ({"manifold": TERM, "solve": {"route": "streaming"}}, "solve.route is streaming, which has no manifold"),
         ({"manifold": TERM, "solve": {"ridge_per_output": True}}, "solve.ridge_per_output solves for each output"),
+        ({"manifold": TERM, "kernel": {**SINGLE, "output": "learned"}}, "kernel.output is learned, which manifold"),
+        (
+            {"manifold": TERM, "kernel": {**SINGLE, "output": {"learned": "frobenius"}}},
+            "kernel.output is learned, which manifold terms",
+        ),
         ({"manifold": {"weight": [1, 2]}}, "solve.select is gcv, which cannot choose among 2 trials with manifold"),
         (
             {"manifold": [{"weight": [1, 2]}, {"weight": [3, 4, 5]}], "solve": {**EVIDENCE, "ridge": [1, 2]}},

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from dorff.spec import checks
-from dorff.spec.kernel import MultiViewSpec
+from dorff.spec.kernel import DecomposableSpec, LearnedOutput, MultiViewSpec
 
 if TYPE_CHECKING:
     from dorff.spec.job import Job
@@ -96,6 +96,11 @@ def check_manifold(job: Job) -> None:
             "solves for each output alone, which manifold terms do not allow; leave it out, or manifold",
             key="solve.ridge_per_output",
         )
+    if any(isinstance(one, DecomposableSpec) and _is_learned(one.output) for one in job.kernels):
+        raise checks.Refusal(
+            "is learned, which manifold terms do not allow; give a matrix, or covariance, or leave manifold out",
+            key="kernel.output",
+        )
     trials = len(job.kernels) * len(job.features.counts) * len(solve.ridges)
     trials *= math.prod(len(term.weights) for term in job.manifold)
     if trials > 1 and solve.select != "kfold":
@@ -104,6 +109,10 @@ def check_manifold(job: Job) -> None:
             "unlabelled rows); set solve.select: kfold, or ask for one ridge, weight, kernel and count",
             key="solve.select",
         )
+
+
+def _is_learned(output: object) -> bool:
+    return output == "learned" or isinstance(output, LearnedOutput)
 
 
 def _check_terms(job: Job) -> None:
