@@ -75,7 +75,8 @@ def test_folds_as_neighbours_have_the_errors_of_their_own_solves(name, standardi
     setting = replace(setting, standardize=standardize, intercept=intercept)
     X, Y = rows(N, 2, 2)
     folds = folds_of(features, X, Y * [1.0, 30.0] if standardize else Y, np.arange(N) % 5)
-    errors, rungs, digits = path_errors([part for (part,) in folds], setting, RIDGES)
+    found = path_errors([part for (part,) in folds], setting, RIDGES)
+    errors, rungs, digits = found.squares, found.rungs, found.digits
     assert set(rungs) == {"neighbours"}
     direct = [fit.solution.digits for fit in setting.solve(pooled(folds[1:]), RIDGES)]
     assert np.all(digits <= np.array(direct) + 0.3) and np.all(digits > np.array(direct) - 3.0)
@@ -88,7 +89,8 @@ def test_folds_that_are_no_neighbours_get_factors_of_their_own():
     X, Y = rows(260, 2, 2)
     fold_of = np.where(X[:, 0] > 0.3, 0, 1 + np.arange(260) % 2)
     folds = folds_of(features, X, Y, fold_of)
-    errors, rungs, _ = path_errors([part for (part,) in folds], setting, RIDGES)
+    found = path_errors([part for (part,) in folds], setting, RIDGES)
+    errors, rungs = found.squares, found.rungs
     assert "factored" in rungs
     np.testing.assert_allclose(errors, one_by_one(folds, setting, RIDGES), rtol=1e-8)
 
@@ -143,7 +145,7 @@ def test_kfold_by_hand_is_scikit_learns():
             squares[at] += np.sum((model.predict(F[held]) - Y[held]) ** 2)
     folds = folds_of(features, X, Y, fold_of)
     np.testing.assert_allclose(kfold_errors(folds, setting, RIDGES), squares / (2 * N), rtol=1e-8)
-    errors, _, _ = path_errors([part for (part,) in folds], setting, RIDGES)
+    errors = path_errors([part for (part,) in folds], setting, RIDGES).squares
     np.testing.assert_allclose(errors.sum(axis=1), squares, rtol=1e-8)
 
 

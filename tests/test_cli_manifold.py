@@ -109,6 +109,14 @@ def test_the_rows_without_labels_are_counted_and_the_weight_is_chosen(place: Pat
     assert Path(term["store"]).resolve() == (place / "ring.zarr").resolve()
 
 
+def test_a_weight_that_makes_decisions_small_is_not_held_against_it(place: Path) -> None:
+    """Classes are those of the largest value, however small."""
+    manifold = {"graph": LEAF, "weight": [10, 1000], "laplacian": "normalised"}
+    job(place / "job.yaml", manifold=manifold, solve={**FOLDS, "ridge": 1e-6})
+    report = answer("fit", "job.yaml")
+    assert report["score_by"] == "kfold" and report["score"] > 0.3
+
+
 @pytest.mark.parametrize(
     ("term", "text"),
     [

@@ -287,6 +287,28 @@ def test_labels_of_every_kind(names) -> None:
     assert fitted.model_.info["labels"] == sorted(names)
 
 
+def test_weights_of_classes_are_compared_at_the_best_scale() -> None:
+    """A term makes f small, which changes no class: the folds' errors are those of f times one number."""
+    X, some, _ = moons(200, each=12)
+    options = {"kernel": kernels.Gaussian(0.4), "n_features": 128, "ridge": 1e-4, "graph": KNN(6), "calibrate": False}
+    seen, weights = np.flatnonzero(some >= 0), (1e-3, 1.0, 1e3)
+    fitted = ORFFClassifier(**options, manifold=weights, cv=3).fit(X, some)
+    folds, wanted, plain = GivenFolds.balanced(some[seen], 3, 0).of, [], []
+    for weight in weights:
+        f = np.empty((24, 2))
+        for fold in range(3):
+            rest = some.copy()
+            rest[seen[folds == fold]] = -1
+            alone = ORFFClassifier(**options, manifold=weight).fit(X, rest)
+            f[folds == fold] = alone.model_.predict(X[seen[folds == fold]])
+        error = np.eye(2)[some[seen]] - 0.5
+        plain.append(np.mean((f - 0.5 - error) ** 2))
+        f = f - f.mean(axis=1, keepdims=True)
+        wanted.append(np.mean((np.sum(f * error) / np.sum(f**2) * f - error) ** 2))
+    assert near(fitted.cv_errors_, wanted)
+    assert fitted.manifold_ == (weights[np.argmin(wanted)],) != (weights[np.argmin(plain)],)
+
+
 def test_only_labelled_rows_calibrate() -> None:
     X, some, y = moons(200, each=20)
     fitted = ORFFClassifier(kernels.Gaussian(0.4), 64, manifold=0.1).fit(X, some)

@@ -404,6 +404,32 @@ def predicted(one: World, fit: Fit) -> FloatArray:
     return f if one.C is None else f @ one.C.T
 
 
+@pytest.mark.parametrize("intercept", [True, False], ids=["intercept", "origin"])
+@pytest.mark.parametrize("count", [D, 3 * D], ids=["eigh", "rows"])
+@pytest.mark.parametrize("kind", ["identity", "views"])
+def test_folds_of_a_free_scale_against_refits(kind, count, intercept):
+    """Of one-hot rows: f and the rows about the mean of their outputs, f times the number that serves best."""
+    if kind == "views" and count > D:
+        pytest.skip("two penalties: their folds are not found by rows")
+    setting, _, one = one_setting(kind, intercept, standardize=False, count=count)
+    Y = np.where(np.isnan(one.Y[:, :1]), np.nan, np.column_stack([one.Y[:, 0] > 0.5, one.Y[:, 0] <= 0.5]))
+    setting, one = replace(setting, free_scale=True), replace(one, Y=Y)
+    labelled = np.flatnonzero(~np.isnan(Y[:, 0]))
+    held, ridges = [labelled[start::3] for start in range(3)], list(np.logspace(-4, 1, 10))
+    wanted, folds = [], [one.parts(rows) for rows in held]
+    for ridge in ridges:
+        f = np.concatenate([refit(setting, one, np.setdiff1d(labelled, rows), ridge)[rows] for rows in held])
+        y = Y[np.concatenate(held)] - 0.5
+        f = f - f.mean(axis=1, keepdims=True)
+        s = max(np.sum(f * y), 0.0) / np.sum(f**2)
+        wanted.append(np.mean((s * f - y) ** 2))
+    plain = kfold_errors(folds, replace(setting, free_scale=False), ridges)
+    found = kfold_errors(folds, setting, ridges)
+    assert np.allclose(found, wanted, rtol=1e-8)
+    assert np.all(found <= plain * (1 + 1e-9)) and np.min(found / plain) < 0.98
+    assert np.allclose(kfold_errors(folds, setting, ridges[:2]), wanted[:2], rtol=1e-8)  # by Cholesky
+
+
 @pytest.mark.parametrize("standardize", [True, False], ids=["standardize", "units"])
 @pytest.mark.parametrize("intercept", [True, False], ids=["intercept", "origin"])
 @pytest.mark.parametrize(

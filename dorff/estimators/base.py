@@ -104,6 +104,7 @@ class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     def _draw(
         self, X: Rows, Y: Targets, *, scale_targets: bool = False, observe: FloatArray | None = None,
         partial: bool = False, weights: FloatArray | None = None, inputs: FloatArray | None = None,
+        free_scale: bool = False,
     ) -> Drawing:  # fmt: skip
         """Constants from a sample of the rows X (n, d), Y (n, q) of `weights` (n,), and features. `observe` is C
         (q, p). What inputs alone tell is that of `inputs` (k, d), where given."""
@@ -136,7 +137,8 @@ class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         recipe = Recipe(kernel.fix(d, p, covariance), sampler, d, p, int(self.n_features), bool(self.intercept))
         drawn = recipe.draw(seed)
         features = FeatureMap(drawn.phi, center, scale)
-        setting = Setting(kernel, d, features.m, drawn.density, scale_targets, bool(self.intercept), observe)
+        setting = Setting(kernel, d, features.m, drawn.density, scale_targets, bool(self.intercept), observe,
+                          free_scale=free_scale)  # fmt: skip
         return Drawing(features, _shift(some_y, w), setting, sampler, seed)
 
     def _operator_kernel(self, scaled: FloatArray, weights: FloatArray | None) -> OperatorKernel:

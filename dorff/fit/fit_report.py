@@ -28,7 +28,7 @@ class FitReport:
     that model's, but for what this run did. `rewritten` are the leaves whose rows had other values when they were
     summed before, `coverage` is the share of rows that were summed or dropped by the job's rule. `score` is that of
     held-out rows, `score_by` says which: on "holdout" R2, or accuracy of classes; by "kfold" R2, of classes' one-hot
-    rows too.
+    rows too (at the best scale of f where there are manifold terms).
     """
 
     rows_used: int

@@ -13,9 +13,9 @@ from dorff.errors import InputError
 from dorff.kernels import MultiView
 from dorff.moments import FloatArray, Moments, Solvable, pooled
 from dorff.solvers.apart import untouched
-from dorff.solvers.few_labels import Found, Known, few_label_errors
+from dorff.solvers.few_labels import Known, few_label_errors
 from dorff.solvers.grid import path_errors
-from dorff.solvers.select import squared_error
+from dorff.solvers.select import FoldErrors, about_mean, squared_error, squared_size
 from dorff.solvers.setting import Fit, Setting, learned_term
 from dorff.weights import operator_weights
 
@@ -131,16 +131,17 @@ def fold_scores(
     asked for, of the best ridge of every target.
 
     Each fold is predicted from the sum of the others (added, never subtracted), from which its target scale and its
-    output matrix come too. `known` is what other settings with the same moments have found already. InputError for
-    fewer than two folds.
+    output matrix come too. Where f has a free scale, errors are those at the best one. `known` is what other settings
+    with the same moments have found already. InputError for fewer than two folds.
     """
     if len(folds) < 2:
         raise InputError(f"k-fold needs at least two folds with rows in them; got {len(folds)}")
     if per_output:
         _check_apart(folds, setting)
-    errors, rungs, digits = _fold_errors(folds, setting, ridges, known or Known())
+    found = _fold_errors(folds, setting, ridges, known or Known())
+    errors, rungs, digits = found.squares, found.rungs, found.digits
     entries = sum(part.corner[0, 0] * part.mask for fold in folds for part in fold)
-    values = errors.sum(axis=1) / entries.sum()
+    values = found.totals(_energy(folds) if setting.free_scale else 0.0) / entries.sum()
     table = [
         Score(0, ridge, float(value), setting.m, None, rung, float(left))
         for ridge, value, rung, left in zip(ridges, values, rungs, digits, strict=True)
@@ -184,8 +185,14 @@ def of_first(folds: Folds, setting: Setting, m: int) -> tuple[Folds, Setting]:
     return parts, replace(setting, m=m, density=density, penalties=penalties)
 
 
-def _fold_errors(folds: Folds, setting: Setting, ridges: Sequence[float], known: Known) -> Found:
-    """Summed squared errors (len(ridges), q), how each ridge's were found, and the digits (len(ridges),) they have."""
+def _energy(folds: Folds) -> float:
+    """The summed squares of one-hot rows about the mean of their entries."""
+    q = folds[0][0].q
+    parts = [part for fold in folds for part in fold]
+    return float(np.sum([squared_error(part, np.zeros((part.m, q)), np.full(q, 1.0 / q)) for part in parts]))
+
+
+def _fold_errors(folds: Folds, setting: Setting, ridges: Sequence[float], known: Known) -> FoldErrors:
     if (whole := _whole(folds)) is not None and setting.method == DIRECT:
         found = few_label_errors(whole, setting, ridges, known)
         if found is None and min(ridges) > 0 and _neighbours(whole, setting):
@@ -194,13 +201,17 @@ def _fold_errors(folds: Folds, setting: Setting, ridges: Sequence[float], known:
             return found
     errors, C = np.zeros((len(ridges), folds[0][0].q)), setting.observe
     digits = np.full(len(ridges), np.inf)
+    sizes = np.zeros(len(ridges)) if setting.free_scale else None
     for held, fold in enumerate(folds):
         training = pooled([other for number, other in enumerate(folds) if number != held])
         for position, fit in enumerate(setting.solve(training, ridges)):
             W, bias = (fit.W, fit.bias) if C is None else (fit.W @ C.T, C @ fit.bias)
+            if sizes is not None:
+                W, bias = about_mean(W, bias)
+                sizes[position] += sum(squared_size(part, W, bias) for part in fold)
             errors[position] += np.sum([squared_error(part, W, bias) for part in fold], axis=0)
             digits[position] = min(digits[position], fit.solution.digits)
-    return errors, [DIRECT] * len(ridges), digits
+    return FoldErrors(errors, [DIRECT] * len(ridges), digits, sizes)
 
 
 def _whole(folds: Folds) -> list[Moments] | None:
@@ -211,7 +222,9 @@ def _whole(folds: Folds) -> list[Moments] | None:
 
 def _neighbours(folds: Sequence[Moments], setting: Setting) -> bool:
     """Whether the folds' systems are large and can be solved together (see `path_errors`)."""
-    if setting.observe is not None or setting.penalties or learned_term(setting.kernel) is not None:
+    if setting.observe is not None or setting.penalties or setting.free_scale:
+        return False
+    if learned_term(setting.kernel) is not None:
         return False
     kernel = setting.fixed([folds[0]])
     weights = operator_weights(kernel, setting.m, setting.density, normalize=setting.normalize)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, final
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import scipy.linalg
@@ -20,13 +21,13 @@ from dorff.moments import FloatArray, Moments, pooled
 from dorff.solvers.apart import Split
 from dorff.solvers.penalty import Penalty
 from dorff.solvers.problem import digits_left
+from dorff.solvers.select import FoldErrors
 from dorff.solvers.setting import Setting
 from dorff.solvers.system import IntArray
 from dorff.weights import OperatorWeights
 
 FEW: Final = 2  # times the labelled rows are no more than the features
 RUNG: Final = "rows"
-Found = tuple[FloatArray, list[str], FloatArray]
 
 
 @final
@@ -51,19 +52,17 @@ class Spectrum:
 @final
 class Known:
     """What settings that differ in their weights have in common, found once: of the last T and gain that were asked
-    for, and of the very same moments. List the settings with the weights innermost."""
+    for, and of the very same moments while these are there. List the settings with the weights innermost."""
 
     def __init__(self) -> None:
-        self._rows: list[tuple[Moments, FloatArray]] = []
+        self._rows = WeakKeyDictionary[Moments, FloatArray]()
         self._spectrum: tuple[Penalty, FloatArray, Spectrum] | None = None
 
     def rows(self, moments: Moments) -> FloatArray:
         """Z (n, w) with Z^T Z the moments."""
-        for known, rows in self._rows:
-            if known is moments:
-                return rows
-        self._rows.append((moments, _factored(moments.full)))
-        return self._rows[-1][1]
+        if moments not in self._rows:
+            self._rows[moments] = _factored(moments.full)
+        return self._rows[moments]
 
     def spectrum(self, penalty: Penalty, weights: OperatorWeights) -> Spectrum:
         """Of T, whatever its weight."""
@@ -71,17 +70,17 @@ class Known:
             known, gain, spectrum = self._spectrum
             if (known.sums, known.shift) == (penalty.sums, penalty.shift) and np.array_equal(gain, weights.gain):
                 return spectrum
-        self._rows, self._spectrum = [], None  # nothing is kept twice
+        self._rows.clear()
+        self._spectrum = None  # nothing is kept twice
         self._spectrum = penalty, weights.gain, Spectrum.of(penalty, weights)
         return self._spectrum[2]
 
 
 def few_label_errors(
     folds: Sequence[Moments], setting: Setting, ridges: Sequence[float], known: Known
-) -> Found | None:  # fmt: skip
-    """Summed squared errors (len(ridges), q) on each fold of what the others give, added up; how they were found; and
-    the digits that rounding leaves at least. None where another way serves better or this one does not: without
-    exactly one penalty, for many rows, at ridge 0, or where outputs do not fall apart.
+) -> FoldErrors | None:  # fmt: skip
+    """On each fold the errors of what the others give, added up. None where another way serves better or this one does
+    not: without exactly one penalty, for many rows, at ridge 0, or where outputs do not fall apart.
 
     Rows have all targets, and these are values of f.
     """
@@ -89,6 +88,7 @@ def few_label_errors(
     if len(penalties) != 1 or FEW * sum(fold.n for fold in folds) > setting.m or min(ridges) <= 0:
         return None
     errors, digits = np.zeros((len(ridges), folds[0].q)), np.full(len(ridges), np.inf)
+    sizes = np.zeros(len(ridges)) if setting.free_scale else None
     for held, fold in enumerate(folds):
         others = [other for number, other in enumerate(folds) if number != held]
         training = _Training.of(others, setting, penalties[0], known)
@@ -98,9 +98,12 @@ def few_label_errors(
         seen = rows[:, : fold.m] @ training.spectrum.turn
         for number, ridge in enumerate(ridges):
             u, b, left = training.solved(ridge)
-            errors[number] += training.errors(fold, rows, seen, u, b)
+            squares, size = training.errors(fold, rows, seen, u, b, free_scale=setting.free_scale)
+            errors[number] += squares
             digits[number] = min(digits[number], left)
-    return errors, [RUNG] * len(ridges), digits
+            if sizes is not None:
+                sizes[number] += size
+    return FoldErrors(errors, [RUNG] * len(ridges), digits, sizes)
 
 
 @final
@@ -174,17 +177,24 @@ class _Training:
         condition = (top + shift) / (float(t.min()) + shift)
         return u, b, digits_left(condition, self.unit, size=float(size.max()))
 
-    def errors(self, fold: Moments, rows: FloatArray, seen: FloatArray, u: FloatArray, b: FloatArray) -> FloatArray:
-        """Summed squared errors (q,) on the rows of a fold, `seen` (k, m) in T's eigenvectors; no less than their
-        rounding."""
+    def errors(
+        self, fold: Moments, rows: FloatArray, seen: FloatArray, u: FloatArray, b: FloatArray, *, free_scale: bool
+    ) -> tuple[FloatArray, float]:
+        """Summed squared errors (q,) on the rows of a fold, `seen` (k, m) in T's eigenvectors, no less than their
+        rounding; and f's summed squares, both as in `FoldErrors`."""
         m, y0 = fold.m, fold.y0
         Y = rows[:, m + 1 :] if self.intercept else rows[:, m + 1 :] + np.outer(rows[:, m], y0)
-        left = ((seen @ u + np.outer(rows[:, m], b)) @ self.V.T) * self.scale - Y
+        f = ((seen @ u + np.outer(rows[:, m], b)) @ self.V.T) * self.scale
+        left = f - Y
+        if free_scale:
+            left = left - left.mean(axis=1, keepdims=True)
+            f = f + np.outer(rows[:, m], y0) * self.intercept
+            f = f - f.mean(axis=1, keepdims=True)
         W = np.vstack([(self.spectrum.turn @ u) @ self.V.T, self.V @ b]) * self.scale
         # `rounding_level` of the fold's moments, from their factor: its norm is that of rows by rows.
         largest = float(np.linalg.norm(rows[:, : m + 1] @ rows[:, : m + 1].T))
         least = fold.unit * (np.sum(rows[:, m + 1 :] ** 2, axis=0) + largest * np.sum(W**2, axis=0))
-        return np.asarray(np.maximum(np.sum(left**2, axis=0), least))
+        return np.asarray(np.maximum(np.sum(left**2, axis=0), least)), float(np.sum(f**2))
 
 
 def _factored(square: FloatArray) -> FloatArray:

@@ -22,7 +22,7 @@ from scipy.linalg import lapack
 
 from dorff.moments import BoolArray, FloatArray, Moments, pooled
 from dorff.solvers.problem import check_width, digits_left
-from dorff.solvers.select import rounding_level
+from dorff.solvers.select import FoldErrors, rounding_level
 from dorff.solvers.setting import Setting
 from dorff.weights import operator_weights
 
@@ -249,12 +249,10 @@ class Training:
         return W, (self.sums[m + 1 :] - np.tensordot(self.sums[:m], W, 1)) / self.sums[m]
 
 
-def path_errors(
-    folds: Sequence[Moments], setting: Setting, ridges: Sequence[float]
-) -> tuple[FloatArray, list[str], FloatArray] | None:
-    """Summed squared errors (len(ridges), q) on each fold of what the others give, added up; and for each ridge how
-    its systems were solved: "neighbours", or "factored" where a fold needed factors of its own; and the digits that
-    rounding leaves at least (`digits_left`), from an estimate of the neighbours' condition.
+def path_errors(folds: Sequence[Moments], setting: Setting, ridges: Sequence[float]) -> FoldErrors | None:
+    """On each fold the errors of what the others give, added up; for each ridge how its systems were solved:
+    "neighbours", or "factored" where a fold needed factors of its own; and the digits (`digits_left`) by an estimate
+    of the neighbours' condition.
 
     None where neither converges, or a kernel is not the same for all folds. Rows have all targets, and these are
     values of f; ridges are positive.
@@ -280,7 +278,7 @@ def path_errors(
         W, bias = training.functions(found.X[:, mine], intercept=setting.intercept, y0=fold.y0)
         errors += Sums.of(fold).squared_errors(W, bias)
         alone |= found.alone[mine].reshape(len(ridges), -1).any(axis=1)
-    return errors, ["factored" if one else "neighbours" for one in alone], digits
+    return FoldErrors(errors, ["factored" if one else "neighbours" for one in alone], digits)
 
 
 def path_bytes(m: int, q: int, *, unknowns: int, folds: int, ridges: int) -> int:

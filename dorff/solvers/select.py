@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import takewhile
+from typing import final
 
 import numpy as np
 
@@ -29,6 +31,42 @@ def solve(problem: Problem, ridges: Sequence[Ridge], *, scores: bool = False) ->
             return [solution for solution in found if solution is not None]
     spectral = Spectral(problem)
     return [spectral.solve(ridge) for ridge in ridges]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class FoldErrors:
+    """Of each ridge, over the rows of all folds: summed squared errors (ridges, q), by which way they were found, and
+    the digits (ridges,) that rounding leaves of the fits at least.
+
+    Where f has a free scale, `sizes` (ridges,) are its summed squares; both these and the errors are about the mean of
+    the outputs at each row (`about_mean`).
+    """
+
+    squares: FloatArray
+    rungs: list[str]
+    digits: FloatArray
+    sizes: FloatArray | None = None
+
+    def totals(self, energy: float) -> FloatArray:
+        """(ridges,): the summed squared errors of all targets; where f has a free scale those of s f with the best
+        s >= 0, the summed squares of the targets being `energy`."""
+        totals: FloatArray = self.squares.sum(axis=1)
+        if self.sizes is None:
+            return totals
+        along = np.maximum(self.sizes + energy - totals, 0.0) / 2
+        return energy - np.divide(along**2, self.sizes, out=np.zeros_like(along), where=self.sizes > 0)
+
+
+def about_mean(W: FloatArray, bias: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """W (m, q) and bias (q,) of f less the mean of its q outputs, plus 1 / q: as near to one-hot rows as they come."""
+    return W - W.mean(axis=1, keepdims=True), bias - bias.mean() + 1.0 / len(bias)
+
+
+def squared_size(moments: Solvable, W: FloatArray, bias: FloatArray) -> float:
+    """The summed squares of F W + bias about 1 / q."""
+    V = np.vstack([W, bias - 1.0 / len(bias), np.zeros((moments.q, moments.q))])
+    return float(np.sum(moments.squares(V) if moments.kind is Kind.TRIANGLE else V * (moments.full @ V)))
 
 
 def squared_error(moments: Solvable, W: FloatArray, bias: FloatArray) -> FloatArray:

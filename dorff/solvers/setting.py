@@ -67,7 +67,9 @@ class Setting:
     output matrix come. `method` is "direct", or "cg" for conjugate gradients on products with the moments: no system
     is formed, so there are no scores, no posterior and one ridge for all outputs. `normalize` is that of
     `operator_weights`. `penalties` are of all rows, and the same for every fold; with them there are no scores either,
-    and one ridge for all outputs. InputError for a learned output matrix or "cg" with them.
+    and one ridge for all outputs. `free_scale`: targets are one-hot rows, and only the order of f's values counts, so
+    that held-out errors are those of s f with the best s >= 0. InputError for a learned output matrix or "cg" with
+    penalties.
     """
 
     kernel: OperatorKernel
@@ -81,6 +83,7 @@ class Setting:
     method: str = "direct"
     normalize: bool = False
     penalties: tuple[Penalty, ...] = ()
+    free_scale: bool = False
 
     def __post_init__(self) -> None:
         check_output(self.kernel, self.observe)  # refused here where it cannot be, before any pass
