@@ -18,6 +18,7 @@ from dorff.kernels.scalar import FloatArray
 from dorff.moments import Accumulator, Moments, TriangleAccumulator
 from dorff.solvers import Fit, Penalty, Problem, Setting, choose, kfold_errors, solve
 from dorff.solvers.cg import solve_cg
+from dorff.solvers.choose import fold_scores
 from dorff.solvers.eigen import Spectral
 from dorff.solvers.posterior import posterior
 from dorff.weights import OperatorWeights
@@ -362,6 +363,8 @@ def one_setting(kind: str, intercept: bool, standardize: bool, count: int = D) -
     kernel = {
         "identity": kernels.Decomposable(kernels.Gaussian(0.8)),
         "covariance": kernels.Decomposable(kernels.Gaussian(0.8), "covariance"),
+        "simplex": kernels.Decomposable(kernels.Gaussian(0.8), "simplex"),
+        "plain": kernels.Decomposable(kernels.Gaussian(0.8), "covariance"),
         "curl": kernels.CurlFree(kernels.Gaussian(0.8)),
         "views": kernels.MultiView([(1, kernels.Gaussian(0.8)), (1, kernels.Gaussian(0.5))]),
     }[kind]
@@ -372,7 +375,7 @@ def one_setting(kind: str, intercept: bool, standardize: bool, count: int = D) -
     Y = np.sin(X @ rng.standard_normal((2, 2))) * [1.0, 3.0] + [0.5, 2.0]
     Y[rng.permutation(N)[:8]] = np.nan
     L, Q = laplacian(knn(X), normalised=True), positive(2, 2, 3)
-    terms = [(L, None, Q if kind != "covariance" else None, 0.3)]
+    terms = [(L, None, Q if kind not in ("covariance", "simplex") else None, 0.3)] if kind != "plain" else []
     terms += [(np.eye(N), 2 * np.eye(2) - 1.0, None, 0.1)] if kind == "views" else []
     one = World(features(found.omega, X), weights_of(fixed, found), Y, np.ones(N), terms, observe, 1e-3, intercept)
     setting = Setting(
@@ -406,7 +409,7 @@ def predicted(one: World, fit: Fit) -> FloatArray:
 
 @pytest.mark.parametrize("intercept", [True, False], ids=["intercept", "origin"])
 @pytest.mark.parametrize("count", [D, 3 * D], ids=["eigh", "rows"])
-@pytest.mark.parametrize("kind", ["identity", "views"])
+@pytest.mark.parametrize("kind", ["identity", "simplex", "views"])
 def test_folds_of_a_free_scale_against_refits(kind, count, intercept):
     """Of one-hot rows: f and the rows about the mean of their outputs, f times the number that serves best."""
     if kind == "views" and count > D:
@@ -434,7 +437,10 @@ def test_folds_of_a_free_scale_against_refits(kind, count, intercept):
 @pytest.mark.parametrize("intercept", [True, False], ids=["intercept", "origin"])
 @pytest.mark.parametrize(
     ("kind", "count"),
-    [("identity", D), ("covariance", D), ("curl", D), ("views", D), ("identity", 3 * D), ("covariance", 3 * D)],
+    [
+        *[(kind, D) for kind in ("identity", "covariance", "curl", "views", "simplex")],
+        *[(kind, 3 * D) for kind in ("identity", "covariance", "simplex", "plain")],
+    ],
 )
 def test_folds_against_refits(kind, count, intercept, standardize):
     setting, Y, one = one_setting(kind, intercept, standardize, count)
@@ -446,8 +452,9 @@ def test_folds_against_refits(kind, count, intercept, standardize):
     for ridge in ridges:
         errors = [(refit(setting, one, np.setdiff1d(labelled, rows), ridge)[rows] - Y[rows]) ** 2 for rows in held]
         wanted.append(np.sum(np.concatenate(errors)) / (2 * len(labelled)))
-    found = kfold_errors(folds, setting, ridges)  # by an eigh, or the few rows there are
-    assert np.allclose(found, wanted, rtol=1e-8)
+    scores = fold_scores(folds, setting, ridges)  # by an eigh, or the few rows there are
+    assert {score.rung for score in scores} == {"rows" if count > D else "direct"}
+    assert np.allclose([score.value for score in scores], wanted, rtol=1e-8)
     assert np.allclose(kfold_errors(folds, setting, ridges[:2]), wanted[:2], rtol=1e-8)  # by Cholesky
     smooth = replace(setting, penalties=tuple(replace(each, weight=30 * each.weight) for each in setting.penalties))
     candidates = [replace(setting, penalties=()), setting, smooth]

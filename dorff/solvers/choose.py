@@ -39,7 +39,7 @@ class Score:
 
     `ridges` are those of the outputs where each has its own; `ridge` is then their geometric mean. `rung` says how
     the value was found: "direct", for folds of large systems "neighbours" or "factored" (see `solvers.grid`), or for
-    folds of few rows and a penalty "rows" (`solvers.few_labels`).
+    folds of few rows "rows" (`solvers.few_labels`).
     `digits` are those that rounding leaves of the fits it is of, the fewest of all folds (`Solution.digits`).
     """
 

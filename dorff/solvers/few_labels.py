@@ -1,9 +1,10 @@
-"""Fold errors where labelled rows are fewer than features: T is diagonalised once, for all folds, ridges and weights.
+"""Fold errors where rows with targets are fewer than features: T is diagonalised once, for all folds, ridges, weights.
 
 In the eigenvectors of T the penalty and the ridge are a diagonal D together, and the labelled rows are a few, Z (n, m)
 with n below m. So (D + Z^T Z)^-1 Z^T y = D^-1 Z^T (I + Z D^-1 Z^T)^-1 y (Woodbury): the system of S and T at any
 ridge and weight takes n^2 m flops, in place of the 9 m^3 or so of an `eigh` for each weight and fold. Z is a pivoted
 Cholesky factor of the moments (Higham 2002, ch. 10.3): as many rows as the fold has, or as these have directions.
+Without a penalty T is 0, and features are taken as they are.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import scipy.linalg
+from scipy import sparse
 from scipy.linalg import lapack
 
 from dorff.moments import FloatArray, Moments, pooled
@@ -33,11 +35,11 @@ RUNG: Final = "rows"
 @final
 @dataclass(frozen=True, eq=False)
 class Spectrum:
-    """T of the features with their gain: eigenvalues (m,) and what takes features to its eigenvectors, gain U (m, m);
-    its column of ones, the features' part (m,) in the eigenvectors, and the entry at its end."""
+    """T of the features with their gain: eigenvalues (m,) and what takes features to its eigenvectors, gain U (m, m),
+    sparse where U = I; its column of ones, the features' part (m,) in the eigenvectors, and the entry at its end."""
 
     values: FloatArray
-    turn: FloatArray
+    turn: FloatArray | sparse.dia_array
     cross: FloatArray
     ones: float
 
@@ -48,6 +50,12 @@ class Spectrum:
         values, vectors = scipy.linalg.eigh(T[:m, :m] * np.outer(gain, gain))
         return cls(np.maximum(values, 0.0), gain[:, None] * vectors, (gain * T[:m, m]) @ vectors, float(T[m, m]))
 
+    @classmethod
+    def none(cls, weights: OperatorWeights) -> Spectrum:
+        """Of no penalty."""
+        zeros = np.zeros(len(weights.gain))
+        return cls(zeros, sparse.diags_array(weights.gain), zeros, 0.0)
+
 
 @final
 class Known:
@@ -56,6 +64,7 @@ class Known:
 
     def __init__(self) -> None:
         self._rows = WeakKeyDictionary[Moments, FloatArray]()
+        self._turned = WeakKeyDictionary[Moments, tuple[Spectrum, FloatArray]]()
         self._spectrum: tuple[Penalty, FloatArray, Spectrum] | None = None
 
     def rows(self, moments: Moments) -> FloatArray:
@@ -64,13 +73,24 @@ class Known:
             self._rows[moments] = _factored(moments.full)
         return self._rows[moments]
 
-    def spectrum(self, penalty: Penalty, weights: OperatorWeights) -> Spectrum:
+    def turned(self, moments: Moments, spectrum: Spectrum) -> FloatArray:
+        """The features (n, m) of `rows`, in T's eigenvectors."""
+        of, turned = self._turned.get(moments, (None, None))
+        if turned is None or of is not spectrum:
+            turned = self.rows(moments)[:, : moments.m] @ spectrum.turn
+            self._turned[moments] = spectrum, turned
+        return turned
+
+    def spectrum(self, penalty: Penalty | None, weights: OperatorWeights) -> Spectrum:
         """Of T, whatever its weight."""
+        if penalty is None:
+            return Spectrum.none(weights)
         if self._spectrum is not None:
             known, gain, spectrum = self._spectrum
             if (known.sums, known.shift) == (penalty.sums, penalty.shift) and np.array_equal(gain, weights.gain):
                 return spectrum
         self._rows.clear()
+        self._turned.clear()
         self._spectrum = None  # nothing is kept twice
         self._spectrum = penalty, weights.gain, Spectrum.of(penalty, weights)
         return self._spectrum[2]
@@ -80,22 +100,21 @@ def few_label_errors(
     folds: Sequence[Moments], setting: Setting, ridges: Sequence[float], known: Known
 ) -> FoldErrors | None:  # fmt: skip
     """On each fold the errors of what the others give, added up. None where another way serves better or this one does
-    not: without exactly one penalty, for many rows, at ridge 0, or where outputs do not fall apart.
+    not: for several penalties, many rows, ridge 0, or where outputs do not fall apart.
 
     Rows have all targets, and these are values of f.
     """
     penalties = [penalty for penalty in setting.penalties if penalty.weight > 0]
-    if len(penalties) != 1 or FEW * sum(fold.n for fold in folds) > setting.m or min(ridges) <= 0:
+    if len(penalties) > 1 or FEW * sum(fold.n for fold in folds) > setting.m or min(ridges) <= 0:
         return None
     errors, digits = np.zeros((len(ridges), folds[0].q)), np.full(len(ridges), np.inf)
     sizes = np.zeros(len(ridges)) if setting.free_scale else None
     for held, fold in enumerate(folds):
         others = [other for number, other in enumerate(folds) if number != held]
-        training = _Training.of(others, setting, penalties[0], known)
+        training = _Training.of(others, setting, penalties[0] if penalties else None, known)
         if training is None:
             return None
-        rows = known.rows(fold)
-        seen = rows[:, : fold.m] @ training.spectrum.turn
+        rows, seen = known.rows(fold), known.turned(fold, training.spectrum)
         for number, ridge in enumerate(ridges):
             u, b, left = training.solved(ridge)
             squares, size = training.errors(fold, rows, seen, u, b, free_scale=setting.free_scale)
@@ -109,12 +128,14 @@ def few_label_errors(
 @final
 @dataclass(frozen=True, eq=False)
 class _Training:
-    """Rows that all others of a fold are, in T's eigenvectors: Z (n, m), ones (n,) and targets Y (n, p) in the
-    directions V of `split`. `constant` (p,) is f0 in these, `weight` l gI."""
+    """Rows that all others of a fold are, in T's eigenvectors: Z (n, m), ones (n,) and targets Y (n, q) in the
+    directions V (q, q), of which the kernel has `a` (q,) and the penalty `shares` (q,); of 0 are those that only an
+    intercept serves. `constant` (q,) is f0 in these, `weight` l gI."""
 
     spectrum: Spectrum
-    split: Split
     V: FloatArray
+    a: FloatArray
+    shares: FloatArray
     Z: FloatArray
     ones: FloatArray
     Y: FloatArray
@@ -126,34 +147,50 @@ class _Training:
     unit: float
 
     @classmethod
-    def of(cls, others: Sequence[Moments], setting: Setting, penalty: Penalty, known: Known) -> _Training | None:
+    def of(
+        cls, others: Sequence[Moments], setting: Setting, penalty: Penalty | None, known: Known
+    ) -> _Training | None:  # fmt: skip
         parts = pooled([[one] for one in others])
         scale, weights = setting.scaling(parts), setting.weights(setting.fixed(parts))
-        split = Split.of(weights, setting.observe, [penalty.outputs], whole=True)
+        split = Split.of(weights, setting.observe, [] if penalty is None else [penalty.outputs], whole=True)
         if split is None or split.directions is None or weights.count > 1:
             return None
-        if len(split.a) < len(scale) or split.a.min() <= 1e-10 * split.a.max():
-            return None  # some direction is the intercept's alone
-        penalty.check(weights)
+        if split.a.min() <= 1e-10 * split.a.max():
+            return None  # some direction is almost the intercept's alone
+        if penalty is not None:
+            penalty.check(weights)
         spectrum, rows = known.spectrum(penalty, weights), np.vstack([known.rows(one) for one in others])
-        V, m, y0, n = split.directions[:, split.columns], setting.m, others[0].y0, float(parts[0].corner[0, 0])
+        left = np.setdiff1d(np.arange(len(scale)), split.columns)
+        V, a = split.directions[:, [*split.columns, *left]], np.append(split.a, np.zeros(len(left)))
+        m, y0, n = setting.m, others[0].y0, float(parts[0].corner[0, 0])
         Y = rows[:, m + 1 :] if setting.intercept else rows[:, m + 1 :] + np.outer(rows[:, m], y0)
         constant = (y0 / scale) @ V * setting.intercept
-        unit = max(one.unit for one in (*others, penalty.sums))
+        Q = None if penalty is None else penalty.outputs
+        shares = np.ones(len(a)) if Q is None else np.einsum("pj,pq,qj->j", V, Q, V)
+        sums = others if penalty is None else [*others, penalty.sums]
         return cls(
-            spectrum, split, V, rows[:, :m] @ spectrum.turn, rows[:, m], (Y / scale) @ V, constant, scale,
-            n * penalty.weight, n, setting.intercept, unit,
+            spectrum, V, a, shares, np.vstack([known.turned(one, spectrum) for one in others]), rows[:, m],
+            (Y / scale) @ V, constant, scale, 0.0 if penalty is None else n * penalty.weight, n, setting.intercept,
+            max(one.unit for one in sums),
         )  # fmt: skip
 
     def solved(self, ridge: float) -> tuple[FloatArray, FloatArray, float]:
-        """u (m, p), b (p,) and digits: of each direction the function u . features + b."""
-        u, b, left = np.zeros((self.Z.shape[1], len(self.split.a))), np.zeros(len(self.split.a)), np.inf
-        pairs = np.column_stack([self.split.a, self.split.shares[:, 0]])
+        """u (m, q), b (q,) and digits: of each direction the function u . features + b."""
+        u, b, left = np.zeros((self.Z.shape[1], len(self.a))), np.zeros(len(self.a)), np.inf
+        pairs = np.column_stack([self.a, self.shares])
         for a, share in np.unique(pairs, axis=0):
             at = np.flatnonzero(np.all(pairs == (a, share), axis=1))
+            if a == 0:
+                if self.intercept:
+                    b[at] = self._constant(self.weight * share * self.spectrum.ones, at)
+                continue
             u[:, at], b[at], digits = self._column(self.l * ridge / a, self.weight * share, at)
             left = min(left, digits)
         return u, b, left
+
+    def _constant(self, end: float, at: IntArray) -> FloatArray:
+        """The intercepts of directions that have nothing else."""
+        return np.asarray((self.ones @ self.Y[:, at] - end * self.constant[at]) / (self.ones @ self.ones + end))
 
     def _column(self, shift: float, weight: float, at: IntArray) -> tuple[FloatArray, FloatArray, float]:
         """Of directions that have the same (l ridge / a) and l gI times the share of the penalty."""
