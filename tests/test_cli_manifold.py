@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
 import yaml
@@ -128,10 +130,17 @@ def test_a_weight_that_makes_decisions_small_is_not_held_against_it(place: Path)
         ),
         ({"graph": {"type": "identity"}, "weight": 1}, "every row by itself, weight 1"),
         ({"between": True, "weight": 1}, "agreement between views, weight 1"),
+        (
+            {"graph": {"append": "link"}, "weight": 2, "form": "edges", "scale": "mean"},
+            "10 nearest neighbours within the data, heat weights, appended rows linked, unnormalised Laplacian by "
+            "edges, weight 2 (scale: mean)",
+        ),
     ],
 )
 def test_a_term_in_words(term: dict[str, Any], text: str) -> None:
-    assert term_text(ManifoldSpec.model_validate(term).model_dump(mode="json")) == text
+    described = ManifoldSpec.model_validate(term).model_dump(mode="json")
+    assert term_text(described) == text
+    assert term_text(described, Path("more.zarr")) == f"{text}, rows of more.zarr too"
 
 
 def test_a_column_that_says_which_rows_are_labelled(place: Path) -> None:
@@ -183,6 +192,45 @@ def test_a_graph_that_is_given(place: Path, name: str) -> None:
     assert answer("fit", "job.yaml")["graphs"][0]["edges"] == N
     labels = np.argmax(load_model(place / "rings").predict(X), axis=1)
     assert np.mean(labels == CLASS) > 0.9  # two rings, each in one piece
+
+
+def test_edges_of_fewer_rows_than_there_are(place: Path) -> None:
+    """A list of edges does not say of how many rows it is."""
+    W = sp.coo_array(ring_graph())
+    keep = (W.row < N - 40) & (W.col < N - 40)
+    pq.write_table(pa.table({"i": W.row[keep], "j": W.col[keep]}), place / "edges.parquet")
+    some = N - len(set(W.row[keep]))
+    manifold = {"graph": {"type": "given", "path": "edges.parquet"}, "weight": 1e-2}
+    result = call("fit", job(place / "job.yaml", manifold=manifold, data={"unlabelled": None}), "--json")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["graphs"][0]["rows_without_edges"] == some >= 40
+    assert f" 0 dropped, {some} of {N} without an edge in the graph of manifold term 1; " in result.stderr
+
+
+def test_rows_dropped_from_the_targets_are_still_in_the_graph(place: Path) -> None:
+    changes = {"data": {"nan": "drop"}, "solve": {**FOLDS, "ridge": [1e-6, 1e-3]}}
+    for manifold, words in (
+        ([], "dropped; "),
+        (
+            {"graph": LEAF, "weight": 1e-3},
+            "dropped from the targets (manifold terms still see those of finite inputs); ",
+        ),
+    ):
+        result = call("fit", job(place / "job.yaml", manifold=manifold, data=changes["data"], solve=changes["solve"]))
+        assert result.exit_code == 0, result.stderr
+        assert f"{LABELLED} rows used, {N - LABELLED} {words}" in result.stdout
+        assert ", held-out R2 " in result.stdout and " of one-hot rows (kfold); model" in result.stdout
+
+
+def test_a_column_that_says_no_row_is_labelled(place: Path) -> None:
+    np.savez(place / "none.npz", x=X, y=ANGLE, known=np.zeros(N))
+    assert (
+        call("ingest", "none.npz", "none.zarr", "--inputs", "x", "--targets", "y", "--also", "known=known").exit_code
+        == 0
+    )
+    data = {"store": "none.zarr", "targets": "y", "labelled": "known"}
+    found = refused("fit", job(place / "job.yaml", data=data, manifold={"graph": LEAF, "weight": 1e-2}))
+    assert found.endswith("give some rows their targets, and a 1 in known, the column of data.labelled")
 
 
 def heavier(W: sp.csr_array) -> sp.csr_array:
@@ -259,6 +307,7 @@ def test_rows_of_a_second_data_set(place: Path) -> None:
     manifold = {"graph": LEAF, "weight": 1e-2, "scale": "mean"}
     job(place / "job.yaml", manifold=manifold, data={"unlabelled": "more.zarr"})
     assert answer("plan", "job.yaml")["passes"] == 3
+    assert f"weight 0.01 (scale: mean), rows of {place / 'more.zarr'} too" in call("plan", "job.yaml").stdout
     report = answer("fit", "job.yaml")
     assert report["rows_used"] == LABELLED and report["graphs"][0]["rows"] == 2 * N - LABELLED
     np.savez(place / "wide.npz", x=np.column_stack([X, X]))

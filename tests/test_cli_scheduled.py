@@ -161,7 +161,7 @@ def test_held_out_scores_are_said(place: Path) -> None:
     shutil.copytree("sea.zarr", "held.zarr")
     write_job(place / "job.yaml", publish={"holdout": "held.zarr"}, solve={"ridge": 1e-3})
     done = call("fit", "job.yaml")
-    assert done.exit_code == 0 and ", held-out score 0.9" in done.stdout and "(holdout)" in done.stdout
+    assert done.exit_code == 0 and ", held-out R2 0.9" in done.stdout and "(holdout)" in done.stdout
     report = call("inspect", "models/sea").stdout
     assert "score: 0.9" in report
 

@@ -181,7 +181,7 @@ def test_bad_stores_get_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_text("text")
     cases: list[tuple[str, str | list[str], str | list[str] | None, str]] = [
-        ("g", "xx", "y", "has no array 'xx'; the arrays in it are: cube, m, s, x, y, z"),
+        ("g", "xx", "y", "has no array 'xx'; did you mean 'x'? the arrays in it are: cube, m, s, x, y, z"),
         ("g", "sub", None, "has no array 'sub'"),
         ("g", "x", "z", "array x has 4 rows but array z has 5"),
         ("g", ["x", "z"], None, "array x has 4 rows but array z has 5"),

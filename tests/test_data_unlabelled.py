@@ -107,7 +107,10 @@ def test_columns_that_are_not_there_or_as_long(tmp_path: Path) -> None:
         open_dataset(path, labelled="y")
     with pytest.raises(InputError, match="array x has 90 rows but array short has 50"):
         open_dataset(path, labelled="short")
-    with pytest.raises(InputError, match="array c: holds no label in any row"):
+    path = make(tmp_path / "u", x=X, y=Y, known=KNOWN)
+    with pytest.raises(InputError, match=r"has no array 'knwon'; did you mean 'known'\? the arrays in it are: known"):
+        open_dataset(path, labelled="knwon")
+    with pytest.raises(InputError, match="array c: holds no label in any row that column known has a 1 for; set it"):
         open_dataset(make(tmp_path / "t", x=X, c=LABELS, known=np.zeros(N)), targets=Classes("c"), labelled="known")
 
 

@@ -169,6 +169,17 @@ def test_parquet_that_is_no_graph_is_refused(tmp_path: Path, columns: dict[str, 
         open_graph(table(tmp_path / "w.parquet", **columns))
 
 
+@pytest.mark.parametrize("name", ["w.npz", "w.csv", "w"])
+def test_a_file_that_is_no_graph_is_refused(tmp_path: Path, name: str) -> None:
+    with (tmp_path / name).open("wb") as file:
+        sp.save_npz(file, matrix()) if name.endswith("z") else file.write(b"i,j\n0,1\n")
+    with pytest.raises(InputError, match=r"Parquet with .* or a Zarr group, got .* neither; write one .*write_graph"):
+        open_graph(tmp_path / name)
+    (tmp_path / name).unlink()
+    table(tmp_path / name, i=[0], j=[1])
+    assert open_graph(tmp_path / name).count == 1
+
+
 def test_gaps_in_parquet(tmp_path: Path) -> None:
     """A gap is no node; a weight's is NaN, which whoever checks the weights refuses."""
     source = open_graph(table(tmp_path / "a.parquet", i=[0, None], j=[1, 2]))
@@ -179,12 +190,14 @@ def test_gaps_in_parquet(tmp_path: Path) -> None:
 
 
 def test_nothing_there(tmp_path: Path) -> None:
-    (tmp_path / "text").write_text("1 2")
+    for name in ("text", "text.parquet"):
+        (tmp_path / name).write_text("1 2")
     (tmp_path / "empty").mkdir()
     for name, sentence in (
         ("no", "wanted a graph"),
         ("empty", "wanted a graph"),
-        ("text", "cannot be read as Parquet"),
+        ("text", "got a file that is neither"),
+        ("text.parquet", "cannot be read as Parquet"),
     ):
         with pytest.raises(InputError, match=sentence):
             open_graph(tmp_path / name)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import dask.array as da
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse
 import zarr
@@ -427,6 +428,9 @@ REFUSED = {
     "negative weights": ({"manifold": [0.1, -0.1], "cv": 3}, Y, "finite numbers of at least 0"),
     "no weight": ({"manifold": []}, Y, "got none"),
     "word": ({"manifold": "much"}, Y, "got 'much'"),
+    "a type's name": ({"manifold": 0.1, "graph": "knn"}, Y, r"got 'knn'; for its type give graphs.KNN\(10\)"),
+    "another's": ({"manifold": 0.1, "graph": "identity"}, Y, r"got 'identity'; for its type give graphs.Identity\(\)"),
+    "no path": ({"manifold": 0.1, "graph": "knm"}, Y, "knm: wanted a graph, a Zarr group or Parquet files"),
     "mixed": ({"manifold": [Manifold(KNN(), 0.1), 0.1]}, Y, "weights and terms in one list"),
     "two graphs": ({"manifold": Manifold(KNN(), 0.1), "graph": KNN()}, Y, "leave graph out"),
     "graph alone": ({"graph": KNN()}, Y, "give its weight too"),
@@ -445,6 +449,14 @@ def test_refusals(name) -> None:
     inputs = np.hstack([X, X[:, :1]]) if options["kernel"] is TWO else X
     with pytest.raises(ValueError, match=words):
         ORFFRegressor(**options).fit(inputs, y)
+
+
+@pytest.mark.parametrize("gap", [None, np.nan, pd.NA, pd.NaT], ids=repr)
+@pytest.mark.parametrize("kind", [list, pd.Series, lambda labels: np.array(labels, dtype=object)])
+def test_labels_that_are_missing(gap, kind) -> None:
+    X, y = rows(6)[0], kind(["a", "b", "a", gap, "b", -1])
+    with pytest.raises(InputError, match=r"y, row 3 is .*; a row without a label has the number -1: put it there"):
+        ORFFClassifier(GAUSSIAN, 16, manifold=0.1).fit(X, y)
 
 
 def test_refusals_of_classes_and_of_predictions() -> None:

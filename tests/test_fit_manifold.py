@@ -252,6 +252,17 @@ def test_all_rows_unlabelled(tmp_path: Path) -> None:
     [
         ({"manifold": {"weight": 1.0, "outputs": {"matrix": [[1.0]]}}}, "manifold"),
         ({"data": {"unlabelled": "nowhere.zarr"}}, "data.unlabelled"),
+        (
+            {"manifold": [{"weight": 1.0}, {"weight": 1.0, "graph": {"neighbours": N}}], "solve": {"ridge": RIDGE}},
+            rf"manifold\[1\].graph.neighbours: wanted fewer than the {N} rows of .*sea.zarr, got {N}; lower it",
+        ),
+        (
+            {
+                "manifold": {"weight": 1.0, "graph": {"neighbours": N - 1, "within": "data"}},
+                "cluster": {"type": "serial", "memory": "420MiB"},
+            },
+            rf"or lower neighbours in manifold \(now {N - 1}\) or features.count \(now 40\)",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_by_the_plan(store: Path, more: dict[str, Any], wrong: str) -> None:
@@ -266,7 +277,11 @@ def views_job(store: Path, **more: Any) -> Job:
         "type": "multi_view",
         "views": [{"inputs": "left", "kernel": gaussian}, {"inputs": "right", "kernel": gaussian}],
     }
-    terms = [{"between": True, "weight": 1e-3}, {"view": "right", "weight": GI, "graph": {"neighbours": 5}}]
+    terms = [
+        {"between": True, "weight": 1e-3},
+        {"view": "right", "weight": GI, "graph": {"neighbours": 5}},
+        {"weight": 2e-3, "graph": {"neighbours": 4}},
+    ]
     return job(store, kernel=kernel, manifold=terms, **more)
 
 
@@ -286,8 +301,10 @@ def test_views(tmp_path: Path) -> None:
     count, mean, apart = int(some.sum()), 0.5 * (psi[0] + psi[1])[some], psi[0] - psi[1]
     scaled = (right - model.feature_map.center[2:]) / model.feature_map.scale[2:]
     L = laplacian(local_graph(scaled, KNN(5)))
+    whole = laplacian(local_graph((both - model.feature_map.center) / model.feature_map.scale, KNN(4)))
     free = np.diag(np.append(np.ones(40), [0.0, 0.0]))
     system = mean.T @ mean + count * (RIDGE * free + 1e-3 * apart.T @ apart + GI * psi[1].T @ (L @ psi[1]))
+    system += count * 2e-3 * sum(one.T @ (whole @ one) for one in psi)  # of every view, by the inputs of all
     h = np.linalg.solve(system, mean.T @ Y[some])
     np.testing.assert_allclose(model.predict(both), 0.5 * (psi[0] + psi[1]) @ h, rtol=0, atol=1e-7)
     np.testing.assert_allclose(model.predict(both, views=["right"]), psi[1] @ h, rtol=0, atol=1e-7)

@@ -757,6 +757,7 @@ def test_given_graphs(tmp_path: Path, kind: str) -> None:
     shards = world.build(Given(source))
     assert shards.count == 7
     same(whole(shards, 330), W)
+    assert shards.alone == (W.sum(axis=1) == 0).sum()
     rows = np.array([329, 0, 17, 17, 160])
     np.testing.assert_array_equal(shards.inputs(rows), world.X[rows])
     assert shards.edges == entries.nnz
@@ -771,7 +772,9 @@ def test_given_edges_of_rows_left_out(tmp_path: Path) -> None:
     whole_graph = W.tocsr()
     W[[60, 199]] = 0
     W[:, [60, 199]] = 0
-    same(whole(world.build(Given(whole_graph)), 200), W.tocsr())
+    shards = world.build(Given(whole_graph))
+    same(whole(shards, 200), W.tocsr())
+    assert shards.alone == (W.tocsr().sum(axis=1) == 0).sum() >= 2
 
 
 @pytest.mark.parametrize(

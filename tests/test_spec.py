@@ -469,7 +469,8 @@ def test_what_is_not_built_yet_is_refused_by_name(
         ),
         (
             {"kernel": {"type": "sum", "terms": [], "concatenate": 1}},
-            "kernel.terms must be a list of {weight, kernel}, at least one, came []; add a term (and 1 more)",
+            "kernel.terms must be a list of {weight, kernel}, at least one, came []; add a term (and 1 more: "
+            "kernel.concatenate)",
         ),
         (
             {"kernel": {"type": "sum", "terms": []}},
@@ -681,9 +682,16 @@ def test_a_fault_is_one_sentence(tmp_path: Path, parts: dict[str, Any], sentence
     assert problem(tmp_path, **parts) == sentence
 
 
-def test_several_faults_tell_the_first_and_count_the_rest(tmp_path: Path) -> None:
+def test_several_faults_tell_the_first_and_name_the_rest(tmp_path: Path) -> None:
     found = problem(tmp_path, features={"count": 1, "seed": -1}, solve={"ridge": "x"})
-    assert found.startswith("features.count must be a whole number of 2 or more") and found.endswith("(and 2 more)")
+    assert found.startswith("features.count must be a whole number of 2 or more")
+    assert found.endswith("; correct it (and 2 more: features.seed, solve.ridge)")
+    path = tmp_path / "bare.yaml"
+    path.write_text("data: {store: sea.zarr}\n")
+    with pytest.raises(InputError, match=r"kernel is missing; add it \(and 2 more: state, model\)$"):
+        load_job(path)
+    many = problem(tmp_path, kernel=[{"type": "sum", "terms": []}] * 20)
+    assert many.endswith("kernel[7].terms, kernel[8].terms, ...)") and "(and 19 more: kernel[1].terms" in many
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ def plan(job: JobFile, root: Root = None, as_json: Json = False) -> None:
 
     planned = make_plan(load_job(job, root=root))
     costs, terms = planned.costs, [term.manifold.config() for term in planned.terms]
+    more = planned.job.data.unlabelled
     keys = (
         "leaves", "peak_bytes", "disk_bytes", "flops", "seconds", "m", "rank", "worker_bytes", "exact_is_cheaper",
         "route", "reason", "passes",
@@ -30,7 +31,7 @@ def plan(job: JobFile, root: Root = None, as_json: Json = False) -> None:
         "work": f"{costs.flops:.3g} flops, about {costs.seconds:.3g} s",
         "features": f"{costs.m:,}",
         "route": costs.reason,
-        **{f"term {number}": term_text(term) for number, term in enumerate(terms, 1)},
+        **{f"term {number}": term_text(term, more) for number, term in enumerate(terms, 1)},
     }
     if costs.exact_is_cheaper:
         text["advice"] = (
@@ -44,14 +45,15 @@ def plan(job: JobFile, root: Root = None, as_json: Json = False) -> None:
 def fit(job: JobFile, root: Root = None, metrics: Metrics = None, as_json: Json = False) -> None:
     """Fit, or go on with a fit, and publish the model; what earlier runs of the job did is used again."""
     from dorff.fit import fit as run
-    from dorff.spec import load_job
+    from dorff.spec import ClassTargets, load_job
 
     with recorded(metrics, "fit", job) as figures:
         described = load_job(job, root=root)
         if '"tune' in described.model_dump_json():
             say("fit: length-scales are found first, on a sample of rows, unless they were before")
         for number, term in enumerate(described.manifold, 1):
-            say(f"fit: manifold term {number}: {term_text(term.model_dump(mode='json'))}")
+            words = term_text(term.model_dump(mode="json"), described.data.unlabelled)
+            say(f"fit: manifold term {number}: {words}")
         if any(one.type == "multi_view" for one in described.kernels) and not any(
             term.between for term in described.manifold
         ):
@@ -63,7 +65,8 @@ def fit(job: JobFile, root: Root = None, metrics: Metrics = None, as_json: Json 
         with meter("fit") as progress:
             report = run(described, progress=progress)
         figures.update(of_fit(report))
-    summary = fit_text(report, [term.weights for term in described.manifold])
+    classes = isinstance(described.data.targets, ClassTargets)
+    summary = fit_text(report, [term.weights for term in described.manifold], classes=classes)
     if as_json:
         say(summary)
     show(asdict(report), summary, as_json=as_json)

@@ -12,28 +12,45 @@ if TYPE_CHECKING:
     from dorff.predict import Scores
 
 
-def fit_text(report: FitReport, weights: Sequence[Sequence[float]] = ()) -> str:
-    """A fit in one line; `weights` are those that were tried of each manifold term."""
+def fit_text(report: FitReport, weights: Sequence[Sequence[float]] = (), *, classes: bool = False) -> str:
+    """A fit in one line; `weights` are those that were tried of each manifold term, `classes` says that the targets
+    are such."""
     if report.outcome == "unchanged":
         return (
-            f"fit: nothing new: the model of {report.rows_used:,} rows stays{_again(report)}{_scored(report)}; "
+            f"fit: nothing new: the model of {report.rows_used:,} rows stays{_again(report)}"
+            f"{_scored(report, classes)}; "
             f"{report.seconds:.1f} s; model {report.model}"
         )
     share = "all of it done before" if report.syrk_share is None else f"{report.syrk_share:.0%} of the syrk limit"
     peak = "peak memory not measured" if report.peak_bytes is None else f"peak memory {size(report.peak_bytes)}"
     return (
-        f"fit: {report.rows_used:,} rows used, {_unlabelled(report)}{report.rows_dropped:,} dropped"
+        f"fit: {report.rows_used:,} rows used, {_unlabelled(report)}{_dropped(report)}{_alone(report)}"
         f"{_rewritten(report)}; "
         f"{report.seconds:.1f} s, {share}; "
         f"{peak} of {size(report.plan_peak_bytes)} planned; {report.m:,} features, condition {report.condition:.2g} "
         f"({report.rung}, {report.status}), ridge {report.ridge:.3g}{_at_the_edge(report)}"
-        f"{_weighed(report, weights)}{_tuned(report)}{_scored(report)}; model {report.model}"
+        f"{_weighed(report, weights)}{_tuned(report)}{_scored(report, classes)}; model {report.model}"
         f"{_remedy(report)}"
     )
 
 
 def _unlabelled(report: FitReport) -> str:
     return f"{report.rows_unlabelled:,} unlabelled, " if report.rows_unlabelled else ""
+
+
+def _dropped(report: FitReport) -> str:
+    """Rows that the targets' sums are without; manifold terms see those of them whose inputs are finite."""
+    still = " from the targets (manifold terms still see those of finite inputs)"
+    return f"{report.rows_dropped:,} dropped{still if report.manifold and report.rows_dropped else ''}"
+
+
+def _alone(report: FitReport) -> str:
+    """Rows that a given graph says nothing of: a list of edges may be of fewer rows than there are."""
+    return "".join(
+        f", {alone:,} of {graph['rows']:,} without an edge in the graph of manifold term {number}"
+        for number, graph in enumerate(report.graphs, 1)
+        if (alone := graph.get("rows_without_edges"))
+    )
 
 
 def _weighed(report: FitReport, weights: Sequence[Sequence[float]]) -> str:
@@ -47,8 +64,8 @@ def _weighed(report: FitReport, weights: Sequence[Sequence[float]]) -> str:
     return f", manifold {'weight' if len(found) == 1 else 'weights'} {', '.join(found)}" if found else ""
 
 
-def term_text(term: Mapping[str, Any]) -> str:
-    """A manifold term as a job says it."""
+def term_text(term: Mapping[str, Any], unlabelled: object = None) -> str:
+    """A manifold term as a job says it; `unlabelled` is the path of the second data set, where there is one."""
     graph, weight = term["graph"], term["weight"]
     what = {
         "knn": "{neighbours} nearest neighbours within the {within}, {weights} weights",
@@ -57,10 +74,14 @@ def term_text(term: Mapping[str, Any]) -> str:
     }[graph["type"]].format_map(graph)
     view = f"view {term['view']}: " if term["view"] is not None else ""
     power = f" to the power {term['power']}" if term["power"] > 1 else ""
-    shape = "" if graph["type"] == "identity" else f", {term['laplacian']} Laplacian{power}"
+    linked = ", appended rows linked" if graph.get("append") == "link" else ""
+    form = f" by {term['form']}" if term["form"] != "auto" else ""
+    shape = "" if graph["type"] == "identity" else f"{linked}, {term['laplacian']} Laplacian{power}{form}"
     several = weight if isinstance(weight, list | tuple) else [weight]
     numbers = ", ".join(f"{one:.3g}" for one in several)
-    return f"{view}{what}{shape}, weight{'s' if len(several) > 1 else ''} {numbers}"
+    mean = " (scale: mean)" if term["scale"] == "mean" else ""
+    more = f", rows of {unlabelled} too" if unlabelled is not None and graph["type"] != "given" else ""
+    return f"{view}{what}{shape}, weight{'s' if len(several) > 1 else ''} {numbers}{mean}{more}"
 
 
 def _again(report: FitReport) -> str:
@@ -77,9 +98,12 @@ def _rewritten(report: FitReport) -> str:
     return f", those of lea{'f' if len(changed) == 1 else 'ves'} {shown} rewritten since they were first used"
 
 
-def _scored(report: FitReport) -> str:
-    """How good the model is on held-out rows."""
-    return "" if report.score is None else f", held-out score {report.score:.4f} ({report.score_by})"
+def _scored(report: FitReport, classes: bool) -> str:
+    """How good the model is on held-out rows, and by what."""
+    if report.score is None:
+        return ""
+    name, of = ("accuracy", "") if classes and report.score_by == "holdout" else ("R2", " of one-hot rows" * classes)
+    return f", held-out {name} {report.score:.4f}{of} ({report.score_by})"
 
 
 def _remedy(report: FitReport) -> str:

@@ -17,12 +17,14 @@ from dorff.data.layout import ArrayLayout, write_metadata
 from dorff.data.metadata import sync_directory
 from dorff.data.nodes import node
 from dorff.data.parquet_edges import open_parquet_graph, parquet_files
+from dorff.data.readers import reading
 from dorff.data.shards import ShardWriter
 from dorff.data.staging import reported, staging
 from dorff.data.zarr_edges import POINTERS, open_zarr_graph
 from dorff.errors import InputError
 
 __all__ = ["EdgeSource", "open_graph", "write_graph"]
+PARQUET: Final = b"PAR1"  # how such a file begins
 EQUAL: Final = 1e-10  # as of graphs that are read: a computed matrix may be symmetric only to rounding
 
 
@@ -39,6 +41,11 @@ def open_graph(path: str | os.PathLike[str]) -> EdgeSource:
         InputError: nothing of the kind is there, or it is damaged, or arrays differ in length or are not numbers.
     """
     root = Path(os.path.realpath(path))
+    if root.is_file() and not _is_parquet(root):
+        raise InputError(
+            f"{root}: wanted a graph, Parquet with the columns i, j (and w) or a Zarr group, got a file that is "
+            "neither; write one with dorff.data.edges.write_graph(PATH, W), W a scipy sparse matrix."
+        )
     if parts := parquet_files(root):
         return open_parquet_graph(root, parts)
     if not root.is_dir() or node(root).problem == "missing":
@@ -47,6 +54,14 @@ def open_graph(path: str | os.PathLike[str]) -> EdgeSource:
             "with dorff.data.edges.write_graph."
         )
     return open_zarr_graph(root)
+
+
+def _is_parquet(file: Path) -> bool:
+    """Whether a file is Parquet, or says that it is by its name: reading it then tells what is wrong with it."""
+    if file.suffix == ".parquet":
+        return True
+    with reading(str(file), "Parquet"), file.open("rb") as opened:
+        return opened.read(len(PARQUET)) == PARQUET
 
 
 def write_graph(path: str | os.PathLike[str], W: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -167,7 +168,9 @@ def _no_array(path: Path, name: str) -> InputError:
     columns = group_attributes(path).get("columns")
     of = [array for array, names in columns.items() if name in names] if isinstance(columns, dict) else []
     hint = f" {name!r} is a column of array {of[0]!r}, which is taken as a whole." if of else ""
-    return InputError(f"{path}: has no array {name!r}; the arrays in it are: {held}.{hint}")
+    near = difflib.get_close_matches(name, there, n=1)
+    meant = f" did you mean {near[0]!r}?" if near else ""
+    return InputError(f"{path}: has no array {name!r};{meant} the arrays in it are: {held}.{hint}")
 
 
 def check_seals(path: Path, attributes: dict[str, Any], arrays: Mapping[str, StoredArray]) -> None:

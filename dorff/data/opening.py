@@ -114,6 +114,11 @@ def _with_classes(dataset: Dataset, classes: Classes, attributes: dict[str, Any]
         )
     else:
         values = distinct((_labels(dataset, start, stop) for start, stop in dataset.runs()), where)
+        if not values and dataset.labelled is not None:
+            raise InputError(
+                f"{where}: holds no label in any row that column {dataset.labelled.name} has a 1 for; set it to 1 "
+                "where there is a label, or name another column."
+            )
         coding = Coding.of_values(values, classes, where, boolean=dtype.kind == "b")
     q = len(coding.labels)
     unit, most = dataset.unit_rows, max(1, ONE_HOT_BYTES // (8 * q))

@@ -31,6 +31,7 @@ from dorff.estimators.labels import (
     in_memory,
     labelled,
     plain_type,
+    refuse_gaps,
     target_rows,
     unwrap_labels,
 )
@@ -145,7 +146,10 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
         """Fit to inputs X (n, d) and labels y (n,)."""
         self._check_arguments()
         terms = self._manifold_terms()
-        X, labels = self._validated(*in_memory_where(terms, unwrap(X, "X"), unwrap_labels(y)))
+        X, y = in_memory_where(terms, unwrap(X, "X"), unwrap_labels(y))
+        if terms:
+            refuse_gaps(y)
+        X, labels = self._validated(X, y)
         rows, seen = X, None
         if terms:
             assert isinstance(labels, np.ndarray)

@@ -137,6 +137,24 @@ def in_memory(labels: Labels) -> tuple[Labels, npt.NDArray[np.int64], npt.NDArra
     return classes, codes, counts
 
 
+def refuse_gaps(y: Any) -> None:
+    """InputError at the first of labels (n,) of any kind that is None, NaN or pandas' NA."""
+    values = np.asarray(y, dtype=object)
+    for row, label in enumerate(values.ravel().tolist() if values.ndim else ()):
+        if _is_gap(label):
+            raise InputError(
+                f"y, row {row} is {label}; a row without a label has the number {UNLABELLED}: put it there "
+                "(in an array of dtype object, where labels are text)"
+            )
+
+
+def _is_gap(label: Any) -> bool:
+    try:
+        return label is None or bool(label != label)
+    except TypeError:  # NA is neither equal nor not
+        return True
+
+
 def labelled(labels: Labels) -> npt.NDArray[np.bool_]:
     """Which of labels (n,) in memory are not UNLABELLED. InputError where all are, and where '-1' is text, which would
     be a label like others but can hardly be meant as one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, final
@@ -42,6 +43,9 @@ def terms_of(manifold: Any, graph: Any) -> tuple[Manifold, ...]:
         if graph is not None:
             raise InputError("graph: goes with weights; a Manifold has a graph of its own, so leave graph out")
         return tuple(given)
+    if isinstance(graph, str) and graph.lower() in ("knn", "identity") and not os.path.exists(graph):
+        named = "KNN(10)" if graph.lower() == "knn" else "Identity()"
+        raise InputError(f"graph: wanted a graph, or the path of one, got {graph!r}; for its type give graphs.{named}")
     of = KNN() if graph is None else graph if isinstance(graph, Graph) else Given(graph)
     return (Manifold(of, weight=manifold),)
 

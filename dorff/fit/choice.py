@@ -76,6 +76,8 @@ def filled(plan: Plan, folds: Mapping[Part, Solvable]) -> list[list[Solvable]]:
         why = "every row was dropped or there are none"
         if plan.job.data.nan == "unlabelled":
             why = "no row has a target and finite inputs: all are unlabelled; give some rows their targets"
+            if (column := plan.job.data.labelled) is not None:
+                why += f", and a 1 in {column}, the column of data.labelled"
         raise InputError(f"{plan.dataset.path}: no rows are left to fit; {why}")
     for target in unseen(parts):
         name = plan.dataset.target_columns[target]

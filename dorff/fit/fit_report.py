@@ -22,7 +22,8 @@ class FitReport:
     `lengthscale` is that of each term of the chosen kernel, where it has one, and `tuned` what became of the search
     where the job asked for one. `rows_unlabelled` are those that `nan: unlabelled` leaves to the manifold terms: of
     finite inputs, and without a target. `manifold` is the chosen weight of each manifold term, and `graphs` what its
-    sums are of: the graph, its rows, edges and shards, and the seconds they took.
+    sums are of: the graph, its rows, edges and shards, of a given one the rows without an edge, and the seconds they
+    took.
 
     `outcome` is "published", or "unchanged" where the current model is what the fit would give again; the rest is then
     that model's, but for what this run did. `rewritten` are the leaves whose rows had other values when they were

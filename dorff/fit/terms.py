@@ -14,7 +14,7 @@ import numpy as np
 
 from dorff.data import Dataset
 from dorff.engine import Engine
-from dorff.graphs import KNN, Identity
+from dorff.graphs import KNN, Given, Identity
 from dorff.moments import Moments
 from dorff.plan import Plan, leaf_bounds
 from dorff.plan.manifold import Term
@@ -82,7 +82,7 @@ def _sum(
     from dorff.manifold.building import build
 
     (this, _), graph, began = plan.frozen(), term.manifold.graph, time.perf_counter()
-    columns, shards = _features(plan, term), 0
+    columns, shards, alone = _features(plan, term), 0, 0
 
     def rows_done(done: float, of: int) -> None:
         if told is not None:
@@ -102,7 +102,7 @@ def _sum(
             rows_done(min(stages[stage] + done / max(of, 1), STAGES), 2 * STAGES)
 
         built = build(graph, source, this, term.columns, engine, this.directory / GRAPHS, built_so_far, lease=lease)
-        shards = built.count
+        shards, alone = built.count, built.alone
         os.utime(built.path)
         sums, receipts = sum_term(
             this, term.manifold, built, None, engine, lambda done: rows_done(shards + done, 2 * shards), **options
@@ -111,6 +111,7 @@ def _sum(
     said = {
         "type": graph.config()["type"], "rows": source.rows, "edges": 0 if isinstance(graph, Identity) else sums.n,
         "shards": shards, "seconds": time.perf_counter() - began,
+        **({"rows_without_edges": alone} if isinstance(graph, Given) else {}),
     }  # fmt: skip
     return TermSums(sums, receipts, said)
 

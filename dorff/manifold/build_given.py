@@ -103,7 +103,8 @@ def _buckets(frame: Frame) -> Iterator[Job]:
 
 
 def complete(frame: Frame, dataset: Dataset, job: Job) -> Slip:
-    """Write the edges of a shard's rows. Edges to rows that are left out, or left behind, are left out.
+    """Write the edges of a shard's rows. Edges to rows that are left out, or left behind, are left out; rows that have
+    none are counted.
 
     InputError at an edge with two weights, or, of a matrix, with one direction.
     """
@@ -124,4 +125,5 @@ def complete(frame: Frame, dataset: Dataset, job: Job) -> Slip:
     columns, place = np.unique(j, return_inverse=True)
     rows = np.arange(start, stop)
     W = adjacency(i - start, place, w, (len(rows), len(columns)))
-    return save_edges(frame, job, rows, W, columns, np.zeros(0))
+    alone = int((np.diff(W.indptr) == 0).sum())
+    return save_edges(frame, job, rows, W, columns, np.zeros(0), alone=alone)

@@ -202,7 +202,8 @@ def _built(frame: Frame, dataset: Dataset, engine: Engine, told: Told, fence: Fe
     atlas = stages.sure(lambda: load_atlas(frame.directory, generation))
     if not (frame.directory / FRAME).exists():
         raise FileNotFoundError(frame.directory)
-    return Shards(str(frame.directory), generation, atlas.count, dataset)
+    alone = sum(slip.facts.get("alone", 0) for slip in stages.slips.values())
+    return Shards(str(frame.directory), generation, atlas.count, dataset, alone=alone)
 
 
 def _spans(frame: Frame, dataset: Dataset) -> Iterator[tuple[int, int]]:

@@ -43,8 +43,9 @@ class Adjacency:
 class Shards:
     """A graph that is built: its edges in `count` shards of rows, and the inputs of its rows. Small, picklable.
 
-    Every edge is in the shards of both its ends, but for `owned` (`of_owned`). A file that is found damaged is given
-    up, so that the next run of the job makes it again: IncompleteError.
+    Every edge is in the shards of both its ends, but for `owned` (`of_owned`). Of a graph that was given, `alone` rows
+    have no edge. A file that is found damaged is given up, so that the next run of the job makes it again:
+    IncompleteError.
     """
 
     path: str
@@ -53,6 +54,7 @@ class Shards:
     dataset: Dataset
     owned: bool = False
     far: bool = False
+    alone: int = 0
 
     @property
     def nodes(self) -> int:

@@ -97,7 +97,7 @@ class GraphCosts:
         k = min(graph.neighbours, max(n - 1, 1))  # a row cannot list more
         if graph.within == "leaf":
             return cls(GROUP_ROWS * (8 * 6 * d + 40 * k), 0, 2.0 * d * GROUP_ROWS, 1.0, GROUP_ROWS)
-        held = sizes.rows(d)
+        held = min(n, sizes.rows(d))
         # Candidates, and what `neighbours` makes of them; of dealing rows to partitions four times as much.
         task = 5 * 8 * d * held + 4 * sizes.input_bytes + held * 4 * k * LISTED + 96 * MiB
         disk = n * (copied_bytes(rows) + ROW + sizes.memberships * MEMBER + k * (LISTED + 2 * STORED) + 32) + MiB

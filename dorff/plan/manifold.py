@@ -14,7 +14,7 @@ from dorff import kernels
 from dorff.data import Dataset, open_dataset
 from dorff.data.edges import open_graph
 from dorff.errors import InputError
-from dorff.graphs import Given, Manifold
+from dorff.graphs import KNN, Given, Graph, Manifold
 from dorff.kernels.scalar import FloatArray
 from dorff.plan.graph_sizes import GraphCosts
 from dorff.plan.kernels import read_matrices
@@ -58,7 +58,7 @@ def make_terms(job: Job, dataset: Dataset, kernel: kernels.OperatorKernel) -> tu
         return ()
     sources = (dataset.inputs_only(), *_unlabelled(job, dataset))
     terms = []
-    for spec in job.manifold:
+    for number, spec in enumerate(job.manifold):
         manifold = Manifold.from_config(read_matrices(spec.model_dump(mode="json")))
         if manifold.outputs is not None and len(manifold.outputs) != dataset.q:
             raise InputError(
@@ -68,8 +68,20 @@ def make_terms(job: Job, dataset: Dataset, kernel: kernels.OperatorKernel) -> tu
         columns, views = _of_views(manifold, kernel)
         # A graph that is given is of the rows of data.store; the others' numbers mean nothing to it.
         of = sources[:1] if isinstance(manifold.graph, Given) else sources
+        _check_neighbours(manifold.graph, of, "manifold" if len(job.manifold) == 1 else f"manifold[{number}]")
         terms.append(Term(manifold, columns, views, of))
     return tuple(terms)
+
+
+def _check_neighbours(graph: Graph, sources: Sequence[Dataset], key: str) -> None:
+    """InputError where a row is to list more neighbours than there are other rows."""
+    k = graph.neighbours if isinstance(graph, KNN) else 0
+    for source in sources:
+        if k >= source.rows:
+            raise InputError(
+                f"{key}.graph.neighbours: wanted fewer than the {source.rows} rows of {source.path}, got {k}; lower "
+                "it (5 to 20 is usual)"
+            )
 
 
 def weight_grid(terms: Sequence[Term]) -> list[tuple[float, ...]]:
@@ -80,30 +92,34 @@ def weight_grid(terms: Sequence[Term]) -> list[tuple[float, ...]]:
 @final
 @dataclass(frozen=True)
 class TermCosts:
-    """Of all terms together: the most bytes of one task, those that the driver holds while it solves, bytes on disk,
-    and flops."""
+    """Of all terms together: the most bytes of one task, and the neighbours of its graph where it finds them itself;
+    bytes that the driver holds while it solves, bytes on disk, and flops."""
 
     task_bytes: int = 0
     held_bytes: int = 0
     disk_bytes: int = 0
     flops: float = 0.0
+    neighbours: int | None = None
 
 
 def term_costs(terms: Sequence[Term], m: int, map_flops: float, workers: int) -> TermCosts:
     """What the terms' graphs and sums take, for m features of `map_flops` a row."""
     task, disk, flops, packed = 0, 0, 0.0, 4 * (m + 1) * (m + 2)
+    neighbours = None
     for term in terms:
         recipe = Recipe.of(term.manifold, inputs=term.columns)
         for source in term.sources:
             graph, reading = GraphCosts.of(recipe.graph, source, hops=recipe.hops), 3 * source.unit_bytes()
             rows = graph.piece_rows
             summing = term_bytes(recipe, m, rows) + 4 * 8 * rows * source.d + graph.edge_bytes
-            task = max(task, graph.task_bytes + reading, summing + reading)
+            if (most := max(graph.task_bytes, summing) + reading) > task:
+                task, neighbours = most, recipe.graph.neighbours if isinstance(recipe.graph, KNN) else None
             nodes = 2 * workers + source.rows.bit_length()
             disk += graph.disk_bytes + nodes * packed
             flops += source.rows * (term_flops(recipe, m) + graph.repeats * map_flops + graph.flops)
     # Unpacked, weighed and coupled beside the system.
-    return TermCosts(task, len(terms) * packed + 3 * 8 * (m + 1) ** 2 if terms else 0, disk, flops)
+    held = len(terms) * packed + 3 * 8 * (m + 1) ** 2 if terms else 0
+    return TermCosts(task, held, disk, flops, neighbours)
 
 
 def _unlabelled(job: Job, dataset: Dataset) -> list[Dataset]:

@@ -14,6 +14,7 @@ from dorff.spec.checks import Refusal, show
 from dorff.spec.job import Job
 
 MOST_VALUES = 1_000_000  # what a matrix written out may need, and a handful of aliases must not become
+MOST_PLACES: Final = 8  # of further faults that are named
 LONG_TEXT = 100  # characters
 MOST_BYTES: Final = 2**25  # of a job file with such a matrix
 
@@ -88,7 +89,9 @@ def load_job(path: str | os.PathLike[str], *, root: str | os.PathLike[str] | Non
         return Job.model_validate(raw, context={"folder": source.resolve().parent, "root": within})
     except ValidationError as error:
         first, *others = error.errors(include_url=False)
-        more = f" (and {len(others)} more)" if others else ""
+        places = list(dict.fromkeys(_where(one, raw) for one in others))
+        shown = ", ".join(places[:MOST_PLACES]) + (", ..." if len(places) > MOST_PLACES else "")
+        more = f" (and {len(others)} more: {shown})" if others else ""
         raise InputError(f"{source}: {_sentence(first, raw)}{more}") from None  # pydantic's repeats values
 
 
@@ -120,16 +123,24 @@ def _read(source: Path) -> object:
 
 
 def _sentence(error: Mapping[str, Any], raw: object) -> str:
-    """The dotted place of one of pydantic's errors, and what is wrong there."""
-    loc, refusal = error["loc"], error.get("ctx", {}).get("error")
+    """The place of one of pydantic's errors, and what is wrong there."""
+    where, refusal = _where(error, raw), error.get("ctx", {}).get("error")
     if isinstance(refusal, Refusal):
-        return f"{_place(loc, raw, refusal.key)} {refusal}"
+        return f"{where} {refusal}"
     if error["type"] == "missing":
-        return f"{_place(loc[:-1], raw, str(loc[-1]))} is missing; add it"
+        return f"{where} is missing; add it"
     wanted = error["msg"].replace("Input should be", "must be")
     if error["type"] in ("model_type", "model_attributes_type"):
         wanted = "must be a mapping of keys"
-    return f"{_place(loc, raw, None)} {wanted}, came {show(error['input'])}; correct it"
+    return f"{where} {wanted}, came {show(error['input'])}; correct it"
+
+
+def _where(error: Mapping[str, Any], raw: object) -> str:
+    """The dotted place of one of pydantic's errors."""
+    loc, refusal = error["loc"], error.get("ctx", {}).get("error")
+    if error["type"] == "missing":
+        return _place(loc[:-1], raw, str(loc[-1]))
+    return _place(loc, raw, refusal.key if isinstance(refusal, Refusal) else None)
 
 
 def _place(loc: tuple[int | str, ...], raw: object, key: str | None) -> str:
