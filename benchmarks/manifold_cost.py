@@ -33,10 +33,11 @@ from dorff import frequencies, kernels
 from dorff.blocks import BlockSums, forget_spare
 from dorff.features import FeatureMap, Recipe
 from dorff.graphs import KNN, Identity, Manifold, local_graph
-from dorff.manifold import GROUP_ROWS, GraphSums, term_flops
-from dorff.manifold import Recipe as TermRecipe
+from dorff.manifold import GraphSums
 from dorff.moments import FloatArray
 from dorff.plan.leaves import block_rows
+from dorff.plan.terms import GROUP_ROWS, term_flops
+from dorff.plan.terms import Recipe as TermRecipe
 from dorff.threads import pinned
 
 FORMS: dict[str, dict[str, Any]] = {

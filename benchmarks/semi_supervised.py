@@ -60,9 +60,10 @@ from dorff.estimators.sums import RowSums
 from dorff.features import FeatureMap, Recipe
 from dorff.frequencies import default_sampler
 from dorff.kernels import median_lengthscale
-from dorff.manifold import difference_shift, in_memory
+from dorff.manifold import in_memory
 from dorff.moments import by_fold, pooled
-from dorff.solvers import Penalty, Setting, setting_scores
+from dorff.plan.manifold import penalty
+from dorff.solvers import Setting, setting_scores
 from dorff.solvers.few_labels import Known
 
 matplotlib.use("Agg")
@@ -134,8 +135,9 @@ class Shared:
         self.features = FeatureMap(drawn.phi, given.X.mean(axis=0), np.ones(d))
         self.setting = Setting(kernel, d, self.features.m, drawn.density, standardize=False, intercept=True)
         W = graphs.local_graph(given.X, graph or graphs.KNN(NEIGHBOURS))
-        sums = in_memory(self.features, given.X, graphs.checked(W, n), term(W, 1.0, **settings))
-        self.penalty, self.known = Penalty(sums, 1.0 / sums.n, shift=difference_shift(sums)), Known()
+        one = term(W, 1.0, **settings)
+        self.term, self.sums = one, in_memory(self.features, given.X, graphs.checked(W, n), one)
+        self.known = Known()
 
     @cached_property
     def rows(self) -> npt.NDArray[np.float32]:
@@ -173,8 +175,7 @@ class Shared:
     def _weighted(self, weight: float) -> Setting:
         if weight == 0:
             return self.setting
-        penalty = replace(self.penalty, weight=self.penalty.weight * weight)
-        return replace(self.setting, penalties=(penalty,), free_scale=True)
+        return replace(self.setting, penalties=(penalty(self.term, self.sums, None, weight),), free_scale=True)
 
 
 def labelled(y: Ints, count: int, of: str, seed: Sequence[int]) -> Ints:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -34,7 +34,7 @@ TRIES: Final = 3  # of a leaf whose rows change while they are read
 # One thread for all leaves of a process: to start one where memory has just run out can hang for ever (CPython waits
 # for a thread that could not begin).
 _reader: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dorff-read")
-_SAME: Final = ("plan", "number", "start", "stop", "stamp")  # what a checkpoint must have in common with its leaf
+_SAME: Final = ("plan", "number", "start", "stop", "stamp")  # what a checkpoint must have in common with its task
 
 
 @final
@@ -227,26 +227,15 @@ class _Run:
             plan=place.hash, number=number, start=start, stop=stop, row=start, stamp=stamp, checksums=(), rows_used=0,
             rows_read=0, low=none, high=tuple(-one for one in none), seconds=0.0, syrk_seconds=0.0,
         )  # fmt: skip
-        self._before = self._at = self._resumed(fresh)
+        self._at = resumed(place, sums, fresh)
         self._low, self._high = np.array(self._at.low), np.array(self._at.high)
-
-    def _resumed(self, fresh: Checkpoint) -> Checkpoint:
-        """The checkpoint of the same rows of the same plan, its sums restored; else `fresh`."""
-        found = Checkpoint.load(self._place.checkpoints, fresh.number)
-        if found is None or any(getattr(found, name) != getattr(fresh, name) for name in _SAME):
-            return fresh
-        fits = found.start < found.row < found.stop and len(found.low) == len(found.high) == self._dataset.d
-        if fits and found.restore(self._place.checkpoints, self._sums.of):
-            return found
-        self._sums.clear()
-        return fresh
 
     def add_all(self) -> None:
         """Add the rows that are left, block by block; StoppedError at a block's end where it was asked for."""
         at, blocks = self._at, self._sums.block_rows
         for read in _read_ahead(self._dataset, (at.start, at.row, at.stop), self._this.read_rows):
             for first in range(0, len(read), blocks):
-                self._add(_cut(read, first, first + blocks))
+                self._add(read[first : first + blocks])
                 if self._at.row < at.stop and stop_requested():
                     self._now().save(self._place.checkpoints, self._sums.sums)
                     raise StoppedError(
@@ -272,10 +261,11 @@ class _Run:
         )  # fmt: skip
 
     def _now(self) -> Checkpoint:
+        at = self._at  # what it says of reads and seconds is of before
         return replace(
-            self._at, rows_read=self._before.rows_read + self._dataset.reads.rows, low=tuple(self._low.tolist()),
-            high=tuple(self._high.tolist()), seconds=self._before.seconds + time.perf_counter() - self._began,
-            syrk_seconds=self._before.syrk_seconds + self._sums.syrk_seconds,
+            at, rows_read=at.rows_read + self._dataset.reads.rows, low=tuple(self._low.tolist()),
+            high=tuple(self._high.tolist()), seconds=at.seconds + time.perf_counter() - self._began,
+            syrk_seconds=at.syrk_seconds + self._sums.syrk_seconds,
         )  # fmt: skip
 
     def changed(self) -> bool:
@@ -284,40 +274,56 @@ class _Run:
 
     def finish(self) -> Receipt:
         """Check the sums, write them, and leave the receipt instead of a checkpoint."""
-        this, place, at = self._this, self._place, self._now()
         self._check()
-        receipt = Receipt(
-            plan=at.plan, number=at.number, start=at.start, stop=at.stop,
-            digest="".join(f"{crc:08x}" for crc in at.checksums), stamp=at.stamp, rows_used=at.rows_used,
-            rows_dropped=at.stop - at.start - at.rows_used - at.rows_unlabelled, rows_read=at.rows_read, low=at.low,
-            high=at.high, seconds=0.0, syrk_seconds=at.syrk_seconds, rows_unlabelled=at.rows_unlabelled,
-        )  # fmt: skip
-        if frozen_hash(this.directory) != this.hash:  # the run was refused elsewhere, and what it had made removed
-            raise InputError(f"{this.directory}: the frozen plan is gone or another; run the job again")
-        save_moments(place.node(0, at.number, receipt.key), self._sums.sums)
-        self._sums.keep_spare()
-        receipt = receipt.timed(self._before.seconds + time.perf_counter() - self._began)
-        receipt.save(place.receipts)
-        Checkpoint.remove(place.checkpoints, at.number)
-        return receipt
+        return leave(self._this, self._place, self._sums, self._now)
 
     def _check(self) -> None:
-        """CorruptError where the sums are not of the rows; InputError where they are, but overflow."""
-        at, sums = self._at, self._sums.sums.values()
-        if not all(adder.intact() for adder in sums):
-            Checkpoint.remove(self._place.checkpoints, at.number)  # it may hold the same
-            raise CorruptError(
-                f"leaf {at.number} (rows {at.start}..{at.stop - 1}): its sums are not those of its rows; memory or "
-                "processor faulty; the leaf is done again, and if this comes back test the machine it was done on"
-            )
-        if any(adder.overflowed() for adder in sums):
-            mixed = self._this.question.get("precision") == "mixed"
-            kind, limit = ("float32", "1e18") if mixed else ("float64", "1e150")
-            raise InputError(
-                f"{self._dataset.path}: rows {at.start}..{at.stop - 1}: the sums overflow {kind}; an input, a target "
-                f"or the root of a weight is larger than {limit}: rescale the column"
-                + (", or set features.precision: double" if mixed else "")
-            )
+        at, mixed = self._at, self._this.question.get("precision") == "mixed"
+        kind, limit = ("float32", "1e18") if mixed else ("float64", "1e150")
+        check_sums(
+            self._place, at.number, self._sums,
+            torn=f"leaf {at.number} (rows {at.start}..{at.stop - 1}): its sums are not those of its rows; memory or "
+            "processor faulty; the leaf is done again, and if this comes back test the machine it was done on",
+            large=f"{self._dataset.path}: rows {at.start}..{at.stop - 1}: the sums overflow {kind}; an input, a "
+            f"target or the root of a weight is larger than {limit}: rescale the column"
+            + (", or set features.precision: double" if mixed else ""),
+        )  # fmt: skip
+
+
+def resumed(place: Place, sums: RowSums, fresh: Checkpoint) -> Checkpoint:
+    """The checkpoint of the same task, its sums restored; else `fresh`, and the sums are empty."""
+    found = Checkpoint.load(place.checkpoints, fresh.number)
+    if found is None or any(getattr(found, name) != getattr(fresh, name) for name in _SAME):
+        return fresh
+    fits = found.start < found.row < found.stop and len(found.low) == len(found.high) == len(fresh.low)
+    if fits and found.restore(place.checkpoints, sums.of):
+        return found
+    sums.clear()
+    return fresh
+
+
+def check_sums(place: Place, number: int, sums: RowSums, *, torn: str, large: str) -> None:
+    """CorruptError, in these words, where sums are not of what was added; InputError where they are, but overflow."""
+    adders = sums.sums.values()
+    if not all(adder.intact() for adder in adders):
+        Checkpoint.remove(place.checkpoints, number)  # it may hold the same
+        raise CorruptError(torn)
+    if any(adder.overflowed() for adder in adders):
+        raise InputError(large)
+
+
+def leave(this: Pass, place: Place, sums: RowSums, now: Callable[[], Checkpoint]) -> Receipt:
+    """Write a task's sums, and leave its receipt instead of a checkpoint. `now` says what is summed, and how long it
+    took so far."""
+    receipt = now().receipt()
+    if frozen_hash(this.directory) != this.hash:  # the run was refused elsewhere, and what it had made removed
+        raise InputError(f"{this.directory}: the frozen plan is gone or another; run the job again")
+    save_moments(place.node(0, receipt.number, receipt.key), sums.sums)
+    sums.keep_spare()
+    receipt = receipt.timed(now().seconds)
+    receipt.save(place.receipts)
+    Checkpoint.remove(place.checkpoints, receipt.number)
+    return receipt
 
 
 def merge_nodes(left: str, right: str, into: str) -> bool:
@@ -345,14 +351,6 @@ def _read_ahead(dataset: Dataset, at: tuple[int, int, int], rows: int) -> Iterat
         wait([waiting])
 
 
-def _cut(rows: RowBlock, start: int, stop: int) -> RowBlock:
-    """Rows start..stop-1 of a run, in the same memory."""
-    here = slice(start, stop)
-    weights = None if rows.weights is None else rows.weights[here]
-    groups = None if rows.groups is None else rows.groups[here]
-    return RowBlock(rows.numbers[here], rows.X[here], rows.Y[here], weights, groups)
-
-
 def _usable(dataset: Dataset, nan: str, rows: RowBlock) -> tuple[RowBlock, bool]:
     """The rows to keep, and whether they may miss targets: of those that weigh anything the ones whose inputs and
     weight are finite and (`partial`, `unlabelled`) any target or (`drop`) every target; InputError at the first row
@@ -364,11 +362,11 @@ def _usable(dataset: Dataset, nan: str, rows: RowBlock) -> tuple[RowBlock, bool]
     partial = nan in ("partial", "unlabelled")
     good = rows.whole(partial=partial)
     if nan == "refuse":
-        raise _not_finite(dataset, rows, int(np.argmin(good)))
+        raise not_finite(dataset, rows, int(np.argmin(good)))
     return rows[good], partial
 
 
-def _not_finite(dataset: Dataset, rows: RowBlock, row: int) -> InputError:
+def not_finite(dataset: Dataset, rows: RowBlock, row: int) -> InputError:
     """What is wrong with a row, and what to do about it."""
     number, values = rows.numbers[row], [*rows.X[row], *rows.Y[row]]
     names = [*dataset.input_columns, *dataset.target_columns]

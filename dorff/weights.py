@@ -106,7 +106,7 @@ def operator_weights(
     a concatenated sum or a multi-view kernel, which are no plain sample, and where no frequency has any weight.
     """
     if isinstance(kernel, MultiView):
-        assert density is not None and m == 2 * len(density[0])  # as samplers of views draw them
+        assert density is not None and m == 2 * len(density[0])
         weights = _weights_of_views(kernel, density)
     else:
         weights = _weights(kernel, m, density)
@@ -148,15 +148,19 @@ def _weights(kernel: OperatorKernel, m: int, density: Density | None) -> Operato
     return OperatorWeights(np.ones(m), np.concatenate([_reduced(root)] * 2))
 
 
+def served(kernel: MultiView, density: Density) -> list[npt.NDArray[np.bool_]]:
+    """Of each view which of its terms each frequency serves, (terms, D)."""
+    assert density[2] is not None  # as samplers of views draw them
+    return np.split(density[2], np.cumsum([len(view.kernel.terms()) for view in kernel.views])[:-1])
+
+
 def _weights_of_views(kernel: MultiView, density: Density) -> OperatorWeights:
     """Of each view from the frequencies that serve its terms, as their law was drawn for its inputs."""
-    omega, log_density, serves = density
-    assert serves is not None
-    D, term = len(omega), 0
+    omega, log_density, _ = density
+    D = len(omega)
     parts: list[tuple[npt.NDArray[np.intp], OperatorWeights]] = []
-    for view in kernel.views:
-        own = serves[term : term + len(view.kernel.terms())]
-        at, term = np.flatnonzero(own.any(axis=0)), term + len(own)
+    for view, own in zip(kernel.views, served(kernel, density), strict=True):
+        at = np.flatnonzero(own.any(axis=0))
         inside = None if own[:, at].all() else own[:, at]
         law = omega[at][:, view.columns], log_density[at], inside
         parts.append((np.concatenate([at, D + at]), operator_weights(view.kernel, 2 * len(at), law)))

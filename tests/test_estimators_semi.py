@@ -123,7 +123,7 @@ def test_graphs_of_the_user(tmp_path) -> None:
     ]
     expected = dense(fits[0], X, Y, [(0.01, np.diag(W.sum(axis=1)) - W, np.eye(2))])
     assert all(near(fitted.predict(X), expected) for fitted in fits)
-    with pytest.raises(InputError, match="has 40 nodes, but X has 39 rows"):
+    with pytest.raises(InputError, match="wanted one node a row, 39, got a graph of 40"):
         fits[-1].fit(X[1:], Y[1:])
 
 

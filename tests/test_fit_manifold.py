@@ -385,6 +385,20 @@ def test_killed_and_run_again(store: Path, tmp_path: Path) -> None:
     assert load_model(tmp_path / "m2").coefficients.tobytes() == wanted
 
 
+def test_what_no_job_has_used_for_a_month_goes(store: Path, tmp_path: Path) -> None:
+    knn = {"type": "knn", "neighbours": 5}
+    each = [{"graph": {**knn, "append": append}, "weight": GI} for append in ("rebuild", "link")]
+    kept = list[set[Path]]()
+    for term in each:
+        run(store, manifold=term)
+        kept.append({*(tmp_path / "state").glob("*/graphs/*"), *(tmp_path / "state").glob("*/terms/*")})
+    assert [len(folders) for folders in kept] == [2, 4]
+    for folder in kept[1]:
+        os.utime(folder, (0, 0))
+    run(store, manifold={**each[0], "weight": 2 * GI})
+    assert {folder for folder in kept[1] if folder.exists()} == kept[0]
+
+
 def test_rows_of_nan_inputs_are_left_out_of_everything(tmp_path: Path) -> None:
     X, Y = sea()
     X[::50] = np.nan

@@ -227,7 +227,7 @@ def test_a_graph_in_parts_is_the_whole_one() -> None:
     own = np.concatenate([graphs.own_scale(*part) for part in lists])
     index, distance = (np.concatenate(parts) for parts in zip(*lists, strict=True))
     i, j = np.repeat(np.arange(90), 5), index.ravel()
-    i, j, w = graphs.both_ways(i, j, graphs.edge_weights(distance.ravel(), own[i], own[j], knn.weights))
+    i, j, w = graphs.both_ways(i, j, 0.5 * graphs.edge_weights(distance.ravel(), own[i], own[j], knn.weights))
     order = RNG.permutation(len(i))
     W = graphs.adjacency(i[order], j[order], w[order], (90, 90))
     whole = graphs.local_graph(X, knn)

@@ -25,22 +25,7 @@ from dorff.features import Drawn, FeatureMap
 from dorff.graphs import KNN, Given, Graph, Identity, Manifold, degrees, laplacian, local_graph
 from dorff.leaf import FoldRule, Pass, freeze, frozen_hash, load_pass, sum_leaf
 from dorff.loops import differences
-from dorff.manifold import (
-    GROUP_ROWS,
-    Form,
-    GraphSums,
-    Recipe,
-    TermPlace,
-    added,
-    build,
-    difference_shift,
-    in_memory,
-    run_shard,
-    run_within,
-    sum_term,
-    term_bytes,
-    term_flops,
-)
+from dorff.manifold import GraphSums, TermPlace, added, build, in_memory, run_shard, run_within, sum_term
 from dorff.manifold import leaves as term_leaves
 from dorff.manifold.leaves import group_reads
 from dorff.manifold.parts import Part
@@ -49,6 +34,7 @@ from dorff.manifold.sums import finished
 from dorff.moments import UNIT, Accumulator, FloatArray, IntArray, Moments, syr2k
 from dorff.plan import Leaf
 from dorff.plan.graph_sizes import GraphCosts, Sizes
+from dorff.plan.terms import GROUP_ROWS, Form, Recipe, difference_shift, term_bytes, term_flops
 from dorff.stopping import clear_stop, request_stop
 
 D, M = 3, 12

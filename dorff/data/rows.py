@@ -70,8 +70,8 @@ class RowBlock:
     def __len__(self) -> int:
         return len(self.X)
 
-    def __getitem__(self, keep: npt.NDArray[np.bool_]) -> RowBlock:
-        """The rows marked in `keep` (n,)."""
+    def __getitem__(self, keep: npt.NDArray[np.bool_] | slice) -> RowBlock:
+        """The rows marked in `keep` (n,); a run of them is in the same memory."""
         weights = None if self.weights is None else self.weights[keep]
         groups = None if self.groups is None else self.groups[keep]
         return RowBlock(self.numbers[keep], self.X[keep], self.Y[keep], weights, groups)

@@ -14,9 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -33,10 +31,9 @@ from dorff.leaf import Pass, Place, load_pass, sum_leaf
 from dorff.moments import FloatArray, Kind, Products, by_fold, pooled
 from dorff.plan import Leaf
 from dorff.plan.routes import sweep_rows
-from dorff.store import Receipt, load_sums, save_moments, write_atomic, write_json
+from dorff.store import Receipt, load_sums, remove_given_up, save_moments, write_atomic, write_json
 
 NONE_KEPT: Final = -1
-GIVEN_UP: Final = 30 * 86_400.0  # seconds without a finished sweep
 
 
 @final
@@ -157,7 +154,4 @@ class Sweeper:
     def tidy(self) -> None:
         """Delete this solve's sweeps, now that it is over, and those of solves that were given up; no others."""
         shutil.rmtree(self._folder, ignore_errors=True)
-        for path in self._folder.parent.glob("*"):
-            with suppress(OSError):  # another solve tidies too
-                if time.time() - path.stat().st_mtime > GIVEN_UP:
-                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+        remove_given_up(self._folder.parent)

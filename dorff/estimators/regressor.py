@@ -106,6 +106,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
     graph : graphs.Graph, sparse or dense matrix (n, n), path, or None
         What a number's term is made of: `graphs.KNN()` if None, whose neighbours are found among all rows, in scaled
         inputs. A matrix has the weights of edges.
+
     Attributes
     ----------
     model_ : Model
@@ -279,13 +280,13 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         y = unwrap(y, "y")
         if isinstance(y, StoredRows | da.Array):
             flat = y.ndim == 1
-            check = partly if self._absent else finite
+            check = partly if self._with_gaps else finite
             y = check(np.asarray(with_rows(y, "y")[:], dtype=np.float64), "y", 0)
             y = y[:, 0] if flat else y
         values = np.asarray(self.predict(X, views=views))
         if self.model_.observe is not None:
             values = self.model_.observed(values.reshape(len(values), -1))
-        if not self._absent:
+        if not self._with_gaps:
             return float(r2_score(y, values, sample_weight=sample_weight))
         Y = np.asarray(y, dtype=np.float64).reshape(len(values), -1)
         return _mean_r2(Y, values.reshape(Y.shape), np.ones(len(Y)) if sample_weight is None else sample_weight)
@@ -320,7 +321,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         return self.missing == "partial"
 
     @property
-    def _absent(self) -> bool:
+    def _with_gaps(self) -> bool:
         """Whether targets may be NaN."""
         return self._partial or self.manifold is not None
 
@@ -356,13 +357,13 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         lazy = tuple(isinstance(values, StoredRows | da.Array) for values in (X, y))
         if scipy.sparse.issparse(y):
             raise InputError("y is a sparse matrix; give a dense one, y.toarray()")
-        if not any(lazy) and not self._absent:
+        if not any(lazy) and not self._with_gaps:
             X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
             return X, y
         if y is None:
             raise InputError("fit requires y to be passed, but the target y is None")
         if not lazy[1]:
-            there = "allow-nan" if self._absent else True
+            there = "allow-nan" if self._with_gaps else True
             y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y", ensure_all_finite=there)
         return self._inputs(X, reset=True), y
 

@@ -13,16 +13,17 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from dorff.data.edges import open_graph
 from dorff.errors import InputError
 from dorff.estimators.drawing import Drawing
 from dorff.estimators.labels import StoredLabels
 from dorff.estimators.rows import StoredRows
-from dorff.graphs import KNN, Given, Graph, Manifold, adjacency, check_edges, checked, undirected
+from dorff.graphs import KNN, Given, Graph, Manifold, adjacency, both_ways, check_edges, checked, undirected
 from dorff.kernels import MultiView, OperatorKernel
 from dorff.kernels.scalar import FloatArray
-from dorff.manifold import difference_shift, in_memory
+from dorff.manifold import in_memory
 from dorff.model import Views
+from dorff.plan.graph_sizes import given_source
+from dorff.plan.manifold import features_of, of_views, penalty
 from dorff.solvers import Penalty, Setting
 
 Flags: TypeAlias = npt.NDArray[np.bool_]
@@ -130,28 +131,12 @@ class Penalties:
 
 def _penalty(term: Manifold, drawing: Drawing, X: FloatArray) -> Penalty:
     """Of weight 1, over the rows X (n, d). InputError for a view, or views, that the kernel has not."""
-    kernel, views = drawing.setting.kernel, None
-    inputs: tuple[int, ...] | None = None
-    columns: tuple[int, ...] | None = None
+    kernel = drawing.setting.kernel
     if (term.between or term.view is not None) and not isinstance(kernel, MultiView):
         raise InputError("manifold: view and between are of the views of a MultiView kernel; leave them out")
-    if isinstance(kernel, MultiView) and term.between:
-        views = kernel.between
-    if isinstance(kernel, MultiView) and term.view is not None:
-        (view,) = kernel.chosen([term.view])
-        views, inputs = np.diag(np.arange(kernel.V) == view).astype(np.float64), kernel.views[view].columns
-        columns = _columns(drawing.setting, view)
-    sums = in_memory(drawing.features, X, _found(term.graph, len(X)), term, inputs=inputs, columns=columns)
-    weight = 1.0 / max(sums.n, 1) if term.scale == "mean" else 1.0
-    return Penalty(sums, weight, outputs=term.outputs, views=views, shift=difference_shift(sums))
-
-
-def _columns(setting: Setting, view: int) -> tuple[int, ...]:
-    """The features of a view."""
-    assert setting.observe is not None
-    weights = setting.weights(setting.kernel.fix(setting.d, setting.observe.shape[1]))
-    assert weights.views is not None
-    return tuple(np.flatnonzero(weights.views == view).tolist())
+    inputs, views = of_views(term, kernel)
+    columns, graph = features_of(kernel, views, drawing.setting.density), _found(term.graph, len(X))
+    return penalty(term, in_memory(drawing.features, X, graph, term, inputs=inputs, columns=columns), views)
 
 
 def _found(graph: Graph, n: int) -> Graph | scipy.sparse.csr_array:
@@ -160,13 +145,7 @@ def _found(graph: Graph, n: int) -> Graph | scipy.sparse.csr_array:
         return graph
     if graph.path is None:
         return checked(graph.source, n)
-    source = open_graph(graph.path)
-    if source.n not in (None, n):
-        raise InputError(
-            f"graph: {graph.path} has {source.n} nodes, but X has {n} rows; give the graph of these rows, labelled "
-            "and not, in their order"
-        )
+    source = given_source(graph.path, n)
     edges = source.read(0, source.count)
     check_edges(*edges, n=n)
-    i, j, w = undirected(*edges, both=source.kind == "csr")
-    return adjacency(np.concatenate([i, j]), np.concatenate([j, i]), np.concatenate([w, w]), (n, n))
+    return adjacency(*both_ways(*undirected(*edges, both=source.kind == "csr")), (n, n))

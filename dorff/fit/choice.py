@@ -18,7 +18,7 @@ from dorff.model import Model
 from dorff.moments import Moments, Part, Solvable, by_fold, pooled, unseen
 from dorff.plan import Plan, keeps_posterior
 from dorff.plan.kernels import array_columns
-from dorff.plan.terms import difference_shift
+from dorff.plan.manifold import penalty
 from dorff.posterior import Posterior
 from dorff.solvers import Choice, Criterion, Fit, Penalty, Setting, choose, of_first
 from dorff.spec import MultiViewSpec
@@ -48,14 +48,8 @@ def settings(plan: Plan, terms: Sequence[Moments] = ()) -> list[Setting]:
 
 def penalties(plan: Plan, terms: Sequence[Moments], weights: Sequence[float]) -> tuple[Penalty, ...]:
     """The manifold terms of a system, for these weights; a weight of 0 is no term."""
-    found = []
-    for term, sums, weight in zip(plan.terms, terms, weights, strict=True):
-        manifold = term.manifold
-        share = weight / max(sums.n, 1) if manifold.scale == "mean" else weight
-        if weight > 0:
-            shift = difference_shift(sums)
-            found.append(Penalty(sums, share, outputs=manifold.outputs, views=term.views, shift=shift))
-    return tuple(found)
+    each = zip(plan.terms, terms, weights, strict=True)
+    return tuple(penalty(term.manifold, sums, term.views, weight) for term, sums, weight in each if weight > 0)
 
 
 def solve_pass(plan: Plan, folds: Mapping[Part, Solvable], terms: Sequence[Moments] = ()) -> Choice:

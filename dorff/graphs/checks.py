@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 from dorff.errors import InputError
 from dorff.graphs.nearest import FloatArray, IntArray
-from dorff.graphs.weights import adjacency
+from dorff.graphs.weights import adjacency, both_ways
 
 #: Two weights of one edge are equal when they differ by no more than this part of the larger: a computed matrix may be
 #: symmetric only to rounding.
@@ -41,8 +41,7 @@ def checked(W: Any, n: int, *, what: str = "graph") -> sp.csr_array:
     entries = sp.coo_array(W).astype(np.float64)  # narrow whole numbers would overflow where entries are added
     check_edges(entries.row, entries.col, entries.data, n=n, what=what)  # before sums make NaN of infinities
     entries = sp.coo_array(sp.csr_array(entries))
-    i, j, w = undirected(entries.row, entries.col, entries.data, both=True, what=what)
-    return adjacency(np.concatenate([i, j]), np.concatenate([j, i]), np.concatenate([w, w]), (n, n))
+    return adjacency(*both_ways(*undirected(entries.row, entries.col, entries.data, both=True, what=what)), (n, n))
 
 
 def _check_structure(W: Any, what: str) -> None:

@@ -24,7 +24,7 @@ def local_graph(X: npt.ArrayLike, knn: KNN, *, numbers: npt.ArrayLike | None = N
     listed = index >= 0
     i, j = np.nonzero(listed)[0], index[listed]
     own = own_scale(index, distance)
-    return adjacency(*both_ways(i, j, edge_weights(distance[listed], own[i], own[j], knn.weights)), (n, n))
+    return adjacency(*both_ways(i, j, 0.5 * edge_weights(distance[listed], own[i], own[j], knn.weights)), (n, n))
 
 
 def own_scale(index: IntArray, distance: FloatArray) -> FloatArray:
@@ -55,8 +55,8 @@ def edge_weights(
 
 
 def both_ways(i: IntArray, j: IntArray, w: FloatArray) -> tuple[IntArray, IntArray, FloatArray]:
-    """The entries of (A + A^T) / 2, those at the same place not yet added up, of the entries of A."""
-    return np.concatenate([i, j]), np.concatenate([j, i]), 0.5 * np.concatenate([w, w])
+    """The entries of A + A^T, those at the same place not yet added up, of the entries of A."""
+    return np.concatenate([i, j]), np.concatenate([j, i]), np.concatenate([w, w])
 
 
 def adjacency(i: IntArray, j: IntArray, w: FloatArray, shape: tuple[int, int]) -> sp.csr_array:

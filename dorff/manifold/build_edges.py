@@ -91,9 +91,9 @@ def own_scales(atlas: Atlas, shard: int, generation: int) -> tuple[IntArray, Flo
 
 
 def _weighed(frame: Frame, listed: npt.NDArray[Any], scales: tuple[IntArray, FloatArray]) -> Edges:
-    """The entries of A of a part of lists; `scales` are those of the rows that they name."""
+    """The entries of A / 2 of a part of lists; `scales` are those of the rows that they name."""
     named = scales[1][np.searchsorted(scales[0], listed["neighbour"])]
-    w = edge_weights(listed["distance"], listed["scale"], named, frame.knn.weights)
+    w = 0.5 * edge_weights(listed["distance"], listed["scale"], named, frame.knn.weights)
     return listed["row"], listed["neighbour"], w
 
 
@@ -111,7 +111,7 @@ def save_edges(
     nodes = [rows.astype("<i8"), row_sums(W.indptr, w), scales]
     digest = f"{content_sum(values):08x}{write_parts(frame.path(job), nodes)}"
     owned = int((j < i).sum())
-    return slip(frame, job, digest=digest, suffixes=("parts", EDGES), edges=len(w), owned=owned, **facts)
+    return slip(frame, job, digest=digest, suffixes=("parts", EDGES), owned=owned, **facts)
 
 
 def load_edges(frame: Frame, job: Job, crc: int) -> Edges:

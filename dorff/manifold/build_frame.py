@@ -15,6 +15,7 @@ import numpy as np
 from dorff.data import Dataset
 from dorff.errors import IncompleteError, InputError
 from dorff.graphs import KNN, Graph
+from dorff.leaf import not_finite
 from dorff.manifold.build_files import FloatArray, IntArray, read_parts
 from dorff.plan.graph_sizes import Sizes
 from dorff.store import seal, unseal, write_atomic
@@ -263,12 +264,7 @@ def read_run(dataset: Dataset, start: int, stop: int, read: Callable[[], T]) -> 
 
 def read_inputs(frame: Frame, dataset: Dataset, start: int, stop: int) -> FloatArray:
     """X (stop - start, d) of a run of rows. InputError at an input that is not finite, where these are refused."""
-    X, _ = dataset.read(start, stop)
-    if frame.nan == "refuse" and not np.isfinite(X).all():
-        row, column = np.argwhere(~np.isfinite(X))[0]
-        raise InputError(
-            f"{dataset.path}: row {start + row} (shard {(start + row) // dataset.shard_rows}), column "
-            f"{dataset.input_columns[column]}: expected a finite number, got {X[row, column]}; mend the data, or set "
-            "data.nan: drop"
-        )
-    return X
+    rows = dataset.block(start, stop)
+    if frame.nan == "refuse" and not (good := rows.whole()).all():
+        raise not_finite(dataset, rows, int(np.argmin(good)))
+    return rows.X

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from dorff.data import Dataset
 from dorff.data.edges import EdgeSource, open_graph
 from dorff.errors import InputError
-from dorff.graphs import adjacency, check_edges, undirected
+from dorff.graphs import adjacency, both_ways, check_edges, undirected
 from dorff.manifold.build_edges import Edges, save_edges
 from dorff.manifold.build_files import write_parts
 from dorff.manifold.build_frame import ChangedError, Frame, Job, Slip, read_inputs, read_run, slip, unchanged
@@ -32,7 +32,7 @@ def screen(frame: Frame, dataset: Dataset, job: Job) -> Slip:
     X, stamp = read_run(dataset, start, stop, lambda: read_inputs(frame, dataset, start, stop))
     good = np.isfinite(X).all(axis=1)
     digest = write_parts(frame.path(job), [good.astype("u1")])
-    return slip(frame, job, stamp=stamp, digest=f"{digest}{zlib.crc32(X.data):08x}", left_out=int((~good).sum()))
+    return slip(frame, job, stamp=stamp, digest=f"{digest}{zlib.crc32(X.data):08x}")
 
 
 def bucket(frame: Frame, dataset: Dataset, job: Job) -> Slip:
@@ -113,8 +113,7 @@ def complete(frame: Frame, dataset: Dataset, job: Job) -> Slip:
     dealt = [frame.read(Job("bucket", 0, at), (part,))[0] for at, part in naming(frame, "gather", 0, job.number)]
     edges = np.frombuffer(b"".join(dealt), EDGE)
     both, path = frame.said["kind"] == "csr", frame.said["graph"]["path"]
-    i, j, w = undirected(edges["i"], edges["j"], edges["w"], both=both, what=path)
-    i, j, w = np.concatenate([i, j]), np.concatenate([j, i]), np.concatenate([w, w])
+    i, j, w = both_ways(*undirected(edges["i"], edges["j"], edges["w"], both=both, what=path))
     keep = (i >= start) & (i < stop) & (j >= runs[0, 0])
     for one in left.tolist():
         good = np.frombuffer(frame.read(Job("screen", 0, one), (0,))[0], "u1").astype(bool)

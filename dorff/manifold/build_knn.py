@@ -116,8 +116,7 @@ def assign(frame: Frame, dataset: Dataset, job: Job) -> Slip:
     parts += np.split(held, range(BLOCK, P, BLOCK))
     write_atomic(frame.path(job, INPUTS), [rows.data.cast("B") if rows.size else b""], sync=False)
     digest = write_parts(frame.path(job), parts)
-    left_out = stop - start - len(kept)
-    return slip(frame, job, stamp=stamp, digest=digest, suffixes=("parts", INPUTS), left_out=left_out)
+    return slip(frame, job, stamp=stamp, digest=digest, suffixes=("parts", INPUTS))
 
 
 def _dealt(

@@ -218,10 +218,6 @@ def _spans(frame: Frame, dataset: Dataset) -> Iterator[tuple[int, int]]:
         yield stop, dataset.n
 
 
-def _row_stage(frame: Frame) -> str:
-    return "assign" if isinstance(frame.graph, KNN) else "screen"
-
-
 def _stamps(frame: Frame, dataset: Dataset, generation: int) -> dict[str, Callable[[int], str]]:
     """Of the stages that read files which are not the build's own: what fingerprints a task's, as they are now."""
     cuts, (start, stop) = frame.runs(generation), frame.begun(0)
@@ -264,7 +260,8 @@ def _given(stages: Stages, frame: Frame, dataset: Dataset, generation: int) -> N
 def _finish(stages: Stages, frame: Frame, generation: int, shards: Sequence[int]) -> None:
     """Write a generation's edges, and that it is finished."""
     slips = stages.run("collect", generation, shards)
-    rows = [slip.digest for job, slip in sorted(stages.slips.items()) if job[:2] == (_row_stage(frame), generation)]
+    of_rows = [(stage, generation) for stage in ("assign", "screen")]
+    rows = [slip.digest for job, slip in sorted(stages.slips.items()) if job[:2] in of_rows]
     found = {slip.job.number: (slip.digest, int(slip.facts["owned"])) for slip in slips}
     write_done(frame, generation, rows, found)
 

@@ -11,13 +11,13 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Protocol, Self, final
+from typing import Protocol, Self, final
 
 import numpy as np
 from scipy import sparse
 
-from dorff.errors import CorruptError, IncompleteError, InputError, StoppedError
-from dorff.leaf import Pass, frozen_hash
+from dorff.errors import IncompleteError, StoppedError
+from dorff.leaf import check_sums, leave, resumed
 from dorff.manifold.places import TermPlace
 from dorff.manifold.sums import GraphSums
 from dorff.manifold.tiles import edge_runs, row_runs
@@ -25,9 +25,7 @@ from dorff.moments import BoolArray, FloatArray, IntArray
 from dorff.plan.graph_sizes import Sizes
 from dorff.plan.terms import Form, Recipe
 from dorff.stopping import stop_requested
-from dorff.store import Checkpoint, Receipt, save_moments
-
-_SAME: Final = ("plan", "number", "start", "stop", "stamp")  # what a checkpoint must have in common with its task
+from dorff.store import Checkpoint, Receipt
 
 
 class Rows(Protocol):
@@ -152,7 +150,7 @@ def run_shard(directory: str, name: str, store: Store, number: int, start: int, 
         CorruptError: a number in the sums changed in memory, or was computed wrongly.
         IncompleteError: the graph's files changed while they were read.
     """
-    place = TermPlace(Path(directory), name)
+    place, what = TermPlace(Path(directory), name), f"shards {start} to {stop - 1}"
     this, recipe = place.opened()
     sums, began = GraphSums(this.features, recipe), time.perf_counter()
     limit = Sizes().rows(len(this.features.center))
@@ -160,61 +158,27 @@ def run_shard(directory: str, name: str, store: Store, number: int, start: int, 
         plan=name, number=number, start=start, stop=stop, row=start, stamp=store.stamp(start, stop), checksums=(0,),
         rows_used=0, rows_read=0, low=(), high=(), seconds=0.0, syrk_seconds=0.0,
     )  # fmt: skip
-    at = _resumed(place, sums, fresh)
-    before = at
+    at = resumed(place, sums, fresh)
 
-    def now(shard: int) -> Checkpoint:
+    def now() -> Checkpoint:
         return replace(
-            at, row=shard, rows_used=shard - start, seconds=before.seconds + time.perf_counter() - began,
-            syrk_seconds=before.syrk_seconds + sums.syrk_seconds,
-        )  # fmt: skip
+            at, seconds=at.seconds + time.perf_counter() - began, syrk_seconds=at.syrk_seconds + sums.syrk_seconds
+        )
 
     for shard in range(at.row, stop):
         for part in Part.cut(store, shard, recipe, limit):
             sums.add_local(part.X, part.W, part.own, part.numbers, part.degree)
             at = replace(at, checksums=(part.checksum(at.checksums[0]),), rows_read=at.rows_read + len(part.X))
-        if shard + 1 < stop and stop_requested():
-            now(shard + 1).save(place.checkpoints, sums.sums)
+        at = replace(at, row=shard + 1, rows_used=shard + 1 - start)
+        if at.row < stop and stop_requested():
+            now().save(place.checkpoints, sums.sums)
             raise StoppedError(
-                f"shards {start} to {stop - 1}: asked to stop, after shard {shard}; what is summed is kept, run the "
-                "job again to go on"
+                f"{what}: asked to stop, after shard {shard}; what is summed is kept, run the job again to go on"
             )
     if store.stamp(start, stop) != fresh.stamp:
-        raise IncompleteError(f"shards {start} to {stop - 1}: the graph changed while it was read; run the job again")
-    return _finish(this, place, sums, now(stop))
-
-
-def _resumed(place: TermPlace, sums: GraphSums, fresh: Checkpoint) -> Checkpoint:
-    """The checkpoint of the same shards, its sums restored; else `fresh`."""
-    found = Checkpoint.load(place.checkpoints, fresh.number)
-    if found is None or any(getattr(found, name) != getattr(fresh, name) for name in _SAME):
-        return fresh
-    if found.start < found.row < found.stop and found.restore(place.checkpoints, sums.of):
-        return found
-    sums.clear()
-    return fresh
-
-
-def _finish(this: Pass, place: TermPlace, sums: GraphSums, at: Checkpoint) -> Receipt:
-    """Check the sums, write them, and leave the receipt instead of a checkpoint."""
-    what = f"shards {at.start} to {at.stop - 1}"
-    if not all(adder.intact() for adder in sums.sums.values()):
-        Checkpoint.remove(place.checkpoints, at.number)
-        raise CorruptError(
-            f"{what}: the sums are not those of the rows; memory or processor faulty; they are done again, and if "
-            "this comes back test the machine it was done on"
-        )
-    if any(adder.overflowed() for adder in sums.sums.values()):
-        raise InputError(f"{what}: the sums overflow float64; a feature or a weight is larger than 1e150: rescale it")
-    receipt = Receipt(
-        plan=at.plan, number=at.number, start=at.start, stop=at.stop, digest=f"{at.checksums[0]:08x}", stamp=at.stamp,
-        rows_used=at.rows_used, rows_dropped=0, rows_read=at.rows_read, low=(), high=(), seconds=at.seconds,
-        syrk_seconds=at.syrk_seconds,
-    )  # fmt: skip
-    if frozen_hash(this.directory) != this.hash:
-        raise InputError(f"{this.directory}: the frozen plan is gone or another; run the job again")
-    save_moments(place.node(0, at.number, receipt.key), sums.sums)
-    sums.keep_spare()
-    receipt.save(place.receipts)
-    Checkpoint.remove(place.checkpoints, at.number)
-    return receipt
+        raise IncompleteError(f"{what}: the graph changed while it was read; run the job again")
+    torn = "the sums are not those of the rows; memory or processor faulty; they are done again, and if this comes "
+    torn += "back test the machine it was done on"
+    large = "the sums overflow float64; a feature or a weight is larger than 1e150: rescale it"
+    check_sums(place, number, sums, torn=f"{what}: {torn}", large=f"{what}: {large}")
+    return leave(this, place, sums, now)

@@ -57,11 +57,6 @@ class Shards:
     alone: int = 0
 
     @property
-    def nodes(self) -> int:
-        """The rows that the graph is of, those without an edge too."""
-        return self.dataset.rows
-
-    @property
     def edges(self) -> int:
         """The edges, each once."""
         with self._mending():

@@ -1,4 +1,4 @@
-"""The manifold terms of a job made concrete: the rows and columns of their graphs, and what their sums cost."""
+"""Manifold terms made concrete: the rows and columns of their graphs, what their sums cost, and their penalties."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ from dorff.data.edges import open_graph
 from dorff.errors import InputError
 from dorff.graphs import KNN, Given, Graph, Manifold
 from dorff.kernels.scalar import FloatArray
+from dorff.moments import Moments
 from dorff.plan.graph_sizes import GraphCosts
 from dorff.plan.kernels import read_matrices
-from dorff.plan.terms import Recipe, term_bytes, term_flops
+from dorff.plan.terms import Places, Recipe, difference_shift, term_bytes, term_flops
+from dorff.solvers import Penalty
 from dorff.spec import Job
+from dorff.weights import Density, served
 
 
 @final
@@ -32,7 +35,7 @@ class Term:
     """
 
     manifold: Manifold
-    columns: tuple[int, ...] | None
+    columns: Places
     views: FloatArray | None
     sources: tuple[Dataset, ...]
 
@@ -65,7 +68,7 @@ def make_terms(job: Job, dataset: Dataset, kernel: kernels.OperatorKernel) -> tu
                 f"manifold.outputs: wanted a matrix for the {dataset.q} outputs of {dataset.path}, got "
                 f"{len(manifold.outputs)} rows; mend it"
             )
-        columns, views = _of_views(manifold, kernel)
+        columns, views = of_views(manifold, kernel)
         # A graph that is given is of the rows of data.store; the others' numbers mean nothing to it.
         of = sources[:1] if isinstance(manifold.graph, Given) else sources
         _check_neighbours(manifold.graph, of, "manifold" if len(job.manifold) == 1 else f"manifold[{number}]")
@@ -138,15 +141,26 @@ def _unlabelled(job: Job, dataset: Dataset) -> list[Dataset]:
     return [more]
 
 
-def _of_views(manifold: Manifold, kernel: kernels.OperatorKernel) -> tuple[tuple[int, ...] | None, FloatArray | None]:
-    """The columns that a term's graph sees, and its coupling of the views."""
-    if not isinstance(kernel, kernels.MultiView):
-        return None, None
-    if manifold.between:
+def of_views(manifold: Manifold, kernel: kernels.OperatorKernel) -> tuple[Places, FloatArray | None]:
+    """The inputs that a term's graph sees, and its coupling (V, V) of the views; see `Term`."""
+    if isinstance(kernel, kernels.MultiView) and manifold.between:
         return None, kernel.between
-    if manifold.view is None:
+    if not isinstance(kernel, kernels.MultiView) or manifold.view is None:
         return None, None
     (number,) = kernel.chosen([manifold.view])
-    coupling = np.zeros((kernel.V, kernel.V))
-    coupling[number, number] = 1.0
-    return kernel.views[number].columns, coupling
+    return kernel.views[number].columns, np.diag(np.arange(kernel.V) == number).astype(np.float64)
+
+
+def features_of(kernel: kernels.OperatorKernel, views: FloatArray | None, density: Density | None) -> Places:
+    """The features that a term is of which couples the views so: those of its view; None for all."""
+    if views is None or np.diag(views).all():
+        return None
+    assert isinstance(kernel, kernels.MultiView) and density is not None
+    (view,) = np.flatnonzero(np.diag(views))
+    return tuple(np.flatnonzero(np.tile(served(kernel, density)[view].any(axis=0), 2)).tolist())
+
+
+def penalty(manifold: Manifold, sums: Moments, views: FloatArray | None, weight: float = 1.0) -> Penalty:
+    """A term at this weight, as systems have it: `sums` are its T, `views` its coupling of these."""
+    share = weight / max(sums.n, 1) if manifold.scale == "mean" else weight
+    return Penalty(sums, share, outputs=manifold.outputs, views=views, shift=difference_shift(sums))

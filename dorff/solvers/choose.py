@@ -187,9 +187,11 @@ def of_first(folds: Folds, setting: Setting, m: int) -> tuple[Folds, Setting]:
 
 def _energy(folds: Folds) -> float:
     """The summed squares of one-hot rows about the mean of their entries."""
-    q = folds[0][0].q
-    parts = [part for fold in folds for part in fold]
-    return float(np.sum([squared_error(part, np.zeros((part.m, q)), np.full(q, 1.0 / q)) for part in parts]))
+    total = 0.0
+    for part in (part for fold in folds for part in fold):
+        corner, shift = part.corner, part.y0 - 1.0 / part.q
+        total += np.trace(corner) - corner[0, 0] + shift @ (2.0 * corner[0, 1:] + corner[0, 0] * shift)
+    return float(total)
 
 
 def _fold_errors(folds: Folds, setting: Setting, ridges: Sequence[float], known: Known) -> FoldErrors:

@@ -236,10 +236,12 @@ class _Training:
 
 def _factored(square: FloatArray) -> FloatArray:
     """Z (rank, w) with Z^T Z the positive matrix, rows of what is below its rounding left out: that of the matrix with
-    a unit diagonal, as targets in large units must not hide the features."""
+    a unit diagonal, as targets in large units must not hide the features. Writes over `square`."""
     size = np.sqrt(np.diag(square))
     size[size == 0] = 1.0
-    upper, order, rank, _ = lapack.dpstrf(square / np.outer(size, size), lower=0)
-    Z = np.zeros((rank, len(square)))
-    Z[:, order - 1] = np.triu(upper)[:rank]
+    square /= size
+    square /= size[:, None]
+    upper, order, rank, _ = lapack.dpstrf(square.T, lower=0, overwrite_a=1)  # symmetric, and so as LAPACK has it
+    Z = np.empty((rank, len(square)))
+    Z[:, order - 1] = np.triu(upper[:rank])
     return Z * size

@@ -18,7 +18,7 @@ from dorff.store.models import (
     write_version,
 )
 from dorff.store.moments import load_moments, load_sums, merge_moments, save_moments, undamaged
-from dorff.store.pruning import last_used, prune_state, prune_versions
+from dorff.store.pruning import last_used, prune_state, prune_versions, remove_given_up
 from dorff.store.receipts import Receipt
 
 __all__ = [
@@ -45,6 +45,7 @@ __all__ = [
     "prune_state",
     "prune_versions",
     "read_history",
+    "remove_given_up",
     "remove_torn",
     "resolve_model",
     "save_model",

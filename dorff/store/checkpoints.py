@@ -13,6 +13,7 @@ from dorff.moments import Adder, Part
 from dorff.store.atomic import seal, unseal, write_atomic
 from dorff.store.moments import load_held, save_held
 from dorff.store.plausible import plausible
+from dorff.store.receipts import Receipt
 
 
 @final
@@ -64,6 +65,16 @@ class Checkpoint:
         """Read the sums into the empty adders that `of` gives, to the bit. False where they are absent, damaged or
         of another shape: the adders then hold rubbish."""
         return load_held(self._sums(directory), of)
+
+    def receipt(self) -> Receipt:
+        """What is left of the task once all of it is summed."""
+        return Receipt(
+            plan=self.plan, number=self.number, start=self.start, stop=self.stop,
+            digest="".join(f"{crc:08x}" for crc in self.checksums), stamp=self.stamp, rows_used=self.rows_used,
+            rows_dropped=self.stop - self.start - self.rows_used - self.rows_unlabelled, rows_read=self.rows_read,
+            low=self.low, high=self.high, seconds=self.seconds, syrk_seconds=self.syrk_seconds,
+            rows_unlabelled=self.rows_unlabelled,
+        )  # fmt: skip
 
     @staticmethod
     def remove(directory: Path, number: int) -> None:

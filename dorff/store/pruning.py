@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import shutil
+import time
+from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from dorff.errors import InputError, LeaseError
 from dorff.store.atomic import hide, remove_torn, remove_tree, space_on
 from dorff.store.lease import LEASE, Lease, forget, lease_beside, lease_state, locked
 from dorff.store.models import older_versions
+
+GIVEN_UP: Final = 30 * 86_400.0  # seconds that what belongs to no job any more is kept for
+
+
+def remove_given_up(folder: Path) -> None:
+    """Remove what nobody has written to in a folder for a month."""
+    for path in folder.glob("*"):
+        with suppress(OSError):  # another run tidies too
+            if time.time() - path.stat().st_mtime > GIVEN_UP:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def prune_versions(root: Path, keep: int, *, dry_run: bool = False) -> list[Path]:
