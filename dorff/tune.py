@@ -258,7 +258,15 @@ def _comparable(jobs: Sequence[Job]) -> None:
 
 
 def _same_units(plans: Sequence[Plan]) -> None:
-    """GCV scores are in the scaled targets' units: refuse to compare them across scalings."""
+    """GCV scores are in the scaled targets' units: refuse to compare them across scalings. Held-out errors of classes
+    are those of the best scale of f, but where every output has a ridge of its own: refuse to compare these too."""
+    select = plans[0].job.solve.select
+    apart = {plan.job.solve.ridge_per_output for plan in plans}
+    if select == "kfold" and plans[0].dataset.labels is not None and len(apart) > 1:
+        raise InputError(
+            "jobs: held-out errors of classes with solve.ridge_per_output and without cannot be compared; set it in "
+            "all or none"
+        )
     scalings = {(plan.question["standardize"], plan.question["one_scale"]) for plan in plans}
-    if plans[0].job.solve.select == "gcv" and len(scalings) > 1 and any(scaled for scaled, _ in scalings):
+    if select == "gcv" and len(scalings) > 1 and any(scaled for scaled, _ in scalings):
         raise InputError("jobs: their GCV scores are in different units; standardize none of them, or select kfold")

@@ -27,6 +27,7 @@ from dorff.solvers import (
 from dorff.solvers import problem as problems
 from dorff.solvers.choose import fold_scores
 from dorff.solvers.grid import path_bytes, path_errors
+from dorff.solvers.select import FoldErrors
 
 GAUSS = kernels.Gaussian(0.7)
 HELMHOLTZ = 0.3 * kernels.CurlFree(GAUSS) + 0.7 * kernels.DivergenceFree(GAUSS)
@@ -81,6 +82,52 @@ def test_folds_as_neighbours_have_the_errors_of_their_own_solves(name, standardi
     direct = [fit.solution.digits for fit in setting.solve(pooled(folds[1:]), RIDGES)]
     assert np.all(digits <= np.array(direct) + 0.3) and np.all(digits > np.array(direct) - 3.0)
     np.testing.assert_allclose(errors, one_by_one(folds, setting, RIDGES), rtol=1e-9)
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("name", ["identity", "matrix", "two scalars"])
+def test_folds_as_neighbours_of_a_free_scale(name, intercept):
+    """Against the rows themselves: f and one-hot targets about the mean of their outputs, f times one number."""
+    setting, features = drawn(name)
+    setting = replace(setting, intercept=intercept, free_scale=True)
+    X, Y = rows(N, 2, 2)
+    Y, fold_of, F = np.eye(2)[(Y[:, 0] > 0.4).astype(int)], np.arange(N) % 5, features.transform(X)
+    folds, ridges = folds_of(features, X, Y, fold_of), [*RIDGES, 1e2]
+    found = path_errors([part for (part,) in folds], setting, ridges)
+    energy = np.sum((Y - 0.5) ** 2)
+    wanted = []
+    for ridge in ridges:
+        f = np.empty(Y.shape)
+        for k in range(5):
+            (fit,) = setting.solve(pooled(folds[:k] + folds[k + 1 :]), [ridge])
+            f[fold_of == k] = F[fold_of == k] @ fit.W + fit.bias
+        f = f - f.mean(axis=1, keepdims=True)
+        s = max(np.sum(f * (Y - 0.5)), 0.0) / np.sum(f**2)
+        wanted.append(np.sum((s * f - Y + 0.5) ** 2))
+    np.testing.assert_allclose(found.totals(energy, 2.0**-52), wanted, rtol=1e-8)
+    scores = [score.value for score in fold_scores(folds, setting, ridges)]
+    np.testing.assert_allclose(scores, np.array(wanted) / Y.size, rtol=1e-8)
+
+
+def test_of_an_f_that_is_lost_in_rounding_no_scale_is_the_best():
+    squares, tiny = np.array([[2.0, 2.0], [1.0, 1.0]]), np.array([1e-28, 3.0])
+    found = FoldErrors(squares, ["direct"] * 2, np.ones(2), tiny)
+    assert np.allclose(found.totals(4.0, 2.0**-52), [4.0, 4.0 - (3.0 + 4.0 - 2.0) ** 2 / 4 / 3.0])
+
+
+def test_folds_of_few_rows_learn_their_output_matrix():
+    """A learned output is another for each ridge and fold, which no factor of the rows knows."""
+    scalar = kernels.Gaussian(0.7)
+    found = frequencies.IID().draw(kernels.Decomposable(scalar).fix(2, 2, np.eye(2)), d=2, p=2, count=64, seed=3)
+    setting = Setting(kernels.Decomposable(scalar, "learned"), 2, 128, None, False, True)
+    X, Y = rows(40, 2, 2)
+    folds = folds_of(plain_map(found.omega), X, Y, np.arange(40) % 4)
+    scores = fold_scores(folds, setting, [1e-3, 1e-1])
+    assert {score.rung for score in scores} == {"direct"}
+    np.testing.assert_allclose([80 * score.value for score in scores],
+                               one_by_one(folds, setting, [1e-3, 1e-1]).sum(axis=1), rtol=1e-9)  # fmt: skip
+    alone = fold_scores(folds, replace(setting, kernel=kernels.Decomposable(scalar)), [1e-3, 1e-1])
+    assert {score.rung for score in alone} == {"rows"} and alone[1].value != pytest.approx(scores[1].value, rel=1e-3)
 
 
 def test_folds_that_are_no_neighbours_get_factors_of_their_own():

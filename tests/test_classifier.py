@@ -99,8 +99,11 @@ def test_is_the_regressor_on_one_hot_targets():
         values = ORFFRegressor(kernel, 48, **options).fit(X, np.eye(3)[np.array([0, 2, 1])[y]])
         assert np.array_equal(classes.classes_, ["ash", "elm", "oak"]) and classes.ridge_ == values.ridge_
         assert np.allclose(classes.decision_function(X), values.predict(X), atol=1e-7)
-        name = "cv_errors_" if "cv" in options else "gcv_"
-        assert np.allclose(getattr(classes, name), getattr(values, name))
+        if "cv" in options:  # of f times the best number, as that changes no class
+            assert np.all(classes.cv_errors_ < values.cv_errors_)
+            assert np.all(classes.cv_errors_ > 0.9 * values.cv_errors_)
+        else:
+            assert np.allclose(classes.gcv_, values.gcv_)
 
 
 def test_two_classes_have_one_decision_value():

@@ -19,6 +19,7 @@ from dorff.kernels.scalar import FloatArray
 from dorff.plan import make_plan
 from dorff.predict import predict, score
 from dorff.spec import Job
+from dorff.tune import tune
 
 N, SHARD = 6000, 512
 RNG = np.random.default_rng(0)
@@ -286,6 +287,19 @@ def test_a_class_that_is_never_predicted_is_no_damage(tmp_path: Path) -> None:
     predict(tmp_path / "model", tmp_path / "a.zarr", tmp_path / "p.zarr", engine=SerialEngine())
     assert call("verify", tmp_path / "p.zarr").exit_code == 0
     assert "rare" in call("inspect", tmp_path / "p.zarr").stdout
+
+
+def test_errors_of_classes_by_two_rules_are_not_compared(classes: Path, tmp_path: Path) -> None:
+    solve = {"ridge": [1e-5, 1e-3], "select": "kfold", "folds": {"count": 3, "by": "rows"}}
+    jobs = [
+        job(classes, tmp_path, data={"targets": {"classes": "classes"}}, solve={**solve, "ridge_per_output": apart})
+        for apart in (False, True)
+    ]
+    with pytest.raises(InputError, match=r"ridge_per_output and without cannot be compared"):
+        tune(jobs)
+    together, apart = tune(jobs[:1]).table, tune(jobs[1:]).table
+    by_ridge = {trial.ridge: trial.value for trial in apart if trial.ridges is None}
+    assert all(trial.value < by_ridge[trial.ridge] for trial in together)  # at the best scale of f
 
 
 def test_classes_stay_zeros_and_ones_when_inputs_are_standardised(classes: Path, tmp_path: Path) -> None:

@@ -67,10 +67,9 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
     Parameters
     ----------
     kernel, n_features, sampler, ridge, cv, random_state, intercept
-        As of `ORFFRegressor`; ridges are compared by squared error on the one-hot targets: with a manifold, which
-        makes f smaller the more it weighs, that of f and the targets about their means over the classes, f times the
-        number that serves best, as neither changes the class. An OperatorKernel is taken as it is, with an output for
-        each class.
+        As of `ORFFRegressor`; ridges are compared by squared error on the one-hot targets, f times the number that
+        serves best, as that changes no class (and a manifold makes f smaller the more it weighs). An OperatorKernel is
+        taken as it is, with an output for each class.
     coding : "simplex" or "one_vs_all"
         What a scalar kernel k0 stands for: `Decomposable(k0, "simplex")` (Mroueh, Poggio, Rosasco & Slotine 2012), of
         rank K - 1 for K classes, or `Decomposable(k0, "identity")`. One-hot targets sum to 1, so with an intercept
@@ -247,7 +246,7 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
 
     def _fit(self, X: Rows, Y: Targets, terms: Sequence[Manifold], inputs: FloatArray | None) -> None:
         """To rows X (n, d) and Y (n, K), and to the terms over `inputs` (k, d), all rows."""
-        drawing = self._draw(X, Y, observe=self._average(Y.shape[1]), inputs=inputs, free_scale=bool(terms))
+        drawing = self._draw(X, Y, observe=self._average(Y.shape[1]), inputs=inputs, free_scale=True)
         deal = self._deal(Y, drawing.seed, semi=bool(terms))
         sums = RowSums(drawing.features, drawing.y0, deal, self.class_weight_)
         parts = sums.of(X, Y)

@@ -30,8 +30,7 @@ def settings(plan: Plan, terms: Sequence[Moments] = ()) -> list[Setting]:
     first kernel, then those of the second. `terms` are the sums of the plan's terms, in order."""
     this, candidates = plan.frozen()
     solving, features = plan.job.solve, this.features
-    # Targets that are classes stay zeros and ones: other units would undo the simplex code. What a manifold term
-    # smooths it makes smaller too: by squared error as it is, folds choose weights far too small.
+    # Targets that are classes stay zeros and ones: other units would undo the simplex code.
     standardize = solving.standardize and plan.dataset.labels is None
     own = [kernel.config() for kernel in plan.sources()]
     return [
@@ -39,7 +38,7 @@ def settings(plan: Plan, terms: Sequence[Moments] = ()) -> list[Setting]:
             kernel, features.d, features.m, this.density, standardize, solving.intercept, plan.observe,
             one_scale=plan.question["one_scale"], method="cg" if plan.costs.route == "cg" else "direct",
             normalize=kernel.config() not in own, penalties=penalties(plan, terms, weights),
-            free_scale=bool(plan.terms) and plan.dataset.labels is not None,
+            free_scale=plan.dataset.labels is not None and not solving.ridge_per_output,
         )
         for kernel in candidates
         for weights in plan.weights

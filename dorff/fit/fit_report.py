@@ -28,8 +28,8 @@ class FitReport:
     `outcome` is "published", or "unchanged" where the current model is what the fit would give again; the rest is then
     that model's, but for what this run did. `rewritten` are the leaves whose rows had other values when they were
     summed before, `coverage` is the share of rows that were summed or dropped by the job's rule. `score` is that of
-    held-out rows, `score_by` says which: on "holdout" R2, or accuracy of classes; by "kfold" R2, of classes' one-hot
-    rows too (at the best scale of f where there are manifold terms).
+    held-out rows, `score_by` says which: on "holdout" R2, or accuracy of classes; by "kfold" R2, of classes that
+    of their one-hot rows at the best scale of f.
     """
 
     rows_used: int

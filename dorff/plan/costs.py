@@ -260,12 +260,11 @@ def _syrk_rate(block: int, width: int) -> float:
 def refuse_what_does_not_fit(job: Job, costs: Costs, directory: Path) -> None:
     """DoesNotFitError, with the numbers, where a worker, the machine or the disk is too small."""
     cluster, less = job.cluster, f"features.count (now {costs.m})"
-    if costs.neighbours is not None:
-        less = f"neighbours in manifold (now {costs.neighbours}) or {less}"
+    fewer = "" if costs.neighbours is None else f"neighbours in manifold (now {costs.neighbours}) or "
     if not isinstance(cluster, RemoteCluster) and costs.worker_bytes > 0.95 * cluster.memory:
         raise DoesNotFitError(
             f"a worker needs {costs.worker_bytes / MiB:.0f} MiB but cluster.memory is {cluster.memory / MiB:.0f} MiB; "
-            f"raise it to {costs.worker_bytes / 0.94 / MiB:.0f}MiB or lower {less}"
+            f"raise it to {costs.worker_bytes / 0.94 / MiB:.0f}MiB or lower {fewer}{less}"
         )
     machine = psutil.virtual_memory().total
     if costs.peak_bytes > machine:

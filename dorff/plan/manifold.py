@@ -95,8 +95,8 @@ def weight_grid(terms: Sequence[Term]) -> list[tuple[float, ...]]:
 @final
 @dataclass(frozen=True)
 class TermCosts:
-    """Of all terms together: the most bytes of one task, and the neighbours of its graph where it finds them itself;
-    bytes that the driver holds while it solves, bytes on disk, and flops."""
+    """Of all terms together: the most bytes of one task, and the neighbours where it is one that finds them; bytes
+    that the driver holds while it solves, bytes on disk, and flops."""
 
     task_bytes: int = 0
     held_bytes: int = 0
@@ -116,7 +116,8 @@ def term_costs(terms: Sequence[Term], m: int, map_flops: float, workers: int) ->
             rows = graph.piece_rows
             summing = term_bytes(recipe, m, rows) + 4 * 8 * rows * source.d + graph.edge_bytes
             if (most := max(graph.task_bytes, summing) + reading) > task:
-                task, neighbours = most, recipe.graph.neighbours if isinstance(recipe.graph, KNN) else None
+                found = recipe.graph.neighbours if isinstance(recipe.graph, KNN) else None
+                task, neighbours = most, found if graph.task_bytes > summing else None
             nodes = 2 * workers + source.rows.bit_length()
             disk += graph.disk_bytes + nodes * packed
             flops += source.rows * (term_flops(recipe, m) + graph.repeats * map_flops + graph.flops)

@@ -141,7 +141,8 @@ def fold_scores(
     found = _fold_errors(folds, setting, ridges, known or Known())
     errors, rungs, digits = found.squares, found.rungs, found.digits
     entries = sum(part.corner[0, 0] * part.mask for fold in folds for part in fold)
-    values = found.totals(_energy(folds) if setting.free_scale else 0.0) / entries.sum()
+    unit = max(part.unit for fold in folds for part in fold)
+    values = found.totals(_energy(folds) if setting.free_scale else 0.0, unit) / entries.sum()
     table = [
         Score(0, ridge, float(value), setting.m, None, rung, float(left))
         for ridge, value, rung, left in zip(ridges, values, rungs, digits, strict=True)
@@ -224,9 +225,7 @@ def _whole(folds: Folds) -> list[Moments] | None:
 
 def _neighbours(folds: Sequence[Moments], setting: Setting) -> bool:
     """Whether the folds' systems are large and can be solved together (see `path_errors`)."""
-    if setting.observe is not None or setting.penalties or setting.free_scale:
-        return False
-    if learned_term(setting.kernel) is not None:
+    if setting.observe is not None or setting.penalties or learned_term(setting.kernel) is not None:
         return False
     kernel = setting.fixed([folds[0]])
     weights = operator_weights(kernel, setting.m, setting.density, normalize=setting.normalize)

@@ -16,7 +16,6 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import scipy.linalg
-from scipy import sparse
 from scipy.linalg import lapack
 
 from dorff.moments import FloatArray, Moments, pooled
@@ -24,22 +23,25 @@ from dorff.solvers.apart import Split
 from dorff.solvers.penalty import Penalty
 from dorff.solvers.problem import digits_left
 from dorff.solvers.select import FoldErrors
-from dorff.solvers.setting import Setting
+from dorff.solvers.setting import Setting, learned_term
 from dorff.solvers.system import IntArray
 from dorff.weights import OperatorWeights
 
 FEW: Final = 2  # times the labelled rows are no more than the features
 RUNG: Final = "rows"
+_DECIMALS: Final = 12  # of their largest that numbers have in common which are one but for rounding
+_LEAST: Final = float(np.finfo(np.float64).tiny)
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Spectrum:
-    """T of the features with their gain: eigenvalues (m,) and what takes features to its eigenvectors, gain U (m, m),
-    sparse where U = I; its column of ones, the features' part (m,) in the eigenvectors, and the entry at its end."""
+    """T of the features with their `gain` (m,): eigenvalues (m,) and eigenvectors U (m, m), None for I; its column of
+    ones, the features' part (m,) in the eigenvectors, and the entry at its end."""
 
+    gain: FloatArray
     values: FloatArray
-    turn: FloatArray | sparse.dia_array
+    vectors: FloatArray | None
     cross: FloatArray
     ones: float
 
@@ -48,13 +50,21 @@ class Spectrum:
         T = penalty.term(weights, 1.0, np.zeros(weights.shape[2])).T
         gain, m = weights.gain, len(weights.gain)
         values, vectors = scipy.linalg.eigh(T[:m, :m] * np.outer(gain, gain))
-        return cls(np.maximum(values, 0.0), gain[:, None] * vectors, (gain * T[:m, m]) @ vectors, float(T[m, m]))
+        return cls(gain, np.maximum(values, 0.0), vectors, (gain * T[:m, m]) @ vectors, float(T[m, m]))
 
     @classmethod
     def none(cls, weights: OperatorWeights) -> Spectrum:
         """Of no penalty."""
         zeros = np.zeros(len(weights.gain))
-        return cls(zeros, sparse.diags_array(weights.gain), zeros, 0.0)
+        return cls(weights.gain, zeros, None, zeros, 0.0)
+
+    def turned(self, F: FloatArray) -> FloatArray:
+        """Features (n, m) in the eigenvectors."""
+        return F * self.gain if self.vectors is None else (F * self.gain) @ self.vectors
+
+    def back(self, u: FloatArray) -> FloatArray:
+        """The weights (m, c) of features that u (m, c) are in the eigenvectors."""
+        return self.gain[:, None] * (u if self.vectors is None else self.vectors @ u)
 
 
 @final
@@ -64,7 +74,7 @@ class Known:
 
     def __init__(self) -> None:
         self._rows = WeakKeyDictionary[Moments, FloatArray]()
-        self._turned = WeakKeyDictionary[Moments, tuple[Spectrum, FloatArray]]()
+        self._turned = WeakKeyDictionary[Moments, FloatArray]()
         self._spectrum: tuple[Penalty, FloatArray, Spectrum] | None = None
 
     def rows(self, moments: Moments) -> FloatArray:
@@ -74,12 +84,13 @@ class Known:
         return self._rows[moments]
 
     def turned(self, moments: Moments, spectrum: Spectrum) -> FloatArray:
-        """The features (n, m) of `rows`, in T's eigenvectors."""
-        of, turned = self._turned.get(moments, (None, None))
-        if turned is None or of is not spectrum:
-            turned = self.rows(moments)[:, : moments.m] @ spectrum.turn
-            self._turned[moments] = spectrum, turned
-        return turned
+        """The features (n, m) of `rows`, in T's eigenvectors: of the last T that was asked for, or of none."""
+        if spectrum.vectors is None or moments not in self._turned:
+            turned = spectrum.turned(self.rows(moments)[:, : moments.m])
+            if spectrum.vectors is None:
+                return turned
+            self._turned[moments] = turned
+        return self._turned[moments]
 
     def spectrum(self, penalty: Penalty | None, weights: OperatorWeights) -> Spectrum:
         """Of T, whatever its weight."""
@@ -100,11 +111,13 @@ def few_label_errors(
     folds: Sequence[Moments], setting: Setting, ridges: Sequence[float], known: Known
 ) -> FoldErrors | None:  # fmt: skip
     """On each fold the errors of what the others give, added up. None where another way serves better or this one does
-    not: for several penalties, many rows, ridge 0, or where outputs do not fall apart.
+    not: for several penalties, many rows, ridge 0, a learned output, or where outputs do not fall apart.
 
     Rows have all targets, and these are values of f.
     """
     penalties = [penalty for penalty in setting.penalties if penalty.weight > 0]
+    if learned_term(setting.kernel) is not None:
+        return None
     if len(penalties) > 1 or FEW * sum(fold.n for fold in folds) > setting.m or min(ridges) <= 0:
         return None
     errors, digits = np.zeros((len(ridges), folds[0].q)), np.full(len(ridges), np.inf)
@@ -177,9 +190,10 @@ class _Training:
     def solved(self, ridge: float) -> tuple[FloatArray, FloatArray, float]:
         """u (m, q), b (q,) and digits: of each direction the function u . features + b."""
         u, b, left = np.zeros((self.Z.shape[1], len(self.a))), np.zeros(len(self.a)), np.inf
-        pairs = np.column_stack([self.a, self.shares])
-        for a, share in np.unique(pairs, axis=0):
-            at = np.flatnonzero(np.all(pairs == (a, share), axis=1))
+        pairs = np.column_stack([self.a / self.a.max(), self.shares / max(self.shares.max(), _LEAST)])
+        _, first, group = np.unique(np.round(pairs, _DECIMALS), axis=0, return_index=True, return_inverse=True)
+        for number, one in enumerate(first):
+            (at,), a, share = np.nonzero(group == number), self.a[one], self.shares[one]
             if a == 0:
                 if self.intercept:
                     b[at] = self._constant(self.weight * share * self.spectrum.ones, at)
@@ -227,7 +241,7 @@ class _Training:
             left = left - left.mean(axis=1, keepdims=True)
             f = f + np.outer(rows[:, m], y0) * self.intercept
             f = f - f.mean(axis=1, keepdims=True)
-        W = np.vstack([(self.spectrum.turn @ u) @ self.V.T, self.V @ b]) * self.scale
+        W = np.vstack([self.spectrum.back(u) @ self.V.T, self.V @ b]) * self.scale
         # `rounding_level` of the fold's moments, from their factor: its norm is that of rows by rows.
         largest = float(np.linalg.norm(rows[:, : m + 1] @ rows[:, : m + 1].T))
         least = fold.unit * (np.sum(rows[:, m + 1 :] ** 2, axis=0) + largest * np.sum(W**2, axis=0))

@@ -22,7 +22,7 @@ from scipy.linalg import lapack
 
 from dorff.moments import BoolArray, FloatArray, Moments, pooled
 from dorff.solvers.problem import check_width, digits_left
-from dorff.solvers.select import FoldErrors, rounding_level
+from dorff.solvers.select import FoldErrors, about_mean, rounding_level
 from dorff.solvers.setting import Setting
 from dorff.weights import operator_weights
 
@@ -82,6 +82,12 @@ class Sums:
         cross = (self.full[:k, :k] @ weights).reshape(k, c, q) - 2.0 * self.full[:k, None, k:]
         errors = np.einsum("acq,acq->cq", weights.reshape(k, c, q), cross) + np.diag(self.full)[k:]
         return np.asarray(np.maximum(errors, self.unit * rounding_level(self.full, k, squares)))
+
+    def sizes(self, W: FloatArray, bias: FloatArray) -> FloatArray:
+        """The summed squares (c,) of F W + y0 + bias about 1 / q, as in `FoldErrors`."""
+        k, (m, c, q) = self.m + 1, W.shape
+        weights = np.concatenate([W.reshape(m, c * q), (bias + self.y0 - 1.0 / q).reshape(1, c * q)])
+        return np.asarray(np.einsum("ac,ac->c", weights, self.full[:k, :k] @ weights).reshape(c, q).sum(axis=1))
 
 
 @final
@@ -270,15 +276,21 @@ def path_errors(folds: Sequence[Moments], setting: Setting, ridges: Sequence[flo
     if found is None:
         return None
     errors, alone = np.zeros((len(ridges), folds[0].q)), np.zeros(len(ridges), bool)
+    sizes = np.zeros(len(ridges)) if setting.free_scale else None
     digits, unit = np.full(len(ridges), np.inf), max(fold.unit for fold in folds)
     ends = np.cumsum([len(one.shift) for one in each])
     for fold, training, end in zip(folds, trainings, ends, strict=True):
         mine = slice(end - len(ridges) * len(training.a), end)
         digits = np.minimum(digits, training.digits(found.X[:, mine], found.least[mine], np.array(ridges), unit))
         W, bias = training.functions(found.X[:, mine], intercept=setting.intercept, y0=fold.y0)
-        errors += Sums.of(fold).squared_errors(W, bias)
+        rows = Sums.of(fold)
+        if sizes is not None:
+            W, bias = about_mean(W, bias + fold.y0)
+            bias = bias - fold.y0
+            sizes += rows.sizes(W, bias)
+        errors += rows.squared_errors(W, bias)
         alone |= found.alone[mine].reshape(len(ridges), -1).any(axis=1)
-    return FoldErrors(errors, ["factored" if one else "neighbours" for one in alone], digits)
+    return FoldErrors(errors, ["factored" if one else "neighbours" for one in alone], digits, sizes)
 
 
 def path_bytes(m: int, q: int, *, unknowns: int, folds: int, ridges: int) -> int:

@@ -15,6 +15,7 @@ from dorff.solvers.eigen import Ridge, Spectral
 from dorff.solvers.problem import Problem, Solution
 
 MOST_FACTORS = 8  # as many Cholesky factors take about as long as one `eigh`
+_TINY = 1e4  # times rounding: what f is of the targets where nothing is left of it
 
 
 def solve(problem: Problem, ridges: Sequence[Ridge], *, scores: bool = False) -> list[Solution]:
@@ -48,19 +49,20 @@ class FoldErrors:
     digits: FloatArray
     sizes: FloatArray | None = None
 
-    def totals(self, energy: float) -> FloatArray:
+    def totals(self, energy: float, unit: float) -> FloatArray:
         """(ridges,): the summed squared errors of all targets; where f has a free scale those of s f with the best
-        s >= 0, the summed squares of the targets being `energy`."""
+        s >= 0, or of 0 where nothing but rounding (`unit`) is left of f. The targets' summed squares are `energy`."""
         totals: FloatArray = self.squares.sum(axis=1)
         if self.sizes is None:
             return totals
         along = np.maximum(self.sizes + energy - totals, 0.0) / 2
-        return energy - np.divide(along**2, self.sizes, out=np.zeros_like(along), where=self.sizes > 0)
+        there = self.sizes > (_TINY * unit) ** 2 * energy
+        return energy - np.divide(along**2, self.sizes, out=np.zeros_like(along), where=there)
 
 
 def about_mean(W: FloatArray, bias: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """W (m, q) and bias (q,) of f less the mean of its q outputs, plus 1 / q: as near to one-hot rows as they come."""
-    return W - W.mean(axis=1, keepdims=True), bias - bias.mean() + 1.0 / len(bias)
+    """W (..., q) and bias (..., q) of f less the mean of its q outputs, plus 1 / q, the mean of a one-hot row."""
+    return W - W.mean(axis=-1, keepdims=True), bias - bias.mean(axis=-1, keepdims=True) + 1.0 / bias.shape[-1]
 
 
 def squared_size(moments: Solvable, W: FloatArray, bias: FloatArray) -> float:

@@ -91,7 +91,7 @@ def load_job(path: str | os.PathLike[str], *, root: str | os.PathLike[str] | Non
         first, *others = error.errors(include_url=False)
         places = list(dict.fromkeys(_where(one, raw) for one in others))
         shown = ", ".join(places[:MOST_PLACES]) + (", ..." if len(places) > MOST_PLACES else "")
-        more = f" (and {len(others)} more: {shown})" if others else ""
+        more = f" (and {len(places)} more: {shown})" if others else ""
         raise InputError(f"{source}: {_sentence(first, raw)}{more}") from None  # pydantic's repeats values
 
 
