@@ -219,7 +219,8 @@ def test_rows_dropped_from_the_targets_are_still_in_the_graph(place: Path) -> No
         result = call("fit", job(place / "job.yaml", manifold=manifold, data=changes["data"], solve=changes["solve"]))
         assert result.exit_code == 0, result.stderr
         assert f"{LABELLED} rows used, {N - LABELLED} {words}" in result.stdout
-        assert ", held-out R2 " in result.stdout and " of one-hot rows (kfold); model" in result.stdout
+        seen = ", which the graphs see" if manifold else ""
+        assert ", held-out R2 " in result.stdout and f" of one-hot rows{seen} (kfold); model" in result.stdout
 
 
 def test_a_column_that_says_no_row_is_labelled(place: Path) -> None:
@@ -310,6 +311,9 @@ def test_rows_of_a_second_data_set(place: Path) -> None:
     assert f"weight 0.01 (scale: mean), rows of {place / 'more.zarr'} too" in call("plan", "job.yaml").stdout
     report = answer("fit", "job.yaml")
     assert report["rows_used"] == LABELLED and report["graphs"][0]["rows"] == 2 * N - LABELLED
+    assert report["rows_unlabelled"] == 2 * (N - LABELLED)
+    more = call("fit", job(place / "job.yaml", manifold={**manifold, "power": 2}, data={"unlabelled": "more.zarr"}))
+    assert " s, sums of targets done before; " in more.stdout
     np.savez(place / "wide.npz", x=np.column_stack([X, X]))
     assert call("ingest", "wide.npz", "wide.zarr", "--inputs", "x").exit_code == 0
     job(place / "wide.yaml", manifold=manifold, data={"unlabelled": "wide.zarr"})

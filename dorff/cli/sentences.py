@@ -21,7 +21,8 @@ def fit_text(report: FitReport, weights: Sequence[Sequence[float]] = (), *, clas
             f"{_scored(report, classes)}; "
             f"{report.seconds:.1f} s; model {report.model}"
         )
-    share = "all of it done before" if report.syrk_share is None else f"{report.syrk_share:.0%} of the syrk limit"
+    before = "sums of targets" if report.graphs else "all of it"
+    share = f"{before} done before" if report.syrk_share is None else f"{report.syrk_share:.0%} of the syrk limit"
     peak = "peak memory not measured" if report.peak_bytes is None else f"peak memory {size(report.peak_bytes)}"
     return (
         f"fit: {report.rows_used:,} rows used, {_unlabelled(report)}{_dropped(report)}{_alone(report)}"
@@ -103,7 +104,8 @@ def _scored(report: FitReport, classes: bool) -> str:
     if report.score is None:
         return ""
     name, of = ("accuracy", "") if classes and report.score_by == "holdout" else ("R2", " of one-hot rows" * classes)
-    return f", held-out {name} {report.score:.4f}{of} ({report.score_by})"
+    seen = ", which the graphs see" if report.score_by == "kfold" and any(report.manifold) else ""
+    return f", held-out {name} {report.score:.4f}{of}{seen} ({report.score_by})"
 
 
 def _remedy(report: FitReport) -> str:

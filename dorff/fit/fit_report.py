@@ -20,8 +20,8 @@ class FitReport:
     `noise` is the standard deviation of each target's noise. `folds` counts those that have rows, `held_by` says what
     they are made of (None for a single one).
     `lengthscale` is that of each term of the chosen kernel, where it has one, and `tuned` what became of the search
-    where the job asked for one. `rows_unlabelled` are those that `nan: unlabelled` leaves to the manifold terms: of
-    finite inputs, and without a target. `manifold` is the chosen weight of each manifold term, and `graphs` what its
+    where the job asked for one. `rows_unlabelled` are those that only manifold terms see: of
+    finite inputs and without a target (`nan: unlabelled`), and all of `data.unlabelled`. `manifold` is the chosen weight of each manifold term, and `graphs` what its
     sums are of: the graph, its rows, edges and shards, of a given one the rows without an edge, and the seconds they
     took.
 

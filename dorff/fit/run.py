@@ -241,7 +241,7 @@ def _report(found: Solved, peak: int | None) -> FitReport:
     return FitReport(
         rows_used=used,
         rows_dropped=dropped,
-        rows_unlabelled=unlabelled,
+        rows_unlabelled=unlabelled + max((one.rows for term in plan.terms for one in term.sources[1:]), default=0),
         leaves_computed=len(fresh),
         leaves_reused=sum(one.passes * len(one.receipts) for one in passes) - len(fresh),
         reads=sum(receipt.rows_read for receipt in fresh) / plan.dataset.rows,
