@@ -114,7 +114,8 @@ def test_a_worker_that_dies_in_mid_leaf_costs_that_leaf(
     report = fit(load_job(job), engine=crew.engine)
     assert len(crew.faults.hits(name)) >= 3, "the worker did not die in the leaf, or nobody read it again"
     again = redone(crew.faults, f"{name}-log")
-    assert report.rows_used == ROWS and 0 < again < 3
+    # The leaf itself; and, on a busy machine, leaves that the worker had done and not told of yet.
+    assert report.rows_used == ROWS and 0 < again < 4
     record_fault(f"worker {do} in mid-leaf", 1, "same bits", *found(job).against(truth), f"{again} leaves")
     for each in (name, f"{name}-log"):
         crew.faults.remove(each)
