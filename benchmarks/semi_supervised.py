@@ -284,14 +284,15 @@ def check(folder: Path) -> str:
 
 
 def summary(found: Sequence[Score]) -> list[dict[str, Any]]:
-    """Of each data set, number of labels, method and kind of rows: mean, interval, and less that of `ridge`."""
+    """Of each data set, number of labels, method and kind of rows: mean, interval, and less that of `ridge`; of the
+    splits that `ridge` was run on."""
     lines: list[dict[str, Any]] = []
     for data, count in dict.fromkeys((score.data, score.labels) for score in found):
         here = [score for score in found if (score.data, score.labels) == (data, count)]
         for rows in ("unlabelled", "test"):
             plain = {score.split: getattr(score, rows) for score in here if score.method == "ridge"}
             for method in METHODS:
-                mine = [score for score in here if score.method == method]
+                mine = [score for score in here if score.method == method and score.split in plain]
                 if not mine:
                     continue
                 mean, half = tables.interval([getattr(score, rows) for score in mine])
