@@ -9,7 +9,8 @@
 
 Each view has a Gaussian of its own length-scale, a fraction of its median distance (1/2 for USPS, 1 for Beijing), and
 features of its own (1024 and 512). The ridge, and the weights of terms, are those of RIDGES, BETWEEN and WITHIN with
-the least squared error of 3-fold cross-validation of the labelled rows, for every model alike. Models:
+the least squared error of 3-fold cross-validation of the labelled rows (of classes at the best scale of f), for every
+model alike. Models:
 
 - `view`: of one view alone. `views side by side`: one Gaussian of all columns, each view divided by its length-scale,
   with as many features as the views have together; of the root of their number.

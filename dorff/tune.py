@@ -81,6 +81,12 @@ def tune(
             "solve.route: streaming keeps no sums to choose from; tune with fewer features (features.count), or set "
             "solve.route: direct or cg"
         )
+    for plan in plans:
+        if plan.job.solve.select != "kfold" and any(map(any, plan.weights)):
+            raise InputError(
+                f"solve.select: {plan.job.solve.select} knows nothing of unlabelled rows, and cannot score a job with "
+                "manifold terms; set solve.select: kfold, or fit the job"
+            )
     with leased(*map(state_lease, plans)):
         if engine is not None:
             return _tuned(plans, engine, progress, told)

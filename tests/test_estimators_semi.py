@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import scipy.sparse
 import zarr
+from scipy.linalg import LinAlgWarning
 from sklearn.base import clone
 from sklearn.datasets import make_moons
 from sklearn.metrics import r2_score
@@ -510,3 +511,10 @@ def test_parameters_travel() -> None:
     assert not hasattr(plain, "manifold_") and not hasattr(plain, "trials_") and not hasattr(plain, "transduction_")
     found = cross_val_predict(ORFFRegressor(GAUSSIAN, 16, manifold=0.1), *rows(30, labelled=30), cv=3)
     assert found.shape == (30, 2)
+
+
+def test_a_fit_without_digits_warns() -> None:
+    X, y = make_moons(60, noise=0.05, random_state=0)
+    y[10:] = -1
+    with pytest.warns(LinAlgWarning, match="leaves 0.0 digits of the fitted values, .*; raise ridge, or lower"):
+        ORFFClassifier(kernels.Gaussian(0.4), 64, manifold=1e12, ridge=1e-9).fit(X, y)

@@ -118,6 +118,34 @@ def test_a_graph_over_the_data_is_the_dense_system(store: Path, form: str, norma
     np.testing.assert_allclose(predicted(store, X), dense(store, X, Y, L), rtol=0, atol=1e-8)
 
 
+@pytest.mark.parametrize("weight", [1e-9, 1e-4, 10.0, 1e4])
+def test_rounding_of_differences_counts_by_what_the_term_weighs(tmp_path: Path, weight: float) -> None:
+    """Rows that are nearly the same leave few digits of F^T (D - W) F, which is no matter where the term is light."""
+    X, Y = sea()
+    X = np.repeat(X[::7], 7, axis=0)[:N] + 1e-7 * np.random.default_rng(1).standard_normal((N, 3))
+    store, found = write(tmp_path / "near.zarr", x=X, y=Y), {}
+    for form in ("edges", "difference"):
+        term = {"graph": {"type": "knn", "neighbours": 6}, "weight": weight, "form": form}
+        report = run(store, manifold=term, publish={"digits": 0.0}, model=str(tmp_path / form))
+        found[form] = report.digits, load_model(tmp_path / form).predict(X)
+    size = np.linalg.norm(Y[np.isfinite(Y).all(axis=1)])
+    apart = np.linalg.norm(found["edges"][1] - found["difference"][1])
+    assert apart <= size * 10.0 ** -min(digits for digits, _ in found.values())
+    assert found["edges"][0] > 8.0
+    assert weight > 1e-6 or found["difference"][0] > found["edges"][0] - 0.1
+
+
+@pytest.mark.parametrize("graph", ["empty", "narrow"])
+def test_a_term_that_does_nothing_is_refused(store: Path, tmp_path: Path, graph: str) -> None:
+    spec: dict[str, Any] = {"type": "knn", "neighbours": 5, "weights": 1e-9}
+    if graph == "empty":
+        write_graph(tmp_path / "none.zarr", sp.csr_array((N, N)))
+        spec = {"type": "given", "path": str(tmp_path / "none.zarr")}
+    with pytest.raises(InputError, match="manifold, term 2: its sums are zero: its graph has no edge with a weight"):
+        run(store, manifold=[{"weight": 1.0}, {"graph": spec, "weight": 1.0}])
+    assert not (tmp_path / "model").exists()
+
+
 def test_a_graph_within_leaves(store: Path) -> None:
     X, Y = sea()
     plan = make_plan(job(store))

@@ -364,7 +364,14 @@ def test_a_node_out_of_range_is_named(i: int, j: int) -> None:
 
 # --- what a job says
 
-EVERY: list[Graph] = [KNN(), KNN(3, 0.5, "leaf", "link"), KNN(np.int64(4), "binary"), Given("a/b.zarr"), Identity()]
+EVERY: list[Graph] = [
+    KNN(),
+    KNN(3, 0.5, "leaf"),
+    KNN(3, append="link"),
+    KNN(np.int64(4), "binary"),
+    Given("a/b.zarr"),
+    Identity(),
+]
 TERMS = [
     *(Manifold(graph, 0.1) for graph in EVERY),
     Manifold(KNN(), (0.0, 1.0), "normalised", 4, [[2.0, 1.0], [1.0, 2.0]], view="pixels"),
@@ -431,6 +438,7 @@ def test_outputs_may_be_a_graph() -> None:
         (lambda: KNN(weights=True), "graph.weights: wanted"),
         (lambda: KNN(within="block"), "graph.within: wanted one of data, leaf, got 'block'"),
         (lambda: KNN(append="keep"), "graph.append: wanted one of rebuild, link, got 'keep'"),
+        (lambda: KNN(within="leaf", append="link"), "graph.append: link is for a graph across leaves"),
         (lambda: Given(np.zeros(3)), r"graph: wanted a square matrix of weights .* shape \(3,\)"),
         (lambda: Given(None), "graph: wanted a square matrix of weights"),
         (lambda: Graph.from_config({}), "graph.type: wanted one of knn, given, identity, got None"),

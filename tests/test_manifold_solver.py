@@ -15,7 +15,7 @@ from scipy.spatial import cKDTree
 from dorff import frequencies, kernels
 from dorff.errors import InputError
 from dorff.kernels.scalar import FloatArray
-from dorff.moments import Accumulator, Moments, TriangleAccumulator
+from dorff.moments import MIXED_UNIT, Accumulator, Moments, TriangleAccumulator
 from dorff.solvers import Fit, Penalty, Problem, Setting, choose, kfold_errors, solve
 from dorff.solvers.cg import solve_cg
 from dorff.solvers.choose import fold_scores
@@ -468,6 +468,16 @@ def test_folds_against_refits(kind, count, intercept, standardize):
     terms = [(*term[:3], each.weight) for term, each in zip(one.terms, best.penalties, strict=False)]
     own = replace(one, terms=terms)
     assert close(predicted(own, chosen.fit), refit(best, own, labelled, chosen.fit.solution.ridge))
+
+
+def test_folds_of_few_rows_in_float32_are_not_factored():
+    """Noise of float32 is no rows: such folds are solved directly."""
+    setting, _, one = one_setting("identity", True, standardize=False, count=3 * D)
+    labelled = np.flatnonzero(~np.isnan(one.Y[:, 0]))
+    folds = [one.parts(labelled[start::3]) for start in range(3)]
+    coarse = [[replace(part, unit=MIXED_UNIT) for part in fold] for fold in folds]
+    assert {score.rung for score in fold_scores(folds, setting, [1e-3])} == {"rows"}
+    assert {score.rung for score in fold_scores(coarse, setting, [1e-3])} == {"direct"}
 
 
 def test_fewer_features_cut_penalties_too():

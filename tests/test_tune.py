@@ -167,6 +167,13 @@ def test_counts_need_plain_pairs(sea: Path, tmp_path: Path) -> None:
     assert done.exit_code == 3 and "features.count: several need" in done.stderr, done.output
 
 
+def test_terms_are_scored_by_folds_alone(sea: Path, tmp_path: Path) -> None:
+    one = {"kernel": helmholtz(0.2), "features": {"count": 32}, "manifold": {"weight": 1e-3}}
+    done = call("tune", a_job(sea, tmp_path, **one, solve={"ridge": 1e-6}))
+    assert done.exit_code == 3 and "solve.select: gcv knows nothing of unlabelled rows" in done.stderr
+    assert not list(tmp_path.glob("**/receipts"))  # before any pass
+
+
 def test_a_file_where_the_results_would_go(sea: Path, tmp_path: Path) -> None:
     (tmp_path / "job-tune").write_text("mine")
     done = call("tune", a_job(sea, tmp_path))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -13,6 +14,7 @@ import dask.array as da
 import numpy as np
 import numpy.typing as npt
 from dask.delayed import delayed
+from scipy.linalg import LinAlgWarning
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -177,6 +179,13 @@ class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         solution = fit.solution
         self.ridge_, self.condition_ = solution.ridge, solution.condition
         self.rung_, self.digits_ = solution.rung, solution.digits
+        if solution.ill_conditioned:
+            warnings.warn(
+                f"rounding leaves {solution.digits:.1f} digits of the fitted values, condition "
+                f"{solution.condition:.1e}; raise ridge{', or lower manifold' * (penalties is not None)}",
+                LinAlgWarning,
+                stacklevel=3,
+            )
         drawing = replace(drawing, setting=settings[choice.candidate])
         return Sure(drawing.model(fit, total, report), drawing.setting, fit, total)
 

@@ -134,7 +134,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         `dorff predict --std`.
     condition_, rung_, digits_ : float, str, float
         Condition number of the system solved, the method that solved it, and how many decimal digits of the fitted
-        values rounding leaves (`dorff fit` goes on to a QR of the features where there are fewer than three).
+        values rounding leaves. Fewer than three warn (`scipy.linalg.LinAlgWarning`); `dorff fit` goes on to a QR.
     n_features_in_, feature_names_in_
         As in scikit-learn.
 

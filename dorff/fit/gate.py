@@ -93,6 +93,8 @@ def judge(job: Job, report: FitReport, new: Path, old: Path | None) -> Verdict:
             f"only {report.digits:.1f} digits of its fitted values are right (publish.digits: {rule.digits:g}; "
             f"condition {report.condition:.2g}): raise the ridge, or see that features.precision is double, "
             "solve.route auto and solve.qr true"
+            + "; or, of a manifold term, form edges, and a lower weight or power"
+            * bool(report.manifold)
         )
     mine = report.score if rule.holdout is None else held_out(job, new)
     if rule.margin is None or old is None:

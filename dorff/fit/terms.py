@@ -11,6 +11,7 @@ from typing import Any, Final, final
 
 from dorff.data import Dataset
 from dorff.engine import Engine
+from dorff.errors import InputError
 from dorff.graphs import KNN, Given, Identity
 from dorff.manifold import Shards, added, build, sum_term
 from dorff.moments import Moments
@@ -38,7 +39,7 @@ def sum_terms(
 ) -> tuple[TermSums, ...]:  # fmt: skip
     """T of each term of the plan, added over its sources: computed, or read where it is there already.
 
-    `told` gives for the number of a pass, from 0, who is told its rows.
+    `told` gives for the number of a pass, from 0, who is told its rows. InputError for a T of zeros.
     """
     if not plan.terms:
         return ()
@@ -52,6 +53,11 @@ def sum_terms(
         for part in parts[1:]:
             said = {key: value if key == "type" else value + part.said[key] for key, value in total.said.items()}
             total = TermSums(added(total.sums, part.sums), [*total.receipts, *part.receipts], said)
+        if not total.sums.packed.any():
+            raise InputError(
+                f"manifold, term {len(found) + 1}: its sums are zero: its graph has no edge with a weight above 0, or "
+                "all of them join equal rows; mend the graph (graph.weights, if it is a width), or leave the term out"
+            )
         found.append(total)
     with nullcontext() if lease is None else lease.fenced():
         for folder in (GRAPHS, TERMS):  # of other terms

@@ -84,6 +84,11 @@ class KNN(Graph):
             raise InputError(f'graph.weights: wanted "heat", "binary" or a length, got {weights!r}; use one of them.')
         one_of("graph.within", self.within, WITHIN)
         one_of("graph.append", self.append, APPEND)
+        if self.within == "leaf" and self.append == "link":
+            raise InputError(
+                "graph.append: link is for a graph across leaves; inside a leaf new rows never change old edges; "
+                "leave it out"
+            )
 
     def config(self) -> dict[str, Any]:
         return {

@@ -18,7 +18,7 @@ import numpy as np
 import scipy.linalg
 from scipy.linalg import lapack
 
-from dorff.moments import FloatArray, Moments, pooled
+from dorff.moments import UNIT, FloatArray, Moments, pooled
 from dorff.solvers.apart import Split
 from dorff.solvers.penalty import Penalty
 from dorff.solvers.problem import digits_left
@@ -120,6 +120,8 @@ def few_label_errors(
         return None
     if len(penalties) > 1 or FEW * sum(fold.n for fold in folds) > setting.m or min(ridges) <= 0:
         return None
+    if any(fold.unit > UNIT for fold in folds):
+        return None  # float32's noise would be taken for rows
     errors, digits = np.zeros((len(ridges), folds[0].q)), np.full(len(ridges), np.inf)
     sizes = np.zeros(len(ridges)) if setting.free_scale else None
     for held, fold in enumerate(folds):
@@ -143,7 +145,8 @@ def few_label_errors(
 class _Training:
     """Rows that all others of a fold are, in T's eigenvectors: Z (n, m), ones (n,) and targets Y (n, q) in the
     directions V (q, q), of which the kernel has `a` (q,) and the penalty `shares` (q,); of 0 are those that only an
-    intercept serves. `constant` (q,) is f0 in these, `weight` l gI."""
+    intercept serves. `constant` (q,) is f0 in these, `weight` l gI; `unit` and `penalty_unit` are the relative
+    rounding errors of the rows' sums and of T."""
 
     spectrum: Spectrum
     V: FloatArray
@@ -158,6 +161,7 @@ class _Training:
     l: float  # noqa: E741 - Minh's and DESIGN's symbol
     intercept: bool
     unit: float
+    penalty_unit: float
 
     @classmethod
     def of(
@@ -180,11 +184,10 @@ class _Training:
         constant = (y0 / scale) @ V * setting.intercept
         Q = None if penalty is None else penalty.outputs
         shares = np.ones(len(a)) if Q is None else np.einsum("pj,pq,qj->j", V, Q, V)
-        sums = others if penalty is None else [*others, penalty.sums]
         return cls(
             spectrum, V, a, shares, np.vstack([known.turned(one, spectrum) for one in others]), rows[:, m],
             (Y / scale) @ V, constant, scale, 0.0 if penalty is None else n * penalty.weight, n, setting.intercept,
-            max(one.unit for one in sums),
+            max(one.unit for one in others), 0.0 if penalty is None else penalty.sums.unit,
         )  # fmt: skip
 
     def solved(self, ridge: float) -> tuple[FloatArray, FloatArray, float]:
@@ -226,7 +229,8 @@ class _Training:
         top = float(np.sum(Z**2)) + float(t.max())
         size = np.sqrt(top * np.sum(u**2, axis=0) / np.maximum(np.sum(Y**2, axis=0), np.finfo(np.float64).tiny))
         condition = (top + shift) / (float(t.min()) + shift)
-        return u, b, digits_left(condition, self.unit, size=float(size.max()))
+        unit = max(self.unit, self.penalty_unit * float(t.max()) / max(top, _LEAST))
+        return u, b, digits_left(condition, unit, size=float(size.max()))
 
     def errors(
         self, fold: Moments, rows: FloatArray, seen: FloatArray, u: FloatArray, b: FloatArray, *, free_scale: bool

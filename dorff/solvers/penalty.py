@@ -79,6 +79,11 @@ class Term:
     outputs: FloatArray
     f0: FloatArray
 
+    @property
+    def largest(self) -> float:
+        """Q's largest eigenvalue."""
+        return float(np.linalg.norm(self.views, 2) * np.linalg.norm(self.outputs, 2))
+
     def sight(self) -> Sight:
         """For all outputs together."""
         return self._sight(np.asarray(np.kron(_root(self.views), _root(self.outputs))), self.f0[:, None])

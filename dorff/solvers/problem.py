@@ -33,7 +33,8 @@ class Problem:
 
     Where weights are one matrix and C = I, `directions` (p, p) has orthonormal columns V: the problem is one of the
     scaled targets V_j . y alone for each j, in a column of a block where V_j . f is not a constant. V = I where each
-    row of the matrix belongs to one target; None elsewhere. `unit` is the relative rounding error of the sums.
+    row of the matrix belongs to one target; None elsewhere. `unit` is the relative rounding error of the system: that
+    of the sums, a penalty's by its share of the largest diagonal entry.
 
     Penalties add weight <f, M f> for each (`Penalty`). They are as rows more, with targets of 0 for f, of which
     `pulls` are the borders; but they count for no rows, so that l and the entries observed stay the labelled rows'.
@@ -73,10 +74,14 @@ class Problem:
         back = kept_shift(parts[0].y0, observe) if intercept else parts[0].y0
         sums = [_unpacked(part, scale, back) for part in parts]
         rows = tuple(rows for rows, _, _ in sums)
-        unit = max(sums.unit for sums in (*parts, *(penalty.sums for penalty in penalties)))
-        problem = cls((), weights, rows, scale, observe, intercept, split and split.directions, unit)
+        problem = cls((), weights, rows, scale, observe, intercept, split and split.directions)
         terms = [penalty.term(weights, penalty.weight * problem.l, problem.constant) for penalty in penalties]
-        problem = replace(problem, pulls=tuple(term.sight().border for term in terms))
+        pulls, unit = tuple(term.sight().border for term in terms), max(part.unit for part in parts)
+        if terms:
+            shares = _shares(problem, sums, terms)
+            units = [float(share) * penalty.sums.unit for share, penalty in zip(shares, penalties, strict=True)]
+            unit = max(unit, *units)
+        problem = replace(problem, pulls=pulls, unit=unit)
         if split is None:
             return replace(problem, blocks=(_coupled(problem, sums, terms),))
         return replace(problem, blocks=split.blocks(weights, sums, terms, intercept=intercept))
@@ -211,6 +216,14 @@ def _unpacked(moments: Solvable, scale: FloatArray, back: FloatArray) -> Pattern
     squares = np.where(np.outer(mask, mask), squares / np.outer(scale, scale), 0.0)
     rows = Rows(s, np.where(mask, y / scale, 0.0), squares, n, moments.n, y0, mask)
     return rows, full[:m, :m], np.where(mask, R / scale, 0.0)
+
+
+def _shares(problem: Problem, sums: Sequence[Pattern], terms: Sequence[Term]) -> FloatArray:
+    """How large the diagonal of each term (K,) is beside that of the system, at most 1."""
+    size = problem.weights.sizes
+    rows = np.max(size * np.sum([np.diag(S) for _, S, _ in sums], axis=0)) * np.linalg.norm(problem.C, 2) ** 2
+    found = np.array([np.max(size * np.diag(term.T)[:-1]) * term.largest for term in terms])
+    return np.asarray(found / max(rows + found.sum(), np.finfo(np.float64).tiny))
 
 
 def _width(weights: OperatorWeights) -> int:
