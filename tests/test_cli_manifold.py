@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +193,31 @@ def test_a_graph_that_is_given(place: Path, name: str) -> None:
     assert answer("fit", "job.yaml")["graphs"][0]["edges"] == N
     labels = np.argmax(load_model(place / "rings").predict(X), axis=1)
     assert np.mean(labels == CLASS) > 0.9  # two rings, each in one piece
+
+
+def test_a_row_that_all_others_are_joined_to_is_in_the_plan(place: Path) -> None:
+    """L^2 takes a row with all that it is joined to: of as many edges, in a star they are all rows at once."""
+    n, d = 40_000, 2_000
+    made = zarr.open_group(place / "wide.zarr", mode="w")
+    made.create_array("x", shape=(n, d), chunks=(64, d), dtype="u1")  # no row of it is there: none is read
+    made.create_array("y", shape=(n, 1), chunks=(64, 1), dtype="f8")
+    ends = np.arange(1, n)
+    for name, tails in (("path", ends - 1), ("star", 0 * ends)):
+        pq.write_table(pa.table({"i": tails, "j": ends}), place / f"{name}.parquet")
+    results = {}
+    for name in ("path", "star"):
+        manifold = {"graph": {"type": "given", "path": f"{name}.parquet"}, "weight": 1e-2, "power": 2}
+        cluster = {"type": "local", "workers": 1, "memory": "2GiB"}
+        data = {"store": "wide.zarr", "inputs": "x", "targets": "y"}
+        job(place / "job.yaml", manifold=manifold, data=data, cluster=cluster)
+        results[name] = call("plan", "job.yaml", "--json")
+    assert json.loads(results["path"].stdout)["worker_bytes"] < 2**30
+    assert results["star"].exit_code == 4
+    said = re.search(r"a worker needs (\d+) MiB but cluster.memory is 2048 MiB", results["star"].stderr)
+    assert said is not None and int(said[1]) > 4 * 8 * n * d / 2**20
+    assert (
+        "lower the edges of a row in manifold (now up to 39999) or features.count (now 64)" in results["star"].stderr
+    )
 
 
 def test_edges_of_fewer_rows_than_there_are(place: Path) -> None:

@@ -1,4 +1,5 @@
-"""Folds by groups: all rows of a group in one fold, whatever is appended, as a k-fold by hand."""
+"""Folds by groups: all rows of a group in one fold, whatever is appended, as a k-fold by hand. And folds of few labels
+among many rows."""
 
 from __future__ import annotations
 
@@ -10,15 +11,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dorff.calibration import Calibration
+from dorff.cli.sentences import fit_text
+from dorff.conformal import Conformal
 from dorff.data import RowBlock, ingest, open_dataset, verify
 from dorff.data.labels import NO_GROUP, Run, group_codes
 from dorff.data.rows import group_keys
 from dorff.engine import SerialEngine
 from dorff.errors import InputError
 from dorff.fit import FitReport, fit, run_pass
+from dorff.fit import held as held_rows
+from dorff.fit.choice import solve_pass
+from dorff.fit.held import Held, calibrate, conformalize
 from dorff.kernels.scalar import FloatArray
 from dorff.leaf import FoldRule
 from dorff.model import Model
@@ -261,3 +269,133 @@ def test_a_unit_of_rows_takes_no_more_memory_than_it_says(tmp_path: Path) -> Non
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak <= dataset.unit_bytes()
+
+
+MANY, RUN = 1600, 32  # rows, of which few have labels; and how many are read at a time
+LABELS = {
+    "first": np.arange(60),
+    "together": np.arange(1000, 1060),
+    "scattered": RNG.permutation(MANY)[:60],
+    "periodic": np.flatnonzero(np.arange(MANY) // RUN % 5 == 2),
+}
+
+
+def put(folder: Path, **arrays: npt.NDArray[Any]) -> None:
+    """Arrays of the store of `sparse`, in the place of what was there."""
+    group = zarr.open_group(str(folder / "s.zarr"), mode="a")
+    for name, values in arrays.items():
+        group.create_array(
+            name, data=values[:, None], chunks=(RUN, 1), shards=(SHARD, 1), overwrite=True,
+            config={"write_empty_chunks": True},
+        )  # fmt: skip
+
+
+def sparse(folder: Path, labels: str = "first", *, numbers: bool = False, **solve: Any) -> Job:
+    """Rows of which few have a class, or a number, and the others nothing."""
+    rng = np.random.default_rng(1)
+    x, known = rng.standard_normal(MANY), np.isin(np.arange(MANY), LABELS[labels])
+    y = np.where(known, np.sin(x) + 0.1 * rng.standard_normal(MANY), np.nan)
+    put(folder, x=x, y=y, c=(x > 0).astype(np.int64), known=known.astype(float))
+    data = {"targets": "y"} if numbers else {"targets": {"classes": "c"}, "labelled": "known"}
+    described = {
+        "data": {"store": str(folder / "s.zarr"), "nan": "unlabelled", **data},
+        "kernel": {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": 1.0}},
+        "features": {"count": 8, "seed": SEED}, "solve": {"ridge": 1e-4, **solve}, "cluster": {"type": "serial"},
+        "state": str(folder / "state"), "model": str(folder / "model"),
+    }  # fmt: skip
+    return Job.model_validate(described)
+
+
+def of_fold_0(labels: str) -> npt.NDArray[np.int64]:
+    """The labelled rows that the first row's fold of five has: by hash, as no group is given."""
+    rows = np.sort(LABELS[labels])
+    dealt = FoldRule(5, by_rows=True, seed=SEED).of_rows(np.append(0, rows))
+    return rows[dealt[1:] == dealt[0]]
+
+
+def held(described: Job) -> Held:
+    plan = make_plan(described)
+    passed = run_pass(plan, SerialEngine())
+    found = Held.of(plan, solve_pass(plan, passed.folds), passed)
+    assert found is not None
+    return found
+
+
+def numbers_of(found: Held, most: int) -> list[int]:
+    return [int(number) for rows in found.rows(most) for number in rows.numbers]
+
+
+@pytest.mark.parametrize("labels", LABELS)
+def test_labelled_rows_of_a_fold_are_found_wherever_they_are(tmp_path: Path, labels: str) -> None:
+    """All there are, and no other; fewer where fewer are wanted. The same where sums are there already."""
+    described, wanted = sparse(tmp_path, labels), of_fold_0(labels)
+    first, again = held(described), held(described)
+    for most in (1, 5, 20, len(wanted), 10**6):
+        some = numbers_of(first, most)
+        assert some == numbers_of(again, most) and set(some) <= set(wanted.tolist())
+        assert min(most, len(wanted)) <= len(some) == len(set(some)) < most + RUN
+        assert most < len(wanted) or sorted(some) == wanted.tolist()
+        assert most < 20 or labels not in ("scattered", "periodic") or len({4 * row // MANY for row in some}) > 2
+    assert first.n == len(wanted) > 5
+    read = sum(leaf.stop - leaf.start for leaf in first.leaves)
+    assert read < MANY / 3 if labels in ("first", "together") else read > MANY / 2
+
+
+def test_rare_labels_are_not_looked_for_in_all_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all that are wanted would take another pass over the data, some must do: drawn from all of it."""
+    monkeypatch.setattr(held_rows, "ENOUGH", 9)
+    monkeypatch.setattr(held_rows, "READ", 1)
+    found, wanted = held(sparse(tmp_path, "scattered")), of_fold_0("scattered")
+    assert len(wanted) > 18
+    some = numbers_of(found, len(wanted))
+    assert set(some) < set(wanted.tolist()) and 9 <= len(some) < 18 and max(some) - min(some) > MANY / 2
+
+
+def test_what_is_held_out_calibrates_and_says_how_wide_bands_are(tmp_path: Path) -> None:
+    """The first rows alone are labelled, and nobody said how folds are dealt: a fifth of the labelled rows."""
+    rows = len(of_fold_0("first"))
+    model, report = fitted(sparse(tmp_path))
+    calibration = Calibration.of(model.info["calibration"])
+    assert calibration.rows == rows and calibration.slope != 1.0
+    assert report.held_by == "rows" and "not calibrated" not in fit_text(report, classes=True)
+    model, _ = fitted(sparse(tmp_path / "numbers", numbers=True, conformal=True))
+    assert Conformal.of(model.info["conformal"]).rows == (rows,)
+    _, report = fitted(sparse(tmp_path / "kfold", numbers=True, select="kfold", ridge=RIDGES))
+    assert report.folds == 5 and len(report.table) == 2
+
+
+def test_where_one_fold_has_all_labels_it_is_said(tmp_path: Path) -> None:
+    leaves = {"folds": {"by": "leaves"}}
+    model, report = fitted(sparse(tmp_path, **leaves))
+    assert Calibration.of(model.info["calibration"]) == Calibration(1.0, 0)
+    said = fit_text(report, classes=True)
+    assert (
+        "not calibrated: no row was held out, for all that are labelled are in one fold of leaves: set solve" in said
+    )
+    for solve, sentence in (
+        ({"conformal": True}, r"solve.conformal: no rows can be held out.* set solve.folds.by: rows"),
+        ({"select": "kfold", "ridge": RIDGES}, r"two folds with rows in them; got 1; deal rows .*\(folds.by: rows\)"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            fit(sparse(tmp_path / "numbers", numbers=True, **leaves, **solve), engine=SerialEngine())
+        assert not (tmp_path / "numbers" / "model" / "current").exists()
+
+
+def test_the_first_fold_that_has_rows_is_held_out(tmp_path: Path) -> None:
+    """Of folds of leaves to choose by the first may have no labels."""
+    found = held(sparse(tmp_path, "together", select="kfold", folds={"by": "leaves"}))
+    leaf = next(leaf for leaf in found.plan.leaves if leaf.stop > 1000)
+    assert found.fold == leaf.number % 5 == 2 and numbers_of(found, 99) == list(range(1000, leaf.stop))
+
+
+def test_labels_that_are_gone_since_calibrate_nothing(tmp_path: Path) -> None:
+    for numbers, gone in ((False, {"known": np.zeros(MANY)}), (True, {"y": np.full(MANY, np.nan)})):
+        plan = make_plan(sparse(tmp_path, numbers=numbers, conformal=numbers))
+        passed = run_pass(plan, SerialEngine())
+        choice = solve_pass(plan, passed.folds)
+        put(tmp_path, **gone)
+        if numbers:
+            with pytest.raises(InputError, match="no rows can be held out"):
+                conformalize(plan, choice, passed)
+        else:
+            assert calibrate(plan, choice, passed) == Calibration(1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import count
@@ -10,6 +11,7 @@ from typing import Any, final
 
 import numpy as np
 import pytest
+import zarr
 from cases import LAW, trig_map
 from distributed import Client
 from hypothesis import given
@@ -18,7 +20,7 @@ from scipy import sparse
 
 from dorff.blocks import BlockSums, forget_spare
 from dorff.data import Dataset, ingest, open_dataset
-from dorff.data.edges import write_graph
+from dorff.data.edges import open_graph, write_graph
 from dorff.engine import DaskEngine, Engine, SerialEngine, local_cluster
 from dorff.errors import IncompleteError, InputError, StoppedError
 from dorff.features import Drawn, FeatureMap
@@ -32,8 +34,8 @@ from dorff.manifold.parts import Part
 from dorff.manifold.shards import Shards as BuiltShards
 from dorff.manifold.sums import finished
 from dorff.moments import UNIT, Accumulator, FloatArray, IntArray, Moments, syr2k
-from dorff.plan import Leaf
-from dorff.plan.graph_sizes import GraphCosts, Sizes
+from dorff.plan import Leaf, graph_sizes
+from dorff.plan.graph_sizes import Degrees, GraphCosts, Sizes
 from dorff.plan.terms import GROUP_ROWS, Form, Recipe, difference_shift, term_bytes, term_flops
 from dorff.stopping import clear_stop, request_stop
 
@@ -71,6 +73,14 @@ def some_graph(n: int, edges: int, seed: int = 0) -> sparse.csr_array:
     W = np.zeros((n, n))
     W[i, j] = rng.uniform(0.1, 2.0, edges)
     return sparse.csr_array(np.triu(W, 1) + np.triu(W, 1).T)
+
+
+def star(n: int, hub: int) -> sparse.csr_array:
+    """Weights (n, n) of a graph in which each row is joined to one, the hub."""
+    W = sparse.lil_array((n, n))
+    W[hub] = np.random.default_rng(n).uniform(0.5, 1.0, n)
+    W[hub, hub] = 0.0
+    return sparse.csr_array(W + W.T)
 
 
 def dense(X: FloatArray, W: sparse.csr_array, term: Manifold, columns: slice | list[int] = slice(None)) -> FloatArray:
@@ -116,6 +126,26 @@ def test_every_form_is_the_dense_product_whatever_the_tiles(
         whole = sums.of((0, "")).moments()
         close(whole, found.full)
         assert whole.n == found.n
+
+
+@pytest.mark.parametrize(("power", "n", "tile"), [(2, 3000, 300), (4, 150, 30)])
+def test_a_row_that_all_others_are_joined_to_takes_no_more_memory_than_tiles(power: int, n: int, tile: int) -> None:
+    rng, term = np.random.default_rng(0), Manifold(KNN(4), laplacian="normalised", power=power)
+    features, X = trig_map(rng.standard_normal((256, D)), np.zeros(D), np.ones(D)), rng.standard_normal((n, D))
+    W = star(n, n // 2)
+    in_memory(features, X[:5], star(5, 2), term)  # loops are compiled
+    sums = GraphSums(features, Recipe.of(term), tile=tile)
+    sums.of((0, ""))
+    tracemalloc.start()
+    try:
+        sums.add_whole(X, W)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 * 513 * n  # less than the features of all rows
+    wanted = between(np.column_stack([features.transform(X), np.ones(n)]), W, term)
+    np.testing.assert_allclose(sums.of((0, "")).moments().full, wanted, rtol=0, atol=1e-12 * np.abs(wanted).max())
+    assert sums.of((0, "")).intact()
 
 
 @pytest.mark.parametrize("term", TERMS)
@@ -710,6 +740,42 @@ def test_a_given_graph_is_planned_by_its_edges(many: Dataset, tmp_path: Path) ->
     assert (few.piece_rows, few.task_bytes) == (256, more.task_bytes)
     far = GraphCosts.of(graph, many, hops=5000, sizes=SHORT)
     assert (far.piece_rows, far.repeats) == (n, float(n))
+
+
+@LAW
+@given(n=st.integers(1, 30), edges=st.integers(0, 60), seed=st.integers(0, 999), hops=st.integers(1, 4))
+def test_no_row_reaches_more_rows_than_the_degrees_allow(n: int, edges: int, seed: int, hops: int) -> None:
+    W, shard = some_graph(n, edges, seed).toarray() > 0, slice(n // 3, n // 2 + 1)
+    found, counts = np.unique(W.sum(axis=1), return_counts=True)
+    degrees = Degrees(found[::-1], counts[::-1], int(W[shard].sum()))
+    near = np.linalg.matrix_power(W + np.eye(n), hops) > 0
+    assert near.sum(axis=1).max() <= degrees.within(n, hops) <= n
+    assert W[near[shard].any(axis=0)].sum() <= degrees.around(hops) <= degrees.total == W.sum()
+    assert degrees.within(n, 1) == 1 + W.sum(axis=1).max() and degrees.around(0) == W[shard].sum()
+    assert 1.0 <= degrees.repeats(n, hops) <= n
+
+
+@pytest.mark.parametrize(("kind", "often"), [("csr", 1), ("edges", 2), ("parquet", 2)])
+def test_degrees_are_counted_of_what_is_in_range(
+    kind: str, often: int, many: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An entry is an edge of both its ends; a matrix has two entries for that. What is out of range is another's."""
+    n, path = many.n, tmp_path / ("g.parquet" if kind == "parquet" else "g.zarr")
+    W = some_graph(n, 9000)
+    if kind == "csr":
+        group = zarr.open_group(path, mode="w")
+        for name in ("indptr", "indices"):
+            group.create_array(name, data=getattr(W, name), config={"write_empty_chunks": True})
+    else:
+        write_graph(path, W)
+    monkeypatch.setattr(graph_sizes, "COUNTED", 2)  # shards
+    degree = often * np.diff(W.indptr)
+    for rows in (many, replace(many, first=700)):
+        found = Degrees.of(open_graph(path), rows, 300)
+        here = degree[rows.first :]
+        assert found.total == here.sum() and found.most(1) == here.max() and found.most(5) == np.sort(here)[-5:].sum()
+        shards = np.add.reduceat(degree, np.append(0, np.arange(rows.first - rows.first % 300 + 300, n, 300)))
+        assert found.shard == shards.max()
 
 
 def test_a_graph_that_is_missing_damaged_or_of_other_rows_has_no_plan(many: Dataset, tmp_path: Path) -> None:

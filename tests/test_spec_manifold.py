@@ -9,6 +9,7 @@ import yaml
 from dorff.errors import InputError
 from dorff.spec import (
     Data,
+    Folds,
     GivenSpec,
     GraphOutput,
     IdentitySpec,
@@ -17,6 +18,7 @@ from dorff.spec import (
     ManifoldSpec,
     MatrixOutput,
     MultiViewSpec,
+    Solve,
     load_job,
 )
 
@@ -289,3 +291,26 @@ def test_all_of_it_goes_together(tmp_path: Path) -> None:
     load(tmp_path, manifold=[{"weight": [1, 2]}, TERM], solve={"select": "kfold", "ridge": [1, 2]})
     load(tmp_path, kernel=VIEWS, manifold=[{**TERM, "view": "coarse"}, {**TERM, "between": True}])
     load(tmp_path, kernel=VIEWS, features={"drawn_for": VIEWS})
+
+
+@pytest.mark.parametrize(
+    ("data", "folds", "by"),
+    [
+        ({}, None, "leaves"),
+        ({"nan": "partial"}, {"count": 3}, "leaves"),
+        ({"nan": "unlabelled"}, None, "rows"),
+        ({"labelled": "known"}, {"count": 3}, "rows"),
+        ({"nan": "unlabelled"}, {"by": "leaves"}, "leaves"),
+        ({"nan": "unlabelled"}, {"by": "trial", "count": 3}, "trial"),
+    ],
+)
+def test_rows_are_dealt_to_folds_where_few_of_them_may_be_labelled(
+    data: dict[str, Any], folds: dict[str, Any] | None, by: str
+) -> None:
+    """Unless the job says what is dealt; whoever writes the job down again says it."""
+    parts = mapping(data={"store": "digits.zarr", **data}, solve={"ridge": 1e-3} | ({"folds": folds} if folds else {}))
+    job = Job.model_validate(parts)
+    assert job.solve.folds == Folds(count=(folds or {}).get("count", 5), by=by) and job.solve.ridge == 1e-3
+    assert Job.model_validate(job.model_dump(mode="json")) == job == Job.model_validate(job.model_dump())
+    assert Job.model_validate({**parts, "data": job.data, "solve": Solve(**parts["solve"])}) == job
+    assert hash(job) == hash(Job.model_validate(parts))

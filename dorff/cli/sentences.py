@@ -31,7 +31,7 @@ def fit_text(report: FitReport, weights: Sequence[Sequence[float]] = (), *, clas
         f"{peak} of {size(report.plan_peak_bytes)} planned; {report.m:,} features, condition {report.condition:.2g} "
         f"({report.rung}, {report.status}), ridge {report.ridge:.3g}{_at_the_edge(report)}"
         f"{_weighed(report, weights)}{_tuned(report)}{_scored(report, classes)}; model {report.model}"
-        f"{_remedy(report)}"
+        f"{_remedy(report)}{_guessed(report)}"
     )
 
 
@@ -115,6 +115,17 @@ def _remedy(report: FitReport) -> str:
     return (
         f"; only {report.digits:.0f} digits of the fitted values are right: raise the ridge, or see that "
         "features.precision is double, solve.route auto and solve.qr true"
+    )
+
+
+def _guessed(report: FitReport) -> str:
+    """A word of warning where rows were to be held out to calibrate probabilities, and none could be."""
+    if report.held_by is None or report.folds > 1:
+        return ""
+    remedy = "label more rows" if report.held_by == "rows" else "set solve.folds.by: rows, or label more rows"
+    return (
+        "; its probabilities are not calibrated: no row was held out, for all that are labelled are in one fold of "
+        f"{report.held_by}: {remedy}"
     )
 
 

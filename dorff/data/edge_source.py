@@ -47,6 +47,15 @@ class EdgeSource(ABC):
             )
         return self._read(start, stop)
 
+    def degrees(self, start: int, stop: int) -> IntArray:
+        """How many entries nodes start..stop-1 are an end of, (stop - start,); of a matrix, which has an edge at both
+        its ends, how many begin at them. Ends that are no such node are not counted. InputError as `read`."""
+        found = np.zeros(stop - start, np.int64)
+        for at in range(0, self.count, RUN):
+            for ends in self.read(at, min(at + RUN, self.count))[:2]:
+                np.add.at(found, ends[(ends >= start) & (ends < stop)] - start, 1)
+        return found
+
     def stamp(self) -> str:
         """A fingerprint of its files: their names, sizes and times of change."""
         root, digest = Path(self.path), hashlib.blake2b(digest_size=16)

@@ -49,6 +49,9 @@ class ZarrMatrix(EdgeSource):
         j = _whole_numbers(self.path, "indices", start, stop)
         return self._rows(start, stop), j, _weights(self.path, "data" if self.weighted else None, start, stop)
 
+    def degrees(self, start: int, stop: int) -> IntArray:
+        return np.maximum(np.diff(self._pointers(start, stop - start + 1)), 0)
+
     def _rows(self, start: int, stop: int) -> IntArray:
         """The row of each entry: row r has those from indptr[r] to indptr[r + 1] - 1."""
         low, high = 0, -(-self.n // POINTERS)  # runs of pointers: that of the first row is from low, before high

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import final
+from typing import Final, final
 
 import numpy as np
 
@@ -15,34 +16,47 @@ from dorff.data import RowBlock
 from dorff.errors import InputError
 from dorff.fit.choice import build_model, settings
 from dorff.fit.passes import PassResult
-from dorff.leaf import FoldRule
 from dorff.model import Model
 from dorff.moments import by_fold, pooled
-from dorff.plan import Plan
+from dorff.plan import Leaf, Plan
 from dorff.solvers import Choice, carried_ridges, of_first
 from dorff.threads import pinned
+
+#: What a slope, or bands, are found from where rows with targets are so rare that to find more would be another pass
+#: over the data; and how many times the most rows that are used are read before that is so.
+ENOUGH: Final = 1000
+READ: Final = 8
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Held:
-    """A fit of all folds but fold 0, with what was chosen; and rows of fold 0, which its sums have not seen.
+    """A fit of all folds but one, the first that has rows, with what was chosen; and rows of that fold, which its sums
+    have not seen: `n` of them have targets, and they are in `leaves`.
 
     Departures from a clean split: the ridge, the kernel, the number of features and length-scales were chosen with
-    fold 0 in, and so were the constants of the pass, which come from the data's first rows: y0, the inputs' centre
+    the fold in, and so were the constants of the pass, which come from the data's first rows: y0, the inputs' centre
     and scales. Dealt by leaves, fold 0 is every count-th leaf beginning with leaf 0, the one those rows are in. What
     is found from its rows, probabilities' slope or bands' factors, is used with the fit to all rows.
     """
 
     plan: Plan
     model: Model
+    fold: int
+    n: int
+    leaves: tuple[Leaf, ...]
 
     @classmethod
     def of(cls, plan: Plan, choice: Choice, passed: PassResult, *, posterior: bool = False) -> Held | None:
-        """None where fold 0 has no rows, or no other has: nothing can be held out."""
-        training = by_fold({part: sums for part, sums in passed.folds.items() if part[0] > 0})
-        if not training or not any(sums.n for (fold, _), sums in passed.folds.items() if fold == 0):
+        """None where fewer than two folds have rows: nothing can be held out."""
+        counts = Counter[int]()
+        for (number, _), sums in passed.folds.items():
+            counts[number] += sums.n
+        dealt = sorted(number for number, n in counts.items() if n)
+        if len(dealt) < 2:
             return None
+        fold, rule = dealt[0], plan.frozen()[0].folds
+        training = by_fold({part: sums for part, sums in passed.folds.items() if part[0] != fold})
         with pinned():
             folds, setting = of_first(training, settings(plan, passed.manifold)[choice.candidate], choice.m)
             parts = pooled(folds)
@@ -50,41 +64,72 @@ class Held:
             model = build_model(plan, fit, choice.m, passed)
             if posterior:
                 model = replace(model, posterior=setting.posterior(parts, fit))
-        return cls(plan, model)
+        used = {receipt.number for receipt in passed.receipts if receipt.rows_used}
+        leaves = (leaf for leaf in plan.leaves if rule.by_rows or rule.of_leaf(leaf.number) == fold)
+        return cls(plan, model, fold, counts[fold], tuple(leaf for leaf in leaves if leaf.number in used))
 
     def rows(self, most: int) -> Iterator[RowBlock]:
-        """About `most` rows with inputs and any target, or all there are, in runs spread evenly."""
-        rule = self.plan.frozen()[0].folds
-        for start, stop in self._runs(rule, most):
+        """Rows of the fold with inputs and any target: all of them where they are at most `ENOUGH`, or can be found by
+        reading `READ` times `most` rows; else about `most`, or what that much reading finds, of runs drawn from all
+        leaves that have such rows. Runs that have few of them are put together."""
+        few, enough = list[RowBlock](), self.plan.frozen()[0].block_rows
+        for rows in self._of_runs(most):
+            few.append(rows)
+            if sum(map(len, few)) >= enough:
+                yield _joined(few)
+                few.clear()
+        if few:
+            yield _joined(few)
+
+    def _of_runs(self, most: int) -> Iterator[RowBlock]:
+        rule, found, read = self.plan.frozen()[0].folds, 0, 0
+        for start, stop in self._runs(most):
             rows = self.plan.dataset.block(start, stop).weighty()
             rows = rows[rows.whole(partial=True)]
-            yield rows[rule.of(rows) == 0] if rule.by_rows else rows
+            rows = rows[rule.of(rows) == self.fold] if rule.by_rows else rows
+            if len(rows):
+                yield rows
+            found, read = found + len(rows), read + stop - start
+            if found >= (most if read < READ * most else ENOUGH):
+                return
 
-    def _runs(self, rule: FoldRule, most: int) -> list[tuple[int, int]]:
-        wanted = most * ((rule.held or rule.count) if rule.by_rows else 1)
-        unit = min(self.plan.dataset.unit_rows, max(1, wanted // 8))
+    def _runs(self, most: int) -> list[tuple[int, int]]:
+        """Runs of all rows of the leaves; where not all may be needed in an order drawn by the job's seed. How many
+        it takes is not known before: of rows with targets receipts tell how many a leaf has, not where they are."""
+        unit, count = self.plan.dataset.unit_rows, sum(leaf.stop - leaf.start for leaf in self.leaves)
+        if self.n > most:  # short enough that some thirty are needed
+            unit = min(unit, max(1, count * most // self.n // 32))
         runs = [
             (start, min(start + unit, leaf.stop))
-            for leaf in self.plan.leaves
-            if rule.by_rows or rule.of_leaf(leaf.number) == 0
+            for leaf in self.leaves
             for start in range(leaf.start, leaf.stop, unit)
         ]
-        count = wanted // unit
-        return runs if len(runs) <= count else [runs[int(at)] for at in np.linspace(0, len(runs) - 1, count)]
+        if self.n <= most and count <= READ * most:
+            return runs
+        return [runs[at] for at in np.random.default_rng(self.plan.job.features.seed).permutation(len(runs))]
+
+
+def _joined(blocks: Sequence[RowBlock]) -> RowBlock:
+    if len(blocks) == 1:
+        return blocks[0]
+    numbers, X, Y = (np.concatenate([getattr(one, name) for one in blocks]) for name in ("numbers", "X", "Y"))
+    weights = [one.weights for one in blocks if one.weights is not None]
+    return RowBlock(numbers, X, Y, np.concatenate(weights) if weights else None)
 
 
 def calibrate(plan: Plan, choice: Choice, passed: PassResult) -> Calibration:
-    """Class probabilities from rows that the decision values they are judged by were not fitted to; slope 1 where
-    none can be held out."""
+    """Class probabilities from rows that the decision values they are judged by were not fitted to; slope 1, of 0
+    rows, where none can be held out."""
     if (held := Held.of(plan, choice, passed)) is None:
         return Calibration(1.0)
     decisions, codes, weights = [], [], []
     with pinned():
         for rows in held.rows(calibration.most_rows(plan.dataset.q)):
-            rows = rows[rows.whole()]
             decisions.append(held.model.predict(rows.X))
             codes.append(np.argmax(rows.Y, axis=1))
             weights.append(np.ones(len(rows)) if rows.weights is None else rows.weights)
+    if not codes:  # gone since they were summed
+        return Calibration(1.0)
     labels, weight = np.concatenate(codes), np.concatenate(weights)
     if (of_class := plan.frozen()[0].class_weight) is not None:
         weight = weight * of_class[labels]
@@ -94,14 +139,15 @@ def calibrate(plan: Plan, choice: Choice, passed: PassResult) -> Calibration:
 def conformalize(plan: Plan, choice: Choice, passed: PassResult) -> Conformal:
     """How many deviations (with noise) the bands of each level must reach, by rows that were held out; InputError
     where there are none."""
-    if (held := Held.of(plan, choice, passed, posterior=True)) is None:
+    held, found = Held.of(plan, choice, passed, posterior=True), []
+    if held is not None:
+        with pinned():
+            for rows in held.rows(conformal.most_rows(plan.dataset.q)):
+                values = held.model.observed(held.model.predict(rows.X))
+                found.append(conformal.scores(rows.Y, values, held.model.std(rows.X, noise=True)))
+    if not found:
         raise InputError(
-            "solve.conformal: no rows can be held out, because all are in one fold (of one group, or so few); set "
-            "solve.folds.by: rows, or leave conformal out"
+            "solve.conformal: no rows can be held out, because all that have targets are in one fold (of one group or "
+            "leaf, or so few); set solve.folds.by: rows, or leave conformal out"
         )
-    found = []
-    with pinned():
-        for rows in held.rows(conformal.most_rows(plan.dataset.q)):
-            values = held.model.observed(held.model.predict(rows.X))
-            found.append(conformal.scores(rows.Y, values, held.model.std(rows.X, noise=True)))
     return Conformal.fit(np.concatenate(found))

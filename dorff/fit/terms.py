@@ -43,7 +43,7 @@ def sum_terms(
     """
     if not plan.terms:
         return ()
-    found, number = [], 0
+    found, number = list[TermSums](), 0
     for term in plan.terms:
         parts = []
         for source in term.sources:

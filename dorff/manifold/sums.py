@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import pairwise
 from typing import Final, final
 
 import numpy as np
@@ -149,22 +150,53 @@ class GraphSums:
                 self._add_pair(np.take(G, at[block], axis=0), LZ, v[at[block]], apart[block])
 
     def _add_powers(self, X: FloatArray, scale: FloatArray | None, W: sparse.csr_array, rows: IntArray) -> None:
-        hops = self._recipe.hops
-        for levels in row_runs(W, rows, hops, self._tile):
-            G = self._rows_of(X, levels[hops], scale)
-            for hop in range(hops - 1, -1, -1):
-                i, j, w = entries(W, levels[hop])
-                if scale is not None:
-                    w = w * (scale[i] ** 2 if hop else scale[i])
-                at, b = (np.searchsorted(levels[hop + 1], ends) for ends in (levels[hop], j))
-                starts = np.append(0, np.cumsum(np.diff(W.indptr)[levels[hop]]))
-                made = self._room((hops - hop) % 2, len(at)) if hop else self._Z
-                for block in _cuts(len(at), self._block):
-                    out = made[block] if hop else made
-                    Z = self._differences(G, at[block], starts[block.start : block.stop + 1], b, w, out)
-                    if not hop:
-                        self._add_rows(Z)
-                G = made
+        for levels in row_runs(W, rows, self._recipe.hops, self._tile):
+            if len(levels[-1]) > self._tile:
+                self._Z[:1] = self._far(X, scale, W, levels, scale)
+                with np.errstate(over="ignore", invalid="ignore"):
+                    np.dot(self._Z[:1], self._probe, out=self._along[:1])
+                self._add_rows(self._Z[:1])
+                continue
+            G = self._raised(X, scale, W, levels[1:])
+            at, starts, b, w = _joined(W, levels[0], levels[1], scale)
+            for block in _cuts(len(at), self._block):
+                self._add_rows(self._differences(G, at[block], starts[block.start : block.stop + 1], b, w, self._Z))
+
+    def _raised(
+        self, X: FloatArray, scale: FloatArray | None, W: sparse.csr_array, levels: list[IntArray]
+    ) -> FloatArray:  # fmt: skip
+        """Rows levels[0] of [F | 1], scaled, after L was taken of them once for each further level, and scaled each
+        time: levels[k] are all rows within k edges."""
+        squared = None if scale is None else scale**2
+        if len(levels[-1]) > self._tile:
+            return self._far(X, scale, W, levels, squared)
+        G = self._rows_of(X, levels[-1], scale)
+        for taken, (rows, around) in enumerate(reversed([*pairwise(levels)]), 1):
+            at, starts, b, w = _joined(W, rows, around, squared)
+            made = self._room(taken % 2, len(at))
+            for block in _cuts(len(at), self._block):
+                self._differences(G, at[block], starts[block.start : block.stop + 1], b, w, made[block])
+            G = made
+        return G
+
+    def _far(
+        self, X: FloatArray, scale: FloatArray | None, W: sparse.csr_array, levels: list[IntArray],
+        last: FloatArray | None,
+    ) -> FloatArray:  # fmt: skip
+        """The same (1, line) of a single row that reaches more rows than a tile has, its last scale (n,) given: summed
+        over runs of its neighbours that do not, or each of which is such a row itself."""
+        _, j, w = entries(W, levels[0])
+        w = w if last is None else w * last[levels[0]]
+        order = np.argsort(j)
+        j, w = j[order], w[order]
+        mine = self._raised(X, scale, W, levels[:-1]).copy()
+        total = np.zeros_like(mine)
+        for run in row_runs(W, j, len(levels) - 2, self._tile):
+            G = self._raised(X, scale, W, run)
+            with np.errstate(over="ignore", invalid="ignore"):
+                np.subtract(mine, G, out=G)  # equal rows differ by 0 to the bit
+                total += w[np.searchsorted(j, run[0])] @ G
+        return total
 
     def _rows_of(self, X: FloatArray, touched: IntArray, scale: FloatArray | None) -> FloatArray:
         """[F | 1] of these rows, each times its scale; [F | 0] where there is none."""
@@ -221,6 +253,17 @@ class GraphSums:
         sums.add_pair(Z[:, : self._width], LZ[:, : self._width], along=along, size=float(size.sum()))
         sums.n = before
         self.syrk_seconds += time.perf_counter() - began
+
+
+def _joined(
+    W: sparse.csr_array, rows: IntArray, around: IntArray, scale: FloatArray | None
+) -> tuple[IntArray, IntArray, IntArray, FloatArray]:  # fmt: skip
+    """The edges of rows (k,): the places of the rows among `around`, where the edges of each begin and end (k + 1,),
+    the places of their other ends, and their weights times the row's scale."""
+    i, j, w = entries(W, rows)
+    at, b = np.searchsorted(around, rows), np.searchsorted(around, j)
+    starts = np.append(0, np.cumsum(np.diff(W.indptr)[rows]))
+    return at, starts, b, w if scale is None else w * scale[i]
 
 
 def _cuts(count: int, step: int) -> Iterator[slice]:

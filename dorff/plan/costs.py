@@ -47,8 +47,8 @@ class Costs:
     """What a job needs. Bytes are peaks: of one worker, of all processes together, and on disk; `kept_level` k keeps
     the moments of every 2^k leaves for later fits. `rank` r is the largest of the kernels; `exact_is_cheaper` says
     that m r >= p n (Minh 2016, eq. 75): the exact model's system is then the smaller one. `flops` and `seconds` are
-    those of all `passes`, `route` is how the system is solved and `reason` why so. `neighbours` are those of the graph
-    whose tasks are the largest, None where others are."""
+    those of all `passes`, `route` is how the system is solved and `reason` why so. `fewer` names what of a graph makes
+    the largest tasks large, "" where other tasks are the largest."""
 
     m: int
     rank: int
@@ -63,7 +63,7 @@ class Costs:
     route: str
     reason: str
     passes: int
-    neighbours: int | None = None
+    fewer: str = ""
 
 
 def estimate(
@@ -83,7 +83,7 @@ def estimate(
     level, disk = _disk_bytes(job, len(leaves), question, patterns, width, workers)
     flops = (3.0 if qr else 1.0) * dataset.rows * width * width + dataset.rows * recipe.flops
     sums = term_costs(terms, m, recipe.flops, workers)
-    neighbours = sums.neighbours if sums.task_bytes + 8 * recipe.numbers > leaf else None
+    fewer = sums.fewer if sums.task_bytes + 8 * recipe.numbers > leaf else ""
     leaf, solving = max(leaf, sums.task_bytes + 8 * recipe.numbers), solving + sums.held_bytes
     disk, flops = disk + sums.disk_bytes, flops + sums.flops
     # Measured no wider than this: the rate hardly grows beyond, the memory for it does.
@@ -106,7 +106,7 @@ def estimate(
     peak = DRIVER_BYTES + (all_workers + driver if route.name == "streaming" else max(all_workers, driver))
     return Costs(
         m, rank, exact_is_cheaper(dataset.rows, q, m, rank), len(leaves), worker, peak, disk, flops, seconds, level,
-        route.name, route.reason, way.passes + sum(len(term.sources) for term in terms), neighbours,
+        route.name, route.reason, way.passes + sum(len(term.sources) for term in terms), fewer,
     )  # fmt: skip
 
 
@@ -260,7 +260,7 @@ def _syrk_rate(block: int, width: int) -> float:
 def refuse_what_does_not_fit(job: Job, costs: Costs, directory: Path) -> None:
     """DoesNotFitError, with the numbers, where a worker, the machine or the disk is too small."""
     cluster, less = job.cluster, f"features.count (now {costs.m})"
-    fewer = "" if costs.neighbours is None else f"neighbours in manifold (now {costs.neighbours}) or "
+    fewer = costs.fewer and f"{costs.fewer} or "
     if not isinstance(cluster, RemoteCluster) and costs.worker_bytes > 0.95 * cluster.memory:
         raise DoesNotFitError(
             f"a worker needs {costs.worker_bytes / MiB:.0f} MiB but cluster.memory is {cluster.memory / MiB:.0f} MiB; "

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, Self, final
 
 import numpy as np
+import numpy.typing as npt
 
 from dorff.data import Dataset
 from dorff.data.edges import EdgeSource, open_graph
@@ -16,11 +18,13 @@ from dorff.errors import InputError
 from dorff.graphs import KNN, Given, Graph
 from dorff.plan.terms import GROUP_ROWS
 
+IntArray = npt.NDArray[np.int64]
 MiB: Final = 2**20
 #: Bytes of the records on disk: of a row's place, its membership in a partition, a neighbour that it lists, an edge
 #: that was given, and an edge of the store, which every edge is twice.
 ROW, MEMBER, LISTED, EDGE, STORED = 12, 16, 32, 24, 24
 HELD: Final = 128  # of an edge in memory, in the arrays that a part of a shard is made of
+COUNTED: Final = 4096  # shards whose rows' degrees are counted at a time: 128 MiB
 
 
 @final
@@ -71,12 +75,86 @@ def given_source(path: str, n: int) -> EdgeSource:
 
 
 @final
+@dataclass(frozen=True, eq=False)
+class Degrees:
+    """The degrees of a given graph's rows, as its file counts them: `counts[k]` rows have `degrees[k]`, descending.
+    `shard` is the most that the rows of a shard have together, with what is dealt to them of rows left behind."""
+
+    degrees: IntArray
+    counts: IntArray
+    shard: int
+
+    @classmethod
+    def of(cls, source: EdgeSource, rows: Dataset, shard_rows: int) -> Degrees:
+        """Read from a graph once in a process, while its files stay as they are. InputError where it is damaged."""
+        return _degrees(source, source.stamp(), rows.first, rows.n, shard_rows)
+
+    @property
+    def total(self) -> int:
+        return int(self.degrees @ self.counts)
+
+    def most(self, rows: int) -> int:
+        """The most edges that so many rows have."""
+        earlier = np.cumsum(self.counts) - self.counts
+        return int(np.clip(rows - earlier, 0, self.counts) @ self.degrees)
+
+    def within(self, n: int, hops: int) -> int:
+        """The most of n rows that are within `hops` edges of one: it and, again and again, the ends of as many edges
+        as the rows that came last have."""
+        reached = last = 1
+        for _ in range(hops):
+            last = self.most(last)
+            reached += last
+            if reached >= n or not last:
+                break
+        return min(n, reached)
+
+    def around(self, hops: int) -> int:
+        """The most edges of the rows within `hops` edges of those of a shard."""
+        held = last = self.shard
+        for _ in range(hops):
+            last = self.most(last)
+            held += last
+            if held >= self.total or not last:
+                break
+        return min(self.total, held)
+
+    def repeats(self, n: int, hops: int) -> float:
+        """Rows within `hops` edges of a row, on average: beyond the first edge rows are met as often as they have
+        edges."""
+        each = self.total / n
+        met = float(self.degrees.astype(np.float64) ** 2 @ self.counts) / max(self.total, 1)
+        return min(float(n), (1.0 + each) * _reach(n, 1.0 + met, hops - 1))
+
+
+@lru_cache(maxsize=16)
+def _degrees(source: EdgeSource, stamp: str, first: int, n: int, shard_rows: int) -> Degrees:
+    """Of nodes first..n-1, a bounded number of them at a time. `stamp` is the source's."""
+    found, shards = [], []
+    for start in range(first - first % shard_rows, n, COUNTED * shard_rows):
+        here = source.degrees(start, min(start + COUNTED * shard_rows, n))
+        shards += np.add.reduceat(here, range(0, len(here), shard_rows)).tolist()
+        found.append(np.unique(here[max(first - start, 0) :], return_counts=True))
+    degrees, place = np.unique(np.concatenate([one[0] for one in found]), return_inverse=True)
+    counts = np.bincount(place, np.concatenate([one[1] for one in found])).astype(np.int64)
+    shards[0] += _stored(source) - sum(shards)  # it is dealt the ends at rows left behind
+    return Degrees(degrees[::-1], counts[::-1], max(shards))
+
+
+def _stored(source: EdgeSource) -> int:
+    """The edges that the store may have, each twice: of a list, each entry may be an edge; that it has both directions
+    is not known."""
+    return source.count if source.kind == "csr" else 2 * source.count
+
+
+@final
 @dataclass(frozen=True)
 class GraphCosts:
     """Of a graph of some rows: bytes of the largest task that builds it, bytes on disk; and what a row costs: `flops`
     to find its neighbours, and how often its features are computed (`repeats`: once, and again where it is near rows
     of other parts). `piece_rows` are the rows whose sums are made at a time, their neighbours with them, and
-    `edge_bytes` those of the edges that are in memory then."""
+    `edge_bytes` those of the edges that are in memory then. `most` are the edges of the row that has most, of a graph
+    that is given and that takes more memory than one of few edges, else 0."""
 
     task_bytes: int
     disk_bytes: int
@@ -84,14 +162,18 @@ class GraphCosts:
     repeats: float
     piece_rows: int
     edge_bytes: int = 0
+    most: int = 0
 
     @classmethod
-    def of(cls, graph: Graph, rows: Dataset, *, hops: int = 1, sizes: Sizes | None = None) -> Self:
-        """Of a graph over rows of inputs alone, of which L is taken `hops` times; no rows are read. InputError where a
-        graph that is given is missing, damaged or of other rows."""
+    def of(
+        cls, graph: Graph, rows: Dataset, *, hops: int = 1, whole: bool = True, sizes: Sizes | None = None
+    ) -> Self:  # fmt: skip
+        """Of a graph over rows of inputs alone, of which L is taken `hops` times, `whole`: of a row with all that are
+        within so many edges of it, or of any run of its edges. No rows are read, but the edges of a graph that is
+        given are counted; InputError where it is missing, damaged or of other rows."""
         sizes, n, d = sizes or Sizes(), rows.rows, rows.d
         if isinstance(graph, Given):
-            return cls._of_given(graph, rows, hops, sizes)
+            return cls._of_given(graph, rows, hops, sizes, whole=whole)
         if not isinstance(graph, KNN):
             return cls(0, 0, 0.0, 1.0, GROUP_ROWS)
         k = min(graph.neighbours, max(n - 1, 1))  # a row cannot list more
@@ -104,34 +186,25 @@ class GraphCosts:
         seen = sizes.partitions(n, d) + sizes.memberships * sizes.partition_rows
         # Of 784 inputs (MNIST, shifted) a shard's rows and their neighbours are 2.7 times its rows.
         repeats = _reach(n, 3.0, hops)
-        pieces = _pieces(n, d, hops, 2.0 * k, sizes.partition_rows, sizes)
-        return cls(task, disk, 2.0 * d * seen, repeats, *pieces)
+        within = min(n, max(sizes.rows(d), math.ceil(_reach(n, 1.0 + 2.0 * k, hops))))
+        around = min(_reach(n, 1.0 + 2.0 * k, hops - 1) * sizes.partition_rows, float(n))
+        return cls(task, disk, 2.0 * d * seen, repeats, within, int(HELD * around * 2.0 * k))
 
     @classmethod
-    def _of_given(cls, graph: Given, rows: Dataset, hops: int, sizes: Sizes) -> Self:
-        """By the number of its entries. `repeats` is the most: of rows in random order, where each is read by itself
-        and once more for each row that it is joined to (measured: 8 to 10 of 11); in an order in which rows are near
-        those that they are joined to, it is hardly more than 1."""
+    def _of_given(cls, graph: Given, rows: Dataset, hops: int, sizes: Sizes, *, whole: bool) -> Self:
+        """By the degrees of its rows. `repeats` is the most: of rows in random order, where each is read by itself and
+        once more for each row that it is joined to (measured: 8 to 10 of 11); in an order in which rows are near those
+        that they are joined to, it is hardly more than 1."""
         assert graph.path is not None  # a job names a file
-        n, source = rows.rows, given_source(graph.path, rows.n)
-        # Of a list, each entry may be an edge, which the store has twice; that it has both directions is not known.
-        stored = source.count if source.kind == "csr" else 2 * source.count
-        degree, size = stored / max(n, 1), min(sizes.shard_rows, n)
-        task = 16 * EDGE * max(sizes.edge_run, int(size * degree)) + 4 * 8 * rows.d * size
-        disk = 2 * EDGE * source.count + STORED * stored + 32 * n + MiB
-        alone = n <= min(sizes.shard_rows, sizes.rows(rows.d))
-        repeats = 1.0 if alone else _reach(n, 1.0 + degree, hops)
-        return cls(task, disk, 0.0, repeats, *_pieces(n, rows.d, hops, degree, sizes.shard_rows, sizes))
-
-
-def _pieces(n: int, d: int, hops: int, degree: float, shard_rows: int, sizes: Sizes) -> tuple[int, int]:
-    """The rows of a part of a shard, and the bytes of a shard's edges: those of rows within hops - 1 edges.
-
-    A part is cut until it has few enough rows, and is one row with all within `hops` edges at the least.
-    """
-    within = min(n, max(sizes.rows(d), math.ceil(_reach(n, 1.0 + degree, hops))))
-    rows = _reach(n, 1.0 + degree, hops - 1) * shard_rows
-    return within, int(HELD * min(rows, float(n)) * degree)
+        n, d, source = rows.rows, rows.d, given_source(graph.path, rows.n)
+        degrees, size = Degrees.of(source, rows, sizes.shard_rows), min(sizes.shard_rows, n)
+        task = 16 * EDGE * max(sizes.edge_run, degrees.shard) + 4 * 8 * d * size
+        disk = 2 * EDGE * source.count + STORED * _stored(source) + 32 * n + MiB
+        repeats = 1.0 if n <= min(sizes.shard_rows, sizes.rows(d)) else degrees.repeats(n, hops)
+        pieces = min(n, max(sizes.rows(d), degrees.within(n, hops) if whole else 2))
+        many = degrees.shard > sizes.edge_run or pieces > sizes.rows(d)
+        held = HELD * degrees.around(hops - 1)
+        return cls(task, disk, 0.0, repeats, pieces, held, degrees.most(1) if many else 0)
 
 
 def _reach(n: int, each: float, hops: int) -> float:

@@ -19,7 +19,7 @@ from dorff.kernels.scalar import FloatArray
 from dorff.moments import Moments
 from dorff.plan.graph_sizes import GraphCosts
 from dorff.plan.kernels import read_matrices
-from dorff.plan.terms import Places, Recipe, difference_shift, term_bytes, term_flops
+from dorff.plan.terms import Form, Places, Recipe, difference_shift, term_bytes, term_flops
 from dorff.solvers import Penalty
 from dorff.spec import Job
 from dorff.weights import Density, served
@@ -95,35 +95,37 @@ def weight_grid(terms: Sequence[Term]) -> list[tuple[float, ...]]:
 @final
 @dataclass(frozen=True)
 class TermCosts:
-    """Of all terms together: the most bytes of one task, and the neighbours where it is one that finds them; bytes
-    that the driver holds while it solves, bytes on disk, and flops."""
+    """Of all terms together: the most bytes of one task, and what of its graph makes it as large ("" for nothing);
+    bytes that the driver holds while it solves, bytes on disk, and flops."""
 
     task_bytes: int = 0
     held_bytes: int = 0
     disk_bytes: int = 0
     flops: float = 0.0
-    neighbours: int | None = None
+    fewer: str = ""
 
 
 def term_costs(terms: Sequence[Term], m: int, map_flops: float, workers: int) -> TermCosts:
     """What the terms' graphs and sums take, for m features of `map_flops` a row."""
     task, disk, flops, packed = 0, 0, 0.0, 4 * (m + 1) * (m + 2)
-    neighbours = None
+    fewer = ""
     for term in terms:
         recipe = Recipe.of(term.manifold, inputs=term.columns)
         for source in term.sources:
-            graph, reading = GraphCosts.of(recipe.graph, source, hops=recipe.hops), 3 * source.unit_bytes()
+            whole, reading = recipe.form is Form.POWER, 3 * source.unit_bytes()
+            graph = GraphCosts.of(recipe.graph, source, hops=recipe.hops, whole=whole)
             rows = graph.piece_rows
             summing = term_bytes(recipe, m, rows) + 4 * 8 * rows * source.d + graph.edge_bytes
             if (most := max(graph.task_bytes, summing) + reading) > task:
-                found = recipe.graph.neighbours if isinstance(recipe.graph, KNN) else None
-                task, neighbours = most, found if graph.task_bytes > summing else None
+                task, fewer = most, f"the edges of a row in manifold (now up to {graph.most})" if graph.most else ""
+                if isinstance(recipe.graph, KNN) and graph.task_bytes > summing:
+                    fewer = f"neighbours in manifold (now {recipe.graph.neighbours})"
             nodes = 2 * workers + source.rows.bit_length()
             disk += graph.disk_bytes + nodes * packed
             flops += source.rows * (term_flops(recipe, m) + graph.repeats * map_flops + graph.flops)
     # Unpacked, weighed and coupled beside the system.
     held = len(terms) * packed + 3 * 8 * (m + 1) ** 2 if terms else 0
-    return TermCosts(task, held, disk, flops, neighbours)
+    return TermCosts(task, held, disk, flops, fewer)
 
 
 def _unlabelled(job: Job, dataset: Dataset) -> list[Dataset]:

@@ -135,7 +135,10 @@ def fold_scores(
     with the same moments have found already. InputError for fewer than two folds.
     """
     if len(folds) < 2:
-        raise InputError(f"k-fold needs at least two folds with rows in them; got {len(folds)}")
+        raise InputError(
+            f"k-fold needs at least two folds with rows in them; got {len(folds)}; deal rows to them, not leaves or "
+            "groups (folds.by: rows), or give more rows a target"
+        )
     if per_output:
         _check_apart(folds, setting)
     found = _fold_errors(folds, setting, ridges, known or Known())

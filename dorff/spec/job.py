@@ -107,7 +107,11 @@ class Features(Part):
 
 
 class Folds(Part):
-    """Folds of leaves, of rows, or of the groups that a column tells apart; assigned before the pass."""
+    """Folds of leaves, of rows, or of the groups that a column tells apart; assigned before the pass.
+
+    Left out, `by` is leaves, but rows where `data.nan` is unlabelled: labels often stand in a few runs of the rows,
+    and then most leaves have none.
+    """
 
     count: Annotated[int, Field(ge=2)] = 5
     by: Annotated[str, BeforeValidator(checks.folds_by)] = "leaves"
@@ -257,6 +261,14 @@ class Job(Part):
                 "must give data.store, data.unlabelled, publish.holdout, state and model a place each; two are the "
                 "same, move one"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _labelled_rows_are_dealt(self) -> Self:
+        folds = self.solve.folds
+        if self.data.nan == "unlabelled" and "by" not in folds.model_fields_set:
+            dealt = self.solve.model_copy(update={"folds": folds.model_copy(update={"by": "rows"})})
+            object.__setattr__(self, "solve", dealt)  # what was read says so, and so does what is written of it
         return self
 
     @model_validator(mode="after")
