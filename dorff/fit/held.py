@@ -90,7 +90,7 @@ class Held:
             if len(rows):
                 yield rows
             found, read = found + len(rows), read + stop - start
-            if found >= (most if read < READ * most else ENOUGH):
+            if found >= (most if read < READ * most else min(most, ENOUGH)):
                 return
 
     def _runs(self, most: int) -> list[tuple[int, int]]:
