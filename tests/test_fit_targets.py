@@ -318,6 +318,13 @@ def test_very_few_rows_of_classes(tmp_path: Path) -> None:
             assert load_model(fit(made).model).info["calibration"]["slope"] > 0
 
 
+def test_one_class_is_no_choice(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=X[:99], c=np.repeat("red", 99))
+    ingest([tmp_path / "a.npz"], tmp_path / "a.zarr", inputs=["x"], targets=[], classes="c")
+    with pytest.raises(InputError, match=r"data.targets: .*a.zarr has one class only, red; a classifier needs"):
+        make_plan(job(tmp_path / "a.zarr", tmp_path, data={"targets": {"classes": "classes"}}))
+
+
 @pytest.mark.parametrize("kernel", [PLAIN, {"type": "decomposable", "scalar": GAUSSIAN, "output": "covariance"}])
 def test_a_target_that_a_fold_does_not_have(tmp_path: Path, kernel: dict[str, Any]) -> None:
     Y = np.column_stack([np.sin(X[:90]), np.full(90, np.nan)])
