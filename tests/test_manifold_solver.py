@@ -470,6 +470,50 @@ def test_folds_against_refits(kind, count, intercept, standardize):
     assert close(predicted(own, chosen.fit), refit(best, own, labelled, chosen.fit.solution.ridge))
 
 
+@pytest.mark.parametrize("weight", [1e-9, 1e-3, 1e3])
+def test_rounding_of_a_penalty_counts_by_its_share_of_the_system(weight):
+    """Beside the rows that a row of psi sees: what C enlarges elsewhere is no excuse, nor rows of other targets."""
+    rng = np.random.default_rng(2)
+    F, root = rng.standard_normal((N, D)), np.array([[[0.0, 1.0]]])
+    T = F[1:] - F[:-1]
+    sums = packed(np.pad(T.T @ T, ((0, 1), (0, 1))), N - 1)
+    rough = replace(sums, unit=1e-8)
+    Y = rng.standard_normal((N, 2))
+    Y[: N // 2, 0] = np.nan
+    Y[N // 2 :, 1] = np.nan
+    top = (F[: N // 2] ** 2).sum(axis=0) + N * weight * np.diag(T.T @ T)
+    share = N * weight * np.diag(T.T @ T).max() / top.max()
+    weights = OperatorWeights(np.ones(D), root)
+    for C in (None, np.diag([1e5, 1.0])):
+        one = World(F, weights, Y, np.ones(N), [], C)
+        penalty = Penalty(rough, weight, np.diag([0.0, 1.0]))
+        problem = Problem.of(one.parts(), weights, intercept=True, observe=C, penalties=[penalty])
+        assert np.isclose(problem.unit, max(1e-8 * share, sums.unit), rtol=1e-6)
+
+
+@pytest.mark.parametrize("ridge", [1e-9, 1e-12])
+def test_folds_by_rows_keep_their_digits_where_the_penalties_are_small(ridge):
+    """Against least squares of stacked rows, in which nothing was squared; the intercept is free."""
+    setting, _, one = one_setting("identity", True, standardize=False, count=3 * D)
+    one = replace(one, ridge=ridge, terms=[(*one.terms[0][:3], 1e-9)])
+    labelled = np.flatnonzero(~np.isnan(one.Y[:, 0]))
+    held, Z = [labelled[start::3] for start in range(3)], np.hstack([one.Phi, one.ones])
+    wanted = []
+    for rows in held:
+        there = np.isin(np.arange(N), np.setdiff1d(labelled, rows))
+        own, some = replace(one, Y=np.where(there[:, None], one.Y, np.nan)), np.repeat(there, 2)
+        values, vectors = np.linalg.eigh(own.M)
+        smooth = (vectors * np.sqrt(own.l * np.maximum(values, 0.0))).T @ Z
+        small = np.sqrt(own.l * ridge) * np.eye(own.Phi.shape[1], Z.shape[1])
+        A, y = np.vstack([Z[some], small, smooth]), one.Y[there].ravel()
+        h = np.linalg.lstsq(A, np.append(y, np.zeros(len(A) - len(y))), rcond=1e-15)[0]
+        wanted.append(((Z @ h).reshape(N, 2) - one.Y)[rows] ** 2)
+    folds = [one.parts(rows) for rows in held]
+    (found,) = fold_scores(folds, replace(setting, penalties=one.penalties), [ridge])
+    assert found.rung == "rows" and found.digits > 4.0
+    assert np.isclose(found.value, np.mean(np.concatenate(wanted)), rtol=1e-6)
+
+
 def test_folds_of_few_rows_in_float32_are_not_factored():
     """Noise of float32 is no rows: such folds are solved directly."""
     setting, _, one = one_setting("identity", True, standardize=False, count=3 * D)

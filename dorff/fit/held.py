@@ -26,6 +26,7 @@ from dorff.threads import pinned
 #: over the data; and how many times the most rows that are used are read before that is so.
 ENOUGH: Final = 1000
 READ: Final = 8
+GOLDEN: Final = (5**0.5 - 1) / 2
 
 
 @final
@@ -94,8 +95,9 @@ class Held:
                 return
 
     def _runs(self, most: int) -> list[tuple[int, int]]:
-        """Runs of all rows of the leaves; where not all may be needed in an order drawn by the job's seed. How many
-        it takes is not known before: of rows with targets receipts tell how many a leaf has, not where they are."""
+        """Runs of all rows of the leaves; where not all may be needed in an order of which every beginning is spread
+        evenly, whatever the period of what the rows are. How many it takes is not known before: of rows with targets
+        receipts tell how many a leaf has, not where they are."""
         unit, count = self.plan.dataset.unit_rows, sum(leaf.stop - leaf.start for leaf in self.leaves)
         if self.n > most:  # short enough that some thirty are needed
             unit = min(unit, max(1, count * most // self.n // 32))
@@ -106,7 +108,8 @@ class Held:
         ]
         if self.n <= most and count <= READ * most:
             return runs
-        return [runs[at] for at in np.random.default_rng(self.plan.job.features.seed).permutation(len(runs))]
+        start = np.random.default_rng(self.plan.job.features.seed).random()
+        return [runs[at] for at in np.argsort((start + GOLDEN * np.arange(len(runs))) % 1.0)]
 
 
 def _joined(blocks: Sequence[RowBlock]) -> RowBlock:

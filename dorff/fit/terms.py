@@ -53,7 +53,7 @@ def sum_terms(
         for part in parts[1:]:
             said = {key: value if key == "type" else value + part.said[key] for key, value in total.said.items()}
             total = TermSums(added(total.sums, part.sums), [*total.receipts, *part.receipts], said)
-        if not total.sums.packed.any():
+        if not total.sums.packed.any() and any(term.manifold.weights):
             raise InputError(
                 f"manifold, term {len(found) + 1}: its sums are zero: its graph has no edge with a weight above 0, or "
                 "all of them join equal rows; mend the graph (graph.weights, if it is a width), or leave the term out"

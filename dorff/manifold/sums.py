@@ -184,7 +184,8 @@ class GraphSums:
         last: FloatArray | None,
     ) -> FloatArray:  # fmt: skip
         """The same (1, line) of a single row that reaches more rows than a tile has, its last scale (n,) given: summed
-        over runs of its neighbours that do not, or each of which is such a row itself."""
+        over runs of its neighbours that do not, or each of which is such a row itself: at powers above 2 the rows
+        about a hub are then read again for each row that reaches them through it."""
         _, j, w = entries(W, levels[0])
         w = w if last is None else w * last[levels[0]]
         order = np.argsort(j)

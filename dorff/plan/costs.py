@@ -260,7 +260,9 @@ def _syrk_rate(block: int, width: int) -> float:
 def refuse_what_does_not_fit(job: Job, costs: Costs, directory: Path) -> None:
     """DoesNotFitError, with the numbers, where a worker, the machine or the disk is too small."""
     cluster, less = job.cluster, f"features.count (now {costs.m})"
-    fewer = costs.fewer and f"{costs.fewer} or "
+    fewer, folds = costs.fewer and f"{costs.fewer} or ", job.solve.folds
+    if job.solve.select == "kfold" and folds.by == "rows" and costs.leaves >= folds.count:
+        less += ", or set solve.folds.by: leaves"  # a leaf's sums are then of one fold
     if not isinstance(cluster, RemoteCluster) and costs.worker_bytes > 0.95 * cluster.memory:
         raise DoesNotFitError(
             f"a worker needs {costs.worker_bytes / MiB:.0f} MiB but cluster.memory is {cluster.memory / MiB:.0f} MiB; "

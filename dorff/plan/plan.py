@@ -216,8 +216,8 @@ def _open(job: Job) -> Dataset:
         raise InputError(f"{dataset.path}: has no rows to fit")
     if dataset.labels is not None and dataset.q < 2:
         raise InputError(
-            f"data.targets: {dataset.path} has one class only, {', '.join(dataset.target_columns)}; a classifier needs "
-            "rows of two or more"
+            f"data.targets: {dataset.path} has one class only, {', '.join(dataset.target_columns)}; a classifier "
+            "needs rows of two or more"
         )
     for key, path in (("state", Path(job.state)), ("model", Path(job.model))):
         if path.exists() and not path.is_dir():

@@ -77,10 +77,11 @@ class Split:
         for there, at in self._groups([rows for rows, _, _ in sums]):
             sights = self._sights([sums[i] for i in there], terms, at)
             if sights:
-                G, rhs, removed = assembled(psi, np.arange(m), sights, intercept=intercept)
+                G, rhs, removed, unit = assembled(psi, np.arange(m), sights, intercept=intercept)
             else:  # targets that no row has
-                G, rhs, removed = np.zeros((m, m)), np.zeros((m, len(at))), 0.0
-            blocks.append(Block(G, self.a[at], rhs, place, self.rotation[:, at], self.columns[at], removed=removed))
+                G, rhs, removed, unit = np.zeros((m, m)), np.zeros((m, len(at))), 0.0, 0.0
+            rotation, columns = self.rotation[:, at], self.columns[at]
+            blocks.append(Block(G, self.a[at], rhs, place, rotation, columns, removed=removed, unit=unit))
         return tuple(blocks)
 
     def _groups(self, rows: Sequence[Rows]) -> list[tuple[tuple[int, ...], list[int]]]:

@@ -211,21 +211,18 @@ class _Training:
 
     def _column(self, shift: float, weight: float, at: IntArray) -> tuple[FloatArray, FloatArray, float]:
         """Of directions that have the same (l ridge / a) and l gI times the share of the penalty."""
-        t, Z, Y = weight * self.spectrum.values, self.Z, self.Y[:, at]
-        D = (t + shift)[:, None]
+        t, Z, Y, k = weight * self.spectrum.values, self.Z, self.Y[:, at], self.constant[at]
+        D, cross, ones = (t + shift)[:, None], weight * self.spectrum.cross[:, None], self.ones[:, None]
         inside = scipy.linalg.cho_factor(np.eye(len(Z)) + (Z / D[:, 0]) @ Z.T)
-
-        def solved(z: FloatArray, r: FloatArray) -> FloatArray:
-            """(D + Z^T Z)^-1 (Z^T z + r)."""
-            return np.asarray((r + Z.T @ scipy.linalg.cho_solve(inside, z - Z @ (r / D))) / D)
-
-        b, cross, end = np.zeros(len(at)), weight * self.spectrum.cross[:, None], weight * self.spectrum.ones
-        u = solved(Y, -cross * self.constant[at])
+        b = np.zeros(len(at))
         if self.intercept:
-            beside, one = Z.T @ self.ones[:, None] + cross, solved(self.ones[:, None], cross)
-            right = self.ones @ Y - end * self.constant[at] - (beside.T @ u)[0]
-            b = right / (self.ones @ self.ones + end - float((beside.T @ one)[0, 0]))
-            u = u - one * b
+            # Of the border's row what the features take is subtracted on paper: in numbers almost all of it cancels.
+            past = ones - Z @ (cross / D)
+            seen = scipy.linalg.cho_solve(inside, past)
+            end = weight * self.spectrum.ones - float(np.sum(cross**2 / D))
+            b = ((seen.T @ (Y + (ones - past) * k))[0] - end * k) / (float(np.sum(past * seen)) + end)
+        z, r = Y - ones * b, -cross * (k + b)
+        u = (r + Z.T @ scipy.linalg.cho_solve(inside, z - Z @ (r / D))) / D  # (D + Z^T Z)^-1 (Z^T z + r)
         top = float(np.sum(Z**2)) + float(t.max())
         size = np.sqrt(top * np.sum(u**2, axis=0) / np.maximum(np.sum(Y**2, axis=0), np.finfo(np.float64).tiny))
         condition = (top + shift) / (float(t.min()) + shift)

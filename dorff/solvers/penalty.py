@@ -65,24 +65,22 @@ class Penalty:
         T[np.diag_indices(m + 1)] += lift
         if self.shift > 0 and T[m, m] <= 2.0 * lift:
             T[m] = T[:, m] = 0.0
-        return Term(T, _or_identity(self.views, weights.count), _or_identity(self.outputs, p), f0)
+        views, outputs = _or_identity(self.views, weights.count), _or_identity(self.outputs, p)
+        return Term(T, views, outputs, f0, self.sums.unit)
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Term:
     """A penalty of g = f - f0 in the scaled targets' units: T (m + 1, m + 1) times l gI, Q = views (x) outputs, and
-    the constant f0 (V p,). It is as rows that have 0 for their targets, seen through a root of Q."""
+    the constant f0 (V p,). It is as rows that have 0 for their targets, seen through a root of Q. `unit` is T's
+    relative rounding error."""
 
     T: FloatArray
     views: FloatArray
     outputs: FloatArray
     f0: FloatArray
-
-    @property
-    def largest(self) -> float:
-        """Q's largest eigenvalue."""
-        return float(np.linalg.norm(self.views, 2) * np.linalg.norm(self.outputs, 2))
+    unit: float
 
     def sight(self) -> Sight:
         """For all outputs together."""
@@ -95,7 +93,7 @@ class Term:
     def _sight(self, B: FloatArray, f0: FloatArray) -> Sight:
         m, target = len(self.T) - 1, -B @ f0
         s, n = self.T[:m, m], float(self.T[m, m])
-        return Sight(self.T[:m, :m], s, n, B, np.multiply.outer(s, target), n * target)
+        return Sight(self.T[:m, :m], s, n, B, np.multiply.outer(s, target), n * target, self.unit)
 
 
 def _root(matrix: FloatArray) -> FloatArray:

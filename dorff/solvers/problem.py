@@ -34,7 +34,7 @@ class Problem:
     Where weights are one matrix and C = I, `directions` (p, p) has orthonormal columns V: the problem is one of the
     scaled targets V_j . y alone for each j, in a column of a block where V_j . f is not a constant. V = I where each
     row of the matrix belongs to one target; None elsewhere. `unit` is the relative rounding error of the system: that
-    of the sums, a penalty's by its share of the largest diagonal entry.
+    of the rows' sums, or that of the penalties' in the worst block.
 
     Penalties add weight <f, M f> for each (`Penalty`). They are as rows more, with targets of 0 for f, of which
     `pulls` are the borders; but they count for no rows, so that l and the entries observed stay the labelled rows'.
@@ -76,15 +76,13 @@ class Problem:
         rows = tuple(rows for rows, _, _ in sums)
         problem = cls((), weights, rows, scale, observe, intercept, split and split.directions)
         terms = [penalty.term(weights, penalty.weight * problem.l, problem.constant) for penalty in penalties]
-        pulls, unit = tuple(term.sight().border for term in terms), max(part.unit for part in parts)
-        if terms:
-            shares = _shares(problem, sums, terms)
-            units = [float(share) * penalty.sums.unit for share, penalty in zip(shares, penalties, strict=True)]
-            unit = max(unit, *units)
-        problem = replace(problem, pulls=pulls, unit=unit)
+        problem = replace(problem, pulls=tuple(term.sight().border for term in terms))
         if split is None:
-            return replace(problem, blocks=(_coupled(problem, sums, terms),))
-        return replace(problem, blocks=split.blocks(weights, sums, terms, intercept=intercept))
+            blocks: tuple[Block, ...] = (_coupled(problem, sums, terms),)
+        else:
+            blocks = split.blocks(weights, sums, terms, intercept=intercept)
+        unit = max(*(part.unit for part in parts), *(block.unit for block in blocks))
+        return replace(problem, blocks=blocks, unit=unit)
 
     @property
     def C(self) -> FloatArray:
@@ -218,14 +216,6 @@ def _unpacked(moments: Solvable, scale: FloatArray, back: FloatArray) -> Pattern
     return rows, full[:m, :m], np.where(mask, R / scale, 0.0)
 
 
-def _shares(problem: Problem, sums: Sequence[Pattern], terms: Sequence[Term]) -> FloatArray:
-    """How large the diagonal of each term (K,) is beside that of the system, at most 1."""
-    size = problem.weights.sizes
-    rows = np.max(size * np.sum([np.diag(S) for _, S, _ in sums], axis=0)) * np.linalg.norm(problem.C, 2) ** 2
-    found = np.array([np.max(size * np.diag(term.T)[:-1]) * term.largest for term in terms])
-    return np.asarray(found / max(rows + found.sum(), np.finfo(np.float64).tiny))
-
-
 def _width(weights: OperatorWeights) -> int:
     """Unknowns of a system for everything."""
     some = np.any(weights.root != 0, axis=2)
@@ -248,8 +238,8 @@ def _coupled(problem: Problem, sums: Sequence[Pattern], terms: Sequence[Term]) -
     sights = [Sight(S, one.s, one.n, C[one.mask], R[:, one.mask, None], one.y[one.mask, None]) for one, S, R in sums]
     sights += [term.sight() for term in terms]
     psi = weights.psi[feature, row]
-    G, rhs, removed = assembled(psi, feature, sights, intercept=problem.intercept)
-    return Block(G, np.ones(1), rhs, (feature, row), removed=removed)
+    G, rhs, removed, unit = assembled(psi, feature, sights, intercept=problem.intercept, row=row)
+    return Block(G, np.ones(1), rhs, (feature, row), removed=removed, unit=unit)
 
 
 def _totals_apart(problem: Problem, V: FloatArray, held: FloatArray, free: FloatArray) -> Totals:

@@ -30,7 +30,9 @@ class Block:
     x rotation^T fills. `columns` (c,) says which of the problem's `directions` each column of x is about. `known`
     and `turned` are the spectrum and V^T rhs where they come from elsewhere; `squared` is False where that was the
     features' own singular values, so that nothing lost digits by being squared. `removed` bounds the largest
-    eigenvalue of what centring took off G: sums were rounded with that still in them.
+    eigenvalue of what centring took off G: sums were rounded with that still in them. `unit` is the rounding error of
+    what penalties add to G, relative to its largest diagonal entry of the same row
+    of the weights.
     """
 
     G: FloatArray
@@ -43,6 +45,7 @@ class Block:
     turned: FloatArray | None = None
     squared: bool = True
     removed: float = 0.0
+    unit: float = 0.0
 
     @property
     def plain(self) -> bool:
@@ -111,7 +114,7 @@ class Totals:
 @dataclass(frozen=True, eq=False)
 class Sight:
     """Sums over rows that see f through an operator C (t, P): S (m, m) and s (m,) of the features, n of ones, and of
-    c right-hand sides R (m, t, c), y (t, c)."""
+    c right-hand sides R (m, t, c), y (t, c). `unit` is a penalty's relative rounding error."""
 
     S: FloatArray
     s: FloatArray
@@ -119,6 +122,7 @@ class Sight:
     C: FloatArray
     R: FloatArray
     y: FloatArray
+    unit: float = 0.0
 
     @property
     def border(self) -> Sight:
@@ -127,9 +131,10 @@ class Sight:
 
 
 def assembled(
-    psi: FloatArray, feature: IntArray, sights: Sequence[Sight], *, intercept: bool
-) -> tuple[FloatArray, FloatArray, float]:  # fmt: skip
-    """G (k, k), rhs (k, c) and `Block.removed` of f = sum_k F_feature[k] psi_k x_k + b, psi (k, P).
+    psi: FloatArray, feature: IntArray, sights: Sequence[Sight], *, intercept: bool, row: IntArray | None = None
+) -> tuple[FloatArray, FloatArray, float, float]:  # fmt: skip
+    """G (k, k), rhs (k, c), `Block.removed` and `Block.unit` of f = sum_k F_feature[k] psi_k x_k + b, psi (k, P), of
+    which each is `row` (k,) of its feature's; all the same if None.
 
     G[k, j] is the sum over the sights of S_kj psi_k C*C psi_j^T (Minh 2016, eq. 74). The free b is eliminated,
     exactly.
@@ -137,20 +142,27 @@ def assembled(
     k, P = psi.shape
     G, rhs, across = np.zeros((k, k)), np.zeros((k, sights[0].y.shape[1])), np.zeros((k, P))
     all_of_them = np.array_equal(feature, np.arange(len(sights[0].S)))
+    row = np.zeros(k, np.int64) if row is None else row
+    lost, size = np.zeros((2, row.max() + 1))
     for one in sights:
         seen = psi @ one.C.T
         part = seen @ seen.T
         part *= one.S if all_of_them else one.S[np.ix_(feature, feature)]
         G += part
+        if one.unit > 0:
+            np.maximum.at(size, row, one.unit * np.diag(part))
+            lost, size = lost + size, np.zeros_like(size)
         del part
         rhs += np.einsum("kt,ktc->kc", seen, one.R[feature])
         across += one.s[feature, None] * (seen @ one.C)
+    np.maximum.at(size, row, np.diag(G))
+    unit = float(np.max(lost / np.maximum(size, np.finfo(np.float64).tiny)))
     if not intercept:
-        return G, rhs, 0.0
+        return G, rhs, 0.0, unit
     inverse, y = free_system(sights)
     G -= across @ inverse @ across.T
     rhs -= across @ (inverse @ y)
-    return G, rhs, float(np.sum((across.T @ across) * inverse))
+    return G, rhs, float(np.sum((across.T @ across) * inverse)), unit
 
 
 def free_system(sights: Sequence[Sight]) -> tuple[FloatArray, FloatArray]:
