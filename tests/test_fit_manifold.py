@@ -16,7 +16,7 @@ import zarr
 from dorff.data.edges import write_graph
 from dorff.engine import Engine, SerialEngine, Task, open_engine
 from dorff.engine.base import Done
-from dorff.errors import DorffError, InputError
+from dorff.errors import DorffError, GateError, InputError
 from dorff.fit import FitReport, fit
 from dorff.graphs import KNN, laplacian, local_graph, neighbours
 from dorff.kernels.scalar import FloatArray
@@ -133,6 +133,11 @@ def test_rounding_of_differences_counts_by_what_the_term_weighs(tmp_path: Path, 
     assert apart <= size * 10.0 ** -min(digits for digits, _ in found.values())
     assert found["edges"][0] > 8.0
     assert weight > 1e-6 or found["difference"][0] > found["edges"][0] - 0.1
+    if weight == 1e4:
+        with pytest.raises(
+            GateError, match=r"solve.qr true; of manifold terms set form: edges, or lower weight or power"
+        ):
+            run(store, manifold=term, publish={"digits": 15.0})
 
 
 @pytest.mark.parametrize("graph", ["empty", "narrow"])
@@ -144,6 +149,7 @@ def test_a_term_that_does_nothing_is_refused(store: Path, tmp_path: Path, graph:
     with pytest.raises(InputError, match="manifold, term 2: its sums are zero: its graph has no edge with a weight"):
         run(store, manifold=[{"weight": 1.0}, {"graph": spec, "weight": 1.0}])
     assert not (tmp_path / "model").exists()
+    run(store, manifold=[{"weight": 1.0}, {"graph": spec, "weight": 0.0}])  # switched off
 
 
 def test_a_graph_within_leaves(store: Path) -> None:
@@ -289,7 +295,15 @@ def test_all_rows_unlabelled(tmp_path: Path) -> None:
                 "manifold": {"weight": 1.0, "graph": {"neighbours": N - 1, "within": "data"}},
                 "cluster": {"type": "serial", "memory": "420MiB"},
             },
-            rf"or lower neighbours in manifold \(now {N - 1}\) or features.count \(now 40\)",
+            rf"or lower neighbours in manifold \(now {N - 1}\) or features.count \(now 40\)$",
+        ),
+        (
+            {
+                "features": {"count": 4000},
+                "solve": {"ridge": [1e-4, 1e-2], "select": "kfold", "folds": {"count": 3}},
+                "cluster": {"type": "serial", "memory": "700MiB"},
+            },
+            r"or lower features.count \(now 4000\), or set solve.folds.by: leaves$",
         ),
     ],
 )

@@ -277,6 +277,7 @@ LABELS = {
     "together": np.arange(1000, 1060),
     "scattered": RNG.permutation(MANY)[:60],
     "periodic": np.flatnonzero(np.arange(MANY) // RUN % 5 == 2),
+    "all": np.arange(MANY),
 }
 
 
@@ -325,7 +326,7 @@ def numbers_of(found: Held, most: int) -> list[int]:
     return [int(number) for rows in found.rows(most) for number in rows.numbers]
 
 
-@pytest.mark.parametrize("labels", LABELS)
+@pytest.mark.parametrize("labels", [*LABELS][:4])
 def test_labelled_rows_of_a_fold_are_found_wherever_they_are(tmp_path: Path, labels: str) -> None:
     """All there are, and no other; fewer where fewer are wanted. The same where sums are there already."""
     described, wanted = sparse(tmp_path, labels), of_fold_0(labels)
@@ -339,6 +340,17 @@ def test_labelled_rows_of_a_fold_are_found_wherever_they_are(tmp_path: Path, lab
     assert first.n == len(wanted) > 5
     read = sum(leaf.stop - leaf.start for leaf in first.leaves)
     assert read < MANY / 3 if labels in ("first", "together") else read > MANY / 2
+
+
+def test_rows_that_are_held_out_are_spread_over_the_leaves(tmp_path: Path) -> None:
+    """Of data in order of anything, however few of the rows are wanted."""
+    found = held(sparse(tmp_path, "all", numbers=True, conformal=True, folds={"by": "leaves"}))
+    assert len(found.leaves) == 3 and found.n == 2 * SHARD + SHARD // 2  # the last is shorter
+    some = np.array(numbers_of(found, found.n // 4))
+    counts = [
+        np.sum((some >= at) & (some < at + 32)) for leaf in found.leaves for at in range(leaf.start, leaf.stop, 32)
+    ]
+    assert len(some) == found.n // 4 and min(counts) >= 5 and max(counts) <= 11
 
 
 def test_rare_labels_are_not_looked_for_in_all_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

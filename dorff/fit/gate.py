@@ -89,12 +89,11 @@ def judge(job: Job, report: FitReport, new: Path, old: Path | None) -> Verdict:
     """Why a new version, with the current one beside it, may not be published."""
     reasons, rule = [], job.publish
     if report.digits < rule.digits:
+        terms = "; of manifold terms set form: edges, or lower weight or power" if report.manifold else ""
         reasons.append(
             f"only {report.digits:.1f} digits of its fitted values are right (publish.digits: {rule.digits:g}; "
             f"condition {report.condition:.2g}): raise the ridge, or see that features.precision is double, "
-            "solve.route auto and solve.qr true"
-            + "; or, of a manifold term, form edges, and a lower weight or power"
-            * bool(report.manifold)
+            f"solve.route auto and solve.qr true{terms}"
         )
     mine = report.score if rule.holdout is None else held_out(job, new)
     if rule.margin is None or old is None:

@@ -76,7 +76,8 @@ def nearest(x: FloatArray, L: FloatArray, count: int) -> IntArray:
     norms, step = np.einsum("ij,ij->i", L, L), max(1, _TILE // len(L))
     for at in range(0, len(x), step):
         with np.errstate(over="ignore", invalid="ignore"):  # distances that are no numbers are refused later
-            D = x[at : at + step] @ (-2.0 * L.T) + norms
+            D = x[at : at + step] @ (-2.0 * L.T)
+            D += norms
         few = np.sort(np.argpartition(D, count - 1, axis=1)[:, :count], axis=1)
         order = np.argsort(np.take_along_axis(D, few, axis=1), axis=1, kind="stable")
         found[at : at + step] = np.take_along_axis(few, order, axis=1)

@@ -260,19 +260,19 @@ def _syrk_rate(block: int, width: int) -> float:
 def refuse_what_does_not_fit(job: Job, costs: Costs, directory: Path) -> None:
     """DoesNotFitError, with the numbers, where a worker, the machine or the disk is too small."""
     cluster, less = job.cluster, f"features.count (now {costs.m})"
-    fewer, folds = costs.fewer and f"{costs.fewer} or ", job.solve.folds
+    fewer, folds, other = costs.fewer and f"{costs.fewer} or ", job.solve.folds, ""
     if job.solve.select == "kfold" and folds.by == "rows" and costs.leaves >= folds.count:
-        less += ", or set solve.folds.by: leaves"  # a leaf's sums are then of one fold
+        other = ", or set solve.folds.by: leaves"  # a leaf's sums are then of one fold
     if not isinstance(cluster, RemoteCluster) and costs.worker_bytes > 0.95 * cluster.memory:
         raise DoesNotFitError(
             f"a worker needs {costs.worker_bytes / MiB:.0f} MiB but cluster.memory is {cluster.memory / MiB:.0f} MiB; "
-            f"raise it to {costs.worker_bytes / 0.94 / MiB:.0f}MiB or lower {fewer}{less}"
+            f"raise it to {costs.worker_bytes / 0.94 / MiB:.0f}MiB or lower {fewer}{less}{other}"
         )
     machine = psutil.virtual_memory().total
     if costs.peak_bytes > machine:
         raise DoesNotFitError(
             f"the job needs {costs.peak_bytes / MiB:.0f} MiB at its peak, this machine has {machine / MiB:.0f} MiB; "
-            f"lower {less} or cluster.workers"
+            f"lower {less} or cluster.workers{other}"
         )
     held = sum(file.stat().st_size for file in (directory / "nodes").glob("*.moments"))
     free = _free_disk(Path(job.state)) + held

@@ -31,8 +31,7 @@ class Block:
     and `turned` are the spectrum and V^T rhs where they come from elsewhere; `squared` is False where that was the
     features' own singular values, so that nothing lost digits by being squared. `removed` bounds the largest
     eigenvalue of what centring took off G: sums were rounded with that still in them. `unit` is the rounding error of
-    what penalties add to G, relative to its largest diagonal entry of the same row
-    of the weights.
+    what penalties add to G, relative to its largest diagonal entry of the same row of the weights.
     """
 
     G: FloatArray
