@@ -1,4 +1,5 @@
-"""Rows a second of fits from Zarr over those of bare `syrk`, for the shapes README quotes.
+"""Rows a second of fits from Zarr over those of bare `syrk`, for the shapes README quotes, the worst repeat beside the
+median, and where the rest of the workers' time goes (`dorff.bench.Share`).
 
 python benchmarks/throughput.py [--repeats 3] [--only 784,4096,rom] [--out benchmarks/results/throughput.json]
 """

@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import final
@@ -20,16 +21,18 @@ from dorff.data import ArrayLayout, ShardWriter, shard_and_unit_rows, write_meta
 from dorff.errors import InputError
 from dorff.fit import fit
 from dorff.moments import syrk
-from dorff.plan import SMALLEST_LEAF, block_rows
+from dorff.plan import SMALLEST_LEAF, block_rows, leaf_bounds, make_plan
 from dorff.spec import Job
-from dorff.threads import pin
+from dorff.threads import pin, pinned
 
 
 @final
 @dataclass(frozen=True)
 class Share:
     """Rows a second of a fit, between its end effects, over those of as many bare `syrk` processes; medians of
-    `repeats`, measured in turn. Each repeat's share uses its own `syrk` figures, taken before and after."""
+    `repeats`, measured in turn. Each repeat's share uses its own `syrk` figures, taken before and after; `worst` is
+    the least of them. Of the workers' time `inside_syrk` is spent there and `in_features` on features, as one process
+    makes them alone; the rest goes to reading, checks, files, and workers that wait for the last leaf."""
 
     d: int
     m: int
@@ -40,32 +43,37 @@ class Share:
     rows_per_s: float
     syrk_rows_per_s: float
     share: float
+    worst: float
     shares: list[float]
     inside_syrk: float
+    in_features: float
 
 
 def bench(
     *, d: int = 16, m: int = 1024, sampler: str = "orthogonal", workers: int = 2, rows: int | None = None,
     repeats: int = 3, echo: Callable[[str], None] = lambda _: None,
 ) -> Share:  # fmt: skip
-    """Fit `rows` and a tenth of them from Zarr; rate = (n2 - n1) / (t2 - t1), start and solve cancelling out.
+    """Fit `rows` or more and one leaf a worker from Zarr; rate = (n2 - n1) / (t2 - t1): start and solve cancel out.
 
-    The rows are random, the default takes about half a minute a repeat on two cores. Raises InputError for a
-    shape no fit could have.
+    Both fits have as many leaves as all workers can share evenly: one leaf on two workers would be timed at half their
+    speed, and what it takes too long be counted for the larger fit. The rows are random, the default takes about half
+    a minute a repeat on two cores. Raises InputError for a shape no fit could have.
     """
     if m < 2 or m % 2 or d < 1 or workers < 1 or repeats < 1:
         raise InputError(f"bench wants d >= 1, an even m >= 2, workers and repeats >= 1; got {d}, {m}, {workers}")
     frequencies.from_config({"type": sampler})  # refused before data are written
-    n2 = rows or int(max(10 * SMALLEST_LEAF, 3e12 * workers / 2 / (m + 2) ** 2))
-    n1 = n2 // 10
+    least = rows or int(max(10 * SMALLEST_LEAF, 3e12 * workers / 2 / (m + 2) ** 2))
+    n1 = even_rows(1, d, m, workers)
+    n2 = even_rows(max(least, n1 + 1), d, m, workers)
     with tempfile.TemporaryDirectory(prefix="dorff-bench-") as folder:
         home = Path(folder)
         for n in (n1, n2):
             write_random(home / f"{n}.zarr", n, d)
         limits, rates, shares, inside = [bare_syrk(m, workers)], [], [], []
+        jobs = {n: partial(_job, home, n, d, m, sampler, workers) for n in (n1, n2)}
+        features = _feature_seconds(jobs[n1](repeats))
         for repeat in range(repeats):
-            t1, _ = _timed_fit(home, n1, d, m, sampler, workers, repeat)
-            t2, busy = _timed_fit(home, n2, d, m, sampler, workers, repeat)
+            (t1, _), (t2, busy) = (_timed_fit(jobs[n](repeat)) for n in (n1, n2))
             limits.append(bare_syrk(m, workers))
             rates.append((n2 - n1) / (t2 - t1))
             shares.append(rates[-1] / statistics.mean(limits[-2:]))
@@ -73,8 +81,18 @@ def bench(
             echo(f"repeat {repeat + 1} of {repeats}: {rates[-1]:,.0f} rows/s, share of syrk {shares[-1]:.3f}")
     middle = statistics.median
     return Share(
-        d, m, sampler, n2, workers, repeats, middle(rates), middle(limits), middle(shares), shares, middle(inside)
+        d, m, sampler, n2, workers, repeats, middle(rates), middle(limits), middle(shares), min(shares), shares,
+        middle(inside), features * middle(rates) / workers,
     )  # fmt: skip
+
+
+def even_rows(least: int, d: int, m: int, workers: int) -> int:
+    """The fewest rows, `least` or more, that are whole leaves in a number that `workers` share evenly."""
+    shard, _ = shard_and_unit_rows(d, 1)
+    rows = -(-least // shard) * shard
+    while not (leaves := leaf_bounds(rows, shard, m + 2))[-1].full or len(leaves) % workers:
+        rows += shard
+    return rows
 
 
 def bare_syrk(m: int, processes: int, *, seconds: float = 4.0) -> float:
@@ -125,9 +143,8 @@ def write_random(path: Path, n: int, d: int, *, seed: int = 0) -> None:
     write_metadata(path, layouts, rows=n, columns={"x": tuple(f"x{i}" for i in range(d)), "y": ("y",)})
 
 
-def _timed_fit(home: Path, n: int, d: int, m: int, sampler: str, workers: int, repeat: int) -> tuple[float, float]:
-    """Wall seconds of a whole fit, and the share of the pass spent inside `syrk`."""
-    job = Job.model_validate(
+def _job(home: Path, n: int, d: int, m: int, sampler: str, workers: int, repeat: int) -> Job:
+    return Job.model_validate(
         {
             "data": {"store": str(home / f"{n}.zarr")},
             "kernel": {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": d**0.5}},
@@ -137,6 +154,24 @@ def _timed_fit(home: Path, n: int, d: int, m: int, sampler: str, workers: int, r
             "model": str(home / "model"),
         }
     )
+
+
+def _feature_seconds(job: Job) -> float:
+    """Seconds of one row's features in this process alone, the best of five tries."""
+    this, _ = make_plan(job).frozen()
+    features, rows = this.features, this.block_rows
+    X, out = np.random.default_rng(0).standard_normal((rows, features.d)), np.empty((rows, features.m))
+    work, seconds = features.workspace(rows), []
+    with pinned():
+        for _ in range(6):  # the first loads the loops
+            began = time.perf_counter()
+            features(X, out, work)
+            seconds.append(time.perf_counter() - began)
+    return min(seconds[1:]) / rows
+
+
+def _timed_fit(job: Job) -> tuple[float, float]:
+    """Wall seconds of a whole fit, and the share of the pass spent inside `syrk`."""
     began = time.perf_counter()
     report = fit(job)
     return time.perf_counter() - began, report.syrk_share or 0.0

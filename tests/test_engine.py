@@ -18,15 +18,15 @@ import pytest
 import zarr
 from distributed import Client
 
-from dorff.bench import write_random
-from dorff.data import ingest
+from dorff.bench import bench, even_rows, write_random
+from dorff.data import ingest, shard_and_unit_rows
 from dorff.engine import DaskEngine, SerialEngine, local_cluster
 from dorff.errors import InputError
 from dorff.fit import fit, run_pass
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
+from dorff.plan import leaf_bounds, make_plan
 from dorff.plan import leaves as leaf_sizes
-from dorff.plan import make_plan
 from dorff.plan.freezing import MEDIAN_SAMPLE
 from dorff.spec import Job
 from dorff.store import load_model
@@ -372,3 +372,22 @@ def test_append_with_median_equals_one_fit_where_the_sample_was_there(
     grown = fitted(path, tmp_path)
     whole = fitted(write(tmp_path / "whole.zarr", X, Y), tmp_path / "whole")
     assert np.array_equal(grown, whole) == (first >= MEDIAN_SAMPLE)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize(("d", "m"), [(3, 64), (16, 1024), (3072, 8192)])
+def test_fits_that_are_timed_have_whole_leaves_in_multiples_of_the_workers(d: int, m: int, workers: int) -> None:
+    shard, _ = shard_and_unit_rows(d, 1)
+    for least in (1, 10 * shard + 1, 33 * shard):
+        rows = even_rows(least, d, m, workers)
+        counts = {n: leaf_bounds(n, shard, m + 2) for n in range(shard, rows + 1, shard)}
+        even = [n for n, leaves in counts.items() if n >= least and leaves[-1].full and len(leaves) % workers == 0]
+        assert even == [rows]
+
+
+def test_bench_tells_the_worst_beside_the_median_and_where_the_rest_goes() -> None:
+    share = bench(d=3, m=32, rows=1, repeats=2, workers=1)
+    shard, _ = shard_and_unit_rows(3, 1)
+    assert len(leaf_bounds(share.rows, shard, 34)) == 2
+    assert share.worst == min(share.shares) <= share.share == np.median(share.shares)
+    assert 0 < share.inside_syrk < 1 and share.in_features > 0

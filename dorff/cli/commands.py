@@ -272,7 +272,7 @@ def bench(
         str, typer.Option(help="Where frequencies come from: orthogonal, rom, quadrature ...")
     ] = "orthogonal",
     workers: Annotated[int, typer.Option(help="Worker processes.")] = 2,
-    rows: Annotated[int | None, typer.Option(help="Rows of the larger fit.", show_default=False)] = None,
+    rows: Annotated[int | None, typer.Option(help="Rows of the larger fit, at least.", show_default=False)] = None,
     repeats: Annotated[int, typer.Option(help="Times that it is measured.")] = 3,
     as_json: Json = False,
 ) -> None:
@@ -280,7 +280,11 @@ def bench(
     from dorff.bench import bench as run
 
     result = run(d=d, m=m, sampler=sampler, workers=workers, rows=rows, repeats=repeats, echo=say)
-    text = f"{result.rows_per_s:,.0f} rows/s, {result.share:.3f} of bare syrk's {result.syrk_rows_per_s:,.0f} rows/s"
+    text = (
+        f"{result.rows_per_s:,.0f} rows/s, {result.share:.3f} (worst {result.worst:.3f}) of bare syrk's "
+        f"{result.syrk_rows_per_s:,.0f} rows/s; {result.inside_syrk:.0%} of the workers' time is inside syrk, "
+        f"{result.in_features:.0%} goes to features"
+    )
     show(asdict(result), text, as_json=as_json)
 
 
