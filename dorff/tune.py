@@ -12,11 +12,11 @@ from typing import final
 
 from dorff.engine import Engine, SerialEngine, Task, open_engine
 from dorff.errors import IncompleteError, InputError
-from dorff.fit import PassResult, Progress, filled, leased, run_pass, settings, state_lease, sum_terms
+from dorff.fit import PassResult, Progress, filled, leased, r2_of, run_pass, settings, state_lease, sum_terms
 from dorff.moments import Folds, Moments, Part, Solvable
 from dorff.plan import Plan, make_plan
 from dorff.plan.costs import WORKER_BYTES
-from dorff.solvers import Score, of_first, path_bytes, setting_scores
+from dorff.solvers import R2, Score, least, of_first, path_bytes, setting_scores
 from dorff.spec import Job, RemoteCluster
 from dorff.store import load_moments, save_moments
 
@@ -28,9 +28,9 @@ Told = Callable[[int, int], None]  # trials done, trials in all
 class Trial:
     """Job number `job` of those tried with one of its kernels, numbers of features and ridges, and its score.
 
-    `manifold` are the weights of its manifold terms. `value` is what is least for the best: GCV's or the held-out mean
-    squared error, or minus the log evidence. `kernel` is the number of the kernel in the job's list, 0 where it names
-    one; `ridges`, `rung` and `digits` as in `Score`.
+    `manifold` are the weights of its manifold terms. `value` and, by k-fold, `r2` are as in `Score`, and the best has
+    least of the same. `kernel` is the number of the kernel in the job's list, 0 where it names one; `ridges`, `rung`
+    and `digits` as in `Score`.
     """
 
     job: int
@@ -42,6 +42,12 @@ class Trial:
     rung: str = ""
     digits: float | None = None
     manifold: tuple[float, ...] = ()
+    r2: float | None = None
+
+    @property
+    def least(self) -> float:
+        """What the best has least of."""
+        return least(self.value, self.r2)
 
 
 @final
@@ -50,7 +56,8 @@ class Tuned:
     """The best of the jobs with its best kernel, features and ridge alone, and every trial.
 
     `passes` are those that the jobs share; `reads` says how often this run read the rows for them: less where moments
-    of earlier runs were used. Seconds are those of the passes and of the trials.
+    of earlier runs were used. Seconds are those of the passes and of the trials. `r2_of` says what held-out R2 is of:
+    for all jobs, pooled where it is for one of them.
     """
 
     best: Job
@@ -60,6 +67,7 @@ class Tuned:
     reads: float
     pass_seconds: float
     grid_seconds: float
+    r2_of: R2
 
 
 def tune(
@@ -100,12 +108,17 @@ def _tuned(plans: Sequence[Plan], engine: Engine, progress: Progress | None, tol
     terms = {_terms_of(plan): [term.sums for term in sum_terms(plan, engine, lambda _: None)] for plan in _each(plans)}
     middle = time.perf_counter()
     table = _grid(plans, passed, terms, engine, told)
-    winner = min(table, key=lambda trial: trial.value)
+    winner = min(table, key=lambda trial: trial.least)
     reads = sum(_rows_read(found) for found in passed.values()) / plans[0].dataset.rows
     return Tuned(
         best_job(plans[winner.job], winner), winner, tuple(table), len(passed), reads, middle - began,
-        time.perf_counter() - middle,
+        time.perf_counter() - middle, _r2_of(plans),
     )  # fmt: skip
+
+
+def _r2_of(plans: Sequence[Plan]) -> R2:
+    """What is compared over all jobs."""
+    return R2.POOLED if any(r2_of(plan) is R2.POOLED for plan in plans) else R2.MEAN
 
 
 def _terms_of(plan: Plan) -> str:
@@ -136,7 +149,7 @@ def _grid(
     ]
     grid.sort(key=lambda one: -one[0])
     found: dict[tuple[int, int, int], list[Trial]] = {}
-    each = [len(plan.job.solve.ridges) for plan in plans]
+    each, of = [len(plan.job.solve.ridges) for plan in plans], _r2_of(plans)
     total = sum(each[number] for _, number, _, _ in grid)
 
     def done(task: Task, result: Sequence[Score]) -> Sequence[Task]:
@@ -144,7 +157,7 @@ def _grid(
         weights = plans[number].weights
         kernel, manifold = setting // len(weights), weights[setting % len(weights)]
         found[task.tag] = [
-            Trial(number, s.ridge, s.value, kernel, s.m, s.ridges, s.rung, s.digits, manifold) for s in result
+            Trial(number, s.ridge, s.value, kernel, s.m, s.ridges, s.rung, s.digits, manifold, s.r2) for s in result
         ]
         if told is not None:
             told(sum(each[tag[0]] for tag in found), total)
@@ -166,7 +179,7 @@ def _grid(
             [
                 Task(
                     score_setting,
-                    (plans[number], files[plans[number].directory], sums[_terms_of(plans[number])], setting, m),
+                    (plans[number], files[plans[number].directory], sums[_terms_of(plans[number])], setting, m, of),
                     (number, setting, at),
                 )
                 for m, number, setting, at in grid
@@ -188,12 +201,12 @@ def _shared(directory: Path, folds: Mapping[Part, Solvable], name: str = "folds"
         path.unlink(missing_ok=True)
 
 
-def score_setting(plan: Plan, path: Path, terms: Sequence[Path], number: int, m: int) -> list[Score]:
+def score_setting(plan: Plan, path: Path, terms: Sequence[Path], number: int, m: int, of: R2) -> list[Score]:
     """The scores of one setting of a plan with the first m features, at each ridge, from the folds in a file, and each
-    manifold term's sums in another."""
+    manifold term's sums in another; `of` is what held-out R2 is of."""
     folds, solve = _read(path), plan.job.solve
     sums = [_read(one)[0, ""] for one in terms]
-    parts, setting = of_first(filled(plan, folds), settings(plan, sums)[number], m)
+    parts, setting = of_first(filled(plan, folds), replace(settings(plan, sums)[number], r2_of=of), m)
     return [
         replace(score, candidate=number)
         for score in setting_scores(parts, setting, solve.ridges, by=solve.select, per_output=solve.ridge_per_output)
@@ -229,9 +242,11 @@ def best_job(plan: Plan, trial: Trial) -> Job:
     each = sorted(set(trial.ridges or ()))
     solve["ridge"] = trial.ridge if not each else each if len(each) > 1 else each[0]
     best = Job.model_validate(text)
-    if len(kernels) > 1 and make_plan(best).directory != plan.directory:
-        features.setdefault("drawn_for", kernels)
-        best = Job.model_validate(text)
+    if len(kernels) > 1:
+        again = make_plan(best)
+        if again.directory != plan.directory or r2_of(again) is not r2_of(plan):
+            features.setdefault("drawn_for", kernels)
+            best = Job.model_validate(text)
     return best
 
 

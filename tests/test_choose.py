@@ -164,6 +164,42 @@ def test_large_systems_are_neighbours_and_small_ones_are_not():
         np.testing.assert_allclose([score.value for score in table], wanted, rtol=1e-9)
 
 
+@pytest.mark.parametrize(("n", "count", "rung"), [(600, 16, "direct"), (60, 64, "rows"), (900, 256, "neighbours")])
+@pytest.mark.parametrize("per_output", [False, True])
+def test_a_choice_by_folds_knows_no_units(n, count, rung, per_output):
+    """By each of the three ways to folds' errors: one target is smooth, the other noise, in whatever unit."""
+    setting, features = drawn("identity", count)
+    X, noise = rows(n, 2, 2)[0], np.random.default_rng(0).standard_normal((n, 2))
+    Y = np.column_stack([np.sin(4 * X[:, 0]), np.zeros(n)]) + noise * [0.05, 1.0]
+    table = []
+    for units in ([1.0, 1.0], [1.0, 1e6], [1e5, 1e-3]):
+        folds = folds_of(features, X, Y * units, np.arange(n) % 3)
+        chosen = choose(folds, [setting], RIDGES, by="kfold", per_output=per_output)
+        errors, spread = one_by_one(folds, setting, RIDGES), n * np.var(Y * units, axis=0)
+        wanted = (1 - errors / spread).mean(axis=1)
+        np.testing.assert_allclose([score.r2 for score in chosen.table[: len(RIDGES)]], wanted, rtol=1e-5)
+        if per_output:
+            assert chosen.table[-1].r2 == pytest.approx((1 - errors.min(axis=0) / spread).mean(), rel=1e-5)
+            assert chosen.fit.solution.ridges.tolist() == np.array(RIDGES)[errors.argmin(axis=0)].tolist()
+        else:
+            assert chosen.fit.solution.ridge == RIDGES[int(wanted.argmax())]
+            table.append((chosen.fit.solution.ridge, RIDGES[int(errors.sum(axis=1).argmin())]))
+        assert {score.rung for score in chosen.table} == {rung}
+    assert per_output or len({ridge for ridge, _ in table}) == 1 < len({loudest for _, loudest in table})
+
+
+def test_kernels_of_fields_and_others_are_compared_pooled():
+    setting, features = drawn("curl")
+    X, Y = rows(N, 2, 2)
+    folds = folds_of(features, X, Y * [1.0, 8.0], np.arange(N) % 3)
+    other = replace(setting, kernel=KERNELS["identity"])
+    chosen, spread = choose(folds, [other, setting], RIDGES), N * np.var(Y * [1.0, 8.0], axis=0)
+    wanted = [1 - one_by_one(folds, one, RIDGES).sum(axis=1) / spread.sum() for one in (other, setting)]
+    np.testing.assert_allclose([score.r2 for score in chosen.table], np.ravel(wanted), rtol=1e-8)
+    alone = [score.r2 for score in choose(folds, [other], RIDGES).table]
+    np.testing.assert_allclose(alone, (1 - one_by_one(folds, other, RIDGES) / spread).mean(axis=1), rtol=1e-8)
+
+
 @pytest.mark.parametrize("name", ["helmholtz", "identity"])
 def test_the_memory_of_a_path_is_what_is_said(name):
     setting, features = drawn(name, 256)

@@ -18,6 +18,7 @@ from dorff.fit import fit
 from dorff.kernels.scalar import FloatArray
 from dorff.plan import make_plan
 from dorff.predict import predict, score
+from dorff.solvers import R2
 from dorff.spec import Job
 from dorff.tune import tune
 
@@ -348,8 +349,10 @@ def test_scores_leave_out_what_is_missing(gaps: tuple[Path, FloatArray], tmp_pat
     scores = score(tmp_path / "model", store, engine=SerialEngine())
     residual = Y - model.predict(X)
     assert scores.rmse == pytest.approx(np.sqrt(np.nanmean(residual**2)))
-    about = np.nansum((Y - np.nanmean(Y, axis=0)) ** 2)
-    assert scores.r2 == pytest.approx(1 - np.nansum(residual**2) / about)
+    about = np.nansum((Y - np.nanmean(Y, axis=0)) ** 2, axis=0)
+    assert scores.r2 == pytest.approx(np.mean(1 - np.nansum(residual**2, axis=0) / about))
+    pooled = score(tmp_path / "model", store, engine=SerialEngine(), r2_of=R2.POOLED)
+    assert pooled.r2 == pytest.approx(1 - np.nansum(residual**2) / about.sum())
 
 
 @pytest.mark.parametrize(("count", "kernel"), [(512, "curl_free"), (1024, "decomposable")])

@@ -448,23 +448,26 @@ def test_folds_against_refits(kind, count, intercept, standardize):
     held = [labelled[start::3] for start in range(3)]
     folds = [one.parts(rows) for rows in held]
     ridges = list(np.logspace(-4, 0, 10))
-    wanted = []
+    wanted, r2 = [], []
     for ridge in ridges:
         errors = [(refit(setting, one, np.setdiff1d(labelled, rows), ridge)[rows] - Y[rows]) ** 2 for rows in held]
-        wanted.append(np.sum(np.concatenate(errors)) / (2 * len(labelled)))
+        squares, spread = np.sum(np.concatenate(errors), axis=0), len(labelled) * np.var(Y[labelled], axis=0)
+        wanted.append(squares.sum() / (2 * len(labelled)))
+        r2.append(1 - squares.sum() / spread.sum() if kind == "curl" else np.mean(1 - squares / spread))
     scores = fold_scores(folds, setting, ridges)  # by an eigh, or the few rows there are
     assert {score.rung for score in scores} == {"rows" if count > D else "direct"}
     assert np.allclose([score.value for score in scores], wanted, rtol=1e-8)
+    assert np.allclose([score.r2 for score in scores], r2, rtol=1e-8)
     assert np.allclose(kfold_errors(folds, setting, ridges[:2]), wanted[:2], rtol=1e-8)  # by Cholesky
     smooth = replace(setting, penalties=tuple(replace(each, weight=30 * each.weight) for each in setting.penalties))
     candidates = [replace(setting, penalties=()), setting, smooth]
     chosen = choose(folds, candidates, ridges)
-    table = np.array([score.value for score in chosen.table]).reshape(3, -1)
-    assert np.allclose(table[1], wanted, rtol=1e-8)
+    table = np.array([score.r2 for score in chosen.table]).reshape(3, -1)
+    assert np.allclose(table[1], r2, rtol=1e-8)
     assert {score.rung for score in chosen.table[10:]} == {"rows" if count > D else "direct"}
     assert all(score.digits > 3 for score in chosen.table if score.ridge > 1e-3)
     best = candidates[chosen.candidate]
-    assert chosen.candidate == np.argmin(table) // 10
+    assert chosen.candidate == np.argmax(table) // 10
     terms = [(*term[:3], each.weight) for term, each in zip(one.terms, best.penalties, strict=False)]
     own = replace(one, terms=terms)
     assert close(predicted(own, chosen.fit), refit(best, own, labelled, chosen.fit.solution.ridge))

@@ -211,22 +211,32 @@ def score(
     coverage: Annotated[
         bool, typer.Option("--coverage", help="How many targets are inside the bands of 50 to 99%, too.")
     ] = False,
+    pooled: Annotated[
+        bool | None,
+        typer.Option(
+            "--pooled/--mean", help="R2 of all outputs together, or the mean of theirs; the model's own if left out."
+        ),
+    ] = None,
     workers: Workers = 2,
     as_json: Json = False,
 ) -> None:
     """How far predictions are from a data set's targets: R2 and RMSE, of each output too; accuracy of classes.
 
+    R2 is the mean of the outputs', each over its own deviation; with kernels of vector fields, whose components are of
+    one unit, and of classes it is pooled over the outputs. To compare models of both kinds say which.
+
     --coverage: of plain bands (the posterior's, noise in them) and of conformal ones, where the model has them.
     """
     from dorff.predict import COVERAGE_LEVELS
     from dorff.predict import score as run
+    from dorff.solvers import R2
 
     arrays, some = names("--inputs", inputs) or None, names("--views", views) or None
-    wanted = "--coverage" if coverage else ""
+    wanted, of = "--coverage" if coverage else "", {None: None, True: R2.POOLED, False: R2.MEAN}[pooled]
     with _engine(workers, model, store, arrays, some, wanted) as engine, meter("score") as progress:
         scores = run(
             model, store, engine=engine, inputs=arrays, targets=names("--targets", targets) or None,
-            coverage=COVERAGE_LEVELS if coverage else (), views=some, progress=progress,
+            coverage=COVERAGE_LEVELS if coverage else (), views=some, r2_of=of, progress=progress,
         )  # fmt: skip
     known = {name: value for name, value in asdict(scores).items() if value is not None}
     show(known, score_text(scores), as_json=as_json)

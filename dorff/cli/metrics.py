@@ -33,7 +33,7 @@ _KEPT: Final = {
     "leaves_computed": "Leaves that the run computed.",
     "leaves_reused": "Leaves that earlier runs had computed.",
     "leaves_rewritten": "Leaves whose rows had changed since an earlier run.",
-    "score": "R2, or accuracy of classes, on held-out rows.",
+    "score": "R2 (what of: `r2_of` of dorff fit --json), or accuracy of classes, on held-out rows.",
     "condition": "Condition number of the system that was solved.",
     "digits": "Decimal digits of the fitted values that rounding leaves.",
     "ridge": "The ridge that was chosen.",

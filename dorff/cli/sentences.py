@@ -103,7 +103,8 @@ def _scored(report: FitReport, classes: bool) -> str:
     """How good the model is on held-out rows, and by what."""
     if report.score is None:
         return ""
-    name, of = ("accuracy", "") if classes and report.score_by == "holdout" else ("R2", " of one-hot rows" * classes)
+    accuracy = classes and report.score_by == "holdout"
+    name, of = ("accuracy", "") if accuracy else ("R2", " of one-hot rows" if classes else f", {report.r2_of}")
     seen = ", which the graphs see" if report.score_by == "kfold" and any(report.manifold) else ""
     return f", held-out {name} {report.score:.4f}{of}{seen} ({report.score_by})"
 
@@ -152,7 +153,7 @@ def _flat(lengthscale: float | list[float]) -> list[float]:
 
 def score_text(scores: Scores) -> str:
     """A line for all outputs together, and one for each."""
-    each = {name: f"r2 {found['r2']:.4f}  rmse {found['rmse']:.6g}" for name, found in scores.per_output.items()}
+    each = {name: f"r2 {_r2(found['r2'])}  rmse {found['rmse']:.6g}" for name, found in scores.per_output.items()}
     if scores.accuracy is not None:
         loss = "" if scores.log_loss is None else f"  log loss {scores.log_loss:.4f}"
         return f"{scores.rows:,} rows: accuracy {scores.accuracy:.4f}{loss}"
@@ -162,7 +163,13 @@ def score_text(scores: Scores) -> str:
         for kind in ("plain", "conformal")
         if found[kind] is not None
     }
-    return rows_of({f"all ({scores.rows:,} rows)": f"r2 {scores.r2:.4f}  rmse {scores.rmse:.6g}", **each, **bands})
+    of = f" ({scores.r2_of})" if len(each) > 1 else ""
+    together = f"r2 {_r2(scores.r2)}{of}  rmse {scores.rmse:.6g}"
+    return rows_of({f"all ({scores.rows:,} rows)": together, **each, **bands})
+
+
+def _r2(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.4f}"
 
 
 def _apart(per_output: Mapping[str, Mapping[str, float]], kind: str) -> str:

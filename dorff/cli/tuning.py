@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 LONGEST_NAME = 60
 FEW_DIGITS = 3
 _SHORT = {"curl_free": "curl", "divergence_free": "div"}
-_CRITERIA = {"kfold": "held-out error", "gcv": "GCV", "evidence": "evidence"}
+_CRITERIA = {"kfold": "held-out R2", "gcv": "GCV", "evidence": "evidence"}
 
 
 def tune(
@@ -59,7 +59,7 @@ def tune(
         say(f"dorff: {warning}", "warning")
     best = {**asdict(tuned.trial), "name": names[tuned.trial.kernel], "select": described.solve.select}
     result = {"best": best, "files": files, "table": [asdict(trial) for trial in tuned.table]}
-    for name in ("reads", "pass_seconds", "grid_seconds"):
+    for name in ("reads", "pass_seconds", "grid_seconds", "r2_of"):
         result[name] = getattr(tuned, name)
     show(result, _sentence(described, tuned, names, files), as_json=as_json)
 
@@ -139,8 +139,8 @@ def _write(folder: Path, job: Path, described: Job, tuned: Tuned, names: Sequenc
         "best.yaml": (head + yaml.safe_dump(best, sort_keys=False, allow_unicode=True)).encode(),
         "path.csv": _csv(tuned.table, names),
         "path.png": trial_plot(
-            [(_named(t, names), t.m, t.ridge, t.value) for t in single or tuned.table], described.solve.select,
-            (tuned.trial.ridge, tuned.trial.value),
+            [(_named(t, names), t.m, t.ridge, t.least) for t in single or tuned.table], described.solve.select,
+            (tuned.trial.ridge, tuned.trial.least),
         ),
     }  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
@@ -158,12 +158,12 @@ def _named(trial: Trial, names: Sequence[str]) -> str:
 def _csv(table: Sequence[Trial], names: Sequence[str]) -> bytes:
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(["kernel", "name", "m", "manifold", "ridge", "ridges", "value", "rung", "digits"])
+    rows.writerow(["kernel", "name", "m", "manifold", "ridge", "ridges", "value", "rung", "digits", "r2"])
     for trial in table:
         each, weights = (" ".join(map(repr, several or ())) for several in (trial.ridges, trial.manifold))
         left = "" if trial.digits is None else f"{trial.digits:.1f}"
         start = [trial.kernel, names[trial.kernel], trial.m, weights, repr(trial.ridge)]
-        rows.writerow([*start, each, repr(trial.value), trial.rung, left])
+        rows.writerow([*start, each, repr(trial.value), trial.rung, left, "" if trial.r2 is None else repr(trial.r2)])
     return text.getvalue().encode()
 
 
@@ -192,16 +192,19 @@ def _warnings(tuned: Tuned) -> Iterator[str]:
 
 
 def _sentence(described: Job, tuned: Tuned, names: Sequence[str], files: Mapping[str, Path]) -> str:
-    from dorff.report.path import shown
+    from dorff.report.path import NAMES, shown
 
     best, select = tuned.trial, described.solve.select
     kernel = f"kernel {best.kernel} of 0..{len(names) - 1} ({names[best.kernel]}), " if len(names) > 1 else ""
     ridge = f"ridge {best.ridge:.3g}" if best.ridges is None else f"a ridge for each output about {best.ridge:.3g}"
     weights = "".join(f"manifold weight {weight:.3g}, " for weight in best.manifold)
-    value = {"kfold": "RMSE on held-out rows", "gcv": "root of the GCV score", "evidence": "log evidence"}[select]
+    if best.r2 is not None:
+        value = f"R2 {best.r2:.4f}, {tuned.r2_of}"
+    else:
+        value = f"{NAMES[select]} {shown(best.least, select):.6g}"
     read = "not read, its moments were there" if tuned.reads == 0 else f"read {tuned.reads:.3g} times"
     return (
         f"tune: the best of {len(tuned.table):,} trials by {_CRITERIA[select]} is {kernel}{weights}{ridge}, "
-        f"{best.m:,} features: {value} {shown(best.value, select):.6g}; data {read}, {tuned.pass_seconds:.1f} s; "
+        f"{best.m:,} features: {value}; data {read}, {tuned.pass_seconds:.1f} s; "
         f"trials {tuned.grid_seconds:.1f} s; fit it with: dorff fit {files['best']}"
     )

@@ -160,7 +160,7 @@ class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             raise InputError(f"y, column {target}: no row has this target; leave the column out")
         if not all(np.isfinite(part.packed).all() for part in total):
             raise InputError("y has numbers so large that their squares overflow float64; rescale the targets")
-        for name in (*_TABLES.values(), "trials_", "manifold_"):  # of an earlier fit
+        for name in (*_TABLES.values(), "cv_scores_", "trials_", "manifold_"):  # of an earlier fit
             self.__dict__.pop(name, None)
         if self.cv is not None and len(folds) < 2:
             raise InputError(f"cv = {self.cv}: rows fell into one fold; give more rows, or leave cv out")
@@ -169,6 +169,8 @@ class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         if choice.table:
             scores = np.array([score.value for score in choice.table])
             setattr(self, _TABLES[self._by], -scores if self._by is Criterion.EVIDENCE else scores)
+            if self._by is Criterion.KFOLD:
+                self.cv_scores_ = np.array([np.nan if score.r2 is None else score.r2 for score in choice.table])
         fit, report = choice.fit, dict[str, Any]()
         if penalties is not None:
             weights = penalties.combinations

@@ -13,9 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 from sklearn.base import MultiOutputMixin, RegressorMixin
-from sklearn.metrics import r2_score
 from sklearn.model_selection import check_cv
-from sklearn.utils import check_array
+from sklearn.utils import check_array, check_consistent_length, column_or_1d
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dorff.blocks import PRECISIONS
@@ -31,7 +30,7 @@ from dorff.kernels import Decomposable, MultiView, OperatorKernel, ScalarKernel
 from dorff.kernels.scalar import FloatArray
 from dorff.leaf import FoldRule
 from dorff.model import Model, Views
-from dorff.solvers import Criterion
+from dorff.solvers import R2, Criterion, Spread, row_sums
 
 
 @final
@@ -70,7 +69,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         Where frequencies come from; None is `frequencies.Orthogonal()`, or `frequencies.IID()` for a kernel whose
         spectrum rotations change (Laplacian, Cauchy).
     ridge : float or list of floats
-        Of a list, the best by `criterion` is taken, or by k-fold error where `cv` is given.
+        Of a list, the best by `criterion` is taken, or by held-out R2 (that of `score`) where `cv` is given.
     cv : int, splitter, iterable of splits, or None
         Number of folds: rows are dealt to them by a hash of their number and the seed, during the one pass. Or a
         splitter of scikit-learn, or its splits, that hold every row out once.
@@ -119,6 +118,8 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
     cv_errors_ : ndarray (number of ridges,)
         Held-out mean squared errors over all rows and outputs, where `cv` was given: of labelled rows, the graph
         being of all rows always.
+    cv_scores_ : ndarray (number of ridges,)
+        Held-out R2 of the same, as of `score`; the ridge is chosen by it.
     manifold_ : tuple of floats (terms,)
         The weights of the fit, where there is a manifold; `cv_errors_` then are (trials,).
     trials_ : ndarray (trials, 1 + terms)
@@ -276,8 +277,10 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         return mean[:, 0] if self._one_output else mean, std[:, 0] if flat else std
 
     def score(self, X: Any, y: Any, sample_weight: npt.ArrayLike | None = None, *, views: Views = None) -> float:
-        """scikit-learn's R2: the mean over targets of each one's, over the rows that have it. Holds y and the
-        predictions in memory. `views` are as of `predict`."""
+        """R2, as `dorff score` says it: scikit-learn's, the mean over targets of each one's, over the rows that have
+        it, where these are two or more; with a kernel of vector fields pooled over the targets, which are then of one
+        unit (to compare it with other kernels give `scoring="r2"`). Holds y and the predictions in memory. `views` are
+        as of `predict`."""
         y = unwrap(y, "y")
         if isinstance(y, StoredRows | da.Array):
             flat = y.ndim == 1
@@ -287,10 +290,17 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         values = np.asarray(self.predict(X, views=views))
         if self.model_.observe is not None:
             values = self.model_.observed(values.reshape(len(values), -1))
-        if not self._with_gaps:
-            return float(r2_score(y, values, sample_weight=sample_weight))
-        Y = np.asarray(y, dtype=np.float64).reshape(len(values), -1)
-        return _mean_r2(Y, values.reshape(Y.shape), np.ones(len(Y)) if sample_weight is None else sample_weight)
+        y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y", ensure_all_finite=self._finite)
+        check_consistent_length(y, values, sample_weight)
+        if np.size(y) != values.size:
+            raise InputError(f"y must have as many columns as the {values.size // len(values)} targets, got {y.shape}")
+        w = np.ones(len(values)) if sample_weight is None else column_or_1d(sample_weight, dtype=np.float64)
+        sums = row_sums(y.reshape(len(values), -1), values.reshape(len(values), -1), w)
+        of = R2.of([self.model_.kernel], self.model_.observe)
+        found = float(of.score(sums[4], Spread.of(*sums[:4])))
+        if np.isnan(found):
+            raise InputError("y has no target that was observed in two rows or more; give more rows to score")
+        return found
 
     def _of_scalar(self, scalar: ScalarKernel) -> OperatorKernel:
         return Decomposable(scalar)
@@ -325,6 +335,10 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
     def _with_gaps(self) -> bool:
         """Whether targets may be NaN."""
         return self._partial or self.manifold is not None
+
+    @property
+    def _finite(self) -> bool | str:
+        return "allow-nan" if self._with_gaps else True
 
     def _check_arguments(self) -> None:
         super()._check_arguments()
@@ -364,22 +378,10 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         if y is None:
             raise InputError("fit requires y to be passed, but the target y is None")
         if not lazy[1]:
-            there = "allow-nan" if self._with_gaps else True
-            y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y", ensure_all_finite=there)
+            y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y", ensure_all_finite=self._finite)
         return self._inputs(X, reset=True), y
 
 
 def _mean_and_std(model: Model, X: FloatArray, *, noise: bool, views: Views) -> FloatArray:
     """f (n, p) and deviations beside it."""
     return np.hstack([model.predict(X, views=views), model.std(X, noise=noise, views=views)])
-
-
-def _mean_r2(Y: FloatArray, values: FloatArray, weights: npt.ArrayLike) -> float:
-    """R2 of each target over its own rows, averaged over the targets that have two or more."""
-    there, w = ~np.isnan(Y), np.asarray(weights)
-    columns = [j for j in range(Y.shape[1]) if there[:, j].sum() > 1]
-    if not columns:
-        raise InputError("y has no target that was observed in two rows or more; give more rows to score")
-    return float(
-        np.mean([r2_score(Y[t, j], values[t, j], sample_weight=w[t]) for j in columns for t in (there[:, j],)])
-    )

@@ -1,6 +1,6 @@
 """A fit: the pass over the data, the choice, the solve, the model."""
 
-from dorff.fit.choice import build_model, filled, settings, solve_pass
+from dorff.fit.choice import build_model, filled, r2_of, settings, solve_pass
 from dorff.fit.fit_report import FitReport
 from dorff.fit.gate import leased, state_lease
 from dorff.fit.passes import PassResult, Progress, run_pass
@@ -15,6 +15,7 @@ __all__ = [
     "filled",
     "fit",
     "leased",
+    "r2_of",
     "run_pass",
     "settings",
     "solve_pass",

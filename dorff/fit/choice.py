@@ -20,7 +20,7 @@ from dorff.plan import Plan, keeps_posterior
 from dorff.plan.kernels import array_columns
 from dorff.plan.manifold import penalty
 from dorff.posterior import Posterior
-from dorff.solvers import Choice, Criterion, Fit, Penalty, Setting, choose, of_first
+from dorff.solvers import R2, Choice, Criterion, Fit, Penalty, Setting, choose, of_first
 from dorff.spec import MultiViewSpec
 from dorff.threads import pinned
 
@@ -38,11 +38,17 @@ def settings(plan: Plan, terms: Sequence[Moments] = ()) -> list[Setting]:
             kernel, features.d, features.m, this.density, standardize, solving.intercept, plan.observe,
             one_scale=plan.question["one_scale"], method="cg" if plan.costs.route == "cg" else "direct",
             normalize=kernel.config() not in own, penalties=penalties(plan, terms, weights),
-            free_scale=plan.dataset.labels is not None and not solving.ridge_per_output,
+            free_scale=plan.dataset.labels is not None and not solving.ridge_per_output, r2_of=r2_of(plan),
         )
         for kernel in candidates
         for weights in plan.weights
     ]  # fmt: skip
+
+
+def r2_of(plan: Plan) -> R2:
+    """What R2 is of for all kernels of the job, and for the models that come of it."""
+    classes = plan.dataset.labels is not None
+    return R2.of([*plan.candidates, *plan.sources()], plan.observe, classes=classes)
 
 
 def penalties(plan: Plan, terms: Sequence[Moments], weights: Sequence[float]) -> tuple[Penalty, ...]:
@@ -112,7 +118,7 @@ def build_model(plan: Plan, fit: Fit, m: int, passed: PassResult) -> Model:
             "low": np.min([receipt.low for receipt in receipts], axis=0).tolist(),
             "high": np.max([receipt.high for receipt in receipts], axis=0).tolist(),
         },
-        "plan": this.hash,
+        "plan": this.hash, "r2_of": r2_of(plan),
         "versions": {name: version(name) for name in ("dorff", "numpy", "scipy", "zarr", "numba", "dask")}
         | {"python": platform.python_version()},
     }  # fmt: skip

@@ -6,17 +6,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-
-import numpy as np
+from typing import Any
 
 from dorff.engine import SerialEngine
 from dorff.errors import GateError, InputError, QuarantineError
 from dorff.fit.fit_report import FitReport
-from dorff.moments import Part, Solvable, by_fold, pooled
+from dorff.model import Model
 from dorff.plan import Plan
 from dorff.predict import score
 from dorff.publish import Verdict
-from dorff.solvers import Choice
+from dorff.solvers import R2, Choice
 from dorff.spec import ClassTargets, Job
 from dorff.store import Lease, append_history, forget, lease_beside, load_model, read_history
 
@@ -71,18 +70,9 @@ def refuse_coverage(root: Path, error: GateError) -> GateError:
     return error
 
 
-def held_out_score(choice: Choice, folds: Mapping[Part, Solvable], by: str) -> float | None:
-    """R2 of all targets on rows held out, pooled over the folds; None unless they chose."""
-    if by != "kfold" or not choice.table:
-        return None
-    parts = pooled(by_fold(folds))
-    corners = [(part.corner, part.mask) for part in parts]
-    weight = sum(corner[0, 0] * mask for corner, mask in corners)
-    first = sum(corner[0, 1:] for corner, _ in corners)
-    squares = sum(np.diag(corner)[1:] for corner, _ in corners)
-    spread = float(np.sum(squares - first**2 / np.where(weight > 0, weight, 1.0)))
-    least = min(row.value for row in choice.table)
-    return 1.0 - least * float(np.sum(weight)) / spread if spread > 0 else None
+def held_out_score(choice: Choice) -> float | None:
+    """The R2 of the chosen model on rows held out; None unless k-fold chose."""
+    return max((row.r2 for row in choice.table if row.r2 is not None), default=None)
 
 
 def judge(job: Job, report: FitReport, new: Path, old: Path | None) -> Verdict:
@@ -95,17 +85,21 @@ def judge(job: Job, report: FitReport, new: Path, old: Path | None) -> Verdict:
             f"condition {report.condition:.2g}): raise the ridge, or see that features.precision is double, "
             f"solve.route auto and solve.qr true{terms}"
         )
-    mine = report.score if rule.holdout is None else held_out(job, new)
+    r2_of = R2(report.r2_of)
+    mine = report.score if rule.holdout is None else held_out(job, new, r2_of)
     if rule.margin is None or old is None:
         return Verdict(mine, None, tuple(reasons))
     other = None
     try:
         if not _whole(old):
-            other = _told_score(old)
+            other = _told_score(old, r2_of, new)
         else:
-            other = _kept_score(old) if rule.holdout is None else held_out(job, old)
+            other = _kept_score(old, r2_of) if rule.holdout is None else held_out(job, old, r2_of)
     except InputError as error:
-        reasons.append(f"the current model cannot be compared with it ({error}): publish to another place")
+        reasons.append(
+            f"the current model cannot be compared with it ({error}): publish to another place, or once without "
+            "publish.margin"
+        )
     if mine is not None and other is not None and not mine >= other - rule.margin:
         reasons.append(
             f"its held-out score {mine:.5g} is more than publish.margin {rule.margin:g} below the current model's "
@@ -114,11 +108,22 @@ def judge(job: Job, report: FitReport, new: Path, old: Path | None) -> Verdict:
     return Verdict(mine, other, tuple(reasons))
 
 
-def _told_score(version: Path) -> float | None:
+def _told_score(version: Path, r2_of: R2, new: Path) -> float | None:
     """What history says of a version: of a damaged one, which must not let a worse one in, nor keep all others out."""
     lines = [line for line in read_history(version.parent) if line.get("version") == version.name]
     score = lines[-1].get("score") if lines else None
-    return float(score) if isinstance(score, float | int) else None
+    if not isinstance(score, float | int):
+        return None
+    _check_same_r2(lines[-1], r2_of, load_model(new, posterior=False))
+    return float(score)
+
+
+def _check_same_r2(told: Mapping[str, Any], r2_of: R2, model: Model) -> None:
+    """InputError where a score of another fit is another R2 than this one's; those of a single target are the same.
+    What does not say is of an older dorff, whose R2 was pooled."""
+    other = told.get("r2_of", R2.POOLED)
+    if other != r2_of and (model.p if model.observe is None else len(model.observe)) > 1:
+        raise InputError(f"its score is an R2 {other}, this one's is {r2_of}")
 
 
 def _whole(version: Path) -> bool:
@@ -130,16 +135,23 @@ def _whole(version: Path) -> bool:
     return True
 
 
-def held_out(job: Job, version: Path) -> float:
-    """The score of a version on the job's holdout: accuracy for classes, else R2."""
+def held_out(job: Job, version: Path, r2_of: R2) -> float:
+    """The score of a version on the job's holdout: accuracy for classes, else the same R2 for all versions."""
     targets = job.data.targets
     names = targets.classes if isinstance(targets, ClassTargets) else targets
     assert job.publish.holdout is not None
-    found = score(version, job.publish.holdout, engine=SerialEngine(), inputs=job.data.inputs, targets=names)
+    found = score(
+        version, job.publish.holdout, engine=SerialEngine(), inputs=job.data.inputs, targets=names, r2_of=r2_of
+    )
     return found.r2 if found.accuracy is None else found.accuracy
 
 
-def _kept_score(version: Path) -> float | None:
+def _kept_score(version: Path, r2_of: R2) -> float | None:
     """What a version's own folds said of it, where it was chosen by them."""
-    report = load_model(version, posterior=False).info.get("report", {})
-    return report.get("score") if report.get("score_by") == "kfold" else None
+    model = load_model(version, posterior=False)
+    report = model.info.get("report", {})
+    if report.get("score_by") != "kfold":
+        return None
+    _check_same_r2(report, r2_of, model)
+    kept: float | None = report.get("score")
+    return kept

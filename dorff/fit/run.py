@@ -13,7 +13,7 @@ import numpy as np
 
 from dorff.engine import Engine, PeakMemory, open_engine, peak_memory
 from dorff.errors import IncompleteError, QuarantineError
-from dorff.fit.choice import build_model, posterior_of, settings, solve_pass
+from dorff.fit.choice import build_model, posterior_of, r2_of, settings, solve_pass
 from dorff.fit.fit_report import FitReport
 from dorff.fit.gate import held_out_score, judge, leased, not_covered, refuse_coverage, state_lease
 from dorff.fit.held import calibrate, conformalize
@@ -113,7 +113,7 @@ def _unchanged(plan: Plan, model: Model, passed: PassResult | None) -> FitReport
 def _record(report: FitReport) -> dict[str, Any]:
     """What history keeps of a fit."""
     keys = ("rows_used", "rows_dropped", "leaves_computed", "leaves_reused", "rewritten", "digits", "ridge", "m")
-    return {key: getattr(report, key) for key in keys}
+    return {key: getattr(report, key) for key in (*keys, "r2_of")}
 
 
 @final
@@ -147,8 +147,7 @@ def _solved(run: _Run) -> Solved | FitReport:
     peak.sample()
     choice = solve_pass(plan, passed.folds, passed.manifold)
     peak.sample()
-    by = plan.job.solve.select
-    score = held_out_score(choice, passed.folds, by)
+    score = held_out_score(choice)
     # Of rounded features more digits would be for nothing.
     worth = choice.fit.solution.ill_conditioned and plan.job.features.precision == "double"
     worth = worth and plan.costs.route == "direct"
@@ -159,7 +158,7 @@ def _solved(run: _Run) -> Solved | FitReport:
         second, threads = _pass(replace(run, plan=again, lease=lease))
     peak.sample()
     choice = solve_pass(again, second.folds)
-    return Solved(((plan, passed), (again, second)), choice, threads, held_out_score(choice, second.folds, by), of)
+    return Solved(((plan, passed), (again, second)), choice, threads, held_out_score(choice), of)
 
 
 def _streamed(run: _Run) -> Solved:
@@ -273,6 +272,7 @@ def _report(found: Solved, peak: int | None) -> FitReport:
         rewritten=sorted({number for one in passes for number in one.rewritten}),
         coverage=(used + dropped + unlabelled) / plan.dataset.rows,
         score=found.score,
+        r2_of=r2_of(plan),
         score_by=None if found.score is None else "kfold",
         model=str(plan.job.model),
         table=[_trial(score, plan) for score in choice.table],

@@ -16,6 +16,7 @@ from dorff.errors import InputError
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
 from dorff.predict.shared import Sight, cached_model, check_inputs, check_uncertain, content, labels_of, outcome
+from dorff.solvers import R2, Spread, known_r2, row_sums
 from dorff.store import load_model, resolve_model
 
 COVERAGE_LEVELS: Final = (0.5, 0.8, 0.9, 0.95, 0.99)
@@ -32,8 +33,9 @@ Coverage = dict[str, Any]
 @final
 @dataclass(frozen=True)
 class Scores:
-    """How far predictions are from targets. `r2` is pooled: 1 - summed squared error / summed squares about each
-    output's mean; `rmse` is over all entries; `per_output` has both for each target by name. For classifiers they are
+    """How far predictions are from targets. `r2` is what `r2_of` says (`solvers.R2`), the mean of the outputs' or
+    pooled; every row counts once. `rmse` is over all entries, whatever their units; `per_output` has both for each
+    target by name, R2 None for one that fewer than two rows have. For classifiers they are
     those of the probabilities against one-hot rows; `accuracy` is the share of rows whose likeliest class is the true
     one, `log_loss` the mean of -log of the true class's probability; None for other models. `coverage` has an entry
     for each level that was asked for, by the level as text."""
@@ -41,7 +43,8 @@ class Scores:
     rows: int
     r2: float
     rmse: float
-    per_output: dict[str, dict[str, float]]
+    per_output: dict[str, dict[str, float | None]]
+    r2_of: R2
     accuracy: float | None = None
     log_loss: float | None = None
     coverage: dict[str, Coverage] | None = None
@@ -50,9 +53,9 @@ class Scores:
 @final
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Of a run of rows: how many; of each target `sums` (4, q), how often it is there, its mean, squares about it,
-    squared error; of a classifier `hits`, [rows whose likeliest class is the true one, summed -log of its
-    probability]; `inside` (2, L, q), how often it is within the plain and the conformal band of each level."""
+    """Of a run of rows: how many; of each target `sums` (5, q) as in `row_sums`; of a classifier `hits`, [rows whose
+    likeliest class is the true one, summed -log of its probability]; `inside` (2, L, q), how often it is within the
+    plain and the conformal band of each level."""
 
     rows: int
     sums: FloatArray
@@ -63,14 +66,15 @@ class Part:
 def score(
     model: Path, store: Path, *, engine: Engine, inputs: str | Sequence[str] | None = None,
     targets: str | Sequence[str] | None = None, coverage: Sequence[float] = (), views: Sequence[str] | None = None,
-    progress: Progress | None = None,
+    r2_of: R2 | None = None, progress: Progress | None = None,
 ) -> Scores:  # fmt: skip
     """Scores of the model on the rows of the Zarr group `store`, read once, block by block.
 
     `targets` is `y` if None; of a classifier `classes`, its array of labels. Targets that were values of C f are
     compared with C f. `coverage` lists levels whose bands are held against the targets. `inputs` names the arrays of
     inputs: those of a multi-view model, or `x`, if None. `views` names some views of such a model: only their arrays
-    are opened, and their mean is scored, with plain bands. Raises InputError where inputs or targets are not the
+    are opened, and their mean is scored, with plain bands. `r2_of` is the model's own if None (`r2_of_model`); another
+    compares it with models of other kernels. Raises InputError where inputs or targets are not the
     model's, a row holds NaN or infinity, or `coverage` is asked of a model without posterior.
     """
     version, levels = resolve_model(model), tuple(coverage)
@@ -100,7 +104,16 @@ def score(
     engine.run(tasks, done)
     if not any(part.rows for part in parts.values()):
         raise InputError(f"{store}: no row has a target to score; name rows that have")
-    return _pooled(fitted, dataset, levels, sight, [parts[start] for start in sorted(parts)])
+    found = _merged(fitted, dataset, levels, sight, [parts[start] for start in sorted(parts)], r2_of)
+    if np.isnan(found.r2):
+        raise InputError(f"{store}: no target is in two rows, which R2 needs; name more rows to score")
+    return found
+
+
+def r2_of_model(model: Model) -> R2:
+    """What a model's R2 is of: what its job said, where several kernels were compared; else what its kernel says."""
+    said, classes = model.info.get("r2_of"), labels_of(model) is not None
+    return R2(said) if said in set(R2) else R2.of([model.kernel], model.observe, classes=classes)
 
 
 def _scored(model: Model, targets: str | Sequence[str] | None) -> str | Sequence[str] | Classes:
@@ -131,9 +144,7 @@ def score_rows(
         some = there.any(axis=1)
         X, Y, there = X[some], Y[some], there[some]
     X, views = sight.full(X, fitted.d), sight.views
-    found, counts = fitted.observed(outcome(fitted, X, views)), there.sum(axis=0)
-    mean = np.where(there, Y, 0.0).sum(axis=0) / np.maximum(counts, 1)
-    spread, error = (np.where(there, (Y - other) ** 2, 0.0).sum(axis=0) for other in (mean, found))
+    found = fitted.observed(outcome(fitted, X, views))
     hits = np.zeros(2)
     if dataset.labels is not None:
         codes = np.argmax(Y, axis=1)
@@ -144,7 +155,7 @@ def score_rows(
     inside = np.zeros((2, len(levels), Y.shape[1]))
     if levels:
         inside = _inside(fitted, levels, sight, np.abs(Y - found), fitted.std(X, noise=True, views=views))
-    return Part(len(Y), np.array([counts, mean, spread, error]), hits, inside)
+    return Part(len(Y), row_sums(Y, found, np.ones(len(Y))), hits, inside)
 
 
 def _inside(model: Model, levels: Sequence[float], sight: Sight, error: FloatArray, std: FloatArray) -> FloatArray:
@@ -162,26 +173,27 @@ def _corrected(model: Model, level: float, sight: Sight) -> bool:
     return model.conformal is not None and sight.views is None and level <= model.conformal.highest
 
 
-def _pooled(
-    model: Model, dataset: Dataset, levels: Sequence[float], sight: Sight, parts: Sequence[Part]
+def _merged(
+    model: Model, dataset: Dataset, levels: Sequence[float], sight: Sight, parts: Sequence[Part], r2_of: R2 | None
 ) -> Scores:  # fmt: skip
     """Merge the parts' counts, means and squares (Chan, Golub & LeVeque 1979)."""
-    counts, mean, spread, error = parts[0].sums
+    _, counts, mean, squares, error = parts[0].sums
     for part in parts[1:]:
-        other, other_mean, other_spread, other_error = part.sums
+        _, other, other_mean, other_squares, other_error = part.sums
         total, shift = counts + other, other_mean - mean
         share = other / np.maximum(total, 1)
         mean = mean + shift * share
-        spread = spread + other_spread + shift**2 * counts * share
+        squares = squares + other_squares + shift**2 * counts * share
         counts, error = total, error + other_error
     rows, hits = sum(part.rows for part in parts), np.sum([part.hits for part in parts], axis=0)
-    names = dataset.target_columns
+    names, spread = dataset.target_columns, Spread.of(counts, counts, mean, squares)
     per_output = {
-        name: {"r2": _r2(float(e), float(s)), "rmse": float(np.sqrt(e / max(n, 1)))}
-        for name, e, s, n in zip(names, error, spread, counts, strict=True)
+        name: {"r2": known_r2(r2), "rmse": float(np.sqrt(e / max(n, 1)))}
+        for name, r2, e, n in zip(names, spread.each(error), error, counts, strict=True)
     }
-    pooled = _r2(float(error.sum()), float(spread.sum()))
-    scores = Scores(rows, pooled, float(np.sqrt(error.sum() / max(counts.sum(), 1))), per_output)
+    r2_of = r2_of or r2_of_model(model)
+    rmse = float(np.sqrt(error.sum() / max(counts.sum(), 1)))
+    scores = Scores(rows, float(r2_of.score(error, spread)), rmse, per_output, r2_of)
     if levels:
         inside = np.sum([part.inside for part in parts], axis=0)
         covered = {
@@ -204,8 +216,3 @@ def _coverage(names: Sequence[str], inside: FloatArray, counts: FloatArray, *, c
         for at, name in enumerate(names)
     }
     return {**together, "per_output": apart}
-
-
-def _r2(error: float, spread: float) -> float:
-    """As scikit-learn has it for constant targets: 1 when they are met exactly, else 0."""
-    return 1.0 - error / spread if spread > 0 else float(error == 0)

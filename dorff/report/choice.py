@@ -17,10 +17,12 @@ MOST_LINES: Final = 8
 @final
 @dataclass(frozen=True)
 class Candidate:
-    """A kernel that was tried: what to call it, and its (ridge, mean squared error) pairs."""
+    """A kernel that was tried: what to call it, and its (ridge, mean squared error) pairs; or, by `held_out`, pairs of
+    a ridge and 1 - R2 on held-out rows."""
 
     label: str
     scores: tuple[tuple[float, float], ...]
+    held_out: bool = False
 
     @property
     def finite(self) -> list[tuple[float, float]]:
@@ -34,14 +36,15 @@ class Candidate:
 
 
 def from_info(info: Mapping[str, Any]) -> list[Candidate]:
-    """The candidates in a model's fit report: kernels with their numbers of features and weights of manifold terms;
-    none where the report has none, or evidences, which are no errors."""
+    """The candidates in a model's fit report, by held-out R2 where k-fold chose: kernels with their numbers of
+    features and weights of manifold terms; none where the report has none, or evidences, which are no errors."""
     report = mapping(info.get("report"))
     rows = () if report.get("select") == "evidence" else report.get("table")
     found: dict[tuple[int, int, tuple[float, ...]], list[tuple[float, float]]] = {}
     for row in rows if isinstance(rows, Sequence) else ():
         entry = mapping(row)
-        ridge, value = entry.get("ridge"), entry.get("value")
+        ridge, r2 = entry.get("ridge"), entry.get("r2")
+        value = 1.0 - r2 if isinstance(r2, int | float) else entry.get("value")
         if isinstance(ridge, int | float) and isinstance(value, int | float) and not entry.get("ridges"):
             weights = tuple(float(weight) for weight in entry.get("manifold", ()))
             key = int(entry.get("candidate", 0)), int(entry.get("m", 0)), weights
@@ -53,7 +56,14 @@ def from_info(info: Mapping[str, Any]) -> list[Candidate]:
         + (f", manifold {', '.join(f'{weight:g}' for weight in weights)}" if weighed else "")
         for number, m, weights in found
     }
-    return [Candidate(names[key], tuple(scores)) for key, scores in sorted(found.items())]
+    held_out = report.get("select") == "kfold"
+    return [Candidate(names[key], tuple(scores), held_out) for key, scores in sorted(found.items())]
+
+
+def measure(candidates: Sequence[Candidate]) -> str:
+    """What the roots of the scores are."""
+    held_out = any(one.held_out for one in candidates)
+    return "root of 1 - R2 on held-out rows" if held_out else "root mean squared error"
 
 
 def choice_plot(candidates: Sequence[Candidate], subject: Subject) -> bytes | None:
@@ -61,7 +71,7 @@ def choice_plot(candidates: Sequence[Candidate], subject: Subject) -> bytes | No
     drawn = sorted((one for one in candidates if len(one.finite) > 1), key=lambda one: one.best[1])[:MOST_LINES]
     if not drawn:
         return None
-    unit = common_unit(subject.targets)
+    unit = None if any(one.held_out for one in drawn) else common_unit(subject.targets)
     figure = new_figure(9.0, 4.6)
     axes = figure.add_subplot()
     for number, one in enumerate(drawn):
@@ -74,7 +84,7 @@ def choice_plot(candidates: Sequence[Candidate], subject: Subject) -> bytes | No
         axes.set_xscale("log")
     else:
         axes.set_xscale("symlog", linthresh=min([one for one in positive if one > 0], default=1.0))
-    label_axes(axes, Column("ridge"), f"root mean squared error{f' ({unit})' if unit else ''}")
+    label_axes(axes, Column("ridge"), f"{measure(drawn)}{f' ({unit})' if unit else ''}")
     axes.grid(color=FAINT, alpha=0.3, lw=0.6)
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=9, labelcolor=INK)
     return png(figure)

@@ -16,7 +16,7 @@ from dorff.errors import InputError
 from dorff.features import Projected
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
-from dorff.report.choice import MOST_LINES, Candidate, choice_plot, from_info
+from dorff.report.choice import MOST_LINES, Candidate, choice_plot, from_info, measure
 from dorff.report.curves import curve_plots, shown
 from dorff.report.describe import Subject, kernel_terms, kernel_title, mapping
 from dorff.report.fields import Observations, derivative_plots, field_plot, slice_plots
@@ -83,6 +83,7 @@ def render(
         tried=[
             (one.label, *map(_number, one.best)) for one in sorted(tried, key=lambda one: one.best[1])[:SHOWN_ROWS]
         ],
+        measure=measure(tried).capitalize(),
         left_out=max(len(tried) - SHOWN_ROWS, 0),
         terms=kernel_terms(model),
         warning=_warning(model),
@@ -172,11 +173,19 @@ def _fit(model: Model) -> dict[str, str]:
         "Pass over the data": _number(report.get("seconds"), " s"),
         "Time inside syrk": f"{share:.0%}" if isinstance(share, float) else NOT_KEPT,
         "Peak memory": f"{peak} of {planned} planned" if report else NOT_KEPT,
+        **_held_out(report),
         "Ridge": _number(report.get("ridge")),
         **({"Manifold weights": ", ".join(map(_number, weights))} if (weights := report.get("manifold")) else {}),
         "Condition number": _number(report.get("condition")),
         "Solved by": _number(report.get("rung")),
     }  # fmt: skip
+
+
+def _held_out(report: Mapping[str, Any]) -> dict[str, str]:
+    """R2 by the job's own folds, where they chose."""
+    if report.get("score_by") != "kfold":
+        return {}
+    return {f"Held-out R2 ({_number(report.get('r2_of'))})": _number(report.get("score"))}
 
 
 def _model(model: Model, version: Path) -> dict[str, str]:

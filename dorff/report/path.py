@@ -16,14 +16,15 @@ from dorff.report.units import Column
 T = TypeVar("T", bound=Hashable)
 STYLES: Final = ("-", "--", "-.", ":")
 NAMES: Final = {
-    "kfold": "held-out root mean squared error",
+    "kfold": "root of 1 - R2 on held-out rows",
     "gcv": "root of the GCV score",
     "evidence": "log evidence",
 }
 
 
 def shown(value: float, criterion: str) -> float:
-    """What is told of a minimised value: a root mean square, in the targets' units, or a log evidence."""
+    """What is drawn of a minimised value: a root mean square, in the targets' units or, by k-fold, in their deviation;
+    or a log evidence."""
     if criterion == "evidence":
         return -value
     return math.sqrt(value) if value >= 0 else math.nan
@@ -60,7 +61,7 @@ def trial_plot(
     if min(found) > 0 and max(found) > 10 * min(found):
         axes.set_yscale("log")
     _scale(axes, [ridge for points in paths.values() for ridge, _ in points])
-    label = NAMES[criterion] + (f" ({unit})" if unit and criterion != "evidence" else "")
+    label = NAMES[criterion] + (f" ({unit})" if unit and criterion == "gcv" else "")
     label_axes(axes, Column("ridge"), label)
     axes.margins(y=0.12)
     axes.grid(color=FAINT, alpha=0.3, lw=0.6)

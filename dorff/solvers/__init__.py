@@ -1,14 +1,14 @@
 """Solvers: from moments to coefficients."""
 
 from dorff.solvers.apart import untouched
-from dorff.solvers.choose import Choice, Criterion, Score, choose, kfold_errors, of_first, setting_scores
+from dorff.solvers.choose import Choice, Criterion, Score, choose, kfold_errors, least, of_first, setting_scores
 from dorff.solvers.eigen import Ridge
 from dorff.solvers.few_labels import Known
 from dorff.solvers.grid import path_bytes
 from dorff.solvers.penalty import Penalty
 from dorff.solvers.problem import Problem, Solution, check_width, target_covariance
 from dorff.solvers.scores import Scores
-from dorff.solvers.select import MOST_FACTORS, solve, squared_error
+from dorff.solvers.select import MOST_FACTORS, R2, Spread, known_r2, row_sums, solve, squared_error
 from dorff.solvers.setting import Fit, Setting, carried_ridges, check_apart, check_output, learned_term, spread
 from dorff.solvers.system import LARGEST_DIRECT, LARGEST_EVD
 
@@ -16,6 +16,7 @@ __all__ = [
     "LARGEST_DIRECT",
     "LARGEST_EVD",
     "MOST_FACTORS",
+    "R2",
     "Choice",
     "Criterion",
     "Fit",
@@ -27,15 +28,19 @@ __all__ = [
     "Scores",
     "Setting",
     "Solution",
+    "Spread",
     "carried_ridges",
     "check_apart",
     "check_output",
     "check_width",
     "choose",
     "kfold_errors",
+    "known_r2",
     "learned_term",
+    "least",
     "of_first",
     "path_bytes",
+    "row_sums",
     "setting_scores",
     "solve",
     "spread",

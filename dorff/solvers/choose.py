@@ -15,7 +15,7 @@ from dorff.moments import FloatArray, Moments, Solvable, pooled
 from dorff.solvers.apart import untouched
 from dorff.solvers.few_labels import Known, few_label_errors
 from dorff.solvers.grid import path_errors
-from dorff.solvers.select import FoldErrors, about_mean, squared_error, squared_size
+from dorff.solvers.select import R2, FoldErrors, Spread, about_mean, known_r2, squared_error, squared_size
 from dorff.solvers.setting import Fit, Setting, learned_term
 from dorff.weights import operator_weights
 
@@ -25,7 +25,7 @@ DIRECT: Final = "direct"
 
 
 class Criterion(StrEnum):
-    """What the best has least of: GCV score, minus log evidence, held-out mean squared error."""
+    """What the best is found by: least GCV score, most log evidence, most R2 on rows held out (`R2`)."""
 
     GCV = "gcv"
     EVIDENCE = "evidence"
@@ -35,8 +35,11 @@ class Criterion(StrEnum):
 @final
 @dataclass(frozen=True)
 class Score:
-    """One trial: number `candidate` in the list of settings, its ridge, m, and the value of the criterion.
+    """One trial: number `candidate` in the list of settings, its ridge, m, and what was found.
 
+    `value` is the GCV score, minus the log evidence, or by k-fold the mean squared error of all held-out entries, in
+    the targets' units squared; by k-fold `r2` is their R2, the mean of outputs' or pooled (`Setting.r2`), and the
+    choice is by that: of outputs in different units `value` hears the one of the largest numbers alone.
     `ridges` are those of the outputs where each has its own; `ridge` is then their geometric mean. `rung` says how
     the value was found: "direct", for folds of large systems "neighbours" or "factored" (see `solvers.grid`), or for
     folds of few rows "rows" (`solvers.few_labels`).
@@ -50,6 +53,17 @@ class Score:
     ridges: tuple[float, ...] | None = None
     rung: str = DIRECT
     digits: float | None = None
+    r2: float | None = None
+
+    @property
+    def least(self) -> float:
+        """What the best has least of."""
+        return least(self.value, self.r2)
+
+
+def least(value: float, r2: float | None) -> float:
+    """What the best of trials has least of: 1 - R2 on held-out rows where there is one, else the value."""
+    return value if r2 is None else 1.0 - r2
 
 
 @final
@@ -67,19 +81,21 @@ def choose(
     folds: Folds, candidates: Sequence[Setting], ridges: Sequence[float], *, by: Criterion | str | None = None,
     per_output: bool = False, counts: Sequence[int] = (),
 ) -> Choice:  # fmt: skip
-    """The least value of the criterion, k-fold where there are folds and GCV else if left out; the first of equals.
+    """The best by the criterion, k-fold where there are folds and GCV else if left out; the first of equals.
 
     `counts` are numbers of features to choose from, the settings' own if none are given: features are whole cosine and
     sine pairs of equal weight, of which the first are used (`of_first`). `per_output` gives each output a ridge of its
-    own. A single candidate with a single ridge needs no score, and gets none but a k-fold error. InputError for k-fold
-    with fewer than two folds, and where outputs with ridges of their own do not fall apart.
+    own. A single candidate with a single ridge needs no score, and gets none but by k-fold, which takes R2 pooled for
+    all where it is for one candidate. InputError for k-fold with fewer than two folds, and where outputs with ridges
+    of their own do not fall apart.
     """
     by = Criterion(by or (Criterion.GCV if len(folds) == 1 else Criterion.KFOLD))
     table, best, found, known = list[Score](), None, None, Known()
+    r2_of = R2.POOLED if any(one.r2 is R2.POOLED for one in candidates) else R2.MEAN
     only = len(candidates) * len(ridges) * max(1, len(counts)) == 1
     for number, candidate in enumerate(candidates):
         for m in counts or (candidate.m,):
-            parts, setting = of_first(folds, candidate, m)
+            parts, setting = of_first(folds, replace(candidate, r2_of=r2_of), m)
             if by is Criterion.KFOLD:
                 scored = fold_scores(parts, setting, ridges, per_output=per_output, known=known)
                 trials: list[tuple[Score, Fit | None]] = [(score, None) for score in scored]
@@ -90,7 +106,7 @@ def choose(
                 trials = _scored(pooled(parts), setting, ridges, by, per_output=per_output)
             for score, fit in trials:
                 table.append(replace(score, candidate=number))
-                if best is None or score.value < best.value:
+                if best is None or score.least < best.least:
                     best, found = table[-1], fit
     assert best is not None
     if found is None:
@@ -127,8 +143,8 @@ def _score(fit: Fit, m: int, by: Criterion) -> Score:
 def fold_scores(
     folds: Folds, setting: Setting, ridges: Sequence[float], *, per_output: bool = False, known: Known | None = None
 ) -> list[Score]:  # fmt: skip
-    """Held-out mean squared errors, over all rows by their weight and all targets they have: of each ridge and, where
-    asked for, of the best ridge of every target.
+    """Held-out mean squared errors, over all rows by their weight and all targets they have, and R2: of each ridge
+    and, where asked for, of the best ridge of every target.
 
     Each fold is predicted from the sum of the others (added, never subtracted), from which its target scale and its
     output matrix come too. Where f has a free scale, errors are those at the best one. `known` is what other settings
@@ -143,24 +159,30 @@ def fold_scores(
         _check_apart(folds, setting)
     found = _fold_errors(folds, setting, ridges, known or Known())
     errors, rungs, digits = found.squares, found.rungs, found.digits
-    entries = sum(part.corner[0, 0] * part.mask for fold in folds for part in fold)
-    unit = max(part.unit for fold in folds for part in fold)
-    values = found.totals(_energy(folds) if setting.free_scale else 0.0, unit) / entries.sum()
+    parts = [part for fold in folds for part in fold]
+    spread, unit = Spread.of_moments(parts), max(part.unit for part in parts)
+    entries = float(sum(part.corner[0, 0] * np.count_nonzero(part.mask) for part in parts))
+    totals = found.totals(_energy(folds) if setting.free_scale else 0.0, unit)
+    # At the best scale of f squared errors are of all outputs of a row together.
+    r2 = R2.POOLED.score(totals[:, None], spread) if setting.free_scale else setting.r2.score(errors, spread)
     table = [
-        Score(0, ridge, float(value), setting.m, None, rung, float(left))
-        for ridge, value, rung, left in zip(ridges, values, rungs, digits, strict=True)
+        Score(0, ridge, float(value), setting.m, None, rung, float(left), known_r2(one))
+        for ridge, value, rung, left, one in zip(ridges, totals / entries, rungs, digits, r2, strict=True)
     ]
     if not per_output:
         return table
-    best = np.argmin(errors, axis=0)
-    each, value = np.asarray(ridges, dtype=np.float64)[best], errors.min(axis=0).sum() / entries.sum()
+    best, left = np.argmin(errors, axis=0), errors.min(axis=0)
+    each = np.asarray(ridges, dtype=np.float64)[best]
     mean = float(np.exp(np.log(each).mean())) if np.all(each > 0) else 0.0
-    left = float(digits[best].min())
-    return [*table, Score(0, mean, float(value), setting.m, tuple(each.tolist()), rungs[int(best[0])], left)]
+    apart = Score(
+        0, mean, float(left.sum() / entries), setting.m, tuple(each.tolist()), rungs[int(best[0])],
+        float(digits[best].min()), known_r2(setting.r2.score(left, spread)),
+    )  # fmt: skip
+    return [*table, apart]
 
 
 def kfold_errors(folds: Folds, setting: Setting, ridges: Sequence[float]) -> FloatArray:
-    """The errors (len(ridges),) of `fold_scores`."""
+    """The mean squared errors (len(ridges),) of `fold_scores`."""
     return np.array([score.value for score in fold_scores(folds, setting, ridges)])
 
 

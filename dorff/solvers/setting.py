@@ -21,7 +21,7 @@ from dorff.solvers.penalty import Penalty
 from dorff.solvers.posterior import noise_covariance, posterior
 from dorff.solvers.problem import Parts, Problem, Solution, target_covariance
 from dorff.solvers.qr import problem_of
-from dorff.solvers.select import solve
+from dorff.solvers.select import R2, solve
 from dorff.weights import Density, OperatorWeights, operator_weights
 
 CG: Final = "cg"  # the other `Setting.method`
@@ -68,8 +68,9 @@ class Setting:
     is formed, so there are no scores, no posterior and one ridge for all outputs. `normalize` is that of
     `operator_weights`. `penalties` are of all rows, and the same for every fold; with them there are no scores either,
     and one ridge for all outputs. `free_scale`: targets are one-hot rows, and only the order of f's values counts, so
-    that held-out errors are those of s f with the best s >= 0. InputError for a learned output matrix or "cg" with
-    penalties.
+    that held-out errors are those of s f with the best s >= 0. `r2_of` is what k-fold chooses by, where other kernels
+    that this one is compared with have a say; what it is of by itself if None. InputError for a learned output matrix
+    or "cg" with penalties.
     """
 
     kernel: OperatorKernel
@@ -84,6 +85,7 @@ class Setting:
     normalize: bool = False
     penalties: tuple[Penalty, ...] = ()
     free_scale: bool = False
+    r2_of: R2 | None = None
 
     def __post_init__(self) -> None:
         check_output(self.kernel, self.observe)  # refused here where it cannot be, before any pass
@@ -97,6 +99,11 @@ class Setting:
         """Whether one scale must serve all targets, because outputs are tied to directions, mixed by C, or because
         another kernel that this one is compared with needs it (`one_scale`)."""
         return self.one_scale or self.kernel.vector_field or self.observe is not None
+
+    @property
+    def r2(self) -> R2:
+        """What held-out R2 is of."""
+        return self.r2_of or R2.of([self.kernel], self.observe, classes=self.free_scale)
 
     def scaling(self, parts: Parts) -> FloatArray:
         """The targets' scale (q,), of ones if not asked for."""

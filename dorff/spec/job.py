@@ -216,7 +216,8 @@ class Publish(Part):
 
     Not where fewer than `digits` of the fitted values' digits are right, nor where the held-out score is more than
     `margin` below the current model's: both on the data set `holdout` where it is named (R2, or accuracy of classes),
-    else R2 of each fit's own folds (`select: kfold`). `keep` deletes all versions but that many of the last.
+    else R2 of each fit's own folds (`select: kfold`), in both cases what `dorff score` says. `keep` deletes all
+    versions but that many of the last.
     """
 
     digits: Annotated[float, BeforeValidator(checks.not_negative)] = 3.0

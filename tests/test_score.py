@@ -1,0 +1,342 @@
+"""One R2 everywhere: of the score, the gate, k-fold, tuning, the page and the estimator, against scikit-learn's and
+k-fold by hand."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import r2_score
+
+from dorff import ORFFRegressor, kernels
+from dorff.data import RowBlock, ingest
+from dorff.engine import SerialEngine
+from dorff.errors import GateError, InputError
+from dorff.fit import FitReport, fit
+from dorff.kernels.scalar import FloatArray
+from dorff.leaf import FoldRule
+from dorff.predict import score
+from dorff.report.choice import from_info
+from dorff.solvers import R2, Spread, row_sums
+from dorff.spec import Job
+from dorff.store import load_model, read_history, save_model
+from dorff.tune import tune
+from tests.cases import LAW
+from tests.command_line import answer, call
+
+GAUSS = kernels.Gaussian(0.6)
+N, SEED, COUNT = 400, 3, 3
+RIDGES = [1e-7, 1e-4, 1e-1]
+UNITS = np.array([1.0, 1e6, 1e-6])
+RNG = np.random.default_rng(5)
+X = RNG.uniform(-1, 1, (N, 2))
+W = RNG.uniform(0.2, 3.0, N)
+# The second is all noise: in its large unit it would choose the largest ridge, which is the worst for the others.
+PLAIN = np.column_stack([np.sin(5 * X[:, 0]), np.zeros(N), np.cos(4 * X[:, 0] * X[:, 1])]) + np.column_stack(
+    [0.05 * RNG.standard_normal(N), RNG.standard_normal(N), 0.05 * RNG.standard_normal(N)]
+)
+Y = PLAIN * UNITS + [3.0, -2e6, 0.0]
+
+
+def r2(Y: FloatArray, values: FloatArray, weights: FloatArray | None = None, of: R2 = R2.MEAN) -> float:
+    sums = row_sums(Y, values, np.ones(len(Y)) if weights is None else weights)
+    return float(of.score(sums[4], Spread.of(*sums[:4])))
+
+
+@LAW
+@given(
+    st.integers(2, 40), st.integers(1, 4), st.integers(0, 2**32 - 1), st.booleans(),
+    st.lists(st.sampled_from([1e-6, 0.03, 1.0, 1e3, 1e6]), min_size=4, max_size=4),
+)  # fmt: skip
+def test_r2_is_scikit_learns_and_has_no_unit(n: int, q: int, seed: int, weighted: bool, units: list[float]) -> None:
+    rng = np.random.default_rng(seed)
+    Y = rng.standard_normal((n, q)) * rng.uniform(0.1, 10, q) + rng.uniform(-5, 5, q)
+    values, w = Y + rng.standard_normal((n, q)), rng.uniform(0.1, 4, n) if weighted else np.ones(n)
+    found, scale = r2(Y, values, w), np.array(units[:q])
+    assert found == pytest.approx(r2_score(Y, values, sample_weight=w), rel=1e-9)
+    assert r2(Y, values, w, R2.POOLED) == pytest.approx(
+        1 - np.sum(w[:, None] * (Y - values) ** 2) / np.sum(w[:, None] * (Y - np.average(Y, 0, w)) ** 2), rel=1e-9
+    )
+    assert r2(Y * scale, values * scale, w) == pytest.approx(found, rel=1e-6, abs=1e-9)
+    closer = Y + (values - Y) * rng.uniform(0.2, 0.99, q)  # every output's error falls
+    assert r2(Y, closer, w) > found
+
+
+def test_targets_that_do_not_vary_count_one_or_nothing() -> None:
+    for level in (0.0, 0.1, -7e5):  # the mean of many 0.1 is not 0.1
+        Y = np.column_stack([PLAIN[:, 0], np.full(N, level)])
+        met, missed = Y.copy(), Y + np.array([0.0, 1e-3])
+        met[:, 1] += 1e-16 * level
+        assert r2(Y, met) == 1.0 and r2(Y, missed) == 0.5
+        exact = r2_score(Y[:, :1], Y[:, :1] + 0.1), 1.0
+        assert r2(Y, met + np.array([0.1, 0.0])) == pytest.approx(np.mean(exact))
+    assert r2(np.ones((4, 2)), np.ones((4, 2)), of=R2.POOLED) == 1.0
+    assert r2(np.ones((4, 2)), np.zeros((4, 2)), of=R2.POOLED) == 0.0
+
+
+def test_targets_are_scored_on_the_rows_that_have_them() -> None:
+    Y, values = PLAIN.copy(), PLAIN + 0.3
+    Y[::3, 0], Y[1:, 1] = np.nan, np.nan
+    there, w = ~np.isnan(Y[:, 0]), W.copy()
+    w[:30] = 0.0
+    Y[0, 1] = np.nan
+    Y[40, 1] = 2.0  # one row alone says nothing
+    each = [
+        r2_score(Y[there, 0], values[there, 0], sample_weight=w[there]),
+        r2_score(Y[:, 2], values[:, 2], sample_weight=w),
+    ]
+    assert r2(Y, values, w) == pytest.approx(np.mean(each), rel=1e-12)
+    Y[3, 1] = 9.0  # a second one, that weighs nothing
+    assert r2(Y, values, w) == pytest.approx(np.mean(each), rel=1e-12)
+    assert np.isnan(r2(Y[:1], values[:1]))
+
+
+def test_fields_and_classes_are_pooled_and_all_else_is_not() -> None:
+    plain, curl = kernels.Decomposable(GAUSS), kernels.CurlFree(GAUSS)
+    field, eye = 0.3 * curl + 0.7 * kernels.DivergenceFree(GAUSS), np.eye(2)
+    views = {name: kernels.MultiView([([0, 1], one), ([2, 3], plain)]) for name, one in (("f", curl), ("p", plain))}
+    mean = np.hstack([eye, eye]) / 2
+    for given_kernels, observe, expected in (
+        ([plain], None, R2.MEAN), ([curl], None, R2.POOLED), ([field], None, R2.POOLED),
+        ([plain, field], None, R2.POOLED), ([field], eye, R2.MEAN), ([views["f"]], mean, R2.POOLED),
+        ([views["p"]], mean, R2.MEAN),
+    ):  # fmt: skip
+        assert R2.of(given_kernels, observe) is expected
+        assert R2.of(given_kernels, observe, classes=True) is R2.POOLED
+
+
+# A job of targets in three units, by k-fold.
+
+
+def write(folder: Path, Y: FloatArray, name: str = "sea") -> Path:
+    np.savez(folder / f"{name}.npz", x=X, y=Y, w=W)
+    ingest([folder / f"{name}.npz"], folder / f"{name}.zarr", inputs=["x"], targets=["y"], weights="w", shard_rows=128)
+    return folder / f"{name}.zarr"
+
+
+def job(folder: Path, **changes: Any) -> dict[str, Any]:
+    scalar = {"type": "gaussian", "lengthscale": 0.6}
+    return {
+        "data": {"store": str(folder / "sea.zarr"), "weights": "weights"},
+        "kernel": {"type": "decomposable", "scalar": scalar}, "features": {"count": 40, "seed": SEED},
+        "solve": {"ridge": RIDGES, "select": "kfold", "folds": {"count": COUNT, "by": "rows"}},
+        "cluster": {"type": "serial"}, "state": str(folder / "state"), "model": str(folder / "model"),
+    } | changes  # fmt: skip
+
+
+def run(folder: Path, **changes: Any) -> FitReport:
+    return fit(Job.model_validate(job(folder, **changes)), engine=SerialEngine())
+
+
+def held_out_values(F: FloatArray, Y: FloatArray, ridge: float, fold: np.ndarray) -> FloatArray:
+    """Every row predicted by weighted least squares of the other folds' rows."""
+    found, m = np.empty_like(Y), F.shape[1]
+    for held in range(COUNT):
+        train = fold != held
+        root = np.sqrt(W[train] / W[train].sum())[:, None]
+        A = np.vstack([root * np.column_stack([F[train], np.ones(train.sum())]), np.sqrt(ridge) * np.eye(m, m + 1)])
+        h = np.linalg.lstsq(A, np.vstack([root * Y[train], np.zeros((m, Y.shape[1]))]), rcond=None)[0]
+        found[~train] = F[~train] @ h[:m] + h[m]
+    return found
+
+
+def by_hand(model: Path, Y: FloatArray) -> list[float]:
+    """Held-out R2 of each ridge, by scikit-learn."""
+    F = load_model(model).feature_map.transform(X)
+    fold = FoldRule(COUNT, by_rows=True, seed=SEED).of(RowBlock(np.arange(N), X, Y))
+    return [r2_score(Y, held_out_values(F, Y, ridge, fold), sample_weight=W) for ridge in RIDGES]
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, FitReport]:
+    folder = tmp_path_factory.mktemp("units")
+    write(folder, Y)
+    return folder, run(folder)
+
+
+def test_kfold_chooses_by_the_r2_that_everyone_sees(fitted: tuple[Path, FitReport]) -> None:
+    folder, report = fitted
+    wanted = by_hand(Path(report.model), Y)
+    assert [row["r2"] for row in report.table] == pytest.approx(wanted, rel=1e-8)
+    best = int(np.argmax(wanted))
+    assert (report.ridge, report.score) == (RIDGES[best], report.table[best]["r2"])
+    assert report.r2_of == "mean of outputs" and report.score_by == "kfold"
+    loudest = min(report.table, key=lambda row: row["value"])  # all outputs' squared errors in one sum
+    assert loudest["ridge"] > report.ridge and loudest["r2"] < report.score - 0.01
+    assert load_model(folder / "model").info["report"]["score"] == report.score
+    assert read_history(folder / "model")[-1]["r2_of"] == "mean of outputs"
+
+
+def test_tune_report_and_inspect_say_the_same(fitted: tuple[Path, FitReport]) -> None:
+    folder, report = fitted
+    path = folder / "job.json"
+    path.write_text(json.dumps(job(folder)))
+    found = answer("tune", path, "-o", folder / "tuned")
+    assert (found["best"]["r2"], found["r2_of"], found["best"]["ridge"]) == (report.score, report.r2_of, report.ridge)
+    assert [row["r2"] for row in found["table"]] == [row["r2"] for row in report.table]
+    csv = (folder / "tuned" / "path.csv").read_text().splitlines()
+    assert csv[0].endswith(",r2") and [float(line.split(",")[-1]) for line in csv[1:]] == [
+        row["r2"] for row in report.table
+    ]
+    text = call("tune", path, "-o", folder / "tuned").stdout
+    assert f"by held-out R2 is ridge {report.ridge:.3g}, 40 features: R2 {report.score:.4f}, mean of outputs;" in text
+    said = call("fit", path).stdout
+    assert f"held-out R2 {report.score:.4f}, mean of outputs (kfold)" in said
+    assert call("report", folder / "model", "-o", folder / "page.html").exit_code == 0
+    page = (folder / "page.html").read_text()
+    assert f"{report.score:.4g}" in page.split("Held-out R2 (mean of outputs)")[1][:120]
+    assert "Root of 1 - r2 on held-out rows" in page
+    (drawn,) = from_info(load_model(folder / "model").info)
+    assert drawn.best[0] == report.ridge and drawn.best[1] ** 2 == pytest.approx(1 - report.score, rel=1e-12)
+    kept = answer("inspect", folder / "model")
+    assert (kept["report"]["score"], kept["report"]["r2_of"]) == (report.score, report.r2_of)
+
+
+def test_score_says_the_mean_over_outputs(fitted: tuple[Path, FitReport], tmp_path: Path) -> None:
+    folder, _ = fitted
+    values = load_model(folder / "model").predict(X)
+    found = answer("score", folder / "model", folder / "sea.zarr", "--workers", 1)
+    assert found["r2_of"] == "mean of outputs" and found["r2"] == pytest.approx(r2_score(Y, values), rel=1e-9)
+    assert found["r2"] == pytest.approx(np.mean([one["r2"] for one in found["per_output"].values()]), rel=1e-12)
+    pooled = answer("score", folder / "model", folder / "sea.zarr", "--workers", 1, "--pooled")
+    about = 1 - np.sum((Y - values) ** 2) / np.sum((Y - Y.mean(axis=0)) ** 2)
+    assert pooled["r2_of"] == "pooled" and pooled["r2"] == pytest.approx(about, rel=1e-9)
+    assert abs(pooled["r2"] - found["r2"]) > 0.1
+    text = call("score", folder / "model", folder / "sea.zarr", "--workers", 1).stdout
+    assert f"r2 {found['r2']:.4f} (mean of outputs)" in text
+    # Rows in many parts, of a target far from 0.
+    serial = score(folder / "model", folder / "sea.zarr", engine=SerialEngine(shuffle=1))
+    assert serial.r2 == pytest.approx(found["r2"], rel=1e-12)
+
+
+def test_the_estimator_the_gate_and_the_score_agree(tmp_path: Path) -> None:
+    write(tmp_path, Y)
+    holdout = write(tmp_path, Y, "held")
+    for kernel, of in ((kernels.Decomposable(GAUSS), "mean of outputs"), (kernels.CurlFree(GAUSS), "pooled")):
+        targets = Y[:, :2] * [1.0, 1e-4]
+        estimator = ORFFRegressor(kernel, 32, ridge=1e-4).fit(X, targets)
+        save_model(estimator.model_, tmp_path / of)
+        np.savez(tmp_path / "two.npz", x=X, y=targets)
+        ingest([tmp_path / "two.npz"], tmp_path / f"{of}.zarr", inputs=["x"], targets=["y"])
+        found = score(tmp_path / of, tmp_path / f"{of}.zarr", engine=SerialEngine())
+        values = estimator.predict(X)
+        plain = 1 - np.sum((targets - values) ** 2) / np.sum((targets - targets.mean(axis=0)) ** 2)
+        assert found.r2_of == of
+        assert found.r2 == pytest.approx(r2_score(targets, values) if of.startswith("mean") else plain, rel=1e-9)
+        assert estimator.score(X, targets) == pytest.approx(found.r2, rel=1e-9)
+        both = estimator.score(X, targets, sample_weight=W)
+        assert both != pytest.approx(found.r2, rel=1e-6)
+        if of.startswith("mean"):
+            assert both == pytest.approx(r2_score(targets, values, sample_weight=W), rel=1e-9)
+    solve = {"ridge": 1e-4}
+    report = run(tmp_path, solve=solve, publish={"holdout": str(holdout), "margin": 0.01})
+    assert report.score == score(tmp_path / "model", holdout, engine=SerialEngine()).r2
+    assert report.score == pytest.approx(r2_score(Y, load_model(tmp_path / "model").predict(X)), rel=1e-9)
+
+
+def test_cv_scores_are_by_hand_and_choose(tmp_path: Path) -> None:
+    fold = np.arange(N) % COUNT
+    splits = [(np.flatnonzero(fold != held), np.flatnonzero(fold == held)) for held in range(COUNT)]
+    estimator = ORFFRegressor(kernels.Decomposable(GAUSS), 40, ridge=RIDGES, cv=splits).fit(X, Y, W)
+    F = estimator.model_.feature_map.transform(X)
+    values = [held_out_values(F, Y, ridge, fold) for ridge in RIDGES]
+    np.testing.assert_allclose(estimator.cv_scores_, [r2_score(Y, one, sample_weight=W) for one in values], rtol=1e-8)
+    assert estimator.ridge_ == RIDGES[int(np.argmax(estimator.cv_scores_))]
+    assert RIDGES[int(np.argmin(estimator.cv_errors_))] != estimator.ridge_
+    assert not hasattr(estimator.set_params(cv=None).fit(X, Y), "cv_scores_")
+
+
+def test_the_gate_hears_every_output(tmp_path: Path) -> None:
+    """One output that goes bad is hidden by none in a larger unit."""
+    write(tmp_path, Y)
+    rule = {"holdout": str(write(tmp_path, Y, "held")), "margin": 0.05}
+    first = run(tmp_path, publish=rule)
+    worse = Y.copy()
+    worse[:, 2] = RNG.permutation(worse[:, 2])  # of the smallest unit
+    write(tmp_path, worse, "later")
+    data = {"store": str(tmp_path / "later.zarr"), "weights": "weights"}
+    with pytest.raises(GateError, match=r"held-out score .* more than publish\.margin"):
+        run(tmp_path, data=data, publish=rule)
+    refused = read_history(tmp_path / "model")[-1]
+    assert refused["old_score"] == first.score and refused["score"] < first.score - 0.2
+
+
+def test_the_gate_compares_no_two_definitions(tmp_path: Path) -> None:
+    """A score that a fit's own folds gave it is of that fit's definition; a holdout is scored by one for both."""
+    np.savez(tmp_path / "two.npz", x=X, y=PLAIN[:, :2])
+    ingest([tmp_path / "two.npz"], tmp_path / "sea.zarr", inputs=["x"], targets=["y"])
+    data, scalar = {"store": str(tmp_path / "sea.zarr")}, {"type": "gaussian", "lengthscale": 0.6}
+    curl, rule = {"type": "curl_free", "scalar": scalar}, {"margin": 9.0}
+    assert run(tmp_path, data=data, kernel=curl, publish=rule).r2_of == "pooled"
+    with pytest.raises(
+        GateError, match=r"cannot be compared .*its score is an R2 pooled, this one's is mean of outputs"
+    ):
+        run(tmp_path, data=data, publish=rule)
+    ingest([tmp_path / "two.npz"], tmp_path / "held.zarr", inputs=["x"], targets=["y"])
+    held = {"holdout": str(tmp_path / "held.zarr"), "margin": 9.0}
+    plain = run(tmp_path, data=data, publish=held)
+    line = read_history(tmp_path / "model")[-1]
+    assert plain.score == line["score"] and line["old_score"] == pytest.approx(
+        score(tmp_path / "model" / "v000001", tmp_path / "held.zarr", engine=SerialEngine(), r2_of=R2.MEAN).r2
+    )
+    # A damaged current model is known by what history says of it, which is of one definition too.
+    (tmp_path / "model" / plain.model.rsplit("/", 1)[-1] / "coefficients" / "zarr.json").unlink()
+    with pytest.raises(GateError, match="its score is an R2 mean of outputs, this one's is pooled"):
+        run(tmp_path, data=data, kernel=curl, publish=rule)
+
+
+def test_kernels_that_are_compared_have_one_definition(tmp_path: Path) -> None:
+    """Independent outputs that win against a field's are scored as a field's, then and later."""
+    np.savez(tmp_path / "two.npz", x=X, y=PLAIN[:, ::2] * [1.0, 3.0])
+    ingest([tmp_path / "two.npz"], tmp_path / "sea.zarr", inputs=["x"], targets=["y"])
+    scalar, data = {"type": "gaussian", "lengthscale": 0.6}, {"store": str(tmp_path / "sea.zarr")}
+    several = [{"type": name, "scalar": scalar} for name in ("curl_free", "decomposable")]
+    report = run(tmp_path, data=data, kernel=several)
+    assert report.kernel == 1 and report.r2_of == "pooled"
+    assert report.score == max(row["r2"] for row in report.table)
+    found = score(tmp_path / "model", tmp_path / "sea.zarr", engine=SerialEngine())
+    Y, values = PLAIN[:, ::2] * [1.0, 3.0], load_model(tmp_path / "model").predict(X)
+    assert found.r2_of == "pooled" and found.r2 == pytest.approx(r2(Y, values, of=R2.POOLED), rel=1e-9)
+    both = [Job.model_validate(job(tmp_path, data=data, kernel=kernel, state=str(tmp_path / kernel["type"])))
+            for kernel in several]  # fmt: skip
+    tuned = tune(both, engine=SerialEngine())
+    assert tuned.r2_of is R2.POOLED
+    for trial in tuned.table:
+        assert trial.r2 == pytest.approx(1 - trial.value * N * 2 / (N * Y.var(axis=0).sum()), rel=1e-9)
+    assert tuned.trial.r2 == max(trial.r2 for trial in tuned.table if trial.r2 is not None)
+    one = tune([Job.model_validate(job(tmp_path, data=data, kernel=several))], engine=SerialEngine())
+    assert fit(one.best, engine=SerialEngine()).r2_of == "pooled"
+
+
+def test_a_score_needs_two_rows_of_a_target(tmp_path: Path) -> None:
+    write(tmp_path, Y)
+    run(tmp_path)
+    np.savez(tmp_path / "one.npz", x=X[:1], y=Y[:1])
+    ingest([tmp_path / "one.npz"], tmp_path / "one.zarr", inputs=["x"], targets=["y"])
+    with pytest.raises(InputError, match="no target is in two rows"):
+        score(tmp_path / "model", tmp_path / "one.zarr", engine=SerialEngine())
+    gaps = Y[:4].copy()
+    gaps[1:, 1], gaps[:, 2] = np.nan, np.nan
+    np.savez(tmp_path / "gaps.npz", x=X[:4], y=gaps)
+    ingest([tmp_path / "gaps.npz"], tmp_path / "gaps.zarr", inputs=["x"], targets=["y"])
+    model = load_model(tmp_path / "model")
+    save_model(
+        replace(model, info={**model.info, "data": {**model.info["data"], "nan": "partial"}}), tmp_path / "some"
+    )
+    found = answer("score", tmp_path / "some", tmp_path / "gaps.zarr", "--workers", 1)
+    assert [one["r2"] for one in found["per_output"].values()] == [
+        pytest.approx(r2_score(gaps[:, 0], model.predict(X[:4])[:, 0])), None, None,
+    ]  # fmt: skip
+    assert found["r2"] == found["per_output"]["y0"]["r2"]
+    assert "r2 unknown" in call("score", tmp_path / "some", tmp_path / "gaps.zarr", "--workers", 1).stdout
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(InputError, match="two rows or more"):
+            ORFFRegressor(GAUSS, 16).fit(X, Y).score(X[:1], Y[:1])
