@@ -23,7 +23,7 @@ from dorff.features import Drawn, FeatureMap, feature_arrays
 from dorff.loops import scan
 from dorff.moments import FloatArray, Kind
 from dorff.stopping import stop_requested
-from dorff.store import Receipt, merge_moments, save_moments, write_atomic, write_json
+from dorff.store import Receipt, merge_moments, read_plain, save_moments, write_atomic, write_json
 from dorff.store.checkpoints import Checkpoint
 from dorff.store.frozen import read_frozen, seal_of
 from dorff.weights import Density
@@ -139,7 +139,7 @@ def freeze(
 def frozen_hash(directory: Path) -> str | None:
     """The name of the pass frozen in a state directory, or None where there is none."""
     try:
-        return hashlib.sha256((directory / "plan.json").read_bytes()).hexdigest()[:16]
+        return hashlib.sha256(read_plain(directory / "plan.json")).hexdigest()[:16]
     except FileNotFoundError:
         return None
 
@@ -147,11 +147,11 @@ def frozen_hash(directory: Path) -> str | None:
 @lru_cache(maxsize=4)
 def load_pass(directory: Path, name: str) -> Pass:
     """The frozen pass `name` in a state directory."""
-    text = (directory / "plan.json").read_bytes()
+    text = read_plain(directory / "plan.json")
     if hashlib.sha256(text).hexdigest()[:16] != name:
         raise InputError(f"{directory / 'plan.json'} changed while the job ran; run the job again")
     try:
-        frozen = read_frozen(text, (directory / "arrays.npz").read_bytes())
+        frozen = read_frozen(text, read_plain(directory / "arrays.npz"))
     except (OSError, InputError) as error:
         raise InputError(f"{directory}: the frozen plan is damaged ({error}); remove it and fit again") from error
     features, arrays, question = frozen.features, frozen.arrays, frozen.question

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from typing import Final
 
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _asked: Final = threading.Event()
 
 

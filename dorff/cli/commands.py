@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, ParamSpec
 
 import typer
 
 from dorff import __version__
 from dorff.cli import fitting, scheduled, tuning
-from dorff.cli.guard import guarded, show
+from dorff.cli.guard import guarded, put, show
 from dorff.cli.logs import Style, logging, say
 from dorff.cli.options import Inputs, Json, ModelPath, Store, Views, Workers, further, level, names, one
 from dorff.cli.progress import meter
@@ -46,12 +44,6 @@ def command(*, goes_on: bool = False) -> Callable[[Callable[P, None]], Callable[
     return lambda function: app.command()(guarded(goes_on=goes_on)(function))
 
 
-def main() -> None:
-    """The entry point of `dorff`."""
-    signal.signal(signal.SIGTERM, _stopped)  # cron and systemd stop a run this way: it ends as with Ctrl-C
-    app()
-
-
 @app.callback()
 def _root(
     context: typer.Context,
@@ -72,7 +64,7 @@ def demo(
     from dorff.demo import run_demo
 
     with meter("demo") as progress:
-        result = run_demo(directory, echo=say if as_json else print, progress=progress)
+        result = run_demo(directory, echo=say if as_json else put, progress=progress)
     if as_json:
         show(asdict(result), "", as_json=True)
 
@@ -300,12 +292,8 @@ def bench(
 
 def _version(on: bool) -> None:
     if on:
-        print(__version__)
+        put(__version__)
         raise typer.Exit
-
-
-def _stopped(_signal: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 @contextmanager

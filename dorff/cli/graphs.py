@@ -9,7 +9,7 @@ from dorff.data.edges import open_graph
 from dorff.errors import InputError
 from dorff.manifold.build_frame import FRAME, GENERATION
 from dorff.manifold.shards import DONE
-from dorff.store import unseal
+from dorff.store import read_plain, unseal
 
 
 def is_graph(path: Path) -> bool:
@@ -69,7 +69,7 @@ def terms(folder: Path) -> list[dict[str, Any]]:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    said = unseal(file.read_bytes())
+    said = unseal(read_plain(file))
     if said is None:
         raise InputError(f"{file}: is damaged; remove {file.parent} and fit again")
     return said

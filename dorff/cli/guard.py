@@ -9,12 +9,14 @@ import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any, Final, ParamSpec
 
 import typer
 
+from dorff.cli import working
 from dorff.cli.logs import say
 from dorff.errors import DoesNotFitError, DorffError, IncompleteError, InputError
 from dorff.secrets import redact
@@ -31,8 +33,8 @@ def guarded(*, goes_on: bool = False) -> Callable[[Callable[P, None]], Callable[
         @wraps(command)
         def run(*args: P.args, **kwargs: P.kwargs) -> None:
             try:
-                command(*args, **kwargs)
-                sys.stdout.flush()
+                with working():
+                    command(*args, **kwargs)
             except (typer.Exit, typer.BadParameter):
                 raise
             except BaseException as error:
@@ -44,9 +46,39 @@ def guarded(*, goes_on: bool = False) -> Callable[[Callable[P, None]], Callable[
     return wrap
 
 
+def run_app(app: Callable[[], None]) -> None:
+    """The whole of a process, to the last byte on stdout; ends with SystemExit."""
+    try:
+        with _passing_on():
+            app()
+    except InputError as error:  # of a help text, which no command guards
+        sys.exit(_report(error, goes_on=False))
+
+
+def put(line: str) -> None:
+    """A line on stdout. InputError where it cannot be written."""
+    with _passing_on():
+        print(line)
+
+
+@contextmanager
+def _passing_on() -> Iterator[None]:
+    """Write what is printed inside; what fails there is no reason to do anything again."""
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        raise InputError(
+            f"standard output: {error.strerror} (its reader closed it, or its disk is full); the result could not be "
+            "passed on, all else is done"
+        ) from error
+
+
 def show(value: object, text: str, *, as_json: bool) -> None:
     """A command's result, on stdout: `value` as one line of JSON, or `text` for people."""
-    print(json.dumps(_plain(value), allow_nan=False) if as_json else redact(text))
+    put(json.dumps(_plain(value), allow_nan=False) if as_json else redact(text))
 
 
 def rows_of(table: Mapping[str, str]) -> str:
@@ -85,7 +117,9 @@ def _report(error: BaseException, *, goes_on: bool) -> int:
         say("".join(traceback.format_exception(error)).rstrip(), "debug")
     elif code == 1:
         sentence += _kept_traceback(error)
-    if isinstance(error, BrokenPipeError):  # whatever else is in stdout's buffer cannot be written either
+    try:
+        sys.stdout.flush()
+    except OSError:  # what is in its buffer will never be written
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     say("dorff: " + " ".join(sentence.split()), "error", exit_code=code, error=type(error).__name__)
     return code
@@ -108,8 +142,6 @@ def _sentence(error: BaseException, *, goes_on: bool) -> tuple[int, str]:
             f"memory ran out{f' ({error})' if str(error) else ''}; close other programs, or lower cluster.workers "
             "or features.count, and run the same command again",
         )
-    if isinstance(error, BrokenPipeError):
-        return InputError.exit_code, "whatever was reading the output closed it; the result was not passed on"
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         if error.errno in NO_SPACE:

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TextIO, final
 
+from dorff.cli import unfailing
 from dorff.secrets import redact
 
 
@@ -84,7 +85,7 @@ def _of_process(command: str) -> _Objects:
     """What anybody else writes to stderr goes through a pipe and comes out as objects, as long as the process lives;
     our own lines go straight to it, so that none is lost with a process that is killed."""
     (reader, writer), end = os.pipe(), uuid.uuid4().hex  # some processes outlive us: no end of file would come
-    real = os.fdopen(os.dup(2), "w", encoding="utf-8", errors="backslashreplace")
+    real = unfailing(os.dup(2))
     objects = _Objects(real, command)
     passing = threading.Thread(target=objects.pass_on, args=(reader, end), daemon=True)
     passing.start()

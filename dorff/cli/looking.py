@@ -23,6 +23,7 @@ from dorff.store import (
     lease_state,
     load_model,
     read_history,
+    read_plain,
     resolve_model,
     versions,
 )
@@ -115,7 +116,7 @@ def _state(path: Path) -> dict[str, Any]:
 def _plan(path: Path) -> dict[str, Any]:
     folder = path.parent
     try:
-        question = json.loads(path.read_bytes())["question"]
+        question = json.loads(read_plain(path))["question"]
         store, rows, m = question["store"], question["rows"], question["count"]
         width = m + 1 + rows["q"]
         names = rows["inputs"], Classes(*rows["targets"]) if "labels" in rows else rows["targets"]

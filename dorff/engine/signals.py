@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.resource_tracker import ensure_running
@@ -11,9 +13,9 @@ from types import FrameType
 from typing import Final, final
 
 from dorff.errors import StoppedError
-from dorff.stopping import clear_stop, request_stop, stop_requested
+from dorff.stopping import SIGNALS, clear_stop, request_stop, stop_requested
 
-SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_ONE: Final = 0.1  # seconds in which two signals are one: `timeout` sends it to the process, and to its group
 
 
 @final
@@ -21,13 +23,14 @@ class Stop:
     """Which signal asked this process to stop, if one did."""
 
     def __init__(self) -> None:
-        self._caught: int | None = None
+        self._caught, self._at = 0, 0.0
 
     def handle(self, number: int, _frame: FrameType | None) -> None:
         """Take a signal; KeyboardInterrupt at the second one."""
-        if self._caught is not None:
+        now = time.monotonic()
+        if self._caught and now - self._at > _ONE:
             raise KeyboardInterrupt
-        self._caught = number
+        self._caught, self._at = number, now
         request_stop()
 
     @property
@@ -45,7 +48,8 @@ class Stop:
 def stopping_on_signals() -> Iterator[Stop]:
     """Inside the block a first SIGTERM or SIGINT sets `dorff.stopping`, a second one is a KeyboardInterrupt at once.
 
-    After a first one the block ends with `Stop.error`, if not with an error of its own: no signal is swallowed.
+    After a first one the block ends with `Stop.error`, whatever else it ends with: an error may be what the signal did
+    to others, and who tries again after an error must not swallow the signal.
     Signals reach the main thread alone: in any other nothing is changed.
     """
     stop = Stop()
@@ -59,8 +63,8 @@ def stopping_on_signals() -> Iterator[Stop]:
             signal.signal(number, handler)
         asked = stop.asked
         clear_stop()
-    if asked:
-        raise stop.error()
+        if asked and not isinstance(sys.exception(), KeyboardInterrupt):
+            raise stop.error()
 
 
 @contextmanager

@@ -31,7 +31,7 @@ from dorff.leaf import Pass, Place, load_pass, sum_leaf
 from dorff.moments import FloatArray, Kind, Products, by_fold, pooled
 from dorff.plan import Leaf
 from dorff.plan.routes import sweep_rows
-from dorff.store import Receipt, load_sums, remove_given_up, save_moments, write_atomic, write_json
+from dorff.store import Receipt, load_sums, read_plain, remove_given_up, save_moments, write_atomic, write_json
 
 NONE_KEPT: Final = -1
 
@@ -57,8 +57,8 @@ class Sweep(Place):
 def _columns(directory: Path) -> tuple[str, FloatArray]:
     """The pass a sweep belongs to, by name, and V (w, c). InputError where files are missing or damaged."""
     try:
-        body = json.loads((directory / "columns.json").read_bytes())
-        raw = (directory / "columns").read_bytes()
+        body = json.loads(read_plain(directory / "columns.json"))
+        raw = read_plain(directory / "columns")
         if hashlib.sha256(raw).hexdigest() != body["sha256"]:
             raise ValueError("its checksum is wrong")
         return body["of"], np.frombuffer(raw).reshape(body["shape"])

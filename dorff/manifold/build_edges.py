@@ -20,7 +20,7 @@ from dorff.manifold.build_files import FloatArray, IntArray, write_parts
 from dorff.manifold.build_frame import DamagedError, Frame, Job, Slip, slip
 from dorff.manifold.build_knn import LISTED, LISTS, ROWS, SCALES, SHARDS
 from dorff.manifold.build_names import cuts_of, naming, turned
-from dorff.store import write_atomic
+from dorff.store import read_plain, write_atomic
 
 NODES, DEGREES, OWN_SCALES = range(3)  # parts of the file beside a shard's edges
 EDGES: Final = "parquet"
@@ -117,7 +117,7 @@ def save_edges(
 def load_edges(frame: Frame, job: Job, crc: int) -> Edges:
     """The rows, neighbours and weights (edges,) that such a task wrote, whose checksum is `crc`. DamagedError."""
     try:
-        raw = pa.BufferReader(frame.path(job, EDGES).read_bytes())
+        raw = pa.BufferReader(read_plain(frame.path(job, EDGES)))
         table = pq.ParquetFile(raw, page_checksum_verification=True).read(use_threads=False)
         values = tuple(table[name].to_numpy() for name, _ in COLUMNS)
         if [value.dtype for value in values] != [np.dtype(kind) for _, kind in COLUMNS] or content_sum(values) != crc:

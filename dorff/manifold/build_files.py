@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from dorff.store import write_atomic
+from dorff.store import open_plain, write_atomic
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -37,7 +37,7 @@ def write_parts(path: Path, parts: Sequence[npt.NDArray[Any]]) -> str:
 
 def read_parts(path: Path, numbers: Sequence[int]) -> list[bytes]:
     """Some parts of such a file. ValueError where one of them is not what was written, FileNotFoundError."""
-    with path.open("rb", buffering=0) as file:
+    with open_plain(path, buffering=0) as file:
         return [_part(file.fileno(), number) for number in numbers]
 
 
@@ -85,7 +85,7 @@ def read_rows(path: Path, kind: str, d: int, places: IntArray, sums: npt.NDArray
     ascending = places[order]
     rows = np.empty((len(places), d), kind)
     raw, at = rows.reshape(-1).view("u1").data, 0
-    with path.open("rb", buffering=0) as file:
+    with open_plain(path, buffering=0) as file:
         for run in np.split(ascending, np.flatnonzero(np.diff(ascending) != 1) + 1) if len(places) else ():
             size = len(run) * width
             content = os.pread(file.fileno(), size, int(run[0]) * width)

@@ -18,7 +18,7 @@ from dorff.graphs import KNN, Graph
 from dorff.leaf import not_finite
 from dorff.manifold.build_files import FloatArray, IntArray, read_parts
 from dorff.plan.graph_sizes import Sizes
-from dorff.store import seal, unseal, write_atomic
+from dorff.store import read_plain, seal, unseal, write_atomic
 
 T = TypeVar("T")
 TRIES: Final = 3  # of rows that change while they are read
@@ -113,7 +113,7 @@ class Frame:
     def span(self, generation: int) -> tuple[int, int] | None:
         """The rows of a generation; None where there is none yet. ChangedError where that is damaged."""
         try:
-            found = unseal((self.directory / f"{generation:03d}" / GENERATION).read_bytes())
+            found = unseal(read_plain(self.directory / f"{generation:03d}" / GENERATION))
         except FileNotFoundError:
             return None
         if found is None:
@@ -152,7 +152,7 @@ class Frame:
 def load_frame(directory: Path) -> Frame:
     """The build in a folder. IncompleteError where there is none any longer, or it is damaged."""
     try:
-        said = unseal((directory / FRAME).read_bytes())
+        said = unseal(read_plain(directory / FRAME))
     except FileNotFoundError as error:
         raise _deleted(directory) from error
     if said is None:
@@ -202,7 +202,7 @@ class Slip:
     def last(cls, frame: Frame, job: Job) -> Slip | None:
         """What was left of a task last, whether or not it still holds; None where that is not known."""
         try:
-            body = unseal(frame.path(job, "json").read_bytes())
+            body = unseal(read_plain(frame.path(job, "json")))
             found = None if body is None else cls(**{**body, "job": Job(*body["job"])})
         except (FileNotFoundError, KeyError, TypeError):
             return None

@@ -11,7 +11,7 @@ from typing import Any, Self, final
 from dorff.errors import InputError
 from dorff.leaf import Pass, Place, load_pass
 from dorff.plan.terms import GROUP_ROWS, Recipe
-from dorff.store import seal, unseal, write_atomic
+from dorff.store import read_plain, seal, unseal, write_atomic
 
 
 @final
@@ -41,7 +41,7 @@ class TermPlace(Place):
 @lru_cache(maxsize=16)
 def _said(place: TermPlace) -> dict[str, Any]:
     try:
-        line = place.description.read_bytes()
+        line = read_plain(place.description)
     except FileNotFoundError:
         line = b""
     said = unseal(line)

@@ -21,7 +21,7 @@ from dorff.manifold.build_atlas import Atlas, load_atlas
 from dorff.manifold.build_edges import DEGREES, NODES, load_edges
 from dorff.manifold.build_files import FloatArray, IntArray
 from dorff.manifold.build_frame import ChangedError, DamagedError, Frame, Job, Slip, load_frame
-from dorff.store import seal, unseal, write_atomic
+from dorff.store import read_plain, seal, unseal, write_atomic
 
 DONE: Final = "done.json"
 
@@ -164,7 +164,7 @@ def write_done(frame: Frame, generation: int, rows: list[str], shards: Mapping[i
     body = {"rows": digest, "shards": {str(shard): list(one) for shard, one in shards.items()}}
     path = frame.directory / f"{generation:03d}" / DONE
     line = seal(body)
-    if not path.exists() or path.read_bytes() != line:
+    if not path.exists() or read_plain(path) != line:
         write_atomic(path, [line], sync=True)
 
 
@@ -177,7 +177,7 @@ def is_done(frame: Frame, generation: int) -> bool:
 def _record(directory: str, generation: int) -> dict[str, Any]:
     path = Path(directory) / f"{generation:03d}" / DONE
     try:
-        found = unseal(path.read_bytes())
+        found = unseal(read_plain(path))
     except FileNotFoundError:
         found = None
     if found is None:

@@ -18,7 +18,7 @@ from dorff.errors import InputError
 from dorff.kernels import MultiView
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
-from dorff.store import load_model
+from dorff.store import load_model, read_plain
 
 
 def labels_of(model: Model) -> tuple[Label, ...] | None:
@@ -122,7 +122,7 @@ def check_uncertain(model: Model, version: Path, wanted: str) -> None:
 
 def content(version: Path) -> str:
     """Names all that is in a model: its description holds the checksums of its arrays."""
-    return hashlib.sha256((version / "zarr.json").read_bytes()).hexdigest()
+    return hashlib.sha256(read_plain(version / "zarr.json")).hexdigest()
 
 
 @lru_cache(maxsize=2)

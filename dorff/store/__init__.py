@@ -3,6 +3,7 @@
 from dorff.moments import Folds, check_patterns, merge_folds
 from dorff.store.atomic import remove_torn, seal, space_on, unseal, write_atomic, write_json
 from dorff.store.checkpoints import Checkpoint
+from dorff.store.confined import open_plain, read_plain
 from dorff.store.history import append_history, read_history
 from dorff.store.lease import LEASE, Lease, forget, lease_beside, lease_state
 from dorff.store.models import (
@@ -42,9 +43,11 @@ __all__ = [
     "merge_folds",
     "merge_moments",
     "number_version",
+    "open_plain",
     "prune_state",
     "prune_versions",
     "read_history",
+    "read_plain",
     "remove_given_up",
     "remove_torn",
     "resolve_model",

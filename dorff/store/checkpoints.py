@@ -11,6 +11,7 @@ from typing import Self, final
 
 from dorff.moments import Adder, Part
 from dorff.store.atomic import seal, unseal, write_atomic
+from dorff.store.confined import read_plain
 from dorff.store.moments import load_held, save_held
 from dorff.store.plausible import plausible
 from dorff.store.receipts import Receipt
@@ -52,7 +53,7 @@ class Checkpoint:
     def load(cls, directory: Path, number: int) -> Self | None:
         """The checkpoint of a leaf; None where there is none, or it is damaged."""
         try:
-            body = unseal(_text(directory, number).read_bytes())
+            body = unseal(read_plain(_text(directory, number)))
             tuples = ("checksums", "low", "high")
             if body is None:
                 return None

@@ -1,9 +1,12 @@
-"""Folders of others: nothing in them may lead elsewhere."""
+"""Files of a state or a model: plain ones, in their places. Whoever may write there can lead nobody elsewhere."""
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from pathlib import Path
+from typing import BinaryIO, cast
 
 from dorff.errors import InputError
 
@@ -15,5 +18,35 @@ def check_confined(folder: Path) -> None:
         if entry.is_dir(follow_symlinks=False):
             check_confined(Path(entry.path))
         elif not entry.is_file(follow_symlinks=False):
-            kind = "a link" if entry.is_symlink() else "no plain file"
-            raise InputError(f"{entry.path}: is {kind}, which does not belong there; copy the folder's files anew")
+            raise _refused(entry.path)
+
+
+def open_plain(path: Path, mode: str = "rb", *, buffering: int = -1) -> BinaryIO:
+    """`open` for every file of a state or a model: follows no link, and waits for nobody at a pipe. InputError where
+    it is something else than a plain file, OSError otherwise."""
+    return cast(BinaryIO, open(path, mode, buffering, opener=plain_handle))
+
+
+def read_plain(path: Path) -> bytes:
+    """All of such a file."""
+    with open_plain(path, buffering=0) as file:
+        return file.read()
+
+
+def plain_handle(path: str | Path, flags: int) -> int:
+    """`os.open`, as above."""
+    try:
+        handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+            raise
+        raise _refused(path) from error
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise _refused(path)
+    return handle
+
+
+def _refused(path: str | Path) -> InputError:
+    kind = "a link" if os.path.islink(path) else "no plain file"
+    return InputError(f"{path}: is {kind}, which does not belong there; remove it, or put the file back from a copy")

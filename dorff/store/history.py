@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dorff.store.atomic import make_directory, reading, seal, space_on, sync_directory, unseal
+from dorff.store.confined import open_plain, read_plain
 
 HISTORY: Final = "history.jsonl"
 
@@ -17,7 +18,7 @@ def append_history(root: Path, record: Mapping[str, Any]) -> None:
     path = root / HISTORY
     with space_on(path):
         make_directory(root, sync=True)
-        with path.open("ab+", buffering=0) as file:
+        with open_plain(path, "ab+", buffering=0) as file:
             if size := file.seek(0, os.SEEK_END):
                 file.seek(size - 1)
                 if file.read(1) != b"\n":
@@ -34,7 +35,7 @@ def read_history(root: Path) -> list[dict[str, Any]]:
     path = root / HISTORY
     try:
         with reading(path):
-            lines = path.read_bytes().split(b"\n")
+            lines = read_plain(path).split(b"\n")
     except FileNotFoundError:
         return []
     return [record for line in lines if (record := unseal(line)) is not None]

@@ -21,7 +21,8 @@ from typing import Any, Final, Self, final
 import psutil
 
 from dorff.errors import DorffError, InputError, LeaseError
-from dorff.store.atomic import make_directory, reading, seal, space_on, sync_directory, unseal, write_atomic
+from dorff.store.atomic import make_directory, reading, seal, space_on, unseal, write_atomic
+from dorff.store.confined import open_plain, plain_handle
 
 LEASE: Final = "lease"  # its name in what it is of, such as a model's root
 _PATIENCE: Final = 10.0  # seconds to wait for the lock, which is held for milliseconds
@@ -115,8 +116,9 @@ class Lease:
         self._thread.join()
         with suppress(OSError, DorffError), locked(self.path):
             if _newest(self.path)[:2] == (self.token, self._holder):
-                os.truncate(_file(self.path, self.token), 0)
-                sync_directory(_file(self.path, self.token))
+                with open_plain(_file(self.path, self.token), "r+b") as file:
+                    file.truncate(0)
+                    os.fsync(file.fileno())
 
     def __enter__(self) -> Self:
         return self
@@ -132,8 +134,8 @@ class Lease:
                 with locked(self.path):
                     if _newest(self.path)[:2] != (self.token, self._holder):
                         return  # `check` says so
-                    os.utime(_file(self.path, self.token))
-            except (OSError, LeaseError):
+                    os.utime(_file(self.path, self.token), follow_symlinks=False)
+            except (OSError, DorffError):
                 continue  # the disk or the lock may come back before the lease runs out
 
 
@@ -185,7 +187,7 @@ def forget(path: Path) -> None:
 def locked(path: Path) -> Iterator[float]:
     """The lock beside a lease, for one process and thread at a time; yields the file system's time (s)."""
     while True:
-        handle = os.open(_lock(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        handle = plain_handle(_lock(path), os.O_RDWR | os.O_CREAT)
         try:
             _wait_for(handle, path)
             if _is_at(handle, _lock(path)):  # not removed by `forget` meanwhile
@@ -232,7 +234,7 @@ def _newest(path: Path) -> tuple[int, Holder | None, float]:
     try:
         with (
             reading(path),
-            _file(path, token).open("rb") as file,
+            open_plain(_file(path, token)) as file,
         ):  # opened, so that a network's file system asks its server
             record, changed = unseal(file.read(1 << 16)), os.fstat(file.fileno()).st_mtime
         return token, None if record is None else Holder(**record), changed

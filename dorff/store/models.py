@@ -36,7 +36,7 @@ from dorff.store.atomic import (
     write_atomic,
 )
 from dorff.store.building import UNREADABLE, build_model
-from dorff.store.confined import check_confined
+from dorff.store.confined import check_confined, read_plain
 from dorff.store.lease import Lease
 
 FORMAT = "dorff-model-4"
@@ -138,7 +138,7 @@ def current_version(root: Path) -> str | None:
     path = root / "current"
     try:
         with reading(path):
-            text = path.read_bytes()
+            text = read_plain(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     name = text[:-9].decode("ascii", "replace")

@@ -17,6 +17,7 @@ import numpy as np
 from dorff.errors import InputError
 from dorff.moments import Adder, Described, FloatArray, Folds, Kind, Moments, Part, Sums, Triangle, check_patterns
 from dorff.store.atomic import write_atomic
+from dorff.store.confined import open_plain
 
 _MAGIC: Final = b"dorffM05"
 _HELD: Final = "held "  # before the kind, of what an adder holds
@@ -62,7 +63,7 @@ def save_held(path: Path, adders: Mapping[Part, Adder]) -> None:
 def load_held(path: Path, of: Callable[[Part], Adder]) -> bool:
     """Read them back into the empty adders that `of` gives: False where that failed, and the adders hold rubbish."""
     try:
-        with path.open("rb") as file:
+        with open_plain(path) as file:
             for section in _header(file):
                 adder = of(_part(section))
                 adder.n, adder.unit = section["n"], section["unit"]
@@ -84,7 +85,7 @@ def load_moments(path: Path) -> Folds | None:
 def load_sums(path: Path, of: type[S]) -> dict[Part, S] | None:
     """The sums in a file of this kind, or None as above; InputError where they are of another kind."""
     try:
-        with path.open("rb") as file:
+        with open_plain(path) as file:
             return {_part(section): _whole(file, section, of) for section in _header(file)}
     except (FileNotFoundError, _DamagedError):
         return None
@@ -105,7 +106,7 @@ def undamaged(path: Path) -> bool:
     """Whether a file is there, whole and with the right checksums; read by pieces, whatever the kind."""
     buffer = np.empty(_PIECE)
     try:
-        with path.open("rb") as file:
+        with open_plain(path) as file:
             for section in _header(file):
                 for _ in _decoded(file, section, buffer):
                     pass
@@ -118,7 +119,7 @@ def merge_moments(left: Path, right: Path, into: Path) -> bool:
     """Merge two files, part by part, into a third; False, and no file, where one is absent, torn or damaged."""
     with ExitStack() as stack:
         try:
-            files = [stack.enter_context(path.open("rb")) for path in (left, right)]
+            files = [stack.enter_context(open_plain(path)) for path in (left, right)]
             write_atomic(into, _added(*files), sync=False)
         except (FileNotFoundError, _DamagedError):
             return False

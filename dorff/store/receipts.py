@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import final
 
 from dorff.store.atomic import seal, unseal, write_atomic
+from dorff.store.confined import read_plain
 from dorff.store.plausible import plausible
 
 
@@ -59,7 +60,7 @@ class Receipt:
     def load(cls, directory: Path, number: int) -> Receipt | None:
         """The receipt of a leaf, or None where there is none or a byte of it changed: the leaf is to be done again."""
         try:
-            body = unseal((directory / f"{number:06d}.json").read_bytes())
+            body = unseal(read_plain(directory / f"{number:06d}.json"))
             if body is None:
                 return None
             found = cls(**{**body, "low": tuple(body["low"]), "high": tuple(body["high"])})
