@@ -23,7 +23,7 @@ from dorff.features import Drawn, FeatureMap, feature_arrays
 from dorff.loops import scan
 from dorff.moments import FloatArray, Kind
 from dorff.stopping import stop_requested
-from dorff.store import Receipt, merge_moments, read_plain, save_moments, write_atomic, write_json
+from dorff.store import Receipt, identity, merge_moments, read_plain, save_moments, write_atomic, write_json
 from dorff.store.checkpoints import Checkpoint
 from dorff.store.frozen import read_frozen, seal_of
 from dorff.weights import Density
@@ -131,9 +131,14 @@ def freeze(
     np.savez(buffer, **arrays)  # type: ignore[arg-type]  # mypy takes every name for allow_pickle
     digest = hashlib.sha256(buffer.getbuffer()).hexdigest()
     body = {"question": question, "features": features.phi.config(), "arrays": digest}
-    body["check"] = seal_of(body)
+    body["check"] = seal_of(body, _plan_identity(directory))
     write_atomic(directory / "arrays.npz", [buffer.getbuffer()], sync=True)
     write_json(directory / "plan.json", body, sync=True)
+
+
+def _plan_identity(directory: Path) -> str:
+    """That of `plan.json`; the folder's own name is the hash of the plan's question."""
+    return identity(directory / "plan.json", 2)
 
 
 def frozen_hash(directory: Path) -> str | None:
@@ -151,7 +156,7 @@ def load_pass(directory: Path, name: str) -> Pass:
     if hashlib.sha256(text).hexdigest()[:16] != name:
         raise InputError(f"{directory / 'plan.json'} changed while the job ran; run the job again")
     try:
-        frozen = read_frozen(text, read_plain(directory / "arrays.npz"))
+        frozen = read_frozen(text, read_plain(directory / "arrays.npz"), _plan_identity(directory))
     except (OSError, InputError) as error:
         raise InputError(f"{directory}: the frozen plan is damaged ({error}); remove it and fit again") from error
     features, arrays, question = frozen.features, frozen.arrays, frozen.question

@@ -388,7 +388,7 @@ def test_stopped_shards_go_on_to_the_same_bits(way: str, tmp_path: Path) -> None
     store, term = shards(), Manifold(KNN(4), laplacian="normalised", **WAYS[way])
     nodes = []
     for folder, stops in (("a", False), ("b", True)):
-        place = TermPlace.of(make_pass(tmp_path / folder), Recipe.of(term), "")
+        place = TermPlace.of(make_pass(tmp_path / folder / "state"), Recipe.of(term), "")
         times = 0
         while True:
             if stops:
@@ -620,7 +620,7 @@ def test_any_order_and_any_engine_give_the_same_bits(many: Dataset, tmp_path: Pa
 def test_a_stopped_leaf_goes_on_to_the_same_bits(way: str, dataset: Dataset, tmp_path: Path) -> None:
     term, nodes = Manifold(KNN(2, within="leaf"), **WAYS[way]), []
     for folder, stops in (("a", False), ("b", True)):
-        place = TermPlace.of(make_pass(tmp_path / folder, nan="drop"), Recipe.of(term), "")
+        place = TermPlace.of(make_pass(tmp_path / folder / "state", nan="drop"), Recipe.of(term), "")
         times = 0
         while True:
             if stops:

@@ -26,7 +26,7 @@ from dorff.leaf import frozen_hash, load_pass
 from dorff.plan import make_plan
 from dorff.spec import load_job
 from dorff.store import Receipt, load_moments, merge_moments, undamaged
-from dorff.store.atomic import seal
+from dorff.store.atomic import identity, seal
 from dorff.store.moments import _MAGIC as MAGIC
 
 
@@ -59,7 +59,8 @@ class ForgedState:
         if text is None:
             body = {key: value for key, value in self.body.items() if key != "check"}
             body["arrays"] = hashlib.sha256(self.raw).hexdigest()
-            body["check"] = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+            told = identity(self.directory / "plan.json", 2) + json.dumps(body, sort_keys=True)
+            body["check"] = hashlib.sha256(told.encode()).hexdigest()
             text = json.dumps(body)
         (self.directory / "arrays.npz").write_bytes(self.raw)
         (self.directory / "plan.json").write_text(text)
@@ -161,9 +162,9 @@ WRONG: list[dict[str, Any]] = [
 @pytest.mark.parametrize("change", WRONG, ids=str)
 def test_receipts_that_cannot_be_are_none(tmp_path: Path, change: dict[str, Any]) -> None:
     path = tmp_path / "000007.json"
-    path.write_bytes(seal(asdict(RECEIPT)))
+    path.write_bytes(seal(asdict(RECEIPT), identity(path)))
     assert Receipt.load(tmp_path, 7) == RECEIPT  # the control
-    path.write_bytes(seal({**asdict(RECEIPT), **change}))
+    path.write_bytes(seal({**asdict(RECEIPT), **change}, identity(path)))
     with small():
         assert Receipt.load(tmp_path, 7) is None
 
@@ -191,9 +192,11 @@ SECTION = {
 }
 
 
-def sums(header: object, values: np.ndarray[Any, Any]) -> bytes:
-    """A file of sums, its checksums right."""
-    text, raw = header if isinstance(header, bytes) else json.dumps(header).encode(), values.tobytes()
+def sums(path: Path, sections: object, values: np.ndarray[Any, Any]) -> bytes:
+    """A file of sums at a path, its checksums right; `sections` of bytes are the whole header."""
+    text, raw = sections, values.tobytes()
+    if not isinstance(text, bytes):
+        text = json.dumps({"of": identity(path), "sections": sections}).encode()
     checksums = [struct.pack("<I", google_crc32c.value(part)) for part in (text, raw)]
     return MAGIC + struct.pack("<I", len(text)) + checksums[0] + text + raw + checksums[1]
 
@@ -215,21 +218,22 @@ HEADERS: dict[str, object] = {
     "observed other": [{**SECTION, "observed": "x"}], "observed many": [{**SECTION, "observed": "11"}],
     "observed a list": [{**SECTION, "observed": []}], "twice": [SECTION, SECTION], "extra": [{**SECTION, "extra": 1}],
     "no list": SECTION, "a number": 3, "null": None, "text": "gram", "lists": [[]], "deep": deep().encode(),
-    "not UTF-8": b"\xff\xfe",
+    "not UTF-8": b"\xff\xfe", "nothing": b"{}", "sections alone": json.dumps([SECTION]).encode(),
+    "of nobody": json.dumps({"sections": [SECTION]}).encode(),
 }  # fmt: skip
 
 
 def test_sums_forged_without_a_lie_are_read(tmp_path: Path) -> None:
     """The control."""
-    (tmp_path / "a").write_bytes(sums([SECTION], np.arange(10.0)))
+    (tmp_path / "a").write_bytes(sums(tmp_path / "a", [SECTION], np.arange(10.0)))
     found = load_moments(tmp_path / "a")
     assert found is not None and found[0, ""].n == 5 and undamaged(tmp_path / "a")
 
 
 @pytest.mark.parametrize("name", HEADERS)
 def test_sums_that_lie_are_as_good_as_absent(tmp_path: Path, name: str) -> None:
-    (tmp_path / "a").write_bytes(sums(HEADERS[name], np.arange(10.0)))
-    (tmp_path / "b").write_bytes(sums([SECTION], np.arange(10.0)))
+    (tmp_path / "a").write_bytes(sums(tmp_path / "a", HEADERS[name], np.arange(10.0)))
+    (tmp_path / "b").write_bytes(sums(tmp_path / "b", [SECTION], np.arange(10.0)))
     with small():
         assert load_moments(tmp_path / "a") is None
         assert not undamaged(tmp_path / "a")

@@ -261,6 +261,7 @@ def claim(version: Path, name: str, shape: list[int], *, size: int | None = None
     (version / name / "zarr.json").write_text(json.dumps(array))
     if size is not None:
         os.truncate(next(file for file in (version / name / "c").rglob("*") if file.is_file()), size)
+    switch_current(version.parent, version.name)
 
 
 PLAIN = {"name": "bytes", "configuration": {"endian": "little"}}

@@ -7,6 +7,7 @@ from typing import Any
 
 from dorff.data.edges import open_graph
 from dorff.errors import InputError
+from dorff.manifold.build_files import name_of
 from dorff.manifold.build_frame import FRAME, GENERATION
 from dorff.manifold.shards import DONE
 from dorff.store import read_plain, unseal
@@ -42,9 +43,9 @@ def built(folder: Path) -> list[dict[str, Any]]:
 
 def _built(file: Path) -> dict[str, Any]:
     """One of them. `nodes` are the rows that it is of, `edges` those of the generations that are finished."""
-    said, parts = _read(file), sorted(part.parent for part in file.parent.glob(f"*/{GENERATION}"))
-    spans = [_read(part / GENERATION) for part in parts]
-    done = [_read(part / DONE) for part in parts if (part / DONE).exists()]
+    said, parts = _read(file, name_of(file)), sorted(part.parent for part in file.parent.glob(f"*/{GENERATION}"))
+    spans = [_read(part / GENERATION, name_of(part / GENERATION)) for part in parts]
+    done = [_read(part / DONE, name_of(part / DONE)) for part in parts if (part / DONE).exists()]
     return {
         "graph": said["graph"],
         "store": said["store"],
@@ -68,8 +69,8 @@ def terms(folder: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _read(file: Path) -> dict[str, Any]:
-    said = unseal(read_plain(file))
+def _read(file: Path, of: str = "") -> dict[str, Any]:
+    said = unseal(read_plain(file), of)
     if said is None:
         raise InputError(f"{file}: is damaged; remove {file.parent} and fit again")
     return said

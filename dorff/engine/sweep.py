@@ -12,7 +12,6 @@ is over. The folder of a solve that was given up stays until another solve of th
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,7 +30,17 @@ from dorff.leaf import Pass, Place, load_pass, sum_leaf
 from dorff.moments import FloatArray, Kind, Products, by_fold, pooled
 from dorff.plan import Leaf
 from dorff.plan.routes import sweep_rows
-from dorff.store import Receipt, load_sums, read_plain, remove_given_up, save_moments, write_atomic, write_json
+from dorff.store import (
+    Receipt,
+    identity,
+    load_sums,
+    read_plain,
+    remove_given_up,
+    save_moments,
+    seal,
+    unseal,
+    write_atomic,
+)
 
 NONE_KEPT: Final = -1
 
@@ -50,17 +59,18 @@ class Sweep(Place):
         """V (w, c) for the workers: the array first, then what makes it count."""
         write_atomic(self.directory / "columns", [V.data.cast("B")], sync=False)
         body = {"of": this.hash, "shape": V.shape, "sha256": hashlib.sha256(V.data).hexdigest()}
-        write_json(self.directory / "columns.json", body)
+        path = self.directory / "columns.json"
+        write_atomic(path, [seal(body, identity(path))], sync=False)
 
 
 @lru_cache(maxsize=1)
 def _columns(directory: Path) -> tuple[str, FloatArray]:
     """The pass a sweep belongs to, by name, and V (w, c). InputError where files are missing or damaged."""
+    path = directory / "columns.json"
     try:
-        body = json.loads(read_plain(directory / "columns.json"))
-        raw = read_plain(directory / "columns")
-        if hashlib.sha256(raw).hexdigest() != body["sha256"]:
-            raise ValueError("its checksum is wrong")
+        body, raw = unseal(read_plain(path), identity(path)), read_plain(directory / "columns")
+        if body is None or hashlib.sha256(raw).hexdigest() != body["sha256"]:
+            raise ValueError("their checksum is wrong, or they are another sweep's")
         return body["of"], np.frombuffer(raw).reshape(body["shape"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
         raise InputError(f"{directory}: the columns of a sweep are damaged ({error}); run the job again") from error

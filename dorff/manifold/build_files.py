@@ -4,21 +4,39 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from dorff.store import open_plain, write_atomic
+from dorff.store import open_plain, read_plain, seal, unseal, write_atomic
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
-#: Where a part begins, its bytes, its CRC32, and the CRC32 of these three and of the part's number.
+#: Where a part begins, its bytes, its CRC32, and the CRC32 of these three, the part's number and the file's identity.
 _ENTRY: Final = np.dtype([("begin", "<i8"), ("size", "<i8"), ("crc", "<u4"), ("own", "<u4")])
+_EDITION: Final = re.compile(r"([0-9a-f]{16})-[0-9]{4,}-[0-9a-f]{8}(?=/)")  # a build's folder, see `building`
 _KINDS: Final = ("|u1", "<f4", "<f8")  # that rows are kept as: the first that loses nothing
+
+
+def name_of(path: Path) -> str:
+    """The identity of a build's file: what the build is of, and the path below it. Not which of several builds of the
+    same rows it is: their files are the same."""
+    return "".join(_EDITION.split(path.as_posix())[-2:])
+
+
+def write_record(path: Path, record: Mapping[str, Any], *, sync: bool) -> None:
+    """A record of a build, sealed as what it is."""
+    write_atomic(path, [seal(record, name_of(path))], sync=sync)
+
+
+def read_record(path: Path) -> dict[str, Any] | None:
+    """Such a record; None where it is damaged, or was written in another's place. FileNotFoundError."""
+    return unseal(read_plain(path), name_of(path))
 
 
 def write_parts(path: Path, parts: Sequence[npt.NDArray[Any]]) -> str:
@@ -28,34 +46,35 @@ def write_parts(path: Path, parts: Sequence[npt.NDArray[Any]]) -> str:
     for number, content in enumerate(contents):
         entry = table[number]
         entry["begin"], entry["size"], entry["crc"] = begin, len(content), zlib.crc32(content)
-        entry["own"] = _own(entry, number)
         begin += len(content)
+    digest = hashlib.blake2b(table.tobytes(), digest_size=8).hexdigest()  # the same in every build
+    table["own"] = [_own(path, entry, number) for number, entry in enumerate(table)]
     write_atomic(path, [table.tobytes(), *contents], sync=False)
-    # No CRC32 of the table: that of an entry with its own behind it is the same, whatever is in it.
-    return hashlib.blake2b(table.tobytes(), digest_size=8).hexdigest()
+    return digest
 
 
 def read_parts(path: Path, numbers: Sequence[int]) -> list[bytes]:
     """Some parts of such a file. ValueError where one of them is not what was written, FileNotFoundError."""
     with open_plain(path, buffering=0) as file:
-        return [_part(file.fileno(), number) for number in numbers]
+        return [_part(path, file.fileno(), number) for number in numbers]
 
 
-def _part(handle: int, number: int) -> bytes:
+def _part(path: Path, handle: int, number: int) -> bytes:
     head = os.pread(handle, _ENTRY.itemsize, number * _ENTRY.itemsize)
     if len(head) != _ENTRY.itemsize:
         raise ValueError("too short")
     entry = np.frombuffer(head, _ENTRY)[0]
-    if entry["own"] != _own(entry, number):
-        raise ValueError("its table's checksum is wrong")
+    if entry["own"] != _own(path, entry, number):
+        raise ValueError("its table's checksum is wrong, or it is another file's")
     content = os.pread(handle, int(entry["size"]), int(entry["begin"]))
     if len(content) != entry["size"] or zlib.crc32(content) != entry["crc"]:
         raise ValueError("its checksum is wrong")
     return content
 
 
-def _own(entry: Any, number: int) -> int:
-    return zlib.crc32(entry.tobytes()[: _ENTRY.fields["own"][1]], number)  # type: ignore[index]
+def _own(path: Path, entry: Any, number: int) -> int:
+    name = f"{number} {name_of(path)}".encode()
+    return zlib.crc32(entry.tobytes()[: _ENTRY.fields["own"][1]], zlib.crc32(name))  # type: ignore[index]
 
 
 def packed(X: FloatArray) -> npt.NDArray[Any]:

@@ -16,9 +16,8 @@ from dorff.data import Dataset
 from dorff.errors import IncompleteError, InputError
 from dorff.graphs import KNN, Graph
 from dorff.leaf import not_finite
-from dorff.manifold.build_files import FloatArray, IntArray, read_parts
+from dorff.manifold.build_files import FloatArray, IntArray, read_parts, read_record, write_record
 from dorff.plan.graph_sizes import Sizes
-from dorff.store import read_plain, seal, unseal, write_atomic
 
 T = TypeVar("T")
 TRIES: Final = 3  # of rows that change while they are read
@@ -79,7 +78,7 @@ class Frame:
         )  # fmt: skip
 
     def save(self) -> None:
-        write_atomic(self.directory / FRAME, [seal(self.said)], sync=True)
+        write_record(self.directory / FRAME, self.said, sync=True)
 
     @property
     def knn(self) -> KNN:
@@ -108,12 +107,12 @@ class Frame:
     def begin(self, generation: int, start: int, stop: int) -> None:
         """Write down the rows of a generation."""
         path = self.directory / f"{generation:03d}" / GENERATION
-        write_atomic(path, [seal({"start": start, "stop": stop})], sync=True)
+        write_record(path, {"start": start, "stop": stop}, sync=True)
 
     def span(self, generation: int) -> tuple[int, int] | None:
         """The rows of a generation; None where there is none yet. ChangedError where that is damaged."""
         try:
-            found = unseal(read_plain(self.directory / f"{generation:03d}" / GENERATION))
+            found = read_record(self.directory / f"{generation:03d}" / GENERATION)
         except FileNotFoundError:
             return None
         if found is None:
@@ -152,7 +151,7 @@ class Frame:
 def load_frame(directory: Path) -> Frame:
     """The build in a folder. IncompleteError where there is none any longer, or it is damaged."""
     try:
-        said = unseal(read_plain(directory / FRAME))
+        said = read_record(directory / FRAME)
     except FileNotFoundError as error:
         raise _deleted(directory) from error
     if said is None:
@@ -195,14 +194,14 @@ class Slip:
     base: str = field(kw_only=True)
 
     def save(self, frame: Frame) -> Slip:
-        write_atomic(frame.path(self.job, "json"), [seal(asdict(self))], sync=False)
+        write_record(frame.path(self.job, "json"), asdict(self), sync=False)
         return self
 
     @classmethod
     def last(cls, frame: Frame, job: Job) -> Slip | None:
         """What was left of a task last, whether or not it still holds; None where that is not known."""
         try:
-            body = unseal(read_plain(frame.path(job, "json")))
+            body = read_record(frame.path(job, "json"))
             found = None if body is None else cls(**{**body, "job": Job(*body["job"])})
         except (FileNotFoundError, KeyError, TypeError):
             return None

@@ -25,6 +25,7 @@ from dorff.graphs import KNN, Given, Graph, checked
 from dorff.leaf import Pass
 from dorff.manifold.build_atlas import load_atlas
 from dorff.manifold.build_edges import collect, cut, sources
+from dorff.manifold.build_files import read_record
 from dorff.manifold.build_frame import FRAME, ChangedError, Frame, Job, lasting, load_frame
 from dorff.manifold.build_given import bucket, complete, cut_given, gather, graph_shape, graph_stamp, screen
 from dorff.manifold.build_knn import assign, groups, landmarks, lists
@@ -32,7 +33,7 @@ from dorff.manifold.build_names import CUTS
 from dorff.manifold.build_stages import Stage, Stages, Told
 from dorff.manifold.shards import Shards, is_done, write_done
 from dorff.plan.graph_sizes import Sizes, copied_bytes, given_source
-from dorff.store import Lease, read_plain, remove_torn, unseal
+from dorff.store import Lease, remove_torn
 from dorff.store.atomic import hide
 
 RUN_ROWS: Final = 2**17  # of which copies are in a file, at most
@@ -175,7 +176,7 @@ def _others(directory: Path, said: dict[str, Any]) -> Iterator[Path]:
     """The builds of the same graph, of the same rows and scales or of others; and what is none any longer."""
     for path in sorted(directory.glob("[0-9a-f]*-*-*")):
         try:
-            found = unseal(read_plain(path / FRAME))
+            found = read_record(path / FRAME)
         except NotADirectoryError:
             continue
         except FileNotFoundError:  # tasks that came late wrote into a build that had been deleted

@@ -19,9 +19,8 @@ from dorff.errors import IncompleteError, InputError
 from dorff.graphs import KNN
 from dorff.manifold.build_atlas import Atlas, load_atlas
 from dorff.manifold.build_edges import DEGREES, NODES, load_edges
-from dorff.manifold.build_files import FloatArray, IntArray
+from dorff.manifold.build_files import FloatArray, IntArray, read_record, write_record
 from dorff.manifold.build_frame import ChangedError, DamagedError, Frame, Job, Slip, load_frame
-from dorff.store import read_plain, seal, unseal, write_atomic
 
 DONE: Final = "done.json"
 
@@ -163,9 +162,8 @@ def write_done(frame: Frame, generation: int, rows: list[str], shards: Mapping[i
     digest = hashlib.sha256(" ".join(rows).encode()).hexdigest()[:32]
     body = {"rows": digest, "shards": {str(shard): list(one) for shard, one in shards.items()}}
     path = frame.directory / f"{generation:03d}" / DONE
-    line = seal(body)
-    if not path.exists() or read_plain(path) != line:
-        write_atomic(path, [line], sync=True)
+    if not path.exists() or read_record(path) != body:
+        write_record(path, body, sync=True)
 
 
 def is_done(frame: Frame, generation: int) -> bool:
@@ -177,7 +175,7 @@ def is_done(frame: Frame, generation: int) -> bool:
 def _record(directory: str, generation: int) -> dict[str, Any]:
     path = Path(directory) / f"{generation:03d}" / DONE
     try:
-        found = unseal(read_plain(path))
+        found = read_record(path)
     except FileNotFoundError:
         found = None
     if found is None:

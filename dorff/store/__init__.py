@@ -1,7 +1,7 @@
 """Durable bytes: atomic files, receipts, moments, models, the lease and the history of a model."""
 
 from dorff.moments import Folds, check_patterns, merge_folds
-from dorff.store.atomic import remove_torn, seal, space_on, unseal, write_atomic, write_json
+from dorff.store.atomic import identity, remove_torn, seal, space_on, unseal, write_atomic, write_json
 from dorff.store.checkpoints import Checkpoint
 from dorff.store.confined import open_plain, read_plain
 from dorff.store.history import append_history, read_history
@@ -34,6 +34,7 @@ __all__ = [
     "discard_unnumbered",
     "discard_version",
     "forget",
+    "identity",
     "last_used",
     "lease_beside",
     "lease_state",

@@ -98,17 +98,27 @@ def write_json(path: Path, value: Any, *, sync: bool = False) -> None:
     write_atomic(path, [json.dumps(value, indent=1, sort_keys=True).encode()], sync=sync)
 
 
-def seal(record: Mapping[str, Any]) -> bytes:
-    """`record` as one line of JSON with its own checksum."""
+def identity(path: Path, names: int = 3) -> str:
+    """What a file that is kept is, as the last `names` of its path say: a hash of the plan, sweep, term or graph that
+    it is of, and which part of that.
+
+    It is under the file's checksum: one in another's place (a copy, a restore, a write gone astray) is whole, and yet
+    as good as damaged, because it would be counted for what it is not.
+    """
+    return "/".join(path.parts[-names:])
+
+
+def seal(record: Mapping[str, Any], of: str = "") -> bytes:
+    """`record` as one line of JSON with its own checksum, `of` this identity."""
     text = json.dumps(record, sort_keys=True)
-    return f'{{"crc32": "{zlib.crc32(text.encode()):08x}", "record": {text}}}'.encode()
+    return f'{{"crc32": "{zlib.crc32(f"{of}{text}".encode()):08x}", "record": {text}}}'.encode()
 
 
-def unseal(line: bytes) -> dict[str, Any] | None:
-    """The record of such a line, or None where it is not to the byte what was written."""
+def unseal(line: bytes, of: str = "") -> dict[str, Any] | None:
+    """The record of such a line, or None where it is not to the byte what was written, or of another identity."""
     try:
         record = json.loads(line)["record"]
-        return record if isinstance(record, dict) and seal(record) == line else None
+        return record if isinstance(record, dict) and seal(record, of) == line else None
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self, final
 
 from dorff.moments import Adder, Part
-from dorff.store.atomic import seal, unseal, write_atomic
+from dorff.store.atomic import identity, seal, unseal, write_atomic
 from dorff.store.confined import read_plain
 from dorff.store.moments import load_held, save_held
 from dorff.store.plausible import plausible
@@ -44,7 +44,8 @@ class Checkpoint:
     def save(self, directory: Path, sums: Mapping[Part, Adder]) -> None:
         """Keep these sums, instead of what was kept of this leaf before; once it returns they outlive a power cut."""
         save_held(self._sums(directory), sums)
-        write_atomic(_text(directory, self.number), [seal(asdict(self))], sync=True)
+        text = _text(directory, self.number)
+        write_atomic(text, [seal(asdict(self), identity(text))], sync=True)
         for path in directory.glob(f"{self.number:06d}-*"):
             if path != self._sums(directory):
                 path.unlink(missing_ok=True)
@@ -53,7 +54,7 @@ class Checkpoint:
     def load(cls, directory: Path, number: int) -> Self | None:
         """The checkpoint of a leaf; None where there is none, or it is damaged."""
         try:
-            body = unseal(read_plain(_text(directory, number)))
+            body = unseal(read_plain(_text(directory, number)), identity(_text(directory, number)))
             tuples = ("checksums", "low", "high")
             if body is None:
                 return None

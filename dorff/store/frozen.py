@@ -37,18 +37,21 @@ class Frozen:
     question: dict[str, Any]
 
 
-def seal_of(body: Mapping[str, Any]) -> str:
-    """The checksum of what `plan.json` says."""
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+def seal_of(body: Mapping[str, Any], of: str) -> str:
+    """The checksum of what `plan.json` says, `of` this identity."""
+    return hashlib.sha256(f"{of}{json.dumps(body, sort_keys=True)}".encode()).hexdigest()
 
 
-def read_frozen(text: bytes, raw: bytes) -> Frozen:
-    """What `plan.json` (`text`) and `arrays.npz` (`raw`) hold; InputError where they are damaged, do not fit each
-    other, or say what no plan says. Nothing much larger than they are is allocated."""
+def read_frozen(text: bytes, raw: bytes, of: str) -> Frozen:
+    """What `plan.json` (`text`, `of` this identity) and `arrays.npz` (`raw`) hold.
+
+    InputError where they are damaged or another plan's, do not fit each other, or say what no plan says. Nothing much
+    larger than they are is allocated.
+    """
     try:
         body = json.loads(text)
-        if body.pop("check") != seal_of(body) or hashlib.sha256(raw).hexdigest() != body["arrays"]:
-            raise InputError("its checksum is wrong")
+        if body.pop("check") != seal_of(body, of) or hashlib.sha256(raw).hexdigest() != body["arrays"]:
+            raise InputError("its checksum is wrong, or it is another plan's or of another version of dorff")
         arrays = read_npz(raw)
         features = features_from(body["features"], arrays)
         _check_arrays(arrays, features)

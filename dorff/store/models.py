@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import math
 import re
@@ -43,6 +44,8 @@ FORMAT = "dorff-model-4"
 _SOLVED = ("coefficients", "intercept", "target_scale")
 _DTYPES = ("float64", "int64", "int32", "bool")
 _VERSION = re.compile(r"v\d{6,18}", re.ASCII)
+#: What `current` says before its checksum: a version and its `_digest`, which older ones lack.
+_CURRENT = re.compile(rf"({_VERSION.pattern})(?: ([0-9a-f]{{16}}))?", re.ASCII)
 
 
 def save_model(model: Model, root: Path) -> Path:
@@ -103,7 +106,13 @@ def number_version(version: Path) -> Path:
 
 def switch_current(root: Path, name: str) -> None:
     """Make the version `name` the current one, in one step."""
-    write_atomic(root / "current", [f"{name} {zlib.crc32(name.encode()):08x}".encode()], sync=True)
+    text = f"{name} {_digest(root / name)}"
+    write_atomic(root / "current", [f"{text} {zlib.crc32(text.encode()):08x}".encode()], sync=True)
+
+
+def _digest(version: Path) -> str:
+    """Names a version by its description, which holds the checksums of all else in it."""
+    return hashlib.sha256((version / "zarr.json").read_bytes()).hexdigest()[:16]
 
 
 def discard_version(version: Path) -> None:
@@ -135,19 +144,26 @@ def older_versions(root: Path) -> list[Path]:
 
 def current_version(root: Path) -> str | None:
     """The name of the current version, None where there is none; InputError where `current` is damaged."""
+    named = _current(root)
+    return None if named is None else named[0]
+
+
+def _current(root: Path) -> tuple[str, str | None] | None:
+    """The name and the `_digest` in `current`; None and InputError as above."""
     path = root / "current"
     try:
         with reading(path):
-            text = read_plain(path)
+            raw = read_plain(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    name = text[:-9].decode("ascii", "replace")
-    if not _VERSION.fullmatch(name) or text != f"{name} {zlib.crc32(name.encode()):08x}".encode():
+    text = raw[:-9].decode("ascii", "replace")
+    parts = _CURRENT.fullmatch(text)
+    if parts is None or raw != f"{text} {zlib.crc32(text.encode()):08x}".encode():
         raise InputError(
             f"{path}: is damaged: it should name a version such as v000001, with a checksum; give one of "
             "the versions themselves, or publish again"
         )
-    return name
+    return parts[1], parts[2]
 
 
 def versions(root: Path) -> list[Path]:
@@ -165,11 +181,9 @@ def _write(model: Model, path: Path) -> None:
     arrays = _arrays_of(model)
     group = zarr.open_group(str(path), mode="w-", zarr_format=3)
     for name, value in arrays.items():
-        stored = group.create_array(
-            name, data=value, chunks=_chunks(value.shape),
-            compressors=None, config={"write_empty_chunks": True},
-        )  # fmt: skip
-        stored.attrs["crc32"] = _checksum(value)
+        group.create_array(
+            name, data=value, chunks=_chunks(value.shape), compressors=None, config={"write_empty_chunks": True}
+        )
     description = {
         "kernel": model.kernel.config(), "sampler": dict(model.sampler), "seed": model.seed,
         "features": model.feature_map.phi.config(), "info": dict(model.info),
@@ -199,15 +213,26 @@ def _arrays_of(model: Model) -> Arrays:
 
 
 def resolve_model(path: Path) -> Path:
-    """The version directory that a model's root (its `current`) or a version names."""
+    """The version directory that a model's root (its `current`) or a version names; InputError where there is none, or
+    where the current one is another than was published."""
     if (path / "zarr.json").is_file():
-        return path
-    name = current_version(path)
-    if name is None:
-        raise InputError(f"{path}: no model here; give a model's root or one of its versions")
-    if (path / name).is_symlink():
-        raise InputError(f"{path / name}: is a link, which does not belong there; copy the version's folder anew")
-    return path / name
+        try:
+            version, named = path, _current(path.parent)
+        except InputError:  # damaged: nobody says what the version should be
+            return path
+    else:
+        if (named := _current(path)) is None:
+            raise InputError(f"{path}: no model here; give a model's root or one of its versions")
+        version = path / named[0]
+        if version.is_symlink():
+            raise InputError(f"{version}: is a link, which does not belong there; copy the version's folder anew")
+    with suppress(FileNotFoundError), reading(version):  # pruned meanwhile, or damaged: whoever loads it says so
+        if named is not None and named[0] == version.name and named[1] not in (None, _digest(version)):
+            raise InputError(
+                f"{version}: zarr.json is not the one that {version.parent / 'current'} was written for, but another "
+                "version's, or changed since; put the right folder back, or publish again"
+            )
+    return version
 
 
 def load_model(path: str | Path, *, posterior: bool = True) -> Model:
@@ -257,9 +282,11 @@ def _read(version: Path, posterior: bool) -> tuple[dict[str, Any], Arrays]:
     }
     _refuse_absurd(shapes, version)
     dtypes = description["dtypes"]
-    return description, {
-        name: _load_array(group, name, shape, dtypes[name], version) for name, shape in shapes.items()
-    }
+    arrays = {name: _load_array(group, name, shape, dtypes[name], version) for name, shape in shapes.items()}
+    for name, value in arrays.items():
+        if _checksum(value) != description["crc32"][name]:
+            raise InputError(f"{version}: array {name} is damaged, or another's; publish it again")
+    return description, arrays
 
 
 def _refuse_absurd(shapes: Mapping[str, tuple[int, ...]], version: Path) -> None:
@@ -283,10 +310,7 @@ def _load_array(group: zarr.Group, name: str, shape: tuple[int, ...], dtype: str
     size = sum(file.lstat().st_size for file in (version / name / "c").rglob("*") if not file.is_dir())
     if coded or stored.chunks != _chunks(shape) or stored.nbytes != size:
         raise InputError(f"{version}: array {name} claims other bytes than its file holds; publish it again")
-    value = np.asarray(stored[...], order="C")
-    if _checksum(value) != stored.attrs["crc32"]:
-        raise InputError(f"{version}: array {name} is damaged; publish it again")
-    return value
+    return np.asarray(stored[...], order="C")
 
 
 def _checksum(value: npt.NDArray[Any]) -> int:

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeVar
@@ -16,10 +16,10 @@ import numpy as np
 
 from dorff.errors import InputError
 from dorff.moments import Adder, Described, FloatArray, Folds, Kind, Moments, Part, Sums, Triangle, check_patterns
-from dorff.store.atomic import write_atomic
+from dorff.store.atomic import identity, write_atomic
 from dorff.store.confined import open_plain
 
-_MAGIC: Final = b"dorffM05"
+_MAGIC: Final = b"dorffM06"
 _HELD: Final = "held "  # before the kind, of what an adder holds
 _PIECE: Final = 2**17  # numbers of a file that are written, or held by a merge, at a time
 _TYPES: Final = {
@@ -30,18 +30,19 @@ _Section = dict[str, Any]  # kind, length, fold, observed, m, q, n, y0 and unit
 
 
 class _DamagedError(Exception):
-    """A file ends early, or its checksum is another."""
+    """A file ends early, its checksum is another, or it was written in another's place."""
 
 
 def save_moments(path: Path, folds: Mapping[Part, Described]) -> None:
     """Write the sums of each fold that has rows, and of each pattern of targets, whatever their kind.
 
-    Layout: magic, the JSON header's length and checksum, the header, and a fold's numbers and their checksum in
-    turn. Nothing is copied: what is still in an accumulator is written from there.
+    Layout: magic, the JSON header's length and checksum, the header (the file's `identity`, and what its sections
+    are), and a fold's numbers and their checksum in turn. Nothing is copied: what is still in an accumulator is
+    written from there.
     """
     parts = sorted(folds.items(), key=lambda item: item[0])
     sections = [(_section(part, sums, sums.kind, sums.length), sums.pieces()) for part, sums in parts]
-    write_atomic(path, _encoded(sections), sync=False)
+    write_atomic(path, _encoded(path, sections), sync=False)
 
 
 def _section(part: Part, sums: Described, kind: str, length: int) -> _Section:
@@ -57,7 +58,7 @@ def save_held(path: Path, adders: Mapping[Part, Adder]) -> None:
         (_section(part, adder, _HELD + adder.kind, sum(len(piece) for piece in adder.held())), adder.held())
         for part, adder in adders.items()
     ]
-    write_atomic(path, _encoded(sections), sync=True)
+    write_atomic(path, _encoded(path, sections), sync=True)
 
 
 def load_held(path: Path, of: Callable[[Part], Adder]) -> bool:
@@ -120,7 +121,7 @@ def merge_moments(left: Path, right: Path, into: Path) -> bool:
     with ExitStack() as stack:
         try:
             files = [stack.enter_context(open_plain(path)) for path in (left, right)]
-            write_atomic(into, _added(*files), sync=False)
+            write_atomic(into, _encoded(into, _added(*files)), sync=False)
         except (FileNotFoundError, _DamagedError):
             return False
     return True
@@ -130,8 +131,8 @@ def _part(section: _Section) -> Part:
     return section["fold"], section["observed"]
 
 
-def _added(left: BinaryIO, right: BinaryIO) -> Iterator[bytes | memoryview]:
-    """The bytes of the sum of two files; each is read once, in order."""
+def _added(left: BinaryIO, right: BinaryIO) -> list[tuple[_Section, Iterator[FloatArray]]]:
+    """The sections of the sum of two files; each is read once, in order."""
     of_left, of_right = ({_part(section): section for section in _header(file)} for file in (left, right))
     check_patterns(of_left.keys() | of_right.keys())
     sections: list[tuple[_Section, Iterator[FloatArray]]] = []
@@ -150,7 +151,7 @@ def _added(left: BinaryIO, right: BinaryIO) -> Iterator[bytes | memoryview]:
         else:
             read = zip(_decoded(left, first, buffers[0]), _decoded(right, second, buffers[1]), strict=True)
             sections.append((merged, (np.add(x, y, out=x) for x, y in read)))
-    yield from _encoded(sections)
+    return sections
 
 
 def _stacked(left: BinaryIO, first: _Section, right: BinaryIO, second: _Section) -> Iterator[FloatArray]:
@@ -158,9 +159,10 @@ def _stacked(left: BinaryIO, first: _Section, right: BinaryIO, second: _Section)
     yield from _whole(left, first, Triangle).absorb(_whole(right, second, Triangle)).pieces()
 
 
-def _encoded(sections: Iterable[tuple[_Section, Iterator[FloatArray]]]) -> Iterator[bytes | memoryview]:
-    sections = list(sections)
-    header = json.dumps([section for section, _ in sections]).encode()
+def _encoded(
+    path: Path, sections: Sequence[tuple[_Section, Iterator[FloatArray]]]
+) -> Iterator[bytes | memoryview]:  # fmt: skip
+    header = json.dumps({"of": identity(path), "sections": [section for section, _ in sections]}).encode()
     yield _MAGIC + struct.pack("<II", len(header), google_crc32c.value(header)) + header
     for _, pieces in sections:
         checksum = 0
@@ -197,12 +199,14 @@ def _header(file: BinaryIO) -> list[_Section]:
     if len(header) != length or google_crc32c.value(header) != checksum:
         raise _DamagedError
     try:
-        found: list[_Section] = json.loads(header)
-        if 16 + length + sum(8 * _length(section) + 4 for section in found) != size:
+        body = json.loads(header)
+        sections: list[_Section] = body["sections"]
+        whole = 16 + length + sum(8 * _length(section) + 4 for section in sections) == size
+        if not whole or body["of"] != identity(Path(file.name)):
             raise _DamagedError
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise _DamagedError from error
-    return found
+    return sections
 
 
 def _length(section: _Section) -> int:

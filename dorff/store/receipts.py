@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import final
 
-from dorff.store.atomic import seal, unseal, write_atomic
+from dorff.store.atomic import identity, seal, unseal, write_atomic
 from dorff.store.confined import read_plain
 from dorff.store.plausible import plausible
 
@@ -54,16 +54,23 @@ class Receipt:
         return replace(self, seconds=seconds)
 
     def save(self, directory: Path) -> None:
-        write_atomic(directory / f"{self.number:06d}.json", [seal(asdict(self))], sync=False)
+        path = _path(directory, self.number)
+        write_atomic(path, [seal(asdict(self), identity(path))], sync=False)
 
     @classmethod
     def load(cls, directory: Path, number: int) -> Receipt | None:
-        """The receipt of a leaf, or None where there is none or a byte of it changed: the leaf is to be done again."""
+        """The receipt of a leaf, or None where there is none, a byte of it changed, or it is another leaf's or plan's:
+        the leaf is to be done again."""
+        path = _path(directory, number)
         try:
-            body = unseal(read_plain(directory / f"{number:06d}.json"))
+            body = unseal(read_plain(path), identity(path))
             if body is None:
                 return None
             found = cls(**{**body, "low": tuple(body["low"]), "high": tuple(body["high"])})
             return found if plausible(found) and found.number == number and found._adds_up else None
         except (FileNotFoundError, KeyError, TypeError):  # the last two: another version's
             return None
+
+
+def _path(directory: Path, number: int) -> Path:
+    return directory / f"{number:06d}.json"
