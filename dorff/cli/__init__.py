@@ -78,6 +78,7 @@ def _take_signals() -> None:
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     for number in SIGNALS:
         signal.signal(number, _handle)
+    signal.signal(signal.SIGURG, lambda *_: None)
     atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)  # the last: from here on the exit code stands
     threading.Thread(target=_watch, args=(reader,), name="dorff-signals", daemon=True).start()
 
@@ -97,6 +98,8 @@ def _watch(reader: int) -> None:
     """Wait for a signal, and end the process if it did not: it may be deep in a library, or one took the exception."""
     while os.read(reader, 1)[0] not in SIGNALS:
         pass
+    # The system may have given the signal to any thread; handlers run in the main one, when what it waits for is over.
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGURG)
     began = busy = time.monotonic()
     while (now := time.monotonic()) < min(busy + UNWINDING, began + MOST):
         if stop_requested():

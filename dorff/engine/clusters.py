@@ -8,6 +8,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from multiprocessing import active_children
 from typing import Any
 
 import dask
@@ -25,6 +26,7 @@ from dorff.engine.signals import starting_without_interrupts, stopping_on_signal
 from dorff.engine.versions import PACKAGES, own_versions, refuse_others
 from dorff.engine.worker import Leaving
 from dorff.errors import DorffError, IncompleteError
+from dorff.stopping import stop_requested
 
 # Leaves hold what the plan says and give it all back: pausing a worker over it would only stop the fit. What Dask
 # does many times a second to watch itself would take its share of the cores that the leaves fill. Workers that hang
@@ -73,14 +75,15 @@ def local_cluster(workers: int, *, memory: int | None = None, host: str = "127.0
             n_workers=workers, threads_per_worker=1, memory_limit=memory, processes=True, host=host,
             security=Security.temporary(), protocol="tls://",
             dashboard_address=None, scheduler_kwargs={"dashboard_address": loopback},
+            plugins=(Leaving(local=True),),
             worker_dashboard_address=None if on_loopback(host) else loopback,
             silence_logs=logging.CRITICAL,  # what a task raises is raised in the driver; not its traceback as well
         )  # fmt: skip
 
 
 def _local(cluster: spec.LocalCluster, patience: float) -> DaskEngine:
-    """A signal waits until the cluster has started: half of one cannot be closed. IncompleteError where its workers
-    are killed each time they start."""
+    """A signal ends the start: half a cluster cannot be closed. IncompleteError where its workers are killed each time
+    they start."""
     failed: Exception | None = None
     for _ in range(TRIES):
         try:
@@ -96,12 +99,32 @@ def _local(cluster: spec.LocalCluster, patience: float) -> DaskEngine:
 
 def _started(cluster: spec.LocalCluster, patience: float) -> DaskEngine:
     with ExitStack() as undo:
-        with stopping_on_signals(), starting_without_interrupts():
+        with stopping_on_signals(), _killing_when_stopped(), starting_without_interrupts():
             local = undo.enter_context(local_cluster(cluster.workers, memory=cluster.memory, host=cluster.host))
             client = undo.enter_context(Client(local))
-            client.register_plugin(Leaving(interrupts=False))
         undo.pop_all()
     return DaskEngine(client, patience=patience, on_close=lambda: local.close())
+
+
+@contextmanager
+def _killing_when_stopped() -> Iterator[None]:
+    """A process that starts inside listens to nobody yet: once a stop is asked for it is killed, and Dask gives up."""
+    before, over = active_children(), threading.Event()
+
+    def kill() -> None:
+        while not over.wait(0.1):
+            for process in active_children() if stop_requested() else ():
+                if process not in before:
+                    with suppress(OSError, ValueError):  # it has ended meanwhile
+                        process.kill()
+
+    thread = threading.Thread(target=kill, name="dorff-starting", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def _remote(cluster: spec.RemoteCluster, patience: float) -> DaskEngine:

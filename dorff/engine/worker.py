@@ -20,6 +20,7 @@ from dorff.stopping import clear_stop, request_stop
 from dorff.threads import pin
 
 NOTICE: Final = 15.0  # seconds that a leaf has to save what it has
+_LINGER: Final = 5.0  # seconds for the driver, told too, to end its workers: nannies would start others meanwhile
 _FAREWELL: Final = 2.0  # seconds for the scheduler to take note that a worker leaves
 _NAME: Final = "dorff-leaving"
 
@@ -79,14 +80,14 @@ class Leaving(WorkerPlugin):
     """A worker that is told to end lets its leaf save what it has first, and tells the scheduler that it leaves.
 
     So its tasks go to other workers without being suspected of killing it. SIGTERM gives a leaf `NOTICE` seconds; a
-    nanny that was itself told to end kills its worker after 8. Of a local cluster's workers `interrupts` are ignored:
-    Ctrl-C goes to the terminal's every process; the driver alone answers it, and ends its workers.
+    nanny that was itself told to end kills its worker after 8. Signals to a `local` cluster's worker mostly go to the
+    whole group, and its driver answers them: the worker ignores Ctrl-C, and stays for a while after SIGTERM.
     """
 
     name = _NAME
 
-    def __init__(self, *, interrupts: bool = True) -> None:
-        self._interrupts = interrupts
+    def __init__(self, *, local: bool = False) -> None:
+        self._local = local
 
     def setup(self, worker: Worker) -> None:
         if threading.current_thread() is not threading.main_thread():
@@ -94,13 +95,13 @@ class Leaving(WorkerPlugin):
         loop = asyncio.get_running_loop()
 
         def told(number: int, _frame: FrameType | None) -> None:
-            signal.signal(number, signal.SIG_DFL)  # a second one ends it at once
+            signal.signal(number, signal.SIG_IGN if self._local else signal.SIG_DFL)  # a second one ends it at once
             _leave()
-            loop.call_soon_threadsafe(lambda: leaving.append(loop.create_task(_end(worker))))
+            loop.call_soon_threadsafe(lambda: leaving.append(loop.create_task(_end(worker, _LINGER * self._local))))
 
         leaving: list[asyncio.Task[None]] = []  # a loop keeps weak references only
         signal.signal(signal.SIGTERM, told)
-        if not self._interrupts:
+        if self._local:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     async def teardown(self, worker: Worker) -> None:
@@ -128,7 +129,8 @@ async def _saved() -> None:
         await asyncio.sleep(0.02)
 
 
-async def _end(worker: Worker) -> None:
+async def _end(worker: Worker, linger: float) -> None:
     worker.status = Status.closing_gracefully  # no new tasks
     await _saved()
+    await asyncio.sleep(linger)
     await worker.close(nanny=False, executor_wait=False, reason="SIGTERM")
