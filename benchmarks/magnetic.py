@@ -59,8 +59,8 @@ def fit(work: Path, store: str, kernel: dict[str, Any], *, ridge: object, seed: 
 
 
 def score(work: Path, report: Any, store: str) -> Any:
-    """The scores of the model of that report."""
-    return dorff("score", report["model"], work / store, "--workers", 1)
+    """The scores of the model of that report, whatever its kernel over all components, which are of one unit."""
+    return dorff("score", report["model"], work / store, "--workers", 1, "--pooled")
 
 
 def error_left_out(work: Path, kernel: dict[str, Any], ridge: float) -> float:

@@ -29,7 +29,7 @@ from dorff.spec import Job
 from dorff.store import load_model, read_history, save_model
 from dorff.tune import tune
 from tests.cases import LAW
-from tests.command_line import answer, call
+from tests.command_line import call
 
 GAUSS = kernels.Gaussian(0.6)
 N, SEED, COUNT = 400, 3, 3
@@ -43,6 +43,13 @@ PLAIN = np.column_stack([np.sin(5 * X[:, 0]), np.zeros(N), np.cos(4 * X[:, 0] * 
     [0.05 * RNG.standard_normal(N), RNG.standard_normal(N), 0.05 * RNG.standard_normal(N)]
 )
 Y = PLAIN * UNITS + [3.0, -2e6, 0.0]
+
+
+def said(*words: object) -> Any:
+    """The JSON of a command, in this process."""
+    done = call(*words, "--json")
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
 
 
 def r2(Y: FloatArray, values: FloatArray, weights: FloatArray | None = None, of: R2 = R2.MEAN) -> float:
@@ -178,7 +185,7 @@ def test_tune_report_and_inspect_say_the_same(fitted: tuple[Path, FitReport]) ->
     folder, report = fitted
     path = folder / "job.json"
     path.write_text(json.dumps(job(folder)))
-    found = answer("tune", path, "-o", folder / "tuned")
+    found = said("tune", path, "-o", folder / "tuned")
     assert (found["best"]["r2"], found["r2_of"], found["best"]["ridge"]) == (report.score, report.r2_of, report.ridge)
     assert [row["r2"] for row in found["table"]] == [row["r2"] for row in report.table]
     csv = (folder / "tuned" / "path.csv").read_text().splitlines()
@@ -187,25 +194,24 @@ def test_tune_report_and_inspect_say_the_same(fitted: tuple[Path, FitReport]) ->
     ]
     text = call("tune", path, "-o", folder / "tuned").stdout
     assert f"by held-out R2 is ridge {report.ridge:.3g}, 40 features: R2 {report.score:.4f}, mean of outputs;" in text
-    said = call("fit", path).stdout
-    assert f"held-out R2 {report.score:.4f}, mean of outputs (kfold)" in said
+    assert f"held-out R2 {report.score:.4f}, mean of outputs (kfold)" in call("fit", path).stdout
     assert call("report", folder / "model", "-o", folder / "page.html").exit_code == 0
     page = (folder / "page.html").read_text()
     assert f"{report.score:.4g}" in page.split("Held-out R2 (mean of outputs)")[1][:120]
     assert "Root of 1 - r2 on held-out rows" in page
     (drawn,) = from_info(load_model(folder / "model").info)
     assert drawn.best[0] == report.ridge and drawn.best[1] ** 2 == pytest.approx(1 - report.score, rel=1e-12)
-    kept = answer("inspect", folder / "model")
+    kept = said("inspect", folder / "model")
     assert (kept["report"]["score"], kept["report"]["r2_of"]) == (report.score, report.r2_of)
 
 
 def test_score_says_the_mean_over_outputs(fitted: tuple[Path, FitReport], tmp_path: Path) -> None:
     folder, _ = fitted
     values = load_model(folder / "model").predict(X)
-    found = answer("score", folder / "model", folder / "sea.zarr", "--workers", 1)
+    found = said("score", folder / "model", folder / "sea.zarr", "--workers", 1)
     assert found["r2_of"] == "mean of outputs" and found["r2"] == pytest.approx(r2_score(Y, values), rel=1e-9)
     assert found["r2"] == pytest.approx(np.mean([one["r2"] for one in found["per_output"].values()]), rel=1e-12)
-    pooled = answer("score", folder / "model", folder / "sea.zarr", "--workers", 1, "--pooled")
+    pooled = said("score", folder / "model", folder / "sea.zarr", "--workers", 1, "--pooled")
     about = 1 - np.sum((Y - values) ** 2) / np.sum((Y - Y.mean(axis=0)) ** 2)
     assert pooled["r2_of"] == "pooled" and pooled["r2"] == pytest.approx(about, rel=1e-9)
     assert abs(pooled["r2"] - found["r2"]) > 0.1
@@ -330,7 +336,7 @@ def test_a_score_needs_two_rows_of_a_target(tmp_path: Path) -> None:
     save_model(
         replace(model, info={**model.info, "data": {**model.info["data"], "nan": "partial"}}), tmp_path / "some"
     )
-    found = answer("score", tmp_path / "some", tmp_path / "gaps.zarr", "--workers", 1)
+    found = said("score", tmp_path / "some", tmp_path / "gaps.zarr", "--workers", 1)
     assert [one["r2"] for one in found["per_output"].values()] == [
         pytest.approx(r2_score(gaps[:, 0], model.predict(X[:4])[:, 0])), None, None,
     ]  # fmt: skip

@@ -14,7 +14,7 @@ from dorff import __version__
 from dorff.cli import fitting, scheduled, tuning
 from dorff.cli.guard import guarded, put, show
 from dorff.cli.logs import Style, logging, say
-from dorff.cli.options import Inputs, Json, ModelPath, Store, Views, Workers, further, level, names, one
+from dorff.cli.options import Inputs, Json, ModelPath, Pooled, Store, Views, Workers, further, level, names, one
 from dorff.cli.progress import meter
 from dorff.cli.sentences import score_text
 from dorff.errors import InputError
@@ -203,12 +203,7 @@ def score(
     coverage: Annotated[
         bool, typer.Option("--coverage", help="How many targets are inside the bands of 50 to 99%, too.")
     ] = False,
-    pooled: Annotated[
-        bool | None,
-        typer.Option(
-            "--pooled/--mean", help="R2 of all outputs together, or the mean of theirs; the model's own if left out."
-        ),
-    ] = None,
+    pooled: Pooled = None,
     workers: Workers = 2,
     as_json: Json = False,
 ) -> None:

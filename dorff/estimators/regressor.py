@@ -297,10 +297,10 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         w = np.ones(len(values)) if sample_weight is None else column_or_1d(sample_weight, dtype=np.float64)
         sums = row_sums(y.reshape(len(values), -1), values.reshape(len(values), -1), w)
         of = R2.of([self.model_.kernel], self.model_.observe)
-        found = float(of.score(sums[4], Spread.of(*sums[:4])))
-        if np.isnan(found):
+        r2 = float(of.score(sums[4], Spread.of(*sums[:4])))
+        if np.isnan(r2):
             raise InputError("y has no target that was observed in two rows or more; give more rows to score")
-        return found
+        return r2
 
     def _of_scalar(self, scalar: ScalarKernel) -> OperatorKernel:
         return Decomposable(scalar)

@@ -104,16 +104,16 @@ def score(
     engine.run(tasks, done)
     if not any(part.rows for part in parts.values()):
         raise InputError(f"{store}: no row has a target to score; name rows that have")
-    found = _merged(fitted, dataset, levels, sight, [parts[start] for start in sorted(parts)], r2_of)
-    if np.isnan(found.r2):
+    scores = _merged(fitted, dataset, levels, sight, [parts[start] for start in sorted(parts)], r2_of)
+    if np.isnan(scores.r2):
         raise InputError(f"{store}: no target is in two rows, which R2 needs; name more rows to score")
-    return found
+    return scores
 
 
 def r2_of_model(model: Model) -> R2:
     """What a model's R2 is of: what its job said, where several kernels were compared; else what its kernel says."""
-    said, classes = model.info.get("r2_of"), labels_of(model) is not None
-    return R2(said) if said in set(R2) else R2.of([model.kernel], model.observe, classes=classes)
+    kept, classes = model.info.get("r2_of"), labels_of(model) is not None
+    return R2(kept) if kept in list(R2) else R2.of([model.kernel], model.observe, classes=classes)
 
 
 def _scored(model: Model, targets: str | Sequence[str] | None) -> str | Sequence[str] | Classes:

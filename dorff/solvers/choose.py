@@ -174,11 +174,9 @@ def fold_scores(
     best, left = np.argmin(errors, axis=0), errors.min(axis=0)
     each = np.asarray(ridges, dtype=np.float64)[best]
     mean = float(np.exp(np.log(each).mean())) if np.all(each > 0) else 0.0
-    apart = Score(
-        0, mean, float(left.sum() / entries), setting.m, tuple(each.tolist()), rungs[int(best[0])],
-        float(digits[best].min()), known_r2(setting.r2.score(left, spread)),
-    )  # fmt: skip
-    return [*table, apart]
+    value, r2 = float(left.sum() / entries), setting.r2.score(left, spread)
+    rung, kept = rungs[int(best[0])], float(digits[best].min())
+    return [*table, Score(0, mean, value, setting.m, tuple(each.tolist()), rung, kept, known_r2(r2))]
 
 
 def kfold_errors(folds: Folds, setting: Setting, ridges: Sequence[float]) -> FloatArray:
