@@ -118,8 +118,10 @@ class SORF(_Rademacher):
     """sqrt(n) (H D3)(H D2)(H D1), H the orthonormal Hadamard matrix, D random signs (Yu et al. 2016, section 5).
 
     Always three factors, and the first rows of the last block. Biased, most at small d: directions are not uniform,
-    and the Gaussian's radius is fixed at sqrt(n). Kernels with another radial law, and all whose weights depend on the
-    frequency (vector fields under every measure, spectral densities), have random radii.
+    and the Gaussian's radius is fixed at sqrt(n). Kernels with another radial law, and all whose weights depend on
+    the frequency (vector fields under every measure, spectral densities), have random radii. At d = 3, over distances
+    up to a length-scale, the mean of a Gaussian's gram is 2% off, that of its curl-free kernel 12%, and that of a
+    Matern curl-free one (nu = 3.5) 21%.
     """
 
     def directions(self, rng: np.random.Generator, count: int, d: int) -> HadamardChain:
