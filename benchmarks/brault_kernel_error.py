@@ -220,9 +220,11 @@ def main() -> None:
             start = SIZES.index(FROM)
             slope = slope_of(table[:, start:], SIZES[start:])
             slopes[method][name] = {**slope, "slope_all": slope_of(table, SIZES)}
-            print(f"{method:<6} {name:<13} slope {slope['slope']:.3f} ({slope['low']:.3f} to {slope['high']:.3f}), "
-                  f"all D {slopes[method][name]['slope_all']['slope']:.3f}; error at D = {SIZES[-1]}: "
-                  f"{table[:, -1].mean():.4f}")  # fmt: skip
+            both = {f"D >= {FROM}": slope, "all D": slopes[method][name]["slope_all"]}
+            print(f"{method:<6} {name:<13} slope "
+                  + ", ".join(f"{words} {fit['slope']:.3f} ({fit['low']:.3f} to {fit['high']:.3f})"
+                              for words, fit in both.items())
+                  + f"; error at D = {SIZES[-1]}: {table[:, -1].mean():.4f}")  # fmt: skip
     spread = variances(1000, 10**6 if given.quick else 2 * 10**7)
     print("D |V|: " + ", ".join(f"{value:.2f}" for value in spread["D_times_variance"])
           + f"; exact {spread['exact']:.2f}; bounds "

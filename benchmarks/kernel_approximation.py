@@ -356,6 +356,12 @@ def report(panels: Sequence[dict[str, Any]]) -> None:
         if not panel["b_best_of_papers"]:
             state += f", {panel['b_over_best_of_papers']:.2f} of the best of the paper's"
         print(f"{panel['dataset']} ({panel['scaling']}), {panel['kernel']}, n = {panel['n']}: B {state}\n    {line}")
+    for kernel in dict.fromkeys(panel["kernel"] for panel in panels):
+        mine = sorted((panel for panel in panels if panel["kernel"] == kernel), key=lambda panel: panel["b_over_best"])
+        ends = (
+            f"{panel['b_over_best']:.2f} ({panel['dataset']}, {panel['scaling']})" for panel in (mine[0], mine[-1])
+        )
+        print(f"{kernel}: B's error over the least of all maps, at best and at worst: {', '.join(ends)}")
 
 
 def main() -> None:

@@ -99,19 +99,29 @@ def figures() -> list[str]:
 
 
 def table1_lines(minh: dict[str, Any]) -> list[str]:
-    """Minh's Table 1, orthogonal sampling, the inputs scaled by columns."""
-    lines = []
-    rows = [row for row in minh["rows"] if (row["reading"], row["sampler"]) == (minh["main_reading"], "orthogonal")]
-    for kernel in dict.fromkeys(row["kernel"] for row in rows):
+    """Minh's Table 1 by both samplers, and by every way to scale the inputs, which the paper leaves open."""
+    lines, main = [], minh["main_reading"]
+    rows = {tuple(row[key] for key in ("kernel", "measure", "D", "sampler")): row for row in minh["rows"]
+            if row["reading"] == main}  # fmt: skip
+    for kernel in dict.fromkeys(key[0] for key in rows):
         cells = []
-        for row in rows:
-            if row["kernel"] == kernel:
-                paper = f" ({row['paper']})" if row["paper"] else ""
-                cells.append(f"{row['measure']} {row['D']}: {row['ours']:.3f}{paper}")
+        for _, measure, D, sampler in rows:
+            if (_, sampler) == (kernel, "iid"):
+                mine, theirs = (rows[kernel, measure, D, name] for name in ("orthogonal", "iid"))
+                paper = f" ({mine['paper']})" if mine["paper"] else ""
+                cells.append(f"{measure} {D}: {mine['ours']:.3f}, {theirs['ours']:.3f}{paper}")
         lines.append(
-            f"| Minh 2016, Table 1, {kernel}, relative error of the gram at D (the paper's) | {', '.join(cells)} "
-            "| `benchmarks/minh_table1.py` |"
+            f"| Minh 2016, Table 1, {kernel}, inputs scaled by {main}: relative error of the gram at D, of orthogonal "
+            f"and of iid frequencies (the paper's, iid) | {'; '.join(cells)} | `benchmarks/minh_table1.py` |"
         )
+    cells = [
+        f"{line['reading']}, {line['sampler']} {line['ours_over_paper']:.2f}, at most {line['largest_ratio']:.2f}"
+        for line in minh["readings"]
+    ]
+    lines.append(
+        f"| the same: error over the paper's, mean of {minh['readings'][0]['cells']} cells, by how inputs are scaled, "
+        f"which the paper leaves open | {'; '.join(cells)} | `benchmarks/minh_table1.py` |"
+    )
     return lines
 
 
@@ -119,14 +129,19 @@ def brault_lines() -> list[str]:
     """Brault's Figures 1 to 3, and many rows."""
     lines = []
     if errors := _read("brault_kernel_error.json"):
-        cells = [
-            f"{name} {fit['slope']:.3f} ({fit['low']:.3f} to {fit['high']:.3f})"
-            for name, fit in errors["slopes"]["dorff"].items()
-        ]
-        lines.append(
-            "| Brault 2016, Figure 1: power of D in the largest spectral error on [-1, 1]^4, joint 95% intervals "
-            f"| {', '.join(cells)} | `benchmarks/brault_kernel_error.py` |"
-        )
+        for method, words in (("dorff", "orthogonal frequencies, trace measure"), ("paper", "iid, unbounded measure")):
+            cells = [
+                f"{name} "
+                + " and ".join(
+                    f"{fit['slope']:.3f} ({fit['low']:.3f} to {fit['high']:.3f})" for fit in (at, at["slope_all"])
+                )
+                for name, at in errors["slopes"][method].items()
+            ]
+            lines.append(
+                f"| Brault 2016, Figure 1, {words}: power of D in the largest spectral error on [-1, 1]^4, joint 95% "
+                f"intervals, from D >= {errors['slope_from']} and from all D >= {errors['variance']['D'][0]} "
+                f"| {', '.join(cells)} | `benchmarks/brault_kernel_error.py` |"
+            )
     if mnist := _read("brault_mnist.json"):
         largest = max(row["N"] for row in mnist["rows"])
         ours, exact = (
@@ -371,34 +386,43 @@ def speed_lines(speed: dict[str, Any]) -> list[str]:
 
 
 def error_lines(errors: dict[str, Any]) -> list[str]:
-    """Relative errors of the kernel at the largest n, quadrature against the best of the paper's other maps."""
+    """Relative errors of the kernel at the largest n, quadrature of degree (3,3) against all other maps."""
     lines = []
     for kernel in ("gaussian", "arc_cosine_0", "arc_cosine_1"):
-        cells = []
+        cells, ratios = [], []
         for panel in errors["panels"]:
-            if panel["kernel"] == kernel and panel["main"]:
-                others = [name for name in panel["order_of_papers"] if name != "B"]
-                best = others[0]
-                mine, theirs = (panel["errors"][name]["mean"] for name in ("B", best))
-                cells.append(f"{panel['dataset']} {mine:.2g} ({best} {theirs:.2g})")
+            if panel["kernel"] != kernel:
+                continue
+            found = {name: one["mean"] for name, one in panel["errors"].items()}
+            others = {name: error for name, error in found.items() if not name.startswith("B") and "plain" not in name}
+            best, worst = (choose(others, key=others.__getitem__) for choose in (min, max))
+            ratios.append((found["B"] / others[best], f"{panel['dataset']}, {panel['scaling']}"))
+            if panel["main"]:
+                shown = f"{best} {others[best]:.2g}, {worst} {others[worst]:.2g}"
+                cells.append(f"{panel['dataset']} {found['B']:.2g} ({shown})")
+        least, most = (f"{ratio:.2f} ({where})" for ratio, where in (min(ratios), max(ratios)))
         lines.append(
-            f"| error of the {kernel.replace('_', ' ')} kernel at n = 5: quadrature (best other) | {', '.join(cells)} "
+            f"| error of the {kernel.replace('_', ' ')} kernel at n = 5: quadrature (least and most of other maps); "
+            f"over the least, in any scaling | {', '.join(cells)}; {least} to {most} "
             "| `benchmarks/kernel_approximation.py` |"
         )
     return lines
 
 
 def minh_lines(minh: dict[str, Any]) -> list[str]:
-    """Minh's Table 2: a line a number of frequencies, orthogonal sampling."""
+    """Minh's Table 2: a line a number of frequencies, by both samplers."""
     lines = []
     for D in (50, 100):
-        rows = {row["method"]: row for row in minh["rows"] if row["D"] == D and row["sampler"] in ("", "orthogonal")}
-        cells = [
-            f"{name} {row['rmse']:.4f}" + (f" ({row['paper']})" if row["paper"] else "") for name, row in rows.items()
-        ]
+        rows = {(row["method"], row["sampler"]): row for row in minh["rows"] if row["D"] == D}
+        cells = []
+        for name in dict.fromkeys(method for method, _ in rows):
+            mine = [rows[name, sampler] for sampler in ("", "orthogonal", "iid") if (name, sampler) in rows]
+            paper = f" ({mine[0]['paper']})" if mine[0]["paper"] else ""
+            shown = ", ".join(f"{row['rmse']:.4f}" for row in mine)
+            cells.append(f"{name} {shown}{paper}")
         lines.append(
-            f"| Minh 2016, Table 2, D = {D}, mean RMSE (the paper's) | {', '.join(cells)} "
-            "| `benchmarks/minh_table2.py` |"
+            f"| Minh 2016, Table 2, D = {D}, mean RMSE, of orthogonal and of iid frequencies (the paper's, iid) "
+            f"| {'; '.join(cells)} | `benchmarks/minh_table2.py` |"
         )
     return lines
 

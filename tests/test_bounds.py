@@ -1,4 +1,4 @@
-"""Bounds: their constants against sampling, their proofs' steps against exact tails, their promises against draws."""
+"""Bounds: their formulas against sums, integrals and searches, and their promises against draws."""
 
 import math
 from functools import partial
@@ -8,10 +8,11 @@ import pytest
 from cases import LAW, positive
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import integrate, stats
+from scipy import integrate, optimize, stats
 
 from dorff import bounds, frequencies, kernels
 from dorff.bounds.concentration import bennett, bennett_orlicz, derived_spread, over_net
+from dorff.bounds.constants import _chi
 from dorff.errors import InputError
 from dorff.kernels import Measure
 
@@ -47,6 +48,357 @@ def within(values, expected, sigmas=5.0):
     """Whether the mean over the first axis is the expected one, by its own standard error."""
     error = values.std(axis=0, ddof=1) / np.sqrt(len(values))
     np.testing.assert_array_less(np.abs(values.mean(axis=0) - expected), sigmas * error + 1e-9)
+
+
+# Formulas against numbers that are worked out another way: sums over nodes, integrals, searches, cases met exactly
+
+
+def nodes(d, count=40):
+    """Gauss-Hermite nodes (N, d) of N(0, I) and their mass: no node has a zero entry."""
+    x, mass = np.polynomial.hermite_e.hermegauss(count)
+    grid = np.stack(np.meshgrid(*[x] * d, indexing="ij"), axis=-1).reshape(-1, d)
+    return grid, np.prod(
+        np.stack(np.meshgrid(*[mass / mass.sum()] * d, indexing="ij"), axis=-1).reshape(-1, d), axis=1
+    )
+
+
+def weight_of(measure, squared, d):
+    """rho_0 / rho at |s omega|^2, by hand (Minh 2016, eq. 39, 54, 57)."""
+    if measure.split is not None:
+        return (1 - measure.split) ** (-d / 2) * np.exp(-measure.split * squared / 2)
+    tilt = {"unbounded": np.ones_like(squared), "trace": squared / d, "defensive": (1 + squared) / (1 + d)}
+    return 1 / tilt[measure.name]
+
+
+@fields
+@pytest.mark.parametrize("d", [2, 3])
+def test_the_variance_is_a_sum_over_nodes(kernel, d):
+    omega, mass = nodes(d)
+    squared = np.sum(omega**2, axis=1)
+    ratio = weight_of(kernel.measure, squared, d)
+    outer = omega[:, :, None] * omega[:, None, :]
+    M = outer if isinstance(kernel, kernels.CurlFree) else squared[:, None, None] * np.eye(d) - outer
+    for delta in (np.zeros(d), np.array([0.3, -0.2, 0.4])[:d], np.eye(d)[0] * 1.1):
+        wave = np.cos(omega @ delta / S)
+        exact = np.einsum("i,ipq->pq", mass * wave, M) / S**2
+        # E_rho of (cos mu~)^2 = E_rho0 of cos^2 M^2 ratio.
+        second = np.einsum("i,ipq->pq", mass * wave**2 * ratio, M @ M) / S**4
+        if kernel.measure == Measure.DEFENSIVE:  # (d + 1) / s^2 for the largest weight
+            second = np.einsum("i,ipq->pq", mass * wave**2, M) * (d + 1) / S**4
+        np.testing.assert_allclose(bounds.variance(kernel, delta), second - exact @ exact, rtol=1e-8, atol=1e-9)
+
+
+@fields
+@pytest.mark.parametrize("d", [2, 4])
+def test_constants_of_vector_fields_are_integrals_over_the_radius(kernel, d):
+    found = bounds.Constants.of(kernel, d=d, p=d, diameter=5.0)
+    chi, measure, rank = stats.chi(d), kernel.measure, 1 if isinstance(kernel, kernels.CurlFree) else d - 1
+
+    def mean(power, weights):  # E_rho |omega|^a |mu~|^b = E_rho0 r^power ratio^(b - 1), r = s |omega|
+        def integrand(r):
+            return r**power * weight_of(measure, np.array(r**2), d) ** weights * chi.pdf(r)
+
+        return integrate.quad(integrand, 0, 30, epsabs=0, epsrel=1e-11, limit=200)[0]
+
+    a = S**-2
+    assert found.top == pytest.approx(rank * a)
+    assert found.slope == pytest.approx(a**1.5 * mean(3, 0), rel=1e-9)
+    if measure == Measure.DEFENSIVE:  # at most the largest weight times the first moment
+        squared, steep = (d + 1) * a * a * mean(2, 0), (d + 1) * a * a**2 * mean(4, 0)
+        assert squared >= a**2 * mean(4, 1) and steep >= a**3 * mean(6, 1)
+    else:
+        squared, steep = a**2 * mean(4, 1), a**3 * mean(6, 1)
+    assert found.slope_squared == pytest.approx(steep, rel=1e-9)
+    assert found.hs_squared == pytest.approx(rank * squared, rel=1e-9)
+    assert found.hs_slope == pytest.approx(math.sqrt(rank) * found.slope)
+    if measure == Measure.UNBOUNDED:
+        assert found.largest == found.hs_largest == math.inf
+        assert found.orlicz == pytest.approx(bounds.orlicz_norm(lambda t: (1 - 2 * t * a) ** (-d / 2) if 2 * t * a < 1
+                                                                else math.inf), rel=1e-9)  # fmt: skip
+    else:
+        r = np.linspace(1e-3, 60, 600001)
+        largest = float(np.max(a * r**2 * weight_of(measure, r**2, d)))
+        assert found.largest == pytest.approx(largest, rel=3e-4 if measure == Measure.DEFENSIVE else 1e-8)
+        assert found.hs_largest == pytest.approx(math.sqrt(rank) * found.largest)
+        assert found.orlicz == pytest.approx(found.largest / math.log(2))
+
+
+@fields
+@pytest.mark.parametrize("diameter", [0.4, 1.0, 5.0, 40.0])
+def test_the_constants_variance_is_the_highest(kernel, diameter):
+    found = bounds.Constants.of(kernel, d=3, p=3, diameter=diameter).variance
+    low, high = 0.0, min(diameter, 10 * S)
+    for _ in range(3):  # around the best of 200 places, three times
+        places = np.linspace(low, high, 200)
+        values = [np.linalg.norm(bounds.variance(kernel, r * np.eye(3)[1]), 2) for r in places]
+        best = int(np.argmax(values))
+        low, high = places[max(best - 1, 0)], places[min(best + 1, 199)]
+    assert found == pytest.approx(values[best], rel=1e-8)
+
+
+@pytest.mark.parametrize("diameter", [0.3, 0.8, 3.0])
+def test_constants_of_decomposable_kernels_are_integrals(diameter):
+    A = positive(3, 2)
+    top, hs = np.linalg.eigvalsh(A)[-1], math.sqrt(np.sum(A**2))
+    several = np.array([0.4, 1.0])
+    for scalar in (G, kernels.Gaussian(several), kernels.Matern(S, nu=2.5), kernels.Laplacian(0.9)):
+        if isinstance(scalar, kernels.Laplacian):
+            with pytest.raises(InputError, match="second moment"):
+                bounds.Constants.of(kernels.Decomposable(scalar, A), d=2, p=3, diameter=diameter)
+            continue
+        found = bounds.Constants.of(kernels.Decomposable(scalar, A), d=2, p=3, diameter=diameter)
+        if scalar == G:  # |omega| s is chi(2)
+            second, first = (stats.chi(2).expect(lambda r, k=k: (r / S) ** k) for k in (2, 1))
+        elif isinstance(scalar, kernels.Matern):  # omega_j^2 has mean nu / ((nu - 1) s^2), and two of them are summed
+            second = 2 * 2.5 / 1.5 / S**2
+            first = math.sqrt(second)
+        else:
+            second = np.sum(several**-2)
+            first = math.sqrt(second)
+        assert (found.slope, found.hs_slope) == pytest.approx((top * first, hs * first))
+        assert (found.slope_squared, found.hs_squared) == pytest.approx((top**2 * second, hs**2))
+        assert (found.largest, found.hs_largest, found.top) == pytest.approx((top, hs, top))
+        assert found.orlicz == pytest.approx(top / math.log(2)) and found.decomposable and found.rows == 1
+        if isinstance(scalar, kernels.Gaussian):  # the sup over the ball of (1 + k(2 delta)) / 2 - k(delta)^2
+            angle, r = np.meshgrid(np.linspace(0, np.pi, 181), np.linspace(0, diameter, 400))
+            delta = np.stack([r * np.cos(angle), r * np.sin(angle)], axis=-1).reshape(-1, 2)
+            near, far = (scalar.gram(c * delta, np.zeros((1, 2)))[:, 0] for c in (1, 2))
+            assert found.variance == pytest.approx(top**2 * np.max((1 + far) / 2 - near**2), rel=1e-9)
+        else:  # the most that k(2 delta) <= k(delta) leaves
+            k = np.linspace(0, 1, 100001)
+            assert found.variance == pytest.approx(top**2 * np.max((1 + k) / 2 - k**2), rel=1e-9)
+
+
+@pytest.mark.parametrize("d", [1, 3, 7])
+def test_moments_of_a_frequencys_length(d):
+    for power in (1, 2, 3, 5):
+        assert _chi(d, power) == pytest.approx(stats.chi(d).expect(lambda r, k=power: r**k), rel=1e-8)
+
+
+def test_the_constants_of_a_sum_by_hand():
+    # Traces 0.3 * 3 a, 0.7 * 6 a and tr A; |mu~| is at most their sum wherever omega came from (eq. 51 and 58).
+    a, A = S**-2, positive(3, 1)
+    wide = kernels.Decomposable(kernels.Gaussian(2.0), A)
+    kernel = kernels.CurlFree(G) * 0.3 + kernels.DivergenceFree(G) * 0.7 + wide
+    found = bounds.Constants.of(kernel, d=3, p=3, diameter=2.0)
+    top = np.linalg.eigvalsh(A)[-1]
+    trace = 0.3 * 3 * a + 0.7 * 6 * a + np.trace(A)
+    length = {k: stats.chi(3).expect(lambda r, k=k: r**k) for k in (1, 2, 3, 4)}
+    highest = 0.3 * a + 0.7 * 2 * a + top
+    assert found.top == pytest.approx(highest) and found.largest == found.hs_largest == pytest.approx(trace)
+    assert found.orlicz == pytest.approx(trace / math.log(2)) and not found.decomposable and found.rows == 3
+    assert found.variance == pytest.approx(trace * highest)
+    # E |omega|^j |mu~| is at most the sum of E |omega|^j |M_i| over the terms, and |mu~|^2 at most trace |mu~|.
+    assert found.slope == pytest.approx(a**1.5 * length[3] + top * length[1] / 2)
+    assert found.slope_squared == pytest.approx(trace * (a**2 * length[4] + top * length[2] / 4))
+    flat = 0.3 * a * length[2] + 0.7 * math.sqrt(2) * a * length[2] + np.linalg.norm(A)
+    assert found.hs_squared == pytest.approx(trace * flat)
+    steep = 0.3 * a**1.5 * length[3] + 0.7 * math.sqrt(2) * a**1.5 * length[3] + np.linalg.norm(A) * length[1] / 2
+    assert found.hs_slope == pytest.approx(steep)
+
+
+def chernoff(second, reach, epsilon, most=math.inf):
+    """sup over 0 <= t <= most of t epsilon - (second / reach^2) (e^(t reach) - 1 - t reach)."""
+
+    def loss(t):
+        return second / reach**2 * (math.expm1(t * reach) - t * reach) - t * epsilon
+
+    end = min(most, math.log1p(reach * epsilon / second) / reach * 3)
+    found = optimize.minimize_scalar(loss, bounds=(0, end), method="bounded", options={"xatol": 1e-12})
+    return -min(found.fun, loss(end))
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 0.7, 5.0, 200.0])
+@pytest.mark.parametrize(("v", "reach"), [(1.0, 2.0), (0.3, 5.0), (20.0, 0.5)])
+def test_tails_are_the_best_exponential_bounds(v, reach, epsilon):
+    """Bennett's for E e^tX of variance v and range B; Koltchinskii's for 2 v and u, where t u <= 1 only."""
+    assert bennett(v, reach, epsilon) == pytest.approx(chernoff(v, reach, epsilon), rel=1e-9)
+    assert bennett_orlicz(v, reach, epsilon) == pytest.approx(chernoff(2 * v, reach, epsilon, 1 / reach), rel=1e-9)
+    # Brault's eq. 10 is what its bounds from below make of it.
+    printed = epsilon**2 / (4 * v + 2 * epsilon * reach / 3)
+    if epsilon * reach > 2 * (math.e - 1) * v:
+        printed = epsilon / ((math.e - 1) * reach)
+    assert printed <= bennett_orlicz(v, reach, epsilon) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("v", [1e-6, 0.1, 0.8, 0.9, 40.0])
+def test_the_spread_solves_its_equation(v):
+    M = 1.3
+    u = derived_spread(v * M**2, M) / M
+    wanted = u**2 * math.exp(-u) * 2
+    assert (wanted == pytest.approx(v) and u > 3) or (u == 3 and wanted <= v)
+    assert (u > 3) == (18 * math.exp(-3) > v)
+
+
+def net(d, diameter, log_anchor, slope, power):
+    """The least of (4 l / r)^d P + slope r^power over r up to 2 l, at most 1."""
+    log_r = math.log(2 * diameter) - np.linspace(0, 120, 1000001)
+    points = np.exp(np.minimum(log_anchor + d * (math.log(4 * diameter) - log_r), 9.0))
+    return min(1.0, np.min(points + slope * np.exp(power * log_r)))
+
+
+@pytest.mark.parametrize(("d", "diameter"), [(1, 0.3), (3, 2.0), (8, 5.0)])
+@pytest.mark.parametrize("anchor", [-2.0, -40.0, -200.0])
+@pytest.mark.parametrize("power", [1, 2])
+def test_the_net_is_the_best_of_all_radii(d, diameter, anchor, power):
+    for slope in (1e-6, 0.5, 30.0):
+        best = net(d, diameter, anchor, slope, power)
+        assert over_net(d, diameter, anchor, slope, power) == pytest.approx(best, rel=1e-6)
+
+
+def by_hand(**changes):
+    """Constants of no kernel: no two alike, so that none can stand for another."""
+    numbers = {
+        "d": 3, "p": 5, "diameter": 1.7, "decomposable": False, "top": 1.1, "variance": 0.6, "largest": 2.9,
+        "orlicz": 1.9, "slope": 2.3, "slope_squared": 7.1, "hs_largest": 3.7, "hs_squared": 4.3, "hs_slope": 2.7,
+    }  # fmt: skip
+    return bounds.Constants(**(numbers | changes))
+
+
+@pytest.mark.parametrize(("decomposable", "largest"), [(False, math.inf), (False, 2.9), (True, 2.9)])
+@pytest.mark.parametrize(("epsilon", "D"), [(0.5, 3000), (2.0, 700), (60.0, 30)])
+def test_the_derived_theorem_10_is_its_proof(decomposable, largest, epsilon, D):
+    constants = by_hand(decomposable=decomposable, largest=largest)
+    # P(|F| >= epsilon / 2) at an anchor, for X - E X: its range and its psi_1 norm are at most those of X, and |K|.
+    M = 1.9 + 1.1 / math.log(2)
+    u = optimize.brentq(lambda u: 2 * u**2 * math.exp(-u / M) - 0.6, 3 * M, 100 * M)
+    rate = chernoff(2 * 0.6, u, epsilon / 2, 1 / u)
+    if math.isfinite(largest):
+        rate = max(rate, chernoff(0.6, 2.9 + 1.1, epsilon / 2))
+    # P(L >= epsilon / 2 r) <= E L^2 (2 r / epsilon)^2, L at most the mean of |omega| |mu~| and its own mean.
+    steep = 4 * 2.3**2 + (7.1 - 2.3**2) / D
+    anchor = math.log(2 if decomposable else 2 * 5) - D * rate
+    expected = net(3, 1.7, anchor, steep * (2 / epsilon) ** 2, 2)
+    assert bounds.brault_uniform(constants, epsilon, D) == pytest.approx(expected, rel=1e-6) and expected < 1
+
+
+def test_theorem_10_as_printed():
+    constants, d, D, e = by_hand(), 3, 40000, math.e
+    m = 4 * (1.9 + 1.1)
+    u = 2 * m * math.log(2**1.5 * m**2 / 0.6)
+    assert bounds.corrected_spread(constants) == pytest.approx(u)
+    assert bounds.printed_spread(constants) == pytest.approx(2 * m * math.log(2**1.5 * (m / 0.6) ** 2))
+    C = 5 * ((d / 2) ** (-d / (d + 2)) + (d / 2) ** (2 / (d + 2))) * 2 ** ((6 * d + 2) / (d + 2))
+    bend = 2 * (e - 1) * 0.6 / u
+    for epsilon in (0.5 * bend, 0.99 * bend, 1.01 * bend, 9 * bend):
+        for count in (D, 40 * D):
+            exponent = epsilon**2 * count / (8 * (d + 2) * (0.6 + epsilon * u / 6))
+            if epsilon > bend:
+                exponent = epsilon * count / ((d + 2) * (e - 1) * u)
+            printed = C * (math.sqrt(7.1) * 1.7 / epsilon) ** (2 / (1 + 2 / d)) * math.exp(-exponent)
+            assert bounds.brault_printed(constants, epsilon, count) == pytest.approx(min(1.0, printed))
+    assert min(1.0, printed) < 1
+    literal = partial(bounds.brault_printed, constants, spread=bounds.printed_spread)
+    assert literal(1.0, D) != bounds.brault_printed(constants, 1.0, D)
+
+
+def test_theorem_11_and_12_as_printed():
+    constants, n, D = by_hand(), 3, 900
+    for epsilon in (0.3, 2.0):
+        printed = 2 * math.exp(-D * epsilon / (2 * 3.7) * math.log(1 + 3.7 * epsilon / 4.3))
+        assert bounds.minh_pointwise(constants, epsilon, D) == pytest.approx(min(1.0, printed), rel=1e-12)
+    a = 2 ** ((3 * n + 1) / (n + 1)) * (n ** (1 / (n + 1)) + n ** (-n / (n + 1)))
+    printed = a * (2.7 * 2 * 1.7 / 2.0) ** (n / (n + 1))  # the set of differences has diameter 2 l
+    printed *= math.exp(-D * 2.0 / (4 * (n + 1) * 3.7) * math.log(1 + 3.7 * 2.0 / (2 * 4.3)))
+    assert bounds.minh_uniform(constants, 2.0, D) == pytest.approx(printed) and printed < 1e-6
+
+
+@pytest.mark.parametrize("top", [1.0, 2.5])
+def test_bounds_of_decomposable_kernels_as_printed(top):
+    d, sigma, diameter, v = 3, 1.4, 1.7, 0.3
+    constants = by_hand(decomposable=True, top=top, variance=v * top**2, slope_squared=(sigma * top) ** 2)
+    for epsilon, D in ((0.3, 4000), (0.9, 700), (2.3, 80)):
+        ratio = sigma * diameter / epsilon
+        printed = 2**8 * ratio**2 * math.exp(-D * epsilon**2 / (4 * (d + 2)))
+        assert bounds.rahimi_recht(constants, top * epsilon, D) == pytest.approx(min(1.0, printed)) and printed < 1
+        beta = ((d / 2) ** (-d / (d + 2)) + (d / 2) ** (2 / (d + 2))) * 2 ** ((6 * d + 2) / (d + 2))
+        alpha = min(1.0, v + epsilon / 3)
+        printed = beta * ratio ** (2 * d / (d + 2)) * math.exp(-D * epsilon**2 / (4 * (d + 2) * alpha))
+        assert bounds.sutherland_schneider(constants, top * epsilon, D) == pytest.approx(printed) and printed < 1
+    assert bounds.rahimi_recht(constants, top * sigma * diameter * 1.01, 10**6) == 1  # it asks for less
+    unit = np.exp(np.linspace(-12, 12, 200001))
+    wide, steep = np.log(2 * diameter * unit + 1), np.log(sigma / unit + 1)
+    h = np.min(32 * np.sqrt(2 * d * wide) + 32 * np.sqrt(2 * d * steep) + 16 * np.sqrt(2 * d / wide))
+    for beyond in (-0.5, 0.4, 2.0):
+        D = round(((h + beyond) / 0.01) ** 2)
+        expected = math.exp(-((0.01 * math.sqrt(D) - h) ** 2) / 2) if beyond > 0 else 1.0
+        found = bounds.sriperumbudur_szabo(constants, top * 0.01, D)
+        assert found == pytest.approx(expected, rel=1e-5) and (found == 1) == (beyond < 0)
+
+
+@pytest.mark.parametrize("d", [1, 2, 5])
+@pytest.mark.parametrize(("ratio", "epsilon"), [(0.4, 0.02), (1.5, 0.1), (2.0, 1.5), (3.0, 0.5)])
+def test_the_bound_for_rules_is_its_proof(d, ratio, epsilon):
+    # A rule's value lies between 1 - M and 1 and has mean k. No variance is larger than that of the two ends alone.
+    M = ratio**2 / 2
+    k, ends = math.exp(-M), np.array([1 - M, 1.0])
+    share = (k - ends[0]) / (ends[1] - ends[0])
+    variance = (1 - share) * (ends[0] - k) ** 2 + share * (ends[1] - k) ** 2
+    slope = ratio + min(ratio, math.exp(-0.5))  # of one rule, and of the kernel: r e^(-r^2 / 2) is highest at 1
+    r = np.linspace(0, ratio, 1001)
+    assert slope - ratio >= np.max(r * np.exp(-(r**2) / 2)) - 1e-12
+    parts = np.linspace(1e-3, 0.999, 20001)
+    left = (1 - parts) * epsilon
+    hoeffding = 2 * left**2 / M**2
+    best = np.array([bennett(variance, M, value) for value in left])
+    assert np.any(hoeffding > best) == (ratio in (1.5, 2.0))
+    net = d * np.log(1 + 2 * ratio * slope / (parts * epsilon))  # balls of radius r in one of radius l
+    for wanted in (1e-1, 1e-5, 1e-40):
+        n = math.ceil(np.min((math.log(2 / wanted) + net) / np.maximum(hoeffding, best)))
+        expected = np.exp(np.min(math.log(2) + net - n * np.maximum(hoeffding, best)))
+        found = bounds.quadrature_uniform(d, ratio, epsilon, n * (d + 1) + d)  # d points are no rule
+        assert found == pytest.approx(expected, rel=1e-4) and 0 < found <= wanted
+    assert bounds.quadrature_uniform(d, ratio, epsilon, d + 1) == 1
+
+
+def test_proposition_3_1_as_printed():
+    d, ratio, epsilon, D = 4, 1.6, 0.2, 30000
+    beta = (d ** (-d / (d + 1)) + d ** (1 / (d + 1))) * 2 ** ((6 * d + 1) / (d + 1)) * (d / (d + 1)) ** (d / (d + 1))
+    cover = beta * (ratio / epsilon) ** (2 * d / (d + 1))
+    for M in (None, 0.5, 1.9):
+        printed = cover * math.exp(-D * epsilon**2 / (8 * (ratio**2 / 2 if M is None else M) ** 2 * (d + 1)))
+        assert bounds.munkhoeva_printed(d, ratio, epsilon, D, bound=M) == pytest.approx(printed) and printed < 1
+    printed = cover * ((3 * d + 3) / (2 * d)) ** (d / (d + 1)) * math.exp(-D * epsilon**2 / (8 * (d + 1)))
+    assert bounds.munkhoeva_rff_printed(d, ratio, epsilon, D) == pytest.approx(printed) and printed < 1
+
+
+def test_the_effect_on_ridge_regression_is_met():
+    # Both terms are met where |K| is nothing beside lambda = n ridge and all vectors point one way.
+    n, ridge, size = 7, 0.3, 1.3
+    way = np.ones(n) / math.sqrt(n)
+    y = 2.0 * way
+    rms = math.sqrt(np.mean(y**2))
+    tiny, strength = 1e-6, n * ridge
+
+    def ridge_fit(K, k):
+        return k @ np.linalg.solve(K + strength * np.eye(n), y)
+
+    K, k, cross = tiny * np.eye(n), np.zeros(n), 0.05 * way
+    off = ridge_fit(K, k + cross) - ridge_fit(K, k)
+    bound = bounds.ridge_deviation(0.0, 0.05, ridge=ridge, rows=n, rms=rms, kernel=size)
+    assert off <= bound == pytest.approx(off, rel=1e-5)
+    k, more = size * math.sqrt(n) * way, tiny * np.outer(way, way)
+    off = ridge_fit(np.zeros((n, n)), k) - ridge_fit(more, k)
+    bound = bounds.ridge_deviation(tiny, 0.0, ridge=ridge, rows=n, rms=rms, kernel=size)
+    assert off <= bound == pytest.approx(off, rel=1e-5)
+    both = bounds.ridge_deviation(tiny, 0.05, ridge=ridge, rows=n, rms=rms, kernel=size)
+    assert both == pytest.approx(bound + bounds.ridge_deviation(0.0, 0.05, ridge=ridge, rows=n, rms=rms))
+    # An error e everywhere: |k~ - k| <= sqrt(n) e and |K~ - K| <= n e (the paper prints sqrt(n e) for the first).
+    e = bounds.ridge_epsilon(0.2, ridge=ridge, rms=rms, kernel=size)
+    again = bounds.ridge_deviation(n * e, math.sqrt(n) * e, ridge=ridge, rows=n, rms=rms, kernel=size)
+    assert again == pytest.approx(0.2)
+
+
+def test_proposition_12_as_printed_and_as_mended():
+    rng = np.random.default_rng(3)
+    zero, at, twice, mean, spread = (positive(3, 3, seed) * rng.uniform(0.5, 2) for seed in range(5))
+    printed = np.linalg.norm((twice + zero) @ mean - 2 * at @ at, 2) / 2 + 2 * np.linalg.norm(spread, 2) / 2
+    assert bounds.variance_printed(zero, at, twice, mean, spread) == pytest.approx(printed)
+    cosine = 0.35  # E c A^2 less K_0^2, with E c A = (K_0(0) + K_0(2 delta)) / 2 and E c = (1 + E cos 2) / 2
+    half = (zero + twice) / 2
+    mended = np.linalg.norm(half @ mean + mean @ half - (1 + cosine) / 2 * mean @ mean - at @ at, 2)
+    found = bounds.variance_bound(zero, at, twice, mean, spread, cosine)
+    assert found == pytest.approx(mended + np.linalg.norm(spread, 2))
 
 
 # Variances

@@ -46,7 +46,7 @@ def defensive(r, d):
 
 
 @pytest.mark.parametrize("sampler", [Orthogonal(), SORF(), ROM(), Fastfood()], ids=repr)
-@pytest.mark.parametrize("measure", ["trace", "defensive"])
+@pytest.mark.parametrize("measure", ["trace", "defensive", "unbounded", "bounded"])
 @pytest.mark.parametrize("d", [1, 3, 4, 5, 50, 64])
 def test_rotations_have_the_radii_of_the_measure_in_the_space_of_the_inputs(sampler, measure, d):
     """Padding to a power of two must not show: |omega| has the law of R^d, whatever n is, and is never zero."""
@@ -54,9 +54,10 @@ def test_rotations_have_the_radii_of_the_measure_in_the_space_of_the_inputs(samp
     count = 1000
     found = sampler.draw(kernel, d=d, p=d, count=count, seed=d)
     radii = np.linalg.norm(found.omega, axis=1) * S
-    law = stats.chi(d + 2).cdf if measure == "trace" else lambda r: defensive(r, d)
+    law = (lambda r: defensive(r, d)) if measure == "defensive" else radius_law(measure, d).cdf
     assert radii.min() > 0 and stats.kstest(radii, law).pvalue > 1e-3
-    assert stats.kstest(radii, stats.chi(d).cdf).pvalue < 0.01  # the test tells it from rho_0's
+    if measure != "unbounded":
+        assert stats.kstest(radii, stats.chi(d).cdf).pvalue < 0.01  # the test tells it from rho_0's
     assert np.all(np.isfinite(found.log_density)) and len(found.weights) == count
     if d >= 48 and not isinstance(sampler, Orthogonal):
         assert found.transform.kind == "hadamard"
@@ -221,6 +222,20 @@ def test_kernels_of_one_recipe_have_the_same_frequencies(sampler):
         assert alike == np.array_equal(first, second)
     counts = [law["count"] for law in sampler.recipe(mixture(), d=2, p=2, count=23)]
     assert sum(counts) == 23 and min(counts) >= 1
+
+
+@pytest.mark.parametrize("sampler", [SORF(), ROM(), Fastfood()], ids=repr)
+def test_the_recipe_of_a_rule_says_whether_weights_depend_on_the_frequency(sampler):
+    """Frequencies depend on it: fixed radii where psi is one matrix, else the measure's own."""
+    g, plain = kernels.Gaussian(S), kernels.Decomposable(kernels.Gaussian(S)).fix(3, 3)
+    weighed, wide = kernels.CurlFree(g, "unbounded"), kernels.Decomposable(kernels.Gaussian(2 * S)).fix(3, 3)
+    first = [sampler.draw(kernel, d=3, p=3, count=8, seed=0).omega for kernel in (plain, weighed)]
+    assert not np.array_equal(*first)
+    assert [sampler.recipe(kernel, d=3, p=3, count=8)[0]["weighed"] for kernel in (plain, weighed)] == [False, True]
+    flags = [law["weighed"] for law in sampler.recipe(plain + wide + weighed * 0.5, d=3, p=3, count=20)]
+    assert flags == [True, False]  # of the law of the first and the last term, and of the second's
+    radii = np.linalg.norm(SORF().draw(plain + wide, d=4, p=3, count=16, seed=0).omega, axis=1) * S
+    np.testing.assert_allclose(np.unique(np.round(radii, 12)), [1.0, 2.0])
 
 
 GAUSSIAN, WIDE, MATERN = kernels.Gaussian(0.8), kernels.Gaussian(1.5), kernels.Matern(1.0, nu=3.5)

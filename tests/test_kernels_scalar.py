@@ -208,6 +208,32 @@ def test_tilted_measures_are_what_minh_writes(kernel, measure):
         assert np.all(np.abs(mean_and_error(seen(plain))[0] - expected) > 5 * np.hypot(error, own))
 
 
+@pytest.mark.parametrize("split", [0.2, 0.5, 0.9])
+@pytest.mark.parametrize("kernel", [kernels.Gaussian(0.7), kernels.Gaussian(SCALES)], ids=name)
+def test_the_bounded_measure_is_what_minh_writes(kernel, split):
+    """Eq. 39 with any share of the exponent: N(0, 1 / ((1 - split) s^2)), whose weight is bounded."""
+    rng, count, d, measure = np.random.default_rng(8), 4000, 5, Measure.bounded(split)
+    scales = np.broadcast_to(kernel.lengthscale, d)
+    law = stats.multivariate_normal(np.zeros(d), np.diag(scales**-2.0) / (1 - split))
+    omega = 2 * inputs(30, d)[0]
+    np.testing.assert_allclose(kernel.log_density(omega, measure), law.logpdf(omega), rtol=1e-12)
+    weight = (1 - split) ** (-d / 2) * np.exp(-split * np.sum((scales * omega) ** 2, axis=1) / 2)
+    ratio = np.exp(kernel.log_density(omega, Measure.UNBOUNDED) - kernel.log_density(omega, measure))
+    np.testing.assert_allclose(ratio, weight, rtol=1e-10)
+    assert measure.widening == pytest.approx(1 / math.sqrt(1 - split)) and not measure.tilted
+    directions = np.full((count, d), d**-0.5)
+    drawn = kernel.draw(rng, count, d, measure), kernel.quantiles(rng.random((count, d)), d, measure)
+    for points in drawn:
+        for column in (points * scales * math.sqrt(1 - split)).T:
+            assert stats.kstest(column, "norm").pvalue > 1e-3
+    radii = np.linalg.norm(kernel.radii(rng, count, d, measure)[:, None] * directions, axis=1)
+    assert stats.kstest(radii * math.sqrt(1 - split), stats.chi(d).cdf).pvalue > 1e-3
+    # The quantiles themselves, not their law alone.
+    uniforms = rng.random((9, d))
+    expected = stats.norm.ppf(uniforms) / scales / math.sqrt(1 - split)
+    np.testing.assert_allclose(kernel.quantiles(uniforms, d, measure), expected, rtol=1e-9)
+
+
 def test_second_moments_and_what_has_none():
     np.testing.assert_allclose(kernels.Gaussian(SCALES).second_moments(5), np.power(SCALES, -2.0))
     np.testing.assert_allclose(kernels.Matern(0.5, nu=3.0).second_moments(2), [6.0, 6.0])
@@ -258,6 +284,8 @@ def test_measures_are_values():
         again = Measure.of(json.loads(json.dumps(measure.config())))
         assert again == measure and hash(again) == hash(measure) and pickle.loads(pickle.dumps(measure)) == measure
         assert Measure.of(measure) is measure and sum(measure == other for other in known) == 1
+        assert measure.tilted == (measure in (Measure.TRACE, Measure.DEFENSIVE))
+        assert measure.widening == pytest.approx(1.0 if measure.split is None else (1 - measure.split) ** -0.5)
     assert Measure.of("bounded") == Measure.bounded(0.5) == Measure.of({"type": "bounded"})
     assert Measure.bounded(0.2).config() == {"type": "bounded", "split": 0.2}
     assert [str(measure) for measure in known[1:]] == ["trace", "defensive", "bounded", "bounded (split 0.2)"]

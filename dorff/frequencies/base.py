@@ -32,13 +32,15 @@ from dorff.kernels.scalar import FloatArray
 class Law:
     """A law that frequencies are drawn from: a scalar kernel's spectrum, by a measure.
 
-    `terms` are the numbers of the kernel's terms that it serves; `share` is their part of tr k(0).
+    `terms` are the numbers of the kernel's terms that it serves; `share` is their part of tr k(0). `weighed`: whether
+    the weights psi of one of them depend on the frequency.
     """
 
     scalar: ScalarKernel
     measure: Measure
-    share: float
-    terms: tuple[int, ...]
+    share: float = 0.0
+    terms: tuple[int, ...] = ()
+    weighed: bool = False
 
     @property
     def spectrum(self) -> Spectral:
@@ -78,7 +80,7 @@ class Sampler(ABC):
         """Does nothing if there is a rule for the law, else raises the InputError that says why not."""
 
     @abstractmethod
-    def rule(self, rng: np.random.Generator, law: Spectral, measure: Measure, count: int, d: int) -> Frequencies:
+    def rule(self, rng: np.random.Generator, law: Law, count: int, d: int) -> Frequencies:
         """`size(d, count)` frequencies of one law that was accepted, without their density."""
 
     def size(self, d: int, count: int) -> int:
@@ -123,8 +125,8 @@ class Sampler(ABC):
         """Of a kernel of one view."""
         laws = self.laws(kernel, d, p)
         counts = _apportion(laws, count)
-        parts = [self.rule(rng, law.spectrum, law.measure, size, d) for law, size in zip(laws, counts, strict=True)]
-        if self._weighed(kernel, laws):
+        parts = [self.rule(rng, law, size, d) for law, size in zip(laws, counts, strict=True)]
+        if self._weighed(laws):
             parts = [
                 replace(part, log_density=law.log_density(part.omega)) for part, law in zip(parts, laws, strict=True)
             ]
@@ -155,13 +157,13 @@ class Sampler(ABC):
         written = 2 * D * d  # with the copy that the product wants
         if len(laws) > 1:
             return Cost(D, written + max(self.numbers(d, size) for size in sizes), 2.0 * D * d)
-        density = written if self._weighed(kernel, laws) else 0
+        density = written if self._weighed(laws) else 0
         return Cost(D, max(self.numbers(d, D), density), self.flops(d, D))
 
     @final
     def recipe(self, kernel: OperatorKernel, *, d: int, p: int, count: int) -> list[dict[str, Any]]:
         """All of the kernel that the frequencies depend on: scalar kernels, measures and counts, and the terms that a
-        law serves where not all do; `density` where a rule gives one; the view, and its columns, where there are some.
+        law serves where not all do; `weighed`, which rules depend on; the view, and its columns, where there are some.
         """
         if isinstance(kernel, MultiView):
             shares = enumerate(zip(kernel.views, dealt(kernel, count), strict=True))
@@ -171,14 +173,13 @@ class Sampler(ABC):
                 for law in self.recipe(view.kernel, d=view.d, p=p // kernel.V, count=size)
             ]
         laws = self.laws(kernel, d, p)
-        density = {"density": True} if self._weighed(kernel, laws) and not self.mixes else {}
         apart = self._apart(kernel, laws)
         return [
             {
                 "scalar": law.scalar.config(),
                 "measure": law.measure.config(),
                 "count": size,
-                **density,
+                **({} if self.mixes else {"weighed": law.weighed}),
                 **({"terms": list(law.terms)} if apart else {}),
             }
             for law, size in zip(laws, _apportion(laws, count), strict=True)
@@ -195,8 +196,9 @@ class Sampler(ABC):
             if share > 0:
                 measure = self.measure(base, d)
                 key = number if kernel.concatenated else (base.scalar, measure)
-                so_far = found.get(key, Law(base.scalar, measure, 0.0, ()))
-                found[key] = replace(so_far, share=so_far.share + share, terms=(*so_far.terms, number))
+                so_far = found.get(key, Law(base.scalar, measure))
+                weighed = so_far.weighed or not isinstance(base, Decomposable)
+                found[key] = Law(base.scalar, measure, so_far.share + share, (*so_far.terms, number), weighed)
         return list(found.values())
 
     def _laws_of_views(self, kernel: MultiView, p: int) -> list[Law]:
@@ -232,10 +234,9 @@ class Sampler(ABC):
         """Whether there are several laws and they are drawn law by law."""
         return len(laws) > 1 and (kernel.concatenated or not self.mixes)
 
-    def _weighed(self, kernel: OperatorKernel, laws: Sequence[Law]) -> bool:
-        """Whether the weights psi depend on the frequency, or the sampler is one that tells its density anyhow."""
-        constant = len(laws) == 1 and all(isinstance(base, Decomposable) for _, base in kernel.terms())
-        return self.mixes or not constant
+    def _weighed(self, laws: Sequence[Law]) -> bool:
+        """Whether frequencies come with their density: psi depends on them, or the sampler tells it anyhow."""
+        return self.mixes or len(laws) != 1 or laws[0].weighed
 
 
 class DenseSampler(Sampler):
@@ -251,8 +252,9 @@ class DenseSampler(Sampler):
         """`count` frequencies (count, d) of one law."""
 
     @final
-    def rule(self, rng: np.random.Generator, law: Spectral, measure: Measure, count: int, d: int) -> Frequencies:
-        return Frequencies(Dense(np.ascontiguousarray(self.omega(rng, law, measure, count, d))), uniform(count))
+    def rule(self, rng: np.random.Generator, law: Law, count: int, d: int) -> Frequencies:
+        omega = self.omega(rng, law.spectrum, law.measure, count, d)
+        return Frequencies(Dense(np.ascontiguousarray(omega)), uniform(count))
 
     def numbers(self, d: int, count: int) -> int:
         return 2 * count * d

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.polynomial.hermite_e import hermegauss
 
 from dorff.errors import InputError
-from dorff.frequencies.base import RuleSampler, isotropic, unbounded
+from dorff.frequencies.base import Law, RuleSampler, isotropic, unbounded
 from dorff.frequencies.found import Frequencies, uniform
 from dorff.frequencies.transforms import Dense
 from dorff.kernels import Gaussian, Measure, Spectral
@@ -43,7 +43,7 @@ class GaussQuadrature(RuleSampler):
             )
         unbounded(measure, "gauss_quadrature")
 
-    def rule(self, rng: np.random.Generator, law: Spectral, measure: Measure, count: int, d: int) -> Frequencies:
+    def rule(self, rng: np.random.Generator, law: Law, count: int, d: int) -> Frequencies:
         nodes, mass = hermegauss(self.points)
         mass = mass / mass.sum()
         D = self.size(d, count)
@@ -52,7 +52,7 @@ class GaussQuadrature(RuleSampler):
             weights = np.sqrt(np.prod(np.array(list(product(mass, repeat=d))), axis=1))
         else:
             omega, weights = rng.choice(nodes, size=(D, d), p=mass), uniform(D)
-        return Frequencies(Dense(omega * law.stretch(d)), weights)
+        return Frequencies(Dense(omega * law.spectrum.stretch(d)), weights)
 
     def config(self) -> dict[str, Any]:
         return {"type": "gauss_quadrature", "points": self.points}

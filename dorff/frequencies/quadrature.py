@@ -9,7 +9,7 @@ from typing import Any, Final, final
 import numpy as np
 
 from dorff.errors import InputError
-from dorff.frequencies.base import RuleSampler, isotropic, unbounded
+from dorff.frequencies.base import Law, RuleSampler, isotropic, unbounded
 from dorff.frequencies.found import Frequencies
 from dorff.frequencies.independent import directions, frame, frame_numbers, orthogonal_directions
 from dorff.frequencies.structured import some_rows
@@ -96,20 +96,19 @@ class Quadrature(RuleSampler):
                     f"{law!r} have not; set degree: [1, 3], or use orthogonal"
                 ) from error
 
-    def rule(self, rng: np.random.Generator, law: Spectral, measure: Measure, count: int, d: int) -> Frequencies:
-        law = isotropic(law, measure, "quadrature")
-        width = self._width(d)
+    def rule(self, rng: np.random.Generator, law: Law, count: int, d: int) -> Frequencies:
+        spectrum, width = isotropic(law.spectrum, law.measure, "quadrature"), self._width(d)
         if self.degree[0] == 1:
-            radii = self._radii(rng, law, Measure.UNBOUNDED, count, width, d)
+            radii = self._radii(rng, spectrum, Measure.UNBOUNDED, count, width, d)
             weights, centre = np.full(count, 1 / math.sqrt(count)), 0.0
         else:
-            moment = d * law.variance
-            radii = self._radii(rng, law, Measure.TRACE, count, width, d)
+            moment = d * spectrum.variance
+            radii = self._radii(rng, spectrum, Measure.TRACE, count, width, d)
             if self.centre == "redraw":
-                self._redraw(rng, law, radii, moment, width, d)
+                self._redraw(rng, spectrum, radii, moment, width, d)
             weights = np.sqrt(moment / count) / radii
             centre = 0.0 if self.centre == "drop" else float(1.0 - np.sum(weights**2))
-        return Frequencies(self._points(rng, law, radii, width, d), weights, centre, reflected=True)
+        return Frequencies(self._points(rng, spectrum, radii, width, d), weights, centre, reflected=True)
 
     def _width(self, d: int) -> int:
         return {(1, 1): 1, (1, 3): d, (3, 3): d + 1}[self.degree]

@@ -14,7 +14,7 @@ from typing import Any, final
 import numpy as np
 
 from dorff.errors import InputError
-from dorff.frequencies.base import RuleSampler, isotropic
+from dorff.frequencies.base import Law, RuleSampler, isotropic
 from dorff.frequencies.found import Frequencies, uniform
 from dorff.frequencies.transforms import HADAMARD_FROM, HadamardChain, IntArray, settled
 from dorff.kernels import Isotropic, Measure, Spectral
@@ -29,31 +29,32 @@ def padded(d: int) -> int:
 class _HadamardSampler(RuleSampler):
     """What the three share: blocks of n rows, all of every block but the last one's remainder.
 
-    Under a measure with |omega|^2 in it a row's first d entries are made a direction in R^d, for a radius of the
-    measure: only rho_0 on R^n, restricted to R^d, is rho_0 there. Rows without any are left out.
+    Where psi depends on the frequency a row's first d entries are made a direction in R^d, for a radius of the
+    measure: no other law has the measure's density, which psi is weighed by, and rho_0 is the one law on R^n that is
+    rho_0 again on R^d. Rows without any such entry are left out.
     """
 
     @abstractmethod
     def directions(self, rng: np.random.Generator, count: int, d: int) -> HadamardChain:
         """The first `count` rows of blocks, unit vectors in R^n, not stretched."""
 
-    def radii(self, rng: np.random.Generator, law: Isotropic, measure: Measure, count: int, n: int) -> FloatArray:
-        """What the rows are multiplied by under a measure without |omega|^2."""
-        return law.radii(rng, count, n, measure)
+    def radii(self, rng: np.random.Generator, law: Isotropic, count: int, n: int) -> FloatArray:
+        """What the rows are multiplied by where psi is the same for all."""
+        return law.radii(rng, count, n, Measure.UNBOUNDED)
 
     def accept(self, law: Spectral, measure: Measure, d: int) -> None:
         isotropic(law, measure, str(self.config()["type"]))
 
     @final
-    def rule(self, rng: np.random.Generator, law: Spectral, measure: Measure, count: int, d: int) -> Frequencies:
-        law, n = isotropic(law, measure, str(self.config()["type"])), padded(d)
-        if measure.tilted:
+    def rule(self, rng: np.random.Generator, law: Law, count: int, d: int) -> Frequencies:
+        spectrum, n = isotropic(law.spectrum, law.measure, str(self.config()["type"])), padded(d)
+        if law.weighed:
             chain = _seen(self.directions(rng, count if n == d else -(-count // d) * n, d), count)
-            radii = law.radii(rng, count, d, measure)
+            radii = spectrum.radii(rng, count, d, law.measure)
         else:
             chain = self.directions(rng, count, d)
-            radii = self.radii(rng, law, measure, count, n)
-        chain = replace(chain, stretch=law.stretch(d), gains=chain.gains * radii)
+            radii = self.radii(rng, spectrum, count, n)
+        chain = replace(chain, stretch=spectrum.stretch(d), gains=chain.gains * radii)
         return Frequencies(settled(chain, HADAMARD_FROM), uniform(count))
 
     def factors(self) -> int:
@@ -72,15 +73,13 @@ class _HadamardSampler(RuleSampler):
 
 
 class _Rademacher(_HadamardSampler):
-    """H D_k ... H D_1 / n^(k/2). The radius is fixed where the law has a typical one: sqrt(n) for the Gaussian."""
+    """H D_k ... H D_1 / n^(k/2). The radius is fixed where the law has a typical one, sqrt(n) for the Gaussian, and
+    psi is the same for all frequencies: weights that depend on the radius have the wrong mean on a sphere.
+    """
 
-    def radii(self, rng: np.random.Generator, law: Isotropic, measure: Measure, count: int, n: int) -> FloatArray:
+    def radii(self, rng: np.random.Generator, law: Isotropic, count: int, n: int) -> FloatArray:
         typical = law.typical_radius(n)
-        return (
-            super().radii(rng, law, measure, count, n)
-            if typical is None
-            else np.full(count, typical * measure.widening)
-        )
+        return super().radii(rng, law, count, n) if typical is None else np.full(count, typical)
 
     @final
     def _chain(self, rng: np.random.Generator, rows: IntArray, d: int) -> HadamardChain:
@@ -119,8 +118,10 @@ class SORF(_Rademacher):
     """sqrt(n) (H D3)(H D2)(H D1), H the orthonormal Hadamard matrix, D random signs (Yu et al. 2016, section 5).
 
     Always three factors, and the first rows of the last block. Biased, most at small d: directions are not uniform,
-    and the Gaussian's radius is fixed at sqrt(n). Kernels with another radial law, and measures with |omega|^2 in
-    them, keep their random radii.
+    and the Gaussian's radius is fixed at sqrt(n). Kernels with another radial law, and all whose weights depend on
+    the frequency (vector fields under every measure, spectral densities), have random radii. At d = 3, over distances
+    up to a length-scale, the mean of a Gaussian's gram is 2% off, that of its curl-free kernel 12%, and that of a
+    Matern curl-free one (nu = 3.5) 21%.
     """
 
     def directions(self, rng: np.random.Generator, count: int, d: int) -> HadamardChain:
@@ -138,7 +139,7 @@ class ROM(_Rademacher):
 
     Differs from SORF in two ways: `blocks` is free, and a part of a block takes random rows, without replacement,
     rather than the first ones. With three blocks and a whole number of n rows the two have the same law. Biased in
-    the same way; the bias falls with `blocks` only at first, since the radius stays fixed.
+    the same way; where the radius is fixed the bias falls with `blocks` only at first.
     """
 
     blocks: int = 3

@@ -18,9 +18,11 @@ class VectorField(BaseKernel):
     """What the curl-free and the divergence-free kernel share: d = p, and a scalar kernel with second derivatives.
 
     Any shift-invariant one whose frequencies have second moments (Minh 2016, lemma 7), with any length-scales:
-    Gaussian, Matern with nu > 1, rational quadratic, Cauchy. InputError for others, and for a measure that the scalar
-    kernel does not have. Without a measure it is the trace measure, or the spectrum's own where the sampler has
-    no rule for that.
+    Gaussian, Matern with nu > 1, rational quadratic, Cauchy. InputError for others, and for a measure that the
+    scalar kernel does not have. Derivatives are by the inputs as given, which must be lengths of one unit along
+    the targets' directions: of longitudes and latitudes, which are no lengths, divergence and curl are not those
+    of the flow on the sphere. Project them to a plane, in km, first. Without a measure it is the trace measure, or
+    the spectrum's own where the sampler has no rule for that.
     """
 
     kind: ClassVar[str]
