@@ -197,7 +197,7 @@ def _bad_files(folder: Path) -> dict[str, tuple[list[str], list[str], str]]:
         "header.csv": (["a"], ["b"], "has no rows"),
         "twice.csv": (["a"], [], "2 columns are named 'a'"),
         "quote.csv": (["a"], ["b"], "column 'b', row 2: wanted a number, got '2\\n1,2"),
-        "binary.csv": (["a"], ["b"], "has no column 'a'"),
+        "binary.csv": (["a"], ["b"], "binary.csv: line 1 holds a NUL byte"),
         "cut.csv.gz": (["a"], ["b"], "cannot be read as CSV"),
         "plain.csv.gz": (["a"], ["b"], "cannot be read as CSV"),
         "strange.xls": (["a"], ["b"], "its format is not known from '.xls'"),
