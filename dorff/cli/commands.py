@@ -101,7 +101,16 @@ def ingest(
             help="One more array, of these columns: another view's inputs, or 1 where a row is labelled, else 0.",
         ),
     ] = None,
+    missing: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="-9999",
+            show_default=False,
+            help="A number that stands for none, made NaN; none: keep what looks like one, instead of refusing it.",
+        ),
+    ] = None,
     append: Annotated[bool, typer.Option("--append", help="Add the rows to a data set that is there.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Add sources whose content is there already.")] = False,
     shard_rows: Annotated[
         int | None, typer.Option(metavar="N", help="Rows of a shard; fitting ones if left out.", show_default=False)
     ] = None,
@@ -111,7 +120,9 @@ def ingest(
 
     Several SRC are put one below the other; a.csv+b.csv side by side. A CSV file without a header has the columns
     c0, c1, ...; the arrays of an NPZ file go by their names. Weights and groups become the arrays of these names: in
-    a job, data.weights: weights and solve.folds.by: groups. --also may be given several times.
+    a job, data.weights: weights and solve.folds.by: groups. --also and --missing may be given several times. A source
+    whose content is in the data set already, under any name, is refused with exit code 3: a job that is run again
+    after it was killed never adds its rows twice.
     """
     from dorff.data import ingest as run
     from dorff.data.labels import stored_labels
@@ -125,15 +136,15 @@ def ingest(
         rows = run(
             sources, out, inputs=names("--inputs", inputs), targets=names("--targets", targets),
             classes=labels, weights=one("--weights", weights, "weights"), groups=one("--groups", groups, "labels"),
-            also=further(also or []), append=append, shard_rows=shard_rows, progress=progress,
-            notice=lambda sentence: say(f"dorff: {out}: {sentence}"),
+            also=further(also or []), missing=missing or [], append=append, again=again, shard_rows=shard_rows,
+            progress=progress, notice=lambda sentence: say(f"dorff: {out}: {sentence}"),
         )  # fmt: skip
     result: dict[str, object] = {"rows": rows, "store": out}
     text = f"{out}: {rows:,} rows"
     if labels and (table := stored_labels(group_attributes(Path(out)), out)):
-        missing = rows - sum(table.counts)
-        result["classes"] = {"labels": table.labels, "counts": table.counts, "missing": missing}
-        text += f", {len(table.labels):,} labels, {missing:,} rows without one"
+        none = rows - sum(table.counts)
+        result["classes"] = {"labels": table.labels, "counts": table.counts, "missing": none}
+        text += f", {len(table.labels):,} labels, {none:,} rows without one"
     show(result, text, as_json=as_json)
 
 
