@@ -16,7 +16,7 @@ from dorff import __version__
 from dorff.cli import fitting, scheduled, tuning
 from dorff.cli.guard import guarded, show
 from dorff.cli.logs import Style, logging, say
-from dorff.cli.options import Inputs, Json, ModelPath, Store, Views, Workers, further, level, names, one
+from dorff.cli.options import Command, Inputs, Json, ModelPath, Store, Views, Workers, further, level, names, one
 from dorff.cli.progress import meter
 from dorff.cli.sentences import score_text
 from dorff.errors import InputError
@@ -43,7 +43,7 @@ app = typer.Typer(
 
 def command(*, goes_on: bool = False) -> Callable[[Callable[P, None]], Callable[P, None]]:
     """Register a command; `goes_on`: stopped, it goes on from there when run again."""
-    return lambda function: app.command()(guarded(goes_on=goes_on)(function))
+    return lambda function: app.command(cls=Command)(guarded(goes_on=goes_on)(function))
 
 
 def main() -> None:
