@@ -193,7 +193,8 @@ def predict(
     dorff.uncertainty says which). Of a model of several views --views takes the mean of some, and reads their arrays
     alone.
     """
-    from dorff.predict import Uncertainty
+    from dorff.data.nodes import group_attributes
+    from dorff.predict import NAN_ROWS, Uncertainty
     from dorff.predict import predict as run
 
     asked = Uncertainty(std, noise, tuple(level(text) for text in names("--bands", bands)))
@@ -204,7 +205,11 @@ def predict(
             model, store, out, engine=engine, inputs=arrays, uncertainty=asked, views=some, progress=progress
         )  # fmt: skip
     written = ["y", *(["std"] if std else []), *(["bands"] if bands else [])]
-    show({"rows": rows, "store": str(out)}, f"{out}: {rows:,} rows of {', '.join(written)}", as_json=as_json)
+    empty = group_attributes(out)["dorff"][NAN_ROWS]
+    if empty:
+        say(f"dorff: {out}: {empty:,} of {rows:,} rows are NaN, as their inputs hold NaN or infinity", "warning")
+    result = {"rows": rows, NAN_ROWS: empty, "store": str(out)}
+    show(result, f"{out}: {rows:,} rows of {', '.join(written)}", as_json=as_json)
 
 
 @command()

@@ -152,17 +152,20 @@ def _flat(lengthscale: float | list[float]) -> list[float]:
 
 def score_text(scores: Scores) -> str:
     """A line for all outputs together, and one for each."""
+    dropped = f", {scores.rows_dropped:,} left out for NaN or infinity" if scores.rows_dropped else ""
     each = {name: f"r2 {found['r2']:.4f}  rmse {found['rmse']:.6g}" for name, found in scores.per_output.items()}
     if scores.accuracy is not None:
         loss = "" if scores.log_loss is None else f"  log loss {scores.log_loss:.4f}"
-        return f"{scores.rows:,} rows: accuracy {scores.accuracy:.4f}{loss}"
+        return f"{scores.rows:,} rows{dropped}: accuracy {scores.accuracy:.4f}{loss}"
     bands = {
         f"inside {100 * float(level):g}% ({kind})": f"{100 * found[kind]:.1f}%  " + _apart(found["per_output"], kind)
         for level, found in (scores.coverage or {}).items()
         for kind in ("plain", "conformal")
         if found[kind] is not None
     }
-    return rows_of({f"all ({scores.rows:,} rows)": f"r2 {scores.r2:.4f}  rmse {scores.rmse:.6g}", **each, **bands})
+    return rows_of(
+        {f"all ({scores.rows:,} rows{dropped})": f"r2 {scores.r2:.4f}  rmse {scores.rmse:.6g}", **each, **bands}
+    )
 
 
 def _apart(per_output: Mapping[str, Mapping[str, float]], kind: str) -> str:
