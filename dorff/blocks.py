@@ -22,6 +22,7 @@ from dorff.moments import (
     Sums,
     TriangleAccumulator,
     check_patterns,
+    patterns_of,
     probe,
     syrk,
 )
@@ -126,11 +127,9 @@ class BlockSums:
         if not partial:
             return self._add(X, Y, (fold, ""), weights)
         there = np.isfinite(Y)
-        for pattern in np.unique(there, axis=0):
-            rows = np.all(there == pattern, axis=1)
-            observed = "" if pattern.all() else "".join("1" if one else "0" for one in pattern)
+        for observed, rows in patterns_of(there):
             some_weights = None if weights is None else weights[rows]
-            self._add(X[rows], np.where(pattern, Y[rows], self._y0), (fold, observed), some_weights)
+            self._add(X[rows], np.where(there[rows], Y[rows], self._y0), (fold, observed), some_weights)
             check_patterns(self._sums)
         return None
 

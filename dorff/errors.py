@@ -13,6 +13,10 @@ class InputError(DorffError, ValueError):
     exit_code = 3
 
 
+class PatternsError(InputError):
+    """Rows miss targets in more ways than there are sums for."""
+
+
 class DoesNotFitError(DorffError, ValueError):
     """The plan needs more memory or disk than the job allows; nothing was read or written."""
 

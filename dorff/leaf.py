@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -21,7 +21,7 @@ from dorff.data import Dataset, RowBlock
 from dorff.errors import CorruptError, IncompleteError, InputError, StoppedError
 from dorff.features import Drawn, FeatureMap, feature_arrays
 from dorff.loops import scan
-from dorff.moments import FloatArray, Kind
+from dorff.moments import FloatArray, Kind, patterns_of
 from dorff.stopping import stop_requested
 from dorff.store import Receipt, identity, merge_moments, read_plain, save_moments, write_atomic, write_json
 from dorff.store.checkpoints import Checkpoint
@@ -118,6 +118,12 @@ class Pass(Place):
     folds: FoldRule
     nan: str  # what to do with rows of NaN or infinity: see `_usable`
     question: dict[str, Any]
+
+    @property
+    def patterns(self) -> Sequence[str] | None:
+        """Which targets a row has to have exactly, one way or another, to count; None where all ways do."""
+        kept: Sequence[str] | None = self.question.get("patterns")
+        return kept
 
 
 def freeze(
@@ -251,7 +257,7 @@ class _Run:
     def _add(self, block: RowBlock) -> None:
         at, folds = self._at, self._this.folds
         checksums = block.checksums(at.checksums)
-        rows, partial = _usable(self._dataset, self._this.nan, block)
+        rows, partial = _usable(self._dataset, self._this, block)
         scan(rows.X, self._low, self._high)
         if folds.by_rows and folds.count > 1:
             fold_of = folds.of(rows)
@@ -356,18 +362,21 @@ def _read_ahead(dataset: Dataset, at: tuple[int, int, int], rows: int) -> Iterat
         wait([waiting])
 
 
-def _usable(dataset: Dataset, nan: str, rows: RowBlock) -> tuple[RowBlock, bool]:
+def _usable(dataset: Dataset, this: Pass, rows: RowBlock) -> tuple[RowBlock, bool]:
     """The rows to keep, and whether they may miss targets: of those that weigh anything the ones whose inputs and
     weight are finite and (`partial`, `unlabelled`) any target or (`drop`) every target; InputError at the first row
-    that is not finite throughout for `refuse`. Without targets `drop` keeps every row of finite inputs."""
-    rows = rows.weighty()
+    that is not finite throughout for `refuse`. Without targets `drop` keeps every row of finite inputs. Where there
+    are too many patterns of targets, rows of others than the pass is of are left out."""
+    rows, nan, patterns = rows.weighty(), this.nan, this.patterns
     finite = scan(rows.X, *np.zeros((2, dataset.d))) and scan(rows.Y, *np.zeros((2, dataset.q)))
-    if finite and (rows.weights is None or np.isfinite(rows.weights).all()):
+    if finite and (patterns is None or "" in patterns) and (rows.weights is None or np.isfinite(rows.weights).all()):
         return rows, False
     partial = nan in ("partial", "unlabelled")
     good = rows.whole(partial=partial)
     if nan == "refuse":
         raise not_finite(dataset, rows, int(np.argmin(good)))
+    if patterns is not None:
+        good &= np.any([here for name, here in patterns_of(np.isfinite(rows.Y)) if name in patterns], axis=0)
     return rows[good], partial
 
 

@@ -1,6 +1,8 @@
-"""Kernels, data and the steps of a small fit, shared by the tests of the maths."""
+"""Kernels, data and the steps of a small fit, shared by the tests of the maths; and the files of a store."""
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 from hypothesis import settings
@@ -110,3 +112,12 @@ def rows(n: int, d: int, p: int, seed: int = 0) -> tuple[FloatArray, FloatArray]
     waves = rng.standard_normal((d, p))
     Y = np.sin(X @ waves + np.arange(p)) + 0.1 * rng.standard_normal((n, p)) + np.linspace(0.5, 2.0, p)
     return X, Y
+
+
+def unsourced(store: Path) -> dict[str, bytes]:
+    """Every file of a store, but for what it remembers of its sources."""
+    files = {str(p.relative_to(store)): p.read_bytes() for p in sorted(store.rglob("*")) if p.is_file()}
+    group = json.loads(files["zarr.json"])
+    for key in ("sources", "crc32"):
+        del group["attributes"]["dorff"][key]
+    return {**files, "zarr.json": json.dumps(group).encode()}

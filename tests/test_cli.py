@@ -70,7 +70,16 @@ def test_the_version() -> None:
 
 
 def test_ingest_counts_rows(place: Path) -> None:
-    words = ("ingest", "sea.csv", "sea.csv", "sea.zarr", "--inputs", "a,b", "--targets", "u,v", "--shard-rows", 1000)
+    words = (
+        "ingest",
+        "sea.csv",
+        "sea.csv",
+        "sea.zarr",
+        "--inputs=a,b",
+        "--targets=u,v",
+        "--shard-rows=1000",
+        "--again",
+    )
     result = call(*words, "--json")
     assert result.exit_code == 0 and json.loads(result.stdout) == {"rows": 6000, "store": "sea.zarr"}
     assert re.search(r"ingest: 6,000 rows", result.stderr)

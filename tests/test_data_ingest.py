@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import zarr
+from cases import unsourced
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -61,7 +62,7 @@ def test_any_division_into_sources_and_appends_gives_the_same_store(
     for i, sources in enumerate(calls):
         rows_now = ingest(sources, folder / "many.zarr", **COLUMNS, shard_rows=None if i else shard_rows, append=i > 0)
     assert rows_now == 120
-    assert files(folder / "one.zarr") == files(folder / "many.zarr")
+    assert unsourced(folder / "one.zarr") == unsourced(folder / "many.zarr")
     dataset = open_dataset(folder / "many.zarr")
     np.testing.assert_array_equal(np.hstack(dataset.read(0, 120)), rows)
     assert (dataset.input_columns, dataset.target_columns) == (("c0", "c1"), ("c2",))
@@ -74,7 +75,7 @@ def test_zarr_reads_what_was_written(tmp_path: Path) -> None:
     assert isinstance(x, zarr.Array) and x.shards == (1024, 2) and x.dtype == np.float64
     np.testing.assert_array_equal(np.asarray(x[:]), ROWS[:, :2])
     assert group.attrs["columns"] == {"x": ["c0", "c1"], "y": ["c2"]}
-    assert group.attrs["dorff"] == {"first": 0, "rows": 4000, "crc32": ANY}
+    assert group.attrs["dorff"] == {"first": 0, "rows": 4000, "sources": [ANY], "crc32": ANY}
 
 
 @given(d=st.integers(1, 200_000), q=st.integers(0, 1000), shard_rows=st.none() | st.integers(1, 100_000))
@@ -125,7 +126,7 @@ def test_a_failed_append_changes_nothing(tmp_path: Path) -> None:
     ingest([good], tmp_path / "s.zarr", **COLUMNS, shard_rows=256)
     before, stamp = files(tmp_path / "s.zarr"), open_dataset(tmp_path / "s.zarr").stamp(0, 4000)
     with pytest.raises(InputError, match=r"bad\.csv: column 'c1', row 3001: wanted a number, got 'x'"):
-        ingest([good, bad], tmp_path / "s.zarr", **COLUMNS, append=True)
+        ingest([good, bad], tmp_path / "s.zarr", **COLUMNS, append=True, again=True)
     assert files(tmp_path / "s.zarr") == before
     assert open_dataset(tmp_path / "s.zarr").stamp(0, 4000) == stamp
     assert not list(tmp_path.glob(".*"))
@@ -139,7 +140,7 @@ def test_an_append_keeps_what_others_added(tmp_path: Path) -> None:
     group["x"].attrs["units"] = "km"
     with pytest.warns(UserWarning, match="Consolidated metadata"):
         zarr.consolidate_metadata(tmp_path / "s.zarr", zarr_format=3)
-    assert ingest([source], tmp_path / "s.zarr", **COLUMNS, append=True) == 8000
+    assert ingest([source], tmp_path / "s.zarr", **COLUMNS, append=True, again=True) == 8000
     group = zarr.open_group(tmp_path / "s.zarr", mode="r")
     x = group["x"]
     assert isinstance(x, zarr.Array) and x.shape == (8000, 2)
@@ -149,7 +150,7 @@ def test_an_append_keeps_what_others_added(tmp_path: Path) -> None:
 def test_progress_counts_rows(tmp_path: Path) -> None:
     seen: list[int] = []
     source = save(tmp_path / "a", ROWS)
-    ingest([source, source], tmp_path / "s.zarr", **COLUMNS, progress=seen.append)
+    ingest([source, source], tmp_path / "s.zarr", **COLUMNS, again=True, progress=seen.append)
     assert seen == sorted(seen) and seen[-1] == 8000
 
 
@@ -224,7 +225,8 @@ from dorff.data import ingest
 from dorff.errors import IncompleteError
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 try:
-    ingest([sys.argv[1]], sys.argv[2], inputs=["c0", "c1"], targets=["c2"], append=len(sys.argv) > 3)
+    ingest([sys.argv[1]], sys.argv[2], inputs=["c0", "c1"], targets=["c2"], append=len(sys.argv) > 3,
+           again=True)
 except IncompleteError as error:
     print(error)
 """

@@ -117,7 +117,7 @@ def test_netcdf4_is_unpacked(tmp_path: Path) -> None:
     }
 
 
-PLAIN = "Packing(fills=(), scale=1.0, offset=0.0, unsigned=False)"
+PLAIN = "Packing(fills=(), scale=1.0, offset=0.0, unsigned=False, low=-inf, high=inf)"
 
 
 def test_unsigned_bytes_of_netcdf3(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def _bad_files(folder: Path) -> dict[str, tuple[list[str], list[str], str]]:
         "header.csv": (["a"], ["b"], "has no rows"),
         "twice.csv": (["a"], [], "2 columns are named 'a'"),
         "quote.csv": (["a"], ["b"], "column 'b', row 2: wanted a number, got '2\\n1,2"),
-        "binary.csv": (["a"], ["b"], "has no column 'a'"),
+        "binary.csv": (["a"], ["b"], "binary.csv: line 1 holds a NUL byte"),
         "cut.csv.gz": (["a"], ["b"], "cannot be read as CSV"),
         "plain.csv.gz": (["a"], ["b"], "cannot be read as CSV"),
         "strange.xls": (["a"], ["b"], "its format is not known from '.xls'"),
@@ -246,12 +246,12 @@ def test_sources_need_the_same_columns(tmp_path: Path) -> None:
             ingest([tmp_path / s for s in sources], tmp_path / "o.zarr", inputs=inputs, targets=[])
 
 
-def test_columns_may_change_places_between_sources_and_overlap(tmp_path: Path) -> None:
+def test_columns_may_change_places_between_sources(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("a,b\n1,2\n")
     (tmp_path / "b.csv").write_text("t,b,a\nx,4,3\n")
-    ingest([tmp_path / "a.csv", tmp_path / "b.csv"], tmp_path / "o.zarr", inputs=["a", "b"], targets=["b"])
+    ingest([tmp_path / "a.csv", tmp_path / "b.csv"], tmp_path / "o.zarr", inputs=["a"], targets=["b"])
     X, Y = open_dataset(tmp_path / "o.zarr").read(0, 2)
-    np.testing.assert_array_equal(np.hstack([X, Y]), [[1, 2, 2], [3, 4, 4]])
+    np.testing.assert_array_equal(np.hstack([X, Y]), [[1, 2], [3, 4]])
 
 
 def test_constant_columns(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ def test_constant_columns(tmp_path: Path) -> None:
     write_csv(tmp_path / "loc.csv", ROWS[:, :2], header=False)
     write_csv(tmp_path / "mag.csv", ROWS[:, 2:], header=False)
     source, out = f"{tmp_path}/loc.csv+{tmp_path}/mag.csv", tmp_path / "o.zarr"
-    ingest([source, source], out, inputs=["c0", "=0", "=-1.5", "c1"], targets=["=0", "c2"])
+    ingest([source, source], out, again=True, inputs=["c0", "=0", "=-1.5", "c1"], targets=["=0", "c2"])
     dataset, rows, zero = open_dataset(out), np.tile(ROWS, (2, 1)), np.zeros(2 * len(ROWS))
     X, Y = dataset.read(0, dataset.n)
     np.testing.assert_array_equal(X, np.column_stack([rows[:, 0], zero, zero - 1.5, rows[:, 1]]))

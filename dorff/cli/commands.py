@@ -14,7 +14,20 @@ from dorff import __version__
 from dorff.cli import fitting, scheduled, tuning
 from dorff.cli.guard import guarded, put, show
 from dorff.cli.logs import Style, logging, say
-from dorff.cli.options import Inputs, Json, ModelPath, Pooled, Store, Views, Workers, further, level, names, one
+from dorff.cli.options import (
+    Command,
+    Inputs,
+    Json,
+    ModelPath,
+    Pooled,
+    Store,
+    Views,
+    Workers,
+    further,
+    level,
+    names,
+    one,
+)
 from dorff.cli.progress import meter
 from dorff.cli.sentences import score_text
 from dorff.errors import InputError
@@ -41,7 +54,7 @@ app = typer.Typer(
 
 def command(*, goes_on: bool = False) -> Callable[[Callable[P, None]], Callable[P, None]]:
     """Register a command; `goes_on`: stopped, it goes on from there when run again."""
-    return lambda function: app.command()(guarded(goes_on=goes_on)(function))
+    return lambda function: app.command(cls=Command)(guarded(goes_on=goes_on)(function))
 
 
 @app.callback()
@@ -93,7 +106,16 @@ def ingest(
             help="One more array, of these columns: another view's inputs, or 1 where a row is labelled, else 0.",
         ),
     ] = None,
+    missing: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="-9999",
+            show_default=False,
+            help="A number that stands for none, made NaN; none: keep what looks like one, instead of refusing it.",
+        ),
+    ] = None,
     append: Annotated[bool, typer.Option("--append", help="Add the rows to a data set that is there.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Add sources whose content is there already.")] = False,
     shard_rows: Annotated[
         int | None, typer.Option(metavar="N", help="Rows of a shard; fitting ones if left out.", show_default=False)
     ] = None,
@@ -103,7 +125,9 @@ def ingest(
 
     Several SRC are put one below the other; a.csv+b.csv side by side. A CSV file without a header has the columns
     c0, c1, ...; the arrays of an NPZ file go by their names. Weights and groups become the arrays of these names: in
-    a job, data.weights: weights and solve.folds.by: groups. --also may be given several times.
+    a job, data.weights: weights and solve.folds.by: groups. --also and --missing may be given several times. A source
+    whose content is in the data set already, under any name, is refused with exit code 3: a job that is run again
+    after it was killed never adds its rows twice.
     """
     from dorff.data import ingest as run
     from dorff.data.labels import stored_labels
@@ -117,15 +141,15 @@ def ingest(
         rows = run(
             sources, out, inputs=names("--inputs", inputs), targets=names("--targets", targets),
             classes=labels, weights=one("--weights", weights, "weights"), groups=one("--groups", groups, "labels"),
-            also=further(also or []), append=append, shard_rows=shard_rows, progress=progress,
-            notice=lambda sentence: say(f"dorff: {out}: {sentence}"),
+            also=further(also or []), missing=missing or [], append=append, again=again, shard_rows=shard_rows,
+            progress=progress, notice=lambda sentence: say(f"dorff: {out}: {sentence}"),
         )  # fmt: skip
     result: dict[str, object] = {"rows": rows, "store": out}
     text = f"{out}: {rows:,} rows"
     if labels and (table := stored_labels(group_attributes(Path(out)), out)):
-        missing = rows - sum(table.counts)
-        result["classes"] = {"labels": table.labels, "counts": table.counts, "missing": missing}
-        text += f", {len(table.labels):,} labels, {missing:,} rows without one"
+        none = rows - sum(table.counts)
+        result["classes"] = {"labels": table.labels, "counts": table.counts, "missing": none}
+        text += f", {len(table.labels):,} labels, {none:,} rows without one"
     show(result, text, as_json=as_json)
 
 
@@ -174,7 +198,8 @@ def predict(
     dorff.uncertainty says which). Of a model of several views --views takes the mean of some, and reads their arrays
     alone.
     """
-    from dorff.predict import Uncertainty
+    from dorff.data.nodes import group_attributes
+    from dorff.predict import NAN_ROWS, Uncertainty
     from dorff.predict import predict as run
 
     asked = Uncertainty(std, noise, tuple(level(text) for text in names("--bands", bands)))
@@ -185,7 +210,11 @@ def predict(
             model, store, out, engine=engine, inputs=arrays, uncertainty=asked, views=some, progress=progress
         )  # fmt: skip
     written = ["y", *(["std"] if std else []), *(["bands"] if bands else [])]
-    show({"rows": rows, "store": str(out)}, f"{out}: {rows:,} rows of {', '.join(written)}", as_json=as_json)
+    empty = group_attributes(out)["dorff"][NAN_ROWS]
+    if empty:
+        say(f"dorff: {out}: {empty:,} of {rows:,} rows are NaN, as their inputs hold NaN or infinity", "warning")
+    result = {"rows": rows, NAN_ROWS: empty, "store": str(out)}
+    show(result, f"{out}: {rows:,} rows of {', '.join(written)}", as_json=as_json)
 
 
 @command()

@@ -9,7 +9,7 @@ from dorff.cli.logs import say
 from dorff.cli.metrics import of_fit, recorded
 from dorff.cli.options import JobFile, Json, Metrics, Root
 from dorff.cli.progress import meter
-from dorff.cli.sentences import fit_text, term_text
+from dorff.cli.sentences import crowd_text, fit_text, patterns_text, term_text
 
 
 def plan(job: JobFile, root: Root = None, as_json: Json = False) -> None:
@@ -33,17 +33,24 @@ def plan(job: JobFile, root: Root = None, as_json: Json = False) -> None:
         "route": costs.reason,
         **{f"term {number}": term_text(term, more) for number, term in enumerate(terms, 1)},
     }
+    if planned.crowded:
+        text["targets"] = patterns_text(planned.patterns)
+    if crowd := crowd_text(costs.m, planned.dataset.rows):
+        say(f"plan: {crowd}", "warning")
     if costs.exact_is_cheaper:
         text["advice"] = (
             f"so few rows that an exact kernel model is the smaller system ({costs.m * costs.rank:,} unknowns here, "
             "no more there): see dorff.exact.ExactRidge, or lower features.count"
         )
     found = {key: getattr(costs, key) for key in keys} | ({"manifold": terms} if terms else {})
+    if planned.crowded:
+        found["patterns"] = planned.patterns
     show(found, rows_of(text), as_json=as_json)
 
 
 def fit(job: JobFile, root: Root = None, metrics: Metrics = None, as_json: Json = False) -> None:
     """Fit, or go on with a fit, and publish the model; what earlier runs of the job did is used again."""
+    from dorff.data import open_dataset
     from dorff.fit import fit as run
     from dorff.spec import ClassTargets, load_job
 
@@ -62,6 +69,9 @@ def fit(job: JobFile, root: Root = None, metrics: Metrics = None, as_json: Json 
                 "manifold: {between: true, weight: ...} where views are to predict alone",
                 level="warning",
             )
+        rows = open_dataset(str(described.data.store), inputs=described.data.inputs, targets=None).rows
+        if crowd := crowd_text(max(described.features.counts), min(rows, described.data.window or rows)):
+            say(f"fit: {crowd}", "warning")
         with meter("fit") as progress:
             report = run(described, progress=progress)
         figures.update(of_fit(report))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, final
 
 import typer
+from typer.core import TyperCommand, TyperOption
 
 from dorff.errors import InputError
 
@@ -48,6 +50,18 @@ Pooled = Annotated[
     ),
 ]
 Workers = Annotated[int, typer.Option(min=1, help="Worker processes at most; 1 works in this process.")]
+
+
+@final
+class Command(TyperCommand):
+    """A command that takes each option of one value once: of several only the last would count."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        _, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        for option, count in Counter(order).items():
+            if isinstance(option, TyperOption) and count > 1 and not (option.multiple or option.is_flag):
+                ctx.fail(f"{option.opts[-1]} is given {count} times; give it once (several names as A,B).")
+        return super().parse_args(ctx, args)
 
 
 def names(option: str, text: str) -> list[str]:

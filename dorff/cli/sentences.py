@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from dorff.cli.guard import rows_of, size
 
 if TYPE_CHECKING:
     from dorff.fit import FitReport
     from dorff.predict import Scores
+
+
+MANY: Final = 4  # features a row: more than a feature map is for
 
 
 def fit_text(report: FitReport, weights: Sequence[Sequence[float]] = (), *, classes: bool = False) -> str:
@@ -35,6 +38,29 @@ def fit_text(report: FitReport, weights: Sequence[Sequence[float]] = (), *, clas
     )
 
 
+def patterns_text(kept: Sequence[str] | None) -> str:
+    """What becomes of rows that miss targets; `kept` are the patterns that were chosen, where they were."""
+    from dorff.moments import MOST_PATTERNS
+
+    if kept is None:
+        return (
+            f"of rows that miss some, {MOST_PATTERNS} patterns of what is there have sums; where there are more, the "
+            "commonest of the first leaf, and rows of others are dropped and counted"
+        )
+    every = ", ".join(pattern or "all" for pattern in kept)
+    return f"rows count whose pattern of what is there (1) and missing (0) is one of {every}; others are dropped"
+
+
+def crowd_text(m: int, rows: int) -> str:
+    """A word of warning where there are far more features than rows; "" elsewhere."""
+    if m <= MANY * rows:
+        return ""
+    return (
+        f"{m:,} features for {rows:,} rows: an exact kernel model of so few rows is smaller and has no error of "
+        f"features (dorff.exact.ExactRidge); take it, or lower features.count to {MANY * rows:,} or less"
+    )
+
+
 def _unlabelled(report: FitReport) -> str:
     return f"{report.rows_unlabelled:,} unlabelled, " if report.rows_unlabelled else ""
 
@@ -42,7 +68,11 @@ def _unlabelled(report: FitReport) -> str:
 def _dropped(report: FitReport) -> str:
     """Rows that the targets' sums are without; manifold terms see those of them whose inputs are finite."""
     still = " from the targets (manifold terms still see those of finite inputs)"
-    return f"{report.rows_dropped:,} dropped{still if report.manifold and report.rows_dropped else ''}"
+    some = f", those among them that miss targets in other ways than the {len(report.patterns or ())} that have sums"
+    return (
+        f"{report.rows_dropped:,} dropped{some if report.patterns else ''}"
+        f"{still if report.manifold and report.rows_dropped else ''}"
+    )
 
 
 def _alone(report: FitReport) -> str:
@@ -153,10 +183,11 @@ def _flat(lengthscale: float | list[float]) -> list[float]:
 
 def score_text(scores: Scores) -> str:
     """A line for all outputs together, and one for each."""
+    dropped = f", {scores.rows_dropped:,} left out for NaN or infinity" if scores.rows_dropped else ""
     each = {name: f"r2 {_r2(found['r2'])}  rmse {found['rmse']:.6g}" for name, found in scores.per_output.items()}
     if scores.accuracy is not None:
         loss = "" if scores.log_loss is None else f"  log loss {scores.log_loss:.4f}"
-        return f"{scores.rows:,} rows: accuracy {scores.accuracy:.4f}{loss}"
+        return f"{scores.rows:,} rows{dropped}: accuracy {scores.accuracy:.4f}{loss}"
     bands = {
         f"inside {100 * float(level):g}% ({kind})": f"{100 * found[kind]:.1f}%  " + _apart(found["per_output"], kind)
         for level, found in (scores.coverage or {}).items()
@@ -165,7 +196,7 @@ def score_text(scores: Scores) -> str:
     }
     of = f" ({scores.r2_of})" if len(each) > 1 else ""
     together = f"r2 {_r2(scores.r2)}{of}  rmse {scores.rmse:.6g}"
-    return rows_of({f"all ({scores.rows:,} rows)": together, **each, **bands})
+    return rows_of({f"all ({scores.rows:,} rows{dropped})": together, **each, **bands})
 
 
 def _r2(value: float | None) -> str:

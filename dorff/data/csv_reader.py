@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import math
@@ -15,7 +16,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from dorff.data.labels import Label, Run
-from dorff.data.readers import Block, Reader, reading, side_by_side
+from dorff.data.readers import Block, Digest, Reader, reading, side_by_side
 from dorff.errors import InputError
 
 EMPTY: Final = frozenset(pacsv.ConvertOptions().null_values)  # what is read as NaN, or as no label
@@ -24,6 +25,8 @@ BOOLEANS: Final = {
 }
 WHOLE: Final = re.compile(r"[+-]?(0|[1-9][0-9]{0,17})(\.0*)?")  # 007 is text, and so are longer numbers
 BLOCK: Final = 2**20
+# After a separator or a line's end: a quoted field, kept as the group where its end may not have come.
+QUOTED: Final = r"""(?<=[%s\r\n])(?:"[^"]*(?:""[^"]*)*"(?=[^"])|("[^"]*(?:""[^"]*)*"?\Z))"""
 COLUMN_BLOCK: Final = 64  # of the first row: a block must hold whole rows, and later ones may be longer
 
 
@@ -36,6 +39,7 @@ class CSVReader(Reader):
     """
 
     def __init__(self, path: str, asked: Collection[str] = ()) -> None:
+        self.path = path
         with reading(path, "CSV"):
             self._zipped = path.endswith(".gz")
             self._delimiter = "\t" if Path(path.removesuffix(".gz")).suffix == ".tsv" else ","
@@ -49,20 +53,38 @@ class CSVReader(Reader):
         """Text holds numbers of any precision."""
         return np.dtype(np.float64)
 
-    def blocks(self, columns: Sequence[str], labels: Sequence[str] = ()) -> Iterator[Block]:
+    def _read(self, columns: Sequence[str], labels: Sequence[str]) -> Iterator[Block]:
         """Parse the file a block at a time; only the columns asked for are turned into numbers, or labels."""
         # Names of our own, by place: the file's may repeat.
         names = [str(j) for j in range(len(self.columns))]
         place = {column: str(j) for j, column in enumerate(self.columns)}
         wanted, text = [place[column] for column in columns], [place[label] for label in labels]
-        with (
-            reading(self.path, "CSV"),
-            pa.input_stream(self.path, compression="gzip" if self._zipped else None) as stream,
-        ):
+        with reading(self.path, "CSV"), self._opened() as file:
+            stream = _Counted(file, self._delimiter, self._digest)
             try:
                 yield from self._parse(stream, names, wanted, text)
             except pa.ArrowInvalid as error:
                 raise self._explained(str(error)) from error
+            except _NulError:
+                raise self._nul(1 + self._lines_before(self._digest.length)) from None
+            self.rows = stream.records - self._header
+
+    def _opened(self) -> Any:
+        return pa.input_stream(self.path, compression="gzip" if self._zipped else None)
+
+    def _lines_before(self, place: int) -> int:
+        """How many lines end before a byte, whether they end in LF, CR or both."""
+        feeds = returns = 0
+        with self._opened() as file:
+            while piece := file.read(min(place, BLOCK)):
+                feeds, returns, place = feeds + piece.count(b"\n"), returns + piece.count(b"\r"), place - len(piece)
+        return max(feeds, returns)
+
+    def _nul(self, line: int) -> InputError:
+        return InputError(
+            f"{self.path}: line {line} holds a NUL byte, which CSV cannot have; remove it or, where the file is "
+            "UTF-16 text, save it as UTF-8."
+        )
 
     def _parse(self, stream: Any, names: list[str], wanted: list[str], text: list[str]) -> Iterator[Block]:
         # Arrow counts rows, for its messages, on one thread only; it is as fast there.
@@ -113,9 +135,55 @@ class CSVReader(Reader):
             else open(path, encoding="utf-8-sig", errors="replace", newline="")
         ) as file:
             for blank, row in enumerate(csv.reader(file, delimiter=self._delimiter)):
+                if any("\0" in field for field in row):
+                    raise self._nul(blank + 1)
                 if row:
                     return row, blank
         raise InputError(f"{path}: is empty; wanted at least one row of numbers.")
+
+
+class _NulError(Exception):
+    """The next byte is NUL."""
+
+
+@final
+class _Counted:
+    """The text of a CSV file on its way to Arrow: without NUL, with a digest, and its records counted by other code
+    than Arrow's. They are the lines that are not empty; a quoted field's line ends are its own (RFC 4180)."""
+
+    closed = False  # Arrow asks
+
+    def __init__(self, file: Any, delimiter: str, digest: Digest) -> None:
+        self._file, self._digest, self._quoted = file, digest, re.compile(QUOTED.encode() % delimiter.encode())
+        self._opened = re.compile(b'(?<=[%s\r\n])"' % delimiter.encode())
+        self._records, self._rest = 0, b"\n"  # not counted yet: the last byte, and a quoted field that has no end yet
+
+    @property
+    def records(self) -> int:
+        """How many have begun."""
+        return self._records + (len(self._rest) > 1 and self._rest[:1] in b"\r\n")
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes; _NulError where one is NUL, and then those before it are in the digest."""
+        piece: bytes = self._file.read(size)
+        mark = codecs.BOM_UTF8 if self._digest.length == 0 else b""
+        if b"\0" in piece:
+            self._digest.update(piece.partition(b"\0")[0])
+            raise _NulError
+        self._digest.update(piece)
+        text = self._rest + piece.removeprefix(mark)
+        stop = len(text)
+        if b'"' in text:
+            text = self._quoted.sub(rb"\1_", text)
+            unended = self._opened.search(text)
+            stop, text = (unended.start(), text[:-1]) if unended else (len(text), text)
+        values = np.frombuffer(text, np.uint8, stop)
+        ends = values == 10
+        if b"\r" in text:
+            ends |= values == 13
+        self._records += int(np.count_nonzero(ends[:-1] > ends[1:]))
+        self._rest = text[stop - 1 :]
+        return piece
 
 
 def _headless(row: Sequence[str], asked: Collection[str]) -> bool:

@@ -7,18 +7,19 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final, Self, final
 
 import numpy as np
 
-from dorff.data.labels import CLASSES, GROUPS, NO_GROUP, LabelTable, group_codes, stored_labels
+from dorff.data.labels import CLASSES, GROUPS, NO_GROUP, LabelTable, Run, group_codes, stored_labels
 from dorff.data.layout import ArrayLayout, commit, shard_and_unit_rows, write_metadata
 from dorff.data.metadata import normal, read_json, rewrite, sync_directory
 from dorff.data.nodes import committed_rows, group_attributes, open_array
 from dorff.data.opening import open_dataset
-from dorff.data.readers import Numbers, Reader, WithConstants, common_dtype
+from dorff.data.packing import FillWatch, either
+from dorff.data.readers import Block, Numbers, Reader, WithConstants, common_dtype
 from dorff.data.shards import ShardWriter
 from dorff.data.sources import open_source
 from dorff.data.staging import reported, staging
@@ -35,17 +36,73 @@ Notice = Callable[[str], None]
 @final
 @dataclass(frozen=True)
 class _Target:
-    """The store to be: its columns, arrays and labels, the rows there already, and those of an unfilled shard."""
+    """The store to be: its columns, arrays and labels, the rows there already, and those of an unfilled shard;
+    `sources` says of each content that it has where it came from."""
 
     columns: dict[str, tuple[str, ...]]
     arrays: dict[str, ArrayLayout]
     labels: LabelTable
     rows: int = 0
     tail: dict[str, Numbers] | None = None
+    sources: dict[str, str] = field(default_factory=dict)
 
     def attributes(self) -> dict[str, Any]:
         """What is committed with the rows."""
-        return self.labels.attributes() if CLASSES in self.columns else {}
+        return {"sources": list(self.sources)} | (self.labels.attributes() if CLASSES in self.columns else {})
+
+    def remember(self, reader: Reader, *, again: bool) -> None:
+        """Note the content of a source that has been read; InputError where it was there, unless `again`."""
+        content = reader.content()
+        if content in self.sources and not again:
+            raise InputError(
+                f"{reader.path}: has the content of {self.sources[content]}, so that its rows would be there twice; "
+                "leave it out, or give --again to have them twice."
+            )
+        self.sources.setdefault(content, reader.path)
+
+
+@final
+@dataclass(frozen=True)
+class _Missing:
+    """The numbers that stand for none, and what looks for those that nobody named, where it is wanted to."""
+
+    numbers: tuple[float, ...]
+    watch: FillWatch | None
+
+    @classmethod
+    def of(cls, given: Sequence[float | str], columns: Sequence[str]) -> Self:
+        """As `ingest` takes them."""
+        keep = "none" in given
+        try:
+            numbers = tuple(one for value in given if value != "none" for one in either(float(value)))
+        except ValueError:
+            came = ", ".join(map(str, given))
+            raise InputError(f"--missing: wanted numbers that stand for none, or the word none, got {came}.") from None
+        return cls(numbers, None if keep else FillWatch(columns))
+
+    def blank(self, block: Block) -> Block:
+        """The rows with NaN, or no label, in their place, and looked at."""
+        if self.numbers:
+            numbers = np.where(np.isin(block.numbers, self.numbers), np.nan, block.numbers)
+            runs = (
+                Run(tuple(None if v in self.numbers else v for v in run.values), run.index) for run in block.labels
+            )
+            block = Block(numbers.astype(block.numbers.dtype), tuple(runs))
+        if self.watch is not None:
+            self.watch.look(block.numbers)
+        return block
+
+    def check(self, paths: str) -> None:
+        """InputError where a column holds what looks like a fill value."""
+        found = [] if self.watch is None else self.watch.found()
+        if found:
+            texts = [(name, repr(value).removesuffix(".0"), count) for name, value, count in found]
+            each = "; ".join(f"column {name!r} has {value} in {count:,} rows" for name, value, count in texts[:3])
+            remedy = " ".join(f"--missing {value}" for value in dict.fromkeys(value for _, value, _ in texts))
+            raise InputError(
+                f"{paths}: {each}: far from the other values there, it looks like a number that stands for none; give "
+                f"{remedy} to have NaN in its place, or --missing none to keep it."
+            )
 
 
 def ingest(
@@ -58,7 +115,9 @@ def ingest(
     weights: str | None = None,
     groups: str | None = None,
     also: Mapping[str, str | Sequence[str]] | None = None,
+    missing: Sequence[float | str] = (),
     append: bool = False,
+    again: bool = False,
     shard_rows: int | None = None,
     progress: Progress | None = None,
     notice: Notice | None = None,
@@ -86,16 +145,23 @@ def ingest(
     Memory does not grow with the rows. A new store is written beside `out` and renamed at the end;
     `append=True` adds rows to one that ingest made, keeping its layout: its old rows can be read at any
     moment, and the new ones and their labels appear together. Stopped midway, the same call can be made
-    again, and what it makes does not differ; an append only where its rows are not there yet. `shard_rows`
-    overrides the rows of a shard; `progress` is called with the number of rows written so far by this call,
-    `notice` with a sentence about a likely oversight.
+    again, and what it makes does not differ. `shard_rows` overrides the rows of a shard; `progress` is called
+    with the number of rows written so far by this call, `notice` with a sentence about a likely oversight.
+
+    A store remembers its sources by digests of their content (of text what is in the file, without gzip; of other
+    files all bytes): one that is there already, under any name, is refused unless `again`.
+
+    `missing` are numbers that stand for none: NaN takes their place, and no label. Where a column has an
+    extreme value that is commonly used so, far from its other values (`FillWatch` says what that is), it is refused,
+    unless "none" is among `missing`.
 
     Returns:
         The rows in the store.
 
     Raises:
         InputError: a source that cannot be read, a column that is missing or not of numbers, `out` there
-            already (or, to append, not there or of other columns), more than 10,000 labels. Nothing is changed then.
+            already (or, to append, not there or of other columns), more than 10,000 labels, a column named twice or
+            both input and target, a source that is there already, what looks like a fill value. Nothing is changed.
         IncompleteError: no space left, or the disk failed: run it again.
     """
     if isinstance(sources, str | os.PathLike):
@@ -118,10 +184,10 @@ def ingest(
         readers = [WithConstants(open_source(source, asked)) for source in sources]
         columns = _resolve(readers, names)
         tell = notice or (lambda _: None)
-        _question_columns(columns, tell)
+        _check_columns(columns)
         with staging(store) as folder:
             target = _existing(store, readers, columns, shard_rows) if append else _fresh(readers, columns, shard_rows)
-            added, unusable, ungrouped = _write(folder, target, readers, progress)
+            added, unusable, ungrouped = _write(folder, target, readers, missing, progress, again=again)
             if append:
                 _commit_append(folder, store, target, target.rows + added)
             else:
@@ -172,9 +238,9 @@ def _resolve(readers: Sequence[Reader], names: dict[str, tuple[str, ...]]) -> di
     return first
 
 
-def _question_columns(columns: dict[str, tuple[str, ...]], tell: Notice) -> None:
-    """Refuse classes, weights or groups that are no single column, of their own where they are labels; question inputs
-    or targets named twice."""
+def _check_columns(columns: dict[str, tuple[str, ...]]) -> None:
+    """Refuse classes, weights or groups that are no single column, of their own where they are labels; and columns
+    that are named twice in an array, or are both inputs and targets."""
     for array in (CLASSES, WEIGHTS, GROUPS):
         of = columns.get(array, ("",))
         if len(of) > 1 or of[0].startswith("="):
@@ -187,10 +253,17 @@ def _question_columns(columns: dict[str, tuple[str, ...]], tell: Notice) -> None
                 if array == GROUPS:
                     remedy = f"leave it out here, and write solve.folds.by: {of[0]} in the job"
                 raise InputError(f"{array}: column {of[0]!r} is among the {NAMES.get(other, other)} too; {remedy}.")
-    for array, name in NAMES.items():
-        for column, count in Counter(columns.get(array, ())).items():
-            if count > 1 and not column.startswith("="):
-                tell(f"column {column!r} is named {count} times among the {name}")
+    for array, of in columns.items():
+        for column, count in Counter(of).items():
+            if column.startswith("="):
+                continue
+            if count > 1:
+                raise InputError(f"{NAMES.get(array, array)}: column {column!r} is named {count} times; name it once.")
+            if array == "y" and column in columns["x"]:
+                raise InputError(
+                    f"column {column!r} is among both inputs and targets, so that a model would learn to repeat it; "
+                    "name it as one of them."
+                )
 
 
 def _fresh(readers: Sequence[Reader], columns: dict[str, tuple[str, ...]], shard_rows: int | None) -> _Target:
@@ -237,7 +310,9 @@ def _existing(
     # The partly filled last shard is written again, longer; its rows are read now, before anything changes.
     first = rows - rows % arrays["x"].shard_rows
     tail = {name: open_dataset(store, inputs=name, targets=None).exact(name, first, rows) for name in columns}
-    return _Target(columns, arrays, stored_labels(attributes, store) or LabelTable(), rows, tail)
+    contents = attributes["dorff"].get("sources", [])
+    sources = dict.fromkeys(map(str, contents), f"a source of rows that {store} has already")
+    return _Target(columns, arrays, stored_labels(attributes, store) or LabelTable(), rows, tail, sources)
 
 
 def _kept_layout(store: Path, name: str) -> ArrayLayout:
@@ -254,7 +329,8 @@ def _kept_layout(store: Path, name: str) -> ArrayLayout:
 
 
 def _write(
-    staging: Path, target: _Target, readers: Sequence[Reader], progress: Progress | None
+    staging: Path, target: _Target, readers: Sequence[Reader], missing: Sequence[float | str],
+    progress: Progress | None, *, again: bool,
 ) -> tuple[int, int, int]:  # fmt: skip
     """Write the last shard's rows, then all rows of the sources, into shards in the staging folder.
 
@@ -264,7 +340,7 @@ def _write(
     coded = {array: target.columns[array][0] for array in CODED if array in target.columns}
     labels = list(dict.fromkeys(coded.values()))
     names = list(dict.fromkeys(c for of in numbers.values() for c in of))
-    place = {column: i for i, column in enumerate(names)}
+    place, absent = {column: i for i, column in enumerate(names)}, _Missing.of(missing, names)
     places = {array: [place[c] for c in of] for array, of in numbers.items()}
     added = unusable = ungrouped = 0
     with ExitStack() as stack:
@@ -278,7 +354,7 @@ def _write(
             writers[name].write(rows)
         for reader in readers:
             before = added
-            for block in reader.blocks(names, labels):
+            for block in map(absent.blank, reader.blocks(names, labels)):
                 for name in places:
                     writers[name].write(block.numbers[:, places[name]])
                 for name, column in coded.items():
@@ -292,6 +368,8 @@ def _write(
                     progress(added)
             if added == before:
                 raise InputError(f"{reader.path}: has no rows; wanted at least one row of numbers.")
+            target.remember(reader, again=again)
+        absent.check(readers[0].path + (f" and {len(readers) - 1} more" if len(readers) > 1 else ""))
     return added, unusable, ungrouped
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -26,7 +28,7 @@ class NPYReader(ArraysReader):
             if Path(path).stat().st_size == 0:
                 raise InputError(f"{path}: is empty; wanted an array of numbers.")
             with open(path, "rb") as file:
-                shape, _, dtype = _header(file)
+                shape, _, dtype = _header(file, path, os.fstat(file.fileno()).st_size)
         shape = (*shape, 1) if len(shape) == 1 else shape
         super().__init__(path, {"c": ArrayInfo(shape, dtype)}, numbered=True)
         self.expand("c")  # refuses any shape but (rows, columns)
@@ -59,7 +61,7 @@ class NPZReader(ArraysReader):
     def __init__(self, path: str) -> None:
         with reading(path, self.format_name), zipfile.ZipFile(path) as archive:
             names = [name for name in archive.namelist() if name.endswith(".npy")]
-            self._members = {name.removesuffix(".npy"): _member(archive, name) for name in names}
+            self._members = {name.removesuffix(".npy"): _member(archive, path, name) for name in names}
         super().__init__(path, {name: member.info for name, member in self._members.items()})
 
     def stream(self, name: str, columns: Sequence[int], rows: int) -> Iterator[Numbers]:
@@ -85,15 +87,21 @@ class NPZReader(ArraysReader):
         return np.frombuffer(content, dtype).reshape(rows, width)
 
 
-def _member(archive: zipfile.ZipFile, name: str) -> _Member:
+def _member(archive: zipfile.ZipFile, path: str, name: str) -> _Member:
     with archive.open(name) as file:
-        shape, fortran, dtype = _header(file)
+        shape, fortran, dtype = _header(file, path, archive.getinfo(name).file_size)
         return _Member(ArrayInfo(shape, dtype), file.tell(), fortran and len(shape) == 2)
 
 
-def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, whether columns lie one after another, and type: what an array in a file begins with."""
+def _header(file: IO[bytes], path: str, size: int) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether columns lie one after another, and type: what an array in a file of `size` bytes begins with.
+
+    InputError where there are more bytes than that takes.
+    """
     version = np.lib.format.read_magic(file)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     header: tuple[tuple[int, ...], bool, np.dtype[Any]] = read(file)
+    shape, _, dtype = header
+    if not dtype.hasobject and file.tell() + math.prod(shape) * dtype.itemsize < size:
+        raise InputError(f"{path}: has more bytes than its shape {shape} takes; fetch or write it again.")
     return header

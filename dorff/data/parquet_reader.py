@@ -39,7 +39,7 @@ class ParquetReader(Reader):
             f"{self.path}: column {column!r} holds {kind}, wanted real numbers; convert it or leave it out."
         )
 
-    def blocks(self, columns: Sequence[str], labels: Sequence[str] = ()) -> Iterator[Block]:
+    def _read(self, columns: Sequence[str], labels: Sequence[str]) -> Iterator[Block]:
         """Read batches of rows."""
         dtype = common_dtype([self.dtype(column) for column in columns])
         wanted = [*columns, *labels]
@@ -49,7 +49,10 @@ class ParquetReader(Reader):
             reading(self.path, "Parquet"),
             pq.ParquetFile(self.path, pre_buffer=False, buffer_size=2**20) as file,
         ):
+            self.rows, count = file.metadata.num_rows, 0
             for batch in file.iter_batches(rows, columns=wanted, use_threads=False):
+                count += len(batch)
+                self._digest.follow(self.path, count, self.rows)
                 numbers = [self._numbers(batch.column(column), dtype) for column in columns]
                 runs = tuple(self._labels(batch.column(label), label) for label in labels)
                 yield Block(side_by_side(numbers, len(batch)), runs)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import math
+import os
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, final
 
+import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
@@ -38,13 +41,45 @@ class Block:
         return Block(self.numbers[rows], tuple(run[rows] for run in self.labels))
 
 
+@final
+class Digest:
+    """Names content: BLAKE2b of its first 64 KiB (small files are many), CRC32C of all of it (which costs next to
+    nothing), and its length."""
+
+    def __init__(self) -> None:
+        self.length, self._first, self._all = 0, hashlib.blake2b(digest_size=12), 0
+
+    def update(self, piece: bytes) -> None:
+        """Add bytes; it does not matter how they are cut."""
+        self._first.update(piece[: max(0, 2**16 - self.length)])
+        self._all = google_crc32c.extend(self._all, piece)
+        self.length += len(piece)
+
+    def follow(self, path: str, rows: int, of: int) -> None:
+        """Add a file's bytes, as large a part of them as so many rows are of all: they were just read, and are still
+        in the system's memory."""
+        with open(path, "rb") as file:
+            stop = os.fstat(file.fileno()).st_size * rows // of
+            file.seek(self.length)
+            while piece := file.read(min(stop - self.length, 2**20)):
+                self.update(piece)
+
+    def __str__(self) -> str:
+        whole = self._first.copy()
+        whole.update(f"{self._all} {self.length}".encode())
+        return whole.hexdigest()
+
+
 class Reader(ABC):
     """One source. Columns are selected by name; a name may stand for several (a 2-d array)."""
+
+    rows = 0  # that the file says it has, known when all have been read
 
     def __init__(self, path: str, columns: Sequence[str], *, numbered: bool = False) -> None:
         self.path = path
         self.columns = tuple(columns)
         self.numbered = numbered  # the names are c0, c1, ... only because the file has none
+        self._digest = Digest()
 
     def expand(self, name: str) -> tuple[str, ...]:
         """The columns that a name stands for."""
@@ -54,9 +89,28 @@ class Reader(ABC):
     def dtype(self, column: str) -> np.dtype[Any]:
         """The type that a column's numbers come in; InputError where they are not numbers."""
 
-    @abstractmethod
     def blocks(self, columns: Sequence[str], labels: Sequence[str] = ()) -> Iterator[Block]:
-        """All rows of the columns, and of those of labels, in order, in blocks of any size and bounded memory."""
+        """All rows of the columns, and of those of labels, in order, in blocks of any size and bounded memory.
+
+        InputError where there are not as many as the file says.
+        """
+        count, self._digest = 0, Digest()
+        for block in self._read(columns, labels):
+            count += len(block)
+            yield block
+        if count != self.rows:
+            raise InputError(
+                f"{self.path}: has {self.rows} rows, but {count} could be read; check its line ends and quotes, or "
+                "write it again."
+            )
+
+    @abstractmethod
+    def _read(self, columns: Sequence[str], labels: Sequence[str]) -> Iterator[Block]:
+        """What `blocks` gives; sets `rows`."""
+
+    def content(self) -> str:
+        """Names what `blocks` has read."""
+        return str(self._digest)
 
     def resolve(self, names: Sequence[str]) -> tuple[str, ...]:
         """The columns that the names stand for; InputError for a name that no column or several have."""
@@ -175,7 +229,7 @@ class ArraysReader(Reader):
         check_numbers(self.path, column, dtype)
         return dtype
 
-    def blocks(self, columns: Sequence[str], labels: Sequence[str] = ()) -> Iterator[Block]:
+    def _read(self, columns: Sequence[str], labels: Sequence[str]) -> Iterator[Block]:
         """Read each array once, side by side; those of labels once for them."""
         wanted: dict[str, list[int]] = {}
         for column in columns:
@@ -186,14 +240,18 @@ class ArraysReader(Reader):
         order = {place: i for i, place in enumerate((name, j) for name, places in wanted.items() for j in places)}
         pick = [order[self._place[column]] for column in columns]
         infos = [self.arrays[name] for name in (*wanted, *(name for name, _ in labelled))]
+        self.rows = infos[0].shape[0]
         rows = max(1, BLOCK_BYTES // sum(max(8, i.dtype.itemsize) * math.prod(i.shape[1:]) for i in infos))
         dtype = common_dtype([self.dtype(column) for column in columns])
         for label, (name, _) in zip(labels, labelled, strict=True):
             check_labels(self.path, label, self.arrays[name].dtype)
         streams = [self.stream(name, places, rows) for name, places in wanted.items()]
         label_streams = [self.stream(name, [j], rows) for name, j in labelled]
+        count = 0
         with reading(self.path, self.format_name):
             for parts in zip(*streams, *label_streams, strict=True):
+                count += len(parts[0])
+                self._digest.follow(self.path, count, self.rows)
                 runs = tuple(Run.of(part[:, 0]) for part in parts[len(streams) :])
                 numbers = parts[: len(streams)] or (np.empty((len(parts[-1]), 0)),)
                 yield Block(np.concatenate(numbers, axis=1)[:, pick].astype(dtype, copy=False), runs)
@@ -234,7 +292,7 @@ class SideBySide(Reader):
         reader, name = self._place[column]
         return reader.dtype(name)
 
-    def blocks(self, columns: Sequence[str], labels: Sequence[str] = ()) -> Iterator[Block]:
+    def _read(self, columns: Sequence[str], labels: Sequence[str]) -> Iterator[Block]:
         """Read in step the sources that hold these columns; InputError when they differ in length."""
         numbers, runs = ([self._place[name] for name in asked] for asked in (columns, labels))
         readers = [r for r in self._readers if any(r is reader for reader, _ in numbers + runs)]
@@ -245,6 +303,11 @@ class SideBySide(Reader):
             found = [run for part in parts for run in part.labels]
             together = np.concatenate([part.numbers for part in parts], axis=1)
             yield Block(together[:, pick], tuple(found[place] for place in pick_runs))
+        self.rows = readers[0].rows
+
+    def content(self) -> str:
+        """Of those that were read."""
+        return "+".join(reader.content() for reader in self._readers if reader.rows)
 
 
 def _places(
@@ -276,7 +339,11 @@ class WithConstants(Reader):
             return self._reader.dtype(column)
         return np.dtype(np.float32 if float(np.float32(value)) == value else np.float64)
 
-    def blocks(self, columns: Sequence[str], labels: Sequence[str] = ()) -> Iterator[Block]:
+    def content(self) -> str:
+        """The source's."""
+        return self._reader.content()
+
+    def _read(self, columns: Sequence[str], labels: Sequence[str]) -> Iterator[Block]:
         """The source's blocks, constants put in; InputError where there are constants only."""
         values = [_constant(column) for column in columns]
         held = [column for column, value in zip(columns, values, strict=True) if value is None]
@@ -289,6 +356,7 @@ class WithConstants(Reader):
             parts = iter(block.numbers.T)
             filled = [next(parts) if v is None else np.full(len(block), v) for v in values]
             yield Block(np.column_stack(filled), block.labels)
+        self.rows = self._reader.rows
 
 
 def _constant(name: str) -> float | None:

@@ -58,8 +58,7 @@ def reported(store: Path) -> Iterator[None]:
             ) from error
         if transient(error):
             raise IncompleteError(
-                f"{store}: the disk failed ({error}); what was begun is removed: check the disk and run it again, an "
-                "append only where its rows are not there yet (dorff inspect)."
+                f"{store}: the disk failed ({error}); what was begun is removed: check the disk and run it again."
             ) from error
         raise InputError(
             f"{store}: cannot be written ({error.strerror or error}); check the folder and its permissions."

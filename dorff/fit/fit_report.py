@@ -21,6 +21,8 @@ class FitReport:
     they are made of (None for a single one). `lengthscale` is that of each term of the chosen kernel, where it has
     one, and `tuned` what became of the search where the job asked for one. `rows_unlabelled` are those that only
     manifold terms see: of finite inputs and without a target (`nan: unlabelled`), and all of `data.unlabelled`.
+    `patterns` are those of targets (1 is there, 0 missing, "" all there) that rows were used of, where they had more
+    than there are sums for; rows of others are dropped.
     `manifold` is the chosen weight of each manifold term, and `graphs` what its sums are of: the graph, its rows,
     edges and shards, of a given one the rows without an edge, and the seconds they took.
 
@@ -68,4 +70,5 @@ class FitReport:
     r2_of: str
     score_by: str | None
     model: str
+    patterns: list[str] | None = None
     table: list[dict[str, Any]] = field(default_factory=list)

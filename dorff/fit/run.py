@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final, TypeVar, final
 
 import numpy as np
 
 from dorff.engine import Engine, PeakMemory, open_engine, peak_memory
-from dorff.errors import IncompleteError, QuarantineError
+from dorff.errors import IncompleteError, PatternsError, QuarantineError
 from dorff.fit.choice import build_model, posterior_of, r2_of, settings, solve_pass
 from dorff.fit.fit_report import FitReport
 from dorff.fit.gate import held_out_score, judge, leased, not_covered, refuse_coverage, state_lease
@@ -28,6 +28,7 @@ from dorff.spec import Job
 from dorff.store import LEASE, Lease, read_history, resolve_model
 from dorff.streaming import fit_streaming
 
+T = TypeVar("T")
 ROUNDS: Final = 3  # of passes in which what the terms are of changes
 
 
@@ -169,7 +170,8 @@ def _streamed(run: _Run) -> Solved:
         plan.sharing()
         of = made(plan)
         (setting,) = settings(plan)
-        found, threads = fit_streaming(plan, setting, running, run.progress), running.threads
+        found = _narrowed(plan, lambda: fit_streaming(plan, setting, running, run.progress))
+        threads = running.threads
     passed = PassResult({}, found.receipts, found.fresh, found.seconds, found.passes)
     return Solved(((plan, passed),), Choice(0, found.fit, (), plan.costs.m), threads, None, of)
 
@@ -181,7 +183,7 @@ def _pass(run: _Run) -> tuple[PassResult, int]:
     with _opened(plan.job, run.engine) as running:
         for _ in range(ROUNDS):
             of = [term.stamp() for term in plan.terms]
-            passed = run_pass(plan, running, _share(run, 0), lease=run.lease)
+            passed = _narrowed(plan, lambda: run_pass(plan, running, _share(run, 0), lease=run.lease))
             with nothing_left(plan):
                 terms = sum_terms(plan, running, lambda number: _share(run, number + 1), lease=run.lease)
             if of == [term.stamp() for term in plan.terms]:
@@ -190,6 +192,15 @@ def _pass(run: _Run) -> tuple[PassResult, int]:
         f"{plan.dataset.path}: the rows or graphs of its manifold terms changed each time they had been read; run "
         "again when nobody writes to them"
     )
+
+
+def _narrowed(plan: Plan, work: Callable[[], T]) -> T:
+    """What `work` gives; where rows miss targets in too many ways, with the sums of some of these alone."""
+    try:
+        return work()
+    except PatternsError:
+        plan.narrow()
+        return work()
 
 
 def _share(run: _Run, number: int) -> Progress | None:
@@ -275,6 +286,7 @@ def _report(found: Solved, peak: int | None) -> FitReport:
         r2_of=r2_of(plan),
         score_by=None if found.score is None else "kfold",
         model=str(plan.job.model),
+        patterns=None if (kept := plan.frozen()[0].patterns) is None else list(kept),
         table=[_trial(score, plan) for score in choice.table],
     )
 

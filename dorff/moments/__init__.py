@@ -3,7 +3,7 @@
 from dorff.moments.base import UNIT, Adder, BoolArray, Described, IntArray, Kind, Part, Solvable, Sums
 from dorff.moments.blas import FloatArray, SingleArray, symv, syr2k, syrk, tpqrt, trmv
 from dorff.moments.gram import MIXED_UNIT, Accumulator, Moments
-from dorff.moments.parts import MOST_PATTERNS, Folds, by_fold, check_patterns, merge_folds, pooled, unseen
+from dorff.moments.parts import MOST_PATTERNS, Folds, by_fold, check_patterns, merge_folds, patterns_of, pooled, unseen
 from dorff.moments.probe import probe
 from dorff.moments.product import ProductAccumulator, Products
 from dorff.moments.triangle import Triangle, TriangleAccumulator
@@ -32,6 +32,7 @@ __all__ = [
     "by_fold",
     "check_patterns",
     "merge_folds",
+    "patterns_of",
     "pooled",
     "probe",
     "symv",

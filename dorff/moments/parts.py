@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
 import numpy as np
 
-from dorff.errors import InputError
-from dorff.moments.base import Part, Sums
+from dorff.errors import PatternsError
+from dorff.moments.base import BoolArray, Part, Sums
 from dorff.moments.gram import Moments
 
 MOST_PATTERNS: Final = 8  # of targets that are there and missing; each costs moments of its own
 S = TypeVar("S", bound=Sums)
 Folds = dict[Part, Moments]
+
+
+def patterns_of(there: BoolArray) -> Iterator[tuple[str, BoolArray]]:
+    """Of which targets (n, q) are there: each pattern, as `Sums.observed` says it, and the rows (n,) that have it."""
+    for pattern in np.unique(there, axis=0):
+        observed = "" if pattern.all() else "".join("1" if one else "0" for one in pattern)
+        yield observed, np.all(there == pattern, axis=1)
 
 
 def by_fold(parts: Mapping[Part, S]) -> list[list[S]]:
@@ -52,10 +59,10 @@ def merge_folds(left: dict[Part, S], right: dict[Part, S]) -> dict[Part, S]:
 
 
 def check_patterns(parts: Iterable[Part]) -> None:
-    """InputError where there are more patterns of targets than `MOST_PATTERNS`."""
+    """PatternsError where there are more patterns of targets than `MOST_PATTERNS`."""
     patterns = {observed for _, observed in parts}
     if len(patterns) > MOST_PATTERNS:
-        raise InputError(
+        raise PatternsError(
             "rows that miss targets have sums of their own for each pattern of what is there, at most "
             f"{MOST_PATTERNS} patterns, but there are more ({', '.join(sorted(patterns)[:3])}, ...; 1 is there, "
             "0 is missing); leave "

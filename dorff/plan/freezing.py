@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -11,6 +12,7 @@ from dorff.errors import InputError
 from dorff.features import FeatureMap
 from dorff.kernels.scalar import FloatArray, IntArray
 from dorff.leaf import freeze, frozen_hash, load_pass
+from dorff.moments import MOST_PATTERNS, patterns_of
 from dorff.plan.costs import SAMPLE_BYTES
 from dorff.plan.kernels import build_kernels, with_medians
 from dorff.plan.lengthscale import tuned_config, tuning_rows
@@ -85,9 +87,42 @@ def _sample(plan: Plan) -> tuple[RowBlock, dict[str, Any]]:
     return used, _named(read)
 
 
-def freeze_constants(plan: Plan) -> None:
-    """Compute and write the constants that the pass needs from data, from its first rows."""
+def _patterns(plan: Plan, *, narrow: bool) -> list[str] | None:
+    """The patterns of targets that rows may have, where they have more than there are sums for; None where all count.
+
+    They are the commonest of the first leaf's rows (up to SAMPLE_BYTES); where these have no more than there are sums
+    for but `narrow` says that all rows do, those that come first after them are taken too. So they depend on the first
+    rows alone, and not on how many came later.
+    """
+    dataset, nan = plan.dataset, plan.job.data.nan
+    if nan not in ("partial", "unlabelled") or dataset.labels is not None:
+        return None
+    sample = max(SMALL_SAMPLE, SAMPLE_BYTES // (8 * (dataset.d + dataset.q)))
+    stop = min(plan.leaves[0].stop, dataset.first + sample)
+    counts = _counted(dataset.block(dataset.first, stop))
+    kept = sorted(counts, key=lambda name: (-counts[name], name))
+    if len(kept) <= MOST_PATTERNS and not narrow:
+        return None
+    for start, end in dataset.runs():
+        if len(kept) >= MOST_PATTERNS:
+            break
+        kept += [name for name in _counted(dataset.block(start, end)) if name not in kept]
+    return kept[:MOST_PATTERNS]
+
+
+def _counted(rows: RowBlock) -> Counter[str]:
+    """How many rows have each pattern of targets, in order of the first that has it; rows without any are none."""
+    rows = rows.weighty()
+    rows = rows[rows.whole(partial=True)]
+    each = sorted(patterns_of(np.isfinite(rows.Y)), key=lambda one: int(np.argmax(one[1])))
+    return Counter({name: int(np.count_nonzero(here)) for name, here in each})
+
+
+def freeze_constants(plan: Plan, *, narrow: bool = False) -> None:
+    """Compute and write the constants that the pass needs from data, from its first rows; `narrow`: rows have been
+    seen to have more patterns of targets than there are sums for."""
     dataset, question, job = plan.dataset, dict(plan.question), plan.job
+    question["patterns"] = _patterns(plan, narrow=narrow)
     rows, question["sample"] = _sample(plan)
     X, Y, weights = rows.X, rows.Y, rows.weights
     if rows.groups is not None:

@@ -18,7 +18,7 @@ from dorff.errors import DoesNotFitError, InputError
 from dorff.features import Recipe
 from dorff.kernels.scalar import FloatArray
 from dorff.leaf import FoldRule, Pass, frozen_hash, load_pass
-from dorff.moments import Kind
+from dorff.moments import MOST_PATTERNS, Kind
 from dorff.plan.costs import Costs, estimate, refuse_what_does_not_fit
 from dorff.plan.drawing import check_sharing, check_targets
 from dorff.plan.freezing import freeze_constants, still_frozen
@@ -93,6 +93,22 @@ class Plan:
         """Freeze the constants that come from data, unless they are frozen and the rows they came from unchanged."""
         if not still_frozen(self):
             freeze_constants(self)
+
+    def narrow(self) -> None:
+        """Freeze them anew, for rows that were seen to have more patterns of targets than there are sums for."""
+        freeze_constants(self, narrow=True)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether rows may miss targets in more ways than there are sums for."""
+        some = self.job.data.nan in ("partial", "unlabelled") and self.dataset.labels is None
+        return some and 2**self.dataset.q - 1 > MOST_PATTERNS
+
+    @property
+    def patterns(self) -> Sequence[str] | None:
+        """The patterns of targets that count, where rows have more than there are sums for, as far as is known: None
+        before the first fit, too."""
+        return None if (name := frozen_hash(self.directory)) is None else load_pass(self.directory, name).patterns
 
     def sharing(self) -> list[float | None]:
         """The effective sample size of each kernel, in frequencies; None where they were drawn for it alone.
@@ -219,6 +235,7 @@ def _open(job: Job) -> Dataset:
             f"data.targets: {dataset.path} has one class only, {', '.join(dataset.target_columns)}; a classifier "
             "needs rows of two or more"
         )
+    _check_apart(dataset)
     for key, path in (("state", Path(job.state)), ("model", Path(job.model))):
         if path.exists() and not path.is_dir():
             raise InputError(f"{key}: {path} is a file; name a folder, which need not exist yet")
@@ -231,6 +248,19 @@ def _open(job: Job) -> Dataset:
                     f"{', '.join(dataset.target_columns[:8])}"
                 )
     return dataset
+
+
+def _check_apart(dataset: Dataset) -> None:
+    """InputError where a column, or an array, is both an input and a target."""
+    columns = () if dataset.labels is not None else dataset.target_columns
+    for what, ours, theirs in (
+        ("array", dataset.inputs, dataset.targets), ("column", dataset.input_columns, columns),
+    ):  # fmt: skip
+        if both := [name for name in theirs if name in ours and not name.startswith("=")]:
+            raise InputError(
+                f"data: {what} {both[0]!r} of {dataset.path} is among both inputs and targets, so that a model would "
+                "learn to repeat it; name it as one of them"
+            )
 
 
 def _check_holdout(job: Job, dataset: Dataset) -> None:

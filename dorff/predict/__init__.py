@@ -2,6 +2,15 @@
 
 from dorff.predict.scoring import COVERAGE_LEVELS, Scores, r2_of_model, score
 from dorff.predict.shared import check_uncertain
-from dorff.predict.writing import Uncertainty, predict
+from dorff.predict.writing import NAN_ROWS, Uncertainty, predict
 
-__all__ = ["COVERAGE_LEVELS", "Scores", "Uncertainty", "check_uncertain", "predict", "r2_of_model", "score"]
+__all__ = [
+    "COVERAGE_LEVELS",
+    "NAN_ROWS",
+    "Scores",
+    "Uncertainty",
+    "check_uncertain",
+    "predict",
+    "r2_of_model",
+    "score",
+]

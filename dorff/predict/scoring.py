@@ -38,7 +38,8 @@ class Scores:
     target by name, R2 None for one that fewer than two rows have. For classifiers they are
     those of the probabilities against one-hot rows; `accuracy` is the share of rows whose likeliest class is the true
     one, `log_loss` the mean of -log of the true class's probability; None for other models. `coverage` has an entry
-    for each level that was asked for, by the level as text."""
+    for each level that was asked for, by the level as text. `rows_dropped` were left out, as the model's `data.nan`
+    says."""
 
     rows: int
     r2: float
@@ -48,6 +49,7 @@ class Scores:
     accuracy: float | None = None
     log_loss: float | None = None
     coverage: dict[str, Coverage] | None = None
+    rows_dropped: int = 0
 
 
 @final
@@ -74,8 +76,9 @@ def score(
     compared with C f. `coverage` lists levels whose bands are held against the targets. `inputs` names the arrays of
     inputs: those of a multi-view model, or `x`, if None. `views` names some views of such a model: only their arrays
     are opened, and their mean is scored, with plain bands. `r2_of` is the model's own if None (`r2_of_model`); another
-    compares it with models of other kernels. Raises InputError where inputs or targets are not the
-    model's, a row holds NaN or infinity, or `coverage` is asked of a model without posterior.
+    compares it with models of other kernels. Rows of NaN or infinity are left out where the model was fitted so.
+    Raises InputError where inputs or targets are not the model's, a row holds NaN or infinity and it was fitted with
+    `nan: refuse`, or `coverage` is asked of a model without posterior.
     """
     version, levels = resolve_model(model), tuple(coverage)
     fitted = load_model(version, posterior=bool(levels))
@@ -102,12 +105,13 @@ def score(
     shared = (str(version), content(version), dataset, levels, sight)
     tasks = [Task(score_rows, (*shared, start, stop), start) for start, stop in dataset.cuts(step)]
     engine.run(tasks, done)
-    if not any(part.rows for part in parts.values()):
-        raise InputError(f"{store}: no row has a target to score; name rows that have")
+    scored = sum(part.rows for part in parts.values())
+    if not scored:
+        raise InputError(f"{store}: no row has finite inputs and a target to score; name rows that have")
     scores = _merged(fitted, dataset, levels, sight, [parts[start] for start in sorted(parts)], r2_of)
     if np.isnan(scores.r2):
         raise InputError(f"{store}: no target is in two rows, which R2 needs; name more rows to score")
-    return scores
+    return replace(scores, rows_dropped=dataset.rows - scored)
 
 
 def r2_of_model(model: Model) -> R2:
@@ -129,20 +133,18 @@ def _scored(model: Model, targets: str | Sequence[str] | None) -> str | Sequence
 def score_rows(
     model: str, name: str, dataset: Dataset, levels: Sequence[float], sight: Sight, start: int, stop: int
 ) -> Part:  # fmt: skip
-    """Of the rows start..stop-1. A target that is missing, or a row without any, does not count, where the model was
-    fitted with `nan: partial` or `unlabelled`."""
+    """Of the rows start..stop-1, by the rule that the model was fitted with: rows of NaN or infinity are refused or
+    left out; where it was `nan: partial` or `unlabelled`, targets that are there count."""
     fitted = cached_model(model, name, posterior=bool(levels))
     X, Y = dataset.read(start, stop)
-    there = np.isfinite(Y)
-    partial = fitted.info.get("data", {}).get("nan") in ("partial", "unlabelled")
-    bad = ~(np.isfinite(X).all(axis=1) & (partial | there.all(axis=1)))
-    if bad.any():
-        row = int(np.argmax(bad))
+    there, rule = np.isfinite(Y), fitted.info.get("data", {}).get("nan", "refuse")
+    enough = np.any if rule in ("partial", "unlabelled") else np.all
+    good = np.isfinite(X).all(axis=1) & enough(there, axis=1)
+    if rule == "refuse" and not good.all():
+        row = int(np.argmin(good))
         what = "has no label" if dataset.labels is not None and np.isfinite(X[row]).all() else "holds NaN or infinity"
         raise InputError(f"{dataset.path}: row {start + row} {what}; remove or mend such rows to score them")
-    if partial:
-        some = there.any(axis=1)
-        X, Y, there = X[some], Y[some], there[some]
+    X, Y, there = X[good], Y[good], there[good]
     X, views = sight.full(X, fitted.d), sight.views
     found = fitted.observed(outcome(fitted, X, views))
     hits = np.zeros(2)

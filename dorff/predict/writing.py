@@ -16,6 +16,7 @@ import numpy as np
 
 from dorff.conformal import check_level
 from dorff.data import ArrayLayout, Dataset, ShardWriter, open_dataset, shard_and_unit_rows, write_metadata
+from dorff.data.layout import commit
 from dorff.engine import Engine, Task
 from dorff.errors import InputError
 from dorff.kernels.scalar import FloatArray
@@ -24,6 +25,7 @@ from dorff.predict.shared import Sight, cached_model, check_inputs, check_uncert
 from dorff.store import load_model, resolve_model, space_on
 from dorff.store.atomic import sync_directory
 
+NAN_ROWS = "nan_rows"  # of the attribute `dorff`: rows without a prediction, as their inputs are not finite
 SMALLEST_SHARD = 4096  # rows of an output shard at least, in whole shards of the inputs
 
 Progress = Callable[[int, int], None]
@@ -99,7 +101,8 @@ def predict(
 
     Shards are written whole or not at all, beside `out`, which appears when all are there; the same call after
     an interruption goes on with the shards that are missing. Rows keep their numbers: those before the first of
-    `store` are not in `out` either. Returns the number of rows. Raises InputError
+    `store` are not in `out` either. Rows whose inputs are not finite get NaN; the attribute `dorff.nan_rows` says how
+    many they are. Returns the number of rows. Raises InputError
     where `out` is there already, the inputs are not the model's, or it has no posterior for what is asked.
     """
     if out.exists():
@@ -119,24 +122,25 @@ def predict(
     name = content(version)
     staging = _staging(out, name, dataset, asked, sight)
     shards = range(dataset.first // shard, -(-dataset.n // shard))
-    missing = [number for number in shards if not all(_shard(staging, array, number).exists() for array in arrays)]
-    finished = len(shards) - len(missing)
+    missing = {number for number in shards if not all(_shard(staging, array, number).exists() for array in arrays)}
+    finished, empty = len(shards) - len(missing), 0
 
     def tell() -> None:
         if progress is not None:
             progress(min(finished * shard, dataset.rows), dataset.rows)
 
-    def done(_task: Task, _result: None) -> Sequence[Task]:
-        nonlocal finished
-        finished += 1
+    def done(task: Task, result: int) -> Sequence[Task]:
+        nonlocal finished, empty
+        finished, empty = finished + (task.tag in missing), empty + result
         tell()
         return ()
 
     tell()  # what an earlier run wrote is not part of this run's pace
     shared = (str(version), name, dataset, str(staging), arrays, asked, sight)
-    engine.run([Task(predict_shard, (*shared, number), number) for number in missing], done)
+    engine.run([Task(predict_shard, (*shared, number), number) for number in shards], done)
     with space_on(out):
         _describe(staging, fitted, arrays, dataset, asked, sight)
+        commit(staging, {NAN_ROWS: empty})
         os.rename(staging, out)
         sync_directory(out.parent)
         for left in out.parent.glob(f".{out.name}.*.partial"):  # of other questions, never finished
@@ -184,23 +188,29 @@ def _describe(
 def predict_shard(
     model: str, name: str, dataset: Dataset, staging: str, arrays: Mapping[str, ArrayLayout], asked: Uncertainty,
     sight: Sight, number: int,
-) -> None:  # fmt: skip
-    """Predict and write one shard of rows."""
+) -> int:  # fmt: skip
+    """Predict and write one shard of rows, unless it is there; returns how many have inputs that are not finite."""
     fitted, rows = cached_model(model, name, posterior=bool(asked)), arrays["y"].shard_rows
     first, stop = max(number * rows, dataset.first), min((number + 1) * rows, dataset.n)
+    there, empty = all(_shard(Path(staging), array, number).exists() for array in arrays), 0
     with space_on(Path(staging)), ExitStack() as stack:
         writers = {
             array: stack.enter_context(ShardWriter(Path(staging) / array, layout, start=first))
-            for array, layout in arrays.items()
+            for array, layout in (() if there else arrays.items())
         }
         for start in range(first, stop, dataset.unit_rows):
-            X = sight.full(dataset.read(start, min(start + dataset.unit_rows, stop))[0], fitted.d)
+            X = dataset.read(start, min(start + dataset.unit_rows, stop))[0]
+            empty += len(X) - int(np.isfinite(X).all(axis=1).sum())
+            if there:
+                continue
+            X = sight.full(X, fitted.d)
             values = {"y": outcome(fitted, X, sight.views)}
             values |= asked.arrays(fitted, X, values["y"], sight.views)
             if "classes" in writers:
                 values["classes"] = np.argmax(values["y"], axis=1)[:, None]
             for array, writer in writers.items():
                 writer.write(values[array])
+    return empty
 
 
 def _staging(out: Path, name: str, dataset: Dataset, asked: Uncertainty, sight: Sight) -> Path:

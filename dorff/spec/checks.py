@@ -196,6 +196,8 @@ def arrays(value: object) -> str | tuple[str, ...]:
     names = tuple(value) if isinstance(value, list | tuple) else ()
     if not names or not all(isinstance(name, str) and name for name in names):
         raise Refusal(f"must be the name of an array or a list of names, came {show(value)}; correct it")
+    if len(set(names)) < len(names):
+        raise Refusal(f"must name each array once, came {show(value)}; take out what is twice")
     return names
 
 

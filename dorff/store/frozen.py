@@ -13,7 +13,7 @@ import numpy as np
 from dorff.errors import InputError
 from dorff.features import FeatureMap, Projected, feature_arrays, features_from
 from dorff.frequencies.transforms import Arrays
-from dorff.moments import Kind
+from dorff.moments import MOST_PATTERNS, Kind
 from dorff.store.building import UNREADABLE
 from dorff.store.npz import read_npz
 
@@ -85,6 +85,9 @@ def _check_question(question: Mapping[str, Any]) -> None:
     whole = all(type(value) is int and least <= value <= most for value, least, most in counts)
     if not whole or type(folds["seed"]) is not int or type(folds["by_rows"]) is not bool or len(folds) != 5:
         raise InputError("its numbers of rows or folds are not those of a plan")
+    patterns = question.get("patterns") or []
+    if len(patterns) > MOST_PATTERNS or not all(isinstance(one, str) and set(one) <= {"0", "1"} for one in patterns):
+        raise InputError("its patterns of targets are not those of a plan")
     for name, known in _WORDS.items():
         if question[name] not in known:
             raise InputError(f"its {name} should be {' or '.join(known)}, got {str(question[name])[:40]!r}")
