@@ -20,7 +20,6 @@ from dorff.data.nodes import committed_rows, group_attributes, open_array
 from dorff.data.opening import open_dataset
 from dorff.data.readers import Numbers, Reader, WithConstants, common_dtype
 from dorff.data.shards import ShardWriter
-from dorff.data.sources import open_source
 from dorff.data.staging import reported, staging
 from dorff.errors import InputError
 
@@ -115,6 +114,8 @@ def ingest(
         for array in also or {}:
             _check_further(array, names[array])
         asked = [name for of in names.values() for name in of]
+        from dorff.data.sources import open_source  # Arrow and HDF5: 40 MiB that fits need not hold
+
         readers = [WithConstants(open_source(source, asked)) for source in sources]
         columns = _resolve(readers, names)
         tell = notice or (lambda _: None)
