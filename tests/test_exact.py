@@ -263,7 +263,7 @@ def test_peak_memory_is_within_the_estimate(name, n):
 
 
 def test_flops_are_those_that_a_plain_cholesky_counts():
-    """Operations of the textbook loops: of one factor, and for each target of two triangular solves for it and p columns of ones."""
+    """Operations of the textbook loops: of a factor, and for each target of triangular solves for it and the ones."""
     n, p, factor = 600, 3, 0
     for j in range(n):  # the entries of column j: j products taken off each, then the root or a division
         factor += (2 * j + 1) * (n - j)

@@ -1,16 +1,19 @@
 """Solvers: from moments to coefficients."""
 
 from dorff.solvers.apart import untouched
+from dorff.solvers.cg import cg_bytes
 from dorff.solvers.choose import Choice, Criterion, Score, choose, kfold_errors, of_first, setting_scores
 from dorff.solvers.eigen import Ridge
 from dorff.solvers.few_labels import Known
 from dorff.solvers.grid import path_bytes
 from dorff.solvers.penalty import Penalty
 from dorff.solvers.problem import Problem, Solution, check_width, target_covariance
+from dorff.solvers.qr import triangle_bytes
+from dorff.solvers.sampled import sampled_bytes
 from dorff.solvers.scores import Scores
-from dorff.solvers.select import MOST_FACTORS, solve, squared_error
+from dorff.solvers.select import MOST_FACTORS, solve, solve_bytes, squared_error
 from dorff.solvers.setting import Fit, Setting, carried_ridges, check_apart, check_output, learned_term, spread
-from dorff.solvers.system import LARGEST_DIRECT, LARGEST_EVD
+from dorff.solvers.system import LARGEST_DIRECT, LARGEST_EVD, Size
 
 __all__ = [
     "LARGEST_DIRECT",
@@ -26,8 +29,10 @@ __all__ = [
     "Score",
     "Scores",
     "Setting",
+    "Size",
     "Solution",
     "carried_ridges",
+    "cg_bytes",
     "check_apart",
     "check_output",
     "check_width",
@@ -36,10 +41,13 @@ __all__ = [
     "learned_term",
     "of_first",
     "path_bytes",
+    "sampled_bytes",
     "setting_scores",
     "solve",
+    "solve_bytes",
     "spread",
     "squared_error",
     "target_covariance",
+    "triangle_bytes",
     "untouched",
 ]
