@@ -7,17 +7,30 @@ from __future__ import annotations
 
 import json
 import shutil
+import tracemalloc
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import combinations, product
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import pytest
+from cases import every_kernel, moments_of, plain_map, rows, weights_of
 from command_line import DORFF
 from processes import watched
 
+from dorff import frequencies
 from dorff.data import ingest
+from dorff.moments import Moments, TriangleAccumulator
+from dorff.solvers import Problem, Size, cg_bytes, sampled_bytes, solve, solve_bytes, triangle_bytes
+from dorff.solvers.cg import solve_cg
+from dorff.solvers.matrixfree import make_system, of_moments
+from dorff.solvers.posterior import posterior
+from dorff.solvers.qr import problem_of
+from dorff.solvers.sampled import Sample, Sampled
+from dorff.weights import OperatorWeights
 
 MIB: Final = 2**20
 GAUSSIAN: Final = {"type": "gaussian", "lengthscale": 0.6}
@@ -145,6 +158,58 @@ def covering() -> list[Cell]:
 CELLS: Final = covering()
 
 
+@dataclass(frozen=True)
+class Sums:
+    """Sums of features for a kernel, and what a solve of them depends on."""
+
+    parts: list[Moments]
+    weights: OperatorWeights
+    size: Size
+
+    @classmethod
+    def of(cls, name: str, *, m: int = 512, gaps: bool = False) -> Sums:
+        kernel, n = dict(every_kernel(2, 2))[name].fix(2, 2, np.eye(2)), 4 * m
+        X, Y = rows(n, 2, 2)
+        drawn = frequencies.Orthogonal().draw(kernel, d=2, p=2, count=m // 2, seed=0)
+        weights, features = weights_of(kernel, drawn), plain_map(20 * drawn.omega)  # all of it is seen
+        masks = [np.array(mask) for mask in (((1, 1), (0, 1), (1, 0)) if gaps else ((1, 1),))]
+        parts = []
+        for at, mask in enumerate(masks):
+            one = moments_of(features, X[at::3], Y[at::3] * mask)
+            parts.append(replace(one, observed="" if mask.all() else "".join(map(str, mask))))
+        coupled = not weights.separable or (gaps and name != "identity")
+        size = Size(m, 2, weights.shape[1], coupled, 3 if gaps else 1)
+        return cls(parts, weights, size)
+
+
+def traced(function: Callable[[], object]) -> int:
+    """The most bytes of arrays that a call holds, what it gives among them."""
+    tracemalloc.start()
+    try:
+        kept = function()
+        assert kept is not None
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("gaps", [False, True], ids=["whole", "gaps"])
+@pytest.mark.parametrize("name", ["identity", "matrix", "curl trace", "helmholtz trace"])
+def test_conjugate_gradients_hold_what_is_said(name: str, gaps: bool) -> None:
+    sums = Sums.of(name, m=768, gaps=gaps)
+    held = traced(lambda: solve_cg(sums.parts, sums.weights, 1e-18, most=3))
+    assert 0.55 * cg_bytes(sums.size) < held <= cg_bytes(sums.size)
+
+
+@pytest.mark.parametrize("ridges", [[1e-3], list(np.logspace(-9, -1, 9))], ids=["cholesky", "eigh"])
+@pytest.mark.parametrize("gaps", [False, True], ids=["whole", "gaps"])
+@pytest.mark.parametrize("name", ["identity", "matrix", "curl trace", "helmholtz trace"])
+def test_a_direct_solve_holds_what_is_said(name: str, gaps: bool, ridges: list[float]) -> None:
+    sums = Sums.of(name, gaps=gaps)
+    held = traced(lambda: solve(Problem.of(sums.parts, sums.weights), ridges, scores=True))
+    assert 0.5 * solve_bytes(sums.size) < held <= solve_bytes(sums.size)
+
+
 def written(cell: Cell, folder: Path) -> Path:
     """The job of a cell, and its data."""
     (m, job), by = KINDS[cell["kind"]], cell["select"]
@@ -207,3 +272,37 @@ def checked(folder: Path, job: Path, options: str | None = None) -> dict[str, fl
         assert code == 0, complained
         found |= {"predict plan": json.loads(said).get("plan_peak_bytes", 0) / MIB, "predict peak": peak / MIB}
     return found
+
+
+@pytest.mark.parametrize("gaps", [False, True], ids=["whole", "gaps"])
+@pytest.mark.parametrize("name", ["identity", "curl trace", "helmholtz trace"])
+def test_a_posterior_takes_no_more_than_the_solve(name: str, gaps: bool) -> None:
+    sums = Sums.of(name, gaps=gaps)
+    (solution,) = solve(Problem.of(sums.parts, sums.weights), [1e-3])
+    held = traced(lambda: posterior(Problem.of(sums.parts, sums.weights), solution))
+    assert 0.5 * solve_bytes(sums.size) < held <= solve_bytes(sums.size)
+
+
+@pytest.mark.parametrize("gaps", [False, True], ids=["whole", "gaps"])
+@pytest.mark.parametrize("name", ["identity", "curl trace", "helmholtz trace"])
+def test_a_solve_by_triangles_holds_what_is_said(name: str, gaps: bool) -> None:
+    sums = Sums.of(name, m=384, gaps=gaps)
+    triangles = []
+    for part in sums.parts:
+        adder = TriangleAccumulator(part.m, part.q, part.y0, observed=part.observed)
+        adder.add(np.ascontiguousarray(np.linalg.cholesky(part.full + 1e-6 * np.eye(part.width)).T))
+        triangles.append(adder.moments())
+    held = traced(lambda: solve(problem_of(triangles, sums.weights), [1e-3]))
+    assert 0.6 * triangle_bytes(sums.size) < held <= triangle_bytes(sums.size)
+
+
+@pytest.mark.parametrize(("name", "t"), [("identity", 1), ("curl trace", 2)])
+def test_a_preconditioner_of_sampled_rows_holds_what_is_said(name: str, t: int) -> None:
+    sums, n = Sums.of(name), 800 // t
+    F = np.random.default_rng(0).standard_normal((n, sums.size.m))
+    borders, operator = of_moments(sums.parts)
+    system = make_system(borders, operator, sums.weights)
+    sample = Sample(np.arange(float(n))[:, None], np.ones(n), lambda x: F[x[:, 0].astype(int)].copy())
+    held = traced(lambda: Sampled(system, sample, 1e-3).solve(np.ones((system.size, 1)), np.ones(1), 1e-3))
+    said = sampled_bytes(n * t, sums.size.m, system.size)
+    assert 0.6 * said < held <= said

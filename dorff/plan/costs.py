@@ -32,11 +32,13 @@ from dorff.threads import pinned
 from dorff.weights import operator_weights
 
 MiB: Final = 2**20
-# Resident bytes of a process before it has data: interpreter, libraries, compiled loops, Dask's own, and room for
-# what the allocator keeps. Of a worker's, SHARED_BYTES at least are library pages that the driver has counted.
-DRIVER_BYTES: Final = 250 * MiB
+# Resident bytes of a process before it has data: interpreter, libraries, loops, Dask's own. The most that was measured
+# of any sampler, on a machine's first run, which compiles the loops, was 275 of a serial fit, 290 of the driver of
+# workers and what Python starts beside them, 245 of a worker; 228, 250 and 229 once they are compiled. Of a worker's,
+# SHARED_BYTES at least are library pages that the driver has counted; 114 were measured.
+DRIVER_BYTES: Final = 290 * MiB
 WORKER_BYTES: Final = 250 * MiB
-SHARED_BYTES: Final = 80 * MiB
+SHARED_BYTES: Final = 100 * MiB
 SMALL_POSTERIOR: Final = 256 * MiB  # that a model may grow by without being asked to
 TUNING_BYTES: Final = 96 * MiB  # of finding a length-scale
 SAMPLE_BYTES: Final = 16 * MiB  # of the rows that constants are frozen from
@@ -105,7 +107,8 @@ def estimate(
         leaf, disk, flops, seconds = way.worker_bytes, way.disk_bytes, way.passes * way.flops, way.seconds
     worker = (DRIVER_BYTES if serial else WORKER_BYTES + 16 * MiB) + leaf
     all_workers = leaf if serial else workers * (worker - SHARED_BYTES)
-    least = max(4 * SAMPLE_BYTES, TUNING_BYTES if question["tuning"] else 0)  # of constants that rows tell
+    sample = min(SAMPLE_BYTES, 8 * dataset.rows * (dataset.d + q))  # that tells constants
+    least = max(4 * sample, TUNING_BYTES if question["tuning"] else 0, 8 * tried * (block_rows(tried) + tried))
     driver = max(solving if route.name == "direct" else way.driver_bytes, least)
     peak = DRIVER_BYTES + (all_workers + driver if route.name == "streaming" else max(all_workers, driver))
     return Costs(
