@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, final
+from typing import Any, Final, final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +17,22 @@ from dorff.features import FeatureMap, Projected
 from dorff.kernels import MultiView, OperatorKernel
 from dorff.kernels.multi_view import mean_of
 from dorff.kernels.scalar import FloatArray
-from dorff.posterior import Posterior
+from dorff.posterior import STEP_BYTES, Posterior
 from dorff.weights import OperatorWeights
 
-BLOCK_ROWS = 2048
+BLOCK_ROWS: Final = 2048
+BLOCK_BYTES: Final = 2**26  # of the features of a block, where these are so many that it has fewer rows
 Views = Sequence[str | int] | None
+
+
+def block_rows(m: int) -> int:
+    """Rows whose m features are made at a time."""
+    return min(BLOCK_ROWS, max(1, BLOCK_BYTES // (8 * m)))
+
+
+def evaluation_bytes(m: int) -> int:
+    """The most memory of a prediction by m features, with deviations, beside the rows and what is predicted."""
+    return 8 * block_rows(m) * m + STEP_BYTES
 
 
 @final
@@ -112,8 +123,9 @@ class Model:
         inputs, features, M = self._checked(X, views), self.feature_map, self._mean(views)
         W = self._combined if M is None else self._combined @ M.T
         out = np.empty((len(inputs), self.p, self.d))
-        for start in range(0, len(inputs), BLOCK_ROWS):
-            rows = slice(start, start + BLOCK_ROWS)
+        step = block_rows(self.feature_map.m)
+        for start in range(0, len(inputs), step):
+            rows = slice(start, start + step)
             scaled = (inputs[rows] - features.center) / features.scale
             out[rows] = features.phi.jacobian(scaled, W) / features.scale
         return out
@@ -230,8 +242,9 @@ class Model:
         """What `of_features` makes (rows, *shape) of each block's features F (rows, m), for X (n, d)."""
         inputs = self._checked(X, views)
         out = np.empty((len(inputs), *shape))
-        for start in range(0, len(inputs), BLOCK_ROWS):
-            rows = slice(start, start + BLOCK_ROWS)
+        step = block_rows(self.feature_map.m)
+        for start in range(0, len(inputs), step):
+            rows = slice(start, start + step)
             out[rows] = of_features(self.feature_map.transform(inputs[rows]))
         return out
 

@@ -262,6 +262,16 @@ def test_peak_memory_is_within_the_estimate(name, n):
     assert estimate - 2 * BLOCK_BYTES < peak + 8 * 20 * n < estimate
 
 
+def test_flops_are_those_that_a_plain_cholesky_counts():
+    """Operations of the textbook loops: of a factor, and for each target of triangular solves for it and the ones."""
+    n, p, factor = 600, 3, 0
+    for j in range(n):  # the entries of column j: j products taken off each, then the root or a division
+        factor += (2 * j + 1) * (n - j)
+    solves = p * (1 + p) * 2 * sum(2 * i + 1 for i in range(n))
+    cost = exact_cost(kernels.Decomposable(kernels.Gaussian(1.0)).fix(2, p), n, p).flops
+    assert cost == pytest.approx(factor + solves, rel=5e-3)
+
+
 def test_flops_are_those_of_the_factors():
     """A block system costs p^3 times the scalar one; k0 A a factor for each of A's distinct eigenvalues."""
     n, p, k0 = 10**5, 3, kernels.Gaussian(1.0)

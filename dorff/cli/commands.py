@@ -205,7 +205,11 @@ def predict(
     asked = Uncertainty(std, noise, tuple(level(text) for text in names("--bands", bands)))
     arrays, some = names("--inputs", inputs) or None, names("--views", views) or None
     wanted = "--std" if std else "--bands" if bands else ""
-    with _engine(workers, model, store, arrays, some, wanted) as engine, meter("predict") as progress:
+    numbers = 1 + (std + 2 * len(asked.bands))  # for each output
+    with (
+        _engine(workers, model, store, (arrays, some), wanted, (numbers, 0)) as (engine, peak),
+        meter("predict") as progress,
+    ):
         rows = run(
             model, store, out, engine=engine, inputs=arrays, uncertainty=asked, views=some, progress=progress
         )  # fmt: skip
@@ -213,7 +217,7 @@ def predict(
     empty = group_attributes(out)["dorff"][NAN_ROWS]
     if empty:
         say(f"dorff: {out}: {empty:,} of {rows:,} rows are NaN, as their inputs hold NaN or infinity", "warning")
-    result = {"rows": rows, NAN_ROWS: empty, "store": str(out)}
+    result = {"rows": rows, NAN_ROWS: empty, "store": str(out), "plan_peak_bytes": peak}
     show(result, f"{out}: {rows:,} rows of {', '.join(written)}", as_json=as_json)
 
 
@@ -243,13 +247,13 @@ def score(
 
     --coverage: of plain bands (the posterior's, noise in them) and of conformal ones, where the model has them.
     """
-    from dorff.predict import COVERAGE_LEVELS
+    from dorff.predict import COVERAGE_LEVELS, ROWS
     from dorff.predict import score as run
     from dorff.solvers import R2
 
     arrays, some = names("--inputs", inputs) or None, names("--views", views) or None
     wanted, of = "--coverage" if coverage else "", {None: None, True: R2.POOLED, False: R2.MEAN}[pooled]
-    with _engine(workers, model, store, arrays, some, wanted) as engine, meter("score") as progress:
+    with _engine(workers, model, store, (arrays, some), wanted, (6, ROWS)) as (engine, _), meter("score") as progress:
         scores = run(
             model, store, engine=engine, inputs=arrays, targets=names("--targets", targets) or None,
             coverage=COVERAGE_LEVELS if coverage else (), views=some, r2_of=of, progress=progress,
@@ -322,14 +326,17 @@ def _version(on: bool) -> None:
 
 @contextmanager
 def _engine(
-    workers: int, model: Path, store: Path, inputs: Sequence[str] | None, views: Sequence[str] | None, wanted: str
-) -> Iterator[Engine]:  # fmt: skip
-    """Local workers, as many as have a shard to read; one works in this process. They start when all is there, a
-    posterior too where an option `wanted` needs one."""
+    workers: int, model: Path, store: Path, reads: tuple[Sequence[str] | None, Sequence[str] | None], wanted: str,
+    each: tuple[int, int],
+) -> Iterator[tuple[Engine, int]]:  # fmt: skip
+    """Local workers, as many as have a shard to read and fit this machine, and the most bytes that all processes
+    need; one works in this process. They start when all is there, a posterior too where an option `wanted` needs one.
+    `reads` are inputs and views; `each` how many numbers come of a row and output, and of how many rows at a time, or
+    more."""
     from dorff.data import open_dataset
     from dorff.engine import open_engine
     from dorff.predict import check_uncertain
-    from dorff.predict.shared import Sight
+    from dorff.predict.shared import Sight, planned_workers
     from dorff.spec import LocalCluster, SerialCluster
     from dorff.store import load_model
 
@@ -338,8 +345,11 @@ def _engine(
         check_uncertain(fitted, model, wanted)
     if fitted.info.get("report", {}).get("status", "ok") != "ok":
         say(f"dorff: {model}: its fit was {fitted.info['report']['status']}; its values may be far off", "warning")
-    dataset = open_dataset(store, inputs=Sight.of(fitted, inputs, views).arrays, targets=None)
+    dataset = open_dataset(store, inputs=Sight.of(fitted, *reads).arrays, targets=None)
+    most, (numbers, rows) = min(workers, -(-dataset.n // dataset.shard_rows)), each
+    busy, needed, peak = planned_workers(fitted, dataset, numbers, rows=max(rows, dataset.unit_rows), most=most)
     del fitted
-    busy = min(workers, -(-dataset.n // dataset.shard_rows))
-    with open_engine(LocalCluster(workers=busy) if busy > 1 else SerialCluster()) as engine:
-        yield engine
+    cluster = LocalCluster(workers=max(busy, 1))
+    cluster = cluster.model_copy(update={"memory": max(cluster.memory, int(needed / 0.94))})
+    with open_engine(cluster if busy > 1 else SerialCluster()) as engine:
+        yield engine, peak

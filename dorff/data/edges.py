@@ -8,15 +8,12 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.parquet as pq
 import scipy.sparse as sp
 
 from dorff.data.edge_source import EDGES, RUN, EdgeSource
 from dorff.data.layout import ArrayLayout, write_metadata
 from dorff.data.metadata import sync_directory
 from dorff.data.nodes import node
-from dorff.data.parquet_edges import open_parquet_graph, parquet_files
 from dorff.data.readers import reading
 from dorff.data.shards import ShardWriter
 from dorff.data.staging import reported, staging
@@ -47,6 +44,8 @@ def open_graph(path: str | os.PathLike[str]) -> EdgeSource:
             "neither; write one with dorff.data.edges.write_graph(PATH, W), W a scipy sparse matrix."
         )
     if parts := parquet_files(root):
+        from dorff.data.parquet_edges import open_parquet_graph  # Arrow, which is large
+
         return open_parquet_graph(root, parts)
     if not root.is_dir() or node(root).problem == "missing":
         raise InputError(
@@ -54,6 +53,14 @@ def open_graph(path: str | os.PathLike[str]) -> EdgeSource:
             "with dorff.data.edges.write_graph."
         )
     return open_zarr_graph(root)
+
+
+def parquet_files(root: Path) -> tuple[str, ...]:
+    """The Parquet files at a path; none where it is something else."""
+    if root.is_file():
+        return (str(root),)
+    found = sorted(root.glob("*.parquet")) if root.is_dir() else []
+    return tuple(str(file) for file in found if not file.name.startswith((".", "_")))
 
 
 def _is_parquet(file: Path) -> bool:
@@ -82,6 +89,9 @@ def write_graph(path: str | os.PathLike[str], W: Any) -> None:
     columns = {name: np.asarray(v, np.float64 if name == "w" else np.int64) for name, v in columns.items()}
     with reported(store), staging(store) as folder:
         if store.suffix == ".parquet":
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+
             table = pa.table(columns).replace_schema_metadata({"nodes": str(W.shape[0])})
             pq.write_table(table, folder / "edges", write_page_checksum=True)
             os.rename(folder / "edges", store)

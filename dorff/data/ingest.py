@@ -21,7 +21,6 @@ from dorff.data.opening import open_dataset
 from dorff.data.packing import FillWatch, either
 from dorff.data.readers import Block, Numbers, Reader, WithConstants, common_dtype
 from dorff.data.shards import ShardWriter
-from dorff.data.sources import open_source
 from dorff.data.staging import reported, staging
 from dorff.errors import InputError
 
@@ -181,6 +180,8 @@ def ingest(
         for array in also or {}:
             _check_further(array, names[array])
         asked = [name for of in names.values() for name in of]
+        from dorff.data.sources import open_source  # Arrow and HDF5: 40 MiB that fits need not hold
+
         readers = [WithConstants(open_source(source, asked)) for source in sources]
         columns = _resolve(readers, names)
         tell = notice or (lambda _: None)

@@ -12,7 +12,6 @@ from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from dorff.errors import InputError
 
@@ -41,6 +40,8 @@ class Run:
     def of(cls, column: Any, parse: Callable[[Any], Any] | None = None) -> Run:
         """Of an Arrow or NumPy column; `parse` is applied to each different value."""
         if isinstance(column, np.ndarray):
+            import pyarrow as pa  # large, and only files that are read need it
+
             short = column.dtype.kind == "f" and column.dtype.itemsize not in (4, 8)  # Arrow hashes no others
             native = np.dtype(np.float64) if short else column.dtype.newbyteorder("=")
             column = pa.array(column.astype(native, copy=False))

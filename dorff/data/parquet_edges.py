@@ -42,14 +42,6 @@ class ParquetEdges(EdgeSource):
         return out
 
 
-def parquet_files(root: Path) -> tuple[str, ...]:
-    """The Parquet files at a path; none where it is something else."""
-    if root.is_file():
-        return (str(root),)
-    found = sorted(root.glob("*.parquet")) if root.is_dir() else []
-    return tuple(str(file) for file in found if not file.name.startswith((".", "_")))
-
-
 def open_parquet_graph(root: Path, files: tuple[str, ...]) -> ParquetEdges:
     """The edges in these files; InputError as `open_graph`."""
     starts, count, nodes, weighted = [], 0, None, set()

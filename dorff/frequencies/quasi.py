@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
-from scipy.stats import qmc
 
 from dorff.errors import InputError
 from dorff.frequencies.base import DenseSampler
@@ -34,6 +33,8 @@ class QMC(DenseSampler):
             raise InputError(f"scramble must be True or False, not {self.scramble!r}")
 
     def accept(self, law: Spectral, measure: Measure, d: int) -> None:
+        from scipy.stats import qmc  # large, and only this sampler needs it
+
         if self.sequence == "sobol" and law.dims(d, measure) > qmc.Sobol.MAXDIM:
             raise InputError(
                 f"sampler: qmc: Sobol's sequence ends at {qmc.Sobol.MAXDIM} dimensions, this needs "
@@ -41,6 +42,8 @@ class QMC(DenseSampler):
             )
 
     def omega(self, rng: np.random.Generator, law: Spectral, measure: Measure, count: int, d: int) -> FloatArray:
+        from scipy.stats import qmc
+
         kind = qmc.Sobol if self.sequence == "sobol" else qmc.Halton
         points = kind(law.dims(d, measure), scramble=self.scramble, rng=rng)
         if not self.scramble:

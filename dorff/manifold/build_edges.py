@@ -9,8 +9,6 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.parquet as pq
 import scipy.sparse as sp
 
 from dorff.data import Dataset
@@ -101,6 +99,9 @@ def save_edges(
     frame: Frame, job: Job, rows: IntArray, W: sp.csr_array, columns: IntArray, scales: FloatArray, **facts: Any
 ) -> Slip:  # fmt: skip
     """Write the edges W (s, c) of a shard's rows (s,) to the rows `columns` (c,), the rows' degrees and scales."""
+    import pyarrow as pa  # large, and only fits with a graph need it
+    import pyarrow.parquet as pq
+
     i, j = np.repeat(rows, np.diff(W.indptr)), columns[W.indices]
     w = W.data.astype(np.float64)
     values = (i.astype(np.int64), j.astype(np.int64), w)
@@ -116,6 +117,9 @@ def save_edges(
 
 def load_edges(frame: Frame, job: Job, crc: int) -> Edges:
     """The rows, neighbours and weights (edges,) that such a task wrote, whose checksum is `crc`. DamagedError."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     try:
         raw = pa.BufferReader(read_plain(frame.path(job, EDGES)))
         table = pq.ParquetFile(raw, page_checksum_verification=True).read(use_threads=False)

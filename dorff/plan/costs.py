@@ -21,21 +21,24 @@ from dorff.errors import DoesNotFitError
 from dorff.exact import exact_is_cheaper
 from dorff.features import Recipe
 from dorff.kernels import Decomposable, MultiView, OperatorKernel
+from dorff.model import evaluation_bytes
 from dorff.moments import MOST_PATTERNS, Kind, syrk
 from dorff.plan.leaves import Leaf, block_rows
 from dorff.plan.manifold import Term, term_costs
 from dorff.plan.routes import Means, Route, Shape, choose_route
-from dorff.solvers import MOST_FACTORS, learned_term, path_bytes, untouched
+from dorff.solvers import Size, learned_term, path_bytes, solve_bytes, triangle_bytes, untouched
 from dorff.spec import Job, LocalCluster, RemoteCluster
 from dorff.threads import pinned
 from dorff.weights import operator_weights
 
 MiB: Final = 2**20
-# Resident bytes of a process before it has data: interpreter, libraries, compiled loops, Dask's own, and room for
-# what the allocator keeps. Of a worker's, SHARED_BYTES at least are library pages that the driver has counted.
-DRIVER_BYTES: Final = 250 * MiB
+# Resident bytes of a process before it has data: interpreter, libraries, loops, Dask's own. The most that was measured
+# of any sampler, on a machine's first run, which compiles the loops, was 275 of a serial fit, 290 of the driver of
+# workers and what Python starts beside them, 245 of a worker; 228, 250 and 229 once they are compiled. Of a worker's,
+# SHARED_BYTES at least are library pages that the driver has counted; 114 were measured.
+DRIVER_BYTES: Final = 290 * MiB
 WORKER_BYTES: Final = 250 * MiB
-SHARED_BYTES: Final = 80 * MiB
+SHARED_BYTES: Final = 100 * MiB
 SMALL_POSTERIOR: Final = 256 * MiB  # that a model may grow by without being asked to
 TUNING_BYTES: Final = 96 * MiB  # of finding a length-scale
 SAMPLE_BYTES: Final = 16 * MiB  # of the rows that constants are frozen from
@@ -77,10 +80,12 @@ def estimate(
     width, qr = m + 1 + q, question["sums"] == Kind.TRIANGLE
     workers = job.cluster.workers if isinstance(job.cluster, LocalCluster) else 1
     fixed = [kernel.fix(dataset.d, recipe.p, np.eye(recipe.p)) for kernel in candidates]
-    rank = max(_rank(kernel, dataset.d) for kernel in fixed)
     leaf, read = _leaf_bytes(dataset, recipe, question, patterns)
-    solving = _driver_bytes(job, dataset, recipe, fixed, question, patterns)
+    sizes = [_size(job, kernel, m, dataset, patterns, question["folds"]["count"]) for kernel in fixed]
+    beside = _beside_bytes(job, dataset, recipe)
+    solving = beside + max(_solve_bytes(job, *one, qr=qr) for one in zip(fixed, sizes, strict=True))
     level, disk = _disk_bytes(job, len(leaves), question, patterns, width, workers)
+    rank = max(size.r for size in sizes)
     flops = (3.0 if qr else 1.0) * dataset.rows * width * width + dataset.rows * recipe.flops
     sums = term_costs(terms, m, recipe.flops, workers)
     fewer = sums.fewer if sums.task_bytes + 8 * recipe.numbers > leaf else ""
@@ -91,8 +96,8 @@ def estimate(
     rate = _syrk_rate(block_rows(tried), tried)
     seconds = 1.15 * flops / rate / workers
     shape = Shape(
-        dataset.rows, m, q, rank, any(_coupled(job, kernel, patterns) for kernel in fixed), patterns, len(leaves),
-        recipe.numbers, recipe.flops, leaf + 16 * MiB, solving, disk, read,
+        dataset.rows, m, q, rank, any(size.coupled for size in sizes), patterns, len(leaves),
+        recipe.numbers, recipe.flops, leaf + 16 * MiB, solving, disk, read, question["folds"]["count"], beside,
     )  # fmt: skip
     route = _route(job, shape, rate, workers, candidates)
     if qr:
@@ -102,7 +107,9 @@ def estimate(
         leaf, disk, flops, seconds = way.worker_bytes, way.disk_bytes, way.passes * way.flops, way.seconds
     worker = (DRIVER_BYTES if serial else WORKER_BYTES + 16 * MiB) + leaf
     all_workers = leaf if serial else workers * (worker - SHARED_BYTES)
-    driver = solving if route.name == "direct" else way.driver_bytes
+    sample = min(SAMPLE_BYTES, 8 * dataset.rows * (dataset.d + q))  # that tells constants
+    least = max(4 * sample, TUNING_BYTES if question["tuning"] else 0, 8 * tried * (block_rows(tried) + tried))
+    driver = max(solving if route.name == "direct" else way.driver_bytes, least)
     peak = DRIVER_BYTES + (all_workers + driver if route.name == "streaming" else max(all_workers, driver))
     return Costs(
         m, rank, exact_is_cheaper(dataset.rows, q, m, rank), len(leaves), worker, peak, disk, flops, seconds, level,
@@ -125,20 +132,11 @@ def _leaf_bytes(dataset: Dataset, recipe: Recipe, question: dict[str, Any], patt
     return leaf, read
 
 
-def _driver_bytes(
-    job: Job, dataset: Dataset, recipe: Recipe, fixed: Sequence[OperatorKernel], question: dict[str, Any],
-    patterns: int,
-) -> int:  # fmt: skip
-    """Bytes of the driver while it solves directly; the kernels have their output matrices written out."""
-    qr, m, q = question["sums"] == Kind.TRIANGLE, recipe.m, dataset.q
-    solving = max(
-        _solve_bytes(job, kernel, _rank(kernel, dataset.d), m + 1 + q, m, question["folds"]["count"], patterns, qr=qr)
-        for kernel in fixed
-    )
-    if dataset.labels is not None and job.solve.calibrate:
-        solving += 5 * 8 * q * most_rows(q)  # decision values of held-out rows, and copies
-    solving += 16 * recipe.numbers
-    return max(solving, TUNING_BYTES) if question["tuning"] else solving
+def _beside_bytes(job: Job, dataset: Dataset, recipe: Recipe) -> int:
+    """Bytes of the driver while it solves that are no part of the system: features, and of classes held-out rows'
+    decision values and copies of them."""
+    calibrated = dataset.labels is not None and job.solve.calibrate
+    return 16 * recipe.numbers + (5 * 8 * dataset.q * most_rows(dataset.q) if calibrated else 0)
 
 
 def _disk_bytes(
@@ -197,26 +195,28 @@ def _rank(kernel: OperatorKernel, d: int) -> int:
     return min(sum(len(root[0]) for root in roots), len(roots[0][0, 0]))
 
 
-def _solve_bytes(
-    job: Job, kernel: OperatorKernel, rank: int, width: int, m: int, folds: int, patterns: int, *, qr: bool
-) -> int:  # fmt: skip
-    """Bytes of the driver's solve: folds and their sum, unpacked and centred moments, the system, its factor."""
-    shared, coupled = _shared(kernel), _coupled(job, kernel, patterns)
-    k = m * rank if coupled else m
-    many = shared or len(job.solve.ridges) > MOST_FACTORS
-    each = 9 if qr else 4 if many else 2
-    views = isinstance(kernel, MultiView) and not coupled
-    held = math.isqrt(m * m * (width - m - 1)) if views else k if job.solve.observe is None else m * rank
-    # The factor's inverse, and with held-out rows a second one; of views, one for each target.
-    if keeps_posterior(job, held):
-        each = max(each, 5 if job.solve.conformal else 4) + (3 * (width - m - 1) if views else 0)
-    blocks = min(patterns, rank) if shared and not coupled else 1  # systems of m, for targets that other rows have
-    system = (8 * k * k if coupled else 0) + blocks * each * 8 * k * k
-    sums = 4 * width * (width + 1) * (folds + 2) * patterns + 8 * width * width * patterns + 16 * m * m
-    need = max(sums + system, 4 * SAMPLE_BYTES)
-    if job.solve.select == "kfold" and patterns == 1:
+def _size(job: Job, kernel: OperatorKernel, m: int, dataset: Dataset, patterns: int, folds: int) -> Size:
+    """What the bytes of solving for a kernel depend on, its output matrices written out."""
+    return Size(m, dataset.q, _rank(kernel, dataset.d), _coupled(job, kernel, patterns), patterns, folds)
+
+
+def _solve_bytes(job: Job, kernel: OperatorKernel, size: Size, *, qr: bool) -> int:
+    """Bytes of the driver's direct solve, the folds' sums among them; with the posterior that is kept, and where bands
+    are corrected that of the fit without some rows beside it, and what of these rows is evaluated at a time."""
+    square, solving = 8 * size.k**2, triangle_bytes(size) if qr else solve_bytes(size)
+    views = isinstance(kernel, MultiView) and not size.coupled  # each target has a posterior of its own
+    unknowns = math.isqrt(size.m**2 * size.q) if views else size.k if job.solve.observe is None else size.m * size.r
+    if keeps_posterior(job, unknowns):
+        kept = max(8 * unknowns**2, size.blocks * square)
+        solving += kept - size.blocks * square
+        if job.solve.conformal:
+            solving = max(solving + kept, 2 * kept + evaluation_bytes(size.m))
+    counts = size.packed * (size.folds + 1) if len(job.features.counts) > 1 else 0  # of the first features
+    need = max(2 * size.folds * size.packed, size.held + counts + solving)  # twice while they are collected
+    if job.solve.select == "kfold" and size.patterns == 1 and job.solve.observe is None and not job.manifold:
         ridges = len(job.solve.ridges)
-        need = max(need, path_bytes(m, width - m - 1, unknowns=k, folds=folds, ridges=ridges))
+        path = path_bytes(size.m, size.q, unknowns=size.k, folds=size.folds, ridges=ridges)
+        need = max(need, counts + path)
     return need
 
 

@@ -9,7 +9,7 @@ from typing import Final, final
 import numpy as np
 
 from dorff.errors import DoesNotFitError, InputError
-from dorff.solvers import LARGEST_DIRECT
+from dorff.solvers import LARGEST_DIRECT, Size, cg_bytes, sampled_bytes
 from dorff.spec import Job
 
 MiB: Final = 2**20
@@ -43,7 +43,8 @@ def sample_rows(m: int, t: int, n: int) -> int:
 class Shape:
     """What a solve costs depends on: n rows, m features, q targets, r rows of psi (`coupled`: in one system), patterns
     of targets, leaves, and the numbers and flops of the feature map for one row, as its recipe tells them. Of the
-    direct way the bytes of a leaf, of the driver's solve and on disk; of any leaf those for reading."""
+    direct way the bytes of a leaf, of the driver's solve and on disk; of any leaf those for reading, of any solve
+    those beside the system. Sums are of `folds` apart."""
 
     n: int
     m: int
@@ -58,15 +59,21 @@ class Shape:
     solve_bytes: int
     disk_bytes: int
     read_bytes: int
+    folds: int = 1
+    beside_bytes: int = 0
+
+    @property
+    def size(self) -> Size:
+        return Size(self.m, self.q, self.r, self.coupled, self.patterns, self.folds)
 
     @property
     def width(self) -> int:
-        return self.m + 1 + self.q
+        return self.size.width
 
     @property
     def k(self) -> int:
         """Unknowns of the largest system."""
-        return self.m * self.r if self.coupled else self.m
+        return self.size.k
 
     @property
     def columns(self) -> int:
@@ -182,9 +189,9 @@ def _direct(shape: Shape, means: Means) -> Way:
 
 
 def _cg(shape: Shape, means: Means) -> Way:
-    """By the sums unpacked, which are twice what is packed, of all patterns; and the sketch."""
-    width, k = shape.width, shape.k
-    driver = shape.patterns * 12 * width * width + 8 * k * (4 * SKETCH + 8 * shape.columns)
+    """By products with the sums."""
+    width = shape.width
+    driver = shape.size.held + cg_bytes(shape.size) + shape.beside_bytes
     sketch = 2.0 * width**2 * shape.patterns * SKETCH * (shape.q if shape.coupled else 1)
     steps = 2.0 * width**2 * shape.patterns * shape.columns * ITERATIONS
     seconds = _gram_seconds(shape, means) + sketch / means.rate + steps / (THIN / 4)
@@ -206,7 +213,7 @@ def _streaming(shape: Shape, means: Means) -> Way:
     worker = shape.read_bytes + block + 8 * shape.map_numbers + (2 + 2 * shape.patterns) * vectors
     t = shape.q if shape.coupled else 1
     dual = sample_rows(m, t, shape.n) * t
-    driver = 2 * 8 * dual**2 + 8 * 640 * m + 16 * shape.map_numbers + 12 * 8 * shape.k * columns
+    driver = sampled_bytes(dual, m, shape.k) + shape.beside_bytes + 12 * 8 * shape.k * columns
     disk = vectors * shape.patterns * (EXPECTED_PASSES + 2 * shape.leaves)
     flops = shape.map_flops + 4.0 * width * columns
     row = shape.map_flops / means.rate + m / 2 / PAIRS + 4.0 * width * columns / THIN

@@ -1,12 +1,13 @@
 """Predictions from Zarr to Zarr, and scores against targets."""
 
-from dorff.predict.scoring import COVERAGE_LEVELS, Scores, r2_of_model, score
+from dorff.predict.scoring import COVERAGE_LEVELS, ROWS, Scores, r2_of_model, score
 from dorff.predict.shared import check_uncertain
 from dorff.predict.writing import NAN_ROWS, Uncertainty, predict
 
 __all__ = [
     "COVERAGE_LEVELS",
     "NAN_ROWS",
+    "ROWS",
     "Scores",
     "Uncertainty",
     "check_uncertain",

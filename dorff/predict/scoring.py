@@ -20,6 +20,7 @@ from dorff.solvers import R2, Spread, known_r2, row_sums
 from dorff.store import load_model, resolve_model
 
 COVERAGE_LEVELS: Final = (0.5, 0.8, 0.9, 0.95, 0.99)
+ROWS: Final = 65536  # of a task, in whole units that are read
 
 Progress = Callable[[int, int], None]
 
@@ -93,7 +94,8 @@ def score(
         raise InputError(f"{store}: has no rows to score")
     if levels:
         check_uncertain(fitted, version, "--coverage")
-    step = max(1, 65536 // dataset.unit_rows) * dataset.unit_rows
+        fitted = replace(fitted, posterior=None)  # whoever evaluates it loads it
+    step = max(1, ROWS // dataset.unit_rows) * dataset.unit_rows
     parts: dict[int, Part] = {}
 
     def done(task: Task, result: Any) -> Sequence[Task]:

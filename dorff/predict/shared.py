@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import final
 
 import numpy as np
+import psutil
 
 from dorff.calibration import Calibration
 from dorff.data import Dataset, Label
-from dorff.errors import InputError
+from dorff.errors import DoesNotFitError, InputError
 from dorff.kernels import MultiView
 from dorff.kernels.scalar import FloatArray
-from dorff.model import Model
-from dorff.store import load_model, read_plain
+from dorff.model import Model, evaluation_bytes
+from dorff.plan.costs import DRIVER_BYTES, SHARED_BYTES, WORKER_BYTES
+from dorff.store import load_model, model_arrays, read_plain
 
 
 def labels_of(model: Model) -> tuple[Label, ...] | None:
@@ -81,6 +83,36 @@ def _arrays(model: Model, views: Sequence[str] | None) -> dict[int, tuple[str, i
         raise InputError(f"the model's views say arrays that do not begin in its {model.d} columns; fit it again")
     ends = dict(pairwise([*sorted(starts), model.d]))
     return {start: (starts[start], ends[start]) for start in sorted(wanted)}
+
+
+def planned_workers(
+    model: Model, dataset: Dataset, numbers: int, *, rows: int, most: int
+) -> tuple[int, int, int]:  # fmt: skip
+    """How many workers, `most` at most, this machine can hold, the most memory of one of them, and of all processes
+    together; one worker is the driver itself.
+
+    Each loads the model as it is here, with its posterior or without, and evaluates it at runs of rows; of each row
+    and output come `numbers`. DoesNotFitError where not one can be held.
+    """
+    arrays = {name: value.nbytes for name, value in model_arrays(model).items()}
+    weights = 8 * model.feature_map.m * (model.operator_weights.shape[2] + 2 * model.p)
+    made = numbers * max(model.p, 1 if model.observe is None else len(model.observe))
+    reading = 3 * dataset.unit_bytes() * -(-rows // dataset.unit_rows) + 8 * rows * (4 * made + 2 * model.d)
+    # Of an array its file and a copy are there while it is read.
+    own = sum(arrays.values())
+    own += max(2 * max(arrays.values()), weights + evaluation_bytes(model.feature_map.m) + reading)
+    light = sum(size for name, size in arrays.items() if not name.startswith("posterior_"))
+    machine, alone = psutil.virtual_memory().total, DRIVER_BYTES + own
+    for workers in range(most, 1, -1):
+        peak = DRIVER_BYTES + light + workers * (WORKER_BYTES - SHARED_BYTES + own)
+        if peak <= machine:
+            return workers, WORKER_BYTES + own, peak
+    if alone > machine:
+        raise DoesNotFitError(
+            f"the model needs {alone / 2**20:.0f} MiB to be evaluated, this machine has {machine / 2**20:.0f}; use "
+            "a larger one, or leave out what needs the posterior (--std, --bands, --coverage)"
+        )
+    return 1, alone, alone
 
 
 def outcome(model: Model, X: FloatArray, views: Sequence[int] | None = None) -> FloatArray:

@@ -8,7 +8,7 @@ import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -114,6 +114,7 @@ def predict(
     dataset = open_dataset(str(store), inputs=sight.arrays, targets=None)
     check_inputs(fitted, dataset, sight)
     _check_asked(fitted, version, asked)
+    fitted = replace(fitted, posterior=None)  # whoever evaluates it loads it
     shard, unit = shard_and_unit_rows(0, fitted.p, -(-SMALLEST_SHARD // dataset.shard_rows) * dataset.shard_rows)
     arrays = {"y": ArrayLayout(fitted.p, shard, unit)}
     if labels_of(fitted) is not None:

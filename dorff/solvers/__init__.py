@@ -1,16 +1,19 @@
 """Solvers: from moments to coefficients."""
 
 from dorff.solvers.apart import untouched
+from dorff.solvers.cg import cg_bytes
 from dorff.solvers.choose import Choice, Criterion, Score, choose, kfold_errors, least, of_first, setting_scores
 from dorff.solvers.eigen import Ridge
 from dorff.solvers.few_labels import Known
 from dorff.solvers.grid import path_bytes
 from dorff.solvers.penalty import Penalty
 from dorff.solvers.problem import Problem, Solution, check_width, target_covariance
+from dorff.solvers.qr import triangle_bytes
+from dorff.solvers.sampled import sampled_bytes
 from dorff.solvers.scores import Scores
-from dorff.solvers.select import MOST_FACTORS, R2, Spread, known_r2, row_sums, solve, squared_error
+from dorff.solvers.select import MOST_FACTORS, R2, Spread, known_r2, row_sums, solve, solve_bytes, squared_error
 from dorff.solvers.setting import Fit, Setting, carried_ridges, check_apart, check_output, learned_term, spread
-from dorff.solvers.system import LARGEST_DIRECT, LARGEST_EVD
+from dorff.solvers.system import LARGEST_DIRECT, LARGEST_EVD, Size
 
 __all__ = [
     "LARGEST_DIRECT",
@@ -27,9 +30,11 @@ __all__ = [
     "Score",
     "Scores",
     "Setting",
+    "Size",
     "Solution",
     "Spread",
     "carried_ridges",
+    "cg_bytes",
     "check_apart",
     "check_output",
     "check_width",
@@ -41,10 +46,13 @@ __all__ = [
     "of_first",
     "path_bytes",
     "row_sums",
+    "sampled_bytes",
     "setting_scores",
     "solve",
+    "solve_bytes",
     "spread",
     "squared_error",
     "target_covariance",
+    "triangle_bytes",
     "untouched",
 ]

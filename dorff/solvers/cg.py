@@ -11,10 +11,10 @@ from scipy.linalg import eigh_tridiagonal
 
 from dorff.moments import FloatArray, Solvable
 from dorff.solvers.matrixfree import System, make_system, of_moments
-from dorff.solvers.nystrom import Plain, Preconditioner, nystrom
+from dorff.solvers.nystrom import Plain, Preconditioner, nystrom, nystrom_bytes
 from dorff.solvers.problem import Problem, Solution, digits_left
 from dorff.solvers.scores import Scores, Tally
-from dorff.solvers.system import EPS
+from dorff.solvers.system import EPS, Size
 from dorff.weights import OperatorWeights
 
 TOLERANCE: Final = 1e-12
@@ -112,6 +112,13 @@ def solve_cg(
     shift = system.problem.l * ridge
     preconditioner = Plain() if rank == 0 else nystrom(system, shift, rank=rank)
     return iterate(system, ridge, preconditioner, tolerance=tolerance, most=most)
+
+
+def cg_bytes(size: Size) -> int:
+    """The most memory of `solve_cg`, beside the packed sums: these as squares, its preconditioner, and the vectors of
+    `iterate`: a column for each row of psi, or one."""
+    columns, column = 1 if size.coupled else size.r, System.column_bytes(size)
+    return size.unpacked + nystrom_bytes(size.k, column) + columns * (12 * 8 * size.k + column)
 
 
 def _solution(

@@ -14,7 +14,7 @@ from dorff.errors import InputError
 from dorff.moments import FloatArray, Moments, Solvable
 from dorff.solvers.apart import turned, untouched
 from dorff.solvers.problem import Problem, kept_shift
-from dorff.solvers.system import Block, Rows
+from dorff.solvers.system import Block, Rows, Size
 from dorff.weights import OperatorWeights
 
 #: V (w, c) -> M V (w, c) for each pattern of targets: a product with moments, or a pass over the data.
@@ -123,6 +123,12 @@ class System(ABC):
         for has, product in zip(self._member, self._operator(V.reshape(len(V), -1)), strict=True):
             U += product[: m + 1].reshape(U.shape) * self._pick(has, columns)
         return self.back(self._centred(U[:m], U[m], columns))
+
+    @staticmethod
+    def column_bytes(size: Size) -> int:
+        """The most memory of `apply` for one vector, its answer among it."""
+        columns = size.q if size.coupled else 1
+        return 8 * ((5 + size.patterns) * size.width * columns + 2 * size.k)
 
     def _centred(self, U: FloatArray, total: FloatArray, columns: IntArray) -> FloatArray:
         """The adjoint of going from W to [W | b], for U (m, t, L) and what the column of ones gives, (t, L)."""

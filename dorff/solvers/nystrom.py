@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from typing import Final, final
 
 import numpy as np
+import scipy.linalg
 
 from dorff.moments import FloatArray
 from dorff.solvers.matrixfree import System
 
 FIRST_RANK: Final = 32
 MOST_RANK: Final = 1024
+SIDE_BY_SIDE: Final = 128  # vectors of one product
+ROWS: Final = 1024  # of a tall matrix that are worked on at a time
 ENOUGH: Final = 10.0  # a smallest eigenvalue within so many times the shift needs no more rank
 
 
@@ -65,37 +68,73 @@ class LowRank(Preconditioner):
         return float(np.max(a * self.values.min() + shift) / shift) if shift > 0 else np.inf
 
 
+def most_rank(k: int) -> int:
+    """The largest rank of a preconditioner for k unknowns."""
+    return max(1, min(k // 2, MOST_RANK))
+
+
 def nystrom(system: System, shift: float, *, rank: int | None = None, seed: int = 0) -> LowRank:
     """From products of G with Gaussian vectors: Frangella, Tropp & Udell (2023, Randomized Nystrom preconditioning,
     algorithm 2.1 and equation 1.3).
 
-    The rank is doubled until the smallest eigenvalue found is below 10 shift, or it is `rank`: k / 2, or 1024.
+    The rank is doubled until the smallest eigenvalue found is below 10 shift, or it is `rank`: k / 2, or 1024. For
+    its memory see `nystrom_bytes`.
     """
     k, rng, largest = system.size, np.random.default_rng(seed), float(system.a.max())
-    most = min(k, max(1, min(k // 2, MOST_RANK) if rank is None else rank))
-    omega, product = np.empty((k, 0)), np.empty((k, 0))
+    most, s = min(k, most_rank(k) if rank is None else max(1, rank)), 0
+    omega, product = (np.empty((k, most), order="F") for _ in range(2))  # pages that nobody writes to take no memory
     while True:
-        wanted = min(most, max(FIRST_RANK, 2 * omega.shape[1]))
+        wanted = min(most, max(FIRST_RANK, 2 * s))
         # Orthogonal to those before: a basis of one random subspace, which grows.
-        more = rng.standard_normal((k, wanted - omega.shape[1]))
-        more -= omega @ (omega.T @ more)
-        more = np.linalg.qr(more)[0]
-        omega = np.column_stack([omega, more])
-        product = np.column_stack([product, system.apply(more, np.zeros(more.shape[1], int))])
-        U, values = _approximation(omega, product)
-        if wanted == most or largest * values[-1] <= ENOUGH * shift:
-            return LowRank(U, values)
+        more = np.asfortranarray(rng.standard_normal((k, wanted - s)))
+        more -= omega[:, :s] @ (omega[:, :s].T @ more)
+        omega[:, s:wanted] = _orthonormal(more)[0]
+        del more
+        for start in range(s, wanted, SIDE_BY_SIDE):
+            some = slice(start, min(start + SIDE_BY_SIDE, wanted))
+            product[:, some] = system.apply(omega[:, some], np.zeros(some.stop - start, int))
+        s = wanted
+        basis, turn, values = _approximation(omega[:, :s], product[:, :s])
+        if s == most or largest * values[-1] <= ENOUGH * shift:
+            del omega, product
+            return LowRank(_turned(basis, turn), values)
+        del basis
 
 
-def _approximation(omega: FloatArray, product: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """U (k, rank) and the eigenvalues of G omega (omega* G omega)^+ (G omega)*, by a small shift that is undone.
+def nystrom_bytes(k: int, column_bytes: int) -> int:
+    """The most memory of `nystrom` and of what it gives, for k unknowns whose product with one vector takes
+    `column_bytes`: vectors, products and the basis, small squares; LAPACK's panels beside them."""
+    s = most_rank(k)
+    return 8 * (3 * k * s + 7 * s * s + 64 * k) + min(s, SIDE_BY_SIDE) * column_bytes
+
+
+def _approximation(omega: FloatArray, product: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """The eigenvectors U = Q V, as Q (k, s) and V (s, s), and the eigenvalues (s,) of G omega (omega* G omega)^+
+    (G omega)*, by a small shift that is undone.
 
     Where rounding leaves omega* G omega no positive matrix, its eigenvalues below the shift are left out.
     """
     nu = float(np.finfo(np.float64).eps * np.linalg.norm(product))
-    shifted = product + nu * omega
+    shifted = nu * omega
+    shifted += product
     inner = omega.T @ shifted
-    found, vectors = np.linalg.eigh((inner + inner.T) / 2)
+    inner = (inner + inner.T) / 2
+    found, vectors = np.linalg.eigh(inner)
     kept = found > min(nu, found[-1] / 2)
-    U, singular, _ = np.linalg.svd(shifted @ (vectors[:, kept] / np.sqrt(found[kept])), full_matrices=False)
-    return U, np.maximum(singular**2 - nu, 0.0)
+    Q, R = _orthonormal(_turned(shifted, vectors[:, kept] / np.sqrt(found[kept])))
+    V, singular, _ = np.linalg.svd(R)
+    return Q, V, np.maximum(singular**2 - nu, 0.0)
+
+
+def _orthonormal(columns: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Q and R of a QR of columns (k, s), column-major, over which Q is written."""
+    Q, R = scipy.linalg.qr(columns, mode="economic", overwrite_a=True, check_finite=False)
+    return Q, R
+
+
+def _turned(columns: FloatArray, turn: FloatArray) -> FloatArray:
+    """columns (k, s) times a matrix (s, s'), s' <= s, written over them."""
+    for start in range(0, len(columns), ROWS):
+        rows = slice(start, start + ROWS)
+        columns[rows, : turn.shape[1]] = columns[rows] @ turn
+    return columns[:, : turn.shape[1]]

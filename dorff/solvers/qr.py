@@ -13,7 +13,7 @@ from dorff.errors import InputError
 from dorff.moments import FloatArray, Solvable, Triangle, tpqrt
 from dorff.solvers.penalty import Penalty
 from dorff.solvers.problem import Problem
-from dorff.solvers.system import Block
+from dorff.solvers.system import Block, Size
 from dorff.weights import OperatorWeights
 
 # LAPACK counts in 32 bits, and dgesdd's workspace is 4 k^2 + 7 k numbers.
@@ -45,6 +45,13 @@ def problem_of(
         return problem
     problem = replace(problem, unit=max(part.unit for part in parts))
     return replace(problem, blocks=tuple(_sharpened(problem, block, rows) for block in problem.blocks))
+
+
+def triangle_bytes(size: Size) -> int:
+    """The most memory of solving by `problem_of` triangles, beside these: moments and rows of each; of every block G
+    and the right singular vectors, and while these are found U, V and LAPACK's workspace, four times as large
+    (dgesdd)."""
+    return size.packed + size.unpacked + (2 * size.blocks + 7) * 8 * size.k**2
 
 
 @final

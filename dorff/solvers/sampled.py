@@ -109,6 +109,12 @@ class Sampled(Preconditioner):
         return max(1, int(np.ceil(0.5 * np.sqrt(condition) * np.log(2.0 / tolerance))))
 
 
+def sampled_bytes(rows: int, m: int, k: int) -> int:
+    """The most memory of a `Sampled` whose sample has as many `rows`, a row for each target that is coupled to others,
+    of m features for k unknowns: two matrices rows by rows, two tiles of features."""
+    return 8 * (2 * rows**2 + 5 * TILE_ROWS * m + 2 * k)
+
+
 def _factored(matrix: FloatArray, level: float) -> FloatArray:
     """The lower Cholesky factor of matrix + level I, written over it; with a little more where rounding has made it
     indefinite."""

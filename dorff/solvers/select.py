@@ -15,6 +15,7 @@ from dorff.moments import FloatArray, Kind, Solvable
 from dorff.solvers.dense import solve_cholesky
 from dorff.solvers.eigen import Ridge, Spectral
 from dorff.solvers.problem import Problem, Solution
+from dorff.solvers.system import Size
 
 MOST_FACTORS = 8  # as many Cholesky factors take about as long as one `eigh`
 _TINY = 1e4  # times rounding: what f is of the targets where nothing is left of it
@@ -35,6 +36,14 @@ def solve(problem: Problem, ridges: Sequence[Ridge], *, scores: bool = False) ->
             return [solution for solution in found if solution is not None]
     spectral = Spectral(problem)
     return [spectral.solve(ridge) for ridge in ridges]
+
+
+def solve_bytes(size: Size) -> int:
+    """The most memory of making a problem and of `solve`, beside the packed sums: these as squares, and of every block
+    G, of one of them two more while it is assembled; or every G and its eigenvectors, and while these are found a copy
+    of G and LAPACK's workspace, which is twice as large (dsyevd)."""
+    square, vectors = 8 * size.k**2, 8 * size.k * (32 + 8 * size.q)
+    return vectors + max(size.unpacked + (size.blocks + 2) * square, (2 * size.blocks + 2) * square)
 
 
 @final

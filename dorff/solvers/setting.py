@@ -131,6 +131,7 @@ class Setting:
             return [self._iterated(kernel, parts, scale, _single(ridge)) for ridge in ridges]
         problem = self._problem(kernel, parts, scale)
         if (learned := learned_term(self.kernel)) is not None:
+            problem = _diagonalised(problem)
             return [self._learned(*learned, problem, parts, _single(ridge)) for ridge in ridges]
         return [self._fit(kernel, problem, solution) for solution in solve(problem, ridges, scores=scores)]
 
@@ -250,6 +251,12 @@ def carried_ridges(setting: Setting, parts: Parts, fit: Fit) -> Ridge:
     carried = np.empty(len(ridges))
     carried[here] = ridges[fitted]
     return carried
+
+
+def _diagonalised(problem: Problem) -> Problem:
+    """The same problem, its one block's matrix given up for the spectrum."""
+    (block,) = problem.blocks
+    return replace(problem, blocks=(replace(block, known=block.spectrum, G=np.empty((0, 0))),))
 
 
 def _single(ridge: Ridge) -> float:

@@ -22,6 +22,49 @@ OPEN: Final = 1e-12  # of the largest eigenvalue of the intercept's system: dire
 
 
 @final
+@dataclass(frozen=True)
+class Size:
+    """What the memory of a solve depends on: m features, q targets and r rows of psi, all in one system (`coupled`) or
+    a column each; patterns of targets, folds."""
+
+    m: int
+    q: int
+    r: int
+    coupled: bool
+    patterns: int = 1
+    folds: int = 1
+
+    @property
+    def width(self) -> int:
+        return self.m + 1 + self.q
+
+    @property
+    def k(self) -> int:
+        """Unknowns of a system."""
+        return self.m * self.r if self.coupled else self.m
+
+    @property
+    def blocks(self) -> int:
+        """Systems with a matrix of their own, at most: targets that other rows have are in others."""
+        return 1 if self.coupled else min(self.r, 2**self.patterns - 1)
+
+    @property
+    def packed(self) -> int:
+        """Bytes of a fold's sums."""
+        return self.patterns * 4 * self.width * (self.width + 1)
+
+    @property
+    def unpacked(self) -> int:
+        """Bytes of the sums of all rows, as squares."""
+        return self.patterns * 8 * self.width**2
+
+    @property
+    def held(self) -> int:
+        """Bytes of all folds' sums, and of what adds some of them up."""
+        return self.packed * (self.folds + min(self.folds - 1, 2))
+
+
+@final
 @dataclass(frozen=True, eq=False)
 class Block:
     """(G (x) diag(a) + l ridge I) x = rhs with G (k, k), a (c,), rhs (k, c): a system that touches no other one.

@@ -178,7 +178,7 @@ def _number(version: Path) -> int:
 
 
 def _write(model: Model, path: Path) -> None:
-    arrays = _arrays_of(model)
+    arrays = model_arrays(model)
     group = zarr.open_group(str(path), mode="w-", zarr_format=3)
     for name, value in arrays.items():
         group.create_array(
@@ -201,7 +201,8 @@ def _chunks(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(max(1, size) for size in shape)
 
 
-def _arrays_of(model: Model) -> Arrays:
+def model_arrays(model: Model) -> Arrays:
+    """All that a model's files hold, by name."""
     solved = {name: getattr(model, name) for name in _SOLVED}
     solved |= {"gain": model.operator_weights.gain, "root": model.operator_weights.root}
     if model.operator_weights.views is not None:

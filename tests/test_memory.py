@@ -1,0 +1,308 @@
+"""Peak memory against what was planned, of every kind of job: the whole tree of processes, looked at from outside.
+
+Sizes are such that arrays of the job's own are most of the plan, so that one square that was forgotten shows.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tracemalloc
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import combinations, product
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pytest
+from cases import every_kernel, moments_of, plain_map, rows, weights_of
+from command_line import DORFF
+from processes import watched
+
+from dorff import frequencies
+from dorff.data import ingest
+from dorff.moments import Moments, TriangleAccumulator
+from dorff.solvers import Problem, Size, cg_bytes, sampled_bytes, solve, solve_bytes, triangle_bytes
+from dorff.solvers.cg import solve_cg
+from dorff.solvers.matrixfree import make_system, of_moments
+from dorff.solvers.posterior import posterior
+from dorff.solvers.qr import problem_of
+from dorff.solvers.sampled import Sample, Sampled
+from dorff.weights import OperatorWeights
+
+MIB: Final = 2**20
+GAUSSIAN: Final = {"type": "gaussian", "lengthscale": 0.6}
+PLAIN: Final = {"type": "decomposable", "scalar": GAUSSIAN}
+CURL: Final = {"type": "curl_free", "scalar": GAUSSIAN}
+DIV: Final = {"type": "divergence_free", "scalar": GAUSSIAN}
+HELMHOLTZ: Final = {"type": "sum", "terms": [{"weight": 0.5, "kernel": CURL}, {"weight": 0.5, "kernel": DIV}]}
+VIEWS: Final = {
+    "type": "multi_view",
+    "views": [{"name": name, "inputs": name, "kernel": PLAIN} for name in ("x", "x2")],
+}
+FEW: Final = [1e-8, 1e-6, 1e-4]
+
+#: What a job is of: features, and how it departs from a decomposable kernel's fit.
+KINDS: Final[Mapping[str, tuple[int, dict[str, Any]]]] = {
+    "plain": (2048, {}),
+    "curl": (2048, {"kernel": CURL}),
+    "helmholtz": (1024, {"kernel": HELMHOLTZ}),
+    "matrix": (2048, {"kernel": PLAIN | {"output": {"matrix": [[2.0, 0.7], [0.7, 1.0]]}}}),
+    "views": (2048, {"kernel": VIEWS}),
+    "learned": (2048, {"kernel": PLAIN | {"output": "learned"}}),
+    "observe": (1024, {"solve": {"observe": [[1.0, 0.5, 0.0], [0.0, 1.0, 0.5]]}}),
+    "partial": (2048, {"data": {"nan": "partial"}}),
+    "coupled partial": (1024, {"kernel": CURL, "data": {"nan": "partial"}}),
+    "mixed": (2048, {"features": {"precision": "mixed"}}),
+    "triangle": (1536, {"kernel": PLAIN | {"scalar": {**GAUSSIAN, "lengthscale": 4.0}}, "publish": {"digits": 0}}),
+    "per output": (2048, {"solve": {"ridge_per_output": True}}),
+    "tuned": (2048, {"kernel": PLAIN | {"scalar": {**GAUSSIAN, "lengthscale": "tune"}}}),
+    "many ridges": (2048, {"solve": {"ridge": [10.0**-power for power in range(2, 12)]}}),
+    "several": (
+        2048,
+        {
+            "kernel": [PLAIN, PLAIN | {"scalar": {**GAUSSIAN, "lengthscale": 0.9}}],
+            "features": {"count": [2048, 1024]},
+        },
+    ),
+    "structured": (2048, {"features": {"sampler": {"type": "sorf"}}}),
+}
+FACTORS: Final[Mapping[str, tuple[Any, ...]]] = {
+    "route": ("direct", "cg", "streaming"),
+    "engine": ("serial", "local"),
+    "select": ("gcv", "evidence", "rows", "leaves"),
+    "posterior": (False, True),
+    "conformal": (False, True),
+    "classes": (False, True),
+    "manifold": (False, True),
+    "predict": ("", "--std", "--std --noise", "--bands 0.9"),
+    "kind": tuple(KINDS),
+}
+FIELDS: Final = ("curl", "helmholtz", "coupled partial")
+DIRECT: Final = ("learned", "triangle", "per output")
+Cell = dict[str, Any]
+
+
+def allowed(cell: Cell) -> bool:
+    """Whether the values that a cell has so far go together in a job."""
+    kind, route, kfold = cell.get("kind"), cell.get("route"), cell.get("select") in ("rows", "leaves")
+    sure = cell.get("posterior") or cell.get("conformal")
+    apart = (
+        route in ("cg", "streaming") and (sure or cell.get("manifold") or kind in DIRECT),
+        route == "streaming" and (kfold or kind in ("mixed", "several", "many ridges")),
+        route == "cg" and kind in ("several", "many ridges") and cell.get("select") in ("gcv", "evidence"),
+        cell.get("conformal") and cell.get("posterior") is False,
+        cell.get("classes") and (sure or kind in (*FIELDS, "observe", "learned", "partial", "views")),
+        cell.get("manifold") and kind in (*DIRECT, "observe"),
+        cell.get("manifold") and not kfold and cell.get("select") and kind in ("several", "many ridges"),
+        cell.get("predict")
+        and (cell.get("posterior") is False or cell.get("classes") or route in ("cg", "streaming")),
+        kind == "per output" and kfold and cell.get("conformal"),
+        kind == "views" and (kfold or cell.get("predict") == "--bands 0.9"),
+    )
+    return not any(apart)
+
+
+def possible(*pairs: tuple[str, Any]) -> bool:
+    """Whether some cell has these values."""
+    return next(_completed(dict(pairs)), None) is not None
+
+
+def _completed(cell: Cell) -> Iterator[Cell]:
+    left = [name for name in FACTORS if name not in cell]
+    if not allowed(cell):
+        return
+    if not left:
+        yield cell
+        return
+    for value in FACTORS[left[0]]:
+        yield from _completed({**cell, left[0]: value})
+
+
+def every_pair() -> set[frozenset[tuple[str, Any]]]:
+    """All pairs of values that go together in some cell; of kinds those with a route and an engine."""
+    pairs = set()
+    for one, two in combinations(FACTORS, 2):
+        if two == "kind" and one not in ("route", "engine"):
+            continue
+        pairs |= {
+            frozenset({(one, a), (two, b)})
+            for a, b in product(FACTORS[one], FACTORS[two])
+            if possible((one, a), (two, b))
+        }
+    return pairs
+
+
+def pairs_of(cell: Cell) -> set[frozenset[tuple[str, Any]]]:
+    return {frozenset(pair) for pair in combinations(cell.items(), 2)}
+
+
+def covering() -> list[Cell]:
+    """Few cells in which every pair is: each begins with a pair that is left, and takes values that cover most; of
+    equals those that were taken least."""
+    left, cells, taken = sorted(every_pair(), key=lambda pair: sorted(map(repr, pair))), list[Cell](), Counter[Any]()
+    while left:
+        cell = dict(left[0])
+        for name in sorted(set(FACTORS) - set(cell), key=list(FACTORS).index):
+            fits = [value for value in FACTORS[name] if possible(*cell.items(), (name, value))]
+            covered = {value: sum(pair <= {*cell.items(), (name, value)} for pair in left) for value in fits}
+            cell[name] = max(fits, key=lambda value, of=covered, at=name: (of[value], -taken[at, value]))
+        cells.append({name: cell[name] for name in FACTORS})
+        taken.update(cell.items())
+        left = [pair for pair in left if pair not in pairs_of(cell)]
+    return cells
+
+
+CELLS: Final = covering()
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Sums of features for a kernel, and what a solve of them depends on."""
+
+    parts: list[Moments]
+    weights: OperatorWeights
+    size: Size
+
+    @classmethod
+    def of(cls, name: str, *, m: int = 512, gaps: bool = False) -> Sums:
+        kernel, n = dict(every_kernel(2, 2))[name].fix(2, 2, np.eye(2)), 4 * m
+        X, Y = rows(n, 2, 2)
+        drawn = frequencies.Orthogonal().draw(kernel, d=2, p=2, count=m // 2, seed=0)
+        weights, features = weights_of(kernel, drawn), plain_map(20 * drawn.omega)  # all of it is seen
+        masks = [np.array(mask) for mask in (((1, 1), (0, 1), (1, 0)) if gaps else ((1, 1),))]
+        parts = []
+        for at, mask in enumerate(masks):
+            one = moments_of(features, X[at::3], Y[at::3] * mask)
+            parts.append(replace(one, observed="" if mask.all() else "".join(map(str, mask))))
+        coupled = not weights.separable or (gaps and name != "identity")
+        size = Size(m, 2, weights.shape[1], coupled, 3 if gaps else 1)
+        return cls(parts, weights, size)
+
+
+def traced(function: Callable[[], object]) -> int:
+    """The most bytes of arrays that a call holds, what it gives among them."""
+    tracemalloc.start()
+    try:
+        kept = function()
+        assert kept is not None
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("gaps", [False, True], ids=["whole", "gaps"])
+@pytest.mark.parametrize("name", ["identity", "matrix", "curl trace", "helmholtz trace"])
+def test_conjugate_gradients_hold_what_is_said(name: str, gaps: bool) -> None:
+    sums = Sums.of(name, m=768, gaps=gaps)
+    held = traced(lambda: solve_cg(sums.parts, sums.weights, 1e-18, most=3))
+    assert 0.55 * cg_bytes(sums.size) < held <= cg_bytes(sums.size)
+
+
+@pytest.mark.parametrize("ridges", [[1e-3], list(np.logspace(-9, -1, 9))], ids=["cholesky", "eigh"])
+@pytest.mark.parametrize("gaps", [False, True], ids=["whole", "gaps"])
+@pytest.mark.parametrize("name", ["identity", "matrix", "curl trace", "helmholtz trace"])
+def test_a_direct_solve_holds_what_is_said(name: str, gaps: bool, ridges: list[float]) -> None:
+    sums = Sums.of(name, gaps=gaps)
+    held = traced(lambda: solve(Problem.of(sums.parts, sums.weights), ridges, scores=True))
+    assert 0.5 * solve_bytes(sums.size) < held <= solve_bytes(sums.size)
+
+
+def written(cell: Cell, folder: Path) -> Path:
+    """The job of a cell, and its data."""
+    (m, job), by = KINDS[cell["kind"]], cell["select"]
+    solve = {
+        "ridge": 1e-8 if cell["route"] != "direct" or cell["manifold"] else FEW,
+        "route": cell["route"], "posterior": cell["posterior"], "conformal": cell["conformal"],
+        "calibrate": cell["route"] != "streaming", "select": "kfold" if by in ("rows", "leaves") else by,
+        "folds": {"by": by if by in ("rows", "leaves") else "leaves", "count": 2 if by == "leaves" else 5},
+    }  # fmt: skip
+    if cell["kind"] == "triangle":
+        solve["ridge"] = 1e-16
+    if cell["conformal"]:
+        del solve["posterior"]
+    whole: dict[str, Any] = {
+        "data": {"store": "data.zarr", **job.get("data", {})},
+        "kernel": job.get("kernel", PLAIN),
+        "features": {"count": m, **job.get("features", {})},
+        "solve": {**solve, **job.get("solve", {})},
+        "publish": {"digits": 0},
+        "cluster": {"type": cell["engine"]} | ({"workers": 1} if cell["engine"] == "local" else {}),
+        "state": "state", "model": "model",
+    }  # fmt: skip
+    if cell["classes"]:
+        whole["data"]["targets"] = {"classes": "classes"}
+    if cell["manifold"]:
+        whole["manifold"] = {"graph": {"type": "knn", "neighbours": 5}, "weight": 1e-3}
+    rows = 17_000 if by == "leaves" else 3_000
+    make(folder / "data.zarr", rows, classes=cell["classes"], gaps="partial" in cell["kind"])
+    (folder / "job.yaml").write_text(json.dumps(whole))
+    return folder / "job.yaml"
+
+
+def make(store: Path, rows: int, *, classes: bool = False, gaps: bool = False) -> None:
+    """Rows of places x, x2 in two squares, and two targets or one of three classes."""
+    rng = np.random.default_rng(rows)
+    x, x2 = rng.uniform(-1, 1, (2, rows, 2))
+    y = np.column_stack([np.sin(3 * x[:, 0]) * np.cos(3 * x[:, 1]), np.cos(2 * x[:, 0] - x[:, 1])])
+    y += 0.05 * rng.standard_normal(y.shape)
+    if gaps:
+        y[::7, 0] = y[3::7, 1] = np.nan
+    codes = np.digitize(y[:, 0], [-0.3, 0.3])
+    np.savez(store.with_suffix(".npz"), x=x, x2=x2, y=y, c=codes)
+    more = {"classes": "c"} if classes else {}
+    targets = [] if classes else ["y"]
+    ingest([store.with_suffix(".npz")], store, inputs=["x"], targets=targets, also={"x2": ["x2"]}, **more)
+
+
+def checked(folder: Path, job: Path, options: str | None = None) -> dict[str, float]:
+    """Fit, and predict with some options: the peaks, in MiB, and what was planned."""
+    code, said, complained, peak = watched(DORFF, "fit", str(job), "--json")
+    assert code == 0, complained
+    report = json.loads(said)
+    found = {"plan": report["plan_peak_bytes"] / MIB, "peak": peak / MIB, "rung": report["rung"]}
+    if options is not None:
+        out = folder / "out.zarr"
+        shutil.rmtree(out, ignore_errors=True)
+        code, said, complained, peak = watched(
+            DORFF, "predict", str(folder / "model"), str(folder / "data.zarr"), str(out), "--json", *options.split()
+        )
+        assert code == 0, complained
+        found |= {"predict plan": json.loads(said).get("plan_peak_bytes", 0) / MIB, "predict peak": peak / MIB}
+    return found
+
+
+@pytest.mark.parametrize("gaps", [False, True], ids=["whole", "gaps"])
+@pytest.mark.parametrize("name", ["identity", "curl trace", "helmholtz trace"])
+def test_a_posterior_takes_no_more_than_the_solve(name: str, gaps: bool) -> None:
+    sums = Sums.of(name, gaps=gaps)
+    (solution,) = solve(Problem.of(sums.parts, sums.weights), [1e-3])
+    held = traced(lambda: posterior(Problem.of(sums.parts, sums.weights), solution))
+    assert 0.5 * solve_bytes(sums.size) < held <= solve_bytes(sums.size)
+
+
+@pytest.mark.parametrize("gaps", [False, True], ids=["whole", "gaps"])
+@pytest.mark.parametrize("name", ["identity", "curl trace", "helmholtz trace"])
+def test_a_solve_by_triangles_holds_what_is_said(name: str, gaps: bool) -> None:
+    sums = Sums.of(name, m=384, gaps=gaps)
+    triangles = []
+    for part in sums.parts:
+        adder = TriangleAccumulator(part.m, part.q, part.y0, observed=part.observed)
+        adder.add(np.ascontiguousarray(np.linalg.cholesky(part.full + 1e-6 * np.eye(part.width)).T))
+        triangles.append(adder.moments())
+    held = traced(lambda: solve(problem_of(triangles, sums.weights), [1e-3]))
+    assert 0.6 * triangle_bytes(sums.size) < held <= triangle_bytes(sums.size)
+
+
+@pytest.mark.parametrize(("name", "t"), [("identity", 1), ("curl trace", 2)])
+def test_a_preconditioner_of_sampled_rows_holds_what_is_said(name: str, t: int) -> None:
+    sums, n = Sums.of(name), 800 // t
+    F = np.random.default_rng(0).standard_normal((n, sums.size.m))
+    borders, operator = of_moments(sums.parts)
+    system = make_system(borders, operator, sums.weights)
+    sample = Sample(np.arange(float(n))[:, None], np.ones(n), lambda x: F[x[:, 0].astype(int)].copy())
+    held = traced(lambda: Sampled(system, sample, 1e-3).solve(np.ones((system.size, 1)), np.ones(1), 1e-3))
+    said = sampled_bytes(n * t, sums.size.m, system.size)
+    assert 0.6 * said < held <= said
