@@ -285,7 +285,7 @@ def make(store: Path, rows: int, *, classes: bool = False, gaps: bool = False) -
         y[::7, 0] = y[3::7, 1] = np.nan
     codes = np.digitize(y[:, 0], [-0.3, 0.3])
     np.savez(store.with_suffix(".npz"), x=x, x2=x2, y=y, c=codes)
-    more = {"classes": "c"} if classes else {}
+    more: dict[str, Any] = {"shard_rows": 1024} | ({"classes": "c"} if classes else {})
     targets = [] if classes else ["y"]
     ingest(
         [store.with_suffix(".npz")], store, inputs=["x"], targets=targets, also={"x2": ["x2"]}, shard_rows=1024, **more
