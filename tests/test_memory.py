@@ -6,7 +6,6 @@ Sizes are such that arrays of the job's own are most of the plan, so that one sq
 from __future__ import annotations
 
 import json
-import shutil
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -210,70 +209,6 @@ def test_a_direct_solve_holds_what_is_said(name: str, gaps: bool, ridges: list[f
     assert 0.5 * solve_bytes(sums.size) < held <= solve_bytes(sums.size)
 
 
-def written(cell: Cell, folder: Path) -> Path:
-    """The job of a cell, and its data."""
-    (m, job), by = KINDS[cell["kind"]], cell["select"]
-    solve = {
-        "ridge": 1e-8 if cell["route"] != "direct" or cell["manifold"] else FEW,
-        "route": cell["route"], "posterior": cell["posterior"], "conformal": cell["conformal"],
-        "calibrate": cell["route"] != "streaming", "select": "kfold" if by in ("rows", "leaves") else by,
-        "folds": {"by": by if by in ("rows", "leaves") else "leaves", "count": 2 if by == "leaves" else 5},
-    }  # fmt: skip
-    if cell["kind"] == "triangle":
-        solve["ridge"] = 1e-16
-    if cell["conformal"]:
-        del solve["posterior"]
-    whole: dict[str, Any] = {
-        "data": {"store": "data.zarr", **job.get("data", {})},
-        "kernel": job.get("kernel", PLAIN),
-        "features": {"count": m, **job.get("features", {})},
-        "solve": {**solve, **job.get("solve", {})},
-        "publish": {"digits": 0},
-        "cluster": {"type": cell["engine"]} | ({"workers": 1} if cell["engine"] == "local" else {}),
-        "state": "state", "model": "model",
-    }  # fmt: skip
-    if cell["classes"]:
-        whole["data"]["targets"] = {"classes": "classes"}
-    if cell["manifold"]:
-        whole["manifold"] = {"graph": {"type": "knn", "neighbours": 5}, "weight": 1e-3}
-    rows = 17_000 if by == "leaves" else 3_000
-    make(folder / "data.zarr", rows, classes=cell["classes"], gaps="partial" in cell["kind"])
-    (folder / "job.yaml").write_text(json.dumps(whole))
-    return folder / "job.yaml"
-
-
-def make(store: Path, rows: int, *, classes: bool = False, gaps: bool = False) -> None:
-    """Rows of places x, x2 in two squares, and two targets or one of three classes."""
-    rng = np.random.default_rng(rows)
-    x, x2 = rng.uniform(-1, 1, (2, rows, 2))
-    y = np.column_stack([np.sin(3 * x[:, 0]) * np.cos(3 * x[:, 1]), np.cos(2 * x[:, 0] - x[:, 1])])
-    y += 0.05 * rng.standard_normal(y.shape)
-    if gaps:
-        y[::7, 0] = y[3::7, 1] = np.nan
-    codes = np.digitize(y[:, 0], [-0.3, 0.3])
-    np.savez(store.with_suffix(".npz"), x=x, x2=x2, y=y, c=codes)
-    more = {"classes": "c"} if classes else {}
-    targets = [] if classes else ["y"]
-    ingest([store.with_suffix(".npz")], store, inputs=["x"], targets=targets, also={"x2": ["x2"]}, **more)
-
-
-def checked(folder: Path, job: Path, options: str | None = None) -> dict[str, float]:
-    """Fit, and predict with some options: the peaks, in MiB, and what was planned."""
-    code, said, complained, peak = watched(DORFF, "fit", str(job), "--json")
-    assert code == 0, complained
-    report = json.loads(said)
-    found = {"plan": report["plan_peak_bytes"] / MIB, "peak": peak / MIB, "rung": report["rung"]}
-    if options is not None:
-        out = folder / "out.zarr"
-        shutil.rmtree(out, ignore_errors=True)
-        code, said, complained, peak = watched(
-            DORFF, "predict", str(folder / "model"), str(folder / "data.zarr"), str(out), "--json", *options.split()
-        )
-        assert code == 0, complained
-        found |= {"predict plan": json.loads(said).get("plan_peak_bytes", 0) / MIB, "predict peak": peak / MIB}
-    return found
-
-
 @pytest.mark.parametrize("gaps", [False, True], ids=["whole", "gaps"])
 @pytest.mark.parametrize("name", ["identity", "curl trace", "helmholtz trace"])
 def test_a_posterior_takes_no_more_than_the_solve(name: str, gaps: bool) -> None:
@@ -306,3 +241,101 @@ def test_a_preconditioner_of_sampled_rows_holds_what_is_said(name: str, t: int) 
     held = traced(lambda: Sampled(system, sample, 1e-3).solve(np.ones((system.size, 1)), np.ones(1), 1e-3))
     said = sampled_bytes(n * t, sums.size.m, system.size)
     assert 0.6 * said < held <= said
+
+
+def written(cell: Cell, folder: Path) -> tuple[Path, str]:
+    """The job of a cell, and how it predicts; its data are beside it."""
+    (m, job), by = KINDS[cell["kind"]], cell["select"]
+    solve = {
+        "ridge": 1e-8 if cell["route"] != "direct" or cell["manifold"] else FEW,
+        "route": cell["route"], "posterior": cell["posterior"], "conformal": cell["conformal"],
+        "calibrate": cell["route"] != "streaming", "select": "kfold" if by in ("rows", "leaves") else by,
+        "folds": {"by": by if by in ("rows", "leaves") else "leaves", "count": 2 if by == "leaves" else 5},
+    }  # fmt: skip
+    if cell["kind"] == "triangle":
+        solve["ridge"] = 1e-16
+    if cell["conformal"]:
+        del solve["posterior"]
+    whole: dict[str, Any] = {
+        "data": {"store": "data.zarr", **job.get("data", {})},
+        "kernel": job.get("kernel", PLAIN),
+        "features": {"count": m, **job.get("features", {})},
+        "solve": {**solve, **job.get("solve", {})},
+        "publish": {"digits": 0},
+        "cluster": {"type": cell["engine"]} | ({"workers": 1} if cell["engine"] == "local" else {}),
+        "state": "state", "model": "model",
+    }  # fmt: skip
+    if cell["classes"]:
+        whole["data"]["targets"] = {"classes": "classes"}
+    if cell["manifold"]:
+        whole["manifold"] = {"graph": {"type": "knn", "neighbours": 5}, "weight": 1e-3}
+    rows = 17_000 if by == "leaves" else 3_000
+    make(folder / "data.zarr", rows, classes=cell["classes"], gaps="partial" in cell["kind"])
+    (folder / "job.yaml").write_text(json.dumps(whole))
+    return folder / "job.yaml", f"{cell['predict']} --workers {1 if cell['engine'] == 'serial' else 2}"
+
+
+def make(store: Path, rows: int, *, classes: bool = False, gaps: bool = False) -> None:
+    """Rows of places x, x2 in two squares, and two targets or one of three classes."""
+    rng = np.random.default_rng(rows)
+    x, x2 = rng.uniform(-1, 1, (2, rows, 2))
+    y = np.column_stack([np.sin(3 * x[:, 0]) * np.cos(3 * x[:, 1]), np.cos(2 * x[:, 0] - x[:, 1])])
+    y += 0.05 * rng.standard_normal(y.shape)
+    if gaps:
+        y[::7, 0] = y[3::7, 1] = np.nan
+    codes = np.digitize(y[:, 0], [-0.3, 0.3])
+    np.savez(store.with_suffix(".npz"), x=x, x2=x2, y=y, c=codes)
+    more: dict[str, Any] = {"shard_rows": 1024} | ({"classes": "c"} if classes else {})
+    targets = [] if classes else ["y"]
+    ingest(
+        [store.with_suffix(".npz")], store, inputs=["x"], targets=targets, also={"x2": ["x2"]}, shard_rows=1024, **more
+    )
+
+
+def checked(folder: Path, job: Path, options: str) -> dict[str, Any]:
+    """Fit, and predict with some options: the peaks, in MiB, and what was planned."""
+    code, said, complained, peak = watched(DORFF, "fit", str(job), "--json")
+    assert code == 0, complained
+    report = json.loads(said)
+    found = {"plan": report["plan_peak_bytes"] / MIB, "peak": peak / MIB, "rung": report["rung"]}
+    where = map(str, (folder / "model", folder / "data.zarr", folder / "out.zarr"))
+    code, said, complained, peak = watched(DORFF, "predict", *where, "--json", *options.split())
+    assert code == 0, complained
+    return found | {"predict plan": json.loads(said)["plan_peak_bytes"] / MIB, "predict peak": peak / MIB}
+
+
+def test_every_pair_of_values_is_in_a_cell() -> None:
+    assert every_pair() <= set().union(*map(pairs_of, CELLS)) and all(map(allowed, CELLS))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: " ".join(str(value) for value in cell.values()))
+def test_every_job_keeps_to_its_plan(cell: Cell, tmp_path: Path) -> None:
+    found = checked(tmp_path, *written(cell, tmp_path))
+    assert found["peak"] <= found["plan"] <= 2 * found["peak"], found
+    assert found["predict peak"] <= found["predict plan"] <= 2 * found["predict peak"], found
+
+
+def conjugate_gradients(folder: Path, m: int, engine: str) -> dict[str, Any]:
+    """A fit of a field whose system needs the largest preconditioner."""
+    cell = {name: values[0] for name, values in FACTORS.items()} | {"route": "cg", "kind": "helmholtz"}
+    path, options = written(cell | {"engine": engine}, folder)
+    job = json.loads(path.read_text())
+    for term in job["kernel"]["terms"]:
+        term["kernel"]["scalar"]["lengthscale"] = 0.15
+    job["features"]["count"], job["solve"]["ridge"] = m, 1e-13
+    path.write_text(json.dumps(job))
+    return checked(folder, path, options)
+
+
+def test_conjugate_gradients_keep_to_their_plan(tmp_path: Path) -> None:
+    found = conjugate_gradients(tmp_path, 1536, "serial")
+    assert found["peak"] <= found["plan"] <= 1.5 * found["peak"], found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["serial", "local"])
+@pytest.mark.parametrize("m", [3072, 4096])
+def test_conjugate_gradients_for_many_features_keep_to_their_plan(tmp_path: Path, m: int, engine: str) -> None:
+    found = conjugate_gradients(tmp_path, m, engine)
+    assert found["peak"] <= found["plan"] <= 1.5 * found["peak"], found
