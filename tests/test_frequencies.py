@@ -234,6 +234,7 @@ def test_the_recipe_of_a_rule_says_whether_weights_depend_on_the_frequency(sampl
     assert [sampler.recipe(kernel, d=3, p=3, count=8)[0]["weighed"] for kernel in (plain, weighed)] == [False, True]
     flags = [law["weighed"] for law in sampler.recipe(plain + wide + weighed * 0.5, d=3, p=3, count=20)]
     assert flags == [True, False]  # of the law of the first and the last term, and of the second's
+    assert [law["weighed"] for law in sampler.recipe(weighed + plain, d=3, p=3, count=20)] == [True]
     radii = np.linalg.norm(SORF().draw(plain + wide, d=4, p=3, count=16, seed=0).omega, axis=1) * S
     np.testing.assert_allclose(np.unique(np.round(radii, 12)), [1.0, 2.0])
 
