@@ -70,7 +70,7 @@ def fit(job: JobFile, root: Root = None, metrics: Metrics = None, as_json: Json 
                 level="warning",
             )
         rows = open_dataset(str(described.data.store), inputs=described.data.inputs, targets=None).rows
-        if crowd := crowd_text(max(described.features.counts), min(rows, described.data.window or rows)):
+        if crowd := crowd_text(max(described.features.counts), rows):
             say(f"fit: {crowd}", "warning")
         with meter("fit") as progress:
             report = run(described, progress=progress)

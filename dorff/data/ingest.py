@@ -9,17 +9,17 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Self, final
+from typing import Any, Final, final
 
 import numpy as np
 
-from dorff.data.labels import CLASSES, GROUPS, NO_GROUP, LabelTable, Run, group_codes, stored_labels
+from dorff.data.labels import CLASSES, GROUPS, NO_GROUP, LabelTable, group_codes, stored_labels
 from dorff.data.layout import ArrayLayout, commit, shard_and_unit_rows, write_metadata
 from dorff.data.metadata import normal, read_json, rewrite, sync_directory
 from dorff.data.nodes import committed_rows, group_attributes, open_array
 from dorff.data.opening import open_dataset
-from dorff.data.packing import FillWatch, either
-from dorff.data.readers import Block, Numbers, Reader, WithConstants, common_dtype
+from dorff.data.packing import FillValues
+from dorff.data.readers import Numbers, Reader, WithConstants, common_dtype
 from dorff.data.shards import ShardWriter
 from dorff.data.staging import reported, staging
 from dorff.errors import InputError
@@ -50,7 +50,10 @@ class _Target:
         return {"sources": list(self.sources)} | (self.labels.attributes() if CLASSES in self.columns else {})
 
     def remember(self, reader: Reader, *, again: bool) -> None:
-        """Note the content of a source that has been read; InputError where it was there, unless `again`."""
+        """Note the content of a source that has been read; InputError where it has no rows or, unless `again`, where
+        they were there."""
+        if not reader.rows:
+            raise InputError(f"{reader.path}: has no rows; wanted at least one row of numbers.")
         content = reader.content()
         if content in self.sources and not again:
             raise InputError(
@@ -58,50 +61,6 @@ class _Target:
                 "leave it out, or give --again to have them twice."
             )
         self.sources.setdefault(content, reader.path)
-
-
-@final
-@dataclass(frozen=True)
-class _Missing:
-    """The numbers that stand for none, and what looks for those that nobody named, where it is wanted to."""
-
-    numbers: tuple[float, ...]
-    watch: FillWatch | None
-
-    @classmethod
-    def of(cls, given: Sequence[float | str], columns: Sequence[str]) -> Self:
-        """As `ingest` takes them."""
-        keep = "none" in given
-        try:
-            numbers = tuple(one for value in given if value != "none" for one in either(float(value)))
-        except ValueError:
-            came = ", ".join(map(str, given))
-            raise InputError(f"--missing: wanted numbers that stand for none, or the word none, got {came}.") from None
-        return cls(numbers, None if keep else FillWatch(columns))
-
-    def blank(self, block: Block) -> Block:
-        """The rows with NaN, or no label, in their place, and looked at."""
-        if self.numbers:
-            numbers = np.where(np.isin(block.numbers, self.numbers), np.nan, block.numbers)
-            runs = (
-                Run(tuple(None if v in self.numbers else v for v in run.values), run.index) for run in block.labels
-            )
-            block = Block(numbers.astype(block.numbers.dtype), tuple(runs))
-        if self.watch is not None:
-            self.watch.look(block.numbers)
-        return block
-
-    def check(self, paths: str) -> None:
-        """InputError where a column holds what looks like a fill value."""
-        found = [] if self.watch is None else self.watch.found()
-        if found:
-            texts = [(name, repr(value).removesuffix(".0"), count) for name, value, count in found]
-            each = "; ".join(f"column {name!r} has {value} in {count:,} rows" for name, value, count in texts[:3])
-            remedy = " ".join(f"--missing {value}" for value in dict.fromkeys(value for _, value, _ in texts))
-            raise InputError(
-                f"{paths}: {each}: far from the other values there, it looks like a number that stands for none; give "
-                f"{remedy} to have NaN in its place, or --missing none to keep it."
-            )
 
 
 def ingest(
@@ -151,7 +110,7 @@ def ingest(
     files all bytes): one that is there already, under any name, is refused unless `again`.
 
     `missing` are numbers that stand for none: NaN takes their place, and no label. Where a column has an
-    extreme value that is commonly used so, far from its other values (`FillWatch` says what that is), it is refused,
+    extreme value that is commonly used so, far from its other values (`FillValues` says what that is), it is refused,
     unless "none" is among `missing`.
 
     Returns:
@@ -333,42 +292,38 @@ def _write(
     staging: Path, target: _Target, readers: Sequence[Reader], missing: Sequence[float | str],
     progress: Progress | None, *, again: bool,
 ) -> tuple[int, int, int]:  # fmt: skip
-    """Write the last shard's rows, then all rows of the sources, into shards in the staging folder.
-
-    Returns how many rows the sources have, how many of them hold NaN or infinity, and how many have no group.
-    """
-    numbers = {array: of for array, of in target.columns.items() if array not in CODED}
+    """Write the last shard's rows, then all rows of the sources, into shards in the staging folder. Returns how many
+    rows the sources have, how many of them hold NaN or infinity, and how many have no group."""
+    plain = {array: of for array, of in target.columns.items() if array not in CODED}
     coded = {array: target.columns[array][0] for array in CODED if array in target.columns}
     labels = list(dict.fromkeys(coded.values()))
-    names = list(dict.fromkeys(c for of in numbers.values() for c in of))
-    place, absent = {column: i for i, column in enumerate(names)}, _Missing.of(missing, names)
-    places = {array: [place[c] for c in of] for array, of in numbers.items()}
+    names = list(dict.fromkeys(c for of in plain.values() for c in of))
+    place, absent = {column: i for i, column in enumerate(names)}, FillValues(missing, names)
+    places = {array: [place[c] for c in of] for array, of in plain.items()}
     added = unusable = ungrouped = 0
     with ExitStack() as stack:
-        writers = {
-            name: stack.enter_context(
-                ShardWriter(staging / name, layout, start=target.rows - target.rows % layout.shard_rows)
-            )
+        made = {
+            name: ShardWriter(staging / name, layout, start=target.rows - target.rows % layout.shard_rows)
             for name, layout in target.arrays.items()
         }
+        writers = {name: stack.enter_context(writer) for name, writer in made.items()}
         for name, rows in (target.tail or {}).items():
             writers[name].write(rows)
         for reader in readers:
-            before = added
-            for block in map(absent.blank, reader.blocks(names, labels)):
+            for block in reader.blocks(names, labels):
+                numbers = absent.blank(block.numbers)
                 for name in places:
-                    writers[name].write(block.numbers[:, places[name]])
+                    writers[name].write(numbers[:, places[name]])
                 for name, column in coded.items():
-                    run, where = block.labels[labels.index(column)], f"{reader.path}: column {column!r}"
+                    run = block.labels[labels.index(column)].without(absent.given)
+                    where = f"{reader.path}: column {column!r}"
                     codes = target.labels.codes(run, where) if name == CLASSES else group_codes(run, where)
                     writers[name].write(codes)
                     ungrouped += int(np.sum(codes == NO_GROUP)) if name == GROUPS else 0
                 added += len(block)
-                unusable += len(block) - int(np.isfinite(block.numbers).all(axis=1).sum())
+                unusable += len(block) - int(np.isfinite(numbers).all(axis=1).sum())
                 if progress is not None:
                     progress(added)
-            if added == before:
-                raise InputError(f"{reader.path}: has no rows; wanted at least one row of numbers.")
             target.remember(reader, again=again)
         absent.check(readers[0].path + (f" and {len(readers) - 1} more" if len(readers) > 1 else ""))
     return added, unusable, ungrouped

@@ -14,6 +14,8 @@ from typing import Any, Final, Self, final
 import numpy as np
 import numpy.typing as npt
 
+from dorff.errors import InputError
+
 Array = npt.NDArray[Any]
 NUMBER_KINDS: Final = "buif"
 MOST_COLUMNS: Final = 2**20  # each has a name: what claims more is no table
@@ -39,21 +41,28 @@ USUAL: Final = _usual()
 
 
 @final
-class FillWatch:
-    """Looks for fill values that nobody declared in `columns` of numbers, block by block.
+class FillValues:
+    """The numbers that stand for none in `columns`: those that were `given`, and those that look so.
 
-    What counts is one of `USUAL`, and outside of the column's other values. One of -999 or less, or of 1e15 or more in
-    size, is a fill value where it is farther from them than `FAR` times their range, or they are none, or (twice or
-    more) the only one below zero. Any other has to come twice, and be so far from others that differ.
+    What looks so is one of `USUAL`, outside of the column's other values. One of -999 or less, or of 1e15 or more in
+    size, does where it is farther from them than `FAR` times their range, or there are none, or it is (twice or more)
+    the only one below zero. Any other has to come twice, and be so far from others that differ. Constants, `=-9999`,
+    do not, and nothing does where the word none is among those given.
     """
 
-    def __init__(self, columns: Sequence[str]) -> None:
-        self._columns = columns
+    def __init__(self, given: Sequence[float | str], columns: Sequence[str]) -> None:
+        self._columns, self._keep, self._counts = columns, "none" in given, Counter[tuple[int, float]]()
         self._low, self._high = np.full(len(columns), np.inf), np.full(len(columns), -np.inf)
-        self._counts: Counter[tuple[int, float]] = Counter()
+        try:
+            self.given = tuple(one for value in given if value != "none" for one in either(float(value)))
+        except ValueError:
+            came = ", ".join(map(str, given))
+            raise InputError(f"--missing: wanted numbers that stand for none, or the word none, got {came}.") from None
 
-    def look(self, numbers: Array) -> None:
-        """At further rows (n, columns)."""
+    def blank(self, numbers: Array) -> Array:
+        """Further rows (n, columns) with NaN in the place of those given; they are looked at."""
+        if self.given:
+            numbers = np.where(np.isin(numbers, self.given), np.nan, numbers).astype(numbers.dtype)
         low, high = _extreme(np.fmin, numbers), _extreme(np.fmax, numbers)
         for j, ends in enumerate(zip(low.tolist(), high.tolist(), strict=True)):
             if any(end in USUAL or np.isinf(end) for end in ends):
@@ -62,15 +71,25 @@ class FillWatch:
                 self._counts.update((j, value) for value in values[usual].tolist())
                 low[j], high[j] = values[~usual].min(initial=np.inf), values[~usual].max(initial=-np.inf)
         self._low, self._high = np.fmin(self._low, low), np.fmax(self._high, high)
+        return numbers
 
-    def found(self) -> list[tuple[str, float, int]]:
-        """Columns, what looks like a fill value there, and how many rows have it."""
-        columns = ((self._columns[j], value, count, j) for (j, value), count in sorted(self._counts.items()))
-        return [(name, value, n) for name, value, n, j in columns if name[0] != "=" and self._filled(j, value, n)]
+    def check(self, where: str) -> None:
+        """InputError, for the files `where`, where a column holds what looks like one."""
+        seen = [
+            (self._columns[j], repr(value).removesuffix(".0"), count)
+            for (j, value), count in sorted(self._counts.items())
+            if self._columns[j][0] != "=" and self._looks_so(j, value, count)
+        ]
+        if seen and not self._keep:
+            each = "; ".join(f"column {name!r} has {value} in {count:,} rows" for name, value, count in seen[:3])
+            remedy = " ".join(f"--missing {value}" for value in dict.fromkeys(value for _, value, _ in seen))
+            raise InputError(
+                f"{where}: {each}: far from the other values there, it looks like a number that stands for none; give "
+                f"{remedy} to have NaN in its place, or --missing none to keep it."
+            )
 
-    def _filled(self, j: int, value: float, count: int) -> bool:
-        low, high = self._low[j], self._high[j]
-        sure = value <= -999 or abs(value) >= 1e15
+    def _looks_so(self, j: int, value: float, count: int) -> bool:
+        low, high, sure = self._low[j], self._high[j], value <= -999 or abs(value) >= 1e15
         if low > high:
             return sure
         far = max(low - value, value - high) > FAR * (high - low)

@@ -253,9 +253,8 @@ def _open(job: Job) -> Dataset:
 def _check_apart(dataset: Dataset) -> None:
     """InputError where a column, or an array, is both an input and a target."""
     columns = () if dataset.labels is not None else dataset.target_columns
-    for what, ours, theirs in (
-        ("array", dataset.inputs, dataset.targets), ("column", dataset.input_columns, columns),
-    ):  # fmt: skip
+    arrays = ("array", dataset.inputs, dataset.targets)
+    for what, ours, theirs in (arrays, ("column", dataset.input_columns, columns)):
         if both := [name for name in theirs if name in ours and not name.startswith("=")]:
             raise InputError(
                 f"data: {what} {both[0]!r} of {dataset.path} is among both inputs and targets, so that a model would "
