@@ -105,8 +105,10 @@ def test_folds_as_neighbours_of_a_free_scale(name, intercept):
         s = max(np.sum(f * (Y - 0.5)), 0.0) / np.sum(f**2)
         wanted.append(np.sum((s * f - Y + 0.5) ** 2))
     np.testing.assert_allclose(found.totals(energy, 2.0**-52), wanted, rtol=1e-8)
-    scores = [score.value for score in fold_scores(folds, setting, ridges)]
-    np.testing.assert_allclose(scores, np.array(wanted) / Y.size, rtol=1e-8)
+    scores = fold_scores(folds, setting, ridges)
+    np.testing.assert_allclose([score.value for score in scores], np.array(wanted) / Y.size, rtol=1e-8)
+    about = 1 - np.array(wanted) / np.sum((Y - Y.mean(axis=0)) ** 2)
+    np.testing.assert_allclose([score.r2 for score in scores], about, rtol=1e-8)
 
 
 def test_of_an_f_that_is_lost_in_rounding_no_scale_is_the_best():

@@ -346,3 +346,19 @@ def test_a_score_needs_two_rows_of_a_target(tmp_path: Path) -> None:
         warnings.simplefilter("error")
         with pytest.raises(InputError, match="two rows or more"):
             ORFFRegressor(GAUSS, 16).fit(X, Y).score(X[:1], Y[:1])
+
+
+def test_parts_of_the_rows_that_differ_are_one(tmp_path: Path) -> None:
+    """Targets that drift: most of their squares are between the runs of rows that are scored apart."""
+    n = 150_000
+    x = np.linspace(-1, 1, n)[:, None]
+    y = np.column_stack([1e6 + 3e3 * x[:, 0] ** 3, np.where(x[:, 0] < 0.8, 0.0, 1.0)])
+    np.savez(tmp_path / "drift.npz", x=x, y=y)
+    ingest([tmp_path / "drift.npz"], tmp_path / "drift.zarr", inputs=["x"], targets=["y"])
+    estimator = ORFFRegressor(GAUSS, 8, ridge=1e-3).fit(x[::300], y[::300])
+    save_model(estimator.model_, tmp_path / "m")
+    found = score(tmp_path / "m", tmp_path / "drift.zarr", engine=SerialEngine(shuffle=2))
+    assert found.rows == n and found.r2 == pytest.approx(r2_score(y, estimator.predict(x)), rel=1e-9)
+    pooled = score(tmp_path / "m", tmp_path / "drift.zarr", engine=SerialEngine(), r2_of=R2.POOLED)
+    error, about = (np.sum((y - other) ** 2) for other in (estimator.predict(x), y.mean(axis=0)))
+    assert pooled.r2 == pytest.approx(1 - error / about, rel=1e-9)
