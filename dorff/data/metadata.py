@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
+from uuid import uuid4
 
 from dorff.errors import InputError
 
@@ -103,12 +104,15 @@ def transient(error: Exception) -> bool:
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Replace a JSON file, atomically and durably."""
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("w", encoding="utf-8") as file:
-        json.dump(content, file, indent=2)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
+    partial = path.with_name(f".{path.name}.{uuid4().hex}")  # no other writer's
+    try:
+        with partial.open("w", encoding="utf-8") as file:
+            json.dump(content, file, indent=2)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
     sync_directory(path.parent)
 
 

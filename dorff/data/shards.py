@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Final, Self, final
+from uuid import uuid4
 
 import google_crc32c
 import numpy as np
@@ -19,6 +20,7 @@ import numpy.typing as npt
 from dorff.data.layout import ArrayLayout
 from dorff.data.metadata import sync_directory
 
+SHARD: Final = "0"  # a shard's file, in a folder of its number
 ABSENT: Final = 2**64 - 1  # both fields of the index entry of a chunk that was not written
 
 
@@ -26,7 +28,8 @@ ABSENT: Final = 2**64 - 1  # both fields of the index entry of a chunk that was 
 class ShardWriter:
     """Writes rows in order into the shards of one array, starting with row number `start`.
 
-    Where that is inside a shard, the shard is new: its rows before are not there.
+    Where that is inside a shard, the shard is new: its rows before are not there. Until it is whole it has a name that
+    no other writer has; `SHARD` is its name then.
 
     Use as a context manager: leaving it without an error writes the last, partly filled shard; leaving it
     with one removes the shard that was being written. Batches of any size give the same files.
@@ -40,6 +43,7 @@ class ShardWriter:
         self._index = np.full((layout.units, 2), ABSENT, "<u8")
         self._chunk = start % layout.shard_rows // layout.unit_rows
         self._file: BinaryIO | None = None
+        self._unfinished = f".{SHARD}.{uuid4().hex}"
 
     def write(self, rows: npt.NDArray[Any]) -> None:
         """Add rows (k, columns)."""
@@ -72,11 +76,11 @@ class ShardWriter:
 
     @property
     def _path(self) -> Path:
-        return self._array / "c" / str(self._shard) / "0"
+        return self._array / "c" / str(self._shard) / SHARD
 
     @property
     def _partial(self) -> Path:
-        return self._path.with_name("0.partial")
+        return self._path.with_name(self._unfinished)
 
     def _write_chunk(self) -> None:
         if self._file is None:

@@ -19,7 +19,8 @@ NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 @contextmanager
 def staging(store: Path) -> Iterator[Path]:
-    """An empty folder beside the store, ours alone; what a run that was cut left there is removed."""
+    """An empty folder beside the store, ours alone. What a run that was cut left there is removed, and what it left of
+    a zarr.json in the store."""
     folder = store.with_name(f".{store.name}.partial")
     folder.mkdir(parents=True, exist_ok=True)
     handle = os.open(folder, os.O_RDONLY)
@@ -32,6 +33,8 @@ def staging(store: Path) -> Iterator[Path]:
             raise InputError(f"{store}: another ingest has just written it; look at it, then run this one again.")
         for left in folder.iterdir():
             shutil.rmtree(left) if left.is_dir() else left.unlink()
+        for left in (*store.glob(".zarr.json.*"), *store.glob("*/.zarr.json.*")):
+            left.unlink(missing_ok=True)
         try:
             yield folder
         finally:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
 
@@ -17,12 +18,13 @@ import numpy as np
 from dorff.conformal import check_level
 from dorff.data import ArrayLayout, Dataset, ShardWriter, open_dataset, shard_and_unit_rows, write_metadata
 from dorff.data.layout import commit
+from dorff.data.shards import SHARD
 from dorff.engine import Engine, Task
-from dorff.errors import InputError
+from dorff.errors import DorffError, InputError
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
 from dorff.predict.shared import Sight, cached_model, check_inputs, check_uncertain, content, labels_of, outcome
-from dorff.store import load_model, resolve_model, space_on
+from dorff.store import LEASE, Lease, forget, load_model, resolve_model, space_on
 from dorff.store.atomic import sync_directory
 
 NAN_ROWS = "nan_rows"  # of the attribute `dorff`: rows without a prediction, as their inputs are not finite
@@ -85,6 +87,37 @@ def _percent(level: float) -> str:
     return f"{100 * level:.10g}"
 
 
+@final
+@dataclass(frozen=True, eq=False)
+class Writing:
+    """What is written: of the model `version`, whose content has this name, what was `asked` for at the inputs of
+    `dataset`, as these arrays. Small, picklable."""
+
+    version: str
+    name: str
+    dataset: Dataset
+    arrays: Mapping[str, ArrayLayout]
+    asked: Uncertainty
+    sight: Sight
+
+    def staging(self, out: Path) -> Path:
+        """The directory beside `out` that collects shards, one for each question: model, inputs, layout."""
+        question = {
+            "model": self.name, "store": self.dataset.path, "rows": self.dataset.n, "first": self.dataset.first,
+            "stamp": self.dataset.stamp(self.dataset.first, self.dataset.n), "inputs": self.dataset.rows_spec(),
+            "uncertainty": asdict(self.asked), "views": self.sight.views,
+        }  # fmt: skip
+        text = json.dumps(question, sort_keys=True)
+        path = out.with_name(f".{out.name}.{hashlib.sha256(text.encode()).hexdigest()[:12]}.partial")
+        with space_on(out):
+            path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def there(self, staging: Path, number: int) -> bool:
+        """Whether a shard of every array is."""
+        return all((staging / array / "c" / str(number) / SHARD).exists() for array in self.arrays)
+
+
 def predict(
     model: Path, store: Path, out: Path, *, engine: Engine, inputs: str | Sequence[str] | None = None,
     uncertainty: Uncertainty | None = None, views: Sequence[str] | None = None, progress: Progress | None = None,
@@ -102,11 +135,11 @@ def predict(
     Shards are written whole or not at all, beside `out`, which appears when all are there; the same call after
     an interruption goes on with the shards that are missing. Rows keep their numbers: those before the first of
     `store` are not in `out` either. Rows whose inputs are not finite get NaN; the attribute `dorff.nan_rows` says how
-    many they are. Returns the number of rows. Raises InputError
-    where `out` is there already, the inputs are not the model's, or it has no posterior for what is asked.
+    many they are. Returns the number of rows. Raises InputError where `out` is there already, the inputs are not the
+    model's, or it has no posterior for what is asked; LeaseError where another run is writing `out`, or took over
+    while this one was paused.
     """
-    if out.exists():
-        raise InputError(f"{out}: is there already; remove it, or choose another name")
+    _check_free(out)
     asked = Uncertainty() if uncertainty is None else uncertainty
     version = resolve_model(model)
     fitted = load_model(version, posterior=bool(asked))
@@ -114,16 +147,47 @@ def predict(
     dataset = open_dataset(str(store), inputs=sight.arrays, targets=None)
     check_inputs(fitted, dataset, sight)
     _check_asked(fitted, version, asked)
-    fitted = replace(fitted, posterior=None)  # whoever evaluates it loads it
     shard, unit = shard_and_unit_rows(0, fitted.p, -(-SMALLEST_SHARD // dataset.shard_rows) * dataset.shard_rows)
     arrays = {"y": ArrayLayout(fitted.p, shard, unit)}
     if labels_of(fitted) is not None:
         arrays["classes"] = ArrayLayout(1, shard, unit, "int32")
     arrays |= {name: ArrayLayout(columns, shard, unit) for name, columns in asked.widths(fitted).items()}
-    name = content(version)
-    staging = _staging(out, name, dataset, asked, sight)
+    writing = Writing(str(version), content(version), dataset, arrays, asked, sight)
+    with _alone(out) as lease:
+        _check_free(out)  # another run may have written it since
+        try:
+            _write(writing, fitted, out, engine, lease, progress)
+        except (DorffError, OSError):  # maybe because the next holder of the lease moved or removed what was written
+            lease.check()
+            raise
+    return dataset.rows
+
+
+def _check_free(out: Path) -> None:
+    if out.exists():
+        raise InputError(f"{out}: is there already; remove it, or choose another name")
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[Lease]:
+    """The lease on a store that is to be written; LeaseError where another run holds it. Its files go with it."""
+    path = out.with_name(f".{out.name}.{LEASE}")
+    try:
+        with Lease.take(path) as lease:
+            yield lease
+    finally:
+        forget(path)
+
+
+def _write(
+    writing: Writing, fitted: Model, out: Path, engine: Engine, lease: Lease, progress: Progress | None
+) -> None:  # fmt: skip
+    """Write the shards that are missing beside `out`, then move all to their place, unless the lease is lost."""
+    dataset, shard = writing.dataset, writing.arrays["y"].shard_rows
+    staging = writing.staging(out)
+    _remove_unfinished(staging)
     shards = range(dataset.first // shard, -(-dataset.n // shard))
-    missing = {number for number in shards if not all(_shard(staging, array, number).exists() for array in arrays)}
+    missing = {number for number in shards if not writing.there(staging, number)}
     finished, empty = len(shards) - len(missing), 0
 
     def tell() -> None:
@@ -132,21 +196,29 @@ def predict(
 
     def done(task: Task, result: int) -> Sequence[Task]:
         nonlocal finished, empty
+        lease.check()
         finished, empty = finished + (task.tag in missing), empty + result
         tell()
         return ()
 
     tell()  # what an earlier run wrote is not part of this run's pace
-    shared = (str(version), name, dataset, str(staging), arrays, asked, sight)
-    engine.run([Task(predict_shard, (*shared, number), number) for number in shards], done)
+    engine.run([Task(predict_shard, (writing, str(staging), number), number) for number in shards], done)
     with space_on(out):
-        _describe(staging, fitted, arrays, dataset, asked, sight)
+        _describe(writing, fitted, staging)
         commit(staging, {NAN_ROWS: empty})
-        os.rename(staging, out)
+        _remove_unfinished(staging)
+        with lease.fenced():
+            os.rename(staging, out)
         sync_directory(out.parent)
         for left in out.parent.glob(f".{out.name}.*.partial"):  # of other questions, never finished
             shutil.rmtree(left, ignore_errors=True)
-    return dataset.rows
+
+
+def _remove_unfinished(staging: Path) -> None:
+    """Remove the shards, and metadata, that killed writers left half-done: whoever else writes here lost the lease."""
+    for path in (*staging.glob("*/c/*/*"), *staging.rglob(".zarr.json.*")):
+        if path.name != SHARD:
+            path.unlink(missing_ok=True)
 
 
 def _check_asked(fitted: Model, version: Path, asked: Uncertainty) -> None:
@@ -157,15 +229,9 @@ def _check_asked(fitted: Model, version: Path, asked: Uncertainty) -> None:
             fitted.factor(level)
 
 
-def _shard(staging: Path, array: str, number: int) -> Path:
-    return staging / array / "c" / str(number) / "0"
-
-
-def _describe(
-    staging: Path, model: Model, arrays: Mapping[str, ArrayLayout], dataset: Dataset, asked: Uncertainty,
-    sight: Sight,
-) -> None:  # fmt: skip
+def _describe(writing: Writing, model: Model, staging: Path) -> None:
     """Write the metadata of the predictions; the labels of a classifier with how often each was predicted."""
+    arrays, dataset, asked, sight = writing.arrays, writing.dataset, writing.asked, writing.sight
     outputs = model.info.get("data", {}).get("targets") or [f"y{i}" for i in range(model.p)]
     targets = outputs if model.observe is None else [f"y{i}" for i in range(len(model.observe))]
     columns = {"y": tuple(outputs)} | {
@@ -186,18 +252,18 @@ def _describe(
     return write_metadata(staging, arrays, first=first, rows=rows, columns=columns, more=more)
 
 
-def predict_shard(
-    model: str, name: str, dataset: Dataset, staging: str, arrays: Mapping[str, ArrayLayout], asked: Uncertainty,
-    sight: Sight, number: int,
-) -> int:  # fmt: skip
+def predict_shard(writing: Writing, staging: str, number: int) -> int:
     """Predict and write one shard of rows, unless it is there; returns how many have inputs that are not finite."""
-    fitted, rows = cached_model(model, name, posterior=bool(asked)), arrays["y"].shard_rows
+    dataset, asked, sight = writing.dataset, writing.asked, writing.sight
+    fitted, rows = cached_model(writing.version, writing.name, posterior=bool(asked)), writing.arrays["y"].shard_rows
     first, stop = max(number * rows, dataset.first), min((number + 1) * rows, dataset.n)
-    there, empty = all(_shard(Path(staging), array, number).exists() for array in arrays), 0
+    if not Path(staging).is_dir():
+        raise FileNotFoundError(errno.ENOENT, "moved or removed by another run; run the same command again", staging)
+    there, empty = writing.there(Path(staging), number), 0
     with space_on(Path(staging)), ExitStack() as stack:
         writers = {
             array: stack.enter_context(ShardWriter(Path(staging) / array, layout, start=first))
-            for array, layout in (() if there else arrays.items())
+            for array, layout in (() if there else writing.arrays.items())
         }
         for start in range(first, stop, dataset.unit_rows):
             X = dataset.read(start, min(start + dataset.unit_rows, stop))[0]
@@ -212,17 +278,3 @@ def predict_shard(
             for array, writer in writers.items():
                 writer.write(values[array])
     return empty
-
-
-def _staging(out: Path, name: str, dataset: Dataset, asked: Uncertainty, sight: Sight) -> Path:
-    """The directory beside `out` that collects shards, one for each question: model, inputs, layout."""
-    question = {
-        "model": name, "store": dataset.path, "rows": dataset.n, "first": dataset.first,
-        "stamp": dataset.stamp(dataset.first, dataset.n), "inputs": dataset.rows_spec(), "uncertainty": asdict(asked),
-        "views": sight.views,
-    }  # fmt: skip
-    text = json.dumps(question, sort_keys=True)
-    path = out.with_name(f".{out.name}.{hashlib.sha256(text.encode()).hexdigest()[:12]}.partial")
-    with space_on(out):
-        path.mkdir(parents=True, exist_ok=True)
-    return path
