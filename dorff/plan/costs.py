@@ -7,7 +7,7 @@ import math
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, final
@@ -25,7 +25,7 @@ from dorff.model import evaluation_bytes
 from dorff.moments import MOST_PATTERNS, Kind, syrk
 from dorff.plan.leaves import Leaf, block_rows
 from dorff.plan.manifold import Term, term_costs
-from dorff.plan.routes import Means, Route, Shape, choose_route
+from dorff.plan.routes import Means, Route, Shape, Way, choose_route
 from dorff.solvers import Size, learned_term, path_bytes, solve_bytes, triangle_bytes, untouched
 from dorff.spec import Job, LocalCluster, RemoteCluster
 from dorff.threads import pinned
@@ -50,7 +50,8 @@ class Costs:
     """What a job needs. Bytes are peaks: of one worker, of all processes together, and on disk; `kept_level` k keeps
     the moments of every 2^k leaves for later fits. `rank` r is the largest of the kernels; `exact_is_cheaper` says
     that m r >= p n (Minh 2016, eq. 75): the exact model's system is then the smaller one. `flops` and `seconds` are
-    those of all `passes`, `route` is how the system is solved and `reason` why so. `fewer` names what of a graph makes
+    those of all `passes`, `route` is how the system is solved and `reason` why so; `others` are the ways that the job
+    may ask for instead. `fewer` names what of a graph makes
     the largest tasks large, "" where other tasks are the largest."""
 
     m: int
@@ -67,6 +68,7 @@ class Costs:
     reason: str
     passes: int
     fewer: str = ""
+    others: tuple[Way, ...] = ()
 
 
 def estimate(
@@ -101,7 +103,7 @@ def estimate(
     )  # fmt: skip
     route = _route(job, shape, rate, workers, candidates)
     if qr:
-        route = replace(route, way=route.ways[0], reason="direct, by the triangle of a QR of the features")
+        route = Route(route.ways[0], "direct, by the triangle of a QR of the features", ())
     way, serial = route.way, job.cluster.model_dump().get("type") == "serial"
     if route.name == "streaming":  # workers and driver hold theirs at once
         leaf, disk, flops, seconds = way.worker_bytes, way.disk_bytes, way.passes * way.flops, way.seconds
@@ -114,6 +116,7 @@ def estimate(
     return Costs(
         m, rank, exact_is_cheaper(dataset.rows, q, m, rank), len(leaves), worker, peak, disk, flops, seconds, level,
         route.name, route.reason, way.passes + sum(len(term.sources) for term in terms), fewer,
+        tuple(one for one in route.ways if one.name != way.name and not one.against),
     )  # fmt: skip
 
 
@@ -150,13 +153,10 @@ def _disk_bytes(
 
 
 def _route(job: Job, shape: Shape, rate: float, workers: int, candidates: Sequence[OperatorKernel]) -> Route:
-    """The way to solve, with the means of this machine and of the cluster."""
+    """The way to solve, with the means of the job's cluster."""
     serial = job.cluster.model_dump().get("type") == "serial"
     memory = np.inf if isinstance(job.cluster, RemoteCluster) else 0.95 * job.cluster.memory
-    means = Means(
-        workers, memory - (DRIVER_BYTES if serial else WORKER_BYTES),
-        psutil.virtual_memory().total - DRIVER_BYTES, _free_disk(Path(job.state)), rate,
-    )  # fmt: skip
+    means = Means(workers, memory - (DRIVER_BYTES if serial else WORKER_BYTES), rate)
     learned = any([learned_term(kernel) is not None for kernel in candidates])
     return choose_route(job, shape, means, learned=learned, candidates=len(candidates))
 
@@ -257,27 +257,47 @@ def _syrk_rate(block: int, width: int) -> float:
     return float(block * width * width / best)
 
 
-def refuse_what_does_not_fit(job: Job, costs: Costs, directory: Path) -> None:
-    """DoesNotFitError, with the numbers, where a worker, the machine or the disk is too small."""
-    cluster, less = job.cluster, f"features.count (now {costs.m})"
-    fewer, folds, other = costs.fewer and f"{costs.fewer} or ", job.solve.folds, ""
-    if job.solve.select == "kfold" and folds.by == "rows" and costs.leaves >= folds.count:
-        other = ", or set solve.folds.by: leaves"  # a leaf's sums are then of one fold
+def refuse_small_workers(job: Job, costs: Costs) -> None:
+    """DoesNotFitError, with the numbers, where a worker needs more than the job gives it."""
+    cluster = job.cluster
     if not isinstance(cluster, RemoteCluster) and costs.worker_bytes > 0.95 * cluster.memory:
+        fewer = costs.fewer and f"{costs.fewer} or "
         raise DoesNotFitError(
             f"a worker needs {costs.worker_bytes / MiB:.0f} MiB but cluster.memory is {cluster.memory / MiB:.0f} MiB; "
-            f"raise it to {costs.worker_bytes / 0.94 / MiB:.0f}MiB or lower {fewer}{less}{other}"
+            f"raise it to {costs.worker_bytes / 0.94 / MiB:.0f}MiB or lower {fewer}features.count (now {costs.m})"
+            f"{_by_leaves(job, costs)}"
         )
-    machine = psutil.virtual_memory().total
+
+
+def refuse_small_machine(job: Job, costs: Costs, directory: Path) -> None:
+    """DoesNotFitError, with the numbers and what to do, where this machine's memory or the disk is too small."""
+    machine, workers = (
+        psutil.virtual_memory().total,
+        job.cluster.workers if isinstance(job.cluster, LocalCluster) else 0,
+    )
+    held = sum(file.stat().st_size for file in (directory / "nodes").glob("*.moments"))
+    free = _free_disk(Path(job.state)) + held
+    fitting = [
+        way.name
+        for way in costs.others
+        if way.disk_bytes <= free
+        and DRIVER_BYTES + way.driver_bytes + workers * (WORKER_BYTES + way.worker_bytes) <= machine
+    ]
+    instead = f", or set solve.route: {' or '.join(fitting)} (another result)" if fitting else ""
     if costs.peak_bytes > machine:
         raise DoesNotFitError(
             f"the job needs {costs.peak_bytes / MiB:.0f} MiB at its peak, this machine has {machine / MiB:.0f} MiB; "
-            f"lower {less} or cluster.workers{other}"
+            f"lower features.count (now {costs.m}) or cluster.workers{_by_leaves(job, costs)}{instead}"
         )
-    held = sum(file.stat().st_size for file in (directory / "nodes").glob("*.moments"))
-    free = _free_disk(Path(job.state)) + held
     if costs.disk_bytes > free:
         raise DoesNotFitError(
-            f"{job.state}: the moments need {costs.disk_bytes / MiB:.0f} MiB of disk, {free / MiB:.0f} MiB "
-            "are free; free some, or put `state` on a larger disk"
+            f"{job.state}: the moments need {costs.disk_bytes / MiB:.1f} MiB of disk, {free / MiB:.1f} MiB are free; "
+            f"free some, put `state` on a larger disk{instead}"
         )
+
+
+def _by_leaves(job: Job, costs: Costs) -> str:
+    """A remedy where it is one: a leaf's sums are of one fold then."""
+    folds = job.solve.folds
+    apart = job.solve.select == "kfold" and folds.by == "rows" and costs.leaves >= folds.count
+    return ", or set solve.folds.by: leaves" if apart else ""

@@ -19,7 +19,7 @@ from dorff.features import Recipe
 from dorff.kernels.scalar import FloatArray
 from dorff.leaf import FoldRule, Pass, frozen_hash, load_pass
 from dorff.moments import MOST_PATTERNS, Kind
-from dorff.plan.costs import Costs, estimate, refuse_what_does_not_fit
+from dorff.plan.costs import Costs, estimate, refuse_small_machine, refuse_small_workers
 from dorff.plan.drawing import check_sharing, check_targets
 from dorff.plan.freezing import freeze_constants, still_frozen
 from dorff.plan.kernels import WORDS, Configs, build_kernels, read_matrices, read_matrix, with_columns
@@ -77,16 +77,26 @@ class Plan:
         return all(base.scalar.shift_invariant for kernel in drawn for _, base in kernel.terms())
 
     def by_qr(self) -> Plan | None:
-        """The same job, its rows summed as the triangle of a QR; None where that would not fit."""
+        """The same job, its rows summed as the triangle of a QR; None where that would not fit its workers.
+
+        DoesNotFitError where it would not fit this machine: what a result is may not depend on that.
+        """
         if self.terms:  # their sums are Gram matrices, which have lost the digits already
             return None
         question = {**self.question, "sums": Kind.TRIANGLE.value, "precision": "double"}
         costs = estimate(self.job, self.dataset, self.leaves, self.recipe, self.candidates, question)
         plan = replace(self, question=question, costs=costs)
         try:
-            refuse_what_does_not_fit(self.job, costs, plan.directory)
+            refuse_small_workers(self.job, costs)
         except DoesNotFitError:
             return None
+        try:
+            refuse_small_machine(self.job, costs, plan.directory)
+        except DoesNotFitError as error:
+            raise DoesNotFitError(
+                f"the Gram matrix lost the digits, and a QR of the features does not fit: {error}; or set solve.qr: "
+                "false, for the fit that there is (the rows' sums are kept)"
+            ) from error
         return plan
 
     def freeze(self) -> None:
@@ -189,7 +199,8 @@ def make_plan(job: Job) -> Plan:
     terms = make_terms(job, dataset, candidates[0])
     costs = estimate(job, dataset, leaves, recipe, candidates, question, terms)
     plan = Plan(job, dataset, configs, drawn, observe, leaves, candidates, recipe, question, costs, terms)
-    refuse_what_does_not_fit(job, costs, plan.directory)
+    refuse_small_workers(job, costs)
+    refuse_small_machine(job, costs, plan.directory)
     return plan
 
 

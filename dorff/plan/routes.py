@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, final
 
 import numpy as np
@@ -16,6 +16,8 @@ MiB: Final = 2**20
 # What one core does a second, where the machine's rate of `syrk` says too much: pairs of cosine and sine, flops of a
 # product with one column (memory's pace, not the core's).
 PAIRS: Final = 6e8
+# Flops a second of one core's `syrk` by which ways are compared: what a result is may not depend on a clock.
+NOMINAL: Final = 5e10
 THIN: Final = 8e9
 EXPECTED_PASSES: Final = 40  # before a row is read; a run tells how many it will be when it has seen a sample
 ITERATIONS: Final = 100  # of conjugate gradients on moments, and the sketch's columns
@@ -84,13 +86,14 @@ class Shape:
 @final
 @dataclass(frozen=True)
 class Means:
-    """What there is: workers, bytes of each, bytes of the machine that the driver runs on, free bytes of disk, flops a
-    second of one core's `syrk`."""
+    """What the job says there is: workers, and bytes of each; and flops a second of one core's `syrk`, as measured.
+
+    Not what there happens to be, such as free disk or the driver's memory: a fit that these are too small for is
+    refused, and not another fit made of it.
+    """
 
     workers: int
     worker_memory: float
-    machine: float
-    disk: float
     rate: float
 
 
@@ -126,7 +129,7 @@ class Route:
 
 def choose_route(job: Job, shape: Shape, means: Means, *, learned: bool = False, candidates: int = 1) -> Route:
     """The way that the job names; or the first of direct, cg and streaming that is possible and within three times the
-    seconds of the fastest.
+    seconds of the fastest, on a machine of nominal speed: the same job takes the same way everywhere.
 
     `learned` says that an output matrix is, `candidates` how many kernels there are. Raises InputError where the job
     names a way that cannot do what it asks for, DoesNotFitError, with the numbers, where that way is too big.
@@ -136,8 +139,10 @@ def choose_route(job: Job, shape: Shape, means: Means, *, learned: bool = False,
         "cg": _asks(job, learned, candidates, folds=True),
         "streaming": _asks(job, learned, candidates, folds=False),
     }
-    found = (_direct(shape, means), _cg(shape, means), _streaming(shape, means))
-    ways = tuple(_checked(way, shape, means, asks.get(way.name, ""), mixed) for way in found)
+    kinds = (_direct, _cg, _streaming)
+    ways = tuple(
+        _checked(way, shape, means, asks.get(way.name, ""), mixed) for way in (of(shape, means) for of in kinds)
+    )
     if wanted != "auto":
         (way,) = (way for way in ways if way.name == wanted)
         if way.against:
@@ -147,8 +152,10 @@ def choose_route(job: Job, shape: Shape, means: Means, *, learned: bool = False,
     possible = [way for way in ways if not way.against]
     if not possible:
         return Route(ways[0], f"direct, though {ways[0].against}: nothing else can be taken", ways)
-    fastest = min(way.seconds for way in possible)
-    way = next(way for way in possible if way.seconds <= LEAVE * fastest)
+    nominal = replace(means, rate=NOMINAL)
+    seconds = {way.name: way.seconds for way in (of(shape, nominal) for of in kinds)}
+    fastest = min(seconds[way.name] for way in possible)
+    way = next(way for way in possible if seconds[way.name] <= LEAVE * fastest)
     return Route(way, _reason(way, ways[: ways.index(way)]), ways)
 
 
@@ -232,10 +239,6 @@ def _checked(way: Way, shape: Shape, means: Means, asks: str, mixed: bool) -> Wa
         against = "its products are summed in double precision, but the job asks for precision: mixed"
     elif way.worker_bytes > means.worker_memory:
         against = f"a worker needs {_bytes(way.worker_bytes)} and has {_bytes(means.worker_memory)}"
-    elif way.driver_bytes > means.machine:
-        against = f"solving needs {_bytes(way.driver_bytes)} and the machine has {_bytes(means.machine)}"
-    elif way.disk_bytes > means.disk:
-        against = f"it needs {_bytes(way.disk_bytes)} of disk and {_bytes(means.disk)} are free"
     return Way(**{**way.__dict__, "against": against})
 
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import errno
+import re
 import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import psutil
 import pytest
+from command_line import call
 from harness import (
+    GAUSSIAN,
     LEAF,
     ROWS,
     SHARD,
@@ -37,14 +42,17 @@ from harness import (
     write_store,
 )
 
+from dorff.data import ingest
 from dorff.engine import SerialEngine
-from dorff.errors import InputError
+from dorff.errors import DoesNotFitError, InputError
 from dorff.fit import fit
+from dorff.plan import costs, make_plan
 from dorff.spec import load_job
 from dorff.store import load_model
 
 Record = Callable[..., None]
 PLACES = {"partial": r"/nodes/\.", "receipt": r"/receipts/\.", "model": r"/models/\.new"}
+PLAIN = {"type": "decomposable", "scalar": GAUSSIAN}
 OTHER = {"count": 64, "seed": 7}  # other features: other moments and another model
 
 
@@ -281,3 +289,115 @@ def test_an_input_that_changes_during_the_fit_is_read_again(
         fit(load_job(job), engine=SerialEngine())
     lost, twice = found(job).against(one_process(tmp_path / "truth", mine))
     record_fault(f"input changed during the fit (leaf {which})", 1, outcome, lost, twice, "1 leaf")
+
+
+#: Jobs that `auto` solves directly, off the default; by rows of folds, held-out rows and classes.
+WAYS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "one field, no posterior": {"solve": {"ridge": 1e-6, "posterior": False}},
+    "folds": {"solve": {"ridge": [1e-6, 1e-3], "select": "kfold", "folds": {"count": 3, "by": "rows"}}},
+    "conformal": {"kernel": PLAIN, "solve": {"ridge": 1e-6, "conformal": True}},
+    "classes": {"kernel": PLAIN, "data": {"targets": {"classes": "classes"}}},
+}
+
+
+@pytest.fixture(scope="module")
+def labelled(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same rows, with classes."""
+    X, Y = sea()
+    path = tmp_path_factory.mktemp("labelled") / "sea.zarr"
+    np.savez(path.with_suffix(".npz"), x=X, y=Y, classes=np.array(["a", "b", "c"])[(X[:, 0] > 0) + (X[:, 1] > 1) * 1])
+    ingest([path.with_suffix(".npz")], path, inputs=["x"], targets=["y"], classes="classes", shard_rows=SHARD)
+    return path
+
+
+def ways_job(name: str, folder: Path, labelled: Path, **more: Any) -> Path:
+    words = {**WAYS[name], **more}
+    return write_job(folder, labelled, **{**words, "data": {"store": str(labelled), **words.get("data", {})}})
+
+
+def fill(disk: Path, free: int) -> None:
+    """Leave so many bytes of a small file system free."""
+    with (disk / "filler").open("ab") as file:
+        file.write(bytes(max(0, shutil.disk_usage(disk).free - free)))
+
+
+@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.usefixtures("small_leaves")
+def test_free_disk_decides_nothing_but_whether_there_is_a_fit(
+    name: str, small_disk: Path, labelled: Path, tmp_path: Path
+) -> None:
+    """With 800 KiB free the job is refused, with what to do; with room it is the fit that it is on any disk."""
+    job = ways_job(name, small_disk, labelled, features={"count": 256})
+    fill(small_disk, 800 * 2**10)
+    for words in (["plan", job, "--json"], ["fit", job, "--json"]):
+        done = call(*words)
+        assert done.exit_code == 4 and done.stdout == "", done
+        assert re.search(r"runs: the moments need [0-9.]+ MiB of disk, 0\.[78] MiB are free; free some", done.stderr)
+    assert ("set solve.route: streaming" in done.stderr) == (name in ("default", "one field, no posterior")), done
+    assert sorted(path.name for path in small_disk.iterdir()) == ["filler", "job.yaml"]
+    (small_disk / "filler").unlink()
+    truth = ways_job(name, tmp_path, labelled, features={"count": 256})
+    reports = [fit(load_job(one), engine=SerialEngine()) for one in (job, truth)]
+    assert [report.route for report in reports] == ["direct", "direct"]
+    found(job).against(found(truth))
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_neither_clock_nor_memory_of_a_machine_choose_the_way(
+    name: str, labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, routes = load_job(ways_job(name, tmp_path, labelled, features={"count": 1024})), set()
+    for rate in (1e7, 1e10, 1e14):
+        monkeypatch.setattr(costs, "_syrk_rate", lambda block, width, rate=rate: rate)
+        routes.add(make_plan(job).costs.route)
+    assert routes == {"direct"}
+    total = psutil.virtual_memory()._replace(total=300 * 2**20)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: total)
+    wanted = ", or set solve.route: (cg or )?streaming" if name.endswith(("default", "posterior")) else "workers"
+    with pytest.raises(DoesNotFitError, match=rf"at its peak, this machine has 300 MiB; lower .*{wanted}"):
+        make_plan(job)
+
+
+@pytest.mark.parametrize("folds", ["leaves", "rows"])
+@pytest.mark.usefixtures("small_leaves")
+def test_how_many_sums_are_kept_changes_no_bit(
+    folds: str, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums are thinned out to what the disk has room for, and the job goes on with another level."""
+    words = {"solve": {"ridge": [1e-6, 1e-3], "select": "kfold", "folds": {"count": 3, "by": folds}}}
+    truth, levels, fits = one_process(tmp_path / "truth", store, **words), [], []
+    for free in (2**40, 2 * 10**6, 10**6):
+        monkeypatch.setattr(costs, "_free_disk", lambda path, free=free: free)
+        job = write_job(tmp_path / str(free), store, **words)
+        levels.append(make_plan(load_job(job)).costs.kept_level)
+        fit(load_job(job), engine=SerialEngine())
+        fits.append(len(files(tmp_path / str(free), "runs/*/nodes/*")))
+        found(job).against(truth)
+        files(tmp_path / str(free), "runs/*/receipts/*")[3].unlink()
+        monkeypatch.setattr(costs, "_free_disk", lambda path: 2 * 10**6)
+        fit(load_job(job), engine=SerialEngine())
+        found(job).against(truth)
+    assert levels == sorted(set(levels)) and fits == sorted(fits, reverse=True)
+
+
+@pytest.mark.parametrize("small", ["machine", "disk", "workers"])
+@pytest.mark.usefixtures("small_leaves")
+def test_a_qr_is_left_out_where_the_job_gives_it_too_little_alone(
+    small: str, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = load_job(write_job(tmp_path, store, features={"count": 512}))
+    plan = make_plan(job)
+    assert plan.by_qr() is not None
+    if small == "workers":
+        least = int((plan.costs.worker_bytes + 2**20) / 0.95)
+        tight = job.model_copy(update={"cluster": job.cluster.model_copy(update={"memory": least})})
+        assert make_plan(tight).by_qr() is None
+        return
+    total = psutil.virtual_memory()._replace(total=plan.costs.peak_bytes)
+    if small == "machine":
+        monkeypatch.setattr(psutil, "virtual_memory", lambda: total)
+    else:
+        monkeypatch.setattr(costs, "_free_disk", lambda path: 10)
+    with pytest.raises(DoesNotFitError, match=r"lost the digits, and a QR .* does not fit: .*set solve.qr: false"):
+        plan.by_qr()

@@ -64,7 +64,7 @@ def faults(folder: Path) -> Faults:
     return Faults(folder / "faults")
 
 
-def paused(folder: Path, faults: Faults, running: Running) -> None:
+def paused(folder: Path, faults: Faults) -> None:
     """Wait until a run stands still in the middle of its first shard, with some of it written."""
     faults.wait("stand still")
     wait_until(lambda: unfinished(folder), what="a shard that is begun")
@@ -83,11 +83,12 @@ def age(folder: Path, seconds: float) -> None:
 @pytest.mark.parametrize("at", [3, 6], ids=["early", "late"])
 def test_a_second_run_keeps_away_while_the_first_is_paused(at: int, made: Path, folder: Path, faults: Faults) -> None:
     faults.add("stand still", r"in\.zarr/x/c/7/", "SIGSTOP", where="driver")
-    faults.add("die", rf"in\.zarr/x/c/{at}/", "SIGKILL", where="driver", skip=1)
     with predicting(folder, faults) as first:
-        paused(folder, faults, first)
+        paused(folder, faults)
+        faults.add("die", rf"in\.zarr/x/c/{at}/", "SIGKILL", where="driver")
         with predicting(folder, faults) as second:
             other = second.end()
+        faults.remove("die")
         first.signal(signal.SIGCONT)
         ended = first.end()
     assert other.code == 7 and f"held by process {first.process.pid}" in other.err, other
@@ -100,10 +101,10 @@ def test_a_run_that_was_overtaken_changes_nothing(killed: bool, made: Path, fold
     """Paused for longer than its lease lasts: another takes over, and is killed in the middle of the same shard, or
     is done before the first goes on."""
     faults.add("stand still", r"in\.zarr/x/c/7/", "SIGSTOP", where="driver")
-    if killed:
-        faults.add("die", r"in\.zarr/x/c/3/", "SIGKILL", where="driver", skip=1)
     with predicting(folder, faults) as first:
-        paused(folder, faults, first)
+        paused(folder, faults)
+        if killed:
+            faults.add("die", r"in\.zarr/x/c/3/", "SIGKILL", where="driver")
         age(folder, 120.0)
         with predicting(folder, faults) as second:
             other = second.end()
