@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from distributed import Client
 
-from dorff.engine import DaskEngine, Engine, SerialEngine, Task, local_cluster
+from dorff.engine import DaskEngine, Engine, SerialEngine, Task, local_cluster, stopping_on_signals
 from dorff.errors import CorruptError, DorffError, IncompleteError, InputError, QuarantineError, StoppedError
 from dorff.stopping import stop_requested
 
@@ -234,6 +234,23 @@ def test_a_second_signal_ends_a_run_at_once(tmp_path: Path) -> None:
         run(SerialEngine(), Task(deaf, (str(tmp_path / "task"),)))
     assert time.monotonic() - began < 10
     thread.join()
+
+
+def test_an_error_does_not_swallow_a_signal() -> None:
+    """The error may be what the signal did to others; whoever tries again after one must not go on."""
+    with pytest.raises(StoppedError), stopping_on_signals():
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise RuntimeError("a worker is gone")
+    with pytest.raises(RuntimeError), stopping_on_signals():
+        raise RuntimeError("a worker is gone")
+
+
+def test_two_signals_at_once_are_one() -> None:
+    """`timeout` sends its own to the process, and then to the group that it is in."""
+    with pytest.raises(StoppedError), stopping_on_signals() as stop:
+        for _ in range(2):
+            signal.raise_signal(signal.SIGTERM)
+        assert stop.asked
 
 
 @pytest.mark.slow

@@ -124,19 +124,21 @@ def start(words: list[str], receipts: Path) -> subprocess.Popen[str]:
         ({"type": "serial"}, "SIGTERM"),
         ({"type": "local", "workers": 2}, "SIGKILL"),
         ({"type": "local", "workers": 2}, "SIGINT"),
+        ({"type": "local", "workers": 2}, "SIGTERM"),
     ],
     ids=str,
 )
 def test_a_stopped_fit_goes_on(large: Path, place: Path, cluster: dict[str, Any], end: str) -> None:
-    """SIGKILL takes the driver alone, SIGINT comes to the whole group as from a keyboard, SIGTERM from cron."""
+    """SIGKILL takes the driver alone, SIGINT comes to the whole group as from a keyboard, SIGTERM from cron or, to
+    the group, from Slurm."""
     write_job(
         place / "job.yaml", data={"store": str(large / "sea.zarr")}, kernel=CURL, features={"count": 1400},
         cluster=cluster,
     )  # fmt: skip
     assert answer("plan", "job.yaml")["leaves"] == 4
     child = start(["fit", "job.yaml", "--json"], place / "runs" / "sea")
-    if end == "SIGINT":
-        os.killpg(child.pid, signal.SIGINT)
+    if end != "SIGKILL" and cluster["type"] == "local":
+        os.killpg(child.pid, signal.Signals[end])
     else:
         child.send_signal(signal.Signals[end])
     out, err = child.communicate(timeout=60)

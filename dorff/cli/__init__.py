@@ -61,11 +61,12 @@ class _Unfailing(io.FileIO):
 def _open_streams() -> None:
     """Where the caller closed one of the three, it is /dev/null: a file opened later would take its place and get what
     is printed, here or in a worker. On stderr nothing fails."""
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
+    for number in range(3):
         try:
             os.fstat(number)
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it takes the lowest number that is free
+    for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "r+", encoding="utf-8"))  # noqa: SIM115
     sys.stderr = unfailing(sys.stderr.fileno())

@@ -103,6 +103,8 @@ def _folder(root: Path) -> Path:
 
 
 def _read(source: Path) -> object:
+    if source.exists() and not (source.is_file() or source.is_dir()):
+        raise InputError(f"{source}: is no plain file; give the path of a job file")
     try:
         with source.open("rb") as file:
             content = file.read(MOST_BYTES + 1)

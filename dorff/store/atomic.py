@@ -17,6 +17,9 @@ from typing import Any, Final
 
 from dorff.errors import IncompleteError, InputError
 
+_REFUSED: Final = (
+    errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP,
+)  # fmt: skip
 _UNFINISHED: Final = re.compile(r"\.(new-|gone-|.+\.)[0-9a-f]{32}")  # names that nothing but dorff gives
 
 
@@ -32,7 +35,7 @@ def space_on(path: Path) -> Iterator[None]:
             ) from error
         if error.errno == errno.EIO:
             raise _failed(path, error) from error
-        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EEXIST, errno.ELOOP):
+        if error.errno in _REFUSED:
             raise InputError(f"{path}: cannot be written ({error.strerror}); choose another path") from error
         raise
 
