@@ -290,6 +290,10 @@ def test_theorem_10_as_printed():
     assert min(1.0, printed) < 1
     literal = partial(bounds.brault_printed, constants, spread=bounds.printed_spread)
     assert literal(1.0, D) != bounds.brault_printed(constants, 1.0, D)
+    negative = by_hand(variance=25.0)
+    assert bounds.printed_spread(negative) < 0 < bounds.corrected_spread(negative)
+    assert bounds.brault_printed(negative, 0.5, 10**9) < 1e-9
+    assert bounds.brault_printed(negative, 0.5, 10**9, spread=bounds.printed_spread) == 1
 
 
 def test_theorem_11_and_12_as_printed():
