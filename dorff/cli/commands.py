@@ -197,8 +197,8 @@ def predict(
             model, store, out, engine=engine, inputs=arrays, uncertainty=asked, views=some, progress=progress
         )  # fmt: skip
     written = ["y", *(["std"] if std else []), *(["bands"] if bands else [])]
-    known = {"rows": rows, "store": str(out), "plan_peak_bytes": peak}
-    show(known, f"{out}: {rows:,} rows of {', '.join(written)}", as_json=as_json)
+    summary = {"rows": rows, "store": str(out), "plan_peak_bytes": peak}
+    show(summary, f"{out}: {rows:,} rows of {', '.join(written)}", as_json=as_json)
 
 
 @command()
