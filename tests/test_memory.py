@@ -15,20 +15,26 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import psutil
 import pytest
 from cases import every_kernel, moments_of, plain_map, rows, weights_of
 from command_line import DORFF
 from processes import watched
 
 from dorff import frequencies
-from dorff.data import ingest
+from dorff.data import ingest, open_dataset
+from dorff.errors import DoesNotFitError
+from dorff.fit import fit
 from dorff.moments import Moments, TriangleAccumulator
+from dorff.predict.shared import planned_workers
 from dorff.solvers import Problem, Size, cg_bytes, sampled_bytes, solve, solve_bytes, triangle_bytes
 from dorff.solvers.cg import solve_cg
 from dorff.solvers.matrixfree import make_system, of_moments
 from dorff.solvers.posterior import posterior
 from dorff.solvers.qr import problem_of
 from dorff.solvers.sampled import Sample, Sampled
+from dorff.spec import Job
+from dorff.store import load_model
 from dorff.weights import OperatorWeights
 
 MIB: Final = 2**20
@@ -287,9 +293,7 @@ def make(store: Path, rows: int, *, classes: bool = False, gaps: bool = False) -
     np.savez(store.with_suffix(".npz"), x=x, x2=x2, y=y, c=codes)
     more: dict[str, Any] = {"shard_rows": 1024} | ({"classes": "c"} if classes else {})
     targets = [] if classes else ["y"]
-    ingest(
-        [store.with_suffix(".npz")], store, inputs=["x"], targets=targets, also={"x2": ["x2"]}, shard_rows=1024, **more
-    )
+    ingest([store.with_suffix(".npz")], store, inputs=["x"], targets=targets, also={"x2": ["x2"]}, **more)
 
 
 def checked(folder: Path, job: Path, options: str) -> dict[str, Any]:
@@ -339,3 +343,28 @@ def test_conjugate_gradients_keep_to_their_plan(tmp_path: Path) -> None:
 def test_conjugate_gradients_for_many_features_keep_to_their_plan(tmp_path: Path, m: int, engine: str) -> None:
     found = conjugate_gradients(tmp_path, m, engine)
     assert found["peak"] <= found["plan"] <= 1.5 * found["peak"], found
+
+
+def test_predictions_start_as_many_workers_as_the_machine_can_hold(tmp_path: Path) -> None:
+    cell = {name: values[0] for name, values in FACTORS.items()} | {"posterior": True}
+    path, _ = written(cell, tmp_path)
+    job = json.loads(path.read_text())
+    job["features"]["count"] = 64
+    model = load_model(fit(Job.model_validate(job | {key: str(tmp_path / key) for key in ("state", "model")} | {
+        "data": {"store": str(tmp_path / "data.zarr")}
+    })).model)  # fmt: skip
+    dataset = open_dataset(str(tmp_path / "data.zarr"), targets=None)
+    assert model.posterior is not None
+
+    def planned(bytes_of_posterior: float) -> tuple[int, int, int]:
+        k = int((bytes_of_posterior / 8) ** 0.5)
+        block = replace(model.posterior.blocks[0], basis=np.broadcast_to(0.0, (k, k)))  # no memory of its own
+        larger = replace(model, posterior=replace(model.posterior, blocks=(block,)))
+        return planned_workers(larger, dataset, 1, rows=1024, most=4)
+
+    machine = psutil.virtual_memory().total
+    assert [planned(share * machine)[0] for share in (0.0, 0.09, 0.14, 0.28)] == [4, 3, 2, 1]
+    _, each, together = planned(0.14 * machine)
+    assert 0.42 * machine < each < 0.5 * machine and 2 * 0.42 * machine < together <= machine
+    with pytest.raises(DoesNotFitError, match="leave out what needs the posterior"):
+        planned(0.4 * machine)
