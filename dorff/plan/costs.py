@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -21,14 +19,15 @@ from dorff.errors import DoesNotFitError
 from dorff.exact import exact_is_cheaper
 from dorff.features import Recipe
 from dorff.kernels import Decomposable, MultiView, OperatorKernel
+from dorff.lengthscale.tuning import FEATURES, ROWS
 from dorff.model import evaluation_bytes
-from dorff.moments import MOST_PATTERNS, Kind, syrk
-from dorff.plan.leaves import Leaf, block_rows
-from dorff.plan.manifold import Term, term_costs
+from dorff.moments import MOST_PATTERNS, Kind
+from dorff.plan.leaves import Leaf
+from dorff.plan.manifold import Term, TermCosts, term_costs, weight_grid
 from dorff.plan.routes import Means, Route, Shape, Way, choose_route
+from dorff.plan.seconds import MIXED, QR, SEARCH, START, START_WORKERS, Pace, pace_bytes, solve_work
 from dorff.solvers import Size, learned_term, path_bytes, solve_bytes, triangle_bytes, untouched
 from dorff.spec import Job, LocalCluster, RemoteCluster
-from dorff.threads import pinned
 from dorff.weights import operator_weights
 
 MiB: Final = 2**20
@@ -93,24 +92,24 @@ def estimate(
     fewer = sums.fewer if sums.task_bytes + 8 * recipe.numbers > leaf else ""
     leaf, solving = max(leaf, sums.task_bytes + 8 * recipe.numbers), solving + sums.held_bytes
     disk, flops = disk + sums.disk_bytes, flops + sums.flops
-    # Measured no wider than this: the rate hardly grows beyond, the memory for it does.
-    tried = min(width, 2048)
-    rate = _syrk_rate(block_rows(tried), tried)
-    seconds = 1.15 * flops / rate / workers
+    pace = Pace.of(recipe, width)
     shape = Shape(
         dataset.rows, m, q, rank, any(size.coupled for size in sizes), patterns, len(leaves),
         recipe.numbers, recipe.flops, leaf + 16 * MiB, solving, disk, read, question["folds"]["count"], beside,
+        _solve_work(job, fixed, sizes, terms), QR if qr else MIXED if question["precision"] == "mixed" else 1.0,
+        1 + question["folds"]["count"] * len(job.solve.ridges) * len(fixed) * (job.solve.select == "kfold"),
     )  # fmt: skip
-    route = _route(job, shape, rate, workers, candidates)
+    route = _route(job, shape, pace, workers, candidates)
     if qr:
         route = Route(route.ways[0], "direct, by the triangle of a QR of the features", ())
     way, serial = route.way, job.cluster.model_dump().get("type") == "serial"
     if route.name == "streaming":  # workers and driver hold theirs at once
-        leaf, disk, flops, seconds = way.worker_bytes, way.disk_bytes, way.passes * way.flops, way.seconds
+        leaf, disk, flops = way.worker_bytes, way.disk_bytes, way.passes * way.flops
     worker = (DRIVER_BYTES if serial else WORKER_BYTES + 16 * MiB) + leaf
     all_workers = leaf if serial else workers * (worker - SHARED_BYTES)
     sample = min(SAMPLE_BYTES, 8 * dataset.rows * (dataset.d + q))  # that tells constants
-    least = max(4 * sample, TUNING_BYTES if question["tuning"] else 0, 8 * tried * (block_rows(tried) + tried))
+    least = max(4 * sample, TUNING_BYTES if question["tuning"] else 0, pace_bytes(recipe, width))
+    seconds = way.seconds + _beside_seconds(job, dataset, shape, pace, sums, question, serial=serial)
     driver = max(solving if route.name == "direct" else way.driver_bytes, least)
     peak = DRIVER_BYTES + (all_workers + driver if route.name == "streaming" else max(all_workers, driver))
     return Costs(
@@ -118,6 +117,30 @@ def estimate(
         route.name, route.reason, way.passes + sum(len(term.sources) for term in terms), fewer,
         tuple(one for one in route.ways if one.name != way.name and not one.against),
     )  # fmt: skip
+
+
+def _solve_work(
+    job: Job, fixed: Sequence[OperatorKernel], sizes: Sequence[Size], terms: Sequence[Term]
+) -> float:  # fmt: skip
+    """What solving directly takes, in flops of `syrk`."""
+    keeps = any(keeps_posterior(job, _unknowns(job, *one)) for one in zip(fixed, sizes, strict=True))
+    return solve_work(job, sizes, len(weight_grid(terms)) * max(1, len(job.features.counts)), keeps=keeps)
+
+
+def _beside_seconds(
+    job: Job, dataset: Dataset, shape: Shape, pace: Pace, sums: TermCosts, question: dict[str, Any], *, serial: bool
+) -> float:  # fmt: skip
+    """What no way of solving spares: to start, to find length-scales, manifold terms, and held-out rows evaluated."""
+    workers = min(job.cluster.workers if isinstance(job.cluster, LocalCluster) else 1, shape.leaves)
+    seconds = (START if serial else START_WORKERS) + (sums.feature_rows * shape.m * pace.number) / workers
+    work = sums.work / workers
+    if question["tuning"]:
+        each = dataset.d if "each" in json.dumps(question["words"]) else 1
+        work += SEARCH * (1.0 + each / 10.0) * min(ROWS, dataset.rows) * float(FEATURES) ** 2
+    if job.solve.conformal:
+        held = dataset.rows / shape.folds
+        seconds, work = seconds + held * shape.m * pace.number, work + held * float(shape.k) ** 2 * shape.q
+    return seconds + work / pace.square
 
 
 def _leaf_bytes(dataset: Dataset, recipe: Recipe, question: dict[str, Any], patterns: int) -> tuple[int, int]:
@@ -152,11 +175,11 @@ def _disk_bytes(
     return level, ((leaves >> level) + 2 * workers + leaves.bit_length()) * node + 16 * width**2
 
 
-def _route(job: Job, shape: Shape, rate: float, workers: int, candidates: Sequence[OperatorKernel]) -> Route:
+def _route(job: Job, shape: Shape, pace: Pace, workers: int, candidates: Sequence[OperatorKernel]) -> Route:
     """The way to solve, with the means of the job's cluster."""
     serial = job.cluster.model_dump().get("type") == "serial"
     memory = np.inf if isinstance(job.cluster, RemoteCluster) else 0.95 * job.cluster.memory
-    means = Means(workers, memory - (DRIVER_BYTES if serial else WORKER_BYTES), rate)
+    means = Means(workers, memory - (DRIVER_BYTES if serial else WORKER_BYTES), pace)
     learned = any([learned_term(kernel) is not None for kernel in candidates])
     return choose_route(job, shape, means, learned=learned, candidates=len(candidates))
 
@@ -204,8 +227,7 @@ def _solve_bytes(job: Job, kernel: OperatorKernel, size: Size, *, qr: bool) -> i
     """Bytes of the driver's direct solve, the folds' sums among them; with the posterior that is kept, and where bands
     are corrected that of the fit without some rows beside it, and what of these rows is evaluated at a time."""
     square, solving = 8 * size.k**2, triangle_bytes(size) if qr else solve_bytes(size)
-    views = isinstance(kernel, MultiView) and not size.coupled  # each target has a posterior of its own
-    unknowns = math.isqrt(size.m**2 * size.q) if views else size.k if job.solve.observe is None else size.m * size.r
+    unknowns = _unknowns(job, kernel, size)
     if keeps_posterior(job, unknowns):
         kept = max(8 * unknowns**2, size.blocks * square)
         solving += kept - size.blocks * square
@@ -218,6 +240,13 @@ def _solve_bytes(job: Job, kernel: OperatorKernel, size: Size, *, qr: bool) -> i
         path = path_bytes(size.m, size.q, unknowns=size.k, folds=size.folds, ridges=ridges)
         need = max(need, counts + path)
     return need
+
+
+def _unknowns(job: Job, kernel: OperatorKernel, size: Size) -> int:
+    """Those of a posterior that is kept, whose square has as many entries."""
+    if isinstance(kernel, MultiView) and not size.coupled:  # each target has a posterior of its own
+        return math.isqrt(size.m**2 * size.q)
+    return size.k if job.solve.observe is None else size.m * size.r
 
 
 def keeps_posterior(job: Job, k: int) -> bool:
@@ -242,19 +271,6 @@ def _free_disk(path: Path) -> int:
     while not path.exists():
         path = path.parent
     return shutil.disk_usage(path).free
-
-
-@lru_cache(maxsize=16)
-def _syrk_rate(block: int, width: int) -> float:
-    """Flops a second of one thread's `syrk` at this shape, the best of three short tries."""
-    Z, square = np.ones((block, width)), np.zeros((width, width), order="F")
-    best = np.inf
-    with pinned():
-        for _ in range(3):
-            began = time.perf_counter()
-            syrk(Z, square)
-            best = min(best, time.perf_counter() - began)
-    return float(block * width * width / best)
 
 
 def refuse_small_workers(job: Job, costs: Costs) -> None:

@@ -1,4 +1,4 @@
-"""Frequencies drawn for other kernels than those that are fitted: which ones they serve, and how well."""
+"""The features that serve every kernel of a job; drawn for other kernels than those that are fitted: how well."""
 
 from __future__ import annotations
 
@@ -8,15 +8,37 @@ from typing import Any, Final
 
 import numpy as np
 
+from dorff import frequencies, kernels
+from dorff.data import Dataset
 from dorff.errors import InputError
 from dorff.features import Recipe
 from dorff.kernels import OperatorKernel, ScalarKernel, Spectral
 from dorff.kernels.scalar import FloatArray
+from dorff.spec import Job
 from dorff.weights import Density, covered, effective_sample_size
 
 #: The least effective sample size of a kernel that was not drawn for, as a share of that of frequencies of its own.
 LEAST_SHARE: Final = 0.5
 _AROUND: Final = (0.6, 1.0, 1.6)  # of a length-scale, for a mixture that serves all between them
+
+
+def make_recipe(
+    candidates: Sequence[kernels.OperatorKernel], dataset: Dataset, job: Job, observe: FloatArray | None
+) -> Recipe:  # fmt: skip
+    """The features that serve every kernel: of the one, or of the mixture of all."""
+    d, p = dataset.d, dataset.q if observe is None else observe.shape[1]
+    if dataset.labels is not None and job.solve.observe is not None:
+        raise InputError("solve.observe: goes with targets of numbers, not with classes; leave it out")
+    fixed = [kernel.fix(d, p, np.eye(p)) for kernel in candidates]
+    kernel = kernels.mixture(fixed, d, p)
+    chosen = job.features.sampler.model_dump() if "sampler" in job.features.model_fields_set else None
+    sampler = frequencies.from_config(chosen) if chosen else frequencies.default_sampler(kernel)
+    if len(fixed) > 1 and not sampler.mixes and len(sampler.laws(kernel, d, p)) > 1:
+        raise InputError(
+            "kernel: a list of kernels of several spectra is served by a mixture of them, which sampler "
+            f"{sampler.config()['type']} cannot draw; use iid, orthogonal or qmc"
+        )
+    return Recipe(kernel, sampler, d, p, max(job.features.counts), job.solve.intercept)
 
 
 def check_sharing(targets: Sequence[OperatorKernel], drawn_for: Sequence[OperatorKernel], recipe: Recipe) -> None:

@@ -14,9 +14,9 @@ from dorff.kernels.scalar import FloatArray, IntArray
 from dorff.leaf import freeze, frozen_hash, load_pass
 from dorff.moments import MOST_PATTERNS, patterns_of
 from dorff.plan.costs import SAMPLE_BYTES
+from dorff.plan.drawing import make_recipe
 from dorff.plan.kernels import build_kernels, with_medians
 from dorff.plan.lengthscale import tuned_config, tuning_rows
-from dorff.plan.recipe import make_recipe
 from dorff.solvers import spread
 from dorff.spec import Job
 

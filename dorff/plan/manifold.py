@@ -24,6 +24,10 @@ from dorff.solvers import Penalty
 from dorff.spec import Job
 from dorff.weights import Density, served
 
+# In flops of `syrk` (measured on one core): half of what it takes to rank a candidate for a list of neighbours, among
+# those of several partitions and among the rows of a group; and to look at a number of a neighbour's features.
+RANK, RANK_NEAR, LOOK = 550.0, 150.0, 30.0
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -96,19 +100,22 @@ def weight_grid(terms: Sequence[Term]) -> list[tuple[float, ...]]:
 @dataclass(frozen=True)
 class TermCosts:
     """Of all terms together: the most bytes of one task, and what of its graph makes it as large ("" for nothing);
-    bytes that the driver holds while it solves, bytes on disk, and flops."""
+    bytes that the driver holds while it solves, bytes on disk, and flops; the rows that features are made of, and the
+    flops of `syrk` that all else takes as long as."""
 
     task_bytes: int = 0
     held_bytes: int = 0
     disk_bytes: int = 0
     flops: float = 0.0
     fewer: str = ""
+    feature_rows: float = 0.0
+    work: float = 0.0
 
 
 def term_costs(terms: Sequence[Term], m: int, map_flops: float, workers: int) -> TermCosts:
     """What the terms' graphs and sums take, for m features of `map_flops` a row."""
     task, disk, flops, packed = 0, 0, 0.0, 4 * (m + 1) * (m + 2)
-    fewer = ""
+    fewer, feature_rows, work = "", 0.0, 0.0
     for term in terms:
         recipe = Recipe.of(term.manifold, inputs=term.columns)
         for source in term.sources:
@@ -123,9 +130,12 @@ def term_costs(terms: Sequence[Term], m: int, map_flops: float, workers: int) ->
             nodes = 2 * workers + source.rows.bit_length()
             disk += graph.disk_bytes + nodes * packed
             flops += source.rows * (term_flops(recipe, m) + graph.repeats * map_flops + graph.flops)
+            feature_rows += source.rows * graph.repeats
+            ranking = graph.flops * (1.0 + (RANK if graph.disk_bytes else RANK_NEAR) / source.d)
+            work += source.rows * (term_flops(recipe, m, look=LOOK) + ranking)
     # Unpacked, weighed and coupled beside the system.
     held = len(terms) * packed + 3 * 8 * (m + 1) ** 2 if terms else 0
-    return TermCosts(task, held, disk, flops, fewer)
+    return TermCosts(task, held, disk, flops, fewer, feature_rows, work)
 
 
 def _unlabelled(job: Job, dataset: Dataset) -> list[Dataset]:

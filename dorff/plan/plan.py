@@ -20,13 +20,12 @@ from dorff.kernels.scalar import FloatArray
 from dorff.leaf import FoldRule, Pass, frozen_hash, load_pass
 from dorff.moments import MOST_PATTERNS, Kind
 from dorff.plan.costs import Costs, estimate, refuse_small_machine, refuse_small_workers
-from dorff.plan.drawing import check_sharing, check_targets
+from dorff.plan.drawing import check_sharing, check_targets, make_recipe
 from dorff.plan.freezing import freeze_constants, still_frozen
 from dorff.plan.kernels import WORDS, Configs, build_kernels, read_matrices, read_matrix, with_columns
 from dorff.plan.leaves import LARGEST_LEAF, Leaf, block_rows, leaf_bounds, window_start
 from dorff.plan.lengthscale import tunes
 from dorff.plan.manifold import Term, make_terms, weight_grid
-from dorff.plan.recipe import make_recipe
 from dorff.solvers import check_apart, check_output, learned_term
 from dorff.spec import ClassTargets, Job
 

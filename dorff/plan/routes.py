@@ -9,16 +9,11 @@ from typing import Final, final
 import numpy as np
 
 from dorff.errors import DoesNotFitError, InputError
+from dorff.plan.seconds import BESIDE, CHOLESKY, Pace
 from dorff.solvers import LARGEST_DIRECT, Size, cg_bytes, sampled_bytes
 from dorff.spec import Job
 
 MiB: Final = 2**20
-# What one core does a second, where the machine's rate of `syrk` says too much: pairs of cosine and sine, flops of a
-# product with one column (memory's pace, not the core's).
-PAIRS: Final = 6e8
-# Flops a second of one core's `syrk` by which ways are compared: what a result is may not depend on a clock.
-NOMINAL: Final = 5e10
-THIN: Final = 8e9
 EXPECTED_PASSES: Final = 40  # before a row is read; a run tells how many it will be when it has seen a sample
 ITERATIONS: Final = 100  # of conjugate gradients on moments, and the sketch's columns
 SKETCH: Final = 512
@@ -45,8 +40,9 @@ def sample_rows(m: int, t: int, n: int) -> int:
 class Shape:
     """What a solve costs depends on: n rows, m features, q targets, r rows of psi (`coupled`: in one system), patterns
     of targets, leaves, and the numbers and flops of the feature map for one row, as its recipe tells them. Of the
-    direct way the bytes of a leaf, of the driver's solve and on disk; of any leaf those for reading, of any solve
-    those beside the system. Sums are of `folds` apart."""
+    direct way the bytes of a leaf, of the driver's solve and on disk, and `solve_work`, the flops of `syrk` in whose
+    time the driver solves; of any leaf the bytes for reading, of any solve those beside the system. Sums are of
+    `folds` apart; a row's take `times` as long as `syrk`. An iteration solves `solves` times."""
 
     n: int
     m: int
@@ -63,6 +59,9 @@ class Shape:
     read_bytes: int
     folds: int = 1
     beside_bytes: int = 0
+    solve_work: float = 0.0
+    times: float = 1.0
+    solves: int = 1
 
     @property
     def size(self) -> Size:
@@ -86,7 +85,7 @@ class Shape:
 @final
 @dataclass(frozen=True)
 class Means:
-    """What the job says there is: workers, and bytes of each; and flops a second of one core's `syrk`, as measured.
+    """What the job says there is: workers, and bytes of each; and what one core does.
 
     Not what there happens to be, such as free disk or the driver's memory: a fit that these are too small for is
     refused, and not another fit made of it.
@@ -94,7 +93,7 @@ class Means:
 
     workers: int
     worker_memory: float
-    rate: float
+    pace: Pace
 
 
 @final
@@ -152,7 +151,7 @@ def choose_route(job: Job, shape: Shape, means: Means, *, learned: bool = False,
     possible = [way for way in ways if not way.against]
     if not possible:
         return Route(ways[0], f"direct, though {ways[0].against}: nothing else can be taken", ways)
-    nominal = replace(means, rate=NOMINAL)
+    nominal = replace(means, pace=Pace.nominal(shape.m, shape.map_flops))
     seconds = {way.name: way.seconds for way in (of(shape, nominal) for of in kinds)}
     fastest = min(seconds[way.name] for way in possible)
     way = next(way for way in possible if seconds[way.name] <= LEAVE * fastest)
@@ -191,7 +190,7 @@ def _asks(job: Job, learned: bool, candidates: int, *, folds: bool) -> str:
 
 
 def _direct(shape: Shape, means: Means) -> Way:
-    seconds = _gram_seconds(shape, means) + shape.k**3 / 3.0 / means.rate
+    seconds = _gram_seconds(shape, means) + shape.solve_work / means.pace.square
     return Way("direct", shape.leaf_bytes, shape.solve_bytes, shape.disk_bytes, _gram_flops(shape), 1, seconds)
 
 
@@ -201,7 +200,8 @@ def _cg(shape: Shape, means: Means) -> Way:
     driver = shape.size.held + cg_bytes(shape.size) + shape.beside_bytes
     sketch = 2.0 * width**2 * shape.patterns * SKETCH * (shape.q if shape.coupled else 1)
     steps = 2.0 * width**2 * shape.patterns * shape.columns * ITERATIONS
-    seconds = _gram_seconds(shape, means) + sketch / means.rate + steps / (THIN / 4)
+    solve = sketch / means.pace.square + steps / (means.pace.thin / 2)
+    seconds = _gram_seconds(shape, means) + shape.solves * solve
     return Way("cg", shape.leaf_bytes, driver, shape.disk_bytes, _gram_flops(shape), 1, seconds)
 
 
@@ -210,7 +210,8 @@ def _gram_flops(shape: Shape) -> float:
 
 
 def _gram_seconds(shape: Shape, means: Means) -> float:
-    return 1.15 * _gram_flops(shape) / means.rate / means.workers
+    row = shape.m * means.pace.number + shape.times * shape.width**2 / means.pace.square
+    return BESIDE * shape.n * row / min(means.workers, shape.leaves)
 
 
 def _streaming(shape: Shape, means: Means) -> Way:
@@ -223,8 +224,10 @@ def _streaming(shape: Shape, means: Means) -> Way:
     driver = sampled_bytes(dual, m, shape.k) + shape.beside_bytes + 12 * 8 * shape.k * columns
     disk = vectors * shape.patterns * (EXPECTED_PASSES + 2 * shape.leaves)
     flops = shape.map_flops + 4.0 * width * columns
-    row = shape.map_flops / means.rate + m / 2 / PAIRS + 4.0 * width * columns / THIN
-    seconds = EXPECTED_PASSES * (shape.n * row / means.workers + 2 * dual / t * row)
+    row = m * means.pace.number + 4.0 * width * columns / means.pace.thin
+    sample = dual * (float(dual) * m / t + CHOLESKY * dual * dual) / means.pace.square
+    passes = BESIDE * shape.n * row / min(means.workers, shape.leaves) + 2 * dual / t * row
+    seconds = EXPECTED_PASSES * passes + sample
     return Way("streaming", worker, driver, disk, shape.n * flops, EXPECTED_PASSES, seconds)
 
 

@@ -81,13 +81,14 @@ class Recipe:
         return cls(graph, config["normalised"], config["power"], Form(config["form"]), inputs, columns)
 
 
-def term_flops(recipe: Recipe, m: int, edges: float | None = None) -> float:
+def term_flops(recipe: Recipe, m: int, edges: float | None = None, *, look: float = 3.0) -> float:
     """Flops a row of T's sums over m features, without those of the features and of the graph; `edges` are the
-    undirected ones a row (default: what a graph of nearest neighbours may be expected to have, else 10)."""
+    undirected ones a row (default: what a graph of nearest neighbours may be expected to have, else 10), and `look`
+    the flops for a number of a neighbour's features."""
     w = float(m + 1)
     if edges is None:
         edges = MUTUAL * recipe.graph.neighbours if isinstance(recipe.graph, KNN) else 10.0
-    look = 6.0 * edges * w * recipe.hops  # each edge is seen from both ends
+    look *= 2.0 * edges * w * recipe.hops  # each edge is seen from both ends
     match recipe.form:
         case Form.EDGES:
             return edges * w * (w + 2.0)

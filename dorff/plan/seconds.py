@@ -1,0 +1,136 @@
+"""How long a job takes: what this machine does in a second, tried briefly, and what each way of solving asks of it."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Final, final
+
+import numpy as np
+
+from dorff.features import FeatureMap, Recipe
+from dorff.moments import syrk
+from dorff.plan.leaves import block_rows
+from dorff.solvers import MOST_FACTORS, Size
+from dorff.solvers.grid import WIDEST
+from dorff.spec import Job
+from dorff.threads import pinned
+
+# Times k^3 over the rate of `syrk` (measured on one core, k = 1024 to 3072): a factor and what a fit asks of it, its
+# inverse, a spectrum, and the QR of as many rows as columns.
+CHOLESKY: Final = 1.8
+INVERSE: Final = 2.2
+EIGH: Final = 13.0
+QR: Final = 4.0
+#: A pass of `precision: mixed` over one of `double`.
+MIXED: Final = 0.55
+#: Times k^2: the conjugate gradients of one fold at one ridge for one right-hand side (`solvers.grid`).
+STEPS: Final = 600.0
+#: A search for length-scales, in passes of `syrk` over its sample; each length-scale of its own adds to it.
+SEARCH: Final = 300.0
+NOMINAL: Final = 5e10  # flops of `syrk` a second
+PAIRS: Final = 6e8  # of cosine and sine a second
+TRIED_WIDTH: Final = 2048  # the rate hardly grows beyond, the memory for it does
+TRIED_NUMBERS: Final = 2**22  # of a feature map that is drawn to be tried; a larger one is tried with fewer features
+BESIDE: Final = 1.08  # of a pass: reading, checks, receipts
+START: Final = 1.0  # seconds until the first leaf, in this process
+START_WORKERS: Final = 4.0  # and with workers
+
+
+@final
+@dataclass(frozen=True)
+class Pace:
+    """What one core of this machine does: flops of `syrk` and of a product with few columns a second, and the seconds
+    of one number of F."""
+
+    square: float
+    thin: float
+    number: float
+
+    @classmethod
+    def nominal(cls, m: int, map_flops: float) -> Pace:
+        """That of a usual core, by which ways are compared: what a result is may not depend on a clock."""
+        return cls(NOMINAL, NOMINAL / 10, map_flops / m / NOMINAL + 0.5 / PAIRS)
+
+    @classmethod
+    def of(cls, recipe: Recipe, width: int) -> Pace:
+        """Measured in some tenths of a second, in the time of this thread alone: what else the machine does counts
+        little."""
+        tried = min(width, TRIED_WIDTH)
+        map_ = replace(recipe, n_features=min(recipe.n_features, TRIED_WIDTH)) if _large(recipe) else recipe
+        key = json.dumps([map_.question(), map_.d], sort_keys=True, default=str)
+        if key not in _numbers:
+            _numbers[key] = _number_seconds(map_)
+        return cls(_syrk_rate(tried), _thin_rate(tried), _numbers[key])
+
+
+_numbers = dict[str, float]()  # seconds of a number, by what map it is of
+
+
+def _large(recipe: Recipe) -> bool:
+    return recipe.numbers > TRIED_NUMBERS
+
+
+def pace_bytes(recipe: Recipe, width: int) -> int:
+    """The most memory of measuring it."""
+    tried = min(width, TRIED_WIDTH)
+    return 8 * max(tried * (block_rows(tried) + tried), 3 * min(recipe.numbers, TRIED_NUMBERS) + 2**21)
+
+
+def _best(work: Callable[[], object], *, times: int = 3) -> float:
+    best = math.inf
+    with pinned():
+        work()  # loops are loaded, pages are there
+        for _ in range(times):
+            began = time.thread_time()
+            work()
+            best = min(best, time.thread_time() - began)
+    return best
+
+
+@lru_cache(maxsize=16)
+def _syrk_rate(width: int) -> float:
+    block = block_rows(width)
+    Z, square = np.ones((block, width)), np.zeros((width, width), order="F")
+    return block * width * width / _best(lambda: syrk(Z, square))
+
+
+@lru_cache(maxsize=16)
+def _thin_rate(width: int) -> float:
+    """Of a product there and back with few columns, as passes of streaming make them."""
+    rows, columns = 2**20 // width, 2
+    Z, V = np.ones((rows, width)), np.ones((width, columns))
+    return 4.0 * rows * width * columns / _best(lambda: Z.T @ (Z @ V))
+
+
+def _number_seconds(recipe: Recipe) -> float:
+    features = FeatureMap(recipe.draw(0).phi, np.zeros(recipe.d), np.ones(recipe.d))
+    rows = int(np.clip(2**20 // recipe.m, 8, 256))
+    X, out, work = np.ones((rows, recipe.d)), np.empty((rows, recipe.m)), features.workspace(rows)
+    return _best(lambda: features(X, out, work)) / (rows * recipe.m)
+
+
+def solve_work(job: Job, sizes: Sequence[Size], combinations: int, *, keeps: bool) -> float:
+    """What solving directly takes, in flops of `syrk`: every kernel of these sizes with each of the `combinations` of
+    manifold weights and numbers of features, the choice among ridges, and the posterior where it is kept."""
+    solving, trials = job.solve, len(job.solve.ridges)
+    single = trials * combinations * len(sizes) == 1
+    work = 0.0
+    for size in sizes:
+        cube = size.blocks * float(size.k) ** 3
+        factors = CHOLESKY * trials if trials <= MOST_FACTORS else EIGH
+        if solving.select == "kfold" and size.folds > 1:
+            low, high = min(solving.ridges), max(solving.ridges)
+            near = 1.0 + (math.ceil(math.log(high / low, WIDEST)) if low > 0 else trials)
+            columns = size.folds * trials * (1 if size.coupled else size.q)
+            apart = min(near * CHOLESKY + columns * STEPS / size.k, size.folds * factors)
+            work += combinations * cube * apart
+        elif not single:
+            work += combinations * cube * factors
+    cube = max(size.blocks * float(size.k) ** 3 for size in sizes)
+    last = (CHOLESKY if single or solving.select == "kfold" else 0.0) + (INVERSE if keeps else 0.0)
+    return work + cube * last * (2.0 if solving.conformal else 1.0)
