@@ -194,7 +194,7 @@ def _check_kernels(
 def _begun(job: Job, question: dict[str, Any]) -> dict[str, Any]:
     """The same question with one fold of rows held out, where it was begun so because there were few leaves: that
     there are more now is no reason to sum all rows anew."""
-    if job.solve.select == "kfold" or job.solve.folds.by != "leaves" or not _holds_out(job):
+    if job.solve.select == "kfold" or job.solve.folds.by != "leaves" or not job.holds_out:
         return question
     by_rows = {**question, "folds": {**question["folds"], "by_rows": True}}
     return by_rows if frozen_hash(_directory(job, by_rows)) is not None else question
@@ -207,7 +207,7 @@ def _directory(job: Job, question: dict[str, Any]) -> Path:
 
 def _open(job: Job) -> Dataset:
     by = job.solve.folds.by
-    groups = by if by not in ("leaves", "rows") and (job.solve.select == "kfold" or _holds_out(job)) else None
+    groups = by if by not in ("leaves", "rows") and job.deals else None
     dataset = open_dataset(
         str(job.data.store), inputs=job.data.inputs, targets=_targets(job), weights=job.data.weights, groups=groups,
         labelled=job.data.labelled,
@@ -271,11 +271,6 @@ def _observation(job: Job, dataset: Dataset, configs: Configs) -> FloatArray | N
     return C
 
 
-def _holds_out(job: Job) -> bool:
-    """Whether rows are held out to calibrate the probabilities of classes, or to see how wide bands must be."""
-    return job.solve.conformal or (isinstance(job.data.targets, ClassTargets) and job.solve.calibrate)
-
-
 def _fold_rule(job: Job, dataset: Dataset, leaves: Sequence[Leaf]) -> FoldRule:
     """Folds where they choose; or one of them against all others, where one is held out for something else."""
     folds, few = job.solve.folds, len(leaves) < job.solve.folds.count
@@ -292,7 +287,7 @@ def _fold_rule(job: Job, dataset: Dataset, leaves: Sequence[Leaf]) -> FoldRule:
                 f"asked for: a window has to be of {folds.count * LARGEST_LEAF} rows at least; use folds.by: rows"
             )
         return FoldRule(folds.count, by_rows, job.features.seed)
-    return FoldRule.one_held(folds.count, by_rows or few, job.features.seed) if _holds_out(job) else FoldRule()
+    return FoldRule.one_held(folds.count, by_rows or few, job.features.seed) if job.holds_out else FoldRule()
 
 
 def _question(

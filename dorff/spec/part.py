@@ -1,11 +1,22 @@
 """What every mapping of a job has in common, and the kinds of value that several have."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, model_validator
 
 from dorff.spec import checks
+
+
+@final
+@dataclass(frozen=True)
+class Idle:
+    """Beside a key's type: of the mapping that has it and of the whole job, `why` it has no effect there, "" where it
+    has one. A job that sets such a key to another value than it has anyway is refused (`together.check_idle`)."""
+
+    why: Callable[[Any, Any], str]
 
 
 class Part(BaseModel):
