@@ -76,9 +76,23 @@ class Plan:
         drawn = build_kernels(self.drawn_configs, self.dataset.d)
         return all(base.scalar.shift_invariant for kernel in drawn for _, base in kernel.terms())
 
+    @property
+    def warnings(self) -> list[str]:
+        """What the job asks for in vain, as these data tell: what it says itself is refused when it is read."""
+        job, solve = self.job, self.job.solve
+        found = []
+        if job.features.seed and not (self.recipe.seeded or job.deals or job.manifold or self.question["tuning"]):
+            found.append("features.seed: nothing is drawn at random: every seed gives these features")
+        if solve.ridge_per_output and self.recipe.p == 1:
+            found.append("solve.ridge_per_output: there is one output; its ridge is that of all")
+        for number, term in enumerate(self.terms, 1):
+            if not any(term.manifold.weights):
+                found.append(f"manifold.weight: it is 0, and term {number} costs a pass for nothing")
+        return [f"{one}; leave it out" for one in found]
+
     def by_qr(self) -> Plan | None:
         """The same job, its rows summed as the triangle of a QR; None where that would not fit."""
-        if self.terms:  # their sums are Gram matrices, which have lost the digits already
+        if self.terms or self.candidates[0].V > 1:  # sums of terms are Gram matrices, whose digits are lost already
             return None
         question = {**self.question, "sums": Kind.TRIANGLE.value, "precision": "double"}
         costs = estimate(self.job, self.dataset, self.leaves, self.recipe, self.candidates, question)

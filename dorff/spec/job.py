@@ -13,11 +13,10 @@ from pydantic import (
 
 from dorff.spec import checks
 from dorff.spec.checks import Choice
-from dorff.spec.kernel import Kernel, Kernels, scalars
+from dorff.spec.kernel import Kernel, Kernels, explicit, scalars
 from dorff.spec.manifold import Manifold
 from dorff.spec.part import FilePath, Idle, Names, Part, Rows
 from dorff.spec.sampler import Sampler, SamplerSpec
-from dorff.spec.scalar import MercerSpec, PolynomialSpec
 from dorff.spec.together import check_idle, check_manifold, check_views, with_inputs
 
 _CLUSTERS = Choice(("local", "serial"), ("slurm", "kubernetes"), default="local")
@@ -83,8 +82,7 @@ class Data(Part):
 
 
 def _draws(features: "Features", job: "Job") -> str:
-    own = all(isinstance(one, PolynomialSpec | MercerSpec) for one in scalars(features.kernels or job.kernels))
-    return "polynomial and Mercer kernels bring features of their own, without frequencies to draw" if own else ""
+    return explicit(scalars(features.kernels or job.kernels))
 
 
 class Features(Part):
@@ -132,7 +130,7 @@ ClassWeight = Annotated[
 
 
 def _chooses(solve: "Solve", _: "Job") -> str:
-    return "there is one ridge, for all outputs" if len(solve.ridges) == 1 else ""
+    return "there is one ridge, for all outputs" if len(solve.ridges) == 1 and solve.select != "kfold" else ""
 
 
 def _deals(solve: "Solve", job: "Job") -> str:
@@ -218,6 +216,14 @@ class TLS(Part):
     key: FilePath
 
 
+def _plain(cluster: "RemoteCluster", _: Any) -> str:
+    return "" if cluster.encrypted else f"{cluster.address} is not encrypted (write tls://HOST:PORT)"
+
+
+def _encrypted(cluster: "RemoteCluster", _: Any) -> str:
+    return f"{cluster.address} is encrypted" if cluster.encrypted else ""
+
+
 class RemoteCluster(Part):
     """A Dask cluster that runs already; its workers say how much memory they have.
 
@@ -226,8 +232,13 @@ class RemoteCluster(Part):
     """
 
     address: Annotated[str, BeforeValidator(checks.address)]
-    tls: TLS | None = None
-    plain_tcp: bool = False
+    tls: Annotated[TLS | None, Idle(_plain)] = None
+    plain_tcp: Annotated[bool, Idle(_encrypted)] = False
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether who listens on the way learns nothing, by TLS or because all is in one process."""
+        return self.address.startswith(("tls://", "wss://", "inproc://"))
 
 
 def _cluster(value: object) -> object:
