@@ -9,6 +9,7 @@ import itertools
 import json
 import re
 import typing
+import warnings
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -20,7 +21,7 @@ import scipy.sparse as sp
 import yaml
 from command_line import call
 
-from dorff import frequencies, kernels
+from dorff import ORFFClassifier, ORFFRegressor, frequencies, graphs, kernels
 from dorff.data import ingest
 from dorff.data.edges import write_graph
 from dorff.engine import SerialEngine
@@ -370,8 +371,8 @@ def counts(home: Path, base: dict[str, Any], place: str, value: Any) -> None:
     before, _ = result(home, base)
     if job == base or refused(before):
         return
-    after, warnings = result(home, job)
-    said = any(warning.startswith(place) for warning in warnings)
+    after, warned = result(home, job)
+    said = any(warning.startswith(place) for warning in warned)
     assert after != before or said, f"{place}: {value} is ignored in {base}"
     if "no effect" in after:
         assert re.match(rf"InputError: \S+: {re.escape(place)} has no effect: .+; leave it out$", after), after
@@ -504,3 +505,81 @@ def test_every_option_of_a_sampler_changes_what_is_drawn(d: int) -> None:
             seen[drawn] = given
         assert len(seen) == {frequencies.Quadrature: 12 + 4 + 1, frequencies.ROM: 3, frequencies.QMC: 4,
                              frequencies.GaussQuadrature: 2}.get(sampler_type, 1)  # fmt: skip
+
+
+X, NOISE = np.random.default_rng(0).uniform(-1, 1, (60, 2)), 0.3 * np.random.default_rng(1).standard_normal((60, 2))
+Y = np.column_stack([np.sin(4 * X[:, 0]), X[:, 1] > 0.1]) + NOISE
+K1 = kernels.Gaussian(1.0)
+POLY, A = kernels.Polynomial(6), np.array([[2.0, 0.5], [0.5, 1.0]])
+#: Of each parameter, beside what it is changed, and to what.
+PARAMETERS: dict[type, dict[str, tuple[dict[str, Any], Any]]] = {
+    ORFFRegressor: {
+        "kernel": ({}, POLY), "n_features": ({}, 20), "sampler": ({}, frequencies.IID()), "ridge": ({}, 1e-2),
+        "cv": ({"ridge": [1e-3, 1.0]}, 4), "random_state": ({}, 1), "intercept": ({}, False),
+        "standardize": ({}, True), "observe": ({}, [[1.0, 0.0], [1.0, 1.0]]), "missing": ({}, "partial"),
+        "criterion": ({"ridge": [1e-3, 1.0]}, "evidence"), "precision": ({}, "mixed"), "posterior": ({}, False),
+        "manifold": ({}, 1e-2), "graph": ({"manifold": 1e-2}, graphs.KNN(3)),
+    },
+    ORFFClassifier: {
+        "kernel": ({}, POLY), "n_features": ({}, 20), "coding": ({}, "one_vs_all"), "sampler": ({}, frequencies.IID()),
+        "ridge": ({}, 1e-2), "cv": ({}, 4), "class_weight": ({}, "balanced"), "calibrate": ({}, False),
+        "random_state": ({}, 1), "intercept": ({}, False), "standardize": ({}, True), "manifold": ({}, 1e-2),
+        "graph": ({"manifold": 1e-2}, graphs.KNN(3)),
+    },
+}  # fmt: skip
+#: Estimators of other kinds, for parameters that count in some of them.
+KINDS: tuple[dict[str, Any], ...] = (
+    {}, {"ridge": [1e-3, 1.0]}, {"ridge": [1e-3, 1.0], "cv": 3}, {"kernel": POLY},
+    {"kernel": kernels.Decomposable(POLY)}, {"kernel": kernels.Decomposable(K1, A)}, {"manifold": 1e-2},
+)  # fmt: skip
+TABLES = ("cv_errors_", "gcv_", "log_evidences_", "calibration_")
+
+
+def estimated(kind: type, options: dict[str, Any], *, gaps: bool = False) -> tuple[str, list[str]]:
+    """What a fit gives, or its refusal; and what it warns of. `gaps`: a target of a row is missing."""
+    y = Y if kind is ORFFRegressor else Y[:, 1] > 0.4
+    if gaps:
+        y = np.where((np.arange(60)[:, None] == 7) & [True, False], np.nan, y)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            one = kind(**{"kernel": K1, "n_features": 24, **options}).fit(X, y)
+        except ValueError as error:
+            return f"InputError: {error}", []
+    shown = [repr(np.asarray(vars(one).get(name))) for name in TABLES]
+    model = [one.model_.coefficients.tolist(), one.model_.predict(X[:9]).tolist(), hasattr(one, "posterior_model_")]
+    said = [str(warning.message) for warning in caught if warning.category is UserWarning]
+    return json.dumps([model, shown]), said
+
+
+@pytest.mark.parametrize("kind", PARAMETERS)
+def test_every_parameter_of_an_estimator_counts_or_is_warned_of(kind: type) -> None:
+    choices = PARAMETERS[kind]
+    assert set(choices) == set(kind().get_params())
+    for name, (beside, value) in choices.items():
+        gaps = name == "missing"
+        before, quiet = estimated(kind, beside, gaps=gaps)
+        after, said = estimated(kind, {**beside, name: value}, gaps=gaps)
+        assert after != before and not quiet and not said, name
+    for options, (name, (_, value)) in itertools.product(KINDS, choices.items()):
+        if name in options or name == "random_state":  # which scikit-learn has wherever something may be random
+            continue
+        gaps = name == "missing"
+        after, said = estimated(kind, {**options, name: value}, gaps=gaps)
+        warned = any(text.startswith(f"{name}=") for text in said)
+        assert warned or after != estimated(kind, options, gaps=gaps)[0], (name, options)
+
+
+def test_what_an_estimator_warns_of_is_named_with_the_reason() -> None:
+    for kind, options, sentence in (
+        (ORFFRegressor, {"criterion": "evidence"}, "criterion='evidence' has no effect: there is one ridge"),
+        (ORFFRegressor, {"criterion": "evidence", "cv": 3, "ridge": [1.0, 2.0]},
+         "criterion='evidence' has no effect: with cv"),
+        (ORFFRegressor, {"kernel": POLY, "sampler": frequencies.IID()}, "sampler=IID() has no effect: polynomial"),
+        (ORFFClassifier, {"kernel": kernels.Decomposable(POLY), "sampler": frequencies.Orthogonal()},
+         "sampler=Orthogonal() has no effect: polynomial"),
+        (ORFFClassifier, {"kernel": kernels.Decomposable(K1), "coding": "one_vs_all"},
+         "coding='one_vs_all' has no effect: it is what a scalar"),
+    ):  # fmt: skip
+        (warning,) = estimated(kind, options)[1]
+        assert warning.startswith(sentence)
