@@ -61,8 +61,7 @@ def told(*words: object) -> Any:
 
 @pytest.mark.parametrize("select", ["kfold", "gcv", "evidence"])
 def test_it_chooses_writes_and_a_fit_takes_the_winner(sea: Path, tmp_path: Path, select: str) -> None:
-    folds = {"folds": BY_ROWS} if select == "kfold" else {}
-    job = a_job(sea, tmp_path, solve={"ridge": RIDGES, "select": select, **folds})
+    job = a_job(sea, tmp_path, solve={"ridge": RIDGES, "select": select, "folds": BY_ROWS})
     found = told("tune", job)
     assert found["reads"] == 1.0 and found["best"]["select"] == select
     assert [(row["kernel"], row["m"]) for row in found["table"][::3]] == [(0, 64), (0, 32), (1, 64), (1, 32)]

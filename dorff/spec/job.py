@@ -17,7 +17,7 @@ from dorff.spec.kernel import Kernel, Kernels, explicit, scalars
 from dorff.spec.manifold import Manifold
 from dorff.spec.part import FilePath, Idle, Names, Part, Rows
 from dorff.spec.sampler import Sampler, SamplerSpec
-from dorff.spec.together import check_idle, check_manifold, check_views, with_inputs
+from dorff.spec.together import check_manifold, check_views, idle_keys, with_inputs
 
 _CLUSTERS = Choice(("local", "serial"), ("slurm", "kubernetes"), default="local")
 _SELECTS = Choice(("gcv", "evidence", "kfold"))
@@ -232,8 +232,8 @@ class RemoteCluster(Part):
     """
 
     address: Annotated[str, BeforeValidator(checks.address)]
-    tls: Annotated[TLS | None, Idle(_plain)] = None
-    plain_tcp: Annotated[bool, Idle(_encrypted)] = False
+    tls: Annotated[TLS | None, Idle(_plain, refused=True)] = None
+    plain_tcp: Annotated[bool, Idle(_encrypted, refused=True)] = False
 
     @property
     def encrypted(self) -> bool:
@@ -376,5 +376,11 @@ class Job(Part):
 
     @model_validator(mode="after")
     def _every_key_counts(self) -> Self:
-        check_idle(self)
+        for key, problem in idle_keys(self, refused=True):
+            raise checks.Refusal(problem, key=key)
         return self
+
+    @property
+    def warnings(self) -> list[str]:
+        """What it asks for in vain, but is not refused for."""
+        return [f"{key} {problem}" for key, problem in idle_keys(self, refused=False)]

@@ -127,7 +127,7 @@ class SumSpec(Part):
 
     type: Literal["sum"] = "sum"
     terms: Annotated[tuple[Term, ...], BeforeValidator(checks.terms)]
-    concatenate: Annotated[bool, Idle(_alone)] = False
+    concatenate: Annotated[bool, Idle(_alone, refused=True)] = False
 
 
 class ViewSpec(Part):

@@ -14,9 +14,11 @@ from dorff.spec import checks
 @dataclass(frozen=True)
 class Idle:
     """Beside a key's type: of the mapping that has it and of the whole job, `why` it has no effect there, "" where it
-    has one. A job that sets such a key to another value than it has anyway is refused (`together.check_idle`)."""
+    has one. Where such a key is set to another value than it has anyway, the job is `refused`; or it warns, where
+    another route, criterion or kernel would give the key an effect: a job may be switched between them."""
 
     why: Callable[[Any, Any], str]
+    refused: bool = False
 
 
 class Part(BaseModel):

@@ -59,9 +59,9 @@ class QuadratureSpec(Part):
 
     type: Literal["quadrature"] = "quadrature"
     degree: Annotated[tuple[int, int], BeforeValidator(checks.degree)] = (3, 3)
-    mixing: Annotated[str, BeforeValidator(_MIXINGS.name), Idle(_spherical)] = "butterfly"
-    radii: Annotated[str, BeforeValidator(_RADII.name), Idle(_spherical)] = "own"
-    centre: Annotated[str, BeforeValidator(_CENTRES.name), Idle(_central)] = "signed"
+    mixing: Annotated[str, BeforeValidator(_MIXINGS.name), Idle(_spherical, refused=True)] = "butterfly"
+    radii: Annotated[str, BeforeValidator(_RADII.name), Idle(_spherical, refused=True)] = "own"
+    centre: Annotated[str, BeforeValidator(_CENTRES.name), Idle(_central, refused=True)] = "signed"
 
 
 Sampler = Annotated[

@@ -45,14 +45,15 @@ def _value(view: Any, key: str) -> Any:
     return view.get(key) if isinstance(view, dict) else getattr(view, key, None)
 
 
-def check_idle(job: Job) -> None:
-    """Refuses keys that were set to what they would not be anyway and have no effect on this job (`Idle`)."""
+def idle_keys(job: Job, *, refused: bool) -> Iterator[tuple[str, str]]:
+    """The keys that were set to what they would not be anyway and have no effect on this job, and what is wrong: those
+    that it is refused for, or those that it warns of (`Idle`)."""
     for place, part in _parts(job, ""):
         for key in sorted(part.model_fields_set):
             field, value = type(part).model_fields[key], getattr(part, key)
-            rules = [rule for rule in field.metadata if isinstance(rule, Idle)]
+            rules = [rule for rule in field.metadata if isinstance(rule, Idle) and rule.refused == refused]
             if rules and value != field.get_default() and (why := rules[0].why(part, job)):
-                raise checks.Refusal(f"has no effect: {why}; leave it out", key=f"{place}{key}")
+                yield f"{place}{key}", f"has no effect: {why}; leave it out"
 
 
 def _parts(value: Any, place: str) -> Iterator[tuple[str, Part]]:
