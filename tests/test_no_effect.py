@@ -201,7 +201,6 @@ CHANGES: tuple[tuple[dict[str, Any], str, Any], ...] = (
 )
 TERMS = {"type": "sum", "terms": [{"weight": 1.0, "kernel": SINGLE}]}
 POLYNOMIAL = {"type": "decomposable", "scalar": {"type": "polynomial", "degree": 2}}
-EDGES = {**KNN, "laplacian": "normalised"}
 PLACED: tuple[tuple[dict[str, Any], str, Any], ...] = (
     *((sampler("quadrature", degree=[1, 1]), f"features.sampler.{key}", value)
       for key, value in (("mixing", "haar"), ("radii", "shared"), ("centre", "redraw"), ("centre", "drop"))),
@@ -209,7 +208,8 @@ PLACED: tuple[tuple[dict[str, Any], str, Any], ...] = (
       for key, value in (("mixing", "haar"), ("radii", "shared"), ("centre", "redraw"), ("centre", "drop"))),
     ({"kernel": TERMS}, "kernel.concatenate", True),
     ({"kernel": {**TERMS, "terms": [{"weight": 1.0, "kernel": two(WIDE)["kernel"]}]}}, "kernel.concatenate", True),
-    ({"kernel": {**TERMS, "terms": [{"weight": 1.0, "kernel": POLYNOMIAL}] * 2}}, "kernel.concatenate", True),
+    ({"solve": {"conformal": True}}, "solve.posterior", True),
+    ({"solve": {**KFOLD, "ridge": 1e-3}}, "solve.ridge_per_output", True),
     ({"kernel": POLYNOMIAL, "features": {"drawn_for": POLYNOMIAL}}, "features.sampler", {"type": "iid"}),
     ({"manifold": {**KNN, "graph": {"type": "identity"}}}, "manifold.laplacian", "normalised"),
     ({"manifold": {**KNN, "graph": {"type": "identity"}}}, "manifold.power", 2),
@@ -364,6 +364,12 @@ def test_no_key_is_ignored_in_silence(home: Path, context: str) -> None:
 def test_no_key_further_in_is_ignored_in_silence(home: Path, parts: dict[str, Any], place: str, value: Any) -> None:
     assert not refused(result(home, whole(parts))[0])
     counts(home, whole(parts), place, value)
+
+
+def test_views_that_are_badly_conditioned_are_fitted(home: Path) -> None:
+    """There is no QR of their features, and so nothing to refuse the fit for."""
+    told, warned = result(home, merged(whole({"kernel": VIEWS}), {"solve": {"ridge": 1e-16}}))
+    assert not refused(told) and not warned and json.loads(told)[3]["status"] == "ill_conditioned"
 
 
 def counts(home: Path, base: dict[str, Any], place: str, value: Any) -> None:

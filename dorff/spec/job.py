@@ -13,10 +13,11 @@ from pydantic import (
 
 from dorff.spec import checks
 from dorff.spec.checks import Choice
-from dorff.spec.kernel import Kernel, Kernels, explicit, scalars
+from dorff.spec.kernel import Kernel, Kernels, scalars
 from dorff.spec.manifold import Manifold
 from dorff.spec.part import FilePath, Idle, Names, Part, Rows
 from dorff.spec.sampler import Sampler, SamplerSpec
+from dorff.spec.scalar import MercerSpec, PolynomialSpec
 from dorff.spec.together import check_manifold, check_views, idle_keys, with_inputs
 
 _CLUSTERS = Choice(("local", "serial"), ("slurm", "kubernetes"), default="local")
@@ -82,7 +83,8 @@ class Data(Part):
 
 
 def _draws(features: "Features", job: "Job") -> str:
-    return explicit(scalars(features.kernels or job.kernels))
+    own = all(isinstance(one, PolynomialSpec | MercerSpec) for one in scalars(features.kernels or job.kernels))
+    return "polynomial and Mercer kernels bring features of their own, without frequencies to draw" if own else ""
 
 
 class Features(Part):

@@ -1,6 +1,6 @@
 """What `kernel` of a job may say: operator kernels and their output matrices."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -15,7 +15,7 @@ from pydantic import (
 from dorff.spec import checks
 from dorff.spec.checks import Choice
 from dorff.spec.part import Idle, Names, Part, Rows, Square
-from dorff.spec.scalar import SCALARS, MercerSpec, PolynomialSpec, Scalar
+from dorff.spec.scalar import SCALARS, Scalar
 
 _SINGLE = Choice(("decomposable", "curl_free", "divergence_free", "sum"), ("product",))
 _KERNELS = Choice((*_SINGLE.built, "multi_view"), _SINGLE.later)
@@ -118,8 +118,7 @@ class Term(Part):
 
 
 def _alone(one: "SumSpec", _: Any) -> str:
-    parts = list(scalars([one]))
-    return "there is one term, whose frequencies are its own anyway" if len(parts) == 1 else explicit(parts)
+    return "there is one term, whose frequencies are its own anyway" if len(list(scalars([one]))) == 1 else ""
 
 
 class SumSpec(Part):
@@ -220,9 +219,3 @@ def scalars(kernels: Sequence[Kernel]) -> Iterator[Scalar]:
             yield from scalars([part.kernel for part in (one.terms if isinstance(one, SumSpec) else one.views)])
         else:
             yield one.scalar
-
-
-def explicit(parts: Iterable[Scalar]) -> str:
-    """Why there are no frequencies to draw; "" where there are."""
-    own = all(isinstance(one, PolynomialSpec | MercerSpec) for one in parts)
-    return "polynomial and Mercer kernels bring features of their own, without frequencies to draw" if own else ""
