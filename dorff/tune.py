@@ -241,6 +241,8 @@ def best_job(plan: Plan, trial: Trial) -> Job:
     features["count"] = largest if trial.m == this.features.m else [largest, trial.m]
     each = sorted(set(trial.ridges or ()))
     solve["ridge"] = trial.ridge if not each else each if len(each) > 1 else each[0]
+    if len(each) == 1 and job.solve.select != "kfold":  # all outputs want the same: nothing is left to choose
+        del solve["ridge_per_output"]
     best = Job.model_validate(text)
     if len(kernels) > 1:
         again = make_plan(best)

@@ -2,12 +2,14 @@
 
 import csv
 import gzip
+import hashlib
 import io
 import json
 import zipfile
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import h5py
 import numpy as np
 import pyarrow as pa
@@ -21,6 +23,7 @@ from scipy.io import netcdf_file
 
 from dorff.data import csv_reader, ingest, open_dataset
 from dorff.data.csv_reader import CSVReader
+from dorff.data.readers import Digest
 from dorff.data.sources import open_source
 from dorff.errors import InputError
 
@@ -70,7 +73,8 @@ def test_records_are_counted_and_not_lines(tmp_path: Path) -> None:
     """Quoted line ends, every line end, blank lines, a byte-order mark, no line end at the last."""
     want = [[i + 0.25 * (i % 3 > 0), -i] for i in range(40)]
     blank = TEXT.replace("\n1", "\n\n1").replace("\n2", "\n\n\n2")
-    for text in (TEXT, TEXT[:-1], "\ufeff" + TEXT, "\n\n" + TEXT, TEXT + "\n\n", '"x",y,"no\nte"' + TEXT[8:], blank):
+    quoted = '"x",y,"no\nte"' + TEXT[8:]
+    for text in (TEXT, TEXT[:-1], "\n\n" + TEXT, TEXT + "\n\n", "\ufeff" + TEXT, quoted, "\ufeff" + quoted, blank):
         for end in ("\n", "\r\n", "\r"):
             (tmp_path / "a.csv").write_bytes(text.replace("\n", end).encode())
             ingest([tmp_path / "a.csv"], tmp_path / "o.zarr", **XY)
@@ -115,6 +119,11 @@ def test_bytes_anywhere_change_no_number_of_rows_in_silence(
             assert str(path) in str(error) and (inserted or "straddl" in str(error))
             return
     assert b"\0" not in data and rows == len(records) - 1
+
+
+def test_the_last_record_may_be_one_quoted_field(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('x\n1\n"2"\n"3"')
+    assert ingest([tmp_path / "a.csv"], tmp_path / "o.zarr", inputs=["x"]) == 3
 
 
 def test_rows_that_a_library_loses_are_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,6 +194,23 @@ def test_the_same_content_is_added_once(tmp_path: Path, name: str, monkeypatch: 
         ingest([later], store, **XY, append=True)
     assert ingest([later, later], store, **XY, append=True, again=True) == 36000
     assert len(json.loads((store / "zarr.json").read_text())["attributes"]["dorff"]["sources"]) == 2
+
+
+def test_contents_of_one_checksum_are_not_taken_for_the_same() -> None:
+    """CRC32C alone has 32 bits, and small files are many."""
+    contents: dict[int, bytes] = {}
+    pairs = []
+    for number in range(200_000):
+        content = hashlib.blake2b(str(number).encode(), digest_size=12).digest()
+        pairs.append((contents.setdefault(google_crc32c.value(content), content), content))
+    same = [pair for pair in pairs if pair[0] != pair[1]]
+    assert same
+    for pair in same:
+        first, second = Digest(), Digest()
+        for digest, content in zip((first, second), pair, strict=True):
+            digest.update(content[:5])
+            digest.update(content[5:])
+        assert str(first) != str(second)
 
 
 def test_text_is_the_same_with_and_without_gzip(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ FIT_KEYS = [
     "syrk_share", "peak_bytes", "plan_peak_bytes", "route", "select", "condition", "digits", "rung", "status",
     "ridge", "ridges", "log_evidence", "noise", "m", "kernel", "lengthscale", "tuned", "manifold", "graphs", "folds",
     "held_by", "effective_sample_size", "outcome", "rewritten", "coverage", "score", "r2_of", "score_by", "model",
+    "warnings",
     "table",
 ]  # fmt: skip
 ROOT = Path(__file__).parent.parent
@@ -47,7 +48,7 @@ def test_the_whole_job(place: Path, cluster: dict[str, Any]) -> None:
     assert call("ingest", "later.csv", "later.zarr", *columns).exit_code == 0
     plan = json.loads(call("plan", "job.yaml", "--json").stdout)
     figures = {"leaves", "peak_bytes", "disk_bytes", "flops", "seconds", "m", "rank", "worker_bytes"}
-    assert set(plan) == figures | {"exact_is_cheaper", "route", "reason", "passes"}
+    assert set(plan) == figures | {"exact_is_cheaper", "route", "reason", "passes", "warnings"}
 
     fitted = run("fit", "job.yaml", "--json")
     assert fitted.returncode == 0, fitted.stderr

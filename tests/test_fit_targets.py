@@ -255,7 +255,7 @@ PLAIN = {"type": "decomposable", "scalar": GAUSSIAN}
     [
         ([POLYNOMIAL, PLAIN], "features of its own"), ([PLAIN, ARC], "features of its own"),
         ([ARC, {**ARC, "scalar": {**ARC["scalar"], "order": 0}}], "features of its own"),
-        ([PLAIN, {"type": "sum", "terms": [{"weight": 1.0, "kernel": PLAIN}], "concatenate": True}], "concatenated"),
+        ([PLAIN, {"type": "sum", "terms": 2 * [{"weight": 1, "kernel": PLAIN}], "concatenate": True}], "concatenated"),
     ],
 )  # fmt: skip
 def test_kernels_that_cannot_share_features_are_no_list(

@@ -20,6 +20,7 @@ from dorff.data import RowBlock, ingest
 from dorff.engine import SerialEngine
 from dorff.errors import GateError, InputError
 from dorff.fit import FitReport, fit
+from dorff.fit.gate import check_same_r2
 from dorff.kernels.scalar import FloatArray
 from dorff.leaf import FoldRule
 from dorff.predict import score
@@ -296,6 +297,21 @@ def test_the_gate_compares_no_two_definitions(tmp_path: Path) -> None:
     (tmp_path / "model" / plain.model.rsplit("/", 1)[-1] / "coefficients" / "zarr.json").unlink()
     with pytest.raises(GateError, match="its score is an R2 mean of outputs, this one's is pooled"):
         run(tmp_path, data=data, kernel=curl, publish=rule)
+
+
+def test_the_score_of_an_older_dorff_was_pooled() -> None:
+    """It says nothing of itself; of a single target there is one R2."""
+    for q, observe in ((1, None), (2, None), (3, np.ones((1, 3)))):
+        kernel = kernels.Decomposable(GAUSS)
+        model = ORFFRegressor(kernel, 8, ridge=1e-3, observe=observe).fit(X, PLAIN[:, : 1 if q == 3 else q]).model_
+        check_same_r2({}, R2.POOLED, model)
+        check_same_r2({"r2_of": "mean of outputs"}, R2.MEAN, model)
+        if q == 2:
+            for of, told in ((R2.MEAN, {}), (R2.POOLED, {"r2_of": "mean of outputs"})):
+                with pytest.raises(InputError, match="its score is an R2"):
+                    check_same_r2(told, of, model)
+        else:
+            check_same_r2({}, R2.MEAN, model)
 
 
 def test_kernels_that_are_compared_have_one_definition(tmp_path: Path) -> None:

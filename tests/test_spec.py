@@ -183,7 +183,8 @@ SAMPLERS = (
     {"type": "rom", "blocks": 2},
     {"type": "qmc", "sequence": "halton", "scramble": False},
     {"type": "gauss_quadrature", "points": 64},
-    {"type": "quadrature", "degree": (1, 3), "mixing": "haar", "radii": "shared", "centre": "drop"},
+    {"type": "quadrature", "degree": (1, 3), "mixing": "haar", "radii": "shared", "centre": "signed"},
+    {"type": "quadrature", "degree": (3, 3), "mixing": "haar", "radii": "own", "centre": "drop"},
 )
 
 
@@ -258,7 +259,7 @@ def test_a_dumped_job_reads_back_as_the_same_job(tmp_path: Path, mode: str) -> N
     term = {"weight": 2, "kernel": kernel(output={"matrix": "a.npy"})}
     curl = {"type": "curl_free", "scalar": {"lengthscale": 1}, "measure": {"type": "bounded", "split": 0.1}}
     parts = mapping(
-        kernel=[{"type": "sum", "terms": [term], "concatenate": True}, curl, {**curl, "measure": "defensive"}],
+        kernel=[{"type": "sum", "terms": [term, term], "concatenate": True}, curl, {**curl, "measure": "defensive"}],
         data={"store": "s", "inputs": ["lon", "lat"]},
         solve={"ridge": [0, 1e-3]},
         features={"count": 7, "sampler": {"type": "quadrature", "degree": [1, 1]}},

@@ -308,7 +308,8 @@ def test_rows_are_dealt_to_folds_where_few_of_them_may_be_labelled(
     data: dict[str, Any], folds: dict[str, Any] | None, by: str
 ) -> None:
     """Unless the job says what is dealt; whoever writes the job down again says it."""
-    parts = mapping(data={"store": "digits.zarr", **data}, solve={"ridge": 1e-3} | ({"folds": folds} if folds else {}))
+    solve = {"ridge": 1e-3, "select": "kfold", **({"folds": folds} if folds else {})}
+    parts = mapping(data={"store": "digits.zarr", **data}, solve=solve)
     job = Job.model_validate(parts)
     assert job.solve.folds == Folds(count=(folds or {}).get("count", 5), by=by) and job.solve.ridge == 1e-3
     assert Job.model_validate(job.model_dump(mode="json")) == job == Job.model_validate(job.model_dump())

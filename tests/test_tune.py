@@ -64,6 +64,8 @@ def test_it_chooses_writes_and_a_fit_takes_the_winner(sea: Path, tmp_path: Path,
     job = a_job(sea, tmp_path, solve={"ridge": RIDGES, "select": select, "folds": BY_ROWS})
     found = told("tune", job)
     assert found["reads"] == 1.0 and found["best"]["select"] == select
+    idle = [] if select == "kfold" else [f"solve.folds has no effect: select is {select}"]
+    assert [warning.partition(", and no rows")[0] for warning in found["warnings"]] == idle
     assert [(row["kernel"], row["m"]) for row in found["table"][::3]] == [(0, 64), (0, 32), (1, 64), (1, 32)]
     best = min(found["table"], key=lambda row: row["value"])
     assert {name: found["best"][name] for name in best} == best
@@ -130,6 +132,18 @@ def test_each_output_gets_its_ridge(sea: Path, tmp_path: Path) -> None:
     fits = [told("fit", one) for one in (found["files"]["best"], job)]
     for fit in fits:
         assert fit["ridges"] == found["best"]["ridges"] and fit["leaves_computed"] == 0
+
+
+def test_a_winner_that_needs_one_ridge_asks_for_no_more(sea: Path, tmp_path: Path) -> None:
+    """Its file would warn of `ridge_per_output` otherwise."""
+    solve = {"ridge": [1e-3, 1e6], "ridge_per_output": True}
+    job = a_job(sea, tmp_path, kernel={"type": "decomposable", "scalar": SCALAR}, solve=solve)
+    found = told("tune", job)
+    assert found["best"]["ridges"] == [1e-3, 1e-3] and found["warnings"] == []
+    fits = [told("fit", one) for one in (found["files"]["best"], job)]
+    assert [fit["warnings"] for fit in fits] == [[], []] and [fit["ridge"] for fit in fits] == pytest.approx(
+        [1e-3] * 2
+    )
 
 
 def test_workers_and_this_process_find_the_same(sea: Path, tmp_path: Path) -> None:

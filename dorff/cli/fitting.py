@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from dorff.cli.guard import rows_of, show, size
@@ -45,6 +46,8 @@ def plan(job: JobFile, root: Root = None, as_json: Json = False) -> None:
     found = {key: getattr(costs, key) for key in keys} | ({"manifold": terms} if terms else {})
     if planned.crowded:
         found["patterns"] = planned.patterns
+    found |= {"warnings": planned.warnings}
+    _warn(planned.warnings)
     show(found, rows_of(text), as_json=as_json)
 
 
@@ -75,8 +78,14 @@ def fit(job: JobFile, root: Root = None, metrics: Metrics = None, as_json: Json 
         with meter("fit") as progress:
             report = run(described, progress=progress)
         figures.update(of_fit(report))
+        _warn(report.warnings)
     classes = isinstance(described.data.targets, ClassTargets)
     summary = fit_text(report, [term.weights for term in described.manifold], classes=classes)
     if as_json:
         say(summary)
     show(asdict(report), summary, as_json=as_json)
+
+
+def _warn(warnings: Sequence[str]) -> None:
+    for warning in warnings:
+        say(f"dorff: {warning}", "warning")

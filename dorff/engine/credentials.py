@@ -6,14 +6,11 @@ import ipaddress
 import os
 import ssl
 from pathlib import Path
-from typing import Final
 
 from distributed.security import Security
 
 from dorff import spec
 from dorff.errors import InputError
-
-_ENCRYPTED: Final = ("tls", "wss", "inproc")
 
 
 def credentials(directory: Path) -> tuple[Path, Path, Path]:
@@ -42,7 +39,7 @@ def security_for(cluster: spec.RemoteCluster) -> Security | None:
     ones that cannot be used.
     """
     protocol, _, rest = cluster.address.partition("://")
-    if protocol not in _ENCRYPTED:
+    if not cluster.encrypted:
         if not (on_loopback(_host(rest)) or cluster.plain_tcp):
             raise InputError(
                 f"cluster.address {cluster.address} is not encrypted and lets in everybody who can reach it; start "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numbers
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial as bound
 from typing import Any
@@ -27,7 +27,7 @@ from dorff.estimators.sums import Targets, mean_and_variance, sample, sampled_we
 from dorff.features import FeatureMap, Recipe
 from dorff.frequencies import Sampler, default_sampler
 from dorff.graphs import Manifold
-from dorff.kernels import Gaussian, MultiView, OperatorKernel, ScalarKernel, median_lengthscale
+from dorff.kernels import Gaussian, Mercer, MultiView, OperatorKernel, Polynomial, ScalarKernel, median_lengthscale
 from dorff.kernels.multi_view import mean_of
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model, Views
@@ -70,6 +70,15 @@ class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         ridges = self._ridges()
         if not ridges or not all(np.isfinite(ridge) and ridge >= 0 for ridge in ridges):
             raise InputError(f"ridge must be a number of 0 or more, or a list of them, not {self.ridge!r}")
+        for name, why in self._ignored():
+            warnings.warn(f"{name}={getattr(self, name)!r} has no effect: {why}", UserWarning, stacklevel=4)
+
+    def _ignored(self) -> Iterator[tuple[str, str]]:
+        """Parameters that are not left at their defaults and change nothing, with the reason."""
+        kernel = self.kernel
+        scalars = [base.scalar for _, base in kernel.terms()] if isinstance(kernel, OperatorKernel) else [kernel]
+        if self.sampler is not None and all(isinstance(one, Polynomial | Mercer) for one in scalars):
+            yield "sampler", "polynomial and Mercer kernels bring features of their own, without frequencies to draw"
 
     def _manifold_terms(self) -> tuple[Manifold, ...]:
         """Those asked for; InputError where they or their number cannot be."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self, final
@@ -213,6 +213,11 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
         super()._check_arguments()
         if self.coding not in CODINGS:
             raise InputError(f"coding must be 'simplex' or 'one_vs_all', not {self.coding!r}")
+
+    def _ignored(self) -> Iterator[tuple[str, str]]:
+        yield from super()._ignored()
+        if self.coding != "simplex" and isinstance(self.kernel, OperatorKernel):
+            yield "coding", "it is what a scalar kernel stands for, and kernel is an operator kernel"
 
     def _weights(self, counts: npt.NDArray[np.int64]) -> FloatArray:
         """How much a row of each class (K,) counts."""

@@ -349,6 +349,13 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         if self.precision not in PRECISIONS:
             raise InputError(f"precision must be 'double' or 'mixed', not {self.precision!r}")
 
+    def _ignored(self) -> Iterator[tuple[str, str]]:
+        yield from super()._ignored()
+        if self.criterion != "gcv" and self.cv is not None:
+            yield "criterion", "with cv trials are compared by their held-out errors"
+        elif self.criterion != "gcv" and len(self._ridges()) == 1:
+            yield "criterion", "there is one ridge, and nothing to choose"
+
     def _observation(self, q: int) -> FloatArray | None:
         """C (q, p)."""
         if isinstance(self.kernel, MultiView):

@@ -159,6 +159,16 @@ class Recipe:
         return self.frequencies * self._each + self._beside
 
     @property
+    def seeded(self) -> bool:
+        """Whether the draw depends on the seed."""
+        if isinstance(self.scalar, Polynomial):
+            return self.m < monomial_count(self.scalar, self.d)
+        if isinstance(self.scalar, Mercer):
+            return self.m < len(self.scalar.eigenvalues)
+        several = len(self.sampler.laws(self.kernel, self.d, self.p)) > 1  # which are mixed at random
+        return several or self.sampler.seeded(self.d, self._count)
+
+    @property
     def numbers(self) -> int:
         """Numbers of 8 bytes that the map holds and works with, besides F."""
         if self._explicit:

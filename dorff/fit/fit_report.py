@@ -30,7 +30,8 @@ class FitReport:
     that model's, but for what this run did. `rewritten` are the leaves whose rows had other values when they were
     summed before, `coverage` is the share of rows that were summed or dropped by the job's rule. `score` is that of
     held-out rows, `score_by` says which: on "holdout" R2, or accuracy of classes; by "kfold" R2, of classes that
-    of their one-hot rows at the best scale of f. `r2_of` says what an R2 is of (`solvers.R2`).
+    of their one-hot rows at the best scale of f. `r2_of` says what an R2 is of (`solvers.R2`). `warnings` say what
+    the job asks for in vain.
     """
 
     rows_used: int
@@ -70,5 +71,6 @@ class FitReport:
     r2_of: str
     score_by: str | None
     model: str
+    warnings: list[str]
     patterns: list[str] | None = None
     table: list[dict[str, Any]] = field(default_factory=list)

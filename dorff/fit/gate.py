@@ -114,11 +114,11 @@ def _told_score(version: Path, r2_of: R2, new: Path) -> float | None:
     score = lines[-1].get("score") if lines else None
     if not isinstance(score, float | int):
         return None
-    _check_same_r2(lines[-1], r2_of, load_model(new, posterior=False))
+    check_same_r2(lines[-1], r2_of, load_model(new, posterior=False))
     return float(score)
 
 
-def _check_same_r2(told: Mapping[str, Any], r2_of: R2, model: Model) -> None:
+def check_same_r2(told: Mapping[str, Any], r2_of: R2, model: Model) -> None:
     """InputError where a score of another fit is another R2 than this one's; those of a single target are the same.
     What does not say is of an older dorff, whose R2 was pooled."""
     other = told.get("r2_of", R2.POOLED)
@@ -152,6 +152,6 @@ def _kept_score(version: Path, r2_of: R2) -> float | None:
     report = model.info.get("report", {})
     if report.get("score_by") != "kfold":
         return None
-    _check_same_r2(report, r2_of, model)
+    check_same_r2(report, r2_of, model)
     kept: float | None = report.get("score")
     return kept

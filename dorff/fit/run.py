@@ -107,7 +107,7 @@ def _unchanged(plan: Plan, model: Model, passed: PassResult | None) -> FitReport
     return replace(
         report, outcome="unchanged", leaves_computed=len(fresh), leaves_reused=len(plan.leaves) - len(fresh),
         reads=sum(receipt.rows_read for receipt in fresh) / plan.dataset.rows, syrk_share=None, rewritten=[],
-        model=str(version),
+        model=str(version), warnings=plan.warnings,
     )  # fmt: skip
 
 
@@ -286,6 +286,7 @@ def _report(found: Solved, peak: int | None) -> FitReport:
         r2_of=r2_of(plan),
         score_by=None if found.score is None else "kfold",
         model=str(plan.job.model),
+        warnings=plan.warnings,
         patterns=None if (kept := plan.frozen()[0].patterns) is None else list(kept),
         table=[_trial(score, plan) for score in choice.table],
     )

@@ -87,6 +87,10 @@ class Sampler(ABC):
         """How many frequencies of one law come for a ceiling of `count`."""
         return count
 
+    def seeded(self, d: int, count: int) -> bool:
+        """Whether those frequencies depend on the seed."""
+        return True
+
     @abstractmethod
     def numbers(self, d: int, count: int) -> int:
         """How many numbers (of 8 bytes) the transform of `count` frequencies of one law holds."""

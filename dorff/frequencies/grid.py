@@ -33,7 +33,10 @@ class GaussQuadrature(RuleSampler):
             raise InputError(f"points must be a whole number from 2 to 64, not {self.points!r}")
 
     def size(self, d: int, count: int) -> int:
-        return self.points**d if d <= 64 and self.points**d <= count else count
+        return count if self.seeded(d, count) else self.points**d
+
+    def seeded(self, d: int, count: int) -> bool:
+        return d > 64 or self.points**d > count
 
     def accept(self, law: Spectral, measure: Measure, d: int) -> None:
         if not isinstance(isotropic(law, measure, "gauss_quadrature"), Gaussian):
@@ -47,7 +50,7 @@ class GaussQuadrature(RuleSampler):
         nodes, mass = hermegauss(self.points)
         mass = mass / mass.sum()
         D = self.size(d, count)
-        if self.points**d == D and d <= 64:
+        if not self.seeded(d, D):
             omega = np.array(list(product(nodes, repeat=d)))
             weights = np.sqrt(np.prod(np.array(list(product(mass, repeat=d))), axis=1))
         else:

@@ -69,6 +69,12 @@ class Quadrature(RuleSampler):
         for name, known in choices.items():
             if getattr(self, name) not in known:
                 raise InputError(f"{name} must be one of {', '.join(map(str, known))}, not {getattr(self, name)!r}")
+        idle = ("centre",) if self.degree == (1, 3) else ("mixing", "radii", "centre") if self.degree == (1, 1) else ()
+        for name in idle:
+            if (value := getattr(self, name)) != choices[name][0]:
+                raise InputError(
+                    f"{name} has no effect on a rule of degree {self.degree}, came {value!r}; leave it out"
+                )
 
     @property
     def reflected(self) -> bool:

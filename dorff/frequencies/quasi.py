@@ -41,6 +41,9 @@ class QMC(DenseSampler):
                 f"{law.dims(d, measure)}; set sequence: halton, or use orthogonal"
             )
 
+    def seeded(self, d: int, count: int) -> bool:
+        return self.scramble
+
     def omega(self, rng: np.random.Generator, law: Spectral, measure: Measure, count: int, d: int) -> FloatArray:
         from scipy.stats import qmc
 

@@ -75,12 +75,25 @@ class Plan:
         drawn = build_kernels(self.drawn_configs, self.dataset.d)
         return all(base.scalar.shift_invariant for kernel in drawn for _, base in kernel.terms())
 
+    @property
+    def warnings(self) -> list[str]:
+        """What the job asks for in vain, as it says itself and as these data tell."""
+        job, found = self.job, list[str]()
+        if job.features.seed and not (self.recipe.seeded or job.deals or job.manifold or self.question["tuning"]):
+            found.append("features.seed: nothing is drawn at random: every seed gives these features")
+        if job.solve.ridge_per_output and len(job.solve.ridges) > 1 and self.recipe.p == 1:
+            found.append("solve.ridge_per_output: there is one output; its ridge is that of all")
+        for number, term in enumerate(self.terms, 1):
+            if not any(term.manifold.weights):
+                found.append(f"manifold.weight: it is 0, and term {number} costs a pass for nothing")
+        return [*job.warnings, *(f"{one}; leave it out" for one in found)]
+
     def by_qr(self) -> Plan | None:
         """The same job, its rows summed as the triangle of a QR; None where that would not fit its workers.
 
         DoesNotFitError where it would not fit this machine: what a result is may not depend on that.
         """
-        if self.terms:  # their sums are Gram matrices, which have lost the digits already
+        if self.terms or self.candidates[0].V > 1:  # sums of terms are Gram matrices, whose digits are lost already
             return None
         question = {**self.question, "sums": Kind.TRIANGLE.value, "precision": "double"}
         costs = estimate(self.job, self.dataset, self.leaves, self.recipe, self.candidates, question)
@@ -220,7 +233,7 @@ def _check_kernels(
 def _begun(job: Job, question: dict[str, Any]) -> dict[str, Any]:
     """The same question with one fold of rows held out, where it was begun so because there were few leaves: that
     there are more now is no reason to sum all rows anew."""
-    if job.solve.select == "kfold" or job.solve.folds.by != "leaves" or not _holds_out(job):
+    if job.solve.select == "kfold" or job.solve.folds.by != "leaves" or not job.holds_out:
         return question
     by_rows = {**question, "folds": {**question["folds"], "by_rows": True}}
     return by_rows if frozen_hash(_directory(job, by_rows)) is not None else question
@@ -233,7 +246,7 @@ def _directory(job: Job, question: dict[str, Any]) -> Path:
 
 def _open(job: Job) -> Dataset:
     by = job.solve.folds.by
-    groups = by if by not in ("leaves", "rows") and (job.solve.select == "kfold" or _holds_out(job)) else None
+    groups = by if by not in ("leaves", "rows") and job.deals else None
     dataset = open_dataset(
         str(job.data.store), inputs=job.data.inputs, targets=_targets(job), weights=job.data.weights, groups=groups,
         labelled=job.data.labelled,
@@ -310,11 +323,6 @@ def _observation(job: Job, dataset: Dataset, configs: Configs) -> FloatArray | N
     return C
 
 
-def _holds_out(job: Job) -> bool:
-    """Whether rows are held out to calibrate the probabilities of classes, or to see how wide bands must be."""
-    return job.solve.conformal or (isinstance(job.data.targets, ClassTargets) and job.solve.calibrate)
-
-
 def _fold_rule(job: Job, dataset: Dataset, leaves: Sequence[Leaf]) -> FoldRule:
     """Folds where they choose; or one of them against all others, where one is held out for something else."""
     folds, few = job.solve.folds, len(leaves) < job.solve.folds.count
@@ -331,7 +339,7 @@ def _fold_rule(job: Job, dataset: Dataset, leaves: Sequence[Leaf]) -> FoldRule:
                 f"asked for: a window has to be of {folds.count * LARGEST_LEAF} rows at least; use folds.by: rows"
             )
         return FoldRule(folds.count, by_rows, job.features.seed)
-    return FoldRule.one_held(folds.count, by_rows or few, job.features.seed) if _holds_out(job) else FoldRule()
+    return FoldRule.one_held(folds.count, by_rows or few, job.features.seed) if job.holds_out else FoldRule()
 
 
 def _question(

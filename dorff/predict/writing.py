@@ -254,8 +254,8 @@ def _describe(writing: Writing, model: Model, staging: Path) -> None:
 
 def predict_shard(writing: Writing, staging: str, number: int) -> int:
     """Predict and write one shard of rows, unless it is there; returns how many have inputs that are not finite."""
-    dataset, asked, sight = writing.dataset, writing.asked, writing.sight
-    fitted, rows = cached_model(writing.version, writing.name, posterior=bool(asked)), writing.arrays["y"].shard_rows
+    dataset, sight, rows = writing.dataset, writing.sight, writing.arrays["y"].shard_rows
+    fitted = cached_model(writing.version, writing.name, posterior=bool(writing.asked))
     first, stop = max(number * rows, dataset.first), min((number + 1) * rows, dataset.n)
     if not Path(staging).is_dir():
         raise FileNotFoundError(errno.ENOENT, "moved or removed by another run; run the same command again", staging)
@@ -272,7 +272,7 @@ def predict_shard(writing: Writing, staging: str, number: int) -> int:
                 continue
             X = sight.full(X, fitted.d)
             values = {"y": outcome(fitted, X, sight.views)}
-            values |= asked.arrays(fitted, X, values["y"], sight.views)
+            values |= writing.asked.arrays(fitted, X, values["y"], sight.views)
             if "classes" in writers:
                 values["classes"] = np.argmax(values["y"], axis=1)[:, None]
             for array, writer in writers.items():

@@ -1,6 +1,6 @@
 """The grammar of JOB.yaml as types. Omitted keys take the values written here."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
     BeforeValidator,
@@ -13,15 +13,17 @@ from pydantic import (
 
 from dorff.spec import checks
 from dorff.spec.checks import Choice
-from dorff.spec.kernel import Kernel, Kernels
+from dorff.spec.kernel import Kernel, Kernels, scalars
 from dorff.spec.manifold import Manifold
-from dorff.spec.part import FilePath, Names, Part, Rows
+from dorff.spec.part import FilePath, Idle, Names, Part, Rows
 from dorff.spec.sampler import Sampler, SamplerSpec
-from dorff.spec.together import check_manifold, check_views, with_inputs
+from dorff.spec.scalar import MercerSpec, PolynomialSpec
+from dorff.spec.together import check_manifold, check_views, idle_keys, with_inputs
 
 _CLUSTERS = Choice(("local", "serial"), ("slurm", "kubernetes"), default="local")
 _SELECTS = Choice(("gcv", "evidence", "kfold"))
 _PRECISIONS = Choice(("double", "mixed"))
+_ITERATIVE: Final = ("cg", "streaming")  # routes that factor no system
 _ROUTES = Choice(("auto", "direct", "cg", "streaming"))
 _NANS = Choice(("refuse", "drop", "partial", "unlabelled"))
 
@@ -80,6 +82,11 @@ class Data(Part):
         return self
 
 
+def _draws(features: "Features", job: "Job") -> str:
+    own = all(isinstance(one, PolynomialSpec | MercerSpec) for one in scalars(features.kernels or job.kernels))
+    return "polynomial and Mercer kernels bring features of their own, without frequencies to draw" if own else ""
+
+
 class Features(Part):
     """`count` is a ceiling on the columns of F, cosines and sines together: pairs use the even number below. Of
     several the best is chosen: the moments are those of the largest, the others parts of them.
@@ -89,7 +96,7 @@ class Features(Part):
     """
 
     count: Annotated[int | tuple[int, ...], BeforeValidator(checks.counts)] = 2048
-    sampler: Sampler = SamplerSpec()
+    sampler: Annotated[Sampler, Idle(_draws)] = SamplerSpec()
     seed: Annotated[int, Field(ge=0)] = 0
     drawn_for: Kernels | None = None
     precision: Annotated[Literal["double", "mixed"], BeforeValidator(_PRECISIONS.name)] = "double"
@@ -124,6 +131,37 @@ ClassWeight = Annotated[
 ]
 
 
+def _chooses(solve: "Solve", _: "Job") -> str:
+    return "there is one ridge, for all outputs" if len(solve.ridges) == 1 and solve.select != "kfold" else ""
+
+
+def _deals(solve: "Solve", job: "Job") -> str:
+    ways = "set select: kfold, or conformal: true" if job.classes is None else "set select: kfold, or calibrate: true"
+    return "" if job.deals else f"select is {solve.select}, and no rows are held out ({ways})"
+
+
+def _unsure(solve: "Solve", job: "Job") -> str:
+    if job.classes is not None:
+        return "data.targets is classes, whose probabilities say how sure the model is"
+    if solve.conformal:
+        return "conformal: true keeps the posterior"
+    return f"route: {solve.route} has none" if solve.route in _ITERATIVE and solve.posterior is False else ""
+
+
+def _sharpens(solve: "Solve", job: "Job") -> str:
+    if solve.route in _ITERATIVE:
+        return f"route: {solve.route} never takes that pass"
+    if job.features.precision == "mixed":
+        return "with features.precision: mixed there is no such pass"
+    if job.manifold:
+        return "with manifold terms there is no such pass"
+    return "a kernel of views has no such pass" if job.kernels[0].type == "multi_view" else ""
+
+
+def _calibrates(_: "Solve", job: "Job") -> str:
+    return "it is for classes, and data.targets are numbers" if job.classes is None else ""
+
+
 class Solve(Part):
     """`folds` matters where rows are held out: to choose (`select: kfold`), to calibrate, to be `conformal`.
 
@@ -137,18 +175,18 @@ class Solve(Part):
     """
 
     ridge: Annotated[float | tuple[float, ...], BeforeValidator(checks.ridge)] = 1e-6
-    ridge_per_output: bool = False
+    ridge_per_output: Annotated[bool, Idle(_chooses)] = False
     select: Annotated[Literal["gcv", "evidence", "kfold"], BeforeValidator(_SELECTS.name)] = "gcv"
-    folds: Folds = Folds()
+    folds: Annotated[Folds, Idle(_deals)] = Folds()
     standardize: bool = False
     intercept: bool = True
     observe: Rows | None = None
-    posterior: Annotated[bool | Literal["auto"], BeforeValidator(checks.posterior)] = "auto"
+    posterior: Annotated[bool | Literal["auto"], BeforeValidator(checks.posterior), Idle(_unsure)] = "auto"
     conformal: bool = False
     route: Annotated[Literal["auto", "direct", "cg", "streaming"], BeforeValidator(_ROUTES.name)] = "auto"
-    qr: bool = True
+    qr: Annotated[bool, Idle(_sharpens)] = True
     class_weight: ClassWeight = "none"
-    calibrate: bool = True
+    calibrate: Annotated[bool, Idle(_calibrates)] = True
 
     @property
     def ridges(self) -> tuple[float, ...]:
@@ -180,6 +218,14 @@ class TLS(Part):
     key: FilePath
 
 
+def _plain(cluster: "RemoteCluster", _: Any) -> str:
+    return "" if cluster.encrypted else f"{cluster.address} is not encrypted (write tls://HOST:PORT)"
+
+
+def _encrypted(cluster: "RemoteCluster", _: Any) -> str:
+    return f"{cluster.address} is encrypted" if cluster.encrypted else ""
+
+
 class RemoteCluster(Part):
     """A Dask cluster that runs already; its workers say how much memory they have.
 
@@ -188,8 +234,13 @@ class RemoteCluster(Part):
     """
 
     address: Annotated[str, BeforeValidator(checks.address)]
-    tls: TLS | None = None
-    plain_tcp: bool = False
+    tls: Annotated[TLS | None, Idle(_plain, refused=True)] = None
+    plain_tcp: Annotated[bool, Idle(_encrypted, refused=True)] = False
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether who listens on the way learns nothing, by TLS or because all is in one process."""
+        return self.address.startswith(("tls://", "wss://", "inproc://"))
 
 
 def _cluster(value: object) -> object:
@@ -248,6 +299,21 @@ class Job(Part):
         """Every kernel asked for, in the order given."""
         return self.kernel if isinstance(self.kernel, tuple) else (self.kernel,)
 
+    @property
+    def classes(self) -> str | None:
+        """The array of class codes, where targets are such."""
+        return self.data.targets.classes if isinstance(self.data.targets, ClassTargets) else None
+
+    @property
+    def holds_out(self) -> bool:
+        """Whether rows are held out to calibrate the probabilities of classes, or to see how wide bands must be."""
+        return self.solve.conformal or (self.classes is not None and self.solve.calibrate)
+
+    @property
+    def deals(self) -> bool:
+        """Whether rows are dealt to folds, to choose by or to hold some out."""
+        return self.solve.select == "kfold" or self.holds_out
+
     @model_validator(mode="before")
     @classmethod
     def _inputs_of_views(cls, value: Any) -> Any:
@@ -267,7 +333,7 @@ class Job(Part):
     @model_validator(mode="after")
     def _labelled_rows_are_dealt(self) -> Self:
         folds = self.solve.folds
-        if self.data.nan == "unlabelled" and "by" not in folds.model_fields_set:
+        if self.deals and self.data.nan == "unlabelled" and "by" not in folds.model_fields_set:
             dealt = self.solve.model_copy(update={"folds": folds.model_copy(update={"by": "rows"})})
             object.__setattr__(self, "solve", dealt)  # what was read says so, and so does what is written of it
         return self
@@ -310,3 +376,14 @@ class Job(Part):
                 key="solve.class_weight",
             )
         return self
+
+    @model_validator(mode="after")
+    def _every_key_counts(self) -> Self:
+        for key, problem in idle_keys(self, refused=True):
+            raise checks.Refusal(problem, key=key)
+        return self
+
+    @property
+    def warnings(self) -> list[str]:
+        """What it asks for in vain, but is not refused for."""
+        return [f"{key} {problem}" for key, problem in idle_keys(self, refused=False)]

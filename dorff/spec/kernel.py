@@ -1,5 +1,6 @@
 """What `kernel` of a job may say: operator kernels and their output matrices."""
 
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -13,7 +14,7 @@ from pydantic import (
 
 from dorff.spec import checks
 from dorff.spec.checks import Choice
-from dorff.spec.part import Names, Part, Rows, Square
+from dorff.spec.part import Idle, Names, Part, Rows, Square
 from dorff.spec.scalar import SCALARS, Scalar
 
 _SINGLE = Choice(("decomposable", "curl_free", "divergence_free", "sum"), ("product",))
@@ -116,12 +117,16 @@ class Term(Part):
     kernel: "Single"
 
 
+def _alone(one: "SumSpec", _: Any) -> str:
+    return "there is one term, whose frequencies are its own anyway" if len(list(scalars([one]))) == 1 else ""
+
+
 class SumSpec(Part):
     """A positive combination of kernels, on one set of frequencies or, concatenated, each on one of its own."""
 
     type: Literal["sum"] = "sum"
     terms: Annotated[tuple[Term, ...], BeforeValidator(checks.terms)]
-    concatenate: bool = False
+    concatenate: Annotated[bool, Idle(_alone, refused=True)] = False
 
 
 class ViewSpec(Part):
@@ -205,3 +210,12 @@ Kernels = Annotated[
     Discriminator(lambda value: "<several>" if isinstance(value, tuple) else "<one>"),
     BeforeValidator(checks.kernels),
 ]
+
+
+def scalars(kernels: Sequence[Kernel]) -> Iterator[Scalar]:
+    """The scalar kernel of each term, of views too."""
+    for one in kernels:
+        if isinstance(one, SumSpec | MultiViewSpec):
+            yield from scalars([part.kernel for part in (one.terms if isinstance(one, SumSpec) else one.views)])
+        else:
+            yield one.scalar

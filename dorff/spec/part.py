@@ -1,11 +1,24 @@
 """What every mapping of a job has in common, and the kinds of value that several have."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, model_validator
 
 from dorff.spec import checks
+
+
+@final
+@dataclass(frozen=True)
+class Idle:
+    """Beside a key's type: of the mapping that has it and of the whole job, `why` it has no effect there, "" where it
+    has one. Where such a key is set to another value than it has anyway, the job is `refused`; or it warns, where
+    another route, criterion or kernel would give the key an effect: a job may be switched between them."""
+
+    why: Callable[[Any, Any], str]
+    refused: bool = False
 
 
 class Part(BaseModel):

@@ -1,12 +1,14 @@
-"""What the parts of a job must agree on where its kernel has views, or where it has manifold terms."""
+"""What the parts of a job must agree on: that every key has an effect, views, manifold terms."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from dorff.spec import checks
 from dorff.spec.kernel import DecomposableSpec, LearnedOutput, MultiViewSpec
+from dorff.spec.part import Idle, Part
 
 if TYPE_CHECKING:
     from dorff.spec.job import Job
@@ -41,6 +43,28 @@ def _arrays(kernel: Any) -> tuple[str, ...] | None:
 
 def _value(view: Any, key: str) -> Any:
     return view.get(key) if isinstance(view, dict) else getattr(view, key, None)
+
+
+def idle_keys(job: Job, *, refused: bool) -> Iterator[tuple[str, str]]:
+    """The keys that were set to what they would not be anyway and have no effect on this job, and what is wrong: those
+    that it is refused for, or those that it warns of (`Idle`)."""
+    for place, part in _parts(job, ""):
+        for key in sorted(part.model_fields_set):
+            field, value = type(part).model_fields[key], getattr(part, key)
+            rules = [rule for rule in field.metadata if isinstance(rule, Idle) and rule.refused == refused]
+            if rules and value != field.get_default() and (why := rules[0].why(part, job)):
+                yield f"{place}{key}", f"has no effect: {why}; leave it out"
+
+
+def _parts(value: Any, place: str) -> Iterator[tuple[str, Part]]:
+    """Every mapping of a job, with its dotted place before its keys."""
+    if isinstance(value, Part):
+        yield place, value
+        for key in type(value).model_fields:
+            yield from _parts(getattr(value, key), f"{place}{key}.")
+    elif isinstance(value, tuple):
+        for number, item in enumerate(value):
+            yield from _parts(item, f"{place.removesuffix('.')}[{number}]." if len(value) > 1 else place)
 
 
 def check_views(job: Job) -> None:

@@ -266,7 +266,7 @@ def _load(version: Path, posterior: bool) -> Model:
         raise InputError(f"{version}: {error}; publish it again") from error
 
 
-def _read(version: Path, posterior: bool) -> tuple[dict[str, Any], Arrays]:
+def _read(version: Path, posterior: bool) -> tuple[Mapping[str, Any], Arrays]:
     """What describes a model, and its arrays: each checked before it is read, and after."""
     check_confined(version)
     group = zarr.open_group(str(version), mode="r")
