@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from dorff.errors import DoesNotFitError, InputError
-from dorff.plan.routes import NOMINAL, Means, Route, Shape, choose_route, sample_rows, sweep_rows
+from dorff.plan.routes import Means, Route, Shape, choose_route, sample_rows, sweep_rows
+from dorff.plan.seconds import CHOLESKY, NOMINAL, Pace
 from dorff.spec import Job
 
 GiB = 2.0**30
@@ -20,11 +21,12 @@ def shape(*, n: int = 100_000, m: int = 2048, r: int = 1) -> Shape:
     return Shape(
         n=n, m=m, q=r, r=r, coupled=r > 1, patterns=1, leaves=8, map_numbers=m * 32, map_flops=64.0 * m,
         leaf_bytes=square + 2**24, solve_bytes=2 * square + 32 * (m * r) ** 2, disk_bytes=4 * square, read_bytes=2**22,
+        solve_work=CHOLESKY * float(m * r) ** 3,
     )  # fmt: skip
 
 
 SMALL, LARGE, FIELD = shape(), shape(n=200_000, m=32_768), shape(m=8192, r=3)
-MEANS = Means(workers=2, worker_memory=2 * GiB, rate=5e10)
+MEANS = Means(workers=2, worker_memory=2 * GiB, pace=Pace(5e10, 5e9, 1e-9))
 
 
 def job(*, features: dict[str, Any] | None = None, targets: Any = "y", **solve: Any) -> Job:
@@ -70,7 +72,8 @@ def test_no_clock_chooses_the_way(name: str) -> None:
     """What is said of the seconds is of this machine; which way is taken is not."""
     of = {"small": SMALL, "large": LARGE, "field": FIELD, "wide field": shape(m=8192, r=4)}[name]
     means = replace(MEANS, worker_memory=100 * GiB)
-    routes = [chosen(of, replace(means, rate=rate)) for rate in (1e8, 1e10, NOMINAL, 1e12, 1e15)]
+    paces = [Pace(rate, rate / 10, 50 / rate) for rate in (1e8, 1e10, NOMINAL, 1e12, 1e15)]
+    routes = [chosen(of, replace(means, pace=pace)) for pace in paces]
     assert len({route.name for route in routes}) == 1
     assert len({route.ways[0].seconds for route in routes}) == len(routes)
 

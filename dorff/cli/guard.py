@@ -16,10 +16,10 @@ from typing import Any, Final, ParamSpec
 
 import typer
 
-from dorff.cli import working
 from dorff.cli.logs import say
 from dorff.errors import DoesNotFitError, DorffError, IncompleteError, InputError
 from dorff.secrets import redact
+from dorff.stopping import working
 
 P = ParamSpec("P")
 NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TextIO, final
 
-from dorff.cli import unfailing
 from dorff.secrets import redact
+from dorff.stopping import unfailing
 
 
 class Style(StrEnum):

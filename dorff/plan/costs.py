@@ -23,6 +23,7 @@ from dorff.lengthscale.tuning import FEATURES, ROWS
 from dorff.model import evaluation_bytes
 from dorff.moments import MOST_PATTERNS, Kind
 from dorff.plan.leaves import Leaf
+from dorff.plan.lengthscale import tunes
 from dorff.plan.manifold import Term, TermCosts, term_costs, weight_grid
 from dorff.plan.routes import Means, Route, Shape, Way, choose_route
 from dorff.plan.seconds import MIXED, QR, SEARCH, START, START_WORKERS, Pace, pace_bytes, solve_work
@@ -135,7 +136,7 @@ def _beside_seconds(
     seconds = (START if serial else START_WORKERS) + (sums.feature_rows * shape.m * pace.number) / workers
     work = sums.work / workers
     if question["tuning"]:
-        each = dataset.d if "each" in json.dumps(question["words"]) else 1
+        each = dataset.d if any(tunes(one) for words in question["words"] for one in words or ()) else 1
         work += SEARCH * (1.0 + each / 10.0) * min(ROWS, dataset.rows) * float(FEATURES) ** 2
     if job.solve.conformal:
         held = dataset.rows / shape.folds

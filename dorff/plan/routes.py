@@ -21,7 +21,7 @@ MOST_DUAL: Final = 6144  # rows by rows of the sample that preconditions streami
 LEAST_DUAL: Final = 512
 DUAL_BYTES: Final = 2**30  # of its two matrices at most
 # Direct solves tell most, moments serve later jobs: so many times another way's seconds a way must take to be left.
-LEAVE: Final = 3.0
+LEAVE: Final = 8.0
 
 
 def sweep_rows(width: int) -> int:
@@ -127,7 +127,7 @@ class Route:
 
 
 def choose_route(job: Job, shape: Shape, means: Means, *, learned: bool = False, candidates: int = 1) -> Route:
-    """The way that the job names; or the first of direct, cg and streaming that is possible and within three times the
+    """The way that the job names; or the first of direct, cg and streaming that is possible and within eight times the
     seconds of the fastest, on a machine of nominal speed: the same job takes the same way everywhere.
 
     `learned` says that an output matrix is, `candidates` how many kernels there are. Raises InputError where the job

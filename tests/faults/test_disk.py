@@ -46,7 +46,7 @@ from dorff.data import ingest
 from dorff.engine import SerialEngine
 from dorff.errors import DoesNotFitError, InputError
 from dorff.fit import fit
-from dorff.plan import costs, make_plan
+from dorff.plan import costs, make_plan, seconds
 from dorff.spec import load_job
 from dorff.store import load_model
 
@@ -349,13 +349,14 @@ def test_neither_clock_nor_memory_of_a_machine_choose_the_way(
 ) -> None:
     job, routes = load_job(ways_job(name, tmp_path, labelled, features={"count": 1024})), set()
     for rate in (1e7, 1e10, 1e14):
-        monkeypatch.setattr(costs, "_syrk_rate", lambda block, width, rate=rate: rate)
+        monkeypatch.setattr(seconds, "_syrk_rate", lambda width, rate=rate: rate)
+        monkeypatch.setattr(seconds, "_thin_rate", lambda width, rate=rate: rate / 10)
         routes.add(make_plan(job).costs.route)
     assert routes == {"direct"}
-    total = psutil.virtual_memory()._replace(total=300 * 2**20)
+    total = psutil.virtual_memory()._replace(total=400 * 2**20)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: total)
     wanted = ", or set solve.route: (cg or )?streaming" if name.endswith(("default", "posterior")) else "workers"
-    with pytest.raises(DoesNotFitError, match=rf"at its peak, this machine has 300 MiB; lower .*{wanted}"):
+    with pytest.raises(DoesNotFitError, match=rf"at its peak, this machine has 400 MiB; lower .*{wanted}"):
         make_plan(job)
 
 
