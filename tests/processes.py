@@ -92,7 +92,7 @@ class Watched:
 
     def _look_at_files(self, pid: int) -> None:
         found: dict[str, int] = {}
-        for block in re.split(r"\n(?=[0-9a-f]+-[0-9a-f]+ )", Path(f"/proc/{pid}/smaps").read_text()):
+        for block in filter(None, re.split(r"\n(?=[0-9a-f]+-[0-9a-f]+ )", Path(f"/proc/{pid}/smaps").read_text())):
             head, *lines = block.splitlines()
             if len(head.split(None, 5)) == 6 and head.split()[4] != "0":
                 sizes = {line.split()[0]: int(line.split()[1]) for line in lines if line.startswith(("Rss:", "Anon"))}

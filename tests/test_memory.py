@@ -26,10 +26,12 @@ from dorff.data import ingest, open_dataset
 from dorff.errors import DoesNotFitError
 from dorff.fit import fit
 from dorff.moments import Moments, TriangleAccumulator
+from dorff.plan.routes import Means, Shape, Way, choose_route
 from dorff.predict.shared import planned_workers
 from dorff.solvers import Problem, Size, cg_bytes, sampled_bytes, solve, solve_bytes, triangle_bytes
 from dorff.solvers.cg import solve_cg
-from dorff.solvers.matrixfree import make_system, of_moments
+from dorff.solvers.matrixfree import Border, System, make_system, of_moments
+from dorff.solvers.nystrom import nystrom, nystrom_bytes
 from dorff.solvers.posterior import posterior
 from dorff.solvers.qr import problem_of
 from dorff.solvers.sampled import Sample, Sampled
@@ -204,6 +206,33 @@ def test_conjugate_gradients_hold_what_is_said(name: str, gaps: bool) -> None:
     sums = Sums.of(name, m=768, gaps=gaps)
     held = traced(lambda: solve_cg(sums.parts, sums.weights, 1e-18, most=3))
     assert 0.55 * cg_bytes(sums.size) < held <= cg_bytes(sums.size)
+    held += sum(part.packed.nbytes for part in sums.parts)
+    assert held <= way("cg", sums.size).driver_bytes <= 2 * held
+    packed = sum(part.packed.nbytes for part in sums.parts)
+    assert way("cg", sums.size).driver_bytes == packed + cg_bytes(sums.size)
+
+
+def test_a_preconditioner_holds_what_is_said() -> None:
+    """Of the largest rank; the system is one that costs nothing to apply."""
+    m = 6144
+    weights = OperatorWeights.of(np.ones((m, 1, 1)))
+    border = Border(m, m, np.zeros(1), np.vstack([np.zeros((m, 2)), np.eye(2)]))
+    diagonal = np.linspace(1.0, 2.0, m + 2)[:, None]
+    system = make_system([border], lambda V: [diagonal * V], weights)
+    held, said = traced(lambda: nystrom(system, 0.0)), nystrom_bytes(m, System.column_bytes(Size(m, 1, 1, False)))
+    assert 0.8 * said < held <= said
+
+
+def way(name: str, size: Size) -> Way:
+    """How a job is planned that takes this way."""
+    scalar = {"type": "gaussian", "lengthscale": 1.0}
+    job = {"data": {"store": "a"}, "kernel": {"type": "decomposable", "scalar": scalar}, "state": "s", "model": "m"}
+    shape = Shape(
+        n=10_000, m=size.m, q=size.q, r=size.r, coupled=size.coupled, patterns=size.patterns, leaves=1, map_numbers=0,
+        map_flops=1.0, leaf_bytes=0, solve_bytes=0, disk_bytes=0, read_bytes=0, folds=size.folds,
+    )  # fmt: skip
+    means = Means(workers=1, worker_memory=1e12, machine=1e12, disk=1e12, rate=1e10)
+    return choose_route(Job.model_validate(job | {"solve": {"route": name}}), shape, means).way
 
 
 @pytest.mark.parametrize("ridges", [[1e-3], list(np.logspace(-9, -1, 9))], ids=["cholesky", "eigh"])
@@ -234,7 +263,7 @@ def test_a_solve_by_triangles_holds_what_is_said(name: str, gaps: bool) -> None:
         adder.add(np.ascontiguousarray(np.linalg.cholesky(part.full + 1e-6 * np.eye(part.width)).T))
         triangles.append(adder.moments())
     held = traced(lambda: solve(problem_of(triangles, sums.weights), [1e-3]))
-    assert 0.6 * triangle_bytes(sums.size) < held <= triangle_bytes(sums.size)
+    assert 0.9 * triangle_bytes(sums.size) < held <= triangle_bytes(sums.size)
 
 
 @pytest.mark.parametrize(("name", "t"), [("identity", 1), ("curl trace", 2)])
@@ -275,7 +304,7 @@ def written(cell: Cell, folder: Path) -> tuple[Path, str]:
         whole["data"]["targets"] = {"classes": "classes"}
     if cell["manifold"]:
         whole["manifold"] = {"graph": {"type": "knn", "neighbours": 5}, "weight": 1e-3}
-    rows = 17_000 if by == "leaves" else 3_000
+    rows = int(1.05 * max(2**14, 4e10 / m**2)) if by == "leaves" else 3_000  # two leaves
     make(folder / "data.zarr", rows, classes=cell["classes"], gaps="partial" in cell["kind"])
     (folder / "job.yaml").write_text(json.dumps(whole))
     return folder / "job.yaml", f"{cell['predict']} --workers {1 if cell['engine'] == 'serial' else 2}"

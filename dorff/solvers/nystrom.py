@@ -103,9 +103,10 @@ def nystrom(system: System, shift: float, *, rank: int | None = None, seed: int 
 
 def nystrom_bytes(k: int, column_bytes: int) -> int:
     """The most memory of `nystrom` and of what it gives, for k unknowns whose product with one vector takes
-    `column_bytes`: vectors, products and the basis, small squares; LAPACK's panels beside them."""
+    `column_bytes`: vectors and their products; then some more of these, or the basis and the SVD of a small square
+    (dgesdd); LAPACK's panels."""
     s = most_rank(k)
-    return 8 * (3 * k * s + 7 * s * s + 64 * k) + min(s, SIDE_BY_SIDE) * column_bytes
+    return 8 * (2 * k * s + 64 * k) + max(min(s, SIDE_BY_SIDE) * column_bytes, 8 * (k * s + 8 * s * s))
 
 
 def _approximation(omega: FloatArray, product: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -118,10 +119,10 @@ def _approximation(omega: FloatArray, product: FloatArray) -> tuple[FloatArray, 
     shifted = nu * omega
     shifted += product
     inner = omega.T @ shifted
-    inner = (inner + inner.T) / 2
-    found, vectors = np.linalg.eigh(inner)
+    found, vectors = np.linalg.eigh((inner + inner.T) / 2)
     kept = found > min(nu, found[-1] / 2)
     Q, R = _orthonormal(_turned(shifted, vectors[:, kept] / np.sqrt(found[kept])))
+    del inner, vectors
     V, singular, _ = np.linalg.svd(R)
     return Q, V, np.maximum(singular**2 - nu, 0.0)
 

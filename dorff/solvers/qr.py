@@ -49,9 +49,8 @@ def problem_of(
 
 def triangle_bytes(size: Size) -> int:
     """The most memory of solving by `problem_of` triangles, beside these: moments and rows of each; of every block G
-    and the right singular vectors, and while these are found U, V and LAPACK's workspace, four times as large
-    (dgesdd)."""
-    return size.packed + size.unpacked + (2 * size.blocks + 7) * 8 * size.k**2
+    and V, and while this is found U and LAPACK's workspace, four times as large (dgesdd)."""
+    return size.packed + size.unpacked + size.vectors + (2 * size.blocks + 5) * 8 * size.k**2
 
 
 @final

@@ -42,8 +42,8 @@ def solve_bytes(size: Size) -> int:
     """The most memory of making a problem and of `solve`, beside the packed sums: these as squares, and of every block
     G, of one of them two more while it is assembled; or every G and its eigenvectors, and while these are found a copy
     of G and LAPACK's workspace, which is twice as large (dsyevd)."""
-    square, vectors = 8 * size.k**2, 8 * size.k * (32 + 8 * size.q)
-    return vectors + max(size.unpacked + (size.blocks + 2) * square, (2 * size.blocks + 2) * square)
+    square = 8 * size.k**2
+    return size.vectors + max(size.unpacked + (size.blocks + 2) * square, (2 * size.blocks + 2) * square)
 
 
 @final

@@ -49,6 +49,11 @@ class Size:
         return 1 if self.coupled else min(self.r, 2**self.patterns - 1)
 
     @property
+    def vectors(self) -> int:
+        """Bytes of right-hand sides, solutions and what else is of k numbers, or more."""
+        return 8 * self.k * (32 + 8 * self.q)
+
+    @property
     def packed(self) -> int:
         """Bytes of a fold's sums."""
         return self.patterns * 4 * self.width * (self.width + 1)
