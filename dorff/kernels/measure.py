@@ -45,7 +45,7 @@ class Measure:
                 raise InputError(f"measure {self.name} has no split, which is bounded's alone; leave it out")
             return
         split = 0.5 if self.split is None else self.split
-        if isinstance(split, bool) or not isinstance(split, int | float) or not 0 < split < 1:
+        if not isinstance(split, int | float) or not 0 < split < 1:
             raise InputError(
                 f"split, the share of the exponent that moves to the weight, must lie between 0 and 1, not {split!r}"
             )
