@@ -116,7 +116,7 @@ def test_stopped_at_any_moment_a_fit_ends_with_the_same_bits(place: Path) -> Non
 DEAF = """
 import atexit, os, signal, subprocess, sys, threading, time
 from multiprocessing import Process
-from dorff import cli
+from dorff import stopping
 
 def sleep():
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -126,7 +126,7 @@ def swallowed():  # as by a library's callback
     child = Process(target=sleep, daemon=True)
     child.start()
     print(child.pid, flush=True)
-    with cli.working():
+    with stopping.working():
         try:
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(100)
@@ -140,7 +140,7 @@ def other_thread():  # got the signal, while this one waits
         time.sleep(0.5)  # the main one waits by then
         signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
         here.wait()
-    with cli.working():
+    with stopping.working():
         threading.Thread(target=thread, daemon=True).start()
         try:
             here.wait(100)
@@ -154,10 +154,10 @@ def ended():
     raise SystemExit(3)
 
 if __name__ == "__main__":
-    cli.UNWINDING = 1.0
+    stopping.UNWINDING = 1.0
     if sys.argv[1] == "ended":
         atexit.register(os.kill, os.getpid(), signal.SIGTERM)
-    cli._take_signals()
+    stopping.take_signals()
     globals()[sys.argv[1]]()
 """
 
