@@ -1,28 +1,26 @@
-"""A process that is asked to stop: its leaf at the end of a block; a command, whatever it is doing, in time and in
-good order, with streams to say so on. Imports nothing slow, for it comes before what is."""
+"""Whether this process has been asked to stop its leaf at the end of a block; and how a command ends on a signal."""
 
 from __future__ import annotations
 
 import atexit
-import io
 import os
 import select
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Final, NoReturn, TextIO, final
+from typing import Final, NoReturn
 
 from dorff.errors import IncompleteError
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-_asked: Final = threading.Event()
 UNWINDING: Final = 8.0  # seconds for leases to be given back and workers to end, once nothing is being saved
 MOST: Final = 25.0  # seconds from a signal to the end, a leaf's saving included: schedulers kill after 30
-_working = threading.Event()  # a command runs, which an exception can end in good order
+_working: Final = threading.Event()  # a command runs, which an exception can end in good order
+_caught: Final = set[int]()
+_asked: Final = threading.Event()
 
 
 def request_stop() -> None:
@@ -40,45 +38,6 @@ def stop_requested() -> bool:
     return _asked.is_set()
 
 
-@contextmanager
-def working() -> Iterator[None]:
-    """Inside, a signal is a KeyboardInterrupt; outside the process has nothing to put in order, and ends at once."""
-    _working.set()
-    try:
-        yield
-    finally:
-        _working.clear()
-
-
-def unfailing(handle: int) -> TextIO:
-    """Text to an open file, for messages: what cannot be written (a full disk, a reader that left) is not said."""
-    raw = io.BufferedWriter(_Unfailing(handle, "wb", closefd=False))  # type: ignore[type-var]  # typeshed's is of FileIO itself
-    return io.TextIOWrapper(raw, "utf-8", "backslashreplace", line_buffering=True)
-
-
-@final
-class _Unfailing(io.FileIO):
-    def write(self, content: bytes | memoryview) -> int:  # type: ignore[override]
-        try:
-            return super().write(content)
-        except OSError:
-            return memoryview(content).nbytes
-
-
-def open_streams() -> None:
-    """Where the caller closed one of the three, it is /dev/null: a file opened later would take its place and get what
-    is printed, here or in a worker. On stderr nothing fails."""
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it takes the lowest number that is free
-    for name in ("stdin", "stdout", "stderr"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "r+", encoding="utf-8"))  # noqa: SIM115
-    sys.stderr = unfailing(sys.stderr.fileno())
-
-
 def take_signals() -> None:
     """A first SIGTERM or SIGINT ends the process in good order, and in time whatever it does meanwhile."""
     reader, writer = os.pipe()
@@ -91,7 +50,14 @@ def take_signals() -> None:
     threading.Thread(target=_watch, args=(reader,), name="dorff-signals", daemon=True).start()
 
 
-_caught = set[int]()
+@contextmanager
+def working() -> Iterator[None]:
+    """Inside, a signal is a KeyboardInterrupt; outside the process has nothing to put in order, and ends at once."""
+    _working.set()
+    try:
+        yield
+    finally:
+        _working.clear()
 
 
 def _handle(number: int, _frame: FrameType | None) -> None:

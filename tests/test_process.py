@@ -63,7 +63,7 @@ def catches(process: subprocess.Popen[str], number: int) -> bool:
 def test_a_signal_while_it_imports_ends_it_with_5(place: Path, number: int) -> None:
     """From dorff's own first lines: what is slow to import is not there yet."""
     with started("fit", "local.yaml") as process:
-        until(lambda: catches(process, number))
+        until(lambda: catches(process, signal.SIGURG))  # the last that it takes; Python itself takes SIGINT
         assert not any(name in Path(f"/proc/{process.pid}/maps").read_text() for name in ("numpy", "pydantic"))
         os.killpg(process.pid, number)
         assert process.communicate(timeout=10) == ("", "dorff: stopped; run the same command again\n")
@@ -99,7 +99,7 @@ def test_a_starting_cluster_is_stopped(place: Path, whom: str, number: int, dela
 
 def test_stopped_at_any_moment_a_fit_ends_with_the_same_bits(place: Path) -> None:
     """The group is stopped again and again, later each time, until a run comes to its end."""
-    for wait in (0.4, 0.8, 1.2, 1.6, 2.0, 2.5, 3.0, 4.0, 60.0):
+    for wait in (0.8, 1.6, 2.4, 3.2, 90.0):
         with started("fit", "local.yaml") as process:
             try:
                 process.wait(wait)
@@ -219,9 +219,9 @@ def test_a_fit_without_any_stream_is_the_same_fit(place: Path) -> None:
 
 STREAMS = """
 import os, subprocess, sys
-from dorff.stopping import open_streams
+from dorff.cli import _open_streams
 
-open_streams()
+_open_streams()
 print("x", flush=True)
 print("x", file=sys.stderr)
 code = "import os; print([os.readlink(f'/proc/self/fd/{n}') for n in range(3)], file=open('child', 'w'))"
@@ -257,12 +257,14 @@ def replaced(path: Path, kind: str, outside: Path) -> None:
 
 
 def kept(home: Path) -> Iterator[Path]:
-    """Every file of the state and the model, by its path; and a lease that somebody holds."""
+    """Every file of the state and the model, by its path; of the arrays, all alike, one."""
     for folder in ("runs/sea", "models/sea"):
-        yield from (path.relative_to(home) for path in sorted((home / folder).rglob("*")) if path.is_file())
+        for path in sorted((home / folder).rglob("*")):
+            if path.is_file() and ("v000001" not in path.parts or path.parts[-2] in ("v000001", "coefficients")):
+                yield path.relative_to(home)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("kind", KINDS)
 def test_whatever_lies_in_a_files_place_nothing_hangs_and_nothing_outside_changes(place: Path, kind: str) -> None:
     """In the place of each file of a state and a model; the rows are new, so that all is read and written again."""

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
-from dorff.stopping import open_streams, take_signals
+import os
+import sys
+
+from dorff.stopping import take_signals
 
 
 def main() -> None:
     """The entry point of `dorff`."""
-    open_streams()
+    _open_streams()
     take_signals()
     from dorff.cli.commands import app
     from dorff.cli.guard import run_app
 
     run_app(app)
+
+
+def _open_streams() -> None:
+    """Where the caller closed one of the three, it is /dev/null: a file opened later would take its place and get what
+    is printed, here or in a worker."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it takes the lowest number that is free
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r+", encoding="utf-8"))  # noqa: SIM115
 
 
 __all__ = ["main"]

@@ -16,7 +16,7 @@ from typing import Any, Final, ParamSpec
 
 import typer
 
-from dorff.cli.logs import say
+from dorff.cli.logs import say, unfailing
 from dorff.errors import DoesNotFitError, DorffError, IncompleteError, InputError
 from dorff.secrets import redact
 from dorff.stopping import working
@@ -48,6 +48,7 @@ def guarded(*, goes_on: bool = False) -> Callable[[Callable[P, None]], Callable[
 
 def run_app(app: Callable[[], None]) -> None:
     """The whole of a process, to the last byte on stdout; ends with SystemExit."""
+    sys.stderr = unfailing(sys.stderr.fileno())
     try:
         with _passing_on():
             app()

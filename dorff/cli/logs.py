@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import io
 import json
 import os
 import sys
@@ -15,7 +16,6 @@ from enum import StrEnum
 from typing import TextIO, final
 
 from dorff.secrets import redact
-from dorff.stopping import unfailing
 
 
 class Style(StrEnum):
@@ -79,6 +79,21 @@ def _is_ours(stream: TextIO) -> bool:
         return stream.fileno() == 2
     except (OSError, ValueError):
         return False
+
+
+def unfailing(handle: int) -> TextIO:
+    """Text to an open file, for messages: what cannot be written (a full disk, a reader that left) is not said."""
+    raw = io.BufferedWriter(_Unfailing(handle, "wb", closefd=False))  # type: ignore[type-var]  # typeshed's is of FileIO itself
+    return io.TextIOWrapper(raw, "utf-8", "backslashreplace", line_buffering=True)
+
+
+@final
+class _Unfailing(io.FileIO):
+    def write(self, content: bytes | memoryview) -> int:  # type: ignore[override]
+        try:
+            return super().write(content)
+        except OSError:
+            return memoryview(content).nbytes
 
 
 def _of_process(command: str) -> _Objects:

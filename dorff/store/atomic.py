@@ -17,9 +17,7 @@ from typing import Any, Final
 
 from dorff.errors import IncompleteError, InputError
 
-_REFUSED: Final = (
-    errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP,
-)  # fmt: skip
+_REFUSED: Final = {errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP}
 _UNFINISHED: Final = re.compile(r"\.(new-|gone-|.+\.)[0-9a-f]{32}")  # names that nothing but dorff gives
 
 
