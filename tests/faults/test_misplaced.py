@@ -15,10 +15,12 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from harness import GAUSSIAN, leaves_of, sea, write_job, write_store
 
 from dorff.engine import SerialEngine
+from dorff.engine.sweep import Sweep, _columns
 from dorff.errors import DorffError, InputError, StoppedError
 from dorff.fit import fit
 from dorff.leaf import run_leaf
@@ -28,7 +30,7 @@ from dorff.plan import make_plan
 from dorff.plan.graph_sizes import Sizes
 from dorff.spec import load_job
 from dorff.stopping import clear_stop, request_stop
-from dorff.store import Checkpoint, Receipt, identity, load_model, undamaged, unseal
+from dorff.store import Checkpoint, Receipt, identity, load_model, undamaged
 from dorff.store.frozen import seal_of
 
 LEAF, BEGUN = 512, 4096  # rows of a leaf; of one that has several blocks
@@ -212,7 +214,7 @@ def test_no_reader_takes_any_file_for_another(scenes: Callable[[str], Scene], tm
                 copy.write_bytes((scene.folder / other).read_bytes())
                 assert not reader(copy), (path, other)
                 seen[re.sub(r"^[-0#]+\.", "", Path(kind).name)] += 1
-    assert {"moments", "sums", "json", "parts", "plan.json", "columns.json"} <= seen.keys(), seen
+    assert {"moments", "sums", "json", "parts", "plan.json"} <= seen.keys(), seen
     assert {"graph.json", "generation.json", "done.json"} <= seen.keys(), seen
 
 
@@ -237,7 +239,6 @@ READERS: dict[str, Callable[[Path], bool]] = {
     r"graphs/.*\.json$": lambda path: read_record(path) is not None,
     r"\.parts$": _parts,
     r"plan\.json$": _plan,
-    r"columns\.json$": lambda path: unseal(path.read_bytes(), identity(path)) is not None,
 }
 
 
@@ -257,6 +258,22 @@ def test_a_plan_in_anothers_place(whole: bool, scenes: Callable[[str], Scene], t
                 shutil.copy(other.with_name(name), place / name)
 
         scene.check(tmp_path / f"{number}", put)
+
+
+def test_columns_of_another_sweep_are_refused(scenes: Callable[[str], Scene], tmp_path: Path) -> None:
+    """With the file that says what they are."""
+    with leaves_of(LEAF):
+        this, _ = make_plan(load_job(scenes("streaming").folder / "job.yaml")).frozen()
+    sweeps = [Sweep(tmp_path / "solve" / name, name) for name in ("a", "b", "c")]
+    for number, sweep in enumerate(sweeps):
+        sweep.write(this, np.full((4, 2), float(number)))
+    assert np.array_equal(_columns(sweeps[1].directory)[1], np.ones((4, 2)))  # the control
+    for name in ("columns", "columns.json"):
+        shutil.copy(sweeps[1].directory / name, sweeps[0].directory / name)
+    (sweeps[2].directory / "columns.json").write_bytes(b"{}")
+    for sweep in (sweeps[0], sweeps[2]):
+        with pytest.raises(InputError, match=r"columns of a sweep are damaged \(.* another sweep's\); run the job"):
+            _columns(sweep.directory)
 
 
 def version_files(version: Path) -> list[Path]:
