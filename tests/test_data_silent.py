@@ -23,6 +23,7 @@ from scipy.io import netcdf_file
 
 from dorff.data import csv_reader, ingest, open_dataset
 from dorff.data.csv_reader import CSVReader
+from dorff.data.packing import FillValues
 from dorff.data.readers import Digest
 from dorff.data.sources import open_source
 from dorff.errors import InputError
@@ -295,6 +296,20 @@ def test_all_fill_values_of_a_column_and_the_only_negative_one(tmp_path: Path) -
             ingest([tmp_path / "a.npz"], tmp_path / "s.zarr", **XY)
 
 
+@pytest.mark.parametrize("row", [0, 63, 64, 69])
+def test_a_fill_value_is_seen_in_any_row_and_beside_infinities(tmp_path: Path, row: int) -> None:
+    values = RNG.standard_normal((70, 2))
+    values[row, 1], values[30, 1], values[40, 1] = -9999, np.inf, -np.inf
+    np.save(tmp_path / "a.npy", values)
+    with pytest.raises(InputError, match="column 'c1' has -9999 in 1 rows"):
+        ingest([tmp_path / "a.npy"], tmp_path / "s.zarr", inputs=["c0"], targets=["c1"])
+    values[row, 1], values[-1, 0] = 0, -20000  # the only other value as far
+    watch = FillValues((), ["a", "b"])
+    values[3, 0] = -9999
+    watch.blank(values)
+    watch.check("here")
+
+
 def test_float32_and_several_fill_values(tmp_path: Path) -> None:
     values = RNG.standard_normal((400, 2)).astype("f4")
     values[::7, 0], values[3, 1] = -999.9, 1e20
@@ -351,7 +366,8 @@ def test_fill_values_and_valid_ranges_of_netcdf(tmp_path: Path) -> None:
     np.testing.assert_array_equal(Y[:, 0], np.array([np.nan, 2, 3, 0.1, np.nan], "f4"))
     with h5py.File(tmp_path / "b.h5", "w") as file:
         file["x"], file["y"] = np.array([3, 200, 255], "i2").astype("u1").view("i1"), np.array([1.0, 2.0, -5.0])
-        file["x"].attrs.update({"_Unsigned": "true", "valid_range": np.array([0, -56], "i1"), "missing_value": 1e20})
+        file["x"].attrs.update({"_Unsigned": "true", "valid_range": np.array([0, -56], "i1")})
+        file["x"].attrs["missing_value"] = [1e20, 259.0]  # no byte is that, and 259 is not 3
         file["y"].attrs.update({"scale_factor": -2.0, "valid_min": np.int32(0)})
     ingest([tmp_path / "b.h5"], tmp_path / "b.zarr", **XY)
     X, Y = open_dataset(tmp_path / "b.zarr").read(0, 3)

@@ -158,8 +158,7 @@ class Packing:
         values = values * self.scale + self.offset if (self.scale, self.offset) != (1.0, 0.0) else values
         for fill in self.fills:
             values[stored == _as_stored(fill, stored.dtype)] = np.nan
-        low, high = (values.dtype.type(bound) for bound in (self.low, self.high))
-        values[(values < low) | (values > high)] = np.nan
+        values[(values < self.low) | (values > self.high)] = np.nan
         return values
 
 
