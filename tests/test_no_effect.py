@@ -62,7 +62,7 @@ EFFECTS: dict[str, tuple[dict[str, Any], str, Any]] = {
     "Data.targets": ({}, "data.targets", "one"),
     "Data.weights": ({}, "data.weights", "weights"),
     "Data.nan": ({}, "data.nan", "partial"),
-    "Data.labelled": ({}, "data.labelled", "known"),
+    "Data.labelled": ({"data": {"nan": "unlabelled"}}, "data.labelled", "known"),
     "Data.unlabelled": ({"manifold": KNN}, "data.unlabelled", "b.zarr"),
     "ClassTargets.classes": ({"data": CLASSES}, "data.targets.classes", "groups"),
     "Features.count": ({}, "features.count", 20),
@@ -166,6 +166,9 @@ ELSEWHERE = {
     **dict.fromkeys(("Job.state", "Job.model"), "test_spec.py::test_relative_paths_start_from_the_job_file"),
 }  # fmt: skip
 EFFECTS["ViewSpec.name"] = ({"kernel": VIEWS, "manifold": {**KNN, "view": "x"}}, "kernel.views.0.name", "left")
+
+#: Keys whose other value is one that this job cannot have: more digits than there are, a name that a term misses.
+REFUSED = {"Publish.digits", "ViewSpec.name"}
 
 #: Jobs of every kind, for keys that count in some of them.
 CONTEXTS: dict[str, dict[str, Any]] = {
@@ -351,6 +354,7 @@ def test_every_key_has_an_effect(home: Path, name: str) -> None:
     assert not refused(before) and not warned, before
     after, said = result(home, changed(base, place, value))
     assert after != before and "no effect" not in after and not said, (place, said)
+    assert refused(after) == (name in REFUSED), after
 
 
 @pytest.mark.parametrize("context", CONTEXTS)
@@ -411,6 +415,12 @@ def test_what_a_key_would_be_anyway_may_be_written(home: Path) -> None:
         job = Job.model_validate(raw, context={"folder": home})
         again = Job.model_validate(job.model_dump(mode="json"))
         assert again == job and again.warnings == job.warnings == []
+
+
+def test_the_place_of_an_idle_key_is_named(home: Path) -> None:
+    parts = {"kernel": [SINGLE, {**TERMS, "terms": [{"weight": 1.0, "kernel": {**TERMS, "concatenate": True}}]}]}
+    text, _ = result(home, whole(parts))
+    assert "kernel[1].terms[0].kernel.concatenate has no effect: there is one term" in text
 
 
 TLS = {"ca": "ca.pem", "cert": "cert.pem", "key": "key.pem"}

@@ -82,8 +82,8 @@ class Data(Part):
         return self
 
 
-def _draws(features: "Features", job: "Job") -> str:
-    own = all(isinstance(one, PolynomialSpec | MercerSpec) for one in scalars(features.kernels or job.kernels))
+def _draws(_: "Features", job: "Job") -> str:
+    own = all(isinstance(one, PolynomialSpec | MercerSpec) for one in scalars(job.kernels))
     return "polynomial and Mercer kernels bring features of their own, without frequencies to draw" if own else ""
 
 

@@ -64,7 +64,7 @@ def _parts(value: Any, place: str) -> Iterator[tuple[str, Part]]:
             yield from _parts(getattr(value, key), f"{place}{key}.")
     elif isinstance(value, tuple):
         for number, item in enumerate(value):
-            yield from _parts(item, f"{place.removesuffix('.')}[{number}]." if len(value) > 1 else place)
+            yield from _parts(item, f"{place.removesuffix('.')}[{number}].")
 
 
 def check_views(job: Job) -> None:
