@@ -18,10 +18,12 @@ from dorff.solvers.cg import Iterated, solve_cg
 from dorff.solvers.eigen import Ridge, Spectral
 from dorff.solvers.learned import learn_output
 from dorff.solvers.penalty import Penalty
-from dorff.solvers.posterior import noise_covariance, posterior
+from dorff.solvers.posterior import (
+    NoiseModel, noise_covariance, noise_model, noise_of, posterior, relative_noise, residual_variance,
+)  # fmt: skip
 from dorff.solvers.problem import Parts, Problem, Solution, target_covariance
 from dorff.solvers.qr import problem_of
-from dorff.solvers.select import solve
+from dorff.solvers.select import solve, squared_error
 from dorff.weights import Density, OperatorWeights, operator_weights
 
 CG: Final = "cg"  # the other `Setting.method`
@@ -34,8 +36,8 @@ class Fit:
 
     `scale` (p,) is the outputs' scale, `kernel` the kernel with its output matrices written out. `converged` is False
     where learning an output matrix ran out of iterations. `noise` (q, q) is the covariance of the targets' noise in
-    their own units, of a row of mean weight: one variance for each direction of the targets that is a problem of its
-    own (each target for independent outputs), else one for all scaled targets (see `Scores.variance`).
+    their own units, of a row of mean weight, diagonal: None where it takes more than the fit and was not asked for
+    (`Setting.judged`).
     """
 
     kernel: OperatorKernel
@@ -52,7 +54,8 @@ class Fit:
 
     @property
     def log_evidence(self) -> float | None:
-        """Log marginal likelihood of the targets in their own units, where it was asked for or came for nothing."""
+        """Log marginal likelihood of the targets in their own units, the noise of each target at its best, where it
+        was asked for or came for nothing."""
         return self.solution.log_evidence
 
 
@@ -110,12 +113,18 @@ class Setting:
         covariance = target_covariance(parts) / np.outer(scale, scale) if self.observe is None else None
         return self.kernel.fix(self.d, parts[0].q if self.observe is None else self.observe.shape[1], covariance)
 
-    def solve(self, parts: Parts, ridges: Sequence[Ridge], *, scores: bool = False) -> list[Fit]:
+    def solve(
+        self, parts: Parts, ridges: Sequence[Ridge], *, scores: bool = False, evidence: bool | None = None
+    ) -> list[Fit]:  # fmt: skip
         """A fit for each ridge, or for each array (p,) of ridges, one a direction of the outputs (`solve_each`).
 
-        `scores` asks for GCV scores and evidences, which are not always computed otherwise. InputError for an array
-        where the outputs do not fall apart.
+        `scores` asks for GCV scores and, unless `evidence` is False, for evidences, which are not always computed
+        otherwise. InputError for an array where the outputs do not fall apart.
         """
+        fits = self._solved(parts, ridges, scores=scores)
+        return [self.judged(parts, fit) for fit in fits] if scores and evidence is not False else fits
+
+    def _solved(self, parts: Parts, ridges: Sequence[Ridge], *, scores: bool) -> list[Fit]:
         if scores or any(np.ndim(ridge) for ridge in ridges):
             self.check_scored()
         kernel, scale = self.fixed(parts), self.scaling(parts)
@@ -124,7 +133,7 @@ class Setting:
             return [self._iterated(kernel, parts, scale, _single(ridge)) for ridge in ridges]
         problem = self._problem(kernel, parts, scale)
         if (learned := learned_term(self.kernel)) is not None:
-            return [self._learned(*learned, problem, parts, _single(ridge)) for ridge in ridges]
+            return [self._learned(learned, problem, parts, _single(ridge)) for ridge in ridges]
         return [self._fit(kernel, problem, solution) for solution in solve(problem, ridges, scores=scores)]
 
     def solve_each(self, parts: Parts, ridges: Sequence[float], criterion: str) -> Fit:
@@ -152,13 +161,55 @@ class Setting:
         best = np.asarray(ridges, dtype=np.float64)[np.argmin(table, axis=0)]
         # Each direction's own score, of which the best ridges have the least: not that of all entries together.
         gcv = float(np.average(spectral.scores(best).gcv_each, weights=problem.totals.weight))
-        return self._fit(kernel, problem, replace(spectral.solve(best), gcv=gcv))
+        fit = self._fit(kernel, problem, replace(spectral.solve(best), gcv=gcv))
+        return self.judged(parts, fit) if criterion == "evidence" else fit
+
+    def judged(self, parts: Parts, fit: Fit) -> Fit:
+        """The fit with the noise of each target and, where there is one, the log evidence, of the model that
+        `solvers.posterior` states, from the same moments; by its residuals alone for route cg and with penalties."""
+        scale, solution = self.scaling(parts), fit.solution
+        if fit.noise is not None and (solution.log_evidence is not None or self._unscored):
+            return fit
+        if self._unscored:
+            assert solution.variance is not None
+            variance = residual_variance(solution.variance, self._residuals(parts, fit), self._counts(parts))
+            return replace(fit, noise=noise_of(parts, scale, variance))
+        model = self.noise_model(parts, fit)
+        noise = noise_of(parts, scale, model.variance) if fit.noise is None else fit.noise
+        return replace(fit, noise=noise, solution=replace(solution, log_evidence=model.log_evidence))
+
+    def noise_model(self, parts: Parts, fit: Fit) -> NoiseModel:
+        """Of the targets that a fit is of, for its weights and ridge. InputError for route cg and with penalties."""
+        self.check_scored()
+        if self.method == CG:
+            self._check_cg(scores=True)
+        scale, solution = self.scaling(parts), fit.solution
+        weights = fit.weights if solution.ridges is None else as_one_ridge(fit.weights, solution)
+        start = relative_noise(self._residuals(parts, fit), self._counts(parts))
+        return noise_model(
+            lambda noise: self._of_weights(weights, parts, scale, noise), parts, solution.ridge, start
+        )  # fmt: skip
+
+    @property
+    def _unscored(self) -> bool:
+        return self.method == CG or any(penalty.weight > 0 for penalty in self.penalties)
+
+    def _residuals(self, parts: Parts, fit: Fit) -> FloatArray:
+        """Summed squares (q,) of the scaled targets."""
+        C, scale = np.eye(parts[0].q) if self.observe is None else self.observe, self.scaling(parts)
+        return np.asarray(np.sum([squared_error(part, fit.W @ C.T, C @ fit.bias) for part in parts], axis=0)) / scale**2
+
+    def _counts(self, parts: Parts) -> FloatArray:
+        """Entries (q,) of each target, less one for an intercept."""
+        return np.maximum(sum(part.n * part.mask for part in parts) - self.intercept, 0.0)
 
     def posterior(self, parts: Parts, fit: Fit) -> Posterior:
-        """The posterior of the model that `fit` is the mean of, from the same moments. InputError for route cg."""
+        """The posterior of the model that `fit` is of, from the same moments. InputError for route cg."""
         if self.method == CG:
             raise InputError("posterior: route cg factors no system, which it needs; set solve.route: direct")
-        return posterior(self._of_weights(fit.weights, parts, self.scaling(parts)), fit.solution)
+        noise = self.judged(parts, fit).noise if fit.noise is None else fit.noise
+        assert noise is not None
+        return posterior(self._of_weights(fit.weights, parts, self.scaling(parts)), fit.solution, noise, parts)
 
     def check_scored(self) -> None:
         """InputError where there are penalties: for GCV, evidence, and outputs with ridges of their own."""
@@ -192,14 +243,16 @@ class Setting:
     def _problem(self, kernel: OperatorKernel, parts: Parts, scale: FloatArray) -> Problem:
         return self._of_weights(self.weights(kernel), parts, scale)
 
-    def _of_weights(self, weights: OperatorWeights, parts: Parts, scale: FloatArray) -> Problem:
+    def _of_weights(
+        self, weights: OperatorWeights, parts: Parts, scale: FloatArray, noise: FloatArray | None = None
+    ) -> Problem:  # fmt: skip
         return problem_of(
-            parts, weights, intercept=self.intercept, scale=scale, observe=self.observe, penalties=self.penalties
-        )
+            parts, weights, intercept=self.intercept, scale=scale, observe=self.observe, penalties=self.penalties,
+            noise=noise,
+        )  # fmt: skip
 
     def _learned(
-        self, weight: float, base: Decomposable, output: Learned, problem: Problem, parts: Parts,
-        ridge: float,
+        self, term: tuple[float, Decomposable, Learned], problem: Problem, parts: Parts, ridge: float
     ) -> Fit:  # fmt: skip
         """The fit with the output matrix that is best at this ridge; GCV then counts the matrix as given.
 
@@ -208,7 +261,7 @@ class Setting:
         """
         if len(parts) > 1:
             raise InputError("output 'learned': needs rows that have all targets; set data.nan: drop")
-        (block,) = problem.blocks
+        (block,), (weight, base, output) = problem.blocks, term
         assert block.rotation is not None
         values, _ = block.spectrum
         # Both of the kernel k0 I, be the weight in the root or not.
@@ -226,8 +279,10 @@ class Setting:
     def _fit(self, kernel: OperatorKernel, problem: Problem, solution: Solution) -> Fit:
         weights = problem.weights
         scale = problem.scale if self.observe is None else np.full(weights.shape[2], problem.scale[0])
-        bias = problem.bias(weights.combined(solution.h))
-        return Fit(kernel, weights, solution, scale, bias, noise=noise_covariance(problem, solution))
+        bias, noise = problem.bias(weights.combined(solution.h)), noise_covariance(problem, solution)
+        if len(problem.scale) > 1 and (noise is None or solution.ridges is None):
+            solution = replace(solution, log_evidence=None)  # that of one noise, or prior, a direction: see `judged`
+        return Fit(kernel, weights, solution, scale, bias, noise=noise)
 
 
 def carried_ridges(setting: Setting, parts: Parts, fit: Fit) -> Ridge:
@@ -243,6 +298,15 @@ def carried_ridges(setting: Setting, parts: Parts, fit: Fit) -> Ridge:
     carried = np.empty(len(ridges))
     carried[here] = ridges[fitted]
     return carried
+
+
+def as_one_ridge(weights: OperatorWeights, solution: Solution) -> OperatorWeights:
+    """Weights for which one ridge gives the priors that directions with ridges of their own have, each prior tied to
+    the direction's own noise."""
+    assert solution.ridges is not None and solution.variance is not None
+    V = output_directions(weights.root[0])
+    each = solution.variance / solution.variance.mean() * solution.ridge / solution.ridges
+    return replace(weights, root=weights.root @ (V * np.sqrt(each)) @ V.T)
 
 
 def _single(ridge: Ridge) -> float:
