@@ -228,9 +228,16 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
             )  # fmt: skip
             penalties = None if inputs is None else Penalties.of(terms, drawing, inputs, len(X))
             sure = self._solve(drawing, sums.of(X, Y, weights), penalties)
-        self.model_, self.noise_ = sure.model, sure.fit.noise
-        self._sure = sure if self.posterior else None
+        self.model_, self._sure = sure.model, sure if self.posterior else None
+        with one_thread():
+            self._noise = None if self.posterior else sure.noise
         return self
+
+    @property
+    def noise_(self) -> FloatArray:
+        """Covariance (q, q) of the targets' noise."""
+        with one_thread(), _absent():
+            return self._known.noise if self._noise is None else self._noise
 
     @property
     def posterior_model_(self) -> Model:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import platform
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
@@ -76,6 +77,15 @@ def filled(plan: Plan, folds: Mapping[Part, Solvable]) -> list[list[Solvable]]:
         name = plan.dataset.target_columns[target]
         raise InputError(f"{plan.dataset.path}: no row has the target {name}; leave it out of the targets")
     return parts
+
+
+def judged(plan: Plan, choice: Choice, folds: Mapping[Part, Solvable], terms: Sequence[Moments] = ()) -> Choice:
+    """The choice with the noise of each target in its fit; of classes where that comes for nothing."""
+    if choice.fit.noise is not None or plan.dataset.labels is not None:
+        return choice
+    parts, setting = of_first(by_fold(folds), settings(plan, terms)[choice.candidate], choice.m)
+    with pinned():
+        return replace(choice, fit=setting.judged(pooled(parts), choice.fit))
 
 
 def posterior_of(
