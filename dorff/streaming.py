@@ -19,9 +19,10 @@ from dorff.moments import FloatArray
 from dorff.plan import Plan
 from dorff.plan.routes import sample_rows
 from dorff.solvers import Fit, Setting
+from dorff.solvers.apart import targets_apart
 from dorff.solvers.cg import Iterated, Steps, iterate
 from dorff.solvers.matrixfree import Border, make_system
-from dorff.solvers.posterior import independent, noise_covariance, noise_of, residual_variance
+from dorff.solvers.posterior import independent, noise_of, residual_variance
 from dorff.solvers.sampled import Sample, Sampled
 from dorff.store import Receipt
 from dorff.threads import pinned
@@ -76,7 +77,7 @@ def fit_streaming(
         )
         wanted = sample_rows(this.features.m, 1 if system.apart else plan.dataset.q, n)
         preconditioner = Sampled(system, _sample(plan, this, wanted), system.problem.l * ridge)
-        besides = 1 if independent(system.problem) else 2  # the borders' pass, and one for the residuals of each target
+        besides = 1 + (not independent(system.problem))  # the borders' pass, and one for each target's residuals
         expected = besides + min(preconditioner.iterations(tolerance), most)
         pace.passes(1, expected)
 
@@ -93,13 +94,16 @@ def fit_streaming(
 
 
 def _noise(fit: Fit, setting: Setting, sweeper: Sweeper, borders: Sequence[Border]) -> FloatArray:
-    """The covariance (q, q) of the targets' noise by the residuals of each: one more pass."""
+    """The covariance (q, q) of the targets' noise by the residuals of each: one more pass where outputs hang together."""
     corners, y0 = [border.corner for border in borders], borders[0].y0
     scale, C = setting.scaling(corners), np.eye(len(y0)) if setting.observe is None else setting.observe
-    V = np.vstack([fit.W @ C.T, C @ fit.bias - y0, -np.eye(len(y0))])
-    squares = sum(np.sum(V * product, axis=0) * one.mask for product, one in zip(sweeper(V), corners, strict=True))
-    counts = np.maximum(sum(one.n * one.mask for one in corners) - setting.intercept, 0.0)
-    return noise_of(corners, scale, residual_variance(fit.solution.variance, squares / scale**2, counts))
+    counts, squares = np.maximum(sum(one.n * one.mask for one in corners) - setting.intercept, 0.0), fit.solution.rss
+    assert fit.solution.variance is not None and squares is not None
+    if not targets_apart(fit.weights, setting.observe):
+        V = np.vstack([fit.W @ C.T, C @ fit.bias - y0, -np.eye(len(y0))])
+        each = zip(sweeper(V), corners, strict=True)
+        squares = sum(np.sum(V * product, axis=0) * one.mask for product, one in each) / scale**2
+    return noise_of(corners, scale, residual_variance(fit.solution.variance, squares, counts))
 
 
 def _name(plan: Plan, this: Pass, tolerance: float) -> str:

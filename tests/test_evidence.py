@@ -17,7 +17,6 @@ from dorff.errors import InputError
 from dorff.kernels.scalar import FloatArray
 from dorff.moments import Accumulator, Moments, TriangleAccumulator
 from dorff.solvers import LARGEST_DIRECT, LARGEST_EVD, Fit, Problem, Setting
-from dorff.solvers.eigen import Spectral
 from dorff.weights import OperatorWeights
 
 N, D, RIDGE = 30, 7, 1e-2
@@ -131,7 +130,9 @@ class Case:
         units = seen.sum(axis=0) @ np.log(self.scale)
         if B.size:  # what the contrasts have of a density of y is one unit less for each direction of the intercept
             log -= 0.5 * np.linalg.slogdet(B.T @ B)[1]
-            units -= np.log(self.scale[0]) * B.shape[1] if self.setting.observe is not None else np.log(self.scale).sum()
+            units -= (
+                np.log(self.scale[0]) * B.shape[1] if self.setting.observe is not None else np.log(self.scale).sum()
+            )
         return float(log - 0.5 * np.log(self.weights) @ seen.sum(axis=1) - units)
 
     def error_covariance(self, fit: Fit, G: FloatArray, D: FloatArray) -> FloatArray:
@@ -147,7 +148,9 @@ class Case:
         if B.size:
             free = np.linalg.solve(B.T @ np.linalg.solve(V, B), np.linalg.solve(V, B).T)
             L = L - (L @ B) @ free + np.tile(basis, (k, 1)) @ free
-        level = np.tile(D, k) if self.alone(fit) and self.setting.observe is None else np.full(3 * k, self.mean_noise(D))
+        level = (
+            np.tile(D, k) if self.alone(fit) and self.setting.observe is None else np.full(3 * k, self.mean_noise(D))
+        )
         _, V, _, _, _ = self.dense(fit, D, level[:3])
         found = own * level - (across * level).T @ L.T - L @ (across * level) + L @ V @ L.T
         found *= np.outer(np.tile(fit.scale, k), np.tile(fit.scale, k))

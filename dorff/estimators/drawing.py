@@ -51,25 +51,19 @@ class Sure:
     parts: Sequence[Moments]
 
     @cached_property
-    def judged(self) -> Fit:
-        """The fit with the noise of each target and, without penalties, its evidence."""
-        return self.setting.judged(self.parts, self.fit)
-
-    @property
-    def noise(self) -> FloatArray | None:
-        """Covariance (q, q) of the targets' noise."""
-        return self.judged.noise if self.fit.noise is None else self.fit.noise
+    def noised(self) -> Fit:
+        """The fit with the noise of each target."""
+        return self.setting.noised(self.parts, self.fit)
 
     @cached_property
     def posterior_model(self) -> Model:
         """The model with its posterior."""
-        fit = replace(self.fit, noise=self.noise)
-        return replace(self.model, posterior=self.setting.posterior(self.parts, fit))
+        return replace(self.model, posterior=self.setting.posterior(self.parts, self.noised))
 
     @cached_property
     def log_evidence(self) -> float:
         """Log marginal likelihood of the targets at the fit's ridge."""
         self.setting.check_scored()
-        value = self.judged.log_evidence
+        value = self.setting.judged(self.parts, self.noised).log_evidence
         assert value is not None  # of a system that was formed, and an estimator forms it
         return value

@@ -230,14 +230,16 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
             sure = self._solve(drawing, sums.of(X, Y, weights), penalties)
         self.model_, self._sure = sure.model, sure if self.posterior else None
         with one_thread():
-            self._noise = None if self.posterior else sure.noise
+            self._noise = None if self.posterior else sure.noised.noise
         return self
 
     @property
     def noise_(self) -> FloatArray:
         """Covariance (q, q) of the targets' noise."""
         with one_thread(), _absent():
-            return self._known.noise if self._noise is None else self._noise
+            noise = self._known.noised.noise if self._noise is None else self._noise
+        assert noise is not None
+        return noise
 
     @property
     def posterior_model_(self) -> Model:

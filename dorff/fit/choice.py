@@ -79,13 +79,13 @@ def filled(plan: Plan, folds: Mapping[Part, Solvable]) -> list[list[Solvable]]:
     return parts
 
 
-def judged(plan: Plan, choice: Choice, folds: Mapping[Part, Solvable], terms: Sequence[Moments] = ()) -> Choice:
-    """The choice with the noise of each target in its fit; of classes where that comes for nothing."""
+def noised(plan: Plan, choice: Choice, folds: Mapping[Part, Solvable], terms: Sequence[Moments] = ()) -> Choice:
+    """The choice with the noise of each target in its fit; of classes only where that comes for nothing."""
     if choice.fit.noise is not None or plan.dataset.labels is not None:
         return choice
     parts, setting = of_first(by_fold(folds), settings(plan, terms)[choice.candidate], choice.m)
     with pinned():
-        return replace(choice, fit=setting.judged(pooled(parts), choice.fit))
+        return replace(choice, fit=setting.noised(pooled(parts), choice.fit))
 
 
 def posterior_of(

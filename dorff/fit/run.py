@@ -13,7 +13,7 @@ import numpy as np
 
 from dorff.engine import Engine, PeakMemory, open_engine, peak_memory
 from dorff.errors import IncompleteError, QuarantineError
-from dorff.fit.choice import build_model, judged, posterior_of, settings, solve_pass
+from dorff.fit.choice import build_model, noised, posterior_of, settings, solve_pass
 from dorff.fit.fit_report import FitReport
 from dorff.fit.gate import held_out_score, judge, leased, not_covered, refuse_coverage, state_lease
 from dorff.fit.held import calibrate, conformalize
@@ -76,7 +76,7 @@ class _Run:
 def _published(run: _Run, found: Solved, lease: Lease, began: float) -> FitReport:
     """Make the model, have it judged, and publish it."""
     (plan, passed), job = found.last, run.plan.job
-    found = replace(found, choice=judged(plan, found.choice, passed.folds, passed.manifold))
+    found = replace(found, choice=noised(plan, found.choice, passed.folds, passed.manifold))
     model = _model(found, run.peak)
     report = _report(found, run.peak.bytes if not hasattr(job.cluster, "address") else None)
     since = rewritten_since(current_model(run.plan), found.last[1].receipts)

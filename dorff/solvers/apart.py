@@ -111,6 +111,13 @@ def untouched(root: FloatArray, observe: FloatArray | None) -> bool:
     return observe is None and bool(np.all(entries.sum(axis=1) == 1) and np.all(entries.sum(axis=0) <= 1))
 
 
+def targets_apart(weights: OperatorWeights, observe: FloatArray | None) -> bool:
+    """Whether each target has a problem of its own: a diagonal output matrix, and the targets are the outputs, or a mean
+    of views of them."""
+    one = len(weights.root) == 1 and _views_seen(weights, observe) is not None
+    return one and untouched(weights.root[0], None)
+
+
 def output_directions(root: FloatArray) -> FloatArray:
     """V (p, p), the `directions` of a problem of C = I whose weights are one matrix with this root (r, p)."""
     return np.eye(root.shape[1]) if untouched(root, None) else turned(root)[2]

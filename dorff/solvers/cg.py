@@ -123,8 +123,11 @@ def _solution(
     squares = _dots(x, x)
     tally = Tally(block, _dots(x, rhs), shift * squares, shift * condition * squares)
     digits = min(digits_left(condition, problem.unit), -float(np.log10(max(error, EPS))))
-    variance = Scores(problem, [tally]).variance
-    return Solution(problem.coefficients([x]), ridge, condition, "cg", variance=variance, digits=max(digits, 0.0))
+    judged = Scores(problem, [tally])
+    return Solution(
+        problem.coefficients([x]), ridge, condition, "cg", variance=judged.variance, digits=max(digits, 0.0),
+        rss=judged.rss,
+    )  # fmt: skip
 
 
 def _dots(a: FloatArray, b: FloatArray) -> FloatArray:

@@ -43,6 +43,7 @@ class Spectral:
         return Solution(
             problem.coefficients(solved), float(ridge) if ridges is None else _mean(ridges), condition,
             "eigh" if scores.squared else "qr", gcv, log_evidence, ridges, scores.variance, scores.digits,
+            scores.rss, scores.freedom,
         )  # fmt: skip
 
 

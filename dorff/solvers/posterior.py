@@ -28,7 +28,7 @@ from dorff.solvers.eigen import divided
 from dorff.solvers.problem import Problem, Solution
 from dorff.solvers.scores import Scores, Tally
 from dorff.solvers.select import squared_error
-from dorff.solvers.system import Block, IntArray, Rows
+from dorff.solvers.system import Block, IntArray
 
 Spread = tuple[FloatArray, FloatArray]  # basis (k, k'), spread (k', c): the columns' inverses basis diag(s_j) basis^T
 
@@ -181,23 +181,33 @@ def independent(problem: Problem) -> bool:
 
 
 def noise_covariance(problem: Problem, solution: Solution) -> FloatArray | None:
-    """(q, q): of the targets' noise in their own units, for a row of mean weight; None where outputs hang together, so
-    that it takes more than the fit."""
-    return noise_of(problem, problem.scale, solution.variance) if independent(problem) else None
+    """(q, q): of the targets' noise in their own units, for a row of mean weight; None where it takes more than the
+    solution. Of targets that are problems of their own: where the evidence is greatest if the ridge is its own too;
+    one ridge for all can fit none, and the residuals over the degrees of freedom left depend on it least."""
+    variance = solution.variance
+    if variance is None or not independent(problem):
+        return None
+    if len(variance) > 1 and solution.ridges is None and not problem.pulls:
+        if solution.rss is None or solution.freedom is None:
+            return None
+        left = problem.entries - solution.freedom
+        variance = np.where(left > 0, solution.rss / np.where(left > 0, left, 1.0), variance)
+    return noise_of(problem, problem.scale, variance)
 
 
-def noise_of(seen: Problem | Sequence[Solvable], scale: FloatArray, variance: FloatArray | None) -> FloatArray:
+def noise_of(seen: Problem | Sequence[Solvable], scale: FloatArray, variance: FloatArray) -> FloatArray:
     """(q, q) of variances (q,) of the scaled targets in rows of weight 1, for a row of the mean weight of those that
     see a target: so a constant factor of all weights changes nothing."""
-    assert variance is not None
     return np.diag(variance * scale**2 / _mean_weight(seen))
 
 
 def _mean_weight(seen: Problem | Sequence[Solvable]) -> FloatArray:
     """Of the rows that have a target, (q,)."""
-    rows = [(one.n, one.count, one.mask) for one in seen.rows] if isinstance(seen, Problem) else [
-        (float(part.corner[0, 0]), part.n, part.mask) for part in seen
-    ]
+    rows = (
+        [(one.n, one.count, one.mask) for one in seen.rows]
+        if isinstance(seen, Problem)
+        else [(float(part.corner[0, 0]), part.n, part.mask) for part in seen]
+    )
     weight, entries = sum(n * mask for n, _, mask in rows), sum(count * mask for _, count, mask in rows)
     return np.asarray(np.where(weight > 0, weight, 1.0) / np.where(weight > 0, entries, 1.0))
 
@@ -230,11 +240,11 @@ class _Noise:
         assert solution.variance is not None
         variance, counts = np.diag(noise) / problem.scale**2 * _mean_weight(problem), _contrasts(problem)
         level = float(counts @ variance) / max(float(counts.sum()), 1.0)
+        fitted, own = solution.variance, independent(problem)
         # With a penalty columns are taken for problems of their own: what it adds is not of their eigenvectors.
         apart = problem.pulls and problem.directions is not None
-        fitted, alone = solution.variance, bool(apart) or independent(problem)
         prior = level * (np.ones(len(fitted)) if solution.ridges is None else fitted / fitted.mean())
-        return cls(variance, level, prior, fitted if alone else None)
+        return cls(variance, level, prior, variance if own else fitted if apart else None)
 
     @property
     def excess(self) -> FloatArray:
@@ -339,7 +349,7 @@ def _columns(problem: Problem, block: Block, ridge: float | FloatArray, about: _
     that it turns to."""
     assert block.rotation is not None
     basis, spread, variance = _of_columns(problem, block, ridge, about)
-    for lift in (_roots(spread, variance).transpose(2, 0, 1) @ block.rotation.T):  # (k', r)
+    for lift in _roots(spread, variance).transpose(2, 0, 1) @ block.rotation.T:  # (k', r)
         rows, k = np.flatnonzero(np.any(lift != 0, axis=0)), len(basis)
         feature, row = np.repeat(np.arange(k), len(rows)), np.tile(rows, k)
         turned = (basis[:, None] * lift.T[rows]).reshape(len(feature), -1)

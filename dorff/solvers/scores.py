@@ -83,7 +83,8 @@ class Scores:
         return np.where(self._left > 0, self._penalised / np.maximum(self._left, 1.0), 0.0)
 
     @cached_property
-    def _freedom(self) -> FloatArray:
+    def freedom(self) -> FloatArray:
+        """Degrees of freedom, with the intercept's."""
         return self._totals.spent + self._summed([_known(tally.freedom) for tally in self._tallies])
 
     @property
@@ -93,14 +94,14 @@ class Scores:
         The intercept's degrees count too. Rows' weights count by their ratios alone: RSS / N is the weighted mean.
         """
         totals = self._totals
-        left = 1.0 - self._freedom.sum() / totals.entries.sum()
+        left = 1.0 - self.freedom.sum() / totals.entries.sum()
         return float(self.rss.sum() / totals.weight.sum() / left**2) if left > 0 else np.inf
 
     @property
     def gcv_each(self) -> FloatArray:
         """The GCV score of each direction alone."""
         entries, weight = np.maximum(self._totals.entries, 1.0), np.maximum(self._totals.weight, _TINY)
-        left = 1.0 - self._freedom / entries
+        left = 1.0 - self.freedom / entries
         return np.where(left > 0, self.rss / weight / np.where(left > 0, left, 1.0) ** 2, np.inf)
 
     @property

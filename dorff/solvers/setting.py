@@ -13,13 +13,19 @@ from dorff.errors import InputError
 from dorff.kernels import Covariance, Decomposable, Factor, Learned, OperatorKernel
 from dorff.moments import FloatArray
 from dorff.posterior import Posterior
-from dorff.solvers.apart import output_directions
+from dorff.solvers.apart import output_directions, targets_apart
 from dorff.solvers.cg import Iterated, solve_cg
 from dorff.solvers.eigen import Ridge, Spectral
 from dorff.solvers.learned import learn_output
 from dorff.solvers.penalty import Penalty
 from dorff.solvers.posterior import (
-    NoiseModel, noise_covariance, noise_model, noise_of, posterior, relative_noise, residual_variance,
+    NoiseModel,
+    noise_covariance,
+    noise_model,
+    noise_of,
+    posterior,
+    relative_noise,
+    residual_variance,
 )  # fmt: skip
 from dorff.solvers.problem import Parts, Problem, Solution, target_covariance
 from dorff.solvers.qr import problem_of
@@ -165,18 +171,32 @@ class Setting:
         return self.judged(parts, fit) if criterion == "evidence" else fit
 
     def judged(self, parts: Parts, fit: Fit) -> Fit:
-        """The fit with the noise of each target and, where there is one, the log evidence, of the model that
-        `solvers.posterior` states, from the same moments; by its residuals alone for route cg and with penalties."""
-        scale, solution = self.scaling(parts), fit.solution
-        if fit.noise is not None and (solution.log_evidence is not None or self._unscored):
+        """The fit with the noise of each target and, but for route cg and penalties, its log evidence: of the model that
+        `solvers.posterior` states, from the same moments."""
+        if fit.log_evidence is None and not self._unscored:
+            model = self.noise_model(parts, fit)
+            noise = None if targets_apart(fit.weights, self.observe) else self._in_units(parts, model.variance)
+            solution = replace(fit.solution, log_evidence=model.log_evidence)
+            fit = replace(fit, noise=noise if fit.noise is None else fit.noise, solution=solution)
+        return self.noised(parts, fit)
+
+    def noised(self, parts: Parts, fit: Fit) -> Fit:
+        """The fit with the noise of each target; by residuals alone for route cg and with penalties."""
+        if fit.noise is not None:
             return fit
+        solution = fit.solution
         if self._unscored:
             assert solution.variance is not None
             variance = residual_variance(solution.variance, self._residuals(parts, fit), self._counts(parts))
-            return replace(fit, noise=noise_of(parts, scale, variance))
-        model = self.noise_model(parts, fit)
-        noise = noise_of(parts, scale, model.variance) if fit.noise is None else fit.noise
-        return replace(fit, noise=noise, solution=replace(solution, log_evidence=model.log_evidence))
+            return replace(fit, noise=self._in_units(parts, variance))
+        if not targets_apart(fit.weights, self.observe):
+            return self.judged(parts, fit)
+        problem = self._of_weights(fit.weights, parts, self.scaling(parts))
+        (again,) = solve(problem, [solution.ridge], scores=True)
+        return replace(fit, noise=noise_covariance(problem, again))
+
+    def _in_units(self, parts: Parts, variance: FloatArray) -> FloatArray:
+        return noise_of(parts, self.scaling(parts), variance)
 
     def noise_model(self, parts: Parts, fit: Fit) -> NoiseModel:
         """Of the targets that a fit is of, for its weights and ridge. InputError for route cg and with penalties."""
@@ -192,12 +212,13 @@ class Setting:
 
     @property
     def _unscored(self) -> bool:
-        return self.method == CG or any(penalty.weight > 0 for penalty in self.penalties)
+        return self.method == CG or bool(self.penalties)
 
     def _residuals(self, parts: Parts, fit: Fit) -> FloatArray:
         """Summed squares (q,) of the scaled targets."""
-        C, scale = np.eye(parts[0].q) if self.observe is None else self.observe, self.scaling(parts)
-        return np.asarray(np.sum([squared_error(part, fit.W @ C.T, C @ fit.bias) for part in parts], axis=0)) / scale**2
+        C = np.eye(parts[0].q) if self.observe is None else self.observe
+        squares = sum(squared_error(part, fit.W @ C.T, C @ fit.bias) for part in parts)
+        return np.asarray(squares / self.scaling(parts) ** 2)
 
     def _counts(self, parts: Parts) -> FloatArray:
         """Entries (q,) of each target, less one for an intercept."""
@@ -207,7 +228,7 @@ class Setting:
         """The posterior of the model that `fit` is of, from the same moments. InputError for route cg."""
         if self.method == CG:
             raise InputError("posterior: route cg factors no system, which it needs; set solve.route: direct")
-        noise = self.judged(parts, fit).noise if fit.noise is None else fit.noise
+        noise = self.noised(parts, fit).noise
         assert noise is not None
         return posterior(self._of_weights(fit.weights, parts, self.scaling(parts)), fit.solution, noise, parts)
 
