@@ -94,7 +94,7 @@ def fit_streaming(
 
 
 def _noise(fit: Fit, setting: Setting, sweeper: Sweeper, borders: Sequence[Border]) -> FloatArray:
-    """The covariance (q, q) of the targets' noise by the residuals of each: one more pass where outputs hang together."""
+    """The covariance (q, q) of the targets' noise by their residuals: a pass more where outputs hang together."""
     corners, y0 = [border.corner for border in borders], borders[0].y0
     scale, C = setting.scaling(corners), np.eye(len(y0)) if setting.observe is None else setting.observe
     counts, squares = np.maximum(sum(one.n * one.mask for one in corners) - setting.intercept, 0.0), fit.solution.rss

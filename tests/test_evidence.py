@@ -448,7 +448,13 @@ def test_route_cg_is_the_same_fit_without_scores(name, options):
     assert fit.solution.rung == "cg" and fit.converged and fit.solution.digits > 8
     np.testing.assert_allclose(fit.W, wanted.W, atol=1e-8 * np.abs(wanted.W).max())
     np.testing.assert_allclose(fit.bias, wanted.bias, atol=1e-8 * np.abs(wanted.bias).max())
-    np.testing.assert_allclose(fit.noise, wanted.noise, rtol=1e-8, atol=1e-12)
+    left = np.where(np.isfinite(case.Y), case.Y - (case.F @ fit.W + fit.bias) @ case.C.T, 0.0) / case.scale
+    entries = np.isfinite(case.Y).sum(axis=0) - 1
+    each, mean = case.weights @ left**2 / entries, wanted.solution.variance
+    mean = mean[0] if len(mean) == 1 else np.average(mean, weights=entries)
+    each *= mean / np.average(each, weights=entries)  # each target's share of the residuals
+    noise = cg.noised(case.parts, fit).noise
+    np.testing.assert_allclose(noise, np.diag(each * case.scale**2 / case.mean_weight), rtol=1e-6, atol=1e-12)
     with pytest.raises(InputError, match="posterior: route cg"):
         cg.posterior(case.parts, fit)
     with pytest.raises(InputError, match=r"select: gcv and evidence need a system that is formed.*kfold"):
@@ -479,6 +485,7 @@ def test_a_constant_factor_of_all_weights_changes_nothing(name, options):
     for factor in (1.0, 1e6):
         parts = replace(case, weights=factor * case.weights).parts
         (fit,) = case.setting.solve(parts, [RIDGE])
+        fit = case.setting.noised(parts, fit)
         known = case.setting.posterior(parts, fit)
         found.append([fit.W, fit.noise, known.noise, known.covariance(case.F[:3])])
     for one, other in zip(*found, strict=True):

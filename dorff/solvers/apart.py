@@ -40,8 +40,8 @@ class Split:
 
     @classmethod
     def of(
-        cls, weights: OperatorWeights, observe: FloatArray | None, outputs: Sequence[FloatArray | None], *, whole: bool,
-        noise: FloatArray | None = None,
+        cls, weights: OperatorWeights, observe: FloatArray | None, outputs: Sequence[FloatArray | None], *,
+        whole: bool, noise: FloatArray | None = None,
     ) -> Split | None:  # fmt: skip
         """None where it does not, or it is not known how: without one root, and where an output matrix, that of a
         penalty (`outputs`, None for the identity), or the missing of targets tie together what the others do not.
@@ -112,8 +112,8 @@ def untouched(root: FloatArray, observe: FloatArray | None) -> bool:
 
 
 def targets_apart(weights: OperatorWeights, observe: FloatArray | None) -> bool:
-    """Whether each target has a problem of its own: a diagonal output matrix, and the targets are the outputs, or a mean
-    of views of them."""
+    """Whether each target has a problem of its own: a diagonal output matrix, and the targets are the outputs, or a
+    mean of views of them."""
     one = len(weights.root) == 1 and _views_seen(weights, observe) is not None
     return one and untouched(weights.root[0], None)
 

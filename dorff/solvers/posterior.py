@@ -1,14 +1,14 @@
 """How sure a fit is: the noise of each target, the evidence, and the posterior, from the system that gave the fit.
 
-One model serves every kernel: y = C f + e, f a Gaussian process of covariance t2 K for the kernel K as it stands, a flat
-prior on the intercept, and e of one variance a target, D = diag(s_1^2 .. s_q^2), over the row's weight. The ridge ties
-t2 to the noise: l ridge t2 is the mean of D, over the entries observed. D is what the evidence is greatest at. The fit
-itself is the ridge's, which counts all targets alike: it is the mean of the posterior where D = s2 I, and else an
-estimate whose error has the covariance that is given here as the posterior's.
+One model serves every kernel: y = C f + e, f a Gaussian process of covariance t2 K for the kernel K as it stands, a
+flat prior on the intercept, and e of one variance a target, D = diag(s_1^2 .. s_q^2), over the row's weight. The ridge
+ties t2 to the noise: l ridge t2 is the mean of D, over the entries observed. D is what the evidence is greatest at.
+The fit itself is the ridge's, which counts all targets alike: it is the mean of the posterior where D = s2 I, and else
+an estimate whose error has the covariance that is given here as the posterior's.
 
-Independent outputs (a diagonal output matrix, C = I) are models of their own, each with a t2 tied to its own noise: what
-is said of each does not depend on the others, nor on their units. For their evidence, which other kernels are compared
-with, they are one model.
+Independent outputs (a diagonal output matrix, C = I) have one model for their evidence, which is compared with that of
+other kernels. Their noise and posterior are of models of their own, each with a t2 tied to its own noise: what is said
+of each depends neither on the others nor on their units.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class NoiseModel:
 def noise_model(
     weighed: Callable[[FloatArray], Problem], parts: Sequence[Solvable], ridge: float, start: FloatArray
 ) -> NoiseModel:  # fmt: skip
-    """D, and the restricted likelihood (Patterson & Thompson 1971) at it, of the model above; as `Scores.log_evidence`.
+    """D, and the restricted likelihood (Patterson & Thompson 1971) at it, of the model above.
 
     `weighed` gives the problem whose targets are divided by the roots of relative variances (q,), `start` are the
     first ones. The steps are MacKay's (1992, eq. 4.10): s_j^2 = |r_j|^2 / (n_j - df_j), r_j and df_j being the
@@ -240,11 +240,11 @@ class _Noise:
         assert solution.variance is not None
         variance, counts = np.diag(noise) / problem.scale**2 * _mean_weight(problem), _contrasts(problem)
         level = float(counts @ variance) / max(float(counts.sum()), 1.0)
-        fitted, own = solution.variance, independent(problem)
-        # With a penalty columns are taken for problems of their own: what it adds is not of their eigenvectors.
-        apart = problem.pulls and problem.directions is not None
+        fitted = solution.variance
         prior = level * (np.ones(len(fitted)) if solution.ridges is None else fitted / fitted.mean())
-        return cls(variance, level, prior, variance if own else fitted if apart else None)
+        # A penalty's own target, 0, has no noise: with it f is that of the model of one noise a direction.
+        alone = fitted if problem.pulls else variance if independent(problem) else None
+        return cls(variance, level, prior, alone)
 
     @property
     def excess(self) -> FloatArray:
@@ -260,8 +260,9 @@ def posterior(
     With K = (G + l ridge I)^-1 the error of x is K (Phi C* e) less l ridge K x, so that its covariance is
     K (G_D + s2 l ridge I) K = s2 K + K (G_D - s2 G) K, with G_D of noise D in place of I and s2 its mean: s2 K, the
     Bayesian linear model's (Rasmussen & Williams 2006, eq. 2.8), where D = s2 I or outputs are independent. That of
-    the intercept, about the features' means, is of the same form; with penalties G + l ridge I has theirs. What of the
-    intercept C leaves open stays the fit's: no deviation is counted there.
+    the intercept, about the features' means, is of the same form. With penalties it is s2 K, G + l ridge I has theirs,
+    and s2 is the one noise of `Scores`. What of the intercept C leaves open stays the fit's: no deviation is counted
+    there.
     A Cholesky factor's inverse where one serves all columns, else the eigenvectors of G. InputError at ridge 0 where G
     is singular.
     """

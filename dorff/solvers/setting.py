@@ -171,8 +171,8 @@ class Setting:
         return self.judged(parts, fit) if criterion == "evidence" else fit
 
     def judged(self, parts: Parts, fit: Fit) -> Fit:
-        """The fit with the noise of each target and, but for route cg and penalties, its log evidence: of the model that
-        `solvers.posterior` states, from the same moments."""
+        """The fit with the noise of each target and, but for route cg and penalties, its log evidence: of the model
+        that `solvers.posterior` states, from the same moments."""
         if fit.log_evidence is None and not self._unscored:
             model = self.noise_model(parts, fit)
             noise = None if targets_apart(fit.weights, self.observe) else self._in_units(parts, model.variance)
