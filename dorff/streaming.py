@@ -98,12 +98,12 @@ def _noise(fit: Fit, setting: Setting, sweeper: Sweeper, borders: Sequence[Borde
     corners, y0 = [border.corner for border in borders], borders[0].y0
     scale, C = setting.scaling(corners), np.eye(len(y0)) if setting.observe is None else setting.observe
     counts, squares = np.maximum(sum(one.n * one.mask for one in corners) - setting.intercept, 0.0), fit.solution.rss
-    assert fit.solution.variance is not None and squares is not None
+    assert squares is not None
     if not targets_apart(fit.weights, setting.observe):
         V = np.vstack([fit.W @ C.T, C @ fit.bias - y0, -np.eye(len(y0))])
         each = zip(sweeper(V), corners, strict=True)
         squares = sum(np.sum(V * product, axis=0) * one.mask for product, one in each) / scale**2
-    return noise_of(corners, scale, residual_variance(fit.solution.variance, squares, counts))
+    return noise_of(corners, scale, residual_variance(fit.solution, squares, counts))
 
 
 def _name(plan: Plan, this: Pass, tolerance: float) -> str:

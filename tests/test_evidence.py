@@ -14,6 +14,7 @@ from sklearn.linear_model import Ridge, RidgeCV
 
 from dorff import frequencies, kernels
 from dorff.errors import InputError
+from dorff.estimators import ORFFRegressor
 from dorff.kernels.scalar import FloatArray
 from dorff.moments import Accumulator, Moments, TriangleAccumulator
 from dorff.solvers import LARGEST_DIRECT, LARGEST_EVD, Fit, Problem, Setting
@@ -452,7 +453,8 @@ def test_route_cg_is_the_same_fit_without_scores(name, options):
     entries = np.isfinite(case.Y).sum(axis=0) - 1
     each, mean = case.weights @ left**2 / entries, wanted.solution.variance
     mean = mean[0] if len(mean) == 1 else np.average(mean, weights=entries)
-    each *= mean / np.average(each, weights=entries)  # each target's share of the residuals
+    freedom = min(1 - np.average(each, weights=entries) / mean, fit.solution.h.size / entries.sum())
+    each /= 1 - freedom
     noise = cg.noised(case.parts, fit).noise
     np.testing.assert_allclose(noise, np.diag(each * case.scale**2 / case.mean_weight), rtol=1e-6, atol=1e-12)
     with pytest.raises(InputError, match="posterior: route cg"):
@@ -490,3 +492,106 @@ def test_a_constant_factor_of_all_weights_changes_nothing(name, options):
         found.append([fit.W, fit.noise, known.noise, known.covariance(case.F[:3])])
     for one, other in zip(*found, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-7, atol=1e-10 * np.abs(one).max())
+
+
+# --- targets of unequal noise ------------------------------------------------------------------------------------
+
+TIED = np.array([[2.0, 0.7], [0.7, 1.0]])
+RATES = list(np.logspace(-8, -3, 11))
+SCALAR = kernels.Gaussian(0.6)
+CURL = kernels.CurlFree(SCALAR) * 0.36
+
+
+def field(kind: str, n: int, seed: int) -> tuple[FloatArray, FloatArray]:
+    """Inputs in the square, and a function drawn from the process of 300 other frequencies: a gradient, or outputs of
+    covariance TIED."""
+    rng = np.random.default_rng(seed)
+    X, omega, phase = rng.uniform(-1, 1, (n, 2)), rng.standard_normal((300, 2)) / 0.6, rng.uniform(0, 2 * np.pi, 300)
+    angle, h = X @ omega.T + phase, rng.standard_normal((300, 2)) / np.sqrt(150)
+    if kind == "gradient":
+        return X, -0.6 * (np.sin(angle) * h[:, 0]) @ omega
+    return X, np.cos(angle) @ h @ np.linalg.cholesky(TIED).T
+
+
+def best_evidence(kernel, X, Y, **options) -> float:
+    fitted = ORFFRegressor(kernel, 200, ridge=RATES, criterion="evidence", **options).fit(X, Y)
+    return float(fitted.log_evidences_.max())
+
+
+@pytest.mark.parametrize("noises", [(0.1, 1.0), (1.0, 0.1), (0.3, 0.3)])
+def test_evidence_finds_the_kernel_of_the_truth_whatever_the_noises(noises):
+    """With one noise variance for fields, and one an output for others, a gradient with noises 0.1 and 1 counted as
+    independent outputs, by hundreds of nats."""
+    candidates = {
+        "gradient": CURL, "tied": kernels.Decomposable(SCALAR, TIED), "apart": kernels.Decomposable(SCALAR, "identity"),
+    }  # fmt: skip
+    for truth, other, margin in (("gradient", "apart", 20), ("gradient", "tied", 20), ("tied", "gradient", 300)):
+        X, f = field(truth, 500, 1)
+        Y = f + np.array(noises) * np.random.default_rng(2).standard_normal(f.shape)
+        assert best_evidence(candidates[truth], X, Y) > best_evidence(candidates[other], X, Y) + margin
+
+
+@pytest.mark.parametrize("standardize", [False, True])
+def test_a_kernel_has_the_same_evidence_however_it_is_written(standardize):
+    """Independent outputs as they are, as two almost equal scalars, and by a matrix that ties them by next to
+    nothing: whether the system falls apart is not what evidence compares. Of one matrix and fields, the same."""
+    X, f = field("tied", 300, 3)
+    Y = f + np.array([0.05, 0.4]) * np.random.default_rng(4).standard_normal(f.shape)
+    found = frequencies.Orthogonal().draw(kernels.Decomposable(SCALAR), d=2, p=2, count=60, seed=2)
+    F = plain_map(found.omega).transform(X)
+    near = kernels.Gaussian(0.6 * (1 + 1e-10))
+    for output in (np.eye(2), TIED):
+        plain = kernels.Decomposable(SCALAR, output)
+        hair = kernels.Decomposable(SCALAR, output + 1e-11 * np.array([[0.0, 1.0], [1.0, 0.0]]))
+        values = []
+        for kernel in (plain, 0.5 * plain + 0.5 * kernels.Decomposable(near, output), hair):
+            density = (found.omega, found.log_density, None)
+            setting = Setting(kernel, 2, 120, density, standardize, True)
+            (fit,) = setting.solve(moments(F, Y, np.ones(len(X))), [1e-4], scores=True)
+            values.append(fit.log_evidence)
+        np.testing.assert_allclose(values, values[0], atol=1e-4)
+
+
+MIX = np.array([[1.0, 0.0], [0.5, 1.0], [-1.0, 0.5]])
+BANDS = {
+    "matrix": ("tied", kernels.Decomposable(SCALAR, TIED), {}),
+    "matrix, weighed": ("tied", kernels.Decomposable(SCALAR, TIED), {"weighted": True, "standardize": True}),
+    "matrix, origin": ("tied", kernels.Decomposable(SCALAR, TIED), {"intercept": False}),
+    "matrix, evidence": ("tied", kernels.Decomposable(SCALAR, TIED), {"criterion": "evidence"}),
+    "matrix, folds": ("tied", kernels.Decomposable(SCALAR, TIED), {"cv": 3}),
+    "matrix, observed": ("tied", kernels.Decomposable(SCALAR, TIED), {"observe": MIX}),
+    "matrix, gaps": ("tied", kernels.Decomposable(SCALAR, TIED), {"missing": "partial"}),
+    "covariance": ("tied", kernels.Decomposable(SCALAR, "covariance"), {"criterion": "evidence"}),
+    "learned": ("tied", kernels.Decomposable(SCALAR, "learned"), {}),
+    "identity": ("tied", kernels.Decomposable(SCALAR, "identity"), {"criterion": "evidence"}),
+    "curl": ("gradient", CURL, {}),
+    "curl, weighed": ("gradient", CURL, {"weighted": True, "standardize": True, "criterion": "evidence"}),
+    "curl, observed": ("gradient", CURL, {"observe": MIX, "intercept": False}),
+    "helmholtz": ("gradient", CURL + 0.1 * kernels.DivergenceFree(SCALAR), {"cv": 3}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BANDS)
+def test_noise_and_bands_are_right_for_each_target(name):
+    """Noises that differ by six: each within its error, and bands of new targets that hold what they say."""
+    truth, kernel, options = BANDS[name]
+    n, m = 1500, 4000
+    (X, f), rng, options = field(truth, n + m, 5), np.random.default_rng(6), dict(options)
+    w = rng.gamma(2.0, 0.5, n) if options.pop("weighted", False) else np.ones(n)
+    f = f @ MIX.T if "observe" in options else f
+    noises = np.array([0.05, 0.3, 0.1])[: f.shape[1]]
+    Y = f + noises * rng.standard_normal(f.shape)
+    Y[:n] = f[:n] + (Y[:n] - f[:n]) / np.sqrt(w)[:, None]
+    given = Y[:n].copy()
+    if "missing" in options:
+        given[::3, 0] = np.nan
+    fitted = ORFFRegressor(kernel, 300, ridge=RATES, **options).fit(X[:n], given, sample_weight=w)
+    # One ridge is too much for the clean one of outputs apart, whose bias counts as noise.
+    tolerance = 0.13 if name == "identity" else 0.08
+    np.testing.assert_allclose(np.sqrt(np.diag(fitted.noise_) * w.mean()), noises, rtol=tolerance)
+    mean, std = fitted.posterior_model_.predict(X[n:]), fitted.predict(X[n:], return_std=True, noise=True)[1]
+    values = mean if fitted.model_.observe is None else mean @ fitted.model_.observe.T
+    std = np.sqrt(std**2 + np.diag(fitted.noise_) * (w.mean() - 1.0))  # of a row of weight 1
+    for level, z in ((0.5, 0.67449), (0.95, 1.95996)):
+        inside = np.mean(np.abs(Y[n:] - values) <= z * std, axis=0)
+        np.testing.assert_allclose(inside, level, atol=0.05 if level == 0.5 else 0.03)

@@ -123,7 +123,8 @@ def test_streaming_equals_the_direct_solve(
     np.testing.assert_allclose(found.fit.bias, wanted.bias, rtol=1e-8, atol=1e-8)
     assert wanted.noise is not None and found.fit.noise is not None and noise is not None
     np.testing.assert_allclose(found.fit.noise, noise, rtol=1e-8, atol=1e-12)
-    np.testing.assert_allclose(found.fit.noise, wanted.noise, rtol=0.05, atol=1e-12)
+    if kernel is PLAIN:
+        np.testing.assert_allclose(found.fit.noise, wanted.noise, rtol=0.05, atol=1e-12)
     assert found.fit.solution.rung == "cg" and found.fit.converged
     apart = kernel is PLAIN
     assert found.passes == found.iterated.iterations + (1 if apart else 2)  # one for the residuals of each target
@@ -146,6 +147,7 @@ def test_gaps_and_weights(
     found, (wanted, noise) = streamed(made, tolerance=TIGHT), direct(made)
     np.testing.assert_allclose(found.fit.W, wanted.W, rtol=0, atol=1e-8 * np.abs(wanted.W).max())
     np.testing.assert_allclose(found.fit.bias, wanted.bias, rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(found.fit.noise, noise, rtol=1e-7, atol=1e-12)
 
 
 @pytest.fixture(scope="module")

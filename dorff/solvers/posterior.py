@@ -212,15 +212,20 @@ def _mean_weight(seen: Problem | Sequence[Solvable]) -> FloatArray:
     return np.asarray(np.where(weight > 0, weight, 1.0) / np.where(weight > 0, entries, 1.0))
 
 
-def residual_variance(variance: FloatArray, squares: FloatArray, counts: FloatArray) -> FloatArray:
-    """(q,), where nothing is factored: the mean is that of a fit's `variance` (J,) (`Scores.variance`), and each target
-    has its share of the residuals' `squares` over `counts` of its entries, (q,) both.
+def residual_variance(solution: Solution, squares: FloatArray, counts: FloatArray) -> FloatArray:
+    """(q,), where nothing is factored: each target's `squares` that are left over `counts` of its entries, (q,) both,
+    less the same share for degrees of freedom.
 
-    That gives each target the same degrees of freedom, and counts as its noise what the fit, which weighs targets
-    alike, has taken on of noisier ones: right for rows far above the degrees of freedom, else too even.
+    These are l ridge |h|^2 over the noise, as they are on average for the ridge of most evidence (MacKay 1992, section
+    4), and no more than the unknowns. What the fit, which counts targets alike, has taken on of noisier ones counts
+    as a target's own noise, and so does what it misses: right for rows far above the degrees of freedom, else more.
     """
+    assert solution.variance is not None
+    variance, total = solution.variance, max(float(counts.sum()), 1.0)
     mean = variance[0] if len(variance) == 1 else np.average(variance, weights=np.maximum(counts, 1e-300))
-    return np.where(counts > 0, mean * relative_noise(squares, counts), 0.0)
+    share = max(0.0, 1.0 - float(squares.sum()) / max(float(mean) * total, 1e-300))
+    left = counts * (1.0 - min(share, solution.h.size / total))
+    return np.where(left > 0, squares / np.where(left > 0, left, 1.0), 0.0)
 
 
 @final
@@ -361,7 +366,7 @@ def _roots(spread: FloatArray, variance: FloatArray) -> FloatArray:
     """T (k', c, c): T_i T_i^T are the covariances of the columns' coordinates."""
     c = len(variance)
     if spread.ndim == 3:
-        return np.linalg.cholesky(spread)
+        return np.asarray(np.linalg.cholesky(spread))
     diagonal = np.sqrt(np.broadcast_to(spread, (len(spread), c)) * variance)
     return np.asarray(diagonal[:, :, None] * np.eye(c))
 

@@ -186,8 +186,7 @@ class Setting:
             return fit
         solution = fit.solution
         if self._unscored:
-            assert solution.variance is not None
-            variance = residual_variance(solution.variance, self._residuals(parts, fit), self._counts(parts))
+            variance = residual_variance(solution, self._residuals(parts, fit), self._counts(parts))
             return replace(fit, noise=self._in_units(parts, variance))
         if not targets_apart(fit.weights, self.observe):
             return self.judged(parts, fit)
