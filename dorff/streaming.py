@@ -22,8 +22,8 @@ from dorff.solvers import Fit, Setting
 from dorff.solvers.apart import targets_apart
 from dorff.solvers.cg import Iterated, Steps, iterate
 from dorff.solvers.matrixfree import Border, make_system
-from dorff.solvers.posterior import independent, noise_of, residual_variance
 from dorff.solvers.sampled import Sample, Sampled
+from dorff.solvers.select import independent, noise_of, residual_variance
 from dorff.store import Receipt
 from dorff.threads import pinned
 from dorff.weights import operator_weights

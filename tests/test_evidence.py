@@ -523,8 +523,10 @@ def test_evidence_finds_the_kernel_of_the_truth_whatever_the_noises(noises):
     """With one noise variance for fields, and one an output for others, a gradient with noises 0.1 and 1 counted as
     independent outputs, by hundreds of nats."""
     candidates = {
-        "gradient": CURL, "tied": kernels.Decomposable(SCALAR, TIED), "apart": kernels.Decomposable(SCALAR, "identity"),
-    }  # fmt: skip
+        "gradient": CURL,
+        "tied": kernels.Decomposable(SCALAR, TIED),
+        "apart": kernels.Decomposable(SCALAR, "identity"),
+    }
     for truth, other, margin in (("gradient", "apart", 20), ("gradient", "tied", 20), ("tied", "gradient", 300)):
         X, f = field(truth, 500, 1)
         Y = f + np.array(noises) * np.random.default_rng(2).standard_normal(f.shape)

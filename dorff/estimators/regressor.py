@@ -125,10 +125,11 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
     log_evidences_ : ndarray (number of ridges,)
         Log marginal likelihoods, where several ridges were compared by evidence.
     log_evidence_ : float
-        Log marginal likelihood of the targets at `ridge_`, the noise variance at its best: that of Bayesian linear
-        regression on the features, h ~ N(0, s2 / (l ridge) I), flat in the intercept.
+        Log marginal likelihood of the targets at `ridge_`, each target's noise variance at its best: that of Bayesian
+        linear regression on the features, h ~ N(0, s2 / (l ridge) I), s2 the mean of these, flat in the intercept.
     noise_ : ndarray (q, q)
-        Covariance of the targets' noise in their own units, for a row of mean weight, as the evidence has it.
+        Covariance of the targets' noise in their own units, for a row of mean weight: diagonal, as the evidence has
+        it; of independent outputs with one ridge, the residuals' over the degrees of freedom left.
     posterior_model_ : Model
         `model_` with its posterior: `std`, `covariance`, `sample`, `band`; what `save_model` publishes for
         `dorff predict --std`.

@@ -13,8 +13,29 @@ from dorff.errors import InputError
 from dorff.moments import FloatArray, Solvable
 from dorff.solvers.apart import Pattern, Split
 from dorff.solvers.penalty import Penalty, Term
-from dorff.solvers.system import EPS, LARGEST_DIRECT, OPEN, Block, Rows, Sight, Totals, assembled, free_system
+from dorff.solvers.system import (
+    EPS,
+    LARGEST_DIRECT,
+    OPEN,
+    Block,
+    IntArray,
+    Rows,
+    Sight,
+    Totals,
+    assembled,
+    free_system,
+)
 from dorff.weights import OperatorWeights
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Units:
+    """What targets are divided by: a `scale` (q,), and the roots of relative variances `noise` (q,)."""
+
+    scale: FloatArray
+    noise: FloatArray
+
 
 Parts = Sequence[Solvable]  # the moments of some rows, one for each pattern of targets
 
@@ -58,14 +79,15 @@ class Problem:
     @classmethod
     def of(
         cls, parts: Solvable | Parts, weights: OperatorWeights, *, intercept: bool = True,
-        scale: FloatArray | None = None, observe: FloatArray | None = None, penalties: Sequence[Penalty] = (),
-        noise: FloatArray | None = None,
+        scale: FloatArray | Units | None = None, observe: FloatArray | None = None, penalties: Sequence[Penalty] = (),
     ) -> Problem:  # fmt: skip
         """Of the moments of some rows, one for each pattern of targets.
 
-        `scale` (q,) divides the targets; `observe` is C (q, p), the identity if None; `noise` goes without penalties.
-        InputError for a system wider than LAPACK can count, before it is formed; and for penalties of another size.
+        `scale` (q,) divides the targets, and so does what `Units` add to it, without penalties; `observe` is C (q, p),
+        the identity if None. InputError for a system wider than LAPACK can count, before it is formed; and for
+        penalties of another size.
         """
+        scale, noise = (scale.scale, scale.noise) if isinstance(scale, Units) else (scale, None)
         parts = [parts] if isinstance(parts, Solvable) else list(parts)
         if observe is not None and len(parts) > 1 and np.linalg.matrix_rank(observe) < len(observe):
             raise InputError("observe: where rows miss targets its rows must be linearly independent; drop such rows")
@@ -113,6 +135,20 @@ class Problem:
             return np.zeros(self.weights.shape[2])
         f0 = y0 / self.scale if self.observe is None else np.linalg.pinv(self.observe) @ y0 / self.scale[0]
         return np.asarray(f0)
+
+    @property
+    def outputs(self) -> FloatArray:
+        """The outputs' scale (p,)."""
+        return self.scale if self.observe is None else np.full(self.weights.shape[2], self.scale[0])
+
+    def centres(self, feature: IntArray, psi: FloatArray) -> FloatArray:
+        """(k, p): what the intercept takes of features that go with rows psi (k, p); zeros without one."""
+        centre = np.zeros_like(psi)
+        if self.intercept:
+            for one in self.sights:
+                centre += one.s[feature, None] * ((psi @ one.C.T) @ one.C)
+            centre = centre @ self.free[0]
+        return centre
 
     @cached_property
     def free(self) -> tuple[FloatArray, FloatArray]:

@@ -12,7 +12,7 @@ import scipy.linalg
 from dorff.errors import InputError
 from dorff.moments import FloatArray, Solvable, Triangle, tpqrt
 from dorff.solvers.penalty import Penalty
-from dorff.solvers.problem import Problem
+from dorff.solvers.problem import Problem, Units
 from dorff.solvers.system import Block
 from dorff.weights import OperatorWeights
 
@@ -22,8 +22,7 @@ LARGEST_SVD: Final = 23_168
 
 def problem_of(
     parts: Sequence[Solvable], weights: OperatorWeights, *, intercept: bool = True,
-    scale: FloatArray | None = None, observe: FloatArray | None = None, penalties: Sequence[Penalty] = (),
-    noise: FloatArray | None = None,
+    scale: FloatArray | Units | None = None, observe: FloatArray | None = None, penalties: Sequence[Penalty] = (),
 ) -> Problem:  # fmt: skip
     """`Problem.of` moments; of triangles the same problem, each block's spectrum from an SVD of its own rows.
 
@@ -40,9 +39,7 @@ def problem_of(
             "kernels; set solve.qr: false"
         )
     grams = [part.gram() if isinstance(part, Triangle) else part for part in parts]
-    problem = Problem.of(
-        grams, weights, intercept=intercept, scale=scale, observe=observe, penalties=penalties, noise=noise
-    )
+    problem = Problem.of(grams, weights, intercept=intercept, scale=scale, observe=observe, penalties=penalties)
     rows = [_Rows(part, problem) for part in parts if isinstance(part, Triangle)]
     if not rows:
         return problem

@@ -18,18 +18,19 @@ from dorff.solvers.cg import Iterated, solve_cg
 from dorff.solvers.eigen import Ridge, Spectral
 from dorff.solvers.learned import learn_output
 from dorff.solvers.penalty import Penalty
-from dorff.solvers.posterior import (
+from dorff.solvers.posterior import posterior
+from dorff.solvers.problem import Parts, Problem, Solution, Units, target_covariance
+from dorff.solvers.qr import problem_of
+from dorff.solvers.select import (
     NoiseModel,
     noise_covariance,
     noise_model,
     noise_of,
-    posterior,
     relative_noise,
     residual_variance,
-)  # fmt: skip
-from dorff.solvers.problem import Parts, Problem, Solution, target_covariance
-from dorff.solvers.qr import problem_of
-from dorff.solvers.select import solve, squared_error
+    solve,
+    squared_error,
+)
 from dorff.weights import Density, OperatorWeights, operator_weights
 
 CG: Final = "cg"  # the other `Setting.method`
@@ -121,7 +122,7 @@ class Setting:
 
     def solve(
         self, parts: Parts, ridges: Sequence[Ridge], *, scores: bool = False, evidence: bool | None = None
-    ) -> list[Fit]:  # fmt: skip
+    ) -> list[Fit]:
         """A fit for each ridge, or for each array (p,) of ridges, one a direction of the outputs (`solve_each`).
 
         `scores` asks for GCV scores and, unless `evidence` is False, for evidences, which are not always computed
@@ -205,9 +206,11 @@ class Setting:
         scale, solution = self.scaling(parts), fit.solution
         weights = fit.weights if solution.ridges is None else as_one_ridge(fit.weights, solution)
         start = relative_noise(self._residuals(parts, fit), self._counts(parts))
-        return noise_model(
-            lambda noise: self._of_weights(weights, parts, scale, noise), parts, solution.ridge, start
-        )  # fmt: skip
+
+        def weighed(noise: FloatArray) -> Problem:
+            return self._of_weights(weights, parts, Units(scale, noise))
+
+        return noise_model(weighed, parts, solution.ridge, start)
 
     @property
     def _unscored(self) -> bool:
@@ -263,13 +266,10 @@ class Setting:
     def _problem(self, kernel: OperatorKernel, parts: Parts, scale: FloatArray) -> Problem:
         return self._of_weights(self.weights(kernel), parts, scale)
 
-    def _of_weights(
-        self, weights: OperatorWeights, parts: Parts, scale: FloatArray, noise: FloatArray | None = None
-    ) -> Problem:  # fmt: skip
+    def _of_weights(self, weights: OperatorWeights, parts: Parts, scale: FloatArray | Units) -> Problem:
         return problem_of(
-            parts, weights, intercept=self.intercept, scale=scale, observe=self.observe, penalties=self.penalties,
-            noise=noise,
-        )  # fmt: skip
+            parts, weights, intercept=self.intercept, scale=scale, observe=self.observe, penalties=self.penalties
+        )
 
     def _learned(
         self, term: tuple[float, Decomposable, Learned], problem: Problem, parts: Parts, ridge: float
@@ -298,11 +298,10 @@ class Setting:
 
     def _fit(self, kernel: OperatorKernel, problem: Problem, solution: Solution) -> Fit:
         weights = problem.weights
-        scale = problem.scale if self.observe is None else np.full(weights.shape[2], problem.scale[0])
         bias, noise = problem.bias(weights.combined(solution.h)), noise_covariance(problem, solution)
         if len(problem.scale) > 1 and (noise is None or solution.ridges is None):
             solution = replace(solution, log_evidence=None)  # that of one noise, or prior, a direction: see `judged`
-        return Fit(kernel, weights, solution, scale, bias, noise=noise)
+        return Fit(kernel, weights, solution, problem.outputs, bias, noise=noise)
 
 
 def carried_ridges(setting: Setting, parts: Parts, fit: Fit) -> Ridge:
