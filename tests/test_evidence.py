@@ -301,6 +301,27 @@ def test_a_ridge_per_eigenvector_is_that_of_rotated_targets():
     assert sorted(fit.solution.ridges) == sorted(chosen)
 
 
+def test_ridges_of_eigenvectors_have_one_noise_a_target_too():
+    """The prior of each direction is tied to its own noise, as the fit has it; targets keep a noise each."""
+    case = Case.of("coupled", intercept=False)
+    fit = case.setting.solve_each(case.parts, [1e-4, 1e-3, 1e-2], "evidence")
+    values, V = np.linalg.eigh(COUPLED)
+    values, V, n = values[::-1], V[:, ::-1], len(case.F)
+    ridges, variance = fit.solution.ridges, fit.solution.variance
+    assert len(set(ridges)) > 1
+    D = np.diag(fit.noise)
+    S = case.F @ case.F.T / n
+    prior = D.mean() * np.kron(S, (V * (values * variance / variance.mean() / ridges)) @ V.T)
+    K, y = prior + np.kron(np.eye(n), np.diag(D)), case.Y.ravel()
+    assert fit.log_evidence == pytest.approx(float(multivariate_normal(np.zeros(3 * n), K).logpdf(y)), rel=1e-8)
+    estimate = np.kron(S, (V * (values / ridges)) @ V.T)  # with one noise
+    L = estimate @ np.linalg.inv(estimate + np.eye(3 * n))
+    wanted = prior - L @ prior - prior @ L.T + L @ K @ L.T
+    found = case.setting.posterior(case.parts, fit).covariance(case.F)
+    wanted = np.array([wanted[3 * i : 3 * i + 3, 3 * i : 3 * i + 3] for i in range(n)])
+    np.testing.assert_allclose(found, wanted, rtol=1e-7, atol=1e-9 * wanted.max())
+
+
 def test_a_ridge_per_output_is_refused_where_outputs_hang_together():
     for name, options in [
         ("curl trace", {}), ("two scalars", {}), ("identity", {"C": MIXED}), ("coupled", {"gaps": True})

@@ -22,6 +22,7 @@ from dorff.plan.kernels import array_columns
 from dorff.plan.manifold import penalty
 from dorff.posterior import Posterior
 from dorff.solvers import Choice, Criterion, Fit, Penalty, Setting, choose, of_first
+from dorff.solvers.apart import targets_apart
 from dorff.spec import MultiViewSpec
 from dorff.threads import pinned
 
@@ -96,6 +97,8 @@ def posterior_of(
     unknowns = m if weights.separable and plan.observe is None else m * r
     if weights.views is not None and len(weights.root) == 1:  # of m for each target
         unknowns = math.isqrt(m * m * plan.dataset.q)
+    elif weights.separable and not targets_apart(weights, plan.observe):  # with covariances of columns
+        unknowns = math.isqrt(unknowns**2 + m * r**2)
     if plan.costs.route != "direct" or not keeps_posterior(plan.job, unknowns):
         return None
     parts, setting = of_first(by_fold(folds), settings(plan, terms)[choice.candidate], choice.m)

@@ -186,7 +186,12 @@ def _coupled(job: Job, kernel: OperatorKernel, patterns: int) -> bool:
         return False
     if isinstance(kernel, MultiView):
         return True
-    return job.solve.observe is not None or not untouched(operator_weights(kernel, 1, None).root[0], None)
+    return job.solve.observe is not None or not _apart(kernel)
+
+
+def _apart(kernel: OperatorKernel) -> bool:
+    """Whether the output matrix is diagonal."""
+    return untouched(operator_weights(kernel, 1, None).root[0], None)
 
 
 def _rank(kernel: OperatorKernel, d: int) -> int:
@@ -207,11 +212,14 @@ def _solve_bytes(
     each = 9 if qr else 4 if many else 2
     views = isinstance(kernel, MultiView) and not coupled
     held = math.isqrt(m * m * (width - m - 1)) if views else k if job.solve.observe is None else m * rank
+    if mixed := 0 if coupled or views or _apart(kernel) else m * rank**2:  # of columns that noise ties together
+        held = math.isqrt(held**2 + mixed)
     # The factor's inverse, and with held-out rows a second one; of views, one for each target.
     if keeps_posterior(job, held):
         each = max(each, 5 if job.solve.conformal else 4) + (3 * (width - m - 1) if views else 0)
     blocks = min(patterns, rank) if shared and not coupled else 1  # systems of m, for targets that other rows have
     system = (8 * k * k if coupled else 0) + blocks * each * 8 * k * k
+    system += 4 * 8 * mixed if keeps_posterior(job, held) else 0
     sums = 4 * width * (width + 1) * (folds + 2) * patterns + 8 * width * width * patterns + 16 * m * m
     need = max(sums + system, 4 * SAMPLE_BYTES)
     if job.solve.select == "kfold" and patterns == 1:

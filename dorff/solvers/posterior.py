@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Final, final
 
 import numpy as np
+import scipy.linalg
 from scipy.linalg import lapack
 
 from dorff.errors import InputError
@@ -197,7 +198,9 @@ def _of_everything(
     excess = excess @ basis
     excess = basis.T @ excess
     excess[np.diag_indices(len(excess))] += about.level
-    return _coupled(problem, basis @ np.linalg.cholesky(excess), feature, row, psi)
+    root = scipy.linalg.cholesky(excess, lower=True, overwrite_a=True, check_finite=False)
+    del excess
+    return _coupled(problem, basis @ root, feature, row, psi)
 
 
 def _weighed(
