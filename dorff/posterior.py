@@ -27,6 +27,8 @@ class PosteriorBlock(ABC):
     `basis` is (k, k'), `spread` (k', c), or (k', 1) where it is the same for every column, and `variance` (c,): the
     noise variances of the scaled targets. For the Bayesian linear model h ~ N(0, s2 / (l ridge) I) with noise s2,
     basis diag(spread_j) basis^T is the inverse of the system that gave x_j (Rasmussen & Williams 2006, eq. 2.8).
+    A spread (k', c, c) is of columns that hang together, by noise of other variances in each target: the covariances
+    of what the columns have along each column of the basis; `variance` is then 1.
     """
 
     basis: FloatArray
@@ -55,6 +57,8 @@ class PosteriorBlock(ABC):
     def drawn(self, rng: np.random.Generator, count: int) -> FloatArray:
         """Deviations (count, k, c) from the mean."""
         normal = rng.standard_normal((count, self.basis.shape[1], len(self.variance)))
+        if self.spread.ndim == 3:
+            return np.asarray(self.basis @ np.einsum("kij,nkj->nki", np.linalg.cholesky(self.spread), normal))
         scaled: FloatArray = self.basis @ (normal * np.sqrt(self.spread) * np.sqrt(self.variance))
         return scaled
 
@@ -79,21 +83,24 @@ class SeparableBlock(PosteriorBlock):
 
     kind: ClassVar[str] = "separable"
 
-    def _of_columns(self, F: FloatArray) -> FloatArray:
-        """(n, c): the variance of phi . x_j."""
+    def _of_columns(self, F: FloatArray, spread: FloatArray) -> FloatArray:
+        """(n, ...): the variances (k', ...) of what x has along each column of the basis, made phi . x's."""
         projected = (F * self.gain - self.centre) @ self.basis
         projected *= projected
-        of_columns: FloatArray = (projected @ self.spread) * self.variance
-        return of_columns
+        return np.asarray(np.tensordot(projected, spread, 1))
 
     def covariance(self, F: FloatArray, C: FloatArray | None = None) -> FloatArray:
         L = self.loading if C is None else self.loading @ C.T
-        return np.asarray(np.einsum("nj,jp,jq->npq", self._of_columns(F), L, L, optimize=True))
+        if self.spread.ndim == 3:
+            return self._of_columns(F, L.T @ self.spread @ L)
+        of_columns = self._of_columns(F, self.spread) * self.variance
+        return np.asarray(np.einsum("nj,jp,jq->npq", of_columns, L, L, optimize=True))
 
     def variances(self, F: FloatArray, C: FloatArray | None = None) -> FloatArray:
         L = self.loading if C is None else self.loading @ C.T
-        found: FloatArray = self._of_columns(F) @ L**2
-        return found
+        if self.spread.ndim == 3:
+            return self._of_columns(F, np.einsum("kij,ip,jp->kp", self.spread, L, L, optimize=True))
+        return np.asarray((self._of_columns(F, self.spread) * self.variance) @ L**2)
 
     def place(self, x: FloatArray, h: FloatArray, b: FloatArray) -> None:
         h += x @ self.into
@@ -267,8 +274,8 @@ def _block(arrays: Mapping[str, AnyArray], prefix: str, shape: tuple[int, int, i
         _check(arrays, full + "variance", None)
         (k, kept), c = arrays[full + "basis"].shape, len(arrays[full + "variance"])
         sizes = dict(zip("mrp", shape, strict=True)) | {"k": k, "c": c}
-        each = full + "spread" in arrays and arrays[full + "spread"].shape[1:] == (c,)
-        _check(arrays, full + "spread", (kept, c if each else 1))
+        shape_of_one = arrays[full + "spread"].shape[1:] if full + "spread" in arrays else ()
+        _check(arrays, full + "spread", (kept, *(shape_of_one if shape_of_one in ((c,), (c, c)) else (1,))))
         for name, letters in others.items():
             _check(arrays, full + name, tuple(sizes[letter] for letter in letters))
         block = kind(**{part.name: arrays[full + part.name] for part in fields(kind)})
@@ -280,7 +287,8 @@ def _block(arrays: Mapping[str, AnyArray], prefix: str, shape: tuple[int, int, i
 
 def _within(block: SeparableBlock | CoupledBlock, sizes: Mapping[str, int]) -> bool:
     """Whether a block speaks of features and rows of psi that are there, and its variances are none below 0."""
-    if np.any(block.variance < 0) or np.any(block.spread < 0):
+    spread = np.einsum("kjj->kj", block.spread) if block.spread.ndim == 3 else block.spread
+    if np.any(block.variance < 0) or np.any(spread < 0):
         return False
     if isinstance(block, SeparableBlock):
         return sizes["k"] == sizes["m"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, final
 
 import numpy as np
@@ -15,13 +15,15 @@ from dorff.engine import Engine
 from dorff.engine.sweep import Sweeper
 from dorff.errors import InputError
 from dorff.leaf import Pass
+from dorff.moments import FloatArray
 from dorff.plan import Plan
 from dorff.plan.routes import sample_rows
 from dorff.solvers import Fit, Setting
+from dorff.solvers.apart import targets_apart
 from dorff.solvers.cg import Iterated, Steps, iterate
 from dorff.solvers.matrixfree import Border, make_system
-from dorff.solvers.posterior import noise_covariance
 from dorff.solvers.sampled import Sample, Sampled
+from dorff.solvers.select import independent, noise_of, residual_variance
 from dorff.store import Receipt
 from dorff.threads import pinned
 from dorff.weights import operator_weights
@@ -75,20 +77,33 @@ def fit_streaming(
         )
         wanted = sample_rows(this.features.m, 1 if system.apart else plan.dataset.q, n)
         preconditioner = Sampled(system, _sample(plan, this, wanted), system.problem.l * ridge)
-        expected = 1 + min(preconditioner.iterations(tolerance), most)
+        besides = 1 + (not independent(system.problem))  # the borders' pass, and one for each target's residuals
+        expected = besides + min(preconditioner.iterations(tolerance), most)
         pace.passes(1, expected)
 
         def told(steps: Steps) -> None:
-            pace.passes(1 + steps.iterations, 1 + min(steps.iterations + steps.left, most))
+            pace.passes(1 + steps.iterations, besides + min(steps.iterations + steps.left, most))
 
         found = iterate(system, ridge, preconditioner, tolerance=tolerance, most=most, told=told)
-    problem, solution = system.problem, found.solution
-    outputs = scale if setting.observe is None else np.full(weights.shape[2], scale[0])
-    bias, noise = problem.bias(weights.combined(solution.h)), noise_covariance(problem, solution)
-    fit = Fit(kernel, weights, solution, outputs, bias, found.converged, noise)
+        fit = setting.of_iteration(kernel, found)
+        if fit.noise is None:
+            fit = replace(fit, noise=_noise(fit, setting, sweeper, borders))
     sweeper.tidy()
     seconds = time.perf_counter() - began
     return Streamed(fit, sweeper.receipts, sweeper.fresh, sweeper.count, expected, found, seconds)
+
+
+def _noise(fit: Fit, setting: Setting, sweeper: Sweeper, borders: Sequence[Border]) -> FloatArray:
+    """The covariance (q, q) of the targets' noise by their residuals: a pass more where outputs hang together."""
+    corners, y0 = [border.corner for border in borders], borders[0].y0
+    scale, C = setting.scaling(corners), np.eye(len(y0)) if setting.observe is None else setting.observe
+    counts, squares = np.maximum(sum(one.n * one.mask for one in corners) - setting.intercept, 0.0), fit.solution.rss
+    assert squares is not None
+    if not targets_apart(fit.weights, setting.observe):
+        V = np.vstack([fit.W @ C.T, C @ fit.bias - y0, -np.eye(len(y0))])
+        each = zip(sweeper(V), corners, strict=True)
+        squares = sum(np.sum(V * product, axis=0) * one.mask for product, one in each) / scale**2
+    return noise_of(corners, scale, residual_variance(fit.solution, squares, counts))
 
 
 def _name(plan: Plan, this: Pass, tolerance: float) -> str:

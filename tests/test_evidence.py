@@ -7,16 +7,17 @@ import numpy as np
 import pytest
 import scipy.linalg
 from cases import every_kernel, plain_map, rows
+from scipy.stats import multivariate_normal
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, DotProduct, WhiteKernel
 from sklearn.linear_model import Ridge, RidgeCV
 
 from dorff import frequencies, kernels
 from dorff.errors import InputError
+from dorff.estimators import ORFFRegressor
 from dorff.kernels.scalar import FloatArray
 from dorff.moments import Accumulator, Moments, TriangleAccumulator
 from dorff.solvers import LARGEST_DIRECT, LARGEST_EVD, Fit, Problem, Setting
-from dorff.solvers.eigen import Spectral
 from dorff.weights import OperatorWeights
 
 N, D, RIDGE = 30, 7, 1e-2
@@ -80,62 +81,80 @@ class Case:
     def C(self) -> FloatArray:
         return np.eye(3) if self.setting.observe is None else self.setting.observe
 
-    def noise(self, fit: Fit) -> FloatArray:
-        """(q, q) of a row of weight 1: the fit's is of a row of the mean weight of those that a target is seen in."""
+    @property
+    def mean_weight(self) -> FloatArray:
+        """(q,): of the rows that have a target."""
         seen = np.isfinite(self.Y)
-        each = self.weights @ seen / seen.sum(axis=0)
-        mean = each if len(fit.solution.variance) > 1 else np.full(len(each), self.weights @ seen.sum(1) / seen.sum())
-        return fit.noise * np.sqrt(np.outer(mean, mean))
+        return self.weights @ seen / seen.sum(axis=0)
 
-    def prior(self, fit: Fit, F: FloatArray, G: FloatArray) -> FloatArray:
-        """cov f (n, k, p, p) in the targets' units: the noise variance over l ridge times the kernel."""
-        noise = self.noise(fit)
-        if self.setting.observe is None:
-            noise = noise / np.outer(fit.scale, fit.scale)
-        else:
-            noise = np.eye(3) * noise[0, 0] / fit.scale[0] ** 2
-        if np.allclose(noise, noise[0, 0] * np.eye(3), rtol=1e-12):
-            inner = np.einsum("arp,arq->apq", fit.weights.psi, fit.weights.psi) * noise[0, 0]
-        else:  # directions with variances of their own are eigenvectors of both
-            inner = np.einsum("arp,arq->apq", fit.weights.psi, fit.weights.psi) @ noise
-        each = fit.solution.ridge * self.weights.sum()
-        return np.einsum("na,ka,apq->nkpq", F, G, inner) * np.outer(fit.scale, fit.scale) / each
+    @property
+    def scale(self) -> FloatArray:
+        return self.setting.scaling(self.parts)
 
-    def dense(self, fit: Fit):
-        """The observed y, their covariance given the intercept, what picks them, and the intercept's design."""
+    def alone(self, fit: Fit) -> bool:
+        """Whether each target is a problem of its own: one target, or a diagonal output matrix."""
+        one = len(fit.weights.root) == 1 and np.count_nonzero(fit.weights.root[0].T @ fit.weights.root[0]) <= 3
+        return len(self.scale) == 1 or (self.setting.observe is None and one)
+
+    def mean_noise(self, D: FloatArray) -> float:
+        """What the prior is tied to: over the entries, less one a target for the intercept."""
+        return float(np.average(D, weights=np.isfinite(self.Y).sum(axis=0) - self.setting.intercept))
+
+    def kernel(self, fit: Fit, F: FloatArray, G: FloatArray) -> FloatArray:
+        """l ridge cov f / noise, (n, k, p, p): of scaled targets."""
+        inner = np.einsum("arp,arq->apq", fit.weights.psi, fit.weights.psi)
+        return np.einsum("na,ka,apq->nkpq", F, G, inner) / (fit.solution.ridge * self.weights.sum())
+
+    def dense(self, fit: Fit, D: FloatArray, level: FloatArray):
+        """Of all scaled y that were observed, with noise D (q,): y, the covariance given the intercept, the map from
+        f, the intercept's design and its basis. `level` (p,) multiplies the kernel of each output."""
         seen, n, p = np.isfinite(self.Y).ravel(), len(self.F), 3
-        prior = self.prior(fit, self.F, self.F).transpose(0, 2, 1, 3).reshape(n * p, n * p)
+        prior = (self.kernel(fit, self.F, self.F) * level[:, None]).transpose(0, 2, 1, 3).reshape(n * p, n * p)
         lift = np.kron(np.eye(n), self.C)
-        noise = np.kron(np.diag(1 / self.weights), self.noise(fit))
+        noise = np.kron(np.diag(1 / self.weights), np.diag(D))
         V = (lift @ prior @ lift.T + noise)[np.ix_(seen, seen)]
         basis = scipy.linalg.orth(self.C.T)
         design = (np.tile(self.C @ basis, (n, 1)) if self.setting.intercept else np.zeros((len(lift), 0)))[seen]
-        return self.Y.ravel()[seen], V, lift[seen], design, basis
+        return (self.Y / self.scale).ravel()[seen], V, lift[seen], design, basis
 
-    def log_density(self, fit: Fit, factor: float = 1.0) -> float:
-        """Of y, the intercept integrated out: of its contrasts, orthonormal to the design B, less log det B'B / 2.
+    def log_density(self, fit: Fit, D: FloatArray) -> float:
+        """Of y for noise D (q,) of the scaled targets, the intercept integrated out: of its contrasts, orthonormal to
+        the design B, less log det B'B / 2; in the targets' units.
 
         Row weights are taken as they stand in the noise, less the constant that the evidence leaves out.
         """
-        y, V, _, B, _ = self.dense(fit)
+        y, V, _, B, _ = self.dense(fit, D, np.full(3, self.mean_noise(D)))
         K = scipy.linalg.null_space(B.T) if B.size else np.eye(len(y))
-        inner, z = factor * K.T @ V @ K, K.T @ y
-        log = -0.5 * (len(z) * np.log(2 * np.pi) + np.linalg.slogdet(inner)[1] + z @ np.linalg.solve(inner, z))
-        seen = np.isfinite(self.Y).sum(axis=1)
-        log -= 0.5 * np.log(self.weights) @ seen
-        return float(log - 0.5 * np.linalg.slogdet(B.T @ B)[1] if B.size else log)
+        z = K.T @ y
+        log = float(multivariate_normal(np.zeros(len(z)), K.T @ V @ K).logpdf(z))
+        seen = np.isfinite(self.Y)
+        units = seen.sum(axis=0) @ np.log(self.scale)
+        if B.size:  # what the contrasts have of a density of y is one unit less for each direction of the intercept
+            log -= 0.5 * np.linalg.slogdet(B.T @ B)[1]
+            units -= (
+                np.log(self.scale[0]) * B.shape[1] if self.setting.observe is not None else np.log(self.scale).sum()
+            )
+        return float(log - 0.5 * np.log(self.weights) @ seen.sum(axis=1) - units)
 
-    def posterior_covariance(self, fit: Fit, G: FloatArray) -> FloatArray:
-        """(k, p, p) at features G (k, m): kriging with a flat intercept (Rasmussen & Williams 2006, eq. 2.42)."""
-        _, V, lift, B, basis = self.dense(fit)
-        k, n = len(G), len(self.F)
-        across = self.prior(fit, self.F, G).transpose(0, 2, 1, 3).reshape(n * 3, k * 3)
+    def error_covariance(self, fit: Fit, G: FloatArray, D: FloatArray) -> FloatArray:
+        """(k, p, p) at features G (k, m): of f less the ridge's estimate of it, which is linear in y and knows of one
+        noise, for noise D (q,). Where that is one (or outputs are apart) it is kriging with a flat intercept
+        (Rasmussen & Williams 2006, eq. 2.42)."""
+        k, n, one = len(G), len(self.F), np.ones(3)
+        across = self.kernel(fit, self.F, G).transpose(0, 2, 1, 3).reshape(n * 3, k * 3)
+        own = self.kernel(fit, G, G).transpose(0, 2, 1, 3).reshape(3 * k, 3 * k)
+        _, V, lift, B, basis = self.dense(fit, np.ones(len(self.C)), one)
         across = lift @ across
-        own = self.prior(fit, G, G).transpose(0, 2, 1, 3).reshape(3 * k, 3 * k)
-        found = own - across.T @ np.linalg.solve(V, across)
+        L = np.linalg.solve(V, across).T
         if B.size:
-            left = np.tile(basis, (k, 1)) - across.T @ np.linalg.solve(V, B)
-            found += left @ np.linalg.solve(B.T @ np.linalg.solve(V, B), left.T)
+            free = np.linalg.solve(B.T @ np.linalg.solve(V, B), np.linalg.solve(V, B).T)
+            L = L - (L @ B) @ free + np.tile(basis, (k, 1)) @ free
+        level = (
+            np.tile(D, k) if self.alone(fit) and self.setting.observe is None else np.full(3 * k, self.mean_noise(D))
+        )
+        _, V, _, _, _ = self.dense(fit, D, level[:3])
+        found = own * level - (across * level).T @ L.T - L @ (across * level) + L @ V @ L.T
+        found *= np.outer(np.tile(fit.scale, k), np.tile(fit.scale, k))
         return np.array([found[3 * i : 3 * i + 3, 3 * i : 3 * i + 3] for i in range(k)])
 
 
@@ -154,18 +173,18 @@ each = pytest.mark.parametrize(("name", "options"), CASES, ids=IDS)
 
 @both
 @each
-def test_evidence_is_the_dense_integral_and_greatest_over_the_noise(name, options, intercept):
+def test_evidence_is_the_dense_integral_and_greatest_over_the_noise_of_each_target(name, options, intercept):
     case = Case.of(name, intercept=intercept, **options)
     parts = case.parts
     (fit,) = case.setting.solve(parts, [RIDGE], scores=True)
-    assert fit.log_evidence == pytest.approx(case.log_density(fit), rel=1e-8, abs=1e-8)
-    for factor in (0.98, 1.02):
-        assert case.log_density(fit, factor) < fit.log_evidence
-    if name != "learned":  # the same by the spectrum
-        problem = Problem.of(
-            parts, fit.weights, intercept=intercept, scale=case.setting.scaling(parts), observe=case.setting.observe
-        )
-        assert Spectral(problem).solve(RIDGE).log_evidence == pytest.approx(fit.log_evidence, rel=1e-9)
+    model = case.setting.noise_model(parts, fit)
+    assert fit.log_evidence == model.log_evidence == pytest.approx(case.log_density(fit, model.variance), rel=1e-8)
+    for target in range(len(case.C)):
+        for factor in (0.95, 1.05):
+            other = model.variance * np.where(np.arange(len(case.C)) == target, factor, 1.0)
+            assert case.log_density(fit, other) < fit.log_evidence
+    if not case.alone(fit):
+        np.testing.assert_allclose(fit.noise, np.diag(model.variance * case.scale**2 / case.mean_weight), rtol=1e-12)
 
 
 @both
@@ -174,9 +193,10 @@ def test_posterior_is_the_dense_one(name, options, intercept):
     case = Case.of(name, intercept=intercept, **options)
     parts = case.parts
     (fit,) = case.setting.solve(parts, [RIDGE])
+    fit = case.setting.judged(parts, fit)
     found = case.setting.posterior(parts, fit)
     G = RNG.standard_normal((5, 2 * D))
-    wanted = case.posterior_covariance(fit, G)
+    wanted = case.error_covariance(fit, G, np.diag(fit.noise) / case.scale**2 * case.mean_weight)
     np.testing.assert_allclose(found.covariance(G), wanted, rtol=1e-8, atol=1e-9 * np.abs(wanted).max())
     np.testing.assert_allclose(found.variance(G), np.einsum("npp->np", wanted), rtol=1e-8)
     np.testing.assert_array_equal(found.noise, fit.noise)
@@ -279,6 +299,27 @@ def test_a_ridge_per_eigenvector_is_that_of_rotated_targets():
         chosen.append(RIDGES[best])
         np.testing.assert_allclose(fit.W @ V[:, number], fits[best].W[:, 0], atol=1e-8)
     assert sorted(fit.solution.ridges) == sorted(chosen)
+
+
+def test_ridges_of_eigenvectors_have_one_noise_a_target_too():
+    """The prior of each direction is tied to its own noise, as the fit has it; targets keep a noise each."""
+    case = Case.of("coupled", intercept=False)
+    fit = case.setting.solve_each(case.parts, [1e-4, 1e-3, 1e-2], "evidence")
+    values, V = np.linalg.eigh(COUPLED)
+    values, V, n = values[::-1], V[:, ::-1], len(case.F)
+    ridges, variance = fit.solution.ridges, fit.solution.variance
+    assert len(set(ridges)) > 1
+    D = np.diag(fit.noise)
+    S = case.F @ case.F.T / n
+    prior = D.mean() * np.kron(S, (V * (values * variance / variance.mean() / ridges)) @ V.T)
+    K, y = prior + np.kron(np.eye(n), np.diag(D)), case.Y.ravel()
+    assert fit.log_evidence == pytest.approx(float(multivariate_normal(np.zeros(3 * n), K).logpdf(y)), rel=1e-8)
+    estimate = np.kron(S, (V * (values / ridges)) @ V.T)  # with one noise
+    L = estimate @ np.linalg.inv(estimate + np.eye(3 * n))
+    wanted = prior - L @ prior - prior @ L.T + L @ K @ L.T
+    found = case.setting.posterior(case.parts, fit).covariance(case.F)
+    wanted = np.array([wanted[3 * i : 3 * i + 3, 3 * i : 3 * i + 3] for i in range(n)])
+    np.testing.assert_allclose(found, wanted, rtol=1e-7, atol=1e-9 * wanted.max())
 
 
 def test_a_ridge_per_output_is_refused_where_outputs_hang_together():
@@ -429,7 +470,14 @@ def test_route_cg_is_the_same_fit_without_scores(name, options):
     assert fit.solution.rung == "cg" and fit.converged and fit.solution.digits > 8
     np.testing.assert_allclose(fit.W, wanted.W, atol=1e-8 * np.abs(wanted.W).max())
     np.testing.assert_allclose(fit.bias, wanted.bias, atol=1e-8 * np.abs(wanted.bias).max())
-    np.testing.assert_allclose(fit.noise, wanted.noise, rtol=1e-8, atol=1e-12)
+    left = np.where(np.isfinite(case.Y), case.Y - (case.F @ fit.W + fit.bias) @ case.C.T, 0.0) / case.scale
+    entries = np.isfinite(case.Y).sum(axis=0) - 1
+    each, mean = case.weights @ left**2 / entries, wanted.solution.variance
+    mean = mean[0] if len(mean) == 1 else np.average(mean, weights=entries)
+    freedom = min(1 - np.average(each, weights=entries) / mean, fit.solution.h.size / entries.sum())
+    each /= 1 - freedom
+    noise = cg.noised(case.parts, fit).noise
+    np.testing.assert_allclose(noise, np.diag(each * case.scale**2 / case.mean_weight), rtol=1e-6, atol=1e-12)
     with pytest.raises(InputError, match="posterior: route cg"):
         cg.posterior(case.parts, fit)
     with pytest.raises(InputError, match=r"select: gcv and evidence need a system that is formed.*kfold"):
@@ -460,7 +508,113 @@ def test_a_constant_factor_of_all_weights_changes_nothing(name, options):
     for factor in (1.0, 1e6):
         parts = replace(case, weights=factor * case.weights).parts
         (fit,) = case.setting.solve(parts, [RIDGE])
+        fit = case.setting.noised(parts, fit)
         known = case.setting.posterior(parts, fit)
         found.append([fit.W, fit.noise, known.noise, known.covariance(case.F[:3])])
     for one, other in zip(*found, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-7, atol=1e-10 * np.abs(one).max())
+
+
+# --- targets of unequal noise ------------------------------------------------------------------------------------
+
+TIED = np.array([[2.0, 0.7], [0.7, 1.0]])
+RATES = list(np.logspace(-8, -3, 11))
+SCALAR = kernels.Gaussian(0.6)
+CURL = kernels.CurlFree(SCALAR) * 0.36
+
+
+def field(kind: str, n: int, seed: int) -> tuple[FloatArray, FloatArray]:
+    """Inputs in the square, and a function drawn from the process of 300 other frequencies: a gradient, or outputs of
+    covariance TIED."""
+    rng = np.random.default_rng(seed)
+    X, omega, phase = rng.uniform(-1, 1, (n, 2)), rng.standard_normal((300, 2)) / 0.6, rng.uniform(0, 2 * np.pi, 300)
+    angle, h = X @ omega.T + phase, rng.standard_normal((300, 2)) / np.sqrt(150)
+    if kind == "gradient":
+        return X, -0.6 * (np.sin(angle) * h[:, 0]) @ omega
+    return X, np.cos(angle) @ h @ np.linalg.cholesky(TIED).T
+
+
+def best_evidence(kernel, X, Y, **options) -> float:
+    fitted = ORFFRegressor(kernel, 200, ridge=RATES, criterion="evidence", **options).fit(X, Y)
+    return float(fitted.log_evidences_.max())
+
+
+@pytest.mark.parametrize("noises", [(0.1, 1.0), (1.0, 0.1), (0.3, 0.3)])
+def test_evidence_finds_the_kernel_of_the_truth_whatever_the_noises(noises):
+    """With one noise variance for fields, and one an output for others, a gradient with noises 0.1 and 1 counted as
+    independent outputs, by hundreds of nats."""
+    candidates = {
+        "gradient": CURL,
+        "tied": kernels.Decomposable(SCALAR, TIED),
+        "apart": kernels.Decomposable(SCALAR, "identity"),
+    }
+    for truth, other, margin in (("gradient", "apart", 20), ("gradient", "tied", 20), ("tied", "gradient", 300)):
+        X, f = field(truth, 500, 1)
+        Y = f + np.array(noises) * np.random.default_rng(2).standard_normal(f.shape)
+        assert best_evidence(candidates[truth], X, Y) > best_evidence(candidates[other], X, Y) + margin
+
+
+@pytest.mark.parametrize("standardize", [False, True])
+def test_a_kernel_has_the_same_evidence_however_it_is_written(standardize):
+    """Independent outputs as they are, as two almost equal scalars, and by a matrix that ties them by next to
+    nothing: whether the system falls apart is not what evidence compares. Of one matrix and fields, the same."""
+    X, f = field("tied", 300, 3)
+    Y = f + np.array([0.05, 0.4]) * np.random.default_rng(4).standard_normal(f.shape)
+    found = frequencies.Orthogonal().draw(kernels.Decomposable(SCALAR), d=2, p=2, count=60, seed=2)
+    F = plain_map(found.omega).transform(X)
+    near = kernels.Gaussian(0.6 * (1 + 1e-10))
+    for output in (np.eye(2), TIED):
+        plain = kernels.Decomposable(SCALAR, output)
+        hair = kernels.Decomposable(SCALAR, output + 1e-11 * np.array([[0.0, 1.0], [1.0, 0.0]]))
+        values = []
+        for kernel in (plain, 0.5 * plain + 0.5 * kernels.Decomposable(near, output), hair):
+            density = (found.omega, found.log_density, None)
+            setting = Setting(kernel, 2, 120, density, standardize, True)
+            (fit,) = setting.solve(moments(F, Y, np.ones(len(X))), [1e-4], scores=True)
+            values.append(fit.log_evidence)
+        np.testing.assert_allclose(values, values[0], atol=1e-4)
+
+
+MIX = np.array([[1.0, 0.0], [0.5, 1.0], [-1.0, 0.5]])
+BANDS = {
+    "matrix": ("tied", kernels.Decomposable(SCALAR, TIED), {}),
+    "matrix, weighed": ("tied", kernels.Decomposable(SCALAR, TIED), {"weighted": True, "standardize": True}),
+    "matrix, origin": ("tied", kernels.Decomposable(SCALAR, TIED), {"intercept": False}),
+    "matrix, evidence": ("tied", kernels.Decomposable(SCALAR, TIED), {"criterion": "evidence"}),
+    "matrix, folds": ("tied", kernels.Decomposable(SCALAR, TIED), {"cv": 3}),
+    "matrix, observed": ("tied", kernels.Decomposable(SCALAR, TIED), {"observe": MIX}),
+    "matrix, gaps": ("tied", kernels.Decomposable(SCALAR, TIED), {"missing": "partial"}),
+    "covariance": ("tied", kernels.Decomposable(SCALAR, "covariance"), {"criterion": "evidence"}),
+    "learned": ("tied", kernels.Decomposable(SCALAR, "learned"), {}),
+    "identity": ("tied", kernels.Decomposable(SCALAR, "identity"), {"criterion": "evidence"}),
+    "curl": ("gradient", CURL, {}),
+    "curl, weighed": ("gradient", CURL, {"weighted": True, "standardize": True, "criterion": "evidence"}),
+    "curl, observed": ("gradient", CURL, {"observe": MIX, "intercept": False}),
+    "helmholtz": ("gradient", CURL + 0.1 * kernels.DivergenceFree(SCALAR), {"cv": 3}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BANDS)
+def test_noise_and_bands_are_right_for_each_target(name):
+    """Noises that differ by six: each within its error, and bands of new targets that hold what they say."""
+    truth, kernel, options = BANDS[name]
+    n, m = 1500, 4000
+    (X, f), rng, options = field(truth, n + m, 5), np.random.default_rng(6), dict(options)
+    w = rng.gamma(2.0, 0.5, n) if options.pop("weighted", False) else np.ones(n)
+    f = f @ MIX.T if "observe" in options else f
+    noises = np.array([0.05, 0.3, 0.1])[: f.shape[1]]
+    Y = f + noises * rng.standard_normal(f.shape)
+    Y[:n] = f[:n] + (Y[:n] - f[:n]) / np.sqrt(w)[:, None]
+    given = Y[:n].copy()
+    if "missing" in options:
+        given[::3, 0] = np.nan
+    fitted = ORFFRegressor(kernel, 300, ridge=RATES, **options).fit(X[:n], given, sample_weight=w)
+    # One ridge is too much for the clean one of outputs apart, whose bias counts as noise.
+    tolerance = 0.13 if name == "identity" else 0.08
+    np.testing.assert_allclose(np.sqrt(np.diag(fitted.noise_) * w.mean()), noises, rtol=tolerance)
+    mean, std = fitted.posterior_model_.predict(X[n:]), fitted.predict(X[n:], return_std=True, noise=True)[1]
+    values = mean if fitted.model_.observe is None else mean @ fitted.model_.observe.T
+    std = np.sqrt(std**2 + np.diag(fitted.noise_) * (w.mean() - 1.0))  # of a row of weight 1
+    for level, z in ((0.5, 0.67449), (0.95, 1.95996)):
+        inside = np.mean(np.abs(Y[n:] - values) <= z * std, axis=0)
+        np.testing.assert_allclose(inside, level, atol=0.05 if level == 0.5 else 0.03)

@@ -340,7 +340,9 @@ def test_posterior(kind, intercept):
     Z = np.hstack([one.Phi, one.ones]) if intercept else one.Phi
     spread = np.kron(np.eye(N * V), H)
     wanted = spread @ Z @ np.linalg.inv(precision) @ Z.T @ spread
-    found = posterior(problem, solution)
+    noise = np.diag(np.linspace(0.3, 0.7, one.Y.shape[1]))
+    found = posterior(problem, solution, noise, one.parts())
+    np.testing.assert_array_equal(found.noise, noise)
     covariance = np.stack([wanted[i * one.P : (i + 1) * one.P, i * one.P : (i + 1) * one.P] for i in range(N)])
     assert close(found.covariance(one.F), covariance)
     summed = np.kron(np.ones((N, N)), found.intercept_covariance)

@@ -10,7 +10,6 @@ from typing import Any, final
 import numpy as np
 
 from dorff import __version__
-from dorff.errors import InputError
 from dorff.features import FeatureMap
 from dorff.frequencies import Sampler
 from dorff.kernels.scalar import FloatArray
@@ -52,19 +51,19 @@ class Sure:
     parts: Sequence[Moments]
 
     @cached_property
+    def noised(self) -> Fit:
+        """The fit with the noise of each target."""
+        return self.setting.noised(self.parts, self.fit)
+
+    @cached_property
     def posterior_model(self) -> Model:
         """The model with its posterior."""
-        return replace(self.model, posterior=self.setting.posterior(self.parts, self.fit))
+        return replace(self.model, posterior=self.setting.posterior(self.parts, self.noised))
 
     @cached_property
     def log_evidence(self) -> float:
         """Log marginal likelihood of the targets at the fit's ridge."""
-        found = self.fit.log_evidence
-        if found is None:
-            solution = self.fit.solution
-            ridge = solution.ridge if solution.ridges is None else solution.ridges
-            (again,) = self.setting.solve(self.parts, [ridge], scores=True)
-            found = again.log_evidence
-        if found is None:
-            raise InputError(f"log_evidence_: is not known of a system solved by {self.fit.solution.rung}")
-        return found
+        self.setting.check_scored()
+        value = self.setting.judged(self.parts, self.noised).log_evidence
+        assert value is not None  # of a system that was formed, and an estimator forms it
+        return value

@@ -127,10 +127,11 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
     log_evidences_ : ndarray (number of ridges,)
         Log marginal likelihoods, where several ridges were compared by evidence.
     log_evidence_ : float
-        Log marginal likelihood of the targets at `ridge_`, the noise variance at its best: that of Bayesian linear
-        regression on the features, h ~ N(0, s2 / (l ridge) I), flat in the intercept.
+        Log marginal likelihood of the targets at `ridge_`, each target's noise variance at its best: that of Bayesian
+        linear regression on the features, h ~ N(0, s2 / (l ridge) I), s2 the mean of these, flat in the intercept.
     noise_ : ndarray (q, q)
-        Covariance of the targets' noise in their own units, for a row of mean weight, as the evidence has it.
+        Covariance of the targets' noise in their own units, for a row of mean weight: diagonal, as the evidence has
+        it; of independent outputs with one ridge, the residuals' over the degrees of freedom left.
     posterior_model_ : Model
         `model_` with its posterior: `std`, `covariance`, `sample`, `band`; what `save_model` publishes for
         `dorff predict --std`.
@@ -230,9 +231,18 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
             )  # fmt: skip
             penalties = None if inputs is None else Penalties.of(terms, drawing, inputs, len(X))
             sure = self._solve(drawing, sums.of(X, Y, weights), penalties)
-        self.model_, self.noise_ = sure.model, sure.fit.noise
-        self._sure = sure if self.posterior else None
+        self.model_, self._sure = sure.model, sure if self.posterior else None
+        with one_thread():
+            self._noise = None if self.posterior else sure.noised.noise
         return self
+
+    @property
+    def noise_(self) -> FloatArray:
+        """Covariance (q, q) of the targets' noise."""
+        with one_thread(), _absent():
+            noise = self._known.noised.noise if self._noise is None else self._noise
+        assert noise is not None
+        return noise
 
     @property
     def posterior_model_(self) -> Model:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import platform
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
@@ -21,6 +22,7 @@ from dorff.plan.kernels import array_columns
 from dorff.plan.manifold import penalty
 from dorff.posterior import Posterior
 from dorff.solvers import R2, Choice, Criterion, Fit, Penalty, Setting, choose, of_first
+from dorff.solvers.apart import targets_apart
 from dorff.spec import MultiViewSpec
 from dorff.threads import pinned
 
@@ -84,6 +86,15 @@ def filled(plan: Plan, folds: Mapping[Part, Solvable]) -> list[list[Solvable]]:
     return parts
 
 
+def noised(plan: Plan, choice: Choice, folds: Mapping[Part, Solvable], terms: Sequence[Moments] = ()) -> Choice:
+    """The choice with the noise of each target in its fit; of classes only where that comes for nothing."""
+    if choice.fit.noise is not None or plan.dataset.labels is not None:
+        return choice
+    parts, setting = of_first(by_fold(folds), settings(plan, terms)[choice.candidate], choice.m)
+    with pinned():
+        return replace(choice, fit=setting.noised(pooled(parts), choice.fit))
+
+
 def posterior_of(
     plan: Plan, choice: Choice, folds: Mapping[Part, Solvable], terms: Sequence[Moments] = ()
 ) -> Posterior | None:  # fmt: skip
@@ -92,6 +103,8 @@ def posterior_of(
     unknowns = m if weights.separable and plan.observe is None else m * r
     if weights.views is not None and len(weights.root) == 1:  # of m for each target
         unknowns = math.isqrt(m * m * plan.dataset.q)
+    elif weights.separable and not targets_apart(weights, plan.observe):  # with covariances of columns
+        unknowns = math.isqrt(unknowns**2 + m * r**2)
     if plan.costs.route != "direct" or not keeps_posterior(plan.job, unknowns):
         return None
     parts, setting = of_first(by_fold(folds), settings(plan, terms)[choice.candidate], choice.m)

@@ -17,8 +17,9 @@ class FitReport:
     spent inside BLAS `syrk`, None where nothing was computed. `peak_bytes` is measured, None where the workers are not
     on this machine. `kernel` is the number of the chosen one in the job's list, 0 where it names one;
     `effective_sample_size` how many of the m / 2 frequencies stand behind a kernel that they were not drawn for alone.
-    `noise` is the standard deviation of each target's noise. `folds` counts those that have rows, `held_by` says what
-    they are made of (None for a single one). `lengthscale` is that of each term of the chosen kernel, where it has
+    `noise` is the standard deviation of each target's noise, None for classes where it takes more than the fit.
+    `folds` counts those that have rows, `held_by` says what they are made of (None for a single one). `lengthscale`
+    is that of each term of the chosen kernel, where it has
     one, and `tuned` what became of the search where the job asked for one. `rows_unlabelled` are those that only
     manifold terms see: of finite inputs and without a target (`nan: unlabelled`), and all of `data.unlabelled`.
     `patterns` are those of targets (1 is there, 0 missing, "" all there) that rows were used of, where they had more

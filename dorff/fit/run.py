@@ -13,7 +13,7 @@ import numpy as np
 
 from dorff.engine import Engine, PeakMemory, open_engine, peak_memory
 from dorff.errors import IncompleteError, PatternsError, QuarantineError
-from dorff.fit.choice import build_model, posterior_of, r2_of, settings, solve_pass
+from dorff.fit.choice import build_model, noised, posterior_of, r2_of, settings, solve_pass
 from dorff.fit.fit_report import FitReport
 from dorff.fit.gate import held_out_score, judge, leased, not_covered, refuse_coverage, state_lease
 from dorff.fit.held import calibrate, conformalize
@@ -76,7 +76,9 @@ class _Run:
 
 def _published(run: _Run, found: Solved, lease: Lease, began: float) -> FitReport:
     """Make the model, have it judged, and publish it."""
-    job, model = run.plan.job, _model(found, run.peak)
+    (plan, passed), job = found.last, run.plan.job
+    found = replace(found, choice=noised(plan, found.choice, passed.folds, passed.manifold))
+    model = _model(found, run.peak)
     report = _report(found, run.peak.bytes if not hasattr(job.cluster, "address") else None)
     since = rewritten_since(current_model(run.plan), found.last[1].receipts)
     report = replace(
@@ -85,12 +87,12 @@ def _published(run: _Run, found: Solved, lease: Lease, began: float) -> FitRepor
     model = replace(model, info={**model.info, "made": found.made, "report": asdict(report)})
     verdict = Verdict(None, None)
 
-    def judged(new: Path, old: Path | None) -> Verdict:
+    def compared(new: Path, old: Path | None) -> Verdict:
         nonlocal verdict
         verdict = judge(job, report, new, old)
         return verdict
 
-    path = publish(model, Path(job.model), lease=lease, rule=job.publish, record=_record(report), judge=judged)
+    path = publish(model, Path(job.model), lease=lease, rule=job.publish, record=_record(report), judge=compared)
     by = report.score_by if job.publish.holdout is None else "holdout"
     return replace(report, score=verdict.score, score_by=by, model=str(path))
 

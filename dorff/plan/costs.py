@@ -208,7 +208,12 @@ def _coupled(job: Job, kernel: OperatorKernel, patterns: int) -> bool:
         return False
     if isinstance(kernel, MultiView):
         return True
-    return job.solve.observe is not None or not untouched(operator_weights(kernel, 1, None).root[0], None)
+    return job.solve.observe is not None or not _apart(kernel)
+
+
+def _apart(kernel: OperatorKernel) -> bool:
+    """Whether the output matrix is diagonal."""
+    return untouched(operator_weights(kernel, 1, None).root[0], None)
 
 
 def _rank(kernel: OperatorKernel, d: int) -> int:
@@ -231,7 +236,7 @@ def _solve_bytes(job: Job, kernel: OperatorKernel, size: Size, *, qr: bool) -> i
     unknowns = _unknowns(job, kernel, size)
     if keeps_posterior(job, unknowns):
         kept = max(8 * unknowns**2, size.blocks * square)
-        solving += kept - size.blocks * square
+        solving += kept - size.blocks * square + 4 * 8 * _tied(kernel, size)
         if job.solve.conformal:
             solving = max(solving + kept, 2 * kept + evaluation_bytes(size.m))
     counts = size.packed * (size.folds + 1) if len(job.features.counts) > 1 else 0  # of the first features
@@ -247,7 +252,13 @@ def _unknowns(job: Job, kernel: OperatorKernel, size: Size) -> int:
     """Those of a posterior that is kept, whose square has as many entries."""
     if isinstance(kernel, MultiView) and not size.coupled:  # each target has a posterior of its own
         return math.isqrt(size.m**2 * size.q)
-    return size.k if job.solve.observe is None else size.m * size.r
+    unknowns = size.k if job.solve.observe is None else size.m * size.r
+    return math.isqrt(unknowns**2 + _tied(kernel, size))
+
+
+def _tied(kernel: OperatorKernel, size: Size) -> int:
+    """The numbers of the covariances of columns that noise ties together, of systems with a column each."""
+    return 0 if size.coupled or isinstance(kernel, MultiView) or _apart(kernel) else size.m * size.r**2
 
 
 def keeps_posterior(job: Job, k: int) -> bool:

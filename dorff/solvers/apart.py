@@ -40,18 +40,21 @@ class Split:
 
     @classmethod
     def of(
-        cls, weights: OperatorWeights, observe: FloatArray | None, outputs: Sequence[FloatArray | None], *, whole: bool
+        cls, weights: OperatorWeights, observe: FloatArray | None, outputs: Sequence[FloatArray | None], *,
+        whole: bool, noise: FloatArray | None = None,
     ) -> Split | None:  # fmt: skip
         """None where it does not, or it is not known how: without one root, and where an output matrix, that of a
         penalty (`outputs`, None for the identity), or the missing of targets tie together what the others do not.
 
-        `whole` says that all rows have all targets.
+        `whole` says that all rows have all targets; `noise` is as in `Problem`, and then `directions` are None.
         """
         if len(weights.root) > 1:
             return None
-        root, views = weights.root[0], _views_seen(weights, observe)
+        root, views, units = weights.root[0], _views_seen(weights, observe), 1.0 if noise is None else np.sqrt(noise)
         if views is None:
-            return _of_combinations(weights, observe, whole=whole and not outputs)
+            C = None if observe is None else observe / np.reshape(units, (-1, 1))
+            return _of_combinations(weights, C, whole=whole and not outputs)
+        root = root / units
         coupling = [matrix for matrix in outputs if matrix is not None]
         if untouched(root, None) and all(_is_diagonal(matrix) for matrix in coupling):
             a, U, V = np.sum(root**2, axis=1), np.eye(len(root)), np.eye(root.shape[1])
@@ -64,7 +67,8 @@ class Split:
                 return None
             (a, U, V), columns = turn, np.arange(turn[1].shape[1])
         shares = [np.ones(len(a)) if Q is None else np.einsum("pj,pq,qj->j", *[V, Q, V])[columns] for Q in outputs]
-        return cls(views, a, U, columns, root.T @ U, np.reshape(shares, (-1, len(a))).T, V)
+        directions = V if noise is None else None
+        return cls(views, a, U, columns, root.T @ U, np.reshape(shares, (-1, len(a))).T, directions)
 
     def blocks(
         self, weights: OperatorWeights, sums: Sequence[Pattern], terms: Sequence[Term], *, intercept: bool
@@ -81,7 +85,8 @@ class Split:
             else:  # targets that no row has
                 G, rhs, removed, unit = np.zeros((m, m)), np.zeros((m, len(at))), 0.0, 0.0
             rotation, columns = self.rotation[:, at], self.columns[at]
-            blocks.append(Block(G, self.a[at], rhs, place, rotation, columns, removed=removed, unit=unit))
+            load = self.load[:, at]
+            blocks.append(Block(G, self.a[at], rhs, place, rotation, columns, load, removed=removed, unit=unit))
         return tuple(blocks)
 
     def _groups(self, rows: Sequence[Rows]) -> list[tuple[tuple[int, ...], list[int]]]:
@@ -104,6 +109,13 @@ def untouched(root: FloatArray, observe: FloatArray | None) -> bool:
     """Whether each row of the root belongs to one target alone, and to each target at most one row."""
     entries = root != 0
     return observe is None and bool(np.all(entries.sum(axis=1) == 1) and np.all(entries.sum(axis=0) <= 1))
+
+
+def targets_apart(weights: OperatorWeights, observe: FloatArray | None) -> bool:
+    """Whether each target has a problem of its own: a diagonal output matrix, and the targets are the outputs, or a
+    mean of views of them."""
+    one = len(weights.root) == 1 and _views_seen(weights, observe) is not None
+    return one and untouched(weights.root[0], None)
 
 
 def output_directions(root: FloatArray) -> FloatArray:

@@ -129,9 +129,9 @@ def _solution(
     problem, (block,), shift = system.problem, system.problem.blocks, system.problem.l * ridge
     squares = _dots(x, x)
     tally = Tally(block, _dots(x, rhs), shift * squares, shift * condition * squares)
-    digits = min(digits_left(condition, problem.unit), -float(np.log10(max(error, EPS))))
-    variance = Scores(problem, [tally]).variance
-    return Solution(problem.coefficients([x]), ridge, condition, "cg", variance=variance, digits=max(digits, 0.0))
+    digits = max(0.0, min(digits_left(condition, problem.unit), -float(np.log10(max(error, EPS)))))
+    h, judged = problem.coefficients([x]), Scores(problem, [tally])
+    return Solution(h, ridge, condition, "cg", variance=judged.variance, digits=digits, rss=judged.rss)
 
 
 def _dots(a: FloatArray, b: FloatArray) -> FloatArray:

@@ -129,7 +129,10 @@ def setting_scores(
 def _scored(
     total: Sequence[Solvable], setting: Setting, ridges: Sequence[float], by: Criterion, *, per_output: bool
 ) -> list[tuple[Score, Fit | None]]:
-    fits = [setting.solve_each(total, ridges, by)] if per_output else setting.solve(total, ridges, scores=True)
+    if per_output:
+        fits = [setting.solve_each(total, ridges, by)]
+    else:
+        fits = setting.solve(total, ridges, scores=True, evidence=by is Criterion.EVIDENCE)
     return [(_score(fit, setting.m, by), fit) for fit in fits]
 
 

@@ -33,7 +33,7 @@ def solve_cholesky(problem: Problem, ridge: float, *, scores: bool = False) -> S
     gcv, log_evidence = (judged.gcv, judged.log_evidence) if scores else (None, None)
     return Solution(
         problem.coefficients(solved), ridge, condition, "cholesky", gcv, log_evidence, None, judged.variance,
-        judged.digits,
+        judged.digits, judged.rss, judged.freedom if scores else None,
     )  # fmt: skip
 
 

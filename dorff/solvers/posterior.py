@@ -1,77 +1,113 @@
-"""The posterior of a fit, from the system that gave it."""
+"""How sure a fit is: the noise of each target, the evidence, and the posterior, from the system that gave the fit.
+
+One model serves every kernel: y = C f + e, f a Gaussian process of covariance t2 K for the kernel K as it stands, a
+flat prior on the intercept, and e of one variance a target, D = diag(s_1^2 .. s_q^2), over the row's weight. The ridge
+ties t2 to the noise: l ridge t2 is the mean of D, over the entries observed. D is what the evidence is greatest at.
+The fit itself is the ridge's, which counts all targets alike: it is the mean of the posterior where D = s2 I, and else
+an estimate whose error has the covariance that is given here as the posterior's.
+
+Independent outputs (a diagonal output matrix, C = I) have one model for their evidence, which is compared with that of
+other kernels. Their noise and posterior are of models of their own, each with a t2 tied to its own noise: what is said
+of each depends neither on the others nor on their units.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, final
 
 import numpy as np
+import scipy.linalg
 from scipy.linalg import lapack
 
 from dorff.errors import InputError
-from dorff.moments import FloatArray
+from dorff.moments import FloatArray, Solvable
 from dorff.posterior import CoupledBlock, Posterior, PosteriorBlock, SeparableBlock
 from dorff.solvers.dense import factored
 from dorff.solvers.problem import Problem, Solution
+from dorff.solvers.select import contrasts, independent, mean_weight
 from dorff.solvers.system import Block, IntArray
 
 Spread = tuple[FloatArray, FloatArray]  # basis (k, k'), spread (k', c): the columns' inverses basis diag(s_j) basis^T
 
-
-def noise_covariance(problem: Problem, solution: Solution) -> FloatArray:
-    """(q, q): of the targets' noise in their own units, for a row of mean weight.
-
-    The mean is over the rows that see a direction, so that a constant factor of all weights changes nothing.
-    """
-    assert solution.variance is not None
-    V, totals = np.eye(len(problem.scale)) if problem.directions is None else problem.directions, problem.totals
-    some = totals.weight > 0
-    mean = np.where(some, totals.weight, 1.0) / np.where(some, totals.entries, 1.0)
-    scaled: FloatArray = (V * (solution.variance / mean)) @ V.T
-    return scaled * np.outer(problem.scale, problem.scale)
+STRIPE: Final = 256  # rows of a matrix that are weighed at a time
 
 
-def posterior(problem: Problem, solution: Solution) -> Posterior:
-    """Of the Bayesian linear model (`dorff.solvers.scores`) at the solution's ridge and noise variance.
+@final
+@dataclass(frozen=True, eq=False)
+class _Noise:
+    """Of the scaled targets in rows of weight 1: their variances (q,), and the mean of these. `prior` (J,) is l ridge
+    times the prior's variance, of each direction where there are any: in proportion to its own noise where it has a
+    ridge of its own. `alone` (J,) are the variances of directions that are problems of their own, else None."""
 
-    x has covariance s2 (G + l ridge I)^-1, column by column, and the intercept s2 times the inverse of its own system
-    about the features' means; with penalties G and that system have theirs. What of the intercept C leaves open stays
-    the fit's: no deviation is counted there.
+    variance: FloatArray
+    level: float
+    prior: FloatArray
+    alone: FloatArray | None
+
+    @classmethod
+    def of(cls, problem: Problem, solution: Solution, noise: FloatArray) -> _Noise:
+        assert solution.variance is not None
+        variance, counts = np.diag(noise) / problem.scale**2 * mean_weight(problem), contrasts(problem)
+        level = float(counts @ variance) / max(float(counts.sum()), 1.0)
+        fitted = solution.variance
+        prior = level * (np.ones(len(fitted)) if solution.ridges is None else fitted / fitted.mean())
+        # A penalty's own target, 0, has no noise: with it f is that of the model of one noise a direction.
+        alone = fitted if problem.pulls else variance if independent(problem) else None
+        return cls(variance, level, prior, alone)
+
+    @property
+    def excess(self) -> FloatArray:
+        """(q,): what is above the mean."""
+        return self.variance - self.level
+
+
+def posterior(problem: Problem, solution: Solution, noise: FloatArray, parts: Sequence[Solvable]) -> Posterior:
+    """How far f may lie from the fit, for the noise (q, q) of a row of mean weight.
+
+    With K = (G + l ridge I)^-1 the error of x is K (Phi C* e) less l ridge K x, so that its covariance is
+    K (G_D + s2 l ridge I) K = s2 K + K (G_D - s2 G) K, with G_D of noise D in place of I and s2 its mean: s2 K, the
+    Bayesian linear model's (Rasmussen & Williams 2006, eq. 2.8), where D = s2 I or outputs are independent. That of
+    the intercept, about the features' means, is of the same form. With penalties it is s2 K, G + l ridge I has theirs,
+    and s2 is the one noise of `Scores`. What of the intercept C leaves open stays the fit's: no deviation is counted
+    there.
     A Cholesky factor's inverse where one serves all columns, else the eigenvectors of G. InputError at ridge 0 where G
     is singular.
     """
-    assert solution.variance is not None
-    ridge = solution.ridge if solution.ridges is None else solution.ridges
-    variance, blocks = solution.variance, list[PosteriorBlock]()
+    about, ridge = _Noise.of(problem, solution, noise), solution.ridge if solution.ridges is None else solution.ridges
+    blocks = list[PosteriorBlock]()
     for block in problem.blocks:
-        spread = _spread(problem, block, ridge)
-        if block.rotation is not None and problem.weights.views is not None:
-            blocks += _columns(problem, block, spread, variance)
+        if block.rotation is None:
+            blocks.append(_of_everything(problem, block, ridge, about, parts))
+        elif problem.weights.views is not None:
+            blocks += _columns(problem, block, ridge, about)
         else:
-            blocks.append(_block(problem, block, spread, variance))
-    return Posterior(tuple(blocks), _intercept(problem, solution.variance), noise_covariance(problem, solution))
+            blocks.append(_block(problem, block, ridge, about))
+    return Posterior(tuple(blocks), _intercept(problem, about), noise)
 
 
-def _outputs(problem: Problem) -> FloatArray:
-    """The outputs' scale (p,)."""
-    return problem.scale if problem.observe is None else np.full(problem.weights.shape[2], problem.scale[0])
-
-
-def _intercept(problem: Problem, variance: FloatArray) -> FloatArray:
-    scale, p = _outputs(problem), problem.weights.shape[2]
+def _intercept(problem: Problem, about: _Noise) -> FloatArray:
+    scale, p = problem.outputs, problem.weights.shape[2]
     if not problem.intercept:
         return np.zeros((p, p))
-    if problem.directions is None:
-        scaled = variance[0] * problem.free[0]
+    free, variance = problem.free[0], about.alone
+    if variance is None:
+        middle = sum(one.n * (problem.C.T * (about.excess * one.mask)) @ problem.C for one in problem.rows)
+        scaled = about.level * free + free @ middle @ free
+    elif problem.directions is None:
+        scaled = variance[0] * free
     else:
         V = problem.directions  # in which the system of the intercept falls apart too
         turn = np.kron(np.eye(problem.weights.count), (V * np.sqrt(variance)) @ V.T)
-        scaled = turn @ problem.free[0] @ turn
+        scaled = turn @ free @ turn
     return np.asarray(scaled * np.outer(scale, scale))
 
 
-def _spread(problem: Problem, block: Block, ridge: float | FloatArray) -> Spread:
+def _spread(problem: Problem, block: Block, ridge: float | FloatArray, *, spectral: bool) -> Spread:
+    """`spectral` asks for the eigenvectors of G."""
     shift = problem.shifts(block, ridge)
-    found = factored(block, float(shift[0])) if block.plain and np.ptp(shift) == 0 else None
+    found = factored(block, float(shift[0])) if block.plain and np.ptp(shift) == 0 and not spectral else None
     if found is not None:
         inverse, _ = lapack.dtrtri(found.lower, lower=1, overwrite_c=1)
         return np.tril(inverse).T, np.ones((len(inverse), 1))
@@ -82,37 +118,56 @@ def _spread(problem: Problem, block: Block, ridge: float | FloatArray) -> Spread
     return vectors, 1.0 / inverse
 
 
-def _block(problem: Problem, block: Block, spread: Spread, variance: FloatArray) -> PosteriorBlock:
-    gain, root, scale = problem.weights.gain, problem.weights.root, _outputs(problem)
-    if block.rotation is None:
-        feature, row = block.at
-        psi = problem.weights.psi[feature, row]
-        return _coupled(problem, spread, variance, np.asarray(feature), np.asarray(row), psi)
+def _of_columns(
+    problem: Problem, block: Block, ridge: float | FloatArray, about: _Noise
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Basis (k, k'), spread and variances (c,) of a block whose columns are problems of their own, or hang together by
+    their noise: the spread is then (k', c, c)."""
+    basis, spread = _spread(problem, block, ridge, spectral=about.alone is None)
+    at = np.zeros(len(block.a), np.int64) if problem.directions is None else block.columns
+    if about.alone is not None:
+        return basis, spread, about.alone[at]
+    assert block.load is not None
+    noisy = np.multiply.outer(block.spectrum[0], (block.load.T * about.variance) @ block.load)
+    noisy += np.diag(about.prior[at] * problem.shifts(block, ridge))
+    return basis, spread[:, :, None] * noisy * spread[:, None, :], np.ones(len(block.a))
+
+
+def _block(problem: Problem, block: Block, ridge: float | FloatArray, about: _Noise) -> PosteriorBlock:
+    gain, root, scale = problem.weights.gain, problem.weights.root, problem.outputs
+    assert block.rotation is not None
+    basis, spread, variance = _of_columns(problem, block, ridge, about)
     into = np.zeros((len(block.a), root.shape[1]))
     into[:, block.at] = block.rotation.T
     if problem.intercept and problem.observe is not None and np.linalg.matrix_rank(problem.observe) < len(scale):
         # The intercept takes the features' means in what C sees alone: no one centre serves all outputs.
         k, r = len(gain), root.shape[1]
-        basis = np.asarray(np.kron(spread[0], into.T), dtype=np.float64)
-        width = spread[0].shape[1], len(block.a)
-        each: FloatArray = np.broadcast_to(spread[1], width).reshape(-1, 1)
+        turned = np.einsum("ai,ijl,jr->aril", basis, _roots(spread, variance), into, optimize=True)
         feature, row = np.repeat(np.arange(k), r), np.tile(np.arange(r), k)
-        return _coupled(problem, (basis, each), variance, feature, row, gain[feature, None] * root[0][row])
-    of_columns = variance[block.columns] if problem.directions is not None else np.full(len(block.a), variance[0])
+        return _coupled(problem, turned.reshape(k * r, -1), feature, row, gain[feature, None] * root[0][row])
     loading = into @ root[0] * scale
-    return SeparableBlock(*spread, of_columns, gain, gain * _centre(problem, block), loading, into)
+    return SeparableBlock(basis, spread, variance, gain, gain * _centre(problem, block), loading, into)
 
 
-def _columns(problem: Problem, block: Block, spread: Spread, variance: FloatArray) -> Iterator[CoupledBlock]:
-    """Of several views with one root: a block a column, with the rows of the root that it turns to."""
-    assert block.rotation is not None and block.columns is not None
-    k, basis = len(spread[0]), spread[0]
-    for j, turn in enumerate(block.rotation.T):
-        rows = np.flatnonzero(turn)
+def _columns(problem: Problem, block: Block, ridge: float | FloatArray, about: _Noise) -> Iterator[CoupledBlock]:
+    """Of several views with one root: a block for each independent combination of columns, with the rows of the root
+    that it turns to."""
+    assert block.rotation is not None
+    basis, spread, variance = _of_columns(problem, block, ridge, about)
+    for lift in _roots(spread, variance).transpose(2, 0, 1) @ block.rotation.T:  # (k', r)
+        rows, k = np.flatnonzero(np.any(lift != 0, axis=0)), len(basis)
         feature, row = np.repeat(np.arange(k), len(rows)), np.tile(rows, k)
-        own = spread[1][:, [j if spread[1].shape[1] > 1 else 0]]
-        psi, turned = problem.weights.psi[feature, row], np.kron(basis, turn[rows, None])
-        yield _coupled(problem, (turned, own), variance[block.columns[[j]]], feature, row, psi)
+        turned = (basis[:, None] * lift.T[rows]).reshape(len(feature), -1)
+        yield _coupled(problem, turned, feature, row, problem.weights.psi[feature, row])
+
+
+def _roots(spread: FloatArray, variance: FloatArray) -> FloatArray:
+    """T (k', c, c): T_i T_i^T are the covariances of the columns' coordinates."""
+    c = len(variance)
+    if spread.ndim == 3:
+        return np.asarray(np.linalg.cholesky(spread))
+    diagonal = np.sqrt(np.broadcast_to(spread, (len(spread), c)) * variance)
+    return np.asarray(diagonal[:, :, None] * np.eye(c))
 
 
 def _centre(problem: Problem, block: Block) -> FloatArray:
@@ -129,13 +184,46 @@ def _centre(problem: Problem, block: Block) -> FloatArray:
     return np.asarray(sum(s for s, _ in there) / n)
 
 
-def _coupled(
-    problem: Problem, spread: Spread, variance: FloatArray, feature: IntArray, row: IntArray, psi: FloatArray
-) -> CoupledBlock:  # fmt: skip
-    """`psi` (k, p) are the rows that x goes with; what the intercept takes of each is its centre."""
-    scale, centre = _outputs(problem), np.zeros_like(psi)
-    if problem.intercept:
-        for one in problem.sights:
-            centre += one.s[feature, None] * ((psi @ one.C.T) @ one.C)
-        centre = centre @ problem.free[0]
-    return CoupledBlock(*spread, variance[:1], feature, row, psi * scale, centre * scale)
+def _of_everything(
+    problem: Problem, block: Block, ridge: float | FloatArray, about: _Noise, parts: Sequence[Solvable]
+) -> CoupledBlock:
+    """Of one system for everything."""
+    basis, spread = _spread(problem, block, ridge, spectral=False)
+    basis = basis * np.sqrt(spread[:, 0])
+    feature, row = (np.asarray(at) for at in block.at)
+    psi = problem.weights.psi[feature, row]
+    if about.alone is not None:
+        return _coupled(problem, basis * np.sqrt(about.alone[0]), feature, row, psi)
+    excess = _weighed(problem, feature, psi, parts, about.excess)
+    excess = excess @ basis
+    excess = basis.T @ excess
+    excess[np.diag_indices(len(excess))] += about.level
+    root = scipy.linalg.cholesky(excess, lower=True, overwrite_a=True, check_finite=False)
+    del excess
+    return _coupled(problem, basis @ root, feature, row, psi)
+
+
+def _weighed(
+    problem: Problem, feature: IntArray, psi: FloatArray, parts: Sequence[Solvable], variance: FloatArray
+) -> FloatArray:
+    """G (k, k) of the rows, each target times its `variance` (q,), about what the intercept takes of the features."""
+    G, centre = np.zeros((len(psi), len(psi))), problem.centres(feature, psi)
+    for part, one in zip(parts, problem.rows, strict=True):
+        C, S = problem.C[one.mask], part.full[: part.m, : part.m]
+        seen, away, e = psi @ C.T, centre @ C.T, variance[one.mask]
+        summed = one.s[feature, None] * seen
+        for start in range(0, len(G), STRIPE):
+            some = slice(start, start + STRIPE)
+            stripe = S[np.ix_(feature[some], feature)]
+            stripe *= (seen[some] * e) @ seen.T
+            stripe += ((one.n * away[some] - summed[some]) * e) @ away.T
+            stripe -= (away[some] * e) @ summed.T
+            G[some] += stripe
+    return G
+
+
+def _coupled(problem: Problem, basis: FloatArray, feature: IntArray, row: IntArray, psi: FloatArray) -> CoupledBlock:
+    """Of x with covariance basis basis^T; `psi` (k, p) are the rows that x goes with."""
+    scale, width = problem.outputs, basis.shape[1]
+    centre = problem.centres(feature, psi) * scale
+    return CoupledBlock(basis, np.ones((width, 1)), np.ones(1), feature, row, psi * scale, centre)

@@ -13,8 +13,29 @@ from dorff.errors import InputError
 from dorff.moments import FloatArray, Solvable
 from dorff.solvers.apart import Pattern, Split
 from dorff.solvers.penalty import Penalty, Term
-from dorff.solvers.system import EPS, LARGEST_DIRECT, OPEN, Block, Rows, Sight, Totals, assembled, free_system
+from dorff.solvers.system import (
+    EPS,
+    LARGEST_DIRECT,
+    OPEN,
+    Block,
+    IntArray,
+    Rows,
+    Sight,
+    Totals,
+    assembled,
+    free_system,
+)
 from dorff.weights import OperatorWeights
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Units:
+    """What targets are divided by: a `scale` (q,), and the roots of relative variances `noise` (q,)."""
+
+    scale: FloatArray
+    noise: FloatArray
+
 
 Parts = Sequence[Solvable]  # the moments of some rows, one for each pattern of targets
 
@@ -39,6 +60,9 @@ class Problem:
     Penalties add weight <f, M f> for each (`Penalty`). They are as rows more, with targets of 0 for f, of which
     `pulls` are the borders; but they count for no rows, so that l and the entries observed stay the labelled rows'.
     What they make of the least objective is in the noise variance: f has the prior of both, ridge and penalties.
+
+    `noise` (q,) are variances that the scaled targets' noise has relative to one another, all 1 if None: each target,
+    and its row of C, is divided by the root of its own. f, b and h keep their units. There are no `directions` then.
     """
 
     blocks: tuple[Block, ...]
@@ -50,17 +74,20 @@ class Problem:
     directions: FloatArray | None = None
     unit: float = EPS
     pulls: tuple[Sight, ...] = ()
+    noise: FloatArray | None = None
 
     @classmethod
     def of(
         cls, parts: Solvable | Parts, weights: OperatorWeights, *, intercept: bool = True,
-        scale: FloatArray | None = None, observe: FloatArray | None = None, penalties: Sequence[Penalty] = (),
+        scale: FloatArray | Units | None = None, observe: FloatArray | None = None, penalties: Sequence[Penalty] = (),
     ) -> Problem:  # fmt: skip
         """Of the moments of some rows, one for each pattern of targets.
 
-        `scale` (q,) divides the targets; `observe` is C (q, p), the identity if None. InputError for a system wider
-        than LAPACK can count, before it is formed; and for penalties of another size.
+        `scale` (q,) divides the targets, and so does what `Units` add to it, without penalties; `observe` is C (q, p),
+        the identity if None. InputError for a system wider than LAPACK can count, before it is formed; and for
+        penalties of another size.
         """
+        scale, noise = (scale.scale, scale.noise) if isinstance(scale, Units) else (scale, None)
         parts = [parts] if isinstance(parts, Solvable) else list(parts)
         if observe is not None and len(parts) > 1 and np.linalg.matrix_rank(observe) < len(observe):
             raise InputError("observe: where rows miss targets its rows must be linearly independent; drop such rows")
@@ -69,12 +96,12 @@ class Problem:
         for penalty in penalties:
             penalty.check(weights)
         whole = len(parts) == 1 and bool(parts[0].mask.all())
-        split = Split.of(weights, observe, [penalty.outputs for penalty in penalties], whole=whole)
+        split = Split.of(weights, observe, [penalty.outputs for penalty in penalties], whole=whole, noise=noise)
         check_width(len(weights.gain) if split else _width(weights))
         back = kept_shift(parts[0].y0, observe) if intercept else parts[0].y0
-        sums = [_unpacked(part, scale, back) for part in parts]
-        rows = tuple(rows for rows, _, _ in sums)
-        problem = cls((), weights, rows, scale, observe, intercept, split and split.directions)
+        problem = cls((), weights, (), scale, observe, intercept, split and split.directions, noise=noise)
+        sums = [_unpacked(part, problem.units, back) for part in parts]
+        problem = replace(problem, rows=tuple(rows for rows, _, _ in sums))
         terms = [penalty.term(weights, penalty.weight * problem.l, problem.constant) for penalty in penalties]
         problem = replace(problem, pulls=tuple(term.sight().border for term in terms))
         if split is None:
@@ -86,8 +113,14 @@ class Problem:
 
     @property
     def C(self) -> FloatArray:
-        """The observation operator (q, p)."""
-        return np.eye(len(self.scale)) if self.observe is None else self.observe
+        """The observation operator (q, p), its rows divided as the targets are."""
+        C = np.eye(len(self.scale)) if self.observe is None else self.observe
+        return C if self.noise is None else C / np.sqrt(self.noise)[:, None]
+
+    @property
+    def units(self) -> FloatArray:
+        """What the targets are divided by, (q,)."""
+        return self.scale if self.noise is None else self.scale * np.sqrt(self.noise)
 
     @cached_property
     def l(self) -> float:  # noqa: E743 - Minh's and DESIGN's symbol
@@ -102,6 +135,20 @@ class Problem:
             return np.zeros(self.weights.shape[2])
         f0 = y0 / self.scale if self.observe is None else np.linalg.pinv(self.observe) @ y0 / self.scale[0]
         return np.asarray(f0)
+
+    @property
+    def outputs(self) -> FloatArray:
+        """The outputs' scale (p,)."""
+        return self.scale if self.observe is None else np.full(self.weights.shape[2], self.scale[0])
+
+    def centres(self, feature: IntArray, psi: FloatArray) -> FloatArray:
+        """(k, p): what the intercept takes of features that go with rows psi (k, p); zeros without one."""
+        centre = np.zeros_like(psi)
+        if self.intercept:
+            for one in self.sights:
+                centre += one.s[feature, None] * ((psi @ one.C.T) @ one.C)
+            centre = centre @ self.free[0]
+        return centre
 
     @cached_property
     def free(self) -> tuple[FloatArray, FloatArray]:
@@ -148,10 +195,15 @@ class Problem:
     @cached_property
     def log_units(self) -> float:
         """By how much the log density of the targets falls when scaled ones are written in their own units."""
+        noise = 0.0 if self.noise is None else float(0.5 * np.log(self.noise) @ self.entries)
         if self.observe is not None:
-            return float(np.log(self.scale[0]) * np.sum(self.totals.entries - self.totals.spent))
-        entries = np.sum([rows.count * rows.mask for rows in self.rows], axis=0)
-        return float(np.log(self.scale) @ (entries - (entries > 0) * self.intercept))
+            return noise + float(np.log(self.scale[0]) * np.sum(self.totals.entries - self.totals.spent))
+        return noise + float(np.log(self.scale) @ (self.entries - (self.entries > 0) * self.intercept))
+
+    @property
+    def entries(self) -> FloatArray:
+        """How many rows have each target, (q,)."""
+        return np.asarray(np.sum([rows.count * rows.mask for rows in self.rows], axis=0), dtype=np.float64)
 
     def outputs_apart(self) -> FloatArray:
         """`directions` (p, p), or the InputError that says why outputs cannot have ridges of their own."""
@@ -296,8 +348,9 @@ class Solution:
 
     `condition` is the (estimated) condition number of the worst system solved, `rung` the method that solved it,
     `digits` what `digits_left` says of the two. `variance` is the noise variance of the scaled targets, (p,) with one
-    for each of the problem's `directions`, or (1,). `gcv` is the generalised cross-validation score and
-    `log_evidence` the log marginal likelihood (`Scores`), where they were asked for or came for nothing. `ridges`
+    for each of the problem's `directions`, or (1,), `rss` the squares that are left, alike, and `freedom` the degrees
+    of freedom, the intercept's among them, where they were counted. `gcv` is the generalised cross-validation score
+    and `log_evidence` the log marginal likelihood (`Scores`), where they were asked for or came for nothing. `ridges`
     (p,) where each direction has its own; `ridge` is then their geometric mean.
     """
 
@@ -310,6 +363,8 @@ class Solution:
     ridges: FloatArray | None = None
     variance: FloatArray | None = None
     digits: float = 15.0
+    rss: FloatArray | None = None
+    freedom: FloatArray | None = None
 
     @property
     def ill_conditioned(self) -> bool:

@@ -12,7 +12,7 @@ import scipy.linalg
 from dorff.errors import InputError
 from dorff.moments import FloatArray, Solvable, Triangle, tpqrt
 from dorff.solvers.penalty import Penalty
-from dorff.solvers.problem import Problem
+from dorff.solvers.problem import Problem, Units
 from dorff.solvers.system import Block, Size
 from dorff.weights import OperatorWeights
 
@@ -22,7 +22,7 @@ LARGEST_SVD: Final = 23_168
 
 def problem_of(
     parts: Sequence[Solvable], weights: OperatorWeights, *, intercept: bool = True,
-    scale: FloatArray | None = None, observe: FloatArray | None = None, penalties: Sequence[Penalty] = (),
+    scale: FloatArray | Units | None = None, observe: FloatArray | None = None, penalties: Sequence[Penalty] = (),
 ) -> Problem:  # fmt: skip
     """`Problem.of` moments; of triangles the same problem, each block's spectrum from an SVD of its own rows.
 
@@ -61,7 +61,7 @@ class _Rows:
         m, R = part.m, part.square[: part.m + 1]  # what is below is about targets alone
         self.F, self.ones, self.mask = R[:, :m], R[:, m], part.mask
         Y = R[:, m + 1 :] if problem.intercept else R[:, m + 1 :] + np.outer(self.ones, part.y0)
-        self.Y: FloatArray = np.where(self.mask, Y / problem.scale, 0.0)
+        self.Y: FloatArray = np.where(self.mask, Y / problem.units, 0.0)
 
 
 def _sharpened(problem: Problem, block: Block, rows: Sequence[_Rows]) -> Block:
@@ -92,12 +92,11 @@ def _reflected(stack: Iterable[FloatArray], free: int, k: int, c: int) -> tuple[
 
 def _separate(problem: Problem, block: Block, rows: Sequence[_Rows]) -> Iterator[FloatArray]:
     """Rows of [1 | features | targets] of a block for all targets, or for those that the same rows have."""
-    assert block.columns is not None and block.rotation is not None
-    turn = (problem.weights.root[0] @ problem.C.T)[block.at].T @ block.rotation
+    assert block.columns is not None and block.load is not None
     for one in rows:
         if one.mask[block.columns[0]]:
             ones = one.ones[:, None] if problem.intercept else np.empty((len(one.ones), 0))
-            yield np.hstack([ones, one.F * problem.weights.gain, one.Y @ turn])
+            yield np.hstack([ones, one.F * problem.weights.gain, one.Y @ block.load])
 
 
 def _coupled(problem: Problem, block: Block, rows: Sequence[_Rows], basis: FloatArray) -> Iterable[FloatArray]:

@@ -2,6 +2,8 @@
 
 The model is that of Bayesian linear regression: coefficients h ~ N(0, s2 / (l ridge) I), noise of variance s2 / w for
 a row of weight w, a flat prior on the intercept. Its mean is the ridge solution (Rasmussen & Williams 2006, ch. 2.1).
+Directions that are problems of their own have an s2 each. Kernels are compared by the evidence of a model that is the
+same for all (`select.noise_model`), which is this one for targets divided by their noise.
 """
 
 from __future__ import annotations
@@ -83,7 +85,8 @@ class Scores:
         return np.where(self._left > 0, self._penalised / np.maximum(self._left, 1.0), 0.0)
 
     @cached_property
-    def _freedom(self) -> FloatArray:
+    def freedom(self) -> FloatArray:
+        """Degrees of freedom, with the intercept's."""
         return self._totals.spent + self._summed([_known(tally.freedom) for tally in self._tallies])
 
     @property
@@ -93,14 +96,14 @@ class Scores:
         The intercept's degrees count too. Rows' weights count by their ratios alone: RSS / N is the weighted mean.
         """
         totals = self._totals
-        left = 1.0 - self._freedom.sum() / totals.entries.sum()
+        left = 1.0 - self.freedom.sum() / totals.entries.sum()
         return float(self.rss.sum() / totals.weight.sum() / left**2) if left > 0 else np.inf
 
     @property
     def gcv_each(self) -> FloatArray:
         """The GCV score of each direction alone."""
         entries, weight = np.maximum(self._totals.entries, 1.0), np.maximum(self._totals.weight, _TINY)
-        left = 1.0 - self._freedom / entries
+        left = 1.0 - self.freedom / entries
         return np.where(left > 0, self.rss / weight / np.where(left > 0, left, 1.0) ** 2, np.inf)
 
     @property

@@ -1,25 +1,31 @@
-"""Solve a list of ridges; the error of a solution on the rows of other moments, and R2, as all of dorff says it."""
+"""Solve a list of ridges; the error of a solution on the rows of other moments, R2, as all of dorff says it; and the
+noise that is left."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import takewhile
 from typing import Final, Self, final
 
 import numpy as np
+from scipy.linalg import blas, lapack
 
 from dorff.kernels import MultiView, OperatorKernel
 from dorff.moments import FloatArray, Kind, Solvable
-from dorff.solvers.dense import solve_cholesky
-from dorff.solvers.eigen import Ridge, Spectral
+from dorff.solvers.dense import factored, solve_cholesky
+from dorff.solvers.eigen import Ridge, Spectral, divided
 from dorff.solvers.problem import Problem, Solution
-from dorff.solvers.system import Size
+from dorff.solvers.scores import Scores, Tally
+from dorff.solvers.system import Block, Size
 
 MOST_FACTORS = 8  # as many Cholesky factors take about as long as one `eigh`
 _TINY = 1e4  # times rounding: what f is of the targets where nothing is left of it
 _ROUNDING: Final = 2.0**-46  # of a target's mean: what rounding may leave of a deviation from it
+STEPS: Final = 50  # of finding D
+CLOSE: Final = 1e-4  # a step that changes no variance by more of itself is the last
+LEAST: Final = 1e-10  # of the mean variance: less counts as that much where targets are divided by it
 
 
 def solve(problem: Problem, ridges: Sequence[Ridge], *, scores: bool = False) -> list[Solution]:
@@ -183,3 +189,193 @@ def rounding_level(full: FloatArray, k: int, squares: FloatArray) -> FloatArray:
     over the k features and ones, for squares |W|^2 (..., q): so large are the terms of a squared error that cancel."""
     largest = np.sqrt(np.einsum("ij,ij->", full[:k, :k], full[:k, :k]))
     return np.asarray(np.diag(full)[k:] + largest * squares)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class NoiseModel:
+    """The noise variances (q,) of the scaled targets, in rows of weight 1, at which the evidence is greatest for a
+    ridge, 0 for a target that the intercept uses up; and its log there, of the targets in their own units."""
+
+    variance: FloatArray
+    log_evidence: float
+
+
+def noise_model(
+    weighed: Callable[[FloatArray], Problem], parts: Sequence[Solvable], ridge: float, start: FloatArray
+) -> NoiseModel:
+    """D, and the restricted likelihood (Patterson & Thompson 1971) at it, of the model in `solvers.posterior`.
+
+    `weighed` gives the problem whose targets are divided by the roots of relative variances (q,), `start` are the
+    first ones. The steps are MacKay's (1992, eq. 4.10): s_j^2 = |r_j|^2 / (n_j - df_j), r_j and df_j being the
+    residuals and the degrees of freedom of target j under D. Departures: the intercept's degrees are off n_j, and as
+    t2 is tied to D each side has its share of |h|^2 / t2 and of sum df; of one target it is (RSS + l ridge |h|^2) / n
+    at once. A step is a factorisation and its inverse, or of columns apart a division: their spectrum stays.
+    """
+    noise, first, best = start, None, None
+    for _ in range(STEPS):
+        problem = weighed(noise)
+        if first is not None:  # columns apart: only rotations of the targets and their sizes are new
+            pairs = zip(problem.blocks, first.blocks, strict=True)
+            problem = replace(problem, blocks=tuple(replace(new, known=old.spectrum) for new, old in pairs))
+        model, step = _stepped(problem, parts, ridge)
+        if best is None or model.log_evidence >= best.log_evidence:
+            best = model
+        if all(block.rotation is not None and block.squared for block in problem.blocks):
+            first = first or problem
+        del problem  # before the next is formed
+        if np.abs(np.log(step / noise)).max() <= CLOSE:
+            break
+        noise = step
+    assert best is not None
+    return best
+
+
+def relative_noise(squares: FloatArray, left: FloatArray) -> FloatArray:
+    """Variances (q,) of mean 1 over the entries that are left, in proportion to `squares` over these."""
+    each = np.where(left > 0, squares / np.maximum(left, 1.0), 0.0)
+    mean = float(left @ each) / max(float(left.sum()), 1.0)
+    each = np.maximum(each / mean, LEAST) if mean > 0 else np.ones(len(left))
+    return np.where(left > 0, each, 1.0)
+
+
+def _stepped(problem: Problem, parts: Sequence[Solvable], ridge: float) -> tuple[NoiseModel, FloatArray]:
+    """What the relative variances of a problem give, and the next ones."""
+    assert problem.noise is not None
+    solved, tallies, freedom = [], [], np.zeros(len(problem.noise))
+    for block in problem.blocks:
+        x, tally, own = _solved(problem, block, parts, ridge)
+        solved.append(x)
+        tallies.append(tally)
+        freedom += own
+    scores, W = Scores(problem, tallies), problem.weights.combined(problem.coefficients(solved))
+    s2, noise, counts = float(scores.variance[0]), problem.noise, contrasts(problem)
+    unit = max(s2, float(np.finfo(np.float64).tiny))
+    squares, held = residual_squares(problem, parts, W) / unit, sum(float(one.shrunk.sum()) for one in tallies) / unit
+    share = counts * noise / max(float(counts @ noise), 1.0)
+    bottom = problem.entries - _spent(problem) - freedom + share * freedom.sum()
+    there = (counts > 0) & (bottom > 0)
+    ratio = np.where(there, (squares + share * held) / np.where(there, bottom, 1.0), 1.0)
+    model = NoiseModel(np.where(counts > 0, s2 * noise, 0.0), scores.log_evidence)
+    return model, relative_noise(counts * noise * np.clip(ratio, 1e-3, 1e3), counts)
+
+
+def contrasts(problem: Problem) -> FloatArray:
+    """Entries (q,) of each target, less one for an intercept: by these variances are averaged."""
+    return np.maximum(problem.entries - problem.intercept, 0.0)
+
+
+def _spent(problem: Problem) -> FloatArray:
+    """The intercept's degrees of freedom (q,) at each target."""
+    free = np.einsum("qp,ps,qs->q", problem.C, problem.free[0], problem.C)
+    return problem.intercept * np.asarray(free * sum(one.n * one.mask for one in problem.rows))
+
+
+def residual_squares(problem: Problem, parts: Sequence[Solvable], W: FloatArray) -> FloatArray:
+    """(q,): summed squares of the targets, divided as the problem's are, less C f; W (m, p) is in the scaled units."""
+    bias, C = problem.bias(W), np.eye(len(problem.scale)) if problem.observe is None else problem.observe
+    W = (W * problem.outputs) @ C.T
+    return np.asarray(np.sum([squared_error(part, W, C @ bias) for part in parts], axis=0) / problem.units**2)
+
+
+def _solved(
+    problem: Problem, block: Block, parts: Sequence[Solvable], ridge: float
+) -> tuple[FloatArray, Tally, FloatArray]:
+    """x (k, c), its tally, and of each target the degrees of freedom (q,) that it takes."""
+    shift = problem.shifts(block, ridge)
+    factor = factored(block, float(shift[0])) if block.rotation is None and block.known is None else None
+    if factor is None:
+        x, tally, _ = divided(problem, block, ridge)
+        assert tally.freedom is not None
+        values, vectors = block.spectrum
+        if block.load is not None:
+            own = (block.load**2 / np.where(block.a > 0, block.a, 1.0)) @ tally.freedom
+        else:
+            kept = (shift > 0) | (values > block.floor * values.max(initial=0.0))
+            own = _freedom(problem, block, parts, (vectors / np.where(kept, values + shift, np.inf)) @ vectors.T)
+        return vectors @ x, tally, own
+    x, _ = lapack.dpotrs(factor.lower, block.rhs, lower=1)
+    largest, k = factor.norm + block.removed, len(block.rhs)
+    log_det = 2.0 * float(np.log(np.diag(factor.lower)).sum()) - k * np.log(shift) if shift[0] > 0 else shift + np.inf
+    half, _ = lapack.dtrtri(factor.lower, lower=1, overwrite_c=1)
+    inverse, _ = lapack.dlauum(half, lower=1, overwrite_c=1)
+    squares = np.sum(x**2, axis=0)
+    tally = Tally(
+        block, np.sum(x * block.rhs, axis=0), shift * squares, largest * squares,
+        factor.condition * largest / factor.norm, k - shift * np.trace(inverse), log_det,
+    )  # fmt: skip
+    return x, tally, _freedom(problem, block, parts, inverse)
+
+
+def _freedom(problem: Problem, block: Block, parts: Sequence[Solvable], inverse: FloatArray) -> FloatArray:
+    """(q,): tr(G_t inverse), G_t what target t has of the G of a system for everything; the lower triangle of the
+    inverse is read."""
+    feature, row = block.at
+    psi, freedom = problem.weights.psi[feature, row], np.zeros(len(problem.scale))
+    centre = problem.centres(feature, psi)
+    for part, one in zip(parts, problem.rows, strict=True):
+        product = part.full[: part.m, : part.m][np.ix_(feature, feature)].T  # by columns, as LAPACK has the inverse
+        product *= inverse
+        for j in range(1, len(product)):
+            product[:j, j] = 0.0
+        seen, away = psi @ problem.C[one.mask].T, centre @ problem.C[one.mask].T
+        found = 2.0 * np.sum(seen * (product @ seen), axis=0) - np.diag(product) @ seen**2
+        del product
+        reached = blas.dsymm(1.0, inverse, away, lower=1)
+        found += np.sum((one.n * away - 2.0 * one.s[feature, None] * seen) * reached, axis=0)
+        freedom[one.mask] += found
+    return freedom
+
+
+def independent(problem: Problem) -> bool:
+    """Whether each target has a problem of its own."""
+    V = problem.directions
+    return len(problem.scale) == 1 or (V is not None and np.array_equal(V, np.eye(len(V))))
+
+
+def noise_covariance(problem: Problem, solution: Solution) -> FloatArray | None:
+    """(q, q): of the targets' noise in their own units, for a row of mean weight; None where it takes more than the
+    solution. Of targets that are problems of their own: where the evidence is greatest if the ridge is its own too;
+    one ridge for all can fit none, and the residuals over the degrees of freedom left depend on it least."""
+    variance = solution.variance
+    if variance is None or not independent(problem):
+        return None
+    if len(variance) > 1 and solution.ridges is None and not problem.pulls:
+        if solution.rss is None or solution.freedom is None:
+            return None
+        left = problem.entries - solution.freedom
+        variance = np.where(left > 0, solution.rss / np.where(left > 0, left, 1.0), variance)
+    return noise_of(problem, problem.scale, variance)
+
+
+def noise_of(seen: Problem | Sequence[Solvable], scale: FloatArray, variance: FloatArray) -> FloatArray:
+    """(q, q) of variances (q,) of the scaled targets in rows of weight 1, for a row of the mean weight of those that
+    see a target: so a constant factor of all weights changes nothing."""
+    return np.diag(variance * scale**2 / mean_weight(seen))
+
+
+def mean_weight(seen: Problem | Sequence[Solvable]) -> FloatArray:
+    """Of the rows that have a target, (q,)."""
+    rows = (
+        [(one.n, one.count, one.mask) for one in seen.rows]
+        if isinstance(seen, Problem)
+        else [(float(part.corner[0, 0]), part.n, part.mask) for part in seen]
+    )
+    weight, entries = sum(n * mask for n, _, mask in rows), sum(count * mask for _, count, mask in rows)
+    return np.asarray(np.where(weight > 0, weight, 1.0) / np.where(weight > 0, entries, 1.0))
+
+
+def residual_variance(solution: Solution, squares: FloatArray, counts: FloatArray) -> FloatArray:
+    """(q,), where nothing is factored: each target's `squares` that are left over `counts` of its entries, (q,) both,
+    less the same share for degrees of freedom.
+
+    These are l ridge |h|^2 over the noise, as they are on average for the ridge of most evidence (MacKay 1992, section
+    4), and no more than the unknowns. What the fit, which counts targets alike, has taken on of noisier ones counts
+    as a target's own noise, and so does what it misses: right for rows far above the degrees of freedom, else more.
+    """
+    assert solution.variance is not None
+    variance, total = solution.variance, max(float(counts.sum()), 1.0)
+    mean = variance[0] if len(variance) == 1 else np.average(variance, weights=np.maximum(counts, 1e-300))
+    share = max(0.0, 1.0 - float(squares.sum()) / max(float(mean) * total, 1e-300))
+    left = counts * (1.0 - min(share, solution.h.size / total))
+    return np.where(left > 0, squares / np.where(left > 0, left, 1.0), 0.0)

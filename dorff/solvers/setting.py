@@ -13,15 +13,25 @@ from dorff.errors import InputError
 from dorff.kernels import Covariance, Decomposable, Factor, Learned, OperatorKernel
 from dorff.moments import FloatArray
 from dorff.posterior import Posterior
-from dorff.solvers.apart import output_directions
+from dorff.solvers.apart import output_directions, targets_apart
 from dorff.solvers.cg import Iterated, solve_cg
 from dorff.solvers.eigen import Ridge, Spectral
 from dorff.solvers.learned import learn_output
 from dorff.solvers.penalty import Penalty
-from dorff.solvers.posterior import noise_covariance, posterior
-from dorff.solvers.problem import Parts, Problem, Solution, target_covariance
+from dorff.solvers.posterior import posterior
+from dorff.solvers.problem import Parts, Problem, Solution, Units, target_covariance
 from dorff.solvers.qr import problem_of
-from dorff.solvers.select import R2, solve
+from dorff.solvers.select import (
+    R2,
+    NoiseModel,
+    noise_covariance,
+    noise_model,
+    noise_of,
+    relative_noise,
+    residual_variance,
+    solve,
+    squared_error,
+)
 from dorff.weights import Density, OperatorWeights, operator_weights
 
 CG: Final = "cg"  # the other `Setting.method`
@@ -34,8 +44,8 @@ class Fit:
 
     `scale` (p,) is the outputs' scale, `kernel` the kernel with its output matrices written out. `converged` is False
     where learning an output matrix ran out of iterations. `noise` (q, q) is the covariance of the targets' noise in
-    their own units, of a row of mean weight: one variance for each direction of the targets that is a problem of its
-    own (each target for independent outputs), else one for all scaled targets (see `Scores.variance`).
+    their own units, of a row of mean weight, diagonal: None where it takes more than the fit and was not asked for
+    (`Setting.judged`).
     """
 
     kernel: OperatorKernel
@@ -52,7 +62,8 @@ class Fit:
 
     @property
     def log_evidence(self) -> float | None:
-        """Log marginal likelihood of the targets in their own units, where it was asked for or came for nothing."""
+        """Log marginal likelihood of the targets in their own units, the noise of each target at its best, where it
+        was asked for or came for nothing."""
         return self.solution.log_evidence
 
 
@@ -117,12 +128,18 @@ class Setting:
         covariance = target_covariance(parts) / np.outer(scale, scale) if self.observe is None else None
         return self.kernel.fix(self.d, parts[0].q if self.observe is None else self.observe.shape[1], covariance)
 
-    def solve(self, parts: Parts, ridges: Sequence[Ridge], *, scores: bool = False) -> list[Fit]:
+    def solve(
+        self, parts: Parts, ridges: Sequence[Ridge], *, scores: bool = False, evidence: bool | None = None
+    ) -> list[Fit]:
         """A fit for each ridge, or for each array (p,) of ridges, one a direction of the outputs (`solve_each`).
 
-        `scores` asks for GCV scores and evidences, which are not always computed otherwise. InputError for an array
-        where the outputs do not fall apart.
+        `scores` asks for GCV scores and, unless `evidence` is False, for evidences, which are not always computed
+        otherwise. InputError for an array where the outputs do not fall apart.
         """
+        fits = self._solved(parts, ridges, scores=scores)
+        return [self.judged(parts, fit) for fit in fits] if scores and evidence is not False else fits
+
+    def _solved(self, parts: Parts, ridges: Sequence[Ridge], *, scores: bool) -> list[Fit]:
         if scores or any(np.ndim(ridge) for ridge in ridges):
             self.check_scored()
         kernel, scale = self.fixed(parts), self.scaling(parts)
@@ -132,7 +149,7 @@ class Setting:
         problem = self._problem(kernel, parts, scale)
         if (learned := learned_term(self.kernel)) is not None:
             problem = _diagonalised(problem)
-            return [self._learned(*learned, problem, parts, _single(ridge)) for ridge in ridges]
+            return [self._learned(learned, problem, parts, _single(ridge)) for ridge in ridges]
         return [self._fit(kernel, problem, solution) for solution in solve(problem, ridges, scores=scores)]
 
     def solve_each(self, parts: Parts, ridges: Sequence[float], criterion: str) -> Fit:
@@ -160,13 +177,71 @@ class Setting:
         best = np.asarray(ridges, dtype=np.float64)[np.argmin(table, axis=0)]
         # Each direction's own score, of which the best ridges have the least: not that of all entries together.
         gcv = float(np.average(spectral.scores(best).gcv_each, weights=problem.totals.weight))
-        return self._fit(kernel, problem, replace(spectral.solve(best), gcv=gcv))
+        fit = self._fit(kernel, problem, replace(spectral.solve(best), gcv=gcv))
+        return self.judged(parts, fit) if criterion == "evidence" else fit
+
+    def judged(self, parts: Parts, fit: Fit) -> Fit:
+        """The fit with the noise of each target and, but for route cg and penalties, its log evidence: of the model
+        that `solvers.posterior` states, from the same moments."""
+        if fit.log_evidence is None and not self._unscored:
+            model = self.noise_model(parts, fit)
+            noise = None if targets_apart(fit.weights, self.observe) else self._in_units(parts, model.variance)
+            solution = replace(fit.solution, log_evidence=model.log_evidence)
+            fit = replace(fit, noise=noise if fit.noise is None else fit.noise, solution=solution)
+        return self.noised(parts, fit)
+
+    def noised(self, parts: Parts, fit: Fit) -> Fit:
+        """The fit with the noise of each target; by residuals alone for route cg and with penalties."""
+        if fit.noise is not None:
+            return fit
+        solution = fit.solution
+        if self._unscored:
+            variance = residual_variance(solution, self._residuals(parts, fit), self._counts(parts))
+            return replace(fit, noise=self._in_units(parts, variance))
+        if not targets_apart(fit.weights, self.observe):
+            return self.judged(parts, fit)
+        problem = self._of_weights(fit.weights, parts, self.scaling(parts))
+        (again,) = solve(problem, [solution.ridge], scores=True)
+        return replace(fit, noise=noise_covariance(problem, again))
+
+    def _in_units(self, parts: Parts, variance: FloatArray) -> FloatArray:
+        return noise_of(parts, self.scaling(parts), variance)
+
+    def noise_model(self, parts: Parts, fit: Fit) -> NoiseModel:
+        """Of the targets that a fit is of, for its weights and ridge. InputError for route cg and with penalties."""
+        self.check_scored()
+        if self.method == CG:
+            self._check_cg(scores=True)
+        scale, solution = self.scaling(parts), fit.solution
+        weights = fit.weights if solution.ridges is None else as_one_ridge(fit.weights, solution)
+        start = relative_noise(self._residuals(parts, fit), self._counts(parts))
+
+        def weighed(noise: FloatArray) -> Problem:
+            return self._of_weights(weights, parts, Units(scale, noise))
+
+        return noise_model(weighed, parts, solution.ridge, start)
+
+    @property
+    def _unscored(self) -> bool:
+        return self.method == CG or bool(self.penalties)
+
+    def _residuals(self, parts: Parts, fit: Fit) -> FloatArray:
+        """Summed squares (q,) of the scaled targets."""
+        C = np.eye(parts[0].q) if self.observe is None else self.observe
+        squares = sum(squared_error(part, fit.W @ C.T, C @ fit.bias) for part in parts)
+        return np.asarray(squares / self.scaling(parts) ** 2)
+
+    def _counts(self, parts: Parts) -> FloatArray:
+        """Entries (q,) of each target, less one for an intercept."""
+        return np.maximum(sum(part.n * part.mask for part in parts) - self.intercept, 0.0)
 
     def posterior(self, parts: Parts, fit: Fit) -> Posterior:
-        """The posterior of the model that `fit` is the mean of, from the same moments. InputError for route cg."""
+        """The posterior of the model that `fit` is of, from the same moments. InputError for route cg."""
         if self.method == CG:
             raise InputError("posterior: route cg factors no system, which it needs; set solve.route: direct")
-        return posterior(self._of_weights(fit.weights, parts, self.scaling(parts)), fit.solution)
+        noise = self.noised(parts, fit).noise
+        assert noise is not None
+        return posterior(self._of_weights(fit.weights, parts, self.scaling(parts)), fit.solution, noise, parts)
 
     def check_scored(self) -> None:
         """InputError where there are penalties: for GCV, evidence, and outputs with ridges of their own."""
@@ -200,14 +275,13 @@ class Setting:
     def _problem(self, kernel: OperatorKernel, parts: Parts, scale: FloatArray) -> Problem:
         return self._of_weights(self.weights(kernel), parts, scale)
 
-    def _of_weights(self, weights: OperatorWeights, parts: Parts, scale: FloatArray) -> Problem:
+    def _of_weights(self, weights: OperatorWeights, parts: Parts, scale: FloatArray | Units) -> Problem:
         return problem_of(
             parts, weights, intercept=self.intercept, scale=scale, observe=self.observe, penalties=self.penalties
         )
 
     def _learned(
-        self, weight: float, base: Decomposable, output: Learned, problem: Problem, parts: Parts,
-        ridge: float,
+        self, term: tuple[float, Decomposable, Learned], problem: Problem, parts: Parts, ridge: float
     ) -> Fit:  # fmt: skip
         """The fit with the output matrix that is best at this ridge; GCV then counts the matrix as given.
 
@@ -216,7 +290,7 @@ class Setting:
         """
         if len(parts) > 1:
             raise InputError("output 'learned': needs rows that have all targets; set data.nan: drop")
-        (block,) = problem.blocks
+        (block,), (weight, base, output) = problem.blocks, term
         assert block.rotation is not None
         values, _ = block.spectrum
         # Both of the kernel k0 I, be the weight in the root or not.
@@ -233,9 +307,10 @@ class Setting:
 
     def _fit(self, kernel: OperatorKernel, problem: Problem, solution: Solution) -> Fit:
         weights = problem.weights
-        scale = problem.scale if self.observe is None else np.full(weights.shape[2], problem.scale[0])
-        bias = problem.bias(weights.combined(solution.h))
-        return Fit(kernel, weights, solution, scale, bias, noise=noise_covariance(problem, solution))
+        bias, noise = problem.bias(weights.combined(solution.h)), noise_covariance(problem, solution)
+        if len(problem.scale) > 1 and (noise is None or solution.ridges is None):
+            solution = replace(solution, log_evidence=None)  # that of one noise, or prior, a direction: see `judged`
+        return Fit(kernel, weights, solution, problem.outputs, bias, noise=noise)
 
 
 def carried_ridges(setting: Setting, parts: Parts, fit: Fit) -> Ridge:
@@ -257,6 +332,15 @@ def _diagonalised(problem: Problem) -> Problem:
     """The same problem, its one block's matrix given up for the spectrum."""
     (block,) = problem.blocks
     return replace(problem, blocks=(replace(block, known=block.spectrum, G=np.empty((0, 0))),))
+
+
+def as_one_ridge(weights: OperatorWeights, solution: Solution) -> OperatorWeights:
+    """Weights for which one ridge gives the priors that directions with ridges of their own have, each prior tied to
+    the direction's own noise."""
+    assert solution.ridges is not None and solution.variance is not None
+    V = output_directions(weights.root[0])
+    each = solution.variance / solution.variance.mean() * solution.ridge / solution.ridges
+    return replace(weights, root=weights.root @ (V * np.sqrt(each)) @ V.T)
 
 
 def _single(ridge: Ridge) -> float:

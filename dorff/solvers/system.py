@@ -75,7 +75,8 @@ class Block:
     """(G (x) diag(a) + l ridge I) x = rhs with G (k, k), a (c,), rhs (k, c): a system that touches no other one.
 
     `at` says where x goes in h (m, r): the indices of the rows of a general system (c = 1), or the columns that
-    x rotation^T fills. `columns` (c,) says which of the problem's `directions` each column of x is about. `known`
+    x rotation^T fills. `columns` (c,) says which of the problem's `directions` each column of x is about, and `load`
+    (q, c) along what it adds to the targets, where they see a feature as it is; |load_j|^2 = a_j. `known`
     and `turned` are the spectrum and V^T rhs where they come from elsewhere; `squared` is False where that was the
     features' own singular values, so that nothing lost digits by being squared. `removed` bounds the largest
     eigenvalue of what centring took off G: sums were rounded with that still in them. `unit` is the rounding error of
@@ -88,6 +89,7 @@ class Block:
     at: Any
     rotation: FloatArray | None = None
     columns: IntArray | None = None
+    load: FloatArray | None = None
     known: tuple[FloatArray, FloatArray] | None = None
     turned: FloatArray | None = None
     squared: bool = True
