@@ -18,6 +18,7 @@ from dorff.estimators import ORFFRegressor
 from dorff.kernels.scalar import FloatArray
 from dorff.moments import Accumulator, Moments, TriangleAccumulator
 from dorff.solvers import LARGEST_DIRECT, LARGEST_EVD, Fit, Problem, Setting
+from dorff.solvers.apart import output_directions
 from dorff.weights import OperatorWeights
 
 N, D, RIDGE = 30, 7, 1e-2
@@ -305,8 +306,9 @@ def test_ridges_of_eigenvectors_have_one_noise_a_target_too():
     """The prior of each direction is tied to its own noise, as the fit has it; targets keep a noise each."""
     case = Case.of("coupled", intercept=False)
     fit = case.setting.solve_each(case.parts, [1e-4, 1e-3, 1e-2], "evidence")
-    values, V = np.linalg.eigh(COUPLED)
-    values, V, n = values[::-1], V[:, ::-1], len(case.F)
+    V, n = output_directions(fit.weights.root[0]), len(case.F)
+    values = np.diag(V.T @ COUPLED @ V)
+    np.testing.assert_allclose((V * values) @ V.T, COUPLED, atol=1e-12)
     ridges, variance = fit.solution.ridges, fit.solution.variance
     assert len(set(ridges)) > 1
     D = np.diag(fit.noise)
