@@ -203,6 +203,19 @@ def test_posterior_is_the_dense_one(name, options, intercept):
     np.testing.assert_array_equal(found.noise, fit.noise)
 
 
+@pytest.mark.parametrize("name", ["coupled", "curl trace"])
+def test_samples_have_the_covariance_that_is_stated(name):
+    """Where targets' noises differ, and columns hang together by them: to six standard errors of 4000 samples."""
+    case = Case.of(name)
+    (fit,) = case.setting.solve(case.parts, [RIDGE])
+    found = case.setting.posterior(case.parts, fit)
+    h, b = found.draw(np.random.default_rng(3), 4000, fit.solution.h.shape)
+    values = np.einsum("a,nap->np", case.F[0], [fit.weights.combined(one) * fit.scale for one in h]) + b
+    wanted, variance = found.covariance(case.F[:1])[0], found.variance(case.F[:1])[0]
+    error = np.sqrt((np.outer(variance, variance) + wanted**2) / 4000)
+    assert np.all(np.abs(np.cov(values.T) - wanted) < 6 * error)
+
+
 def data(intercept: bool = False, q: int = 1):
     """Features (N, m) and targets about a mean, and the problem of independent outputs."""
     rng = np.random.default_rng(7)
