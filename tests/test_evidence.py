@@ -18,6 +18,7 @@ from dorff.estimators import ORFFRegressor
 from dorff.kernels.scalar import FloatArray
 from dorff.moments import Accumulator, Moments, TriangleAccumulator
 from dorff.solvers import LARGEST_DIRECT, LARGEST_EVD, Fit, Problem, Setting
+from dorff.solvers.apart import output_directions
 from dorff.weights import OperatorWeights
 
 N, D, RIDGE = 30, 7, 1e-2
@@ -202,6 +203,19 @@ def test_posterior_is_the_dense_one(name, options, intercept):
     np.testing.assert_array_equal(found.noise, fit.noise)
 
 
+@pytest.mark.parametrize("name", ["coupled", "curl trace"])
+def test_samples_have_the_covariance_that_is_stated(name):
+    """Where targets' noises differ, and columns hang together by them: to six standard errors of 4000 samples."""
+    case = Case.of(name)
+    (fit,) = case.setting.solve(case.parts, [RIDGE])
+    found = case.setting.posterior(case.parts, fit)
+    h, b = found.draw(np.random.default_rng(3), 4000, fit.solution.h.shape)
+    values = np.einsum("a,nap->np", case.F[0], [fit.weights.combined(one) * fit.scale for one in h]) + b
+    wanted, variance = found.covariance(case.F[:1])[0], found.variance(case.F[:1])[0]
+    error = np.sqrt((np.outer(variance, variance) + wanted**2) / 4000)
+    assert np.all(np.abs(np.cov(values.T) - wanted) < 6 * error)
+
+
 def data(intercept: bool = False, q: int = 1):
     """Features (N, m) and targets about a mean, and the problem of independent outputs."""
     rng = np.random.default_rng(7)
@@ -305,8 +319,9 @@ def test_ridges_of_eigenvectors_have_one_noise_a_target_too():
     """The prior of each direction is tied to its own noise, as the fit has it; targets keep a noise each."""
     case = Case.of("coupled", intercept=False)
     fit = case.setting.solve_each(case.parts, [1e-4, 1e-3, 1e-2], "evidence")
-    values, V = np.linalg.eigh(COUPLED)
-    values, V, n = values[::-1], V[:, ::-1], len(case.F)
+    V, n = output_directions(fit.weights.root[0]), len(case.F)
+    values = np.diag(V.T @ COUPLED @ V)
+    np.testing.assert_allclose((V * values) @ V.T, COUPLED, atol=1e-12)
     ridges, variance = fit.solution.ridges, fit.solution.variance
     assert len(set(ridges)) > 1
     D = np.diag(fit.noise)
