@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from dorff.data import Classes, ingest, open_dataset, trim, verify
+from dorff.errors import InputError
 
 COLUMNS: dict[str, Any] = {"inputs": ["x"], "classes": "k"}
 SHARD = 8
@@ -146,6 +147,9 @@ def check(action: str, home: Path, folder: Path) -> bool:
         if committed == "new":
             if action == "trim":  # what is left over goes
                 act(action, home, store)
+            elif action == "append":  # a job that is simply run again does not add its rows twice
+                with pytest.raises(InputError, match="--again"):
+                    act(action, home, store)
             assert files(store) == goal
             return True
     act(action, home, store)

@@ -67,7 +67,9 @@ def test_the_whole_job(place: Path, cluster: dict[str, Any]) -> None:
     again = run("fit", "job.yaml")
     assert again.returncode == 0 and "nothing new" in again.stdout and again.stdout.count("\n") == 1
 
-    assert answer("predict", "models/sea", "later.zarr", "out.zarr") == {"rows": 5000, "store": "out.zarr"}
+    assert answer("predict", "models/sea", "later.zarr", "out.zarr") == {
+        "rows": 5000, "nan_rows": 0, "store": "out.zarr",
+    }  # fmt: skip
     rows = field(5000, seed=1)
     predicted, _ = open_dataset("out.zarr", inputs="y", targets=None).read(0, 5000)
     np.testing.assert_array_equal(predicted, load_model("models/sea").predict(rows[:, :2]))

@@ -127,6 +127,14 @@ def test_patterns_that_come_late_are_chosen_in_order_of_rows(tmp_path: Path) -> 
     assert load_model(again.model).coefficients.tobytes() == h
 
 
+def test_rows_that_miss_nothing_are_a_pattern_like_others(tmp_path: Path) -> None:
+    """They are dropped too where the first leaf has none: whole blocks of them."""
+    numbers = np.where(np.arange(N) < 3 * SHARD, 1 + CROWDED, 0)
+    report = fit(job(stored(tmp_path, numbers), tmp_path))
+    assert len(report.patterns or ()) == 8 and "" not in (report.patterns or ())
+    assert report.rows_used == sum(name in (report.patterns or ()) for name in names(numbers)) <= 3 * SHARD
+
+
 def test_rows_appended_later_change_no_choice(tmp_path: Path) -> None:
     """Of patterns that were chosen once; only the new leaves are summed."""
     grown = tmp_path / "grown"
@@ -292,6 +300,6 @@ def test_far_more_features_than_rows_are_warned_of(place: Path) -> None:
     result = call("plan", "job.yaml", "--json")
     warning = "2,402 features for 600 rows: an exact kernel model of so few rows is smaller"
     assert f"plan: {warning}" in result.stderr and json.loads(result.stdout)["exact_is_cheaper"]
-    assert f"fit: {warning}" in call("fit", "job.yaml", "--json").stderr
+    assert "; 2,402 features for 588 rows: an exact kernel model" in call("fit", "job.yaml", "--json").stderr
     write_job(place / "job.yaml", data={"store": "sea.zarr", "nan": "drop"}, features={"count": 2400})
     assert "features for" not in call("plan", "job.yaml").stderr

@@ -122,6 +122,7 @@ LIES: dict[str, Callable[[ForgedState], None]] = {
     "a list": lambda forged: forged.body.update(question=[]),
     "features": lambda forged: forged.body.update(features=None),
     "folds": asked(folds=None), "folds' list": asked(folds=[1]),
+    **{f"patterns {value!r}": asked(patterns=value) for value in (5, "01", True, ["2"], [1], ["1"] * 9, {"0": 1})},
     **{f"folds {key} {value!r}"[:40]: folds(**{key: value}) for key in ("count", "held", "seed", "first")
        for value in (1.5, "1", None, math.nan)},
     "no fold": folds(count=0), "many folds": folds(count=MUCH), "other folds": folds(other=1),

@@ -53,7 +53,6 @@ def plan(job: JobFile, root: Root = None, as_json: Json = False) -> None:
 
 def fit(job: JobFile, root: Root = None, metrics: Metrics = None, as_json: Json = False) -> None:
     """Fit, or go on with a fit, and publish the model; what earlier runs of the job did is used again."""
-    from dorff.data import open_dataset
     from dorff.fit import fit as run
     from dorff.spec import ClassTargets, load_job
 
@@ -72,9 +71,6 @@ def fit(job: JobFile, root: Root = None, metrics: Metrics = None, as_json: Json 
                 "manifold: {between: true, weight: ...} where views are to predict alone",
                 level="warning",
             )
-        rows = open_dataset(str(described.data.store), inputs=described.data.inputs, targets=None).rows
-        if crowd := crowd_text(max(described.features.counts), rows):
-            say(f"fit: {crowd}", "warning")
         with meter("fit") as progress:
             report = run(described, progress=progress)
         figures.update(of_fit(report))

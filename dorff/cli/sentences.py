@@ -34,7 +34,7 @@ def fit_text(report: FitReport, weights: Sequence[Sequence[float]] = (), *, clas
         f"{peak} of {size(report.plan_peak_bytes)} planned; {report.m:,} features, condition {report.condition:.2g} "
         f"({report.rung}, {report.status}), ridge {report.ridge:.3g}{_at_the_edge(report)}"
         f"{_weighed(report, weights)}{_tuned(report)}{_scored(report, classes)}; model {report.model}"
-        f"{_remedy(report)}{_guessed(report)}"
+        f"{_remedy(report)}{_guessed(report)}{_crowded(report)}"
     )
 
 
@@ -59,6 +59,11 @@ def crowd_text(m: int, rows: int) -> str:
         f"{m:,} features for {rows:,} rows: an exact kernel model of so few rows is smaller and has no error of "
         f"features (dorff.exact.ExactRidge); take it, or lower features.count to {MANY * rows:,} or less"
     )
+
+
+def _crowded(report: FitReport) -> str:
+    """The same of a fit that was made all the same."""
+    return f"; {crowd}" if (crowd := crowd_text(report.m, report.rows_used)) else ""
 
 
 def _unlabelled(report: FitReport) -> str:

@@ -85,8 +85,9 @@ def _check_question(question: Mapping[str, Any]) -> None:
     whole = all(type(value) is int and least <= value <= most for value, least, most in counts)
     if not whole or type(folds["seed"]) is not int or type(folds["by_rows"]) is not bool or len(folds) != 5:
         raise InputError("its numbers of rows or folds are not those of a plan")
-    patterns = question.get("patterns") or []
-    if len(patterns) > MOST_PATTERNS or not all(isinstance(one, str) and set(one) <= {"0", "1"} for one in patterns):
+    patterns = [] if question.get("patterns") is None else question["patterns"]
+    right = type(patterns) is list and len(patterns) <= MOST_PATTERNS
+    if not right or not all(isinstance(one, str) and set(one) <= {"0", "1"} for one in patterns):
         raise InputError("its patterns of targets are not those of a plan")
     for name, known in _WORDS.items():
         if question[name] not in known:
