@@ -27,6 +27,7 @@ from dorff.errors import DoesNotFitError
 from dorff.fit import fit
 from dorff.moments import Moments, TriangleAccumulator
 from dorff.plan.routes import Means, Shape, Way, choose_route
+from dorff.plan.seconds import Pace
 from dorff.predict.shared import planned_workers
 from dorff.solvers import Problem, Size, cg_bytes, sampled_bytes, solve, solve_bytes, triangle_bytes
 from dorff.solvers.cg import solve_cg
@@ -231,7 +232,7 @@ def way(name: str, size: Size) -> Way:
         n=10_000, m=size.m, q=size.q, r=size.r, coupled=size.coupled, patterns=size.patterns, leaves=1, map_numbers=0,
         map_flops=1.0, leaf_bytes=0, solve_bytes=0, disk_bytes=0, read_bytes=0, folds=size.folds,
     )  # fmt: skip
-    means = Means(workers=1, worker_memory=1e12, machine=1e12, disk=1e12, rate=1e10)
+    means = Means(workers=1, worker_memory=1e12, pace=Pace.nominal(size.m, 1.0))
     return choose_route(Job.model_validate(job | {"solve": {"route": name}}), shape, means).way
 
 
@@ -249,7 +250,8 @@ def test_a_direct_solve_holds_what_is_said(name: str, gaps: bool, ridges: list[f
 def test_a_posterior_takes_no_more_than_the_solve(name: str, gaps: bool) -> None:
     sums = Sums.of(name, gaps=gaps)
     (solution,) = solve(Problem.of(sums.parts, sums.weights), [1e-3])
-    held = traced(lambda: posterior(Problem.of(sums.parts, sums.weights), solution))
+    noise = 0.1 * np.eye(sums.size.q)
+    held = traced(lambda: posterior(Problem.of(sums.parts, sums.weights), solution, noise, sums.parts))
     assert 0.5 * solve_bytes(sums.size) < held <= solve_bytes(sums.size)
 
 

@@ -245,7 +245,7 @@ KFOLD, EVIDENCE = {"select": "kfold"}, {"select": "evidence"}
         ),
         (
             {"kernel": VIEWS, "data": {"store": "s", "inputs": ["pixels", "hog", "moduli", "hog"]}},
-            "data.inputs must be the arrays of the kernel's views",
+            "data.inputs must name each array once",
         ),
         ({"kernel": [VIEWS, SINGLE], "solve": KFOLD}, "kernel has kernels of other views, or of none, beside one"),
         ({"kernel": VIEWS, "features": {"drawn_for": SINGLE}}, "kernel has kernels of other views, or of none"),

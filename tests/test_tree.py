@@ -108,9 +108,9 @@ class World:
 
     def fresh(self) -> FloatArray:
         """The sums of the same plan and rows, from nothing."""
-        place = self.folder / "fresh"
+        place = self.folder / "fresh" / self.this.directory.name  # which is part of what its files say they are
         shutil.rmtree(place, ignore_errors=True)
-        place.mkdir()
+        place.mkdir(parents=True)
         for name in ("plan.json", "arrays.npz"):
             shutil.copy(self.this.directory / name, place)
         return bits(self.tree(kept=-1, this=load_pass(place, self.this.hash)))

@@ -70,8 +70,10 @@ class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         ridges = self._ridges()
         if not ridges or not all(np.isfinite(ridge) and ridge >= 0 for ridge in ridges):
             raise InputError(f"ridge must be a number of 0 or more, or a list of them, not {self.ridge!r}")
+
+    def _warn_of_ignored(self) -> None:
         for name, why in self._ignored():
-            warnings.warn(f"{name}={getattr(self, name)!r} has no effect: {why}", UserWarning, stacklevel=4)
+            warnings.warn(f"{name}={getattr(self, name)!r} has no effect: {why}", UserWarning, stacklevel=3)
 
     def _ignored(self) -> Iterator[tuple[str, str]]:
         """Parameters that are not left at their defaults and change nothing, with the reason."""

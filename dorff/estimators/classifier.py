@@ -144,6 +144,7 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any) -> Self:
         """Fit to inputs X (n, d) and labels y (n,)."""
         self._check_arguments()
+        self._warn_of_ignored()
         terms = self._manifold_terms()
         X, y = in_memory_where(terms, unwrap(X, "X"), unwrap_labels(y))
         if terms:

@@ -208,6 +208,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         2 is that row given twice, but for its noise: a row's noise variance is `noise_` over its weight.
         """
         self._check_arguments()
+        self._warn_of_ignored()
         terms = self._manifold_terms()
         X, y = self._validated(*in_memory_where(terms, unwrap(X, "X"), unwrap(y, "y")))
         observe = self._observation(1 if y.ndim == 1 else y.shape[1])

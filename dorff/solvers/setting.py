@@ -329,9 +329,9 @@ def carried_ridges(setting: Setting, parts: Parts, fit: Fit) -> Ridge:
 
 
 def _diagonalised(problem: Problem) -> Problem:
-    """The same problem, its one block's matrix given up for the spectrum."""
-    (block,) = problem.blocks
-    return replace(problem, blocks=(replace(block, known=block.spectrum, G=np.empty((0, 0))),))
+    """The same problem, the matrix of each block given up for its spectrum."""
+    blocks = tuple(replace(block, known=block.spectrum, G=np.empty((0, 0))) for block in problem.blocks)
+    return replace(problem, blocks=blocks)
 
 
 def as_one_ridge(weights: OperatorWeights, solution: Solution) -> OperatorWeights:
