@@ -64,6 +64,7 @@ def dataset(store: Path) -> Dataset:
 
 def make_pass(folder: Path, *, nan: str = "drop", folds: FoldRule = FoldRule(), read_rows: int = READ) -> Pass:  # noqa: B008
     """A pass as a plan freezes it, but for its frozen text, which the leaf only looks at the name of."""
+    folder = folder / "plan"  # files say the name of their plan's folder, so that of two it has to be the same
     folder.mkdir(exist_ok=True, parents=True)
     (folder / "plan.json").write_text("{}")
     name = frozen_hash(folder)

@@ -299,17 +299,14 @@ def refuse_small_workers(job: Job, costs: Costs) -> None:
 
 def refuse_small_machine(job: Job, costs: Costs, directory: Path) -> None:
     """DoesNotFitError, with the numbers and what to do, where this machine's memory or the disk is too small."""
-    machine, workers = (
-        psutil.virtual_memory().total,
-        job.cluster.workers if isinstance(job.cluster, LocalCluster) else 0,
-    )
+    machine, cluster = psutil.virtual_memory().total, job.cluster
     held = sum(file.stat().st_size for file in (directory / "nodes").glob("*.moments"))
     free = _free_disk(Path(job.state)) + held
+    workers, each = (cluster.workers, WORKER_BYTES) if isinstance(cluster, LocalCluster) else (1, 0)
     fitting = [
         way.name
         for way in costs.others
-        if way.disk_bytes <= free
-        and DRIVER_BYTES + way.driver_bytes + workers * (WORKER_BYTES + way.worker_bytes) <= machine
+        if way.disk_bytes <= free and DRIVER_BYTES + way.driver_bytes + workers * (each + way.worker_bytes) <= machine
     ]
     instead = f", or set solve.route: {' or '.join(fitting)} (another result)" if fitting else ""
     if costs.peak_bytes > machine:

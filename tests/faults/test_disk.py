@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,8 @@ from dorff.engine import SerialEngine
 from dorff.errors import DoesNotFitError, InputError
 from dorff.fit import fit
 from dorff.plan import costs, make_plan, seconds
-from dorff.spec import load_job
+from dorff.plan.routes import Way
+from dorff.spec import LocalCluster, SerialCluster, load_job
 from dorff.store import load_model
 
 Record = Callable[..., None]
@@ -353,14 +355,30 @@ def test_neither_clock_nor_memory_of_a_machine_choose_the_way(
         monkeypatch.setattr(seconds, "_thin_rate", lambda width, rate=rate: rate / 10)
         routes.add(make_plan(job).costs.route)
     assert routes == {"direct"}
-    small = make_plan(job).costs.peak_bytes - 20 * 2**20
-    total = psutil.virtual_memory()._replace(total=small)
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: total)
-    wanted = ", or set solve.route: (cg or )?streaming" if name.endswith(("default", "posterior")) else "workers"
-    with pytest.raises(
-        DoesNotFitError, match=rf"at its peak, this machine has {small / 2**20:.0f} MiB; lower .*{wanted}"
-    ):
+    memory = psutil.virtual_memory()._replace(total=costs.DRIVER_BYTES)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    with pytest.raises(DoesNotFitError, match=r"MiB at its peak, this machine has \d+ MiB; lower features.count"):
         make_plan(job)
+
+
+@pytest.mark.parametrize("cluster", [SerialCluster(), LocalCluster(workers=3)], ids=["serial", "local"])
+def test_ways_that_would_fit_are_named_to_the_byte(
+    cluster: SerialCluster | LocalCluster, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = load_job(write_job(tmp_path, store)).model_copy(update={"cluster": cluster})
+    way = Way("streaming", 5_000_000, 7_000_000, 3_000_000, 1.0, 1, 1.0)
+    needed = replace(make_plan(job).costs, peak_bytes=2**50, disk_bytes=2**50, others=(way,))
+    each = 5_000_000 if isinstance(cluster, SerialCluster) else 3 * (costs.WORKER_BYTES + 5_000_000)
+    least = costs.DRIVER_BYTES + 7_000_000 + each
+    for memory, disk, named in ((0, 0, True), (-1, 0, False), (0, -1, False), (2**40, 2**40, True)):
+        total = psutil.virtual_memory()._replace(total=least + memory)
+        monkeypatch.setattr(psutil, "virtual_memory", lambda total=total: total)
+        monkeypatch.setattr(costs, "_free_disk", lambda path, free=3_000_000 + disk: free)
+        for one in (needed, replace(needed, peak_bytes=0)):  # the memory is short, or the disk
+            with pytest.raises(DoesNotFitError) as error:
+                costs.refuse_small_machine(job, one, tmp_path)
+            assert ("solve.route: streaming" in str(error.value)) == named, error.value
+            assert ("at its peak" in str(error.value)) == (one is needed)
 
 
 @pytest.mark.parametrize("folds", ["leaves", "rows"])

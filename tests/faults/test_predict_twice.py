@@ -91,9 +91,9 @@ def test_a_second_run_keeps_away_while_the_first_is_paused(at: int, made: Path, 
         faults.remove("die")
         first.signal(signal.SIGCONT)
         ended = first.end()
-    assert other.code == 7 and f"held by process {first.process.pid}" in other.err, other
     assert ended.code == 0, ended
     right(made, folder)
+    assert other.code == 7 and f"held by process {first.process.pid}" in other.err, other
 
 
 @pytest.mark.parametrize("killed", [True, False], ids=["killed", "done"])
