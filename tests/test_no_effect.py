@@ -421,6 +421,8 @@ def test_the_place_of_an_idle_key_is_named(home: Path) -> None:
     parts = {"kernel": [SINGLE, {**TERMS, "terms": [{"weight": 1.0, "kernel": {**TERMS, "concatenate": True}}]}]}
     text, _ = result(home, whole(parts))
     assert "kernel[1].terms[0].kernel.concatenate has no effect: there is one term" in text
+    nested = {**TERMS, "terms": [{"weight": 1.0, "kernel": two(WIDE)["kernel"]}], "concatenate": True}
+    assert not refused(result(home, whole({"kernel": nested}))[0])  # of two terms, further in
 
 
 TLS = {"ca": "ca.pem", "cert": "cert.pem", "key": "key.pem"}
@@ -478,6 +480,14 @@ def test_what_only_the_data_tell_is_warned_of(home: Path, parts: dict[str, Any],
         (warning,) = json.loads(done.stdout)["warnings"]
         assert warning.startswith(sentence) and warning.endswith("; leave it out")
         assert f"dorff: {warning}\n" in done.stderr
+
+
+def test_a_grid_that_is_whole_has_no_seed(home: Path) -> None:
+    """9 nodes of 2 columns each: with 18 columns every node is taken, with 17 some are drawn."""
+    for count, whole_grid in ((18, True), (17, False)):
+        features = {**sampler("gauss_quadrature", points=3)["features"], "count": count, "seed": 3}
+        job = {**whole({"features": features}), "state": "s", "model": "m"}
+        assert bool(make_plan(Job.model_validate(job, context={"folder": home})).warnings) == whole_grid
 
 
 def test_seeds_of_what_is_drawn_or_dealt_are_not_warned_of(home: Path) -> None:
