@@ -185,8 +185,11 @@ CLOSED = ("<&-", ">&-", "2>&-", "<&- >&- 2>&-", "2>/dev/full")
 
 
 def shell(words: str, how: str) -> subprocess.CompletedProcess[str]:
-    """A command as a shell starts it."""
-    return subprocess.run(["sh", "-c", f"{DORFF} {words} {how}"], capture_output=True, text=True, timeout=100)
+    """A command as a shell starts it; its stdout buffered, whatever the tests' own is."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    return subprocess.run(
+        ["sh", "-c", f"{DORFF} {words} {how}"], capture_output=True, text=True, timeout=100, env=environment
+    )
 
 
 @pytest.mark.parametrize("how", CLOSED)
