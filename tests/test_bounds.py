@@ -284,7 +284,7 @@ def test_theorem_10_as_printed():
     C = 5 * ((d / 2) ** (-d / (d + 2)) + (d / 2) ** (2 / (d + 2))) * 2 ** ((6 * d + 2) / (d + 2))
     bend = 2 * (e - 1) * 0.6 / u
     for epsilon in (0.5 * bend, 0.99 * bend, 1.01 * bend, 9 * bend):
-        for count in (D, 40 * D):
+        for count in (D, 40 * D, 1000 * D, 10000 * D):
             exponent = epsilon**2 * count / (8 * (d + 2) * (0.6 + epsilon * u / 6))
             if epsilon > bend:
                 exponent = epsilon * count / ((d + 2) * (e - 1) * u)
