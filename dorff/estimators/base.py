@@ -6,9 +6,10 @@ import numbers
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial as bound
-from typing import Any
+from typing import Any, final
 
 import dask.array as da
 import numpy as np
@@ -38,6 +39,19 @@ Finish = Callable[[FloatArray], npt.NDArray[Any]]  # from f (k, p) to what is as
 Answer = Callable[[Model, FloatArray], npt.NDArray[Any]]  # from a model and X (k, d) to that
 _HOMES = {"kernel": "kernels", "sampler": "frequencies"}
 _TABLES = {Criterion.GCV: "gcv_", Criterion.EVIDENCE: "log_evidences_", Criterion.KFOLD: "cv_errors_"}
+
+
+@final
+class AbsentError(InputError, AttributeError):
+    """An attribute that this fit has not: `hasattr` and `dir` go past it."""
+
+
+@contextmanager
+def absent() -> Iterator[None]:
+    try:
+        yield
+    except InputError as error:
+        raise AbsentError(str(error)) from error
 
 
 class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from typing import Any, Self, final
 
@@ -19,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dorff.blocks import PRECISIONS
 from dorff.errors import InputError
-from dorff.estimators.base import ORFFEstimator, first_column, unchanged
+from dorff.estimators.base import ORFFEstimator, absent, first_column, unchanged
 from dorff.estimators.drawing import Sure
 from dorff.estimators.given import Deal, GivenFolds, row_weights
 from dorff.estimators.rows import StoredRows, finite, partly, together, unwrap, with_rows
@@ -31,19 +30,6 @@ from dorff.kernels.scalar import FloatArray
 from dorff.leaf import FoldRule
 from dorff.model import Model, Views
 from dorff.solvers import R2, Criterion, Spread, row_sums
-
-
-@final
-class AbsentError(InputError, AttributeError):
-    """An attribute that this fit has not: `hasattr` and `dir` go past it."""
-
-
-@contextmanager
-def _absent() -> Iterator[None]:
-    try:
-        yield
-    except InputError as error:
-        raise AbsentError(str(error)) from error
 
 
 @final
@@ -240,7 +226,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
     @property
     def noise_(self) -> FloatArray:
         """Covariance (q, q) of the targets' noise."""
-        with one_thread(), _absent():
+        with one_thread(), absent():
             noise = self._known.noised.noise if self._noise is None else self._noise
         assert noise is not None
         return noise
@@ -248,13 +234,13 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
     @property
     def posterior_model_(self) -> Model:
         """`model_` with its posterior."""
-        with one_thread(), _absent():
+        with one_thread(), absent():
             return self._known.posterior_model
 
     @property
     def log_evidence_(self) -> float:
         """Log marginal likelihood of the targets."""
-        with one_thread(), _absent():
+        with one_thread(), absent():
             return self._known.log_evidence
 
     @property

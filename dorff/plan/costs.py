@@ -27,7 +27,7 @@ from dorff.plan.lengthscale import tunes
 from dorff.plan.manifold import Term, TermCosts, term_costs, weight_grid
 from dorff.plan.routes import Means, Route, Shape, Way, choose_route
 from dorff.plan.seconds import MIXED, QR, SEARCH, START, START_WORKERS, Pace, pace_bytes, solve_work
-from dorff.solvers import Size, learned_term, path_bytes, solve_bytes, triangle_bytes, untouched
+from dorff.solvers import Size, learned_term, path_bytes, posterior_bytes, solve_bytes, triangle_bytes, untouched
 from dorff.spec import Job, LocalCluster, RemoteCluster
 from dorff.weights import operator_weights
 
@@ -236,7 +236,7 @@ def _solve_bytes(job: Job, kernel: OperatorKernel, size: Size, *, qr: bool) -> i
     unknowns = _unknowns(job, kernel, size)
     if keeps_posterior(job, unknowns):
         kept = max(8 * unknowns**2, size.blocks * square)
-        solving += kept - size.blocks * square + 4 * 8 * _tied(kernel, size)
+        solving = max(solving, posterior_bytes(size)) + kept - size.blocks * square + 4 * 8 * _tied(kernel, size)
         if job.solve.conformal:
             solving = max(solving + kept, 2 * kept + evaluation_bytes(size.m))
     counts = size.packed * (size.folds + 1) if len(job.features.counts) > 1 else 0  # of the first features

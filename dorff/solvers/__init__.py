@@ -7,6 +7,7 @@ from dorff.solvers.eigen import Ridge
 from dorff.solvers.few_labels import Known
 from dorff.solvers.grid import path_bytes
 from dorff.solvers.penalty import Penalty
+from dorff.solvers.posterior import posterior_bytes
 from dorff.solvers.problem import Problem, Solution, check_width, target_covariance
 from dorff.solvers.qr import triangle_bytes
 from dorff.solvers.sampled import sampled_bytes
@@ -45,6 +46,7 @@ __all__ = [
     "least",
     "of_first",
     "path_bytes",
+    "posterior_bytes",
     "row_sums",
     "sampled_bytes",
     "setting_scores",

@@ -27,7 +27,7 @@ from dorff.posterior import CoupledBlock, Posterior, PosteriorBlock, SeparableBl
 from dorff.solvers.dense import factored
 from dorff.solvers.problem import Problem, Solution
 from dorff.solvers.select import contrasts, independent, mean_weight
-from dorff.solvers.system import Block, IntArray
+from dorff.solvers.system import Block, IntArray, Size
 
 Spread = tuple[FloatArray, FloatArray]  # basis (k, k'), spread (k', c): the columns' inverses basis diag(s_j) basis^T
 
@@ -61,6 +61,12 @@ class _Noise:
     def excess(self) -> FloatArray:
         """(q,): what is above the mean."""
         return self.variance - self.level
+
+
+def posterior_bytes(size: Size) -> int:
+    """The most memory of making a problem and its posterior, beside the packed sums: these as squares, G and what it
+    becomes with the targets' noise in it, the inverse, and their product."""
+    return size.unpacked + (size.blocks + 3) * 8 * size.k**2 + 8 * size.k * (32 + 8 * size.q)
 
 
 def posterior(problem: Problem, solution: Solution, noise: FloatArray, parts: Sequence[Solvable]) -> Posterior:
