@@ -14,6 +14,7 @@ import pytest
 
 from dorff.moments import Kind, Moments, Products
 from dorff.store import load_sums, merge_moments, save_moments, undamaged
+from dorff.store.atomic import identity
 
 GOOD: dict[str, Any] = {
     "kind": "gram", "length": 6, "fold": 0, "observed": "", "m": 1, "q": 1, "n": 5, "y0": [0.5], "unit": 2.0**-52,
@@ -22,7 +23,7 @@ GOOD: dict[str, Any] = {
 
 def write(path: Path, header: Any, numbers: int = 6, *, length: int | None = None) -> Path:
     """A file as `save_moments` writes it, with right checksums, whatever the header says."""
-    text = json.dumps(header).encode()
+    text = json.dumps({"of": identity(path), "sections": header}).encode()
     (raw,) = struct.unpack("<8s", path.read_bytes()[:8])
     body = np.arange(float(numbers)).tobytes()
     prefix = raw + struct.pack("<II", len(text) if length is None else length, google_crc32c.value(text))

@@ -66,7 +66,7 @@ class _Noise:
 def posterior_bytes(size: Size) -> int:
     """The most memory of making a problem and its posterior, beside the packed sums: these as squares, G and what it
     becomes with the targets' noise in it, the inverse, and their product."""
-    return size.unpacked + (size.blocks + 3) * 8 * size.k**2 + 8 * size.k * (32 + 8 * size.q)
+    return size.unpacked + (size.blocks + 3) * 8 * size.k**2 + 8 * size.k * (64 + 8 * size.q)
 
 
 def posterior(problem: Problem, solution: Solution, noise: FloatArray, parts: Sequence[Solvable]) -> Posterior:

@@ -112,7 +112,7 @@ def switch_current(root: Path, name: str) -> None:
 
 def _digest(version: Path) -> str:
     """Names a version by its description, which holds the checksums of all else in it."""
-    return hashlib.sha256((version / "zarr.json").read_bytes()).hexdigest()[:16]
+    return hashlib.sha256(read_plain(version / "zarr.json")).hexdigest()[:16]
 
 
 def discard_version(version: Path) -> None:
