@@ -22,8 +22,9 @@ from dorff.errors import InputError
 from dorff.fit import fit
 from dorff.moments import syrk
 from dorff.plan import SMALLEST_LEAF, block_rows, leaf_bounds, make_plan
+from dorff.plan.seconds import Pace
 from dorff.spec import Job
-from dorff.threads import pin, pinned
+from dorff.threads import pin
 
 
 @final
@@ -71,7 +72,7 @@ def bench(
             write_random(home / f"{n}.zarr", n, d)
         limits, rates, shares, inside = [bare_syrk(m, workers)], [], [], []
         jobs = {n: partial(_job, home, n, d, m, sampler, workers) for n in (n1, n2)}
-        features = _feature_seconds(jobs[n1](repeats))
+        features = m * Pace.of(make_plan(jobs[n1](0)).recipe, m + 2).number
         for repeat in range(repeats):
             (t1, _), (t2, busy) = (_timed_fit(jobs[n](repeat)) for n in (n1, n2))
             limits.append(bare_syrk(m, workers))
@@ -154,20 +155,6 @@ def _job(home: Path, n: int, d: int, m: int, sampler: str, workers: int, repeat:
             "model": str(home / "model"),
         }
     )
-
-
-def _feature_seconds(job: Job) -> float:
-    """Seconds of one row's features in this process alone, the best of five tries."""
-    this, _ = make_plan(job).frozen()
-    features, rows = this.features, this.block_rows
-    X, out = np.random.default_rng(0).standard_normal((rows, features.d)), np.empty((rows, features.m))
-    work, seconds = features.workspace(rows), []
-    with pinned():
-        for _ in range(6):  # the first loads the loops
-            began = time.perf_counter()
-            features(X, out, work)
-            seconds.append(time.perf_counter() - began)
-    return min(seconds[1:]) / rows
 
 
 def _timed_fit(job: Job) -> tuple[float, float]:

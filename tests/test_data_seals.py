@@ -131,7 +131,7 @@ def test_zarr_may_write_the_metadata_again(store: Path) -> None:
     assert all(path.read_bytes() != content for path, content in before.items())
     assert verify(store) == [] and opened(store).block(0, N).checksums() == block
     assert open_dataset(store, inputs=["x", "mine"], targets=None).read(7, 8)[0][0, 2] == 7
-    assert ingest([store.with_suffix(".npz")], store, **COLUMNS, append=True) == 2 * N
+    assert ingest([store.with_suffix(".npz")], store, **COLUMNS, append=True, again=True) == 2 * N
     assert verify(store) == [] and opened(store).block(0, N).checksums() == block
     content = parse((store / "zarr.json").read_bytes(), store)
     assert content["attributes"]["title"] == "drifters" and has_seal(content["attributes"])
@@ -163,7 +163,7 @@ def test_stores_without_seals_open(store: Path, tmp_path: Path) -> None:
         del content["attributes"]["dorff"]["crc32"]
         path.write_text(json.dumps(content))
     assert verify(store) == [] and opened(store).block(0, N).checksums() == block
-    ingest([store.with_suffix(".npz")], store, **COLUMNS, append=True)
+    ingest([store.with_suffix(".npz")], store, **COLUMNS, append=True, again=True)
     assert verify(store) == [] and opened(store).block(0, N).checksums() == block
     assert not has_seal(parse((store / "zarr.json").read_bytes(), store)["attributes"])
     zarr.open_group(tmp_path / "other.zarr", mode="w").create_array("x", data=np.ones((9, 2)))
@@ -172,7 +172,7 @@ def test_stores_without_seals_open(store: Path, tmp_path: Path) -> None:
 
 
 def test_appends_and_trims_seal_again(store: Path) -> None:
-    ingest([store.with_suffix(".npz")], store, **COLUMNS, append=True)
+    ingest([store.with_suffix(".npz")], store, **COLUMNS, append=True, again=True)
     trim(store, keep=20)
     for path in metadata(store):
         assert has_seal(parse(path.read_bytes(), path)["attributes"])

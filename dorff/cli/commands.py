@@ -204,12 +204,8 @@ def predict(
 
     asked = Uncertainty(std, noise, tuple(level(text) for text in names("--bands", bands)))
     arrays, some = names("--inputs", inputs) or None, names("--views", views) or None
-    wanted = "--std" if std else "--bands" if bands else ""
-    numbers = 1 + (std + 2 * len(asked.bands))  # for each output
-    with (
-        _engine(workers, model, store, (arrays, some), wanted, (numbers, 0)) as (engine, peak),
-        meter("predict") as progress,
-    ):
+    each, wanted = (1 + std + 2 * len(asked.bands), 0), "--std" if std else "--bands" if bands else ""
+    with _engine(workers, model, store, (arrays, some), wanted, each) as (engine, peak), meter("predict") as progress:
         rows = run(
             model, store, out, engine=engine, inputs=arrays, uncertainty=asked, views=some, progress=progress
         )  # fmt: skip

@@ -43,12 +43,12 @@ def plan(job: JobFile, root: Root = None, as_json: Json = False) -> None:
             f"so few rows that an exact kernel model is the smaller system ({costs.m * costs.rank:,} unknowns here, "
             "no more there): see dorff.exact.ExactRidge, or lower features.count"
         )
-    found = {key: getattr(costs, key) for key in keys} | ({"manifold": terms} if terms else {})
+    result = {key: getattr(costs, key) for key in keys} | ({"manifold": terms} if terms else {})
     if planned.crowded:
-        found["patterns"] = planned.patterns
-    found |= {"warnings": planned.warnings}
+        result["patterns"] = planned.patterns
+    result |= {"warnings": planned.warnings}
     _warn(planned.warnings)
-    show(found, rows_of(text), as_json=as_json)
+    show(result, rows_of(text), as_json=as_json)
 
 
 def fit(job: JobFile, root: Root = None, metrics: Metrics = None, as_json: Json = False) -> None:

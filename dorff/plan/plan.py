@@ -78,15 +78,15 @@ class Plan:
     @property
     def warnings(self) -> list[str]:
         """What the job asks for in vain, as it says itself and as these data tell."""
-        job, found = self.job, list[str]()
+        job, sentences = self.job, list[str]()
         if job.features.seed and not (self.recipe.seeded or job.deals or job.manifold or self.question["tuning"]):
-            found.append("features.seed: nothing is drawn at random: every seed gives these features")
+            sentences.append("features.seed: nothing is drawn at random: every seed gives these features")
         if job.solve.ridge_per_output and len(job.solve.ridges) > 1 and self.recipe.p == 1:
-            found.append("solve.ridge_per_output: there is one output; its ridge is that of all")
+            sentences.append("solve.ridge_per_output: there is one output; its ridge is that of all")
         for number, term in enumerate(self.terms, 1):
             if not any(term.manifold.weights):
-                found.append(f"manifold.weight: it is 0, and term {number} costs a pass for nothing")
-        return [*job.warnings, *(f"{one}; leave it out" for one in found)]
+                sentences.append(f"manifold.weight: it is 0, and term {number} costs a pass for nothing")
+        return [*job.warnings, *(f"{one}; leave it out" for one in sentences)]
 
     def by_qr(self) -> Plan | None:
         """The same job, its rows summed as the triangle of a QR; None where that would not fit its workers.
