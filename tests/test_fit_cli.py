@@ -66,16 +66,18 @@ def test_the_whole_job(place: Path, cluster: dict[str, Any]) -> None:
     again = run("fit", "job.yaml")
     assert again.returncode == 0 and "nothing new" in again.stdout and again.stdout.count("\n") == 1
 
-    assert answer("predict", "models/sea", "later.zarr", "out.zarr") == {
-        "rows": 5000, "nan_rows": 0, "store": "out.zarr",
-    }  # fmt: skip
+    made = answer("predict", "models/sea", "later.zarr", "out.zarr")
+    assert list(made) == ["rows", "nan_rows", "store", "plan_peak_bytes"] and list(made.values())[1:3] == [0, "out.zarr"]
+    assert made["rows"] == 5000 and made["plan_peak_bytes"] > 2**27
     rows = field(5000, seed=1)
     predicted, _ = open_dataset("out.zarr", inputs="y", targets=None).read(0, 5000)
     np.testing.assert_array_equal(predicted, load_model("models/sea").predict(rows[:, :2]))
     scores = answer("score", "models/sea/v000001", "later.zarr", "--workers", 1)
     residual, spread = rows[:, 2:] - predicted, rows[:, 2:] - rows[:, 2:].mean(axis=0)
-    assert list(scores) == ["rows", "r2", "rmse", "per_output", "r2_of"] and list(scores["per_output"]) == ["u", "v"]
-    assert scores["r2"] == pytest.approx(1 - np.sum(residual**2) / np.sum(spread**2)) and scores["r2"] > 0.95
+    assert list(scores) == ["rows", "r2", "rmse", "per_output", "r2_of", "rows_dropped"]
+    assert list(scores["per_output"]) == ["u", "v"] and scores["rows_dropped"] == 0
+    assert scores["r2_of"] == "pooled" and scores["r2"] > 0.95  # a field of one unit
+    assert scores["r2"] == pytest.approx(1 - np.sum(residual**2) / np.sum(spread**2))
     assert scores["rmse"] == pytest.approx(np.sqrt(np.mean(residual**2)))
     page = json.loads(call("report", "models/sea", "-o", "page.html", "--json").stdout)["report"]
     assert Path(page).resolve() == place / "page.html" and "<html" in Path(page).read_text()
