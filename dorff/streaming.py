@@ -14,6 +14,7 @@ import numpy as np
 from dorff.engine import Engine
 from dorff.engine.sweep import Sweeper
 from dorff.errors import InputError
+from dorff.kernels import OperatorKernel
 from dorff.leaf import Pass
 from dorff.moments import FloatArray
 from dorff.plan import Plan
@@ -21,7 +22,7 @@ from dorff.plan.routes import sample_rows
 from dorff.solvers import Fit, Setting
 from dorff.solvers.apart import targets_apart
 from dorff.solvers.cg import Iterated, Steps, iterate
-from dorff.solvers.matrixfree import Border, make_system
+from dorff.solvers.matrixfree import Border, Operator, System, make_system
 from dorff.solvers.sampled import Sample, Sampled
 from dorff.solvers.select import independent, noise_of, residual_variance
 from dorff.store import Receipt
@@ -30,6 +31,7 @@ from dorff.weights import operator_weights
 
 TOLERANCE: Final = 1e-5
 MOST_PASSES: Final = 500
+MOST_NUMBERS: Final = 2**25  # of features that are held in memory to try the iteration
 RUN_ROWS: Final = 64  # rows of the sample that lie together, so that few chunks of the store are read
 Progress = Callable[[int, int], None]  # rows done, rows in all passes that seem to be needed
 
@@ -69,14 +71,9 @@ def fit_streaming(
         if not borders:
             raise InputError(f"{plan.dataset.path}: no rows are left to fit; every row was dropped or there are none")
         _refuse_unseen(plan, borders)
-        corners = [border.corner for border in borders]
-        kernel, scale = setting.fixed(corners), setting.scaling(corners)
-        weights = operator_weights(kernel, this.features.m, this.density, normalize=setting.normalize)
-        system = make_system(
-            borders, sweeper, weights, intercept=setting.intercept, scale=scale, observe=setting.observe
-        )
+        kernel, system = _system(this, setting, borders, sweeper)
         wanted = sample_rows(this.features.m, 1 if system.apart else plan.dataset.q, n)
-        preconditioner = Sampled(system, _sample(plan, this, wanted), system.problem.l * ridge)
+        preconditioner = Sampled(system, _sample(plan, this, wanted)[0], system.problem.l * ridge)
         besides = 1 + (not independent(system.problem))  # the borders' pass, and one for each target's residuals
         expected = besides + min(preconditioner.iterations(tolerance), most)
         pace.passes(1, expected)
@@ -91,6 +88,39 @@ def fit_streaming(
     sweeper.tidy()
     seconds = time.perf_counter() - began
     return Streamed(fit, sweeper.receipts, sweeper.fresh, sweeper.count, expected, found, seconds)
+
+
+def passes_in_memory(plan: Plan, setting: Setting, *, tolerance: float = TOLERANCE, most: int = MOST_PASSES) -> int:
+    """How many passes the fit may take: those of the same iteration for four rows a feature, or 2^25 numbers of F,
+    all in memory. Rows that miss a target count as if it were y0."""
+    this, _ = plan.frozen()
+    m, q, (ridge,) = this.features.m, plan.dataset.q, plan.job.solve.ridges
+    with pinned():
+        sample, Y = _sample(plan, this, min(4 * m, MOST_NUMBERS // m))
+        D = np.empty((len(Y), m + 1 + q))
+        D[:, :m], D[:, m], D[:, m + 1 :] = sample.features(sample.X), 1.0, np.nan_to_num(Y - this.y0)
+        D *= np.sqrt(sample.weights)[:, None]
+        border = Border(m, len(D), this.y0, D.T @ D[:, m:])
+        _, system = _system(this, setting, [border], lambda V: [D.T @ (D @ V)])
+        wanted = sample_rows(m, 1 if system.apart else q, plan.dataset.rows)
+        few = np.linspace(0, len(D) - 1, min(wanted, len(D))).astype(int)
+        some = replace(sample, X=sample.X[few], weights=sample.weights[few])
+        found = iterate(system, ridge, Sampled(system, some, system.problem.l * ridge), tolerance=tolerance, most=most)
+    return 1 + (not independent(system.problem)) + found.iterations
+
+
+def _system(
+    this: Pass, setting: Setting, borders: Sequence[Border], operator: Operator
+) -> tuple[OperatorKernel, System]:  # fmt: skip
+    """The fit's kernel, and its system."""
+    corners = [border.corner for border in borders]
+    kernel = setting.fixed(corners)
+    weights = operator_weights(kernel, this.features.m, this.density, normalize=setting.normalize)
+    scale = setting.scaling(corners)
+    system = make_system(
+        borders, operator, weights, intercept=setting.intercept, scale=scale, observe=setting.observe
+    )  # fmt: skip
+    return kernel, system
 
 
 def _noise(fit: Fit, setting: Setting, sweeper: Sweeper, borders: Sequence[Border]) -> FloatArray:
@@ -145,16 +175,17 @@ def _refuse_unseen(plan: Plan, borders: list[Border]) -> None:
         raise InputError(f"{plan.dataset.path}: no row has the target {name}; leave it out of the targets")
 
 
-def _sample(plan: Plan, this: Pass, wanted: int) -> Sample:
-    """Usable rows, in short runs spread evenly over all, and their weights."""
+def _sample(plan: Plan, this: Pass, wanted: int) -> tuple[Sample, FloatArray]:
+    """Usable rows, in short runs spread evenly over all, and their weights; their targets (n, q)."""
     dataset = plan.dataset
     runs = max(1, min(wanted // RUN_ROWS, -(-dataset.rows // RUN_ROWS)))
-    X, weights = [], []
+    X, Y, weights = [], [], []
     last = max(dataset.n - RUN_ROWS, dataset.first)
     for start in np.unique(np.linspace(dataset.first, last, runs).astype(int)):
         rows = dataset.block(int(start), int(min(start + RUN_ROWS, dataset.n))).weighty()
         rows = rows[rows.whole(partial=this.nan in ("partial", "unlabelled"))]
         weight = np.ones(len(rows)) if rows.weights is None else rows.weights
         X.append(rows.X)
+        Y.append(rows.Y)
         weights.append(weight if this.class_weight is None else weight * (rows.Y @ this.class_weight))
-    return Sample(np.concatenate(X), np.concatenate(weights), this.features.transform)
+    return Sample(np.concatenate(X), np.concatenate(weights), this.features.transform), np.concatenate(Y)

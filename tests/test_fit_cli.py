@@ -67,7 +67,10 @@ def test_the_whole_job(place: Path, cluster: dict[str, Any]) -> None:
     assert again.returncode == 0 and "nothing new" in again.stdout and again.stdout.count("\n") == 1
 
     made = answer("predict", "models/sea", "later.zarr", "out.zarr")
-    assert list(made) == ["rows", "nan_rows", "store", "plan_peak_bytes"] and list(made.values())[1:3] == [0, "out.zarr"]
+    assert list(made) == ["rows", "nan_rows", "store", "plan_peak_bytes"] and list(made.values())[1:3] == [
+        0,
+        "out.zarr",
+    ]
     assert made["rows"] == 5000 and made["plan_peak_bytes"] > 2**27
     rows = field(5000, seed=1)
     predicted, _ = open_dataset("out.zarr", inputs="y", targets=None).read(0, 5000)

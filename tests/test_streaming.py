@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -19,9 +20,11 @@ import pytest
 import zarr
 from distributed import Client
 
+from dorff import streaming
+from dorff.cli.fitting import plan
 from dorff.engine import DaskEngine, Engine, SerialEngine, local_cluster
 from dorff.errors import IncompleteError, InputError
-from dorff.fit import fit, run_pass, settings
+from dorff.fit import expected_passes, fit, run_pass, settings
 from dorff.kernels.scalar import FloatArray
 from dorff.moments import by_fold, pooled
 from dorff.plan import leaves as leaf_sizes
@@ -220,6 +223,45 @@ def test_solves_of_one_pass_do_not_meet(store: Path, tmp_path: Path, expected: F
     os.utime(stopped, (0, 0))  # given up long ago
     streamed(job(store, tmp_path))
     assert not list(tmp_path.glob("state/*/sweeps/*"))
+
+
+@pytest.mark.parametrize("ridge", [1.0, 1e-3, 1e-8])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"kernel": PLAIN, "data": {"weights": "weight"}},
+        {"kernel": PLAIN, "data": {"targets": "gaps", "nan": "partial"}},
+    ],
+    ids=["curl", "weights", "gaps"],
+)
+def test_passes_are_told_from_some_rows(
+    store: Path, tmp_path: Path, options: dict[str, Any], ridge: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More rows are taken where there are more features: all would tell exactly."""
+    monkeypatch.setattr(streaming, "MOST_NUMBERS", 96 * 1024)
+    asked = job(store, tmp_path, ridge=ridge, **options)
+    told = expected_passes(asked)
+    assert not (tmp_path / "state").exists()
+    taken = streamed(asked).passes
+    assert taken / 1.6 <= told <= 1.6 * taken
+
+
+def test_plan_tells_the_passes_of_these_data_and_their_seconds(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    figures = {}
+    for ridge in (1.0, 1e-8):
+        asked = job(store, tmp_path, ridge=ridge, route="streaming")
+        (tmp_path / "job.yaml").write_text(asked.model_dump_json(exclude_unset=True))
+        plan(tmp_path / "job.yaml", as_json=True)
+        figures[ridge] = json.loads(capsys.readouterr().out)
+        assert figures[ridge]["passes"] == expected_passes(asked)
+        planned = make_plan(asked).costs
+        times = figures[ridge]["passes"] / planned.passes
+        assert figures[ridge]["flops"] == pytest.approx(times * planned.flops)
+    assert figures[1e-8]["passes"] > 2 * figures[1.0]["passes"]
+    assert figures[1e-8]["seconds"] > 1.5 * figures[1.0]["seconds"]
 
 
 def test_no_more_passes_are_expected_than_there_may_be(store: Path, tmp_path: Path) -> None:

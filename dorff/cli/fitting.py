@@ -14,12 +14,15 @@ from dorff.cli.sentences import crowd_text, fit_text, patterns_text, term_text
 
 
 def plan(job: JobFile, root: Root = None, as_json: Json = False) -> None:
-    """What a fit will do and need, without reading a row; exit code 4 if it would not fit."""
+    """What a fit will do and need, without a pass over the rows; exit code 4 if it would not fit."""
+    from dorff.fit import expected_passes
     from dorff.plan import make_plan
     from dorff.spec import load_job
 
     planned = make_plan(load_job(job, root=root))
     costs, terms = planned.costs, [term.manifold.config() for term in planned.terms]
+    if costs.route == "streaming":
+        costs = costs.of_passes(expected_passes(planned.job))
     more = planned.job.data.unlabelled
     keys = (
         "leaves", "peak_bytes", "disk_bytes", "flops", "seconds", "m", "rank", "worker_bytes", "exact_is_cheaper",

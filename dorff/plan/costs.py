@@ -6,7 +6,7 @@ import json
 import math
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -69,6 +69,11 @@ class Costs:
     passes: int
     fewer: str = ""
     others: tuple[Way, ...] = ()
+
+    def of_passes(self, passes: int) -> Costs:
+        """The costs of a fit by streaming that takes so many passes."""
+        times = passes / self.passes
+        return replace(self, passes=passes, seconds=times * self.seconds, flops=times * self.flops)
 
 
 def estimate(
