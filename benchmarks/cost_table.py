@@ -8,8 +8,8 @@ For N rows, d inputs, q targets, m features of an orthogonal sampler, w = m + 1 
 results/throughput.json measured: 93,159 rows of m = 1024 a second on two cores, 6,000 of m = 4096.)
 
     flops            N (w^2 + f)                                  one triangle of [F | 1 | Y]^T [F | 1 | Y], and F
-    pass             1.15 flops / rate                            core seconds
-    solve            m^3 / 3 / rate                               core seconds of the Cholesky factor, in the driver
+    pass             1.08 N (f / 5e10 + (m / 2) / 6e8 + w^2 / rate)      core seconds, reading and files among them
+    solve            1.8 m^3 / rate                               core seconds of a factor, in the driver
     leaves           of rows min(b (1 + i / 16), 2^18) max(1, i / 4096), i = 0, 1, ..., b = 4e10 / w^2 within
                      2^14..2^17, in whole shards (16384 rows)
     kept level k     the least with (leaves / 2^k) 4 w (w + 1) <= disk / 4
@@ -17,10 +17,10 @@ results/throughput.json measured: 93,159 rows of m = 1024 a second on two cores,
                      the most at a time, for no more nodes than 2 leaves; the first term is kept
     a worker         8 w^2 + 8 B (w + 8) + 8 map + read + 266 MiB: the square, a block of B rows, what the map holds
                      and works with, three reads; libraries and Dask's own
-    solve bytes      the driver's, of one scalar kernel: 20 w^2 + 48 m^2 direct; 12 w^2 + 8 m (4 * 512 + 8) by
-                     conjugate gradients on the moments, beyond LAPACK's 32-bit numbers
-    streaming        1.15 * 40 N (f / rate + (m / 2) / 6e8 + 4 w q / 8e9) core seconds in place of pass and solve, in
-                     the 40 passes that are expected, with O(m) bytes of sums
+    solve bytes      the driver's, sums among them, of one scalar kernel: `solvers.solve_bytes`, about 12 w^2 + 24 m^2;
+                     beyond LAPACK's 32-bit numbers `cg_bytes`, 12 w^2 and up to 3 * 8 * 1024 m to precondition
+    streaming        1.08 * 40 N (f / 5e10 + (m / 2) / 6e8 + 4 w q / (rate / 10)) core seconds in place of pass and
+                     solve, were it 40 passes (`dorff plan` tries how many on some rows), with O(m) bytes of sums
 
 All of it is known before a row is read; `dorff plan JOB.yaml` says it for a job. `--check` asks the real planner, over
 stores of metadata alone, and fails where leaves, flops or a worker's bytes are others.
@@ -45,8 +45,9 @@ from dorff.errors import DoesNotFitError
 from dorff.features import Recipe
 from dorff.plan import block_rows, leaf_bounds, make_plan
 from dorff.plan.costs import WORKER_BYTES
-from dorff.plan.routes import EXPECTED_PASSES, PAIRS, THIN
-from dorff.solvers import LARGEST_DIRECT
+from dorff.plan.routes import EXPECTED_PASSES
+from dorff.plan.seconds import BESIDE, CHOLESKY, Pace
+from dorff.solvers import LARGEST_DIRECT, Size, cg_bytes, solve_bytes
 from dorff.spec import Job
 
 MiB: Final = 2**20
@@ -71,15 +72,17 @@ def costs(n: int, m: int, options: argparse.Namespace, unit: tuple[int, int]) ->
     nodes = min((leaves >> level) + 4 * options.workers + leaves.bit_length() + level, 2 * leaves)
     read = 3 * unit[1] * max(1, block // unit[0])
     direct = m <= LARGEST_DIRECT
-    solve = 12 * w * (w + 1) + 8 * w**2 + 48 * m**2 if direct else 12 * w**2 + 8 * m * (4 * 512 + 8)
-    row = recipe.flops / rate + m / 2 / PAIRS + 4.0 * w * options.q / THIN
+    number, size = Pace.nominal(m, recipe.flops).number, Size(m, options.q, 1, False)
     return {
         "rows": n, "features": m, "flops": flops,
-        "pass_core_seconds": 1.15 * flops / rate, "solve_core_seconds": m**3 / 3 / rate if direct else None,
-        "streaming_core_seconds": EXPECTED_PASSES * n * row * 1.15, "leaves": leaves,
+        "pass_core_seconds": BESIDE * n * (m * number + w**2 / rate),
+        "solve_core_seconds": CHOLESKY * m**3 / rate if direct else None,
+        "streaming_core_seconds": BESIDE * EXPECTED_PASSES * n * (m * number + 40.0 * w * options.q / rate),
+        "leaves": leaves,
         "kept_level": level, "kept_disk_bytes": (leaves >> level) * node, "disk_bytes": nodes * node + 16 * w**2,
         "worker_bytes": WORKER_BYTES + 16 * MiB + 8 * w**2 + 8 * block * (w + 8) + 8 * recipe.numbers + read,
-        "solve_bytes": solve, "solved": "direct" if direct else "cg",
+        "solve_bytes": size.held + (solve_bytes(size) if direct else cg_bytes(size)),
+        "solved": "direct" if direct else "cg",
     }  # fmt: skip
 
 
