@@ -178,7 +178,7 @@ def test_evidence_is_the_dense_integral_and_greatest_over_the_noise_of_each_targ
     case = Case.of(name, intercept=intercept, **options)
     parts = case.parts
     (fit,) = case.setting.solve(parts, [RIDGE], scores=True)
-    model = case.setting.noise_model(parts, fit)
+    (model,) = case.setting.noise_models(parts, [fit])
     assert fit.log_evidence == model.log_evidence == pytest.approx(case.log_density(fit, model.variance), rel=1e-8)
     for target in range(len(case.C)):
         for factor in (0.95, 1.05):
@@ -194,7 +194,7 @@ def test_posterior_is_the_dense_one(name, options, intercept):
     case = Case.of(name, intercept=intercept, **options)
     parts = case.parts
     (fit,) = case.setting.solve(parts, [RIDGE])
-    fit = case.setting.judged(parts, fit)
+    (fit,) = case.setting.judged(parts, [fit])
     found = case.setting.posterior(parts, fit)
     G = RNG.standard_normal((5, 2 * D))
     wanted = case.error_covariance(fit, G, np.diag(fit.noise) / case.scale**2 * case.mean_weight)

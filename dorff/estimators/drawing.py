@@ -64,6 +64,6 @@ class Sure:
     def log_evidence(self) -> float:
         """Log marginal likelihood of the targets at the fit's ridge."""
         self.setting.check_scored()
-        value = self.setting.judged(self.parts, self.noised).log_evidence
+        value = self.setting.judged(self.parts, [self.noised])[0].log_evidence
         assert value is not None  # of a system that was formed, and an estimator forms it
         return value

@@ -3,7 +3,7 @@ noise that is left."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import takewhile
@@ -18,7 +18,7 @@ from dorff.solvers.dense import factored, solve_cholesky
 from dorff.solvers.eigen import Ridge, Spectral, divided
 from dorff.solvers.problem import Problem, Solution
 from dorff.solvers.scores import Scores, Tally
-from dorff.solvers.system import Block, Size
+from dorff.solvers.system import Block, Size, Spectrum
 
 MOST_FACTORS = 8  # as many Cholesky factors take about as long as one `eigh`
 _TINY = 1e4  # times rounding: what f is of the targets where nothing is left of it
@@ -201,34 +201,45 @@ class NoiseModel:
     log_evidence: float
 
 
-def noise_model(
-    weighed: Callable[[FloatArray], Problem], parts: Sequence[Solvable], ridge: float, start: FloatArray
-) -> NoiseModel:
-    """D, and the restricted likelihood (Patterson & Thompson 1971) at it, of the model in `solvers.posterior`.
+@final
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """A ridge, and what gives the problem whose targets are divided by the roots of relative variances (q,), of which
+    `noise` are the first."""
 
-    `weighed` gives the problem whose targets are divided by the roots of relative variances (q,), `start` are the
-    first ones. The steps are MacKay's (1992, eq. 4.10): s_j^2 = |r_j|^2 / (n_j - df_j), r_j and df_j being the
-    residuals and the degrees of freedom of target j under D. Departures: the intercept's degrees are off n_j, and as
-    t2 is tied to D each side has its share of |h|^2 / t2 and of sum df; of one target it is (RSS + l ridge |h|^2) / n
-    at once. A step is a factorisation and its inverse, or of columns apart a division: their spectrum stays.
+    weighed: Callable[[FloatArray], Problem]
+    ridge: float
+    noise: FloatArray
+
+
+def noise_models(parts: Sequence[Solvable], trials: Iterable[Trial]) -> Iterator[NoiseModel]:
+    """D, and the restricted likelihood (Patterson & Thompson 1971) at it, of the model in `solvers.posterior`, for
+    each trial of the same features.
+
+    The steps are MacKay's (1992, eq. 4.10): s_j^2 = |r_j|^2 / (n_j - df_j), r_j and df_j being the residuals and the
+    degrees of freedom of target j under D. Departures: the intercept's degrees are off n_j, and as t2 is tied to D
+    each side has its share of |h|^2 / t2 and of sum df; of one target it is (RSS + l ridge |h|^2) / n at once. A step
+    is a factorisation and its inverse, or of columns apart a division: one spectrum serves all trials.
     """
-    noise, first, best = start, None, None
-    for _ in range(STEPS):
-        problem = weighed(noise)
-        if first is not None:  # columns apart: only rotations of the targets and their sizes are new
-            pairs = zip(problem.blocks, first.blocks, strict=True)
-            problem = replace(problem, blocks=tuple(replace(new, known=old.spectrum) for new, old in pairs))
-        model, step = _stepped(problem, parts, ridge)
-        if best is None or model.log_evidence >= best.log_evidence:
-            best = model
-        if all(block.rotation is not None and block.squared for block in problem.blocks):
-            first = first or problem
-        del problem  # before the next is formed
-        if np.abs(np.log(step / noise)).max() <= CLOSE:
-            break
-        noise = step
-    assert best is not None
-    return best
+    spectra: Sequence[Spectrum] = ()
+    for trial in trials:
+        noise, best = trial.noise, None
+        for _ in range(STEPS):
+            problem = trial.weighed(noise)
+            if spectra:  # columns apart: only rotations of the targets and their sizes are new
+                pairs = zip(problem.blocks, spectra, strict=True)
+                problem = replace(problem, blocks=tuple(replace(new, known=old) for new, old in pairs))
+            model, step = _stepped(problem, parts, trial.ridge)
+            if best is None or model.log_evidence >= best.log_evidence:
+                best = model
+            if all(block.rotation is not None and block.squared for block in problem.blocks):
+                spectra = [block.spectrum for block in problem.blocks]
+            del problem  # before the next is formed
+            if np.abs(np.log(step / noise)).max() <= CLOSE:
+                break
+            noise = step
+        assert best is not None
+        yield best
 
 
 def relative_noise(squares: FloatArray, left: FloatArray) -> FloatArray:

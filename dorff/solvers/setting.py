@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, final
 
@@ -24,8 +24,9 @@ from dorff.solvers.qr import problem_of
 from dorff.solvers.select import (
     R2,
     NoiseModel,
+    Trial,
     noise_covariance,
-    noise_model,
+    noise_models,
     noise_of,
     relative_noise,
     residual_variance,
@@ -137,7 +138,7 @@ class Setting:
         otherwise. InputError for an array where the outputs do not fall apart.
         """
         fits = self._solved(parts, ridges, scores=scores)
-        return [self.judged(parts, fit) for fit in fits] if scores and evidence is not False else fits
+        return self.judged(parts, fits) if scores and evidence is not False else fits
 
     def _solved(self, parts: Parts, ridges: Sequence[Ridge], *, scores: bool) -> list[Fit]:
         if scores or any(np.ndim(ridge) for ridge in ridges):
@@ -178,17 +179,18 @@ class Setting:
         # Each direction's own score, of which the best ridges have the least: not that of all entries together.
         gcv = float(np.average(spectral.scores(best).gcv_each, weights=problem.totals.weight))
         fit = self._fit(kernel, problem, replace(spectral.solve(best), gcv=gcv))
-        return self.judged(parts, fit) if criterion == "evidence" else fit
+        return self.judged(parts, [fit])[0] if criterion == "evidence" else fit
 
-    def judged(self, parts: Parts, fit: Fit) -> Fit:
-        """The fit with the noise of each target and, but for route cg and penalties, its log evidence: of the model
+    def judged(self, parts: Parts, fits: Sequence[Fit]) -> list[Fit]:
+        """The fits with the noise of each target and, but for route cg and penalties, their log evidence: of the model
         that `solvers.posterior` states, from the same moments."""
-        if fit.log_evidence is None and not self._unscored:
-            model = self.noise_model(parts, fit)
+        judged = [fit for fit in fits if fit.log_evidence is not None or self._unscored]
+        lacking = [fit for fit in fits if fit.log_evidence is None and not self._unscored]
+        for fit, model in zip(lacking, self.noise_models(parts, lacking), strict=True):
             noise = None if targets_apart(fit.weights, self.observe) else self._in_units(parts, model.variance)
             solution = replace(fit.solution, log_evidence=model.log_evidence)
-            fit = replace(fit, noise=noise if fit.noise is None else fit.noise, solution=solution)
-        return self.noised(parts, fit)
+            judged.append(replace(fit, noise=noise if fit.noise is None else fit.noise, solution=solution))
+        return [self.noised(parts, fit) for fit in judged]
 
     def noised(self, parts: Parts, fit: Fit) -> Fit:
         """The fit with the noise of each target; by residuals alone for route cg and with penalties."""
@@ -199,7 +201,7 @@ class Setting:
             variance = residual_variance(solution, self._residuals(parts, fit), self._counts(parts))
             return replace(fit, noise=self._in_units(parts, variance))
         if not targets_apart(fit.weights, self.observe):
-            return self.judged(parts, fit)
+            return self.judged(parts, [fit])[0]
         problem = self._of_weights(fit.weights, parts, self.scaling(parts))
         (again,) = solve(problem, [solution.ridge], scores=True)
         return replace(fit, noise=noise_covariance(problem, again))
@@ -207,19 +209,22 @@ class Setting:
     def _in_units(self, parts: Parts, variance: FloatArray) -> FloatArray:
         return noise_of(parts, self.scaling(parts), variance)
 
-    def noise_model(self, parts: Parts, fit: Fit) -> NoiseModel:
-        """Of the targets that a fit is of, for its weights and ridge. InputError for route cg and with penalties."""
+    def noise_models(self, parts: Parts, fits: Sequence[Fit]) -> Iterator[NoiseModel]:
+        """Of the targets that fits of this setting are of, for the weights and ridge of each. InputError for route cg
+        and with penalties."""
         self.check_scored()
         if self.method == CG:
             self._check_cg(scores=True)
+        return noise_models(parts, (self._trial(parts, fit) for fit in fits))
+
+    def _trial(self, parts: Parts, fit: Fit) -> Trial:
         scale, solution = self.scaling(parts), fit.solution
         weights = fit.weights if solution.ridges is None else as_one_ridge(fit.weights, solution)
-        start = relative_noise(self._residuals(parts, fit), self._counts(parts))
 
         def weighed(noise: FloatArray) -> Problem:
             return self._of_weights(weights, parts, Units(scale, noise))
 
-        return noise_model(weighed, parts, solution.ridge, start)
+        return Trial(weighed, solution.ridge, relative_noise(self._residuals(parts, fit), self._counts(parts)))
 
     @property
     def _unscored(self) -> bool:

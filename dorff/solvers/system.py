@@ -14,6 +14,7 @@ import scipy.linalg
 from dorff.moments import BoolArray, FloatArray
 
 IntArray = npt.NDArray[np.int64]
+Spectrum = tuple[FloatArray, FloatArray]  # eigenvalues (k,) and vectors (k, k)
 EPS: Final = float(np.finfo(np.float64).eps)
 # LAPACK counts in 32 bits: a matrix of k columns has k^2 numbers, and dsyevd's workspace 1 + 6 k + 2 k^2.
 LARGEST_DIRECT: Final = 46_340
@@ -90,7 +91,7 @@ class Block:
     rotation: FloatArray | None = None
     columns: IntArray | None = None
     load: FloatArray | None = None
-    known: tuple[FloatArray, FloatArray] | None = None
+    known: Spectrum | None = None
     turned: FloatArray | None = None
     squared: bool = True
     removed: float = 0.0
@@ -108,7 +109,7 @@ class Block:
         return rounding if self.squared else rounding**2
 
     @cached_property
-    def spectrum(self) -> tuple[FloatArray, FloatArray]:
+    def spectrum(self) -> Spectrum:
         """Eigenvalues (k,) and vectors (k, k) of G, or `known`; those that rounding made negative count as zero."""
         if self.known is not None:
             return self.known
