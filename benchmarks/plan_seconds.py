@@ -37,6 +37,7 @@ COUPLED: Final = PLAIN | {"output": {"matrix": [[2.0, 0.7], [0.7, 1.0]]}}
 NINE: Final = [10.0**-power for power in range(1, 10)]
 TUNED: Final = PLAIN | {"scalar": GAUSSIAN | {"lengthscale": "tune"}}
 TUNED_EACH: Final = PLAIN | {"scalar": GAUSSIAN | {"lengthscale": "tune each"}}
+BY_ROWS: Final = {"select": "kfold", "folds": {"by": "rows"}}
 LOCAL: Final = {"cluster": {"type": "local", "workers": 2, "memory": "4GiB"}}
 GRAPH: Final = {"graph": {"type": "knn", "neighbours": 6}, "weight": 1e-3}
 
@@ -61,7 +62,7 @@ JOBS: Final[dict[str, tuple[float, int, dict[str, Any]]]] = {
         60, 1024,
         {
             "kernel": [PLAIN, PLAIN | {"scalar": GAUSSIAN | {"lengthscale": 0.9}}],
-            "solve": {"ridge": NINE, "select": "kfold", "folds": {"by": "rows"}},
+            "solve": {"ridge": NINE, **BY_ROWS},
         },
     ),
     "helmholtz, gcv": (60, 1024, {"kernel": HELMHOLTZ, "solve": {"ridge": NINE[::4]}}),
@@ -78,7 +79,7 @@ JOBS: Final[dict[str, tuple[float, int, dict[str, Any]]]] = {
     "cg": (60, 3072, {"solve": {"route": "cg", "ridge": 1e-6}}),
     "cg, curl-free": (60, 2048, {"kernel": CURL, "solve": {"route": "cg", "ridge": 1e-6}}),
     "cg, helmholtz": (30, 2048, {"kernel": HELMHOLTZ, "solve": {"route": "cg", "ridge": 1e-6}}),
-    "cg, k-fold": (60, 2048, {"solve": {"route": "cg", "ridge": NINE[3::3], "select": "kfold"}}),
+    "cg, k-fold": (60, 2048, {"solve": {"route": "cg", "ridge": NINE[3::3], **BY_ROWS}}),
     "streaming, 1e-2": (200, 2048, {"solve": {"route": "streaming", "ridge": 1e-2}}),
     "streaming, 1e-6": (60, 2048, {"solve": {"route": "streaming", "ridge": 1e-6}}),
     "streaming, 1e-9": (40, 2048, {"solve": {"route": "streaming", "ridge": 1e-9}}),
@@ -90,9 +91,9 @@ JOBS: Final[dict[str, tuple[float, int, dict[str, Any]]]] = {
         60, 1024, {"manifold": GRAPH | {"graph": {"type": "knn", "neighbours": 6, "within": "leaf"}}}
     ),
     "manifold, weights, k-fold": (
-        40, 1024, {"manifold": GRAPH | {"weight": [1e-4, 1e-2]}, "solve": {"ridge": NINE[::3], "select": "kfold"}}
+        40, 1024, {"manifold": GRAPH | {"weight": [1e-4, 1e-2]}, "solve": {"ridge": NINE[::3], **BY_ROWS}}
     ),
-    "manifold, differences": (60, 1024, {"manifold": GRAPH | {"form": "differences"}}),
+    "manifold, differences": (60, 1024, {"manifold": GRAPH | {"form": "difference"}}),
     "manifold, curl-free": (40, 768, {"kernel": CURL, "manifold": GRAPH}),
 }  # fmt: skip
 

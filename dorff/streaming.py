@@ -16,7 +16,7 @@ from dorff.engine.sweep import Sweeper
 from dorff.errors import InputError
 from dorff.kernels import OperatorKernel
 from dorff.leaf import Pass
-from dorff.moments import FloatArray
+from dorff.moments import FloatArray, Moments
 from dorff.plan import Plan
 from dorff.plan.routes import sample_rows
 from dorff.solvers import Fit, Setting
@@ -24,7 +24,7 @@ from dorff.solvers.apart import targets_apart
 from dorff.solvers.cg import Iterated, Steps, iterate
 from dorff.solvers.matrixfree import Border, Operator, System, make_system
 from dorff.solvers.sampled import Sample, Sampled
-from dorff.solvers.select import independent, noise_of, residual_variance
+from dorff.solvers.select import independent
 from dorff.store import Receipt
 from dorff.threads import pinned
 from dorff.weights import operator_weights
@@ -71,6 +71,7 @@ def fit_streaming(
         if not borders:
             raise InputError(f"{plan.dataset.path}: no rows are left to fit; every row was dropped or there are none")
         _refuse_unseen(plan, borders)
+        corners = [border.corner for border in borders]
         kernel, system = _system(this, setting, borders, sweeper)
         wanted = sample_rows(this.features.m, 1 if system.apart else plan.dataset.q, n)
         preconditioner = Sampled(system, _sample(plan, this, wanted)[0], system.problem.l * ridge)
@@ -84,7 +85,7 @@ def fit_streaming(
         found = iterate(system, ridge, preconditioner, tolerance=tolerance, most=most, told=told)
         fit = setting.of_iteration(kernel, found)
         if fit.noise is None:
-            fit = replace(fit, noise=_noise(fit, setting, sweeper, borders))
+            fit = setting.noised(corners, fit, _squares(fit, setting, sweeper, corners))
     sweeper.tidy()
     seconds = time.perf_counter() - began
     return Streamed(fit, sweeper.receipts, sweeper.fresh, sweeper.count, expected, found, seconds)
@@ -123,17 +124,17 @@ def _system(
     return kernel, system
 
 
-def _noise(fit: Fit, setting: Setting, sweeper: Sweeper, borders: Sequence[Border]) -> FloatArray:
-    """The covariance (q, q) of the targets' noise by their residuals: a pass more where outputs hang together."""
-    corners, y0 = [border.corner for border in borders], borders[0].y0
-    scale, C = setting.scaling(corners), np.eye(len(y0)) if setting.observe is None else setting.observe
-    counts, squares = np.maximum(sum(one.n * one.mask for one in corners) - setting.intercept, 0.0), fit.solution.rss
-    assert squares is not None
-    if not targets_apart(fit.weights, setting.observe):
-        V = np.vstack([fit.W @ C.T, C @ fit.bias - y0, -np.eye(len(y0))])
-        each = zip(sweeper(V), corners, strict=True)
-        squares = sum(np.sum(V * product, axis=0) * one.mask for product, one in each) / scale**2
-    return noise_of(corners, scale, residual_variance(fit.solution, squares, counts))
+def _squares(fit: Fit, setting: Setting, sweeper: Sweeper, corners: Sequence[Moments]) -> FloatArray:
+    """The scaled targets' squares (q,) that are left: by a pass more where outputs hang together."""
+    assert fit.solution.rss is not None
+    if targets_apart(fit.weights, setting.observe):
+        return fit.solution.rss
+    q = corners[0].q
+    C = np.eye(q) if setting.observe is None else setting.observe
+    V = np.vstack([fit.W @ C.T, C @ fit.bias - corners[0].y0, -np.eye(q)])
+    each = zip(sweeper(V), corners, strict=True)
+    squares = sum(np.sum(V * product, axis=0) * one.mask for product, one in each)
+    return np.asarray(squares / setting.scaling(corners) ** 2)
 
 
 def _name(plan: Plan, this: Pass, tolerance: float) -> str:

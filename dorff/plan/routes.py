@@ -15,11 +15,10 @@ from dorff.spec import Job
 
 MiB: Final = 2**20
 EXPECTED_PASSES: Final = 40  # before a row is read; a run tells how many it will be when it has seen a sample
-ITERATIONS: Final = 100  # of conjugate gradients on moments, and the sketch's columns
-SKETCH: Final = 512
+ITERATIONS: Final = 30  # of conjugate gradients on moments, and the sketch's columns: 8 to 1024 by kernel and ridge
+SKETCH: Final = 256
 MOST_DUAL: Final = 6144  # rows by rows of the sample that preconditions streaming
 LEAST_DUAL: Final = 512
-DUAL_BYTES: Final = 2**30  # of its two matrices at most
 # Direct solves tell most, moments serve later jobs: so many times another way's seconds a way must take to be left.
 LEAVE: Final = 8.0
 

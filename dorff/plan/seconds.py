@@ -26,6 +26,10 @@ CHOLESKY: Final = 1.8
 INVERSE: Final = 2.2
 EIGH: Final = 13.0
 QR: Final = 4.0
+#: The noise of several targets at one ridge (`solvers.select.noise_models`): of one system for everything times k^3,
+#: as it is factored and inverted in each of about nine steps; of columns apart times k^2, for about five.
+NOISE: Final = 54.0
+NOISE_APART: Final = 15_000.0
 #: A pass of `precision: mixed` over one of `double`.
 MIXED: Final = 0.55
 #: Times k^2: the conjugate gradients of one fold at one ridge for one right-hand side (`solvers.grid`).
@@ -37,8 +41,8 @@ PAIRS: Final = 6e8  # of cosine and sine a second
 TRIED_WIDTH: Final = 2048  # the rate hardly grows beyond, the memory for it does
 TRIED_NUMBERS: Final = 2**22  # of a feature map that is drawn to be tried; a larger one is tried with fewer features
 BESIDE: Final = 1.08  # of a pass: reading, checks, receipts
-START: Final = 1.0  # seconds until the first leaf, in this process
-START_WORKERS: Final = 4.0  # and with workers
+START: Final = 4.0  # seconds of a command before its first leaf and after its last
+START_WORKERS: Final = 8.0  # and with workers
 
 
 @final
@@ -119,6 +123,7 @@ def solve_work(job: Job, sizes: Sequence[Size], combinations: int, *, keeps: boo
     manifold weights and numbers of features, the choice among ridges, and the posterior where it is kept."""
     solving, trials = job.solve, len(job.solve.ridges)
     single = trials * combinations * len(sizes) == 1
+    noises = solving.select == "evidence" and not single
     work = 0.0
     for size in sizes:
         cube = size.blocks * float(size.k) ** 3
@@ -130,7 +135,17 @@ def solve_work(job: Job, sizes: Sequence[Size], combinations: int, *, keeps: boo
             apart = min(near * CHOLESKY + columns * STEPS / size.k, size.folds * factors)
             work += combinations * cube * apart
         elif not single:
-            work += combinations * cube * factors
-    cube = max(size.blocks * float(size.k) ** 3 for size in sizes)
+            work += combinations * (cube * factors + (trials * _noise_work(size) if noises else 0.0))
+    largest = max(sizes, key=lambda size: size.blocks * size.k**3)
     last = (CHOLESKY if single or solving.select == "kfold" else 0.0) + (INVERSE if keeps else 0.0)
-    return work + cube * last * (2.0 if solving.conformal else 1.0)
+    after = largest.blocks * float(largest.k) ** 3 * last
+    if largest.coupled and not (noises or job.manifold or job.classes):
+        after += _noise_work(largest)
+    return work + after * (2.0 if solving.conformal else 1.0)
+
+
+def _noise_work(size: Size) -> float:
+    """Of the noise at one ridge."""
+    if size.q == 1:
+        return 0.0
+    return NOISE * float(size.k) ** 3 if size.coupled else NOISE_APART * size.blocks * float(size.k) ** 2

@@ -192,13 +192,15 @@ class Setting:
             judged.append(replace(fit, noise=noise if fit.noise is None else fit.noise, solution=solution))
         return [self.noised(parts, fit) for fit in judged]
 
-    def noised(self, parts: Parts, fit: Fit) -> Fit:
-        """The fit with the noise of each target; by residuals alone for route cg and with penalties."""
+    def noised(self, parts: Parts, fit: Fit, squares: FloatArray | None = None) -> Fit:
+        """The fit with the noise of each target; by residuals alone for route cg, with penalties and where their
+        `squares` (q,), of the scaled targets, are given."""
         if fit.noise is not None:
             return fit
         solution = fit.solution
-        if self._unscored:
-            variance = residual_variance(solution, self._residuals(parts, fit), self._counts(parts))
+        if squares is not None or self._unscored:
+            squares = self._residuals(parts, fit) if squares is None else squares
+            variance = residual_variance(solution, squares, self._counts(parts))
             return replace(fit, noise=self._in_units(parts, variance))
         if not targets_apart(fit.weights, self.observe):
             return self.judged(parts, [fit])[0]
