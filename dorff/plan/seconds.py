@@ -26,6 +26,8 @@ CHOLESKY: Final = 1.8
 INVERSE: Final = 2.2
 EIGH: Final = 13.0
 QR: Final = 4.0
+#: Times k^2: errors on a fold's rows at one ridge, and a fold's system.
+HELD: Final = 1500.0
 #: The noise of several targets at one ridge (`solvers.select.noise_models`): of one system for everything times k^3,
 #: as it is factored and inverted in each of about nine steps; of columns apart times k^2, for about five.
 NOISE: Final = 54.0
@@ -132,7 +134,8 @@ def solve_work(job: Job, sizes: Sequence[Size], combinations: int, *, keeps: boo
             low, high = min(solving.ridges), max(solving.ridges)
             near = 1.0 + (math.ceil(math.log(high / low, WIDEST)) if low > 0 else trials)
             columns = size.folds * trials * (1 if size.coupled else size.q)
-            apart = min(near * CHOLESKY + columns * STEPS / size.k, size.folds * factors)
+            held = size.folds * (trials + 1) * HELD / size.k
+            apart = min(near * CHOLESKY + columns * STEPS / size.k, size.folds * factors) + held
             work += combinations * cube * apart
         elif not single:
             work += combinations * (cube * factors + (trials * _noise_work(size) if noises else 0.0))

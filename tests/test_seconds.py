@@ -1,0 +1,127 @@
+"""Seconds that are planned against those taken, of every part on this machine, and of whole jobs of every kind.
+
+Times are of the threads' processors, and so hardly those of what else the machine does.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pytest
+from cases import every_kernel, moments_of, plain_map, rows
+
+from dorff import frequencies
+from dorff.features import Recipe
+from dorff.moments import Accumulator, Adder, TriangleAccumulator, by_fold, pooled
+from dorff.plan import seconds
+from dorff.plan.seconds import Pace, solve_work
+from dorff.solvers import Setting, Size, choose
+from dorff.spec import Job
+from dorff.threads import pinned
+
+BENCHMARKS: Final = Path(__file__).parent.parent / "benchmarks"
+FEW: Final = [1e-4, 1e-6, 1e-8]
+MANY: Final = [10.0**-power for power in range(1, 11)]
+
+
+def flops(work: Callable[[], object], *, width: int = 1024, times: int = 3) -> float:
+    """Of `syrk` in the time that a call takes: the median of several, each beside one of `syrk`."""
+    measured = []
+    for _ in range(times):
+        seconds._syrk_rate.cache_clear()
+        rate = seconds._syrk_rate(width)
+        with pinned():
+            began = time.thread_time()
+            work()
+            measured.append((time.thread_time() - began) * rate)
+    return float(np.median(measured))
+
+
+def near(measured: float, planned: float) -> bool:
+    return planned / 2 <= measured <= 2 * planned
+
+
+def job(**solve: Any) -> Job:
+    scalar = {"type": "gaussian", "lengthscale": 1.0}
+    kernel = {"type": "decomposable", "scalar": scalar}
+    return Job.model_validate({"data": {"store": "a"}, "kernel": kernel, "solve": solve, "state": "s", "model": "m"})
+
+
+@pytest.mark.parametrize(
+    ("name", "m", "ridges", "select"),
+    [
+        ("identity", 1024, FEW, "gcv"),
+        ("identity", 1024, MANY, "gcv"),
+        ("identity", 768, MANY, "evidence"),
+        ("matrix", 768, MANY, "evidence"),
+        ("identity", 1024, FEW, "kfold"),
+        ("curl trace", 1024, MANY, "gcv"),
+        ("curl trace", 768, FEW, "evidence"),
+        ("helmholtz trace", 512, FEW, "evidence"),
+        ("curl trace", 1024, FEW, "kfold"),
+    ],
+)
+def test_a_choice_takes_what_is_planned(name: str, m: int, ridges: list[float], select: str) -> None:
+    kernel, count = dict(every_kernel(2, 2))[name].fix(2, 2, np.eye(2)), 3 if select == "kfold" else 1
+    drawn = frequencies.Orthogonal().draw(kernel, d=2, p=2, count=m // 2, seed=0)
+    X, Y = rows(4 * m, 2, 2)
+    Y = np.sin(X) + 0.1 * Y / Y.std()
+    features = plain_map(3 * drawn.omega)
+    setting = Setting(kernel, 2, m, (drawn.omega, drawn.log_density, drawn.serves), False, True)
+    folds = by_fold({(fold, ""): moments_of(features, X[fold::count], Y[fold::count]) for fold in range(count)})
+    root = setting.weights(kernel)
+    size = Size(m, 2, root.shape[1], not root.separable, 1, count)
+    planned = solve_work(job(ridge=ridges, select=select), [size], 1, keeps=False)
+
+    def fitted() -> None:
+        found = choose(folds, [setting], ridges, by=select)
+        setting.noised(pooled(folds), found.fit)
+
+    taken = flops(fitted, times=1)
+    assert near(taken, planned), taken / planned
+
+
+@pytest.mark.parametrize(("kind", "times"), [(Accumulator, 1.0), (TriangleAccumulator, seconds.QR)])
+def test_rows_take_what_is_planned(kind: type[Adder], times: float) -> None:
+    m, n = 1024, 4096
+    Z = np.random.default_rng(0).standard_normal((n, m + 2))
+    adder = kind(m, 1, np.zeros(1))
+
+    def added() -> None:
+        for start in range(0, n, 512):
+            adder.add(Z[start : start + 512])
+
+    assert near(flops(added), times * n * (m + 2.0) ** 2)
+
+
+@pytest.mark.parametrize("sampler", ["iid", "sorf"])
+def test_a_larger_map_takes_what_a_smaller_does(sampler: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A number of features is tried with fewer of them where there are very many."""
+    kernel = dict(every_kernel(64, 1))["identity"].fix(64, 1, np.eye(1))
+    recipe = Recipe(kernel, frequencies.from_config({"type": sampler}), 64, 1, 4096)
+    whole = Pace.of(recipe, 1024).number
+    monkeypatch.setattr(seconds, "TRIED_NUMBERS", 0)
+    seconds._numbers.clear()
+    assert near(Pace.of(recipe, 1024).number, whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        "direct, m = 1024", "mixed precision", "posterior", "conformal", "evidence, curl-free", "tuned", "cg",
+        "streaming, 1e-9", "manifold", "manifold within leaves",
+    ],
+)  # fmt: skip
+def test_a_job_takes_what_is_planned(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within a factor of two: of 1.5 on a machine that does nothing else, see `benchmarks/plan_seconds.py`."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    script = importlib.import_module("plan_seconds")
+    thousands, m, more = script.JOBS[name]
+    found = script.compare(tmp_path / "job", int(1000 * thousands), m, more)
+    assert near(found["busy"] / found["planned"], 1.0), found
