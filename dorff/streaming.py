@@ -94,34 +94,32 @@ def fit_streaming(
 def passes_in_memory(plan: Plan, setting: Setting, *, tolerance: float = TOLERANCE, most: int = MOST_PASSES) -> int:
     """How many passes the fit may take: those of the same iteration for four rows a feature, or 2^25 numbers of F,
     all in memory. Rows that miss a target count as if it were y0."""
-    this, _ = plan.frozen()
-    m, q, (ridge,) = this.features.m, plan.dataset.q, plan.job.solve.ridges
+    frozen, _ = plan.frozen()
+    m, q, (ridge,) = frozen.features.m, plan.dataset.q, plan.job.solve.ridges
     with pinned():
-        sample, Y = _sample(plan, this, min(4 * m, MOST_NUMBERS // m))
+        sample, Y = _sample(plan, frozen, min(4 * m, MOST_NUMBERS // m))
         D = np.empty((len(Y), m + 1 + q))
-        D[:, :m], D[:, m], D[:, m + 1 :] = sample.features(sample.X), 1.0, np.nan_to_num(Y - this.y0)
+        D[:, :m], D[:, m], D[:, m + 1 :] = sample.features(sample.X), 1.0, np.nan_to_num(Y - frozen.y0)
         D *= np.sqrt(sample.weights)[:, None]
-        border = Border(m, len(D), this.y0, D.T @ D[:, m:])
-        _, system = _system(this, setting, [border], lambda V: [D.T @ (D @ V)])
+        border = Border(m, len(D), frozen.y0, D.T @ D[:, m:])
+        _, system = _system(frozen, setting, [border], lambda V: [D.T @ (D @ V)])
         wanted = sample_rows(m, 1 if system.apart else q, plan.dataset.rows)
         few = np.linspace(0, len(D) - 1, min(wanted, len(D))).astype(int)
         some = replace(sample, X=sample.X[few], weights=sample.weights[few])
-        found = iterate(system, ridge, Sampled(system, some, system.problem.l * ridge), tolerance=tolerance, most=most)
-    return 1 + (not independent(system.problem)) + found.iterations
+        iterated = iterate(
+            system, ridge, Sampled(system, some, system.problem.l * ridge), tolerance=tolerance, most=most
+        )
+    return 1 + (not independent(system.problem)) + iterated.iterations
 
 
-def _system(
-    this: Pass, setting: Setting, borders: Sequence[Border], operator: Operator
-) -> tuple[OperatorKernel, System]:  # fmt: skip
+def _system(this: Pass, setting: Setting, borders: Sequence[Border], rows: Operator) -> tuple[OperatorKernel, System]:
     """The fit's kernel, and its system."""
     corners = [border.corner for border in borders]
-    kernel = setting.fixed(corners)
+    kernel, scale = setting.fixed(corners), setting.scaling(corners)
     weights = operator_weights(kernel, this.features.m, this.density, normalize=setting.normalize)
-    scale = setting.scaling(corners)
-    system = make_system(
-        borders, operator, weights, intercept=setting.intercept, scale=scale, observe=setting.observe
-    )  # fmt: skip
-    return kernel, system
+    return kernel, make_system(
+        borders, rows, weights, intercept=setting.intercept, scale=scale, observe=setting.observe
+    )
 
 
 def _squares(fit: Fit, setting: Setting, sweeper: Sweeper, corners: Sequence[Moments]) -> FloatArray:

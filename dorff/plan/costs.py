@@ -99,10 +99,12 @@ def estimate(
     leaf, solving = max(leaf, sums.task_bytes + 8 * recipe.numbers), solving + sums.held_bytes
     disk, flops = disk + sums.disk_bytes, flops + sums.flops
     pace = Pace.of(recipe, width)
+    keeps = any(keeps_posterior(job, _unknowns(job, *one)) for one in zip(fixed, sizes, strict=True))
+    work = solve_work(job, sizes, len(weight_grid(terms)) * len(job.features.counts), keeps=keeps)
     shape = Shape(
         dataset.rows, m, q, rank, any(size.coupled for size in sizes), patterns, len(leaves),
         recipe.numbers, recipe.flops, leaf + 16 * MiB, solving, disk, read, question["folds"]["count"], beside,
-        _solve_work(job, fixed, sizes, terms), QR if qr else MIXED if question["precision"] == "mixed" else 1.0,
+        work, QR if qr else MIXED if question["precision"] == "mixed" else 1.0,
         1 + question["folds"]["count"] * len(job.solve.ridges) * len(fixed) * (job.solve.select == "kfold"),
     )  # fmt: skip
     route = _route(job, shape, pace, workers, candidates)
@@ -123,14 +125,6 @@ def estimate(
         route.name, route.reason, way.passes + sum(len(term.sources) for term in terms), fewer,
         tuple(one for one in route.ways if one.name != way.name and not one.against),
     )  # fmt: skip
-
-
-def _solve_work(
-    job: Job, fixed: Sequence[OperatorKernel], sizes: Sequence[Size], terms: Sequence[Term]
-) -> float:  # fmt: skip
-    """What solving directly takes, in flops of `syrk`."""
-    keeps = any(keeps_posterior(job, _unknowns(job, *one)) for one in zip(fixed, sizes, strict=True))
-    return solve_work(job, sizes, len(weight_grid(terms)) * max(1, len(job.features.counts)), keeps=keeps)
 
 
 def _beside_seconds(

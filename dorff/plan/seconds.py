@@ -29,8 +29,8 @@ QR: Final = 4.0
 #: Times k^2: errors on a fold's rows at one ridge, and a fold's system.
 HELD: Final = 1500.0
 #: The noise of several targets at one ridge (`solvers.select.noise_models`): of one system for everything times k^3,
-#: as it is factored and inverted in each of about nine steps; of columns apart times k^2, for about five.
-NOISE: Final = 54.0
+#: as it is factored and inverted in each of two to ten steps; of columns apart times k^2, for about five.
+NOISE: Final = 35.0
 NOISE_APART: Final = 15_000.0
 #: A pass of `precision: mixed` over one of `double`.
 MIXED: Final = 0.55
@@ -67,7 +67,8 @@ class Pace:
         """Measured in some tenths of a second, in the time of this thread alone: what else the machine does counts
         little."""
         tried = min(width, TRIED_WIDTH)
-        map_ = replace(recipe, n_features=min(recipe.n_features, TRIED_WIDTH)) if _large(recipe) else recipe
+        large = recipe.numbers > TRIED_NUMBERS
+        map_ = replace(recipe, n_features=min(recipe.n_features, TRIED_WIDTH)) if large else recipe
         key = json.dumps([map_.question(), map_.d], sort_keys=True, default=str)
         if key not in _numbers:
             _numbers[key] = _number_seconds(map_)
@@ -75,10 +76,6 @@ class Pace:
 
 
 _numbers = dict[str, float]()  # seconds of a number, by what map it is of
-
-
-def _large(recipe: Recipe) -> bool:
-    return recipe.numbers > TRIED_NUMBERS
 
 
 def pace_bytes(recipe: Recipe, width: int) -> int:

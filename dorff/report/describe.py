@@ -8,27 +8,8 @@ from typing import Any, final
 
 import numpy as np
 
-from dorff import frequencies
+from dorff import frequencies, kernels
 from dorff.features import Projected
-from dorff.kernels import (
-    ArcCosine,
-    BaseKernel,
-    Cauchy,
-    CurlFree,
-    Decomposable,
-    DivergenceFree,
-    Gaussian,
-    Identity,
-    Laplacian,
-    Matern,
-    Mercer,
-    MultiView,
-    OperatorKernel,
-    Pointwise,
-    Polynomial,
-    RationalQuadratic,
-    ScalarKernel,
-)
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
 from dorff.report.units import Column, common_unit, read_column
@@ -105,12 +86,12 @@ class Term:
     scalar: str
 
 
-def kernel_title(kernel: OperatorKernel) -> str:
+def kernel_title(kernel: kernels.OperatorKernel) -> str:
     """The kernel's name in a few words."""
-    if isinstance(kernel, MultiView):
+    if isinstance(kernel, kernels.MultiView):
         return f"The mean of {kernel.V} views"
     kinds = {type(term) for weight, term in kernel.terms() if weight > 0}
-    if kinds == {CurlFree, DivergenceFree}:
+    if kinds == {kernels.CurlFree, kernels.DivergenceFree}:
         return "Helmholtz (curl-free + divergence-free)"
     if len(kinds) == 1:
         return _name(next(term for weight, term in kernel.terms() if weight > 0))
@@ -131,19 +112,19 @@ def kernel_terms(model: Model) -> list[Term]:
     return [Term(float(share), *words) for share, words in zip(np.array(traces) / sum(traces), found, strict=True)]
 
 
-def _parts(model: Model) -> list[tuple[OperatorKernel, Sequence[int], str]]:
+def _parts(model: Model) -> list[tuple[kernels.OperatorKernel, Sequence[int], str]]:
     """The kernel, the inputs that it sees, and its name's beginning; of several views each one's."""
-    if not isinstance(model.kernel, MultiView):
+    if not isinstance(model.kernel, kernels.MultiView):
         return [(model.kernel, range(model.d), "")]
     return [(view.kernel, view.columns, f"View {view.name}: ") for view in model.kernel.views]
 
 
-def _name(term: BaseKernel) -> str:
-    if isinstance(term, CurlFree):
+def _name(term: kernels.BaseKernel) -> str:
+    if isinstance(term, kernels.CurlFree):
         return "Curl-free"
-    if isinstance(term, DivergenceFree):
+    if isinstance(term, kernels.DivergenceFree):
         return "Divergence-free"
-    if not isinstance(term, Decomposable):
+    if not isinstance(term, kernels.Decomposable):
         return type(term).__name__
     if _independent(term):
         return "Decomposable, independent outputs"
@@ -153,30 +134,30 @@ def _name(term: BaseKernel) -> str:
     return f"Decomposable, output matrix of rank {len(term.output.root(p))}"
 
 
-def _independent(term: Decomposable) -> bool:
+def _independent(term: kernels.Decomposable) -> bool:
     p = term.output.p
-    return term.output == Identity() if p is None else np.array_equal(term.output.matrix(p), np.eye(p))
+    return term.output == kernels.Identity() if p is None else np.array_equal(term.output.matrix(p), np.eye(p))
 
 
-def _formula(term: BaseKernel) -> str:
-    if isinstance(term, CurlFree):
+def _formula(term: kernels.BaseKernel) -> str:
+    if isinstance(term, kernels.CurlFree):
         return "(−∇∇ᵀ k₀)"
-    if isinstance(term, DivergenceFree):
+    if isinstance(term, kernels.DivergenceFree):
         return "(∇∇ᵀ − ΔI) k₀"
-    if isinstance(term, Decomposable):
+    if isinstance(term, kernels.Decomposable):
         return "k₀ I" if _independent(term) else "k₀ A"
     return "K"
 
 
-_FORMULAS: dict[type[ScalarKernel], str] = {
-    Laplacian: "exp(−|x − z|₁ / s)",
-    Matern: "Matérn of |x − z| / s",
-    Cauchy: "∏ 1 / (1 + (xᵢ − zᵢ)² / s²)",
-    RationalQuadratic: "(1 + |x − z|² / 2αs²)^−α",
-    ArcCosine: "2 E φ(w·x) φ(w·z), φ a step (order 0) or a ramp (order 1)",
-    Pointwise: "E φ(w·x) φ(w·z)",
-    Polynomial: "(scale x·z + offset)^degree",
-    Mercer: "Σ λⱼ φⱼ(x) φⱼ(z)",
+_FORMULAS: dict[type[kernels.ScalarKernel], str] = {
+    kernels.Laplacian: "exp(−|x − z|₁ / s)",
+    kernels.Matern: "Matérn of |x − z| / s",
+    kernels.Cauchy: "∏ 1 / (1 + (xᵢ − zᵢ)² / s²)",
+    kernels.RationalQuadratic: "(1 + |x − z|² / 2αs²)^−α",
+    kernels.ArcCosine: "2 E φ(w·x) φ(w·z), φ a step (order 0) or a ramp (order 1)",
+    kernels.Pointwise: "E φ(w·x) φ(w·z)",
+    kernels.Polynomial: "(scale x·z + offset)^degree",
+    kernels.Mercer: "Σ λⱼ φⱼ(x) φⱼ(z)",
 }
 
 
@@ -186,15 +167,15 @@ def _brief(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def _measure(term: BaseKernel, model: Model, d: int) -> str:
+def _measure(term: kernels.BaseKernel, model: Model, d: int) -> str:
     """The law that a vector field's frequencies were drawn from, of d inputs."""
-    if not isinstance(term, CurlFree | DivergenceFree):
+    if not isinstance(term, kernels.CurlFree | kernels.DivergenceFree):
         return ""
     return f"; {frequencies.from_config(model.sampler).measure(term, d)} measure"
 
 
-def _scalar(term: BaseKernel, unit: str | None) -> str:
-    if not isinstance(term.scalar, Gaussian):
+def _scalar(term: kernels.BaseKernel, unit: str | None) -> str:
+    if not isinstance(term.scalar, kernels.Gaussian):
         known = {name: value for name, value in term.scalar.config().items() if name != "type"}
         words = ", ".join(f"{name.replace('_', ' ')} {_brief(value)}" for name, value in known.items())
         return f"k₀ = {_FORMULAS[type(term.scalar)]}{f'; {words}' if words else ''}"
