@@ -30,7 +30,7 @@ from distributed import Client
 
 from dorff.data import ArrayLayout, ShardWriter, shard_and_unit_rows, write_metadata
 from dorff.engine import DaskEngine, local_cluster
-from dorff.fit import PassResult, build_model, run_pass, settings, solve_pass
+from dorff.fit import PassResult, build_model, expected_passes, run_pass, settings, solve_pass
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
 from dorff.plan import make_plan
@@ -121,7 +121,7 @@ def streaming(made: Job) -> dict[str, Any]:
     made_passes = len(found.fresh) / len(found.receipts)
     inside = sum(receipt.seconds for receipt in found.fresh) / WORKERS
     return {
-        "m": plan.costs.m, "error": error(model), "passes": found.passes, "expected_passes": found.expected,
+        "m": plan.costs.m, "error": error(model), "passes": found.passes, "expected_passes": expected_passes(plan.job),
         "plan_passes": plan.costs.passes, "converged": found.fit.converged, "seconds": found.seconds,
         "plan_seconds": plan.costs.seconds, "row_us": 1e6 * inside / max(made_passes, 1) / plan.dataset.n,
         "worker_peak_bytes": max(peaks), "plan_worker_bytes": plan.costs.worker_bytes, "worker_memory": memory,
@@ -138,7 +138,7 @@ def draw(path: Path, found: dict[str, Any], m: int) -> None:
     figure, axes = plt.subplots(figsize=(5.5, 3.6), layout="constrained")
     errors = found["errors"]
     axes.semilogy(range(1, len(errors) + 1), errors, color="black")
-    axes.axvline(found["expected_passes"], color="grey", linestyle=":", label="expected from the sample")
+    axes.axvline(found["expected_passes"], color="grey", linestyle=":", label="expected by the plan")
     axes.set(xlabel="passes", ylabel="relative error", title=f"m = {m:,}, preconditioned from a sample")
     axes.legend(frameon=False)
     figure.savefig(path, dpi=150)

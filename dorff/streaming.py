@@ -18,7 +18,7 @@ from dorff.kernels import OperatorKernel
 from dorff.leaf import Pass
 from dorff.moments import FloatArray, Moments
 from dorff.plan import Plan
-from dorff.plan.routes import sample_rows
+from dorff.plan.routes import EXPECTED_PASSES, sample_rows
 from dorff.solvers import Fit, Setting
 from dorff.solvers.apart import targets_apart
 from dorff.solvers.cg import Iterated, Steps, iterate
@@ -40,14 +40,12 @@ Progress = Callable[[int, int], None]  # rows done, rows in all passes that seem
 @dataclass(frozen=True, eq=False)
 class Streamed:
     """A fit by passes. `receipts` are those of the first pass, `fresh` of all leaves of all passes that this run made,
-    `passes` how many there were in all; `expected` how many there seemed to be when the sample had been seen, no more
-    than there may be, and `iterated` how the error fell."""
+    `passes` how many there were in all, and `iterated` how the error fell."""
 
     fit: Fit
     receipts: list[Receipt]
     fresh: list[Receipt]
     passes: int
-    expected: int
     iterated: Iterated
     seconds: float
 
@@ -76,8 +74,7 @@ def fit_streaming(
         wanted = sample_rows(this.features.m, 1 if system.apart else plan.dataset.q, n)
         preconditioner = Sampled(system, _sample(plan, this, wanted)[0], system.problem.l * ridge)
         besides = 1 + (not independent(system.problem))  # the borders' pass, and one for each target's residuals
-        expected = besides + min(preconditioner.iterations(tolerance), most)
-        pace.passes(1, expected)
+        pace.passes(1, besides + min(EXPECTED_PASSES, most))
 
         def told(steps: Steps) -> None:
             pace.passes(1 + steps.iterations, besides + min(steps.iterations + steps.left, most))
@@ -88,7 +85,7 @@ def fit_streaming(
             fit = setting.noised(corners, fit, _squares(fit, setting, sweeper, corners))
     sweeper.tidy()
     seconds = time.perf_counter() - began
-    return Streamed(fit, sweeper.receipts, sweeper.fresh, sweeper.count, expected, found, seconds)
+    return Streamed(fit, sweeper.receipts, sweeper.fresh, sweeper.count, found, seconds)
 
 
 def passes_in_memory(plan: Plan, setting: Setting, *, tolerance: float = TOLERANCE, most: int = MOST_PASSES) -> int:

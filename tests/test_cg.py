@@ -106,7 +106,6 @@ def test_preconditioners_save_iterations(name: str) -> None:
         for preconditioner in (Plain(), nystrom(made, shift), chosen)
     ]
     assert counts[1] < 0.5 * counts[0] and counts[2] < 0.5 * counts[0]
-    assert 0.3 < chosen.iterations(1e-8) / counts[2] < 3
 
 
 def test_a_preconditioner_is_symmetric_and_positive() -> None:
@@ -188,4 +187,4 @@ def test_a_sample_without_rows_is_no_preconditioner() -> None:
     chosen = Sampled(made, Sample(np.empty((0, 2)), np.empty(0), np.cos), made.problem.l * RIDGE)
     found, plain = iterate(made, RIDGE, chosen), iterate(made, RIDGE, Plain())
     np.testing.assert_array_equal(found.solution.h, plain.solution.h)
-    assert found.preconditioned == plain.preconditioned and chosen.iterations(1e-8) == made.size
+    assert found.preconditioned == plain.preconditioned

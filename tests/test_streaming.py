@@ -267,7 +267,7 @@ def test_plan_tells_the_passes_of_these_data_and_their_seconds(
 def test_no_more_passes_are_expected_than_there_may_be(store: Path, tmp_path: Path) -> None:
     seen: list[int] = []
     found = streamed(job(store, tmp_path), most=2, progress=lambda _done, total: seen.append(total))
-    assert found.passes == found.expected == 4 and not found.fit.converged  # the borders, two, and the residuals
+    assert found.passes == 4 and not found.fit.converged  # the borders, two, and the residuals
     assert max(seen) == 4 * ROWS
 
 
@@ -277,7 +277,6 @@ def test_progress_counts_rows_of_all_passes(store: Path, tmp_path: Path) -> None
     done = [rows for rows, _ in seen]
     assert done == sorted(done) and all(rows <= total for rows, total in seen)
     assert seen[-1] == (found.passes * ROWS, found.passes * ROWS)
-    assert 0.3 < found.expected / found.passes < 3
     assert found.iterated.errors[0] == 1.0 and found.iterated.errors[-1] <= TOLERANCE
 
 

@@ -15,7 +15,6 @@ from dorff.solvers.nystrom import Preconditioner
 from dorff.solvers.system import EPS
 
 TILE_ROWS: Final = 128
-SEEN: Final = 8.0
 
 
 @final
@@ -66,20 +65,16 @@ class Sampled(Preconditioner):
 
     def __init__(self, system: System, sample: Sample, shift: float) -> None:
         self._system, self._sample = system, sample
-        self._share = float(sample.weights.sum()) / system.problem.l
-        self._ridge = shift * self._share / float(system.a.max())
-        self._top, self.level, self._least = 0.0, 1.0, 0.0
+        self._top, self.level = 0.0, 1.0
         self._factor: FloatArray | None = None
         if not len(sample.X):
             return
         K = sample.gram(system)
         self._top = float(np.abs(K).sum(axis=0).max())
-        inverse, _ = lapack.dpotri(_factored(K.copy(), self._ridge), lower=1, overwrite_c=1)
+        ridge = shift * float(sample.weights.sum()) / system.problem.l / float(system.a.max())
+        inverse, _ = lapack.dpotri(_factored(K.copy(), ridge), lower=1, overwrite_c=1)
         self.level = float(np.mean(1.0 / np.diag(inverse)))
         del inverse
-        rows = sum(one.count for one in system.problem.rows) * len(K) / len(sample.X)
-        share = max(0.0, 1.0 - np.sqrt(system.size / rows)) ** 2
-        self._least = share * self.level * len(K) / system.size
         self._factor = _factored(K, self.level)
 
     def solve(self, r: FloatArray, a: FloatArray, shift: float) -> FloatArray:
@@ -97,16 +92,6 @@ class Sampled(Preconditioner):
 
     def spread(self, a: FloatArray, shift: float) -> float:
         return (self._top + self.level) / self.level
-
-    def iterations(self, tolerance: float) -> int:
-        """How many it may take, a rough guess: the bound of conjugate gradients at a condition number of
-        8 level / (ridge + least), `least` being the least eigenvalue there would be if what the sample does not
-        foresee lay in all directions alike (Marchenko & Pastur 1967). It was within a fifth in the five fits it was
-        tried on, and is many times too high for samples of few rows. The number of unknowns where there are none."""
-        if self._factor is None:
-            return self._system.size
-        condition = SEEN * self.level / max(self._ridge + self._least, EPS * self._top)
-        return max(1, int(np.ceil(0.5 * np.sqrt(condition) * np.log(2.0 / tolerance))))
 
 
 def sampled_bytes(rows: int, m: int, k: int) -> int:
