@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 LONGEST_NAME = 60
 FEW_DIGITS = 3
+FILES = ("best.yaml", "path.csv", "path.png")
 _SHORT = {"curl_free": "curl", "divergence_free": "div"}
 _CRITERIA = {"kfold": "held-out R2", "gcv": "GCV", "evidence": "evidence"}
 
@@ -45,12 +46,15 @@ def tune(
     trial in DIR/path.csv, and drawn in DIR/path.png.
     """
     from dorff.spec import load_job
+    from dorff.store import check_output
 
     folder = job.with_name(f"{job.stem}-tune") if out is None else out
     with recorded(metrics, "tune", job) as figures:
         described = load_job(job, root=root)
         if folder.exists() and not folder.is_dir():
             raise InputError(f"--out {folder}: is a file; name a folder, which need not exist yet")
+        for name in FILES:
+            check_output(folder / name)
         tuned = _tuned(described)
         names = kernel_names([kernel.model_dump(mode="json") for kernel in described.kernels])
         files = _write(folder, job, described, tuned, names)
