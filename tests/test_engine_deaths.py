@@ -10,14 +10,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 from distributed import Client
 
 from dorff.engine import DaskEngine, Engine, SerialEngine, Task, local_cluster, stopping_on_signals
+from dorff.engine.signals import Stop
 from dorff.errors import CorruptError, DorffError, IncompleteError, InputError, QuarantineError, StoppedError
-from dorff.stopping import stop_requested
+from dorff.stopping import clear_stop, stop_requested
 
 
 @pytest.fixture(scope="module")
@@ -251,6 +254,30 @@ def test_two_signals_at_once_are_one() -> None:
         for _ in range(2):
             signal.raise_signal(signal.SIGTERM)
         assert stop.asked
+
+
+def test_signals_are_one_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    stop, now = Stop(), [10.0]
+    monkeypatch.setattr("dorff.engine.signals.time", SimpleNamespace(monotonic=lambda: now[0]))
+    try:
+        for now[0] in (10.0, 10.0, 10.05):
+            stop.handle(signal.SIGTERM, None)
+        assert stop.asked
+        now[0] = 10.25
+        with pytest.raises(KeyboardInterrupt):
+            stop.handle(signal.SIGTERM, None)
+    finally:
+        clear_stop()
+
+
+def test_a_local_worker_stays_for_a_while_after_it_was_told_to_end() -> None:
+    """Its nanny would start another before the driver, told too, has ended them all."""
+    with local_cluster(1) as cluster, Client(cluster) as client:
+        (pid,) = client.run(os.getpid).values()
+        began, worker = time.monotonic(), psutil.Process(pid)
+        os.kill(pid, signal.SIGTERM)
+        worker.wait(timeout=60)
+    assert time.monotonic() - began > 4.5
 
 
 @pytest.mark.slow
