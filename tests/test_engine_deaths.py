@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import errno
 import os
@@ -11,14 +12,14 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
-import psutil
 import pytest
-from distributed import Client
+from distributed import Client, Worker
 
 from dorff.engine import DaskEngine, Engine, SerialEngine, Task, local_cluster, stopping_on_signals
 from dorff.engine.signals import Stop
+from dorff.engine.worker import Leaving
 from dorff.errors import CorruptError, DorffError, IncompleteError, InputError, QuarantineError, StoppedError
 from dorff.stopping import clear_stop, stop_requested
 
@@ -257,27 +258,40 @@ def test_two_signals_at_once_are_one() -> None:
 
 
 def test_signals_are_one_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    stop, now = Stop(), [10.0]
+    stop, now, interrupted = Stop(), [0.0], []
     monkeypatch.setattr("dorff.engine.signals.time", SimpleNamespace(monotonic=lambda: now[0]))
+    for now[0] in (10.0, 10.0, 10.05, 10.25):
+        try:
+            stop.handle(signal.SIGTERM, None)
+        except KeyboardInterrupt:
+            interrupted.append(now[0])
+    assert interrupted == [10.25] and stop.asked
+    clear_stop()
+
+
+def test_a_local_worker_stays_for_a_while_after_it_was_told_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its nanny would start another before the driver, told too, has ended them all; a driver elsewhere is not told."""
+    lingered: list[float] = []
+
+    async def end(_: object, linger: float) -> None:
+        lingered.append(linger)
+
+    async def told(local: bool) -> None:
+        Leaving(local=local).setup(cast(Worker, None))
+        signal.raise_signal(signal.SIGTERM)
+        await asyncio.sleep(0.1)
+
+    monkeypatch.setattr("dorff.engine.worker._end", end)
+    monkeypatch.setattr("dorff.engine.worker._here", SimpleNamespace())
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        for now[0] in (10.0, 10.0, 10.05):
-            stop.handle(signal.SIGTERM, None)
-        assert stop.asked
-        now[0] = 10.25
-        with pytest.raises(KeyboardInterrupt):
-            stop.handle(signal.SIGTERM, None)
+        for local in (True, False):
+            asyncio.run(told(local))
     finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
         clear_stop()
-
-
-def test_a_local_worker_stays_for_a_while_after_it_was_told_to_end() -> None:
-    """Its nanny would start another before the driver, told too, has ended them all."""
-    with local_cluster(1) as cluster, Client(cluster) as client:
-        (pid,) = client.run(os.getpid).values()
-        began, worker = time.monotonic(), psutil.Process(pid)
-        os.kill(pid, signal.SIGTERM)
-        worker.wait(timeout=60)
-    assert time.monotonic() - began > 4.5
+    assert lingered[1:] == [0.0] and 3 <= lingered[0] < 8  # a nanny that was told to end waits for 8 s
 
 
 @pytest.mark.slow

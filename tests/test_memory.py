@@ -233,7 +233,7 @@ def test_a_preconditioner_of_coupled_targets_holds_what_is_said() -> None:
     system = make_system([border], lambda V: [diagonal * V], weights)
     size = Size(m, q, 1, True)
     held, said = traced(lambda: nystrom(system, 0.0)), nystrom_bytes(m, System.column_bytes(size))
-    assert system.size == size.k == m and not weights.separable and 0.5 * said < held <= said
+    assert system.size == size.k == m and not weights.separable and 0.3 * said < held <= said
 
 
 def way(name: str, size: Size) -> Way:
