@@ -270,7 +270,7 @@ def test_signals_are_one_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_local_worker_stays_for_a_while_after_it_was_told_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its nanny would start another before the driver, told too, has ended them all; a driver elsewhere is not told."""
+    """Its nanny would start another before the driver, told too, has ended them; a driver elsewhere is not."""
     lingered: list[float] = []
 
     async def end(_: object, linger: float) -> None:
