@@ -51,8 +51,6 @@ def recorded(path: Path | None, command: str, job: Path) -> Iterator[Figures]:
 
     Raises InputError, before the block, where it cannot be such a file.
     """
-    from dorff.store import check_output
-
     figures: Figures = {}
     if path is None:
         yield figures
@@ -61,6 +59,8 @@ def recorded(path: Path | None, command: str, job: Path) -> Iterator[Figures]:
         raise InputError(
             f"--metrics {path}: wanted a file *.prom in a folder that is there; the collector reads those"
         )
+    from dorff.store import check_output
+
     check_output(path)
     began, code = time.time(), 0
     try:

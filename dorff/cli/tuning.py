@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 LONGEST_NAME = 60
 FEW_DIGITS = 3
-FILES = ("best.yaml", "path.csv", "path.png")
 _SHORT = {"curl_free": "curl", "divergence_free": "div"}
 _CRITERIA = {"kfold": "held-out R2", "gcv": "GCV", "evidence": "evidence"}
 
@@ -53,7 +52,7 @@ def tune(
         described = load_job(job, root=root)
         if folder.exists() and not folder.is_dir():
             raise InputError(f"--out {folder}: is a file; name a folder, which need not exist yet")
-        for name in FILES:
+        for name in ("best.yaml", "path.csv", "path.png"):
             check_output(folder / name)
         tuned = _tuned(described)
         names = kernel_names([kernel.model_dump(mode="json") for kernel in described.kernels])

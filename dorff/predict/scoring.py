@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -87,7 +88,11 @@ def score(
     fitted = load_model(version, posterior=bool(levels))
     sight = Sight.of(fitted, inputs, views)
     weights = fitted.info.get("data", {}).get("weights") if weights is None else weights
-    dataset = _opened(str(store), sight, _scored(fitted, targets), weights or None)
+    opened = partial(open_dataset, str(store), inputs=sight.arrays, targets=_scored(fitted, targets))
+    try:
+        dataset = opened(weights=weights or None)
+    except MissingArrayError:
+        dataset = opened()
     check_inputs(fitted, dataset, sight)
     expected = fitted.p if fitted.observe is None else len(fitted.observe)
     if dataset.q != expected:
@@ -117,14 +122,6 @@ def score(
     if np.isnan(scores.r2):
         raise InputError(f"{store}: no target is in two rows, which R2 needs; name more rows to score")
     return replace(scores, rows_dropped=dataset.rows - scored)
-
-
-def _opened(store: str, sight: Sight, targets: str | Sequence[str] | Classes, weights: str | None) -> Dataset:
-    """The rows to score, with weights where there is such a column."""
-    try:
-        return open_dataset(store, inputs=sight.arrays, targets=targets, weights=weights)
-    except MissingArrayError:
-        return open_dataset(store, inputs=sight.arrays, targets=targets)
 
 
 def r2_of_model(model: Model) -> R2:

@@ -26,8 +26,8 @@ def check_confined(folder: Path) -> None:
 def check_output(path: Path, *, default: bool = False) -> None:
     """InputError where a file cannot be written at `path` without harm: something else than a plain file is there, or
     it lies in a model, a state or a data set; that is right for a `default` place alone."""
-    if os.path.lexists(path) and not (path.is_file() and not path.is_symlink()):
-        kind = "a folder" if path.is_dir() else "a link" if path.is_symlink() else "no plain file"
+    if os.path.lexists(path) and (path.is_symlink() or not path.is_file()):
+        kind = "a link" if path.is_symlink() else "a folder" if path.is_dir() else "no plain file"
         raise InputError(f"{path}: is {kind}, which is not replaced; name another file")
     inside = [] if default else [one for one in path.resolve().parents for mark in _MARKS if (one / mark).is_file()]
     if inside:
