@@ -17,6 +17,10 @@ class PatternsError(InputError):
     """Rows miss targets in more ways than there are sums for."""
 
 
+class MissingArrayError(InputError):
+    """A data set has no array, or column, of a name."""
+
+
 class DoesNotFitError(DorffError, ValueError):
     """The plan needs more memory or disk than the job allows; nothing was read or written."""
 

@@ -1,5 +1,6 @@
 """What a schedule sees: the metrics file, what is kept and removed, what became of each fit."""
 
+import errno
 import json
 import shutil
 import time
@@ -112,10 +113,27 @@ def test_metrics_need_a_prom_file_in_a_folder(place: Path) -> None:
     assert contents(place) == before
 
 
-def test_metrics_that_cannot_be_written_change_no_exit_code(place: Path) -> None:
-    (place / "sea.prom").mkdir()
+def test_metrics_that_cannot_be_written_change_no_exit_code(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("prometheus_client.write_to_textfile", fails)
     done = call("fit", "job.yaml", "--metrics", "sea.prom")
-    assert done.exit_code == 0 and "--metrics sea.prom: not written (Is a directory)" in done.stderr
+    assert done.exit_code == 0 and "--metrics sea.prom: not written (No space left on device)" in done.stderr
+
+
+def test_what_is_written_takes_no_others_place(place: Path) -> None:
+    (place / "tuned").mkdir()
+    for folder in (place, place / "tuned"):
+        (folder / "path.csv").symlink_to("job.yaml")
+    (place / "sea.prom").symlink_to("job.yaml")
+    before = contents(place)
+    for words in (("--metrics", "sea.prom"), ("--metrics", "sea.zarr/new.prom")):
+        assert call("fit", "job.yaml", *words).exit_code == 3
+    for out in ("tuned", ".", "sea.zarr"):
+        done = call("tune", "job.yaml", "-o", out)
+        assert done.exit_code == 3 and ("is a link" in done.stderr or "lies in" in done.stderr)
+    assert contents(place) == before
 
 
 def test_a_fit_and_a_tune_write_metrics(place: Path) -> None:

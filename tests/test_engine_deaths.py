@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import errno
 import os
@@ -10,14 +11,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
-from distributed import Client
+from distributed import Client, Worker
 
 from dorff.engine import DaskEngine, Engine, SerialEngine, Task, local_cluster, stopping_on_signals
+from dorff.engine.signals import Stop
+from dorff.engine.worker import Leaving
 from dorff.errors import CorruptError, DorffError, IncompleteError, InputError, QuarantineError, StoppedError
-from dorff.stopping import stop_requested
+from dorff.stopping import clear_stop, stop_requested
 
 
 @pytest.fixture(scope="module")
@@ -251,6 +255,43 @@ def test_two_signals_at_once_are_one() -> None:
         for _ in range(2):
             signal.raise_signal(signal.SIGTERM)
         assert stop.asked
+
+
+def test_signals_are_one_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    stop, now, interrupted = Stop(), [0.0], []
+    monkeypatch.setattr("dorff.engine.signals.time", SimpleNamespace(monotonic=lambda: now[0]))
+    for now[0] in (10.0, 10.0, 10.05, 10.25):
+        try:
+            stop.handle(signal.SIGTERM, None)
+        except KeyboardInterrupt:
+            interrupted.append(now[0])
+    assert interrupted == [10.25] and stop.asked
+    clear_stop()
+
+
+def test_a_local_worker_stays_for_a_while_after_it_was_told_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its nanny would start another before the driver, told too, has ended them; a driver elsewhere is not."""
+    lingered: list[float] = []
+
+    async def end(_: object, linger: float) -> None:
+        lingered.append(linger)
+
+    async def told(local: bool) -> None:
+        Leaving(local=local).setup(cast(Worker, None))
+        signal.raise_signal(signal.SIGTERM)
+        await asyncio.sleep(0.1)
+
+    monkeypatch.setattr("dorff.engine.worker._end", end)
+    monkeypatch.setattr("dorff.engine.worker._here", SimpleNamespace())
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        for local in (True, False):
+            asyncio.run(told(local))
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        clear_stop()
+    assert lingered[1:] == [0.0] and 3 <= lingered[0] < 8  # a nanny that was told to end waits for 8 s
 
 
 @pytest.mark.slow

@@ -254,7 +254,10 @@ def test_shards_of_an_earlier_run_are_counted_too(place: Path) -> None:
     with pytest.raises(Stopped):
         predict(Path("models/sea"), Path("long.zarr"), Path("out.zarr"), engine=SerialEngine(), progress=progress)
     assert not Path("out.zarr").exists()
-    assert predict(Path("models/sea"), Path("long.zarr"), Path("out.zarr"), engine=SerialEngine()) == 9000
+    told = list[int]()  # first what was there: of that nothing is read again
+    paths = Path("models/sea"), Path("long.zarr"), Path("out.zarr")
+    assert predict(*paths, engine=SerialEngine(), progress=lambda done, _: told.append(done)) == 9000
+    assert told == [4096, 8192, 9000]
     assert json.loads(Path("out.zarr/zarr.json").read_text())["attributes"]["dorff"]["nan_rows"] == 3
 
 

@@ -224,6 +224,18 @@ def test_a_preconditioner_holds_what_is_said() -> None:
     assert 0.8 * said < held <= said
 
 
+def test_a_preconditioner_of_coupled_targets_holds_what_is_said() -> None:
+    """Of so few unknowns that a product with the vectors, each of all targets, is the most there is."""
+    m, q = 200, 6
+    weights = OperatorWeights.of(np.random.default_rng(0).standard_normal((m, 1, q)))
+    border = Border(m, m, np.zeros(q), np.vstack([np.zeros((m, 1 + q)), np.eye(1 + q)]))
+    diagonal = np.linspace(1.0, 2.0, m + 1 + q)[:, None]
+    system = make_system([border], lambda V: [diagonal * V], weights)
+    size = Size(m, q, 1, True)
+    held, said = traced(lambda: nystrom(system, 0.0)), nystrom_bytes(m, System.column_bytes(size))
+    assert system.size == size.k == m and not weights.separable and 0.3 * said < held <= said
+
+
 def way(name: str, size: Size) -> Way:
     """How a job is planned that takes this way."""
     scalar = {"type": "gaussian", "lengthscale": 1.0}

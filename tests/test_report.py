@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import os
 import re
+import stat
 from collections.abc import Mapping
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cases import trig_map
+from command_line import call, contents
 
 from dorff import frequencies, kernels
 from dorff.blocks import BlockSums
@@ -210,6 +213,32 @@ def test_where_the_page_goes(tmp_path: Path) -> None:
         write_report(version, tmp_path)
     with pytest.raises(InputError, match="no model here"):
         write_report(tmp_path)
+
+
+def test_a_page_takes_no_others_place(tmp_path: Path) -> None:
+    version = save_model(a_model(kernels.Decomposable(GAUSSIAN), 1, 1), tmp_path / "model")
+    (tmp_path / "text").write_text("mine")
+    (tmp_path / "link").symlink_to("text")
+    (tmp_path / "away").symlink_to("model/v000001")
+    os.mkfifo(tmp_path / "pipe")
+    for folder, mark in (("state/abc", "plan.json"), ("sea.zarr", "zarr.json")):
+        (tmp_path / folder / "below").mkdir(parents=True)
+        (tmp_path / folder / mark).touch()
+    before = contents(tmp_path)
+    taken = {"link": "is a link", "pipe": "is no plain file", "model": "is a folder"}
+    inside = (
+        "model/page.html", "model/current", "model/v000001/zarr.json", "model/v000001/intercept/c/0",
+        "away/zarr.json", "state/abc/plan.json", "state/abc/below/1.json", "sea.zarr/page.html",
+    )  # fmt: skip
+    for name, why in {**taken, **dict.fromkeys(inside, "lies in ")}.items():
+        done = call("report", tmp_path / "model", "-o", tmp_path / name)
+        assert done.exit_code == 3 and f"{tmp_path / name}: {why}" in done.stderr, name
+        with pytest.raises(InputError, match=why):
+            write_report(version, tmp_path / name)
+    assert contents(tmp_path) == before and stat.S_ISFIFO(os.lstat(tmp_path / "pipe").st_mode)
+    assert call("report", tmp_path / "model", "-o", tmp_path / "text").exit_code == 0
+    (tmp_path / "model" / "report-v000001.html").symlink_to("current")
+    assert call("report", tmp_path / "model").exit_code == 3
 
 
 def test_units_of_columns_and_derivatives() -> None:

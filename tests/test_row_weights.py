@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pytest
 import zarr
 
+from dorff.calibration import Calibration
 from dorff.data import Classes, class_counts, ingest, open_dataset, verify
 from dorff.engine import SerialEngine
 from dorff.errors import InputError
@@ -17,6 +18,7 @@ from dorff.fit import FitReport, fit
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
 from dorff.plan import make_plan
+from dorff.predict import score
 from dorff.spec import Job
 from dorff.store import load_model
 
@@ -190,6 +192,11 @@ def test_weights_of_rows_and_of_classes_multiply(tmp_path: Path) -> None:
     np.testing.assert_allclose(model.predict(X), twin.predict(X), rtol=0, atol=1e-8)
     one, other = (found.info["calibration"] for found in (model, twin))
     np.testing.assert_allclose(one["slope"], other["slope"], rtol=1e-6)
+    found = score(Path(given.model), made, engine=SerialEngine(), targets="k")
+    right = np.argmax(model.predict(X), axis=1) == codes
+    assert found.weights == "w" and found.accuracy == pytest.approx(np.average(right, weights=w), rel=1e-9)
+    logs = Calibration.of(one).log_probabilities(model.predict(X))[np.arange(N), codes]
+    assert found.log_loss == pytest.approx(-np.average(logs, weights=w), rel=1e-9)
 
 
 def test_changed_weights_are_new_rows(tmp_path: Path) -> None:

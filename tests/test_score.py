@@ -210,12 +210,16 @@ def test_score_says_the_mean_over_outputs(fitted: tuple[Path, FitReport], tmp_pa
     folder, _ = fitted
     values = load_model(folder / "model").predict(X)
     found = said("score", folder / "model", folder / "sea.zarr", "--workers", 1)
-    assert found["r2_of"] == "mean of outputs" and found["r2"] == pytest.approx(r2_score(Y, values), rel=1e-9)
+    assert found["r2_of"] == "mean of outputs" and found["weights"] == "weights"
+    assert found["r2"] == pytest.approx(r2_score(Y, values, sample_weight=W), rel=1e-9)
     assert found["r2"] == pytest.approx(np.mean([one["r2"] for one in found["per_output"].values()]), rel=1e-12)
     pooled = said("score", folder / "model", folder / "sea.zarr", "--workers", 1, "--pooled")
-    about = 1 - np.sum((Y - values) ** 2) / np.sum((Y - Y.mean(axis=0)) ** 2)
+    about = 1 - np.sum(W @ (Y - values) ** 2) / np.sum(W @ (Y - np.average(Y, axis=0, weights=W)) ** 2)
     assert pooled["r2_of"] == "pooled" and pooled["r2"] == pytest.approx(about, rel=1e-9)
     assert abs(pooled["r2"] - found["r2"]) > 0.1
+    assert said("score", folder / "model", folder / "sea.zarr", "--workers", 1, "--mean")["r2"] == found["r2"]
+    both = call("score", folder / "model", folder / "sea.zarr", "--mean", "--pooled")
+    assert both.exit_code == 3 and "--pooled and --mean: are two kinds of R2; give one" in both.stderr
     text = call("score", folder / "model", folder / "sea.zarr", "--workers", 1).stdout
     assert f"r2 {found['r2']:.4f} (mean of outputs)" in text
     # Rows in many parts, of a target far from 0.
@@ -245,7 +249,43 @@ def test_the_estimator_the_gate_and_the_score_agree(tmp_path: Path) -> None:
     solve = {"ridge": 1e-4}
     report = run(tmp_path, solve=solve, publish={"holdout": str(holdout), "margin": 0.01})
     assert report.score == score(tmp_path / "model", holdout, engine=SerialEngine()).r2
-    assert report.score == pytest.approx(r2_score(Y, load_model(tmp_path / "model").predict(X)), rel=1e-9)
+    values = load_model(tmp_path / "model").predict(X)
+    assert report.score == pytest.approx(r2_score(Y, values, sample_weight=W), rel=1e-9)
+
+
+def test_weights_count_in_every_score(tmp_path: Path) -> None:
+    """A part of the rows, of weight 100, is smooth; the rest, of weight 1, is noise in a larger unit."""
+    heavy = X[:, 0] < 0.4
+    w, noise = np.where(heavy, 100.0, 1.0), RNG.standard_normal(N)
+    y = np.where(heavy, np.sin(5 * X[:, 0]), 3 * noise)[:, None]
+    w[7], y[7] = 0.0, 1e3
+    np.savez(tmp_path / "sea.npz", x=X, y=y, w=w)
+    for name, weigh in (("sea", "w"), ("held", "w"), ("bare", None)):
+        ingest([tmp_path / "sea.npz"], tmp_path / f"{name}.zarr", inputs=["x"], targets=["y"], weights=weigh)
+    model, sea, bare = tmp_path / "model", tmp_path / "sea.zarr", tmp_path / "bare.zarr"
+    report, kept = run(tmp_path), w > 0
+    values = load_model(model).predict(X)
+    found = said("score", model, sea, "--workers", 1)
+    r2 = r2_score(y[kept], values[kept], sample_weight=w[kept])
+    rmse = np.sqrt(np.average((y - values)[:, 0] ** 2, weights=w))
+    assert found["weights"] == "weights" and (found["rows"], found["rows_dropped"]) == (N - 1, 1)
+    assert found["r2"] == pytest.approx(r2, rel=1e-9) and found["rmse"] == pytest.approx(rmse, rel=1e-9)
+    assert found["per_output"]["y0"] == {"r2": found["r2"], "rmse": found["rmse"]}
+    assert report.score == pytest.approx(found["r2"], abs=0.05) and found["r2"] > 0.8
+    text = call("score", model, sea, "--workers", 1).stdout
+    assert f"all ({N - 1} rows by weights, 1 left out for NaN, infinity or weight 0)" in text
+    even = said("score", model, bare, "--workers", 1)
+    assert even["weights"] is None and even["r2"] == pytest.approx(r2_score(y, values), rel=1e-9)
+    assert score(model, sea, engine=SerialEngine(), weights="").r2 == even["r2"]
+    # The gate: both models by the weights of the job, where the data set has them.
+    held = tmp_path / "held.zarr"
+    for number, (holdout, weighed, old) in enumerate([(held, True, found), (bare, True, None), (held, False, None)]):
+        data = {"store": str(sea), **({"weights": "weights"} if weighed else {})}
+        before = score(model, holdout, engine=SerialEngine(), weights=None if weighed else "").r2
+        changes = {"solve": {"ridge": 10.0**-number}, "publish": {"holdout": str(holdout), "margin": 1e9}}
+        gate = run(tmp_path, data=data, **changes)
+        assert gate.score == said("score", model, holdout, "--workers", 1)["r2"]
+        assert read_history(model)[-1]["old_score"] == before == (old or {"r2": before})["r2"]
 
 
 def test_cv_scores_are_by_hand_and_choose(tmp_path: Path) -> None:
@@ -372,12 +412,15 @@ def test_parts_of_the_rows_that_differ_are_one(tmp_path: Path) -> None:
     n = 150_000
     x = np.linspace(-1, 1, n)[:, None]
     y = np.column_stack([1e6 + 3e3 * x[:, 0] ** 3, np.where(x[:, 0] < 0.8, 0.0, 1.0)])
-    np.savez(tmp_path / "drift.npz", x=x, y=y)
-    ingest([tmp_path / "drift.npz"], tmp_path / "drift.zarr", inputs=["x"], targets=["y"])
+    w = np.random.default_rng(0).uniform(0, 2, n) * (x[:, 0] + 1)
+    np.savez(tmp_path / "drift.npz", x=x, y=y, w=w)
+    ingest([tmp_path / "drift.npz"], tmp_path / "drift.zarr", inputs=["x"], targets=["y"], weights="w")
     estimator = ORFFRegressor(GAUSS, 8, ridge=1e-3).fit(x[::300], y[::300])
     save_model(estimator.model_, tmp_path / "m")
     found = score(tmp_path / "m", tmp_path / "drift.zarr", engine=SerialEngine(shuffle=2))
     assert found.rows == n and found.r2 == pytest.approx(r2_score(y, estimator.predict(x)), rel=1e-9)
+    found = score(tmp_path / "m", tmp_path / "drift.zarr", engine=SerialEngine(shuffle=2), weights="weights")
+    assert found.r2 == pytest.approx(r2_score(y, estimator.predict(x), sample_weight=w), rel=1e-9)
     pooled = score(tmp_path / "m", tmp_path / "drift.zarr", engine=SerialEngine(), r2_of=R2.POOLED)
     error, about = (np.sum((y - other) ** 2) for other in (estimator.predict(x), y.mean(axis=0)))
     assert pooled.r2 == pytest.approx(1 - error / about, rel=1e-9)

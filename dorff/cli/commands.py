@@ -18,6 +18,7 @@ from dorff.cli.options import (
     Command,
     Inputs,
     Json,
+    Mean,
     ModelPath,
     Pooled,
     Store,
@@ -232,14 +233,17 @@ def score(
     coverage: Annotated[
         bool, typer.Option("--coverage", help="How many targets are inside the bands of 50 to 99%, too.")
     ] = False,
-    pooled: Pooled = None,
+    pooled: Pooled = False,
+    mean: Mean = False,
     workers: Workers = 2,
     as_json: Json = False,
 ) -> None:
     """How far predictions are from a data set's targets: R2 and RMSE, of each output too; accuracy of classes.
 
     R2 is the mean of the outputs', each over its own deviation; with kernels of vector fields, whose components are of
-    one unit, and of classes it is pooled over the outputs. To compare models of both kinds say which.
+    one unit, and of classes it is pooled over the outputs. To compare models of both kinds say which. Rows
+    count by the weights that the model was fitted by, where the data set has an array of that name (`weights` of
+    --json), else once.
 
     --coverage: of plain bands (the posterior's, noise in them) and of conformal ones, where the model has them.
     """
@@ -248,13 +252,15 @@ def score(
     from dorff.solvers import R2
 
     arrays, some = names("--inputs", inputs) or None, names("--views", views) or None
-    wanted, of = "--coverage" if coverage else "", {None: None, True: R2.POOLED, False: R2.MEAN}[pooled]
+    if pooled and mean:
+        raise InputError("--pooled and --mean: are two kinds of R2; give one")
+    wanted, of = "--coverage" if coverage else "", R2.POOLED if pooled else R2.MEAN if mean else None
     with _engine(workers, model, store, (arrays, some), wanted, (6, ROWS)) as (engine, _), meter("score") as progress:
         scores = run(
             model, store, engine=engine, inputs=arrays, targets=names("--targets", targets) or None,
             coverage=COVERAGE_LEVELS if coverage else (), views=some, r2_of=of, progress=progress,
         )  # fmt: skip
-    known = {name: value for name, value in asdict(scores).items() if value is not None}
+    known = {name: value for name, value in asdict(scores).items() if value is not None or name == "weights"}
     show(known, score_text(scores), as_json=as_json)
 
 

@@ -59,6 +59,9 @@ def recorded(path: Path | None, command: str, job: Path) -> Iterator[Figures]:
         raise InputError(
             f"--metrics {path}: wanted a file *.prom in a folder that is there; the collector reads those"
         )
+    from dorff.store import check_output
+
+    check_output(path)
     began, code = time.time(), 0
     try:
         yield figures

@@ -43,12 +43,8 @@ Inputs = Annotated[
 Views = Annotated[
     str, typer.Option(metavar="V,W", help="Views of the model to use, others may be missing.", show_default=False)
 ]
-Pooled = Annotated[
-    bool | None,
-    typer.Option(
-        "--pooled/--mean", help="R2 of all outputs together, or the mean of theirs; by the kernel if left out."
-    ),
-]
+Pooled = Annotated[bool, typer.Option("--pooled", help="R2 of all outputs together; else by the kernel.")]
+Mean = Annotated[bool, typer.Option("--mean", help="R2 as the mean of the outputs'; else by the kernel.")]
 Workers = Annotated[int, typer.Option(min=1, help="Worker processes at most; 1 works in this process.")]
 
 

@@ -188,7 +188,8 @@ def _flat(lengthscale: float | list[float]) -> list[float]:
 
 def score_text(scores: Scores) -> str:
     """A line for all outputs together, and one for each."""
-    dropped = f", {scores.rows_dropped:,} left out for NaN or infinity" if scores.rows_dropped else ""
+    dropped = "" if scores.weights is None else f" by {scores.weights}"
+    dropped += f", {scores.rows_dropped:,} left out for NaN, infinity or weight 0" if scores.rows_dropped else ""
     each = {name: f"r2 {_r2(found['r2'])}  rmse {found['rmse']:.6g}" for name, found in scores.per_output.items()}
     if scores.accuracy is not None:
         loss = "" if scores.log_loss is None else f"  log loss {scores.log_loss:.4f}"

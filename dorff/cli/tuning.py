@@ -45,12 +45,15 @@ def tune(
     trial in DIR/path.csv, and drawn in DIR/path.png.
     """
     from dorff.spec import load_job
+    from dorff.store import check_output
 
     folder = job.with_name(f"{job.stem}-tune") if out is None else out
     with recorded(metrics, "tune", job) as figures:
         described = load_job(job, root=root)
         if folder.exists() and not folder.is_dir():
             raise InputError(f"--out {folder}: is a file; name a folder, which need not exist yet")
+        for name in ("best.yaml", "path.csv", "path.png"):
+            check_output(folder / name)
         tuned = _tuned(described)
         names = kernel_names([kernel.model_dump(mode="json") for kernel in described.kernels])
         files = _write(folder, job, described, tuned, names)

@@ -18,7 +18,7 @@ from dorff.data.files import ArrayFiles
 from dorff.data.metadata import has_seal, lost_seal, read_json, transient
 from dorff.data.packing import MOST_COLUMNS, NUMBER_KINDS, Packing
 from dorff.data.plain import PlainShards
-from dorff.errors import InputError
+from dorff.errors import InputError, MissingArrayError
 
 METADATA = ("zarr.json", ".zarray", ".zgroup")
 
@@ -170,7 +170,7 @@ def _no_array(path: Path, name: str) -> InputError:
     hint = f" {name!r} is a column of array {of[0]!r}, which is taken as a whole." if of else ""
     near = difflib.get_close_matches(name, there, n=1)
     meant = f" did you mean {near[0]!r}?" if near else ""
-    return InputError(f"{path}: has no array {name!r};{meant} the arrays in it are: {held}.{hint}")
+    return MissingArrayError(f"{path}: has no array {name!r};{meant} the arrays in it are: {held}.{hint}")
 
 
 def check_seals(path: Path, attributes: dict[str, Any], arrays: Mapping[str, StoredArray]) -> None:

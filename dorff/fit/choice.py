@@ -128,6 +128,7 @@ def build_model(plan: Plan, fit: Fit, m: int, passed: PassResult) -> Model:
             "terms": passed.fingerprints,
             "leaves": [[one.number, one.start, one.stop, one.digest] for one in receipts],
             "inputs": list(dataset.input_columns), "targets": names, "nan": plan.job.data.nan,
+            "weights": plan.job.data.weights,
             "low": np.min([receipt.low for receipt in receipts], axis=0).tolist(),
             "high": np.max([receipt.high for receipt in receipts], axis=0).tolist(),
         },

@@ -136,13 +136,12 @@ def _whole(version: Path) -> bool:
 
 
 def held_out(job: Job, version: Path, r2_of: R2) -> float:
-    """The score of a version on the job's holdout: accuracy for classes, else the same R2 for all versions."""
+    """The score of a version on the job's holdout: accuracy for classes, else R2; the same for all versions."""
     targets = job.data.targets
     names = targets.classes if isinstance(targets, ClassTargets) else targets
-    assert job.publish.holdout is not None
-    found = score(
-        version, job.publish.holdout, engine=SerialEngine(), inputs=job.data.inputs, targets=names, r2_of=r2_of
-    )
+    holdout, inputs, weights = job.publish.holdout, job.data.inputs, job.data.weights or ""
+    assert holdout is not None
+    found = score(version, holdout, engine=SerialEngine(), inputs=inputs, targets=names, r2_of=r2_of, weights=weights)
     return found.r2 if found.accuracy is None else found.accuracy
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -12,7 +13,7 @@ import numpy as np
 from dorff.calibration import Calibration
 from dorff.data import Classes, Dataset, open_dataset
 from dorff.engine import Engine, Task
-from dorff.errors import InputError
+from dorff.errors import InputError, MissingArrayError
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
 from dorff.predict.shared import Sight, cached_model, check_inputs, check_uncertain, content, labels_of, outcome
@@ -35,18 +36,19 @@ Coverage = dict[str, Any]
 @dataclass(frozen=True)
 class Scores:
     """How far predictions are from targets. `r2` is what `r2_of` says (`solvers.R2`), the mean of the outputs' or
-    pooled; every row counts once. `rmse` is over all entries, whatever their units; `per_output` has both for each
-    target by name, R2 None for one that fewer than two rows have. For classifiers they are
-    those of the probabilities against one-hot rows; `accuracy` is the share of rows whose likeliest class is the true
-    one, `log_loss` the mean of -log of the true class's probability; None for other models. `coverage` has an entry
-    for each level that was asked for, by the level as text. `rows_dropped` were left out, as the model's `data.nan`
-    says."""
+    pooled. `rmse` is over all entries, whatever their units; `per_output` has both for each target by name, R2 None
+    for one that fewer than two rows have. For classifiers they are those of the probabilities against one-hot rows;
+    `accuracy` is the share of rows whose likeliest class is the true one, `log_loss` the mean of -log of the true
+    class's probability; None for other models. In all of these rows count by the column `weights`, once where it is
+    None. `coverage` has an entry for each level that was asked for, by the level as text, and counts rows.
+    `rows_dropped` weigh nothing, or were left out as the model's `data.nan` says."""
 
     rows: int
     r2: float
     rmse: float
     per_output: dict[str, dict[str, float | None]]
     r2_of: R2
+    weights: str | None = None
     accuracy: float | None = None
     log_loss: float | None = None
     coverage: dict[str, Coverage] | None = None
@@ -56,9 +58,9 @@ class Scores:
 @final
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Of a run of rows: how many; of each target `sums` (5, q) as in `row_sums`; of a classifier `hits`, [rows whose
-    likeliest class is the true one, summed -log of its probability]; `inside` (2, L, q), how often it is within the
-    plain and the conformal band of each level."""
+    """Of a run of rows: how many; of each target `sums` (5, q) as in `row_sums`; of a classifier `hits`, by the rows'
+    weights: [those whose likeliest class is the true one, -log of its probability, all]; `inside` (2, L, q), how often
+    it is within the plain and the conformal band of each level."""
 
     rows: int
     sums: FloatArray
@@ -69,7 +71,7 @@ class Part:
 def score(
     model: Path, store: Path, *, engine: Engine, inputs: str | Sequence[str] | None = None,
     targets: str | Sequence[str] | None = None, coverage: Sequence[float] = (), views: Sequence[str] | None = None,
-    r2_of: R2 | None = None, progress: Progress | None = None,
+    r2_of: R2 | None = None, weights: str | None = None, progress: Progress | None = None,
 ) -> Scores:  # fmt: skip
     """Scores of the model on the rows of the Zarr group `store`, read once, block by block.
 
@@ -77,14 +79,20 @@ def score(
     compared with C f. `coverage` lists levels whose bands are held against the targets. `inputs` names the arrays of
     inputs: those of a multi-view model, or `x`, if None. `views` names some views of such a model: only their arrays
     are opened, and their mean is scored, with plain bands. `r2_of` is the model's own if None (`r2_of_model`); another
-    compares it with models of other kernels. Rows of NaN or infinity are left out where the model was fitted so.
-    Raises InputError where inputs or targets are not the model's, a row holds NaN or infinity and it was fitted with
-    `nan: refuse`, or `coverage` is asked of a model without posterior.
+    compares it with models of other kernels. Rows count by the column `weights` where the data set has it: that of the
+    model's job (`data.weights`) if None; "" counts each once. Rows of NaN or infinity are left out where the model was
+    fitted so. Raises InputError where inputs or targets are not the model's, a row holds NaN or infinity and it was
+    fitted with `nan: refuse`, or `coverage` is asked of a model without posterior.
     """
     version, levels = resolve_model(model), tuple(coverage)
     fitted = load_model(version, posterior=bool(levels))
     sight = Sight.of(fitted, inputs, views)
-    dataset = open_dataset(str(store), inputs=sight.arrays, targets=_scored(fitted, targets))
+    weights = fitted.info.get("data", {}).get("weights") if weights is None else weights
+    opened = partial(open_dataset, str(store), inputs=sight.arrays, targets=_scored(fitted, targets))
+    try:
+        dataset = opened(weights=weights or None)
+    except MissingArrayError:
+        dataset = opened()
     check_inputs(fitted, dataset, sight)
     expected = fitted.p if fitted.observe is None else len(fitted.observe)
     if dataset.q != expected:
@@ -138,28 +146,28 @@ def score_rows(
     """Of the rows start..stop-1, by the rule that the model was fitted with: rows of NaN or infinity are refused or
     left out; where it was `nan: partial` or `unlabelled`, targets that are there count."""
     fitted = cached_model(model, name, posterior=bool(levels))
-    X, Y = dataset.read(start, stop)
-    there, rule = np.isfinite(Y), fitted.info.get("data", {}).get("nan", "refuse")
-    enough = np.any if rule in ("partial", "unlabelled") else np.all
-    good = np.isfinite(X).all(axis=1) & enough(there, axis=1)
+    rows, rule = dataset.block(start, stop).weighty(), fitted.info.get("data", {}).get("nan", "refuse")
+    good = rows.whole(partial=rule in ("partial", "unlabelled"))
     if rule == "refuse" and not good.all():
         row = int(np.argmin(good))
-        what = "has no label" if dataset.labels is not None and np.isfinite(X[row]).all() else "holds NaN or infinity"
-        raise InputError(f"{dataset.path}: row {start + row} {what}; remove or mend such rows to score them")
-    X, Y, there = X[good], Y[good], there[good]
-    X, views = sight.full(X, fitted.d), sight.views
+        unlabelled = dataset.labels is not None and np.isnan(rows.Y[row]).any() and np.isfinite(rows.X[row]).all()
+        what = "has no label" if unlabelled else "holds NaN or infinity"
+        raise InputError(f"{dataset.path}: row {rows.numbers[row]} {what}; remove or mend such rows to score them")
+    rows = rows[good]
+    X, Y, views = sight.full(rows.X, fitted.d), rows.Y, sight.views
+    weights = np.ones(len(Y)) if rows.weights is None else rows.weights
     found = fitted.observed(outcome(fitted, X, views))
-    hits = np.zeros(2)
+    hits = np.array([0.0, 0.0, weights.sum()])
     if dataset.labels is not None:
         codes = np.argmax(Y, axis=1)
-        hits[0] = np.count_nonzero(np.argmax(found, axis=1) == codes)
+        hits[0] = weights[np.argmax(found, axis=1) == codes].sum()
         if (calibration := fitted.info.get("calibration")) is not None:
             logs = Calibration.of(calibration).log_probabilities(fitted.predict(X, views=views))
-            hits[1] = -logs[np.arange(len(codes)), codes].sum()
+            hits[1] = -weights @ logs[np.arange(len(codes)), codes]
     inside = np.zeros((2, len(levels), Y.shape[1]))
     if levels:
         inside = _inside(fitted, levels, sight, np.abs(Y - found), fitted.std(X, noise=True, views=views))
-    return Part(len(Y), row_sums(Y, found, np.ones(len(Y))), hits, inside)
+    return Part(len(Y), row_sums(Y, found, weights), hits, inside)
 
 
 def _inside(model: Model, levels: Sequence[float], sight: Sight, error: FloatArray, std: FloatArray) -> FloatArray:
@@ -181,23 +189,23 @@ def _merged(
     model: Model, dataset: Dataset, levels: Sequence[float], sight: Sight, parts: Sequence[Part], r2_of: R2 | None
 ) -> Scores:  # fmt: skip
     """Merge the parts' counts, means and squares (Chan, Golub & LeVeque 1979)."""
-    _, counts, mean, squares, error = parts[0].sums
+    counts, weight, mean, squares, error = parts[0].sums
     for part in parts[1:]:
-        _, other, other_mean, other_squares, other_error = part.sums
-        total, shift = counts + other, other_mean - mean
-        share = other / np.maximum(total, 1)
+        more, other, other_mean, other_squares, other_error = part.sums
+        total, shift = weight + other, other_mean - mean
+        share = other / np.where(total > 0, total, 1.0)
         mean = mean + shift * share
-        squares = squares + other_squares + shift**2 * counts * share
-        counts, error = total, error + other_error
+        squares = squares + other_squares + shift**2 * weight * share
+        counts, weight, error = counts + more, total, error + other_error
     rows, hits = sum(part.rows for part in parts), np.sum([part.hits for part in parts], axis=0)
-    names, spread = dataset.target_columns, Spread.of(counts, counts, mean, squares)
+    names, spread = dataset.target_columns, Spread.of(counts, weight, mean, squares)
     per_output = {
-        name: {"r2": known_r2(r2), "rmse": float(np.sqrt(e / max(n, 1)))}
-        for name, r2, e, n in zip(names, spread.each(error), error, counts, strict=True)
+        name: {"r2": known_r2(r2), "rmse": float(np.sqrt(e / (w or 1.0)))}
+        for name, r2, e, w in zip(names, spread.each(error), error, weight, strict=True)
     }
     r2_of = r2_of or r2_of_model(model)
-    rmse = float(np.sqrt(error.sum() / max(counts.sum(), 1)))
-    scores = Scores(rows, float(r2_of.score(error, spread)), rmse, per_output, r2_of)
+    rmse, by = float(np.sqrt(error.sum() / weight.sum())), None if dataset.weights is None else dataset.weights.name
+    scores = Scores(rows, float(r2_of.score(error, spread)), rmse, per_output, r2_of, by)
     if levels:
         inside = np.sum([part.inside for part in parts], axis=0)
         covered = {
@@ -207,8 +215,8 @@ def _merged(
         scores = replace(scores, coverage=covered)
     if dataset.labels is None:
         return scores
-    loss = hits[1] / rows if "calibration" in model.info else None
-    return replace(scores, accuracy=hits[0] / rows, log_loss=loss)
+    loss = hits[1] / hits[2] if "calibration" in model.info else None
+    return replace(scores, accuracy=hits[0] / hits[2], log_loss=loss)
 
 
 def _coverage(names: Sequence[str], inside: FloatArray, counts: FloatArray, *, corrected: bool) -> Coverage:

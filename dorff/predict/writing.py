@@ -187,25 +187,24 @@ def _write(
     staging = writing.staging(out)
     _remove_unfinished(staging)
     shards = range(dataset.first // shard, -(-dataset.n // shard))
-    missing = {number for number in shards if not writing.there(staging, number)}
-    finished, empty = len(shards) - len(missing), 0
+    missing = [number for number in shards if not writing.there(staging, number)]
+    finished = len(shards) - len(missing)
 
     def tell() -> None:
         if progress is not None:
             progress(min(finished * shard, dataset.rows), dataset.rows)
 
-    def done(task: Task, result: int) -> Sequence[Task]:
-        nonlocal finished, empty
+    def done(_task: Task, _result: None) -> Sequence[Task]:
+        nonlocal finished
         lease.check()
-        finished, empty = finished + (task.tag in missing), empty + result
+        finished += 1
         tell()
         return ()
 
     tell()  # what an earlier run wrote is not part of this run's pace
-    engine.run([Task(predict_shard, (writing, str(staging), number), number) for number in shards], done)
+    engine.run([Task(predict_shard, (writing, str(staging), number), number) for number in missing], done)
     with space_on(out):
-        _describe(writing, fitted, staging)
-        commit(staging, {NAN_ROWS: empty})
+        commit(staging, {NAN_ROWS: _describe(writing, fitted, staging)})
         _remove_unfinished(staging)
         with lease.fenced():
             os.rename(staging, out)
@@ -229,8 +228,9 @@ def _check_asked(fitted: Model, version: Path, asked: Uncertainty) -> None:
             fitted.factor(level)
 
 
-def _describe(writing: Writing, model: Model, staging: Path) -> None:
-    """Write the metadata of the predictions; the labels of a classifier with how often each was predicted."""
+def _describe(writing: Writing, model: Model, staging: Path) -> int:
+    """Write the metadata of the predictions; the labels of a classifier with how often each was predicted. Returns how
+    many rows are NaN."""
     arrays, dataset, asked, sight = writing.arrays, writing.dataset, writing.asked, writing.sight
     outputs = model.info.get("data", {}).get("targets") or [f"y{i}" for i in range(model.p)]
     targets = outputs if model.observe is None else [f"y{i}" for i in range(len(model.observe))]
@@ -239,42 +239,40 @@ def _describe(writing: Writing, model: Model, staging: Path) -> None:
     }
     labels, first, rows = labels_of(model), dataset.first, dataset.n
     more: dict[str, Any] = {} if sight.views is None else {"views": [model.views[view] for view in sight.views]}
-    if labels is None:
-        more |= asked.described(model, sight)
-        return write_metadata(staging, arrays, first=first, rows=rows, columns=columns, more=more)
-    columns["classes"] = ("class",)
-    write_metadata(staging, arrays, first=first, rows=rows, columns=columns)
-    predicted = open_dataset(staging, inputs="classes", targets=None)
-    counts = np.zeros(len(labels), dtype=np.int64)
-    for start, stop in predicted.runs():
-        counts += np.bincount(predicted.read(start, stop)[0][:, 0].astype(np.int64), minlength=len(labels))
-    more |= {"labels": {"classes": list(labels)}, "counts": {"classes": counts.tolist()}}
-    return write_metadata(staging, arrays, first=first, rows=rows, columns=columns, more=more)
+    more |= asked.described(model, sight)
+    if labels is not None:
+        columns["classes"] = ("class",)
+    write_metadata(staging, arrays, first=first, rows=rows, columns=columns, more=more)
+    written = open_dataset(staging, inputs=["y"] if labels is None else ["y", "classes"], targets=None)
+    empty, counts = 0, np.zeros(model.p, dtype=np.int64)
+    for start, stop in written.cuts(written.unit_rows):
+        values = written.read(start, stop)[0]
+        empty += int(np.isnan(values[:, 0]).sum())
+        if labels is not None:
+            counts += np.bincount(values[:, -1].astype(np.int64), minlength=len(labels))
+    if labels is not None:
+        more |= {"labels": {"classes": list(labels)}, "counts": {"classes": counts.tolist()}}
+        write_metadata(staging, arrays, first=first, rows=rows, columns=columns, more=more)
+    return empty
 
 
-def predict_shard(writing: Writing, staging: str, number: int) -> int:
-    """Predict and write one shard of rows, unless it is there; returns how many have inputs that are not finite."""
+def predict_shard(writing: Writing, staging: str, number: int) -> None:
+    """Predict and write one shard of rows."""
     dataset, sight, rows = writing.dataset, writing.sight, writing.arrays["y"].shard_rows
     fitted = cached_model(writing.version, writing.name, posterior=bool(writing.asked))
     first, stop = max(number * rows, dataset.first), min((number + 1) * rows, dataset.n)
     if not Path(staging).is_dir():
         raise FileNotFoundError(errno.ENOENT, "moved or removed by another run; run the same command again", staging)
-    there, empty = writing.there(Path(staging), number), 0
     with space_on(Path(staging)), ExitStack() as stack:
         writers = {
             array: stack.enter_context(ShardWriter(Path(staging) / array, layout, start=first))
-            for array, layout in (() if there else writing.arrays.items())
+            for array, layout in writing.arrays.items()
         }
         for start in range(first, stop, dataset.unit_rows):
-            X = dataset.read(start, min(start + dataset.unit_rows, stop))[0]
-            empty += len(X) - int(np.isfinite(X).all(axis=1).sum())
-            if there:
-                continue
-            X = sight.full(X, fitted.d)
+            X = sight.full(dataset.read(start, min(start + dataset.unit_rows, stop))[0], fitted.d)
             values = {"y": outcome(fitted, X, sight.views)}
             values |= writing.asked.arrays(fitted, X, values["y"], sight.views)
             if "classes" in writers:
                 values["classes"] = np.argmax(values["y"], axis=1)[:, None]
             for array, writer in writers.items():
                 writer.write(values[array])
-    return empty

@@ -20,7 +20,7 @@ from dorff.report.choice import MOST_LINES, Candidate, choice_plot, from_info, m
 from dorff.report.curves import curve_plots, shown
 from dorff.report.describe import Subject, kernel_terms, kernel_title, mapping
 from dorff.report.fields import Observations, derivative_plots, field_plot, slice_plots
-from dorff.store import load_model, resolve_model, write_atomic
+from dorff.store import check_output, load_model, resolve_model, write_atomic
 
 NOT_KEPT = "not recorded"
 SHOWN_ROWS = 12
@@ -57,8 +57,7 @@ def write_report(
     if observations is not None:
         observations = _checked(observations, model)
     page = out if out is not None else version.parent / f"report-{version.name}.html"
-    if page.is_dir():
-        raise InputError(f"{page}: is a folder; name the page's file")
+    check_output(page, default=out is None)
     html = render(model, version.resolve(), observations=observations, candidates=candidates, title=title)
     write_atomic(page, [html.encode()], sync=False)
     return page

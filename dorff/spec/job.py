@@ -267,8 +267,9 @@ class Publish(Part):
 
     Not where fewer than `digits` of the fitted values' digits are right, nor where the held-out score is more than
     `margin` below the current model's: both on the data set `holdout` where it is named (R2, or accuracy of classes),
-    else R2 of each fit's own folds (`select: kfold`), in both cases what `dorff score` says. `keep` deletes all
-    versions but that many of the last.
+    else R2 of each fit's own folds (`select: kfold`), in both cases what `dorff score` says, rows counting by
+    `data.weights` where there are such (on `holdout` this job's, for both models). `keep` deletes all versions but
+    that many of the last.
     """
 
     digits: Annotated[float, BeforeValidator(checks.not_negative)] = 3.0

@@ -3,7 +3,7 @@
 from dorff.moments import Folds, check_patterns, merge_folds
 from dorff.store.atomic import identity, remove_torn, seal, space_on, unseal, write_atomic, write_json
 from dorff.store.checkpoints import Checkpoint
-from dorff.store.confined import open_plain, read_plain
+from dorff.store.confined import check_output, open_plain, read_plain
 from dorff.store.history import append_history, read_history
 from dorff.store.lease import LEASE, Lease, forget, lease_beside, lease_state
 from dorff.store.models import (
@@ -30,6 +30,7 @@ __all__ = [
     "Lease",
     "Receipt",
     "append_history",
+    "check_output",
     "check_patterns",
     "current_version",
     "discard_unnumbered",

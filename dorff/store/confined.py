@@ -6,9 +6,11 @@ import errno
 import os
 import stat
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO, Final, cast
 
 from dorff.errors import InputError
+
+_MARKS: Final = ("current", "plan.json", "zarr.json", ".zgroup")  # of a model, a plan's state, a data set
 
 
 def check_confined(folder: Path) -> None:
@@ -19,6 +21,17 @@ def check_confined(folder: Path) -> None:
             check_confined(Path(entry.path))
         elif not entry.is_file(follow_symlinks=False):
             raise _refused(entry.path)
+
+
+def check_output(path: Path, *, default: bool = False) -> None:
+    """InputError where a file cannot be written at `path` without harm: something else than a plain file is there, or
+    it lies in a model, a state or a data set; that is right for a `default` place alone."""
+    if os.path.lexists(path) and (path.is_symlink() or not path.is_file()):
+        kind = "a link" if path.is_symlink() else "a folder" if path.is_dir() else "no plain file"
+        raise InputError(f"{path}: is {kind}, which is not replaced; name another file")
+    inside = [] if default else [one for one in path.resolve().parents for mark in _MARKS if (one / mark).is_file()]
+    if inside:
+        raise InputError(f"{path}: lies in {inside[0]}, a model, a state or a data set; name a file elsewhere")
 
 
 def open_plain(path: Path, mode: str = "rb", *, buffering: int = -1) -> BinaryIO:
