@@ -85,6 +85,22 @@ def test_records_are_counted_and_not_lines(tmp_path: Path) -> None:
             (tmp_path / "o.zarr").rmdir()
 
 
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
+@pytest.mark.parametrize("stray", ['1,2,"stray', '1,2,"', '1,2,"a ""b""', '1,2,"""', '"1,2,c', '1,"2,c'])
+@pytest.mark.parametrize(("before", "after"), [(0, 0), (5, 0), (0, 5), (600, 700), (90_000, 3), (3, 150_000)])
+def test_a_quote_that_nothing_closes_is_refused_with_its_line(
+    tmp_path: Path, name: str, stray: str, before: int, after: int
+) -> None:
+    """It would swallow all rows after it; also in a column that is not read, and where more than a block follows."""
+    for end in ("\n", "\r\n"):
+        text = "\ufeffx,y,note\n" + '1,2,"a, ""b""\nc"\n' * before + stray + "\n1,2,c" * after
+        data = text.replace("\n", end).encode()
+        (tmp_path / name).write_bytes(gzip.compress(data, 1) if name.endswith("gz") else data)
+        with pytest.raises(InputError, match=rf"{name}: line {2 + 2 * before} opens a quote that does not end"):
+            ingest([tmp_path / name], tmp_path / "o.zarr", **XY)
+        assert not (tmp_path / "o.zarr").exists()
+
+
 BYTES = [b"\0", b"\r", b"\n", b'"', b",", b"\xff", b"\xef\xbb\xbf", b" ", b"\t", b"\x1a", b"#", b"7", b'""', b"\r\n"]
 
 

@@ -27,6 +27,8 @@ WHOLE: Final = re.compile(r"[+-]?(0|[1-9][0-9]{0,17})(\.0*)?")  # 007 is text, a
 BLOCK: Final = 2**20
 # After a separator or a line's end: a quoted field, kept as the group where its end may not have come.
 QUOTED: Final = r"""(?<=[%s\r\n])(?:"[^"]*(?:""[^"]*)*"(?=[^"])|("[^"]*(?:""[^"]*)*"?\Z))"""
+NUL: Final = "holds a NUL byte, which CSV cannot have; remove it or, where the file is UTF-16 text, save it as UTF-8"
+OPEN: Final = "opens a quote that does not end; remove the quote, or close it in a row of less than 1 MiB"
 COLUMN_BLOCK: Final = 64  # of the first row: a block must hold whole rows, and later ones may be longer
 
 
@@ -63,10 +65,11 @@ class CSVReader(Reader):
             stream = _Counted(file, self._delimiter, self._digest)
             try:
                 yield from self._parse(stream, names, wanted, text)
-            except pa.ArrowInvalid as error:
-                raise self._explained(str(error)) from error
-            except _NulError:
-                raise self._nul(1 + self._lines_before(self._digest.length)) from None
+            except (pa.ArrowInvalid, _FaultError) as error:
+                fault = (stream.quote, OPEN) if "straddling" in str(error) and stream.quote else error.args
+                if len(fault) < 2:
+                    raise self._explained(str(error)) from error
+                raise InputError(f"{self.path}: line {1 + self._lines_before(fault[0])} {fault[1]}.") from None
             self.rows = stream.records - self._header
 
     def _opened(self) -> Any:
@@ -79,12 +82,6 @@ class CSVReader(Reader):
             while piece := file.read(min(place, BLOCK)):
                 feeds, returns, place = feeds + piece.count(b"\n"), returns + piece.count(b"\r"), place - len(piece)
         return max(feeds, returns)
-
-    def _nul(self, line: int) -> InputError:
-        return InputError(
-            f"{self.path}: line {line} holds a NUL byte, which CSV cannot have; remove it or, where the file is "
-            "UTF-16 text, save it as UTF-8."
-        )
 
     def _parse(self, stream: Any, names: list[str], wanted: list[str], text: list[str]) -> Iterator[Block]:
         # Arrow counts rows, for its messages, on one thread only; it is as fast there.
@@ -136,20 +133,20 @@ class CSVReader(Reader):
         ) as file:
             for blank, row in enumerate(csv.reader(file, delimiter=self._delimiter)):
                 if any("\0" in field for field in row):
-                    raise self._nul(blank + 1)
+                    raise InputError(f"{path}: line {blank + 1} {NUL}.")
                 if row:
                     return row, blank
         raise InputError(f"{path}: is empty; wanted at least one row of numbers.")
 
 
-class _NulError(Exception):
-    """The next byte is NUL."""
+class _FaultError(Exception):
+    """The byte where the text is at fault, and what is wrong there."""
 
 
 @final
 class _Counted:
-    """The text of a CSV file on its way to Arrow: without NUL, with a digest, and its records counted by other code
-    than Arrow's. They are the lines that are not empty; a quoted field's line ends are its own (RFC 4180)."""
+    """The text of a CSV file on its way to Arrow: without NUL, quotes closed, with a digest, and its records counted by
+    other code than Arrow's: the lines that are not empty; a quoted field's line ends are its own (RFC 4180)."""
 
     closed = False  # Arrow asks
 
@@ -163,13 +160,19 @@ class _Counted:
         """How many have begun."""
         return self._records + (len(self._rest) > 1 and self._rest[:1] in b"\r\n")
 
+    @property
+    def quote(self) -> int:
+        """The byte of a quote that has not been closed so far; 0 where there is none."""
+        return self._digest.length - len(self._rest) + 1 if self._rest.count(b'"', 1) % 2 else 0
+
     def read(self, size: int = -1) -> bytes:
-        """The next bytes; _NulError where one is NUL, and then those before it are in the digest."""
+        """The next bytes; _FaultError where one is NUL, or where a quote is open at the end."""
         piece: bytes = self._file.read(size)
         mark = codecs.BOM_UTF8 if self._digest.length == 0 else b""
         if b"\0" in piece:
-            self._digest.update(piece.partition(b"\0")[0])
-            raise _NulError
+            raise _FaultError(self._digest.length + piece.index(b"\0"), NUL)
+        if not piece and self.quote:
+            raise _FaultError(self.quote, OPEN)
         self._digest.update(piece)
         text = self._rest + piece.removeprefix(mark)
         stop = len(text)
