@@ -145,8 +145,8 @@ class _FaultError(Exception):
 
 @final
 class _Counted:
-    """The text of a CSV file on its way to Arrow: without NUL, quotes closed, with a digest, and its records counted by
-    other code than Arrow's: the lines that are not empty; a quoted field's line ends are its own (RFC 4180)."""
+    """The text of a CSV file on its way to Arrow: without NUL, quotes closed, with a digest, its records counted
+    by other code than Arrow's. They are the lines that are not empty; a quoted field's are its own (RFC 4180)."""
 
     closed = False  # Arrow asks
 
