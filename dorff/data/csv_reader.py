@@ -57,14 +57,12 @@ class CSVReader(Reader):
 
     def _read(self, columns: Sequence[str], labels: Sequence[str]) -> Iterator[Block]:
         """Parse the file a block at a time; only the columns asked for are turned into numbers, or labels."""
-        # Names of our own, by place: the file's may repeat.
-        names = [str(j) for j in range(len(self.columns))]
         place = {column: str(j) for j, column in enumerate(self.columns)}
         wanted, text = [place[column] for column in columns], [place[label] for label in labels]
         with reading(self.path, "CSV"), self._opened() as file:
             stream = _Counted(file, self._delimiter, self._digest)
             try:
-                yield from self._parse(stream, names, wanted, text)
+                yield from self._parse(stream, wanted, text)
             except (pa.ArrowInvalid, _FaultError) as error:
                 fault = (stream.quote, OPEN) if "straddling" in str(error) and stream.quote else error.args
                 if len(fault) < 2:
@@ -83,12 +81,12 @@ class CSVReader(Reader):
                 feeds, returns, place = feeds + piece.count(b"\n"), returns + piece.count(b"\r"), place - len(piece)
         return max(feeds, returns)
 
-    def _parse(self, stream: Any, names: list[str], wanted: list[str], text: list[str]) -> Iterator[Block]:
+    def _parse(self, stream: Any, wanted: list[str], text: list[str]) -> Iterator[Block]:
         # Arrow counts rows, for its messages, on one thread only; it is as fast there.
         read = pacsv.ReadOptions(
             use_threads=False,
             block_size=self._block,
-            column_names=names,
+            column_names=[str(j) for j in range(len(self.columns))],  # our own: the file's may repeat
             skip_rows=self._blank,
             skip_rows_after_names=int(self._header),
         )
@@ -107,30 +105,23 @@ class CSVReader(Reader):
     def _explained(self, reason: str) -> InputError:
         row = re.search(r"Row #(\d+)", reason)
         where = f"row {row[1]}" if row else "some row"
-        if text := re.search(r"In CSV column #(\d+).*invalid value '(.*)'", reason, re.DOTALL):
-            column, value = self.columns[int(text[1])], text[2] if len(text[2]) < 60 else text[2][:60] + "..."
-            return InputError(
-                f"{self.path}: column {column!r}, {where}: wanted a number, got {value!r}; correct it, "
-                "empty it, or leave the column out."
-            )
-        if text := re.search(r"In CSV column #(\d+).*invalid UTF8", reason):
-            return InputError(
-                f"{self.path}: column {self.columns[int(text[1])]!r}, {where}: is not UTF-8 text; save the file "
-                "as UTF-8."
-            )
-        if width := re.search(r"Expected (\d+) columns, got (\d+)", reason):
-            return InputError(f"{self.path}: {where}: wanted {width[1]} fields, got {width[2]}; correct that row.")
-        return InputError(
-            f"{self.path}: {where} cannot be read as CSV ({' '.join(reason.split())[:200]}); check its quotes."
-        )
+        if column := re.search(r"In CSV column #(\d+)", reason):
+            where = f"column {self.columns[int(column[1])]!r}, {where}"
+        if text := re.search(r"invalid value '(.*)'", reason, re.DOTALL):
+            value = text[1] if len(text[1]) < 60 else text[1][:60] + "..."
+            what = f"wanted a number, got {value!r}; correct it, empty it, or leave the column out"
+        elif "invalid UTF8" in reason:
+            what = "is not UTF-8 text; save the file as UTF-8"
+        elif width := re.search(r"Expected (\d+) columns, got (\d+)", reason):
+            what = f"wanted {width[1]} fields, got {width[2]}; correct that row"
+        else:
+            what = f"cannot be read as CSV ({' '.join(reason.split())[:200]}); check its quotes"
+        return InputError(f"{self.path}: {where}: {what}.")
 
     def _first_row(self, path: str) -> tuple[list[str], int]:
         """The first row that is not blank, and how many lines are before it."""
-        with (
-            gzip.open(path, "rt", encoding="utf-8-sig", errors="replace", newline="")
-            if self._zipped
-            else open(path, encoding="utf-8-sig", errors="replace", newline="")
-        ) as file:
+        opened: Any = gzip.open if self._zipped else open
+        with opened(path, "rt", encoding="utf-8-sig", errors="replace", newline="") as file:
             for blank, row in enumerate(csv.reader(file, delimiter=self._delimiter)):
                 if any("\0" in field for field in row):
                     raise InputError(f"{path}: line {blank + 1} {NUL}.")

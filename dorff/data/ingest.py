@@ -228,9 +228,7 @@ def _check_columns(columns: dict[str, tuple[str, ...]]) -> None:
 
 
 def _fresh(readers: Sequence[Reader], columns: dict[str, tuple[str, ...]], shard_rows: int | None) -> _Target:
-    shard, unit = shard_and_unit_rows(
-        len(columns["x"]), sum(map(len, columns.values())) - len(columns["x"]), shard_rows
-    )
+    shard, unit = shard_and_unit_rows(sum(map(len, columns.values())), 0, shard_rows)
     arrays = {name: ArrayLayout(len(of), shard, unit, _dtype(readers, name, of)) for name, of in columns.items()}
     return _Target(columns, arrays, LabelTable())
 

@@ -217,17 +217,11 @@ def _bounds(value: Any, scale: float, offset: float, unsigned: bool) -> list[flo
 
 
 def _numbers(value: Any) -> list[float]:
-    if value is None:
-        return []
+    """Those of an attribute. A text is a float as xarray writes it into Zarr v3: its eight bytes in base64."""
     if isinstance(value, str):
-        return _base64_number(value)
-    array = np.asarray(value)
+        try:
+            return [float(struct.unpack("<d", base64.b64decode(value, validate=True))[0])]
+        except (ValueError, struct.error):  # any other text names no number
+            return []
+    array = np.asarray([] if value is None else value)
     return [float(v) for v in array.ravel()] if array.dtype.kind in NUMBER_KINDS else []
-
-
-def _base64_number(text: str) -> list[float]:
-    """A float as xarray writes it into Zarr v3 attributes: its eight bytes in base64."""
-    try:
-        return [float(struct.unpack("<d", base64.b64decode(text, validate=True))[0])]
-    except (ValueError, struct.error):  # any other text names no number
-        return []
