@@ -99,11 +99,10 @@ class FillValues:
         found, times = np.unique(values[apart], return_counts=True)
         counts.update(dict(zip(found.tolist(), times.tolist(), strict=True)))
         large = [value for value in counts if abs(value) >= LARGE]
-        if len(large) <= MOST_LARGE:
-            return values[~apart]
-        for value in large:
+        data = large if len(large) > MOST_LARGE else []
+        for value in data:
             del counts[value]
-        return np.append(values[~apart], large)
+        return np.append(values[~apart], data)
 
     def check(self, where: str, columns: Sequence[str]) -> None:
         """InputError, for the files `where`, where one of the columns holds what looks like one."""
@@ -136,10 +135,10 @@ class FillValues:
 def _extreme(least: np.ufunc, numbers: Array) -> Array:
     """(columns,) of numbers (n, columns): 64 rows side by side first, which is some ten times as fast."""
     whole, columns = len(numbers) // 64 * 64, numbers.shape[1]
-    if not whole or not numbers.flags.c_contiguous:
-        return np.asarray(least.reduce(numbers, axis=0))
-    wide = least.reduce(numbers[:whole].reshape(-1, 64 * columns), axis=0)
-    return np.asarray(least.reduce(np.concatenate([wide.reshape(64, columns), numbers[whole:]]), axis=0))
+    if whole and numbers.flags.c_contiguous:
+        wide = least.reduce(numbers[:whole].reshape(-1, 64 * columns), axis=0)
+        numbers = np.concatenate([wide.reshape(64, columns), numbers[whole:]])
+    return np.asarray(least.reduce(numbers, axis=0))
 
 
 @final
