@@ -114,8 +114,9 @@ def test_out_that_is_there_is_left_alone(tmp_path: Path) -> None:
         ingest([source], tmp_path / "s.zarr", inputs=["c1", "c0"], targets=["c2"], append=True)
     with pytest.raises(InputError, match="has shards of 16384 rows, not 5"):
         ingest([source], tmp_path / "s.zarr", **COLUMNS, append=True, shard_rows=5)
-    with pytest.raises(InputError, match="shard_rows: wanted a number of rows of at least 1, got 0"):
-        ingest([source], tmp_path / "new.zarr", **COLUMNS, shard_rows=0)
+    for rows in (0, 2**24 + 1, 99_999_999_999_999):
+        with pytest.raises(InputError, match=rf"--shard-rows: wanted from 1 to 16,777,216 rows, got {rows:,}; correct"):
+            ingest([source], tmp_path / "new.zarr", **COLUMNS, shard_rows=rows)
     assert before == {name: files(tmp_path / name) for name in before}
     assert not list(tmp_path.glob(".*"))
 
@@ -226,7 +227,7 @@ from dorff.errors import IncompleteError
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 try:
     ingest([sys.argv[1]], sys.argv[2], inputs=["c0", "c1"], targets=["c2"], append=len(sys.argv) > 3,
-           again=True)
+           again=len(sys.argv) > 3)
 except IncompleteError as error:
     print(error)
 """

@@ -85,6 +85,22 @@ def test_records_are_counted_and_not_lines(tmp_path: Path) -> None:
             (tmp_path / "o.zarr").rmdir()
 
 
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
+@pytest.mark.parametrize("stray", ['1,2,"stray', '1,2,"', '1,2,"a ""b""', '1,2,"""', '"1,2,c', '1,"2,c'])
+@pytest.mark.parametrize(("before", "after"), [(0, 0), (5, 0), (0, 5), (600, 700), (90_000, 3), (3, 150_000)])
+def test_a_quote_that_nothing_closes_is_refused_with_its_line(
+    tmp_path: Path, name: str, stray: str, before: int, after: int
+) -> None:
+    """It would swallow all rows after it; also in a column that is not read, and where more than a block follows."""
+    for end in ("\n", "\r\n"):
+        text = "\ufeffx,y,note\n" + '1,2,"a, ""b""\nc"\n' * before + stray + "\n1,2,c" * after
+        data = text.replace("\n", end).encode()
+        (tmp_path / name).write_bytes(gzip.compress(data, 1) if name.endswith("gz") else data)
+        with pytest.raises(InputError, match=rf"{name}: line {2 + 2 * before} opens a quote that does not end"):
+            ingest([tmp_path / name], tmp_path / "o.zarr", **XY)
+        assert not (tmp_path / "o.zarr").exists()
+
+
 BYTES = [b"\0", b"\r", b"\n", b'"', b",", b"\xff", b"\xef\xbb\xbf", b" ", b"\t", b"\x1a", b"#", b"7", b'""', b"\r\n"]
 
 
@@ -257,11 +273,17 @@ def test_the_command_line_refuses_what_is_there(tmp_path: Path, monkeypatch: pyt
     result = call(*words, "--append")
     assert result.exit_code == 3 and "--again" in result.stderr and unsourced(tmp_path / "s.zarr") == before
     assert json.loads(call(*words, "--append", "--again", "--json").stdout)["rows"] == 40
+    result = call(*words[:2], "t.zarr", *words[3:], "--again")
+    assert result.exit_code == 3 and "give --append" in result.stderr and not (tmp_path / "t.zarr").exists()
+    assert call("ingest", "a.csv", *words[1:2], "t.zarr", *words[3:], "--again").exit_code == 0
 
 
 SPOILT = {  # a fill value, and how many rows have it, among values around 15
     "-9999": ("-9999", 3), "once": ("-9999", 1), "-999.9": ("-999.9", 2), "NetCDF's": ("9.969209968386869e+36", 2),
     "CMIP's": ("1e20", 1), "-99": ("-99", 2), "9999": ("9999", 2), "int16": ("-32768", 2), "short": ("32767", 4),
+    "short NetCDF's": ("9.97e36", 1), "6 digits": ("9.96921e+36", 3),
+    "float32": ("-3.4028235e38", 2), "-888": ("-888.8", 2),
+    "of its own": ("-4.7e15", 1), "MERRA's": ("1e15", 2),
 }  # fmt: skip
 
 
@@ -296,6 +318,58 @@ def test_all_fill_values_of_a_column_and_the_only_negative_one(tmp_path: Path) -
             ingest([tmp_path / "a.npz"], tmp_path / "s.zarr", **XY)
 
 
+@pytest.mark.parametrize(
+    ("codes", "others"),
+    [
+        ([-9999, 9.97e36], 15 + RNG.standard_normal(5000)),
+        ([-9999] * 9 + [-8888], 15 + RNG.standard_normal(5000)),
+        ([-999, 9.96921e36, 5e33], RNG.standard_normal(5000)),
+        ([-99, -99, -999, -9999], RNG.uniform(0, 5, 90)),
+        ([-9999], 5 + RNG.uniform(0, 20000, 500)),
+        ([-9999, 4.4e17], RNG.uniform(0, 20000, 500)),
+        ([9.97e36] * 9, np.zeros(50)),
+        ([9.97e36] * 9, np.empty(0)),
+    ],
+)
+def test_several_codes_and_few_others(codes: list[float], others: Any, tmp_path: Path) -> None:
+    """One does not hide another; each is named once, and what is then left is ingested."""
+    values = RNG.permutation(np.r_[codes, others])
+    (tmp_path / "a.csv").write_text("x,y\n" + "".join(f"{i},{value!r}\n" for i, value in enumerate(values.tolist())))
+    with pytest.raises(InputError, match="looks like a number that stands for none") as caught:
+        ingest([tmp_path / "a.csv"], tmp_path / "s.zarr", **XY)
+    for code in set(codes):
+        assert f"--missing {repr(float(code)).removesuffix('.0')} " in str(caught.value)
+    ingest([tmp_path / "a.csv"], tmp_path / "s.zarr", **XY, missing=codes)
+    found = open_dataset(tmp_path / "s.zarr").read(0, len(values))[1][:, 0]
+    np.testing.assert_array_equal(np.isnan(found), np.isin(values, codes))
+
+
+def test_a_large_number_is_the_same_in_other_digits(tmp_path: Path) -> None:
+    values = RNG.standard_normal(400).astype("f4")
+    values[:6] = [9.96921e36, 9.969209968386869e36, 9.97e36, -999.9, -999.95, -1e20]
+    for name, dtype in (("a", "f4"), ("b", "f8")):
+        np.savez(tmp_path / name, x=np.zeros(400), y=values.astype(dtype))
+        out, told = tmp_path / f"{name}.zarr", []
+        given = ["9.97e36", "-999.9", "-9.97e36", "none"]
+        ingest([tmp_path / f"{name}.npz"], out, **XY, missing=given, notice=told.append)
+        found = open_dataset(out).read(0, 400)[1][:, 0]
+        np.testing.assert_array_equal(np.flatnonzero(np.isnan(found)), [0, 1, 2, 3])
+        assert [sentence.partition(" is it")[0] for sentence in told if "unusable" not in sentence][:1] == [
+            "--missing -9.97e36: no value of the columns named"
+        ]
+
+
+def test_a_number_given_that_no_value_is_has_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.csv").write_text("x,c,w\n1,5,-9999\n2,-8,1\n")
+    words = ("ingest", "a.csv", "s.zarr", "--inputs", "x", "--classes", "c", "--weights", "w")
+    result = call(*words, *(word for value in ("-9999", "-8", "12345", "-0.1") for word in ("--missing", value)))
+    assert result.exit_code == 0
+    for value in ("12345", "-0.1"):
+        assert f"--missing {value}: no value of the columns named is it" in result.stderr
+    assert result.stderr.count("no value") == 2
+
+
 @pytest.mark.parametrize("row", [0, 63, 64, 69])
 def test_a_fill_value_is_seen_in_any_row_and_beside_infinities(tmp_path: Path, row: int) -> None:
     values = RNG.standard_normal((70, 2))
@@ -304,10 +378,10 @@ def test_a_fill_value_is_seen_in_any_row_and_beside_infinities(tmp_path: Path, r
     with pytest.raises(InputError, match="column 'c1' has -9999 in 1 rows"):
         ingest([tmp_path / "a.npy"], tmp_path / "s.zarr", inputs=["c0"], targets=["c1"])
     values[row, 1], values[-1, 0] = 0, -20000  # the only other value as far
-    watch = FillValues((), ["a", "b"])
+    watch = FillValues(())
     values[3, 0] = -9999
     watch.blank(values)
-    watch.check("here")
+    watch.check("here", ["a", "b"])
 
 
 def test_float32_and_several_fill_values(tmp_path: Path) -> None:
@@ -336,6 +410,11 @@ ORDINARY = {
     "price": np.r_[RNG.uniform(1, 900, 900), [999.0] * 30], "year": np.r_[np.arange(1900, 2020), [9999.0]],
     "infinite": np.r_[RNG.standard_normal(50), np.inf, -np.inf], "none": np.full(9, np.nan),
     "two digits": np.r_[RNG.uniform(1, 5, 900), [99.0] * 30],
+    "nanoseconds": 1.7e18 + 86400e9 * np.arange(300),
+    "three days": np.r_[np.zeros(9), 1.7e18, 1.71e18, 1.72e18],
+    "densities": np.repeat([5e19, 1e20, 2e20], 9), "one density": np.full(9, 6.02e23), "levels": 1e30 * np.arange(3.0),
+    "wide tail": np.r_[RNG.uniform(0, 9e14, 900), 4e15, 2e16], "on and off": 7e15 * RNG.integers(0, 2, 100),
+    "six times the range": np.r_[RNG.uniform(-800, 800, 900), [-9999.0] * 20, [9999.0] * 20],
     "pressure": 101325 + 999 * RNG.standard_normal(999), "1e30 times": 1e30 * np.rint(9 * RNG.standard_normal(999)),
 }  # fmt: skip
 

@@ -112,7 +112,7 @@ def ingest(
         typer.Option(
             metavar="-9999",
             show_default=False,
-            help="A number that stands for none, made NaN; none: keep what looks like one, instead of refusing it.",
+            help="A number that stands for none, made NaN; none: keep all others that look so, not refuse them.",
         ),
     ] = None,
     append: Annotated[bool, typer.Option("--append", help="Add the rows to a data set that is there.")] = False,

@@ -27,6 +27,8 @@ WHOLE: Final = re.compile(r"[+-]?(0|[1-9][0-9]{0,17})(\.0*)?")  # 007 is text, a
 BLOCK: Final = 2**20
 # After a separator or a line's end: a quoted field, kept as the group where its end may not have come.
 QUOTED: Final = r"""(?<=[%s\r\n])(?:"[^"]*(?:""[^"]*)*"(?=[^"])|("[^"]*(?:""[^"]*)*"?\Z))"""
+NUL: Final = "holds a NUL byte, which CSV cannot have; remove it or, where the file is UTF-16 text, save it as UTF-8"
+OPEN: Final = "opens a quote that does not end; remove the quote, or close it in a row of less than 1 MiB"
 COLUMN_BLOCK: Final = 64  # of the first row: a block must hold whole rows, and later ones may be longer
 
 
@@ -55,18 +57,17 @@ class CSVReader(Reader):
 
     def _read(self, columns: Sequence[str], labels: Sequence[str]) -> Iterator[Block]:
         """Parse the file a block at a time; only the columns asked for are turned into numbers, or labels."""
-        # Names of our own, by place: the file's may repeat.
-        names = [str(j) for j in range(len(self.columns))]
         place = {column: str(j) for j, column in enumerate(self.columns)}
         wanted, text = [place[column] for column in columns], [place[label] for label in labels]
         with reading(self.path, "CSV"), self._opened() as file:
             stream = _Counted(file, self._delimiter, self._digest)
             try:
-                yield from self._parse(stream, names, wanted, text)
-            except pa.ArrowInvalid as error:
-                raise self._explained(str(error)) from error
-            except _NulError:
-                raise self._nul(1 + self._lines_before(self._digest.length)) from None
+                yield from self._parse(stream, wanted, text)
+            except (pa.ArrowInvalid, _FaultError) as error:
+                fault = (stream.quote, OPEN) if "straddling" in str(error) and stream.quote else error.args
+                if len(fault) < 2:
+                    raise self._explained(str(error)) from error
+                raise InputError(f"{self.path}: line {1 + self._lines_before(fault[0])} {fault[1]}.") from None
             self.rows = stream.records - self._header
 
     def _opened(self) -> Any:
@@ -80,18 +81,12 @@ class CSVReader(Reader):
                 feeds, returns, place = feeds + piece.count(b"\n"), returns + piece.count(b"\r"), place - len(piece)
         return max(feeds, returns)
 
-    def _nul(self, line: int) -> InputError:
-        return InputError(
-            f"{self.path}: line {line} holds a NUL byte, which CSV cannot have; remove it or, where the file is "
-            "UTF-16 text, save it as UTF-8."
-        )
-
-    def _parse(self, stream: Any, names: list[str], wanted: list[str], text: list[str]) -> Iterator[Block]:
+    def _parse(self, stream: Any, wanted: list[str], text: list[str]) -> Iterator[Block]:
         # Arrow counts rows, for its messages, on one thread only; it is as fast there.
         read = pacsv.ReadOptions(
             use_threads=False,
             block_size=self._block,
-            column_names=names,
+            column_names=[str(j) for j in range(len(self.columns))],  # our own: the file's may repeat
             skip_rows=self._blank,
             skip_rows_after_names=int(self._header),
         )
@@ -110,46 +105,39 @@ class CSVReader(Reader):
     def _explained(self, reason: str) -> InputError:
         row = re.search(r"Row #(\d+)", reason)
         where = f"row {row[1]}" if row else "some row"
-        if text := re.search(r"In CSV column #(\d+).*invalid value '(.*)'", reason, re.DOTALL):
-            column, value = self.columns[int(text[1])], text[2] if len(text[2]) < 60 else text[2][:60] + "..."
-            return InputError(
-                f"{self.path}: column {column!r}, {where}: wanted a number, got {value!r}; correct it, "
-                "empty it, or leave the column out."
-            )
-        if text := re.search(r"In CSV column #(\d+).*invalid UTF8", reason):
-            return InputError(
-                f"{self.path}: column {self.columns[int(text[1])]!r}, {where}: is not UTF-8 text; save the file "
-                "as UTF-8."
-            )
-        if width := re.search(r"Expected (\d+) columns, got (\d+)", reason):
-            return InputError(f"{self.path}: {where}: wanted {width[1]} fields, got {width[2]}; correct that row.")
-        return InputError(
-            f"{self.path}: {where} cannot be read as CSV ({' '.join(reason.split())[:200]}); check its quotes."
-        )
+        if column := re.search(r"In CSV column #(\d+)", reason):
+            where = f"column {self.columns[int(column[1])]!r}, {where}"
+        if text := re.search(r"invalid value '(.*)'", reason, re.DOTALL):
+            value = text[1] if len(text[1]) < 60 else text[1][:60] + "..."
+            what = f"wanted a number, got {value!r}; correct it, empty it, or leave the column out"
+        elif "invalid UTF8" in reason:
+            what = "is not UTF-8 text; save the file as UTF-8"
+        elif width := re.search(r"Expected (\d+) columns, got (\d+)", reason):
+            what = f"wanted {width[1]} fields, got {width[2]}; correct that row"
+        else:
+            what = f"cannot be read as CSV ({' '.join(reason.split())[:200]}); check its quotes"
+        return InputError(f"{self.path}: {where}: {what}.")
 
     def _first_row(self, path: str) -> tuple[list[str], int]:
         """The first row that is not blank, and how many lines are before it."""
-        with (
-            gzip.open(path, "rt", encoding="utf-8-sig", errors="replace", newline="")
-            if self._zipped
-            else open(path, encoding="utf-8-sig", errors="replace", newline="")
-        ) as file:
+        opened: Any = gzip.open if self._zipped else open
+        with opened(path, "rt", encoding="utf-8-sig", errors="replace", newline="") as file:
             for blank, row in enumerate(csv.reader(file, delimiter=self._delimiter)):
                 if any("\0" in field for field in row):
-                    raise self._nul(blank + 1)
+                    raise InputError(f"{path}: line {blank + 1} {NUL}.")
                 if row:
                     return row, blank
         raise InputError(f"{path}: is empty; wanted at least one row of numbers.")
 
 
-class _NulError(Exception):
-    """The next byte is NUL."""
+class _FaultError(Exception):
+    """The byte where the text is at fault, and what is wrong there."""
 
 
 @final
 class _Counted:
-    """The text of a CSV file on its way to Arrow: without NUL, with a digest, and its records counted by other code
-    than Arrow's. They are the lines that are not empty; a quoted field's line ends are its own (RFC 4180)."""
+    """The text of a CSV file on its way to Arrow: without NUL, quotes closed, with a digest, its records counted
+    by other code than Arrow's. They are the lines that are not empty; a quoted field's are its own (RFC 4180)."""
 
     closed = False  # Arrow asks
 
@@ -163,13 +151,19 @@ class _Counted:
         """How many have begun."""
         return self._records + (len(self._rest) > 1 and self._rest[:1] in b"\r\n")
 
+    @property
+    def quote(self) -> int:
+        """The byte of a quote that has not been closed so far; 0 where there is none."""
+        return self._digest.length - len(self._rest) + 1 if self._rest.count(b'"', 1) % 2 else 0
+
     def read(self, size: int = -1) -> bytes:
-        """The next bytes; _NulError where one is NUL, and then those before it are in the digest."""
+        """The next bytes; _FaultError where one is NUL, or where a quote is open at the end."""
         piece: bytes = self._file.read(size)
         mark = codecs.BOM_UTF8 if self._digest.length == 0 else b""
         if b"\0" in piece:
-            self._digest.update(piece.partition(b"\0")[0])
-            raise _NulError
+            raise _FaultError(self._digest.length + piece.index(b"\0"), NUL)
+        if not piece and self.quote:
+            raise _FaultError(self.quote, OPEN)
         self._digest.update(piece)
         text = self._rest + piece.removeprefix(mark)
         stop = len(text)

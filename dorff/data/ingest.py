@@ -17,7 +17,7 @@ from dorff.data.labels import CLASSES, GROUPS, NO_GROUP, LabelTable, group_codes
 from dorff.data.layout import ArrayLayout, commit, shard_and_unit_rows, write_metadata
 from dorff.data.metadata import normal, read_json, rewrite, sync_directory
 from dorff.data.nodes import committed_rows, group_attributes, open_array
-from dorff.data.opening import open_dataset
+from dorff.data.opening import check_disjoint, open_dataset
 from dorff.data.packing import FillValues
 from dorff.data.readers import Numbers, Reader, WithConstants, common_dtype
 from dorff.data.shards import ShardWriter
@@ -125,12 +125,17 @@ def ingest(
     if isinstance(sources, str | os.PathLike):
         sources = [sources]
     store = Path(os.path.realpath(out))
+    absent = FillValues(missing)
     with reported(store):
         if append:
             group_attributes(store)
         elif os.path.lexists(store):
             raise InputError(
                 f"{store}: is there already; choose another name, or give --append to add rows to a data set."
+            )
+        elif again and len(sources) == 1:
+            raise InputError(
+                "--again: one source is not twice in a new data set; leave it out, or give --append to add to one."
             )
         single = {CLASSES: classes, WEIGHTS: weights, GROUPS: groups}
         names = {"x": _several(inputs), "y": _several(targets)}
@@ -147,13 +152,15 @@ def ingest(
         _check_columns(columns)
         with staging(store) as folder:
             target = _existing(store, readers, columns, shard_rows) if append else _fresh(readers, columns, shard_rows)
-            added, unusable, ungrouped = _write(folder, target, readers, missing, progress, again=again)
+            added, unusable, ungrouped = _write(folder, target, readers, absent, progress, again=again)
             if append:
                 _commit_append(folder, store, target, target.rows + added)
             else:
                 write_metadata(folder, target.arrays, rows=added, columns=columns, more=target.attributes())
                 os.rename(folder, store)
                 sync_directory(store.parent)
+        for value in absent.unmet.values():
+            tell(f"--missing {value}: no value of the columns named is it; see how the sources write it")
         if unusable:
             tell(
                 f"{unusable:,} of {added:,} rows hold NaN or infinity: a fit refuses them, or leaves them out "
@@ -215,21 +222,13 @@ def _check_columns(columns: dict[str, tuple[str, ...]]) -> None:
                 raise InputError(f"{array}: column {of[0]!r} is among the {NAMES.get(other, other)} too; {remedy}.")
     for array, of in columns.items():
         for column, count in Counter(of).items():
-            if column.startswith("="):
-                continue
-            if count > 1:
+            if count > 1 and not column.startswith("="):
                 raise InputError(f"{NAMES.get(array, array)}: column {column!r} is named {count} times; name it once.")
-            if array == "y" and column in columns["x"]:
-                raise InputError(
-                    f"column {column!r} is among both inputs and targets, so that a model would learn to repeat it; "
-                    "name it as one of them."
-                )
+    check_disjoint(columns["x"], columns.get("y", ()), "column")
 
 
 def _fresh(readers: Sequence[Reader], columns: dict[str, tuple[str, ...]], shard_rows: int | None) -> _Target:
-    shard, unit = shard_and_unit_rows(
-        len(columns["x"]), sum(map(len, columns.values())) - len(columns["x"]), shard_rows
-    )
+    shard, unit = shard_and_unit_rows(sum(map(len, columns.values())), 0, shard_rows)
     arrays = {name: ArrayLayout(len(of), shard, unit, _dtype(readers, name, of)) for name, of in columns.items()}
     return _Target(columns, arrays, LabelTable())
 
@@ -289,7 +288,7 @@ def _kept_layout(store: Path, name: str) -> ArrayLayout:
 
 
 def _write(
-    staging: Path, target: _Target, readers: Sequence[Reader], missing: Sequence[float | str],
+    staging: Path, target: _Target, readers: Sequence[Reader], absent: FillValues,
     progress: Progress | None, *, again: bool,
 ) -> tuple[int, int, int]:  # fmt: skip
     """Write the last shard's rows, then all rows of the sources, into shards in the staging folder. Returns how many
@@ -298,7 +297,7 @@ def _write(
     coded = {array: target.columns[array][0] for array in CODED if array in target.columns}
     labels = list(dict.fromkeys(coded.values()))
     names = list(dict.fromkeys(c for of in plain.values() for c in of))
-    place, absent = {column: i for i, column in enumerate(names)}, FillValues(missing, names)
+    place = {column: i for i, column in enumerate(names)}
     places = {array: [place[c] for c in of] for array, of in plain.items()}
     added = unusable = ungrouped = 0
     with ExitStack() as stack:
@@ -315,7 +314,7 @@ def _write(
                 for name in places:
                     writers[name].write(numbers[:, places[name]])
                 for name, column in coded.items():
-                    run = block.labels[labels.index(column)].without(absent.given)
+                    run = absent.blank_labels(block.labels[labels.index(column)])
                     where = f"{reader.path}: column {column!r}"
                     codes = target.labels.codes(run, where) if name == CLASSES else group_codes(run, where)
                     writers[name].write(codes)
@@ -325,7 +324,7 @@ def _write(
                 if progress is not None:
                     progress(added)
             target.remember(reader, again=again)
-        absent.check(readers[0].path + (f" and {len(readers) - 1} more" if len(readers) > 1 else ""))
+        absent.check(readers[0].path + (f" and {len(readers) - 1} more" if len(readers) > 1 else ""), names)
     return added, unusable, ungrouped
 
 

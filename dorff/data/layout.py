@@ -18,6 +18,7 @@ CHUNK_BYTES: Final = 2 * 2**20
 MIN_SHARD_ROWS: Final = 1024
 # Whole shards are the unit of work, so this is also how finely a small data set spreads over workers.
 MAX_SHARD_ROWS: Final = 16384
+MOST_SHARD_ROWS: Final = 2**24  # of those asked for: a shard and its index are in memory
 
 
 @final
@@ -86,9 +87,9 @@ def shard_and_unit_rows(d: int, q: int, shard_rows: int | None = None) -> tuple[
     if shard_rows is None:
         fitting = 2 ** int(math.log2(max(1, MAX_SHARD_BYTES // row_bytes)))
         shard_rows = min(MAX_SHARD_ROWS, max(MIN_SHARD_ROWS, fitting))
-    if shard_rows < 1:
+    if not 1 <= shard_rows <= MOST_SHARD_ROWS:
         raise InputError(
-            f"shard_rows: wanted a number of rows of at least 1, got {shard_rows}; leave it out for the default."
+            f"--shard-rows: wanted from 1 to {MOST_SHARD_ROWS:,} rows, got {shard_rows:,}; correct it or leave it out."
         )
     wanted = max(1.0, CHUNK_BYTES / row_bytes)
     small = [k for k in range(1, math.isqrt(shard_rows) + 1) if shard_rows % k == 0]

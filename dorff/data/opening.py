@@ -97,6 +97,16 @@ def open_dataset(
     return dataset if classes is None else _with_classes(dataset, classes, attributes)
 
 
+def check_disjoint(inputs: Sequence[str], targets: Sequence[str], what: str) -> None:
+    """InputError where one of these, `what` says of what, is both an input and a target; constants may be."""
+    for name in targets:
+        if name in inputs and not name.startswith("="):
+            raise InputError(
+                f"{what} {name!r} is among both inputs and targets, so that a model would learn to repeat it; name it "
+                "as one of them."
+            )
+
+
 def _with_classes(dataset: Dataset, classes: Classes, attributes: dict[str, Any]) -> Dataset:
     """The data set with the meaning of its labels."""
     where = f"{dataset.path}: array {classes.name}"

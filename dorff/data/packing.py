@@ -6,14 +6,15 @@ from __future__ import annotations
 import base64
 import math
 import struct
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self, final
 
 import numpy as np
 import numpy.typing as npt
 
+from dorff.data.labels import Run
 from dorff.errors import InputError
 
 Array = npt.NDArray[Any]
@@ -22,63 +23,94 @@ MOST_COLUMNS: Final = 2**20  # each has a name: what claims more is no table
 FAR: Final = 10  # times the range of a column's other values
 
 
-def either(value: float) -> tuple[float, float]:
+LARGE: Final = 1e15  # in size: from here on, few in a column far from its others are no data
+MOST_LARGE: Final = 4  # different ones; more are data
+DIGITS: Final = 1e-3  # how far, relatively, a large one may be off by the digits it is written with
+
+
+def _either(value: float) -> tuple[float, float]:
     """A number, and what is left of it in float32."""
     with np.errstate(over="ignore"):
         return value, float(np.float32(value))
 
 
 def _usual() -> frozenset[float]:
-    """Fill values that are common: nines, the ends of integers and floats, powers of ten, and NetCDF's own."""
-    nines = [float("9" * whole + "." + "9" * part) for whole in range(2, 11) for part in range(5)]
+    """Fill values that are common: of one digit, 7 to 9, ends of integers and floats, powers of ten, NetCDF's own."""
+    same = [float(one * whole + "." + one * part) for one in "789" for whole in range(2, 11) for part in range(5)]
     ends = [2.0**bits - one for bits in (15, 16, 31, 32, 63, 64, 127) for one in (0, 1)]
     large = [15 * 2.0**119, *(10.0**power for power in range(20, 39)), float(np.finfo("f4").max), np.finfo("f8").max]
-    usual = (one for value in (*nines, *ends, *large) for one in (*either(value), *either(-value)))
+    usual = (one for value in (*same, *ends, *large) for one in (*_either(value), *_either(-value)))
     return frozenset(value for value in usual if np.isfinite(value) and (value < 0 or value >= 999))
 
 
 USUAL: Final = _usual()
 
 
+def _is_usual(value: float) -> bool:
+    near = abs(value) >= LARGE and any(math.isclose(value, one, rel_tol=DIGITS) for one in USUAL)
+    return near or value in USUAL
+
+
 @final
 class FillValues:
-    """The numbers that stand for none in `columns`: those that were `given`, and those that look so.
+    """The numbers that stand for none: those that were `given`, and those that look so.
 
-    What looks so is one of `USUAL`, outside of the column's other values. One of -999 or less, or of 1e15 or more in
-    size, does where it is farther from them than `FAR` times their range, or there are none, or it is (twice or more)
-    the only one below zero. Any other has to come twice, and be so far from others that differ. Constants, `=-9999`,
-    do not, and nothing does where the word none is among those given.
+    What looks so is one of `USUAL`, or of few that are `LARGE`, farther from the column's other values than `FAR`
+    times their range. Others have to differ, and what is neither large nor -999 or less has to come twice. But one of
+    `USUAL` that is either may also be the only one below zero, or have others all the same, or none. Constants,
+    `=-9999`, do not look so, and nothing does where the word none is among those given.
     """
 
-    def __init__(self, given: Sequence[float | str], columns: Sequence[str]) -> None:
-        self._columns, self._keep, self._counts = columns, "none" in given, Counter[tuple[int, float]]()
-        self._low, self._high = np.full(len(columns), np.inf), np.full(len(columns), -np.inf)
+    def __init__(self, given: Sequence[float | str]) -> None:
+        self._keep, self._counts = "none" in given, defaultdict[int, Counter[float]](Counter)
+        self._low, self._high = np.array(np.inf), np.array(-np.inf)
         try:
-            self.given = tuple(one for value in given if value != "none" for one in either(float(value)))
+            self.unmet = {float(value): value for value in given if value != "none"}  # that no value has been
         except ValueError:
             came = ", ".join(map(str, given))
             raise InputError(f"--missing: wanted numbers that stand for none, or the word none, got {came}.") from None
+        self._given = {one: value for value in self.unmet for one in _either(value)}
 
     def blank(self, numbers: Array) -> Array:
         """Further rows (n, columns) with NaN in the place of those given; they are looked at."""
-        if self.given:
-            numbers = np.where(np.isin(numbers, self.given), np.nan, numbers).astype(numbers.dtype)
+        for one, value in self._given.items():
+            near = np.isclose(numbers, one, DIGITS, 0) if abs(one) >= LARGE else numbers == one
+            if near.any():
+                self.unmet.pop(value, None)
+                numbers = np.where(near, np.nan, numbers).astype(numbers.dtype)
         low, high = _extreme(np.fmin, numbers), _extreme(np.fmax, numbers)
         for j, ends in enumerate(zip(low.tolist(), high.tolist(), strict=True)):
-            if any(end in USUAL or np.isinf(end) for end in ends):
-                values = numbers[:, j][np.isfinite(numbers[:, j])].astype(np.float64)
-                usual = np.isin(values, list(USUAL))
-                self._counts.update((j, value) for value in values[usual].tolist())
-                low[j], high[j] = values[~usual].min(initial=np.inf), values[~usual].max(initial=-np.inf)
+            if any(end in USUAL or abs(end) >= LARGE for end in ends):
+                values = self._set_apart(j, numbers[:, j].astype(np.float64))
+                low[j], high[j] = values.min(initial=np.inf), values.max(initial=-np.inf)
         self._low, self._high = np.fmin(self._low, low), np.fmax(self._high, high)
         return numbers
 
-    def check(self, where: str) -> None:
-        """InputError, for the files `where`, where a column holds what looks like one."""
+    def blank_labels(self, run: Run) -> Run:
+        """Further rows of labels without those given."""
+        for label in run.values:
+            self.unmet.pop(self._given.get(label, np.nan), None)
+        return run.without(self._given)
+
+    def _set_apart(self, j: int, values: Array) -> Array:
+        """Count what may be fill values of a column; returns what is none."""
+        counts, values = self._counts[j], values[np.isfinite(values)]
+        apart = np.isin(values, list(USUAL)) | (np.abs(values) >= LARGE)
+        found, times = np.unique(values[apart], return_counts=True)
+        counts.update(dict(zip(found.tolist(), times.tolist(), strict=True)))
+        large = [value for value in counts if abs(value) >= LARGE]
+        data = large if len(large) > MOST_LARGE else []
+        for value in data:
+            del counts[value]
+        return np.append(values[~apart], data)
+
+    def check(self, where: str, columns: Sequence[str]) -> None:
+        """InputError, for the files `where`, where one of the columns holds what looks like one."""
         seen = [
-            (self._columns[j], repr(value).removesuffix(".0"), count)
-            for (j, value), count in sorted(self._counts.items())
-            if self._columns[j][0] != "=" and self._looks_so(j, value, count)
+            (columns[j], repr(value).removesuffix(".0"), self._counts[j][value])
+            for j in sorted(self._counts)
+            if columns[j][0] != "="
+            for value in self._look_so(j)
         ]
         if seen and not self._keep:
             each = "; ".join(f"column {name!r} has {value} in {count:,} rows" for name, value, count in seen[:3])
@@ -88,23 +120,25 @@ class FillValues:
                 f"{remedy} to have NaN in its place, or --missing none to keep it."
             )
 
-    def _looks_so(self, j: int, value: float, count: int) -> bool:
-        low, high, sure = self._low[j], self._high[j], value <= -999 or abs(value) >= 1e15
-        if low > high:
-            return sure
-        far = max(low - value, value - high) > FAR * (high - low)
-        if sure:
-            return far or (count > 1 and value < 0 <= low)
-        return far and count > 1 and low < high
+    def _look_so(self, j: int) -> Iterator[float]:
+        low, high = self._low[j], self._high[j]
+        for value in sorted(self._counts[j], key=lambda value: (_is_usual(value), abs(value))):
+            large, far = abs(value) >= LARGE, max(low - value, value - high) > FAR * (high - low)
+            sure = large or value <= -999
+            alone = sure and _is_usual(value) and (far or value < 0 <= low)
+            if alone or (far and low < high and (sure or self._counts[j][value] > 1)):
+                yield value
+            elif large:
+                low, high = min(low, value), max(high, value)
 
 
 def _extreme(least: np.ufunc, numbers: Array) -> Array:
     """(columns,) of numbers (n, columns): 64 rows side by side first, which is some ten times as fast."""
     whole, columns = len(numbers) // 64 * 64, numbers.shape[1]
-    if not whole or not numbers.flags.c_contiguous:
-        return np.asarray(least.reduce(numbers, axis=0))
-    wide = least.reduce(numbers[:whole].reshape(-1, 64 * columns), axis=0)
-    return np.asarray(least.reduce(np.concatenate([wide.reshape(64, columns), numbers[whole:]]), axis=0))
+    if whole and numbers.flags.c_contiguous:
+        wide = least.reduce(numbers[:whole].reshape(-1, 64 * columns), axis=0)
+        numbers = np.concatenate([wide.reshape(64, columns), numbers[whole:]])
+    return np.asarray(least.reduce(numbers, axis=0))
 
 
 @final
@@ -168,15 +202,8 @@ def _as_stored(fill: float, dtype: np.dtype[Any]) -> Any:
     if dtype.kind == "f":
         return np.float64(fill).astype(dtype)
     bits = 8 * dtype.itemsize
-    return (
-        np.array(int(fill) % 2**bits, f"u{dtype.itemsize}").view(dtype.newbyteorder("="))
-        if _fits(fill, bits)
-        else np.nan
-    )
-
-
-def _fits(value: float, bits: int) -> bool:
-    return bool(np.isfinite(value)) and value == int(value) and -(2 ** (bits - 1)) <= value < 2**bits
+    fits = fill.is_integer() and -(2 ** (bits - 1)) <= fill < 2**bits
+    return np.array(int(fill) % 2**bits, f"u{bits // 8}").view(dtype.newbyteorder("=")) if fits else np.nan
 
 
 def _bounds(value: Any, scale: float, offset: float, unsigned: bool) -> list[float]:
@@ -189,17 +216,11 @@ def _bounds(value: Any, scale: float, offset: float, unsigned: bool) -> list[flo
 
 
 def _numbers(value: Any) -> list[float]:
-    if value is None:
-        return []
+    """Those of an attribute. A text is a float as xarray writes it into Zarr v3: its eight bytes in base64."""
     if isinstance(value, str):
-        return _base64_number(value)
-    array = np.asarray(value)
+        try:
+            return [float(struct.unpack("<d", base64.b64decode(value, validate=True))[0])]
+        except (ValueError, struct.error):  # any other text names no number
+            return []
+    array = np.asarray([] if value is None else value)
     return [float(v) for v in array.ravel()] if array.dtype.kind in NUMBER_KINDS else []
-
-
-def _base64_number(text: str) -> list[float]:
-    """A float as xarray writes it into Zarr v3 attributes: its eight bytes in base64."""
-    try:
-        return [float(struct.unpack("<d", base64.b64decode(text, validate=True))[0])]
-    except (ValueError, struct.error):  # any other text names no number
-        return []

@@ -199,13 +199,13 @@ class ArraysReader(Reader):
                 raise InputError(
                     f"{path}: array {name!r} claims {info.shape[1]} columns; wanted at most {MOST_COLUMNS}."
                 )
-        self._places = [
+        places = [
             (name if len(info.shape) == 1 else f"{name}{j}", name, j)
             for name, info in arrays.items()
             for j in range(info.shape[1] if len(info.shape) == 2 else len(info.shape) == 1)
         ]
-        super().__init__(path, [column for column, _, _ in self._places], numbered=numbered)
-        self._place = {column: (name, j) for column, name, j in self._places}
+        super().__init__(path, [column for column, _, _ in places], numbered=numbered)
+        self._place = {column: (name, j) for column, name, j in places}
 
     @abstractmethod
     def stream(self, name: str, columns: Sequence[int], rows: int) -> Iterator[Numbers]:
@@ -385,9 +385,8 @@ def _in_step(readers: Sequence[Reader], streams: Sequence[Iterator[Block]]) -> I
             held[i] = block[rows:] if len(block) > rows else next(streams[i], None)
     for i, rest in enumerate(held):
         counts[i] += (0 if rest is None else len(rest)) + sum(len(b) for b in streams[i])
-    for reader, count in zip(readers, counts, strict=True):
-        if count != counts[0]:
+        if counts[i] != counts[0]:
             raise InputError(
-                f"{readers[0].path} has {counts[0]} rows but {reader.path} has {count}; files side by side "
+                f"{readers[0].path} has {counts[0]} rows but {readers[i].path} has {counts[i]}; files side by side "
                 "need as many rows each."
             )

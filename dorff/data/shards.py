@@ -86,9 +86,7 @@ class ShardWriter:
         if self._file is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._partial.open("wb")
-        self._unit[self._filled :] = (
-            self.layout.fill
-        )  # rows past the end: the fill value, so that bytes depend on rows alone
+        self._unit[self._filled :] = self.layout.fill  # past the end: so that bytes depend on rows alone
         size = _write_checked(self._file, self._unit)
         self._index[self._chunk] = (self._file.tell() - size, size)
         self._chunk += 1

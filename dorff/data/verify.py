@@ -40,7 +40,7 @@ def verify(path: str | os.PathLike[str]) -> list[Fault]:
         if node.problem:
             faults.append(Fault(node.name, node.key, node.problem))
         elif node.is_array:
-            faults += _array_faults(node, groups.get(_group(node.name)))
+            faults += _array_faults(node, groups.get(node.name.rpartition("/")[0]))
         else:
             faults += _group_faults(node, groups)
     seen = {node.name for node in nodes}
@@ -48,11 +48,6 @@ def verify(path: str | os.PathLike[str]) -> list[Fault]:
         lost = (f"{group}/{name}".lstrip("/") for name in _columns(attributes))
         faults += [Fault(name, "zarr.json", "missing") for name in lost if name not in seen]
     return list(dict.fromkeys(faults))
-
-
-def _group(array: str) -> str:
-    """The name of the group that an array is in."""
-    return array.rpartition("/")[0]
 
 
 def _columns(attributes: dict[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from dorff import kernels
 from dorff.data import Classes, Dataset, open_dataset
+from dorff.data.opening import check_disjoint
 from dorff.errors import DoesNotFitError, InputError
 from dorff.features import Recipe
 from dorff.kernels.scalar import FloatArray
@@ -258,7 +259,9 @@ def _open(job: Job) -> Dataset:
             f"data.targets: {dataset.path} has one class only, {', '.join(dataset.target_columns)}; a classifier "
             "needs rows of two or more"
         )
-    _check_apart(dataset)
+    check_disjoint(dataset.inputs, dataset.targets, f"data: {dataset.path}: array")
+    if dataset.labels is None:
+        check_disjoint(dataset.input_columns, dataset.target_columns, f"data: {dataset.path}: column")
     for key, path in (("state", Path(job.state)), ("model", Path(job.model))):
         if path.exists() and not path.is_dir():
             raise InputError(f"{key}: {path} is a file; name a folder, which need not exist yet")
@@ -271,18 +274,6 @@ def _open(job: Job) -> Dataset:
                     f"{', '.join(dataset.target_columns[:8])}"
                 )
     return dataset
-
-
-def _check_apart(dataset: Dataset) -> None:
-    """InputError where a column, or an array, is both an input and a target."""
-    columns = () if dataset.labels is not None else dataset.target_columns
-    arrays = ("array", dataset.inputs, dataset.targets)
-    for what, ours, theirs in (arrays, ("column", dataset.input_columns, columns)):
-        if both := [name for name in theirs if name in ours and not name.startswith("=")]:
-            raise InputError(
-                f"data: {what} {both[0]!r} of {dataset.path} is among both inputs and targets, so that a model would "
-                "learn to repeat it; name it as one of them"
-            )
 
 
 def _check_holdout(job: Job, dataset: Dataset) -> None:
