@@ -9,21 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, final
 
+from dorff import store
 from dorff.errors import DorffError, GateError, InputError
 from dorff.model import Model
 from dorff.spec import Publish
-from dorff.store import (
-    Lease,
-    append_history,
-    current_version,
-    discard_unnumbered,
-    discard_version,
-    number_version,
-    prune_versions,
-    read_history,
-    switch_current,
-    write_version,
-)
 
 
 @final
@@ -43,7 +32,7 @@ def publish(
     model: Model,
     root: Path,
     *,
-    lease: Lease,
+    lease: store.Lease,
     rule: Publish,
     record: Mapping[str, Any],
     judge: Callable[[Path, Path | None], Verdict],
@@ -55,8 +44,8 @@ def publish(
     Raises GateError where the judge refuses, LeaseError where the lease is lost, IncompleteError where the disk fails:
     then the new version is removed. `lease` is that of `root`: what publishes that were killed left there is removed.
     """
-    discard_unnumbered(root, lease)
-    version = write_version(model, root)
+    store.discard_unnumbered(root, lease)
+    version = store.write_version(model, root)
     try:
         old = _current(root)
         verdict = _judged(judge, version, old, lease)
@@ -68,18 +57,20 @@ def publish(
             raise _refused(root, verdict.reasons, line, old, lease)
         with lease.fenced():
             _mend_history(root)
-            version = number_version(version)
-            switch_current(root, version.name)
-            append_history(root, {**line, "outcome": "published", "version": version.name})
+            version = store.number_version(version)
+            store.switch_current(root, version.name)
+            store.append_history(root, {**line, "outcome": "published", "version": version.name})
     except BaseException:
         _withdraw(version)
         raise
     if rule.keep is not None:
-        prune_versions(root, rule.keep)
+        store.prune_versions(root, rule.keep)
     return version
 
 
-def _judged(judge: Callable[[Path, Path | None], Verdict], version: Path, old: Path | None, lease: Lease) -> Verdict:
+def _judged(
+    judge: Callable[[Path, Path | None], Verdict], version: Path, old: Path | None, lease: store.Lease
+) -> Verdict:
     """The verdict; a judge that fails because the next holder of the lease removed the version is told so."""
     try:
         return judge(version, old)
@@ -88,10 +79,12 @@ def _judged(judge: Callable[[Path, Path | None], Verdict], version: Path, old: P
         raise
 
 
-def _refused(root: Path, reasons: Sequence[str], line: Mapping[str, Any], old: Path | None, lease: Lease) -> GateError:
+def _refused(
+    root: Path, reasons: Sequence[str], line: Mapping[str, Any], old: Path | None, lease: store.Lease
+) -> GateError:
     """What to say of a refusal, once the history tells it."""
     with lease.fenced():
-        append_history(root, {**line, "outcome": "refused", "reasons": list(reasons)})
+        store.append_history(root, {**line, "outcome": "refused", "reasons": list(reasons)})
     return GateError(
         f"{root}: the new model is not published: {'; '.join(reasons)}. "
         + (f"{old.name} stays current" if old else "There is no model yet")
@@ -100,22 +93,22 @@ def _refused(root: Path, reasons: Sequence[str], line: Mapping[str, Any], old: P
 
 def _current(root: Path) -> Path | None:
     """The current version; where `current` is damaged or its version gone, the one published last that is there."""
-    named = [line["version"] for line in read_history(root) if line["outcome"] == "published"]
+    named = [line["version"] for line in store.read_history(root) if line["outcome"] == "published"]
     with suppress(InputError):
-        named.append(current_version(root))
+        named.append(store.current_version(root))
     return next((root / name for name in reversed(named) if name and (root / name).is_dir()), None)
 
 
 def _mend_history(root: Path) -> None:
     """Add the line of a version that became current just before its run was killed."""
     current = _current(root)
-    known = {line["version"] for line in read_history(root) if line["outcome"] == "published"}
+    known = {line["version"] for line in store.read_history(root) if line["outcome"] == "published"}
     if current is not None and current.name not in known:
-        append_history(root, {"outcome": "published", "version": current.name, "mended": True})
+        store.append_history(root, {"outcome": "published", "version": current.name, "mended": True})
 
 
 def _withdraw(version: Path) -> None:
     """Remove a version unless it became current; what went wrong before is said, not what goes wrong here."""
     with suppress(DorffError, OSError):
-        if current_version(version.parent) != version.name:
-            discard_version(version)
+        if store.current_version(version.parent) != version.name:
+            store.discard_version(version)

@@ -11,24 +11,9 @@ from typing import TYPE_CHECKING, Annotated, ParamSpec
 import typer
 
 from dorff import __version__
-from dorff.cli import fitting, scheduled, tuning
+from dorff.cli import fitting, options, scheduled, tuning
 from dorff.cli.guard import guarded, put, show
 from dorff.cli.logs import Style, logging, say
-from dorff.cli.options import (
-    Command,
-    Inputs,
-    Json,
-    Mean,
-    ModelPath,
-    Pooled,
-    Store,
-    Views,
-    Workers,
-    further,
-    level,
-    names,
-    one,
-)
 from dorff.cli.progress import meter
 from dorff.cli.sentences import score_text
 from dorff.errors import InputError
@@ -55,7 +40,7 @@ app = typer.Typer(
 
 def command(*, goes_on: bool = False) -> Callable[[Callable[P, None]], Callable[P, None]]:
     """Register a command; `goes_on`: stopped, it goes on from there when run again."""
-    return lambda function: app.command(cls=Command)(guarded(goes_on=goes_on)(function))
+    return lambda function: app.command(cls=options.Command)(guarded(goes_on=goes_on)(function))
 
 
 @app.callback()
@@ -72,7 +57,7 @@ def demo(
     directory: Annotated[
         Path | None, typer.Argument(metavar="[DIR]", help="Where to write; dorff-demo if left out.")
     ] = None,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Run the whole job on the ocean drifters that ship with dorff: data, fit, choice, predictions, a page."""
     from dorff.demo import run_demo
@@ -120,7 +105,7 @@ def ingest(
     shard_rows: Annotated[
         int | None, typer.Option(metavar="N", help="Rows of a shard; fitting ones if left out.", show_default=False)
     ] = None,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Turn CSV, Parquet, NPY, NPZ, NetCDF or HDF5 files into a data set, or add them to one.
 
@@ -137,12 +122,13 @@ def ingest(
     if len(paths) < 2:
         raise typer.BadParameter("wanted at least one SRC and then OUT.zarr", param_hint="SRC... OUT.zarr")
     *sources, out = paths
-    labels = one("--classes", classes, "labels")
+    labels = options.one("--classes", classes, "labels")
     with meter("ingest") as progress:
         rows = run(
-            sources, out, inputs=names("--inputs", inputs), targets=names("--targets", targets),
-            classes=labels, weights=one("--weights", weights, "weights"), groups=one("--groups", groups, "labels"),
-            also=further(also or []), missing=missing or [], append=append, again=again, shard_rows=shard_rows,
+            sources, out, inputs=options.names("--inputs", inputs), targets=options.names("--targets", targets),
+            classes=labels, weights=options.one("--weights", weights, "weights"),
+            groups=options.one("--groups", groups, "labels"),
+            also=options.further(also or []), missing=missing or [], append=append, again=again, shard_rows=shard_rows,
             progress=progress, notice=lambda sentence: say(f"dorff: {out}: {sentence}"),
         )  # fmt: skip
     result: dict[str, object] = {"rows": rows, "store": out}
@@ -155,7 +141,7 @@ def ingest(
 
 
 @command()
-def verify(store: Store, as_json: Json = False) -> None:
+def verify(store: options.Store, as_json: options.Json = False) -> None:
     """List every missing or damaged chunk; exit code 3 if there is any."""
     from dorff.data import verify as run
 
@@ -177,19 +163,19 @@ command(goes_on=True)(tuning.tune)
 
 @command(goes_on=True)
 def predict(
-    model: ModelPath,
+    model: options.ModelPath,
     store: Annotated[Path, typer.Argument(metavar="IN.zarr", help="The data set that holds the inputs.")],
     out: Annotated[Path, typer.Argument(metavar="OUT.zarr", help="The data set to make, with the array y.")],
-    inputs: Inputs = "",
-    views: Views = "",
+    inputs: options.Inputs = "",
+    views: options.Views = "",
     std: Annotated[bool, typer.Option("--std", help="Standard deviations too, of the function itself.")] = False,
     noise: Annotated[bool, typer.Option("--noise", help="With --std: of new targets, noise in them.")] = False,
     bands: Annotated[
         str,
         typer.Option(metavar="0.5,0.95", help="Bands that new targets lie in at these levels.", show_default=False),
     ] = "",
-    workers: Workers = 2,
-    as_json: Json = False,
+    workers: options.Workers = 2,
+    as_json: options.Json = False,
 ) -> None:
     """Write the model's predictions for a data set into a new one.
 
@@ -203,8 +189,8 @@ def predict(
     from dorff.predict import NAN_ROWS, Uncertainty
     from dorff.predict import predict as run
 
-    asked = Uncertainty(std, noise, tuple(level(text) for text in names("--bands", bands)))
-    arrays, some = names("--inputs", inputs) or None, names("--views", views) or None
+    asked = Uncertainty(std, noise, tuple(options.level(text) for text in options.names("--bands", bands)))
+    arrays, some = options.names("--inputs", inputs) or None, options.names("--views", views) or None
     each, wanted = (1 + std + 2 * len(asked.bands), 0), "--std" if std else "--bands" if bands else ""
     with _engine(workers, model, store, (arrays, some), wanted, each) as (engine, peak), meter("predict") as progress:
         rows = run(
@@ -220,10 +206,10 @@ def predict(
 
 @command()
 def score(
-    model: ModelPath,
-    store: Store,
-    inputs: Inputs = "",
-    views: Views = "",
+    model: options.ModelPath,
+    store: options.Store,
+    inputs: options.Inputs = "",
+    views: options.Views = "",
     targets: Annotated[
         str,
         typer.Option(
@@ -233,10 +219,10 @@ def score(
     coverage: Annotated[
         bool, typer.Option("--coverage", help="How many targets are inside the bands of 50 to 99%, too.")
     ] = False,
-    pooled: Pooled = False,
-    mean: Mean = False,
-    workers: Workers = 2,
-    as_json: Json = False,
+    pooled: options.Pooled = False,
+    mean: options.Mean = False,
+    workers: options.Workers = 2,
+    as_json: options.Json = False,
 ) -> None:
     """How far predictions are from a data set's targets: R2 and RMSE, of each output too; accuracy of classes.
 
@@ -251,13 +237,13 @@ def score(
     from dorff.predict import score as run
     from dorff.solvers import R2
 
-    arrays, some = names("--inputs", inputs) or None, names("--views", views) or None
+    arrays, some = options.names("--inputs", inputs) or None, options.names("--views", views) or None
     if pooled and mean:
         raise InputError("--pooled and --mean: are two kinds of R2; give one")
     wanted, of = "--coverage" if coverage else "", R2.POOLED if pooled else R2.MEAN if mean else None
     with _engine(workers, model, store, (arrays, some), wanted, (6, ROWS)) as (engine, _), meter("score") as progress:
         scores = run(
-            model, store, engine=engine, inputs=arrays, targets=names("--targets", targets) or None,
+            model, store, engine=engine, inputs=arrays, targets=options.names("--targets", targets) or None,
             coverage=COVERAGE_LEVELS if coverage else (), views=some, r2_of=of, progress=progress,
         )  # fmt: skip
     known = {name: value for name, value in asdict(scores).items() if value is not None or name == "weights"}
@@ -266,9 +252,9 @@ def score(
 
 @command()
 def report(
-    model: ModelPath,
+    model: options.ModelPath,
     out: Annotated[Path | None, typer.Option("-o", "--out", metavar="PAGE.html", help="Where to write it.")] = None,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Write a page with the model's figures and plots."""
     from dorff.report import write_report
@@ -280,7 +266,7 @@ def report(
 @command()
 def inspect(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="A data set, a state directory or a model.")],
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Say what is at a path."""
     import yaml
@@ -306,7 +292,7 @@ def bench(
     workers: Annotated[int, typer.Option(help="Worker processes.")] = 2,
     rows: Annotated[int | None, typer.Option(help="Rows of the larger fit, at least.", show_default=False)] = None,
     repeats: Annotated[int, typer.Option(help="Times that it is measured.")] = 3,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Measure how near a fit comes to this machine's limit, bare BLAS syrk."""
     from dorff.bench import bench as run

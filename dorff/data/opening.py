@@ -12,18 +12,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from dorff.data import nodes
 from dorff.data.classes import Classes, Coding, distinct
 from dorff.data.dataset import Dataset
 from dorff.data.labels import CLASSES, stored_labels, text_of
-from dorff.data.nodes import (
-    StoredArray,
-    check_seals,
-    committed_first,
-    committed_rows,
-    group_attributes,
-    open_array,
-    stored_columns,
-)
 from dorff.data.rows import Column
 from dorff.errors import InputError
 
@@ -61,38 +53,38 @@ def open_dataset(
     if "://" in os.fspath(path):
         raise InputError(f"{path}: wanted a local folder, got an address; copy the store to a local folder first.")
     group = Path(os.path.abspath(path))
-    attributes = group_attributes(group)
+    attributes = nodes.group_attributes(group)
     classes = targets if isinstance(targets, Classes) else None
     x_names, y_names = _names(inputs), _names(targets.name if isinstance(targets, Classes) else targets)
     if not x_names:
         raise InputError(
             f"{group}: inputs: wanted at least one array, got none; name the arrays that hold the inputs."
         )
-    arrays = {name: open_array(group, name) for name in x_names}
-    arrays |= {name: open_array(group, name, text=classes is not None) for name in y_names}
+    arrays = {name: nodes.open_array(group, name) for name in x_names}
+    arrays |= {name: nodes.open_array(group, name, text=classes is not None) for name in y_names}
     width = {name: stored.columns for name, stored in arrays.items()}
     columns = [
         None if name is None else Column.find(group, attributes, name, tuple(width))
         for name in (weights, groups, labelled)
     ]
-    arrays |= {column.array: open_array(group, column.array) for column in columns if column is not None}
-    check_seals(group, attributes, arrays)
+    arrays |= {column.array: nodes.open_array(group, column.array) for column in columns if column is not None}
+    nodes.check_seals(group, attributes, arrays)
     shard_rows, unit_rows = _row_grids(list(arrays.values()))
     dataset = Dataset(
         path=str(group),
         inputs=x_names,
         targets=y_names,
-        n=_length(group, arrays, committed_rows(group, attributes)),
+        n=_length(group, arrays, nodes.committed_rows(group, attributes)),
         d=sum(width[name] for name in x_names),
         q=sum(width[name] for name in y_names),
         shard_rows=shard_rows,
         unit_rows=unit_rows,
-        input_columns=tuple(c for name in x_names for c in stored_columns(attributes, name, width[name])),
-        target_columns=tuple(c for name in y_names for c in stored_columns(attributes, name, width[name])),
+        input_columns=tuple(c for name in x_names for c in nodes.stored_columns(attributes, name, width[name])),
+        target_columns=tuple(c for name in y_names for c in nodes.stored_columns(attributes, name, width[name])),
         weights=columns[0],
         groups=columns[1],
         labelled=columns[2],
-        first=committed_first(group, attributes),
+        first=nodes.committed_first(group, attributes),
     )
     return dataset if classes is None else _with_classes(dataset, classes, attributes)
 
@@ -110,7 +102,7 @@ def check_disjoint(inputs: Sequence[str], targets: Sequence[str], what: str) -> 
 def _with_classes(dataset: Dataset, classes: Classes, attributes: dict[str, Any]) -> Dataset:
     """The data set with the meaning of its labels."""
     where = f"{dataset.path}: array {classes.name}"
-    stored = open_array(Path(dataset.path), classes.name, text=True)
+    stored = nodes.open_array(Path(dataset.path), classes.name, text=True)
     dtype = np.dtype(stored.array.dtype)
     if stored.columns != 1:
         raise InputError(f"{where}: wanted one column of labels, got {stored.columns}; name an array of one.")
@@ -147,7 +139,7 @@ def _names(names: str | Sequence[str] | None) -> tuple[str, ...]:
     return () if names is None else (names,) if isinstance(names, str) else tuple(names)
 
 
-def _length(group: Path, arrays: dict[str, StoredArray], committed: int | None) -> int:
+def _length(group: Path, arrays: dict[str, nodes.StoredArray], committed: int | None) -> int:
     if committed is not None:
         for name, stored in arrays.items():
             if stored.rows < committed:
@@ -165,7 +157,7 @@ def _length(group: Path, arrays: dict[str, StoredArray], committed: int | None) 
     return n
 
 
-def _row_grids(arrays: list[StoredArray]) -> tuple[int, int]:
+def _row_grids(arrays: list[nodes.StoredArray]) -> tuple[int, int]:
     """Rows of the coarsest shard and of the coarsest inner chunk, the second dividing the first."""
     outer, inner = [max(1, s.files.outer[0]) for s in arrays], [max(1, s.files.inner[0]) for s in arrays]
     largest = max(zip(outer, inner, strict=True))

@@ -21,6 +21,7 @@ from typing import Final, final
 
 import numpy as np
 
+from dorff import store
 from dorff.blocks import BlockSums
 from dorff.data import Dataset
 from dorff.engine.base import Engine
@@ -30,17 +31,6 @@ from dorff.leaf import Pass, Place, load_pass, sum_leaf
 from dorff.moments import FloatArray, Kind, Products, by_fold, pooled
 from dorff.plan import Leaf
 from dorff.plan.routes import sweep_rows
-from dorff.store import (
-    Receipt,
-    identity,
-    load_sums,
-    read_plain,
-    remove_given_up,
-    save_moments,
-    seal,
-    unseal,
-    write_atomic,
-)
 
 NONE_KEPT: Final = -1
 
@@ -57,10 +47,10 @@ class Sweep(Place):
 
     def write(self, this: Pass, V: FloatArray) -> None:
         """V (w, c) for the workers: the array first, then what makes it count."""
-        write_atomic(self.directory / "columns", [V.data.cast("B")], sync=False)
+        store.write_atomic(self.directory / "columns", [V.data.cast("B")], sync=False)
         body = {"of": this.hash, "shape": V.shape, "sha256": hashlib.sha256(V.data).hexdigest()}
         path = self.directory / "columns.json"
-        write_atomic(path, [seal(body, identity(path))], sync=False)
+        store.write_atomic(path, [store.seal(body, store.identity(path))], sync=False)
 
 
 @lru_cache(maxsize=1)
@@ -68,7 +58,7 @@ def _columns(directory: Path) -> tuple[str, FloatArray]:
     """The pass a sweep belongs to, by name, and V (w, c). InputError where files are missing or damaged."""
     path = directory / "columns.json"
     try:
-        body, raw = unseal(read_plain(path), identity(path)), read_plain(directory / "columns")
+        body, raw = store.unseal(store.read_plain(path), store.identity(path)), store.read_plain(directory / "columns")
         if body is None or hashlib.sha256(raw).hexdigest() != body["sha256"]:
             raise ValueError("their checksum is wrong, or they are another sweep's")
         return body["of"], np.frombuffer(raw).reshape(body["shape"])
@@ -76,7 +66,7 @@ def _columns(directory: Path) -> tuple[str, FloatArray]:
         raise InputError(f"{directory}: the columns of a sweep are damaged ({error}); run the job again") from error
 
 
-def run_product(directory: str, name: str, dataset: Dataset, number: int, start: int, stop: int) -> Receipt:
+def run_product(directory: str, name: str, dataset: Dataset, number: int, start: int, stop: int) -> store.Receipt:
     """As `run_leaf`, for the sweep in a folder of this name."""
     sweep = Sweep(Path(directory), name)
     of, V = _columns(sweep.directory)
@@ -106,8 +96,8 @@ class Sweeper:
         self._stamp = dataset.stamp(leaves[0].start, leaves[-1].stop)
         self.count = 0
         self._patterns: list[str] = []
-        self.receipts: list[Receipt] = []
-        self.fresh: list[Receipt] = []
+        self.receipts: list[store.Receipt] = []
+        self.fresh: list[store.Receipt] = []
 
     def __call__(self, V: FloatArray) -> list[FloatArray]:
         """M V, pattern by pattern in the order of `products`."""
@@ -121,7 +111,9 @@ class Sweeper:
         V = np.ascontiguousarray(V)
         name = hashlib.sha256(f"{self._this.hash} {self._stamp} {V.shape} ".encode() + V.tobytes()).hexdigest()[:16]
         sweep = Sweep(self._folder / name, name)
-        found = load_sums(sweep.total, Products) if self.receipts else None  # the first one's receipts are wanted too
+        found = (
+            store.load_sums(sweep.total, Products) if self.receipts else None
+        )  # the first one's receipts are wanted too
         if found is None:
             found = self._run(sweep, V)
         self.count += 1
@@ -135,7 +127,7 @@ class Sweeper:
     def _run(self, sweep: Sweep, V: FloatArray) -> dict[tuple[int, str], Products]:
         tree = Tree(sweep, self._dataset, self._leaves, kept=NONE_KEPT, run=run_product)
         first = not self.receipts
-        if first and len(tree.receipts) == len(self._leaves) and (found := load_sums(sweep.total, Products)):
+        if first and len(tree.receipts) == len(self._leaves) and (found := store.load_sums(sweep.total, Products)):
             self.receipts = [tree.receipts[number] for number in sorted(tree.receipts)]
             return found
         sweep.write(self._this, V)
@@ -149,7 +141,7 @@ class Sweeper:
         receipts = [tree.receipts[number] for number in sorted(tree.receipts)]
         if self.receipts and [one.digest for one in receipts] != [one.digest for one in self.receipts]:
             raise self._changed(sweep)
-        save_moments(sweep.total, total)
+        store.save_moments(sweep.total, total)
         shutil.rmtree(sweep.directory / "nodes", ignore_errors=True)
         if self.receipts:
             shutil.rmtree(sweep.directory)
@@ -164,4 +156,4 @@ class Sweeper:
     def tidy(self) -> None:
         """Delete this solve's sweeps, now that it is over, and those of solves that were given up; no others."""
         shutil.rmtree(self._folder, ignore_errors=True)
-        remove_given_up(self._folder.parent)
+        store.remove_given_up(self._folder.parent)

@@ -203,7 +203,7 @@ class NoiseModel:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Trial:
+class Reweighed:
     """A ridge, and what gives the problem whose targets are divided by the roots of relative variances (q,), of which
     `noise` are the first."""
 
@@ -212,7 +212,7 @@ class Trial:
     noise: FloatArray
 
 
-def noise_models(parts: Sequence[Solvable], trials: Iterable[Trial]) -> Iterator[NoiseModel]:
+def noise_models(parts: Sequence[Solvable], trials: Iterable[Reweighed]) -> Iterator[NoiseModel]:
     """D, and the restricted likelihood (Patterson & Thompson 1971) at it, of the model in `solvers.posterior`, for
     each trial of the same features.
 

@@ -24,7 +24,7 @@ from dorff.solvers.qr import problem_of
 from dorff.solvers.select import (
     R2,
     NoiseModel,
-    Trial,
+    Reweighed,
     noise_covariance,
     noise_models,
     noise_of,
@@ -219,14 +219,14 @@ class Setting:
             self._check_cg(scores=True)
         return noise_models(parts, (self._trial(parts, fit) for fit in fits))
 
-    def _trial(self, parts: Parts, fit: Fit) -> Trial:
+    def _trial(self, parts: Parts, fit: Fit) -> Reweighed:
         scale, solution = self.scaling(parts), fit.solution
         weights = fit.weights if solution.ridges is None else as_one_ridge(fit.weights, solution)
 
         def weighed(noise: FloatArray) -> Problem:
             return self._of_weights(weights, parts, Units(scale, noise))
 
-        return Trial(weighed, solution.ridge, relative_noise(self._residuals(parts, fit), self._counts(parts)))
+        return Reweighed(weighed, solution.ridge, relative_noise(self._residuals(parts, fit), self._counts(parts)))
 
     @property
     def _unscored(self) -> bool:

@@ -25,17 +25,7 @@ from dorff.errors import DorffError, InputError
 from dorff.features import feature_arrays
 from dorff.frequencies.transforms import Arrays
 from dorff.model import Model
-from dorff.store.atomic import (
-    hide,
-    make_directory,
-    reading,
-    remove_tree,
-    space_on,
-    sync_directory,
-    sync_tree,
-    unfinished,
-    write_atomic,
-)
+from dorff.store import atomic
 from dorff.store.building import UNREADABLE, build_model
 from dorff.store.confined import check_confined, read_plain
 from dorff.store.lease import Lease
@@ -62,12 +52,12 @@ def write_version(model: Model, root: Path) -> Path:
     """Write a new version under `root` and wait for the disk. It can be loaded from the directory returned, but has no
     number yet; one that its writer left is removed by the next `publish`, or by `prune_versions` a day later.
     """
-    with space_on(root):
-        make_directory(root, sync=True)
+    with atomic.space_on(root):
+        atomic.make_directory(root, sync=True)
         version = root / f".new-{uuid.uuid4().hex}"
         try:
             _write(model, version)
-            sync_directory(root)
+            atomic.sync_directory(root)
         except BaseException:
             _discard(version)
             raise
@@ -87,7 +77,7 @@ def _discard(version: Path) -> None:
 def number_version(version: Path) -> Path:
     """Give a version that was written the first number that is free; others may be doing so too. Returns its place."""
     root = version.parent
-    with space_on(root):
+    with atomic.space_on(root):
         while True:
             place = root / f"v{max((_number(path) for path in versions(root)), default=0) + 1:06d}"
             try:
@@ -97,7 +87,7 @@ def number_version(version: Path) -> Path:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
         try:
-            sync_directory(root)
+            atomic.sync_directory(root)
         except OSError:
             place.rename(version)  # it stays what its writer knows, and removes
             raise
@@ -107,7 +97,7 @@ def number_version(version: Path) -> Path:
 def switch_current(root: Path, name: str) -> None:
     """Make the version `name` the current one, in one step."""
     text = f"{name} {_digest(root / name)}"
-    write_atomic(root / "current", [f"{text} {zlib.crc32(text.encode()):08x}".encode()], sync=True)
+    atomic.write_atomic(root / "current", [f"{text} {zlib.crc32(text.encode()):08x}".encode()], sync=True)
 
 
 def _digest(version: Path) -> str:
@@ -117,8 +107,8 @@ def _digest(version: Path) -> str:
 
 def discard_version(version: Path) -> None:
     """Remove a version that nobody is to see."""
-    with space_on(version):
-        remove_tree(version)
+    with atomic.space_on(version):
+        atomic.remove_tree(version)
 
 
 def discard_unnumbered(root: Path, lease: Lease) -> None:
@@ -127,10 +117,10 @@ def discard_unnumbered(root: Path, lease: Lease) -> None:
     Who holds it has written none yet, so all are of others, that had it before.
     """
     with lease.fenced():
-        for version in unfinished(root, ".new-"):
+        for version in atomic.unfinished(root, ".new-"):
             with suppress(FileNotFoundError):  # its writer, who lost the lease, removes it too
-                hide(version)
-    for gone in unfinished(root, ".gone-"):  # after the lock is given back: this can take long
+                atomic.hide(version)
+    for gone in atomic.unfinished(root, ".gone-"):  # after the lock is given back: this can take long
         shutil.rmtree(gone, ignore_errors=True)
 
 
@@ -152,7 +142,7 @@ def _current(root: Path) -> tuple[str, str | None] | None:
     """The name and the `_digest` in `current`; None and InputError as above."""
     path = root / "current"
     try:
-        with reading(path):
+        with atomic.reading(path):
             raw = read_plain(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -168,7 +158,7 @@ def _current(root: Path) -> tuple[str, str | None] | None:
 
 def versions(root: Path) -> list[Path]:
     """Every version there is, oldest first."""
-    with reading(root):
+    with atomic.reading(root):
         return sorted((path for path in root.glob("v*") if _VERSION.fullmatch(path.name)), key=_number)
 
 
@@ -193,7 +183,7 @@ def _write(model: Model, path: Path) -> None:
     }  # fmt: skip
     text = json.dumps(description, sort_keys=True)
     group.attrs.update({"format": FORMAT, "description": text, "crc32": zlib.crc32(text.encode())})
-    sync_tree(path)
+    atomic.sync_tree(path)
 
 
 def _chunks(shape: Sequence[int]) -> tuple[int, ...]:
@@ -227,7 +217,10 @@ def resolve_model(path: Path) -> Path:
         version = path / named[0]
         if version.is_symlink():
             raise InputError(f"{version}: is a link, which does not belong there; copy the version's folder anew")
-    with suppress(FileNotFoundError), reading(version):  # pruned meanwhile, or damaged: whoever loads it says so
+    with (
+        suppress(FileNotFoundError),
+        atomic.reading(version),
+    ):  # pruned meanwhile, or damaged: whoever loads it says so
         if named is not None and named[0] == version.name and named[1] not in (None, _digest(version)):
             raise InputError(
                 f"{version}: zarr.json is not the one that {version.parent / 'current'} was written for, but another "
@@ -254,7 +247,7 @@ def load_model(path: str | Path, *, posterior: bool = True) -> Model:
 
 def _load(version: Path, posterior: bool) -> Model:
     try:
-        with reading(version):
+        with atomic.reading(version):
             description, arrays = _read(version, posterior)
     except DorffError:
         raise
