@@ -17,7 +17,7 @@ from dorff.errors import InputError, MissingArrayError
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
 from dorff.predict.shared import Sight, cached_model, check_inputs, check_uncertain, content, labels_of, outcome
-from dorff.solvers import R2, Spread, known_r2, row_sums
+from dorff.solvers import R2, Spread, row_sums
 from dorff.store import load_model, resolve_model
 
 COVERAGE_LEVELS: Final = (0.5, 0.8, 0.9, 0.95, 0.99)
@@ -200,7 +200,7 @@ def _merged(
     rows, hits = sum(part.rows for part in parts), np.sum([part.hits for part in parts], axis=0)
     names, spread = dataset.target_columns, Spread.of(counts, weight, mean, squares)
     per_output = {
-        name: {"r2": known_r2(r2), "rmse": float(np.sqrt(e / (w or 1.0)))}
+        name: {"r2": None if np.isnan(r2) else float(r2), "rmse": float(np.sqrt(e / (w or 1.0)))}
         for name, r2, e, w in zip(names, spread.each(error), error, weight, strict=True)
     }
     r2_of = r2_of or r2_of_model(model)

@@ -12,7 +12,7 @@ from dorff.solvers.problem import Problem, Solution, check_width, target_covaria
 from dorff.solvers.qr import triangle_bytes
 from dorff.solvers.sampled import sampled_bytes
 from dorff.solvers.scores import Scores
-from dorff.solvers.select import MOST_FACTORS, R2, Spread, known_r2, row_sums, solve, solve_bytes, squared_error
+from dorff.solvers.select import MOST_FACTORS, R2, Spread, row_sums, solve, solve_bytes, squared_error
 from dorff.solvers.setting import Fit, Setting, carried_ridges, check_apart, check_output, learned_term, spread
 from dorff.solvers.system import LARGEST_DIRECT, LARGEST_EVD, Size
 
@@ -41,7 +41,6 @@ __all__ = [
     "check_width",
     "choose",
     "kfold_errors",
-    "known_r2",
     "learned_term",
     "least",
     "of_first",

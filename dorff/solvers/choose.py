@@ -15,7 +15,7 @@ from dorff.moments import FloatArray, Moments, Solvable, pooled
 from dorff.solvers.apart import untouched
 from dorff.solvers.few_labels import Known, few_label_errors
 from dorff.solvers.grid import path_errors
-from dorff.solvers.select import R2, FoldErrors, Spread, about_mean, known_r2, squared_error, squared_size
+from dorff.solvers.select import R2, FoldErrors, Spread, about_mean, squared_error, squared_size
 from dorff.solvers.setting import Fit, Setting, learned_term
 from dorff.weights import operator_weights
 
@@ -169,7 +169,7 @@ def fold_scores(
     # At the best scale of f squared errors are of all outputs of a row together.
     r2 = R2.POOLED.score(totals[:, None], spread) if setting.free_scale else setting.r2.score(errors, spread)
     table = [
-        Score(0, ridge, float(value), setting.m, None, rung, float(left), known_r2(one))
+        Score(0, ridge, float(value), setting.m, None, rung, float(left), None if np.isnan(one) else float(one))
         for ridge, value, rung, left, one in zip(ridges, totals / entries, rungs, digits, r2, strict=True)
     ]
     if not per_output:
@@ -177,9 +177,10 @@ def fold_scores(
     best, left = np.argmin(errors, axis=0), errors.min(axis=0)
     each = np.asarray(ridges, dtype=np.float64)[best]
     mean = float(np.exp(np.log(each).mean())) if np.all(each > 0) else 0.0
-    value, r2 = float(left.sum() / entries), setting.r2.score(left, spread)
+    value, last = float(left.sum() / entries), float(setting.r2.score(left, spread))
     rung, kept = rungs[int(best[0])], float(digits[best].min())
-    return [*table, Score(0, mean, value, setting.m, tuple(each.tolist()), rung, kept, known_r2(r2))]
+    known_r2 = None if np.isnan(last) else last
+    return [*table, Score(0, mean, value, setting.m, tuple(each.tolist()), rung, kept, known_r2)]
 
 
 def kfold_errors(folds: Folds, setting: Setting, ridges: Sequence[float]) -> FloatArray:

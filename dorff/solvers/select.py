@@ -122,11 +122,6 @@ def row_sums(Y: FloatArray, values: FloatArray, weights: FloatArray) -> FloatArr
     return np.array([there.sum(axis=0), weight, mean, squares, errors])
 
 
-def known_r2(r2: FloatArray | float) -> float | None:
-    """One R2 as a number; None where it is not known."""
-    return None if np.isnan(r2) else float(r2)
-
-
 def _r2(errors: FloatArray, squares: FloatArray, rounding: FloatArray) -> FloatArray:
     varies = squares > rounding
     return np.where(varies, 1.0 - errors / np.where(varies, squares, 1.0), errors <= rounding)
