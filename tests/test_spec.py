@@ -368,7 +368,7 @@ def test_what_is_not_built_yet_is_refused_by_name(
         ({"solve": {"posterior": "no"}}, "solve.posterior must be one of: auto, true, false; came 'no'; correct it"),
         (
             {"solve": {"conformal": True}, "data": {"store": "s", "targets": {"classes": "c"}}},
-            "solve.conformal is for targets of numbers, but data.targets is classes, which have probabilities; "
+            "solve.conformal has no effect: it is for numbers, and data.targets is classes, which have probabilities; "
             "leave it out",
         ),
         ({"features": {"seed": -1}}, "features.seed must be greater than or equal to 0, came -1; correct it"),
@@ -616,8 +616,8 @@ def test_what_is_not_built_yet_is_refused_by_name(
         ),
         (
             {"solve": {"class_weight": "balanced"}},
-            "solve.class_weight weighs classes, but data.targets is 'y'; write data.targets: {classes: NAME}, "
-            "or leave the weights out",
+            "solve.class_weight has no effect: it is for classes (data.targets: {classes: NAME}), and these are "
+            "numbers; leave it out",
         ),
         ({"solve": {"calibrate": 1}}, "solve.calibrate must be a valid boolean, came 1; correct it"),
         ({"solve": {"standardize": 1}}, "solve.standardize must be a valid boolean, came 1; correct it"),
