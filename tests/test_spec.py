@@ -349,6 +349,10 @@ def test_what_is_not_built_yet_is_refused_by_name(
         ),
         ({"features": {"count": [64, 1]}}, "features.count must be a whole number of 2 or more, came 1; correct it"),
         (
+            {"features": {"count": [24, 16, 24]}},
+            "features.count must have each count once, came [24, 16, 24]; take out what is twice",
+        ),
+        (
             {"features": {"count": []}},
             "features.count must be a number or a list of numbers, came an empty list; add a number",
         ),

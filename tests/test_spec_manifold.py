@@ -252,15 +252,14 @@ KFOLD, EVIDENCE = {"select": "kfold"}, {"select": "evidence"}
             {"kernel": [VIEWS, {**VIEWS, "views": VIEWS["views"][:2]}], "solve": KFOLD},
             "kernel has kernels of other views, or of none",
         ),
-        ({"kernel": VIEWS, "solve": {"observe": [[1, 1]]}}, "solve.observe says what the targets see of the function"),
+        ({"kernel": VIEWS, "solve": {"observe": [[1, 1]]}}, "solve.observe has no effect: of a kernel of views the"),
         (
             {"kernel": VIEWS, "manifold": {**TERM, "between": True, "view": "pixels"}},
             "manifold.view has no effect: between is true, and penalises all views; leave it out",
         ),
         (
             {"kernel": VIEWS, "manifold": [TERM, {**TERM, "view": "pixel"}]},
-            "manifold[1].view must be one of the kernel's views: pixels, hog+moduli, coarse; came 'pixel'; did you "
-            "mean 'pixels'?",
+            "manifold[1].view must be one of: pixels, hog+moduli, coarse; came 'pixel'; did you mean 'pixels'?",
         ),
         ({"manifold": TERM, "solve": {"route": "cg"}}, "solve.route is cg, which has no manifold terms; set it to"),
         ({"manifold": TERM, "solve": {"route": "streaming"}}, "solve.route is streaming, which has no manifold"),

@@ -90,7 +90,8 @@ class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         draw's."""
         if self.sampler is not None and "sampler" in idle:
             yield "sampler", idle["sampler"]
-        if self.random_state != 0 and "seed" in idle and not self._deals and self.manifold is None:
+        deals = self.cv is not None or getattr(self, "calibrate", False)
+        if self.random_state != 0 and "seed" in idle and not deals and self.manifold is None:
             yield "random_state", idle["seed"]
 
     def _manifold_terms(self) -> tuple[Manifold, ...]:
@@ -102,11 +103,6 @@ class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     def _check_cv(self) -> None:
         if self.cv is not None and (not isinstance(self.cv, numbers.Integral) or self.cv < 2):
             raise InputError(f"cv must be None or a number of folds of 2 or more, not {self.cv!r}")
-
-    @property
-    def _deals(self) -> bool:
-        """Whether rows are dealt to folds."""
-        return self.cv is not None
 
     @property
     def _by(self) -> Criterion:

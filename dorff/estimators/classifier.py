@@ -214,10 +214,6 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
         if self.coding not in CODINGS:
             raise InputError(f"coding must be 'simplex' or 'one_vs_all', not {self.coding!r}")
 
-    @property
-    def _deals(self) -> bool:
-        return super()._deals or self.calibrate
-
     def _ignored(self, idle: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         yield from super()._ignored(idle)
         if self.coding != "simplex" and isinstance(self.kernel, OperatorKernel):

@@ -167,6 +167,11 @@ def _classes(_: "Solve", job: "Job") -> str:
     return "" if job.classes is None else "it is for numbers, and data.targets is classes, which have probabilities"
 
 
+def _mean(solve: "Solve", job: "Job") -> str:
+    views = "of a kernel of views the targets see the mean" * (job.kernels[0].type == "multi_view")
+    return _classes(solve, job) or views
+
+
 class Solve(Part):
     """`folds` matters where rows are held out: to choose (`select: kfold`), to calibrate, to be `conformal`.
 
@@ -185,7 +190,7 @@ class Solve(Part):
     folds: Annotated[Folds, Idle(_deals)] = Folds()
     standardize: bool = False
     intercept: bool = True
-    observe: Rows | None = None
+    observe: Annotated[Rows | None, Idle(_mean, refused=True)] = None
     posterior: Annotated[bool | Literal["auto"], BeforeValidator(checks.posterior), Idle(_unsure)] = "auto"
     conformal: Annotated[bool, Idle(_classes, refused=True)] = False
     route: Annotated[Literal["auto", "direct", "cg", "streaming"], BeforeValidator(_ROUTES.name)] = "auto"

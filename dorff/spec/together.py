@@ -68,7 +68,7 @@ def _parts(value: Any, place: str) -> Iterator[tuple[str, Part]]:
 
 
 def check_views(job: Job) -> None:
-    """Refuses kernels of other views, arrays that are not the views', and `solve.observe`."""
+    """Refuses kernels of other views, and arrays that are not the views'."""
     kernels = (*job.kernels, *job.features.kernels)
     viewed = [kernel for kernel in kernels if isinstance(kernel, MultiViewSpec)]
     if not viewed:
@@ -86,11 +86,6 @@ def check_views(job: Job) -> None:
             f"must be the arrays of the kernel's views, {', '.join(viewed[0].arrays)}, each once, came "
             f"{', '.join(given)}; leave it out, and they are",
             key="data.inputs",
-        )
-    if job.solve.observe is not None:
-        raise checks.Refusal(
-            "says what the targets see of the function, but of a kernel of views they see the mean; leave it out",
-            key="solve.observe",
         )
 
 
@@ -128,13 +123,8 @@ def _is_learned(output: object) -> bool:
 
 def _check_terms(job: Job) -> None:
     kernel = job.kernels[0]
-    names = [view.name for view in kernel.views] if isinstance(kernel, MultiViewSpec) else []
+    names = tuple(view.name for view in kernel.views) if isinstance(kernel, MultiViewSpec) else ()
     for number, term in enumerate(job.manifold):
-        key = f"manifold[{number}]" if len(job.manifold) > 1 else "manifold"
-        if names and term.view is not None and term.view not in names:
-            hint = checks.nearest(term.view, names)
-            raise checks.Refusal(
-                f"must be one of the kernel's views: {', '.join(names)}; came {checks.show(term.view)}; "
-                f"{hint or 'correct it'}".strip(),
-                key=f"{key}.view",
-            )
+        if names and term.view is not None:
+            key = f"manifold[{number}].view" if len(job.manifold) > 1 else "manifold.view"
+            checks.Choice(names).name(term.view, key=key)
