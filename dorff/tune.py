@@ -57,7 +57,7 @@ class Tuned:
 
     `passes` are those that the jobs share; `reads` says how often this run read the rows for them: less where moments
     of earlier runs were used. Seconds are those of the passes and of the trials. `r2_of` says what held-out R2 is of:
-    for all jobs, pooled where it is for one of them.
+    for all jobs, pooled where it is for one of them; `warnings` are those of all plans.
     """
 
     best: Job
@@ -68,6 +68,7 @@ class Tuned:
     pass_seconds: float
     grid_seconds: float
     r2_of: R2
+    warnings: list[str]
 
 
 def tune(
@@ -112,7 +113,7 @@ def _tuned(plans: Sequence[Plan], engine: Engine, progress: Progress | None, tol
     reads = sum(_rows_read(found) for found in passed.values()) / plans[0].dataset.rows
     return Tuned(
         best_job(plans[winner.job], winner), winner, tuple(table), len(passed), reads, middle - began,
-        time.perf_counter() - middle, _r2_of(plans),
+        time.perf_counter() - middle, _r2_of(plans), [*dict.fromkeys(one for plan in plans for one in plan.warnings)],
     )  # fmt: skip
 
 

@@ -395,7 +395,7 @@ def test_what_changes_while_it_is_read_is_read_again(tmp_path: Path, where: str)
 def test_a_second_store_that_no_term_sees_is_refused(store: Path, tmp_path: Path) -> None:
     write_graph(tmp_path / "graph.zarr", sp.csr_array((N, N)))
     given = {"graph": {"type": "given", "path": str(tmp_path / "graph.zarr")}, "weight": GI}
-    with pytest.raises(ValueError, match="names rows that no term sees"):
+    with pytest.raises(ValueError, match="each term's graph is given"):
         job(store, data={"unlabelled": str(store.with_name("more.zarr"))}, manifold=given)
 
 

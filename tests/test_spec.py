@@ -349,6 +349,10 @@ def test_what_is_not_built_yet_is_refused_by_name(
         ),
         ({"features": {"count": [64, 1]}}, "features.count must be a whole number of 2 or more, came 1; correct it"),
         (
+            {"features": {"count": [24, 16, 24]}},
+            "features.count must have each count once, came [24, 16, 24]; take out what is twice",
+        ),
+        (
             {"features": {"count": []}},
             "features.count must be a number or a list of numbers, came an empty list; add a number",
         ),
@@ -368,7 +372,7 @@ def test_what_is_not_built_yet_is_refused_by_name(
         ({"solve": {"posterior": "no"}}, "solve.posterior must be one of: auto, true, false; came 'no'; correct it"),
         (
             {"solve": {"conformal": True}, "data": {"store": "s", "targets": {"classes": "c"}}},
-            "solve.conformal is for targets of numbers, but data.targets is classes, which have probabilities; "
+            "solve.conformal has no effect: it is for numbers, and data.targets is classes, which have probabilities; "
             "leave it out",
         ),
         ({"features": {"seed": -1}}, "features.seed must be greater than or equal to 0, came -1; correct it"),
@@ -616,8 +620,8 @@ def test_what_is_not_built_yet_is_refused_by_name(
         ),
         (
             {"solve": {"class_weight": "balanced"}},
-            "solve.class_weight weighs classes, but data.targets is 'y'; write data.targets: {classes: NAME}, "
-            "or leave the weights out",
+            "solve.class_weight has no effect: it is for classes (data.targets: {classes: NAME}), and these are "
+            "numbers; leave it out",
         ),
         ({"solve": {"calibrate": 1}}, "solve.calibrate must be a valid boolean, came 1; correct it"),
         ({"solve": {"standardize": 1}}, "solve.standardize must be a valid boolean, came 1; correct it"),

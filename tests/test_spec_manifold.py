@@ -140,7 +140,7 @@ def test_rows_that_are_not_labelled(tmp_path: Path) -> None:
     assert (more.unlabelled, more.nan) == (tmp_path / "more.zarr", "refuse")
 
 
-GRAPHLESS = "is of a graph, but graph is the identity; leave it out, or name a graph"
+GRAPHLESS = "has no effect: graph is the identity; leave it out"
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ GRAPHLESS = "is of a graph, but graph is the identity; leave it out, or name a g
         ({"graph": {"weights": True}}, "manifold.graph.weights must be a number greater than 0, came True"),
         ({"graph": {"within": "row"}}, "manifold.graph.within must be one of: data, leaf; came 'row'"),
         ({"graph": {"append": "no"}}, "manifold.graph.append must be one of: rebuild, link; came 'no'"),
-        ({"graph": {"within": "leaf", "append": "link"}}, "manifold.graph.append is for a graph across leaves"),
+        ({"graph": {"within": "leaf", "append": "link"}}, "manifold.graph.append has no effect: inside a leaf"),
         (
             {"laplacian": "random_walk"},
             "manifold.laplacian must not be random_walk, whose matrix is neither symmetric nor positive",
@@ -176,16 +176,15 @@ GRAPHLESS = "is of a graph, but graph is the identity; leave it out, or name a g
         ({"outputs": {"matrx": "q"}}, "manifold.outputs.matrx is not a known key; did you mean 'matrix'?"),
         ({"outputs": {"matrix": [[1, 2]]}}, "manifold.outputs.matrix must be a file or p rows of p numbers"),
         ({"form": "edge"}, "manifold.form must be one of: auto, edges, difference; came 'edge'"),
-        ({"power": 2, "form": "edges"}, "manifold.form is a choice for power: 1 alone; leave it out"),
+        ({"power": 2, "form": "edges"}, "manifold.form has no effect: power is more than 1; leave it out"),
         ({"scale": "average"}, "manifold.scale must be one of: sum, mean; came 'average'"),
         ({"graph": {"type": "identity"}, "laplacian": "normalised"}, f"manifold.laplacian {GRAPHLESS}"),
         ({"graph": {"type": "identity"}, "power": 2}, f"manifold.power {GRAPHLESS}"),
         ({"graph": {"type": "identity"}, "form": "edges"}, f"manifold.form {GRAPHLESS}"),
         ({"view": 3}, "manifold.view must be the name of a view, came 3"),
-        ({"view": "pixels"}, "manifold.view is 'pixels', but the kernel has no views; leave it out"),
-        ({"between": True}, "manifold.between is a penalty between the views of a kernel of type multi_view"),
+        ({"view": "pixels"}, "manifold.view has no effect: the kernel has no views (its type is not multi_view)"),
+        ({"between": True}, "manifold.between has no effect: the kernel has no views"),
         ({"between": True, "graph": {}}, "manifold.between compares the views of each row with one another"),
-        ({"between": True, "view": "pixels"}, "manifold.view is between all views, and names one"),
     ],
 )
 def test_a_term_that_is_refused(tmp_path: Path, parts: dict[str, Any], sentence: str) -> None:
@@ -253,11 +252,14 @@ KFOLD, EVIDENCE = {"select": "kfold"}, {"select": "evidence"}
             {"kernel": [VIEWS, {**VIEWS, "views": VIEWS["views"][:2]}], "solve": KFOLD},
             "kernel has kernels of other views, or of none",
         ),
-        ({"kernel": VIEWS, "solve": {"observe": [[1, 1]]}}, "solve.observe says what the targets see of the function"),
+        ({"kernel": VIEWS, "solve": {"observe": [[1, 1]]}}, "solve.observe has no effect: of a kernel of views the"),
+        (
+            {"kernel": VIEWS, "manifold": {**TERM, "between": True, "view": "pixels"}},
+            "manifold.view has no effect: between is true, and penalises all views; leave it out",
+        ),
         (
             {"kernel": VIEWS, "manifold": [TERM, {**TERM, "view": "pixel"}]},
-            "manifold[1].view must be one of the kernel's views: pixels, hog+moduli, coarse; came 'pixel'; did you "
-            "mean 'pixels'?",
+            "manifold[1].view must be one of: pixels, hog+moduli, coarse; came 'pixel'; did you mean 'pixels'?",
         ),
         ({"manifold": TERM, "solve": {"route": "cg"}}, "solve.route is cg, which has no manifold terms; set it to"),
         ({"manifold": TERM, "solve": {"route": "streaming"}}, "solve.route is streaming, which has no manifold"),
@@ -274,7 +276,7 @@ KFOLD, EVIDENCE = {"select": "kfold"}, {"select": "evidence"}
         ),
         ({"manifold": TERM, "features": {"count": [64, 128]}}, "solve.select is gcv, which cannot choose among 2"),
         ({"manifold": TERM, "kernel": [SINGLE, SINGLE]}, "solve.select is gcv, which cannot choose among 2 trials"),
-        ({"data": {"store": "s", "unlabelled": "m"}}, "data.unlabelled names rows that only manifold terms see, and"),
+        ({"data": {"store": "s", "unlabelled": "m"}}, "data.unlabelled has no effect: only manifold"),
         ({"data": {"store": "s", "unlabelled": "s"}, "manifold": TERM}, "the job must give data.store, data."),
         ({"data": {"store": "s", "unlabelled": "run"}, "manifold": TERM}, "the job must give data.store, data."),
         ({"data": {"store": "s", "labelled": "l", "nan": "drop"}}, "data.nan must be unlabelled where labelled names"),

@@ -58,12 +58,11 @@ def tune(
         names = kernel_names([kernel.model_dump(mode="json") for kernel in described.kernels])
         files = _write(folder, job, described, tuned, names)
         figures.update(trials=len(tuned.table), reads=tuned.reads, ridge=tuned.trial.ridge, digits=tuned.trial.digits)
-    for warning in (*described.warnings, *_warnings(tuned)):
+    for warning in (*tuned.warnings, *_warnings(tuned)):
         say(f"dorff: {warning}", "warning")
     best = {**asdict(tuned.trial), "name": names[tuned.trial.kernel], "select": described.solve.select}
     result = {"best": best, "files": files, "table": [asdict(trial) for trial in tuned.table]}
-    result["warnings"] = described.warnings
-    for name in ("reads", "pass_seconds", "grid_seconds", "r2_of"):
+    for name in ("warnings", "reads", "pass_seconds", "grid_seconds", "r2_of"):
         result[name] = getattr(tuned, name)
     show(result, _sentence(described, tuned, names, files), as_json=as_json)
 

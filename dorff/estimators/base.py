@@ -5,7 +5,7 @@ from __future__ import annotations
 import numbers
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial as bound
@@ -28,7 +28,7 @@ from dorff.estimators.sums import Targets, mean_and_variance, sample, sampled_we
 from dorff.features import FeatureMap, Recipe
 from dorff.frequencies import Sampler, default_sampler
 from dorff.graphs import Manifold
-from dorff.kernels import Gaussian, Mercer, MultiView, OperatorKernel, Polynomial, ScalarKernel, median_lengthscale
+from dorff.kernels import Gaussian, MultiView, OperatorKernel, ScalarKernel, median_lengthscale
 from dorff.kernels.multi_view import mean_of
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model, Views
@@ -85,16 +85,14 @@ class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         if not ridges or not all(np.isfinite(ridge) and ridge >= 0 for ridge in ridges):
             raise InputError(f"ridge must be a number of 0 or more, or a list of them, not {self.ridge!r}")
 
-    def _warn_of_ignored(self) -> None:
-        for name, why in self._ignored():
-            warnings.warn(f"{name}={getattr(self, name)!r} has no effect: {why}", UserWarning, stacklevel=3)
-
-    def _ignored(self) -> Iterator[tuple[str, str]]:
-        """Parameters that are not left at their defaults and change nothing, with the reason."""
-        kernel = self.kernel
-        scalars = [base.scalar for _, base in kernel.terms()] if isinstance(kernel, OperatorKernel) else [kernel]
-        if self.sampler is not None and all(isinstance(one, Polynomial | Mercer) for one in scalars):
-            yield "sampler", "polynomial and Mercer kernels bring features of their own, without frequencies to draw"
+    def _ignored(self, idle: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+        """Parameters that are not left at their defaults and change nothing, with the reason. `idle` says so of the
+        draw's."""
+        if self.sampler is not None and "sampler" in idle:
+            yield "sampler", idle["sampler"]
+        deals = self.cv is not None or getattr(self, "calibrate", False)
+        if self.random_state != 0 and "seed" in idle and not deals and self.manifold is None:
+            yield "random_state", idle["seed"]
 
     def _manifold_terms(self) -> tuple[Manifold, ...]:
         """Those asked for; InputError where they or their number cannot be."""
@@ -162,11 +160,13 @@ class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         center = mean if shift_invariant or self.standardize else np.zeros(d)
         sampler = default_sampler(kernel) if self.sampler is None else self.sampler
         recipe = Recipe(kernel.fix(d, p, covariance), sampler, d, p, int(self.n_features), bool(self.intercept))
+        for name, why in self._ignored(recipe.idle):
+            warnings.warn(f"{name}={getattr(self, name)!r} has no effect: {why}", UserWarning, stacklevel=3)
         drawn = recipe.draw(seed)
         features = FeatureMap(drawn.phi, center, scale)
         setting = Setting(kernel, d, features.m, drawn.density, scale_targets, bool(self.intercept), observe,
                           free_scale=free_scale)  # fmt: skip
-        return Drawing(features, _shift(some_y, w), setting, sampler, seed)
+        return Drawing(features, _shift(some_y, w), setting, recipe, seed)
 
     def _operator_kernel(self, scaled: FloatArray, weights: FloatArray | None) -> OperatorKernel:
         if isinstance(self.kernel, OperatorKernel):

@@ -144,7 +144,6 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any) -> Self:
         """Fit to inputs X (n, d) and labels y (n,)."""
         self._check_arguments()
-        self._warn_of_ignored()
         terms = self._manifold_terms()
         X, y = in_memory_where(terms, unwrap(X, "X"), unwrap_labels(y))
         if terms:
@@ -215,8 +214,8 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
         if self.coding not in CODINGS:
             raise InputError(f"coding must be 'simplex' or 'one_vs_all', not {self.coding!r}")
 
-    def _ignored(self) -> Iterator[tuple[str, str]]:
-        yield from super()._ignored()
+    def _ignored(self, idle: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+        yield from super()._ignored(idle)
         if self.coding != "simplex" and isinstance(self.kernel, OperatorKernel):
             yield "coding", "it is what a scalar kernel stands for, and kernel is an operator kernel"
 

@@ -10,8 +10,7 @@ from typing import Any, final
 import numpy as np
 
 from dorff import __version__
-from dorff.features import FeatureMap
-from dorff.frequencies import Sampler
+from dorff.features import FeatureMap, Recipe
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
 from dorff.moments import Moments
@@ -26,7 +25,7 @@ class Drawing:
     features: FeatureMap
     y0: FloatArray
     setting: Setting
-    sampler: Sampler
+    recipe: Recipe
     seed: int
 
     def model(self, fit: Fit, parts: Sequence[Moments], report: Mapping[str, Any] | None = None) -> Model:
@@ -35,8 +34,8 @@ class Drawing:
         own = {"rows_used": n, "ridge": solution.ridge, "condition": solution.condition, "rung": solution.rung}
         info = {"report": own | dict(report or {}), "versions": {"dorff": __version__, "numpy": np.__version__}}
         return Model(
-            self.features, fit.weights, solution.h, fit.bias, fit.scale, fit.kernel, self.sampler.config(), self.seed,
-            info, self.setting.observe,
+            self.features, fit.weights, solution.h, fit.bias, fit.scale, fit.kernel, self.recipe.sampler.config(),
+            self.seed, info, self.setting.observe,
         )  # fmt: skip
 
 

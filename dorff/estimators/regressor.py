@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Self, final
 
@@ -194,7 +194,6 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         2 is that row given twice, but for its noise: a row's noise variance is `noise_` over its weight.
         """
         self._check_arguments()
-        self._warn_of_ignored()
         terms = self._manifold_terms()
         X, y = self._validated(*in_memory_where(terms, unwrap(X, "X"), unwrap(y, "y")))
         observe = self._observation(1 if y.ndim == 1 else y.shape[1])
@@ -346,8 +345,8 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         if self.precision not in PRECISIONS:
             raise InputError(f"precision must be 'double' or 'mixed', not {self.precision!r}")
 
-    def _ignored(self) -> Iterator[tuple[str, str]]:
-        yield from super()._ignored()
+    def _ignored(self, idle: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+        yield from super()._ignored(idle)
         if self.criterion != "gcv" and self.cv is not None:
             yield "criterion", "with cv trials are compared by their held-out errors"
         elif self.criterion != "gcv" and len(self._ridges()) == 1:

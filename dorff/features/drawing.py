@@ -169,6 +169,13 @@ class Recipe:
         return several or self.sampler.seeded(self.d, self._count)
 
     @property
+    def idle(self) -> dict[str, str]:
+        """Why the sampler, or the seed, has no effect on the draw, where it has none."""
+        own = "polynomial and Mercer kernels bring features of their own, without frequencies to draw"
+        drawn = {} if self.seeded else {"seed": "nothing is drawn at random: every seed gives these features"}
+        return drawn | ({"sampler": own} if self._explicit else {})
+
+    @property
     def numbers(self) -> int:
         """Numbers of 8 bytes that the map holds and works with, besides F."""
         if self._explicit:

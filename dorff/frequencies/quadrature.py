@@ -73,7 +73,7 @@ class Quadrature(RuleSampler):
         for name in idle:
             if (value := getattr(self, name)) != choices[name][0]:
                 raise InputError(
-                    f"{name} has no effect on a rule of degree {self.degree}, came {value!r}; leave it out"
+                    f"sampler.{name} has no effect on a rule of degree {self.degree}, came {value!r}; leave it out"
                 )
 
     @property

@@ -27,8 +27,6 @@ def make_recipe(
 ) -> Recipe:  # fmt: skip
     """The features that serve every kernel: of the one, or of the mixture of all."""
     d, p = dataset.d, dataset.q if observe is None else observe.shape[1]
-    if dataset.labels is not None and job.solve.observe is not None:
-        raise InputError("solve.observe: goes with targets of numbers, not with classes; leave it out")
     fixed = [kernel.fix(d, p, np.eye(p)) for kernel in candidates]
     kernel = kernels.mixture(fixed, d, p)
     chosen = job.features.sampler.model_dump() if "sampler" in job.features.model_fields_set else None

@@ -79,15 +79,23 @@ class Plan:
     @property
     def warnings(self) -> list[str]:
         """What the job asks for in vain, as it says itself and as these data tell."""
-        job, sentences = self.job, list[str]()
-        if job.features.seed and not (self.recipe.seeded or job.deals or job.manifold or self.question["tuning"]):
-            sentences.append("features.seed: nothing is drawn at random: every seed gives these features")
+        job, sentences, idle = self.job, list[str](), self.recipe.idle
+        if "sampler" in idle and job.features.sampler.type != "orthogonal":
+            sentences.append(f"features.sampler has no effect: {idle['sampler']}")
+        if job.features.seed and "seed" in idle and not (job.deals or job.manifold or self.question["tuning"]):
+            sentences.append(f"features.seed has no effect: {idle['seed']}")
         if job.solve.ridge_per_output and len(job.solve.ridges) > 1 and self.recipe.p == 1:
             sentences.append("solve.ridge_per_output: there is one output; its ridge is that of all")
         for number, term in enumerate(self.terms, 1):
             if not any(term.manifold.weights):
                 sentences.append(f"manifold.weight: it is 0, and term {number} costs a pass for nothing")
-        return [*job.warnings, *(f"{one}; leave it out" for one in sentences)]
+        said = [*job.warnings, *(f"{one}; leave it out" for one in sentences)]
+        whole = self.dataset.q == 1 or self.dataset.labels is not None
+        nan, instead = job.data.nan, "drop" if whole else "partial"
+        needed = nan == "unlabelled" and (job.manifold or job.data.labelled is not None)
+        if nan in ("partial", "unlabelled") and nan != instead and not needed:
+            said.append(f"data.nan: {nan} keeps the rows that {instead} does, and no others; write {instead}")
+        return said
 
     def by_qr(self) -> Plan | None:
         """The same job, its rows summed as the triangle of a QR; None where that would not fit its workers.

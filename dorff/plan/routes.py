@@ -132,15 +132,10 @@ def choose_route(job: Job, shape: Shape, means: Means, *, learned: bool = False,
     `learned` says that an output matrix is, `candidates` how many kernels there are. Raises InputError where the job
     names a way that cannot do what it asks for, DoesNotFitError, with the numbers, where that way is too big.
     """
-    wanted, mixed = job.solve.route, job.features.precision == "mixed"
-    asks = {
-        "cg": _asks(job, learned, candidates, folds=True),
-        "streaming": _asks(job, learned, candidates, folds=False),
-    }
+    wanted = job.solve.route
+    asks = {way: _asks(job, learned, candidates, folds=way == "cg") for way in ("cg", "streaming")}
     kinds = (_direct, _cg, _streaming)
-    ways = tuple(
-        _checked(way, shape, means, asks.get(way.name, ""), mixed) for way in (of(shape, means) for of in kinds)
-    )
+    ways = tuple(_checked(way, shape, means, asks.get(way.name, "")) for way in (of(shape, means) for of in kinds))
     if wanted != "auto":
         (way,) = (way for way in ways if way.name == wanted)
         if way.against:
@@ -166,8 +161,8 @@ def _reason(way: Way, passed: Sequence[Way]) -> str:
 
 
 def _asks(job: Job, learned: bool, candidates: int, *, folds: bool) -> str:
-    """What the job asks for that only a system which is formed and factored answers, "" for nothing. `folds` says that
-    there are moments of folds: then a choice by k-fold needs no more."""
+    """What is against a way that factors no system, as the job asks for more; "" where nothing is. `folds` says that
+    there are moments, and of folds: then a choice by k-fold needs no more."""
     solving = job.solve
     choices = (
         (len(solving.ridges), "ridges"),
@@ -185,7 +180,10 @@ def _asks(job: Job, learned: bool, candidates: int, *, folds: bool) -> str:
         (bool(job.manifold), "manifold"),
         (not folds and not isinstance(job.data.targets, str | tuple) and solving.calibrate, "calibrate: true"),
     )
-    return ", ".join(what for asked, what in several if asked)
+    if asked := ", ".join(what for asked, what in several if asked):
+        return f"it solves one system and knows nothing of its inverse, but the job asks for {asked}"
+    mixed = not folds and job.features.precision == "mixed"
+    return "its products are summed in double precision, but the job asks for precision: mixed" if mixed else ""
 
 
 def _direct(shape: Shape, means: Means) -> Way:
@@ -230,15 +228,13 @@ def _streaming(shape: Shape, means: Means) -> Way:
     return Way("streaming", worker, driver, disk, shape.n * flops, EXPECTED_PASSES, seconds)
 
 
-def _checked(way: Way, shape: Shape, means: Means, asks: str, mixed: bool) -> Way:
+def _checked(way: Way, shape: Shape, means: Means, asks: str) -> Way:
     """The way with what is against it."""
     against = ""
     if way.name == "direct" and shape.k > LARGEST_DIRECT:
         against = f"its system has {shape.k} unknowns, and LAPACK's 32-bit numbers reach {LARGEST_DIRECT}"
-    elif way.name != "direct" and asks:
-        against = f"it solves one system and knows nothing of its inverse, but the job asks for {asks}"
-    elif way.name == "streaming" and mixed:
-        against = "its products are summed in double precision, but the job asks for precision: mixed"
+    elif asks:
+        against = asks
     elif way.worker_bytes > means.worker_memory:
         against = f"a worker needs {_bytes(way.worker_bytes)} and has {_bytes(means.worker_memory)}"
     return Way(**{**way.__dict__, "against": against})

@@ -1,23 +1,16 @@
 """The grammar of JOB.yaml as types. Omitted keys take the values written here."""
 
+import math
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import (
-    BeforeValidator,
-    Discriminator,
-    Field,
-    PlainSerializer,
-    Tag,
-    model_validator,
-)
+from pydantic import BeforeValidator, Discriminator, Field, PlainSerializer, Tag, model_validator
 
 from dorff.spec import checks
 from dorff.spec.checks import Choice
-from dorff.spec.kernel import Kernel, Kernels, scalars
+from dorff.spec.kernel import Kernel, Kernels
 from dorff.spec.manifold import Manifold
 from dorff.spec.part import FilePath, Idle, Names, Part, Rows
 from dorff.spec.sampler import Sampler, SamplerSpec
-from dorff.spec.scalar import MercerSpec, PolynomialSpec
 from dorff.spec.together import check_manifold, check_views, idle_keys, with_inputs
 
 _CLUSTERS = Choice(("local", "serial"), ("slurm", "kubernetes"), default="local")
@@ -43,6 +36,12 @@ Targets = Annotated[
 ]
 
 
+def _unseen(_: "Data", job: "Job") -> str:
+    given = bool(job.manifold) and "each term's graph is given, of the rows of data.store"
+    seen = any(term.graph.type != "given" for term in job.manifold)
+    return "" if seen else given or "only manifold terms see its rows, and the job has none"
+
+
 class Data(Part):
     """Where the rows are; several arrays are stacked.
 
@@ -61,7 +60,7 @@ class Data(Part):
     weights: Annotated[str, BeforeValidator(checks.array)] | None = None
     nan: Annotated[Literal["refuse", "drop", "partial", "unlabelled"], BeforeValidator(_NANS.name)] = "refuse"
     labelled: Annotated[str, BeforeValidator(checks.array)] | None = None
-    unlabelled: FilePath | None = None
+    unlabelled: Annotated[FilePath | None, Idle(_unseen, refused=True)] = None
     window: Annotated[int, Field(ge=1)] | None = None
 
     @model_validator(mode="before")
@@ -82,11 +81,6 @@ class Data(Part):
         return self
 
 
-def _draws(_: "Features", job: "Job") -> str:
-    own = all(isinstance(one, PolynomialSpec | MercerSpec) for one in scalars(job.kernels))
-    return "polynomial and Mercer kernels bring features of their own, without frequencies to draw" if own else ""
-
-
 class Features(Part):
     """`count` is a ceiling on the columns of F, cosines and sines together: pairs use the even number below. Of
     several the best is chosen: the moments are those of the largest, the others parts of them.
@@ -96,7 +90,7 @@ class Features(Part):
     """
 
     count: Annotated[int | tuple[int, ...], BeforeValidator(checks.counts)] = 2048
-    sampler: Annotated[Sampler, Idle(_draws)] = SamplerSpec()
+    sampler: Sampler = SamplerSpec()
     seed: Annotated[int, Field(ge=0)] = 0
     drawn_for: Kernels | None = None
     precision: Annotated[Literal["double", "mixed"], BeforeValidator(_PRECISIONS.name)] = "double"
@@ -131,6 +125,11 @@ ClassWeight = Annotated[
 ]
 
 
+def _compares(solve: "Solve", job: "Job") -> str:
+    alone = solve.select == "evidence" and job.trials == 1
+    return "there is one kernel, count of features and ridge, and nothing to choose" if alone else ""
+
+
 def _chooses(solve: "Solve", _: "Job") -> str:
     return "there is one ridge, for all outputs" if len(solve.ridges) == 1 and solve.select != "kfold" else ""
 
@@ -158,8 +157,19 @@ def _sharpens(solve: "Solve", job: "Job") -> str:
     return "a kernel of views has no such pass" if job.kernels[0].type == "multi_view" else ""
 
 
-def _calibrates(_: "Solve", job: "Job") -> str:
-    return "it is for classes, and data.targets are numbers" if job.classes is None else ""
+def _numbers(_: "Solve", job: "Job") -> str:
+    return (
+        "" if job.classes is not None else "it is for classes (data.targets: {classes: NAME}), and these are numbers"
+    )
+
+
+def _classes(_: "Solve", job: "Job") -> str:
+    return "" if job.classes is None else "it is for numbers, and data.targets is classes, which have probabilities"
+
+
+def _mean(solve: "Solve", job: "Job") -> str:
+    views = "of a kernel of views the targets see the mean" * (job.kernels[0].type == "multi_view")
+    return _classes(solve, job) or views
 
 
 class Solve(Part):
@@ -176,17 +186,17 @@ class Solve(Part):
 
     ridge: Annotated[float | tuple[float, ...], BeforeValidator(checks.ridge)] = 1e-6
     ridge_per_output: Annotated[bool, Idle(_chooses)] = False
-    select: Annotated[Literal["gcv", "evidence", "kfold"], BeforeValidator(_SELECTS.name)] = "gcv"
+    select: Annotated[Literal["gcv", "evidence", "kfold"], BeforeValidator(_SELECTS.name), Idle(_compares)] = "gcv"
     folds: Annotated[Folds, Idle(_deals)] = Folds()
     standardize: bool = False
     intercept: bool = True
-    observe: Rows | None = None
+    observe: Annotated[Rows | None, Idle(_mean, refused=True)] = None
     posterior: Annotated[bool | Literal["auto"], BeforeValidator(checks.posterior), Idle(_unsure)] = "auto"
-    conformal: bool = False
+    conformal: Annotated[bool, Idle(_classes, refused=True)] = False
     route: Annotated[Literal["auto", "direct", "cg", "streaming"], BeforeValidator(_ROUTES.name)] = "auto"
     qr: Annotated[bool, Idle(_sharpens)] = True
-    class_weight: ClassWeight = "none"
-    calibrate: Annotated[bool, Idle(_calibrates)] = True
+    class_weight: Annotated[ClassWeight, Idle(_numbers, refused=True)] = "none"
+    calibrate: Annotated[bool, Idle(_numbers)] = True
 
     @property
     def ridges(self) -> tuple[float, ...]:
@@ -262,6 +272,11 @@ Cluster = Annotated[
 ]
 
 
+def _unscored(publish: "Publish", job: "Job") -> str:
+    scored = publish.holdout is not None or job.solve.select == "kfold"
+    return "" if scored else "no rows are held out to score (name publish.holdout, or set solve.select: kfold)"
+
+
 class Publish(Part):
     """When a new model takes the place of the current one.
 
@@ -273,7 +288,9 @@ class Publish(Part):
     """
 
     digits: Annotated[float, BeforeValidator(checks.not_negative)] = 3.0
-    margin: Annotated[float, BeforeValidator(checks.not_negative)] | None = None
+    margin: Annotated[Annotated[float, BeforeValidator(checks.not_negative)] | None, Idle(_unscored, refused=True)] = (
+        None
+    )
     holdout: FilePath | None = None
     keep: Annotated[int, Field(ge=1)] | None = None
 
@@ -304,6 +321,12 @@ class Job(Part):
     def classes(self) -> str | None:
         """The array of class codes, where targets are such."""
         return self.data.targets.classes if isinstance(self.data.targets, ClassTargets) else None
+
+    @property
+    def trials(self) -> int:
+        """How many combinations of a kernel, a count of features, a ridge and weights of terms there are."""
+        several = [self.kernels, self.features.counts, self.solve.ridges, *(term.weights for term in self.manifold)]
+        return math.prod(map(len, several))
 
     @property
     def holds_out(self) -> bool:
@@ -346,35 +369,10 @@ class Job(Part):
         return self
 
     @model_validator(mode="after")
-    def _margin_of_something(self) -> Self:
-        if self.publish.margin is not None and self.publish.holdout is None and self.solve.select != "kfold":
-            raise checks.Refusal(
-                "needs scores of rows that were held out; name a data set as publish.holdout, or set "
-                "solve.select: kfold",
-                key="publish.margin",
-            )
-        return self
-
-    @model_validator(mode="after")
     def _bands_of_numbers(self) -> Self:
-        if self.solve.conformal and isinstance(self.data.targets, ClassTargets):
-            raise checks.Refusal(
-                "is for targets of numbers, but data.targets is classes, which have probabilities; leave it out",
-                key="solve.conformal",
-            )
         if self.solve.conformal and self.solve.posterior is False:
             raise checks.Refusal(
                 "corrects the posterior's bands, but posterior is false; leave that out", key="solve.conformal"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _classes_to_weigh(self) -> Self:
-        if self.solve.class_weight != "none" and not isinstance(self.data.targets, ClassTargets):
-            raise checks.Refusal(
-                f"weighs classes, but data.targets is {checks.show(self.data.targets)}; "
-                "write data.targets: {classes: NAME}, or leave the weights out",
-                key="solve.class_weight",
             )
         return self
 

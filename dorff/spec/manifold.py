@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from dorff.spec import checks
 from dorff.spec.checks import Choice
 from dorff.spec.kernel import GraphOutput, MatrixOutput
-from dorff.spec.part import FilePath, Part
+from dorff.spec.part import FilePath, Idle, Part
 
 _GRAPHS = Choice(("knn", "given", "identity"), default="knn")
 _WEIGHTS = Choice(("heat", "binary"))
@@ -55,6 +55,10 @@ def _outputs_tag(value: object) -> str:
     return next((f"<{key}>" for key in _OUTPUT_KEYS if key in keys), "<name>")
 
 
+def _apart(graph: "KnnSpec", _: Any) -> str:
+    return "inside a leaf new rows never change old edges" if graph.within == "leaf" else ""
+
+
 class KnnSpec(Part):
     """Each row's `neighbours` nearest others. Edge weights: `heat` (self-tuned), `binary`, or a width t of
     exp(-|x - z|^2 / (2 t^2)), in the scaled inputs' units.
@@ -67,16 +71,9 @@ class KnnSpec(Part):
     neighbours: Annotated[int, Field(ge=1)] = 10
     weights: Annotated[Literal["heat", "binary"] | float, BeforeValidator(_edge_weights)] = "heat"
     within: Annotated[Literal["data", "leaf"], BeforeValidator(_WITHIN.name)] = "data"
-    append: Annotated[Literal["rebuild", "link"], BeforeValidator(_APPEND.name)] = "rebuild"
-
-    @model_validator(mode="after")
-    def _appended_across_leaves(self) -> Self:
-        if self.within == "leaf" and self.append == "link":
-            raise checks.Refusal(
-                "is for a graph across leaves; inside a leaf new rows never change old edges: leave it out",
-                key="append",
-            )
-        return self
+    append: Annotated[Literal["rebuild", "link"], BeforeValidator(_APPEND.name), Idle(_apart, refused=True)] = (
+        "rebuild"
+    )
 
 
 class GivenSpec(Part):
@@ -106,6 +103,22 @@ Coupling = Annotated[
 ]
 
 
+def _graphless(term: "ManifoldSpec", _: Any) -> str:
+    return "graph is the identity" if isinstance(term.graph, IdentitySpec) else ""
+
+
+def _one_way(term: "ManifoldSpec", job: Any) -> str:
+    return _graphless(term, job) or ("power is more than 1" if term.power > 1 else "")
+
+
+def _viewless(term: "ManifoldSpec", job: Any) -> str:
+    return "" if job.kernels[0].type == "multi_view" else "the kernel has no views (its type is not multi_view)"
+
+
+def _of_all(term: "ManifoldSpec", job: Any) -> str:
+    return _viewless(term, job) or ("between is true, and penalises all views" if term.between else "")
+
+
 class ManifoldSpec(Part):
     """weight <f, (L (x) Q) f>, L a graph's Laplacian (to the `power`) over all rows, labelled or not.
 
@@ -120,12 +133,16 @@ class ManifoldSpec(Part):
 
     graph: Graph = KnnSpec()
     weight: Annotated[float | tuple[float, ...], BeforeValidator(checks.ridge)]
-    laplacian: Annotated[Literal["unnormalised", "normalised"], BeforeValidator(_laplacian)] = "unnormalised"
-    power: Annotated[int, BeforeValidator(_power)] = 1
+    laplacian: Annotated[
+        Literal["unnormalised", "normalised"], BeforeValidator(_laplacian), Idle(_graphless, refused=True)
+    ] = "unnormalised"
+    power: Annotated[int, BeforeValidator(_power), Idle(_graphless, refused=True)] = 1
     outputs: Coupling = None
-    view: Annotated[str, BeforeValidator(checks.view)] | None = None
-    between: bool = False
-    form: Annotated[Literal["auto", "edges", "difference"], BeforeValidator(_FORMS.name)] = "auto"
+    view: Annotated[Annotated[str, BeforeValidator(checks.view)] | None, Idle(_of_all, refused=True)] = None
+    between: Annotated[bool, Idle(_viewless, refused=True)] = False
+    form: Annotated[
+        Literal["auto", "edges", "difference"], BeforeValidator(_FORMS.name), Idle(_one_way, refused=True)
+    ] = "auto"
     scale: Annotated[Literal["sum", "mean"], BeforeValidator(_SCALES.name)] = "sum"
 
     @property
@@ -141,20 +158,12 @@ class ManifoldSpec(Part):
         return value
 
     @model_validator(mode="after")
-    def _of_one_kind(self) -> Self:
-        identity = isinstance(self.graph, IdentitySpec)
-        if self.between and not identity:
+    def _graph_or_between(self) -> Self:
+        if self.between and not isinstance(self.graph, IdentitySpec):
             raise checks.Refusal(
                 "compares the views of each row with one another, and has no graph; leave graph out, or between",
                 key="between",
             )
-        if self.between and self.view is not None:
-            raise checks.Refusal("is between all views, and names one; leave view out, or between", key="view")
-        plain = {"laplacian": "unnormalised", "power": 1, "form": "auto"}
-        for key in (key for key in plain if identity and getattr(self, key) != plain[key]):
-            raise checks.Refusal("is of a graph, but graph is the identity; leave it out, or name a graph", key=key)
-        if self.power > 1 and self.form != "auto":
-            raise checks.Refusal("is a choice for power: 1 alone; leave it out", key="form")
         return self
 
 

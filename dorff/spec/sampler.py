@@ -1,12 +1,12 @@
 """What `features.sampler` of a job may say."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field
 
 from dorff.spec import checks
 from dorff.spec.checks import Choice
-from dorff.spec.part import Idle, Part
+from dorff.spec.part import Part
 
 _SAMPLERS = Choice(
     ("orthogonal", "iid", "sorf", "rom", "fastfood", "qmc", "gauss_quadrature", "quadrature"),
@@ -46,22 +46,14 @@ class GaussQuadratureSpec(Part):
     points: Annotated[int, Field(ge=2, le=64)] = 8
 
 
-def _spherical(rule: "QuadratureSpec", _: Any) -> str:
-    return "a rule of degree [1, 1] is one direction, with a radius of its own" if rule.degree == (1, 1) else ""
-
-
-def _central(rule: "QuadratureSpec", _: Any) -> str:
-    return "only a rule of degree [3, 3] has a centre" if rule.degree != (3, 3) else ""
-
-
 class QuadratureSpec(Part):
     """Spherical-radial rules: degree (radial, spherical), how they are rotated, their radii and their centre."""
 
     type: Literal["quadrature"] = "quadrature"
     degree: Annotated[tuple[int, int], BeforeValidator(checks.degree)] = (3, 3)
-    mixing: Annotated[str, BeforeValidator(_MIXINGS.name), Idle(_spherical, refused=True)] = "butterfly"
-    radii: Annotated[str, BeforeValidator(_RADII.name), Idle(_spherical, refused=True)] = "own"
-    centre: Annotated[str, BeforeValidator(_CENTRES.name), Idle(_central, refused=True)] = "signed"
+    mixing: Annotated[str, BeforeValidator(_MIXINGS.name)] = "butterfly"
+    radii: Annotated[str, BeforeValidator(_RADII.name)] = "own"
+    centre: Annotated[str, BeforeValidator(_CENTRES.name)] = "signed"
 
 
 Sampler = Annotated[

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -64,11 +63,12 @@ def _parts(value: Any, place: str) -> Iterator[tuple[str, Part]]:
             yield from _parts(getattr(value, key), f"{place}{key}.")
     elif isinstance(value, tuple):
         for number, item in enumerate(value):
-            yield from _parts(item, f"{place.removesuffix('.')}[{number}].")
+            alone = place == "manifold." and len(value) == 1  # written without a list, as a rule
+            yield from _parts(item, place if alone else f"{place.removesuffix('.')}[{number}].")
 
 
 def check_views(job: Job) -> None:
-    """Refuses kernels of other views, arrays that are not the views', and `solve.observe`."""
+    """Refuses kernels of other views, and arrays that are not the views'."""
     kernels = (*job.kernels, *job.features.kernels)
     viewed = [kernel for kernel in kernels if isinstance(kernel, MultiViewSpec)]
     if not viewed:
@@ -87,29 +87,13 @@ def check_views(job: Job) -> None:
             f"{', '.join(given)}; leave it out, and they are",
             key="data.inputs",
         )
-    if job.solve.observe is not None:
-        raise checks.Refusal(
-            "says what the targets see of the function, but of a kernel of views they see the mean; leave it out",
-            key="solve.observe",
-        )
 
 
 def check_manifold(job: Job) -> None:
     """Refuses manifold terms of unknown views, and ways of solving or choosing that such terms have not."""
     if not job.manifold:
-        if job.data.unlabelled is not None:
-            raise checks.Refusal(
-                "names rows that only manifold terms see, and the job has none; add manifold, or leave it out",
-                key="data.unlabelled",
-            )
         return
     _check_terms(job)
-    if job.data.unlabelled is not None and all(term.graph.type == "given" for term in job.manifold):
-        raise checks.Refusal(
-            "names rows that no term sees: a graph that is given is of the rows of data.store; leave it out, or add a "
-            "term with another graph",
-            key="data.unlabelled",
-        )
     solve = job.solve
     if solve.route in ("cg", "streaming"):
         raise checks.Refusal(
@@ -125,12 +109,10 @@ def check_manifold(job: Job) -> None:
             "is learned, which manifold terms do not allow; give a matrix, or covariance, or leave manifold out",
             key="kernel.output",
         )
-    trials = len(job.kernels) * len(job.features.counts) * len(solve.ridges)
-    trials *= math.prod(len(term.weights) for term in job.manifold)
-    if trials > 1 and solve.select != "kfold":
+    if job.trials > 1 and solve.select != "kfold":
         raise checks.Refusal(
-            f"is {solve.select}, which cannot choose among {trials} trials with manifold terms (it knows nothing of "
-            "unlabelled rows); set solve.select: kfold, or ask for one ridge, weight, kernel and count",
+            f"is {solve.select}, which cannot choose among {job.trials} trials with manifold terms (it knows nothing "
+            "of unlabelled rows); set solve.select: kfold, or ask for one ridge, weight, kernel and count",
             key="solve.select",
         )
 
@@ -141,24 +123,8 @@ def _is_learned(output: object) -> bool:
 
 def _check_terms(job: Job) -> None:
     kernel = job.kernels[0]
-    names = [view.name for view in kernel.views] if isinstance(kernel, MultiViewSpec) else []
+    names = tuple(view.name for view in kernel.views) if isinstance(kernel, MultiViewSpec) else ()
     for number, term in enumerate(job.manifold):
-        key = f"manifold[{number}]" if len(job.manifold) > 1 else "manifold"
-        if term.between and not names:
-            raise checks.Refusal(
-                "is a penalty between the views of a kernel of type multi_view, but the kernel has none; leave it out",
-                key=f"{key}.between",
-            )
-        if term.view is not None and not names:
-            raise checks.Refusal(
-                f"is {checks.show(term.view)}, but the kernel has no views; leave it out, or use a kernel of type "
-                "multi_view",
-                key=f"{key}.view",
-            )
-        if term.view is not None and term.view not in names:
-            hint = checks.nearest(term.view, names)
-            raise checks.Refusal(
-                f"must be one of the kernel's views: {', '.join(names)}; came {checks.show(term.view)}; "
-                f"{hint or 'correct it'}".strip(),
-                key=f"{key}.view",
-            )
+        if names and term.view is not None:
+            key = f"manifold[{number}].view" if len(job.manifold) > 1 else "manifold.view"
+            checks.Choice(names).name(term.view, key=key)
