@@ -413,6 +413,7 @@ ORDINARY = {
     "nanoseconds": 1.7e18 + 86400e9 * np.arange(300),
     "three days": np.r_[np.zeros(9), 1.7e18, 1.71e18, 1.72e18],
     "densities": np.repeat([5e19, 1e20, 2e20], 9), "one density": np.full(9, 6.02e23), "levels": 1e30 * np.arange(3.0),
+    "few huge": np.r_[RNG.uniform(1, 5, 900), 1e18 * np.arange(1.0, 9)],
     "wide tail": np.r_[RNG.uniform(0, 9e14, 900), 4e15, 2e16], "on and off": 7e15 * RNG.integers(0, 2, 100),
     "six times the range": np.r_[RNG.uniform(-800, 800, 900), [-9999.0] * 20, [9999.0] * 20],
     "pressure": 101325 + 999 * RNG.standard_normal(999), "1e30 times": 1e30 * np.rint(9 * RNG.standard_normal(999)),
