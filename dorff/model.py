@@ -162,13 +162,7 @@ class Model:
         )
 
     def band(
-        self,
-        X: npt.ArrayLike,
-        level: float,
-        *,
-        conformal: bool | None = None,
-        noise: bool = True,
-        views: Views = None,
+        self, X: npt.ArrayLike, level: float, *, conformal: bool | None = None, noise: bool = True, views: Views = None
     ) -> tuple[FloatArray, FloatArray]:
         """(low, high), (n, q) each, that a new target C f with its noise should lie between in a share `level` of
         rows, for each target apart; without `noise` (n, p), for f itself.

@@ -109,11 +109,13 @@ def passes_in_memory(plan: Plan, setting: Setting, *, tolerance: float = TOLERAN
     return 1 + (not independent(system.problem)) + iterated.iterations
 
 
-def _system(this: Pass, setting: Setting, borders: Sequence[Border], rows: Operator) -> tuple[OperatorKernel, System]:
+def _system(
+    frozen: Pass, setting: Setting, borders: Sequence[Border], rows: Operator
+) -> tuple[OperatorKernel, System]:
     """The fit's kernel, and its system."""
     corners = [border.corner for border in borders]
     kernel, scale = setting.fixed(corners), setting.scaling(corners)
-    weights = operator_weights(kernel, this.features.m, this.density, normalize=setting.normalize)
+    weights = operator_weights(kernel, frozen.features.m, frozen.density, normalize=setting.normalize)
     return kernel, make_system(
         borders, rows, weights, intercept=setting.intercept, scale=scale, observe=setting.observe
     )

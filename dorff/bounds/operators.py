@@ -53,11 +53,7 @@ def corrected_spread(constants: Constants) -> float:
 
 
 def brault_printed(
-    constants: Constants,
-    epsilon: float,
-    frequencies: int,
-    *,
-    spread: Callable[[Constants], float] = corrected_spread,
+    constants: Constants, epsilon: float, frequencies: int, *, spread: Callable[[Constants], float] = corrected_spread
 ) -> float:
     """Theorem 10 of Brault et al. (2016) with its printed constants, u corrected, cut off at 1.
 

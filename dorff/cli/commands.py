@@ -216,9 +216,7 @@ def score(
             metavar="U,V", help="The arrays that hold the targets; y, or classes for a classifier.", show_default=False
         ),
     ] = "",
-    coverage: Annotated[
-        bool, typer.Option("--coverage", help="How many targets are inside the bands of 50 to 99%, too.")
-    ] = False,
+    coverage: Annotated[bool, typer.Option("--coverage", help="Targets inside bands of 50 to 99%, too.")] = False,
     pooled: options.Pooled = False,
     mean: options.Mean = False,
     workers: options.Workers = 2,
@@ -227,9 +225,8 @@ def score(
     """How far predictions are from a data set's targets: R2 and RMSE, of each output too; accuracy of classes.
 
     R2 is the mean of the outputs', each over its own deviation; with kernels of vector fields, whose components are of
-    one unit, and of classes it is pooled over the outputs. To compare models of both kinds say which. Rows
-    count by the weights that the model was fitted by, where the data set has an array of that name (`weights` of
-    --json), else once.
+    one unit, and of classes it is pooled over the outputs. To compare models of both kinds say which. Rows count by
+    the weights that the model was fitted by, where the data set has an array of that name (--json: `weights`).
 
     --coverage: of plain bands (the posterior's, noise in them) and of conformal ones, where the model has them.
     """

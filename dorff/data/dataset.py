@@ -232,11 +232,7 @@ class Dataset:
             "inputs": list(self.inputs),
             "targets": list(self.targets),
             "arrays": {
-                name: {
-                    "dtype": str(stored.array.dtype),
-                    "columns": stored.columns,
-                    "packing": repr(stored.packing),
-                }
+                name: {"dtype": str(stored.array.dtype), "columns": stored.columns, "packing": repr(stored.packing)}
                 for name, stored in arrays.items()
             },
             "shard_rows": self.shard_rows,

@@ -96,8 +96,8 @@ class FillValues:
         """Count what may be fill values of a column; returns what is none."""
         counts, values = self._counts[j], values[np.isfinite(values)]
         apart = np.isin(values, list(USUAL)) | (np.abs(values) >= LARGE)
-        found, times = np.unique(values[apart], return_counts=True)
-        counts.update(dict(zip(found.tolist(), times.tolist(), strict=True)))
+        codes, times = np.unique(values[apart], return_counts=True)
+        counts.update(dict(zip(codes.tolist(), times.tolist(), strict=True)))
         large = [value for value in counts if abs(value) >= LARGE]
         data = large if len(large) > MOST_LARGE else []
         for value in data:

@@ -139,9 +139,7 @@ class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             self.kernel.fix(d, p, covariance)  # what cannot be is refused before a row is read
         if isinstance(self.cv, numbers.Integral) and self.cv > X.shape[0]:
             rows = "rows" if inputs is None else "labelled rows"
-            raise InputError(
-                f"cv = {self.cv} folds need as many {rows}, but n_samples = {X.shape[0]}; use fewer folds"
-            )
+            raise InputError(f"cv = {self.cv} folds need as many {rows}, but n_samples = {len(X)}; use fewer folds")
         some_x, some_y = sample(X, Y, partial=partial)
         w = sampled_weights(weights, len(some_x))
         if w is not None:

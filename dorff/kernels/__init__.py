@@ -14,14 +14,7 @@ from dorff.kernels.operator import BaseKernel, OperatorKernel, Sum, mixture
 from dorff.kernels.output import Covariance, Factor, Graph, Identity, Learned, Matrix, Output, Simplex
 from dorff.kernels.pointwise import ArcCosine, Pointwise
 from dorff.kernels.product import Cauchy, Laplacian
-from dorff.kernels.scalar import (
-    Activation,
-    Explicit,
-    GaussianWeighted,
-    ScalarKernel,
-    Spectral,
-    median_lengthscale,
-)
+from dorff.kernels.scalar import Activation, Explicit, GaussianWeighted, ScalarKernel, Spectral, median_lengthscale
 from dorff.kernels.signature import FromSignature
 from dorff.kernels.spectral import SpectralDensity
 from dorff.kernels.stretched import Isotropic, Product

@@ -89,13 +89,13 @@ class Plan:
         for number, term in enumerate(self.terms, 1):
             if not any(term.manifold.weights):
                 sentences.append(f"manifold.weight: it is 0, and term {number} costs a pass for nothing")
-        said = [*job.warnings, *(f"{one}; leave it out" for one in sentences)]
+        listed = [*job.warnings, *(f"{one}; leave it out" for one in sentences)]
         whole = self.dataset.q == 1 or self.dataset.labels is not None
         nan, instead = job.data.nan, "drop" if whole else "partial"
         needed = nan == "unlabelled" and (job.manifold or job.data.labelled is not None)
         if nan in ("partial", "unlabelled") and nan != instead and not needed:
-            said.append(f"data.nan: {nan} keeps the rows that {instead} does, and no others; write {instead}")
-        return said
+            listed.append(f"data.nan: {nan} keeps the rows that {instead} does, and no others; write {instead}")
+        return listed
 
     def by_qr(self) -> Plan | None:
         """The same job, its rows summed as the triangle of a QR; None where that would not fit its workers.

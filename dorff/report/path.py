@@ -15,11 +15,7 @@ from dorff.report.units import Column
 
 T = TypeVar("T", bound=Hashable)
 STYLES: Final = ("-", "--", "-.", ":")
-NAMES: Final = {
-    "kfold": "root of 1 - R2 on held-out rows",
-    "gcv": "root of the GCV score",
-    "evidence": "log evidence",
-}
+NAMES: Final = {"kfold": "root of 1 - R2 on held-out rows", "gcv": "root of the GCV score", "evidence": "log evidence"}
 
 
 def shown(value: float, criterion: str) -> float:

@@ -13,6 +13,7 @@ from dorff.errors import InputError
 from dorff.kernels import Covariance, Decomposable, Factor, Learned, OperatorKernel
 from dorff.moments import FloatArray
 from dorff.posterior import Posterior
+from dorff.solvers import select
 from dorff.solvers.apart import output_directions, targets_apart
 from dorff.solvers.cg import Iterated, solve_cg
 from dorff.solvers.eigen import Ridge, Spectral
@@ -21,18 +22,6 @@ from dorff.solvers.penalty import Penalty
 from dorff.solvers.posterior import posterior
 from dorff.solvers.problem import Parts, Problem, Solution, Units, target_covariance
 from dorff.solvers.qr import problem_of
-from dorff.solvers.select import (
-    R2,
-    NoiseModel,
-    Reweighed,
-    noise_covariance,
-    noise_models,
-    noise_of,
-    relative_noise,
-    residual_variance,
-    solve,
-    squared_error,
-)
 from dorff.weights import Density, OperatorWeights, operator_weights
 
 CG: Final = "cg"  # the other `Setting.method`
@@ -97,7 +86,7 @@ class Setting:
     normalize: bool = False
     penalties: tuple[Penalty, ...] = ()
     free_scale: bool = False
-    r2_of: R2 | None = None
+    r2_of: select.R2 | None = None
 
     def __post_init__(self) -> None:
         check_output(self.kernel, self.observe)  # refused here where it cannot be, before any pass
@@ -113,9 +102,9 @@ class Setting:
         return self.one_scale or self.kernel.vector_field or self.observe is not None
 
     @property
-    def r2(self) -> R2:
+    def r2(self) -> select.R2:
         """What held-out R2 is of."""
-        return self.r2_of or R2.of([self.kernel], self.observe, classes=self.free_scale)
+        return self.r2_of or select.R2.of([self.kernel], self.observe, classes=self.free_scale)
 
     def scaling(self, parts: Parts) -> FloatArray:
         """The targets' scale (q,), of ones if not asked for."""
@@ -151,7 +140,7 @@ class Setting:
         if (learned := learned_term(self.kernel)) is not None:
             problem = _diagonalised(problem)
             return [self._learned(learned, problem, parts, _single(ridge)) for ridge in ridges]
-        return [self._fit(kernel, problem, solution) for solution in solve(problem, ridges, scores=scores)]
+        return [self._fit(kernel, problem, solution) for solution in select.solve(problem, ridges, scores=scores)]
 
     def solve_each(self, parts: Parts, ridges: Sequence[float], criterion: str) -> Fit:
         """Every direction of the outputs with the best of the ridges for it alone, by "gcv" or "evidence".
@@ -200,33 +189,35 @@ class Setting:
         solution = fit.solution
         if squares is not None or self._unscored:
             squares = self._residuals(parts, fit) if squares is None else squares
-            variance = residual_variance(solution, squares, self._counts(parts))
+            variance = select.residual_variance(solution, squares, self._counts(parts))
             return replace(fit, noise=self._in_units(parts, variance))
         if not targets_apart(fit.weights, self.observe):
             return self.judged(parts, [fit])[0]
         problem = self._of_weights(fit.weights, parts, self.scaling(parts))
-        (again,) = solve(problem, [solution.ridge], scores=True)
-        return replace(fit, noise=noise_covariance(problem, again))
+        (again,) = select.solve(problem, [solution.ridge], scores=True)
+        return replace(fit, noise=select.noise_covariance(problem, again))
 
     def _in_units(self, parts: Parts, variance: FloatArray) -> FloatArray:
-        return noise_of(parts, self.scaling(parts), variance)
+        return select.noise_of(parts, self.scaling(parts), variance)
 
-    def noise_models(self, parts: Parts, fits: Sequence[Fit]) -> Iterator[NoiseModel]:
+    def noise_models(self, parts: Parts, fits: Sequence[Fit]) -> Iterator[select.NoiseModel]:
         """Of the targets that fits of this setting are of, for the weights and ridge of each. InputError for route cg
         and with penalties."""
         self.check_scored()
         if self.method == CG:
             self._check_cg(scores=True)
-        return noise_models(parts, (self._trial(parts, fit) for fit in fits))
+        return select.noise_models(parts, (self._trial(parts, fit) for fit in fits))
 
-    def _trial(self, parts: Parts, fit: Fit) -> Reweighed:
+    def _trial(self, parts: Parts, fit: Fit) -> select.Reweighed:
         scale, solution = self.scaling(parts), fit.solution
         weights = fit.weights if solution.ridges is None else as_one_ridge(fit.weights, solution)
 
         def weighed(noise: FloatArray) -> Problem:
             return self._of_weights(weights, parts, Units(scale, noise))
 
-        return Reweighed(weighed, solution.ridge, relative_noise(self._residuals(parts, fit), self._counts(parts)))
+        return select.Reweighed(
+            weighed, solution.ridge, select.relative_noise(self._residuals(parts, fit), self._counts(parts))
+        )
 
     @property
     def _unscored(self) -> bool:
@@ -235,7 +226,7 @@ class Setting:
     def _residuals(self, parts: Parts, fit: Fit) -> FloatArray:
         """Summed squares (q,) of the scaled targets."""
         C = np.eye(parts[0].q) if self.observe is None else self.observe
-        squares = sum(squared_error(part, fit.W @ C.T, C @ fit.bias) for part in parts)
+        squares = sum(select.squared_error(part, fit.W @ C.T, C @ fit.bias) for part in parts)
         return np.asarray(squares / self.scaling(parts) ** 2)
 
     def _counts(self, parts: Parts) -> FloatArray:
@@ -314,7 +305,7 @@ class Setting:
 
     def _fit(self, kernel: OperatorKernel, problem: Problem, solution: Solution) -> Fit:
         weights = problem.weights
-        bias, noise = problem.bias(weights.combined(solution.h)), noise_covariance(problem, solution)
+        bias, noise = problem.bias(weights.combined(solution.h)), select.noise_covariance(problem, solution)
         if len(problem.scale) > 1 and (noise is None or solution.ridges is None):
             solution = replace(solution, log_evidence=None)  # that of one noise, or prior, a direction: see `judged`
         return Fit(kernel, weights, solution, problem.outputs, bias, noise=noise)

@@ -196,9 +196,7 @@ def _single(value: object) -> object:
 
 #: A kernel without views: what a term of a sum, and a view, may have.
 Single = Annotated[
-    DecomposableSpec | CurlFreeSpec | DivergenceFreeSpec | SumSpec,
-    Discriminator("type"),
-    BeforeValidator(_single),
+    DecomposableSpec | CurlFreeSpec | DivergenceFreeSpec | SumSpec, Discriminator("type"), BeforeValidator(_single)
 ]
 Kernel = Annotated[
     DecomposableSpec | CurlFreeSpec | DivergenceFreeSpec | SumSpec | MultiViewSpec,

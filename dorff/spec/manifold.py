@@ -89,11 +89,7 @@ class IdentitySpec(Part):
     type: Literal["identity"] = "identity"
 
 
-Graph = Annotated[
-    KnnSpec | GivenSpec | IdentitySpec,
-    Discriminator("type"),
-    BeforeValidator(_GRAPHS.typed),
-]
+Graph = Annotated[KnnSpec | GivenSpec | IdentitySpec, Discriminator("type"), BeforeValidator(_GRAPHS.typed)]
 Coupling = Annotated[
     Annotated[Literal["identity"] | None, Tag("<name>")]
     | Annotated[MatrixOutput, Tag("<matrix>")]

@@ -9,8 +9,7 @@ from dorff.spec.checks import Choice
 from dorff.spec.part import Part
 
 _SAMPLERS = Choice(
-    ("orthogonal", "iid", "sorf", "rom", "fastfood", "qmc", "gauss_quadrature", "quadrature"),
-    default="orthogonal",
+    ("orthogonal", "iid", "sorf", "rom", "fastfood", "qmc", "gauss_quadrature", "quadrature"), default="orthogonal"
 )
 _SEQUENCES = Choice(("sobol", "halton"))
 _MIXINGS = Choice(("butterfly", "haar"))
