@@ -8,26 +8,12 @@ from typing import Final, Protocol, TypeVar, final
 
 import numpy as np
 
+from dorff import moments
 from dorff.errors import InputError
 from dorff.features import FeatureMap
-from dorff.moments import (
-    Accumulator,
-    Adder,
-    FloatArray,
-    Folds,
-    Kind,
-    Moments,
-    Part,
-    ProductAccumulator,
-    Sums,
-    TriangleAccumulator,
-    check_patterns,
-    patterns_of,
-    probe,
-    syrk,
-)
+from dorff.moments import FloatArray
 
-S = TypeVar("S", bound=Sums)
+S = TypeVar("S", bound=moments.Sums)
 PRECISIONS: Final = ("double", "mixed")
 
 # The squares that this process's last leaf was summed in, for its next one.
@@ -40,13 +26,13 @@ class RowSums(Protocol):
     @property
     def block_rows(self) -> int: ...
     @property
-    def sums(self) -> Mapping[Part, Adder]: ...
+    def sums(self) -> Mapping[moments.Part, moments.Adder]: ...
     @property
     def syrk_seconds(self) -> float: ...
     def add(
         self, X: FloatArray, Y: FloatArray, fold: int = 0, *, partial: bool = False, weights: FloatArray | None = None
     ) -> None: ...
-    def of(self, part: Part) -> Adder: ...
+    def of(self, part: moments.Part) -> moments.Adder: ...
     def clear(self) -> None: ...
     def keep_spare(self) -> None: ...
 
@@ -60,7 +46,7 @@ def spare_square(width: int) -> FloatArray | None:
     return square if len(square) == width else None
 
 
-def leave_spare(adders: Iterable[Adder]) -> None:
+def leave_spare(adders: Iterable[moments.Adder]) -> None:
     """Leave the squares of sums that are not used any more to this process's next ones."""
     _spare[:] = [adder.spare for adder in adders if adder.spare is not None]
 
@@ -82,11 +68,11 @@ class BlockSums:
 
     def __init__(
         self, features: FeatureMap, y0: FloatArray, *, block_rows: int, class_weight: FloatArray | None = None,
-        kind: Kind = Kind.GRAM, V: FloatArray | None = None, precision: str = "double",
+        kind: moments.Kind = moments.Kind.GRAM, V: FloatArray | None = None, precision: str = "double",
     ) -> None:  # fmt: skip
-        if precision not in PRECISIONS or (precision == "mixed" and kind is not Kind.GRAM):
+        if precision not in PRECISIONS or (precision == "mixed" and kind is not moments.Kind.GRAM):
             raise InputError(f"precision: wanted double, or mixed for sums of kind gram, got {precision} ({kind})")
-        if (V is None) == (kind is Kind.PRODUCT):
+        if (V is None) == (kind is moments.Kind.PRODUCT):
             raise InputError(f"V: wanted for sums of kind product, and no others; got {V} ({kind})")
         self._features, self._y0, self._block, self._class_weight = features, y0, block_rows, class_weight
         self._kind, self._V = kind, V
@@ -94,21 +80,21 @@ class BlockSums:
         # Rows start on cache lines; the syrk is told the padded row length.
         self._padded = np.zeros((block_rows, -(-width // 8) * 8))
         self._Z = self._padded[:, :width]
-        self._reflected = np.empty((block_rows, width), order="F") if kind is Kind.TRIANGLE else None
+        self._reflected = np.empty((block_rows, width), order="F") if kind is moments.Kind.TRIANGLE else None
         mixed = precision == "mixed"
         self._rounded = np.empty((block_rows, -(-width // 16) * 16), np.float32)[:, :width] if mixed else None
         self._single = np.empty((width, width), np.float32, order="F") if mixed else None
         self._work = features.workspace(block_rows)
         self._probe = np.zeros(self._padded.shape[1])  # with the padding: BLAS is three times as fast on whole lines
-        self._probe[:width] = probe(width)
+        self._probe[:width] = moments.probe(width)
         self._along = np.empty(block_rows)
-        self._sums: dict[Part, Adder] = {}
+        self._sums: dict[moments.Part, moments.Adder] = {}
         self.syrk_seconds = 0.0
         # Loops and BLAS are loaded before the squares are made: where memory is too little, it then runs out in numpy,
         # which raises, and not in a loader of native code, which may end the process or never come back.
         few = min(2, block_rows)  # a lone row has another layout, and loops of its own
         self._featurize(np.zeros((few, features.d)), np.zeros((few, len(y0))), None)
-        syrk(np.zeros((2, 8)), np.zeros((8, 8), order="F"))
+        moments.syrk(np.zeros((2, 8)), np.zeros((8, 8), order="F"))
 
     @property
     def block_rows(self) -> int:
@@ -127,13 +113,13 @@ class BlockSums:
         if not partial:
             return self._add(X, Y, (fold, ""), weights)
         there = np.isfinite(Y)
-        for observed, rows in patterns_of(there):
+        for observed, rows in moments.patterns_of(there):
             some_weights = None if weights is None else weights[rows]
             self._add(X[rows], np.where(there[rows], Y[rows], self._y0), (fold, observed), some_weights)
-            check_patterns(self._sums)
+            moments.check_patterns(self._sums)
         return None
 
-    def _add(self, X: FloatArray, Y: FloatArray, part: Part, weights: FloatArray | None) -> None:
+    def _add(self, X: FloatArray, Y: FloatArray, part: moments.Part, weights: FloatArray | None) -> None:
         if not len(X):
             return
         sums = self.of(part)
@@ -145,7 +131,7 @@ class BlockSums:
                 weight = of_class if weight is None else weight * of_class
             Z, along = self._featurize(X[at], y, weight)
             began = time.perf_counter()
-            if self._rounded is not None and self._single is not None and isinstance(sums, Accumulator):
+            if self._rounded is not None and self._single is not None and isinstance(sums, moments.Accumulator):
                 with np.errstate(over="ignore"):  # the sums tell
                     self._rounded[: len(y)] = Z
                 sums.add_rounded(self._rounded[: len(y)], self._single, along=along)
@@ -170,7 +156,7 @@ class BlockSums:
             along *= root
         return Z, along
 
-    def of(self, part: Part) -> Adder:
+    def of(self, part: moments.Part) -> moments.Adder:
         """The sums of a fold and pattern; empty ones where it has none yet."""
         sums = self._sums.get(part)
         if sums is None:
@@ -183,32 +169,32 @@ class BlockSums:
             self.keep_spare()
             self._sums, self.syrk_seconds = {}, 0.0
 
-    def _new(self, observed: str) -> Adder:
+    def _new(self, observed: str) -> moments.Adder:
         m, y0 = self._features.m, self._y0
         if self._V is not None:
-            return ProductAccumulator(m, len(y0), y0, V=self._V, observed=observed)
+            return moments.ProductAccumulator(m, len(y0), y0, V=self._V, observed=observed)
         square = spare_square(self._Z.shape[1])
-        if self._kind is Kind.TRIANGLE:
-            return TriangleAccumulator(m, len(y0), y0, square=square, block=self._reflected, observed=observed)
-        return Accumulator(m, len(y0), y0, square=square, observed=observed)
+        if self._kind is moments.Kind.TRIANGLE:
+            return moments.TriangleAccumulator(m, len(y0), y0, square=square, block=self._reflected, observed=observed)
+        return moments.Accumulator(m, len(y0), y0, square=square, observed=observed)
 
     @property
-    def sums(self) -> Mapping[Part, Adder]:
+    def sums(self) -> Mapping[moments.Part, moments.Adder]:
         """What has been added so far, fold by fold."""
         return self._sums
 
-    def total(self, of: type[S]) -> dict[Part, S]:
+    def total(self, of: type[S]) -> dict[moments.Part, S]:
         """Copies of what has been added so far, fold by fold."""
-        found: dict[Part, S] = {}
+        found: dict[moments.Part, S] = {}
         for part, adder in self._sums.items():
             sums = adder.moments()
             assert isinstance(sums, of)
             found[part] = sums
         return found
 
-    def moments(self) -> Folds:
+    def moments(self) -> moments.Folds:
         """`total`, of the gram kind."""
-        return self.total(Moments)
+        return self.total(moments.Moments)
 
     def keep_spare(self) -> None:
         """Leave the squares to this process's next sums; these are not to be used any more."""

@@ -191,9 +191,7 @@ def run_leaf(directory: str, name: str, dataset: Dataset, number: int, start: in
     return sum_leaf(this, this, sums, dataset, number, start, stop)
 
 
-def sum_leaf(
-    this: Pass, place: Place, sums: RowSums, dataset: Dataset, number: int, start: int, stop: int
-) -> Receipt:  # fmt: skip
+def sum_leaf(this: Pass, place: Place, sums: RowSums, dataset: Dataset, number: int, start: int, stop: int) -> Receipt:
     """Add one leaf's rows to `sums`, which are empty, write these to their place, and leave (and return) the receipt.
 
     Goes on from a checkpoint of the same rows, to the bit. Rows that change while they are read are read again.
@@ -229,7 +227,7 @@ class _Run:
 
     def __init__(
         self, this: Pass, place: Place, sums: RowSums, dataset: Dataset, number: int, start: int, stop: int
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._began = time.perf_counter()
         scan(np.zeros((2, dataset.d)), *np.zeros((2, dataset.d)))  # loaded while there is memory for it
         self._this, self._place, self._sums, self._dataset = this, place, sums, dataset

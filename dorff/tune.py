@@ -73,7 +73,7 @@ class Tuned:
 
 def tune(
     jobs: Sequence[Job], *, engine: Engine | None = None, progress: Progress | None = None, told: Told | None = None
-) -> Tuned:  # fmt: skip
+) -> Tuned:
     """Score every job with each of its kernels, numbers of features and ridges; the least wins, the first of equals.
 
     Jobs whose moments are the same (they differ in weights, output matrices and ridges only) share one pass.

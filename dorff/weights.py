@@ -88,7 +88,7 @@ class OperatorWeights:
 
 def operator_weights(
     kernel: OperatorKernel, m: int, density: Density | None, *, normalize: bool = False
-) -> OperatorWeights:  # fmt: skip
+) -> OperatorWeights:
     """The weights of m features, psi_a^T psi_a = mu(omega_a) / rho(omega_a).
 
     mu is the kernel's spectral density and rho the density the frequencies were drawn from (Minh 2016, eq. 21-24), so

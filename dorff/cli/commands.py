@@ -193,9 +193,7 @@ def predict(
     arrays, some = options.names("--inputs", inputs) or None, options.names("--views", views) or None
     each, wanted = (1 + std + 2 * len(asked.bands), 0), "--std" if std else "--bands" if bands else ""
     with _engine(workers, model, store, (arrays, some), wanted, each) as (engine, peak), meter("predict") as progress:
-        rows = run(
-            model, store, out, engine=engine, inputs=arrays, uncertainty=asked, views=some, progress=progress
-        )  # fmt: skip
+        rows = run(model, store, out, engine=engine, inputs=arrays, uncertainty=asked, views=some, progress=progress)
     written = ["y", *(["std"] if std else []), *(["bands"] if bands else [])]
     empty = group_attributes(out)["dorff"][NAN_ROWS]
     if empty:

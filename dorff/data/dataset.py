@@ -146,9 +146,7 @@ class Dataset:
 
     def inputs_only(self) -> Dataset:
         """The same rows, with the same numbers and cuts, of inputs alone: q is 0."""
-        return replace(
-            self, targets=(), q=0, target_columns=(), coding=None, weights=None, groups=None, labelled=None
-        )  # fmt: skip
+        return replace(self, targets=(), q=0, target_columns=(), coding=None, weights=None, groups=None, labelled=None)
 
     def counted(self) -> Dataset:
         """The same data set with a count of reads of its own."""

@@ -312,7 +312,7 @@ class SideBySide(Reader):
 
 def _places(
     readers: Sequence[Reader], names: Sequence[Sequence[str]], asked: Sequence[tuple[Reader, str]]
-) -> list[int]:  # fmt: skip
+) -> list[int]:
     """Where each column asked for is among those that the readers give, one reader after another."""
     given = ((r, name) for r, of in zip(readers, names, strict=True) for name in of)
     order = {column: place for place, column in enumerate(given)}

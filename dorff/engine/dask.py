@@ -86,9 +86,7 @@ class _Try:
 class _Run:
     """One call of `DaskEngine.run`."""
 
-    def __init__(
-        self, client: Client, done: Done, stop: Stop, patience: float, hung: HungWorkers | None
-    ) -> None:  # fmt: skip
+    def __init__(self, client: Client, done: Done, stop: Stop, patience: float, hung: HungWorkers | None) -> None:
         self._client, self._done, self._stop, self._hung = client, done, stop, hung
         self._name, self._versions = uuid.uuid4().hex, own_versions()
         self._waiting, self._suspects = deque[_Try](), deque[_Try]()

@@ -72,9 +72,8 @@ def run_product(directory: str, name: str, dataset: Dataset, number: int, start:
     of, V = _columns(sweep.directory)
     this = load_pass(sweep.directory.parents[2], of)
     sums = BlockSums(
-        this.features, this.y0, block_rows=sweep_rows(len(V)), class_weight=this.class_weight,
-        kind=Kind.PRODUCT, V=V,
-    )  # fmt: skip
+        this.features, this.y0, block_rows=sweep_rows(len(V)), class_weight=this.class_weight, kind=Kind.PRODUCT, V=V
+    )
     return sum_leaf(this, sweep, sums, dataset, number, start, stop)
 
 
@@ -111,9 +110,8 @@ class Sweeper:
         V = np.ascontiguousarray(V)
         name = hashlib.sha256(f"{self._this.hash} {self._stamp} {V.shape} ".encode() + V.tobytes()).hexdigest()[:16]
         sweep = Sweep(self._folder / name, name)
-        found = (
-            store.load_sums(sweep.total, Products) if self.receipts else None
-        )  # the first one's receipts are wanted too
+        # The first one's receipts are wanted too.
+        found = store.load_sums(sweep.total, Products) if self.receipts else None
         if found is None:
             found = self._run(sweep, V)
         self.count += 1
@@ -137,7 +135,7 @@ class Sweeper:
 
     def _finished(
         self, sweep: Sweep, tree: Tree, total: dict[tuple[int, str], Products]
-    ) -> dict[tuple[int, str], Products]:  # fmt: skip
+    ) -> dict[tuple[int, str], Products]:
         receipts = [tree.receipts[number] for number in sorted(tree.receipts)]
         if self.receipts and [one.digest for one in receipts] != [one.digest for one in self.receipts]:
             raise self._changed(sweep)

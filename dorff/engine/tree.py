@@ -48,9 +48,8 @@ class Tree:
     """
 
     def __init__(
-        self, this: Place, source: Source, leaves: Sequence[Leaf], *, kept: int,
-        run: Callable[..., Receipt] = run_leaf,
-    ) -> None:  # fmt: skip
+        self, this: Place, source: Source, leaves: Sequence[Leaf], *, kept: int, run: Callable[..., Receipt] = run_leaf
+    ) -> None:
         self._this, self._source, self._kept, self._run = this, source, kept, run
         self._leaves = {leaf.number: leaf for leaf in leaves}
         full = [leaf.number for leaf in leaves if leaf.full]
@@ -138,9 +137,7 @@ class Tree:
                 total = merge_folds(total, folds)
         return total
 
-    def collect(
-        self, engine: Engine, of: type[S], told: Callable[[int], None] | None = None
-    ) -> dict[Part, S]:  # fmt: skip
+    def collect(self, engine: Engine, of: type[S], told: Callable[[int], None] | None = None) -> dict[Part, S]:
         """The `total`: what is missing is computed, again where rows change or files are lost while the engine runs.
 
         `told` is called with the rows done, first with those that were done before: they are not part of a run's pace.

@@ -226,7 +226,7 @@ class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
 
     def _mapped(
         self, X: Any, finish: Finish, columns: tuple[int, ...], dtype: Any = np.float64, *, views: Views = None
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         """What `finish` makes of f at X (n, d), (n, *columns): a lazy Dask array for Dask input, else NumPy. `views`
         are those that f is the mean of, where not of all."""
         check_is_fitted(self)
@@ -260,7 +260,7 @@ def _shift(Y: FloatArray, weights: FloatArray | None) -> FloatArray:
 
 def _by_chunks(
     X: da.Array, model: Model, answer: Answer, columns: tuple[int, ...], dtype: Any, read: Flags | None
-) -> da.Array:  # fmt: skip
+) -> da.Array:
     shared = delayed(replace(model, info={}))  # one copy in the graph
     mapped: da.Array = X.rechunk({1: -1}).map_blocks(
             _answer_of_chunk, shared, answer=answer, read=read, dtype=dtype,
@@ -272,7 +272,7 @@ def _by_chunks(
 
 def _answer_of_chunk(
     X: FloatArray, model: Model, *, answer: Answer, read: Flags | None, block_id: tuple[int, ...]
-) -> npt.NDArray[Any]:  # fmt: skip
+) -> npt.NDArray[Any]:
     return answer(model, finite_in(np.ascontiguousarray(X, dtype=np.float64), read, f"X, chunk {block_id[0]}", 0))
 
 

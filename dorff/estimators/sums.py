@@ -86,9 +86,7 @@ class RowSums:
             self.features, self.y0, block_rows=block, class_weight=self.class_weight, precision=self.precision
         )
 
-    def _add(
-        self, sums: BlockSums, first: int, X: FloatArray, Y: FloatArray, weights: FloatArray | None
-    ) -> None:  # fmt: skip
+    def _add(self, sums: BlockSums, first: int, X: FloatArray, Y: FloatArray, weights: FloatArray | None) -> None:
         rows = np.arange(first, first + len(X))
         if self.partial and not (some := ~np.isnan(Y).all(axis=1)).all():
             X, Y, rows, weights = X[some], Y[some], rows[some], None if weights is None else weights[some]
@@ -134,9 +132,7 @@ def part(weights: FloatArray | None, start: int, stop: int) -> FloatArray | None
     return None if weights is None else weights[start:stop]
 
 
-def _moments_of_chunk(
-    sums: RowSums, first: int, X: FloatArray, Y: FloatArray, weights: FloatArray | None
-) -> Folds:  # fmt: skip
+def _moments_of_chunk(sums: RowSums, first: int, X: FloatArray, Y: FloatArray, weights: FloatArray | None) -> Folds:
     """A Dask task."""
     pin_worker()
     return sums.of_chunk(first, X, Y, weights)

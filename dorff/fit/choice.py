@@ -97,7 +97,7 @@ def noised(plan: Plan, choice: Choice, folds: Mapping[Part, Solvable], terms: Se
 
 def posterior_of(
     plan: Plan, choice: Choice, folds: Mapping[Part, Solvable], terms: Sequence[Moments] = ()
-) -> Posterior | None:  # fmt: skip
+) -> Posterior | None:
     """The posterior of the chosen fit, where the job wants it kept and, unless it insists, where there is one."""
     weights, (m, r, _) = choice.fit.weights, choice.fit.weights.shape
     unknowns = m if weights.separable and plan.observe is None else m * r
@@ -154,9 +154,6 @@ def views_of(plan: Plan, kernel: MultiView) -> list[dict[str, Any]]:
     (spec, *_), columns = plan.job.kernels, array_columns(plan.dataset)
     assert isinstance(spec, MultiViewSpec)
     return [
-        {
-            "name": view.name, "inputs": list(given.arrays),
-            "columns": [columns[name].start for name in given.arrays],
-        }
+        {"name": view.name, "inputs": list(given.arrays), "columns": [columns[name].start for name in given.arrays]}
         for view, given in zip(kernel.views, spec.views, strict=True)
-    ]  # fmt: skip
+    ]

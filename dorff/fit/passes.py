@@ -50,7 +50,7 @@ class PassResult:
 
 def run_pass(
     plan: Plan, engine: Engine, progress: Progress | None = None, *, lease: Lease | None = None
-) -> PassResult:  # fmt: skip
+) -> PassResult:
     """Collect the moments: compute what is missing, merge the fixed tree; what nobody needs any more is deleted, where
     a lease on the state is given only while it is held (LeaseError)."""
     with nothing_left(plan), not_trimmed(plan):

@@ -83,9 +83,7 @@ def _published(run: _Run, found: Solved, lease: Lease, began: float) -> FitRepor
     model = _model(found, run.peak)
     report = _report(found, run.peak.bytes if not hasattr(job.cluster, "address") else None)
     since = rewritten_since(current_model(run.plan), found.last[1].receipts)
-    report = replace(
-        report, rewritten=sorted(since.union(report.rewritten)), seconds=time.perf_counter() - began
-    )  # fmt: skip
+    report = replace(report, rewritten=sorted(since.union(report.rewritten)), seconds=time.perf_counter() - began)
     model = replace(model, info={**model.info, "made": found.made, "report": asdict(report)})
     verdict = Verdict(None, None)
 

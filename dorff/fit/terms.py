@@ -36,7 +36,7 @@ class TermSums:
 
 def sum_terms(
     plan: Plan, engine: Engine, told: Callable[[int], Told | None], *, lease: Lease | None = None
-) -> tuple[TermSums, ...]:  # fmt: skip
+) -> tuple[TermSums, ...]:
     """T of each term of the plan, added over its sources: computed, or read where it is there already.
 
     `told` gives for the number of a pass, from 0, who is told its rows. InputError for a T of zeros.
@@ -65,9 +65,7 @@ def sum_terms(
     return tuple(found)
 
 
-def _sum(
-    plan: Plan, term: Term, source: Dataset, engine: Engine, told: Told | None, lease: Lease | None
-) -> TermSums:  # fmt: skip
+def _sum(plan: Plan, term: Term, source: Dataset, engine: Engine, told: Told | None, lease: Lease | None) -> TermSums:
     """T of a term over one source's rows."""
     (this, (kernel, *_)), graph, began = plan.frozen(), term.manifold.graph, time.perf_counter()
     rows: Dataset | Shards = source

@@ -114,7 +114,7 @@ class Sampler(ABC):
 
     def _drawn(
         self, kernel: kernels.OperatorKernel, d: int, p: int, count: int, rng: np.random.Generator
-    ) -> Frequencies:  # fmt: skip
+    ) -> Frequencies:
         """Of a kernel of one view."""
         laws = self.laws(kernel, d, p)
         counts = _apportion(laws, count)

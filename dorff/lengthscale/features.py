@@ -90,7 +90,7 @@ class UnitFeatures:
 
 def with_lengthscale(
     kernel: OperatorKernel, lengthscale: float | FloatArray, *, identity: bool = False
-) -> OperatorKernel:  # fmt: skip
+) -> OperatorKernel:
     """The kernel with this length-scale (one, or one an input) in all its terms; `identity`: and no output matrices.
 
     InputError for a scalar kernel that has none.

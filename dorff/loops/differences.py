@@ -41,7 +41,7 @@ def _add(x: F64, z: F64, weight: float, out: F64) -> None:
 @loop
 def _add_four(
     x: F64, z0: F64, z1: F64, z2: F64, z3: F64, w0: float, w1: float, w2: float, w3: float, out: F64
-) -> None:  # fmt: skip
+) -> None:
     for c in range(len(out)):
         near = w0 * (x[c] - z0[c]) + w1 * (x[c] - z1[c])
         out[c] += near + (w2 * (x[c] - z2[c]) + w3 * (x[c] - z3[c]))

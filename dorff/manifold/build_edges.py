@@ -97,7 +97,7 @@ def _weighed(frame: Frame, listed: npt.NDArray[Any], scales: tuple[IntArray, Flo
 
 def save_edges(
     frame: Frame, job: Job, rows: IntArray, W: sp.csr_array, columns: IntArray, scales: FloatArray, **facts: Any
-) -> Slip:  # fmt: skip
+) -> Slip:
     """Write the edges W (s, c) of a shard's rows (s,) to the rows `columns` (c,), the rows' degrees and scales."""
     import pyarrow as pa  # large, and only fits with a graph need it
     import pyarrow.parquet as pq

@@ -228,7 +228,7 @@ class Slip:
 
 def slip(
     frame: Frame, job: Job, *, stamp: str = "", digest: str, suffixes: Sequence[str] = ("parts",), **facts: Any
-) -> Slip:  # fmt: skip
+) -> Slip:
     """The slip of a task whose files are written; it is yet to be left."""
     files = {name: frame.path(job, name).stat().st_size for name in suffixes}
     return Slip(job, stamp, digest, files, facts, base="")

@@ -120,9 +120,7 @@ def assign(frame: Frame, dataset: Dataset, job: Job) -> Slip:
     return slip(frame, job, stamp=stamp, digest=digest, suffixes=("parts", INPUTS))
 
 
-def _dealt(
-    frame: Frame, dataset: Dataset, start: int, stop: int
-) -> tuple[IntArray, IntArray, npt.NDArray[Any]]:  # fmt: skip
+def _dealt(frame: Frame, dataset: Dataset, start: int, stop: int) -> tuple[IntArray, IntArray, npt.NDArray[Any]]:
     """Of the rows start..stop-1 those that are finite, from 0, their nearest landmarks and their inputs; read and
     dealt a part at a time."""
     L, step = _landmarks(frame.directory), frame.sizes.rows(dataset.d)
@@ -239,9 +237,7 @@ def _scaled(atlas: Atlas, some: npt.NDArray[Any]) -> FloatArray:
     return x
 
 
-def _nearest_of(
-    atlas: Atlas, found: npt.NDArray[Any], queries: IntArray, most: int
-) -> tuple[IntArray, FloatArray]:  # fmt: skip
+def _nearest_of(atlas: Atlas, found: npt.NDArray[Any], queries: IntArray, most: int) -> tuple[IntArray, FloatArray]:
     """`neighbours` of these queries among candidates; where these are more than `most`, by parts of half as many."""
     k, numbers = atlas.frame.knn.neighbours, found["number"]
     if len(found) <= most:

@@ -29,7 +29,7 @@ def cuts_of(frame: Frame, files: Iterable[Job], part: int, count: int) -> IntArr
 
 def turned(
     frame: Frame, job: Job, files: Iterable[Job], part: int, first: int, count: int
-) -> tuple[list[npt.NDArray[np.int64]], IntArray]:  # fmt: skip
+) -> tuple[list[npt.NDArray[np.int64]], IntArray]:
     """What a file of names holds: of each shard (k, 2) the number of a file that names it and its part there, from
     `first` on; and the shards that are named at all."""
     cuts = np.append(frame.numbers(Job(CUTS, job.generation, 0), 0)[0], count)

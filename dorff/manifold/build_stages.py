@@ -60,7 +60,7 @@ class Stages:
 
     def __init__(
         self, frame: Frame, dataset: Dataset, engine: Engine, told: Told, stages: Mapping[str, tuple[Stage, str]]
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._frame, self._dataset, self._engine, self._told, self._stages = frame, dataset, engine, told, stages
         self.slips: dict[Job, Slip] = {}
         self._bases: dict[tuple[int, str], str] = {}

@@ -101,7 +101,7 @@ def build(
 
 def _said(
     graph: Graph, dataset: Dataset, this: Pass, columns: Sequence[int] | None, directory: Path, sizes: Sizes
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """All that a build depends on besides the rows' values, as JSON."""
     used = list(range(dataset.d)) if columns is None else [int(column) for column in columns]
     of = {

@@ -107,7 +107,7 @@ class GraphSums:
 
     def add_local(
         self, X: FloatArray, W: sparse.csr_array, own: BoolArray, numbers: IntArray, degree: FloatArray
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Add the part of T that rows `own` (n,) of X (n, d) stand for; the parts of disjoint rows add up to T.
 
         W (n, n) holds all edges of these rows, and where L is taken several times those of all rows less edges away
@@ -164,7 +164,7 @@ class GraphSums:
 
     def _raised(
         self, X: FloatArray, scale: FloatArray | None, W: sparse.csr_array, levels: list[IntArray]
-    ) -> FloatArray:  # fmt: skip
+    ) -> FloatArray:
         """Rows levels[0] of [F | 1], scaled, after L was taken of them once for each further level, and scaled each
         time: levels[k] are all rows within k edges."""
         squared = None if scale is None else scale**2
@@ -223,7 +223,7 @@ class GraphSums:
 
     def _differences(
         self, G: FloatArray, at: IntArray, starts: IntArray, others: IntArray, weights: FloatArray, out: FloatArray
-    ) -> FloatArray:  # fmt: skip
+    ) -> FloatArray:
         """The rows sum_e weights_e (G[at] - G[others_e]) in `out`, and their products with the probe: a few rows at a
         time, while they are in cache."""
         step = max(1, _CACHED // self._line)
@@ -258,7 +258,7 @@ class GraphSums:
 
 def _joined(
     W: sparse.csr_array, rows: IntArray, around: IntArray, scale: FloatArray | None
-) -> tuple[IntArray, IntArray, IntArray, FloatArray]:  # fmt: skip
+) -> tuple[IntArray, IntArray, IntArray, FloatArray]:
     """The edges of rows (k,): the places of the rows among `around`, where the edges of each begin and end (k + 1,),
     the places of their other ends, and their weights times the row's scale."""
     i, j, w = entries(W, rows)

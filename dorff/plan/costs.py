@@ -129,7 +129,7 @@ def estimate(
 
 def _beside_seconds(
     job: Job, dataset: Dataset, shape: Shape, pace: Pace, sums: TermCosts, question: dict[str, Any], *, serial: bool
-) -> float:  # fmt: skip
+) -> float:
     """What no way of solving spares: to start, to find length-scales, manifold terms, and held-out rows evaluated."""
     workers = min(job.cluster.workers if isinstance(job.cluster, LocalCluster) else 1, shape.leaves)
     seconds = (START if serial else START_WORKERS) + (sums.feature_rows * shape.m * pace.number) / workers
@@ -167,7 +167,7 @@ def _beside_bytes(job: Job, dataset: Dataset, recipe: Recipe) -> int:
 
 def _disk_bytes(
     job: Job, leaves: int, question: dict[str, Any], patterns: int, width: int, workers: int
-) -> tuple[int, int]:  # fmt: skip
+) -> tuple[int, int]:
     """The level of the tree whose nodes are kept, and the bytes of all that is on disk at a time."""
     packed, folds = 4 * width * (width + 1), question["folds"]
     level = _kept_level(job, leaves, folds["count"] * patterns * packed)

@@ -24,7 +24,7 @@ _AROUND: Final = (0.6, 1.0, 1.6)  # of a length-scale, for a mixture that serves
 
 def make_recipe(
     candidates: Sequence[kernels.OperatorKernel], dataset: Dataset, job: Job, observe: FloatArray | None
-) -> Recipe:  # fmt: skip
+) -> Recipe:
     """The features that serve every kernel: of the one, or of the mixture of all."""
     d, p = dataset.d, dataset.q if observe is None else observe.shape[1]
     fixed = [kernel.fix(d, p, np.eye(p)) for kernel in candidates]

@@ -164,7 +164,7 @@ def _tied(plan: Plan) -> tuple[IntArray, ...]:
 
 def _tuned(
     plan: Plan, given: list[list[dict[str, Any]]], question: dict[str, Any], center: FloatArray, scale: FloatArray
-) -> list[list[dict[str, Any]]]:  # fmt: skip
+) -> list[list[dict[str, Any]]]:
     """The kernels drawn for and those fitted, with the length-scales of most evidence."""
     rows, split = tuning_rows(plan.dataset, plan.dataset.n), len(given[0])
     question["tuning_rows"] = rows.name

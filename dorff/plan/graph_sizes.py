@@ -165,9 +165,7 @@ class GraphCosts:
     most: int = 0
 
     @classmethod
-    def of(
-        cls, graph: Graph, rows: Dataset, *, hops: int = 1, whole: bool = True, sizes: Sizes | None = None
-    ) -> Self:  # fmt: skip
+    def of(cls, graph: Graph, rows: Dataset, *, hops: int = 1, whole: bool = True, sizes: Sizes | None = None) -> Self:
         """Of a graph over rows of inputs alone, of which L is taken `hops` times, `whole`: of a row with all that are
         within so many edges of it, or of any run of its edges. No rows are read, but the edges of a graph that is
         given are counted; InputError where it is missing, damaged or of other rows."""

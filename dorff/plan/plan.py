@@ -227,7 +227,7 @@ def make_plan(job: Job) -> Plan:
 
 def _check_kernels(
     job: Job, dataset: Dataset, candidates: Sequence[kernels.OperatorKernel], observe: FloatArray | None
-) -> None:  # fmt: skip
+) -> None:
     """InputError for a kernel that these data or this way of solving are not for."""
     for kernel in candidates:
         check_output(kernel, observe)
@@ -341,9 +341,7 @@ def _fold_rule(job: Job, dataset: Dataset, leaves: Sequence[Leaf]) -> FoldRule:
     return FoldRule.one_held(folds.count, by_rows or few, job.features.seed) if job.holds_out else FoldRule()
 
 
-def _question(
-    job: Job, dataset: Dataset, recipe: Recipe, folds: FoldRule
-) -> dict[str, Any]:  # fmt: skip
+def _question(job: Job, dataset: Dataset, recipe: Recipe, folds: FoldRule) -> dict[str, Any]:
     """All that the moments depend on but for the rows' values; plain JSON, hashed into the state's name."""
     block = block_rows(recipe.m + 1 + dataset.q)
     return {

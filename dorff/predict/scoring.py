@@ -142,7 +142,7 @@ def _scored(model: Model, targets: str | Sequence[str] | None) -> str | Sequence
 
 def score_rows(
     model: str, name: str, dataset: Dataset, levels: Sequence[float], sight: Sight, start: int, stop: int
-) -> Part:  # fmt: skip
+) -> Part:
     """Of the rows start..stop-1, by the rule that the model was fitted with: rows of NaN or infinity are refused or
     left out; where it was `nan: partial` or `unlabelled`, targets that are there count."""
     fitted = cached_model(model, name, posterior=bool(levels))
@@ -187,7 +187,7 @@ def _corrected(model: Model, level: float, sight: Sight) -> bool:
 
 def _merged(
     model: Model, dataset: Dataset, levels: Sequence[float], sight: Sight, parts: Sequence[Part], r2_of: R2 | None
-) -> Scores:  # fmt: skip
+) -> Scores:
     """Merge the parts' counts, means and squares (Chan, Golub & LeVeque 1979)."""
     counts, weight, mean, squares, error = parts[0].sums
     for part in parts[1:]:

@@ -85,9 +85,7 @@ def _arrays(model: Model, views: Sequence[str] | None) -> dict[int, tuple[str, i
     return {start: (starts[start], ends[start]) for start in sorted(wanted)}
 
 
-def planned_workers(
-    model: Model, dataset: Dataset, numbers: int, *, rows: int, most: int
-) -> tuple[int, int, int]:  # fmt: skip
+def planned_workers(model: Model, dataset: Dataset, numbers: int, *, rows: int, most: int) -> tuple[int, int, int]:
     """How many workers, `most` at most, this machine can hold, the most memory of one of them, and of all processes
     together; one worker is the driver itself.
 

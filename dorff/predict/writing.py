@@ -60,9 +60,7 @@ class Uncertainty:
         names = [f"{end}_{_percent(level)}" for level in self.bands for end in ("low", "high")]
         return ({"std": q if self.noise else model.p} if self.std else {}) | dict.fromkeys(names, q)
 
-    def arrays(
-        self, model: Model, X: FloatArray, f: FloatArray, views: Sequence[int] | None
-    ) -> dict[str, FloatArray]:  # fmt: skip
+    def arrays(self, model: Model, X: FloatArray, f: FloatArray, views: Sequence[int] | None) -> dict[str, FloatArray]:
         """Their values at X (n, d), where the model (or some of its views) predicts f (n, p)."""
         found = {"std": model.std(X, noise=self.noise, views=views)} if self.std else {}
         if self.bands:
@@ -181,7 +179,7 @@ def _alone(out: Path) -> Iterator[Lease]:
 
 def _write(
     writing: Writing, fitted: Model, out: Path, engine: Engine, lease: Lease, progress: Progress | None
-) -> None:  # fmt: skip
+) -> None:
     """Write the shards that are missing beside `out`, then move all to their place, unless the lease is lost."""
     dataset, shard = writing.dataset, writing.arrays["y"].shard_rows
     staging = writing.staging(out)

@@ -72,7 +72,7 @@ class Split:
 
     def blocks(
         self, weights: OperatorWeights, sums: Sequence[Pattern], terms: Sequence[Term], *, intercept: bool
-    ) -> tuple[Block, ...]:  # fmt: skip
+    ) -> tuple[Block, ...]:
         """One for all columns with the same patterns of rows and the same shares of the penalties."""
         m = len(weights.gain)
         psi, place = np.zeros((m, weights.count)), np.arange(len(self.rotation))

@@ -145,7 +145,7 @@ def _score(fit: Fit, m: int, by: Criterion) -> Score:
 
 def fold_scores(
     folds: Folds, setting: Setting, ridges: Sequence[float], *, per_output: bool = False, known: Known | None = None
-) -> list[Score]:  # fmt: skip
+) -> list[Score]:
     """Held-out mean squared errors, over all rows by their weight and all targets they have, and R2: of each ridge
     and, where asked for, of the best ridge of every target.
 

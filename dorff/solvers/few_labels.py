@@ -109,7 +109,7 @@ class Known:
 
 def few_label_errors(
     folds: Sequence[Moments], setting: Setting, ridges: Sequence[float], known: Known
-) -> FoldErrors | None:  # fmt: skip
+) -> FoldErrors | None:
     """On each fold the errors of what the others give, added up. None where another way serves better or this one does
     not: for several penalties, many rows, ridge 0, a learned output, or where outputs do not fall apart.
 
@@ -166,7 +166,7 @@ class _Training:
     @classmethod
     def of(
         cls, others: Sequence[Moments], setting: Setting, penalty: Penalty | None, known: Known
-    ) -> _Training | None:  # fmt: skip
+    ) -> _Training | None:
         parts = pooled([[one] for one in others])
         scale, weights = setting.scaling(parts), setting.weights(setting.fixed(parts))
         split = Split.of(weights, setting.observe, [] if penalty is None else [penalty.outputs], whole=True)

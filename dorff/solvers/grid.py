@@ -334,9 +334,7 @@ def _solutions(family: Family, columns: Columns) -> _Found | None:
     return found
 
 
-def _near(
-    family: Family, columns: Columns, whose: int, at: Indices, pole: float, found: _Found
-) -> Indices | None:  # fmt: skip
+def _near(family: Family, columns: Columns, whose: int, at: Indices, pole: float, found: _Found) -> Indices | None:
     """Solve the columns `at` by the factor of `whose` at the pole; those left over, None where there is no factor."""
     if not len(at):
         return at

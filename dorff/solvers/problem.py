@@ -11,20 +11,9 @@ import numpy as np
 
 from dorff.errors import InputError
 from dorff.moments import FloatArray, Solvable
+from dorff.solvers import system
 from dorff.solvers.apart import Pattern, Split
 from dorff.solvers.penalty import Penalty, Term
-from dorff.solvers.system import (
-    EPS,
-    LARGEST_DIRECT,
-    OPEN,
-    Block,
-    IntArray,
-    Rows,
-    Sight,
-    Totals,
-    assembled,
-    free_system,
-)
 from dorff.weights import OperatorWeights
 
 
@@ -65,15 +54,15 @@ class Problem:
     and its row of C, is divided by the root of its own. f, b and h keep their units. There are no `directions` then.
     """
 
-    blocks: tuple[Block, ...]
+    blocks: tuple[system.Block, ...]
     weights: OperatorWeights
-    rows: tuple[Rows, ...]
+    rows: tuple[system.Rows, ...]
     scale: FloatArray
     observe: FloatArray | None
     intercept: bool
     directions: FloatArray | None = None
-    unit: float = EPS
-    pulls: tuple[Sight, ...] = ()
+    unit: float = system.EPS
+    pulls: tuple[system.Sight, ...] = ()
     noise: FloatArray | None = None
 
     @classmethod
@@ -105,7 +94,7 @@ class Problem:
         terms = [penalty.term(weights, penalty.weight * problem.l, problem.constant) for penalty in penalties]
         problem = replace(problem, pulls=tuple(term.sight().border for term in terms))
         if split is None:
-            blocks: tuple[Block, ...] = (_coupled(problem, sums, terms),)
+            blocks: tuple[system.Block, ...] = (_coupled(problem, sums, terms),)
         else:
             blocks = split.blocks(weights, sums, terms, intercept=intercept)
         unit = max(*(part.unit for part in parts), *(block.unit for block in blocks))
@@ -141,7 +130,7 @@ class Problem:
         """The outputs' scale (p,)."""
         return self.scale if self.observe is None else np.full(self.weights.shape[2], self.scale[0])
 
-    def centres(self, feature: IntArray, psi: FloatArray) -> FloatArray:
+    def centres(self, feature: system.IntArray, psi: FloatArray) -> FloatArray:
         """(k, p): what the intercept takes of features that go with rows psi (k, p); zeros without one."""
         centre = np.zeros_like(psi)
         if self.intercept:
@@ -153,14 +142,14 @@ class Problem:
     @cached_property
     def free(self) -> tuple[FloatArray, FloatArray]:
         """Of the intercept's own system: the inverse of sum n C*C (p, p), and sum C* y (p,), with the penalties'."""
-        inverse, y = free_system(self.sights)
+        inverse, y = system.free_system(self.sights)
         return inverse, y[:, 0]
 
     @cached_property
-    def sights(self) -> list[Sight]:
+    def sights(self) -> list[system.Sight]:
         """The borders of the rows, and of the penalties."""
         C, none = self.C, np.empty((0, 0))
-        seen = [Sight(none, one.s, one.n, C[one.mask], none, one.y[one.mask, None]) for one in self.rows]
+        seen = [system.Sight(none, one.s, one.n, C[one.mask], none, one.y[one.mask, None]) for one in self.rows]
         return [*seen, *self.pulls]
 
     @cached_property
@@ -169,7 +158,7 @@ class Problem:
         return float(self.totals.energy.sum())
 
     @cached_property
-    def totals(self) -> Totals:
+    def totals(self) -> system.Totals:
         """What there is to explain: of each direction, or of all together."""
         inverse, y = self.free
         free = self._along(y, inverse @ y) * self.intercept
@@ -181,9 +170,9 @@ class Problem:
         entries = sum(rows.count * np.count_nonzero(rows.mask) for rows in self.rows)
         weight = sum(rows.n * np.count_nonzero(rows.mask) for rows in self.rows)
         values = np.linalg.eigvalsh(sum(rows.n * self.C[rows.mask].T @ self.C[rows.mask] for rows in self.rows))
-        values = values[values > OPEN * values[-1]] if self.intercept else values[:0]
+        values = values[values > system.OPEN * values[-1]] if self.intercept else values[:0]
         numbers = (squares - free, squares, entries, weight, len(values), np.log(values).sum())
-        return Totals(*(np.array([number], dtype=np.float64).ravel() for number in numbers))
+        return system.Totals(*(np.array([number], dtype=np.float64).ravel() for number in numbers))
 
     def _along(self, u: FloatArray, v: FloatArray) -> FloatArray:
         """u . v of vectors (p,) of all outputs, in each direction (J,); J = 1 where there are none."""
@@ -214,7 +203,7 @@ class Problem:
             )
         return self.directions
 
-    def shifts(self, block: Block, ridge: float | FloatArray) -> FloatArray:
+    def shifts(self, block: system.Block, ridge: float | FloatArray) -> FloatArray:
         """l ridge (c,) of a block's columns; `ridge` is one number, or (p,) with one for each direction.
 
         InputError where outputs do not fall apart.
@@ -264,7 +253,7 @@ def _unpacked(moments: Solvable, scale: FloatArray, back: FloatArray) -> Pattern
         squares = squares + np.outer(back, y) + np.outer(y, back) + n * np.outer(back, back)
         y += n * back
     squares = np.where(np.outer(mask, mask), squares / np.outer(scale, scale), 0.0)
-    rows = Rows(s, np.where(mask, y / scale, 0.0), squares, n, moments.n, y0, mask)
+    rows = system.Rows(s, np.where(mask, y / scale, 0.0), squares, n, moments.n, y0, mask)
     return rows, full[:m, :m], np.where(mask, R / scale, 0.0)
 
 
@@ -276,25 +265,27 @@ def _width(weights: OperatorWeights) -> int:
 
 def check_width(k: int) -> None:
     """InputError for a dense system of k unknowns where LAPACK could not count its entries."""
-    if k > LARGEST_DIRECT:
+    if k > system.LARGEST_DIRECT:
         raise InputError(
-            f"features.count: the system has {k} unknowns, LAPACK's 32-bit numbers reach {LARGEST_DIRECT}; lower the "
-            "count, or set solve.route: cg, which does not form it"
+            f"features.count: the system has {k} unknowns, LAPACK's 32-bit numbers reach {system.LARGEST_DIRECT}; "
+            "lower the count, or set solve.route: cg, which does not form it"
         )
 
 
-def _coupled(problem: Problem, sums: Sequence[Pattern], terms: Sequence[Term]) -> Block:
+def _coupled(problem: Problem, sums: Sequence[Pattern], terms: Sequence[Term]) -> system.Block:
     """One system for everything."""
     weights, C = problem.weights, problem.C
     feature, row = np.nonzero(np.broadcast_to(np.any(weights.root != 0, axis=2), weights.shape[:2]))
-    sights = [Sight(S, one.s, one.n, C[one.mask], R[:, one.mask, None], one.y[one.mask, None]) for one, S, R in sums]
+    sights = [
+        system.Sight(S, one.s, one.n, C[one.mask], R[:, one.mask, None], one.y[one.mask, None]) for one, S, R in sums
+    ]
     sights += [term.sight() for term in terms]
     psi = weights.psi[feature, row]
-    G, rhs, removed, unit = assembled(psi, feature, sights, intercept=problem.intercept, row=row)
-    return Block(G, np.ones(1), rhs, (feature, row), removed=removed, unit=unit)
+    G, rhs, removed, unit = system.assembled(psi, feature, sights, intercept=problem.intercept, row=row)
+    return system.Block(G, np.ones(1), rhs, (feature, row), removed=removed, unit=unit)
 
 
-def _totals_apart(problem: Problem, V: FloatArray, held: FloatArray, free: FloatArray) -> Totals:
+def _totals_apart(problem: Problem, V: FloatArray, held: FloatArray, free: FloatArray) -> system.Totals:
     """A direction each; where some rows miss targets V = I."""
     squares = np.sum([np.einsum("ij,ij->j", V, rows.squares @ V) for rows in problem.rows], axis=0) + held
     weight = np.sum([rows.n * rows.mask for rows in problem.rows], axis=0)
@@ -303,7 +294,7 @@ def _totals_apart(problem: Problem, V: FloatArray, held: FloatArray, free: Float
     # One direction of the intercept, that C takes to V_j: of a length that every row of C has.
     some = np.where(spent > 0, weight * np.sum(problem.C[0] ** 2), 1.0)
     summed = (np.sqrt(np.sum([np.diag(rows.squares) for rows in problem.rows], axis=0)) @ np.abs(V)) ** 2
-    return Totals(squares - free, summed + held, entries, weight, spent, np.log(some))
+    return system.Totals(squares - free, summed + held, entries, weight, spent, np.log(some))
 
 
 def target_covariance(parts: Solvable | Parts) -> FloatArray:
@@ -327,7 +318,7 @@ def target_covariance(parts: Solvable | Parts) -> FloatArray:
     return np.asarray((vectors * np.maximum(values, 0.0)) @ vectors.T)
 
 
-def digits_left(condition: float, unit: float = EPS, *, squared: bool = True, size: float = np.inf) -> float:
+def digits_left(condition: float, unit: float = system.EPS, *, squared: bool = True, size: float = np.inf) -> float:
     """Decimal digits of the fitted values, relative to the targets y, that rounding leaves at least; none below 0.
 
     The sums of products, and so the system, are wrong by about unit g, g the largest eigenvalue, and their right side

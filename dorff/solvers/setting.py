@@ -278,9 +278,7 @@ class Setting:
             parts, weights, intercept=self.intercept, scale=scale, observe=self.observe, penalties=self.penalties
         )
 
-    def _learned(
-        self, term: tuple[float, Decomposable, Learned], problem: Problem, parts: Parts, ridge: float
-    ) -> Fit:  # fmt: skip
+    def _learned(self, term: tuple[float, Decomposable, Learned], problem: Problem, parts: Parts, ridge: float) -> Fit:
         """The fit with the output matrix that is best at this ridge; GCV then counts the matrix as given.
 
         `problem` is that of A = I, whose diagonalisation serves every ridge and matrix. A kernel `weight` k0 A at a

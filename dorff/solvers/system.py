@@ -182,7 +182,7 @@ class Sight:
 
 def assembled(
     psi: FloatArray, feature: IntArray, sights: Sequence[Sight], *, intercept: bool, row: IntArray | None = None
-) -> tuple[FloatArray, FloatArray, float, float]:  # fmt: skip
+) -> tuple[FloatArray, FloatArray, float, float]:
     """G (k, k), rhs (k, c), `Block.removed` and `Block.unit` of f = sum_k F_feature[k] psi_k x_k + b, psi (k, P), of
     which each is `row` (k,) of its feature's; all the same if None.
 

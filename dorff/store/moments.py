@@ -159,9 +159,7 @@ def _stacked(left: BinaryIO, first: _Section, right: BinaryIO, second: _Section)
     yield from _whole(left, first, Triangle).absorb(_whole(right, second, Triangle)).pieces()
 
 
-def _encoded(
-    path: Path, sections: Sequence[tuple[_Section, Iterator[FloatArray]]]
-) -> Iterator[bytes | memoryview]:  # fmt: skip
+def _encoded(path: Path, sections: Sequence[tuple[_Section, Iterator[FloatArray]]]) -> Iterator[bytes | memoryview]:
     header = json.dumps({"of": identity(path), "sections": [section for section, _ in sections]}).encode()
     yield _MAGIC + struct.pack("<II", len(header), google_crc32c.value(header)) + header
     for _, pieces in sections:
