@@ -44,6 +44,15 @@ def figures() -> list[str]:
             f"| {share['share']:.2f} ({min(share['shares']):.2f}); {share['inside_syrk']:.2f} "
             "| `benchmarks/throughput.py` |"
         )
+    if jobs := _read("plan_seconds.json"):
+        ratios = sorted((one["ratio"], name) for name, one in jobs.items())
+        (low, least), (high, most) = ratios[0], ratios[-1]
+        within = sum(1 / 1.5 <= ratio <= 1.5 for ratio, _ in ratios)
+        lines.append(
+            f"| processor seconds of a fit over those that `dorff plan` says, {len(ratios)} kinds of job: within 1.5; "
+            f"median, least and most | {within}; {ratios[len(ratios) // 2][0]:.2f}, {low:.2f} ({least}), {high:.2f} "
+            f"({most}) | `benchmarks/plan_seconds.py` |"
+        )
     if speed := _read("feature_speed.json"):
         lines += speed_lines(speed)
     if mnist := _read("mnist.json"):
@@ -328,14 +337,11 @@ def band_lines(bands: dict[str, Any]) -> list[str]:
         groups: dict[str, list[dict[str, Any]]] = {}
         for row in (row for row in mine if row["split"] in splits):
             groups.setdefault(f"{row['model']}, m = {row['m']}" if row["m"] > 0 else row["model"], []).append(row)
-        scores = ", ".join(
-            f"{name} {mean(rows, 'r2'):.4f} ({min(row['r2'] for row in rows):.4f})" for name, rows in groups.items()
-        )
+        worst = {name: f" ({min(row['r2'] for row in rows):.4f})" * (len(rows) > 1) for name, rows in groups.items()}
+        scores = ", ".join(f"{name} {mean(rows, 'r2'):.4f}{worst[name]}" for name, rows in groups.items())
         made = "`benchmarks/uncertainty.py` |"
-        how = "one split" if len(splits) == 1 else f"{len(splits)} splits"
-        lines.append(
-            f"| {data}, a random fifth held out, tuned length-scales, {how}: mean R2 (worst) | {scores} | {made}"
-        )
+        how = "R2 of one split" if len(splits) == 1 else f"mean R2 of {len(splits)} splits (worst)"
+        lines.append(f"| {data}, a random fifth held out, tuned length-scales: {how} | {scores} | {made}")
         cells = []
         for name, rows in groups.items():
             if name.startswith("dorff"):
