@@ -24,7 +24,7 @@ from dorff.solvers import (
     setting_scores,
     squared_error,
 )
-from dorff.solvers import problem as problems
+from dorff.solvers import system as systems
 from dorff.solvers.choose import fold_scores
 from dorff.solvers.grid import path_bytes, path_errors
 from dorff.solvers.select import FoldErrors
@@ -387,7 +387,7 @@ def test_ridges_without_digits_do_not_win():
 def test_systems_of_neighbours_are_refused_where_lapack_cannot_count(monkeypatch):
     setting, features = drawn("helmholtz")
     folds = folds_of(features, *rows(100, 2, 2), np.arange(100) % 2)
-    monkeypatch.setattr(problems, "LARGEST_DIRECT", 127)
+    monkeypatch.setattr(systems, "LARGEST_DIRECT", 127)
     with pytest.raises(InputError, match="the system has 128 unknowns"):
         path_errors([part for (part,) in folds], setting, [1e-3])
 

@@ -72,10 +72,11 @@ def sea(rows: int = ROWS, *, seed: int = 0) -> tuple[FloatArray, FloatArray]:
 
 
 def write_store(path: Path, X: FloatArray, Y: FloatArray, *, append: bool = False) -> Path:
-    """The rows as `dorff ingest` writes them, or added to what it wrote."""
+    """The rows as `dorff ingest` writes them, whatever numbers they are, or added to what it wrote."""
     source = path.with_suffix(".npz")
     np.savez(source, x=X, y=Y)
-    ingest([source], path, inputs=["x"], targets=["y"], append=append, shard_rows=None if append else SHARD)
+    more = {"append": append, "shard_rows": None if append else SHARD, "missing": ["none"]}
+    ingest([source], path, inputs=["x"], targets=["y"], **more)
     source.unlink()
     return path
 
