@@ -236,6 +236,7 @@ def _solve_bytes(job: Job, kernel: OperatorKernel, size: Size, *, qr: bool) -> i
     if keeps_posterior(job, unknowns):
         kept = max(8 * unknowns**2, size.blocks * square)
         solving = max(solving, posterior_bytes(size)) + kept - size.blocks * square + 4 * 8 * _tied(kernel, size)
+        solving += kept * (job.solve.observe is not None and not size.coupled)  # it is written out once more
         if job.solve.conformal:
             solving = max(solving + kept, 2 * kept + evaluation_bytes(size.m))
     counts = size.packed * (size.folds + 1) if len(job.features.counts) > 1 else 0  # of the first features
