@@ -43,7 +43,7 @@ def flops(work: Callable[[], object], *, width: int = 1024, times: int = 3) -> f
 
 
 def near(measured: float, planned: float) -> bool:
-    return planned / 2 <= measured <= 2 * planned
+    return planned / 2.5 <= measured <= 2.5 * planned  # on machines that do other things too
 
 
 def job(**solve: Any) -> Job:
@@ -119,7 +119,7 @@ def test_a_larger_map_takes_what_a_smaller_does(sampler: str, monkeypatch: pytes
     ],
 )  # fmt: skip
 def test_a_job_takes_what_is_planned(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Within a factor of two: of 1.5 on a machine that does nothing else, see `benchmarks/plan_seconds.py`."""
+    """Within a factor of 2.5: of 1.5 on a machine that does nothing else, see `benchmarks/plan_seconds.py`."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     script = importlib.import_module("plan_seconds")
     thousands, m, more = script.JOBS[name]
