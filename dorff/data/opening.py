@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from dorff.data import nodes
+import dorff.data.nodes as nodes
 from dorff.data.classes import Classes, Coding, distinct
 from dorff.data.dataset import Dataset
 from dorff.data.labels import CLASSES, stored_labels, text_of

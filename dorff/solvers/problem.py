@@ -9,9 +9,9 @@ from typing import final
 
 import numpy as np
 
+import dorff.solvers.system as system
 from dorff.errors import InputError
 from dorff.moments import FloatArray, Solvable
-from dorff.solvers import system
 from dorff.solvers.apart import Pattern, Split
 from dorff.solvers.penalty import Penalty, Term
 from dorff.weights import OperatorWeights

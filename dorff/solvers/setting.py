@@ -9,11 +9,11 @@ from typing import Final, final
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
+import dorff.solvers.select as select
 from dorff.errors import InputError
 from dorff.kernels import Covariance, Decomposable, Factor, Learned, OperatorKernel
 from dorff.moments import FloatArray
 from dorff.posterior import Posterior
-from dorff.solvers import select
 from dorff.solvers.apart import output_directions, targets_apart
 from dorff.solvers.cg import Iterated, solve_cg
 from dorff.solvers.eigen import Ridge, Spectral

@@ -21,11 +21,11 @@ import numpy.typing as npt
 import psutil
 import zarr
 
+import dorff.store.atomic as atomic
 from dorff.errors import DorffError, InputError
 from dorff.features import feature_arrays
 from dorff.frequencies.transforms import Arrays
 from dorff.model import Model
-from dorff.store import atomic
 from dorff.store.building import UNREADABLE, build_model
 from dorff.store.confined import check_confined, read_plain
 from dorff.store.lease import Lease
