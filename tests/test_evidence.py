@@ -633,3 +633,15 @@ def test_noise_and_bands_are_right_for_each_target(name):
     for level, z in ((0.5, 0.67449), (0.95, 1.95996)):
         inside = np.mean(np.abs(Y[n:] - values) <= z * std, axis=0)
         np.testing.assert_allclose(inside, level, atol=0.05 if level == 0.5 else 0.03)
+
+
+def test_one_spectrum_serves_all_ridges_where_columns_are_apart(monkeypatch):
+    case, eigh, sizes = Case.of("identity"), scipy.linalg.eigh, []
+
+    def counted(G, **options):
+        sizes.append(len(G))
+        return eigh(G, **options)
+
+    monkeypatch.setattr(scipy.linalg, "eigh", counted)
+    fits = case.setting.solve(case.parts, [1e-4, 1e-3, 1e-2], scores=True)
+    assert len(fits) == 3 and sizes.count(2 * D) == 1
