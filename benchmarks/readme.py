@@ -40,9 +40,9 @@ def figures() -> list[str]:
     for share in _read("throughput.json") or []:
         lines.append(
             f"| fit from Zarr, {share['workers']} workers, d = {share['d']}, m = {share['m']}, {share['sampler']}: "
-            f"share of bare `syrk`, median of {share['repeats']} (worst); share of the workers' time inside `syrk` "
-            f"| {share['share']:.2f} ({min(share['shares']):.2f}); {share['inside_syrk']:.2f} "
-            "| `benchmarks/throughput.py` |"
+            f"share of bare `syrk`, median of {share['repeats']} (worst); share of the workers' time inside `syrk`, "
+            f"in features | {share['share']:.2f} ({share['worst']:.2f}); {share['inside_syrk']:.2f}, "
+            f"{share['in_features']:.2f} | `benchmarks/throughput.py` |"
         )
     if jobs := _read("plan_seconds.json"):
         ratios = sorted((one["ratio"], name) for name, one in jobs.items())

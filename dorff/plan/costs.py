@@ -22,7 +22,7 @@ from dorff.kernels import Decomposable, MultiView, OperatorKernel
 from dorff.lengthscale.tuning import FEATURES, ROWS
 from dorff.model import evaluation_bytes
 from dorff.moments import MOST_PATTERNS, Kind
-from dorff.plan.leaves import Leaf
+from dorff.plan.leaves import Leaf, most_sums
 from dorff.plan.lengthscale import tunes
 from dorff.plan.manifold import Term, TermCosts, term_costs, weight_grid
 from dorff.plan.routes import Means, Route, Shape, Way, choose_route
@@ -168,11 +168,13 @@ def _beside_bytes(job: Job, dataset: Dataset, recipe: Recipe) -> int:
 def _disk_bytes(
     job: Job, leaves: int, question: dict[str, Any], patterns: int, width: int, workers: int
 ) -> tuple[int, int]:
-    """The level of the tree whose nodes are kept, and the bytes of all that is on disk at a time."""
-    packed, folds = 4 * width * (width + 1), question["folds"]
-    level = _kept_level(job, leaves, folds["count"] * patterns * packed)
+    """The level of the tree whose nodes are kept, in a quarter of the free disk, and all bytes on disk at a time."""
+    packed, folds, level = 4 * width * (width + 1), question["folds"], 0
+    most = _free_disk(Path(job.state)) // 4 // (folds["count"] * patterns * packed)
+    while leaves >> level > max(most, 1):
+        level += 1
     node = packed * patterns * (folds["count"] if folds["by_rows"] else min(folds["count"], 2**level))
-    return level, ((leaves >> level) + 2 * workers + leaves.bit_length()) * node + 16 * width**2
+    return level, ((leaves >> level) + most_sums(leaves, workers)) * node + 16 * width**2
 
 
 def _route(job: Job, shape: Shape, pace: Pace, workers: int, candidates: Sequence[OperatorKernel]) -> Route:
@@ -268,15 +270,6 @@ def keeps_posterior(job: Job, k: int) -> bool:
     if job.solve.conformal:
         return True
     return 8 * k * k <= SMALL_POSTERIOR if wanted == "auto" else bool(wanted)
-
-
-def _kept_level(job: Job, leaves: int, node_bytes: int) -> int:
-    """The smallest k such that the kept moments, one node for 2^k leaves, take a quarter of the free disk at most."""
-    budget = _free_disk(Path(job.state)) // 4
-    level = 0
-    while (leaves >> level) * node_bytes > budget and leaves >> level > 1:
-        level += 1
-    return level
 
 
 def _free_disk(path: Path) -> int:

@@ -60,3 +60,10 @@ def _spans(n: int, shard_rows: int, width: int) -> Iterator[tuple[int, int]]:
 def block_rows(width: int) -> int:
     """Rows featurized at a time: a buffer of about 16 MiB, within 256..2048 rows."""
     return int(np.clip(2**21 // width // 256 * 256, 256, 2048))
+
+
+def most_sums(leaves: int, workers: int) -> int:
+    """The most sums that are on the disk while those of so many leaves are added up, besides the level that is kept:
+    each of two tasks a worker that are under way, however late, keeps those beside its path up the tree waiting."""
+    tasks, levels = min(2 * workers, leaves), leaves.bit_length()
+    return levels + tasks * (levels - tasks.bit_length() + 1)

@@ -19,6 +19,7 @@ from dorff.kernels.scalar import FloatArray
 from dorff.moments import Moments
 from dorff.plan.graph_sizes import GraphCosts
 from dorff.plan.kernels import read_matrices
+from dorff.plan.leaves import most_sums
 from dorff.plan.terms import Form, Places, Recipe, difference_shift, term_bytes, term_flops
 from dorff.solvers import Penalty
 from dorff.spec import Job
@@ -127,8 +128,7 @@ def term_costs(terms: Sequence[Term], m: int, map_flops: float, workers: int) ->
                 task, fewer = most, f"the edges of a row in manifold (now up to {graph.most})" if graph.most else ""
                 if isinstance(recipe.graph, KNN) and graph.task_bytes > summing:
                     fewer = f"neighbours in manifold (now {recipe.graph.neighbours})"
-            nodes = 2 * workers + source.rows.bit_length()
-            disk += graph.disk_bytes + nodes * packed
+            disk += graph.disk_bytes + most_sums(1 + source.rows // source.shard_rows, workers) * packed
             flops += source.rows * (term_flops(recipe, m) + graph.repeats * map_flops + graph.flops)
             feature_rows += source.rows * graph.repeats
             ranking = graph.flops * (1.0 + (RANK if graph.disk_bytes else RANK_NEAR) / source.d)

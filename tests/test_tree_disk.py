@@ -1,0 +1,70 @@
+"""How many sums of a tree are on the disk at once, whatever order its tasks end in, against what the plan counts."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dorff.engine import Task, Tree
+from dorff.leaf import Place, merge_nodes
+from dorff.plan import Leaf
+from dorff.plan.leaves import most_sums
+from dorff.store import Receipt
+
+
+class Rows:
+    """Rows that never change."""
+
+    path = "rows"
+
+    def stamp(self, start: int, stop: int) -> str:
+        return f"{start} {stop}"
+
+
+def most_files(place: Place, leaves: int, kept: int, workers: int, *, late: int, seed: int) -> int:
+    """The most files there are after any task of a tree, two tasks a worker being under way: `late` leaves, far from
+    one another, end after all others, which end in a random order."""
+    rng, nodes, rows = np.random.default_rng(seed), place.directory / "nodes", Rows()
+    nodes.mkdir()
+    tree = Tree(place, rows, [Leaf(number, number, number + 1) for number in range(leaves)], kept=kept)
+    last = {(0, int(number)) for number in np.linspace(0, leaves - 1, late + 2)[1:-1]}
+    waiting, running, most = deque(tree.start()), list[Task](), 0
+    while waiting or running:
+        while waiting and len(running) < 2 * workers:
+            running.append(waiting.popleft())
+        early = [number for number, task in enumerate(running) if task.tag not in last] or [0]
+        task = running.pop(int(rng.choice(early)))
+        result: Receipt | bool = True
+        if task.function is merge_nodes:
+            Path(task.arguments[-1]).touch()
+        else:
+            number = task.tag[1]
+            result = Receipt(
+                plan=place.hash, number=number, start=number, stop=number + 1, digest=f"{number:016x}",
+                stamp=rows.stamp(number, number + 1), rows_used=1, rows_dropped=0, rows_read=1, low=(), high=(),
+                seconds=0.0, syrk_seconds=0.0,
+            )  # fmt: skip
+            place.node(0, number, result.key).touch()
+        most = max(most, len(os.listdir(nodes)))
+        waiting.extendleft(tree.done(task, result))
+    assert not tree.missing()
+    return most
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize(("leaves", "kept"), [(3, 0), (40, 2), (255, 5), (256, 8), (500, -1)])
+def test_sums_on_the_disk_are_no_more_than_the_plan_counts(
+    leaves: int, kept: int, workers: int, tmp_path: Path
+) -> None:
+    most = 0
+    for run, late in enumerate((0, 0, 1, 2 * workers - 1)):
+        (home := tmp_path / str(run)).mkdir()
+        most = max(most, most_files(Place(home, "plan"), leaves, kept, workers, late=late, seed=run))
+    held = leaves >> kept if kept >= 0 else 0
+    assert most <= held + most_sums(leaves, workers)
+    if leaves > 200:  # and not by being far above
+        assert most_sums(leaves, workers) < 2.1 * (most - held)
