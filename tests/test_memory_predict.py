@@ -44,7 +44,7 @@ def saved(folder: Path, d: int, m: int, p: int, k: int) -> Path:
     ("rows", "d", "m", "p", "k", "asked"),
     [
         (2048, 2, 4096, 1, 1024, Uncertainty(std=True)),
-        (2048, 2, 2048, 1, 1600, Uncertainty(std=True)),
+        (2048, 2, 2048, 1, 2048, Uncertainty(std=True)),
         (8, 2, 64, 1, 3000, Uncertainty(std=True)),
         (8, 2, 512, 8000, 0, Uncertainty()),
         (8192, 2, 64, 200, 1, Uncertainty(bands=(0.5, 0.9))),
