@@ -331,6 +331,8 @@ def test_bounds_of_decomposable_kernels_as_printed(top):
             and printed < 1
         )
     assert bounds.rahimi_recht(constants, top * sigma * diameter * 1.01, 10**6) == 1  # it asks for less
+    unit = by_hand(decomposable=True, top=1.0, slope_squared=1.0, diameter=1.0)
+    assert bounds.rahimi_recht(unit, 1.0, 10**6) < 1e-9  # or as much
     unit = np.exp(np.linspace(-12, 12, 200001))
     wide, steep = np.log(2 * diameter * unit + 1), np.log(sigma / unit + 1)
     h = np.min(32 * np.sqrt(2 * d * wide) + 32 * np.sqrt(2 * d * steep) + 16 * np.sqrt(2 * d / wide))
