@@ -612,6 +612,7 @@ def test_constants_that_there_are_not():
     of = partial(bounds.Constants.of, d=2, p=2, diameter=1.0)
     for kernel, match in [
         (kernels.CurlFree(kernels.Gaussian([1.0, 2.0])), "Gaussian with one lengthscale"),
+        (kernels.CurlFree(kernels.Matern(1.0, nu=3.5)), "Gaussian with one lengthscale"),
         (kernels.Decomposable(kernels.ArcCosine(1)), "not shift-invariant"),
         (kernels.Decomposable(kernels.Laplacian(1.0)), "second moment"),
     ]:
