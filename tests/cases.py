@@ -1,7 +1,8 @@
 """Kernels, data and the steps of a small fit, shared by the tests of the maths; and the files of a store."""
 
 import json
-from collections.abc import Iterator
+import tracemalloc
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -112,6 +113,17 @@ def rows(n: int, d: int, p: int, seed: int = 0) -> tuple[FloatArray, FloatArray]
     waves = rng.standard_normal((d, p))
     Y = np.sin(X @ waves + np.arange(p)) + 0.1 * rng.standard_normal((n, p)) + np.linspace(0.5, 2.0, p)
     return X, Y
+
+
+def traced(function: Callable[[], object]) -> int:
+    """The most bytes of arrays that a call holds, what it gives among them."""
+    tracemalloc.start()
+    try:
+        kept = function()
+        assert kept is not None
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 def unsourced(store: Path) -> dict[str, bytes]:

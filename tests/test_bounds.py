@@ -208,7 +208,7 @@ def chernoff(second, reach, epsilon, most=math.inf):
     return -min(found.fun, loss(end))
 
 
-@pytest.mark.parametrize("epsilon", [0.01, 0.7, 5.0, 200.0])
+@pytest.mark.parametrize("epsilon", [0.01, 0.7, 1.3, 1.9, 5.0, 200.0])  # 1.3 and 1.9: on either side of the bend
 @pytest.mark.parametrize(("v", "reach"), [(1.0, 2.0), (0.3, 5.0), (20.0, 0.5)])
 def test_tails_are_the_best_exponential_bounds(v, reach, epsilon):
     """Bennett's for E e^tX of variance v and range B; Koltchinskii's for 2 v and u, where t u <= 1 only."""
@@ -331,6 +331,8 @@ def test_bounds_of_decomposable_kernels_as_printed(top):
             and printed < 1
         )
     assert bounds.rahimi_recht(constants, top * sigma * diameter * 1.01, 10**6) == 1  # it asks for less
+    unit = by_hand(decomposable=True, top=1.0, slope_squared=1.0, diameter=1.0)
+    assert bounds.rahimi_recht(unit, 1.0, 10**6) < 1e-9  # or as much
     unit = np.exp(np.linspace(-12, 12, 200001))
     wide, steep = np.log(2 * diameter * unit + 1), np.log(sigma / unit + 1)
     h = np.min(32 * np.sqrt(2 * d * wide) + 32 * np.sqrt(2 * d * steep) + 16 * np.sqrt(2 * d / wide))
@@ -610,6 +612,7 @@ def test_constants_that_there_are_not():
     of = partial(bounds.Constants.of, d=2, p=2, diameter=1.0)
     for kernel, match in [
         (kernels.CurlFree(kernels.Gaussian([1.0, 2.0])), "Gaussian with one lengthscale"),
+        (kernels.CurlFree(kernels.Matern(1.0, nu=3.5)), "Gaussian with one lengthscale"),
         (kernels.Decomposable(kernels.ArcCosine(1)), "not shift-invariant"),
         (kernels.Decomposable(kernels.Laplacian(1.0)), "second moment"),
     ]:
@@ -619,8 +622,17 @@ def test_constants_that_there_are_not():
         of(kernels.CurlFree(G), diameter=0.0)
     with pytest.raises(InputError, match="slope must be a positive number"):
         bounds.Constants(**{**vars(of(kernels.CurlFree(G))), "slope": math.inf})
-    with pytest.raises(InputError, match="d must be 1 or more"):
-        bounds.Constants(**{**vars(of(kernels.CurlFree(G))), "d": 0})
+    for name in ("d", "p"):
+        with pytest.raises(InputError, match=f"{name} must be 1 or more"):
+            bounds.Constants(**{**vars(of(kernels.CurlFree(G))), name: 0})
+    with pytest.raises(InputError, match=r"kernel must be an operator kernel, such as Decomposable\(Gaussian"):
+        of(G)
+
+
+def test_a_term_of_no_weight_changes_no_constant():
+    curl, wide = kernels.CurlFree(G), kernels.Decomposable(kernels.Gaussian(2.0))
+    of = partial(bounds.Constants.of, d=2, p=2, diameter=1.0)
+    assert of(kernels.Sum([(1.0, curl), (0.0, wide)])) == of(curl)
 
 
 # The steps of the proofs
@@ -778,6 +790,16 @@ def test_decomposable_kernels_scale_with_the_matrix():
         bounds.rahimi_recht(of(FIELDS[0], p=3), 0.2, 100)
 
 
+def test_bounds_say_nothing_of_an_epsilon_next_to_nothing():
+    constants = by_hand(decomposable=True)
+    operators = (bounds.brault_uniform, bounds.brault_printed, bounds.minh_pointwise, bounds.minh_uniform)
+    for bound in (*operators, bounds.rahimi_recht, bounds.sutherland_schneider, bounds.sriperumbudur_szabo):
+        assert bound(constants, 1e-3, 1) == bound(constants, 1e-150, 1) == 1
+    assert bounds.rahimi_recht(constants, 1e-153, 1) == 1  # whose ratio's square is no float
+    for bound in (bounds.munkhoeva_printed, bounds.munkhoeva_rff_printed, bounds.quadrature_uniform):
+        assert bound(50, 1.0, 1e-3, 51) == bound(50, 1.0, 1e-200, 51) == 1
+
+
 def test_sriperumbudur_and_szabo_depend_on_no_unit():
     one, other = (
         bounds.Constants.of(kernels.Decomposable(kernels.Gaussian(s)), d=2, p=1, diameter=3 * s) for s in (1.0, 50.0)
@@ -917,4 +939,23 @@ def test_features_needed_says_when_there_are_not_enough():
             bounds.features_needed(partial(bound, unbounded), 0.1, 0.05)
     for epsilon, delta in ((0.0, 0.1), (0.1, 0.0), (0.1, 1.0)):
         with pytest.raises(InputError, match="epsilon must be above 0"):
+            bounds.features_needed(lambda e, D: 0.0, epsilon, delta)
+
+
+def test_features_needed_looks_no_further_than_it_is_told():
+    def enough(_, D):
+        return float(D < 1000)
+
+    for most in (1000, 1024, 10**15):
+        assert bounds.features_needed(enough, 0.1, 0.05, most=most) == 1000
+    with pytest.raises(InputError, match=r"no D up to 999 brings the bound to 0.05 at epsilon = 0.1"):
+        bounds.features_needed(enough, 0.1, 0.05, most=999)
+    assert bounds.features_needed(lambda _, D: 0.05, 0.1, 0.05) == 1  # delta itself will do
+
+
+def test_features_needed_says_what_it_cannot_use():
+    with pytest.raises(InputError, match="bound must be a function of epsilon and D"):
+        bounds.features_needed(0.3, 0.1, 0.05)
+    for epsilon, delta in ((-1.0, 0.1), (math.nan, 0.1), (0.1, -0.1), (0.1, 1.5), (0.1, math.nan)):
+        with pytest.raises(InputError, match="epsilon must be above 0 and delta between 0 and 1"):
             bounds.features_needed(lambda e, D: 0.0, epsilon, delta)

@@ -6,9 +6,8 @@ Sizes are such that arrays of the job's own are most of the plan, so that one sq
 from __future__ import annotations
 
 import json
-import tracemalloc
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations, product
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 import psutil
 import pytest
-from cases import every_kernel, moments_of, plain_map, rows, weights_of
+from cases import every_kernel, moments_of, plain_map, rows, traced, weights_of
 from command_line import DORFF
 from processes import watched
 
@@ -188,17 +187,6 @@ class Sums:
         coupled = not weights.separable or (gaps and name != "identity")
         size = Size(m, 2, weights.shape[1], coupled, 3 if gaps else 1)
         return cls(parts, weights, size)
-
-
-def traced(function: Callable[[], object]) -> int:
-    """The most bytes of arrays that a call holds, what it gives among them."""
-    tracemalloc.start()
-    try:
-        kept = function()
-        assert kept is not None
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("gaps", [False, True], ids=["whole", "gaps"])

@@ -247,6 +247,15 @@ def test_passes_are_told_from_some_rows(
     assert taken / 1.6 <= told <= 1.6 * taken
 
 
+def test_all_rows_with_their_weights_tell_the_passes_exactly(tmp_path: Path) -> None:
+    """Of so few rows that the preconditioner, too, is of all of them; most weigh next to nothing."""
+    rng = np.random.default_rng(2)
+    weight = 10.0 ** rng.uniform(-6.0, 0.0, (128, 1))
+    write(tmp_path / "few.zarr", {"x": rng.standard_normal((128, 2)), "y": rng.standard_normal((128, 2)), "w": weight})
+    asked = job(tmp_path / "few.zarr", tmp_path, kernel=PLAIN, data={"weights": "w"}, ridge=1e-4)
+    assert expected_passes(asked) == streamed(asked).passes
+
+
 def test_plan_tells_the_passes_of_these_data_and_their_seconds(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

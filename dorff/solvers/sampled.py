@@ -96,8 +96,8 @@ class Sampled(Preconditioner):
 
 def sampled_bytes(rows: int, m: int, k: int) -> int:
     """The most memory of a `Sampled` whose sample has as many `rows`, a row for each target that is coupled to others,
-    of m features for k unknowns: two matrices rows by rows, two tiles of features."""
-    return 8 * (2 * rows**2 + 5 * TILE_ROWS * m + 2 * k)
+    of m features for k unknowns: two matrices rows by rows, two tiles of features and the next of the larger ones."""
+    return 8 * (2 * rows**2 + 9 * TILE_ROWS * m + 2 * k)
 
 
 def _factored(matrix: FloatArray, level: float) -> FloatArray:
