@@ -166,3 +166,13 @@ def test_the_files_of_sweeps_are_what_is_said(tmp_path: Path, monkeypatch: pytes
     found = fit_streaming(plan, settings(plan)[0], SerialEngine(), look, tolerance=1e-300, most=5)
     assert found.passes == 6
     assert 0.6 * plan.costs.disk_bytes < most <= plan.costs.disk_bytes
+
+
+def test_a_worker_loads_a_map_in_the_room_that_is_said(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    written(tmp_path, rng.standard_normal((32, 512)), rng.standard_normal((32, 1)), 32)
+    plan = make_plan(job(tmp_path, 4096))
+    plan.freeze()
+    load_pass.cache_clear()
+    held = traced(plan.frozen)
+    assert 8 * plan.recipe.numbers / 2 < held <= 8 * plan.recipe.numbers

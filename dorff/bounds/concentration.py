@@ -52,9 +52,7 @@ def derived_spread(variance: float, orlicz: float) -> float:
     def excess(ratio: float) -> float:
         return ratio - 2 * math.log(ratio) - wanted
 
-    if excess(3.0) >= 0:
-        return 3 * orlicz
-    return orlicz * float(brentq(excess, 3.0, 10 + 2 * wanted))
+    return orlicz * (3.0 if excess(3.0) >= 0 else float(brentq(excess, 3.0, 10 + 2 * wanted)))
 
 
 def over_net(d: int, diameter: float, log_anchor: float, slope: float, power: int) -> float:

@@ -106,6 +106,4 @@ def measure_of(kernel: BaseKernel) -> Measure:
 def split_of(kernel: BaseKernel) -> float | None:
     """The share of the Gaussian's exponent that is in the weight: 0 for UNBOUNDED; None for the tilted measures."""
     measure = measure_of(kernel)
-    if measure == Measure.UNBOUNDED:
-        return 0.0
-    return measure.split
+    return 0.0 if measure == Measure.UNBOUNDED else measure.split

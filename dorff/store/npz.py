@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 _HEADERS: Final = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+_PIECE: Final = 2**20  # bytes
 _KINDS: Final = "fiub"  # numbers and booleans: no objects, which would be pickled
 
 
@@ -26,7 +27,7 @@ def read_npz(raw: bytes) -> dict[str, npt.NDArray[Any]]:
             names = [member.filename for member in members]
             if len(set(names)) < len(names) or sum(member.file_size for member in members) > len(raw):
                 raise ValueError("two arrays of one name, or more in it than its bytes hold")
-            return {_name(member): _array(archive.read(_plain(member))) for member in members}
+            return {_name(member): _array(archive, _plain(member)) for member in members}
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OverflowError, SyntaxError) as error:
         raise ValueError(f"not an archive of arrays: {error}") from error
 
@@ -45,17 +46,19 @@ def _plain(member: zipfile.ZipInfo) -> zipfile.ZipInfo:
     return member
 
 
-def _array(content: bytes) -> npt.NDArray[Any]:
-    """The array in a NPY file's bytes."""
-    file = io.BytesIO(content)
-    version = np.lib.format.read_magic(file)
-    if version not in _HEADERS:
-        raise ValueError(f"an array's format is {version}, wanted 1.0 or 2.0")
-    shape, fortran, dtype = _HEADERS[version](file)
-    start = file.tell()
-    if dtype.kind not in _KINDS or any(type(size) is not int or size < 0 for size in shape):
-        raise ValueError(f"an array of {dtype} {shape}, wanted numbers")
-    if math.prod(shape) * dtype.itemsize != len(content) - start:
-        raise ValueError(f"an array claims to be {dtype} {shape}, which is not what it holds")
-    values = np.frombuffer(content, dtype, offset=start)
-    return values.reshape(shape[::-1]).T.copy() if fortran else values.reshape(shape).copy()
+def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> npt.NDArray[Any]:
+    """The array in a NPY file, read piece by piece, so that it is in memory once beside the archive."""
+    with archive.open(member) as file:
+        version = np.lib.format.read_magic(file)
+        if version not in _HEADERS:
+            raise ValueError(f"an array's format is {version}, wanted 1.0 or 2.0")
+        shape, fortran, dtype = _HEADERS[version](file)
+        if dtype.kind not in _KINDS or any(type(size) is not int or size < 0 for size in shape):
+            raise ValueError(f"an array of {dtype} {shape}, wanted numbers")
+        if math.prod(shape) * dtype.itemsize != member.file_size - file.tell():
+            raise ValueError(f"an array claims to be {dtype} {shape}, which is not what it holds")
+        values = np.empty(shape[::-1] if fortran else shape, dtype)
+        content = values.reshape(-1).view(np.uint8)
+        for at in range(0, len(content), _PIECE):
+            content[at : at + _PIECE] = np.frombuffer(file.read(_PIECE), np.uint8)
+    return values.T.copy() if fortran else values
