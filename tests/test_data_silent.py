@@ -143,6 +143,29 @@ def test_the_last_record_may_be_one_quoted_field(tmp_path: Path) -> None:
     assert ingest([tmp_path / "a.csv"], tmp_path / "o.zarr", inputs=["x"]) == 3
 
 
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
+def test_a_quote_inside_a_field_opens_nothing(tmp_path: Path, name: str) -> None:
+    """Inches; also where the file, or a piece of it, ends with one."""
+    for rows in (1, 2, 3):
+        data = ("x,t\n" + '1,6"\n' * rows).encode()[:-1]
+        (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
+        assert ingest([tmp_path / name], tmp_path / f"{rows}.zarr", inputs=["x"]) == rows
+
+
+def test_what_is_wrong_is_told_whatever_quote_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row that no block holds has no quote to close; a number that is none stands before a quote that goes on."""
+    (tmp_path / "a.csv").write_text("x,y,note\n1,2,c\n1,2," + "c" * 3 * 2**20 + "\n")
+    with pytest.raises(InputError, match="straddl") as caught:
+        ingest([tmp_path / "a.csv"], tmp_path / "o.zarr", **XY)
+    assert "opens a quote" not in str(caught.value)
+    monkeypatch.setattr(csv_reader, "BLOCK", 64)
+    for length in (200, 2000):
+        text = "x,y,note\nbad,2,c\n" + "1,2,c\n" * 92 + '1,2,"' + "c\n" * length + '"\n'
+        (tmp_path / "a.csv").write_text(text)  # blocks of 576 bytes: the first ends in the quote
+        with pytest.raises(InputError, match="wanted a number, got 'bad'"):
+            ingest([tmp_path / "a.csv"], tmp_path / "o.zarr", **XY)
+
+
 def test_rows_that_a_library_loses_are_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every reader holds what it has read against what the file says: here a block of each goes missing."""
     monkeypatch.setattr(csv_reader, "BLOCK", 4096)
@@ -280,8 +303,8 @@ def test_the_command_line_refuses_what_is_there(tmp_path: Path, monkeypatch: pyt
 
 SPOILT = {  # a fill value, and how many rows have it, among values around 15
     "-9999": ("-9999", 3), "once": ("-9999", 1), "-999.9": ("-999.9", 2), "NetCDF's": ("9.969209968386869e+36", 2),
-    "CMIP's": ("1e20", 1), "-99": ("-99", 2), "9999": ("9999", 2), "int16": ("-32768", 2), "short": ("32767", 4),
-    "short NetCDF's": ("9.97e36", 1), "6 digits": ("9.96921e+36", 3),
+    "CMIP's": ("1e20", 1), "-99": ("-99", 2), "9999": ("9999", 2), "999": ("999", 2),
+    "int16": ("-32768", 2), "short": ("32767", 4), "short NetCDF's": ("9.97e36", 1), "6 digits": ("9.96921e+36", 3),
     "float32": ("-3.4028235e38", 2), "-888": ("-888.8", 2),
     "of its own": ("-4.7e15", 1), "MERRA's": ("1e15", 2),
 }  # fmt: skip
