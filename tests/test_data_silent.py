@@ -87,7 +87,7 @@ def test_records_are_counted_and_not_lines(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
 @pytest.mark.parametrize("stray", ['1,2,"stray', '1,2,"', '1,2,"a ""b""', '1,2,"""', '"1,2,c', '1,"2,c'])
-@pytest.mark.parametrize(("before", "after"), [(0, 0), (5, 0), (0, 5), (600, 700), (90_000, 3), (3, 150_000)])
+@pytest.mark.parametrize(("before", "after"), [(0, 0), (5, 0), (0, 5), (600, 700), (90_000, 3), (3, 400_000)])
 def test_a_quote_that_nothing_closes_is_refused_with_its_line(
     tmp_path: Path, name: str, stray: str, before: int, after: int
 ) -> None:
@@ -136,6 +136,15 @@ def test_bytes_anywhere_change_no_number_of_rows_in_silence(
             assert str(path) in str(error) and (inserted or "straddl" in str(error))
             return
     assert b"\0" not in data and rows == len(records) - 1
+
+
+def test_a_byte_order_mark_is_one_where_the_file_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a quoted name with a line end in it; where a block of 576 bytes begins it is text, and no quote opens."""
+    monkeypatch.setattr(csv_reader, "BLOCK", 64)
+    begun = "x,y,note\n" + "1,2,c\n" * 93 + "10000,20,"
+    for number, (text, rows) in enumerate((('\ufeff"no\nte",x\n"a",1\n"b",2\n', 2), (begun + '\ufeff"\n1,2,c\n', 95))):
+        (tmp_path / "a.csv").write_text(text, encoding="utf-8")
+        assert ingest([tmp_path / "a.csv"], tmp_path / f"{number}.zarr", inputs=["x"]) == rows
 
 
 def test_the_last_record_may_be_one_quoted_field(tmp_path: Path) -> None:
@@ -351,6 +360,7 @@ def test_all_fill_values_of_a_column_and_the_only_negative_one(tmp_path: Path) -
         ([-9999], 5 + RNG.uniform(0, 20000, 500)),
         ([-9999, 4.4e17], RNG.uniform(0, 20000, 500)),
         ([9.97e36] * 9, np.zeros(50)),
+        ([1e20] * 9, np.zeros(50)),
         ([9.97e36] * 9, np.empty(0)),
     ],
 )
@@ -400,6 +410,8 @@ def test_a_fill_value_is_seen_in_any_row_and_beside_infinities(tmp_path: Path, r
     np.save(tmp_path / "a.npy", values)
     with pytest.raises(InputError, match="column 'c1' has -9999 in 1 rows"):
         ingest([tmp_path / "a.npy"], tmp_path / "s.zarr", inputs=["c0"], targets=["c1"])
+    with pytest.raises(InputError, match="column 'y' has -9999 in 1 rows"):
+        ingest([write(tmp_path / "a.csv", values)], tmp_path / "s.zarr", **XY)  # rows, not columns, in order
     values[row, 1], values[-1, 0] = 0, -20000  # the only other value as far
     watch = FillValues(())
     values[3, 0] = -9999
@@ -440,6 +452,7 @@ ORDINARY = {
     "wide tail": np.r_[RNG.uniform(0, 9e14, 900), 4e15, 2e16], "on and off": 7e15 * RNG.integers(0, 2, 100),
     "six times the range": np.r_[RNG.uniform(-800, 800, 900), [-9999.0] * 20, [9999.0] * 20],
     "pressure": 101325 + 999 * RNG.standard_normal(999), "1e30 times": 1e30 * np.rint(9 * RNG.standard_normal(999)),
+    "one far": np.r_[np.linspace(1, 5, 900), 5e14],
 }  # fmt: skip
 
 

@@ -229,7 +229,8 @@ def test_a_page_takes_no_others_place(tmp_path: Path) -> None:
     taken = {"link": "is a link", "nowhere": "is a link", "pipe": "is no plain file", "model": "is a folder"}
     inside = (
         "model/page.html", "model/current", "model/v000001/zarr.json", "model/v000001/intercept/c/0",
-        "away/zarr.json", "state/abc/plan.json", "state/abc/below/1.json", "sea.zarr/page.html", "old.zarr/1/page.html",
+        "away/zarr.json", "state/abc/plan.json", "state/abc/below/1.json", "sea.zarr/page.html",
+        "old.zarr/1/page.html",
     )  # fmt: skip
     for name, why in {**taken, **dict.fromkeys(inside, "lies in ")}.items():
         done = call("report", tmp_path / "model", "-o", tmp_path / name)
