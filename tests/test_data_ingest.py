@@ -78,7 +78,11 @@ def test_zarr_reads_what_was_written(tmp_path: Path) -> None:
     assert group.attrs["dorff"] == {"first": 0, "rows": 4000, "sources": [ANY], "crc32": ANY}
 
 
-@given(d=st.integers(1, 200_000), q=st.integers(0, 1000), shard_rows=st.none() | st.integers(1, 100_000))
+@given(
+    d=st.integers(1, 200_000),
+    q=st.integers(0, 1000),
+    shard_rows=st.none() | st.integers(1, 100_000) | st.just(2**24),
+)
 def test_shards_and_chunks_have_sensible_sizes(d: int, q: int, shard_rows: int | None) -> None:
     shard, unit = shard_and_unit_rows(d, q, shard_rows)
     assert shard % unit == 0

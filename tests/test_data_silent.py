@@ -87,7 +87,7 @@ def test_records_are_counted_and_not_lines(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
 @pytest.mark.parametrize("stray", ['1,2,"stray', '1,2,"', '1,2,"a ""b""', '1,2,"""', '"1,2,c', '1,"2,c'])
-@pytest.mark.parametrize(("before", "after"), [(0, 0), (5, 0), (0, 5), (600, 700), (90_000, 3), (3, 150_000)])
+@pytest.mark.parametrize(("before", "after"), [(0, 0), (5, 0), (0, 5), (600, 700), (90_000, 3), (3, 400_000)])
 def test_a_quote_that_nothing_closes_is_refused_with_its_line(
     tmp_path: Path, name: str, stray: str, before: int, after: int
 ) -> None:
@@ -138,9 +138,41 @@ def test_bytes_anywhere_change_no_number_of_rows_in_silence(
     assert b"\0" not in data and rows == len(records) - 1
 
 
+def test_a_byte_order_mark_is_one_where_the_file_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a quoted name with a line end in it; where a block of 576 bytes begins it is text, and no quote opens."""
+    monkeypatch.setattr(csv_reader, "BLOCK", 64)
+    begun = "x,y,note\n" + "1,2,c\n" * 93 + "10000,20,"
+    for number, (text, rows) in enumerate((('\ufeff"no\nte",x\n"a",1\n"b",2\n', 2), (begun + '\ufeff"\n1,2,c\n', 95))):
+        (tmp_path / "a.csv").write_text(text, encoding="utf-8")
+        assert ingest([tmp_path / "a.csv"], tmp_path / f"{number}.zarr", inputs=["x"]) == rows
+
+
 def test_the_last_record_may_be_one_quoted_field(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text('x\n1\n"2"\n"3"')
     assert ingest([tmp_path / "a.csv"], tmp_path / "o.zarr", inputs=["x"]) == 3
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
+def test_a_quote_inside_a_field_opens_nothing(tmp_path: Path, name: str) -> None:
+    """Inches; also where the file, or a piece of it, ends with one."""
+    for rows in (1, 2, 3):
+        data = ("x,t\n" + '1,6"\n' * rows).encode()[:-1]
+        (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
+        assert ingest([tmp_path / name], tmp_path / f"{rows}.zarr", inputs=["x"]) == rows
+
+
+def test_what_is_wrong_is_told_whatever_quote_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row that no block holds has no quote to close; a number that is none stands before a quote that goes on."""
+    (tmp_path / "a.csv").write_text("x,y,note\n1,2,c\n1,2," + "c" * 3 * 2**20 + "\n")
+    with pytest.raises(InputError, match="straddl") as caught:
+        ingest([tmp_path / "a.csv"], tmp_path / "o.zarr", **XY)
+    assert "opens a quote" not in str(caught.value)
+    monkeypatch.setattr(csv_reader, "BLOCK", 64)
+    for length in (200, 100_000):  # Arrow reads some blocks ahead
+        text = "x,y,note\nbad,2,c\n" + "1,2,c\n" * 92 + '1,2,"' + "c\n" * length + '"\n'
+        (tmp_path / "a.csv").write_text(text)  # blocks of 576 bytes: the first ends in the quote
+        with pytest.raises(InputError, match="wanted a number, got 'bad'"):
+            ingest([tmp_path / "a.csv"], tmp_path / "o.zarr", **XY)
 
 
 def test_rows_that_a_library_loses_are_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,8 +312,8 @@ def test_the_command_line_refuses_what_is_there(tmp_path: Path, monkeypatch: pyt
 
 SPOILT = {  # a fill value, and how many rows have it, among values around 15
     "-9999": ("-9999", 3), "once": ("-9999", 1), "-999.9": ("-999.9", 2), "NetCDF's": ("9.969209968386869e+36", 2),
-    "CMIP's": ("1e20", 1), "-99": ("-99", 2), "9999": ("9999", 2), "int16": ("-32768", 2), "short": ("32767", 4),
-    "short NetCDF's": ("9.97e36", 1), "6 digits": ("9.96921e+36", 3),
+    "CMIP's": ("1e20", 1), "-99": ("-99", 2), "9999": ("9999", 2), "999": ("999", 2),
+    "int16": ("-32768", 2), "short": ("32767", 4), "short NetCDF's": ("9.97e36", 1), "6 digits": ("9.96921e+36", 3),
     "float32": ("-3.4028235e38", 2), "-888": ("-888.8", 2),
     "of its own": ("-4.7e15", 1), "MERRA's": ("1e15", 2),
 }  # fmt: skip
@@ -328,6 +360,7 @@ def test_all_fill_values_of_a_column_and_the_only_negative_one(tmp_path: Path) -
         ([-9999], 5 + RNG.uniform(0, 20000, 500)),
         ([-9999, 4.4e17], RNG.uniform(0, 20000, 500)),
         ([9.97e36] * 9, np.zeros(50)),
+        ([1e20] * 9, np.zeros(50)),
         ([9.97e36] * 9, np.empty(0)),
     ],
 )
@@ -346,7 +379,7 @@ def test_several_codes_and_few_others(codes: list[float], others: Any, tmp_path:
 
 def test_a_large_number_is_the_same_in_other_digits(tmp_path: Path) -> None:
     values = RNG.standard_normal(400).astype("f4")
-    values[:6] = [9.96921e36, 9.969209968386869e36, 9.97e36, -999.9, -999.95, -1e20]
+    values[:7] = [9.96921e36, 9.969209968386869e36, 9.97e36, -999.9, -999.95, -1e20, 9.5e36]
     for name, dtype in (("a", "f4"), ("b", "f8")):
         np.savez(tmp_path / name, x=np.zeros(400), y=values.astype(dtype))
         out, told = tmp_path / f"{name}.zarr", []
@@ -377,6 +410,11 @@ def test_a_fill_value_is_seen_in_any_row_and_beside_infinities(tmp_path: Path, r
     np.save(tmp_path / "a.npy", values)
     with pytest.raises(InputError, match="column 'c1' has -9999 in 1 rows"):
         ingest([tmp_path / "a.npy"], tmp_path / "s.zarr", inputs=["c0"], targets=["c1"])
+    np.save(tmp_path / "a.npy", np.where(np.isfinite(values), values, 0))
+    with pytest.raises(InputError, match="column 'c1' has -9999 in 1 rows"):
+        ingest([tmp_path / "a.npy"], tmp_path / "s.zarr", inputs=["c0"], targets=["c1"])
+    with pytest.raises(InputError, match="column 'y' has -9999 in 1 rows"):
+        ingest([write(tmp_path / "a.csv", np.nan_to_num(values, posinf=0, neginf=0))], tmp_path / "s.zarr", **XY)
     values[row, 1], values[-1, 0] = 0, -20000  # the only other value as far
     watch = FillValues(())
     values[3, 0] = -9999
@@ -417,6 +455,7 @@ ORDINARY = {
     "wide tail": np.r_[RNG.uniform(0, 9e14, 900), 4e15, 2e16], "on and off": 7e15 * RNG.integers(0, 2, 100),
     "six times the range": np.r_[RNG.uniform(-800, 800, 900), [-9999.0] * 20, [9999.0] * 20],
     "pressure": 101325 + 999 * RNG.standard_normal(999), "1e30 times": 1e30 * np.rint(9 * RNG.standard_normal(999)),
+    "one far": np.r_[np.linspace(1, 5, 900), 5e14],
 }  # fmt: skip
 
 
@@ -485,3 +524,4 @@ def test_a_column_has_one_place(tmp_path: Path, inputs: Any, targets: Any, also:
         ingest([tmp_path / "a.csv"], tmp_path / "s.zarr", inputs=inputs, targets=targets, also=also)
     assert not (tmp_path / "s.zarr").exists()
     ingest([tmp_path / "a.csv"], tmp_path / "s.zarr", inputs=["x"], targets=["y"], also={"view": ["x", "y"]})
+    ingest([tmp_path / "a.csv"], tmp_path / "t.zarr", inputs=["x", "=-9999"], targets=["=-9999"])  # no column

@@ -147,6 +147,58 @@ def other_thread():  # got the signal, while this one waits
         except KeyboardInterrupt:
             os._exit(33)
 
+def insists():  # a person, who is asked nothing twice
+    with stopping.working():
+        for _ in range(2):
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(100)
+            except KeyboardInterrupt:
+                pass
+        os._exit(33)
+
+def saving(most=25.0):  # a leaf that takes longer than unwinding may
+    stopping.MOST = most
+    with stopping.working():
+        try:
+            stopping.request_stop()
+            os.kill(os.getpid(), signal.SIGTERM)
+        except KeyboardInterrupt:
+            time.sleep(2.5 if most > 3 else 100)
+            os._exit(33)
+
+def saving_for_ever():
+    saving(2.0)
+
+def another():  # a signal that asks for no end
+    signal.signal(signal.SIGUSR1, lambda *_: None)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    time.sleep(3)
+    os._exit(33)
+
+def after_the_work():
+    with stopping.working():
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(100)
+
+def unread():  # a pipe that is full, or that its reader has closed
+    _, writer = os.pipe()
+    os.dup2(writer, 2)
+    os.set_blocking(2, False)
+    try:
+        while True:
+            os.write(2, bytes(4096))
+    except BlockingIOError:
+        os.set_blocking(2, True)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+def closed():
+    reader, writer = os.pipe()
+    os.dup2(writer, 2)
+    os.close(reader)
+    os.kill(os.getpid(), signal.SIGTERM)
+
 def ending():
     atexit.register(os.kill, os.getpid(), signal.SIGTERM)
 
@@ -162,10 +214,17 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(("way", "code"), [("swallowed", 5), ("other_thread", 33), ("ending", 5), ("ended", 3)])
+ENDS = {
+    "swallowed": 5, "other_thread": 33, "ending": 5, "ended": 3, "insists": 33, "saving": 33, "saving_for_ever": 5,
+    "another": 33, "after_the_work": 5, "unread": 5, "closed": 5,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("way", "code"), ENDS.items())
 def test_no_signal_is_lost(tmp_path: Path, way: str, code: int) -> None:
     """Where the exception is swallowed the process ends a while later, and its workers; where another thread got the
-    signal, the main one hears of it; once all is over the exit code stands."""
+    signal, the main one hears of it; a leaf that is being saved has longer, but not for ever; whatever stderr is;
+    once all is over the exit code stands."""
     (tmp_path / "deaf.py").write_text(DEAF)
     began = time.monotonic()
     done = subprocess.run(
@@ -203,6 +262,11 @@ def test_closed_streams_change_nothing(place: Path, words: str, how: str) -> Non
 def test_what_fails_is_the_exit_code_on_a_full_stderr(place: Path) -> None:
     assert shell("plan nothing.yaml", "2>/dev/full").returncode == 3
     assert shell("fit", "2>/dev/full").returncode == 2
+
+
+def test_names_that_are_no_text_are_said(place: Path) -> None:
+    done = subprocess.run([DORFF, "plan", b"\xff.yaml"], capture_output=True, timeout=100, check=False)
+    assert done.returncode == 3 and b"\\udcff.yaml" in done.stderr and b"Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("words", ["--help", "--version", "inspect models/sea", "fit job.yaml --json"])

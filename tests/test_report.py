@@ -220,15 +220,18 @@ def test_a_page_takes_no_others_place(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("mine")
     (tmp_path / "link").symlink_to("text")
     (tmp_path / "away").symlink_to("model/v000001")
+    (tmp_path / "nowhere").symlink_to("nothing")
+    (tmp_path / "deep").symlink_to("state/abc/below")
     os.mkfifo(tmp_path / "pipe")
-    for folder, mark in (("state/abc", "plan.json"), ("sea.zarr", "zarr.json")):
+    for folder, mark in (("state/abc", "plan.json"), ("sea.zarr", "zarr.json"), ("old.zarr", ".zgroup")):
         (tmp_path / folder / "below").mkdir(parents=True)
         (tmp_path / folder / mark).touch()
     before = contents(tmp_path)
-    taken = {"link": "is a link", "pipe": "is no plain file", "model": "is a folder"}
+    taken = {"link": "is a link", "nowhere": "is a link", "pipe": "is no plain file", "model": "is a folder"}
     inside = (
         "model/page.html", "model/current", "model/v000001/zarr.json", "model/v000001/intercept/c/0",
         "away/zarr.json", "state/abc/plan.json", "state/abc/below/1.json", "sea.zarr/page.html",
+        "old.zarr/1/page.html", "deep/page.html",
     )  # fmt: skip
     for name, why in {**taken, **dict.fromkeys(inside, "lies in ")}.items():
         done = call("report", tmp_path / "model", "-o", tmp_path / name)

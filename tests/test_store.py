@@ -325,6 +325,16 @@ def test_history_is_told_in_order_and_damaged_lines_are_left_out(tmp_path: Path)
         assert read_history(root) == [*lines[:2], {"after": cut}]
 
 
+def test_a_line_is_added_to_a_plain_file_alone(tmp_path: Path) -> None:
+    (tmp_path / "outside").write_bytes(b"mine\n")
+    for name, put in (("link", lambda path: path.symlink_to("../outside")), ("pipe", os.mkfifo)):
+        (tmp_path / name).mkdir()
+        put(tmp_path / name / "history.jsonl")
+        with pytest.raises(InputError, match=r"history\.jsonl: is (a link|no plain file), which does not belong"):
+            append_history(tmp_path / name, {"number": 1})
+    assert (tmp_path / "outside").read_bytes() == b"mine\n"
+
+
 def test_a_sealed_line_is_what_was_sealed_or_nothing() -> None:
     assert unseal(seal({"a": [1, 2.5, None, "x"]})) == {"a": [1, 2.5, None, "x"]}
     for raw in (b"", b"null", b"[]", b"{}", b'{"record": {}}', b"[" * 10**5, seal({})[:-1], seal({}) + b" ", b"\xff"):

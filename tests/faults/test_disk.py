@@ -370,15 +370,32 @@ def test_ways_that_would_fit_are_named_to_the_byte(
     needed = replace(make_plan(job).costs, peak_bytes=2**50, disk_bytes=2**50, others=(way,))
     each = 5_000_000 if isinstance(cluster, SerialCluster) else 3 * (costs.WORKER_BYTES + 5_000_000)
     least = costs.DRIVER_BYTES + 7_000_000 + each
+    (tmp_path / "nodes").mkdir()
+    (tmp_path / "nodes" / "00-000000.moments").write_bytes(bytes(1000))  # sums that are there already need no room
     for memory, disk, named in ((0, 0, True), (-1, 0, False), (0, -1, False), (2**40, 2**40, True)):
         total = psutil.virtual_memory()._replace(total=least + memory)
         monkeypatch.setattr(psutil, "virtual_memory", lambda total=total: total)
-        monkeypatch.setattr(costs, "_free_disk", lambda path, free=3_000_000 + disk: free)
+        monkeypatch.setattr(costs, "_free_disk", lambda path, free=2_999_000 + disk: free)
         for one in (needed, replace(needed, peak_bytes=0)):  # the memory is short, or the disk
             with pytest.raises(DoesNotFitError) as error:
                 costs.refuse_small_machine(job, one, tmp_path)
             assert ("solve.route: streaming" in str(error.value)) == named, error.value
             assert ("at its peak" in str(error.value)) == (one is needed)
+
+
+@pytest.mark.parametrize("by", ["leaves", "rows"])
+@pytest.mark.usefixtures("small_leaves")
+def test_folds_of_leaves_are_a_remedy_where_there_are_as_many(
+    by: str, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = {"solve": {"ridge": [1e-6, 1e-3], "select": "kfold", "folds": {"count": 3, "by": by}}}
+    job = load_job(write_job(tmp_path, store, **words))
+    needed, small = make_plan(job).costs, psutil.virtual_memory()._replace(total=2**20)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: small)
+    for leaves, named in ((3, by == "rows"), (2, False)):
+        with pytest.raises(DoesNotFitError, match=r"this machine has 1 MiB; lower features\.count") as error:
+            costs.refuse_small_machine(job, replace(needed, leaves=leaves), tmp_path)
+        assert ("or set solve.folds.by: leaves" in str(error.value)) == named
 
 
 @pytest.mark.parametrize("folds", ["leaves", "rows"])
