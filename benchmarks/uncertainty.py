@@ -88,7 +88,7 @@ def by_dorff(home: Path, name: str, split: int, count: int, Y: FloatArray, train
         "features": {"count": count, "seed": split},
         "solve": {
             "standardize": True, "ridge": {"from": 1e-7, "to": 1e-2, "count": 8}, "select": "evidence",
-            "conformal": True, "folds": {"count": 5, "by": "rows"}, "posterior": True,
+            "conformal": True, "folds": {"count": 5, "by": "rows"},
         },
         "state": f"state-{count}", "model": f"model-{count}",
     }  # fmt: skip

@@ -176,3 +176,18 @@ def test_a_worker_loads_a_map_in_the_room_that_is_said(tmp_path: Path) -> None:
     load_pass.cache_clear()
     held = traced(plan.frozen)
     assert 8 * plan.recipe.numbers / 2 < held <= 8 * plan.recipe.numbers
+
+
+def test_a_fit_holds_what_is_said_of_all_patterns(tmp_path: Path) -> None:
+    """Targets that are missing in eight ways: in one process, which holds what a driver and a worker do."""
+    rng, n, m, q = np.random.default_rng(0), 300, 1024, 300
+    Y = rng.standard_normal((n, q))
+    for number in range(1, 8):
+        Y[number::8, number] = np.nan
+    written(tmp_path, rng.standard_normal((n, 2)), Y, n)
+    plan = make_plan(job(tmp_path, m, "partial"))
+    plan.freeze()
+    reading, beside = 3 * plan.dataset.unit_bytes(), _beside_bytes(plan.job, plan.dataset, plan.recipe)
+    said = way(Size(m, q, q, False, 8), n=n, read_bytes=reading, map_numbers=plan.recipe.numbers, beside_bytes=beside)
+    held = traced(lambda: fit_streaming(plan, settings(plan)[0], SerialEngine(), most=3))
+    assert 0.6 * (said.driver_bytes + said.worker_bytes) < held <= said.driver_bytes + said.worker_bytes

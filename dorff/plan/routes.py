@@ -218,7 +218,8 @@ def _streaming(shape: Shape, means: Means) -> Way:
     worker = shape.read_bytes + block + 8 * shape.map_numbers + (2 + 2 * shape.patterns) * vectors
     t = shape.q if shape.coupled else 1
     dual = sample_rows(m, t, shape.n) * t
-    driver = sampled_bytes(dual, m, shape.k) + shape.beside_bytes + 12 * 8 * shape.k * columns
+    summed = 4 * shape.patterns * vectors  # of the first pass, as they are used, and of another being read
+    driver = sampled_bytes(dual, m, shape.k) + shape.beside_bytes + 12 * 8 * shape.k * columns + summed
     disk = vectors * shape.patterns * (EXPECTED_PASSES + 2 * shape.leaves)
     flops = shape.map_flops + 4.0 * width * columns
     row = m * means.pace.number + 4.0 * width * columns / means.pace.thin
