@@ -383,6 +383,14 @@ def test_a_target_that_does_not_vary_and_one_seen_once():
     assert setting.posterior(parts, fit).variance(F).shape == (N, 2)
 
 
+def test_a_target_seen_once_tells_no_noise_where_outputs_hang_together_either():
+    case = Case.of("coupled")
+    case.Y[1:, 2] = np.nan
+    (fit,) = case.setting.judged(case.parts, case.setting.solve(case.parts, [RIDGE]))
+    noise = np.diag(fit.noise)
+    assert noise[2] == 0.0 and np.all(noise[:2] > 0.01)
+
+
 LONG = np.longdouble
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,11 +16,11 @@ from distributed import Client
 from dorff import frequencies, kernels
 from dorff.data import ingest, open_dataset, trim, verify
 from dorff.engine import DaskEngine, SerialEngine, local_cluster
-from dorff.errors import InputError
+from dorff.errors import InputError, LeaseError
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
-from dorff.predict import predict, score
-from dorff.store import save_model
+from dorff.predict import predict, score, writing
+from dorff.store import Lease, save_model
 
 ROWS = 20_000
 
@@ -96,6 +98,69 @@ def test_a_stopped_prediction_goes_on_and_never_mixes_models(
     predict(tmp_path / "b", store, mixed, engine=SerialEngine())
     np.testing.assert_allclose(values(mixed), other.predict(X), rtol=1e-12)
     assert not list(tmp_path.glob(".mixed*"))
+
+
+def test_what_another_run_wrote_meanwhile_is_left_alone(
+    model: Model, data: tuple[Path, FloatArray, FloatArray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between this run's first look at the place and its lease."""
+    store, _, _ = data
+    save_model(model, tmp_path / "m")
+    predict(tmp_path / "m", store, tmp_path / "first.zarr", engine=SerialEngine())
+    out, take = tmp_path / "out.zarr", Lease.take
+
+    def late(path: Path) -> Lease:
+        (tmp_path / "first.zarr").rename(out)
+        return take(path)
+
+    monkeypatch.setattr(Lease, "take", late)
+    with pytest.raises(InputError, match="is there already"):
+        predict(tmp_path / "m", store, out, engine=SerialEngine())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m", "out.zarr"]
+
+
+def overtaken(folder: Path) -> Lease:
+    """Another run's lease on out.zarr, whose lease was not renewed for long."""
+    (file,) = folder.glob(".out.zarr.lease.0*")
+    os.utime(file, (0, 0))
+    return Lease.take(folder / ".out.zarr.lease")
+
+
+def test_a_run_that_is_overtaken_at_its_last_step_moves_nothing(
+    model: Model, data: tuple[Path, FloatArray, FloatArray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, _, _ = data
+    save_model(model, tmp_path / "m")
+    out, commit, others = tmp_path / "out.zarr", writing.commit, list[Lease]()
+
+    def late(*words: Any) -> None:
+        others.append(overtaken(tmp_path))
+        commit(*words)
+
+    monkeypatch.setattr(writing, "commit", late)
+    with pytest.raises(LeaseError, match="was taken over"):
+        predict(tmp_path / "m", store, out, engine=SerialEngine())
+    assert not out.exists()
+    others[0].check()  # it is still the other's
+    others[0].release()
+
+
+def test_a_run_that_is_overtaken_writes_no_more_shards(
+    model: Model, data: tuple[Path, FloatArray, FloatArray], tmp_path: Path
+) -> None:
+    store, _, _ = data
+    save_model(model, tmp_path / "m")
+    seen, others = list[int](), list[Lease]()
+
+    def tell(done: int, _total: int) -> None:
+        seen.append(done)
+        if len(seen) == 2:  # the first shard is written
+            others.append(overtaken(tmp_path))
+
+    with pytest.raises(LeaseError, match="was taken over"):
+        predict(tmp_path / "m", store, tmp_path / "out.zarr", engine=SerialEngine(), progress=tell)
+    others[0].release()
+    assert len(seen) == 2 and len(list(tmp_path.glob(".out.zarr.*.partial/y/c/*/0"))) < 4 < ROWS / 4096
 
 
 def test_another_model_in_the_same_place_is_the_one_that_is_scored(

@@ -29,7 +29,7 @@ from dorff.solvers import R2, Spread, row_sums
 from dorff.spec import Job
 from dorff.store import load_model, read_history, save_model
 from dorff.tune import tune
-from tests.cases import LAW
+from tests.cases import LAW, moments_of, plain_map
 from tests.command_line import call
 
 GAUSS = kernels.Gaussian(0.6)
@@ -104,6 +104,16 @@ def test_targets_are_scored_on_the_rows_that_have_them() -> None:
     Y[3, 1] = 9.0  # a second one, that weighs nothing
     assert r2(Y, values, w) == pytest.approx(np.mean(each), rel=1e-12)
     assert np.isnan(r2(Y[:1], values[:1]))
+
+
+def test_sums_of_features_say_of_targets_what_their_rows_do() -> None:
+    """Of targets far from 0 too, whose deviations may be rounding."""
+    far, about = PLAIN + np.array([3.0, -2e6, 0.0]), np.array([2.0, -2e6, 1.0])
+    found = Spread.of_moments([moments_of(plain_map(np.eye(2)), X, far, y0=about)])
+    wanted = Spread.of(*row_sums(far, far, np.ones(N))[:4])
+    for name in ("rows", "squares", "rounding"):
+        assert getattr(found, name) == pytest.approx(getattr(wanted, name), rel=1e-6), name
+    assert found.rounding[1] > 1e10 * found.rounding[0] > 0
 
 
 def test_fields_and_classes_are_pooled_and_all_else_is_not() -> None:
