@@ -368,6 +368,22 @@ def test_the_bound_for_rules_is_its_proof(d, ratio, epsilon):
     assert bounds.quadrature_uniform(d, ratio, epsilon, d + 1) == 1
 
 
+def test_the_bound_for_rules_takes_a_fine_net_where_it_is_the_best():
+    # At 1e-200 the best of all shares is about 1 / (2 log 1e200), far below those of everyday bounds.
+    ratio, epsilon = 0.4, 0.02
+    M = ratio**2 / 2
+    variance = (1 - math.exp(-M)) * (math.exp(-M) - 1 + M)
+    shares = np.geomspace(1e-5, 0.9, 40001)
+    left = (1 - shares) * epsilon
+    rate = np.maximum(2 * (left / M) ** 2, [bennett(variance, M, value) for value in left])
+    points = np.log(2) + np.log(1 + 2 * ratio * 2 * ratio / (shares * epsilon))
+    n = math.ceil(np.min((points + 200 * math.log(10)) / rate))
+    logs = points - n * rate
+    assert 1e-3 < shares[np.argmin(logs)] < 1.5e-3
+    found = bounds.quadrature_uniform(1, ratio, epsilon, 2 * n)
+    assert math.log(found) == pytest.approx(np.min(logs), abs=1e-3)
+
+
 def test_proposition_3_1_as_printed():
     d, ratio, epsilon, D = 4, 1.6, 0.2, 30000
     beta = (d ** (-d / (d + 1)) + d ** (1 / (d + 1))) * 2 ** ((6 * d + 1) / (d + 1)) * (d / (d + 1)) ** (d / (d + 1))
@@ -519,12 +535,23 @@ def test_orlicz_norm_of_a_squared_frequency(d):
 def test_orlicz_norm_at_the_edges():
     assert bounds.orlicz_norm([-3.0]) == pytest.approx(3 / math.log(2))
     assert bounds.orlicz_norm([2e-150, 2e-150]) == pytest.approx(2e-150 / math.log(2))
+    assert bounds.orlicz_norm([1000.0]) == pytest.approx(1000 / math.log(2))  # e^1000 is no float
     assert bounds.orlicz_norm(np.zeros(3)) == 0
     assert bounds.orlicz_norm(lambda t: 1.0) == 0
     assert bounds.orlicz_norm(lambda t: math.inf) == math.inf
     for wrong in ([], [1.0, np.nan]):
         with pytest.raises(InputError, match="a sample must be finite numbers"):
             bounds.orlicz_norm(wrong)
+
+
+def test_orlicz_norm_is_where_two_is_passed():
+    # inf {C: f(1 / C) <= 2}, of functions that need be no moment generating function.
+    assert bounds.orlicz_norm(lambda t: 2.0 if t <= 5 else 2.5) == pytest.approx(1 / 5, rel=1e-12)
+    assert bounds.orlicz_norm(lambda t: 2.0) == 0
+    assert bounds.orlicz_norm(lambda t: 2.5) == math.inf
+    # Values a and 2 a with the masses 3/4 and 1/4: y = e^(a / C) solves 3 y + y^2 = 8.
+    expected = 0.7 / math.log((math.sqrt(41) - 3) / 2)
+    assert bounds.orlicz_norm([0.7, -0.7, 0.7, -1.4]) == pytest.approx(expected, rel=1e-12)
 
 
 # Constants
@@ -951,6 +978,19 @@ def test_features_needed_looks_no_further_than_it_is_told():
     with pytest.raises(InputError, match=r"no D up to 999 brings the bound to 0.05 at epsilon = 0.1"):
         bounds.features_needed(enough, 0.1, 0.05, most=999)
     assert bounds.features_needed(lambda _, D: 0.05, 0.1, 0.05) == 1  # delta itself will do
+
+
+def test_features_needed_is_a_whole_number_and_delta_will_do():
+    def step(wanted):
+        return lambda _, D: 1.0 if wanted > D else 0.9  # the bound is delta itself from D = wanted on
+
+    for wanted in (1, 698, 700, 999, 1000):
+        for most in (1000, 1001, 10**15):
+            found = bounds.features_needed(step(wanted), 0.1, 0.9, most=most)
+            assert found == wanted and isinstance(found, int)
+    assert bounds.features_needed(step(10**15), 0.1, 0.9) == 10**15
+    with pytest.raises(InputError, match=r"no D up to 1e\+15 brings the bound to 0.9 at"):
+        bounds.features_needed(step(10**15 + 1), 0.1, 0.9)
 
 
 def test_features_needed_says_what_it_cannot_use():
