@@ -81,6 +81,16 @@ def test_a_forged_state_that_changes_nothing_loads(forged: ForgedState) -> None:
     assert forged.load().y0.tolist() == [3.0, 4.0]  # type: ignore[attr-defined]
 
 
+def test_arrays_of_another_plan_are_refused(forged: ForgedState) -> None:
+    """Whole, and of the same shapes: what `plan.json` says of them alone tells."""
+    text, raw = (forged.directory / "plan.json").read_text(), forged.raw
+    forged.arrays["y0"] = forged.arrays["y0"] + 1.0
+    forged.pack()
+    refused(lambda: forged.load(text), forged.directory)
+    forged.raw = raw
+    assert forged.load(text)  # the control
+
+
 @pytest.mark.parametrize("name", ARCHIVES)
 def test_archives_that_lie_are_refused(forged: ForgedState, name: str) -> None:
     forged.raw = ARCHIVES[name]
