@@ -174,18 +174,18 @@ class Sums:
     size: Size
 
     @classmethod
-    def of(cls, name: str, *, m: int = 512, gaps: bool = False) -> Sums:
-        kernel, n = dict(every_kernel(2, 2))[name].fix(2, 2, np.eye(2)), 4 * m
-        X, Y = rows(n, 2, 2)
-        drawn = frequencies.Orthogonal().draw(kernel, d=2, p=2, count=m // 2, seed=0)
+    def of(cls, name: str, *, m: int = 512, q: int = 2, gaps: bool = False) -> Sums:
+        kernel, n = dict(every_kernel(2, q))[name].fix(2, q, np.eye(q)), 4 * m
+        X, Y = rows(n, 2, q)
+        drawn = frequencies.Orthogonal().draw(kernel, d=2, p=q, count=m // 2, seed=0)
         weights, features = weights_of(kernel, drawn), plain_map(20 * drawn.omega)  # all of it is seen
-        masks = [np.array(mask) for mask in (((1, 1), (0, 1), (1, 0)) if gaps else ((1, 1),))]
+        masks = [np.array(mask) for mask in (((1, 1), (0, 1), (1, 0)) if gaps else ((1,) * q,))]
         parts = []
         for at, mask in enumerate(masks):
             one = moments_of(features, X[at::3], Y[at::3] * mask)
             parts.append(replace(one, observed="" if mask.all() else "".join(map(str, mask))))
         coupled = not weights.separable or (gaps and name != "identity")
-        size = Size(m, 2, weights.shape[1], coupled, 3 if gaps else 1)
+        size = Size(m, q, weights.shape[1], coupled, 3 if gaps else 1)
         return cls(parts, weights, size)
 
 
@@ -242,7 +242,16 @@ def way(name: str, size: Size) -> Way:
 def test_a_direct_solve_holds_what_is_said(name: str, gaps: bool, ridges: list[float]) -> None:
     sums = Sums.of(name, gaps=gaps)
     held = traced(lambda: solve(Problem.of(sums.parts, sums.weights), ridges, scores=True))
-    assert 0.5 * solve_bytes(sums.size) < held <= solve_bytes(sums.size)
+    assert 0.5 * solve_bytes(sums.size) < held <= solve_bytes(replace(sums.size, ridges=len(ridges)))
+
+
+@pytest.mark.parametrize(("m", "q", "count"), [(64, 300, 1), (32, 400, 9), (300, 300, 18), (512, 128, 9)])
+def test_solves_of_many_targets_hold_what_is_said(m: int, q: int, count: int) -> None:
+    sums, ridges = Sums.of("identity", m=m, q=q), np.logspace(-9, -1, count).tolist()
+    held, said = traced(lambda: solve(Problem.of(sums.parts, sums.weights), ridges, scores=True)), sums.size
+    assert 0.5 * solve_bytes(replace(said, ridges=count)) < held <= solve_bytes(replace(said, ridges=count))
+    held = traced(lambda: solve_cg(sums.parts, sums.weights, 1e-3, most=3))
+    assert 0.5 * cg_bytes(said) < held <= cg_bytes(said)
 
 
 @pytest.mark.parametrize("gaps", [False, True], ids=["whole", "gaps"])

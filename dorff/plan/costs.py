@@ -205,11 +205,7 @@ def _coupled(job: Job, kernel: OperatorKernel, patterns: int) -> bool:
     outputs = any(term.outputs not in (None, "identity") for term in job.manifold)
     if not _shared(kernel) or outputs:  # which need not commute with the kernel's matrix
         return True
-    if patterns == 1:
-        return False
-    if isinstance(kernel, MultiView):
-        return True
-    return job.solve.observe is not None or not _apart(kernel)
+    return patterns > 1 and (isinstance(kernel, MultiView) or job.solve.observe is not None or not _apart(kernel))
 
 
 def _apart(kernel: OperatorKernel) -> bool:
@@ -227,7 +223,8 @@ def _rank(kernel: OperatorKernel, d: int) -> int:
 
 def _size(job: Job, kernel: OperatorKernel, m: int, dataset: Dataset, patterns: int, folds: int) -> Size:
     """What the bytes of solving for a kernel depend on, its output matrices written out."""
-    return Size(m, dataset.q, _rank(kernel, dataset.d), _coupled(job, kernel, patterns), patterns, folds)
+    coupled, ridges = _coupled(job, kernel, patterns), len(job.solve.ridges)
+    return Size(m, dataset.q, _rank(kernel, dataset.d), coupled, patterns, folds, ridges)
 
 
 def _solve_bytes(job: Job, kernel: OperatorKernel, size: Size, *, qr: bool) -> int:

@@ -26,7 +26,7 @@ OPEN: Final = 1e-12  # of the largest eigenvalue of the intercept's system: dire
 @dataclass(frozen=True)
 class Size:
     """What the memory of a solve depends on: m features, q targets and r rows of psi, all in one system (`coupled`) or
-    a column each; patterns of targets, folds."""
+    a column each; patterns of targets, folds, ridges."""
 
     m: int
     q: int
@@ -34,6 +34,7 @@ class Size:
     coupled: bool
     patterns: int = 1
     folds: int = 1
+    ridges: int = 1
 
     @property
     def width(self) -> int:
@@ -51,8 +52,8 @@ class Size:
 
     @property
     def vectors(self) -> int:
-        """Bytes of right-hand sides, solutions and what else is of k numbers, or more."""
-        return 8 * self.k * (32 + 8 * self.q)
+        """Bytes of right-hand sides, solutions at each ridge, what else is of k numbers, and the targets' own sums."""
+        return 8 * (self.k * (32 + (8 + self.ridges) * self.q) + 9 * self.patterns * self.q**2)
 
     @property
     def packed(self) -> int:
