@@ -115,11 +115,10 @@ def solve_cg(
 
 
 def cg_bytes(size: Size) -> int:
-    """The most memory of `solve_cg`, beside the packed sums: these as squares, copies of the targets' own, its
-    preconditioner, and the vectors of `iterate`: a column for each row of psi, or one."""
+    """The most memory of `solve_cg`, beside the packed sums: these as squares, its preconditioner, and the vectors of
+    `iterate`: a column for each row of psi, or one."""
     columns, column = 1 if size.coupled else size.r, System.column_bytes(size)
-    squares = size.unpacked + 9 * 8 * size.patterns * size.q**2
-    return squares + nystrom_bytes(size.k, column) + columns * (12 * 8 * size.k + column)
+    return size.unpacked + nystrom_bytes(size.k, column) + columns * (12 * 8 * size.k + column)
 
 
 def _solution(

@@ -52,8 +52,8 @@ class Size:
 
     @property
     def vectors(self) -> int:
-        """Bytes of right-hand sides, solutions at each ridge, what else is of k numbers, and the targets' own sums."""
-        return 8 * (self.k * (32 + (8 + self.ridges) * self.q) + 9 * self.patterns * self.q**2)
+        """Bytes of right-hand sides, solutions at each ridge, and what else is of k numbers, or more."""
+        return 8 * self.k * (32 + (8 + self.ridges) * self.q)
 
     @property
     def packed(self) -> int:
@@ -62,8 +62,8 @@ class Size:
 
     @property
     def unpacked(self) -> int:
-        """Bytes of the sums of all rows, as squares."""
-        return self.patterns * 8 * self.width**2
+        """Bytes of the sums of all rows, as squares, and of copies of the targets' own."""
+        return self.patterns * 8 * (self.width**2 + 9 * self.q**2)
 
     @property
     def held(self) -> int:
