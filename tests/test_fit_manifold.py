@@ -482,3 +482,25 @@ def local_lists(X: FloatArray, k: int) -> Any:
     """A (n, n): 1 where a row lists another, among all of X."""
     index, _ = neighbours(X, k)
     return sp.csr_array((np.ones(index.size), index.ravel(), np.arange(0, index.size + 1, k)), shape=(len(X), len(X)))
+
+
+def test_a_terms_sums_and_graph_take_no_more_disk_than_is_planned(tmp_path: Path) -> None:
+    X, _ = sea(6 * SHARD)
+    store, state, most = write(tmp_path / "sea.zarr", x=X, y=X[:, :1]), tmp_path / "state", 0
+
+    class Looking(SerialEngine):
+        def run(self, tasks: Iterable[Task], done: Done) -> None:
+            def look(task: Task, result: Any) -> Iterable[Task]:
+                nonlocal most
+                kept = [*state.rglob("graphs/**/*"), *state.rglob("terms/**/*")]
+                most = max(most, sum(path.stat().st_size for path in kept if path.is_file()))
+                return done(task, result)
+
+            super().run(tasks, look)
+
+    words: dict[str, Any] = {"data": {"nan": "refuse"}, "features": {"count": 768}}
+    asked = job(store, **words)
+    fit(asked, engine=Looking())
+    without = Job.model_validate(asked.model_dump(exclude={"manifold"}, exclude_unset=True))
+    planned = make_plan(asked).costs.disk_bytes - make_plan(without).costs.disk_bytes
+    assert planned / 8 < most <= planned

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import zarr
 from cases import traced
+from distributed import Client
 
-from dorff.engine import SerialEngine, sweep
+from dorff.engine import DaskEngine, SerialEngine, local_cluster, sweep
 from dorff.engine.sweep import Sweep, run_product
 from dorff.fit import settings
 from dorff.kernels.scalar import FloatArray
@@ -179,7 +180,7 @@ def test_a_worker_loads_a_map_in_the_room_that_is_said(tmp_path: Path) -> None:
 
 
 def test_a_fit_holds_what_is_said_of_all_patterns(tmp_path: Path) -> None:
-    """Targets that are missing in eight ways: in one process, which holds what a driver and a worker do."""
+    """Targets that are missing in eight ways: in one process, a driver and a worker, and in two."""
     rng, n, m, q = np.random.default_rng(0), 300, 1024, 300
     Y = rng.standard_normal((n, q))
     for number in range(1, 8):
@@ -191,3 +192,6 @@ def test_a_fit_holds_what_is_said_of_all_patterns(tmp_path: Path) -> None:
     said = way(Size(m, q, q, False, 8), n=n, read_bytes=reading, map_numbers=plan.recipe.numbers, beside_bytes=beside)
     held = traced(lambda: fit_streaming(plan, settings(plan)[0], SerialEngine(), most=3))
     assert 0.6 * (said.driver_bytes + said.worker_bytes) < held <= said.driver_bytes + said.worker_bytes
+    with local_cluster(1) as cluster, Client(cluster) as client:
+        held = traced(lambda: fit_streaming(plan, settings(plan)[0], DaskEngine(client), most=4))
+    assert 0.6 * said.driver_bytes < held <= said.driver_bytes

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 from collections import deque
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
 
 from dorff.engine import Task, Tree
 from dorff.leaf import Place, merge_nodes
-from dorff.plan import Leaf
+from dorff.plan import Leaf, costs
 from dorff.plan.leaves import most_sums
+from dorff.spec import Job
 from dorff.store import Receipt
 
 
@@ -68,3 +71,21 @@ def test_sums_on_the_disk_are_no_more_than_the_plan_counts(
     assert most <= held + most_sums(leaves, workers)
     if leaves > 200:  # and not by being far above
         assert most_sums(leaves, workers) < 2.1 * (most - held)
+
+
+@pytest.mark.parametrize(("by_rows", "workers"), [(False, 1), (True, 1), (True, 3)])
+def test_sums_that_are_kept_take_a_quarter_of_the_free_disk_and_are_planned(
+    by_rows: bool, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leaves, width, patterns, folds = 1000, 100, 2, 3
+    node = 4 * width * (width + 1) * patterns * folds
+    job, levels = cast(Job, SimpleNamespace(state=".")), []
+    for kept in (2000, 400, 100, 3):
+        monkeypatch.setattr(costs, "_free_disk", lambda _path, free=4 * kept * node: free)
+        question = {"folds": {"count": folds, "by_rows": by_rows}}
+        level, disk = costs._disk_bytes(job, leaves, question, patterns, width, workers)
+        least = node if by_rows else node * min(folds, 2**level) // folds
+        assert (leaves >> level) <= kept < (leaves >> level - 1 if level else kept + 1)
+        assert disk >= ((leaves >> level) + most_sums(leaves, workers)) * least
+        levels.append(level)
+    assert levels == [0, 2, 4, 8]
