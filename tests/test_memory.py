@@ -30,7 +30,7 @@ from dorff.plan.seconds import Pace
 from dorff.predict.shared import planned_workers
 from dorff.solvers import Problem, Size, cg_bytes, sampled_bytes, solve, solve_bytes, triangle_bytes
 from dorff.solvers.cg import solve_cg
-from dorff.solvers.matrixfree import Border, System, make_system, of_moments
+from dorff.solvers.matrixfree import Border, System, make_system, of_moments, of_moments
 from dorff.solvers.nystrom import nystrom, nystrom_bytes
 from dorff.solvers.posterior import posterior, posterior_bytes
 from dorff.solvers.qr import problem_of
@@ -199,6 +199,16 @@ def test_conjugate_gradients_hold_what_is_said(name: str, gaps: bool) -> None:
     assert held <= way("cg", sums.size).driver_bytes <= 2 * held
     packed = sum(part.packed.nbytes for part in sums.parts)
     assert way("cg", sums.size).driver_bytes == packed + cg_bytes(sums.size)
+
+
+@pytest.mark.parametrize("gaps", [False, True], ids=["whole", "gaps"])
+@pytest.mark.parametrize("name", ["identity", "matrix", "curl trace", "helmholtz trace"])
+def test_a_product_with_a_vector_holds_what_is_said(name: str, gaps: bool) -> None:
+    sums = Sums.of(name, m=1024, gaps=gaps)
+    system = make_system(*of_moments(sums.parts), sums.weights)
+    x = np.random.default_rng(0).standard_normal((system.size, 1))
+    held, said = traced(lambda: system.apply(x, np.zeros(1, int))), System.column_bytes(sums.size)
+    assert 0.5 * said < held <= said
 
 
 def test_a_preconditioner_holds_what_is_said() -> None:
