@@ -30,7 +30,7 @@ from dorff.plan.seconds import Pace
 from dorff.predict.shared import planned_workers
 from dorff.solvers import Problem, Size, cg_bytes, sampled_bytes, solve, solve_bytes, triangle_bytes
 from dorff.solvers.cg import solve_cg
-from dorff.solvers.matrixfree import Border, System, make_system, of_moments, of_moments
+from dorff.solvers.matrixfree import Border, System, make_system, of_moments
 from dorff.solvers.nystrom import nystrom, nystrom_bytes
 from dorff.solvers.posterior import posterior, posterior_bytes
 from dorff.solvers.qr import problem_of
