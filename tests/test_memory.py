@@ -16,15 +16,20 @@ from typing import Any, Final
 import numpy as np
 import psutil
 import pytest
+import zarr
 from cases import every_kernel, moments_of, plain_map, rows, traced, weights_of
 from command_line import DORFF
 from processes import watched
 
 from dorff import frequencies
 from dorff.data import ingest, open_dataset
+from dorff.engine import SerialEngine
 from dorff.errors import DoesNotFitError
-from dorff.fit import fit
+from dorff.fit import fit, run_pass
 from dorff.moments import Moments, TriangleAccumulator
+from dorff.plan import leaves as leaf_sizes
+from dorff.plan import make_plan
+from dorff.plan.costs import _solve_bytes
 from dorff.plan.routes import Means, Shape, Way, choose_route
 from dorff.plan.seconds import Pace
 from dorff.predict.shared import planned_workers
@@ -253,6 +258,30 @@ def test_a_direct_solve_holds_what_is_said(name: str, gaps: bool, ridges: list[f
     sums = Sums.of(name, gaps=gaps)
     held = traced(lambda: solve(Problem.of(sums.parts, sums.weights), ridges, scores=True))
     assert 0.5 * solve_bytes(sums.size) < held <= solve_bytes(replace(sums.size, ridges=len(ridges)))
+
+
+@pytest.mark.parametrize("by", ["rows", "leaves"])
+def test_folds_that_are_collected_hold_what_is_said(by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more folds than the solve needs room for, where the grid's path is not taken."""
+    for name in ("SMALLEST_LEAF", "LARGE_FIRST_LEAF"):
+        monkeypatch.setattr(leaf_sizes, name, 64)
+    store, rng = tmp_path / "data.zarr", np.random.default_rng(0)
+    group = zarr.open_group(str(store), mode="w")
+    for name, d in (("x", 2), ("y", 1)):
+        group.create_array(name, data=rng.standard_normal((60 * 64 + 1, d)), chunks=(64, d))
+    words = {
+        "data": {"store": str(store)}, "features": {"count": 512}, "cluster": {"type": "serial"},
+        "kernel": {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": 1.0}},
+        "solve": {"ridge": [1e-3, 1e-2], "select": "kfold", "folds": {"count": 30, "by": by}, "observe": [[2.0]]},
+        "state": str(tmp_path / "state"), "model": str(tmp_path / "model"),
+    }  # fmt: skip
+    plan = make_plan(Job.model_validate(words))
+    run_pass(plan, SerialEngine())
+    held = traced(lambda: run_pass(plan, SerialEngine()))
+    said = _solve_bytes(
+        plan.job, plan.candidates[0].fix(2, 1, np.eye(1)), Size(512, 1, 1, False, folds=30, ridges=2), qr=False
+    )
+    assert 0.5 * said < held <= said + MIB and (by == "leaves" or held > said - MIB)
 
 
 @pytest.mark.parametrize(("m", "q", "count"), [(64, 300, 1), (32, 400, 9), (300, 300, 18), (512, 128, 9)])

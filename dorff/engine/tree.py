@@ -135,6 +135,7 @@ class Tree:
                 total = None
             elif total is not None:
                 total = merge_folds(total, folds)
+            del folds  # before others are read
         return total
 
     def collect(self, engine: Engine, of: type[S], told: Callable[[int], None] | None = None) -> dict[Part, S]:
