@@ -121,7 +121,8 @@ def test_plan_says_what_a_fit_will_need_and_writes_nothing(fitted: Path) -> None
     figures = {"leaves", "peak_bytes", "disk_bytes", "flops", "seconds", "m", "rank", "worker_bytes"}
     assert set(plan) == figures | {"exact_is_cheaper", "route", "reason", "passes", "warnings"}
     assert plan["leaves"] == 1 and plan["m"] == 64 and 0 < plan["worker_bytes"] <= plan["peak_bytes"]
-    assert "MiB at the peak" in call("plan", "new.yaml").stdout
+    text = call("plan", "new.yaml").stdout
+    assert "MiB at the peak" in text and "1 over the rows" in text
 
 
 def test_inspect_tells_data_state_and_models_apart(fitted: Path) -> None:

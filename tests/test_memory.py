@@ -26,10 +26,12 @@ from dorff.data import ingest, open_dataset
 from dorff.engine import SerialEngine
 from dorff.errors import DoesNotFitError
 from dorff.fit import fit, run_pass
+from dorff.kernels.scalar import FloatArray
+from dorff.leaf import load_pass, run_leaf
 from dorff.moments import Moments, TriangleAccumulator
+from dorff.plan import Plan, make_plan
 from dorff.plan import leaves as leaf_sizes
-from dorff.plan import make_plan
-from dorff.plan.costs import _solve_bytes
+from dorff.plan.costs import _leaf_bytes, _solve_bytes
 from dorff.plan.routes import Means, Shape, Way, choose_route
 from dorff.plan.seconds import Pace
 from dorff.predict.shared import planned_workers
@@ -260,27 +262,64 @@ def test_a_direct_solve_holds_what_is_said(name: str, gaps: bool, ridges: list[f
     assert 0.5 * solve_bytes(sums.size) < held <= solve_bytes(replace(sums.size, ridges=len(ridges)))
 
 
+def planned(folder: Path, Y: FloatArray, chunk: int, **words: dict[str, Any]) -> Plan:
+    """Of a serial job for as many rows of two inputs."""
+    group = zarr.open_group(str(folder / "data.zarr"), mode="w")
+    X = np.random.default_rng(0).standard_normal((len(Y), 2))
+    for name, values in {"x": X, "y": Y}.items():
+        group.create_array(name, data=values, chunks=(chunk, 2))
+    job = {
+        "features": {"count": 1024}, "cluster": {"type": "serial"}, "solve": {"ridge": [1e-3]},
+        "kernel": {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": 1.0}},
+        "state": str(folder / "state"), "model": str(folder / "model"), **words,
+        "data": {"store": str(folder / "data.zarr"), **words.get("data", {})},
+    }  # fmt: skip
+    return make_plan(Job.model_validate(job))
+
+
+LEAVES: Final[dict[str, dict[str, Any]]] = {
+    "gram": {},
+    "mixed": {"features": {"count": 1024, "precision": "mixed"}},
+    "triangle": {},
+    "patterns": {"data": {"nan": "partial"}},
+    "folds": {
+        "features": {"count": 512},
+        "solve": {"ridge": [1e-3, 1e-2], "select": "kfold", "folds": {"by": "rows", "count": 4}},
+    },
+}
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_a_leaf_holds_what_is_said(name: str, tmp_path: Path) -> None:
+    Y = np.random.default_rng(0).standard_normal((8192, 2))
+    if name == "patterns":
+        Y[::2, 0] = Y[1::4, 1] = np.nan
+    plan = planned(tmp_path, Y, 1024, **LEAVES[name])
+    if name == "triangle":
+        by_qr = plan.by_qr()
+        assert by_qr is not None
+        plan = by_qr
+    plan.freeze()
+    this, _ = plan.frozen()
+    said, _ = _leaf_bytes(plan.dataset, plan.recipe, plan.question, 3 if name == "patterns" else 1)
+    load_pass.cache_clear()
+    held = traced(lambda: run_leaf(str(this.directory), this.hash, plan.dataset, 0, 0, len(Y)))
+    assert 0.7 * said < held <= said
+
+
 @pytest.mark.parametrize("by", ["rows", "leaves"])
 def test_folds_that_are_collected_hold_what_is_said(by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of more folds than the solve needs room for, where the grid's path is not taken."""
     for name in ("SMALLEST_LEAF", "LARGE_FIRST_LEAF"):
         monkeypatch.setattr(leaf_sizes, name, 64)
-    store, rng = tmp_path / "data.zarr", np.random.default_rng(0)
-    group = zarr.open_group(str(store), mode="w")
-    for name, d in (("x", 2), ("y", 1)):
-        group.create_array(name, data=rng.standard_normal((60 * 64 + 1, d)), chunks=(64, d))
-    words = {
-        "data": {"store": str(store)}, "features": {"count": 512}, "cluster": {"type": "serial"},
-        "kernel": {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": 1.0}},
-        "solve": {"ridge": [1e-3, 1e-2], "select": "kfold", "folds": {"count": 30, "by": by}, "observe": [[2.0]]},
-        "state": str(tmp_path / "state"), "model": str(tmp_path / "model"),
-    }  # fmt: skip
-    plan = make_plan(Job.model_validate(words))
+    solve = {"ridge": [1e-3, 1e-2], "select": "kfold", "folds": {"count": 30, "by": by}, "observe": [[2.0, 0], [0, 1]]}
+    plan = planned(
+        tmp_path, np.random.default_rng(0).standard_normal((60 * 64 + 1, 2)), 64, solve=solve, features={"count": 512}
+    )
     run_pass(plan, SerialEngine())
     held = traced(lambda: run_pass(plan, SerialEngine()))
-    said = _solve_bytes(
-        plan.job, plan.candidates[0].fix(2, 1, np.eye(1)), Size(512, 1, 1, False, folds=30, ridges=2), qr=False
-    )
+    kernel, size = plan.candidates[0].fix(2, 2, np.eye(2)), Size(512, 2, 2, False, folds=30, ridges=2)
+    said = _solve_bytes(plan.job, kernel, size, qr=False)
     assert 0.5 * said < held <= said + MIB and (by == "leaves" or held > said - MIB)
 
 

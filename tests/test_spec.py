@@ -490,10 +490,14 @@ def test_what_is_not_built_yet_is_refused_by_name(
             "kernel.measure must be one of: trace, unbounded, defensive, bounded, {type: bounded, split: 0.3}; "
             "came 'tarce'; did you mean 'trace'?",
         ),
+        (
+            {"kernel": curl(measure={"type": "tarce"})},
+            "kernel.measure.type must be one of: bounded; came 'tarce'; correct it",
+        ),
         ({"kernel": curl(measure={"split": 0.5})}, "kernel.measure.type is missing; add it, one of: bounded"),
         (
             {"kernel": curl(measure={"type": "trace"})},
-            "kernel.measure.type must be one of: bounded; came 'trace'; correct it",
+            "kernel.measure takes keys for bounded alone; write measure: trace",
         ),
         (
             {"kernel": curl(measure={"type": "bounded", "split": 1})},

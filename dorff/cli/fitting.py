@@ -35,10 +35,12 @@ def plan(job: JobFile, root: Root = None, as_json: Json = False) -> None:
         "work": f"{costs.flops:.3g} flops, about {costs.seconds:.3g} s",
         "features": f"{costs.m:,}",
         "route": costs.reason,
+        "passes": f"{costs.passes:,} over the rows",
         **{f"term {number}": term_text(term, more) for number, term in enumerate(terms, 1)},
     }
+    result = {key: getattr(costs, key) for key in keys} | ({"manifold": terms} if terms else {})
     if planned.crowded:
-        text["targets"] = patterns_text(planned.patterns)
+        text["targets"], result["patterns"] = patterns_text(planned.patterns), planned.patterns
     if crowd := crowd_text(costs.m, planned.dataset.rows):
         say(f"plan: {crowd}", "warning")
     if costs.exact_is_cheaper:
@@ -46,12 +48,8 @@ def plan(job: JobFile, root: Root = None, as_json: Json = False) -> None:
             f"so few rows that an exact kernel model is the smaller system ({costs.m * costs.rank:,} unknowns here, "
             "no more there): see dorff.exact.ExactRidge, or lower features.count"
         )
-    result = {key: getattr(costs, key) for key in keys} | ({"manifold": terms} if terms else {})
-    if planned.crowded:
-        result["patterns"] = planned.patterns
-    result |= {"warnings": planned.warnings}
     _warn(planned.warnings)
-    show(result, rows_of(text), as_json=as_json)
+    show(result | {"warnings": planned.warnings}, rows_of(text), as_json=as_json)
 
 
 def fit(job: JobFile, root: Root = None, metrics: Metrics = None, as_json: Json = False) -> None:

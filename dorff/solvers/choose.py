@@ -155,8 +155,8 @@ def fold_scores(
     """
     if len(folds) < 2:
         raise InputError(
-            f"k-fold needs at least two folds with rows in them; got {len(folds)}; deal rows to them, not leaves or "
-            "groups (folds.by: rows), or give more rows a target"
+            f"k-fold needs at least two folds with rows in them; got {len(folds)}; give more rows a target, and deal "
+            "rows to the folds, not leaves or groups (folds.by: rows)"
         )
     if per_output:
         _check_apart(folds, setting)

@@ -290,6 +290,8 @@ def output(value: object) -> object:
 
 def measure(value: object) -> object:
     """A name, or a mapping for `BoundedSpec` to read."""
+    if isinstance(value, dict) and (name := value.get("type", "bounded")) != "bounded" and name in _MEASURES.built:
+        raise Refusal(f"takes keys for bounded alone; write measure: {name}")
     return Choice(("bounded",)).typed(value) if isinstance(value, dict | BaseModel) else _MEASURES.name(value)
 
 
