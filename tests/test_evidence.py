@@ -17,7 +17,7 @@ from dorff.errors import InputError
 from dorff.estimators import ORFFRegressor
 from dorff.kernels.scalar import FloatArray
 from dorff.moments import Accumulator, Moments, TriangleAccumulator
-from dorff.solvers import LARGEST_DIRECT, LARGEST_EVD, Fit, Problem, Setting
+from dorff.solvers import LARGEST_DIRECT, LARGEST_EVD, Fit, Problem, Setting, select
 from dorff.solvers.apart import output_directions
 from dorff.weights import OperatorWeights
 
@@ -653,3 +653,31 @@ def test_one_spectrum_serves_all_ridges_where_columns_are_apart(monkeypatch):
     monkeypatch.setattr(scipy.linalg, "eigh", counted)
     fits = case.setting.solve(case.parts, [1e-4, 1e-3, 1e-2], scores=True)
     assert len(fits) == 3 and sizes.count(2 * D) == 1
+
+
+@pytest.mark.parametrize("name", ["coupled", "curl trace"])
+def test_steps_towards_the_noise_end_close_to_where_they_lead(name, monkeypatch):
+    case = Case.of(name)
+    fits = case.setting.solve(case.parts, [RIDGE])
+    (found,) = case.setting.noise_models(case.parts, fits)
+    monkeypatch.setattr(select, "CLOSE", 1e-12)
+    monkeypatch.setattr(select, "STEPS", 2000)
+    (last,) = case.setting.noise_models(case.parts, fits)
+    np.testing.assert_allclose(found.variance, last.variance, rtol=2e-3)
+
+
+def test_a_step_towards_the_noise_makes_no_variance_less_than_a_thousandth():
+    """From a first that is far too small: the others' are left equal, for a few more steps."""
+    case = Case.of("coupled")
+    fits = case.setting.solve(case.parts, [RIDGE])
+    trial, noise = case.setting._trial(case.parts, fits[0]), np.array([1e-8, 1.0, 3.0])
+    _, step = select._stepped(trial.weighed(noise), case.parts, trial.ridge)
+    change = step / noise
+    assert change[1] == pytest.approx(change[2], rel=1e-9)
+    assert 1e3 < change[0] / change[1] < 1e4
+
+
+def test_no_variance_counts_as_less_than_a_part_in_ten_thousand_millions_of_their_mean():
+    found = select.relative_noise(np.array([0.0, 3.0, 1e-7, 5.0]), np.array([10.0, 10.0, 10.0, 0.0]))
+    mean = 3.0000001 / 30
+    np.testing.assert_allclose(found, [1e-10, 0.3 / mean, 1e-8 / mean, 1.0], rtol=1e-9)

@@ -471,6 +471,29 @@ def test_the_place_of_an_idle_key_is_named(home: Path) -> None:
     assert not refused(result(home, whole({"kernel": nested}))[0])  # of two terms, further in
 
 
+FOLDLESS = "solve.folds has no effect: select is gcv, and no rows are held out (set select: kfold,"
+
+
+@pytest.mark.parametrize(
+    ("parts", "warned"),
+    [
+        ({"solve": {"select": "evidence", "ridge_per_output": True, "ridge": 1e-3}},
+         ["solve.ridge_per_output has no effect: there is one ridge", "solve.select has no effect: there is one"]),
+        ({"solve": {"select": "evidence"}, "kernel": [SINGLE, CURL]}, []),
+        ({"solve": {"select": "evidence"}, "features": {"count": [24, 12]}}, []),
+        ({"solve": {"route": "direct", "qr": False}}, []),
+        ({"solve": {"route": "cg", "posterior": True}}, []),  # the plan refuses it
+        ({"solve": {"folds": {"count": 4}}},
+         [f"{FOLDLESS} or conformal: true)"]),
+        ({"solve": {"folds": {"count": 4}, "calibrate": False}, "data": CLASSES},
+         [f"{FOLDLESS} or calibrate: true)"]),
+    ],
+)  # fmt: skip
+def test_ways_to_choose_and_to_solve_make_keys_idle(home: Path, parts: dict[str, Any], warned: list[str]) -> None:
+    said = read(home, whole(parts)).warnings
+    assert len(said) == len(warned) and all(map(str.startswith, said, warned)), said
+
+
 TLS = {"ca": "ca.pem", "cert": "cert.pem", "key": "key.pem"}
 
 
