@@ -110,7 +110,7 @@ def _tuned(plans: Sequence[Plan], engine: Engine, progress: Progress | None, tol
     middle = time.perf_counter()
     table = _grid(plans, passed, terms, engine, told)
     winner = min(table, key=lambda trial: trial.least)
-    reads = sum(_rows_read(found) for found in passed.values()) / plans[0].dataset.rows
+    reads = sum(one.rows_read for found in passed.values() for one in found.fresh) / plans[0].dataset.rows
     return Tuned(
         best_job(plans[winner.job], winner), winner, tuple(table), len(passed), reads, middle - began,
         time.perf_counter() - middle, _r2_of(plans), [*dict.fromkeys(one for plan in plans for one in plan.warnings)],
@@ -130,10 +130,6 @@ def _terms_of(plan: Plan) -> str:
 def _each(plans: Sequence[Plan]) -> list[Plan]:
     """A plan for each of the sums of terms that there are."""
     return list({_terms_of(plan): plan for plan in plans}.values())
-
-
-def _rows_read(passed: PassResult) -> int:
-    return sum(receipt.rows_read for receipt in passed.fresh)
 
 
 def _grid(

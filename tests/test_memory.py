@@ -26,6 +26,7 @@ from dorff.data import ingest, open_dataset
 from dorff.engine import SerialEngine
 from dorff.errors import DoesNotFitError
 from dorff.fit import fit, run_pass
+from dorff.kernels import Decomposable, Gaussian
 from dorff.kernels.scalar import FloatArray
 from dorff.leaf import load_pass, run_leaf
 from dorff.moments import Moments, TriangleAccumulator
@@ -37,11 +38,13 @@ from dorff.plan.seconds import Pace
 from dorff.predict.shared import planned_workers
 from dorff.solvers import Problem, Size, cg_bytes, sampled_bytes, solve, solve_bytes, triangle_bytes
 from dorff.solvers.cg import solve_cg
+from dorff.solvers.choose import choose
 from dorff.solvers.matrixfree import Border, System, make_system, of_moments
 from dorff.solvers.nystrom import nystrom, nystrom_bytes
 from dorff.solvers.posterior import posterior, posterior_bytes
 from dorff.solvers.qr import problem_of
 from dorff.solvers.sampled import Sample, Sampled
+from dorff.solvers.setting import Setting
 from dorff.spec import Job
 from dorff.store import load_model
 from dorff.weights import OperatorWeights
@@ -330,6 +333,25 @@ def test_solves_of_many_targets_hold_what_is_said(m: int, q: int, count: int) ->
     assert 0.5 * solve_bytes(replace(said, ridges=count)) < held <= solve_bytes(replace(said, ridges=count))
     held = traced(lambda: solve_cg(sums.parts, sums.weights, 1e-3, most=3))
     assert 0.5 * cg_bytes(said) < held <= cg_bytes(said)
+
+
+@pytest.mark.parametrize("kernels", [1, 3])
+@pytest.mark.parametrize(
+    ("m", "q", "P", "count", "select"),
+    [
+        (64, 200, 200, 18, "gcv"), (32, 300, 300, 3, "gcv"), (300, 64, 64, 9, "gcv"), (256, 2, 200, 9, "gcv"),
+        (512, 4, 4, 1, "evidence"), (512, 4, 4, 18, "evidence"), (128, 50, 50, 9, "evidence"),
+    ],
+)  # fmt: skip
+def test_choices_hold_what_is_said(m: int, q: int, P: int, count: int, select: str, kernels: int) -> None:
+    """Of one ridge and kernel, or of several; with more outputs than targets too."""
+    sums, C = Sums.of("identity", m=m, q=q), None if q == P else np.random.default_rng(0).standard_normal((q, P))
+    setting = Setting(Decomposable(Gaussian(1.0)), 2, m, None, False, True, observe=C)
+    ridges = np.logspace(-9, -1, count).tolist()
+    held = traced(lambda: choose([sums.parts], [setting] * kernels, ridges, by=select))
+    size = Size(m, q, P, False, ridges=count)
+    said = max(solve_bytes(size), posterior_bytes(size) if select == "evidence" else 0)
+    assert 0.3 * said < held <= said
 
 
 @pytest.mark.parametrize("gaps", [False, True], ids=["whole", "gaps"])

@@ -166,7 +166,7 @@ ARCHIVES = {
     "up": archive(("../a.npy", GOOD)), "root": archive(("/a.npy", GOOD)), "not npy": archive(("a.txt", GOOD)),
     "deep": archive(("a.npy", GOOD[:8] + b"\xff\xff" + b"(" * 65535)), "cut": archive(("a.npy", GOOD[:5])),
     "short": archive(("a.npy", GOOD[:-1])), "no archive": b"PK\x03\x04" + bytes(50), "nothing": b"",
-    "torn": archive(("a.npy", GOOD))[:-9],
+    "torn": archive(("a.npy", GOOD))[:-9], "open": archive(("a.npy", GOOD[:8] + b"\x02\x00{\n")),
 }  # fmt: skip
 
 

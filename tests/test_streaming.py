@@ -103,7 +103,9 @@ def direct(made: Job) -> tuple[Fit, FloatArray | None]:
     folds = by_fold(run_pass(plan, SerialEngine()).folds)
     setting, parts = settings(plan)[0], pooled(folds)
     (found,) = setting.solve(parts, plan.job.solve.ridges)
-    return setting.noised(parts, found), replace(setting, method="cg").noised(parts, replace(found, noise=None)).noise
+    return setting.noised(parts, found), replace(setting, method="cg").noised(
+        parts, replace(found, noise_variance=None)
+    ).noise
 
 
 @pytest.mark.parametrize(

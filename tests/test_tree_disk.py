@@ -28,9 +28,9 @@ class Rows:
         return f"{start} {stop}"
 
 
-def most_files(place: Place, leaves: int, kept: int, workers: int, *, late: int, seed: int) -> int:
-    """The most files there are after any task of a tree, two tasks a worker being under way: `late` leaves, far from
-    one another, end after all others, which end in a random order."""
+def most_files(place: Place, leaves: int, kept: int, workers: int, *, late: int, merges: bool, seed: int) -> int:
+    """The most files there are, half written ones among them, two tasks a worker being under way: `late` leaves, far
+    from one another, or all `merges`, end after all others, which end in a random order."""
     rng, nodes, rows = np.random.default_rng(seed), place.directory / "nodes", Rows()
     nodes.mkdir()
     tree = Tree(place, rows, [Leaf(number, number, number + 1) for number in range(leaves)], kept=kept)
@@ -39,7 +39,8 @@ def most_files(place: Place, leaves: int, kept: int, workers: int, *, late: int,
     while waiting or running:
         while waiting and len(running) < 2 * workers:
             running.append(waiting.popleft())
-        early = [number for number, task in enumerate(running) if task.tag not in last] or [0]
+        slow = [task.tag in last or (merges and task.function is merge_nodes) for task in running]
+        early = np.flatnonzero(~np.array(slow)) if not all(slow) else [0]
         task = running.pop(int(rng.choice(early)))
         result: Receipt | bool = True
         if task.function is merge_nodes:
@@ -52,21 +53,23 @@ def most_files(place: Place, leaves: int, kept: int, workers: int, *, late: int,
                 seconds=0.0, syrk_seconds=0.0,
             )  # fmt: skip
             place.node(0, number, result.key).touch()
-        most = max(most, len(os.listdir(nodes)))
+        most = max(most, len(os.listdir(nodes)) + min(len(running), workers - 1))
         waiting.extendleft(tree.done(task, result))
     assert not tree.missing()
     return most
 
 
-@pytest.mark.parametrize("workers", [1, 2, 4])
-@pytest.mark.parametrize(("leaves", "kept"), [(3, 0), (40, 2), (255, 5), (256, 8), (500, -1)])
+@pytest.mark.parametrize("workers", [1, 2, 4, 16])
+@pytest.mark.parametrize(
+    ("leaves", "kept"), [(3, 0), (7, -1), (15, -1), (31, 1), (40, 2), (63, -1), (255, 5), (256, 8), (500, -1)]
+)
 def test_sums_on_the_disk_are_no_more_than_the_plan_counts(
     leaves: int, kept: int, workers: int, tmp_path: Path
 ) -> None:
     most = 0
-    for run, late in enumerate((0, 0, 1, 2 * workers - 1)):
+    for run, (late, merges) in enumerate([(0, False), (0, False), (1, False), (2 * workers - 1, False), (0, True)]):
         (home := tmp_path / str(run)).mkdir()
-        most = max(most, most_files(Place(home, "plan"), leaves, kept, workers, late=late, seed=run))
+        most = max(most, most_files(Place(home, "plan"), leaves, kept, workers, late=late, merges=merges, seed=run))
     held = leaves >> kept if kept >= 0 else 0
     assert most <= held + most_sums(leaves, workers)
     if leaves > 200:  # and not by being far above

@@ -55,7 +55,8 @@ def _plans(path: Path) -> list[Path]:
 
 
 def _model(path: Path) -> dict[str, Any]:
-    version = None if _unpublished(path) else resolve_model(path)
+    unpublished = not (path / "coefficients").is_dir() and current_version(path) is None  # all were refused so far
+    version = None if unpublished else resolve_model(path)
     root = path if version is None else version.parent
     history = read_history(root)
     return {
@@ -68,11 +69,6 @@ def _model(path: Path) -> dict[str, Any]:
         "history": history[-SHOWN:],
         **({} if version is None else _described(version)),
     }
-
-
-def _unpublished(path: Path) -> bool:
-    """A root whose every model was refused so far."""
-    return not (path / "coefficients").is_dir() and current_version(path) is None
 
 
 def _version(version: Path, history: Sequence[dict[str, Any]]) -> dict[str, Any]:

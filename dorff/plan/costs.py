@@ -190,14 +190,11 @@ def _shared(kernel: OperatorKernel) -> bool:
     """Whether it is one scalar kernel times a matrix; of views, each of them with the same matrix."""
     if isinstance(kernel, MultiView):
         views = [view.kernel for view in kernel.views]
-        outputs = {json.dumps(base.output.config()) for view in views for base in _decomposables(view)}
+        terms = [one for view in views for _, one in view.terms()]
+        outputs = {json.dumps(one.output.config()) for one in terms if isinstance(one, Decomposable)}
         return all(_shared(view) and len(view.terms()) == 1 for view in views) and len(outputs) == 1
     bases = [base for _, base in kernel.terms()]
     return all(isinstance(base, Decomposable) for base in bases) and len({base.scalar for base in bases}) == 1
-
-
-def _decomposables(kernel: OperatorKernel) -> list[Decomposable]:
-    return [base for _, base in kernel.terms() if isinstance(base, Decomposable)]
 
 
 def _coupled(job: Job, kernel: OperatorKernel, patterns: int) -> bool:
@@ -232,6 +229,8 @@ def _solve_bytes(job: Job, kernel: OperatorKernel, size: Size, *, qr: bool) -> i
     are corrected that of the fit without some rows beside it, and what of these rows is evaluated at a time."""
     square, solving = 8 * size.k**2, triangle_bytes(size) if qr else solve_bytes(size)
     unknowns = _unknowns(job, kernel, size)
+    if job.solve.select == "evidence" or size.coupled or _tied(kernel, size):  # the noise of each target is found
+        solving = max(solving, posterior_bytes(size))
     if keeps_posterior(job, unknowns):
         kept = max(8 * unknowns**2, size.blocks * square)
         solving = max(solving, posterior_bytes(size)) + kept - size.blocks * square + 4 * 8 * _tied(kernel, size)

@@ -64,6 +64,7 @@ def block_rows(width: int) -> int:
 
 def most_sums(leaves: int, workers: int) -> int:
     """The most sums that are on the disk while those of so many leaves are added up, besides the level that is kept:
-    each of two tasks a worker that are under way, however late, keeps those beside its path up the tree waiting."""
+    each of two tasks a worker that are under way, however late, keeps those beside its path up the tree waiting, and
+    the two that it adds; each worker writes one."""
     tasks, levels = min(2 * workers, leaves), leaves.bit_length()
-    return levels + tasks * (levels - tasks.bit_length() + 1)
+    return min(2 * leaves, levels + tasks * (levels - tasks.bit_length() + 2)) + workers

@@ -108,6 +108,7 @@ def choose(
                 table.append(replace(score, candidate=number))
                 if best is None or score.least < best.least:
                     best, found = table[-1], fit
+            del trials, fit  # before the next setting's
     assert best is not None
     if found is None:
         parts, setting = of_first(folds, candidates[best.candidate], best.m)

@@ -64,9 +64,9 @@ class _Noise:
 
 
 def posterior_bytes(size: Size) -> int:
-    """The most memory of making a problem and its posterior, beside the packed sums: these as squares, G and what it
-    becomes with the targets' noise in it, the inverse, and their product."""
-    return size.unpacked + (size.blocks + 3) * 8 * size.k**2 + 8 * size.k * (64 + 8 * size.q)
+    """The most memory of making a problem and its posterior, or evidence, beside the packed sums: these as squares, G
+    and what it becomes with the noise of the targets in it, the inverse, and their product."""
+    return size.unpacked + (size.blocks + 3) * 8 * size.k**2 + 8 * size.k * 32 + size.vectors
 
 
 def posterior(problem: Problem, solution: Solution, noise: FloatArray, parts: Sequence[Solvable]) -> Posterior:

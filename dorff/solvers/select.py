@@ -339,8 +339,8 @@ def independent(problem: Problem) -> bool:
     return len(problem.scale) == 1 or (V is not None and np.array_equal(V, np.eye(len(V))))
 
 
-def noise_covariance(problem: Problem, solution: Solution) -> FloatArray | None:
-    """(q, q): of the targets' noise in their own units, for a row of mean weight; None where it takes more than the
+def noise_variance(problem: Problem, solution: Solution) -> FloatArray | None:
+    """(q,): of the targets' noise in their own units, for a row of mean weight; None where it takes more than the
     solution. Of targets that are problems of their own: where the evidence is greatest if the ridge is its own too;
     one ridge for all can fit none, and the residuals over the degrees of freedom left depend on it least."""
     variance = solution.variance
@@ -355,9 +355,9 @@ def noise_covariance(problem: Problem, solution: Solution) -> FloatArray | None:
 
 
 def noise_of(seen: Problem | Sequence[Solvable], scale: FloatArray, variance: FloatArray) -> FloatArray:
-    """(q, q) of variances (q,) of the scaled targets in rows of weight 1, for a row of the mean weight of those that
+    """(q,) of variances (q,) of the scaled targets in rows of weight 1, for a row of the mean weight of those that
     see a target: so a constant factor of all weights changes nothing."""
-    return np.diag(variance * scale**2 / mean_weight(seen))
+    return np.asarray(variance * scale**2 / mean_weight(seen))
 
 
 def mean_weight(seen: Problem | Sequence[Solvable]) -> FloatArray:

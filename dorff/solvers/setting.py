@@ -33,9 +33,8 @@ class Fit:
     """f = F W + bias, W (m, p) and bias (p,) in the targets' units; psi and h that W is made of, in the scaled ones.
 
     `scale` (p,) is the outputs' scale, `kernel` the kernel with its output matrices written out. `converged` is False
-    where learning an output matrix ran out of iterations. `noise` (q, q) is the covariance of the targets' noise in
-    their own units, of a row of mean weight, diagonal: None where it takes more than the fit and was not asked for
-    (`Setting.judged`).
+    where learning an output matrix ran out of iterations. `noise_variance` (q,) is that of the targets' noise in their
+    own units, of a row of mean weight: None where it takes more than the fit and was not asked for (`Setting.judged`).
     """
 
     kernel: OperatorKernel
@@ -44,7 +43,12 @@ class Fit:
     scale: FloatArray
     bias: FloatArray
     converged: bool = True
-    noise: FloatArray | None = None
+    noise_variance: FloatArray | None = None
+
+    @property
+    def noise(self) -> FloatArray | None:
+        """The covariance (q, q) of the targets' noise."""
+        return None if self.noise_variance is None else np.diag(self.noise_variance)
 
     @property
     def W(self) -> FloatArray:
@@ -178,24 +182,25 @@ class Setting:
         for fit, model in zip(lacking, self.noise_models(parts, lacking), strict=True):
             noise = None if targets_apart(fit.weights, self.observe) else self._in_units(parts, model.variance)
             solution = replace(fit.solution, log_evidence=model.log_evidence)
-            judged.append(replace(fit, noise=noise if fit.noise is None else fit.noise, solution=solution))
+            noise = noise if fit.noise_variance is None else fit.noise_variance
+            judged.append(replace(fit, noise_variance=noise, solution=solution))
         return [self.noised(parts, fit) for fit in judged]
 
     def noised(self, parts: Parts, fit: Fit, squares: FloatArray | None = None) -> Fit:
         """The fit with the noise of each target; by residuals alone for route cg, with penalties and where their
         `squares` (q,), of the scaled targets, are given."""
-        if fit.noise is not None:
+        if fit.noise_variance is not None:
             return fit
         solution = fit.solution
         if squares is not None or self._unscored:
             squares = self._residuals(parts, fit) if squares is None else squares
             variance = select.residual_variance(solution, squares, self._counts(parts))
-            return replace(fit, noise=self._in_units(parts, variance))
+            return replace(fit, noise_variance=self._in_units(parts, variance))
         if not targets_apart(fit.weights, self.observe):
             return self.judged(parts, [fit])[0]
         problem = self._of_weights(fit.weights, parts, self.scaling(parts))
         (again,) = select.solve(problem, [solution.ridge], scores=True)
-        return replace(fit, noise=select.noise_covariance(problem, again))
+        return replace(fit, noise_variance=select.noise_variance(problem, again))
 
     def _in_units(self, parts: Parts, variance: FloatArray) -> FloatArray:
         return select.noise_of(parts, self.scaling(parts), variance)
@@ -303,10 +308,10 @@ class Setting:
 
     def _fit(self, kernel: OperatorKernel, problem: Problem, solution: Solution) -> Fit:
         weights = problem.weights
-        bias, noise = problem.bias(weights.combined(solution.h)), select.noise_covariance(problem, solution)
+        bias, noise = problem.bias(weights.combined(solution.h)), select.noise_variance(problem, solution)
         if len(problem.scale) > 1 and (noise is None or solution.ridges is None):
             solution = replace(solution, log_evidence=None)  # that of one noise, or prior, a direction: see `judged`
-        return Fit(kernel, weights, solution, problem.outputs, bias, noise=noise)
+        return Fit(kernel, weights, solution, problem.outputs, bias, noise_variance=noise)
 
 
 def carried_ridges(setting: Setting, parts: Parts, fit: Fit) -> Ridge:

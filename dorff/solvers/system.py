@@ -53,7 +53,7 @@ class Size:
     @property
     def vectors(self) -> int:
         """Bytes of right-hand sides, solutions at each ridge, and what else is of k numbers, or more."""
-        return 8 * self.k * (32 + (8 + self.ridges) * self.q)
+        return 8 * self.k * (32 + (8 + self.ridges) * max(self.q, self.r))
 
     @property
     def packed(self) -> int:
@@ -62,8 +62,8 @@ class Size:
 
     @property
     def unpacked(self) -> int:
-        """Bytes of the sums of all rows, as squares, and of copies of the targets' own."""
-        return self.patterns * 8 * (self.width**2 + 9 * self.q**2)
+        """Bytes of the sums of all rows, as squares, and of copies of the targets' own; and of output matrices."""
+        return 8 * (self.patterns * (self.width**2 + 9 * self.q**2) + 5 * max(self.q, self.r) ** 2)
 
     @property
     def held(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import zipfile
+from tokenize import TokenError
 from typing import Any, Final
 
 import numpy as np
@@ -28,7 +29,7 @@ def read_npz(raw: bytes) -> dict[str, npt.NDArray[Any]]:
             if len(set(names)) < len(names) or sum(member.file_size for member in members) > len(raw):
                 raise ValueError("two arrays of one name, or more in it than its bytes hold")
             return {_name(member): _array(archive, _plain(member)) for member in members}
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OverflowError, SyntaxError) as error:
+    except (zipfile.BadZipFile, RuntimeError, EOFError, OverflowError, SyntaxError, TokenError) as error:
         raise ValueError(f"not an archive of arrays: {error}") from error
 
 
