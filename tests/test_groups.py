@@ -385,7 +385,10 @@ def test_where_one_fold_has_all_labels_it_is_said(tmp_path: Path) -> None:
     )
     for solve, sentence in (
         ({"conformal": True}, r"solve.conformal: no rows can be held out.* set solve.folds.by: rows"),
-        ({"select": "kfold", "ridge": RIDGES}, r"two folds with rows in them; got 1; deal rows .*\(folds.by: rows\)"),
+        (
+            {"select": "kfold", "ridge": RIDGES},
+            r"two folds with rows in them; got 1; give more rows .*\(folds.by: rows\)",
+        ),
     ):
         with pytest.raises(InputError, match=sentence):
             fit(sparse(tmp_path / "numbers", numbers=True, **leaves, **solve), engine=SerialEngine())

@@ -242,7 +242,7 @@ def test_a_process_that_runs_out_of_memory_loses_nothing(
     run_fit(job, faults=faults)
     kept = receipts(tmp_path)
     assert kept == 5
-    more = int(np.random.default_rng(seed).integers(2**18, 2**22))
+    more = int(np.random.default_rng(seed).integers(2**18, 2**21))  # a leaf takes some 3 MiB
     faults.add("limit", rf"{READ}55/", "memory", amount=more, where="driver")
     ended = run_fit(job, faults=faults)
     assert faults.hits("limit") and ended.code == 4 and "memory" in ended.err, ended
