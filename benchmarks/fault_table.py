@@ -32,7 +32,7 @@ def run_tests(folder: Path, *, quick: bool) -> tuple[list[dict[str, Any]], dict[
     marks = "not slow" if quick else "slow or not slow"
     command = [
         sys.executable, "-m", "pytest", "tests/faults", "-m", marks, "-q", "-p", "no:cacheprovider", "-n", "0",
-        "--timeout", "900", f"--junitxml={report}",
+        "--timeout", "1800", f"--junitxml={report}",
     ]  # fmt: skip
     subprocess.run(command, cwd=ROOT, env={**os.environ, "DORFF_FAULT_LOG": str(log)}, check=False)
     lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []

@@ -209,8 +209,9 @@ def one_pass_lines() -> list[str]:
         found, solved = streaming["streaming"], streaming["direct"]
         lines.append(
             f"| streaming, m = {found['m']:,}, d = {streaming['d']}, {streaming['rows']:,} rows, ridge "
-            f"{streaming['ridge']:g}: passes; test error, of the direct solve at m = {solved['m']:,}; peak "
-            f"of a worker; time of a row in the Gram route over one in a pass | {found['passes']}; "
+            f"{streaming['ridge']:g}: passes (told by `dorff plan`); test error, of the direct solve at m = "
+            f"{solved['m']:,}; peak of a worker; time of a row in the Gram route over one in a pass | "
+            f"{found['passes']} ({found['expected_passes']}); "
             f"{found['error']:.3f}, {solved['error']:.3f}; "
             f"{found['worker_peak_bytes'] / 2**20:.0f} MiB; {streaming['gram_over_pass']:.0f} "
             "| `benchmarks/streaming.py` |"

@@ -104,7 +104,7 @@ def direct(made: Job) -> dict[str, Any]:
 
 def streaming(made: Job) -> dict[str, Any]:
     """Pass by pass; prints where it is."""
-    plan = make_plan(made)
+    plan, expected = make_plan(made), expected_passes(made)
     memory = made.cluster.model_dump()["memory"]
     shown = [0.0]
 
@@ -121,9 +121,10 @@ def streaming(made: Job) -> dict[str, Any]:
     made_passes = len(found.fresh) / len(found.receipts)
     inside = sum(receipt.seconds for receipt in found.fresh) / WORKERS
     return {
-        "m": plan.costs.m, "error": error(model), "passes": found.passes, "expected_passes": expected_passes(plan.job),
-        "plan_passes": plan.costs.passes, "converged": found.fit.converged, "seconds": found.seconds,
-        "plan_seconds": plan.costs.seconds, "row_us": 1e6 * inside / max(made_passes, 1) / plan.dataset.n,
+        "m": plan.costs.m, "error": error(model), "passes": found.passes, "expected_passes": expected,
+        "converged": found.fit.converged, "seconds": found.seconds,
+        "plan_seconds": plan.costs.of_passes(expected).seconds,
+        "row_us": 1e6 * inside / max(made_passes, 1) / plan.dataset.n,
         "worker_peak_bytes": max(peaks), "plan_worker_bytes": plan.costs.worker_bytes, "worker_memory": memory,
         "driver_peak_bytes": _peak(), "condition": found.fit.solution.condition,
         "preconditioned": found.iterated.preconditioned, "errors": list(found.iterated.errors),

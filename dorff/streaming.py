@@ -31,7 +31,7 @@ from dorff.weights import operator_weights
 
 TOLERANCE: Final = 1e-5
 MOST_PASSES: Final = 500
-MOST_NUMBERS: Final = 2**25  # of features that are held in memory to try the iteration
+ROWS_TRIED: Final = 4  # for each feature, of those that are held in memory to try the iteration
 RUN_ROWS: Final = 64  # rows of the sample that lie together, so that few chunks of the store are read
 Progress = Callable[[int, int], None]  # rows done, rows in all passes that seem to be needed
 
@@ -89,12 +89,12 @@ def fit_streaming(
 
 
 def passes_in_memory(plan: Plan, setting: Setting, *, tolerance: float = TOLERANCE, most: int = MOST_PASSES) -> int:
-    """How many passes the fit may take: those of the same iteration for four rows a feature, or 2^25 numbers of F,
-    all in memory. Rows that miss a target count as if it were y0."""
+    """How many passes the fit may take: those of the same iteration for `ROWS_TRIED` rows a feature, all in memory.
+    Rows that miss a target count as if it were y0."""
     frozen, _ = plan.frozen()
     m, q, (ridge,) = frozen.features.m, plan.dataset.q, plan.job.solve.ridges
     with pinned():
-        sample, Y = _sample(plan, frozen, min(4 * m, MOST_NUMBERS // m))
+        sample, Y = _sample(plan, frozen, ROWS_TRIED * m)
         D = np.empty((len(Y), m + 1 + q))
         D[:, :m], D[:, m], D[:, m + 1 :] = sample.features(sample.X), 1.0, np.nan_to_num(Y - frozen.y0)
         D *= np.sqrt(sample.weights)[:, None]

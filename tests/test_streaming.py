@@ -20,7 +20,6 @@ import pytest
 import zarr
 from distributed import Client
 
-from dorff import streaming
 from dorff.cli.fitting import plan
 from dorff.engine import DaskEngine, Engine, SerialEngine, local_cluster
 from dorff.errors import IncompleteError, InputError
@@ -79,12 +78,12 @@ CURL = {"type": "curl_free", "scalar": GAUSSIAN}
 
 
 def job(store: Path, folder: Path, *, kernel: dict[str, Any] = CURL, data: dict[str, Any] | None = None,
-        **solve: Any) -> Job:  # fmt: skip
+        features: int = 96, **solve: Any) -> Job:  # fmt: skip
     return Job.model_validate(
         {
             "data": {"store": str(store), **(data or {})},
             "kernel": kernel,
-            "features": {"count": 96},
+            "features": {"count": features},
             "solve": {"ridge": 1e-2, **solve},
             "state": str(folder / "state"),
             "model": str(folder / "model"),
@@ -237,16 +236,25 @@ def test_solves_of_one_pass_do_not_meet(store: Path, tmp_path: Path, expected: F
     ],
     ids=["curl", "weights", "gaps"],
 )
-def test_passes_are_told_from_some_rows(
-    store: Path, tmp_path: Path, options: dict[str, Any], ridge: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """More rows are taken where there are more features: all would tell exactly."""
-    monkeypatch.setattr(streaming, "MOST_NUMBERS", 96 * 1024)
+def test_passes_are_told_from_some_rows(store: Path, tmp_path: Path, options: dict[str, Any], ridge: float) -> None:
     asked = job(store, tmp_path, ridge=ridge, **options)
     told = expected_passes(asked)
     assert not (tmp_path / "state").exists()
     taken = streamed(asked).passes
     assert taken / 1.6 <= told <= 1.6 * taken
+
+
+@pytest.mark.parametrize("ridge", [1e-1, 1e-3, 1e-5])
+def test_passes_are_told_from_some_of_the_features(
+    store: Path, tmp_path: Path, ridge: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a job has more of them than are tried."""
+    monkeypatch.setattr(routes, "LEAST_DUAL", 16)
+    monkeypatch.setattr("dorff.fit.run.MOST_TRIED", 128)
+    narrow = {"type": "decomposable", "scalar": {**GAUSSIAN, "lengthscale": 0.3}}
+    asked = job(store, tmp_path, kernel=narrow, features=256, ridge=ridge)
+    taken = streamed(asked).passes
+    assert taken / 1.4 <= expected_passes(asked) <= 1.4 * taken
 
 
 def test_all_rows_with_their_weights_tell_the_passes_exactly(tmp_path: Path) -> None:
