@@ -471,6 +471,43 @@ def test_the_place_of_an_idle_key_is_named(home: Path) -> None:
     assert not refused(result(home, whole({"kernel": nested}))[0])  # of two terms, further in
 
 
+IDENTITY = {**KNN, "graph": {"type": "identity"}}
+GIVEN = {**KNN, "graph": {"type": "given", "path": "g.parquet"}}
+
+
+@pytest.mark.parametrize(
+    ("parts", "idle"),
+    [
+        ({"manifold": IDENTITY, "data": {"unlabelled": "b.zarr"}}, False),
+        ({"manifold": [GIVEN, KNN], "data": {"unlabelled": "b.zarr"}}, False),
+        ({"manifold": GIVEN, "data": {"unlabelled": "b.zarr"}}, True),
+        ({"data": {"unlabelled": "b.zarr"}}, True),
+        ({"solve": KFOLD, "publish": {"margin": 0.1}}, False),
+        ({"publish": {"holdout": "b.zarr", "margin": 0.1}}, False),
+        ({"publish": {"margin": 0.1}}, True),
+        ({"solve": {"observe": [[1, 0], [0, 1]]}}, False),
+        ({"data": CLASSES, "solve": {"observe": [[1, 0], [0, 1]]}}, True),
+        ({"kernel": VIEWS, "solve": {"observe": [[1, 0], [0, 1]]}}, True),
+        ({"manifold": {**GIVEN, "form": "edges", "power": 1}}, False),
+        ({"manifold": {**GIVEN, "form": "edges", "power": 2}}, True),
+        ({"manifold": {**GIVEN, "laplacian": "normalised"}}, False),
+        ({"kernel": VIEWS, "manifold": {**KNN, "view": "x"}}, False),
+        ({"kernel": VIEWS, "manifold": {"weight": 1e-3, "between": True, "view": "x"}}, True),
+        ({"kernel": VIEWS, "manifold": {"weight": 1e-3, "between": True}}, False),
+        ({"manifold": {**IDENTITY, "between": True}}, True),
+        ({"manifold": {**KNN, "graph": {"type": "knn", "append": "link"}}}, False),
+    ],
+    ids=lambda value: str(value)[-60:],
+)  # fmt: skip
+def test_a_key_is_refused_where_it_is_idle_alone(home: Path, parts: dict[str, Any], idle: bool) -> None:
+    try:
+        read(home, whole(parts))
+    except ValueError as error:
+        assert idle and "has no effect" in str(error), error
+    else:
+        assert not idle
+
+
 FOLDLESS = "solve.folds has no effect: select is gcv, and no rows are held out (set select: kfold,"
 
 

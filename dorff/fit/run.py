@@ -183,7 +183,7 @@ def expected_passes(job: Job) -> int:
     at most `MOST_TRIED` of its features. Reads these rows, writes nothing that stays.
 
     (Fits of 40,000 rows with 512 to 2048 features, 6 to 124 passes, took .76 to 1.20 times as many as were expected;
-    with 4096 and 8192 .69 to WORST; and 200,000 rows with 32,768 .71.)
+    with 4096 and 8192 .69 to 1.48; and 200,000 rows with 32,768 .71.)
     """
     with TemporaryDirectory(prefix="dorff-") as folder:
         features = job.features.model_copy(update={"count": min(*job.features.counts, MOST_TRIED)})
