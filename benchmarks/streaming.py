@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import tempfile
 import time
 from pathlib import Path
@@ -77,8 +76,10 @@ def job(folder: Path, m: int, ridge: float, route: str, memory: str) -> Job:
 
 
 def _peak() -> int:
-    """The largest resident size of this process so far, in bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    """The largest resident size of this process so far, in bytes; not by `getrusage`, which in a worker begins at the
+    size of the process that spawned it."""
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024
 
 
 def error(model: Model) -> float:
