@@ -105,7 +105,8 @@ def direct(made: Job) -> dict[str, Any]:
 
 def streaming(made: Job) -> dict[str, Any]:
     """Pass by pass; prints where it is."""
-    plan, expected = make_plan(made), expected_passes(made)
+    plan = make_plan(made)
+    expected = expected_passes(plan)
     memory = made.cluster.model_dump()["memory"]
     shown = [0.0]
 

@@ -89,12 +89,12 @@ def fit_streaming(
 
 
 def passes_in_memory(plan: Plan, setting: Setting, *, tolerance: float = TOLERANCE, most: int = MOST_PASSES) -> int:
-    """How many passes the fit may take: those of the same iteration for `ROWS_TRIED` rows a feature, all in memory.
+    """How many passes the fit may take: those of the same iteration for `ROWS_TRIED` rows a feature, in 256 MiB.
     Rows that miss a target count as if it were y0."""
     frozen, _ = plan.frozen()
     m, q, (ridge,) = frozen.features.m, plan.dataset.q, plan.job.solve.ridges
     with pinned():
-        sample, Y = _sample(plan, frozen, ROWS_TRIED * m)
+        sample, Y = _sample(plan, frozen, min(ROWS_TRIED * m, 2**25 // m))
         D = np.empty((len(Y), m + 1 + q))
         D[:, :m], D[:, m], D[:, m + 1 :] = sample.features(sample.X), 1.0, np.nan_to_num(Y - frozen.y0)
         D *= np.sqrt(sample.weights)[:, None]

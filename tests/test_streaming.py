@@ -238,7 +238,7 @@ def test_solves_of_one_pass_do_not_meet(store: Path, tmp_path: Path, expected: F
 )
 def test_passes_are_told_from_some_rows(store: Path, tmp_path: Path, options: dict[str, Any], ridge: float) -> None:
     asked = job(store, tmp_path, ridge=ridge, **options)
-    told = expected_passes(asked)
+    told = expected_passes(make_plan(asked))
     assert not (tmp_path / "state").exists()
     taken = streamed(asked).passes
     assert taken / 1.6 <= told <= 1.6 * taken
@@ -254,7 +254,21 @@ def test_passes_are_told_from_some_of_the_features(
     narrow = {"type": "decomposable", "scalar": {**GAUSSIAN, "lengthscale": 0.3}}
     asked = job(store, tmp_path, kernel=narrow, features=256, ridge=ridge)
     taken = streamed(asked).passes
-    assert taken / 1.4 <= expected_passes(asked) <= 1.4 * taken
+    assert taken / 1.4 <= expected_passes(make_plan(asked)) <= 1.4 * taken
+
+
+def test_a_linear_part_has_its_columns_where_few_features_are_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Arc-cosine features of a quadrature rule have the inputs among them: no fewer can be drawn."""
+    monkeypatch.setattr("dorff.fit.run.MOST_TRIED", 16)
+    rng = np.random.default_rng(3)
+    write(tmp_path / "wide.zarr", {"x": rng.standard_normal((600, 24)), "y": rng.standard_normal((600, 1))})
+    arc = {"type": "decomposable", "scalar": {"type": "arc_cosine", "order": 1}}
+    asked = job(tmp_path / "wide.zarr", tmp_path, kernel=arc, ridge=1e-3)
+    quadrature = {**asked.model_dump(mode="json", exclude_unset=True)}
+    quadrature["features"]["sampler"] = {"type": "quadrature"}
+    assert expected_passes(make_plan(Job.model_validate(quadrature))) > 1
 
 
 def test_all_rows_with_their_weights_tell_the_passes_exactly(tmp_path: Path) -> None:
@@ -263,7 +277,7 @@ def test_all_rows_with_their_weights_tell_the_passes_exactly(tmp_path: Path) -> 
     weight = 10.0 ** rng.uniform(-6.0, 0.0, (128, 1))
     write(tmp_path / "few.zarr", {"x": rng.standard_normal((128, 2)), "y": rng.standard_normal((128, 2)), "w": weight})
     asked = job(tmp_path / "few.zarr", tmp_path, kernel=PLAIN, data={"weights": "w"}, ridge=1e-4)
-    assert expected_passes(asked) == streamed(asked).passes
+    assert expected_passes(make_plan(asked)) == streamed(asked).passes
 
 
 def test_plan_tells_the_passes_of_these_data_and_their_seconds(
@@ -275,7 +289,7 @@ def test_plan_tells_the_passes_of_these_data_and_their_seconds(
         (tmp_path / "job.yaml").write_text(asked.model_dump_json(exclude_unset=True))
         plan(tmp_path / "job.yaml", as_json=True)
         figures[ridge] = json.loads(capsys.readouterr().out)
-        assert figures[ridge]["passes"] == expected_passes(asked)
+        assert figures[ridge]["passes"] == expected_passes(make_plan(asked))
         planned = make_plan(asked).costs
         times = figures[ridge]["passes"] / planned.passes
         assert figures[ridge]["flops"] == pytest.approx(times * planned.flops)

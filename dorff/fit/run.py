@@ -178,15 +178,16 @@ def _streamed(run: _Run) -> Solved:
     return Solved(((plan, passed),), Choice(0, found.fit, (), plan.costs.m), threads, None, of)
 
 
-def expected_passes(job: Job) -> int:
+def expected_passes(plan: Plan) -> int:
     """How many passes over the data a job solved by streaming may take: those that some thousand of its rows take, and
-    at most `MOST_TRIED` of its features. Reads these rows, writes nothing that stays.
+    `MOST_TRIED` of its features, or two an input. Reads these rows, writes nothing that stays.
 
     (Fits of 40,000 rows with 512 to 2048 features, 6 to 124 passes, took .76 to 1.20 times as many as were expected;
     with 4096 and 8192 .69 to 1.48; and 200,000 rows with 32,768 .71.)
     """
+    job, few = plan.job, max(MOST_TRIED, 2 * plan.dataset.d)  # phi may have a linear part
     with TemporaryDirectory(prefix="dorff-") as folder:
-        features = job.features.model_copy(update={"count": min(*job.features.counts, MOST_TRIED)})
+        features = job.features.model_copy(update={"count": min(*job.features.counts, few)})
         solve = job.solve.model_copy(update={"route": "streaming"})
         plan = make_plan(job.model_copy(update={"features": features, "solve": solve, "state": folder}))
         (setting,) = settings(plan)
