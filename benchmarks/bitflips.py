@@ -38,7 +38,7 @@ import numpy as np
 from dorff.data import Classes, ingest, open_dataset, verify
 from dorff.errors import DorffError, LeaseError, StoppedError
 from dorff.fit import fit
-from dorff.leaf import run_leaf
+from dorff.passes import run_leaf
 from dorff.model import Model
 from dorff.plan import make_plan
 from dorff.spec import Job, load_job

@@ -32,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dorff import frequencies, kernels
-from dorff.blocks import BlockSums
+from dorff.passes import BlockSums
 from dorff.exact import ExactRidge
 from dorff.features import FeatureMap, Projected
 from dorff.kernels.scalar import FloatArray

@@ -34,7 +34,7 @@ import scipy.linalg
 from sklearn.model_selection import KFold
 
 from dorff import frequencies, kernels
-from dorff.blocks import BlockSums
+from dorff.passes import BlockSums
 from dorff.features import FeatureMap, Projected
 from dorff.kernels.scalar import FloatArray
 from dorff.moments import Moments

@@ -40,7 +40,7 @@ import numpy as np
 
 from dorff.data import ArrayLayout, Dataset, ShardWriter, shard_and_unit_rows, write_metadata
 from dorff.engine import DaskEngine, Engine, SerialEngine, Task, Tree, open_engine
-from dorff.leaf import load_pass
+from dorff.passes import load_pass
 from dorff.moments import Accumulator, Moments
 from dorff.plan import Plan, make_plan
 from dorff.plan import leaves as leaf_sizes

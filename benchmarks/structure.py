@@ -32,7 +32,7 @@ from datasets import FloatArray, standardised
 from matplotlib import pyplot as plt
 
 from dorff import frequencies, kernels
-from dorff.blocks import BlockSums
+from dorff.passes import BlockSums
 from dorff.features import FeatureMap, Recipe
 from dorff.moments import Moments, by_fold, pooled
 from dorff.solvers import Setting, choose, squared_error, target_covariance

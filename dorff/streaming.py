@@ -15,9 +15,9 @@ from dorff.engine import Engine
 from dorff.engine.sweep import Sweeper
 from dorff.errors import InputError
 from dorff.kernels import OperatorKernel
-from dorff.leaf import Pass
 from dorff.moments import FloatArray, Moments
-from dorff.plan import Plan
+from dorff.passes import Pass
+from dorff.plan import Plan, freeze_constants
 from dorff.plan.routes import EXPECTED_PASSES, sample_rows
 from dorff.solvers import Fit, Setting
 from dorff.solvers.apart import targets_apart
@@ -59,8 +59,8 @@ def fit_streaming(
     Raises InputError (bad data, or data that change meanwhile), IncompleteError (run it again).
     """
     began, n = time.perf_counter(), plan.dataset.rows
-    plan.freeze()
-    this, _ = plan.frozen()
+    freeze_constants(plan)
+    this = plan.frozen()
     (ridge,) = plan.job.solve.ridges
     pace = _Pace(n, progress)
     sweeper = Sweeper(this, _name(plan, this, tolerance), plan.dataset, plan.leaves, engine, pace.rows)
@@ -91,14 +91,14 @@ def fit_streaming(
 def passes_in_memory(plan: Plan, setting: Setting, *, tolerance: float = TOLERANCE, most: int = MOST_PASSES) -> int:
     """How many passes the fit may take: those of the same iteration for `ROWS_TRIED` rows a feature, in 256 MiB.
     Rows that miss a target count as if it were y0."""
-    frozen, _ = plan.frozen()
+    frozen = plan.frozen()
     m, q, (ridge,) = frozen.features.m, plan.dataset.q, plan.job.solve.ridges
     with pinned():
         sample, Y = _sample(plan, frozen, min(ROWS_TRIED * m, 2**25 // m))
         D = np.empty((len(Y), m + 1 + q))
-        D[:, :m], D[:, m], D[:, m + 1 :] = sample.features(sample.X), 1.0, np.nan_to_num(Y - frozen.y0)
+        D[:, :m], D[:, m], D[:, m + 1 :] = sample.features(sample.X), 1.0, np.nan_to_num(Y - frozen.constants.y0)
         D *= np.sqrt(sample.weights)[:, None]
-        border = Border(m, len(D), frozen.y0, D.T @ D[:, m:])
+        border = Border(m, len(D), frozen.constants.y0, D.T @ D[:, m:])
         _, system = _system(frozen, setting, [border], lambda V: [D.T @ (D @ V)])
         wanted = sample_rows(m, 1 if system.apart else q, plan.dataset.rows)
         few = np.linspace(0, len(D) - 1, min(wanted, len(D))).astype(int)
@@ -115,7 +115,7 @@ def _system(
     """The fit's kernel, and its system."""
     corners = [border.corner for border in borders]
     kernel, scale = setting.fixed(corners), setting.scaling(corners)
-    weights = operator_weights(kernel, frozen.features.m, frozen.density, normalize=setting.normalize)
+    weights = operator_weights(kernel, frozen.features.m, frozen.constants.density, normalize=setting.normalize)
     return kernel, make_system(
         borders, rows, weights, intercept=setting.intercept, scale=scale, observe=setting.observe
     )
@@ -160,7 +160,7 @@ class _Pace:
 
 def _borders(sweeper: Sweeper, this: Pass) -> list[Border]:
     """What the first pass gives: the sums' columns of ones and of targets."""
-    m, q = this.features.m, len(this.y0)
+    m, q = this.features.m, len(this.constants.y0)
     V = np.zeros((m + 1 + q, 1 + q))
     V[m:] = np.eye(1 + q)
     return [Border(m, part.n, part.y0, part.values, part.observed) for part in sweeper.products(V)]
@@ -181,9 +181,10 @@ def _sample(plan: Plan, this: Pass, wanted: int) -> tuple[Sample, FloatArray]:
     last = max(dataset.n - RUN_ROWS, dataset.first)
     for start in np.unique(np.linspace(dataset.first, last, runs).astype(int)):
         rows = dataset.block(int(start), int(min(start + RUN_ROWS, dataset.n))).weighty()
-        rows = rows[rows.whole(partial=this.nan in ("partial", "unlabelled"))]
+        rows = rows[rows.whole(partial=this.spec.partial)]
         weight = np.ones(len(rows)) if rows.weights is None else rows.weights
         X.append(rows.X)
         Y.append(rows.Y)
-        weights.append(weight if this.class_weight is None else weight * (rows.Y @ this.class_weight))
+        of_class = this.constants.class_weight
+        weights.append(weight if of_class is None else weight * (rows.Y @ of_class))
     return Sample(np.concatenate(X), np.concatenate(weights), this.features.transform), np.concatenate(Y)

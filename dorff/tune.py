@@ -225,7 +225,7 @@ def best_job(plan: Plan, trial: Trial) -> Job:
     Of a list of kernels it says what the frequencies were drawn for, where that is not the winner's own; a smaller
     number of features stays beside the largest, of which the moments are, and wins against it again.
     """
-    job, (this, _) = plan.job, plan.frozen()
+    job, this = plan.job, plan.frozen()
     text = job.model_dump(mode="json", exclude_unset=True)
     features, solve = text.setdefault("features", {}), text.setdefault("solve", {})
     kernels = [kernel.model_dump(mode="json") for kernel in job.kernels]
@@ -256,7 +256,7 @@ def _fits_a_worker(plan: Plan) -> bool:
     if isinstance(cluster, RemoteCluster):
         return False
     path = path_bytes(
-        costs.m, q, unknowns=costs.m * costs.rank, folds=plan.question["folds"]["count"],
+        costs.m, q, unknowns=costs.m * costs.rank, folds=plan.spec.folds.count,
         ridges=len(plan.job.solve.ridges),
     )  # fmt: skip
     return max(costs.peak_bytes, WORKER_BYTES + path) <= 0.95 * cluster.memory
@@ -287,6 +287,6 @@ def _same_units(plans: Sequence[Plan]) -> None:
             "jobs: held-out errors of classes with solve.ridge_per_output and without cannot be compared; set it in "
             "all or none"
         )
-    scalings = {(plan.question["standardize"], plan.question["one_scale"]) for plan in plans}
+    scalings = {(plan.spec.standardize, plan.spec.one_scale) for plan in plans}
     if select == "gcv" and len(scalings) > 1 and any(scaled for scaled, _ in scalings):
         raise InputError("jobs: their GCV scores are in different units; standardize none of them, or select kfold")

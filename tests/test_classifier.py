@@ -25,7 +25,7 @@ from dorff.calibration import Calibration, calibration_error, log_loss
 from dorff.errors import InputError
 from dorff.estimators.held import FOLDS, HeldRows
 from dorff.estimators.labels import MOST_CLASSES, OneHot, find_classes, one_hot
-from dorff.leaf import FoldRule
+from dorff.passes import FoldRule
 from dorff.store import save_model
 
 DATA = Path(os.environ.get("DORFF_DATA", Path(__file__).parent.parent.parent / "shared" / "data"))

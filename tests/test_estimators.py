@@ -142,7 +142,7 @@ def test_a_list_of_ridges_is_the_best_of_single_fits():
 
 
 def dealt(n: int, count: int) -> np.ndarray:
-    from dorff.leaf import FoldRule
+    from dorff.passes import FoldRule
 
     return FoldRule(count, by_rows=True, seed=0).of_rows(np.arange(n))
 

@@ -28,7 +28,7 @@ from dorff.fit import held as held_rows
 from dorff.fit.choice import solve_pass
 from dorff.fit.held import Held, calibrate, conformalize
 from dorff.kernels.scalar import FloatArray
-from dorff.leaf import FoldRule
+from dorff.passes import FoldRule
 from dorff.model import Model
 from dorff.plan import leaves as leaf_sizes
 from dorff.plan import make_plan

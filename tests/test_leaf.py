@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from cases import plain_map
 
-from dorff.blocks import BlockSums, forget_spare
+from dorff.passes import BlockSums, forget_spare
 from dorff.data import Dataset, ingest, open_dataset
 from dorff.errors import CorruptError, IncompleteError, InputError, StoppedError
-from dorff.leaf import FoldRule, Pass, frozen_hash, sum_leaf
+from dorff.passes import FoldRule, Pass, frozen_hash, sum_leaf
 from dorff.moments import FloatArray, Kind, gram
 from dorff.stopping import clear_stop, request_stop
 from dorff.store import Receipt

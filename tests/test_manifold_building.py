@@ -29,7 +29,7 @@ from dorff.engine.base import Done
 from dorff.errors import IncompleteError, InputError, LeaseError
 from dorff.graphs import KNN, Given, Graph, Identity, check_edges, edge_weights, local_graph, neighbours, own_scale
 from dorff.kernels.scalar import FloatArray
-from dorff.leaf import FoldRule, Pass
+from dorff.passes import FoldRule, Pass
 from dorff.manifold import build_atlas, build_frame, build_given, build_knn, build_names
 from dorff.manifold.build_atlas import _kind, _table, load_atlas
 from dorff.manifold.build_files import packed, read_parts, write_parts

@@ -18,14 +18,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from dorff.blocks import BlockSums, forget_spare
+from dorff.passes import BlockSums, forget_spare
 from dorff.data import Dataset, ingest, open_dataset
 from dorff.data.edges import open_graph, write_graph
 from dorff.engine import DaskEngine, Engine, SerialEngine, local_cluster
 from dorff.errors import IncompleteError, InputError, StoppedError
 from dorff.features import Drawn, FeatureMap
 from dorff.graphs import KNN, Given, Graph, Identity, Manifold, degrees, laplacian, local_graph
-from dorff.leaf import FoldRule, Pass, freeze, frozen_hash, load_pass, sum_leaf
+from dorff.passes import FoldRule, Pass, freeze, frozen_hash, load_pass, sum_leaf
 from dorff.loops import differences
 from dorff.manifold import GraphSums, TermPlace, added, build, in_memory, run_shard, run_within, sum_term
 from dorff.manifold import leaves as term_leaves

@@ -28,7 +28,7 @@ from dorff.errors import DoesNotFitError
 from dorff.fit import fit, run_pass
 from dorff.kernels import Decomposable, Gaussian, Identity, Matrix
 from dorff.kernels.scalar import FloatArray
-from dorff.leaf import load_pass, run_leaf
+from dorff.passes import load_pass, run_leaf
 from dorff.moments import Moments, TriangleAccumulator
 from dorff.plan import Plan, make_plan
 from dorff.plan import leaves as leaf_sizes

@@ -18,7 +18,7 @@ from dorff.engine import DaskEngine, SerialEngine, local_cluster, sweep
 from dorff.engine.sweep import Sweep, run_product
 from dorff.fit import settings
 from dorff.kernels.scalar import FloatArray
-from dorff.leaf import _read_ahead, load_pass
+from dorff.passes import _read_ahead, load_pass
 from dorff.plan import Plan, make_plan, routes
 from dorff.plan import leaves as leaf_sizes
 from dorff.plan.costs import _beside_bytes, _leaf_bytes

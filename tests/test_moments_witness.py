@@ -8,7 +8,7 @@ from cases import LAW, plain_map
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dorff.blocks import BlockSums
+from dorff.passes import BlockSums
 from dorff.errors import InputError
 from dorff.moments import (
     Accumulator,

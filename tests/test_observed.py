@@ -8,7 +8,7 @@ import pytest
 from cases import every_kernel, plain_map, rows, weights_of
 
 from dorff import frequencies, kernels
-from dorff.blocks import BlockSums
+from dorff.passes import BlockSums
 from dorff.errors import InputError
 from dorff.moments import MOST_PATTERNS, by_fold, pooled
 from dorff.solvers import Problem, Setting, choose, kfold_errors, solve, squared_error, target_covariance

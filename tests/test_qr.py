@@ -9,7 +9,7 @@ import pytest
 from cases import every_kernel, plain_map, rows, weights_of
 
 from dorff import frequencies, kernels
-from dorff.blocks import BlockSums
+from dorff.passes import BlockSums
 from dorff.errors import InputError
 from dorff.kernels.scalar import FloatArray
 from dorff.moments import MIXED_UNIT, Kind, Moments, Part, Triangle, TriangleAccumulator, by_fold, pooled

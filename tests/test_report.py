@@ -17,7 +17,7 @@ from cases import trig_map
 from command_line import call, contents
 
 from dorff import frequencies, kernels
-from dorff.blocks import BlockSums
+from dorff.passes import BlockSums
 from dorff.errors import InputError
 from dorff.kernels.operator import OperatorKernel
 from dorff.model import Model

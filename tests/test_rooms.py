@@ -37,10 +37,9 @@ ARROWS: dict[str, str] = {
     "model": "features weights posterior conformal",
     "data": "errors",
     "store": "moments model",
-    "blocks": "features moments",  # blocks of rows into sums
-    "leaf": "blocks data features graphs store stopping",
+    "passes": "data features graphs store stopping",  # a pass over the rows: its spec, its constants, its leaves
     "lengthscale": "features solvers",  # found by the evidence of a few rows
-    "plan": "calibration exact leaf lengthscale solvers spec threads",
+    "plan": "calibration exact passes lengthscale solvers spec threads",
     "engine": "plan",
     "streaming": "engine",  # a solve whose every step is a pass over the data
     "manifold": "engine",  # graphs over data larger than memory, and the sums T of manifold terms
@@ -61,7 +60,7 @@ ARROWS: dict[str, str] = {
 # Third-party libraries that only some rooms may import; the rooms of NUMERIC may import nothing else of them.
 NUMERIC = (
     "errors secrets spec loops kernels frequencies features weights exact bounds calibration conformal posterior"
-    " moments blocks graphs solvers model lengthscale"
+    " moments graphs solvers model lengthscale"
 )
 NUMERIC_LIBRARIES = {"numpy", "scipy", "numba"}
 MORE_FOR = {
@@ -245,7 +244,7 @@ def test_long_or_unfinished_modules_are_found(tmp_path: Path) -> None:
         ("moments.py", "import sklearn.base\n", "dorff.moments, line 1: moments may not import sklearn"),
         ("moments.py", "from zarr import open\n", "dorff.moments, line 1: moments may not import zarr"),
         ("kernels/a.py", "import yaml\n", "dorff.kernels.a, line 1: kernels may not import yaml"),
-        ("leaf.py", "import zarr\n", "dorff.leaf, line 1: leaf may not import zarr"),
+        ("passes/leaf.py", "import zarr\n", "dorff.passes.leaf, line 1: passes may not import zarr"),
         ("fit.py", "import dask.array as da\n", "dorff.fit, line 1: fit may not import dask"),
         ("cli.py", "from distributed import Client\n", "dorff.cli, line 1: cli may not import distributed"),
         ("store/a.py", "import pickle\n", "dorff.store.a, line 1: store may not import pickle"),

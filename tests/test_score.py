@@ -22,7 +22,7 @@ from dorff.errors import GateError, InputError
 from dorff.fit import FitReport, fit
 from dorff.fit.gate import check_same_r2
 from dorff.kernels.scalar import FloatArray
-from dorff.leaf import FoldRule
+from dorff.passes import FoldRule
 from dorff.predict import score
 from dorff.report.choice import from_info
 from dorff.solvers import R2, Spread, row_sums

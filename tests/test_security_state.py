@@ -22,7 +22,7 @@ from test_security_models import ARCHIVES
 
 from dorff.data import ingest, open_dataset
 from dorff.errors import InputError
-from dorff.leaf import frozen_hash, load_pass
+from dorff.passes import frozen_hash, load_pass
 from dorff.plan import make_plan
 from dorff.spec import load_job
 from dorff.store import Receipt, load_moments, merge_moments, undamaged

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from dorff.data import Dataset, open_dataset
 from dorff.engine import SerialEngine, Task, Tree
 from dorff.kernels.scalar import FloatArray
-from dorff.leaf import Pass, load_pass
+from dorff.passes import Pass, load_pass
 from dorff.moments import Moments
 from dorff.plan import Leaf, leaf_bounds, make_plan
 from dorff.plan import leaves as leaf_sizes

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dorff.engine import Task, Tree
-from dorff.leaf import Place, merge_nodes
+from dorff.passes import Place, merge_nodes
 from dorff.plan import Leaf, costs
 from dorff.plan.leaves import most_sums
 from dorff.spec import Job

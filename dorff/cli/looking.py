@@ -13,6 +13,7 @@ from dorff.data import Classes, open_dataset
 from dorff.data.labels import CLASSES, stored_labels
 from dorff.data.nodes import committed_first, committed_rows, group_attributes, open_array, stored_columns, walk
 from dorff.errors import InputError
+from dorff.passes import PassSpec
 from dorff.plan import Leaf, leaf_bounds
 from dorff.store import (
     LEASE,
@@ -112,8 +113,8 @@ def _state(path: Path) -> dict[str, Any]:
 def _plan(path: Path) -> dict[str, Any]:
     folder = path.parent
     try:
-        question = json.loads(read_plain(path))["question"]
-        store, rows, m = question["store"], question["rows"], question["count"]
+        spec = PassSpec.from_config(json.loads(read_plain(path))["question"])
+        store, rows, m = spec.store, spec.rows, spec.count
         width = m + 1 + rows["q"]
         names = rows["inputs"], Classes(*rows["targets"]) if "labels" in rows else rows["targets"]
     except (ValueError, KeyError, TypeError) as error:

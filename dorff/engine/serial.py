@@ -8,10 +8,10 @@ from typing import final
 
 import numpy as np
 
-from dorff.blocks import forget_spare
 from dorff.engine.base import Done, Engine, Task, try_again
 from dorff.engine.signals import Stop, stopping_on_signals
 from dorff.errors import CorruptError, StoppedError
+from dorff.passes import forget_spare
 from dorff.threads import pinned
 
 

@@ -22,13 +22,12 @@ from typing import Final, final
 import numpy as np
 
 from dorff import store
-from dorff.blocks import BlockSums
 from dorff.data import Dataset
 from dorff.engine.base import Engine
 from dorff.engine.tree import Tree
 from dorff.errors import InputError
-from dorff.leaf import Pass, Place, load_pass, sum_leaf
 from dorff.moments import FloatArray, Kind, Products, by_fold, pooled
+from dorff.passes import BlockSums, Pass, Place, load_pass, sum_leaf
 from dorff.plan import Leaf
 from dorff.plan.routes import sweep_rows
 
@@ -72,7 +71,12 @@ def run_product(directory: str, name: str, dataset: Dataset, number: int, start:
     of, V = _columns(sweep.directory)
     this = load_pass(sweep.directory.parents[2], of)
     sums = BlockSums(
-        this.features, this.y0, block_rows=sweep_rows(len(V)), class_weight=this.class_weight, kind=Kind.PRODUCT, V=V
+        this.features,
+        this.constants.y0,
+        block_rows=sweep_rows(len(V)),
+        class_weight=this.constants.class_weight,
+        kind=Kind.PRODUCT,
+        V=V,
     )
     return sum_leaf(this, sweep, sums, dataset, number, start, stop)
 

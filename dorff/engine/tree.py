@@ -11,8 +11,8 @@ from typing import Final, Protocol, TypeVar, final
 
 from dorff.engine.base import Engine, Task
 from dorff.errors import IncompleteError
-from dorff.leaf import Place, merge_nodes, run_leaf
 from dorff.moments import Part, Sums, merge_folds
+from dorff.passes import Place, merge_nodes, run_leaf
 from dorff.plan import Leaf
 from dorff.store import Receipt, load_sums, remove_torn, undamaged
 

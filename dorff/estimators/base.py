@@ -24,7 +24,7 @@ from dorff.errors import InputError
 from dorff.estimators.drawing import Drawing, Sure
 from dorff.estimators.rows import Rows, StoredRows, finite_in, unwrap
 from dorff.estimators.semi import Flags, ManifoldLike, Penalties, check_trials, columns_read, terms_of
-from dorff.estimators.sums import Targets, mean_and_variance, sample, sampled_weights
+from dorff.estimators.sums import Targets, sample, sampled_weights
 from dorff.features import FeatureMap, Recipe
 from dorff.frequencies import Sampler, default_sampler
 from dorff.graphs import Manifold
@@ -33,7 +33,8 @@ from dorff.kernels.multi_view import mean_of
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model, Views
 from dorff.moments import Folds, by_fold, pooled, unseen
-from dorff.solvers import Criterion, Setting, choose, spread
+from dorff.plan import center_and_scale, target_means
+from dorff.solvers import Criterion, Setting, choose
 
 Finish = Callable[[FloatArray], npt.NDArray[Any]]  # from f (k, p) to what is asked for; may be pickled
 Answer = Callable[[Model, FloatArray], npt.NDArray[Any]]  # from a model and X (k, d) to that
@@ -147,15 +148,11 @@ class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         own = w
         if inputs is not None:
             (some_x, _), own = sample(inputs, inputs[:, :0]), None
-        scale, (mean, variance) = np.ones(d), mean_and_variance(some_x, own)
-        if self.standardize:
-            scale = spread(variance, together=False)
-            for tied in self.kernel.tied(d) if isinstance(self.kernel, OperatorKernel) else ():
-                scale[tied] = spread(variance[tied], together=True)
-        kernel = self._operator_kernel((some_x - mean) / scale, own)
-        shift_invariant = all(base.scalar.shift_invariant for _, base in kernel.terms())
-        # Features that see more of the inputs than their differences see them as they are, unless scaled.
-        center = mean if shift_invariant or self.standardize else np.zeros(d)
+        center, scale = center_and_scale(
+            some_x, own, standardize=self.standardize, shift_invariant=self._shift_invariant(),
+            tied=self.kernel.tied(d) if isinstance(self.kernel, OperatorKernel) else (),
+        )  # fmt: skip
+        kernel = self._operator_kernel((some_x - center) / scale, own)
         sampler = default_sampler(kernel) if self.sampler is None else self.sampler
         recipe = Recipe(kernel.fix(d, p, covariance), sampler, d, p, int(self.n_features), bool(self.intercept))
         for name, why in self._ignored(recipe.idle):
@@ -164,7 +161,13 @@ class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         features = FeatureMap(drawn.phi, center, scale)
         setting = Setting(kernel, d, features.m, drawn.density, scale_targets, bool(self.intercept), observe,
                           free_scale=free_scale)  # fmt: skip
-        return Drawing(features, _shift(some_y, w), setting, recipe, seed)
+        return Drawing(features, target_means(some_y, w), setting, recipe, seed)
+
+    def _shift_invariant(self) -> bool:
+        """Whether the kernel sees differences of inputs alone; the default one does."""
+        if isinstance(self.kernel, OperatorKernel):
+            return all(base.scalar.shift_invariant for _, base in self.kernel.terms())
+        return self.kernel is None or self.kernel.shift_invariant
 
     def _operator_kernel(self, scaled: FloatArray, weights: FloatArray | None) -> OperatorKernel:
         if isinstance(self.kernel, OperatorKernel):
@@ -249,13 +252,6 @@ class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         for start, stop in X.runs():
             out[start:stop] = answer(model, finite_in(X[start:stop], read, "X", start))
         return out
-
-
-def _shift(Y: FloatArray, weights: FloatArray | None) -> FloatArray:
-    """The mean (q,) of targets (n, q) that are there, 0 where none is."""
-    counts = ~np.isnan(Y) * (1.0 if weights is None else weights[:, None])
-    total = counts.sum(axis=0)
-    return np.asarray((counts * np.nan_to_num(Y)).sum(axis=0) / np.where(total > 0, total, 1.0))
 
 
 def _by_chunks(

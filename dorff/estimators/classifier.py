@@ -42,9 +42,9 @@ from dorff.frequencies import Sampler
 from dorff.graphs import Manifold
 from dorff.kernels import Decomposable, OperatorKernel, ScalarKernel
 from dorff.kernels.scalar import FloatArray
-from dorff.leaf import FoldRule
 from dorff.model import Model, Views
 from dorff.moments import by_fold, pooled
+from dorff.passes import FoldRule
 from dorff.store import Folds
 
 CODINGS = {"simplex": "simplex", "one_vs_all": "identity"}  # and their output matrices

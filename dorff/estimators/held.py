@@ -15,8 +15,8 @@ from dorff.calibration import most_rows
 from dorff.estimators.rows import Rows
 from dorff.estimators.sums import Reader, Targets, chunks, matrix, pin_worker, runs, spread_runs
 from dorff.kernels.scalar import FloatArray
-from dorff.leaf import FoldRule
 from dorff.model import Model
+from dorff.passes import FoldRule
 
 FOLDS: Final = 5  # of which one is held out, where no `cv` says otherwise
 WINDOWS: Final = 256  # runs of rows looked through where there are more than enough

@@ -16,7 +16,6 @@ from sklearn.model_selection import check_cv
 from sklearn.utils import check_array, check_consistent_length, column_or_1d
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dorff.blocks import PRECISIONS
 from dorff.errors import InputError
 from dorff.estimators.base import ORFFEstimator, absent, first_column, unchanged
 from dorff.estimators.drawing import Sure
@@ -27,8 +26,8 @@ from dorff.estimators.sums import RowSums, one_thread
 from dorff.frequencies import Sampler
 from dorff.kernels import Decomposable, MultiView, OperatorKernel, ScalarKernel
 from dorff.kernels.scalar import FloatArray
-from dorff.leaf import FoldRule
 from dorff.model import Model, Views
+from dorff.passes import PRECISIONS, FoldRule
 from dorff.solvers import R2, Criterion, Spread, row_sums
 
 

@@ -14,13 +14,13 @@ from dask.base import compute
 from dask.delayed import delayed
 from distributed import get_worker
 
-from dorff.blocks import BlockSums
 from dorff.estimators.given import Deal
 from dorff.estimators.labels import OneHot, StoredLabels, one_hot
 from dorff.estimators.rows import Rows, StoredRows, finite, partly, runs_of
 from dorff.features import FeatureMap
 from dorff.kernels.scalar import FloatArray
 from dorff.moments import Folds, check_patterns
+from dorff.passes import BlockSums
 from dorff.plan import block_rows
 from dorff.threads import pin, pinned
 
@@ -182,12 +182,6 @@ def sampled_weights(weights: FloatArray | None, rows: int) -> FloatArray | None:
     found = np.concatenate([weights[a:b] for a, b in sampled_runs(len(weights))])
     assert len(found) == rows
     return found if found.any() else None
-
-
-def mean_and_variance(values: FloatArray, weights: FloatArray | None) -> tuple[FloatArray, FloatArray]:
-    """Of each column of values (n, k), rows counting by weights (n,)."""
-    mean = np.average(values, axis=0, weights=weights)
-    return mean, np.average((values - mean) ** 2, axis=0, weights=weights)
 
 
 def spread_runs(n: int, count: int, rows: int) -> list[tuple[int, int]]:

@@ -30,15 +30,15 @@ from dorff.threads import pinned
 def settings(plan: Plan, terms: Sequence[Moments] = ()) -> list[Setting]:
     """What each kernel of the job makes of moments, with each combination of the manifold terms' weights: those of the
     first kernel, then those of the second. `terms` are the sums of the plan's terms, in order."""
-    this, candidates = plan.frozen()
+    this, candidates = plan.frozen(), plan.fitted()
     solving, features = plan.job.solve, this.features
     # Targets that are classes stay zeros and ones: other units would undo the simplex code.
     standardize = solving.standardize and plan.dataset.labels is None
     own = [kernel.config() for kernel in plan.sources()]
     return [
         Setting(
-            kernel, features.d, features.m, this.density, standardize, solving.intercept, plan.observe,
-            one_scale=plan.question["one_scale"], method="cg" if plan.costs.route == "cg" else "direct",
+            kernel, features.d, features.m, this.constants.density, standardize, solving.intercept, plan.observe,
+            one_scale=plan.spec.one_scale, method="cg" if plan.costs.route == "cg" else "direct",
             normalize=kernel.config() not in own, penalties=penalties(plan, terms, weights),
             free_scale=plan.dataset.labels is not None and not solving.ridge_per_output, r2_of=r2_of(plan),
         )
@@ -117,14 +117,14 @@ def posterior_of(
 
 def build_model(plan: Plan, fit: Fit, m: int, passed: PassResult) -> Model:
     """The model of a fit on the first m features, with what a reader of it will want to know."""
-    this, _ = plan.frozen()
+    this = plan.frozen()
     receipts, dataset = passed.receipts, plan.dataset
     names = list(dataset.target_columns)
     if plan.job.solve.observe is not None and plan.observe is not None:
         names = [f"f{number}" for number in range(plan.observe.shape[1])]
     info: dict[str, Any] = {
         "data": {
-            "store": plan.question["store"], "rows": dataset.rows, "fingerprint": fingerprint(receipts),
+            "store": plan.spec.store, "rows": dataset.rows, "fingerprint": fingerprint(receipts),
             "terms": passed.fingerprints,
             "leaves": [[one.number, one.start, one.stop, one.digest] for one in receipts],
             "inputs": list(dataset.input_columns), "targets": names, "nan": plan.job.data.nan,
@@ -143,7 +143,7 @@ def build_model(plan: Plan, fit: Fit, m: int, passed: PassResult) -> Model:
     features = this.features if m == this.features.m else cut(this.features, None, m // 2)[0]
     return Model(
         feature_map=features, operator_weights=fit.weights, coefficients=fit.solution.h, intercept=fit.bias,
-        target_scale=fit.scale, kernel=fit.kernel, sampler=plan.question["sampler"], seed=plan.question["seed"],
+        target_scale=fit.scale, kernel=fit.kernel, sampler=plan.spec.sampler, seed=plan.spec.seed,
         info=info, observe=plan.observe,
     )  # fmt: skip
 

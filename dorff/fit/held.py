@@ -56,7 +56,7 @@ class Held:
         dealt = sorted(number for number, n in counts.items() if n)
         if len(dealt) < 2:
             return None
-        fold, rule = dealt[0], plan.frozen()[0].folds
+        fold, rule = dealt[0], plan.frozen().folds
         training = by_fold({part: sums for part, sums in passed.folds.items() if part[0] != fold})
         with pinned():
             folds, setting = of_first(training, settings(plan, passed.manifold)[choice.candidate], choice.m)
@@ -73,7 +73,7 @@ class Held:
         """Rows of the fold with inputs and any target: all of them where they are at most `ENOUGH`, or can be found by
         reading `READ` times `most` rows; else about `most`, or what that much reading finds, of runs drawn from all
         leaves that have such rows. Runs that have few of them are put together."""
-        few, enough = list[RowBlock](), self.plan.frozen()[0].block_rows
+        few, enough = list[RowBlock](), self.plan.spec.block_rows
         for rows in self._of_runs(most):
             few.append(rows)
             if sum(map(len, few)) >= enough:
@@ -83,7 +83,7 @@ class Held:
             yield _joined(few)
 
     def _of_runs(self, most: int) -> Iterator[RowBlock]:
-        rule, found, read = self.plan.frozen()[0].folds, 0, 0
+        rule, found, read = self.plan.frozen().folds, 0, 0
         for start, stop in self._runs(most):
             rows = self.plan.dataset.block(start, stop).weighty()
             rows = rows[rows.whole(partial=True)]
@@ -134,7 +134,7 @@ def calibrate(plan: Plan, choice: Choice, passed: PassResult) -> Calibration:
     if not codes:  # gone since they were summed
         return Calibration(1.0)
     labels, weight = np.concatenate(codes), np.concatenate(weights)
-    if (of_class := plan.frozen()[0].class_weight) is not None:
+    if (of_class := plan.frozen().constants.class_weight) is not None:
         weight = weight * of_class[labels]
     return Calibration.fit(np.concatenate(decisions), labels, weight)
 

@@ -12,8 +12,8 @@ from dorff import __version__
 from dorff.engine import Tree
 from dorff.errors import InputError
 from dorff.fit.passes import PassResult, fingerprint
-from dorff.leaf import frozen_hash
 from dorff.model import Model
+from dorff.passes import frozen_hash
 from dorff.plan import Plan
 from dorff.store import Receipt, load_model
 
@@ -23,7 +23,7 @@ def made(plan: Plan) -> dict[str, Any]:
     receipts are kept that tell them, a stamp of the rows' files does. `terms` are stamps of the files that manifold
     terms are of."""
     asked = [
-        plan.question, plan.kernel_configs, plan.drawn_configs, plan.job.features.counts, plan.costs.route,
+        plan.spec.config(), plan.kernel_configs, plan.drawn_configs, plan.job.features.counts, plan.costs.route,
         None if plan.observe is None else plan.observe.tolist(),
         plan.job.solve.model_dump(mode="json", exclude={"observe"}), __version__,
     ]  # fmt: skip
@@ -53,7 +53,7 @@ def nothing_new(plan: Plan) -> Model | None:
     if plan.costs.route == "streaming":
         return model
     try:
-        this, _ = plan.frozen()
+        this = plan.frozen()
     except InputError:  # damaged
         return None
     tree = Tree(this, plan.dataset, plan.leaves, kept=plan.costs.kept_level)

@@ -17,7 +17,7 @@ from dorff.errors import IncompleteError, InputError
 from dorff.features import cut
 from dorff.fit.terms import TermSums
 from dorff.moments import Kind, Moments, Part, Solvable, Triangle
-from dorff.plan import Plan
+from dorff.plan import Plan, freeze_constants
 from dorff.store import Lease, Receipt
 
 Progress = Callable[[int, int], None]  # rows done, rows in all
@@ -89,14 +89,14 @@ def nothing_left(plan: Plan) -> Iterator[None]:
 
 
 def _run_pass(plan: Plan, engine: Engine, progress: Progress | None, lease: Lease | None) -> PassResult:
-    plan.freeze()
+    freeze_constants(plan)
     plan.sharing()
-    this, _ = plan.frozen()
+    this = plan.frozen()
     for m in plan.counts:
-        cut(this.features, this.density, m // 2)  # refused before the pass
+        cut(this.features, this.constants.density, m // 2)  # refused before the pass
     began = time.perf_counter()
     tree = Tree(this, plan.dataset, plan.leaves, kept=plan.costs.kept_level)
-    of: type[Solvable] = Triangle if plan.question["sums"] == Kind.TRIANGLE else Moments
+    of: type[Solvable] = Triangle if plan.spec.sums is Kind.TRIANGLE else Moments
     told = None if progress is None else lambda rows: progress(rows, plan.dataset.rows)
     folds = tree.collect(engine, of, told)
     with nullcontext() if lease is None else lease.fenced():

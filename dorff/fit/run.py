@@ -22,7 +22,7 @@ from dorff.fit.known import current_model, made, nothing_new, rewritten_since, s
 from dorff.fit.passes import PassResult, Progress, not_trimmed, nothing_left, run_pass
 from dorff.fit.terms import sum_terms
 from dorff.model import Model
-from dorff.plan import Plan, make_plan
+from dorff.plan import Plan, freeze_constants, make_plan, narrow_constants
 from dorff.publish import Verdict, publish
 from dorff.solvers import Choice, Fit, Score
 from dorff.spec import Job
@@ -168,9 +168,10 @@ def _streamed(run: _Run) -> Solved:
     """Solved pass by pass, on an engine that stays open throughout."""
     plan = run.plan
     with nothing_left(plan), not_trimmed(plan), _opened(plan.job, run.engine) as running:
-        plan.freeze()
+        freeze_constants(plan)
         plan.sharing()
         of = made(plan)
+        freeze_constants(plan)
         (setting,) = settings(plan)
         found = _narrowed(plan, lambda: fit_streaming(plan, setting, running, run.progress))
         threads = running.threads
@@ -190,6 +191,7 @@ def expected_passes(plan: Plan) -> int:
         features = job.features.model_copy(update={"count": min(*job.features.counts, few)})
         solve = job.solve.model_copy(update={"route": "streaming"})
         plan = make_plan(job.model_copy(update={"features": features, "solve": solve, "state": folder}))
+        freeze_constants(plan)
         (setting,) = settings(plan)
         return passes_in_memory(plan, setting)
 
@@ -217,7 +219,7 @@ def _narrowed(plan: Plan, work: Callable[[], T]) -> T:
     try:
         return work()
     except PatternsError:
-        plan.narrow()
+        narrow_constants(plan)
         return work()
 
 
@@ -305,7 +307,7 @@ def _report(found: Solved, peak: int | None) -> FitReport:
         score_by=None if found.score is None else "kfold",
         model=str(plan.job.model),
         warnings=plan.warnings,
-        patterns=None if (kept := plan.frozen()[0].patterns) is None else list(kept),
+        patterns=None if (kept := plan.frozen().constants.patterns) is None else list(kept),
         table=[_trial(score, plan) for score in choice.table],
     )
 
@@ -319,7 +321,7 @@ def _trial(score: Score, plan: Plan) -> dict[str, Any]:
 
 def _held_by(plan: Plan) -> str | None:
     """What is dealt to folds: rows or groups where there were too few leaves, whatever the job says."""
-    rule, by = plan.frozen()[0].folds, plan.job.solve.folds.by
+    rule, by = plan.frozen().folds, plan.job.solve.folds.by
     if rule.count == 1:
         return None
     return "leaves" if not rule.by_rows else "rows" if by == "leaves" else by

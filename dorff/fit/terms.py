@@ -67,7 +67,8 @@ def sum_terms(
 
 def _sum(plan: Plan, term: Term, source: Dataset, engine: Engine, told: Told | None, lease: Lease | None) -> TermSums:
     """T of a term over one source's rows."""
-    (this, (kernel, *_)), graph, began = plan.frozen(), term.manifold.graph, time.perf_counter()
+    this, (kernel, *_) = plan.frozen(), plan.fitted()
+    graph, began = term.manifold.graph, time.perf_counter()
     rows: Dataset | Shards = source
     leaves: Sequence[Leaf] | None = None
     shards, of, alone = 0, source.rows, 0
@@ -90,7 +91,7 @@ def _sum(plan: Plan, term: Term, source: Dataset, engine: Engine, told: Told | N
         os.utime(rows.path)
     sums, receipts = sum_term(
         this, term.manifold, rows, leaves, engine, lambda done: rows_done(shards + done, of), inputs=term.columns,
-        columns=features_of(kernel, term.views, this.density), name=source.path, lease=lease,
+        columns=features_of(kernel, term.views, this.constants.density), name=source.path, lease=lease,
     )  # fmt: skip
     said = {
         "type": graph.config()["type"], "rows": source.rows, "edges": 0 if isinstance(graph, Identity) else sums.n,

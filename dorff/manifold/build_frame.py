@@ -15,8 +15,8 @@ import numpy as np
 from dorff.data import Dataset
 from dorff.errors import IncompleteError, InputError
 from dorff.graphs import KNN, Graph
-from dorff.leaf import not_finite
 from dorff.manifold.build_files import FloatArray, IntArray, read_parts, read_record, write_record
+from dorff.passes import not_finite
 from dorff.plan.graph_sizes import Sizes
 
 T = TypeVar("T")

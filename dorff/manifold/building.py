@@ -22,7 +22,6 @@ from dorff.data.edges import write_graph
 from dorff.engine import Engine
 from dorff.errors import IncompleteError, InputError
 from dorff.graphs import KNN, Given, Graph, checked
-from dorff.leaf import Pass
 from dorff.manifold.build_atlas import load_atlas
 from dorff.manifold.build_edges import collect, cut, sources
 from dorff.manifold.build_files import read_record
@@ -32,6 +31,7 @@ from dorff.manifold.build_knn import assign, groups, landmarks, lists
 from dorff.manifold.build_names import CUTS
 from dorff.manifold.build_stages import Stage, Stages, Told
 from dorff.manifold.shards import Shards, is_done, write_done
+from dorff.passes import Pass
 from dorff.plan.graph_sizes import Sizes, copied_bytes, given_source
 from dorff.store import Lease, remove_torn
 from dorff.store.atomic import hide
@@ -109,9 +109,9 @@ def _said(
         "graph": graph.config(),
     }  # fmt: skip
     said: dict[str, Any] = {
-        **of, "family": _digest(of), "d": dataset.d, "first": dataset.first, "seed": int(this.question["seed"]),
-        "nan": this.nan, "center": this.features.center[used].tolist(), "scale": this.features.scale[used].tolist(),
-        "sizes": asdict(sizes),
+        **of, "family": _digest(of), "d": dataset.d, "first": dataset.first, "seed": this.spec.seed,
+        "nan": this.spec.nan, "center": this.features.center[used].tolist(),
+        "scale": this.features.scale[used].tolist(), "sizes": asdict(sizes),
     }  # fmt: skip
     if isinstance(graph, KNN):
         rows = min(RUN_ROWS, sizes.input_bytes // copied_bytes(dataset))

@@ -12,11 +12,11 @@ from typing import Final, cast
 from dorff.data import Dataset
 from dorff.engine import Engine, Tree
 from dorff.graphs import Manifold
-from dorff.leaf import FoldRule, Pass, sum_leaf
 from dorff.manifold.parts import Store, run_shard
 from dorff.manifold.places import TermPlace
 from dorff.manifold.sums import finished, new_sums
 from dorff.moments import Moments
+from dorff.passes import FoldRule, Pass, sum_leaf
 from dorff.plan import Leaf
 from dorff.plan.terms import GROUP_ROWS, Form, Places, Recipe
 from dorff.store import Lease, Receipt
@@ -40,12 +40,11 @@ def run_within(directory: str, name: str, dataset: Dataset, number: int, start: 
     refused where the pass says so, else dropped, and leave their group smaller."""
     place = TermPlace(Path(directory), name)
     this, recipe = place.opened()
-    rows = replace(
-        this, folds=_FOLDS, nan="refuse" if this.nan == "refuse" else "drop",
-        read_rows=group_reads(this.read_rows, dataset.unit_rows),
-        question={**this.question, "precision": "double"},
+    spec = replace(
+        this.spec, folds=_FOLDS, nan="refuse" if this.spec.nan == "refuse" else "drop", precision="double",
+        read_rows=group_reads(this.spec.read_rows, dataset.unit_rows),
     )  # fmt: skip
-    return sum_leaf(rows, place, new_sums(this.features, recipe), dataset, number, start, stop)
+    return sum_leaf(replace(this, spec=spec), place, new_sums(this.features, recipe), dataset, number, start, stop)
 
 
 def shard_leaves(count: int) -> list[Leaf]:

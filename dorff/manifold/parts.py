@@ -17,11 +17,11 @@ import numpy as np
 from scipy import sparse
 
 from dorff.errors import IncompleteError, StoppedError
-from dorff.leaf import check_sums, leave, resumed
 from dorff.manifold.places import TermPlace
 from dorff.manifold.sums import GraphSums
 from dorff.manifold.tiles import edge_runs, row_runs
 from dorff.moments import BoolArray, FloatArray, IntArray
+from dorff.passes import check_sums, leave, resumed
 from dorff.plan.graph_sizes import Sizes
 from dorff.plan.terms import Form, Recipe
 from dorff.stopping import stop_requested

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self, final
 
 from dorff.errors import InputError
-from dorff.leaf import Pass, Place, load_pass
+from dorff.passes import Pass, Place, load_pass
 from dorff.plan.terms import GROUP_ROWS, Recipe
 from dorff.store import read_plain, seal, unseal, write_atomic
 

@@ -11,12 +11,12 @@ from typing import Final, final
 import numpy as np
 from scipy import sparse
 
-from dorff.blocks import BlockSums, leave_spare, spare_square
 from dorff.features import FeatureMap
 from dorff.graphs import KNN, Graph, Manifold, degrees, inverse_roots, local_graph
 from dorff.loops import differences
 from dorff.manifold.tiles import edge_runs, entries, row_runs
 from dorff.moments import UNIT, Accumulator, Adder, BoolArray, FloatArray, IntArray, Moments, Part, probe
+from dorff.passes import BlockSums, leave_spare, spare_square
 from dorff.plan.leaves import block_rows
 from dorff.plan.terms import GROUP_ROWS, Form, Places, Recipe, difference_shift, tile_rows
 

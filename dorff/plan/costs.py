@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Final, final
 
 import numpy as np
 import psutil
@@ -22,6 +22,7 @@ from dorff.kernels import Decomposable, MultiView, OperatorKernel
 from dorff.lengthscale.tuning import FEATURES, ROWS
 from dorff.model import evaluation_bytes
 from dorff.moments import MOST_PATTERNS, Kind
+from dorff.passes import PassSpec
 from dorff.plan.leaves import Leaf, most_sums
 from dorff.plan.lengthscale import tunes
 from dorff.plan.manifold import Term, TermCosts, term_costs, weight_grid
@@ -78,20 +79,20 @@ class Costs:
 
 def estimate(
     job: Job, dataset: Dataset, leaves: Sequence[Leaf], recipe: Recipe, candidates: Sequence[OperatorKernel],
-    question: dict[str, Any], terms: Sequence[Term] = (),
+    spec: PassSpec, terms: Sequence[Term] = (),
 ) -> Costs:  # fmt: skip
     """The costs of a job whose features are those of `recipe` and whose kernel is one of `candidates`."""
     m, q = recipe.m, dataset.q
-    missing = question["nan"] in ("partial", "unlabelled") and dataset.labels is None
+    missing = spec.partial and dataset.labels is None
     patterns = min(MOST_PATTERNS, 2 ** min(q, 30) - 1) if missing else 1
-    width, qr = m + 1 + q, question["sums"] == Kind.TRIANGLE
+    width, qr = m + 1 + q, spec.sums is Kind.TRIANGLE
     workers = job.cluster.workers if isinstance(job.cluster, LocalCluster) else 1
     fixed = [kernel.fix(dataset.d, recipe.p, np.eye(recipe.p)) for kernel in candidates]
-    leaf, read = _leaf_bytes(dataset, recipe, question, patterns)
-    sizes = [_size(job, kernel, m, dataset, patterns, question["folds"]["count"]) for kernel in fixed]
+    leaf, read = _leaf_bytes(dataset, recipe, spec, patterns)
+    sizes = [_size(job, kernel, m, dataset, patterns, spec.folds.count) for kernel in fixed]
     beside = _beside_bytes(job, dataset, recipe)
     solving = beside + max(_solve_bytes(job, *one, qr=qr) for one in zip(fixed, sizes, strict=True))
-    level, disk = _disk_bytes(job, len(leaves), question, patterns, width, workers)
+    level, disk = _disk_bytes(job, len(leaves), spec, patterns, width, workers)
     rank = max(size.r for size in sizes)
     flops = (3.0 if qr else 1.0) * dataset.rows * width * width + dataset.rows * recipe.flops
     sums = term_costs(terms, m, recipe.flops, workers)
@@ -103,9 +104,9 @@ def estimate(
     work = solve_work(job, sizes, len(weight_grid(terms)) * len(job.features.counts), keeps=keeps)
     shape = Shape(
         dataset.rows, m, q, rank, any(size.coupled for size in sizes), patterns, len(leaves),
-        recipe.numbers, recipe.flops, leaf + 16 * MiB, solving, disk, read, question["folds"]["count"], beside,
-        work, QR if qr else MIXED if question["precision"] == "mixed" else 1.0,
-        1 + question["folds"]["count"] * len(job.solve.ridges) * len(fixed) * (job.solve.select == "kfold"),
+        recipe.numbers, recipe.flops, leaf + 16 * MiB, solving, disk, read, spec.folds.count, beside,
+        work, QR if qr else MIXED if spec.mixed else 1.0,
+        1 + spec.folds.count * len(job.solve.ridges) * len(fixed) * (job.solve.select == "kfold"),
     )  # fmt: skip
     route = _route(job, shape, pace, workers, candidates)
     if qr:
@@ -116,8 +117,8 @@ def estimate(
     worker = (DRIVER_BYTES if serial else WORKER_BYTES + 16 * MiB) + leaf
     all_workers = leaf if serial else workers * (worker - SHARED_BYTES)
     sample = min(SAMPLE_BYTES, 8 * dataset.rows * (dataset.d + q))  # that tells constants
-    least = max(4 * sample, TUNING_BYTES if question["tuning"] else 0, pace_bytes(recipe, width))
-    seconds = way.seconds + _beside_seconds(job, dataset, shape, pace, sums, question, serial=serial)
+    least = max(4 * sample, TUNING_BYTES if spec.tuning else 0, pace_bytes(recipe, width))
+    seconds = way.seconds + _beside_seconds(job, dataset, shape, pace, sums, spec, serial=serial)
     driver = max(solving if route.name == "direct" else way.driver_bytes, least)
     peak = DRIVER_BYTES + (all_workers + driver if route.name == "streaming" else max(all_workers, driver))
     return Costs(
@@ -128,14 +129,14 @@ def estimate(
 
 
 def _beside_seconds(
-    job: Job, dataset: Dataset, shape: Shape, pace: Pace, sums: TermCosts, question: dict[str, Any], *, serial: bool
+    job: Job, dataset: Dataset, shape: Shape, pace: Pace, sums: TermCosts, spec: PassSpec, *, serial: bool
 ) -> float:
     """What no way of solving spares: to start, to find length-scales, manifold terms, and held-out rows evaluated."""
     workers = min(job.cluster.workers if isinstance(job.cluster, LocalCluster) else 1, shape.leaves)
     seconds = (START if serial else START_WORKERS) + (sums.feature_rows * shape.m * pace.number) / workers
     work = sums.work / workers
-    if question["tuning"]:
-        each = dataset.d if any(tunes(one) for words in question["words"] for one in words or ()) else 1
+    if spec.tuning:
+        each = dataset.d if any(tunes(one) for words in spec.words for one in words or ()) else 1
         work += SEARCH * (1.0 + each / 10.0) * min(ROWS, dataset.rows) * float(FEATURES) ** 2
     if job.solve.conformal:
         held = dataset.rows / shape.folds
@@ -143,17 +144,17 @@ def _beside_seconds(
     return seconds + work / pace.square
 
 
-def _leaf_bytes(dataset: Dataset, recipe: Recipe, question: dict[str, Any], patterns: int) -> tuple[int, int]:
+def _leaf_bytes(dataset: Dataset, recipe: Recipe, spec: PassSpec, patterns: int) -> tuple[int, int]:
     """Bytes of a leaf, and those of them that are for reading."""
-    width, block, folds = recipe.m + 1 + dataset.q, question["block_rows"], question["folds"]
+    width, block, folds = recipe.m + 1 + dataset.q, spec.block_rows, spec.folds
     packed, square = 4 * width * (width + 1), 8 * width * width
-    units = question["read_rows"] // dataset.unit_rows
+    units = spec.read_rows // dataset.unit_rows
     read = 3 * dataset.unit_bytes() * max(1, units)  # one being read, one waiting, one in use
-    leaf = patterns * (folds["count"] if folds["by_rows"] else 1) * square
+    leaf = patterns * (folds.count if folds.by_rows else 1) * square
     leaf += 8 * block * (width + 8) + 8 * recipe.numbers + read
-    if question["sums"] == Kind.TRIANGLE:  # a block by columns too; two triangles are merged as squares
+    if spec.sums is Kind.TRIANGLE:  # a block by columns too; two triangles are merged as squares
         return max(leaf + 8 * block * width, 2 * square + 2 * packed), read
-    if question["precision"] == "mixed":  # a block and a square of half the width
+    if spec.mixed:  # a block and a square of half the width
         leaf += 4 * block * width + square // 2
     return leaf, read
 
@@ -165,15 +166,13 @@ def _beside_bytes(job: Job, dataset: Dataset, recipe: Recipe) -> int:
     return 16 * recipe.numbers + (5 * 8 * dataset.q * most_rows(dataset.q) if calibrated else 0)
 
 
-def _disk_bytes(
-    job: Job, leaves: int, question: dict[str, Any], patterns: int, width: int, workers: int
-) -> tuple[int, int]:
+def _disk_bytes(job: Job, leaves: int, spec: PassSpec, patterns: int, width: int, workers: int) -> tuple[int, int]:
     """The level of the tree whose nodes are kept, in a quarter of the free disk, and all bytes on disk at a time."""
-    packed, folds, level = 4 * width * (width + 1), question["folds"], 0
-    most = _free_disk(Path(job.state)) // 4 // (folds["count"] * patterns * packed)
+    packed, folds, level = 4 * width * (width + 1), spec.folds, 0
+    most = _free_disk(Path(job.state)) // 4 // (folds.count * patterns * packed)
     while leaves >> level > max(most, 1):
         level += 1
-    node = packed * patterns * (folds["count"] if folds["by_rows"] else min(folds["count"], 2**level))
+    node = packed * patterns * (folds.count if folds.by_rows else min(folds.count, 2**level))
     return level, ((leaves >> level) + most_sums(leaves, workers)) * node + 16 * width**2
 
 

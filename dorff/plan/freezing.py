@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, final
 
 import numpy as np
 
@@ -11,17 +13,15 @@ from dorff.data import Dataset, RowBlock, class_counts
 from dorff.errors import InputError
 from dorff.features import FeatureMap
 from dorff.kernels.scalar import FloatArray, IntArray
-from dorff.leaf import freeze, frozen_hash, load_pass
 from dorff.moments import MOST_PATTERNS, patterns_of
+from dorff.passes import Configs, FrozenConstants, RowsName, freeze, frozen_hash
 from dorff.plan.costs import SAMPLE_BYTES
 from dorff.plan.drawing import make_recipe
 from dorff.plan.kernels import build_kernels, with_medians
-from dorff.plan.lengthscale import tuned_config, tuning_rows
+from dorff.plan.lengthscale import TuningRows, tuned_config, tuning_rows
+from dorff.plan.plan import Plan
 from dorff.solvers import spread
 from dorff.spec import Job
-
-if TYPE_CHECKING:
-    from dorff.plan.plan import Plan
 
 # Rows for centres, and for the median distance: few, so that a data set that grows had them from the start. Scales
 # (`standardize`) take the first leaf, up to SAMPLE_BYTES.
@@ -29,33 +29,42 @@ SMALL_SAMPLE: Final = 256
 MEDIAN_SAMPLE: Final = 1000
 
 
-def still_frozen(plan: Plan) -> bool:
+def freeze_constants(plan: Plan) -> None:
+    """Freeze the constants that come from data, unless they are frozen and the rows they came from unchanged."""
+    if not _still_frozen(plan):
+        freeze(plan.directory, plan.spec, constants_of(plan))
+
+
+def narrow_constants(plan: Plan) -> None:
+    """Freeze them anew, for rows that were seen to have more patterns of targets than there are sums for."""
+    freeze(plan.directory, plan.spec, constants_of(plan, narrow=True))
+
+
+def _still_frozen(plan: Plan) -> bool:
     """Whether there are constants, and the rows they came from are what they were, or are no longer used: constants
     that came from rows which have left the window stay."""
-    dataset, name = plan.dataset, frozen_hash(plan.directory)
-    if name is None:
+    if frozen_hash(plan.directory) is None:
         return False
     try:
-        question = load_pass(plan.directory, name).question
+        constants = plan.frozen().constants
     except InputError:  # damaged: the same rows give the same constants again
         return False
-    sample, tuning = question["sample"], question["tuning_rows"]
-    if sample["first"] >= dataset.first:
-        stop = sample["first"] + sample["rows"]
-        if stop > dataset.n or sample != _named(dataset.block(sample["first"], stop)):
+    dataset, sample, tuning = plan.dataset, constants.sample, constants.tuning_rows
+    if sample.first >= dataset.first:
+        stop = sample.first + sample.rows
+        if stop > dataset.n or sample != _named(dataset.block(sample.first, stop)):
             return False
-    if tuning is None or tuning["first"] < dataset.first:
+    if tuning is None or tuning.first < dataset.first:
         return True
-    rows = dataset.window(tuning["first"])
-    return bool(tuning["rows"] <= rows.n) and tuning == tuning_rows(rows, tuning["rows"]).name
+    rows = dataset.window(tuning.first)
+    return tuning.rows <= rows.n and tuning == tuning_rows(rows, tuning.rows).name
 
 
-def _named(rows: RowBlock) -> dict[str, Any]:
-    """What the frozen constants were computed from: how many rows from which on, and checksums of their values."""
-    return {"first": int(rows.numbers[0]), "rows": len(rows), "crc": rows.checksums()}
+def _named(rows: RowBlock) -> RowsName:
+    return RowsName(int(rows.numbers[0]), len(rows), rows.checksums())
 
 
-def _sample(plan: Plan) -> tuple[RowBlock, dict[str, Any]]:
+def _sample(plan: Plan) -> tuple[RowBlock, RowsName]:
     """Of the first rows those that weigh anything and are whole, or have any target where some may be missing, or none
     where rows may be unlabelled; and the name of all of them.
 
@@ -67,7 +76,7 @@ def _sample(plan: Plan) -> tuple[RowBlock, dict[str, Any]]:
             plan.leaves[0].stop - plan.leaves[0].start,
             max(SMALL_SAMPLE, SAMPLE_BYTES // (8 * (dataset.d + dataset.q))),
         )
-    elif any(plan.question["words"]):
+    elif plan.spec.has_words:
         rows = MEDIAN_SAMPLE
     read = dataset.block(dataset.first, min(dataset.n, dataset.first + rows))
     unlabelled, most = plan.job.data.nan == "unlabelled", SAMPLE_BYTES // (8 * (dataset.d + dataset.q))
@@ -87,7 +96,7 @@ def _sample(plan: Plan) -> tuple[RowBlock, dict[str, Any]]:
     return used, _named(read)
 
 
-def _patterns(plan: Plan, *, narrow: bool) -> list[str] | None:
+def _patterns(plan: Plan, *, narrow: bool) -> tuple[str, ...] | None:
     """The patterns of targets that rows may have, where they have more than there are sums for; None where all count.
 
     They are the commonest of the first leaf's rows (up to SAMPLE_BYTES); where these have no more than there are sums
@@ -107,7 +116,7 @@ def _patterns(plan: Plan, *, narrow: bool) -> list[str] | None:
         if len(kept) >= MOST_PATTERNS:
             break
         kept += [name for name in _counted(dataset.block(start, end)) if name not in kept]
-    return kept[:MOST_PATTERNS]
+    return tuple(kept[:MOST_PATTERNS])
 
 
 def _counted(rows: RowBlock) -> Counter[str]:
@@ -118,40 +127,57 @@ def _counted(rows: RowBlock) -> Counter[str]:
     return Counter({name: int(np.count_nonzero(here)) for name, here in each})
 
 
-def freeze_constants(plan: Plan, *, narrow: bool = False) -> None:
-    """Compute and write the constants that the pass needs from data, from its first rows; `narrow`: rows have been
-    seen to have more patterns of targets than there are sums for."""
-    dataset, question, job = plan.dataset, dict(plan.question), plan.job
-    question["patterns"] = _patterns(plan, narrow=narrow)
-    rows, question["sample"] = _sample(plan)
-    X, Y, weights = rows.X, rows.Y, rows.weights
-    if rows.groups is not None:
-        question["folds"] = {**question["folds"], "first": int(rows.groups[0])}
-    scale = np.ones(dataset.d)
-    # Features that see more of the inputs than their differences see them as they are, unless scaled.
-    mean = np.average(X, axis=0, weights=weights)
-    center = mean if plan.shift_invariant or job.solve.standardize else np.zeros(dataset.d)
-    if job.solve.standardize:
+def constants_of(plan: Plan, *, narrow: bool = False) -> FrozenConstants:
+    """The constants that the pass needs from data, from its first rows; `narrow`: rows have been seen to have more
+    patterns of targets than there are sums for. Nothing is written."""
+    dataset, spec = plan.dataset, plan.spec
+    rows, sample = _sample(plan)
+    center, scale = center_and_scale(
+        rows.X, rows.weights, standardize=spec.standardize, tied=_tied(plan), shift_invariant=plan.shift_invariant
+    )
+    kernels = _numbers(plan, (rows.X - center) / scale, rows.weights) if spec.has_words else None
+    if kernels is not None and spec.tuning:
+        tuning = tuning_rows(dataset, dataset.n)
+        kernels = _tuned(plan, kernels, tuning, (tuning.X - center) / scale)
+    kernels = kernels or _Kernels(None, None)
+    sources = build_kernels(kernels.drawn or plan.drawn_configs, dataset.d)
+    draw = make_recipe(sources, dataset, plan.job, plan.observe).draw(spec.seed)
+    return FrozenConstants(
+        FeatureMap(draw.phi, center, scale),
+        draw,
+        y0=target_means(rows.Y, rows.weights),
+        class_weight=_class_weight(plan.job, dataset),
+        sample=sample,
+        patterns=_patterns(plan, narrow=narrow),
+        first=spec.folds.first if rows.groups is None else int(rows.groups[0]),
+        drawn=kernels.drawn,
+        fitted=kernels.fitted,
+        tuning_rows=kernels.rows,
+        tuned=kernels.status,
+    )
+
+
+def center_and_scale(
+    X: FloatArray, weights: FloatArray | None, *, standardize: bool, tied: Sequence[IntArray], shift_invariant: bool
+) -> tuple[FloatArray, FloatArray]:
+    """What inputs are centred and divided by, (d,) each, as rows X (n, d) of `weights` (n,) tell; inputs that are
+    `tied` have one scale. Features that see more of the inputs than their differences see them as they are, unless
+    scaled."""
+    d = X.shape[1]
+    mean, scale = np.average(X, axis=0, weights=weights), np.ones(d)
+    if standardize:
         variance = np.average((X - mean) ** 2, axis=0, weights=weights)
         scale = spread(variance, together=False)
-        for tied in _tied(plan):
-            scale[tied] = spread(variance[tied], together=True)
-    question |= {"resolved": None, "tuning_rows": None, "tuned": None}
-    if any(question["words"]):
-        scaled = (X - center) / scale
-        given = [with_medians(configs, scaled, weights) for configs in (plan.drawn_configs, plan.kernel_configs)]
-        if question["words"][1] is None:
-            given.pop()  # the kernels are those drawn for, or have no words
-        if question["tuning"]:
-            given = _tuned(plan, given, question, center, scale)
-        question["resolved"] = dict(zip(("drawn", "kernel"), given, strict=False))
-    sources = build_kernels(question["resolved"]["drawn"] if question["resolved"] else plan.drawn_configs, dataset.d)
-    drawn = make_recipe(sources, dataset, job, plan.observe).draw(question["seed"])
+        for columns in tied:
+            scale[columns] = spread(variance[columns], together=True)
+    return mean if shift_invariant or standardize else np.zeros(d), scale
+
+
+def target_means(Y: FloatArray, weights: FloatArray | None) -> FloatArray:
+    """The mean (q,) of targets Y (n, q) that are there, 0 where none is."""
     there = np.isfinite(Y) * (1.0 if weights is None else weights[:, None])
     total = there.sum(axis=0)
-    y0 = (np.where(there > 0, Y, 0.0) * there).sum(axis=0) / np.where(total > 0, total, 1.0)
-    weight = _class_weight(job, dataset)
-    freeze(plan.directory, question, FeatureMap(drawn.phi, center, scale), drawn, y0=y0, class_weight=weight)
+    return np.asarray((np.where(there > 0, Y, 0.0) * there).sum(axis=0) / np.where(total > 0, total, 1.0))
 
 
 def _tied(plan: Plan) -> tuple[IntArray, ...]:
@@ -159,23 +185,36 @@ def _tied(plan: Plan) -> tuple[IntArray, ...]:
     d, kernel = plan.dataset.d, plan.candidates[0]
     if kernel.V > 1:
         return kernel.tied(d)
-    return (np.arange(d),) if plan.question["one_scale"] else ()
+    return (np.arange(d),) if plan.spec.one_scale else ()
 
 
-def _tuned(
-    plan: Plan, given: list[list[dict[str, Any]]], question: dict[str, Any], center: FloatArray, scale: FloatArray
-) -> list[list[dict[str, Any]]]:
-    """The kernels drawn for and those fitted, with the length-scales of most evidence."""
-    rows, split = tuning_rows(plan.dataset, plan.dataset.n), len(given[0])
-    question["tuning_rows"] = rows.name
-    every = [config for configs in given for config in configs]
-    told, tuned = tuned_config(
-        every, (rows.X - center) / scale, rows.Y, seed=question["seed"], count=question["count"],
-        intercept=plan.job.solve.intercept, observe=plan.observe, weights=rows.weights,
+@final
+@dataclass(frozen=True)
+class _Kernels:
+    """Those drawn for and those fitted (None: the same), with numbers for words; and of a search its rows and end."""
+
+    drawn: Configs | None
+    fitted: Configs | None
+    rows: RowsName | None = None
+    status: tuple[str | None, ...] | None = None
+
+
+def _numbers(plan: Plan, scaled: FloatArray, weights: FloatArray | None) -> _Kernels:
+    """The kernels, with the median of distances between scaled rows for the word."""
+    fitted = None if plan.spec.words[1] is None else with_medians(plan.kernel_configs, scaled, weights)
+    return _Kernels(with_medians(plan.drawn_configs, scaled, weights), fitted)
+
+
+def _tuned(plan: Plan, kernels: _Kernels, rows: TuningRows, scaled: FloatArray) -> _Kernels:
+    """The kernels with the length-scales of most evidence."""
+    spec, drawn, fitted = plan.spec, kernels.drawn or (), kernels.fitted or ()
+    configs, searches = tuned_config(
+        [*drawn, *fitted], scaled, rows.Y, seed=spec.seed, count=spec.count, intercept=plan.job.solve.intercept,
+        observe=plan.observe, weights=rows.weights,
     )  # fmt: skip
-    status = [None if one is None else one.status for one in tuned]
-    question["tuned"] = status[-len(given[-1]) :]  # of the kernels that are fitted
-    return [told[:split], told[split:]][: len(given)]
+    status = [None if one is None else one.status for one in searches]
+    split = len(drawn)
+    return _Kernels(configs[:split], configs[split:] or None, rows.name, tuple(status[split:] or status))
 
 
 def _class_weight(job: Job, dataset: Dataset) -> FloatArray | None:

@@ -13,11 +13,11 @@ from dorff.data import Dataset
 from dorff.data.nodes import open_array
 from dorff.errors import InputError
 from dorff.kernels.scalar import FloatArray
+from dorff.passes import Configs
 
 _FILES: Final = ("matrix", "factor", "graph")
 
 
-Configs = tuple[dict[str, Any], ...]
 WORDS: Final = ("median", "tune", "tune each")
 
 

@@ -15,6 +15,7 @@ from dorff.data import Dataset
 from dorff.errors import InputError
 from dorff.kernels.scalar import FloatArray
 from dorff.lengthscale import FEATURES, ROWS, Tuned, tune_lengthscales
+from dorff.passes import RowsName
 from dorff.threads import pinned
 
 UNITS: Final = 64  # runs that are read, of `Dataset.unit_rows` rows each
@@ -29,7 +30,7 @@ class TuningRows:
     X: FloatArray
     Y: FloatArray
     weights: FloatArray | None
-    name: dict[str, int]
+    name: RowsName
 
 
 def tuning_rows(dataset: Dataset, n: int) -> TuningRows:
@@ -60,7 +61,7 @@ def tuning_rows(dataset: Dataset, n: int) -> TuningRows:
     at = _spread(np.arange(len(X)), ROWS)
     X, Y, weights = X[at], Y[at], weights[at]
     crc = zlib.crc32(weights.data, zlib.crc32(Y.data, zlib.crc32(X.data)))
-    name = {"first": dataset.first, "rows": n, "crc": crc}
+    name = RowsName(dataset.first, n, crc)
     return TuningRows(X, Y, None if dataset.weights is None else weights, name)
 
 

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import numpy as np
 
 from dorff import kernels
 from dorff.data import Classes, Dataset, open_dataset
 from dorff.data.opening import check_disjoint
-from dorff.errors import DoesNotFitError, InputError
+from dorff.errors import DoesNotFitError, IncompleteError, InputError
 from dorff.features import Recipe
 from dorff.kernels.scalar import FloatArray
-from dorff.leaf import FoldRule, Pass, frozen_hash, load_pass
 from dorff.moments import MOST_PATTERNS, Kind
+from dorff.passes import Configs, FoldRule, Pass, PassSpec, frozen_hash, load_pass
 from dorff.plan.costs import Costs, estimate, refuse_small_machine, refuse_small_workers
 from dorff.plan.drawing import check_sharing, check_targets, make_recipe
-from dorff.plan.freezing import freeze_constants, still_frozen
-from dorff.plan.kernels import WORDS, Configs, build_kernels, read_matrices, read_matrix, with_columns
+from dorff.plan.kernels import WORDS, build_kernels, read_matrices, read_matrix, with_columns
 from dorff.plan.leaves import LARGEST_LEAF, Leaf, block_rows, leaf_bounds, window_start
 from dorff.plan.lengthscale import tunes
 from dorff.plan.manifold import Term, make_terms, weight_grid
@@ -34,7 +32,7 @@ from dorff.spec import ClassTargets, Job
 @final
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A job made concrete: data, the kernels to choose from, leaves, costs and the question that names its moments.
+    """A job made concrete: data, the kernels to choose from, leaves, costs and the spec of its pass.
 
     Frequencies are drawn for `drawn_configs`, which are `kernel_configs` unless the job says otherwise. `observe` is
     C (q, p) where targets are values of C f, the mean of the views for a multi-view kernel, else None. In `candidates`
@@ -49,7 +47,7 @@ class Plan:
     leaves: tuple[Leaf, ...]
     candidates: tuple[kernels.OperatorKernel, ...]
     recipe: Recipe
-    question: dict[str, Any]
+    spec: PassSpec
     costs: Costs
     terms: tuple[Term, ...] = ()
 
@@ -60,8 +58,8 @@ class Plan:
 
     @property
     def directory(self) -> Path:
-        """Where the moments of this question are kept; another question has another directory."""
-        return _directory(self.job, self.question)
+        """Where the sums of this spec are kept; another spec has another directory."""
+        return Path(self.job.state) / self.spec.name
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -82,7 +80,7 @@ class Plan:
         job, sentences, idle = self.job, list[str](), self.recipe.idle
         if "sampler" in idle and job.features.sampler.type != "orthogonal":
             sentences.append(f"features.sampler has no effect: {idle['sampler']}")
-        if job.features.seed and "seed" in idle and not (job.deals or job.manifold or self.question["tuning"]):
+        if job.features.seed and "seed" in idle and not (job.deals or job.manifold or self.spec.tuning):
             sentences.append(f"features.seed has no effect: {idle['seed']}")
         if job.solve.ridge_per_output and len(job.solve.ridges) > 1 and self.recipe.p == 1:
             sentences.append("solve.ridge_per_output: there is one output; its ridge is that of all")
@@ -104,9 +102,9 @@ class Plan:
         """
         if self.terms or self.candidates[0].V > 1:  # sums of terms are Gram matrices, whose digits are lost already
             return None
-        question = {**self.question, "sums": Kind.TRIANGLE.value, "precision": "double"}
-        costs = estimate(self.job, self.dataset, self.leaves, self.recipe, self.candidates, question)
-        plan = replace(self, question=question, costs=costs)
+        spec = replace(self.spec, sums=Kind.TRIANGLE, precision="double")
+        costs = estimate(self.job, self.dataset, self.leaves, self.recipe, self.candidates, spec)
+        plan = replace(self, spec=spec, costs=costs)
         try:
             refuse_small_workers(self.job, costs)
         except DoesNotFitError:
@@ -120,15 +118,6 @@ class Plan:
             ) from error
         return plan
 
-    def freeze(self) -> None:
-        """Freeze the constants that come from data, unless they are frozen and the rows they came from unchanged."""
-        if not still_frozen(self):
-            freeze_constants(self)
-
-    def narrow(self) -> None:
-        """Freeze them anew, for rows that were seen to have more patterns of targets than there are sums for."""
-        freeze_constants(self, narrow=True)
-
     @property
     def crowded(self) -> bool:
         """Whether rows may miss targets in more ways than there are sums for."""
@@ -139,51 +128,52 @@ class Plan:
     def patterns(self) -> Sequence[str] | None:
         """The patterns of targets that count, where rows have more than there are sums for, as far as is known: None
         before the first fit, too."""
-        return None if (name := frozen_hash(self.directory)) is None else load_pass(self.directory, name).patterns
+        return None if frozen_hash(self.directory) is None else self.frozen().constants.patterns
+
+    def frozen(self) -> Pass:
+        """The pass, whose constants are frozen (`plan.freezing.freeze`)."""
+        if (name := frozen_hash(self.directory)) is None:
+            raise IncompleteError(f"{self.directory}: its constants are gone; run the job again")
+        return load_pass(self.directory, name)
+
+    def fitted(self) -> tuple[kernels.OperatorKernel, ...]:
+        """The kernels to choose from, with the length-scales that the rows told."""
+        return build_kernels(self.configs(), self.dataset.d)
+
+    def sources(self) -> tuple[kernels.OperatorKernel, ...]:
+        """The kernels that the frequencies were drawn for."""
+        return build_kernels(self.frozen().constants.drawn or self.drawn_configs, self.dataset.d)
+
+    def configs(self) -> Configs:
+        """The kernels of the job, with numbers where it has words for length-scales."""
+        if _with_words(self.kernel_configs) is None:
+            return self.kernel_configs
+        # Another job may have frozen the pass that they share: only kernels that its name tells are known there.
+        constants = self.frozen().constants
+        configs = constants.drawn if self.spec.words[1] is None else constants.fitted
+        assert configs is not None
+        return configs
 
     def sharing(self) -> list[float | None]:
         """The effective sample size of each kernel, in frequencies; None where they were drawn for it alone.
 
         InputError for a kernel that they serve too badly (see `check_targets`).
         """
-        this, candidates = self.frozen()
-        if self.drawn_configs is self.kernel_configs and len(candidates) == 1:
+        targets = self.fitted()
+        if self.drawn_configs is self.kernel_configs and len(targets) == 1:
             return [None]
         sources = self.sources()
         recipe = make_recipe(sources, self.dataset, self.job, self.observe)
-        return check_targets(candidates, sources, recipe=recipe, density=this.density, seed=this.question["seed"])
-
-    def sources(self) -> tuple[kernels.OperatorKernel, ...]:
-        """The kernels that the frequencies were drawn for."""
-        words = self.frozen()[0].question["resolved"]
-        return build_kernels(words["drawn"] if words else self.drawn_configs, self.dataset.d)
+        return check_targets(
+            targets, sources, recipe=recipe, density=self.frozen().constants.density, seed=self.spec.seed
+        )
 
     def tuned(self) -> list[str | None]:
         """What became of the search for each kernel's length-scale; None where the job did not ask for one."""
-        found = self.frozen()[0].question["tuned"]
-        if found is None or not _with_words(self.kernel_configs):
+        status = self.frozen().constants.tuned
+        if status is None or not _with_words(self.kernel_configs):
             return [None] * len(self.kernel_configs)
-        return list(found)
-
-    def frozen(self) -> tuple[Pass, tuple[kernels.OperatorKernel, ...]]:
-        """The pass and the kernels; frozen now if never before."""
-        this = self._pass()
-        return this, build_kernels(self.configs(), self.dataset.d)
-
-    def configs(self) -> Sequence[dict[str, Any]]:
-        """The kernels of the job, with numbers where it has words for length-scales."""
-        if _with_words(self.kernel_configs) is None:
-            return self.kernel_configs
-        # Another job may have frozen the pass that they share: only kernels that its name tells are known there.
-        known: dict[str, list[dict[str, Any]]] = self._pass().question["resolved"]
-        return known["drawn" if self.question["words"][1] is None else "kernel"]
-
-    def _pass(self) -> Pass:
-        if frozen_hash(self.directory) is None:
-            freeze_constants(self)
-        name = frozen_hash(self.directory)
-        assert name is not None
-        return load_pass(self.directory, name)
+        return list(status)
 
 
 def make_plan(job: Job) -> Plan:
@@ -205,21 +195,17 @@ def make_plan(job: Job) -> Plan:
     recipe = make_recipe(sources, dataset, job, observe)
     if drawn is not configs:
         check_sharing(candidates, sources, recipe)
+    words = _with_words(drawn), _with_words(configs) if drawn is not configs else None
+    together = job.solve.observe is not None or any(kernel.vector_field for kernel in candidates + sources)
     width = recipe.m + 1 + dataset.q
     if job.data.window is not None:
         start = window_start(dataset.n, job.data.window, dataset.shard_rows, width)
         dataset = dataset.window(max(dataset.first, start))
     leaves = leaf_bounds(dataset.n, dataset.shard_rows, width, first=dataset.first)
-    question = _question(job, dataset, recipe, _fold_rule(job, dataset, leaves))
-    question["words"] = [_with_words(drawn), _with_words(configs) if drawn is not configs else None]
-    tuned = any("tune" in json.dumps(words) for words in question["words"])
-    question["tuning"] = [job.solve.intercept, None if observe is None else observe.tolist()] if tuned else None
-    together = job.solve.observe is not None or any(kernel.vector_field for kernel in candidates + sources)
-    question["one_scale"] = job.solve.standardize and together
-    question = _begun(job, question)
+    spec = _begun(job, _spec(job, dataset, recipe, _fold_rule(job, dataset, leaves), words, observe, together))
     terms = make_terms(job, dataset, candidates[0])
-    costs = estimate(job, dataset, leaves, recipe, candidates, question, terms)
-    plan = Plan(job, dataset, configs, drawn, observe, leaves, candidates, recipe, question, costs, terms)
+    costs = estimate(job, dataset, leaves, recipe, candidates, spec, terms)
+    plan = Plan(job, dataset, configs, drawn, observe, leaves, candidates, recipe, spec, costs, terms)
     refuse_small_workers(job, costs)
     refuse_small_machine(job, costs, plan.directory)
     return plan
@@ -239,18 +225,13 @@ def _check_kernels(
         raise InputError("kernel: output 'learned' needs rows that have all targets; set data.nan: drop")
 
 
-def _begun(job: Job, question: dict[str, Any]) -> dict[str, Any]:
-    """The same question with one fold of rows held out, where it was begun so because there were few leaves: that
-    there are more now is no reason to sum all rows anew."""
+def _begun(job: Job, spec: PassSpec) -> PassSpec:
+    """The same spec with one fold of rows held out, where it was begun so because there were few leaves: that there
+    are more now is no reason to sum all rows anew."""
     if job.solve.select == "kfold" or job.solve.folds.by != "leaves" or not job.holds_out:
-        return question
-    by_rows = {**question, "folds": {**question["folds"], "by_rows": True}}
-    return by_rows if frozen_hash(_directory(job, by_rows)) is not None else question
-
-
-def _directory(job: Job, question: dict[str, Any]) -> Path:
-    text = json.dumps(question, sort_keys=True)
-    return Path(job.state) / hashlib.sha256(text.encode()).hexdigest()[:16]
+        return spec
+    by_rows = replace(spec, folds=replace(spec.folds, by_rows=True))
+    return spec if frozen_hash(Path(job.state) / by_rows.name) is None else by_rows
 
 
 def _open(job: Job) -> Dataset:
@@ -341,20 +322,34 @@ def _fold_rule(job: Job, dataset: Dataset, leaves: Sequence[Leaf]) -> FoldRule:
     return FoldRule.one_held(folds.count, by_rows or few, job.features.seed) if job.holds_out else FoldRule()
 
 
-def _question(job: Job, dataset: Dataset, recipe: Recipe, folds: FoldRule) -> dict[str, Any]:
-    """All that the moments depend on but for the rows' values; plain JSON, hashed into the state's name."""
+def _spec(
+    job: Job, dataset: Dataset, recipe: Recipe, folds: FoldRule, words: tuple[Configs | None, Configs | None],
+    observe: FloatArray | None, together: bool,
+) -> PassSpec:  # fmt: skip
+    """What the sums of the job depend on."""
     block = block_rows(recipe.m + 1 + dataset.q)
-    return {
-        "format": 2, "store": str(Path(dataset.path).resolve()), "rows": dataset.rows_spec(),
-        "recipe": recipe.question(), "sampler": recipe.sampler.config(),
-        "count": max(job.features.counts), "precision": job.features.precision, "sums": Kind.GRAM.value,
-        "seed": job.features.seed,
-        "standardize": job.solve.standardize, "nan": job.data.nan, "class_weight": job.solve.class_weight,
-        "folds": asdict(folds), "block_rows": block,
-        "read_rows": max(dataset.unit_rows, block // dataset.unit_rows * dataset.unit_rows),
-    }  # fmt: skip
+    tuned = "tune" in json.dumps(words)
+    return PassSpec(
+        store=str(Path(dataset.path).resolve()),
+        rows=dataset.rows_spec(),
+        recipe=recipe.question(),
+        sampler=recipe.sampler.config(),
+        count=max(job.features.counts),
+        precision=job.features.precision,
+        sums=Kind.GRAM,
+        seed=job.features.seed,
+        standardize=job.solve.standardize,
+        nan=job.data.nan,
+        class_weight=job.solve.class_weight,
+        folds=folds,
+        block_rows=block,
+        read_rows=max(dataset.unit_rows, block // dataset.unit_rows * dataset.unit_rows),
+        words=words,
+        tuning=(job.solve.intercept, None if observe is None else observe.tolist()) if tuned else None,
+        one_scale=job.solve.standardize and together,
+    )
 
 
-def _with_words(configs: Configs) -> list[dict[str, Any]] | None:
+def _with_words(configs: Configs) -> Configs | None:
     """The kernels, where the rows must say what one of their words stands for."""
-    return list(configs) if any(f'"{word}"' in json.dumps(configs) for word in WORDS) else None
+    return configs if any(f'"{word}"' in json.dumps(configs) for word in WORDS) else None

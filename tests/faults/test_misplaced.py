@@ -23,7 +23,7 @@ from dorff.engine import SerialEngine
 from dorff.engine.sweep import Sweep, _columns
 from dorff.errors import DorffError, InputError, StoppedError
 from dorff.fit import fit
-from dorff.leaf import run_leaf
+from dorff.passes import run_leaf
 from dorff.manifold import building
 from dorff.manifold.build_files import read_parts, read_record
 from dorff.plan import make_plan

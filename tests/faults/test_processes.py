@@ -148,7 +148,7 @@ def test_leaves_that_run_twice_count_once(store: Path, truth: Found, tmp_path: P
 
 LATE = """
 import pickle, sys
-from dorff.leaf import run_leaf
+from dorff.passes import run_leaf
 run_leaf(*pickle.load(open(sys.argv[1], "rb")))
 """
 
