@@ -38,9 +38,9 @@ import numpy as np
 from dorff.data import Classes, ingest, open_dataset, verify
 from dorff.errors import DorffError, LeaseError, StoppedError
 from dorff.fit import fit
-from dorff.passes import run_leaf
 from dorff.model import Model
-from dorff.plan import make_plan
+from dorff.passes import run_leaf
+from dorff.plan import freeze_constants, make_plan
 from dorff.spec import Job, load_job
 from dorff.stopping import clear_stop, request_stop
 from dorff.store import Lease, Receipt, append_history, load_model, read_history
@@ -110,7 +110,7 @@ class Scene:
     def _stop(self) -> None:
         """Take the last leaf but one away from a copy of the state, and do it again up to its first block."""
         plan = make_plan(self.job(self.stopped, self.home / "other"))
-        this, _ = plan.frozen()
+        this = freeze_constants(plan)
         leaf = plan.leaves[-2]
         receipt = Receipt.load(this.receipts, leaf.number)
         assert receipt is not None

@@ -28,7 +28,7 @@ from dorff.engine import SerialEngine
 from dorff.features import FeatureMap, Recipe
 from dorff.fit import run_pass
 from dorff.moments import syrk
-from dorff.plan import make_plan
+from dorff.plan import freeze_constants, make_plan
 from dorff.spec import Job
 
 GAUSSIAN = {"type": "gaussian", "lengthscale": 1.0}
@@ -47,7 +47,7 @@ def one_pass(folder: Path, p: int, m: int) -> float:
             "features": {"count": m}, "cluster": {"type": "serial"},
             "state": f"{place}/state", "model": f"{place}/model",
         }))  # fmt: skip
-        plan.frozen()
+        freeze_constants(plan)
         began = time.perf_counter()
         run_pass(plan, SerialEngine())
         return time.perf_counter() - began

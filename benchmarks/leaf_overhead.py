@@ -27,11 +27,11 @@ from typing import Any
 
 import numpy as np
 
-from dorff import blocks, leaf
 from dorff.bench import write_random
 from dorff.data import Dataset, RowBlock
 from dorff.moments import Kind
-from dorff.plan import make_plan
+from dorff.passes import blocks, frozen, leaf
+from dorff.plan import freeze_constants, make_plan
 from dorff.spec import Job
 from dorff.store import Receipt
 from dorff.store.checkpoints import Checkpoint
@@ -44,7 +44,7 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
     "witness": [(np, "dot")],
     "check": [(leaf._Run, "_check")],
     "partial": [(leaf, "save_moments")],
-    "receipt": [(Receipt, "save"), (Checkpoint, "load"), (Checkpoint, "remove"), (leaf, "frozen_hash")],
+    "receipt": [(Receipt, "save"), (Checkpoint, "load"), (Checkpoint, "remove"), (frozen, "frozen_hash")],
 }
 
 
@@ -104,8 +104,7 @@ def measure(home: Path, d: int, m: int, repeats: int, *, nan: str = "refuse") ->
         }
     )
     plan = make_plan(job)
-    plan.freeze()
-    this, _ = plan.frozen()
+    this = freeze_constants(plan)
     first = plan.leaves[0]
 
     def run() -> Receipt:

@@ -32,10 +32,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dorff import frequencies, kernels
-from dorff.passes import BlockSums
 from dorff.exact import ExactRidge
 from dorff.features import FeatureMap, Projected
 from dorff.kernels.scalar import FloatArray
+from dorff.passes import BlockSums
 from dorff.solvers import Problem, solve
 from dorff.weights import operator_weights
 

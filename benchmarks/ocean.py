@@ -34,10 +34,10 @@ import scipy.linalg
 from sklearn.model_selection import KFold
 
 from dorff import frequencies, kernels
-from dorff.passes import BlockSums
 from dorff.features import FeatureMap, Projected
 from dorff.kernels.scalar import FloatArray
 from dorff.moments import Moments
+from dorff.passes import BlockSums
 from dorff.solvers import Problem, solve, squared_error
 from dorff.weights import operator_weights
 

@@ -40,9 +40,9 @@ import numpy as np
 
 from dorff.data import ArrayLayout, Dataset, ShardWriter, shard_and_unit_rows, write_metadata
 from dorff.engine import DaskEngine, Engine, SerialEngine, Task, Tree, open_engine
-from dorff.passes import load_pass
 from dorff.moments import Accumulator, Moments
-from dorff.plan import Plan, make_plan
+from dorff.passes import load_pass
+from dorff.plan import Plan, freeze_constants, make_plan
 from dorff.plan import leaves as leaf_sizes
 from dorff.spec import Job
 from dorff.store import Receipt, save_moments
@@ -102,7 +102,7 @@ def plan_of(folder: Path, store: str, state: str, m: int, workers: int) -> Plan:
 
 
 def tree_of(plan: Plan) -> Tree:
-    this, _ = plan.frozen()
+    this = freeze_constants(plan)
     return Tree(this, plan.dataset, plan.leaves, kept=plan.costs.kept_level, run=fake_leaf)
 
 
@@ -170,7 +170,7 @@ def stage(options: argparse.Namespace) -> dict[str, Any]:
     plan = plan_of(
         folder, store, "many" if name == "fill" else name.replace("resume", "many"), options.m, options.workers
     )
-    plan.frozen()
+    freeze_constants(plan)
     planning = time.perf_counter() - began
     if name in ("resume", "trillion"):
         tree = tree_of(plan)

@@ -32,9 +32,9 @@ from datasets import FloatArray, standardised
 from matplotlib import pyplot as plt
 
 from dorff import frequencies, kernels
-from dorff.passes import BlockSums
 from dorff.features import FeatureMap, Recipe
 from dorff.moments import Moments, by_fold, pooled
+from dorff.passes import BlockSums
 from dorff.solvers import Setting, choose, squared_error, target_covariance
 
 COUNT, FOLDS = 1024, 5

@@ -27,7 +27,7 @@ import tables
 
 from dorff.data import open_dataset
 from dorff.features import cut
-from dorff.plan import make_plan
+from dorff.plan import freeze_constants, make_plan
 from dorff.spec import load_job
 from dorff.weights import operator_weights
 
@@ -125,14 +125,14 @@ def tune(work: Path, rows: int, m: int, workers: int) -> tuple[Run, list[dict[st
 def worst(path: Path, table: list[dict[str, Any]]) -> float:
     """The largest relative difference of the scores from those of dense solves of the job's rows."""
     plan = make_plan(load_job(path))
-    this, kernels = plan.frozen()
+    this, kernels = freeze_constants(plan), plan.fitted()
     dataset = open_dataset(path.parent / "field.zarr")
     X, Y = dataset.read(0, dataset.n)
     fold = np.repeat(this.folds.of_rows(np.arange(len(X))), 2)
     error = 0.0
     for number, m in sorted({(row["kernel"], row["m"]) for row in table}):
         rows = [row for row in table if (row["kernel"], row["m"]) == (number, m)]
-        features, density = cut(this.features, this.density, m // 2)
+        features, density = cut(this.features, this.constants.density, m // 2)
         psi = operator_weights(kernels[number].fix(2, 2, np.eye(2)), m, density).psi
         Phi = np.einsum("na,arp->npar", features.transform(X), psi).reshape(2 * len(X), -1)
         values = dense_errors(Phi, Y, fold, [row["ridge"] for row in rows])

@@ -59,8 +59,7 @@ def fit_streaming(
     Raises InputError (bad data, or data that change meanwhile), IncompleteError (run it again).
     """
     began, n = time.perf_counter(), plan.dataset.rows
-    freeze_constants(plan)
-    this = plan.frozen()
+    this = freeze_constants(plan)
     (ridge,) = plan.job.solve.ridges
     pace = _Pace(n, progress)
     sweeper = Sweeper(this, _name(plan, this, tolerance), plan.dataset, plan.leaves, engine, pace.rows)

@@ -25,7 +25,7 @@ from dorff.errors import InputError
 from dorff.fit import fit, run_pass
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
-from dorff.plan import leaf_bounds, make_plan
+from dorff.plan import freeze_constants, leaf_bounds, make_plan
 from dorff.plan import leaves as leaf_sizes
 from dorff.plan.freezing import MEDIAN_SAMPLE
 from dorff.spec import Job
@@ -120,10 +120,10 @@ def test_the_moments_equal_numpys(store: Path, tmp_path: Path, rows: tuple[Float
     """The tree's sum against one explicit product of all features."""
     made = make_plan(job(store, tmp_path))
     fit(job(store, tmp_path), engine=SerialEngine())
-    this, _ = made.frozen()
+    this = freeze_constants(made)
     (moments,) = run_pass(made, SerialEngine()).folds.values()
     X, Y = rows
-    Z = np.column_stack([this.features.transform(X), np.ones(ROWS), Y - this.y0])
+    Z = np.column_stack([this.features.transform(X), np.ones(ROWS), Y - this.constants.y0])
     scale = np.sqrt(np.outer(np.sum(Z**2, axis=0), np.sum(Z**2, axis=0)))
     assert np.abs(moments.full - Z.T @ Z).max() <= 1e-13 * scale.max()
     assert moments.n == ROWS

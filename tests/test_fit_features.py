@@ -14,7 +14,7 @@ from dorff import ORFFRegressor, frequencies, kernels, load_model
 from dorff.data import ingest
 from dorff.errors import InputError
 from dorff.fit import fit
-from dorff.plan import make_plan
+from dorff.plan import freeze_constants, make_plan
 from dorff.report import write_report
 from dorff.spec import Job
 
@@ -114,7 +114,7 @@ def test_centring_is_left_out_where_it_would_change_the_kernel(stores: dict[int,
         (SCALARS[0], False, True), (SCALARS[4], False, False), (SCALARS[4], True, True),
     ):  # fmt: skip
         plan = make_plan(job(stores[D_SMALL], tmp_path, scalar, sampler, standardize=standardize))
-        this, _ = plan.frozen()
+        this = freeze_constants(plan)
         assert bool(np.any(this.features.center)) is centred
 
 
@@ -137,7 +137,7 @@ def test_structured_maps_are_planned_as_small_as_they_are(stores: dict[int, Path
     )
     assert structured.flops < dense.flops and structured.m == dense.m == 200
     (tmp_path / "x").mkdir()
-    this, _ = make_plan(job(stores[D_LARGE], tmp_path / "x", SCALARS[0], {"type": "rom"})).frozen()
+    this = freeze_constants(make_plan(job(stores[D_LARGE], tmp_path / "x", SCALARS[0], {"type": "rom"})))
     assert (this.directory / "arrays.npz").stat().st_size < 8 * 100 * D_LARGE  # half of omega
 
 
@@ -174,7 +174,8 @@ def test_the_median_is_of_the_kernels_own_distance(
     stores: dict[int, Path], tmp_path: Path, kind: str, metric: str
 ) -> None:
     plan = make_plan(job(stores[D_SMALL], tmp_path, {"type": kind, "lengthscale": "median"}, {"type": "iid"}))
-    _, (kernel,) = plan.frozen()
+    freeze_constants(plan)
+    (kernel,) = plan.fitted()
     X, _ = data(D_SMALL)
     (_, base), = kernel.terms()  # fmt: skip
     assert base.scalar.config()["lengthscale"] == pytest.approx(np.median(pdist(X, metric)), rel=1e-6)
@@ -190,7 +191,7 @@ def test_a_job_without_a_sampler_takes_the_same_default(stores: dict[int, Path],
     base = job(stores[D_SMALL], tmp_path, {"type": "laplacian", "lengthscale": 5.0}, {"type": "iid"})
     given = base.model_dump(mode="json")
     del given["features"]["sampler"]
-    assert make_plan(Job.model_validate(given)).question == make_plan(base).question
+    assert make_plan(Job.model_validate(given)).spec == make_plan(base).spec
 
 
 @pytest.mark.parametrize(

@@ -28,10 +28,10 @@ from dorff.fit import held as held_rows
 from dorff.fit.choice import solve_pass
 from dorff.fit.held import Held, calibrate, conformalize
 from dorff.kernels.scalar import FloatArray
-from dorff.passes import FoldRule
 from dorff.model import Model
+from dorff.passes import FoldRule
+from dorff.plan import freeze_constants, make_plan
 from dorff.plan import leaves as leaf_sizes
-from dorff.plan import make_plan
 from dorff.spec import Job
 from dorff.store import load_model
 from tests.cases import LAW
@@ -150,7 +150,7 @@ def test_one_group_is_held_out_where_one_fold_is(tmp_path: Path) -> None:
     folds = run_pass(plan, SerialEngine()).folds
     held = sum(fold_by_hand(group) == fold_by_hand(groups[0]) for group in groups)
     assert {fold: moments.n for (fold, _), moments in folds.items()} == {0: held, 1: N - held} and 0 < held < N
-    rule, read = plan.frozen()[0].folds, plan.dataset.block(0, N)
+    rule, read = freeze_constants(plan).folds, plan.dataset.block(0, N)
     assert np.sum(rule.of(read) == 0) == held and rule.of(read)[0] == 0
 
 

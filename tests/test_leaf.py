@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 from cases import plain_map
+from pass_specs import constants_of, spec_of
 
-from dorff.passes import BlockSums, forget_spare
 from dorff.data import Dataset, ingest, open_dataset
 from dorff.errors import CorruptError, IncompleteError, InputError, StoppedError
-from dorff.passes import FoldRule, Pass, frozen_hash, sum_leaf
 from dorff.moments import FloatArray, Kind, gram
+from dorff.passes import BlockSums, FoldRule, Pass, forget_spare, frozen_hash, sum_leaf
 from dorff.stopping import clear_stop, request_stop
 from dorff.store import Receipt
 from dorff.store.checkpoints import Checkpoint
@@ -69,7 +69,8 @@ def make_pass(folder: Path, *, nan: str = "drop", folds: FoldRule = FoldRule(), 
     (folder / "plan.json").write_text("{}")
     name = frozen_hash(folder)
     assert name is not None
-    return Pass(folder, name, FEATURES, None, Y0, None, BLOCK, read_rows, folds, nan, {})
+    spec = spec_of(block_rows=BLOCK, read_rows=read_rows, folds=folds, nan=nan)
+    return Pass(folder, name, spec, constants_of(FEATURES, Y0))
 
 
 def new_sums(way: dict[str, Any]) -> BlockSums:
@@ -277,7 +278,7 @@ def test_sums_that_overflow_are_the_rows_fault(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=r"rows 10\.\.699: the sums overflow float64.*larger than 1e150"):
             run(this, dataset, WAYS[way])
     with pytest.raises(InputError, match=r"overflow float32.*larger than 1e18.*precision: double"):
-        run(replace(this, question={"precision": "mixed"}), dataset, WAYS["mixed"])
+        run(replace(this, spec=replace(this.spec, precision="mixed")), dataset, WAYS["mixed"])
 
 
 def test_any_changed_bit_of_a_receipt_is_noticed(dataset: Dataset, tmp_path: Path) -> None:

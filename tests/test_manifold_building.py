@@ -21,6 +21,7 @@ import scipy.sparse as sp
 import zarr
 from cases import trig_map
 from distributed import Client
+from pass_specs import constants_of, spec_of
 
 from dorff.data import Dataset, open_dataset
 from dorff.data.edges import write_graph
@@ -29,7 +30,6 @@ from dorff.engine.base import Done
 from dorff.errors import IncompleteError, InputError, LeaseError
 from dorff.graphs import KNN, Given, Graph, Identity, check_edges, edge_weights, local_graph, neighbours, own_scale
 from dorff.kernels.scalar import FloatArray
-from dorff.passes import FoldRule, Pass
 from dorff.manifold import build_atlas, build_frame, build_given, build_knn, build_names
 from dorff.manifold.build_atlas import _kind, _table, load_atlas
 from dorff.manifold.build_files import packed, read_parts, write_parts
@@ -37,6 +37,7 @@ from dorff.manifold.build_frame import Job, _cuts, load_frame
 from dorff.manifold.build_knn import _landmarks
 from dorff.manifold.building import build
 from dorff.manifold.shards import Shards, _degrees, _record
+from dorff.passes import Pass
 from dorff.plan import graph_sizes
 from dorff.plan.graph_sizes import Sizes
 from dorff.store import Lease
@@ -56,9 +57,7 @@ class World:
         self.append(X)
         d = X.shape[1]
         features = trig_map(np.ones((1, d)), np.linspace(0.1, 0.4, d), np.linspace(0.5, 1.5, d))
-        self.this = Pass(
-            folder, "p", features, None, np.zeros(1), None, 64, 64, FoldRule(), nan, {"seed": 3},
-        )  # fmt: skip
+        self.this = Pass(folder, "p", spec_of(nan=nan, seed=3), constants_of(features, np.zeros(1)))
 
     @property
     def array(self) -> zarr.Array[Any]:

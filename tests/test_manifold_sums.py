@@ -16,16 +16,15 @@ from cases import LAW, trig_map
 from distributed import Client
 from hypothesis import given
 from hypothesis import strategies as st
+from pass_specs import constants_of, spec_of
 from scipy import sparse
 
-from dorff.passes import BlockSums, forget_spare
 from dorff.data import Dataset, ingest, open_dataset
 from dorff.data.edges import open_graph, write_graph
 from dorff.engine import DaskEngine, Engine, SerialEngine, local_cluster
 from dorff.errors import IncompleteError, InputError, StoppedError
-from dorff.features import Drawn, FeatureMap
+from dorff.features import FeatureMap
 from dorff.graphs import KNN, Given, Graph, Identity, Manifold, degrees, laplacian, local_graph
-from dorff.passes import FoldRule, Pass, freeze, frozen_hash, load_pass, sum_leaf
 from dorff.loops import differences
 from dorff.manifold import GraphSums, TermPlace, added, build, in_memory, run_shard, run_within, sum_term
 from dorff.manifold import leaves as term_leaves
@@ -34,6 +33,7 @@ from dorff.manifold.parts import Part
 from dorff.manifold.shards import Shards as BuiltShards
 from dorff.manifold.sums import finished
 from dorff.moments import UNIT, Accumulator, FloatArray, IntArray, Moments, syr2k
+from dorff.passes import BlockSums, FoldRule, Pass, forget_spare, freeze, frozen_hash, load_pass, sum_leaf
 from dorff.plan import Leaf, graph_sizes
 from dorff.plan.graph_sizes import Degrees, GraphCosts, Sizes
 from dorff.plan.terms import GROUP_ROWS, Form, Recipe, difference_shift, term_bytes, term_flops
@@ -293,11 +293,8 @@ def shards() -> Shards:
 
 
 def make_pass(folder: Path, features: FeatureMap = FEATURES, *, read_rows: int = 128, nan: str = "refuse") -> Pass:
-    question = {
-        "block_rows": 64, "read_rows": read_rows, "nan": nan, "sums": "gram", "precision": "mixed",
-        "folds": {"count": 3, "by_rows": True, "seed": 1, "held": 0, "first": 0}, "seed": 2,
-    }  # fmt: skip
-    freeze(folder, question, features, Drawn(features.phi, None, None), y0=np.array([0.5]))
+    spec = spec_of(read_rows=read_rows, nan=nan, precision="mixed", folds=FoldRule(3, True, 1), seed=2)
+    freeze(folder, spec, constants_of(features, np.array([0.5])))
     name = frozen_hash(folder)
     assert name is not None
     return load_pass(folder, name)
@@ -800,7 +797,7 @@ def test_rows_without_any_target_are_left_out_of_the_labelled_sums(tmp_path: Pat
     rows = open_dataset(tmp_path / "rows.zarr")
     this = replace(make_pass(tmp_path / "state"), nan="unlabelled", y0=np.zeros(2), folds=FoldRule())
     features = trig_map(np.eye(2), np.zeros(2), np.ones(2))
-    sums = BlockSums(features, this.y0, block_rows=16)
+    sums = BlockSums(features, this.constants.y0, block_rows=16)
     receipt = sum_leaf(this, this, sums, rows, 0, 0, 60)
     found = {part: adder.n for part, adder in sums.sums.items()}
     assert (receipt.rows_used, receipt.rows_dropped, receipt.rows_unlabelled) == (19, 1, 40)

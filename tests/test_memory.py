@@ -28,9 +28,9 @@ from dorff.errors import DoesNotFitError
 from dorff.fit import fit, run_pass
 from dorff.kernels import Decomposable, Gaussian, Identity, Matrix
 from dorff.kernels.scalar import FloatArray
-from dorff.passes import load_pass, run_leaf
 from dorff.moments import Moments, TriangleAccumulator
-from dorff.plan import Plan, make_plan
+from dorff.passes import load_pass, run_leaf
+from dorff.plan import Plan, freeze_constants, make_plan
 from dorff.plan import leaves as leaf_sizes
 from dorff.plan.costs import _leaf_bytes, _solve_bytes
 from dorff.plan.routes import Means, Shape, Way, choose_route
@@ -302,9 +302,8 @@ def test_a_leaf_holds_what_is_said(name: str, tmp_path: Path) -> None:
         by_qr = plan.by_qr()
         assert by_qr is not None
         plan = by_qr
-    plan.freeze()
-    this, _ = plan.frozen()
-    said, _ = _leaf_bytes(plan.dataset, plan.recipe, plan.question, 3 if name == "patterns" else 1)
+    this = freeze_constants(plan)
+    said, _ = _leaf_bytes(plan.dataset, plan.recipe, plan.spec, 3 if name == "patterns" else 1)
     load_pass.cache_clear()
     held = traced(lambda: run_leaf(str(this.directory), this.hash, plan.dataset, 0, 0, len(Y)))
     assert 0.7 * said < held <= said

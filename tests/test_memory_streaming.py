@@ -19,7 +19,7 @@ from dorff.engine.sweep import Sweep, run_product
 from dorff.fit import settings
 from dorff.kernels.scalar import FloatArray
 from dorff.passes import _read_ahead, load_pass
-from dorff.plan import Plan, make_plan, routes
+from dorff.plan import Plan, freeze_constants, make_plan, routes
 from dorff.plan import leaves as leaf_sizes
 from dorff.plan.costs import _beside_bytes, _leaf_bytes
 from dorff.plan.routes import Means, Shape, Way, choose_route
@@ -65,8 +65,7 @@ def written(folder: Path, X: FloatArray, Y: FloatArray, chunk: int) -> None:
 
 def swept(plan: Plan, columns: int) -> int:
     """The most bytes of arrays of a leaf's sweep with so many columns, in a worker that has loaded nothing."""
-    plan.freeze()
-    this, _ = plan.frozen()
+    this = freeze_constants(plan)
     place = Sweep(this.directory / "sweeps" / "solve" / "one", "one")
     place.write(this, np.random.default_rng(0).standard_normal((plan.costs.m + 1 + plan.dataset.q, columns)))
     load_pass.cache_clear()
@@ -104,10 +103,10 @@ def test_reading_ahead_holds_what_is_said(tmp_path: Path) -> None:
     rng, n = np.random.default_rng(0), 2**14
     written(tmp_path, rng.standard_normal((n, 62)), rng.standard_normal((n, 2)), 4096)
     plan = make_plan(job(tmp_path, 64))
-    _, said = _leaf_bytes(plan.dataset, plan.recipe, plan.question, 1)
+    _, said = _leaf_bytes(plan.dataset, plan.recipe, plan.spec, 1)
 
     def read() -> int:
-        return sum(len(rows) for rows in _read_ahead(plan.dataset, (0, 0, n), plan.question["read_rows"]))
+        return sum(len(rows) for rows in _read_ahead(plan.dataset, (0, 0, n), plan.spec.read_rows))
 
     held = traced(read)
     assert said / 3 < held <= said
@@ -143,8 +142,7 @@ def test_a_driver_holds_the_map_that_it_draws(tmp_path: Path) -> None:
     load_pass.cache_clear()
 
     def drawn() -> object:
-        plan.freeze()
-        return plan.frozen()
+        return freeze_constants(plan)
 
     held, beside, size = traced(drawn), _beside_bytes(plan.job, plan.dataset, plan.recipe), Size(4096, 1, 1, False)
     assert beside / 2 < held <= beside
@@ -173,7 +171,7 @@ def test_a_worker_loads_a_map_in_the_room_that_is_said(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     written(tmp_path, rng.standard_normal((32, 512)), rng.standard_normal((32, 1)), 32)
     plan = make_plan(job(tmp_path, 4096))
-    plan.freeze()
+    freeze_constants(plan)
     load_pass.cache_clear()
     held = traced(plan.frozen)
     assert 8 * plan.recipe.numbers / 2 < held <= 8 * plan.recipe.numbers
@@ -187,7 +185,7 @@ def test_a_fit_holds_what_is_said_of_all_patterns(tmp_path: Path) -> None:
         Y[number::8, number] = np.nan
     written(tmp_path, rng.standard_normal((n, 2)), Y, n)
     plan = make_plan(job(tmp_path, m, "partial"))
-    plan.freeze()
+    freeze_constants(plan)
     reading, beside = 3 * plan.dataset.unit_bytes(), _beside_bytes(plan.job, plan.dataset, plan.recipe)
     said = way(Size(m, q, q, False, 8), n=n, read_bytes=reading, map_numbers=plan.recipe.numbers, beside_bytes=beside)
     held = traced(lambda: fit_streaming(plan, settings(plan)[0], SerialEngine(), most=3))

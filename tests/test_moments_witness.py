@@ -8,7 +8,6 @@ from cases import LAW, plain_map
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dorff.passes import BlockSums
 from dorff.errors import InputError
 from dorff.moments import (
     Accumulator,
@@ -21,6 +20,7 @@ from dorff.moments import (
     symv,
     trmv,
 )
+from dorff.passes import BlockSums
 
 KINDS = ("gram", "triangle", "product", "mixed")
 Y0 = np.zeros(1)

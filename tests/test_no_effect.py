@@ -318,7 +318,7 @@ _plans: dict[str, Any] = {}
 
 
 def planned(home: Path, job: dict[str, Any]) -> Any:
-    """What a plan says that is sure to make another fit; None where there is none. Of the question not what only
+    """What a plan says that is sure to make another fit; None where there is none. Of its spec not what only
     repeats the job's words."""
     text = json.dumps(job, sort_keys=True)
     if text not in _plans:
@@ -327,9 +327,9 @@ def planned(home: Path, job: dict[str, Any]) -> Any:
         except (ValueError, DorffError):
             _plans[text] = None
         else:
-            solve, question = plan.job.solve, {**plan.question, "seed": 0, "nan": "", "sampler": "", "count": 0}
+            solve, spec = plan.job.solve, {**plan.spec.config(), "seed": 0, "nan": "", "sampler": "", "count": 0}
             terms = [[term.sums_name(), term.manifold.weights] for term in plan.terms]
-            _plans[text] = json.dumps([question, solve.ridges, solve.intercept, terms, plan.costs.route, plan.counts])
+            _plans[text] = json.dumps([spec, solve.ridges, solve.intercept, terms, plan.costs.route, plan.counts])
     return _plans[text]
 
 

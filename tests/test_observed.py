@@ -8,9 +8,9 @@ import pytest
 from cases import every_kernel, plain_map, rows, weights_of
 
 from dorff import frequencies, kernels
-from dorff.passes import BlockSums
 from dorff.errors import InputError
 from dorff.moments import MOST_PATTERNS, by_fold, pooled
+from dorff.passes import BlockSums
 from dorff.solvers import Problem, Setting, choose, kfold_errors, solve, squared_error, target_covariance
 from dorff.solvers.eigen import Spectral
 from dorff.store import load_moments, merge_folds, merge_moments, save_moments

@@ -9,10 +9,10 @@ import pytest
 from cases import every_kernel, plain_map, rows, weights_of
 
 from dorff import frequencies, kernels
-from dorff.passes import BlockSums
 from dorff.errors import InputError
 from dorff.kernels.scalar import FloatArray
 from dorff.moments import MIXED_UNIT, Kind, Moments, Part, Triangle, TriangleAccumulator, by_fold, pooled
+from dorff.passes import BlockSums
 from dorff.solvers import Problem, Solution, qr, solve
 from dorff.solvers.eigen import Spectral
 from dorff.solvers.qr import problem_of

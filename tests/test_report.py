@@ -17,11 +17,11 @@ from cases import trig_map
 from command_line import call, contents
 
 from dorff import frequencies, kernels
-from dorff.passes import BlockSums
 from dorff.errors import InputError
 from dorff.kernels.operator import OperatorKernel
 from dorff.model import Model
 from dorff.moments import by_fold
+from dorff.passes import BlockSums
 from dorff.report import Candidate, write_report
 from dorff.report.units import rate, read_column
 from dorff.solvers import Setting

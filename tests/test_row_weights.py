@@ -17,7 +17,7 @@ from dorff.errors import InputError
 from dorff.fit import FitReport, fit
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
-from dorff.plan import make_plan
+from dorff.plan import freeze_constants, make_plan
 from dorff.predict import score
 from dorff.spec import Job
 from dorff.store import load_model
@@ -95,7 +95,7 @@ def test_a_job_is_weighted_least_squares(
     described = job(made, kernel=kernel, data=data, standardize=standardize, intercept=intercept)
     model, report = fitted(described)
     w = np.ones(N) if w is None else w
-    y0 = make_plan(described).frozen()[0].y0
+    y0 = freeze_constants(make_plan(described)).constants.y0
     np.testing.assert_allclose(y0, (w[:, None] * Y).sum(axis=0) / w.sum(), rtol=1e-12)
     wanted, centre, scale = by_hand(
         model, w, standardize=standardize, intercept=intercept, together=kernel == "curl_free"

@@ -23,7 +23,7 @@ from test_security_models import ARCHIVES
 from dorff.data import ingest, open_dataset
 from dorff.errors import InputError
 from dorff.passes import frozen_hash, load_pass
-from dorff.plan import make_plan
+from dorff.plan import freeze_constants, make_plan
 from dorff.spec import load_job
 from dorff.store import Receipt, load_moments, merge_moments, undamaged
 from dorff.store.atomic import identity, seal
@@ -36,7 +36,7 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("state")
     ingest([write_csv(home / "sea.csv", field(400))], home / "sea.zarr", inputs=["a", "b"], targets=["u", "v"])
     plan = make_plan(load_job(write_job(home / "job.yaml", features={"count": 8})))
-    plan.freeze()
+    freeze_constants(plan)
     return plan.directory
 
 
@@ -78,7 +78,7 @@ def test_a_forged_state_that_changes_nothing_loads(forged: ForgedState) -> None:
     """The control."""
     forged.arrays["y0"] = np.array([3.0, 4.0])
     forged.pack()
-    assert forged.load().y0.tolist() == [3.0, 4.0]  # type: ignore[attr-defined]
+    assert forged.load().constants.y0.tolist() == [3.0, 4.0]  # type: ignore[attr-defined]
 
 
 def test_arrays_of_another_plan_are_refused(forged: ForgedState) -> None:

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from dorff.data import Dataset, open_dataset
 from dorff.engine import SerialEngine, Task, Tree
 from dorff.kernels.scalar import FloatArray
-from dorff.passes import Pass, load_pass
 from dorff.moments import Moments
-from dorff.plan import Leaf, leaf_bounds, make_plan
+from dorff.passes import Pass, load_pass
+from dorff.plan import Leaf, freeze_constants, leaf_bounds, make_plan
 from dorff.plan import leaves as leaf_sizes
 from dorff.plan.leaves import window_start
 from dorff.spec import Job
@@ -57,7 +57,7 @@ class World:
             "kernel": {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": 1.0}},
             "state": str(folder / "state"), "model": str(folder / "model"), "cluster": {"type": "serial"},
         })  # fmt: skip
-        self.this, _ = make_plan(job).frozen()
+        self.this = freeze_constants(make_plan(job))
         self.first = 0
 
     @property

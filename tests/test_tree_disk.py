@@ -10,9 +10,10 @@ from typing import cast
 
 import numpy as np
 import pytest
+from pass_specs import spec_of
 
 from dorff.engine import Task, Tree
-from dorff.passes import Place, merge_nodes
+from dorff.passes import FoldRule, Place, merge_nodes
 from dorff.plan import Leaf, costs
 from dorff.plan.leaves import most_sums
 from dorff.spec import Job
@@ -85,8 +86,8 @@ def test_sums_that_are_kept_take_a_quarter_of_the_free_disk_and_are_planned(
     job, levels = cast(Job, SimpleNamespace(state=".")), []
     for kept in (2000, 400, 100, 3):
         monkeypatch.setattr(costs, "_free_disk", lambda _path, free=4 * kept * node: free)
-        question = {"folds": {"count": folds, "by_rows": by_rows}}
-        level, disk = costs._disk_bytes(job, leaves, question, patterns, width, workers)
+        spec = spec_of(folds=FoldRule(folds, by_rows))
+        level, disk = costs._disk_bytes(job, leaves, spec, patterns, width, workers)
         least = node if by_rows else node * min(folds, 2**level) // folds
         assert (leaves >> level) <= kept < (leaves >> level - 1 if level else kept + 1)
         assert disk >= ((leaves >> level) + most_sums(leaves, workers)) * least

@@ -14,7 +14,7 @@ from dorff.cli.tuning import kernel_names
 from dorff.data import open_dataset
 from dorff.engine import SerialEngine
 from dorff.errors import InputError, LeaseError
-from dorff.plan import make_plan
+from dorff.plan import freeze_constants, make_plan
 from dorff.report import trial_plot
 from dorff.report.choice import from_info
 from dorff.spec import load_job
@@ -205,7 +205,7 @@ def test_scores_are_those_of_the_dense_errors(sea: Path, tmp_path: Path) -> None
     model = load_model(report["model"])
     F, psi = model.feature_map.transform(X), model.operator_weights.psi
     Phi = (F[:, None, :, None] * psi.transpose(2, 0, 1)[None]).reshape(2 * len(X), -1)
-    fold = make_plan(load_job(job)).frozen()[0].folds.of_rows(np.arange(len(X)))
+    fold = freeze_constants(make_plan(load_job(job))).folds.of_rows(np.arange(len(X)))
     for trial in tuned.table:
         squares = 0.0
         for k in range(4):

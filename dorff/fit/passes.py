@@ -89,9 +89,8 @@ def nothing_left(plan: Plan) -> Iterator[None]:
 
 
 def _run_pass(plan: Plan, engine: Engine, progress: Progress | None, lease: Lease | None) -> PassResult:
-    freeze_constants(plan)
+    this = freeze_constants(plan)
     plan.sharing()
-    this = plan.frozen()
     for m in plan.counts:
         cut(this.features, this.constants.density, m // 2)  # refused before the pass
     began = time.perf_counter()

@@ -144,12 +144,12 @@ def freeze(directory: Path, spec: PassSpec, constants: FrozenConstants) -> None:
     words["folds"] = {**words["folds"], "first": constants.first}
     digest = hashlib.sha256(buffer.getbuffer()).hexdigest()
     body = {"question": words, "features": constants.features.phi.config(), "arrays": digest}
-    body["check"] = _seal(body, directory)
+    body["check"] = seal_of(body, directory)
     write_atomic(directory / "arrays.npz", [buffer.getbuffer()], sync=True)
     write_json(directory / "plan.json", body, sync=True)
 
 
-def _seal(body: Mapping[str, Any], directory: Path) -> str:
+def seal_of(body: Mapping[str, Any], directory: Path) -> str:
     """The checksum of what `plan.json` says; of its folder, too, whose name is that of the spec."""
     of = identity(directory / "plan.json", 2)
     return hashlib.sha256(f"{of}{json.dumps(body, sort_keys=True)}".encode()).hexdigest()
@@ -182,7 +182,7 @@ def load_pass(directory: Path, name: str) -> Pass:
 
 def _read(directory: Path, text: bytes) -> tuple[PassSpec, FrozenConstants]:
     raw, body = read_plain(directory / "arrays.npz"), json.loads(text)
-    if body.pop("check") != _seal(body, directory) or hashlib.sha256(raw).hexdigest() != body["arrays"]:
+    if body.pop("check") != seal_of(body, directory) or hashlib.sha256(raw).hexdigest() != body["arrays"]:
         raise InputError("its checksum is wrong, or it is another plan's or of another version of dorff")
     arrays, words = read_npz(raw), body["question"]
     constants = FrozenConstants.of(words, features_from(body["features"], arrays), arrays)

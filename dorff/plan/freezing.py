@@ -14,7 +14,7 @@ from dorff.errors import InputError
 from dorff.features import FeatureMap
 from dorff.kernels.scalar import FloatArray, IntArray
 from dorff.moments import MOST_PATTERNS, patterns_of
-from dorff.passes import Configs, FrozenConstants, RowsName, freeze, frozen_hash
+from dorff.passes import Configs, FrozenConstants, Pass, RowsName, freeze, frozen_hash
 from dorff.plan.costs import SAMPLE_BYTES
 from dorff.plan.drawing import make_recipe
 from dorff.plan.kernels import build_kernels, with_medians
@@ -29,10 +29,11 @@ SMALL_SAMPLE: Final = 256
 MEDIAN_SAMPLE: Final = 1000
 
 
-def freeze_constants(plan: Plan) -> None:
-    """Freeze the constants that come from data, unless they are frozen and the rows they came from unchanged."""
+def freeze_constants(plan: Plan) -> Pass:
+    """The plan's pass; its constants are frozen, unless they are and the rows they came from are unchanged."""
     if not _still_frozen(plan):
         freeze(plan.directory, plan.spec, constants_of(plan))
+    return plan.frozen()
 
 
 def narrow_constants(plan: Plan) -> None:

@@ -31,8 +31,8 @@ from dorff.engine import SerialEngine, Tree
 from dorff.fit import fit
 from dorff.kernels.scalar import FloatArray
 from dorff.moments import Moments
+from dorff.plan import freeze_constants, make_plan
 from dorff.plan import leaves as leaf_sizes
-from dorff.plan import make_plan
 from dorff.spec import Job, load_job
 from dorff.store import load_model
 
@@ -310,7 +310,7 @@ def found(job: Path | Job, *, leaf: int = LEAF) -> Found:
     job = load_job(job) if isinstance(job, Path) else job
     with leaves_of(leaf):
         plan = make_plan(job)
-    this, _ = plan.frozen()
+    this = freeze_constants(plan)
     tree = Tree(this, plan.dataset, plan.leaves, kept=plan.costs.kept_level)
     assert not tree.start(), "the published model's sums are not all there"
     bounds = [(receipt.start, receipt.stop) for _, receipt in sorted(tree.receipts.items())]

@@ -23,15 +23,15 @@ from dorff.engine import SerialEngine
 from dorff.engine.sweep import Sweep, _columns
 from dorff.errors import DorffError, InputError, StoppedError
 from dorff.fit import fit
-from dorff.passes import run_leaf
 from dorff.manifold import building
 from dorff.manifold.build_files import read_parts, read_record
-from dorff.plan import make_plan
+from dorff.passes import run_leaf
+from dorff.passes.frozen import seal_of
+from dorff.plan import freeze_constants, make_plan
 from dorff.plan.graph_sizes import Sizes
 from dorff.spec import load_job
 from dorff.stopping import clear_stop, request_stop
-from dorff.store import Checkpoint, Receipt, identity, load_model, undamaged
-from dorff.store.frozen import seal_of
+from dorff.store import Checkpoint, Receipt, load_model, undamaged
 
 LEAF, BEGUN = 512, 4096  # rows of a leaf; of one that has several blocks
 SCALAR = {"type": "decomposable", "scalar": GAUSSIAN}
@@ -132,7 +132,7 @@ def begun(job: Path) -> None:
         fit(load_job(job), engine=SerialEngine(), progress=stop)
     if streaming:
         return
-    this, _ = plan.frozen()
+    this = freeze_constants(plan)
     for leaf in plan.leaves[:3]:
         if not (plan.directory / "receipts" / f"{leaf.number:06d}.json").exists():
             request_stop()
@@ -225,10 +225,8 @@ def _parts(path: Path) -> bool:
 
 
 def _plan(path: Path) -> bool:
-    text = path.read_bytes()
-    return json.loads(text)["check"] == seal_of(
-        {key: value for key, value in json.loads(text).items() if key != "check"}, identity(path, 2)
-    )
+    body = json.loads(path.read_bytes())
+    return bool(body.pop("check") == seal_of(body, path.parent))
 
 
 #: Whether a file is read as what its name says.
@@ -263,7 +261,7 @@ def test_a_plan_in_anothers_place(whole: bool, scenes: Callable[[str], Scene], t
 def test_columns_of_another_sweep_are_refused(scenes: Callable[[str], Scene], tmp_path: Path) -> None:
     """With the file that says what they are."""
     with leaves_of(LEAF):
-        this, _ = make_plan(load_job(scenes("streaming").folder / "job.yaml")).frozen()
+        this = freeze_constants(make_plan(load_job(scenes("streaming").folder / "job.yaml")))
     sweeps = [Sweep(tmp_path / "solve" / name, name) for name in ("a", "b", "c")]
     for number, sweep in enumerate(sweeps):
         sweep.write(this, np.full((4, 2), float(number)))

@@ -43,7 +43,7 @@ from dorff.engine import Engine, SerialEngine, Task, open_engine
 from dorff.engine.base import Done
 from dorff.errors import GateError
 from dorff.fit import fit
-from dorff.plan import make_plan
+from dorff.plan import freeze_constants, make_plan
 from dorff.spec import LocalCluster, load_job
 
 Record = Callable[..., None]
@@ -161,7 +161,7 @@ def test_a_zombie_that_writes_after_its_leaf_was_redone_changes_nothing(
     """It stops as it begins to write its partial, or its receipt, and goes on when all is over."""
     job = write_job(tmp_path, store)
     plan = make_plan(load_job(job))
-    this, _ = plan.frozen()
+    this = freeze_constants(plan)
     leaf = plan.leaves[3]
     task = tmp_path / "task"
     task.write_bytes(pickle.dumps((str(plan.directory), this.hash, plan.dataset, leaf.number, leaf.start, leaf.stop)))
