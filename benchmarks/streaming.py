@@ -32,7 +32,7 @@ from dorff.engine import DaskEngine, local_cluster
 from dorff.fit import PassResult, build_model, expected_passes, run_pass, settings, solve_pass
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
-from dorff.plan import make_plan
+from dorff.plan import freeze_constants, make_plan
 from dorff.spec import Job
 from dorff.streaming import fit_streaming
 
@@ -115,6 +115,7 @@ def streaming(made: Job) -> dict[str, Any]:
             shown[0] = time.perf_counter()
             print(f"  {done / plan.dataset.n:.1f} of about {total // plan.dataset.n} passes", flush=True)
 
+    freeze_constants(plan)
     with local_cluster(WORKERS, memory=memory) as cluster, Client(cluster) as client:
         found = fit_streaming(plan, settings(plan)[0], DaskEngine(client), told)
         peaks = list(client.run(_peak).values())

@@ -795,9 +795,10 @@ def test_rows_without_any_target_are_left_out_of_the_labelled_sums(tmp_path: Pat
     np.savez(tmp_path / "rows.npz", x=X, y=Y)
     ingest([tmp_path / "rows.npz"], tmp_path / "rows.zarr", inputs=["x"], targets=["y"])
     rows = open_dataset(tmp_path / "rows.zarr")
-    this = replace(make_pass(tmp_path / "state"), nan="unlabelled", y0=np.zeros(2), folds=FoldRule())
+    this = make_pass(tmp_path / "state")
+    this = replace(this, spec=replace(this.spec, nan="unlabelled", folds=FoldRule()))
     features = trig_map(np.eye(2), np.zeros(2), np.ones(2))
-    sums = BlockSums(features, this.constants.y0, block_rows=16)
+    sums = BlockSums(features, np.zeros(2), block_rows=16)
     receipt = sum_leaf(this, this, sums, rows, 0, 0, 60)
     found = {part: adder.n for part, adder in sums.sums.items()}
     assert (receipt.rows_used, receipt.rows_dropped, receipt.rows_unlabelled) == (19, 1, 40)

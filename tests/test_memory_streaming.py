@@ -18,7 +18,8 @@ from dorff.engine import DaskEngine, SerialEngine, local_cluster, sweep
 from dorff.engine.sweep import Sweep, run_product
 from dorff.fit import settings
 from dorff.kernels.scalar import FloatArray
-from dorff.passes import _read_ahead, load_pass
+from dorff.passes import load_pass
+from dorff.passes.leaf import _read_ahead
 from dorff.plan import Plan, freeze_constants, make_plan, routes
 from dorff.plan import leaves as leaf_sizes
 from dorff.plan.costs import _beside_bytes, _leaf_bytes
@@ -162,6 +163,7 @@ def test_the_files_of_sweeps_are_what_is_said(tmp_path: Path, monkeypatch: pytes
         nonlocal most
         most = max(most, sum(path.stat().st_size for path in tmp_path.glob("state/*/sweeps/**/*") if path.is_file()))
 
+    freeze_constants(plan)
     found = fit_streaming(plan, settings(plan)[0], SerialEngine(), look, tolerance=1e-300, most=5)
     assert found.passes == 6
     assert 0.6 * plan.costs.disk_bytes < most <= plan.costs.disk_bytes

@@ -26,8 +26,8 @@ from dorff.errors import IncompleteError, InputError
 from dorff.fit import expected_passes, fit, run_pass, settings
 from dorff.kernels.scalar import FloatArray
 from dorff.moments import by_fold, pooled
+from dorff.plan import freeze_constants, make_plan, routes
 from dorff.plan import leaves as leaf_sizes
-from dorff.plan import make_plan, routes
 from dorff.solvers import Fit
 from dorff.spec import Job
 from dorff.store import load_model
@@ -93,6 +93,7 @@ def job(store: Path, folder: Path, *, kernel: dict[str, Any] = CURL, data: dict[
 
 def streamed(made: Job, engine: Engine | None = None, **options: Any) -> Streamed:
     plan = make_plan(made)
+    freeze_constants(plan)
     return fit_streaming(plan, settings(plan)[0], engine or SerialEngine(), **options)
 
 

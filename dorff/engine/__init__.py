@@ -8,17 +8,3 @@ from dorff.engine.memory import PeakMemory, peak_memory
 from dorff.engine.serial import SerialEngine
 from dorff.engine.signals import stopping_on_signals
 from dorff.engine.tree import Tree
-
-__all__ = [
-    "DaskEngine",
-    "Engine",
-    "PeakMemory",
-    "SerialEngine",
-    "Task",
-    "Tree",
-    "credentials",
-    "local_cluster",
-    "open_engine",
-    "peak_memory",
-    "stopping_on_signals",
-]

@@ -4,5 +4,3 @@ from dorff.features.base import FeatureMap, ScalarMap
 from dorff.features.drawing import Drawn, Recipe
 from dorff.features.projected import Projected, cut
 from dorff.features.stored import feature_arrays, features_from
-
-__all__ = ["Drawn", "FeatureMap", "Projected", "Recipe", "ScalarMap", "cut", "feature_arrays", "features_from"]

@@ -6,20 +6,3 @@ from dorff.fit.gate import leased, state_lease
 from dorff.fit.passes import PassResult, Progress, run_pass
 from dorff.fit.run import expected_passes, fit
 from dorff.fit.terms import sum_terms
-
-__all__ = [
-    "FitReport",
-    "PassResult",
-    "Progress",
-    "build_model",
-    "expected_passes",
-    "filled",
-    "fit",
-    "leased",
-    "r2_of",
-    "run_pass",
-    "settings",
-    "solve_pass",
-    "state_lease",
-    "sum_terms",
-]

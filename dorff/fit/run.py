@@ -171,7 +171,6 @@ def _streamed(run: _Run) -> Solved:
         freeze_constants(plan)
         plan.sharing()
         of = made(plan)
-        freeze_constants(plan)
         (setting,) = settings(plan)
         found = _narrowed(plan, lambda: fit_streaming(plan, setting, running, run.progress))
         threads = running.threads

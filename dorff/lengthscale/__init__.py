@@ -3,5 +3,3 @@
 from dorff.lengthscale.evidence import Evidence
 from dorff.lengthscale.features import UnitFeatures, with_lengthscale
 from dorff.lengthscale.tuning import FEATURES, ROWS, Tuned, tune_lengthscales
-
-__all__ = ["FEATURES", "ROWS", "Evidence", "Tuned", "UnitFeatures", "tune_lengthscales", "with_lengthscale"]

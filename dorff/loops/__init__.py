@@ -8,22 +8,3 @@ from dorff.loops.ramp import absolutes, ramps, signs, steps
 from dorff.loops.scan import scan
 from dorff.loops.structured import butterfly_rules, hadamard_chain
 from dorff.loops.trig import trig_pairs
-
-__all__ = [
-    "absolutes",
-    "butterfly",
-    "butterfly_matrix",
-    "butterfly_rules",
-    "cache_directory",
-    "differences",
-    "hadamard",
-    "hadamard_chain",
-    "loop",
-    "ramps",
-    "scan",
-    "signs",
-    "simplex_product",
-    "simplex_vertices",
-    "steps",
-    "trig_pairs",
-]

@@ -6,16 +6,3 @@ from dorff.manifold.parts import run_shard
 from dorff.manifold.places import TermPlace
 from dorff.manifold.shards import Adjacency, Shards
 from dorff.manifold.sums import GraphSums, added, in_memory
-
-__all__ = [
-    "Adjacency",
-    "GraphSums",
-    "Shards",
-    "TermPlace",
-    "added",
-    "build",
-    "in_memory",
-    "run_shard",
-    "run_within",
-    "sum_term",
-]

@@ -7,38 +7,3 @@ from dorff.moments.parts import MOST_PATTERNS, Folds, by_fold, check_patterns, m
 from dorff.moments.probe import probe
 from dorff.moments.product import ProductAccumulator, Products
 from dorff.moments.triangle import Triangle, TriangleAccumulator
-
-__all__ = [
-    "MIXED_UNIT",
-    "MOST_PATTERNS",
-    "UNIT",
-    "Accumulator",
-    "Adder",
-    "BoolArray",
-    "Described",
-    "FloatArray",
-    "Folds",
-    "IntArray",
-    "Kind",
-    "Moments",
-    "Part",
-    "ProductAccumulator",
-    "Products",
-    "SingleArray",
-    "Solvable",
-    "Sums",
-    "Triangle",
-    "TriangleAccumulator",
-    "by_fold",
-    "check_patterns",
-    "merge_folds",
-    "patterns_of",
-    "pooled",
-    "probe",
-    "symv",
-    "syr2k",
-    "syrk",
-    "tpqrt",
-    "trmv",
-    "unseen",
-]

@@ -18,8 +18,7 @@ from dorff.errors import InputError
 from dorff.features import Drawn, FeatureMap, Projected, feature_arrays, features_from
 from dorff.frequencies.transforms import Arrays
 from dorff.moments import MOST_PATTERNS, FloatArray
-from dorff.passes.folds import FoldRule
-from dorff.passes.spec import Config, Configs, PassSpec
+from dorff.passes.spec import Config, Configs, FoldRule, PassSpec
 from dorff.store import identity, read_plain, write_atomic, write_json
 from dorff.store.building import UNREADABLE
 from dorff.store.npz import read_npz
@@ -69,9 +68,12 @@ class FrozenConstants:
         kernels = {"drawn": self.drawn, "kernel": self.fitted}
         resolved = {name: value for name, value in kernels.items() if value is not None}
         return {
-            "sample": asdict(self.sample), "patterns": self.patterns, "resolved": resolved or None,
-            "tuning_rows": None if self.tuning_rows is None else asdict(self.tuning_rows), "tuned": self.tuned,
-        }  # fmt: skip
+            "sample": asdict(self.sample),
+            "patterns": self.patterns,
+            "resolved": resolved or None,
+            "tuning_rows": None if self.tuning_rows is None else asdict(self.tuning_rows),
+            "tuned": self.tuned,
+        }
 
     def arrays(self) -> Arrays:
         """The arrays, by name."""
@@ -90,12 +92,18 @@ class FrozenConstants:
             raise InputError("its patterns of targets are not those of a plan")
         resolved, tuning, tuned = config["resolved"] or {}, config["tuning_rows"], config["tuned"]
         return cls(
-            features, Drawn(features.phi, arrays.get("log_density"), arrays.get("serves")), arrays["y0"],
-            arrays.get("class_weight"), RowsName(**config["sample"]),
-            patterns=None if patterns is None else tuple(patterns), first=config["folds"]["first"],
-            drawn=resolved.get("drawn"), fitted=resolved.get("kernel"),
-            tuning_rows=None if tuning is None else RowsName(**tuning), tuned=None if tuned is None else tuple(tuned),
-        )  # fmt: skip
+            features,
+            Drawn(features.phi, arrays.get("log_density"), arrays.get("serves")),
+            arrays["y0"],
+            arrays.get("class_weight"),
+            RowsName(**config["sample"]),
+            patterns=None if patterns is None else tuple(patterns),
+            first=config["folds"]["first"],
+            drawn=resolved.get("drawn"),
+            fitted=resolved.get("kernel"),
+            tuning_rows=None if tuning is None else RowsName(**tuning),
+            tuned=None if tuned is None else tuple(tuned),
+        )
 
 
 @dataclass(frozen=True)

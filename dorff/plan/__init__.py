@@ -4,18 +4,3 @@ from dorff.plan.costs import Costs, keeps_posterior
 from dorff.plan.freezing import center_and_scale, freeze_constants, narrow_constants, target_means
 from dorff.plan.leaves import SMALLEST_LEAF, Leaf, block_rows, leaf_bounds
 from dorff.plan.plan import Plan, make_plan
-
-__all__ = [
-    "SMALLEST_LEAF",
-    "Costs",
-    "Leaf",
-    "Plan",
-    "block_rows",
-    "center_and_scale",
-    "freeze_constants",
-    "keeps_posterior",
-    "leaf_bounds",
-    "make_plan",
-    "narrow_constants",
-    "target_means",
-]

@@ -196,13 +196,14 @@ def make_plan(job: Job) -> Plan:
     if drawn is not configs:
         check_sharing(candidates, sources, recipe)
     words = _with_words(drawn), _with_words(configs) if drawn is not configs else None
-    together = job.solve.observe is not None or any(kernel.vector_field for kernel in candidates + sources)
     width = recipe.m + 1 + dataset.q
     if job.data.window is not None:
         start = window_start(dataset.n, job.data.window, dataset.shard_rows, width)
         dataset = dataset.window(max(dataset.first, start))
     leaves = leaf_bounds(dataset.n, dataset.shard_rows, width, first=dataset.first)
-    spec = _begun(job, _spec(job, dataset, recipe, _fold_rule(job, dataset, leaves), words, observe, together))
+    spec = _spec(job, dataset, recipe, _fold_rule(job, dataset, leaves), words, observe)
+    together = job.solve.observe is not None or any(kernel.vector_field for kernel in candidates + sources)
+    spec = _begun(job, replace(spec, one_scale=spec.standardize and together))
     terms = make_terms(job, dataset, candidates[0])
     costs = estimate(job, dataset, leaves, recipe, candidates, spec, terms)
     plan = Plan(job, dataset, configs, drawn, observe, leaves, candidates, recipe, spec, costs, terms)
@@ -323,10 +324,14 @@ def _fold_rule(job: Job, dataset: Dataset, leaves: Sequence[Leaf]) -> FoldRule:
 
 
 def _spec(
-    job: Job, dataset: Dataset, recipe: Recipe, folds: FoldRule, words: tuple[Configs | None, Configs | None],
-    observe: FloatArray | None, together: bool,
-) -> PassSpec:  # fmt: skip
-    """What the sums of the job depend on."""
+    job: Job,
+    dataset: Dataset,
+    recipe: Recipe,
+    folds: FoldRule,
+    words: tuple[Configs | None, Configs | None],
+    observe: FloatArray | None,
+) -> PassSpec:
+    """What the sums of the job depend on; as if inputs had scales of their own."""
     block = block_rows(recipe.m + 1 + dataset.q)
     tuned = "tune" in json.dumps(words)
     return PassSpec(
@@ -346,7 +351,7 @@ def _spec(
         read_rows=max(dataset.unit_rows, block // dataset.unit_rows * dataset.unit_rows),
         words=words,
         tuning=(job.solve.intercept, None if observe is None else observe.tolist()) if tuned else None,
-        one_scale=job.solve.standardize and together,
+        one_scale=False,
     )
 
 

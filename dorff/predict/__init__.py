@@ -3,15 +3,3 @@
 from dorff.predict.scoring import COVERAGE_LEVELS, ROWS, Scores, r2_of_model, score
 from dorff.predict.shared import check_uncertain
 from dorff.predict.writing import NAN_ROWS, Uncertainty, predict
-
-__all__ = [
-    "COVERAGE_LEVELS",
-    "NAN_ROWS",
-    "ROWS",
-    "Scores",
-    "Uncertainty",
-    "check_uncertain",
-    "predict",
-    "r2_of_model",
-    "score",
-]

@@ -3,5 +3,3 @@
 from dorff.report.choice import Candidate
 from dorff.report.page import write_report
 from dorff.report.path import trial_plot
-
-__all__ = ["Candidate", "trial_plot", "write_report"]
