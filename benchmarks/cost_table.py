@@ -43,7 +43,8 @@ from dorff import frequencies, kernels
 from dorff.data import open_dataset
 from dorff.errors import DoesNotFitError
 from dorff.features import Recipe
-from dorff.plan import block_rows, leaf_bounds, make_plan
+from dorff.passes import block_rows, leaf_bounds
+from dorff.plan import make_plan
 from dorff.plan.costs import WORKER_BYTES
 from dorff.plan.routes import EXPECTED_PASSES
 from dorff.plan.seconds import BESIDE, CHOLESKY, Pace

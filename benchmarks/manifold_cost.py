@@ -35,7 +35,7 @@ from dorff.graphs import KNN, Identity, Manifold, local_graph
 from dorff.manifold import GraphSums
 from dorff.moments import FloatArray
 from dorff.passes import BlockSums, forget_spare
-from dorff.plan.leaves import block_rows
+from dorff.passes.cuts import block_rows
 from dorff.plan.terms import GROUP_ROWS, term_flops
 from dorff.plan.terms import Recipe as TermRecipe
 from dorff.threads import pinned

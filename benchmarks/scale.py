@@ -39,11 +39,11 @@ from typing import Any
 import numpy as np
 
 from dorff.data import ArrayLayout, Dataset, ShardWriter, shard_and_unit_rows, write_metadata
-from dorff.engine import DaskEngine, Engine, SerialEngine, Task, Tree, open_engine
+from dorff.engine import DaskEngine, Engine, SerialEngine, Task, open_engine
 from dorff.moments import Accumulator, Moments
-from dorff.passes import load_pass
+from dorff.passes import Tree, load_pass
+from dorff.passes import cuts as leaf_sizes
 from dorff.plan import Plan, freeze_constants, make_plan
-from dorff.plan import leaves as leaf_sizes
 from dorff.spec import Job
 from dorff.store import Receipt, save_moments
 

@@ -12,11 +12,11 @@ from typing import Final, final
 import numpy as np
 
 from dorff.engine import Engine
-from dorff.engine.sweep import Sweeper
 from dorff.errors import InputError
 from dorff.kernels import OperatorKernel
 from dorff.moments import FloatArray, Moments
 from dorff.passes import Pass
+from dorff.passes.sweep import Sweeper
 from dorff.plan import Plan, freeze_constants
 from dorff.plan.routes import EXPECTED_PASSES, sample_rows
 from dorff.solvers import Fit, Setting

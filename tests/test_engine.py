@@ -25,8 +25,9 @@ from dorff.errors import InputError
 from dorff.fit import fit, run_pass
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
-from dorff.plan import freeze_constants, leaf_bounds, make_plan
-from dorff.plan import leaves as leaf_sizes
+from dorff.passes import cuts as leaf_sizes
+from dorff.passes import leaf_bounds
+from dorff.plan import freeze_constants, make_plan
 from dorff.plan.freezing import MEDIAN_SAMPLE
 from dorff.spec import Job
 from dorff.store import load_model
@@ -173,11 +174,11 @@ def test_a_store_without_rows_is_refused(rows: tuple[FloatArray, FloatArray], tm
 
 DRIVER = """
 import json, sys
-from dorff.plan import leaves
+from dorff.passes import cuts
 from dorff.fit import fit
 from dorff.spec import Job, RemoteCluster
 if __name__ == "__main__":
-    leaves.SMALLEST_LEAF = leaves.LARGE_FIRST_LEAF = int(sys.argv[2])
+    cuts.SMALLEST_LEAF = cuts.LARGE_FIRST_LEAF = int(sys.argv[2])
     report = fit(Job.model_validate(json.loads(sys.argv[1])))
     print(report.leaves_reused, report.leaves_computed)
 """

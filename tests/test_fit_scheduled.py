@@ -17,8 +17,8 @@ from dorff.errors import GateError, InputError, LeaseError
 from dorff.fit import FitReport, fit, state_lease
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
+from dorff.passes import cuts as leaf_sizes
 from dorff.plan import Plan, make_plan
-from dorff.plan import leaves as leaf_sizes
 from dorff.spec import Job
 from dorff.store import Lease, load_model, read_history
 

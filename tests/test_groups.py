@@ -30,8 +30,8 @@ from dorff.fit.held import Held, calibrate, conformalize
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
 from dorff.passes import FoldRule
+from dorff.passes import cuts as leaf_sizes
 from dorff.plan import freeze_constants, make_plan
-from dorff.plan import leaves as leaf_sizes
 from dorff.spec import Job
 from dorff.store import load_model
 from tests.cases import LAW

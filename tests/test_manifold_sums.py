@@ -33,8 +33,8 @@ from dorff.manifold.parts import Part
 from dorff.manifold.shards import Shards as BuiltShards
 from dorff.manifold.sums import finished
 from dorff.moments import UNIT, Accumulator, FloatArray, IntArray, Moments, syr2k
-from dorff.passes import BlockSums, FoldRule, Pass, forget_spare, freeze, frozen_hash, load_pass, sum_leaf
-from dorff.plan import Leaf, graph_sizes
+from dorff.passes import BlockSums, FoldRule, Leaf, Pass, forget_spare, freeze, frozen_hash, load_pass, sum_leaf
+from dorff.plan import graph_sizes
 from dorff.plan.graph_sizes import Degrees, GraphCosts, Sizes
 from dorff.plan.terms import GROUP_ROWS, Form, Recipe, difference_shift, term_bytes, term_flops
 from dorff.stopping import clear_stop, request_stop

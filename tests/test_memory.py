@@ -29,9 +29,9 @@ from dorff.fit import fit, run_pass
 from dorff.kernels import Decomposable, Gaussian, Identity, Matrix
 from dorff.kernels.scalar import FloatArray
 from dorff.moments import Moments, TriangleAccumulator
+from dorff.passes import cuts as leaf_sizes
 from dorff.passes import load_pass, run_leaf
 from dorff.plan import Plan, freeze_constants, make_plan
-from dorff.plan import leaves as leaf_sizes
 from dorff.plan.costs import _leaf_bytes, _solve_bytes
 from dorff.plan.routes import Means, Shape, Way, choose_route
 from dorff.plan.seconds import Pace

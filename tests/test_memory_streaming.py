@@ -15,13 +15,13 @@ from cases import traced
 from distributed import Client
 
 from dorff.engine import DaskEngine, SerialEngine, local_cluster, sweep
-from dorff.engine.sweep import Sweep, run_product
 from dorff.fit import settings
 from dorff.kernels.scalar import FloatArray
+from dorff.passes import cuts as leaf_sizes
 from dorff.passes import load_pass
 from dorff.passes.leaf import _read_ahead
+from dorff.passes.sweep import Sweep, run_product
 from dorff.plan import Plan, freeze_constants, make_plan, routes
-from dorff.plan import leaves as leaf_sizes
 from dorff.plan.costs import _beside_bytes, _leaf_bytes
 from dorff.plan.routes import Means, Shape, Way, choose_route
 from dorff.plan.seconds import Pace

@@ -37,13 +37,13 @@ ARROWS: dict[str, str] = {
     "model": "features weights posterior conformal",
     "data": "errors",
     "store": "moments model",
-    "passes": "data features graphs store stopping",  # a pass over the rows: its spec, its constants, its leaves
+    "engine": "spec stopping threads",  # where tasks run: knows nothing of rows
+    "passes": "data features graphs store engine",  # a pass over the rows: its spec and constants, leaves, the tree
     "lengthscale": "features solvers",  # found by the evidence of a few rows
-    "plan": "calibration exact passes lengthscale solvers spec threads",
-    "engine": "plan",
-    "streaming": "engine",  # a solve whose every step is a pass over the data
-    "manifold": "engine",  # graphs over data larger than memory, and the sums T of manifold terms
-    "predict": "engine",
+    "plan": "calibration exact passes lengthscale solvers",
+    "streaming": "plan",  # a solve whose every step is a pass over the data
+    "manifold": "plan",  # graphs over data larger than memory, and the sums T of manifold terms
+    "predict": "plan",
     "publish": "spec store",  # the gate, and one atomic switch to a new version
     "fit": "streaming predict publish manifold",
     "tune": "fit",

@@ -26,8 +26,8 @@ from dorff.errors import IncompleteError, InputError
 from dorff.fit import expected_passes, fit, run_pass, settings
 from dorff.kernels.scalar import FloatArray
 from dorff.moments import by_fold, pooled
+from dorff.passes import cuts as leaf_sizes
 from dorff.plan import freeze_constants, make_plan, routes
-from dorff.plan import leaves as leaf_sizes
 from dorff.solvers import Fit
 from dorff.spec import Job
 from dorff.store import load_model

@@ -17,13 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dorff.data import Dataset, open_dataset
-from dorff.engine import SerialEngine, Task, Tree
+from dorff.engine import SerialEngine, Task
 from dorff.kernels.scalar import FloatArray
 from dorff.moments import Moments
-from dorff.passes import Pass, load_pass
-from dorff.plan import Leaf, freeze_constants, leaf_bounds, make_plan
-from dorff.plan import leaves as leaf_sizes
-from dorff.plan.leaves import window_start
+from dorff.passes import Leaf, Pass, Tree, leaf_bounds, load_pass
+from dorff.passes import cuts as leaf_sizes
+from dorff.passes.cuts import window_start
+from dorff.plan import freeze_constants, make_plan
 from dorff.spec import Job
 from dorff.store import Receipt
 from tests.cases import LAW

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from pass_specs import spec_of
 
-from dorff.engine import Task, Tree
-from dorff.passes import FoldRule, Place, merge_nodes
-from dorff.plan import Leaf, costs
-from dorff.plan.leaves import most_sums
+from dorff.engine import Task
+from dorff.passes import FoldRule, Leaf, Place, Tree, merge_nodes
+from dorff.passes.cuts import most_sums
+from dorff.plan import costs
 from dorff.spec import Job
 from dorff.store import Receipt
 

@@ -13,8 +13,7 @@ from dorff.data import Classes, open_dataset
 from dorff.data.labels import CLASSES, stored_labels
 from dorff.data.nodes import committed_first, committed_rows, group_attributes, open_array, stored_columns, walk
 from dorff.errors import InputError
-from dorff.passes import PassSpec
-from dorff.plan import Leaf, leaf_bounds
+from dorff.passes import Leaf, PassSpec, leaf_bounds
 from dorff.store import (
     LEASE,
     Receipt,

@@ -1,4 +1,4 @@
-"""Engines: where tasks run; and the fixed tree in which moments are merged."""
+"""Engines: where tasks run."""
 
 from dorff.engine.base import Engine, Task
 from dorff.engine.clusters import local_cluster, open_engine
@@ -7,4 +7,3 @@ from dorff.engine.dask import DaskEngine
 from dorff.engine.memory import PeakMemory, peak_memory
 from dorff.engine.serial import SerialEngine
 from dorff.engine.signals import stopping_on_signals
-from dorff.engine.tree import Tree

@@ -10,8 +10,8 @@ import numpy as np
 
 from dorff.engine.base import Done, Engine, Task, try_again
 from dorff.engine.signals import Stop, stopping_on_signals
+from dorff.engine.spare import forget_spare
 from dorff.errors import CorruptError, StoppedError
-from dorff.passes import forget_spare
 from dorff.threads import pinned
 
 

@@ -20,8 +20,7 @@ from dorff.estimators.rows import Rows, StoredRows, finite, partly, runs_of
 from dorff.features import FeatureMap
 from dorff.kernels.scalar import FloatArray
 from dorff.moments import Folds, check_patterns
-from dorff.passes import BlockSums
-from dorff.plan import block_rows
+from dorff.passes import BlockSums, block_rows
 from dorff.threads import pin, pinned
 
 SAMPLE_RUNS, RUN_ROWS = 16, 64

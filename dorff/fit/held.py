@@ -18,7 +18,8 @@ from dorff.fit.choice import build_model, settings
 from dorff.fit.passes import PassResult
 from dorff.model import Model
 from dorff.moments import by_fold, pooled
-from dorff.plan import Leaf, Plan
+from dorff.passes import Leaf
+from dorff.plan import Plan
 from dorff.solvers import Choice, carried_ridges, of_first
 from dorff.threads import pinned
 

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from dorff import __version__
-from dorff.engine import Tree
 from dorff.errors import InputError
 from dorff.fit.passes import PassResult, fingerprint
 from dorff.model import Model
-from dorff.passes import frozen_hash
+from dorff.passes import Tree, frozen_hash
 from dorff.plan import Plan
 from dorff.store import Receipt, load_model
 

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import final
 
 from dorff.data.nodes import committed_first, group_attributes
-from dorff.engine import Engine, Tree
+from dorff.engine import Engine
 from dorff.errors import IncompleteError, InputError
 from dorff.features import cut
 from dorff.fit.terms import TermSums
 from dorff.moments import Kind, Moments, Part, Solvable, Triangle
+from dorff.passes import Tree
 from dorff.plan import Plan, freeze_constants
 from dorff.store import Lease, Receipt
 

@@ -15,7 +15,8 @@ from dorff.errors import InputError
 from dorff.graphs import KNN, Given, Identity
 from dorff.manifold import Shards, added, build, sum_term
 from dorff.moments import Moments
-from dorff.plan import Leaf, Plan, leaf_bounds
+from dorff.passes import Leaf, leaf_bounds
+from dorff.plan import Plan
 from dorff.plan.manifold import Term, features_of
 from dorff.store import Lease, Receipt, remove_given_up
 

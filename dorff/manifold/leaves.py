@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Final, cast
 
 from dorff.data import Dataset
-from dorff.engine import Engine, Tree
+from dorff.engine import Engine
 from dorff.graphs import Manifold
 from dorff.manifold.parts import Store, run_shard
 from dorff.manifold.places import TermPlace
 from dorff.manifold.sums import finished, new_sums
 from dorff.moments import Moments
-from dorff.passes import FoldRule, Pass, sum_leaf
-from dorff.plan import Leaf
+from dorff.passes import FoldRule, Leaf, Pass, Tree, sum_leaf
 from dorff.plan.terms import GROUP_ROWS, Form, Places, Recipe
 from dorff.store import Lease, Receipt
 

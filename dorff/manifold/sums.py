@@ -11,13 +11,13 @@ from typing import Final, final
 import numpy as np
 from scipy import sparse
 
+from dorff.engine.spare import leave_spare, spare_square
 from dorff.features import FeatureMap
 from dorff.graphs import KNN, Graph, Manifold, degrees, inverse_roots, local_graph
 from dorff.loops import differences
 from dorff.manifold.tiles import edge_runs, entries, row_runs
 from dorff.moments import UNIT, Accumulator, Adder, BoolArray, FloatArray, IntArray, Moments, Part, probe
-from dorff.passes import BlockSums, leave_spare, spare_square
-from dorff.plan.leaves import block_rows
+from dorff.passes import BlockSums, block_rows
 from dorff.plan.terms import GROUP_ROWS, Form, Places, Recipe, difference_shift, tile_rows
 
 _T: Final[Part] = (0, "")
@@ -85,7 +85,7 @@ class GraphSums:
         self._sums, self.syrk_seconds = {}, 0.0
 
     def keep_spare(self) -> None:
-        leave_spare([self._sums[_T]] if _T in self._sums else [])
+        leave_spare([self._sums[_T].spare] if _T in self._sums else [])
 
     def add(
         self, X: FloatArray, Y: FloatArray, fold: int = 0, *, partial: bool = False, weights: FloatArray | None = None

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final, Protocol, TypeVar, final
 
 import numpy as np
 
 from dorff import moments
+from dorff.engine.spare import leave_spare, spare_square
 from dorff.errors import InputError
 from dorff.features import FeatureMap
 from dorff.moments import FloatArray
 
 S = TypeVar("S", bound=moments.Sums)
 PRECISIONS: Final = ("double", "mixed")
-
-# The squares that this process's last leaf was summed in, for its next one.
-_spare: list[FloatArray] = []
 
 
 class RowSums(Protocol):
@@ -35,25 +33,6 @@ class RowSums(Protocol):
     def of(self, part: moments.Part) -> moments.Adder: ...
     def clear(self) -> None: ...
     def keep_spare(self) -> None: ...
-
-
-def spare_square(width: int) -> FloatArray | None:
-    """A square (w, w) that this process's last sums left, where there is one; whatever is in it."""
-    try:
-        square = _spare.pop()
-    except IndexError:  # none, or another thread's by now
-        return None
-    return square if len(square) == width else None
-
-
-def leave_spare(adders: Iterable[moments.Adder]) -> None:
-    """Leave the squares of sums that are not used any more to this process's next ones."""
-    _spare[:] = [adder.spare for adder in adders if adder.spare is not None]
-
-
-def forget_spare() -> None:
-    """Give back the memory that this process keeps between its leaves; engines call it when a run is over."""
-    _spare.clear()
 
 
 @final
@@ -198,4 +177,4 @@ class BlockSums:
 
     def keep_spare(self) -> None:
         """Leave the squares to this process's next sums; these are not to be used any more."""
-        leave_spare(self._sums.values())
+        leave_spare(adder.spare for adder in self._sums.values())

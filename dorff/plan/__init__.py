@@ -2,5 +2,4 @@
 
 from dorff.plan.costs import Costs, keeps_posterior
 from dorff.plan.freezing import center_and_scale, freeze_constants, narrow_constants, target_means
-from dorff.plan.leaves import SMALLEST_LEAF, Leaf, block_rows, leaf_bounds
 from dorff.plan.plan import Plan, make_plan

@@ -23,7 +23,7 @@ from dorff.lengthscale.tuning import FEATURES, ROWS
 from dorff.model import evaluation_bytes
 from dorff.moments import MOST_PATTERNS, Kind
 from dorff.passes import PassSpec
-from dorff.plan.leaves import Leaf, most_sums
+from dorff.passes.cuts import Leaf, most_sums
 from dorff.plan.lengthscale import tunes
 from dorff.plan.manifold import Term, TermCosts, term_costs, weight_grid
 from dorff.plan.routes import Means, Route, Shape, Way, choose_route

@@ -17,9 +17,9 @@ from dorff.errors import InputError
 from dorff.graphs import KNN, Given, Graph, Manifold
 from dorff.kernels.scalar import FloatArray
 from dorff.moments import Moments
+from dorff.passes.cuts import most_sums
 from dorff.plan.graph_sizes import GraphCosts
 from dorff.plan.kernels import read_matrices
-from dorff.plan.leaves import most_sums
 from dorff.plan.terms import Form, Places, Recipe, difference_shift, term_bytes, term_flops
 from dorff.solvers import Penalty
 from dorff.spec import Job

@@ -19,10 +19,10 @@ from dorff.features import Recipe
 from dorff.kernels.scalar import FloatArray
 from dorff.moments import MOST_PATTERNS, Kind
 from dorff.passes import Configs, FoldRule, Pass, PassSpec, frozen_hash, load_pass
+from dorff.passes.cuts import LARGEST_LEAF, Leaf, block_rows, leaf_bounds, window_start
 from dorff.plan.costs import Costs, estimate, refuse_small_machine, refuse_small_workers
 from dorff.plan.drawing import check_sharing, check_targets, make_recipe
 from dorff.plan.kernels import WORDS, build_kernels, read_matrices, read_matrix, with_columns
-from dorff.plan.leaves import LARGEST_LEAF, Leaf, block_rows, leaf_bounds, window_start
 from dorff.plan.lengthscale import tunes
 from dorff.plan.manifold import Term, make_terms, weight_grid
 from dorff.solvers import check_apart, check_output, learned_term

@@ -9,6 +9,7 @@ from typing import Final, final
 import numpy as np
 
 from dorff.errors import DoesNotFitError, InputError
+from dorff.passes.cuts import product_rows
 from dorff.plan.seconds import BESIDE, CHOLESKY, Pace
 from dorff.solvers import LARGEST_DIRECT, Size, cg_bytes, sampled_bytes
 from dorff.spec import Job
@@ -21,11 +22,6 @@ MOST_DUAL: Final = 6144  # rows by rows of the sample that preconditions streami
 LEAST_DUAL: Final = 512
 # Direct solves tell most, moments serve later jobs: so many times another way's seconds a way must take to be left.
 LEAVE: Final = 8.0
-
-
-def sweep_rows(width: int) -> int:
-    """Rows featurized at a time for products: a buffer of 16 MiB that stays in the last cache, within 8..2048 rows."""
-    return int(np.clip(2**21 // width // 8 * 8, 8, 2048))
 
 
 def sample_rows(m: int, t: int, n: int) -> int:
@@ -214,7 +210,7 @@ def _gram_seconds(shape: Shape, means: Means) -> float:
 def _streaming(shape: Shape, means: Means) -> Way:
     m, width, columns = shape.m, shape.width, shape.columns
     vectors = 8 * width * max(columns, 1 + shape.q)
-    block = 8 * sweep_rows(width) * (width + 8)
+    block = 8 * product_rows(width) * (width + 8)
     worker = shape.read_bytes + block + 8 * shape.map_numbers + (2 + 2 * shape.patterns) * vectors
     t = shape.q if shape.coupled else 1
     dual = sample_rows(m, t, shape.n) * t

@@ -14,7 +14,7 @@ import numpy as np
 
 from dorff.features import FeatureMap, Recipe
 from dorff.moments import syrk
-from dorff.plan.leaves import block_rows
+from dorff.passes.cuts import block_rows
 from dorff.solvers import MOST_FACTORS, Size
 from dorff.solvers.grid import WIDEST
 from dorff.spec import Job

@@ -9,7 +9,7 @@ from typing import Any, Final, Self, final
 from dorff.features import FeatureMap
 from dorff.graphs import KNN, Graph, Identity, Manifold
 from dorff.moments import UNIT, Moments
-from dorff.plan.leaves import block_rows
+from dorff.passes.cuts import block_rows
 
 Places = tuple[int, ...] | None
 MiB: Final = 2**20

@@ -4,7 +4,7 @@ import os
 
 if __name__ == "__main__":
     from dorff.cli import main
-    from dorff.plan import leaves
+    from dorff.passes import cuts
 
-    leaves.SMALLEST_LEAF = leaves.LARGE_FIRST_LEAF = int(os.environ["DORFF_TEST_LEAF"])
+    cuts.SMALLEST_LEAF = cuts.LARGE_FIRST_LEAF = int(os.environ["DORFF_TEST_LEAF"])
     main()

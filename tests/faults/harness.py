@@ -27,12 +27,13 @@ from distributed.versions import VersionMismatchWarning
 
 import dorff
 from dorff.data import ingest
-from dorff.engine import SerialEngine, Tree
+from dorff.engine import SerialEngine
 from dorff.fit import fit
 from dorff.kernels.scalar import FloatArray
 from dorff.moments import Moments
+from dorff.passes import Tree
+from dorff.passes import cuts as leaf_sizes
 from dorff.plan import freeze_constants, make_plan
-from dorff.plan import leaves as leaf_sizes
 from dorff.spec import Job, load_job
 from dorff.store import load_model
 

@@ -20,13 +20,13 @@ import pytest
 from harness import GAUSSIAN, leaves_of, sea, write_job, write_store
 
 from dorff.engine import SerialEngine
-from dorff.engine.sweep import Sweep, _columns
 from dorff.errors import DorffError, InputError, StoppedError
 from dorff.fit import fit
 from dorff.manifold import building
 from dorff.manifold.build_files import read_parts, read_record
 from dorff.passes import run_leaf
 from dorff.passes.frozen import seal_of
+from dorff.passes.sweep import Sweep, _columns
 from dorff.plan import freeze_constants, make_plan
 from dorff.plan.graph_sizes import Sizes
 from dorff.spec import load_job

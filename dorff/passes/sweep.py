@@ -23,13 +23,14 @@ import numpy as np
 
 from dorff import store
 from dorff.data import Dataset
-from dorff.engine.base import Engine
-from dorff.engine.tree import Tree
+from dorff.engine import Engine
 from dorff.errors import InputError
 from dorff.moments import FloatArray, Kind, Products, by_fold, pooled
-from dorff.passes import BlockSums, Pass, Place, load_pass, sum_leaf
-from dorff.plan import Leaf
-from dorff.plan.routes import sweep_rows
+from dorff.passes.blocks import BlockSums
+from dorff.passes.cuts import Leaf, product_rows
+from dorff.passes.frozen import Pass, Place, load_pass
+from dorff.passes.leaf import sum_leaf
+from dorff.passes.tree import Tree
 
 NONE_KEPT: Final = -1
 
@@ -73,7 +74,7 @@ def run_product(directory: str, name: str, dataset: Dataset, number: int, start:
     sums = BlockSums(
         this.features,
         this.constants.y0,
-        block_rows=sweep_rows(len(V)),
+        block_rows=product_rows(len(V)),
         class_weight=this.constants.class_weight,
         kind=Kind.PRODUCT,
         V=V,

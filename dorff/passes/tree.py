@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Protocol, TypeVar, final
 
-from dorff.engine.base import Engine, Task
+from dorff.engine import Engine, Task
 from dorff.errors import IncompleteError
 from dorff.moments import Part, Sums, merge_folds
-from dorff.passes import Place, merge_nodes, run_leaf
-from dorff.plan import Leaf
+from dorff.passes.cuts import Leaf
+from dorff.passes.frozen import Place
+from dorff.passes.leaf import merge_nodes, run_leaf
 from dorff.store import Receipt, load_sums, remove_torn, undamaged
 
 S = TypeVar("S", bound=Sums)

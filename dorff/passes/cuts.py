@@ -62,6 +62,11 @@ def block_rows(width: int) -> int:
     return int(np.clip(2**21 // width // 256 * 256, 256, 2048))
 
 
+def product_rows(width: int) -> int:
+    """Rows featurized at a time for products: a buffer of 16 MiB that stays in the last cache, within 8..2048 rows."""
+    return int(np.clip(2**21 // width // 8 * 8, 8, 2048))
+
+
 def most_sums(leaves: int, workers: int) -> int:
     """The most sums that are on the disk while those of so many leaves are added up, besides the level that is kept:
     each of two tasks a worker that are under way, however late, keeps those beside its path up the tree waiting, and
