@@ -39,7 +39,7 @@ from dorff.data import Classes, ingest, open_dataset, verify
 from dorff.errors import DorffError, LeaseError, StoppedError
 from dorff.fit import fit
 from dorff.model import Model
-from dorff.passes import run_leaf
+from dorff.passes import PassSums
 from dorff.plan import freeze_constants, make_plan
 from dorff.spec import Job, load_job
 from dorff.stopping import clear_stop, request_stop
@@ -120,7 +120,7 @@ class Scene:
                 file.unlink()
         request_stop()
         try:
-            run_leaf(str(plan.directory), this.hash, plan.dataset, leaf.number, leaf.start, leaf.stop)
+            PassSums.at(this).leaf(plan.dataset, leaf)
         except StoppedError:
             pass
         finally:

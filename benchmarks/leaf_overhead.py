@@ -2,7 +2,7 @@
 
     python benchmarks/leaf_overhead.py [--repeats 5] [--out FILE.json] [--shapes 16x1024 ...]
 
-The leaf is the planner's first, of random rows in Zarr, run by `run_leaf` as an engine does, on one thread. Each part
+The leaf is the planner's first, of random rows in Zarr, run as an engine does, on one thread. Each part
 is timed where it is called, within the same leaf, so that a share compares what ran at the same time; medians over the
 leaves. `share` is of wall time. `cpu_share` is of the thread's own time, which what else runs on the machine disturbs
 less, but which does not see it wait for a disk. `reference` is the leaf's `syrk` calls alone.
@@ -110,7 +110,7 @@ def measure(home: Path, d: int, m: int, repeats: int, *, nan: str = "refuse") ->
     def run() -> Receipt:
         # A fit writes each partial once; ext4 flushes a file that is moved over another one to the disk at once.
         shutil.rmtree(this.directory / "nodes", ignore_errors=True)
-        return leaf.run_leaf(str(this.directory), this.hash, plan.dataset, first.number, first.start, first.stop)
+        return leaf.PassSums.at(this).leaf(plan.dataset, first)
 
     run()  # loops compiled, pages there
     runs = [timed_leaf(run) for _ in range(repeats)]

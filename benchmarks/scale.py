@@ -34,14 +34,14 @@ import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 
 from dorff.data import ArrayLayout, Dataset, ShardWriter, shard_and_unit_rows, write_metadata
 from dorff.engine import DaskEngine, Engine, SerialEngine, Task, open_engine
 from dorff.moments import Accumulator, Moments
-from dorff.passes import Tree, load_pass
+from dorff.passes import Leaf, Summand, Tree, load_pass
 from dorff.passes import cuts as leaf_sizes
 from dorff.plan import Plan, freeze_constants, make_plan
 from dorff.spec import Job
@@ -69,20 +69,28 @@ def hollow(store: Path, rows: int, shard_rows: int, *, files: bool = True, d: in
     write_metadata(store, layouts, rows=rows, columns=columns)
 
 
-def fake_leaf(directory: str, name: str, dataset: Dataset, number: int, start: int, stop: int) -> Receipt:
-    """A leaf that reads no rows: real stamp, a true partial of whole numbers, a true receipt."""
-    began = time.perf_counter()
-    place, stamp = load_pass(Path(directory), name), dataset.stamp(start, stop)
-    sums = Accumulator(2, 1, np.zeros(1))
-    sums.add(np.array([[number % 97, number % 89, 1.0, number % 83]]))
-    receipt = Receipt(
-        plan=name, number=number, start=start, stop=stop, digest=hashlib.sha256(f"{number}".encode()).hexdigest()[:32],
-        stamp=stamp, rows_used=stop - start, rows_dropped=0, rows_read=0, low=(0.0,) * D, high=(1.0,) * D,
-        seconds=time.perf_counter() - began, syrk_seconds=0.0,
-    )  # fmt: skip
-    save_moments(place.node(0, number, receipt.key), {(0, ""): sums})
-    receipt.save(place.receipts)
-    return receipt
+@final
+class FakeSums(Summand):
+    """Leaves that read no rows: real stamps, true partials of whole numbers, true receipts."""
+
+    def opened(self) -> Any:
+        return load_pass(self.directory, self.hash)
+
+    def leaf(self, source: Dataset, leaf: Leaf) -> Receipt:
+        began = time.perf_counter()
+        self.opened()
+        number, stamp = leaf.number, source.stamp(leaf.start, leaf.stop)
+        sums = Accumulator(2, 1, np.zeros(1))
+        sums.add(np.array([[number % 97, number % 89, 1.0, number % 83]]))
+        receipt = Receipt(
+            plan=self.hash, number=number, start=leaf.start, stop=leaf.stop, stamp=stamp,
+            digest=hashlib.sha256(f"{number}".encode()).hexdigest()[:32], rows_used=leaf.stop - leaf.start,
+            rows_dropped=0, rows_read=0, low=(0.0,) * D, high=(1.0,) * D, seconds=time.perf_counter() - began,
+            syrk_seconds=0.0,
+        )  # fmt: skip
+        save_moments(self.node(0, number, receipt.key), {(0, ""): sums})
+        receipt.save(self.receipts)
+        return receipt
 
 
 def expected(leaves: int) -> np.ndarray[Any, Any]:
@@ -103,7 +111,7 @@ def plan_of(folder: Path, store: str, state: str, m: int, workers: int) -> Plan:
 
 def tree_of(plan: Plan) -> Tree:
     this = freeze_constants(plan)
-    return Tree(this, plan.dataset, plan.leaves, kept=plan.costs.kept_level, run=fake_leaf)
+    return Tree(FakeSums.at(this), plan.dataset, plan.leaves, kept=plan.costs.kept_level)
 
 
 class Watch:

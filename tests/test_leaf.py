@@ -14,9 +14,10 @@ from cases import plain_map
 from pass_specs import constants_of, spec_of
 
 from dorff.data import Dataset, ingest, open_dataset
+from dorff.engine.spare import forget_spare
 from dorff.errors import CorruptError, IncompleteError, InputError, StoppedError
 from dorff.moments import FloatArray, Kind, gram
-from dorff.passes import BlockSums, FoldRule, Pass, forget_spare, frozen_hash, sum_leaf
+from dorff.passes import BlockSums, FoldRule, Leaf, Pass, frozen_hash, sum_leaf
 from dorff.stopping import clear_stop, request_stop
 from dorff.store import Receipt
 from dorff.store.checkpoints import Checkpoint
@@ -78,7 +79,7 @@ def new_sums(way: dict[str, Any]) -> BlockSums:
 
 
 def run(this: Pass, dataset: Dataset, way: dict[str, Any]) -> Receipt:
-    return sum_leaf(this, this, new_sums(way), dataset, 3, 10, ROWS)
+    return sum_leaf(this, this, new_sums(way), dataset, Leaf(3, 10, ROWS))
 
 
 def node(this: Pass, receipt: Receipt) -> bytes:
@@ -211,13 +212,13 @@ def test_rows_that_change_while_they_are_read_are_read_again(tmp_path: Path) -> 
     torn = new.read_bytes()[:-9]
     dataset = open_dataset(path, weights="weight")
     for contents in ([new.read_bytes()] * 2, [torn, new.read_bytes()]):
-        receipt = sum_leaf(this, this, standing({}, replacing(shard, contents)), dataset, 3, 10, ROWS)
+        receipt = sum_leaf(this, this, standing({}, replacing(shard, contents)), dataset, Leaf(3, 10, ROWS))
         assert receipt.digest != before.digest and receipt.stamp == dataset.stamp(10, ROWS)
         again = run(this, dataset, {})
         assert again.digest == receipt.digest and again.key == receipt.key
     changing = standing({}, replacing(shard, [new.read_bytes()] * 3))
     with pytest.raises(IncompleteError, match=r"rows 10\.\.699 changed while they were read, 3 times"):
-        sum_leaf(this, this, changing, dataset, 3, 10, ROWS)
+        sum_leaf(this, this, changing, dataset, Leaf(3, 10, ROWS))
     shard.write_bytes(torn)
     with pytest.raises(InputError, match="damaged"):  # and stays so
         run(this, dataset, {})
@@ -244,7 +245,7 @@ def test_a_number_that_changes_in_memory_is_noticed_and_the_leaf_can_be_done_aga
 ) -> None:
     this, other = make_pass(tmp_path / "a"), make_pass(tmp_path / "b")
     with pytest.raises(CorruptError, match=r"leaf 3 \(rows 10\.\.699\).*memory or processor faulty"):
-        sum_leaf(this, this, standing(WAYS[way], fault), dataset, 3, 10, ROWS)
+        sum_leaf(this, this, standing(WAYS[way], fault), dataset, Leaf(3, 10, ROWS))
     assert Receipt.load(this.receipts, 3) is None and not (this.directory / "nodes").exists()
     assert node(this, run(this, dataset, WAYS[way])) == node(other, run(other, dataset, WAYS[way]))
 

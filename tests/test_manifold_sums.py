@@ -22,18 +22,19 @@ from scipy import sparse
 from dorff.data import Dataset, ingest, open_dataset
 from dorff.data.edges import open_graph, write_graph
 from dorff.engine import DaskEngine, Engine, SerialEngine, local_cluster
+from dorff.engine.spare import forget_spare
 from dorff.errors import IncompleteError, InputError, StoppedError
 from dorff.features import FeatureMap
 from dorff.graphs import KNN, Given, Graph, Identity, Manifold, degrees, laplacian, local_graph
 from dorff.loops import differences
-from dorff.manifold import GraphSums, TermPlace, added, build, in_memory, run_shard, run_within, sum_term
+from dorff.manifold import GraphSums, LeafTerm, ShardTerm, TermPlace, added, build, in_memory, sum_term
 from dorff.manifold import leaves as term_leaves
 from dorff.manifold.leaves import group_reads
 from dorff.manifold.parts import Part
 from dorff.manifold.shards import Shards as BuiltShards
 from dorff.manifold.sums import finished
 from dorff.moments import UNIT, Accumulator, FloatArray, IntArray, Moments, syr2k
-from dorff.passes import BlockSums, FoldRule, Leaf, Pass, forget_spare, freeze, frozen_hash, load_pass, sum_leaf
+from dorff.passes import BlockSums, FoldRule, Leaf, Pass, freeze, frozen_hash, load_pass, sum_leaf
 from dorff.plan import graph_sizes
 from dorff.plan.graph_sizes import Degrees, GraphCosts, Sizes
 from dorff.plan.terms import GROUP_ROWS, Form, Recipe, difference_shift, term_bytes, term_flops
@@ -385,13 +386,13 @@ def test_stopped_shards_go_on_to_the_same_bits(way: str, tmp_path: Path) -> None
     store, term = shards(), Manifold(KNN(4), laplacian="normalised", **WAYS[way])
     nodes = []
     for folder, stops in (("a", False), ("b", True)):
-        place = TermPlace.of(make_pass(tmp_path / folder / "state"), Recipe.of(term), "")
+        place = ShardTerm.of(make_pass(tmp_path / folder / "state"), Recipe.of(term), "")
         times = 0
         while True:
             if stops:
                 request_stop()
             try:
-                receipt = run_shard(str(place.directory), place.hash, store, 0, 1, 5)
+                receipt = place.leaf(store, Leaf(0, 1, 5))
                 break
             except StoppedError:
                 times += 1
@@ -421,9 +422,9 @@ class Restless:
 
 
 def test_a_graph_that_changes_while_it_is_read_is_not_summed(tmp_path: Path) -> None:
-    place = TermPlace.of(make_pass(tmp_path), Recipe.of(Manifold(KNN(4))), "")
+    place = ShardTerm.of(make_pass(tmp_path), Recipe.of(Manifold(KNN(4))), "")
     with pytest.raises(IncompleteError, match=r"shards 0 to 2: the graph changed.*run the job again"):
-        run_shard(str(place.directory), place.hash, Restless(shards(), count()), 0, 0, 3)
+        place.leaf(Restless(shards(), count()), Leaf(0, 0, 3))
     assert not list(place.directory.glob("nodes/*")) and not list(place.directory.glob("receipts/*"))
 
 
@@ -617,13 +618,13 @@ def test_any_order_and_any_engine_give_the_same_bits(many: Dataset, tmp_path: Pa
 def test_a_stopped_leaf_goes_on_to_the_same_bits(way: str, dataset: Dataset, tmp_path: Path) -> None:
     term, nodes = Manifold(KNN(2, within="leaf"), **WAYS[way]), []
     for folder, stops in (("a", False), ("b", True)):
-        place = TermPlace.of(make_pass(tmp_path / folder / "state", nan="drop"), Recipe.of(term), "")
+        place = LeafTerm.of(make_pass(tmp_path / folder / "state", nan="drop"), Recipe.of(term), "")
         times = 0
         while True:
             if stops:
                 request_stop()
             try:
-                receipt = run_within(str(place.directory), place.hash, dataset, 1, 100, ROWS - 100)
+                receipt = place.leaf(dataset, Leaf(1, 100, ROWS - 100))
                 break
             except StoppedError:
                 times += 1
@@ -645,9 +646,9 @@ def test_sums_that_are_lost_again_and_again_are_given_up(many: Dataset, tmp_path
         sum_term(this, Manifold(Identity()), many, [Leaf(0, 0, many.n)], SerialEngine(), lose)
     assert told == [0, *[many.n] * 3]
     with pytest.raises(InputError, match="the frozen plan is gone"):
-        place = TermPlace.of(this, Recipe.of(Manifold(KNN(4))), "")
+        place = ShardTerm.of(this, Recipe.of(Manifold(KNN(4))), "")
         (tmp_path / "plan.json").unlink()
-        run_shard(str(place.directory), place.hash, shards(), 0, 0, 2)
+        place.leaf(shards(), Leaf(0, 0, 2))
 
 
 def test_how_much_is_read_at_a_time_changes_no_bit(dataset: Dataset, tmp_path: Path) -> None:
@@ -799,7 +800,7 @@ def test_rows_without_any_target_are_left_out_of_the_labelled_sums(tmp_path: Pat
     this = replace(this, spec=replace(this.spec, nan="unlabelled", folds=FoldRule()))
     features = trig_map(np.eye(2), np.zeros(2), np.ones(2))
     sums = BlockSums(features, np.zeros(2), block_rows=16)
-    receipt = sum_leaf(this, this, sums, rows, 0, 0, 60)
+    receipt = sum_leaf(this, this, sums, rows, Leaf(0, 0, 60))
     found = {part: adder.n for part, adder in sums.sums.items()}
     assert (receipt.rows_used, receipt.rows_dropped, receipt.rows_unlabelled) == (19, 1, 40)
     assert found == {(0, ""): 18, (0, "01"): 1}

@@ -17,10 +17,10 @@ from distributed import Client
 from dorff.engine import DaskEngine, SerialEngine, local_cluster, sweep
 from dorff.fit import settings
 from dorff.kernels.scalar import FloatArray
+from dorff.passes import Leaf, load_pass
 from dorff.passes import cuts as leaf_sizes
-from dorff.passes import load_pass
 from dorff.passes.leaf import _read_ahead
-from dorff.passes.sweep import Sweep, run_product
+from dorff.passes.sweep import Sweep
 from dorff.plan import Plan, freeze_constants, make_plan, routes
 from dorff.plan.costs import _beside_bytes, _leaf_bytes
 from dorff.plan.routes import Means, Shape, Way, choose_route
@@ -71,7 +71,7 @@ def swept(plan: Plan, columns: int) -> int:
     place.write(this, np.random.default_rng(0).standard_normal((plan.costs.m + 1 + plan.dataset.q, columns)))
     load_pass.cache_clear()
     sweep._columns.cache_clear()
-    return traced(lambda: run_product(str(place.directory), "one", plan.dataset, 0, 0, plan.dataset.n))
+    return traced(lambda: place.leaf(plan.dataset, Leaf(0, 0, plan.dataset.n)))
 
 
 @pytest.mark.parametrize(

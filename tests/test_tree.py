@@ -20,7 +20,7 @@ from dorff.data import Dataset, open_dataset
 from dorff.engine import SerialEngine, Task
 from dorff.kernels.scalar import FloatArray
 from dorff.moments import Moments
-from dorff.passes import Leaf, Pass, Tree, leaf_bounds, load_pass
+from dorff.passes import Leaf, Pass, PassSums, Tree, leaf_bounds, load_pass
 from dorff.passes import cuts as leaf_sizes
 from dorff.passes.cuts import window_start
 from dorff.plan import freeze_constants, make_plan
@@ -97,7 +97,7 @@ class World:
         self.touch(shard)
 
     def tree(self, *, kept: int, this: Pass | None = None) -> Tree:
-        return Tree(this or self.this, self.dataset, self.leaves, kept=kept)
+        return Tree(PassSums.at(this or self.this), self.dataset, self.leaves, kept=kept)
 
     def fit(self, *, kept: int) -> tuple[FloatArray, list[int]]:
         """The sums, and the leaves computed for them."""
@@ -182,7 +182,7 @@ def test_a_window_starts_with_the_leaf_of_its_first_row(n: int, wanted: int) -> 
 def unread(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Sequence[Leaf]], Tree]:
     """Trees of which nothing is asked but their shape."""
     world = World(tmp_path_factory.mktemp("unread"), 5)
-    return lambda leaves: Tree(world.this, world.dataset, leaves, kept=0)
+    return lambda leaves: Tree(PassSums.at(world.this), world.dataset, leaves, kept=0)
 
 
 @given(first=st.integers(0, 900), n=st.integers(1, 1000))

@@ -13,7 +13,7 @@ import pytest
 from pass_specs import spec_of
 
 from dorff.engine import Task
-from dorff.passes import FoldRule, Leaf, Place, Tree, merge_nodes
+from dorff.passes import FoldRule, Leaf, PassSums, Place, Tree, merge_nodes
 from dorff.passes.cuts import most_sums
 from dorff.plan import costs
 from dorff.spec import Job
@@ -34,7 +34,7 @@ def most_files(place: Place, leaves: int, kept: int, workers: int, *, late: int,
     from one another, or all `merges`, end after all others, which end in a random order."""
     rng, nodes, rows = np.random.default_rng(seed), place.directory / "nodes", Rows()
     nodes.mkdir()
-    tree = Tree(place, rows, [Leaf(number, number, number + 1) for number in range(leaves)], kept=kept)
+    tree = Tree(PassSums.at(place), rows, [Leaf(number, number, number + 1) for number in range(leaves)], kept=kept)
     last = {(0, int(number)) for number in np.linspace(0, leaves - 1, late + 2)[1:-1]}
     waiting, running, most = deque(tree.start()), list[Task](), 0
     while waiting or running:

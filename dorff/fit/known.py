@@ -12,7 +12,7 @@ from dorff import __version__
 from dorff.errors import InputError
 from dorff.fit.passes import PassResult, fingerprint
 from dorff.model import Model
-from dorff.passes import Tree, frozen_hash
+from dorff.passes import PassSums, Tree, frozen_hash
 from dorff.plan import Plan
 from dorff.store import Receipt, load_model
 
@@ -55,7 +55,7 @@ def nothing_new(plan: Plan) -> Model | None:
         this = plan.frozen()
     except InputError:  # damaged
         return None
-    tree = Tree(this, plan.dataset, plan.leaves, kept=plan.costs.kept_level)
+    tree = Tree(PassSums.at(this), plan.dataset, plan.leaves, kept=plan.costs.kept_level)
     if tree.missing() or tree.start():  # receipts or sums are to be made again, though the model may be right
         return None
     return _of_these(model, [tree.receipts[number] for number in sorted(tree.receipts)])

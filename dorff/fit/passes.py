@@ -17,7 +17,7 @@ from dorff.errors import IncompleteError, InputError
 from dorff.features import cut
 from dorff.fit.terms import TermSums
 from dorff.moments import Kind, Moments, Part, Solvable, Triangle
-from dorff.passes import Tree
+from dorff.passes import PassSums, Tree
 from dorff.plan import Plan, freeze_constants
 from dorff.store import Lease, Receipt
 
@@ -95,7 +95,7 @@ def _run_pass(plan: Plan, engine: Engine, progress: Progress | None, lease: Leas
     for m in plan.counts:
         cut(this.features, this.constants.density, m // 2)  # refused before the pass
     began = time.perf_counter()
-    tree = Tree(this, plan.dataset, plan.leaves, kept=plan.costs.kept_level)
+    tree = Tree(PassSums.at(this), plan.dataset, plan.leaves, kept=plan.costs.kept_level)
     of: type[Solvable] = Triangle if plan.spec.sums is Kind.TRIANGLE else Moments
     told = None if progress is None else lambda rows: progress(rows, plan.dataset.rows)
     folds = tree.collect(engine, of, told)

@@ -6,17 +6,16 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
-from typing import Final, cast
+from typing import Final, final
 
 from dorff.data import Dataset
 from dorff.engine import Engine
 from dorff.graphs import Manifold
-from dorff.manifold.parts import Store, run_shard
+from dorff.manifold.parts import ShardTerm, Store
 from dorff.manifold.places import TermPlace
 from dorff.manifold.sums import finished, new_sums
 from dorff.moments import Moments
-from dorff.passes import FoldRule, Leaf, Pass, Tree, sum_leaf
+from dorff.passes import FoldRule, Leaf, Pass, RowSums, Tree, sum_leaf
 from dorff.plan.terms import GROUP_ROWS, Form, Places, Recipe
 from dorff.store import Lease, Receipt
 
@@ -33,17 +32,23 @@ def group_reads(read_rows: int, unit_rows: int) -> int:
     return GROUP_ROWS * max(1, read_rows // GROUP_ROWS)
 
 
-def run_within(directory: str, name: str, dataset: Dataset, number: int, start: int, stop: int) -> Receipt:
-    """As `leaf.run_leaf`, for the term in a folder of this name: the sums over a leaf's groups of `GROUP_ROWS`, cut
-    from its first row on, or where L = I over its rows. `dataset` is of inputs alone; rows that are not finite are
-    refused where the pass says so, else dropped, and leave their group smaller."""
-    place = TermPlace(Path(directory), name)
-    this, recipe = place.opened()
-    spec = replace(
-        this.spec, folds=_FOLDS, nan="refuse" if this.spec.nan == "refuse" else "drop", precision="double",
-        read_rows=group_reads(this.spec.read_rows, dataset.unit_rows),
-    )  # fmt: skip
-    return sum_leaf(replace(this, spec=spec), place, new_sums(this.features, recipe), dataset, number, start, stop)
+@final
+class LeafTerm(TermPlace):
+    """T over rows whose graphs are within leaves: over a leaf's groups of `GROUP_ROWS`, cut from its first row on, or
+    where L = I over its rows. The source is of inputs alone; rows that are not finite are refused where the pass says
+    so, else dropped, and leave their group smaller."""
+
+    def opened(self) -> tuple[Pass, RowSums]:
+        this, recipe = self.described()
+        spec = replace(
+            this.spec, folds=_FOLDS, nan="refuse" if this.spec.nan == "refuse" else "drop", precision="double",
+        )  # fmt: skip
+        return replace(this, spec=spec), new_sums(this.features, recipe)
+
+    def leaf(self, source: Dataset, leaf: Leaf) -> Receipt:
+        this, sums = self.opened()
+        read_rows = group_reads(this.spec.read_rows, source.unit_rows)
+        return sum_leaf(self, replace(this, spec=replace(this.spec, read_rows=read_rows)), sums, source, leaf)
 
 
 def shard_leaves(count: int) -> list[Leaf]:
@@ -69,15 +74,15 @@ def sum_term(
         IncompleteError: rows that changed, or sums that were lost, again and again.
     """
     recipe = Recipe.of(term, inputs=inputs, columns=columns)
-    place, run = TermPlace.of(this, recipe, name), cast(Callable[..., Receipt], run_within)
+    kind: type[TermPlace] = LeafTerm
     if not isinstance(rows, Dataset):
-        run, leaves = run_shard, shard_leaves(rows.count)
+        kind, leaves = ShardTerm, shard_leaves(rows.count)
         if recipe.normalised or recipe.hops > 1:  # degrees, or edges, of rows in other shards
             rows = rows.of_far()
         elif recipe.form is Form.EDGES:  # later rows are nothing to an earlier one's edges
             rows = rows.of_owned()
     assert leaves is not None
-    tree = Tree(place, rows, leaves, kept=-1, run=run)
+    tree = Tree(kind.of(this, recipe, name), rows, leaves, kept=-1)
     total = tree.collect(engine, Moments, told)
     with nullcontext() if lease is None else lease.fenced():
         tree.tidy()

@@ -10,7 +10,6 @@ import time
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Protocol, Self, final
 
 import numpy as np
@@ -21,7 +20,7 @@ from dorff.manifold.places import TermPlace
 from dorff.manifold.sums import GraphSums
 from dorff.manifold.tiles import edge_runs, row_runs
 from dorff.moments import BoolArray, FloatArray, IntArray
-from dorff.passes import check_sums, leave, resumed
+from dorff.passes import Leaf, Pass, check_sums, fresh_checkpoint, leave, resumed
 from dorff.plan.graph_sizes import Sizes
 from dorff.plan.terms import Form, Recipe
 from dorff.stopping import stop_requested
@@ -139,46 +138,47 @@ def _matrix(numbers: IntArray, i: IntArray, j: IntArray, weights: FloatArray) ->
     return W
 
 
-def run_shard(directory: str, name: str, store: Store, number: int, start: int, stop: int) -> Receipt:
-    """Compute a term's sums of shards start..stop-1, write them, and leave (and return) a receipt, which counts
-    shards for rows.
+@final
+class ShardTerm(TermPlace):
+    """T over a graph across leaves: a leaf is of shards start..stop-1, and its receipt counts shards for rows."""
 
-    Goes on from a checkpoint of the same shards, to the bit.
+    def opened(self) -> tuple[Pass, GraphSums]:
+        this, recipe = self.described()
+        return this, GraphSums(this.features, recipe)
 
-    Raises:
-        StoppedError: it was asked to stop, and has left a checkpoint.
-        CorruptError: a number in the sums changed in memory, or was computed wrongly.
-        IncompleteError: the graph's files changed while they were read.
-    """
-    place, what = TermPlace(Path(directory), name), f"shards {start} to {stop - 1}"
-    this, recipe = place.opened()
-    sums, began = GraphSums(this.features, recipe), time.perf_counter()
-    limit = Sizes().rows(len(this.features.center))
-    fresh = Checkpoint(
-        plan=name, number=number, start=start, stop=stop, row=start, stamp=store.stamp(start, stop), checksums=(0,),
-        rows_used=0, rows_read=0, low=(), high=(), seconds=0.0, syrk_seconds=0.0,
-    )  # fmt: skip
-    at = resumed(place, sums, fresh)
+    def leaf(self, source: Store, leaf: Leaf) -> Receipt:
+        """Goes on from a checkpoint of the same shards, to the bit.
 
-    def now() -> Checkpoint:
-        return replace(
-            at, seconds=at.seconds + time.perf_counter() - began, syrk_seconds=at.syrk_seconds + sums.syrk_seconds
-        )
+        Raises:
+            StoppedError: it was asked to stop, and has left a checkpoint.
+            CorruptError: a number in the sums changed in memory, or was computed wrongly.
+            IncompleteError: the graph's files changed while they were read.
+        """
+        began, what = time.perf_counter(), f"shards {leaf.start} to {leaf.stop - 1}"
+        stamp = source.stamp(leaf.start, leaf.stop)
+        this, sums = self.opened()
+        recipe, limit = sums.recipe, Sizes().rows(len(this.features.center))
+        at = resumed(self, sums, replace(fresh_checkpoint(self, leaf, stamp, 0), checksums=(0,)))
 
-    for shard in range(at.row, stop):
-        for part in Part.cut(store, shard, recipe, limit):
-            sums.add_local(part.X, part.W, part.own, part.numbers, part.degree)
-            at = replace(at, checksums=(part.checksum(at.checksums[0]),), rows_read=at.rows_read + len(part.X))
-        at = replace(at, row=shard + 1, rows_used=shard + 1 - start)
-        if at.row < stop and stop_requested():
-            now().save(place.checkpoints, sums.sums)
-            raise StoppedError(
-                f"{what}: asked to stop, after shard {shard}; what is summed is kept, run the job again to go on"
+        def now() -> Checkpoint:
+            return replace(
+                at, seconds=at.seconds + time.perf_counter() - began, syrk_seconds=at.syrk_seconds + sums.syrk_seconds
             )
-    if store.stamp(start, stop) != fresh.stamp:
-        raise IncompleteError(f"{what}: the graph changed while it was read; run the job again")
-    torn = "the sums are not those of the rows; memory or processor faulty; they are done again, and if this comes "
-    torn += "back test the machine it was done on"
-    large = "the sums overflow float64; a feature or a weight is larger than 1e150: rescale it"
-    check_sums(place, number, sums, torn=f"{what}: {torn}", large=f"{what}: {large}")
-    return leave(this, place, sums, now)
+
+        for shard in range(at.row, leaf.stop):
+            for part in Part.cut(source, shard, recipe, limit):
+                sums.add_local(part.X, part.W, part.own, part.numbers, part.degree)
+                at = replace(at, checksums=(part.checksum(at.checksums[0]),), rows_read=at.rows_read + len(part.X))
+            at = replace(at, row=shard + 1, rows_used=shard + 1 - leaf.start)
+            if at.row < leaf.stop and stop_requested():
+                now().save(self.checkpoints, sums.sums)
+                raise StoppedError(
+                    f"{what}: asked to stop, after shard {shard}; what is summed is kept, run the job again to go on"
+                )
+        if source.stamp(leaf.start, leaf.stop) != stamp:
+            raise IncompleteError(f"{what}: the graph changed while it was read; run the job again")
+        torn = "the sums are not those of the rows; memory or processor faulty; they are done again, and if this "
+        torn += "comes back test the machine it was done on"
+        large = "the sums overflow float64; a feature or a weight is larger than 1e150: rescale it"
+        check_sums(self, leaf.number, sums, torn=f"{what}: {torn}", large=f"{what}: {large}")
+        return leave(this, self, sums, now)

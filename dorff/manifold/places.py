@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Self, final
+from typing import Any, Self
 
 from dorff.errors import InputError
-from dorff.passes import Pass, Place, load_pass
+from dorff.passes import Pass, Summand, load_pass
 from dorff.plan.terms import GROUP_ROWS, Recipe
 from dorff.store import read_plain, seal, unseal, write_atomic
 
 
-@final
-@dataclass(frozen=True)
-class TermPlace(Place):
-    """The place of a term's sums: its name is of the pass, the recipe and the name of the rows."""
+class TermPlace(Summand):
+    """A term's sums: the name of the place is of the pass, the recipe and the name of the rows."""
 
     @classmethod
     def of(cls, this: Pass, recipe: Recipe, rows: str) -> Self:
@@ -32,7 +29,7 @@ class TermPlace(Place):
     def description(self) -> Path:
         return self.directory / "term.json"
 
-    def opened(self) -> tuple[Pass, Recipe]:
+    def described(self) -> tuple[Pass, Recipe]:
         """The pass and the recipe. InputError where what says so is missing or damaged."""
         said = _said(self)
         return load_pass(self.directory.parents[1], said["of"]), Recipe.from_config(said["recipe"])

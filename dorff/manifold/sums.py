@@ -41,7 +41,7 @@ class GraphSums:
     """
 
     def __init__(self, features: FeatureMap, recipe: Recipe, *, tile: int | None = None) -> None:
-        self._features, self._recipe = features, recipe
+        self._features, self.recipe = features, recipe
         self._width = recipe.width(features)
         self._tile = tile_rows(self._width) if tile is None else tile
         self._columns = None if recipe.columns is None else np.array(recipe.columns, dtype=np.int64)
@@ -71,7 +71,7 @@ class GraphSums:
         """The sums of T, or of what cancels in it; empty ones where there are none yet."""
         found = self._sums.get(part)
         if found is None:
-            paired = self._recipe.form is Form.DIFFERENCE
+            paired = self.recipe.form is Form.DIFFERENCE
             found = (
                 Accumulator(self._width - 1, 0, _NONE, square=spare_square(self._width), paired=paired)
                 if part == _T else Accumulator(0, 0, _NONE)
@@ -92,7 +92,7 @@ class GraphSums:
     ) -> None:
         """Add a group of rows X (n, d), a graph of its own. A row counts once: there are no targets, folds or weights
         in T."""
-        graph = self._recipe.graph
+        graph = self.recipe.graph
         assert isinstance(graph, KNN)
         if len(X):
             self.add_whole(X, local_graph(self.scaled(X), graph))
@@ -114,13 +114,13 @@ class GraphSums:
         than times. `numbers` (n,), ascending, are the rows' names in the whole graph, where an edge belongs to the
         later of its rows; `degree` (n,) are theirs there.
         """
-        scale = inverse_roots(degree) if self._recipe.normalised else None
+        scale = inverse_roots(degree) if self.recipe.normalised else None
         rows = np.flatnonzero(own)
         i, j, weights = entries(W, rows)
         later = numbers[j] < numbers[i]
-        if self._recipe.form is Form.EDGES:
+        if self.recipe.form is Form.EDGES:
             self._add_edges(X, scale, i[later], j[later], np.sqrt(weights[later]))
-        elif self._recipe.form is Form.DIFFERENCE:
+        elif self.recipe.form is Form.DIFFERENCE:
             self._add_pairs(X, scale, i, j, weights)
         else:
             self._add_powers(X, scale, W, rows[np.diff(W.indptr)[rows] > 0])
@@ -150,7 +150,7 @@ class GraphSums:
                 self._add_pair(np.take(G, at[block], axis=0), LZ, v[at[block]], apart[block])
 
     def _add_powers(self, X: FloatArray, scale: FloatArray | None, W: sparse.csr_array, rows: IntArray) -> None:
-        for levels in row_runs(W, rows, self._recipe.hops, self._tile):
+        for levels in row_runs(W, rows, self.recipe.hops, self._tile):
             if len(levels[-1]) > self._tile:
                 self._Z[:1] = self._far(X, scale, W, levels, scale)
                 with np.errstate(over="ignore", invalid="ignore"):

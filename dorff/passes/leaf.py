@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, final
+from typing import Any, Final, Self, final
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from dorff.errors import CorruptError, IncompleteError, InputError, StoppedError
 from dorff.loops import scan
 from dorff.moments import patterns_of
 from dorff.passes.blocks import BlockSums, RowSums
+from dorff.passes.cuts import Leaf
 from dorff.passes.frozen import Pass, Place, frozen_hash, load_pass
 from dorff.stopping import stop_requested
 from dorff.store import Receipt, merge_moments, save_moments
@@ -29,17 +31,42 @@ _reader: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dorff-rea
 _SAME: Final = ("plan", "number", "start", "stop", "stamp")  # what a checkpoint must have in common with its task
 
 
-def run_leaf(directory: str, name: str, dataset: Dataset, number: int, start: int, stop: int) -> Receipt:
-    """Compute one leaf's moments, write them, and leave (and return) its receipt."""
-    this = load_pass(Path(directory), name)
-    sums = BlockSums(
-        this.features, this.constants.y0, block_rows=this.spec.block_rows, class_weight=this.constants.class_weight,
-        kind=this.spec.sums, precision=this.spec.precision,
-    )  # fmt: skip
-    return sum_leaf(this, this, sums, dataset, number, start, stop)
+class Summand(Place, ABC):
+    """A kind of sums over rows, in the place where it keeps them: what it is of is in that folder, so that a task
+    carries its class and its place alone (`run_leaf`)."""
+
+    @classmethod
+    def at(cls, place: Place) -> Self:
+        """The same place, for sums of this kind."""
+        return cls(place.directory, place.hash)
+
+    @abstractmethod
+    def opened(self) -> tuple[Pass, RowSums]:
+        """The pass whose rows are read, and empty sums to add them to. InputError where files are damaged."""
+
+    def leaf(self, source: Any, leaf: Leaf) -> Receipt:
+        """Sum one leaf of the source, write the sums, and leave (and return) the receipt (`sum_leaf`)."""
+        return sum_leaf(self, *self.opened(), source, leaf)
 
 
-def sum_leaf(this: Pass, place: Place, sums: RowSums, dataset: Dataset, number: int, start: int, stop: int) -> Receipt:
+@final
+class PassSums(Summand):
+    """The sums that a pass's spec names, of [F | 1 | Y - y0]: Gram matrices, or triangles of QR."""
+
+    def opened(self) -> tuple[Pass, RowSums]:
+        this = load_pass(self.directory, self.hash)
+        return this, BlockSums(
+            this.features, this.constants.y0, block_rows=this.spec.block_rows,
+            class_weight=this.constants.class_weight, kind=this.spec.sums, precision=this.spec.precision,
+        )  # fmt: skip
+
+
+def run_leaf(kind: type[Summand], directory: str, name: str, source: Any, leaf: tuple[int, int, int]) -> Receipt:
+    """Sum a leaf (its number, first row and the row behind its last) for the sums in a folder of this name."""
+    return kind(Path(directory), name).leaf(source, Leaf(*leaf))
+
+
+def sum_leaf(place: Place, this: Pass, sums: RowSums, dataset: Dataset, leaf: Leaf) -> Receipt:
     """Add one leaf's rows to `sums`, which are empty, write these to their place, and leave (and return) the receipt.
 
     Goes on from a checkpoint of the same rows, to the bit. Rows that change while they are read are read again.
@@ -51,7 +78,7 @@ def sum_leaf(this: Pass, place: Place, sums: RowSums, dataset: Dataset, number: 
         IncompleteError: the rows changed each time they were read.
     """
     for _ in range(TRIES):
-        run = _Run(this, place, sums, dataset.counted(), number, start, stop)
+        run = _Run(place, this, sums, dataset.counted(), leaf)
         wrong = None
         try:
             run.add_all()
@@ -63,8 +90,8 @@ def sum_leaf(this: Pass, place: Place, sums: RowSums, dataset: Dataset, number: 
             return run.finish()
         sums.clear()
     raise IncompleteError(
-        f"{dataset.path}: rows {start}..{stop - 1} changed while they were read, {TRIES} times; run the job again "
-        "when nothing writes to them"
+        f"{dataset.path}: rows {leaf.start}..{leaf.stop - 1} changed while they were read, {TRIES} times; run the job "
+        "again when nothing writes to them"
     )
 
 
@@ -73,18 +100,11 @@ class _Run:
     """One leaf under way: the sums, and in `_at` all that its receipt and checkpoint say of the rows so far, but for
     their bounds."""
 
-    def __init__(
-        self, this: Pass, place: Place, sums: RowSums, dataset: Dataset, number: int, start: int, stop: int
-    ) -> None:
+    def __init__(self, place: Place, this: Pass, sums: RowSums, dataset: Dataset, leaf: Leaf) -> None:
         self._began = time.perf_counter()
         scan(np.zeros((2, dataset.d)), *np.zeros((2, dataset.d)))  # loaded while there is memory for it
         self._this, self._place, self._sums, self._dataset = this, place, sums, dataset
-        none, stamp = (float("inf"),) * dataset.d, dataset.stamp(start, stop)
-        fresh = Checkpoint(
-            plan=place.hash, number=number, start=start, stop=stop, row=start, stamp=stamp, checksums=(), rows_used=0,
-            rows_read=0, low=none, high=tuple(-one for one in none), seconds=0.0, syrk_seconds=0.0,
-        )  # fmt: skip
-        self._at = resumed(place, sums, fresh)
+        self._at = resumed(place, sums, fresh_checkpoint(place, leaf, dataset.stamp(leaf.start, leaf.stop), dataset.d))
         self._low, self._high = np.array(self._at.low), np.array(self._at.high)
 
     def add_all(self) -> None:
@@ -145,6 +165,16 @@ class _Run:
             f"target or the root of a weight is larger than {limit}: rescale the column"
             + (", or set features.precision: double" if mixed else ""),
         )  # fmt: skip
+
+
+def fresh_checkpoint(place: Place, leaf: Leaf, stamp: str, d: int) -> Checkpoint:
+    """That of a leaf of which nothing is summed: rows of d inputs, `stamp` names what they are."""
+    none = (float("inf"),) * d
+    return Checkpoint(
+        plan=place.hash, number=leaf.number, start=leaf.start, stop=leaf.stop, row=leaf.start, stamp=stamp,
+        checksums=(), rows_used=0, rows_read=0, low=none, high=tuple(-one for one in none), seconds=0.0,
+        syrk_seconds=0.0,
+    )  # fmt: skip
 
 
 def resumed(place: Place, sums: RowSums, fresh: Checkpoint) -> Checkpoint:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Final, final
@@ -26,19 +25,18 @@ from dorff.data import Dataset
 from dorff.engine import Engine
 from dorff.errors import InputError
 from dorff.moments import FloatArray, Kind, Products, by_fold, pooled
-from dorff.passes.blocks import BlockSums
+from dorff.passes.blocks import BlockSums, RowSums
 from dorff.passes.cuts import Leaf, product_rows
-from dorff.passes.frozen import Pass, Place, load_pass
-from dorff.passes.leaf import sum_leaf
+from dorff.passes.frozen import Pass, load_pass
+from dorff.passes.leaf import Summand
 from dorff.passes.tree import Tree
 
 NONE_KEPT: Final = -1
 
 
 @final
-@dataclass(frozen=True)
-class Sweep(Place):
-    """One sweep's place, below that of its solve."""
+class Sweep(Summand):
+    """One sweep: the product of a pass's sums with columns V that are in its folder, below that of its solve."""
 
     @property
     def total(self) -> Path:
@@ -52,6 +50,14 @@ class Sweep(Place):
         path = self.directory / "columns.json"
         store.write_atomic(path, [store.seal(body, store.identity(path))], sync=False)
 
+    def opened(self) -> tuple[Pass, RowSums]:
+        of, V = _columns(self.directory)
+        this = load_pass(self.directory.parents[2], of)
+        return this, BlockSums(
+            this.features, this.constants.y0, block_rows=product_rows(len(V)),
+            class_weight=this.constants.class_weight, kind=Kind.PRODUCT, V=V,
+        )  # fmt: skip
+
 
 @lru_cache(maxsize=1)
 def _columns(directory: Path) -> tuple[str, FloatArray]:
@@ -64,22 +70,6 @@ def _columns(directory: Path) -> tuple[str, FloatArray]:
         return body["of"], np.frombuffer(raw).reshape(body["shape"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
         raise InputError(f"{directory}: the columns of a sweep are damaged ({error}); run the job again") from error
-
-
-def run_product(directory: str, name: str, dataset: Dataset, number: int, start: int, stop: int) -> store.Receipt:
-    """As `run_leaf`, for the sweep in a folder of this name."""
-    sweep = Sweep(Path(directory), name)
-    of, V = _columns(sweep.directory)
-    this = load_pass(sweep.directory.parents[2], of)
-    sums = BlockSums(
-        this.features,
-        this.constants.y0,
-        block_rows=product_rows(len(V)),
-        class_weight=this.constants.class_weight,
-        kind=Kind.PRODUCT,
-        V=V,
-    )
-    return sum_leaf(this, sweep, sums, dataset, number, start, stop)
 
 
 @final
@@ -128,7 +118,7 @@ class Sweeper:
         return parts
 
     def _run(self, sweep: Sweep, V: FloatArray) -> dict[tuple[int, str], Products]:
-        tree = Tree(sweep, self._dataset, self._leaves, kept=NONE_KEPT, run=run_product)
+        tree = Tree(sweep, self._dataset, self._leaves, kept=NONE_KEPT)
         first = not self.receipts
         if first and len(tree.receipts) == len(self._leaves) and (found := store.load_sums(sweep.total, Products)):
             self.receipts = [tree.receipts[number] for number in sorted(tree.receipts)]

@@ -13,8 +13,7 @@ from dorff.engine import Engine, Task
 from dorff.errors import IncompleteError
 from dorff.moments import Part, Sums, merge_folds
 from dorff.passes.cuts import Leaf
-from dorff.passes.frozen import Place
-from dorff.passes.leaf import merge_nodes, run_leaf
+from dorff.passes.leaf import Summand, merge_nodes, run_leaf
 from dorff.store import Receipt, load_sums, remove_torn, undamaged
 
 S = TypeVar("S", bound=Sums)
@@ -39,7 +38,7 @@ class Tree:
 
     A node's file is named by a key of all that is in it, so a file that exists under the right name is right
     (its checksum is looked at when it is read). Children are deleted once merged, but for those of level
-    `kept`, from which the levels above can be added again (-1: none is kept). `run` makes a leaf's sums.
+    `kept`, from which the levels above can be added again (-1: none is kept).
 
     A leaf whose receipt is gone, or whose files were touched, may be in a sum that is there already. Its rows are read
     first; if they are what they were, so is the sum's name, and no other leaf is read.
@@ -48,10 +47,8 @@ class Tree:
     earlier receipt says.
     """
 
-    def __init__(
-        self, this: Place, source: Source, leaves: Sequence[Leaf], *, kept: int, run: Callable[..., Receipt] = run_leaf
-    ) -> None:
-        self._this, self._source, self._kept, self._run = this, source, kept, run
+    def __init__(self, this: Summand, source: Source, leaves: Sequence[Leaf], *, kept: int) -> None:
+        self._this, self._source, self._kept = this, source, kept
         self._leaves = {leaf.number: leaf for leaf in leaves}
         full = [leaf.number for leaf in leaves if leaf.full]
         self._first, self._end = (full[0], full[-1] + 1) if full else (0, 0)
@@ -282,8 +279,9 @@ class Tree:
     def _leaf(self, node: Node) -> Task:
         self._running.add(node)
         leaf = self._leaves[node[1]]
-        arguments = (str(self._this.directory), self._this.hash, self._source, leaf.number, leaf.start, leaf.stop)
-        return Task(self._run, arguments, node, f"leaf {leaf.number} (rows {leaf.start} to {leaf.stop - 1})")
+        this, cut = self._this, (leaf.number, leaf.start, leaf.stop)
+        arguments = (type(this), str(this.directory), this.hash, self._source, cut)
+        return Task(run_leaf, arguments, node, f"leaf {leaf.number} (rows {leaf.start} to {leaf.stop - 1})")
 
     def _merge(self, node: Node) -> Task:
         self._running.add(node)

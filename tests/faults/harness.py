@@ -31,7 +31,7 @@ from dorff.engine import SerialEngine
 from dorff.fit import fit
 from dorff.kernels.scalar import FloatArray
 from dorff.moments import Moments
-from dorff.passes import Tree
+from dorff.passes import PassSums, Tree
 from dorff.passes import cuts as leaf_sizes
 from dorff.plan import freeze_constants, make_plan
 from dorff.spec import Job, load_job
@@ -312,7 +312,7 @@ def found(job: Path | Job, *, leaf: int = LEAF) -> Found:
     with leaves_of(leaf):
         plan = make_plan(job)
     this = freeze_constants(plan)
-    tree = Tree(this, plan.dataset, plan.leaves, kept=plan.costs.kept_level)
+    tree = Tree(PassSums.at(this), plan.dataset, plan.leaves, kept=plan.costs.kept_level)
     assert not tree.start(), "the published model's sums are not all there"
     bounds = [(receipt.start, receipt.stop) for _, receipt in sorted(tree.receipts.items())]
     assert bounds == [(leaf.start, leaf.stop) for leaf in plan.leaves], "a row's receipt is missing or double"

@@ -24,7 +24,7 @@ from dorff.errors import DorffError, InputError, StoppedError
 from dorff.fit import fit
 from dorff.manifold import building
 from dorff.manifold.build_files import read_parts, read_record
-from dorff.passes import run_leaf
+from dorff.passes import PassSums
 from dorff.passes.frozen import seal_of
 from dorff.passes.sweep import Sweep, _columns
 from dorff.plan import freeze_constants, make_plan
@@ -138,7 +138,7 @@ def begun(job: Path) -> None:
             request_stop()
             try:
                 with pytest.raises(StoppedError):
-                    run_leaf(str(plan.directory), this.hash, plan.dataset, leaf.number, leaf.start, leaf.stop)
+                    PassSums.at(this).leaf(plan.dataset, leaf)
             finally:
                 clear_stop()
 

@@ -43,6 +43,7 @@ from dorff.engine import Engine, SerialEngine, Task, open_engine
 from dorff.engine.base import Done
 from dorff.errors import GateError
 from dorff.fit import fit
+from dorff.passes import PassSums
 from dorff.plan import freeze_constants, make_plan
 from dorff.spec import LocalCluster, load_job
 
@@ -148,8 +149,8 @@ def test_leaves_that_run_twice_count_once(store: Path, truth: Found, tmp_path: P
 
 LATE = """
 import pickle, sys
-from dorff.passes import run_leaf
-run_leaf(*pickle.load(open(sys.argv[1], "rb")))
+sums, dataset, leaf = pickle.load(open(sys.argv[1], "rb"))
+sums.leaf(dataset, leaf)
 """
 
 
@@ -164,7 +165,7 @@ def test_a_zombie_that_writes_after_its_leaf_was_redone_changes_nothing(
     this = freeze_constants(plan)
     leaf = plan.leaves[3]
     task = tmp_path / "task"
-    task.write_bytes(pickle.dumps((str(plan.directory), this.hash, plan.dataset, leaf.number, leaf.start, leaf.stop)))
+    task.write_bytes(pickle.dumps((PassSums.at(this), plan.dataset, leaf)))
     faults.add("stop", f"/{at}/.*000003", "SIGSTOP", where="any")
     zombie = subprocess.Popen([sys.executable, "-c", LATE, str(task)], env={**os.environ, **faults.environment})
     try:
