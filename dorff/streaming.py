@@ -59,19 +59,19 @@ def fit_streaming(
     Raises InputError (bad data, or data that change meanwhile), IncompleteError (run it again).
     """
     began, n = time.perf_counter(), plan.dataset.rows
-    this = freeze_constants(plan)
+    frozen = freeze_constants(plan)
     (ridge,) = plan.job.solve.ridges
     pace = _Pace(n, progress)
-    sweeper = Sweeper(this, _name(plan, this, tolerance), plan.dataset, plan.leaves, engine, pace.rows)
+    sweeper = Sweeper(frozen, _name(plan, frozen, tolerance), plan.dataset, plan.leaves, engine, pace.rows)
     with pinned():
-        borders = _borders(sweeper, this)
+        borders = _borders(sweeper, frozen)
         if not borders:
             raise InputError(f"{plan.dataset.path}: no rows are left to fit; every row was dropped or there are none")
         _refuse_unseen(plan, borders)
         corners = [border.corner for border in borders]
-        kernel, system = _system(this, setting, borders, sweeper)
-        wanted = sample_rows(this.features.m, 1 if system.apart else plan.dataset.q, n)
-        preconditioner = Sampled(system, _sample(plan, this, wanted)[0], system.problem.l * ridge)
+        kernel, system = _system(frozen, setting, borders, sweeper)
+        wanted = sample_rows(frozen.features.m, 1 if system.apart else plan.dataset.q, n)
+        preconditioner = Sampled(system, _sample(plan, frozen, wanted)[0], system.problem.l * ridge)
         besides = 1 + (not independent(system.problem))  # the borders' pass, and one for each target's residuals
         pace.passes(1, besides + min(EXPECTED_PASSES, most))
 
@@ -133,11 +133,11 @@ def _squares(fit: Fit, setting: Setting, sweeper: Sweeper, corners: Sequence[Mom
     return np.asarray(squares / setting.scaling(corners) ** 2)
 
 
-def _name(plan: Plan, this: Pass, tolerance: float) -> str:
+def _name(plan: Plan, frozen: Pass, tolerance: float) -> str:
     """The solve's name: that of what tells it from other solves of the same pass. (What its sweeps hold is told by
     their own names.)"""
     asked = plan.job.model_dump(mode="json", include={"kernel", "features", "solve"})
-    return hashlib.sha256(json.dumps([this.hash, tolerance, asked], sort_keys=True).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps([frozen.hash, tolerance, asked], sort_keys=True).encode()).hexdigest()[:16]
 
 
 @final
@@ -157,9 +157,9 @@ class _Pace:
             self._progress(self._done * self._n + count, total)
 
 
-def _borders(sweeper: Sweeper, this: Pass) -> list[Border]:
+def _borders(sweeper: Sweeper, frozen: Pass) -> list[Border]:
     """What the first pass gives: the sums' columns of ones and of targets."""
-    m, q = this.features.m, len(this.constants.y0)
+    m, q = frozen.features.m, len(frozen.constants.y0)
     V = np.zeros((m + 1 + q, 1 + q))
     V[m:] = np.eye(1 + q)
     return [Border(m, part.n, part.y0, part.values, part.observed) for part in sweeper.products(V)]
@@ -172,7 +172,7 @@ def _refuse_unseen(plan: Plan, borders: list[Border]) -> None:
         raise InputError(f"{plan.dataset.path}: no row has the target {name}; leave it out of the targets")
 
 
-def _sample(plan: Plan, this: Pass, wanted: int) -> tuple[Sample, FloatArray]:
+def _sample(plan: Plan, frozen: Pass, wanted: int) -> tuple[Sample, FloatArray]:
     """Usable rows, in short runs spread evenly over all, and their weights; their targets (n, q)."""
     dataset = plan.dataset
     runs = max(1, min(wanted // RUN_ROWS, -(-dataset.rows // RUN_ROWS)))
@@ -180,10 +180,10 @@ def _sample(plan: Plan, this: Pass, wanted: int) -> tuple[Sample, FloatArray]:
     last = max(dataset.n - RUN_ROWS, dataset.first)
     for start in np.unique(np.linspace(dataset.first, last, runs).astype(int)):
         rows = dataset.block(int(start), int(min(start + RUN_ROWS, dataset.n))).weighty()
-        rows = rows[rows.whole(partial=this.spec.partial)]
+        rows = rows[rows.whole(partial=frozen.spec.partial)]
         weight = np.ones(len(rows)) if rows.weights is None else rows.weights
         X.append(rows.X)
         Y.append(rows.Y)
-        of_class = this.constants.class_weight
+        of_class = frozen.constants.class_weight
         weights.append(weight if of_class is None else weight * (rows.Y @ of_class))
-    return Sample(np.concatenate(X), np.concatenate(weights), this.features.transform), np.concatenate(Y)
+    return Sample(np.concatenate(X), np.concatenate(weights), frozen.features.transform), np.concatenate(Y)

@@ -225,7 +225,7 @@ def best_job(plan: Plan, trial: Trial) -> Job:
     Of a list of kernels it says what the frequencies were drawn for, where that is not the winner's own; a smaller
     number of features stays beside the largest, of which the moments are, and wins against it again.
     """
-    job, this = plan.job, plan.frozen()
+    job, frozen = plan.job, plan.frozen()
     text = job.model_dump(mode="json", exclude_unset=True)
     features, solve = text.setdefault("features", {}), text.setdefault("solve", {})
     kernels = [kernel.model_dump(mode="json") for kernel in job.kernels]
@@ -235,7 +235,7 @@ def best_job(plan: Plan, trial: Trial) -> Job:
     for term, weight in zip(text.get("manifold", ()), trial.manifold, strict=True):
         term["weight"] = weight
     largest = max(job.features.counts)
-    features["count"] = largest if trial.m == this.features.m else [largest, trial.m]
+    features["count"] = largest if trial.m == frozen.features.m else [largest, trial.m]
     each = sorted(set(trial.ridges or ()))
     solve["ridge"] = trial.ridge if not each else each if len(each) > 1 else each[0]
     if len(each) == 1 and job.solve.select != "kfold":  # all outputs want the same: nothing is left to choose

@@ -27,7 +27,7 @@ from dorff.errors import IncompleteError, InputError, StoppedError
 from dorff.features import FeatureMap
 from dorff.graphs import KNN, Given, Graph, Identity, Manifold, degrees, laplacian, local_graph
 from dorff.loops import differences
-from dorff.manifold import GraphSums, LeafTerm, ShardTerm, TermPlace, added, build, in_memory, sum_term
+from dorff.manifold import GraphSums, LeafTerm, ShardTerm, added, build, in_memory, sum_term
 from dorff.manifold import leaves as term_leaves
 from dorff.manifold.leaves import group_reads
 from dorff.manifold.parts import Part
@@ -663,20 +663,20 @@ def test_how_much_is_read_at_a_time_changes_no_bit(dataset: Dataset, tmp_path: P
 
 def test_terms_of_several_stores_and_recipes_do_not_meet(tmp_path: Path) -> None:
     this, term = make_pass(tmp_path), Manifold(KNN(4))
-    places = [TermPlace.of(this, Recipe.of(term), name).hash for name in ("", "unlabelled")]
-    places += [TermPlace.of(this, Recipe.of(replace(term, power=2)), "").hash]
+    places = [LeafTerm.of(this, Recipe.of(term), name).hash for name in ("", "unlabelled")]
+    places += [LeafTerm.of(this, Recipe.of(replace(term, power=2)), "").hash]
     assert len(set(places)) == 3
     same = replace(term, weight=(1.0, 2.0), outputs=np.eye(2), scale="mean")
-    assert TermPlace.of(this, Recipe.of(same), "").hash == places[0]
+    assert LeafTerm.of(this, Recipe.of(same), "").hash == places[0]
 
 
 def test_a_damaged_description_is_refused(tmp_path: Path) -> None:
-    place = TermPlace.of(make_pass(tmp_path), Recipe.of(Manifold(KNN(4))), "")
+    place = LeafTerm.of(make_pass(tmp_path), Recipe.of(Manifold(KNN(4))), "")
     raw = place.description.read_bytes()
     for wrong in (b"", raw[:-1], raw.replace(b"4096", b"4095")):
         place.description.write_bytes(wrong)
         with pytest.raises(InputError, match=r"term\.json.*missing or damaged.*run the job again"):
-            TermPlace(place.directory, place.hash).opened()
+            LeafTerm(place.directory, place.hash).opened()
     place.description.unlink()
     with pytest.raises(InputError, match="missing or damaged"):
         place.opened()

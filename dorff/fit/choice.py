@@ -30,14 +30,14 @@ from dorff.threads import pinned
 def settings(plan: Plan, terms: Sequence[Moments] = ()) -> list[Setting]:
     """What each kernel of the job makes of moments, with each combination of the manifold terms' weights: those of the
     first kernel, then those of the second. `terms` are the sums of the plan's terms, in order."""
-    this, candidates = plan.frozen(), plan.fitted()
-    solving, features = plan.job.solve, this.features
+    frozen, candidates = plan.frozen(), plan.fitted()
+    solving, features = plan.job.solve, frozen.features
     # Targets that are classes stay zeros and ones: other units would undo the simplex code.
     standardize = solving.standardize and plan.dataset.labels is None
     own = [kernel.config() for kernel in plan.sources()]
     return [
         Setting(
-            kernel, features.d, features.m, this.constants.density, standardize, solving.intercept, plan.observe,
+            kernel, features.d, features.m, frozen.constants.density, standardize, solving.intercept, plan.observe,
             one_scale=plan.spec.one_scale, method="cg" if plan.costs.route == "cg" else "direct",
             normalize=kernel.config() not in own, penalties=penalties(plan, terms, weights),
             free_scale=plan.dataset.labels is not None and not solving.ridge_per_output, r2_of=r2_of(plan),
@@ -117,7 +117,7 @@ def posterior_of(
 
 def build_model(plan: Plan, fit: Fit, m: int, passed: PassResult) -> Model:
     """The model of a fit on the first m features, with what a reader of it will want to know."""
-    this = plan.frozen()
+    frozen = plan.frozen()
     receipts, dataset = passed.receipts, plan.dataset
     names = list(dataset.target_columns)
     if plan.job.solve.observe is not None and plan.observe is not None:
@@ -132,7 +132,7 @@ def build_model(plan: Plan, fit: Fit, m: int, passed: PassResult) -> Model:
             "low": np.min([receipt.low for receipt in receipts], axis=0).tolist(),
             "high": np.max([receipt.high for receipt in receipts], axis=0).tolist(),
         },
-        "plan": this.hash, "r2_of": r2_of(plan),
+        "plan": frozen.hash, "r2_of": r2_of(plan),
         "versions": {name: version(name) for name in ("dorff", "numpy", "scipy", "zarr", "numba", "dask")}
         | {"python": platform.python_version()},
     }  # fmt: skip
@@ -140,7 +140,7 @@ def build_model(plan: Plan, fit: Fit, m: int, passed: PassResult) -> Model:
         info["labels"] = list(dataset.labels)
     if isinstance(fit.kernel, MultiView):
         info["data"]["views"] = views_of(plan, fit.kernel)
-    features = this.features if m == this.features.m else cut(this.features, None, m // 2)[0]
+    features = frozen.features if m == frozen.features.m else cut(frozen.features, None, m // 2)[0]
     return Model(
         feature_map=features, operator_weights=fit.weights, coefficients=fit.solution.h, intercept=fit.bias,
         target_scale=fit.scale, kernel=fit.kernel, sampler=plan.spec.sampler, seed=plan.spec.seed,

@@ -52,10 +52,10 @@ def nothing_new(plan: Plan) -> Model | None:
     if plan.costs.route == "streaming":
         return model
     try:
-        this = plan.frozen()
+        frozen = plan.frozen()
     except InputError:  # damaged
         return None
-    tree = Tree(PassSums.at(this), plan.dataset, plan.leaves, kept=plan.costs.kept_level)
+    tree = Tree(PassSums.at(frozen), plan.dataset, plan.leaves, kept=plan.costs.kept_level)
     if tree.missing() or tree.start():  # receipts or sums are to be made again, though the model may be right
         return None
     return _of_these(model, [tree.receipts[number] for number in sorted(tree.receipts)])

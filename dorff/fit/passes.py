@@ -90,12 +90,12 @@ def nothing_left(plan: Plan) -> Iterator[None]:
 
 
 def _run_pass(plan: Plan, engine: Engine, progress: Progress | None, lease: Lease | None) -> PassResult:
-    this = freeze_constants(plan)
+    frozen = freeze_constants(plan)
     plan.sharing()
     for m in plan.counts:
-        cut(this.features, this.constants.density, m // 2)  # refused before the pass
+        cut(frozen.features, frozen.constants.density, m // 2)  # refused before the pass
     began = time.perf_counter()
-    tree = Tree(PassSums.at(this), plan.dataset, plan.leaves, kept=plan.costs.kept_level)
+    tree = Tree(PassSums.at(frozen), plan.dataset, plan.leaves, kept=plan.costs.kept_level)
     of: type[Solvable] = Triangle if plan.spec.sums is Kind.TRIANGLE else Moments
     told = None if progress is None else lambda rows: progress(rows, plan.dataset.rows)
     folds = tree.collect(engine, of, told)

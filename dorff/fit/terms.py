@@ -68,7 +68,7 @@ def sum_terms(
 
 def _sum(plan: Plan, term: Term, source: Dataset, engine: Engine, told: Told | None, lease: Lease | None) -> TermSums:
     """T of a term over one source's rows."""
-    this, (kernel, *_) = plan.frozen(), plan.fitted()
+    frozen, (kernel, *_) = plan.frozen(), plan.fitted()
     graph, began = term.manifold.graph, time.perf_counter()
     rows: Dataset | Shards = source
     leaves: Sequence[Leaf] | None = None
@@ -79,7 +79,7 @@ def _sum(plan: Plan, term: Term, source: Dataset, engine: Engine, told: Told | N
             told(round(source.rows * done / of), source.rows)
 
     if isinstance(graph, Identity) or (isinstance(graph, KNN) and graph.within == "leaf"):
-        leaves = leaf_bounds(source.n, source.shard_rows, this.features.m + 1, first=source.first)
+        leaves = leaf_bounds(source.n, source.shard_rows, frozen.features.m + 1, first=source.first)
     else:
         stages = dict[str, int]()
 
@@ -87,12 +87,12 @@ def _sum(plan: Plan, term: Term, source: Dataset, engine: Engine, told: Told | N
             stages.setdefault(stage, len(stages))
             rows_done(min(stages[stage] + done / max(of, 1), STAGES), 2 * STAGES)
 
-        rows = build(graph, source, this, term.columns, engine, this.directory / GRAPHS, built_so_far, lease=lease)
+        rows = build(graph, source, frozen, term.columns, engine, frozen.directory / GRAPHS, built_so_far, lease=lease)
         shards, of, alone = rows.count, 2 * rows.count, rows.alone
         os.utime(rows.path)
     sums, receipts = sum_term(
-        this, term.manifold, rows, leaves, engine, lambda done: rows_done(shards + done, of), inputs=term.columns,
-        columns=features_of(kernel, term.views, this.constants.density), name=source.path, lease=lease,
+        frozen, term.manifold, rows, leaves, engine, lambda done: rows_done(shards + done, of), inputs=term.columns,
+        columns=features_of(kernel, term.views, frozen.constants.density), name=source.path, lease=lease,
     )  # fmt: skip
     said = {
         "type": graph.config()["type"], "rows": source.rows, "edges": 0 if isinstance(graph, Identity) else sums.n,

@@ -3,6 +3,5 @@
 from dorff.manifold.building import build
 from dorff.manifold.leaves import LeafTerm, sum_term
 from dorff.manifold.parts import ShardTerm
-from dorff.manifold.places import TermPlace
 from dorff.manifold.shards import Adjacency, Shards
 from dorff.manifold.sums import GraphSums, added, in_memory

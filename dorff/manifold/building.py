@@ -59,7 +59,7 @@ GIVEN: Final[dict[str, tuple[Stage, str]]] = {
 
 
 def build(
-    graph: Graph, dataset: Dataset, this: Pass, columns: Sequence[int] | None, engine: Engine, directory: Path,
+    graph: Graph, dataset: Dataset, frozen: Pass, columns: Sequence[int] | None, engine: Engine, directory: Path,
     told: Told, *, sizes: Sizes | None = None, lease: Lease | None = None,
 ) -> Shards:  # fmt: skip
     """The graph over all rows of a data set (inputs only), built below `directory` or found there.
@@ -84,7 +84,7 @@ def build(
     fence: Fence = nullcontext if lease is None else lease.fenced
     useless = False
     for _ in range(ROUNDS):
-        said = _said(graph, dataset, this, columns, directory, sizes or Sizes())
+        said = _said(graph, dataset, frozen, columns, directory, sizes or Sizes())
         frame = _begin(directory, said, fence) if useless else _open(directory, said, fence)
         try:
             with lasting(frame.directory):
@@ -100,7 +100,7 @@ def build(
 
 
 def _said(
-    graph: Graph, dataset: Dataset, this: Pass, columns: Sequence[int] | None, directory: Path, sizes: Sizes
+    graph: Graph, dataset: Dataset, frozen: Pass, columns: Sequence[int] | None, directory: Path, sizes: Sizes
 ) -> dict[str, Any]:
     """All that a build depends on besides the rows' values, as JSON."""
     used = list(range(dataset.d)) if columns is None else [int(column) for column in columns]
@@ -109,9 +109,9 @@ def _said(
         "graph": graph.config(),
     }  # fmt: skip
     said: dict[str, Any] = {
-        **of, "family": _digest(of), "d": dataset.d, "first": dataset.first, "seed": this.spec.seed,
-        "nan": this.spec.nan, "center": this.features.center[used].tolist(),
-        "scale": this.features.scale[used].tolist(), "sizes": asdict(sizes),
+        **of, "family": _digest(of), "d": dataset.d, "first": dataset.first, "seed": frozen.spec.seed,
+        "nan": frozen.spec.nan, "center": frozen.features.center[used].tolist(),
+        "scale": frozen.features.scale[used].tolist(), "sizes": asdict(sizes),
     }  # fmt: skip
     if isinstance(graph, KNN):
         rows = min(RUN_ROWS, sizes.input_bytes // copied_bytes(dataset))

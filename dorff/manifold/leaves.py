@@ -39,16 +39,16 @@ class LeafTerm(TermPlace):
     so, else dropped, and leave their group smaller."""
 
     def opened(self) -> tuple[Pass, RowSums]:
-        this, recipe = self.described()
+        frozen, recipe = self.described()
         spec = replace(
-            this.spec, folds=_FOLDS, nan="refuse" if this.spec.nan == "refuse" else "drop", precision="double",
+            frozen.spec, folds=_FOLDS, nan="refuse" if frozen.spec.nan == "refuse" else "drop", precision="double",
         )  # fmt: skip
-        return replace(this, spec=spec), new_sums(this.features, recipe)
+        return replace(frozen, spec=spec), new_sums(frozen.features, recipe)
 
     def leaf(self, source: Dataset, leaf: Leaf) -> Receipt:
-        this, sums = self.opened()
-        read_rows = group_reads(this.spec.read_rows, source.unit_rows)
-        return sum_leaf(self, replace(this, spec=replace(this.spec, read_rows=read_rows)), sums, source, leaf)
+        frozen, sums = self.opened()
+        read_rows = group_reads(frozen.spec.read_rows, source.unit_rows)
+        return sum_leaf(self, replace(frozen, spec=replace(frozen.spec, read_rows=read_rows)), sums, source, leaf)
 
 
 def shard_leaves(count: int) -> list[Leaf]:
@@ -58,7 +58,7 @@ def shard_leaves(count: int) -> list[Leaf]:
 
 
 def sum_term(
-    this: Pass, term: Manifold, rows: Dataset | Store, leaves: Sequence[Leaf] | None, engine: Engine,
+    frozen: Pass, term: Manifold, rows: Dataset | Store, leaves: Sequence[Leaf] | None, engine: Engine,
     told: Callable[[int], None], *, inputs: Places = None, columns: Places = None, name: str = "",
     lease: Lease | None = None,
 ) -> tuple[Moments, list[Receipt]]:  # fmt: skip
@@ -82,8 +82,8 @@ def sum_term(
         elif recipe.form is Form.EDGES:  # later rows are nothing to an earlier one's edges
             rows = rows.of_owned()
     assert leaves is not None
-    tree = Tree(kind.of(this, recipe, name), rows, leaves, kept=-1)
+    tree = Tree(kind.of(frozen, recipe, name), rows, leaves, kept=-1)
     total = tree.collect(engine, Moments, told)
     with nullcontext() if lease is None else lease.fenced():
         tree.tidy()
-    return finished(total, this.features, recipe), [tree.receipts[number] for number in sorted(tree.receipts)]
+    return finished(total, frozen.features, recipe), [tree.receipts[number] for number in sorted(tree.receipts)]

@@ -143,8 +143,8 @@ class ShardTerm(TermPlace):
     """T over a graph across leaves: a leaf is of shards start..stop-1, and its receipt counts shards for rows."""
 
     def opened(self) -> tuple[Pass, GraphSums]:
-        this, recipe = self.described()
-        return this, GraphSums(this.features, recipe)
+        frozen, recipe = self.described()
+        return frozen, GraphSums(frozen.features, recipe)
 
     def leaf(self, source: Store, leaf: Leaf) -> Receipt:
         """Goes on from a checkpoint of the same shards, to the bit.
@@ -156,8 +156,8 @@ class ShardTerm(TermPlace):
         """
         began, what = time.perf_counter(), f"shards {leaf.start} to {leaf.stop - 1}"
         stamp = source.stamp(leaf.start, leaf.stop)
-        this, sums = self.opened()
-        recipe, limit = sums.recipe, Sizes().rows(len(this.features.center))
+        frozen, sums = self.opened()
+        recipe, limit = sums.recipe, Sizes().rows(len(frozen.features.center))
         at = resumed(self, sums, replace(fresh_checkpoint(self, leaf, stamp, 0), checksums=(0,)))
 
         def now() -> Checkpoint:
@@ -181,4 +181,4 @@ class ShardTerm(TermPlace):
         torn += "comes back test the machine it was done on"
         large = "the sums overflow float64; a feature or a weight is larger than 1e150: rescale it"
         check_sums(self, leaf.number, sums, torn=f"{what}: {torn}", large=f"{what}: {large}")
-        return leave(this, self, sums, now)
+        return leave(frozen, self, sums, now)

@@ -17,11 +17,11 @@ class TermPlace(Summand):
     """A term's sums: the name of the place is of the pass, the recipe and the name of the rows."""
 
     @classmethod
-    def of(cls, this: Pass, recipe: Recipe, rows: str) -> Self:
+    def of(cls, frozen: Pass, recipe: Recipe, rows: str) -> Self:
         """The place of a recipe's sums over the rows that are called `rows`; its description is written."""
-        said = {"of": this.hash, "recipe": recipe.config(), "rows": rows, "group_rows": GROUP_ROWS}
+        said = {"of": frozen.hash, "recipe": recipe.config(), "rows": rows, "group_rows": GROUP_ROWS}
         name = hashlib.sha256(seal(said)).hexdigest()[:16]
-        place = cls(this.directory / "terms" / name, name)
+        place = cls(frozen.directory / "terms" / name, name)
         write_atomic(place.description, [seal(said)], sync=False)
         return place
 

@@ -54,10 +54,10 @@ class PassSums(Summand):
     """The sums that a pass's spec names, of [F | 1 | Y - y0]: Gram matrices, or triangles of QR."""
 
     def opened(self) -> tuple[Pass, RowSums]:
-        this = load_pass(self.directory, self.hash)
-        return this, BlockSums(
-            this.features, this.constants.y0, block_rows=this.spec.block_rows,
-            class_weight=this.constants.class_weight, kind=this.spec.sums, precision=this.spec.precision,
+        frozen = load_pass(self.directory, self.hash)
+        return frozen, BlockSums(
+            frozen.features, frozen.constants.y0, block_rows=frozen.spec.block_rows,
+            class_weight=frozen.constants.class_weight, kind=frozen.spec.sums, precision=frozen.spec.precision,
         )  # fmt: skip
 
 
@@ -66,7 +66,7 @@ def run_leaf(kind: type[Summand], directory: str, name: str, source: Any, leaf: 
     return kind(Path(directory), name).leaf(source, Leaf(*leaf))
 
 
-def sum_leaf(place: Place, this: Pass, sums: RowSums, dataset: Dataset, leaf: Leaf) -> Receipt:
+def sum_leaf(place: Place, frozen: Pass, sums: RowSums, dataset: Dataset, leaf: Leaf) -> Receipt:
     """Add one leaf's rows to `sums`, which are empty, write these to their place, and leave (and return) the receipt.
 
     Goes on from a checkpoint of the same rows, to the bit. Rows that change while they are read are read again.
@@ -78,7 +78,7 @@ def sum_leaf(place: Place, this: Pass, sums: RowSums, dataset: Dataset, leaf: Le
         IncompleteError: the rows changed each time they were read.
     """
     for _ in range(TRIES):
-        run = _Run(place, this, sums, dataset.counted(), leaf)
+        run = _Run(place, frozen, sums, dataset.counted(), leaf)
         wrong = None
         try:
             run.add_all()
@@ -100,17 +100,17 @@ class _Run:
     """One leaf under way: the sums, and in `_at` all that its receipt and checkpoint say of the rows so far, but for
     their bounds."""
 
-    def __init__(self, place: Place, this: Pass, sums: RowSums, dataset: Dataset, leaf: Leaf) -> None:
+    def __init__(self, place: Place, frozen: Pass, sums: RowSums, dataset: Dataset, leaf: Leaf) -> None:
         self._began = time.perf_counter()
         scan(np.zeros((2, dataset.d)), *np.zeros((2, dataset.d)))  # loaded while there is memory for it
-        self._this, self._place, self._sums, self._dataset = this, place, sums, dataset
+        self._frozen, self._place, self._sums, self._dataset = frozen, place, sums, dataset
         self._at = resumed(place, sums, fresh_checkpoint(place, leaf, dataset.stamp(leaf.start, leaf.stop), dataset.d))
         self._low, self._high = np.array(self._at.low), np.array(self._at.high)
 
     def add_all(self) -> None:
         """Add the rows that are left, block by block; StoppedError at a block's end where it was asked for."""
         at, blocks = self._at, self._sums.block_rows
-        for read in _read_ahead(self._dataset, (at.start, at.row, at.stop), self._this.spec.read_rows):
+        for read in _read_ahead(self._dataset, (at.start, at.row, at.stop), self._frozen.spec.read_rows):
             for first in range(0, len(read), blocks):
                 self._add(read[first : first + blocks])
                 if self._at.row < at.stop and stop_requested():
@@ -121,9 +121,9 @@ class _Run:
                     )
 
     def _add(self, block: RowBlock) -> None:
-        at, folds = self._at, self._this.folds
+        at, folds = self._at, self._frozen.folds
         checksums = block.checksums(at.checksums)
-        rows, partial = _usable(self._dataset, self._this, block)
+        rows, partial = _usable(self._dataset, self._frozen, block)
         scan(rows.X, self._low, self._high)
         if folds.by_rows and folds.count > 1:
             fold_of = folds.of(rows)
@@ -134,7 +134,7 @@ class _Run:
             self._sums.add(rows.X, rows.Y, folds.of_leaf(at.number), partial=partial, weights=rows.weights)
         self._at = replace(
             at, row=at.row + len(block), checksums=tuple(checksums), rows_used=at.rows_used + len(rows),
-            rows_unlabelled=at.rows_unlabelled + (block.unlabelled() if self._this.spec.nan == "unlabelled" else 0),
+            rows_unlabelled=at.rows_unlabelled + (block.unlabelled() if self._frozen.spec.nan == "unlabelled" else 0),
         )  # fmt: skip
 
     def _now(self) -> Checkpoint:
@@ -152,10 +152,10 @@ class _Run:
     def finish(self) -> Receipt:
         """Check the sums, write them, and leave the receipt instead of a checkpoint."""
         self._check()
-        return leave(self._this, self._place, self._sums, self._now)
+        return leave(self._frozen, self._place, self._sums, self._now)
 
     def _check(self) -> None:
-        at, mixed = self._at, self._this.spec.mixed
+        at, mixed = self._at, self._frozen.spec.mixed
         kind, limit = ("float32", "1e18") if mixed else ("float64", "1e150")
         check_sums(
             self._place, at.number, self._sums,
@@ -199,12 +199,12 @@ def check_sums(place: Place, number: int, sums: RowSums, *, torn: str, large: st
         raise InputError(large)
 
 
-def leave(this: Pass, place: Place, sums: RowSums, now: Callable[[], Checkpoint]) -> Receipt:
+def leave(frozen: Pass, place: Place, sums: RowSums, now: Callable[[], Checkpoint]) -> Receipt:
     """Write a task's sums, and leave its receipt instead of a checkpoint. `now` says what is summed, and how long it
     took so far."""
     receipt = now().receipt()
-    if frozen_hash(this.directory) != this.hash:  # the run was refused elsewhere, and what it had made removed
-        raise InputError(f"{this.directory}: the frozen plan is gone or another; run the job again")
+    if frozen_hash(frozen.directory) != frozen.hash:  # the run was refused elsewhere, and what it had made removed
+        raise InputError(f"{frozen.directory}: the frozen plan is gone or another; run the job again")
     save_moments(place.node(0, receipt.number, receipt.key), sums.sums)
     sums.keep_spare()
     receipt = receipt.timed(now().seconds)
@@ -238,12 +238,12 @@ def _read_ahead(dataset: Dataset, at: tuple[int, int, int], rows: int) -> Iterat
         wait([waiting])
 
 
-def _usable(dataset: Dataset, this: Pass, rows: RowBlock) -> tuple[RowBlock, bool]:
+def _usable(dataset: Dataset, frozen: Pass, rows: RowBlock) -> tuple[RowBlock, bool]:
     """The rows to keep, and whether they may miss targets: of those that weigh anything the ones whose inputs and
     weight are finite and (`partial`, `unlabelled`) any target or (`drop`) every target; InputError at the first row
     that is not finite throughout for `refuse`. Without targets `drop` keeps every row of finite inputs. Where there
     are too many patterns of targets, rows of others than the pass is of are left out."""
-    rows, spec, patterns = rows.weighty(), this.spec, this.constants.patterns
+    rows, spec, patterns = rows.weighty(), frozen.spec, frozen.constants.patterns
     finite = scan(rows.X, *np.zeros((2, dataset.d))) and scan(rows.Y, *np.zeros((2, dataset.q)))
     if finite and (patterns is None or "" in patterns) and (rows.weights is None or np.isfinite(rows.weights).all()):
         return rows, False

@@ -43,19 +43,19 @@ class Sweep(Summand):
         """The file of the finished product."""
         return self.directory.with_suffix(".moments")
 
-    def write(self, this: Pass, V: FloatArray) -> None:
+    def write(self, frozen: Pass, V: FloatArray) -> None:
         """V (w, c) for the workers: the array first, then what makes it count."""
         store.write_atomic(self.directory / "columns", [V.data.cast("B")], sync=False)
-        body = {"of": this.hash, "shape": V.shape, "sha256": hashlib.sha256(V.data).hexdigest()}
+        body = {"of": frozen.hash, "shape": V.shape, "sha256": hashlib.sha256(V.data).hexdigest()}
         path = self.directory / "columns.json"
         store.write_atomic(path, [store.seal(body, store.identity(path))], sync=False)
 
     def opened(self) -> tuple[Pass, RowSums]:
         of, V = _columns(self.directory)
-        this = load_pass(self.directory.parents[2], of)
-        return this, BlockSums(
-            this.features, this.constants.y0, block_rows=product_rows(len(V)),
-            class_weight=this.constants.class_weight, kind=Kind.PRODUCT, V=V,
+        frozen = load_pass(self.directory.parents[2], of)
+        return frozen, BlockSums(
+            frozen.features, frozen.constants.y0, block_rows=product_rows(len(V)),
+            class_weight=frozen.constants.class_weight, kind=Kind.PRODUCT, V=V,
         )  # fmt: skip
 
 
@@ -82,11 +82,11 @@ class Sweeper:
     """
 
     def __init__(
-        self, this: Pass, name: str, dataset: Dataset, leaves: Sequence[Leaf], engine: Engine,
+        self, frozen: Pass, name: str, dataset: Dataset, leaves: Sequence[Leaf], engine: Engine,
         told: Callable[[int], None],
     ) -> None:  # fmt: skip
-        self._folder = this.directory / "sweeps" / name
-        self._this, self._dataset, self._leaves, self._engine, self._told = this, dataset, leaves, engine, told
+        self._folder = frozen.directory / "sweeps" / name
+        self._frozen, self._dataset, self._leaves, self._engine, self._told = frozen, dataset, leaves, engine, told
         self._stamp = dataset.stamp(leaves[0].start, leaves[-1].stop)
         self.count = 0
         self._patterns: list[str] = []
@@ -103,7 +103,7 @@ class Sweeper:
         InputError where the data are not what they were at the first sweep.
         """
         V = np.ascontiguousarray(V)
-        name = hashlib.sha256(f"{self._this.hash} {self._stamp} {V.shape} ".encode() + V.tobytes()).hexdigest()[:16]
+        name = hashlib.sha256(f"{self._frozen.hash} {self._stamp} {V.shape} ".encode() + V.tobytes()).hexdigest()[:16]
         sweep = Sweep(self._folder / name, name)
         # The first one's receipts are wanted too.
         found = store.load_sums(sweep.total, Products) if self.receipts else None
@@ -123,7 +123,7 @@ class Sweeper:
         if first and len(tree.receipts) == len(self._leaves) and (found := store.load_sums(sweep.total, Products)):
             self.receipts = [tree.receipts[number] for number in sorted(tree.receipts)]
             return found
-        sweep.write(self._this, V)
+        sweep.write(self._frozen, V)
         total = tree.collect(self._engine, Products, self._told)
         self.fresh += [tree.receipts[number] for number in sorted(tree.computed)]
         return self._finished(sweep, tree, total)

@@ -47,8 +47,8 @@ class Tree:
     earlier receipt says.
     """
 
-    def __init__(self, this: Summand, source: Source, leaves: Sequence[Leaf], *, kept: int) -> None:
-        self._this, self._source, self._kept = this, source, kept
+    def __init__(self, sums: Summand, source: Source, leaves: Sequence[Leaf], *, kept: int) -> None:
+        self._sums, self._source, self._kept = sums, source, kept
         self._leaves = {leaf.number: leaf for leaf in leaves}
         full = [leaf.number for leaf in leaves if leaf.full]
         self._first, self._end = (full[0], full[-1] + 1) if full else (0, 0)
@@ -62,10 +62,10 @@ class Tree:
         self._stored: set[str] = set()  # names, without their keys, of the files there were at the start
         self._waiting: dict[Node, set[int]] = {}  # nodes that may be there: their leaves without a receipt
         self._restorable: set[Node] = set()
-        there = _numbered(this.receipts)
+        there = _numbered(sums.receipts)
         for leaf in leaves:
-            receipt = Receipt.load(this.receipts, leaf.number) if leaf.number in there else None
-            if receipt is None or (receipt.plan, receipt.start, receipt.stop) != (this.hash, leaf.start, leaf.stop):
+            receipt = Receipt.load(sums.receipts, leaf.number) if leaf.number in there else None
+            if receipt is None or (receipt.plan, receipt.start, receipt.stop) != (sums.hash, leaf.start, leaf.stop):
                 continue
             if receipt.stamp == source.stamp(leaf.start, leaf.stop):
                 self.receipts[leaf.number] = receipt
@@ -104,7 +104,7 @@ class Tree:
         and in order, so that few sums wait for others."""
         self._running.clear()
         self._waiting.clear()
-        folder = self._this.directory / "nodes"
+        folder = self._sums.directory / "nodes"
         self._stored = {name.rpartition("-")[0] for name in os.listdir(folder)} if folder.is_dir() else set()
         tasks = [task for root in self.roots() for task in self._want(root)]
         return sorted(tasks, key=lambda task: (task.tag[0] == 0, -task.tag[1]))
@@ -168,14 +168,14 @@ class Tree:
                 "when nobody writes to it"
             )
         raise IncompleteError(
-            f"{self._this.directory}: sums were missing or damaged, again and again; check the disk, and that every "
+            f"{self._sums.directory}: sums were missing or damaged, again and again; check the disk, and that every "
             "worker sees this folder, then run again"
         )
 
     def tidy(self) -> None:
         """Delete what no later fit can use, now that there is a total: sums of rows since rewritten or left behind,
         what can be added again from other sums, receipts of leaves left behind, and places where leaves stopped."""
-        there = set((self._this.directory / "nodes").glob("*.moments"))
+        there = set((self._sums.directory / "nodes").glob("*.moments"))
         live = {self._path(root) for root in self.roots()}
         live |= {
             self._path(node)
@@ -184,12 +184,12 @@ class Tree:
         }
         for file in there - live:
             file.unlink(missing_ok=True)
-        for number, file in _numbered(self._this.receipts).items():
+        for number, file in _numbered(self._sums.receipts).items():
             if number not in self._leaves:
                 file.unlink(missing_ok=True)
-        shutil.rmtree(self._this.directory / "checkpoints", ignore_errors=True)
-        remove_torn(self._this.directory / "nodes")
-        remove_torn(self._this.receipts)
+        shutil.rmtree(self._sums.directory / "checkpoints", ignore_errors=True)
+        remove_torn(self._sums.directory / "nodes")
+        remove_torn(self._sums.receipts)
 
     def _want(self, node: Node) -> list[Task]:
         """Tasks that lead to this node and can run now; none where it is there or under way."""
@@ -248,7 +248,7 @@ class Tree:
                 for below in [one for one in self._have if one != node and node in self._path_up(one)]:
                     self._drop(below)
             return self._up(node)
-        for stale in path.parent.glob(self._this.node(*node, "*").name):
+        for stale in path.parent.glob(self._sums.node(*node, "*").name):
             stale.unlink(missing_ok=True)
         return self._want(node)
 
@@ -279,8 +279,8 @@ class Tree:
     def _leaf(self, node: Node) -> Task:
         self._running.add(node)
         leaf = self._leaves[node[1]]
-        this, cut = self._this, (leaf.number, leaf.start, leaf.stop)
-        arguments = (type(this), str(this.directory), this.hash, self._source, cut)
+        kept_in, cut = (str(self._sums.directory), self._sums.hash), (leaf.number, leaf.start, leaf.stop)
+        arguments = (type(self._sums), *kept_in, self._source, cut)
         return Task(run_leaf, arguments, node, f"leaf {leaf.number} (rows {leaf.start} to {leaf.stop - 1})")
 
     def _merge(self, node: Node) -> Task:
@@ -302,7 +302,7 @@ class Tree:
 
     def _is_stored(self, node: Node) -> bool:
         """Whether a file of this node was there at the start, whatever its key."""
-        return self._this.node(*node, "").stem[:-1] in self._stored
+        return self._sums.node(*node, "").stem[:-1] in self._stored
 
     def _path_up(self, node: Node) -> Iterator[Node]:
         """The node and all above it, up to its root."""
@@ -339,7 +339,7 @@ class Tree:
         return key
 
     def _path(self, node: Node) -> Path:
-        return self._this.node(*node, self._key(node))
+        return self._sums.node(*node, self._key(node))
 
 
 def _children(node: Node) -> tuple[Node, Node]:
