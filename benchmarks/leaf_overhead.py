@@ -114,7 +114,7 @@ def measure(home: Path, d: int, m: int, repeats: int, *, nan: str = "refuse") ->
 
     run()  # loops compiled, pages there
     runs = [timed_leaf(run) for _ in range(repeats)]
-    blocks.forget_spare()
+    forget_spare()
     shutil.rmtree(this.directory)
     middle = statistics.median
     parts = {part: middle(clock.wall[part] / wall for clock, wall, _, _ in runs) for part in PARTS}

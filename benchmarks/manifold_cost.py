@@ -34,7 +34,8 @@ from dorff.features import FeatureMap, Recipe
 from dorff.graphs import KNN, Identity, Manifold, local_graph
 from dorff.manifold import GraphSums
 from dorff.moments import FloatArray
-from dorff.passes import BlockSums, forget_spare
+from dorff.engine.spare import forget_spare
+from dorff.passes import BlockSums
 from dorff.passes.cuts import block_rows
 from dorff.plan.terms import GROUP_ROWS, term_flops
 from dorff.plan.terms import Recipe as TermRecipe

@@ -6,11 +6,12 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, final
 
 import numpy as np
 
+from dorff.data import RowBlock
 from dorff.engine import Engine
 from dorff.errors import InputError
 from dorff.kernels import OperatorKernel
@@ -18,7 +19,7 @@ from dorff.moments import FloatArray, Moments
 from dorff.passes import Pass
 from dorff.passes.sweep import Sweeper
 from dorff.plan import Plan, freeze_constants
-from dorff.plan.routes import EXPECTED_PASSES, sample_rows
+from dorff.plan.routes import EXPECTED_PASSES, MOST_PASSES, sample_rows
 from dorff.solvers import Fit, Setting
 from dorff.solvers.apart import targets_apart
 from dorff.solvers.cg import Iterated, Steps, iterate
@@ -30,9 +31,8 @@ from dorff.threads import pinned
 from dorff.weights import operator_weights
 
 TOLERANCE: Final = 1e-5
-MOST_PASSES: Final = 500
-ROWS_TRIED: Final = 4  # for each feature, of those that are held in memory to try the iteration
 RUN_ROWS: Final = 64  # rows of the sample that lie together, so that few chunks of the store are read
+MOST_READ: Final = 32  # times as many rows as are wanted, where few can be used
 Progress = Callable[[int, int], None]  # rows done, rows in all passes that seem to be needed
 
 
@@ -69,9 +69,9 @@ def fit_streaming(
             raise InputError(f"{plan.dataset.path}: no rows are left to fit; every row was dropped or there are none")
         _refuse_unseen(plan, borders)
         corners = [border.corner for border in borders]
-        kernel, system = _system(frozen, setting, borders, sweeper)
+        kernel, system = system_of(frozen, setting, borders, sweeper)
         wanted = sample_rows(frozen.features.m, 1 if system.apart else plan.dataset.q, n)
-        preconditioner = Sampled(system, _sample(plan, frozen, wanted)[0], system.problem.l * ridge)
+        preconditioner = Sampled(system, sample_of(plan, frozen, wanted)[0], system.problem.l * ridge)
         besides = 1 + (not independent(system.problem))  # the borders' pass, and one for each target's residuals
         pace.passes(1, besides + min(EXPECTED_PASSES, most))
 
@@ -87,28 +87,7 @@ def fit_streaming(
     return Streamed(fit, sweeper.receipts, sweeper.fresh, sweeper.count, found, seconds)
 
 
-def passes_in_memory(plan: Plan, setting: Setting, *, tolerance: float = TOLERANCE, most: int = MOST_PASSES) -> int:
-    """How many passes the fit may take: those of the same iteration for `ROWS_TRIED` rows a feature, in 256 MiB.
-    Rows that miss a target count as if it were y0."""
-    frozen = plan.frozen()
-    m, q, (ridge,) = frozen.features.m, plan.dataset.q, plan.job.solve.ridges
-    with pinned():
-        sample, Y = _sample(plan, frozen, min(ROWS_TRIED * m, 2**25 // m))
-        D = np.empty((len(Y), m + 1 + q))
-        D[:, :m], D[:, m], D[:, m + 1 :] = sample.features(sample.X), 1.0, np.nan_to_num(Y - frozen.constants.y0)
-        D *= np.sqrt(sample.weights)[:, None]
-        border = Border(m, len(D), frozen.constants.y0, D.T @ D[:, m:])
-        _, system = _system(frozen, setting, [border], lambda V: [D.T @ (D @ V)])
-        wanted = sample_rows(m, 1 if system.apart else q, plan.dataset.rows)
-        few = np.linspace(0, len(D) - 1, min(wanted, len(D))).astype(int)
-        some = replace(sample, X=sample.X[few], weights=sample.weights[few])
-        iterated = iterate(
-            system, ridge, Sampled(system, some, system.problem.l * ridge), tolerance=tolerance, most=most
-        )
-    return 1 + (not independent(system.problem)) + iterated.iterations
-
-
-def _system(
+def system_of(
     frozen: Pass, setting: Setting, borders: Sequence[Border], rows: Operator
 ) -> tuple[OperatorKernel, System]:
     """The fit's kernel, and its system."""
@@ -172,18 +151,29 @@ def _refuse_unseen(plan: Plan, borders: list[Border]) -> None:
         raise InputError(f"{plan.dataset.path}: no row has the target {name}; leave it out of the targets")
 
 
-def _sample(plan: Plan, frozen: Pass, wanted: int) -> tuple[Sample, FloatArray]:
-    """Usable rows, in short runs spread evenly over all, and their weights; their targets (n, q)."""
-    dataset = plan.dataset
+def sample_of(plan: Plan, frozen: Pass, wanted: int) -> tuple[Sample, FloatArray]:
+    """At most `wanted` usable rows (or `RUN_ROWS`) in short runs spread evenly over all, their weights, and their
+    targets (n, q).
+
+    Where fewer than half of the rows are usable more runs are read, halfway between those before, until there are
+    enough, or `MOST_READ` times `wanted` rows or nearly all were read.
+    """
+    dataset, blocks, most = plan.dataset, list[RowBlock](), max(wanted, RUN_ROWS)
     runs = max(1, min(wanted // RUN_ROWS, -(-dataset.rows // RUN_ROWS)))
-    X, Y, weights = [], [], []
-    last = max(dataset.n - RUN_ROWS, dataset.first)
-    for start in np.unique(np.linspace(dataset.first, last, runs).astype(int)):
-        rows = dataset.block(int(start), int(min(start + RUN_ROWS, dataset.n))).weighty()
-        rows = rows[rows.whole(partial=frozen.spec.partial)]
-        weight = np.ones(len(rows)) if rows.weights is None else rows.weights
-        X.append(rows.X)
-        Y.append(rows.Y)
-        of_class = frozen.constants.class_weight
-        weights.append(weight if of_class is None else weight * (rows.Y @ of_class))
-    return Sample(np.concatenate(X), np.concatenate(weights), frozen.features.transform), np.concatenate(Y)
+    first, last, enough = dataset.first, max(dataset.n - RUN_ROWS, dataset.first), runs * RUN_ROWS // 2
+    starts = np.linspace(first, last, runs)
+    while True:
+        for start in np.unique(starts.astype(int)):
+            rows = dataset.block(int(start), int(min(start + RUN_ROWS, dataset.n))).weighty()
+            blocks.append(rows[rows.whole(partial=frozen.spec.partial)])
+        runs = max(2, 2 * runs - 1)
+        if sum(map(len, blocks)) >= min(enough, dataset.rows) or runs * RUN_ROWS > min(MOST_READ * most, dataset.rows):
+            break
+        starts = np.linspace(first, last, runs)[1::2]
+    rows = RowBlock.joined(blocks)
+    if len(rows) > most:
+        rows = rows[np.isin(np.arange(len(rows)), np.linspace(0, len(rows) - 1, most).astype(int))]
+    weights = np.ones(len(rows)) if rows.weights is None else rows.weights
+    if (of_class := frozen.constants.class_weight) is not None:
+        weights = weights * (rows.Y @ of_class)
+    return Sample(rows.X, weights, frozen.features.transform), rows.Y

@@ -9,6 +9,7 @@ from cases import LAW, plain_map, rows
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dorff.engine.spare import forget_spare
 from dorff.errors import InputError
 from dorff.moments import (
     MIXED_UNIT,
@@ -25,7 +26,7 @@ from dorff.moments import (
     pooled,
     tpqrt,
 )
-from dorff.passes import BlockSums, forget_spare
+from dorff.passes import BlockSums
 
 OMEGA = np.random.default_rng(5).standard_normal((6, 2))
 FEATURES, M, Q = plain_map(OMEGA), 12, 2

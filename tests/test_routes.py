@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dorff.errors import DoesNotFitError, InputError
-from dorff.plan.routes import Means, Route, Shape, choose_route, sample_rows, sweep_rows
+from dorff.plan.routes import Means, Route, Shape, choose_route, product_rows, sample_rows
 from dorff.plan.seconds import CHOLESKY, NOMINAL, Pace
 from dorff.spec import Job
 
@@ -131,6 +131,6 @@ def test_where_nothing_can_be_done_direct_says_why() -> None:
 
 
 def test_blocks_and_samples_keep_within_memory() -> None:
-    assert 8 * 32_770 * sweep_rows(32_770) <= 2**24 and sweep_rows(66) == 2048 and sweep_rows(10**7) == 8
+    assert 8 * 32_770 * product_rows(32_770) <= 2**24 and product_rows(66) == 2048 and product_rows(10**7) == 8
     assert sample_rows(32_768, 1, 200_000) == 6144 and sample_rows(4096, 1, 10**6) == 819
     assert sample_rows(4096, 3, 10**6) == 273 and sample_rows(4096, 1, 100) == 100

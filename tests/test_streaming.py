@@ -23,15 +23,16 @@ from distributed import Client
 from dorff.cli.fitting import plan
 from dorff.engine import DaskEngine, Engine, SerialEngine, local_cluster
 from dorff.errors import IncompleteError, InputError
-from dorff.fit import expected_passes, fit, run_pass, settings
+from dorff.fit import expected_passes, fit, run_pass, settings, trial
 from dorff.kernels.scalar import FloatArray
 from dorff.moments import by_fold, pooled
 from dorff.passes import cuts as leaf_sizes
 from dorff.plan import freeze_constants, make_plan, routes
+from dorff.plan.seconds import START_WORKERS
 from dorff.solvers import Fit
 from dorff.spec import Job
 from dorff.store import load_model
-from dorff.streaming import TOLERANCE, Streamed, fit_streaming
+from dorff.streaming import TOLERANCE, Streamed, fit_streaming, sample_of
 
 ROWS, SHARD, TIGHT = 2_500, 512, 1e-10
 
@@ -227,6 +228,12 @@ def test_solves_of_one_pass_do_not_meet(store: Path, tmp_path: Path, expected: F
     assert not list(tmp_path.glob("state/*/sweeps/*"))
 
 
+def tell(asked: Job) -> int:
+    told = expected_passes(make_plan(asked))
+    assert told is not None
+    return told
+
+
 @pytest.mark.parametrize("ridge", [1.0, 1e-3, 1e-8])
 @pytest.mark.parametrize(
     "options",
@@ -239,7 +246,7 @@ def test_solves_of_one_pass_do_not_meet(store: Path, tmp_path: Path, expected: F
 )
 def test_passes_are_told_from_some_rows(store: Path, tmp_path: Path, options: dict[str, Any], ridge: float) -> None:
     asked = job(store, tmp_path, ridge=ridge, **options)
-    told = expected_passes(make_plan(asked))
+    told = tell(asked)
     assert not (tmp_path / "state").exists()
     taken = streamed(asked).passes
     assert taken / 1.6 <= told <= 1.6 * taken
@@ -251,34 +258,98 @@ def test_passes_are_told_from_some_of_the_features(
 ) -> None:
     """As where a job has more of them than are tried."""
     monkeypatch.setattr(routes, "LEAST_DUAL", 16)
-    monkeypatch.setattr("dorff.fit.run.MOST_TRIED", 128)
+    monkeypatch.setattr(trial, "MOST_FEATURES", 128)
     narrow = {"type": "decomposable", "scalar": {**GAUSSIAN, "lengthscale": 0.3}}
     asked = job(store, tmp_path, kernel=narrow, features=256, ridge=ridge)
     taken = streamed(asked).passes
-    assert taken / 1.4 <= expected_passes(make_plan(asked)) <= 1.4 * taken
+    assert taken / 1.4 <= tell(asked) <= 1.4 * taken
 
 
 def test_a_linear_part_has_its_columns_where_few_features_are_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Arc-cosine features of a quadrature rule have the inputs among them: no fewer can be drawn."""
-    monkeypatch.setattr("dorff.fit.run.MOST_TRIED", 16)
+    """Arc-cosine features of a quadrature rule have the inputs among them: no fewer can be drawn. Others have not."""
+    counts, planned = list[int](), trial.make_plan
+    monkeypatch.setattr(trial, "make_plan", lambda tried: (counts.append(tried.features.count), planned(tried))[1])
+    monkeypatch.setattr(trial, "MOST_FEATURES", 16)
     rng = np.random.default_rng(3)
     write(tmp_path / "wide.zarr", {"x": rng.standard_normal((600, 24)), "y": rng.standard_normal((600, 1))})
     arc = {"type": "decomposable", "scalar": {"type": "arc_cosine", "order": 1}}
     asked = job(tmp_path / "wide.zarr", tmp_path, kernel=arc, ridge=1e-3)
     quadrature = {**asked.model_dump(mode="json", exclude_unset=True)}
     quadrature["features"]["sampler"] = {"type": "quadrature"}
-    assert expected_passes(make_plan(Job.model_validate(quadrature))) > 1
+    assert tell(Job.model_validate(quadrature)) > 1
+    assert tell(job(tmp_path / "wide.zarr", tmp_path, kernel=PLAIN)) > 1
+    assert counts == [64, 16]
 
 
-def test_all_rows_with_their_weights_tell_the_passes_exactly(tmp_path: Path) -> None:
-    """Of so few rows that the preconditioner, too, is of all of them; most weigh next to nothing."""
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kernel": PLAIN, "data": {"weights": "w"}},
+        {"kernel": CURL, "data": {"weights": "w"}},
+        {"kernel": {**PLAIN, "output": "covariance"}, "data": {"targets": "gaps", "nan": "partial"}},
+    ],
+    ids=["weights", "curl", "gaps"],
+)
+def test_all_rows_tell_the_passes_exactly(
+    tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of so few rows that the preconditioner, too, is of all of them; of those of `w` most weigh next to nothing."""
+    monkeypatch.setattr(routes, "LEAST_DUAL", 256)
     rng = np.random.default_rng(2)
-    weight = 10.0 ** rng.uniform(-6.0, 0.0, (128, 1))
-    write(tmp_path / "few.zarr", {"x": rng.standard_normal((128, 2)), "y": rng.standard_normal((128, 2)), "w": weight})
-    asked = job(tmp_path / "few.zarr", tmp_path, kernel=PLAIN, data={"weights": "w"}, ridge=1e-4)
-    assert expected_passes(make_plan(asked)) == streamed(asked).passes
+    Y, weight = rng.standard_normal((128, 2)), 10.0 ** rng.uniform(-6.0, 0.0, (128, 1))
+    gaps = np.where(rng.random(Y.shape) < 0.4, np.nan, Y)
+    write(tmp_path / "few.zarr", {"x": rng.standard_normal((128, 2)), "y": Y, "w": weight, "gaps": gaps})
+    asked = job(tmp_path / "few.zarr", tmp_path, ridge=1e-4, **options)
+    assert tell(asked) == streamed(asked).passes
+
+
+def test_rows_that_can_be_used_are_looked_for(tmp_path: Path, rows: tuple[FloatArray, FloatArray]) -> None:
+    """Labels often stand together: they are in the fit's sample, and tell its passes."""
+    X, Y = rows
+    labels = np.where((np.arange(ROWS) >= 200) & (np.arange(ROWS) < 600), Y.T, np.nan).T
+    write(tmp_path / "few.zarr", {"x": X, "y": labels})
+    asked = job(tmp_path / "few.zarr", tmp_path, kernel=PLAIN, data={"nan": "unlabelled"}, ridge=1e-4)
+    planned = make_plan(asked)
+    sample, targets = sample_of(planned, freeze_constants(planned), 256)
+    assert 128 <= len(sample.X) == len(sample.weights) == len(targets) <= 256 and np.isfinite(targets).all()
+    assert np.ptp(np.searchsorted(np.sort(X[200:600, 0]), np.sort(sample.X[:, 0]))) > 300  # of all over those
+    taken = streamed(asked).passes
+    assert taken / 1.6 <= tell(asked) <= 3 * taken
+
+
+def test_too_few_rows_tell_nothing(
+    tmp_path: Path, rows: tuple[FloatArray, FloatArray], capsys: pytest.CaptureFixture[str]
+) -> None:
+    X, Y = rows
+    write(tmp_path / "few.zarr", {"x": X, "y": np.where(np.arange(ROWS) // 10 == 70, Y.T, np.nan).T})
+    asked = job(tmp_path / "few.zarr", tmp_path, data={"nan": "unlabelled"}, route="streaming")
+    assert expected_passes(make_plan(asked)) is None
+    (tmp_path / "job.yaml").write_text(asked.model_dump_json(exclude_unset=True))
+    plan(tmp_path / "job.yaml", as_json=True)
+    told = capsys.readouterr()
+    assert json.loads(told.out)["passes"] == routes.EXPECTED_PASSES
+    assert "too few of the rows that were looked at can be used" in " ".join(told.err.split())
+
+
+def test_infinite_targets_are_missing_ones(tmp_path: Path, rows: tuple[FloatArray, FloatArray]) -> None:
+    X, Y = rows
+    told = []
+    for name, value in (("nan", np.nan), ("inf", np.inf)):
+        Y[::50, 1] = value
+        write(tmp_path / f"{name}.zarr", {"x": X, "y": Y})
+        told.append(tell(job(tmp_path / f"{name}.zarr", tmp_path, kernel=PLAIN, data={"nan": "partial"}, ridge=1e-4)))
+    assert told[0] == told[1] > 2
+
+
+def test_a_trial_of_few_rows_is_not_solved_by_its_preconditioner(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = job(store, tmp_path, kernel=PLAIN, ridge=1e-6)
+    taken = streamed(asked).passes
+    monkeypatch.setattr(trial, "MOST_NUMBERS", 99 * 160)
+    assert taken / 2 <= tell(asked) <= 4 * taken
 
 
 def test_plan_tells_the_passes_of_these_data_and_their_seconds(
@@ -294,8 +365,11 @@ def test_plan_tells_the_passes_of_these_data_and_their_seconds(
         planned = make_plan(asked).costs
         times = figures[ridge]["passes"] / planned.passes
         assert figures[ridge]["flops"] == pytest.approx(times * planned.flops)
-    assert figures[1e-8]["passes"] > 2 * figures[1.0]["passes"]
-    assert figures[1e-8]["seconds"] > 1.5 * figures[1.0]["seconds"]
+    more = figures[1e-8]["passes"] - figures[1.0]["passes"]
+    assert more > figures[1.0]["passes"]
+    seconds = figures[1e-8]["seconds"] - figures[1.0]["seconds"]
+    assert seconds == pytest.approx(more * planned.pass_seconds) and planned.pass_seconds > 0
+    assert figures[1.0]["seconds"] > START_WORKERS  # it starts once
 
 
 def test_no_more_passes_are_expected_than_there_may_be(store: Path, tmp_path: Path) -> None:

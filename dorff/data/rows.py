@@ -76,6 +76,15 @@ class RowBlock:
         groups = None if self.groups is None else self.groups[keep]
         return RowBlock(self.numbers[keep], self.X[keep], self.Y[keep], weights, groups)
 
+    @classmethod
+    def joined(cls, blocks: Sequence[RowBlock]) -> RowBlock:
+        """The rows of all blocks, without their groups."""
+        if len(blocks) == 1:
+            return blocks[0]
+        numbers, X, Y = (np.concatenate([getattr(one, name) for one in blocks]) for name in ("numbers", "X", "Y"))
+        weights = [one.weights for one in blocks if one.weights is not None]
+        return cls(numbers, X, Y, np.concatenate(weights) if weights else None)
+
     def weighty(self) -> RowBlock:
         """Without the rows of weight 0, which count for nothing, whatever they hold."""
         return self if self.weights is None or self.weights.all() else self[self.weights != 0]

@@ -62,7 +62,7 @@ class Recipe:
         if not self._explicit and self._count < 1:
             least = f"{self._each + self._beside} or more"
             remedy = "raise it"
-            if self._linear:
+            if self.linear:
                 least += f", {self.d} of them for phi's linear part"
                 remedy += ", or use sampler iid or orthogonal"
             raise InputError(f"n_features is {self.n_features}, but this kernel and sampler need {least}; {remedy}")
@@ -126,14 +126,14 @@ class Recipe:
         return layout(self._phi, self.sampler.reflected)[0]
 
     @property
-    def _linear(self) -> bool:
+    def linear(self) -> bool:
         """Whether the inputs are columns too."""
         return layout(self._phi, self.sampler.reflected)[1] != 0
 
     @property
     def _beside(self) -> int:
         """Columns that belong to no frequency."""
-        return (self.d if self._linear else 0) + self._centre_column
+        return (self.d if self.linear else 0) + self._centre_column
 
     @property
     def _count(self) -> int:

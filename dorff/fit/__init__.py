@@ -4,5 +4,6 @@ from dorff.fit.choice import build_model, filled, r2_of, settings, solve_pass
 from dorff.fit.fit_report import FitReport
 from dorff.fit.gate import leased, state_lease
 from dorff.fit.passes import PassResult, Progress, run_pass
-from dorff.fit.run import expected_passes, fit
+from dorff.fit.run import fit
 from dorff.fit.terms import sum_terms
+from dorff.fit.trial import expected_passes

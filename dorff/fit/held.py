@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final, final
 
@@ -78,10 +78,10 @@ class Held:
         for rows in self._of_runs(most):
             few.append(rows)
             if sum(map(len, few)) >= enough:
-                yield _joined(few)
+                yield RowBlock.joined(few)
                 few.clear()
         if few:
-            yield _joined(few)
+            yield RowBlock.joined(few)
 
     def _of_runs(self, most: int) -> Iterator[RowBlock]:
         rule, found, read = self.plan.frozen().folds, 0, 0
@@ -111,14 +111,6 @@ class Held:
             return runs
         start = np.random.default_rng(self.plan.job.features.seed).random()
         return [runs[at] for at in np.argsort((start + GOLDEN * np.arange(len(runs))) % 1.0)]
-
-
-def _joined(blocks: Sequence[RowBlock]) -> RowBlock:
-    if len(blocks) == 1:
-        return blocks[0]
-    numbers, X, Y = (np.concatenate([getattr(one, name) for one in blocks]) for name in ("numbers", "X", "Y"))
-    weights = [one.weights for one in blocks if one.weights is not None]
-    return RowBlock(numbers, X, Y, np.concatenate(weights) if weights else None)
 
 
 def calibrate(plan: Plan, choice: Choice, passed: PassResult) -> Calibration:

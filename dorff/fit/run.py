@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final, TypeVar, final
 
 import numpy as np
@@ -27,10 +26,9 @@ from dorff.publish import Verdict, publish
 from dorff.solvers import Choice, Fit, Score
 from dorff.spec import Job
 from dorff.store import LEASE, Lease, read_history, resolve_model
-from dorff.streaming import fit_streaming, passes_in_memory
+from dorff.streaming import fit_streaming
 
 T = TypeVar("T")
-MOST_TRIED: Final = 2048  # features of a trial in memory
 ROUNDS: Final = 3  # of passes in which what the terms are of changes
 
 
@@ -176,23 +174,6 @@ def _streamed(run: _Run) -> Solved:
         threads = running.threads
     passed = PassResult({}, found.receipts, found.fresh, found.seconds, found.passes)
     return Solved(((plan, passed),), Choice(0, found.fit, (), plan.costs.m), threads, None, of)
-
-
-def expected_passes(plan: Plan) -> int:
-    """How many passes over the data a job solved by streaming may take: those that some thousand of its rows take, and
-    `MOST_TRIED` of its features, or two an input. Reads these rows, writes nothing that stays.
-
-    (Fits of 40,000 rows with 512 to 2048 features, 6 to 124 passes, took .76 to 1.20 times as many as were expected;
-    with 4096 and 8192 .69 to 1.48; and 200,000 rows with 32,768 .71.)
-    """
-    job, few = plan.job, max(MOST_TRIED, 2 * plan.dataset.d)  # phi may have a linear part
-    with TemporaryDirectory(prefix="dorff-") as folder:
-        features = job.features.model_copy(update={"count": min(*job.features.counts, few)})
-        solve = job.solve.model_copy(update={"route": "streaming"})
-        plan = make_plan(job.model_copy(update={"features": features, "solve": solve, "state": folder}))
-        freeze_constants(plan)
-        (setting,) = settings(plan)
-        return passes_in_memory(plan, setting)
 
 
 def _pass(run: _Run) -> tuple[PassResult, int]:

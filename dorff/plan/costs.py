@@ -52,8 +52,8 @@ class Costs:
     the moments of every 2^k leaves for later fits. `rank` r is the largest of the kernels; `exact_is_cheaper` says
     that m r >= p n (Minh 2016, eq. 75): the exact model's system is then the smaller one. `flops` and `seconds` are
     those of all `passes`, `route` is how the system is solved and `reason` why so; `others` are the ways that the job
-    may ask for instead. `fewer` names what of a graph makes
-    the largest tasks large, "" where other tasks are the largest."""
+    may ask for instead. `fewer` names what of a graph makes the largest tasks large, "" where other tasks are the
+    largest. `pass_seconds` are those of a further pass by streaming."""
 
     m: int
     rank: int
@@ -70,11 +70,12 @@ class Costs:
     passes: int
     fewer: str = ""
     others: tuple[Way, ...] = ()
+    pass_seconds: float = 0.0
 
     def of_passes(self, passes: int) -> Costs:
         """The costs of a fit by streaming that takes so many passes."""
-        times = passes / self.passes
-        return replace(self, passes=passes, seconds=times * self.seconds, flops=times * self.flops)
+        seconds = self.seconds + (passes - self.passes) * self.pass_seconds
+        return replace(self, passes=passes, seconds=seconds, flops=passes / self.passes * self.flops)
 
 
 def estimate(
@@ -124,7 +125,7 @@ def estimate(
     return Costs(
         m, rank, exact_is_cheaper(dataset.rows, q, m, rank), len(leaves), worker, peak, disk, flops, seconds, level,
         route.name, route.reason, way.passes + sum(len(term.sources) for term in terms), fewer,
-        tuple(one for one in route.ways if one.name != way.name and not one.against),
+        tuple(one for one in route.ways if one.name != way.name and not one.against), way.pass_seconds,
     )  # fmt: skip
 
 

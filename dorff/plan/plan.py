@@ -18,7 +18,7 @@ from dorff.errors import DoesNotFitError, IncompleteError, InputError
 from dorff.features import Recipe
 from dorff.kernels.scalar import FloatArray
 from dorff.moments import MOST_PATTERNS, Kind
-from dorff.passes import Configs, FoldRule, Pass, PassSpec, frozen_hash, load_pass
+from dorff.passes import Configs, FoldRule, FrozenConstants, Pass, PassSpec, frozen_hash, load_pass
 from dorff.passes.cuts import LARGEST_LEAF, Leaf, block_rows, leaf_bounds, window_start
 from dorff.plan.costs import Costs, estimate, refuse_small_machine, refuse_small_workers
 from dorff.plan.drawing import check_sharing, check_targets, make_recipe
@@ -36,7 +36,8 @@ class Plan:
 
     Frequencies are drawn for `drawn_configs`, which are `kernel_configs` unless the job says otherwise. `observe` is
     C (q, p) where targets are values of C f, the mean of the views for a multi-view kernel, else None. In `candidates`
-    and `recipe` length-scales that rows must tell are about 1. `terms` are the manifold terms.
+    and `recipe` length-scales that rows must tell are about 1. `terms` are the manifold terms. `constants` are
+    those of a plan that is tried in memory; otherwise they are read from where they were frozen.
     """
 
     job: Job
@@ -50,6 +51,7 @@ class Plan:
     spec: PassSpec
     costs: Costs
     terms: tuple[Term, ...] = ()
+    constants: FrozenConstants | None = None
 
     @property
     def weights(self) -> list[tuple[float, ...]]:
@@ -132,6 +134,8 @@ class Plan:
 
     def frozen(self) -> Pass:
         """The pass, whose constants are frozen (`plan.freezing.freeze`)."""
+        if self.constants is not None:
+            return Pass(self.directory, "", self.spec, self.constants)
         if (name := frozen_hash(self.directory)) is None:
             raise IncompleteError(f"{self.directory}: its constants are gone; run the job again")
         return load_pass(self.directory, name)

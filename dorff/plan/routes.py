@@ -16,6 +16,7 @@ from dorff.spec import Job
 
 MiB: Final = 2**20
 EXPECTED_PASSES: Final = 40  # before a row is read; a run tells how many it will be when it has seen a sample
+MOST_PASSES: Final = 500
 ITERATIONS: Final = 30  # of conjugate gradients on moments, and the sketch's columns: 8 to 1024 by kernel and ridge
 SKETCH: Final = 256
 MOST_DUAL: Final = 6144  # rows by rows of the sample that preconditions streaming
@@ -95,7 +96,7 @@ class Means:
 @dataclass(frozen=True)
 class Way:
     """One way to solve: bytes of a worker and of the driver beside what each process has anyway, bytes on disk, flops
-    of a pass, passes, seconds in all; and why it cannot be taken, "" where it can."""
+    of a pass, passes, seconds in all and of a further pass; and why it cannot be taken, "" where it can."""
 
     name: str
     worker_bytes: int
@@ -105,6 +106,7 @@ class Way:
     passes: int
     seconds: float
     against: str = ""
+    pass_seconds: float = 0.0
 
 
 @final
@@ -150,7 +152,8 @@ def choose_route(job: Job, shape: Shape, means: Means, *, learned: bool = False,
 
 def _reason(way: Way, passed: Sequence[Way]) -> str:
     """Why the way is taken, and those that tell more are not."""
-    cost = f"{way.name}: about {_time(way.seconds)}, {_bytes(way.driver_bytes)} to solve"
+    passes = f" in {way.passes} passes" if way.passes > 1 else ""
+    cost = f"{way.name}: about {_time(way.seconds)}{passes}, {_bytes(way.driver_bytes)} to solve"
     why = [f"{one.name} cannot be taken: {one.against}" for one in passed if one.against]
     why += [f"{one.name} would take {_time(one.seconds)}" for one in passed if not one.against]
     return "; ".join([cost, *why])
@@ -216,13 +219,13 @@ def _streaming(shape: Shape, means: Means) -> Way:
     dual = sample_rows(m, t, shape.n) * t
     summed = 4 * shape.patterns * vectors  # of the first pass, as they are used, and of another being read
     driver = sampled_bytes(dual, m, shape.k) + shape.beside_bytes + 12 * 8 * shape.k * columns + summed
-    disk = vectors * shape.patterns * (EXPECTED_PASSES + 2 * shape.leaves)
+    disk = vectors * shape.patterns * (MOST_PASSES + 2 + 2 * shape.leaves)  # a total of each pass stays until the end
     flops = shape.map_flops + 4.0 * width * columns
     row = m * means.pace.number + 4.0 * width * columns / means.pace.thin
     sample = dual * (float(dual) * m / t + CHOLESKY * dual * dual) / means.pace.square
     passes = BESIDE * shape.n * row / min(means.workers, shape.leaves) + 2 * dual / t * row
     seconds = EXPECTED_PASSES * passes + sample
-    return Way("streaming", worker, driver, disk, shape.n * flops, EXPECTED_PASSES, seconds)
+    return Way("streaming", worker, driver, disk, shape.n * flops, EXPECTED_PASSES, seconds, pass_seconds=passes)
 
 
 def _checked(way: Way, shape: Shape, means: Means, asks: str) -> Way:
