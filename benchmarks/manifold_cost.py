@@ -30,11 +30,11 @@ import numpy as np
 from scipy import sparse
 
 from dorff import frequencies, kernels
+from dorff.engine.spare import forget_spare
 from dorff.features import FeatureMap, Recipe
 from dorff.graphs import KNN, Identity, Manifold, local_graph
 from dorff.manifold import GraphSums
 from dorff.moments import FloatArray
-from dorff.engine.spare import forget_spare
 from dorff.passes import BlockSums
 from dorff.passes.cuts import block_rows
 from dorff.plan.terms import GROUP_ROWS, term_flops

@@ -113,8 +113,7 @@ def _squares(fit: Fit, setting: Setting, sweeper: Sweeper, corners: Sequence[Mom
 
 
 def _name(plan: Plan, frozen: Pass, tolerance: float) -> str:
-    """The solve's name: that of what tells it from other solves of the same pass. (What its sweeps hold is told by
-    their own names.)"""
+    """The solve's name, by what tells it from other solves of the same pass."""
     asked = plan.job.model_dump(mode="json", include={"kernel", "features", "solve"})
     return hashlib.sha256(json.dumps([frozen.hash, tolerance, asked], sort_keys=True).encode()).hexdigest()[:16]
 

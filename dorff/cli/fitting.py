@@ -21,15 +21,11 @@ def plan(job: JobFile, root: Root = None, as_json: Json = False) -> None:
 
     planned = make_plan(load_job(job, root=root))
     costs, terms = planned.costs, [term.manifold.config() for term in planned.terms]
-    if costs.route == "streaming":
-        if passes := expected_passes(planned):
-            costs = costs.of_passes(passes)
-        else:
-            say(
-                f"plan: too few of the rows that were looked at can be used to tell how many passes a fit will take; "
-                f"{costs.passes} are counted",
-                "warning",
-            )
+    if costs.route == "streaming" and (passes := expected_passes(planned)):
+        costs = costs.of_passes(passes)
+    elif costs.route == "streaming":
+        few = "too few of the rows that were looked at can be used to tell how many passes a fit will take"
+        say(f"plan: {few}; {costs.passes} are counted", "warning")
     more = planned.job.data.unlabelled
     keys = (
         "leaves", "peak_bytes", "disk_bytes", "flops", "seconds", "m", "rank", "worker_bytes", "exact_is_cheaper",

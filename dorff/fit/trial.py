@@ -30,13 +30,11 @@ TILE: Final = 512
 def expected_passes(plan: Plan) -> int | None:
     """How many passes over the data a job solved by streaming may take: those that its iteration takes for some
     thousand rows, with at most `MOST_FEATURES` of its features and the linear part of phi, if it has one. None where
-    so few of the rows that were looked at can be used that they do not tell. Writes nothing.
+    so few of the rows that were looked at can be used that they do not tell. Length-scales that are to be found are
+    found first. Writes nothing.
 
-    Length-scales to be found are found first, unless a fit of these features has found them.
-
-    (Fits of 40,000 rows with 512 to 2048 features, 6 to 124 passes, took .76 to 1.20 times as many as were expected;
-    with 4096 and 8192 .69 to 1.48; 200,000 rows with 32,768 .71; and 8,000 rows with 2 to 1024, 3 to 353
-    passes, .92 to 1.16.)
+    (Fits of 8,000 to 40,000 rows with 2 to 8192 features, 3 to 353 passes, took .69 to 1.48 times as many as were
+    expected, 200,000 rows with 32,768 features .71.)
     """
     job, linear = plan.job, 2 * plan.dataset.d if plan.recipe.linear else 0
     features = job.features.model_copy(update={"count": min(*job.features.counts, MOST_FEATURES + linear)})

@@ -98,9 +98,25 @@ class Dense(Transform):
         return self.omega.ndim == 2 and 0 not in self.omega.shape and _finite(self.omega)
 
 
+class _Blocks(Transform):
+    """Some `rows` of structured blocks, of inputs that are stretched."""
+
+    stretch: FloatArray
+    rows: IntArray
+    tile_rows = 64
+
+    @property
+    def d(self) -> int:
+        return len(self.stretch)
+
+    @property
+    def D(self) -> int:
+        return len(self.rows)
+
+
 @final
 @dataclass(frozen=True, eq=False)
-class HadamardChain(Transform):
+class HadamardChain(_Blocks):
     """Rows of blocks H G_K ... P H G_1, the inputs stretched and padded with zeros to n, a power of two.
 
     stretch (d,); diagonals (B, K, n); permutation (B, n) before the second diagonal, or (B, 0); frequency j is row
@@ -113,15 +129,6 @@ class HadamardChain(Transform):
     rows: IntArray
     gains: FloatArray
     kind = "hadamard"
-    tile_rows = 64
-
-    @property
-    def d(self) -> int:
-        return len(self.stretch)
-
-    @property
-    def D(self) -> int:
-        return len(self.rows)
 
     def project(self, x: FloatArray, out: FloatArray) -> None:
         hadamard_chain(x, self.stretch, self.diagonals, self.permutation, self.rows, self.gains, out)
@@ -146,7 +153,7 @@ class HadamardChain(Transform):
 
 @final
 @dataclass(frozen=True, eq=False)
-class ButterflyRules(Transform):
+class ButterflyRules(_Blocks):
     """Points of rotated rules: the axes (`vertices` false) or a regular simplex's vertices (true), times `gains`.
 
     The rotation of each of B rules is a product of K butterflies and permutations: permutations (B, K, d), cosines
@@ -161,15 +168,6 @@ class ButterflyRules(Transform):
     rows: IntArray
     gains: FloatArray
     kind = "butterfly"
-    tile_rows = 64
-
-    @property
-    def d(self) -> int:
-        return len(self.stretch)
-
-    @property
-    def D(self) -> int:
-        return len(self.rows)
 
     def project(self, x: FloatArray, out: FloatArray) -> None:
         simplex = bool(self.vertices[0])

@@ -20,7 +20,6 @@ from dorff.plan.terms import GROUP_ROWS, Form, Places, Recipe
 from dorff.store import Lease, Receipt
 
 SHARDS: Final = 4  # a task
-_FOLDS: Final = FoldRule()
 
 
 def group_reads(read_rows: int, unit_rows: int) -> int:
@@ -40,9 +39,8 @@ class LeafTerm(TermPlace):
 
     def opened(self) -> tuple[Pass, RowSums]:
         frozen, recipe = self.described()
-        spec = replace(
-            frozen.spec, folds=_FOLDS, nan="refuse" if frozen.spec.nan == "refuse" else "drop", precision="double",
-        )  # fmt: skip
+        nan = "refuse" if frozen.spec.nan == "refuse" else "drop"
+        spec = replace(frozen.spec, folds=FoldRule(), nan=nan, precision="double")
         return replace(frozen, spec=spec), new_sums(frozen.features, recipe)
 
     def leaf(self, source: Dataset, leaf: Leaf) -> Receipt:

@@ -20,7 +20,8 @@ from dorff.manifold.places import TermPlace
 from dorff.manifold.sums import GraphSums
 from dorff.manifold.tiles import edge_runs, row_runs
 from dorff.moments import BoolArray, FloatArray, IntArray
-from dorff.passes import Leaf, Pass, check_sums, fresh_checkpoint, leave, resumed
+from dorff.passes import Leaf, Pass
+from dorff.passes.leaf import check_sums, fresh_checkpoint, leave, resumed
 from dorff.plan.graph_sizes import Sizes
 from dorff.plan.terms import Form, Recipe
 from dorff.stopping import stop_requested
@@ -177,8 +178,6 @@ class ShardTerm(TermPlace):
                 )
         if source.stamp(leaf.start, leaf.stop) != stamp:
             raise IncompleteError(f"{what}: the graph changed while it was read; run the job again")
-        torn = "the sums are not those of the rows; memory or processor faulty; they are done again, and if this "
-        torn += "comes back test the machine it was done on"
-        large = "the sums overflow float64; a feature or a weight is larger than 1e150: rescale it"
-        check_sums(self, leaf.number, sums, torn=f"{what}: {torn}", large=f"{what}: {large}")
+        large = f"{what}: the sums overflow float64; a feature or a weight is larger than 1e150: rescale it"
+        check_sums(self, leaf.number, sums, what=what, large=large)
         return leave(frozen, self, sums, now)

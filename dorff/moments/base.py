@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar, Final, Protocol, Self, TypeVar
+from typing import ClassVar, Final, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,40 +33,12 @@ class Kind(StrEnum):
     PRODUCT = "product"
 
 
-class Described(Protocol):
-    """Sums, or an accumulator of them: what a file is written from."""
+class Described(ABC):
+    """Sums, or an accumulator of them: over rows Z (n, w) = sqrt(weight) [F | 1 | Y - y0], w = m + 1 + q columns.
 
-    @property
-    def kind(self) -> Kind: ...
-    @property
-    def m(self) -> int: ...
-    @property
-    def q(self) -> int: ...
-    @property
-    def n(self) -> int: ...
-    @property
-    def y0(self) -> FloatArray: ...
-    @property
-    def observed(self) -> str: ...
-    @property
-    def unit(self) -> float: ...
-    @property
-    def length(self) -> int:
-        """How many numbers the pieces hold."""
-        ...
-
-    def pieces(self) -> Iterator[FloatArray]:
-        """The numbers, in order, in contiguous pieces."""
-        ...
-
-
-class Sums(ABC):
-    """Sums over the rows Z = sqrt(weight) [F | 1 | Y - y0], w = m + 1 + q columns, of a run of the data.
-
-    `n` counts the rows, `y0` (q,) is the constant the targets were shifted by before summing (DESIGN 1: sums of
-    uncentred targets lose digits). `observed` is "" where the rows have all targets, else a 1 for each that they have
-    and a 0 for each that they miss, whose columns are zero. `unit` is the rounding error of the sums, relative to
-    their largest singular value.
+    `n` counts the rows, `y0` (q,) is the constant the targets were shifted by before summing (sums of uncentred
+    targets lose digits). `observed` is "" where the rows have all targets, else a 1 for each that they have and a 0
+    for each that they miss, whose columns are zero. `unit` is their rounding error over their largest singular value.
     """
 
     kind: ClassVar[Kind]
@@ -77,22 +50,26 @@ class Sums(ABC):
     unit: float
 
     @property
-    def mask(self) -> BoolArray:
-        """(q,): which targets the rows have."""
-        return np.array([letter == "1" for letter in self.observed or "1" * self.q])
-
-    @property
     def width(self) -> int:
         return self.m + 1 + self.q
 
     @property
     @abstractmethod
     def length(self) -> int:
-        """How many numbers these are."""
+        """How many numbers the pieces hold."""
 
     @abstractmethod
     def pieces(self) -> Iterator[FloatArray]:
         """The numbers, in order, in contiguous pieces."""
+
+
+class Sums(Described):
+    """Sums over the rows of a run of the data."""
+
+    @property
+    def mask(self) -> BoolArray:
+        """(q,): which targets the rows have."""
+        return np.array([letter == "1" for letter in self.observed or "1" * self.q])
 
     @classmethod
     @abstractmethod
@@ -139,34 +116,44 @@ class Solvable(Sums):
         """
 
 
-class Adder(ABC):
-    """Adds blocks of rows Z (n, w) = [F | 1 | Y - y0], in the order they come.
+@dataclass(frozen=True, eq=False)
+class Packed(Solvable):
+    """Sums that are an upper triangle: `packed`, column by column, (w (w + 1) / 2,)."""
+
+    m: int
+    q: int
+    n: int
+    y0: FloatArray
+    packed: FloatArray
+    observed: str = ""
+    unit: float = UNIT
+
+    @property
+    def length(self) -> int:
+        return self.width * (self.width + 1) // 2
+
+    def pieces(self) -> Iterator[FloatArray]:
+        """`packed`, as one piece."""
+        yield self.packed
+
+    @classmethod
+    def read(cls, m: int, q: int, n: int, y0: FloatArray, values: FloatArray, observed: str, unit: float) -> Self:
+        return cls(m, q, n, y0, values, observed, unit)
+
+
+class Adder(Described):
+    """Adds blocks of rows Z (n, w), in the order they come.
 
     `witness` (k,) holds sums along `probe` (w,) that are made apart from the others, and tell whether those are right.
     """
-
-    kind: ClassVar[Kind]
 
     def __init__(self, m: int, q: int, y0: FloatArray, *, observed: str = "", witnesses: int = 1) -> None:
         self.m, self.q, self.n, self.y0, self.observed, self.unit = m, q, 0, y0, observed, UNIT
         self.probe, self.witness = probe(m + 1 + q), np.zeros(witnesses)
 
-    @property
-    def width(self) -> int:
-        return self.m + 1 + self.q
-
-    @property
-    @abstractmethod
-    def length(self) -> int:
-        """How many numbers the pieces hold."""
-
     @abstractmethod
     def add(self, Z: FloatArray, *, along: FloatArray | None = None) -> None:
         """Add rows Z (n, w), C-contiguous; `along` (n,) is Z times `probe`, where the caller has it already."""
-
-    @abstractmethod
-    def pieces(self) -> Iterator[FloatArray]:
-        """The numbers added so far, in order, in contiguous pieces."""
 
     @abstractmethod
     def held(self) -> Iterator[FloatArray]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar, Final, Self, final
+from typing import ClassVar, Final, final
 
 import numpy as np
 
-from dorff.moments.base import SHOWN, UNIT, Adder, IntArray, Kind, Solvable, packed_columns, zeroed
+from dorff.moments.base import SHOWN, Adder, IntArray, Kind, Packed, packed_columns, zeroed
 from dorff.moments.blas import FloatArray, SingleArray, symv, syr2k, syrk
 
 # Of mixed sums: u = 2^-24, float32's own. A product of two rounded numbers is wrong by 2 u, a float32 sum of at most
@@ -25,24 +25,10 @@ MIXED_SLACK: Final = 4096.0
 
 @final
 @dataclass(frozen=True, eq=False)
-class Moments(Solvable):
-    """Sums over rows of Z^T Z, Z = sqrt(weight) [F | 1 | Y - y0], w = m + 1 + q columns.
-
-    `packed` is the upper triangle, column by column, (w (w + 1) / 2,).
-    """
+class Moments(Packed):
+    """Sums over rows of Z^T Z; `packed` is its upper triangle."""
 
     kind: ClassVar[Kind] = Kind.GRAM
-    m: int
-    q: int
-    n: int
-    y0: FloatArray
-    packed: FloatArray
-    observed: str = ""
-    unit: float = UNIT
-
-    @property
-    def length(self) -> int:
-        return self.width * (self.width + 1) // 2
 
     @property
     def full(self) -> FloatArray:
@@ -52,14 +38,6 @@ class Moments(Solvable):
             square[: column + 1, column] = values
             square[column, : column + 1] = values
         return square
-
-    def pieces(self) -> Iterator[FloatArray]:
-        """`packed`, as one piece."""
-        yield self.packed
-
-    @classmethod
-    def read(cls, m: int, q: int, n: int, y0: FloatArray, values: FloatArray, observed: str, unit: float) -> Self:
-        return cls(m, q, n, y0, values, observed, unit)
 
     @property
     def corner(self) -> FloatArray:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self, final
+from typing import ClassVar, final
 
 import numpy as np
 
-from dorff.moments.base import SHOWN, UNIT, Adder, IntArray, Kind, Solvable, packed_columns, unpack, zeroed
+from dorff.moments.base import SHOWN, Adder, IntArray, Kind, Packed, packed_columns, unpack, zeroed
 from dorff.moments.blas import FloatArray, tpqrt, trmv
 from dorff.moments.gram import Accumulator, Moments
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Triangle(Solvable):
+class Triangle(Packed):
     """The upper triangular R (w, w) of a QR of the rows Z = sqrt(weight) [F | 1 | Y - y0], its diagonal >= 0.
 
     `packed` is R's upper triangle, column by column, (w (w + 1) / 2,). R^T R = Z^T Z, but R keeps the digits that the
@@ -24,17 +24,6 @@ class Triangle(Solvable):
     """
 
     kind: ClassVar[Kind] = Kind.TRIANGLE
-    m: int
-    q: int
-    n: int
-    y0: FloatArray
-    packed: FloatArray
-    observed: str = ""
-    unit: float = UNIT
-
-    @property
-    def length(self) -> int:
-        return self.width * (self.width + 1) // 2
 
     @property
     def square(self) -> FloatArray:
@@ -42,14 +31,6 @@ class Triangle(Solvable):
         square = np.zeros((self.width, self.width), order="F")
         unpack(self.packed, square)
         return square
-
-    def pieces(self) -> Iterator[FloatArray]:
-        """`packed`, as one piece."""
-        yield self.packed
-
-    @classmethod
-    def read(cls, m: int, q: int, n: int, y0: FloatArray, values: FloatArray, observed: str, unit: float) -> Self:
-        return cls(m, q, n, y0, values, observed, unit)
 
     @property
     def corner(self) -> FloatArray:

@@ -55,10 +55,14 @@ class PassSums(Summand):
 
     def opened(self) -> tuple[Pass, RowSums]:
         frozen = load_pass(self.directory, self.hash)
-        return frozen, BlockSums(
-            frozen.features, frozen.constants.y0, block_rows=frozen.spec.block_rows,
-            class_weight=frozen.constants.class_weight, kind=frozen.spec.sums, precision=frozen.spec.precision,
-        )  # fmt: skip
+        spec = frozen.spec
+        return frozen, block_sums(frozen, block_rows=spec.block_rows, kind=spec.sums, precision=spec.precision)
+
+
+def block_sums(frozen: Pass, **options: Any) -> BlockSums:
+    """Empty sums of a pass's features and targets, with these `options` of `BlockSums`."""
+    constants = frozen.constants
+    return BlockSums(frozen.features, constants.y0, class_weight=constants.class_weight, **options)
 
 
 def run_leaf(kind: type[Summand], directory: str, name: str, source: Any, leaf: tuple[int, int, int]) -> Receipt:
@@ -159,8 +163,7 @@ class _Run:
         kind, limit = ("float32", "1e18") if mixed else ("float64", "1e150")
         check_sums(
             self._place, at.number, self._sums,
-            torn=f"leaf {at.number} (rows {at.start}..{at.stop - 1}): its sums are not those of its rows; memory or "
-            "processor faulty; the leaf is done again, and if this comes back test the machine it was done on",
+            what=f"leaf {at.number} (rows {at.start}..{at.stop - 1})",
             large=f"{self._dataset.path}: rows {at.start}..{at.stop - 1}: the sums overflow {kind}; an input, a "
             f"target or the root of a weight is larger than {limit}: rescale the column"
             + (", or set features.precision: double" if mixed else ""),
@@ -172,8 +175,7 @@ def fresh_checkpoint(place: Place, leaf: Leaf, stamp: str, d: int) -> Checkpoint
     none = (float("inf"),) * d
     return Checkpoint(
         plan=place.hash, number=leaf.number, start=leaf.start, stop=leaf.stop, row=leaf.start, stamp=stamp,
-        checksums=(), rows_used=0, rows_read=0, low=none, high=tuple(-one for one in none), seconds=0.0,
-        syrk_seconds=0.0,
+        checksums=(), rows_used=0, rows_read=0, low=none, high=tuple(-one for one in none), seconds=0.0, syrk_seconds=0.0,
     )  # fmt: skip
 
 
@@ -189,12 +191,15 @@ def resumed(place: Place, sums: RowSums, fresh: Checkpoint) -> Checkpoint:
     return fresh
 
 
-def check_sums(place: Place, number: int, sums: RowSums, *, torn: str, large: str) -> None:
-    """CorruptError, in these words, where sums are not of what was added; InputError where they are, but overflow."""
+def check_sums(place: Place, number: int, sums: RowSums, *, what: str, large: str) -> None:
+    """CorruptError where sums are not of what was added; InputError, `large`, where they are, but overflow."""
     adders = sums.sums.values()
     if not all(adder.intact() for adder in adders):
         Checkpoint.remove(place.checkpoints, number)  # it may hold the same
-        raise CorruptError(torn)
+        raise CorruptError(
+            f"{what}: the sums are not those of the rows; memory or processor faulty; they are made again, and if "
+            "this comes back test the machine it was done on"
+        )
     if any(adder.overflowed() for adder in adders):
         raise InputError(large)
 

@@ -25,10 +25,10 @@ from dorff.data import Dataset
 from dorff.engine import Engine
 from dorff.errors import InputError
 from dorff.moments import FloatArray, Kind, Products, by_fold, pooled
-from dorff.passes.blocks import BlockSums, RowSums
+from dorff.passes.blocks import RowSums
 from dorff.passes.cuts import Leaf, product_rows
 from dorff.passes.frozen import Pass, load_pass
-from dorff.passes.leaf import Summand
+from dorff.passes.leaf import Summand, block_sums
 from dorff.passes.tree import Tree
 
 NONE_KEPT: Final = -1
@@ -53,10 +53,7 @@ class Sweep(Summand):
     def opened(self) -> tuple[Pass, RowSums]:
         of, V = _columns(self.directory)
         frozen = load_pass(self.directory.parents[2], of)
-        return frozen, BlockSums(
-            frozen.features, frozen.constants.y0, block_rows=product_rows(len(V)),
-            class_weight=frozen.constants.class_weight, kind=Kind.PRODUCT, V=V,
-        )  # fmt: skip
+        return frozen, block_sums(frozen, block_rows=product_rows(len(V)), kind=Kind.PRODUCT, V=V)
 
 
 @lru_cache(maxsize=1)

@@ -28,7 +28,6 @@ class Source(Protocol):
     def path(self) -> str: ...
     def stamp(self, start: int, stop: int) -> str:
         """Names what start..stop-1 are."""
-        ...
 
 
 @final

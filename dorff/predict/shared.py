@@ -145,8 +145,8 @@ def check_uncertain(model: Model, version: Path, wanted: str) -> None:
         raise InputError(f"{wanted}: {version} is a classifier, whose probabilities say how sure it is; leave it out")
     if model.posterior is None:
         raise InputError(
-            f"{wanted}: {version} keeps no posterior; set solve.posterior: true in its job and fit again (of sums that "
-            "are kept no row is read again). Only the route `direct` has one: set solve.route to it where the fit took "
+            f"{wanted}: {version} keeps no posterior; set solve.posterior: true in its job and fit again (sums that "
+            "are kept are used again). Only the route `direct` has one: set solve.route to it where the fit took "
             "another"
         )
 
