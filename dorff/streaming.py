@@ -151,13 +151,12 @@ def _refuse_unseen(plan: Plan, borders: list[Border]) -> None:
 
 
 def sample_of(plan: Plan, frozen: Pass, wanted: int) -> tuple[Sample, FloatArray]:
-    """At most `wanted` usable rows (or `RUN_ROWS`) in short runs spread evenly over all, their weights, and their
-    targets (n, q).
+    """At most `wanted` usable rows, in short runs spread evenly over all, their weights, and their targets (n, q).
 
     Where fewer than half of the rows are usable more runs are read, halfway between those before, until there are
     enough, or `MOST_READ` times `wanted` rows or nearly all were read.
     """
-    dataset, blocks, most = plan.dataset, list[RowBlock](), max(wanted, RUN_ROWS)
+    dataset, blocks, read = plan.dataset, list[RowBlock](), MOST_READ * max(wanted, RUN_ROWS)
     runs = max(1, min(wanted // RUN_ROWS, -(-dataset.rows // RUN_ROWS)))
     first, last, enough = dataset.first, max(dataset.n - RUN_ROWS, dataset.first), runs * RUN_ROWS // 2
     starts = np.linspace(first, last, runs)
@@ -166,12 +165,12 @@ def sample_of(plan: Plan, frozen: Pass, wanted: int) -> tuple[Sample, FloatArray
             rows = dataset.block(int(start), int(min(start + RUN_ROWS, dataset.n))).weighty()
             blocks.append(rows[rows.whole(partial=frozen.spec.partial)])
         runs = max(2, 2 * runs - 1)
-        if sum(map(len, blocks)) >= min(enough, dataset.rows) or runs * RUN_ROWS > min(MOST_READ * most, dataset.rows):
+        if sum(map(len, blocks)) >= min(enough, dataset.rows) or runs * RUN_ROWS > min(read, dataset.rows):
             break
         starts = np.linspace(first, last, runs)[1::2]
     rows = RowBlock.joined(blocks)
-    if len(rows) > most:
-        rows = rows[np.isin(np.arange(len(rows)), np.linspace(0, len(rows) - 1, most).astype(int))]
+    if len(rows) > wanted:
+        rows = rows[np.isin(np.arange(len(rows)), np.linspace(0, len(rows) - 1, wanted).astype(int))]
     weights = np.ones(len(rows)) if rows.weights is None else rows.weights
     if (of_class := frozen.constants.class_weight) is not None:
         weights = weights * (rows.Y @ of_class)

@@ -30,17 +30,17 @@ from dorff.solvers.cg import iterate
 from dorff.solvers.matrixfree import Border, System, make_system
 from dorff.solvers.sampled import Sample, Sampled
 from dorff.spec import Job
-from dorff.streaming import fit_streaming
+from dorff.streaming import fit_streaming, sample_of
 from dorff.weights import OperatorWeights
 
 GAUSSIAN = {"type": "gaussian", "lengthscale": 1.0}
 PLAIN = {"type": "decomposable", "scalar": GAUSSIAN}
 
 
-def job(folder: Path, m: int, nan: str = "refuse") -> Job:
+def job(folder: Path, m: int, nan: str = "refuse", kernel: dict[str, Any] = PLAIN) -> Job:
     return Job.model_validate(
         {
-            "data": {"store": str(folder / "data.zarr"), "nan": nan}, "kernel": PLAIN,
+            "data": {"store": str(folder / "data.zarr"), "nan": nan}, "kernel": kernel,
             "features": {"count": m, "sampler": {"type": "iid"}}, "solve": {"ridge": 1e-3, "route": "streaming"},
             "state": str(folder / "state"), "model": str(folder / "model"),
         }
@@ -177,6 +177,20 @@ def test_a_worker_loads_a_map_in_the_room_that_is_said(tmp_path: Path) -> None:
     load_pass.cache_clear()
     held = traced(plan.frozen)
     assert 8 * plan.recipe.numbers / 2 < held <= 8 * plan.recipe.numbers
+
+
+def test_a_fit_of_many_coupled_targets_holds_what_is_said(tmp_path: Path) -> None:
+    """A row of its sample is as many rows of the preconditioner as there are targets: few rows, then."""
+    rng, n, m, q = np.random.default_rng(0), 300, 128, 48
+    written(tmp_path, rng.standard_normal((n, q)), rng.standard_normal((n, q)), n)
+    plan = make_plan(job(tmp_path, m, kernel={"type": "curl_free", "scalar": GAUSSIAN}))
+    freeze_constants(plan)
+    reading, beside = 3 * plan.dataset.unit_bytes(), _beside_bytes(plan.job, plan.dataset, plan.recipe)
+    size = Size(m, q, 1, True)
+    said = way(size, n=n, read_bytes=reading, map_numbers=plan.recipe.numbers, beside_bytes=beside)
+    held = traced(lambda: fit_streaming(plan, settings(plan)[0], SerialEngine(), most=3))
+    assert 0.4 * (said.driver_bytes + said.worker_bytes) < held <= said.driver_bytes + said.worker_bytes
+    assert len(sample_of(plan, plan.frozen(), 10)[0].X) == 10
 
 
 def test_a_fit_holds_what_is_said_of_all_patterns(tmp_path: Path) -> None:

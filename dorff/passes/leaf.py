@@ -172,10 +172,10 @@ class _Run:
 
 def fresh_checkpoint(place: Place, leaf: Leaf, stamp: str, d: int) -> Checkpoint:
     """That of a leaf of which nothing is summed: rows of d inputs, `stamp` names what they are."""
-    none = (float("inf"),) * d
+    low, high = (float("inf"),) * d, (float("-inf"),) * d
     return Checkpoint(
         plan=place.hash, number=leaf.number, start=leaf.start, stop=leaf.stop, row=leaf.start, stamp=stamp,
-        checksums=(), rows_used=0, rows_read=0, low=none, high=tuple(-one for one in none), seconds=0.0, syrk_seconds=0.0,
+        checksums=(), rows_used=0, rows_read=0, low=low, high=high, seconds=0.0, syrk_seconds=0.0,
     )  # fmt: skip
 
 
