@@ -12,8 +12,8 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from dorff import frequencies, graphs, kernels
     from dorff.estimators import ORFFClassifier, ORFFRegressor
-    from dorff.lengthscale import tune_lengthscales
-    from dorff.store import load_model
+    from dorff.lengthscale.tuning import tune_lengthscales
+    from dorff.store.models import load_model
 
 __all__ = [
     "ORFFClassifier",

@@ -153,24 +153,23 @@ def _refuse_unseen(plan: Plan, borders: list[Border]) -> None:
 def sample_of(plan: Plan, frozen: Pass, wanted: int) -> tuple[Sample, FloatArray]:
     """At most `wanted` usable rows, in short runs spread evenly over all, their weights, and their targets (n, q).
 
-    Where fewer than half of the rows are usable more runs are read, halfway between those before, until there are
-    enough, or `MOST_READ` times `wanted` rows or nearly all were read.
+    Where fewer than half of the rows are usable more runs are read, halfway between those before, until half of
+    `wanted` rows are found, or `MOST_READ` times as many or most of all were read.
     """
     dataset, blocks, read = plan.dataset, list[RowBlock](), MOST_READ * max(wanted, RUN_ROWS)
     runs = max(1, min(wanted // RUN_ROWS, -(-dataset.rows // RUN_ROWS)))
-    first, last, enough = dataset.first, max(dataset.n - RUN_ROWS, dataset.first), runs * RUN_ROWS // 2
+    first, last, enough = dataset.first, max(dataset.n - RUN_ROWS, dataset.first), min(wanted, runs * RUN_ROWS) // 2
     starts = np.linspace(first, last, runs)
     while True:
         for start in np.unique(starts.astype(int)):
             rows = dataset.block(int(start), int(min(start + RUN_ROWS, dataset.n))).weighty()
             blocks.append(rows[rows.whole(partial=frozen.spec.partial)])
-        runs = max(2, 2 * runs - 1)
-        if sum(map(len, blocks)) >= min(enough, dataset.rows) or runs * RUN_ROWS > min(read, dataset.rows):
+        rows = RowBlock.joined(blocks)
+        rows = rows[np.isin(np.arange(len(rows)), np.linspace(0, len(rows) - 1, min(wanted, len(rows))).round())]
+        blocks, runs = [rows], max(2, 2 * runs - 1)
+        if len(rows) >= min(enough, dataset.rows) or runs * RUN_ROWS > min(read, dataset.rows):
             break
         starts = np.linspace(first, last, runs)[1::2]
-    rows = RowBlock.joined(blocks)
-    if len(rows) > wanted:
-        rows = rows[np.isin(np.arange(len(rows)), np.linspace(0, len(rows) - 1, wanted).astype(int))]
     weights = np.ones(len(rows)) if rows.weights is None else rows.weights
     if (of_class := frozen.constants.class_weight) is not None:
         weights = weights * (rows.Y @ of_class)

@@ -25,9 +25,9 @@ from dorff.engine import DaskEngine, Engine, SerialEngine, local_cluster
 from dorff.errors import IncompleteError, InputError
 from dorff.fit import expected_passes, fit, run_pass, settings, trial
 from dorff.kernels.scalar import FloatArray
-from dorff.moments import by_fold, pooled
+from dorff.moments import MOST_PATTERNS, by_fold, pooled
 from dorff.passes import cuts as leaf_sizes
-from dorff.plan import freeze_constants, make_plan, routes
+from dorff.plan import constants_of, freeze_constants, make_plan, routes
 from dorff.plan.seconds import START_WORKERS
 from dorff.solvers import Fit
 from dorff.spec import Job
@@ -331,6 +331,37 @@ def test_too_few_rows_tell_nothing(
     told = capsys.readouterr()
     assert json.loads(told.out)["passes"] == routes.EXPECTED_PASSES
     assert "too few of the rows that were looked at can be used" in " ".join(told.err.split())
+
+
+def test_all_rows_tell_however_few_can_be_used(tmp_path: Path, rows: tuple[FloatArray, FloatArray]) -> None:
+    X, Y = (values[:600] for values in rows)
+    write(tmp_path / "few.zarr", {"x": X, "y": np.where(np.arange(600) % 10 == 0, Y.T, np.nan).T})
+    asked = job(tmp_path / "few.zarr", tmp_path, kernel=PLAIN, data={"nan": "unlabelled"}, ridge=1e-2)
+    assert streamed(asked).passes / 2 <= tell(asked) <= 2 * streamed(asked).passes
+
+
+def test_what_lies_in_the_state_tells_nothing(store: Path, tmp_path: Path) -> None:
+    """It may be of rows that were there before, or damaged: a fit mends it."""
+    asked = job(store, tmp_path)
+    told, planned = tell(asked), make_plan(asked)
+    (freeze_constants(planned).directory / "plan.json").write_text("{}")
+    assert tell(asked) == told
+
+
+def test_the_commonest_patterns_are_tried(tmp_path: Path) -> None:
+    """As many as there are sums for, whatever many others there are."""
+    rng = np.random.default_rng(0)
+    Y = rng.standard_normal((600, 6))
+    Y[rng.random(Y.shape) < 0.1] = np.nan
+    write(tmp_path / "gaps.zarr", {"x": rng.standard_normal((600, 2)), "y": Y})
+    planned = make_plan(job(tmp_path / "gaps.zarr", tmp_path, kernel=PLAIN, data={"nan": "partial"}))
+    planned = replace(planned, constants=replace(constants_of(planned), patterns=None))  # not seen in the first leaf
+    sample, targets = sample_of(planned, planned.frozen(), 600)
+    _, D, parts = trial._by_pattern(planned.frozen(), sample, targets)
+    counts = sorted((np.isfinite(targets) @ 2 ** np.arange(6)).tolist())
+    most = sorted((counts.count(one) for one in set(counts)), reverse=True)[:MOST_PATTERNS]
+    assert [part.stop - part.start for _, part in parts] == most and len(D) == sum(most)
+    assert tell(job(tmp_path / "gaps.zarr", tmp_path, kernel=PLAIN, data={"nan": "partial"})) > 1
 
 
 def test_infinite_targets_are_missing_ones(tmp_path: Path, rows: tuple[FloatArray, FloatArray]) -> None:

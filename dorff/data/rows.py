@@ -78,7 +78,7 @@ class RowBlock:
 
     @classmethod
     def joined(cls, blocks: Sequence[RowBlock]) -> RowBlock:
-        """The rows of all blocks, without their groups."""
+        """The rows of all blocks; of several without their groups."""
         if len(blocks) == 1:
             return blocks[0]
         numbers, X, Y = (np.concatenate([getattr(one, name) for one in blocks]) for name in ("numbers", "X", "Y"))

@@ -8,8 +8,8 @@ from typing import Final
 import numpy as np
 
 from dorff.fit.choice import settings
-from dorff.moments import FloatArray, patterns_of
-from dorff.passes import Pass, frozen_hash
+from dorff.moments import MOST_PATTERNS, FloatArray, patterns_of
+from dorff.passes import Pass
 from dorff.plan import Plan, constants_of, make_plan
 from dorff.plan.routes import MOST_PASSES, sample_rows
 from dorff.solvers import Setting
@@ -40,8 +40,7 @@ def expected_passes(plan: Plan) -> int | None:
     features = job.features.model_copy(update={"count": min(*job.features.counts, MOST_FEATURES + linear)})
     solve = job.solve.model_copy(update={"route": "streaming"})
     trial = make_plan(job.model_copy(update={"features": features, "solve": solve}))
-    if frozen_hash(trial.directory) is None:
-        trial = replace(trial, constants=constants_of(trial))
+    trial = replace(trial, constants=constants_of(trial))  # a state may be of other rows, or damaged
     (setting,) = settings(trial)
     with pinned():
         return _passes(trial, setting)
@@ -53,9 +52,9 @@ def _passes(plan: Plan, setting: Setting) -> int | None:
     most = MOST_NUMBERS // (m + 1 + q)
     tried = min(max(ROWS * m, FEWER * sample_rows(m, 1, n)), most)
     sample, Y = sample_of(plan, frozen, tried)
-    if len(Y) < min(m, n // 2, most // 2):
-        return None
     sample, D, parts = _by_pattern(frozen, sample, Y)
+    if not len(D) or (tried < n and len(D) < min(m, most // 2)):
+        return None
     borders = [Border(m, len(D[rows]), frozen.constants.y0, D[rows].T @ D[rows, m:], name) for name, rows in parts]
     _, system = system_of(frozen, setting, borders, lambda V: [D[rows].T @ (D[rows] @ V) for _, rows in parts])
     wanted = min(sample_rows(m, 1 if system.apart else q, n), max(1, len(D) // FEWER) if tried < n else len(D))
@@ -68,12 +67,14 @@ def _passes(plan: Plan, setting: Setting) -> int | None:
 
 def _by_pattern(frozen: Pass, sample: Sample, Y: FloatArray) -> tuple[Sample, FloatArray, list[tuple[str, slice]]]:
     """The rows in order of the targets that they have, D = [F | 1 | Y - y0] (n, m + 1 + q) of them times the roots of
-    their weights, 0 where there is no target; and which of them each pattern of targets has."""
+    their weights, 0 where there is no target; and which of them each pattern of targets has. Of many patterns the
+    commonest count, as in a fit."""
     m, counted = frozen.features.m, frozen.constants.patterns
     there = np.isfinite(Y)
-    found = [(name, np.flatnonzero(rows)) for name, rows in patterns_of(there) if counted is None or name in counted]
-    ends = np.cumsum([0, *(len(rows) for _, rows in found)])
-    order = np.concatenate([rows for _, rows in found])
+    each = [(name, np.flatnonzero(rows)) for name, rows in patterns_of(there) if counted is None or name in counted]
+    each = sorted(each, key=lambda one: -len(one[1]))[:MOST_PATTERNS]
+    ends = np.cumsum([0, *(len(rows) for _, rows in each)])
+    order = np.concatenate([np.zeros(0, dtype=np.int64), *(rows for _, rows in each)])
     sample = replace(sample, X=sample.X[order], weights=sample.weights[order])
     D = np.empty((len(order), m + 1 + Y.shape[1]))
     for start in range(0, len(D), TILE):
@@ -82,4 +83,4 @@ def _by_pattern(frozen: Pass, sample: Sample, Y: FloatArray) -> tuple[Sample, Fl
         D[tile, m + 1 :] = np.where(there[rows], Y[rows] - frozen.constants.y0, 0.0)
     D[:, m] = 1.0
     D *= np.sqrt(sample.weights)[:, None]
-    return sample, D, [(name, slice(*ends[k : k + 2])) for k, (name, _) in enumerate(found)]
+    return sample, D, [(name, slice(*ends[k : k + 2])) for k, (name, _) in enumerate(each)]

@@ -1,4 +1,4 @@
-"""One pass over the rows: what it sums, the constants it freezes first, and a leaf of it."""
+"""Passes over the rows: what they sum, the constants they freeze first, their leaves, and the tree of the sums."""
 
 from dorff.passes.blocks import PRECISIONS, BlockSums, RowSums
 from dorff.passes.cuts import SMALLEST_LEAF, Leaf, block_rows, leaf_bounds

@@ -133,7 +133,7 @@ class Plan:
         return None if frozen_hash(self.directory) is None else self.frozen().constants.patterns
 
     def frozen(self) -> Pass:
-        """The pass, whose constants are frozen (`plan.freezing.freeze`)."""
+        """The pass; IncompleteError where none is frozen yet (`freeze_constants`), InputError where it is damaged."""
         if self.constants is not None:
             return Pass(self.directory, "", self.spec, self.constants)
         if (name := frozen_hash(self.directory)) is None:
