@@ -314,6 +314,7 @@ def test_rows_that_can_be_used_are_looked_for(tmp_path: Path, rows: tuple[FloatA
     planned = make_plan(asked)
     sample, targets = sample_of(planned, freeze_constants(planned), 256)
     assert 128 <= len(sample.X) == len(sample.weights) == len(targets) <= 256 and np.isfinite(targets).all()
+    assert len(np.unique(sample.X[:, 0])) == len(sample.X)  # each row once
     assert np.ptp(np.searchsorted(np.sort(X[200:600, 0]), np.sort(sample.X[:, 0]))) > 300  # of all over those
     taken = streamed(asked).passes
     assert taken / 1.6 <= tell(asked) <= 3 * taken
@@ -362,6 +363,9 @@ def test_the_commonest_patterns_are_tried(tmp_path: Path) -> None:
     most = sorted((counts.count(one) for one in set(counts)), reverse=True)[:MOST_PATTERNS]
     assert [part.stop - part.start for _, part in parts] == most and len(D) == sum(most)
     assert tell(job(tmp_path / "gaps.zarr", tmp_path, kernel=PLAIN, data={"nan": "partial"})) > 1
+    assert planned.constants is not None
+    whole = replace(planned, constants=replace(planned.constants, patterns=("",)))
+    assert [name for name, _ in trial._by_pattern(whole.frozen(), sample, targets)[2]] == [""]
 
 
 def test_infinite_targets_are_missing_ones(tmp_path: Path, rows: tuple[FloatArray, FloatArray]) -> None:
@@ -379,8 +383,10 @@ def test_a_trial_of_few_rows_is_not_solved_by_its_preconditioner(
 ) -> None:
     asked = job(store, tmp_path, kernel=PLAIN, ridge=1e-6)
     taken = streamed(asked).passes
+    wanted, sampled = list[int](), trial.sample_of
+    monkeypatch.setattr(trial, "sample_of", lambda *of: (wanted.append(of[2]), sampled(*of))[1])
     monkeypatch.setattr(trial, "MOST_NUMBERS", 99 * 160)
-    assert taken / 2 <= tell(asked) <= 4 * taken
+    assert taken / 2 <= tell(asked) <= 4 * taken and wanted == [160]
 
 
 def test_plan_tells_the_passes_of_these_data_and_their_seconds(
