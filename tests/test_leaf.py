@@ -14,7 +14,7 @@ from cases import plain_map
 from pass_specs import constants_of, spec_of
 
 from dorff.data import Dataset, ingest, open_dataset
-from dorff.engine.spare import forget_spare
+from dorff.engine.memory import forget_spare
 from dorff.errors import CorruptError, IncompleteError, InputError, StoppedError
 from dorff.moments import FloatArray, Kind, gram
 from dorff.passes import BlockSums, FoldRule, Leaf, Pass, frozen_hash, sum_leaf

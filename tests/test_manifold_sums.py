@@ -22,7 +22,7 @@ from scipy import sparse
 from dorff.data import Dataset, ingest, open_dataset
 from dorff.data.edges import open_graph, write_graph
 from dorff.engine import DaskEngine, Engine, SerialEngine, local_cluster
-from dorff.engine.spare import forget_spare
+from dorff.engine.memory import forget_spare
 from dorff.errors import IncompleteError, InputError, StoppedError
 from dorff.features import FeatureMap
 from dorff.graphs import KNN, Given, Graph, Identity, Manifold, degrees, laplacian, local_graph

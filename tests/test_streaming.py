@@ -385,7 +385,7 @@ def test_a_trial_of_few_rows_is_not_solved_by_its_preconditioner(
     taken = streamed(asked).passes
     wanted, sampled = list[int](), trial.sample_of
     monkeypatch.setattr(trial, "sample_of", lambda *of: (wanted.append(of[2]), sampled(*of))[1])
-    monkeypatch.setattr(trial, "MOST_NUMBERS", 99 * 160)
+    monkeypatch.setattr(trial, "MOST_NUMBERS", (99 + 2 * 4) * 160)
     assert taken / 2 <= tell(asked) <= 4 * taken and wanted == [160]
 
 

@@ -16,8 +16,8 @@ from distributed import Client, Future, KilledWorker, LocalCluster
 
 from dorff.engine.base import TRIES, Done, Engine, Task, try_again
 from dorff.engine.hung import HUNG, HungWorkers
+from dorff.engine.memory import forget_spare
 from dorff.engine.signals import Stop, stopping_on_signals
-from dorff.engine.spare import forget_spare
 from dorff.engine.versions import own_versions
 from dorff.engine.worker import NOTICE, Call, run_call, stop_run
 from dorff.errors import IncompleteError, InputError, QuarantineError, StoppedError

@@ -1,15 +1,20 @@
-"""Peak memory of this process and its children, measured while they run."""
+"""Memory of this process: its peak, its children's among it; and what it keeps from one task to the next."""
 
 from __future__ import annotations
 
 import resource
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import final
+from typing import Final, final
 
+import numpy as np
+import numpy.typing as npt
 import psutil
+
+Square = npt.NDArray[np.float64]
+_spare: Final[list[Square]] = []  # what this process's last leaf was summed in, for its next one
 
 
 @final
@@ -67,3 +72,22 @@ def peak_memory(*, every: float = 1.0) -> Iterator[PeakMemory]:
         peak.sample()
         over.set()
         thread.join()
+
+
+def spare_square(width: int) -> Square | None:
+    """A square (w, w) that this process's last sums left, where there is one; whatever is in it."""
+    try:
+        square = _spare.pop()
+    except IndexError:  # none, or another thread's by now
+        return None
+    return square if len(square) == width else None
+
+
+def leave_spare(squares: Iterable[Square | None]) -> None:
+    """Leave the squares of sums that are not used any more to this process's next ones."""
+    _spare[:] = [square for square in squares if square is not None]
+
+
+def forget_spare() -> None:
+    """Give back the memory that this process keeps between its leaves; engines call it when a run is over."""
+    _spare.clear()

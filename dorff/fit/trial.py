@@ -22,7 +22,7 @@ from dorff.threads import pinned
 
 MOST_FEATURES: Final = 2048
 ROWS: Final = 4  # for each feature
-MOST_NUMBERS: Final = 2**25  # of these rows: 256 MiB
+MOST_NUMBERS: Final = 2**25  # of these rows, their inputs and targets twice: 256 MiB
 FEWER: Final = 8  # times as few tell the preconditioner: one that has seen most of the rows would be too good
 TILE: Final = 512
 
@@ -49,7 +49,7 @@ def expected_passes(plan: Plan) -> int | None:
 def _passes(plan: Plan, setting: Setting) -> int | None:
     frozen, n = plan.frozen(), plan.dataset.rows
     m, q, (ridge,) = frozen.features.m, plan.dataset.q, plan.job.solve.ridges
-    most = MOST_NUMBERS // (m + 1 + q)
+    most = MOST_NUMBERS // (m + 1 + q + 2 * (plan.dataset.d + q))
     tried = min(max(ROWS * m, FEWER * sample_rows(m, 1, n)), most)
     sample, Y = sample_of(plan, frozen, tried)
     sample, D, parts = _by_pattern(frozen, sample, Y)

@@ -9,7 +9,7 @@ from typing import Final, Protocol, TypeVar, final
 import numpy as np
 
 from dorff import moments
-from dorff.engine.spare import leave_spare, spare_square
+from dorff.engine.memory import leave_spare, spare_square
 from dorff.errors import InputError
 from dorff.features import FeatureMap
 from dorff.moments import FloatArray

@@ -13,8 +13,7 @@ from dorff.moments import Adder, Part
 from dorff.store.atomic import identity, seal, unseal, write_atomic
 from dorff.store.confined import read_plain
 from dorff.store.moments import load_held, save_held
-from dorff.store.plausible import plausible
-from dorff.store.receipts import Receipt
+from dorff.store.receipts import Receipt, plausible
 
 
 @final
