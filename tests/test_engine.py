@@ -19,7 +19,7 @@ import zarr
 from distributed import Client
 
 from dorff.bench import bench, even_rows, write_random
-from dorff.data import ingest, shard_and_unit_rows
+from dorff.data import ingest, open_dataset, shard_and_unit_rows
 from dorff.engine import DaskEngine, SerialEngine, local_cluster
 from dorff.errors import InputError
 from dorff.fit import fit, run_pass
@@ -393,3 +393,13 @@ def test_bench_tells_the_worst_beside_the_median_and_where_the_rest_goes() -> No
     assert share.worst == min(share.shares) <= share.share == np.median(share.shares)
     assert 0 < share.inside_syrk < 1
     assert 1e-9 < share.in_features / share.rows_per_s < 1e-4  # seconds of a row: the rate's own sign is left out
+
+
+def test_the_rate_of_bench_has_neither_start_nor_solve_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fits of a known speed, 50 s of start and solve each, in the place of timed ones."""
+
+    def timed(job: Job) -> tuple[float, float]:
+        return 50.0 + open_dataset(job.data.store).rows / 1e6, 0.8
+
+    monkeypatch.setattr("dorff.bench._timed_fit", timed)
+    assert bench(d=3, m=32, rows=1, repeats=1, workers=1).rows_per_s == pytest.approx(1e6, rel=1e-9)

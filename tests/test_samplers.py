@@ -7,13 +7,14 @@ import pytest
 from cases import LAW
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.linalg import hadamard
 
 from dorff import frequencies, kernels
 from dorff.errors import InputError
 from dorff.features import Recipe
 from dorff.frequencies import IID, QMC, ROM, SORF, Fastfood, GaussQuadrature, Orthogonal, Quadrature
 from dorff.frequencies.quadrature import butterfly_angles
-from dorff.frequencies.structured import padded, some_rows
+from dorff.frequencies.structured import padded, some_rows, with_an_entry
 from dorff.loops import butterfly_matrix, simplex_vertices
 
 HAAR = Quadrature(mixing="haar")
@@ -145,32 +146,47 @@ def test_butterfly_rotations_turn_the_simplex():
         np.testing.assert_allclose(axes @ axes.T, np.eye(d), atol=1e-12)
 
 
+def hadamard_products(chain):
+    """Dense twin of the stacked blocks (B n, n), from the diagonals alone."""
+    n, blocks = chain.diagonals.shape[2], []
+    for b, diagonals in enumerate(chain.diagonals):
+        product = np.eye(n)
+        for stage, diagonal in enumerate(diagonals):
+            if stage == 1 and chain.permutation.size:
+                product = product[chain.permutation[b]]
+            product = hadamard(n) @ (diagonal[:, None] * product)
+        blocks.append(product)
+    return np.concatenate(blocks)
+
+
 @pytest.mark.parametrize("d", [48, 64, 100])
 def test_hadamard_products_are_what_their_formulas_say(d):
     """Dense twins from the diagonals: the rows of H D3 H D2 H D1 and S H G P H B, first d columns."""
-    from scipy.linalg import hadamard
-
     n = padded(d)
-    H = hadamard(n)
     for sampler in (SORF(), ROM(), ROM(blocks=1), Fastfood()):
         transform = draw(sampler, d=d, count=n + 9, seed=4).transform
-        blocks = []
-        for b, diagonals in enumerate(transform.diagonals):
-            product = np.eye(n)
-            for stage, diagonal in enumerate(diagonals):
-                if stage == 1 and transform.permutation.size:
-                    product = product[transform.permutation[b]]
-                product = H @ (diagonal[:, None] * product)
-            blocks.append(product)
-        expected = np.concatenate(blocks)[transform.rows, :d] * transform.gains[:, None]
+        blocks = hadamard_products(transform)
+        expected = blocks[transform.rows, :d] * transform.gains[:, None]
         np.testing.assert_allclose(transform.dense(), expected, atol=1e-10)
-        whole = np.concatenate(blocks)[transform.rows] * transform.gains[:, None]
+        whole = blocks[transform.rows] * transform.gains[:, None]
         radii = np.linalg.norm(whole, axis=1)
         if sampler == Fastfood():  # radii of their own
             assert radii.std() > 0.1
         else:
             np.testing.assert_allclose(radii, np.sqrt(n), rtol=1e-12)
             np.testing.assert_allclose(whole[:n] @ whole[:n].T, n * np.eye(n), atol=1e-9)
+
+
+@pytest.mark.parametrize("sampler", [SORF(), ROM(blocks=1), Fastfood()], ids=repr)
+@pytest.mark.parametrize("d", [3, 5, 9, 17, 33, 100])
+def test_rows_with_an_entry_are_kept_however_short_they_are(sampler, d):
+    """And made unit vectors: leaving out short ones would turn the rest."""
+    chain = sampler.directions(np.random.default_rng(3), 4 * padded(d), d)
+    shown = hadamard_products(chain)[chain.rows, :d] * chain.gains[:, None]
+    expected = shown[np.abs(shown).max(axis=1) > 1e-9][: 2 * d]
+    np.testing.assert_allclose(
+        with_an_entry(chain, 2 * d).dense(), expected / np.linalg.norm(expected, axis=1, keepdims=True), atol=1e-12
+    )
 
 
 def test_rom_differs_from_sorf_in_blocks_and_in_the_rows_of_a_part():

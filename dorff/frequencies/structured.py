@@ -49,7 +49,7 @@ class _HadamardSampler(RuleSampler):
     def rule(self, rng: np.random.Generator, law: Law, count: int, d: int) -> Frequencies:
         spectrum, n = isotropic(law.spectrum, law.measure, str(self.config()["type"])), padded(d)
         if law.weighed:
-            chain = _seen(self.directions(rng, count if n == d else -(-count // d) * n, d), count)
+            chain = with_an_entry(self.directions(rng, count if n == d else -(-count // d) * n, d), count)
             radii = spectrum.radii(rng, count, d, law.measure)
         else:
             chain = self.directions(rng, count, d)
@@ -93,7 +93,7 @@ def _signs(rng: np.random.Generator, *shape: int) -> FloatArray:
     return np.where(rng.random(shape) < 0.5, -1.0, 1.0)
 
 
-def _seen(chain: HadamardChain, count: int) -> HadamardChain:
+def with_an_entry(chain: HadamardChain, count: int) -> HadamardChain:
     """The first `count` rows that have an entry within the d inputs, made unit vectors in R^d.
 
     At least d of a block's n rows have one, since its first d columns are independent.
