@@ -172,7 +172,7 @@ def picture(lines: Sequence[dict[str, object]], path: Path) -> None:
         plain = next(line for line in lines if line["data"] == name and line["output"] == "identity")
         axis.set_title(f"{name}: identity has R2 = {plain['r2']:.3f}", fontsize=10)
         axis.set_xlabel("R2 less that of identity (95% interval)")
-        axis.locator_params(axis="x", nbins=5)
+        axis.locator_params(axis="x", nbins=4)
     figure.savefig(path, dpi=120)
 
 

@@ -815,6 +815,17 @@ def test_decomposable_kernels_scale_with_the_matrix():
         assert bound(five, 1.0, 20000) == pytest.approx(bound(one, 0.2, 20000)) and bound(one, 0.2, 20000) < 1
     with pytest.raises(InputError, match="one of decomposable kernels"):
         bounds.rahimi_recht(of(FIELDS[0], p=3), 0.2, 100)
+    with pytest.raises(InputError, match="one of decomposable kernels"):  # two matrices are not one
+        both = kernels.Decomposable(G, np.diag([1.0, 0.0])) + kernels.Decomposable(G, np.diag([0.0, 1.0]))
+        bounds.rahimi_recht(of(both, p=2), 0.2, 100)
+
+
+def test_the_highest_variance_is_found_between_the_places_that_are_tried():
+    """Divergence-free, 6 inputs: highest at a distance of about 2.18 length-scales, on no grid."""
+    kernel = kernels.DivergenceFree(kernels.Gaussian(1.0), Measure.UNBOUNDED).fix(6, 6)
+    sizes = [np.linalg.norm(bounds.variance(kernel, r * np.eye(6)[0]), 2) for r in np.linspace(2.1, 2.25, 3001)]
+    found = bounds.Constants.of(kernel, d=6, p=6, diameter=4.0).variance
+    assert max(sizes) <= found * (1 + 1e-13) and found < max(sizes) * (1 + 1e-9)
 
 
 def test_bounds_say_nothing_of_an_epsilon_next_to_nothing():

@@ -25,8 +25,6 @@ def orlicz_norm(variable: Callable[[float], float] | npt.ArrayLike) -> float:
         sample = np.abs(np.asarray(variable, dtype=np.float64)).ravel()
         if sample.size == 0 or not np.all(np.isfinite(sample)):
             raise InputError("variable: a sample must be finite numbers, one at least; or give a function t -> E e^tX")
-        if not sample.any():
-            return 0.0
         unit = float(sample.max())
 
         def generating(t: float) -> float:
