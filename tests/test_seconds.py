@@ -16,9 +16,11 @@ import pytest
 from cases import every_kernel, moments_of, plain_map, rows
 
 from dorff import frequencies
-from dorff.features import Recipe
+from dorff.features import FeatureMap, Recipe
+from dorff.kernels.scalar import FloatArray
 from dorff.moments import Accumulator, Adder, TriangleAccumulator, by_fold, pooled
 from dorff.plan import seconds
+from dorff.plan.routes import Means, Shape, choose_route
 from dorff.plan.seconds import Pace, solve_work
 from dorff.solvers import Setting, Size, choose
 from dorff.spec import Job
@@ -26,6 +28,7 @@ from dorff.threads import pinned
 
 BENCHMARKS: Final = Path(__file__).parent.parent / "benchmarks"
 FEW: Final = [1e-4, 1e-6, 1e-8]
+WIDE: Final = [10.0**-power for power in np.linspace(2, 9, 20)]
 MANY: Final = [10.0**-power for power in range(1, 11)]
 
 
@@ -46,36 +49,51 @@ def near(measured: float, planned: float) -> bool:
     return planned / 2.5 <= measured <= 2.5 * planned  # on machines that do other things too
 
 
-def job(**solve: Any) -> Job:
+def job(count: int | list[int] = 1024, **solve: Any) -> Job:
     scalar = {"type": "gaussian", "lengthscale": 1.0}
     kernel = {"type": "decomposable", "scalar": scalar}
-    return Job.model_validate({"data": {"store": "a"}, "kernel": kernel, "solve": solve, "state": "s", "model": "m"})
+    body = {"data": {"store": "a"}, "kernel": kernel, "state": "s", "model": "m"}
+    return Job.model_validate(body | {"features": {"count": count}, "solve": solve})
 
 
-@pytest.mark.parametrize(
-    ("name", "m", "ridges", "select"),
-    [
-        ("identity", 1024, FEW, "gcv"),
-        ("identity", 1024, MANY, "gcv"),
-        ("identity", 768, MANY, "evidence"),
-        ("matrix", 768, MANY, "evidence"),
-        ("identity", 1024, FEW, "kfold"),
-        ("curl trace", 1024, MANY, "gcv"),
-        ("curl trace", 768, FEW, "evidence"),
-        ("helmholtz trace", 512, FEW, "evidence"),
-        ("curl trace", 1024, FEW, "kfold"),
-    ],
-)
-def test_a_choice_takes_what_is_planned(name: str, m: int, ridges: list[float], select: str) -> None:
-    kernel, count = dict(every_kernel(2, 2))[name].fix(2, 2, np.eye(2)), 3 if select == "kfold" else 1
+def case(name: str, m: int, method: str = "direct") -> tuple[Setting, FeatureMap, FloatArray, FloatArray]:
+    """A setting of a kernel's m features, and rows of two inputs and two targets."""
+    kernel = dict(every_kernel(2, 2))[name].fix(2, 2, np.eye(2))
     drawn = frequencies.Orthogonal().draw(kernel, d=2, p=2, count=m // 2, seed=0)
     X, Y = rows(4 * m, 2, 2)
     Y = np.sin(X) + 0.1 * Y / Y.std()
     features = plain_map(3 * drawn.omega)
-    setting = Setting(kernel, 2, m, (drawn.omega, drawn.log_density, drawn.serves), False, True)
+    density = drawn.omega, drawn.log_density, drawn.serves
+    return Setting(kernel, 2, m, density, False, True, method=method), features, X, Y
+
+
+def size_of(setting: Setting, *, folds: int = 1) -> Size:
+    root = setting.weights(setting.kernel)
+    return Size(setting.m, 2, root.shape[1], not root.separable, 1, folds)
+
+
+@pytest.mark.parametrize(
+    ("name", "m", "ridges", "select", "count"),
+    [
+        ("identity", 1024, FEW, "gcv", 1),
+        ("identity", 1024, MANY, "gcv", 1),
+        ("identity", 768, MANY, "evidence", 1),
+        ("matrix", 768, MANY, "evidence", 1),
+        ("identity", 1024, FEW, "kfold", 3),
+        ("identity", 1024, WIDE, "kfold", 5),
+        ("identity", 448, WIDE, "kfold", 5),
+        ("curl trace", 1024, MANY, "gcv", 1),
+        ("curl trace", 768, FEW, "evidence", 1),
+        ("helmholtz trace", 512, FEW, "evidence", 1),
+        ("curl trace", 1024, FEW, "kfold", 3),
+        ("curl trace", 1024, WIDE, "kfold", 5),
+        ("helmholtz trace", 1024, WIDE, "kfold", 5),
+    ],
+)
+def test_a_choice_takes_what_is_planned(name: str, m: int, ridges: list[float], select: str, count: int) -> None:
+    setting, features, X, Y = case(name, m)
     folds = by_fold({(fold, ""): moments_of(features, X[fold::count], Y[fold::count]) for fold in range(count)})
-    root = setting.weights(kernel)
-    size = Size(m, 2, root.shape[1], not root.separable, 1, count)
+    size = size_of(setting, folds=count)
     planned = solve_work(job(ridge=ridges, select=select), [size], 1, keeps=False)
 
     def fitted() -> None:
@@ -84,6 +102,35 @@ def test_a_choice_takes_what_is_planned(name: str, m: int, ridges: list[float], 
 
     taken = flops(fitted, times=1)
     assert near(taken, planned), taken / planned
+
+
+def test_fewer_features_take_less() -> None:
+    """A number of features is planned as that, not as the largest."""
+    sizes = {m: Size(m, 2, 1, False, 1, 5) for m in (2048, 1024, 512)}
+
+    def work(counts: list[int]) -> float:
+        return solve_work(job(count=counts, ridge=WIDE, select="kfold"), [sizes[counts[0]]], 1, keeps=False)
+
+    last = seconds.CHOLESKY * np.array([0.0, 2048.0**3, 1024.0**3, 512.0**3])
+    alone = [work([m]) for m in sizes]
+    assert work([2048, 1024, 512]) == pytest.approx(sum(alone) - last[2:].sum())
+
+
+@pytest.mark.parametrize(("name", "m", "ridge"), [("identity", 1024, 1e-6), ("helmholtz trace", 512, 1e-4),
+                                                  ("helmholtz trace", 1024, 1e-6)])  # fmt: skip
+def test_an_iteration_takes_what_is_planned(name: str, m: int, ridge: float) -> None:
+    """Within a factor of four: how many columns a sketch has is not known before it is drawn."""
+    setting, features, X, Y = case(name, m, "cg")
+    size = size_of(setting)
+    shape = Shape(
+        n=0, m=m, q=2, r=size.r, coupled=size.coupled, patterns=1, leaves=1, map_numbers=0, map_flops=0.0,
+        leaf_bytes=0, solve_bytes=0, disk_bytes=0, read_bytes=0,
+    )  # fmt: skip
+    pace = Pace.nominal(m, 0.0)
+    planned = choose_route(job(route="cg"), shape, Means(1, 0.0, pace)).way.seconds * pace.square
+    parts = [moments_of(features, X, Y)]
+    taken = flops(lambda: setting.solve(parts, [ridge]), times=1)
+    assert planned / 4 <= taken <= 4 * planned, taken / planned
 
 
 @pytest.mark.parametrize(("kind", "times"), [(Accumulator, 1.0), (TriangleAccumulator, seconds.QR)])

@@ -102,12 +102,12 @@ def estimate(
     disk, flops = disk + sums.disk_bytes, flops + sums.flops
     pace = Pace.of(recipe, width)
     keeps = any(keeps_posterior(job, _unknowns(job, *one)) for one in zip(fixed, sizes, strict=True))
-    work = solve_work(job, sizes, len(weight_grid(terms)) * len(job.features.counts), keeps=keeps)
+    work = solve_work(job, sizes, len(weight_grid(terms)), keeps=keeps)
     shape = Shape(
         dataset.rows, m, q, rank, any(size.coupled for size in sizes), patterns, len(leaves),
         recipe.numbers, recipe.flops, leaf + 16 * MiB, solving, disk, read, spec.folds.count, beside,
         work, QR if qr else MIXED if spec.mixed else 1.0,
-        1 + spec.folds.count * len(job.solve.ridges) * len(fixed) * (job.solve.select == "kfold"),
+        _iterations(job, len(fixed), spec.folds.count),
     )  # fmt: skip
     route = _route(job, shape, pace, workers, candidates)
     if qr:
@@ -127,6 +127,14 @@ def estimate(
         route.name, route.reason, way.passes + sum(len(term.sources) for term in terms), fewer,
         tuple(one for one in route.ways if one.name != way.name and not one.against), way.pass_seconds,
     )  # fmt: skip
+
+
+def _iterations(job: Job, kernels: int, folds: int) -> float:
+    """How many systems of all features an iteration solves; one of fewer counts as it takes their square."""
+    if job.solve.select != "kfold":
+        return 1.0
+    counts = np.array(job.features.counts)
+    return 1.0 + folds * len(job.solve.ridges) * kernels * float(np.sum((counts / counts.max()) ** 2))
 
 
 def _beside_seconds(

@@ -17,8 +17,8 @@ from dorff.spec import Job
 MiB: Final = 2**20
 EXPECTED_PASSES: Final = 40  # before a row is read; a run tells how many it will be when it has seen a sample
 MOST_PASSES: Final = 500
-ITERATIONS: Final = 30  # of conjugate gradients on moments, and the sketch's columns: 8 to 1024 by kernel and ridge
-SKETCH: Final = 256
+ITERATIONS: Final = 30  # of conjugate gradients on moments, and the sketch's columns: 32 to 1024 by kernel and ridge
+SKETCH: Final = 512
 MOST_DUAL: Final = 6144  # rows by rows of the sample that preconditions streaming
 LEAST_DUAL: Final = 512
 # Direct solves tell most, moments serve later jobs: so many times another way's seconds a way must take to be left.
@@ -38,7 +38,7 @@ class Shape:
     of targets, leaves, and the numbers and flops of the feature map for one row, as its recipe tells them. Of the
     direct way the bytes of a leaf, of the driver's solve and on disk, and `solve_work`, the flops of `syrk` in whose
     time the driver solves; of any leaf the bytes for reading, of any solve those beside the system. Sums are of
-    `folds` apart; a row's take `times` as long as `syrk`. An iteration solves `solves` times."""
+    `folds` apart; a row's take `times` as long as `syrk`. An iteration solves `solves` systems."""
 
     n: int
     m: int
@@ -57,7 +57,7 @@ class Shape:
     beside_bytes: int = 0
     solve_work: float = 0.0
     times: float = 1.0
-    solves: int = 1
+    solves: float = 1.0
 
     @property
     def size(self) -> Size:
@@ -194,7 +194,9 @@ def _cg(shape: Shape, means: Means) -> Way:
     """By products with the sums."""
     width = shape.width
     driver = shape.size.held + cg_bytes(shape.size) + shape.beside_bytes
-    sketch = 2.0 * width**2 * shape.patterns * SKETCH * (shape.q if shape.coupled else 1)
+    rank = min(SKETCH, shape.k // 2)
+    sketch = 2.0 * width**2 * shape.patterns * rank * (shape.q if shape.coupled else 1)
+    sketch += 4 / 3 * rank**2 * (40.0 * rank + 12.0 * shape.k)  # as its columns are doubled
     steps = 2.0 * width**2 * shape.patterns * shape.columns * ITERATIONS
     solve = sketch / means.pace.square + steps / (means.pace.thin / 2)
     seconds = _gram_seconds(shape, means) + shape.solves * solve

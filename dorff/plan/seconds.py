@@ -16,7 +16,8 @@ from dorff.features import FeatureMap, Recipe
 from dorff.moments import syrk
 from dorff.passes.cuts import block_rows
 from dorff.solvers import MOST_FACTORS, Size
-from dorff.solvers.grid import WIDEST
+from dorff.solvers.choose import LARGE
+from dorff.solvers.grid import near_shifts
 from dorff.spec import Job
 from dorff.threads import pinned
 
@@ -26,16 +27,19 @@ CHOLESKY: Final = 1.8
 INVERSE: Final = 2.2
 EIGH: Final = 13.0
 QR: Final = 4.0
-#: Times k^2: errors on a fold's rows at one ridge, and a fold's system.
-HELD: Final = 1500.0
+#: Times m^2: errors on a fold's rows at one ridge, and a fold's sums.
+HELD: Final = 450.0
 #: The noise of several targets at one ridge (`solvers.select.noise_models`): of one system for everything times k^3,
 #: as it is factored and inverted in each of two to ten steps; of columns apart times k^2, for about five.
 NOISE: Final = 35.0
 NOISE_APART: Final = 15_000.0
 #: A pass of `precision: mixed` over one of `double`.
 MIXED: Final = 0.55
-#: Times k^2: the conjugate gradients of one fold at one ridge for one right-hand side (`solvers.grid`).
-STEPS: Final = 600.0
+#: Conjugate gradients of folds along a path of ridges (`solvers.grid`): the steps of a column, those of the longest
+#: column of a group, and the flops of `syrk` in whose time a number of a matrix comes from memory, once in each step.
+STEPS: Final = 22.0
+LONGEST: Final = 32.0
+READ: Final = 100.0
 #: A search for length-scales, in passes of `syrk` over its sample; each length-scale of its own adds to it.
 SEARCH: Final = 300.0
 NOMINAL: Final = 5e10  # flops of `syrk` a second
@@ -118,30 +122,39 @@ def _number_seconds(recipe: Recipe) -> float:
 
 
 def solve_work(job: Job, sizes: Sequence[Size], combinations: int, *, keeps: bool) -> float:
-    """What solving directly takes, in flops of `syrk`: every kernel of these sizes with each of the `combinations` of
-    manifold weights and numbers of features, the choice among ridges, and the posterior where it is kept."""
-    solving, trials = job.solve, len(job.solve.ridges)
-    single = trials * combinations * len(sizes) == 1
+    """What solving directly takes, in flops of `syrk`: every kernel of these sizes with each number of features and
+    each of the `combinations` of manifold weights, the choice among ridges, and the posterior where it is kept."""
+    solving, counts, trials = job.solve, job.features.counts, len(job.solve.ridges)
+    single = trials * combinations * len(counts) * len(sizes) == 1
     noises = solving.select == "evidence" and not single
     work = 0.0
-    for size in sizes:
-        cube = size.blocks * float(size.k) ** 3
-        factors = CHOLESKY * trials if trials <= MOST_FACTORS else EIGH
+    for size in (replace(one, m=one.m * count // max(counts)) for one in sizes for count in counts):
         if solving.select == "kfold" and size.folds > 1:
-            low, high = min(solving.ridges), max(solving.ridges)
-            near = 1.0 + (math.ceil(math.log(high / low, WIDEST)) if low > 0 else trials)
-            columns = size.folds * trials * (1 if size.coupled else size.q)
-            held = size.folds * (trials + 1) * HELD / size.k
-            apart = min(near * CHOLESKY + columns * STEPS / size.k, size.folds * factors) + held
-            work += combinations * cube * apart
+            work += combinations * _folds_work(job, size)
         elif not single:
-            work += combinations * (cube * factors + (trials * _noise_work(size) if noises else 0.0))
+            work += combinations * (_factors_work(size, trials) + (trials * _noise_work(size) if noises else 0.0))
     largest = max(sizes, key=lambda size: size.blocks * size.k**3)
     last = (CHOLESKY if single or solving.select == "kfold" else 0.0) + (INVERSE if keeps else 0.0)
     after = largest.blocks * float(largest.k) ** 3 * last
     if largest.coupled and not (noises or job.manifold or job.classes):
         after += _noise_work(largest)
     return work + after * (2.0 if solving.conformal else 1.0)
+
+
+def _factors_work(size: Size, trials: int) -> float:
+    """Of a system at so many ridges."""
+    return size.blocks * float(size.k) ** 3 * (CHOLESKY * trials if trials <= MOST_FACTORS else EIGH)
+
+
+def _folds_work(job: Job, size: Size) -> float:
+    """Of the errors on all folds at all ridges, each fold with factors of its own or all of them along a path."""
+    k, squares, ridges = float(size.k), float(size.m) ** 2, job.solve.ridges
+    if k < LARGE or size.patterns > 1 or job.manifold or min(ridges) <= 0:
+        return size.folds * (_factors_work(size, len(ridges)) + (len(ridges) + 1) * HELD * squares)
+    groups, columns = len(near_shifts(np.array(ridges))), size.folds * len(ridges) * (1 if size.coupled else size.q)
+    factors = groups * (CHOLESKY * k**3 + LONGEST * READ * (size.folds * squares + k**2))
+    steps = 2.0 * columns * STEPS * (k**2 + squares * (size.q if size.coupled else 1))
+    return factors + steps + size.folds * HELD * squares
 
 
 def _noise_work(size: Size) -> float:

@@ -317,7 +317,7 @@ def _solutions(family: Family, columns: Columns) -> _Found | None:
     """Of all columns; the last of the family's S is the sum's."""
     c, strange = len(columns.shift), set[int]()
     found = _Found(np.zeros(columns.rhs.shape, order="F"), np.zeros(c, bool), np.zeros(c))
-    for group in _groups(columns.shift):
+    for group in near_shifts(columns.shift):
         pole = float(np.sqrt(columns.shift[group].min() * columns.shift[group].max()))
         far = np.isin(columns.whose[group], list(strange))
         left = _near(family, columns, len(family.matrices) - 1, group[~far], pole, found)
@@ -349,7 +349,7 @@ def _near(family: Family, columns: Columns, whose: int, at: Indices, pole: float
     return np.concatenate(left)
 
 
-def _groups(shifts: FloatArray) -> list[Indices]:
+def near_shifts(shifts: FloatArray) -> list[Indices]:
     """The columns by their shifts, the largest first, in groups that one factor serves."""
     groups, order = list[Indices](), np.argsort(-shifts, kind="stable")
     while len(order):
