@@ -41,8 +41,8 @@ from dorff.fit import fit
 from dorff.model import Model
 from dorff.passes import PassSums
 from dorff.plan import freeze_constants, make_plan
+from dorff.process.stopping import clear_stop, request_stop
 from dorff.spec import Job, load_job
-from dorff.stopping import clear_stop, request_stop
 from dorff.store import Lease, Receipt, append_history, load_model, read_history
 
 ROWS = 420_000

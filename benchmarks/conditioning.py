@@ -28,14 +28,14 @@ import tables
 from dorff import frequencies, kernels
 from dorff.features import FeatureMap, Projected
 from dorff.kernels.scalar import FloatArray
+from dorff.model.weights import OperatorWeights
 from dorff.moments import Accumulator, Moments, Triangle, TriangleAccumulator
+from dorff.process.threads import pinned
 from dorff.solvers import Problem, Solution, solve
 from dorff.solvers.cg import solve_cg
 from dorff.solvers.dense import solve_cholesky
-from dorff.solvers.eigen import Spectral
+from dorff.solvers.eigen import SpectralFactor
 from dorff.solvers.qr import problem_of
-from dorff.threads import pinned
-from dorff.weights import OperatorWeights
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -143,7 +143,7 @@ Solver = Callable[[Problem, float], Solution | None]
 
 
 def _eigh(problem: Problem, ridge: float) -> Solution:
-    return Spectral(problem).solve(ridge)
+    return SpectralFactor(problem).solve(ridge)
 
 
 def compare(sweep: str, lengthscale: float, data: Data, wanted: Callable[[float, int], Sequence[float]]) -> list[Row]:

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from dorff.bench import write_random
+from dorff.cli.bench import write_random
 from dorff.data import Dataset, RowBlock
 from dorff.engine.memory import forget_spare
 from dorff.moments import Kind
@@ -43,7 +43,7 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
     "stamp": [(Dataset, "stamp")],
     "digest": [(RowBlock, "checksums")],
     "witness": [(np, "dot")],
-    "check": [(leaf._Run, "_check")],
+    "check": [(leaf._LeafRun, "_check")],
     "partial": [(leaf, "save_moments")],
     "receipt": [(Receipt, "save"), (Checkpoint, "load"), (Checkpoint, "remove"), (frozen, "frozen_hash")],
 }

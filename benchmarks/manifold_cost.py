@@ -37,9 +37,9 @@ from dorff.manifold import GraphSums
 from dorff.moments import FloatArray
 from dorff.passes import BlockSums
 from dorff.passes.cuts import block_rows
-from dorff.plan.terms import GROUP_ROWS, term_flops
-from dorff.plan.terms import Recipe as TermRecipe
-from dorff.threads import pinned
+from dorff.plan.term_costs import GROUP_ROWS, term_flops
+from dorff.plan.term_costs import TermRecipe as TermRecipe
+from dorff.process.threads import pinned
 
 FORMS: dict[str, dict[str, Any]] = {
     "edges": {"form": "edges"},

@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from dorff.bench import write_random
+from dorff.cli.bench import write_random
 
 MiB = 2**20
 WORKERS, LIMIT = 2, 448 * MiB

@@ -35,9 +35,9 @@ from dorff import frequencies, kernels
 from dorff.exact import ExactRidge
 from dorff.features import FeatureMap, Projected
 from dorff.kernels.scalar import FloatArray
+from dorff.model.weights import operator_weights
 from dorff.passes import BlockSums
 from dorff.solvers import Problem, solve
-from dorff.weights import operator_weights
 
 RUNS, TRAIN, GAMMA, SIGMA = 10, 80, 1e-9, 0.2
 PAPER = {

@@ -36,10 +36,10 @@ from sklearn.model_selection import KFold
 from dorff import frequencies, kernels
 from dorff.features import FeatureMap, Projected
 from dorff.kernels.scalar import FloatArray
+from dorff.model.weights import operator_weights
 from dorff.moments import Moments
 from dorff.passes import BlockSums
 from dorff.solvers import Problem, solve, squared_error
-from dorff.weights import operator_weights
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt

@@ -50,9 +50,9 @@ from dorff.features import Recipe
 from dorff.fit import fit
 from dorff.kernels import OperatorKernel
 from dorff.kernels.scalar import FloatArray
-from dorff.plan.drawing import LEAST_SHARE, sample_sizes
+from dorff.model.weights import Density, effective_sample_size, operator_weights
+from dorff.plan.sharing import LEAST_SHARE, sample_sizes
 from dorff.spec import Job
-from dorff.weights import Density, effective_sample_size, operator_weights
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt

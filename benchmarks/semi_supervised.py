@@ -56,14 +56,14 @@ from sklearn.neighbors import NearestNeighbors
 from sklearn.semi_supervised import LabelSpreading, SelfTrainingClassifier
 
 from dorff import ORFFClassifier, graphs, kernels
+from dorff.estimators.array_sums import ArraySums
 from dorff.estimators.given import GivenFolds
-from dorff.estimators.sums import RowSums
 from dorff.features import FeatureMap, Recipe
 from dorff.frequencies import default_sampler
 from dorff.kernels import median_lengthscale
 from dorff.manifold import in_memory
 from dorff.moments import by_fold, pooled
-from dorff.plan.manifold import penalty
+from dorff.plan.manifold_terms import penalty
 from dorff.solvers import Penalty, Setting, setting_scores
 from dorff.solvers.few_labels import Known
 
@@ -163,7 +163,7 @@ class Shared:
         y = self.given.y[rows]
         deal = GivenFolds.balanced(y, folds, 0)
         balanced = len(y) / (CLASSES * np.bincount(y, minlength=CLASSES))
-        sums = RowSums(self.features, np.full(CLASSES, 1.0 / CLASSES), deal, balanced)
+        sums = ArraySums(self.features, np.full(CLASSES, 1.0 / CLASSES), deal, balanced)
         parts = by_fold(sums.of(self.given.X[rows], np.eye(CLASSES)[y]))
         trials = [(0.0, ridge, weight) for ridge in ridges for weight in weights]
         if len(trials) > 1:

@@ -30,11 +30,11 @@ from distributed import Client
 from dorff.data import ArrayLayout, ShardWriter, shard_and_unit_rows, write_metadata
 from dorff.engine import DaskEngine, local_cluster
 from dorff.fit import PassResult, build_model, expected_passes, run_pass, settings, solve_pass
+from dorff.fit.streaming import fit_streaming
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
 from dorff.plan import freeze_constants, make_plan
 from dorff.spec import Job
-from dorff.streaming import fit_streaming
 
 D, LENGTHSCALE, WAVES, TEST_ROWS, WORKERS = 64, 8.0, 512, 10_000, 2
 

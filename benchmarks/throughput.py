@@ -1,5 +1,5 @@
 """Rows a second of fits from Zarr over those of bare `syrk`, for the shapes README quotes, the worst repeat beside the
-median, and where the rest of the workers' time goes (`dorff.bench.Share`).
+median, and where the rest of the workers' time goes (`dorff.cli.bench.Share`).
 
 python benchmarks/throughput.py [--repeats 3] [--only 784,4096,rom] [--out benchmarks/results/throughput.json]
 """
@@ -11,7 +11,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from dorff.bench import bench
+from dorff.cli.bench import bench
 
 SHAPES = ((16, 1024, "orthogonal"), (64, 4096, "orthogonal"), (784, 4096, "rom"), (784, 4096, "quadrature"),
           (3072, 8192, "rom"), (3072, 8192, "quadrature"))  # fmt: skip

@@ -12,7 +12,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from dorff import frequencies, graphs, kernels
     from dorff.estimators import ORFFClassifier, ORFFRegressor
-    from dorff.lengthscale.tuning import tune_lengthscales
+    from dorff.features.lengthscale_search import tune_lengthscales
     from dorff.store.models import load_model
 
 __all__ = [
@@ -33,7 +33,7 @@ _HOMES = {
     "frequencies": "dorff.frequencies",
     "graphs": "dorff.graphs",
     "kernels": "dorff.kernels",
-    "tune_lengthscales": "dorff.lengthscale",
+    "tune_lengthscales": "dorff.features.lengthscale_search",
 }
 
 

@@ -136,7 +136,7 @@ def exact_is_cheaper(n: int, p: int, m: int, r: int) -> bool:
     return m * r >= p * n
 
 
-class _System(ABC):
+class _ExactSystem(ABC):
     """(B K B^T + diag(noise)) z = right, over the N observed values."""
 
     @abstractmethod
@@ -145,7 +145,7 @@ class _System(ABC):
 
 
 @final
-class _Dense(_System):
+class _Dense(_ExactSystem):
     """Any kernel and any pattern of observed values."""
 
     def __init__(
@@ -170,7 +170,7 @@ class _Dense(_System):
 
 
 @final
-class _Separable(_System):
+class _Separable(_ExactSystem):
     """k0 A observed through C with nothing missing: k0 a + noise for each eigenvalue a of C A C^T."""
 
     def __init__(self, scalar: ScalarKernel, A: FloatArray, X: FloatArray, C: FloatArray, noise: FloatArray) -> None:
@@ -197,7 +197,7 @@ class _Separable(_System):
 
 def _system(
     kernel: OperatorKernel, X: FloatArray, C: FloatArray, some: npt.NDArray[np.bool_], noise: FloatArray
-) -> _System:
+) -> _ExactSystem:
     separable = _separable(kernel)
     if separable is not None and some.all():
         return _Separable(*separable, X, C, noise)

@@ -12,8 +12,9 @@ from dorff import frequencies, kernels
 from dorff.features import FeatureMap, Projected
 from dorff.kernels import OperatorKernel
 from dorff.kernels.scalar import FloatArray
+from dorff.model.weights import OperatorWeights, operator_weights
 from dorff.moments import Accumulator, Moments
-from dorff.weights import OperatorWeights, operator_weights
+from dorff.solvers.choose import fold_scores
 
 MEASURES = ("trace", "unbounded", "bounded")
 SAMPLERS = (frequencies.IID(), frequencies.Orthogonal())
@@ -133,3 +134,18 @@ def unsourced(store: Path) -> dict[str, bytes]:
     for key in ("sources", "crc32"):
         del group["attributes"]["dorff"][key]
     return {**files, "zarr.json": json.dumps(group).encode()}
+
+
+def kfold_errors(folds, setting, ridges):
+    """The mean squared errors (len(ridges),) of `fold_scores`."""
+    return np.array([score.value for score in fold_scores(folds, setting, ridges)])
+
+
+def calibration_error(probabilities, codes, *, bins=15, weights=None):
+    """Expected calibration error (Guo et al. 2017, eq. 3): |accuracy - confidence| over `bins` equal ranges of the
+    largest probability, averaged by the rows in them. For probabilities (n, K), classes 0..K-1 (n,)."""
+    p, w = np.asarray(probabilities), np.ones(len(codes)) if weights is None else np.asarray(weights, dtype=float)
+    confidence = p.max(axis=1)
+    gap = w / w.sum() * ((p.argmax(axis=1) == codes) - confidence)
+    place = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
+    return float(np.abs(np.bincount(place, gap, bins)).sum())

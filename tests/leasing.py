@@ -6,7 +6,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from dorff.errors import LeaseError
-from dorff.publish import Verdict, publish
+from dorff.fit.publish import Verdict, publish
 from dorff.spec import Publish
 from dorff.store import LEASE, Lease
 

@@ -4,14 +4,14 @@ import json
 
 import numpy as np
 import pytest
-from cases import LAW
+from cases import LAW, calibration_error
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 from sklearn.metrics import log_loss as sklearns
 
-from dorff.calibration import FLATTEST, Calibration, calibration_error, log_loss, softmax
 from dorff.errors import InputError
+from dorff.model.calibration import FLATTEST, Calibration, log_loss, softmax
 
 
 def drawn(n: int, K: int, slope: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

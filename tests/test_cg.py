@@ -13,13 +13,13 @@ from dorff import frequencies, kernels
 from dorff.errors import InputError
 from dorff.kernels import OperatorKernel
 from dorff.kernels.scalar import FloatArray
+from dorff.model.weights import OperatorWeights
 from dorff.moments import Accumulator, Moments
 from dorff.solvers import Fit, Problem, Setting, solve
 from dorff.solvers.cg import Iterated, Steps, iterate, solve_cg
 from dorff.solvers.matrixfree import System, make_system, of_moments
 from dorff.solvers.nystrom import Plain, nystrom
-from dorff.solvers.sampled import Sample, Sampled
-from dorff.weights import OperatorWeights
+from dorff.solvers.sample import Sample, Sampled
 
 N, D, RIDGE = 150, 32, 1e-4
 Case = tuple[list[Moments], OperatorWeights, FloatArray]

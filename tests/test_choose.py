@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from cases import moments_of, plain_map, rows
+from cases import kfold_errors, moments_of, plain_map, rows
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import KFold
 
@@ -19,14 +19,13 @@ from dorff.solvers import (
     Setting,
     carried_ridges,
     choose,
-    kfold_errors,
     of_first,
     setting_scores,
     squared_error,
 )
 from dorff.solvers import system as systems
 from dorff.solvers.choose import fold_scores
-from dorff.solvers.grid import path_bytes, path_errors
+from dorff.solvers.ridge_path import path_bytes, path_errors
 from dorff.solvers.select import FoldErrors
 
 GAUSS = kernels.Gaussian(0.7)

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 import zarr
+from cases import calibration_error
 from sklearn.base import clone
 from sklearn.datasets import make_blobs
 from sklearn.exceptions import NotFittedError
@@ -21,10 +22,10 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dorff import ORFFClassifier, ORFFRegressor, kernels, load_model
-from dorff.calibration import Calibration, calibration_error, log_loss
 from dorff.errors import InputError
-from dorff.estimators.held import FOLDS, HeldRows
-from dorff.estimators.labels import MOST_CLASSES, OneHot, find_classes, one_hot
+from dorff.estimators.calibrating import FOLDS, HeldRows
+from dorff.estimators.class_labels import MOST_CLASSES, OneHot, find_classes, one_hot
+from dorff.model.calibration import Calibration, log_loss
 from dorff.passes import FoldRule
 from dorff.store import save_model
 

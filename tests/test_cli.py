@@ -252,7 +252,7 @@ def test_text_for_people() -> None:
 
 def test_pace_counts_from_the_first_call() -> None:
     now = iter([0.0, 10.0, 20.0])
-    pace = progress._Pace(clock=lambda: next(now))
+    pace = progress._Rate(clock=lambda: next(now))
     assert pace.text(5000, 25000) == "5,000 of 25,000 rows"
     assert pace.text(15000, 25000) == "15,000 of 25,000 rows, 1,000 rows/s, 0:00:10 left"
     assert pace.text(25000, None) == "25,000 rows, 1,000 rows/s"

@@ -19,7 +19,7 @@ from processes import LOOPBACK, scheduler, until, worker
 from dorff import spec
 from dorff.engine import Engine, Task, open_engine
 from dorff.errors import IncompleteError, StoppedError
-from dorff.stopping import stop_requested
+from dorff.process.stopping import stop_requested
 
 
 def run(engine: Engine, *tasks: Task) -> list[Any]:

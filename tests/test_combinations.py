@@ -22,10 +22,10 @@ from scipy.linalg import hadamard
 from dorff import frequencies, kernels
 from dorff.errors import InputError
 from dorff.features import Recipe
-from dorff.features.drawing import Drawn
+from dorff.features.recipe import Drawn
 from dorff.kernels import BaseKernel, Decomposable, GaussianWeighted, Measure, OperatorKernel, ScalarKernel, Spectral
 from dorff.kernels.scalar import FloatArray
-from dorff.weights import operator_weights
+from dorff.model.weights import operator_weights
 
 MARKS = ("<!-- combinations -->", "<!-- /combinations -->")
 SEVERAL = (0.9, 1.1, 1.4)

@@ -8,8 +8,8 @@ from cases import LAW
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dorff.conformal import CONFORMAL_ROWS, LEVELS, MOST_NUMBERS, Conformal, most_rows, scores
 from dorff.errors import InputError
+from dorff.model.conformal import CONFORMAL_ROWS, LEVELS, MOST_NUMBERS, Conformal, most_rows, scores
 
 
 @given(st.integers(1, 60), st.integers(1, 3), st.sampled_from(LEVELS), st.integers(0, 10**6))

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import zarr
 
-from dorff.demo import DemoResult, Search, run_demo
+from dorff.cli.demo import DemoResult, Search, run_demo
 from dorff.engine import SerialEngine
 from dorff.errors import InputError
 from dorff.fit import fit
+from dorff.fit.tune import tune
 from dorff.spec import Job, load_job
 from dorff.store import load_model
-from dorff.tune import tune
 
 DATA = files("dorff") / "demo_data"
 

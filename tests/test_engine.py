@@ -18,7 +18,7 @@ import pytest
 import zarr
 from distributed import Client
 
-from dorff.bench import bench, even_rows, write_random
+from dorff.cli.bench import bench, even_rows, write_random
 from dorff.data import ingest, open_dataset, shard_and_unit_rows
 from dorff.engine import DaskEngine, SerialEngine, local_cluster
 from dorff.errors import InputError
@@ -401,5 +401,5 @@ def test_the_rate_of_bench_has_neither_start_nor_solve_in_it(monkeypatch: pytest
     def timed(job: Job) -> tuple[float, float]:
         return 50.0 + open_dataset(job.data.store).rows / 1e6, 0.8
 
-    monkeypatch.setattr("dorff.bench._timed_fit", timed)
+    monkeypatch.setattr("dorff.cli.bench._timed_fit", timed)
     assert bench(d=3, m=32, rows=1, repeats=1, workers=1).rows_per_s == pytest.approx(1e6, rel=1e-9)

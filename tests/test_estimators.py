@@ -27,7 +27,7 @@ from threadpoolctl import threadpool_info
 
 from dorff import ORFFRegressor, frequencies, kernels, load_model
 from dorff.errors import InputError
-from dorff.estimators.sums import one_thread, sample
+from dorff.estimators.array_sums import one_thread, sample
 from dorff.exact import ExactRidge
 from dorff.store import save_model
 

@@ -16,10 +16,10 @@ from dorff import frequencies, kernels
 from dorff.errors import InputError
 from dorff.estimators import ORFFRegressor
 from dorff.kernels.scalar import FloatArray
+from dorff.model.weights import OperatorWeights
 from dorff.moments import Accumulator, Moments, TriangleAccumulator
 from dorff.solvers import LARGEST_DIRECT, LARGEST_EVD, Fit, Problem, Setting, select
 from dorff.solvers.apart import output_directions
-from dorff.weights import OperatorWeights
 
 N, D, RIDGE = 30, 7, 1e-2
 RNG = np.random.default_rng(5)

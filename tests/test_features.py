@@ -13,7 +13,7 @@ from sklearn.preprocessing import PolynomialFeatures
 from dorff import kernels
 from dorff.errors import InputError
 from dorff.features import FeatureMap, Recipe, feature_arrays, features_from
-from dorff.features.explicit import Maclaurin, Monomials, monomial_count
+from dorff.features.expansions import Maclaurin, Monomials, monomial_count
 from dorff.frequencies import IID, QMC, ROM, Fastfood, GaussQuadrature, Orthogonal, Quadrature
 from dorff.kernels.pointwise import DERIVATIVES, FUNCTIONS
 

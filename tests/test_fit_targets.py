@@ -10,17 +10,17 @@ import zarr
 from command_line import answer, call
 
 from dorff import ORFFRegressor, kernels, load_model
-from dorff.calibration import Calibration
 from dorff.data import Classes, ingest, open_dataset
 from dorff.engine import SerialEngine
 from dorff.errors import InputError
 from dorff.fit import fit
+from dorff.fit.tune import tune
 from dorff.kernels.scalar import FloatArray
+from dorff.model.calibration import Calibration
 from dorff.plan import make_plan
 from dorff.predict import predict, score
 from dorff.solvers import R2
 from dorff.spec import Job
-from dorff.tune import tune
 
 N, SHARD = 6000, 512
 RNG = np.random.default_rng(0)

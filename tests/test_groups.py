@@ -15,9 +15,7 @@ import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dorff.calibration import Calibration
 from dorff.cli.sentences import fit_text
-from dorff.conformal import Conformal
 from dorff.data import RowBlock, ingest, open_dataset, verify
 from dorff.data.labels import NO_GROUP, Run, group_codes
 from dorff.data.rows import group_keys
@@ -29,6 +27,8 @@ from dorff.fit.choice import solve_pass
 from dorff.fit.held import Held, calibrate, conformalize
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
+from dorff.model.calibration import Calibration
+from dorff.model.conformal import Conformal
 from dorff.passes import FoldRule
 from dorff.passes import cuts as leaf_sizes
 from dorff.plan import freeze_constants, make_plan

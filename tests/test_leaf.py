@@ -18,7 +18,7 @@ from dorff.engine.memory import forget_spare
 from dorff.errors import CorruptError, IncompleteError, InputError, StoppedError
 from dorff.moments import FloatArray, Kind, gram
 from dorff.passes import BlockSums, FoldRule, Leaf, Pass, frozen_hash, sum_leaf
-from dorff.stopping import clear_stop, request_stop
+from dorff.process.stopping import clear_stop, request_stop
 from dorff.store import Receipt
 from dorff.store.checkpoints import Checkpoint
 

@@ -23,7 +23,7 @@ from leasing import contend, hold, late
 from test_store import small_model
 
 from dorff.errors import InputError, LeaseError
-from dorff.publish import Verdict, publish
+from dorff.fit.publish import Verdict, publish
 from dorff.spec import Publish
 from dorff.store import LEASE, Lease, current_version, forget, lease_state, load_model, read_history, seal, versions
 from dorff.store import lease as leases
@@ -33,7 +33,7 @@ from dorff.store import lease as leases
 def processes() -> ForkServerContext:
     """Processes that have imported dorff already."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["dorff.publish"])
+    context.set_forkserver_preload(["dorff.fit.publish"])
     return context
 
 

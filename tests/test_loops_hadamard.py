@@ -245,7 +245,7 @@ def fresh(code, directory):
 
 USE = """
     import numpy as np
-    from dorff.loops import butterfly, hadamard, structured, tiles
+    from dorff.loops import butterfly, hadamard, projections, tiles
     modules = "hadamard", "structured", "tiles", "butterfly"
     hadamard(np.ones((9, 32)), np.empty((9, 32)))
 """

@@ -33,10 +33,10 @@ from dorff.kernels.scalar import FloatArray
 from dorff.manifold import build_atlas, build_frame, build_given, build_knn, build_names
 from dorff.manifold.build_atlas import _kind, _table, load_atlas
 from dorff.manifold.build_files import packed, read_parts, write_parts
-from dorff.manifold.build_frame import Job, _cuts, load_frame
+from dorff.manifold.build_frame import BuildTask, _cuts, load_frame
 from dorff.manifold.build_knn import _landmarks
 from dorff.manifold.building import build
-from dorff.manifold.shards import Shards, _degrees, _record
+from dorff.manifold.edge_store import Shards, _degrees, _record
 from dorff.passes import Pass
 from dorff.plan import graph_sizes
 from dorff.plan.graph_sizes import Sizes
@@ -473,7 +473,7 @@ def test_rows_that_change_and_change_back(tmp_path: Path, monkeypatch: pytest.Mo
     shutil.copytree(world.store, kept)
     world.array[70] = [9.0, 9.0, 9.0]
 
-    def killed(frame: Any, job: Job, **options: Any) -> Any:
+    def killed(frame: Any, job: BuildTask, **options: Any) -> Any:
         if job.stage == "assign":
             raise KeyboardInterrupt
         return slip(frame, job, **options)
@@ -591,18 +591,18 @@ def test_names_in_many_files(tmp_path: Path, given: bool, monkeypatch: pytest.Mo
 
 def test_names_are_never_held_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes of a task: not those of all names of all files (10 MB), but of those of a file of names."""
-    count, files = 4000, [Job("lists", 0, number) for number in range(100)]
+    count, files = 4000, [BuildTask("lists", 0, number) for number in range(100)]
     monkeypatch.setattr(build_names, "MOST", 2**14)
     frame = load_frame(Path(World(tmp_path, manifold_rows(20)).build(KNN(3)).path))
     for one in files:
         write_parts(frame.path(one), [np.arange(count)])
     cuts = build_names.cuts_of(frame, files, 0, count)
-    write_parts(frame.path(Job("cuts", 0, 0)), [cuts])
+    write_parts(frame.path(BuildTask("cuts", 0, 0)), [cuts])
     tracemalloc.start()
     try:
         for number in range(len(cuts)):
-            parts, named = build_names.turned(frame, Job("sources", 0, number), files, 0, 1, count)
-            write_parts(frame.path(Job("sources", 0, number)), parts)
+            parts, named = build_names.turned(frame, BuildTask("sources", 0, number), files, 0, 1, count)
+            write_parts(frame.path(BuildTask("sources", 0, number)), parts)
         assert tracemalloc.get_traced_memory()[1] < 5 * 24 * 2**14
     finally:
         tracemalloc.stop()

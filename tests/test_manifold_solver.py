@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 import scipy.linalg
 import scipy.sparse
-from cases import every_kernel, plain_map, positive, weights_of
+from cases import every_kernel, kfold_errors, plain_map, positive, weights_of
 from scipy.spatial import cKDTree
 
 from dorff import frequencies, kernels
 from dorff.errors import InputError
 from dorff.kernels.scalar import FloatArray
+from dorff.model.weights import OperatorWeights
 from dorff.moments import MIXED_UNIT, Accumulator, Moments, TriangleAccumulator
-from dorff.solvers import Fit, Penalty, Problem, Setting, choose, kfold_errors, solve
+from dorff.solvers import Fit, Penalty, Problem, Setting, choose, solve
 from dorff.solvers.cg import solve_cg
 from dorff.solvers.choose import fold_scores
-from dorff.solvers.eigen import Spectral
-from dorff.solvers.posterior import posterior
-from dorff.weights import OperatorWeights
+from dorff.solvers.eigen import SpectralFactor
+from dorff.solvers.uncertainty import posterior
 
 N, D = 26, 10
 
@@ -272,7 +272,7 @@ def test_dual_primal_and_representer(number):
     # What neither C nor M sees of the intercept is open: each has the smallest of all, but from zeros of its own.
     open_ = scipy.linalg.null_space(one.ones.T @ (J + one.l * one.M) @ one.ones, rcond=1e-10)
     open_ = open_ if one.intercept else np.zeros((one.P, 0))
-    solutions = [*solve(problem, [one.ridge]), Spectral(problem).solve(one.ridge)]
+    solutions = [*solve(problem, [one.ridge]), SpectralFactor(problem).solve(one.ridge)]
     for solution in solutions:
         values = one.values(problem, solution.h).reshape(-1, one.P)
         difference = values - f.reshape(-1, one.P)

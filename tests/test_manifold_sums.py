@@ -29,16 +29,16 @@ from dorff.graphs import KNN, Given, Graph, Identity, Manifold, degrees, laplaci
 from dorff.loops import differences
 from dorff.manifold import GraphSums, LeafTerm, ShardTerm, added, build, in_memory, sum_term
 from dorff.manifold import leaves as term_leaves
+from dorff.manifold.edge_store import Shards as BuiltShards
+from dorff.manifold.laplacian_sums import finished
 from dorff.manifold.leaves import group_reads
-from dorff.manifold.parts import Part
-from dorff.manifold.shards import Shards as BuiltShards
-from dorff.manifold.sums import finished
+from dorff.manifold.shard_sums import ShardPart
 from dorff.moments import UNIT, Accumulator, FloatArray, IntArray, Moments, syr2k
 from dorff.passes import BlockSums, FoldRule, Leaf, Pass, freeze, frozen_hash, load_pass, sum_leaf
 from dorff.plan import graph_sizes
 from dorff.plan.graph_sizes import Degrees, GraphCosts, Sizes
-from dorff.plan.terms import GROUP_ROWS, Form, Recipe, difference_shift, term_bytes, term_flops
-from dorff.stopping import clear_stop, request_stop
+from dorff.plan.term_costs import GROUP_ROWS, Form, TermRecipe, difference_shift, term_bytes, term_flops
+from dorff.process.stopping import clear_stop, request_stop
 
 D, M = 3, 12
 SIZES = Sizes(partition_rows=400)
@@ -120,7 +120,7 @@ def test_every_form_is_the_dense_product_whatever_the_tiles(
     found = in_memory(FEATURES, X, W, term)
     close(found, dense(X, W, term))
     assert (found.m, found.q, found.n, found.kind) == (M, 0, W.nnz // 2, "gram")
-    sums = GraphSums(FEATURES, Recipe.of(term), tile=tile)
+    sums = GraphSums(FEATURES, TermRecipe.of(term), tile=tile)
     sums.add_whole(X, W)
     assert all(adder.intact() for adder in sums.sums.values())
     if W.nnz:
@@ -135,7 +135,7 @@ def test_a_row_that_all_others_are_joined_to_takes_no_more_memory_than_tiles(pow
     features, X = trig_map(rng.standard_normal((256, D)), np.zeros(D), np.ones(D)), rng.standard_normal((n, D))
     W = star(n, n // 2)
     in_memory(features, X[:5], star(5, 2), term)  # loops are compiled
-    sums = GraphSums(features, Recipe.of(term), tile=tile)
+    sums = GraphSums(features, TermRecipe.of(term), tile=tile)
     sums.of((0, ""))
     tracemalloc.start()
     try:
@@ -319,11 +319,11 @@ def test_shards_with_their_halo_are_the_whole_graph(term: Manifold, tmp_path: Pa
 def test_parts_of_few_rows_are_the_whole_graph(way: str, edges: int, seed: int, limit: int) -> None:
     """A part of more rows than the limit is of one row and its neighbours: only a power of L needs all of these."""
     term = Manifold(KNN(4), laplacian="normalised", **WAYS[way])
-    X, W, recipe = inputs(90, seed), some_graph(90, edges, seed), Recipe.of(term)
+    X, W, recipe = inputs(90, seed), some_graph(90, edges, seed), TermRecipe.of(term)
     store = Shards(X, W, np.random.default_rng(seed).permutation(90) // 30)
     sums, owned = GraphSums(FEATURES, recipe), list[int]()
     for shard in range(store.count):
-        for part in Part.cut(store, shard, recipe, limit):
+        for part in ShardPart.cut(store, shard, recipe, limit):
             assert len(part.X) <= limit or (recipe.form is Form.POWER and part.own.sum() == 1)
             sums.add_local(part.X, part.W, part.own, part.numbers, part.degree)
             owned += part.numbers[part.own].tolist()
@@ -386,7 +386,7 @@ def test_stopped_shards_go_on_to_the_same_bits(way: str, tmp_path: Path) -> None
     store, term = shards(), Manifold(KNN(4), laplacian="normalised", **WAYS[way])
     nodes = []
     for folder, stops in (("a", False), ("b", True)):
-        place = ShardTerm.of(make_pass(tmp_path / folder / "state"), Recipe.of(term), "")
+        place = ShardTerm.of(make_pass(tmp_path / folder / "state"), TermRecipe.of(term), "")
         times = 0
         while True:
             if stops:
@@ -422,7 +422,7 @@ class Restless:
 
 
 def test_a_graph_that_changes_while_it_is_read_is_not_summed(tmp_path: Path) -> None:
-    place = ShardTerm.of(make_pass(tmp_path), Recipe.of(Manifold(KNN(4))), "")
+    place = ShardTerm.of(make_pass(tmp_path), TermRecipe.of(Manifold(KNN(4))), "")
     with pytest.raises(IncompleteError, match=r"shards 0 to 2: the graph changed.*run the job again"):
         place.leaf(Restless(shards(), count()), Leaf(0, 0, 3))
     assert not list(place.directory.glob("nodes/*")) and not list(place.directory.glob("receipts/*"))
@@ -618,7 +618,7 @@ def test_any_order_and_any_engine_give_the_same_bits(many: Dataset, tmp_path: Pa
 def test_a_stopped_leaf_goes_on_to_the_same_bits(way: str, dataset: Dataset, tmp_path: Path) -> None:
     term, nodes = Manifold(KNN(2, within="leaf"), **WAYS[way]), []
     for folder, stops in (("a", False), ("b", True)):
-        place = LeafTerm.of(make_pass(tmp_path / folder / "state", nan="drop"), Recipe.of(term), "")
+        place = LeafTerm.of(make_pass(tmp_path / folder / "state", nan="drop"), TermRecipe.of(term), "")
         times = 0
         while True:
             if stops:
@@ -646,7 +646,7 @@ def test_sums_that_are_lost_again_and_again_are_given_up(many: Dataset, tmp_path
         sum_term(this, Manifold(Identity()), many, [Leaf(0, 0, many.n)], SerialEngine(), lose)
     assert told == [0, *[many.n] * 3]
     with pytest.raises(InputError, match="the frozen plan is gone"):
-        place = ShardTerm.of(this, Recipe.of(Manifold(KNN(4))), "")
+        place = ShardTerm.of(this, TermRecipe.of(Manifold(KNN(4))), "")
         (tmp_path / "plan.json").unlink()
         place.leaf(shards(), Leaf(0, 0, 2))
 
@@ -663,15 +663,15 @@ def test_how_much_is_read_at_a_time_changes_no_bit(dataset: Dataset, tmp_path: P
 
 def test_terms_of_several_stores_and_recipes_do_not_meet(tmp_path: Path) -> None:
     this, term = make_pass(tmp_path), Manifold(KNN(4))
-    places = [LeafTerm.of(this, Recipe.of(term), name).hash for name in ("", "unlabelled")]
-    places += [LeafTerm.of(this, Recipe.of(replace(term, power=2)), "").hash]
+    places = [LeafTerm.of(this, TermRecipe.of(term), name).hash for name in ("", "unlabelled")]
+    places += [LeafTerm.of(this, TermRecipe.of(replace(term, power=2)), "").hash]
     assert len(set(places)) == 3
     same = replace(term, weight=(1.0, 2.0), outputs=np.eye(2), scale="mean")
-    assert LeafTerm.of(this, Recipe.of(same), "").hash == places[0]
+    assert LeafTerm.of(this, TermRecipe.of(same), "").hash == places[0]
 
 
 def test_a_damaged_description_is_refused(tmp_path: Path) -> None:
-    place = LeafTerm.of(make_pass(tmp_path), Recipe.of(Manifold(KNN(4))), "")
+    place = LeafTerm.of(make_pass(tmp_path), TermRecipe.of(Manifold(KNN(4))), "")
     raw = place.description.read_bytes()
     for wrong in (b"", raw[:-1], raw.replace(b"4096", b"4095")):
         place.description.write_bytes(wrong)
@@ -684,7 +684,7 @@ def test_a_damaged_description_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_changed_number_is_seen(way: str) -> None:
-    sums = GraphSums(FEATURES, Recipe.of(Manifold(KNN(4), laplacian="normalised", **WAYS[way])))
+    sums = GraphSums(FEATURES, TermRecipe.of(Manifold(KNN(4), laplacian="normalised", **WAYS[way])))
     sums.add_whole(inputs(200), some_graph(200, 600))
     total = sums.of((0, ""))
     assert total.intact()
@@ -697,15 +697,15 @@ def test_a_changed_number_is_seen(way: str) -> None:
 
 
 def test_the_recipe_is_what_the_words_say() -> None:
-    forms = {k: Recipe.of(Manifold(KNN(k))).form for k in (1, 3, 4, 10)}
+    forms = {k: TermRecipe.of(Manifold(KNN(k))).form for k in (1, 3, 4, 10)}
     assert forms == {1: Form.EDGES, 3: Form.EDGES, 4: Form.DIFFERENCE, 10: Form.DIFFERENCE}
     for term in (Manifold(KNN(4), power=4), Manifold(Identity()), Manifold(KNN(2, weights=0.5), form="edges")):
-        recipe = Recipe.of(term, inputs=(1, 2))
-        assert Recipe.from_config(recipe.config()) == recipe
+        recipe = TermRecipe.of(term, inputs=(1, 2))
+        assert TermRecipe.from_config(recipe.config()) == recipe
 
 
 def test_costs_grow_with_edges_and_memory_does_not() -> None:
-    edges, pairs, square = (Recipe.of(Manifold(KNN(10), **WAYS[way])) for way in ("edges", "difference", "square"))
+    edges, pairs, square = (TermRecipe.of(Manifold(KNN(10), **WAYS[way])) for way in ("edges", "difference", "square"))
     w = 1025.0
     assert 10 * w**2 < term_flops(edges, 1024, 10.0) < 11 * w**2 < 11 * term_flops(square, 1024, 10.0)
     assert 2 * w**2 < term_flops(pairs, 1024, 10.0) < 3 * w**2
@@ -728,9 +728,9 @@ def test_a_given_graph_is_planned_by_its_edges(many: Dataset, tmp_path: Path) ->
             graph, many, make_pass(state), None, SerialEngine(), state / "graphs", lambda *_: None, sizes=SHORT
         )  # fmt: skip
         assert sum(file.stat().st_size for file in state.rglob("graphs/**/*")) < costs[-1].disk_bytes
-        recipe = Recipe.of(Manifold(graph, power=4))
+        recipe = TermRecipe.of(Manifold(graph, power=4))
         twice = GraphCosts.of(graph, many, hops=2, sizes=SHORT)
-        parts = [len(part.X) for part in Part.cut(built, 0, recipe, SHORT.rows(many.d))]
+        parts = [len(part.X) for part in ShardPart.cut(built, 0, recipe, SHORT.rows(many.d))]
         assert max(parts) <= twice.piece_rows <= n
         assert twice.edge_bytes > costs[-1].edge_bytes and twice.repeats > costs[-1].repeats
     few, more = costs

@@ -28,6 +28,7 @@ from dorff.errors import DoesNotFitError
 from dorff.fit import fit, run_pass
 from dorff.kernels import Decomposable, Gaussian, Identity, Matrix
 from dorff.kernels.scalar import FloatArray
+from dorff.model.weights import OperatorWeights
 from dorff.moments import Moments, TriangleAccumulator
 from dorff.passes import Leaf, PassSums, load_pass
 from dorff.passes import cuts as leaf_sizes
@@ -41,13 +42,12 @@ from dorff.solvers.cg import solve_cg
 from dorff.solvers.choose import choose
 from dorff.solvers.matrixfree import Border, System, make_system, of_moments
 from dorff.solvers.nystrom import nystrom, nystrom_bytes
-from dorff.solvers.posterior import posterior, posterior_bytes
 from dorff.solvers.qr import problem_of
-from dorff.solvers.sampled import Sample, Sampled
+from dorff.solvers.sample import Sample, Sampled
 from dorff.solvers.setting import Setting
+from dorff.solvers.uncertainty import posterior, posterior_bytes
 from dorff.spec import Job
 from dorff.store import load_model
-from dorff.weights import OperatorWeights
 
 MIB: Final = 2**20
 GAUSSIAN: Final = {"type": "gaussian", "lengthscale": 0.6}

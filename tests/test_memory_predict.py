@@ -15,13 +15,13 @@ from cases import plain_map, traced
 from dorff import frequencies, kernels
 from dorff.data import ArrayLayout, open_dataset
 from dorff.model import Model
+from dorff.model.posterior import CoupledBlock, Posterior
+from dorff.model.weights import OperatorWeights
 from dorff.plan.costs import DRIVER_BYTES
-from dorff.posterior import CoupledBlock, Posterior
 from dorff.predict import Uncertainty
-from dorff.predict.shared import Sight, cached_model, content, planned_workers
+from dorff.predict.shared import ModelInputs, cached_model, content, planned_workers
 from dorff.predict.writing import Writing, predict_shard
 from dorff.store import load_model, save_model
-from dorff.weights import OperatorWeights
 
 
 def saved(folder: Path, d: int, m: int, p: int, k: int) -> Path:
@@ -66,7 +66,7 @@ def test_predictions_hold_what_is_said(
     said = worker - DRIVER_BYTES
     arrays = {"y": model.p, **asked.widths(model)}
     layouts = {name: ArrayLayout(columns, rows, rows) for name, columns in arrays.items()}
-    writing = Writing(str(version), content(version), dataset, layouts, asked, Sight(("x",)))
+    writing = Writing(str(version), content(version), dataset, layouts, asked, ModelInputs(("x",)))
     staging = writing.staging(tmp_path / "o.zarr")
 
     def work() -> Path:

@@ -16,7 +16,9 @@ from distributed import Client
 
 from dorff.engine import DaskEngine, SerialEngine, local_cluster
 from dorff.fit import settings
+from dorff.fit.streaming import fit_streaming, sample_of
 from dorff.kernels.scalar import FloatArray
+from dorff.model.weights import OperatorWeights
 from dorff.passes import Leaf, load_pass, sweep
 from dorff.passes import cuts as leaf_sizes
 from dorff.passes.leaf import _read_ahead
@@ -28,10 +30,8 @@ from dorff.plan.seconds import Pace
 from dorff.solvers import Size
 from dorff.solvers.cg import iterate
 from dorff.solvers.matrixfree import Border, System, make_system
-from dorff.solvers.sampled import Sample, Sampled
+from dorff.solvers.sample import Sample, Sampled
 from dorff.spec import Job
-from dorff.streaming import fit_streaming, sample_of
-from dorff.weights import OperatorWeights
 
 GAUSSIAN = {"type": "gaussian", "lengthscale": 1.0}
 PLAIN = {"type": "decomposable", "scalar": GAUSSIAN}

@@ -14,7 +14,7 @@ from cases import every_kernel, moments_of, rows, trig_map, weights_of
 from dorff import ORFFRegressor, frequencies, kernels
 from dorff.errors import InputError
 from dorff.features import feature_arrays
-from dorff.model import BLOCK_ROWS, Model
+from dorff.model.model import BLOCK_ROWS, Model
 from dorff.solvers import Problem, solve
 from dorff.store import load_model, save_model
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from dorff import frequencies, kernels
 from dorff.errors import InputError
+from dorff.model.weights import OperatorWeights
 from dorff.moments import Accumulator, Moments, syrk
 from dorff.solvers import Problem, solve, target_covariance
-from dorff.weights import OperatorWeights
 
 D = 6
 OMEGA = frequencies.IID().draw(kernels.Decomposable(kernels.Gaussian(0.7)), d=2, p=2, count=D, seed=0)

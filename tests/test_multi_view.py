@@ -13,7 +13,6 @@ import zarr
 from cases import every_kernel, moments_of, positive, rows
 
 from dorff import frequencies, kernels
-from dorff.conformal import Conformal
 from dorff.engine import SerialEngine
 from dorff.errors import InputError
 from dorff.exact import ExactRidge
@@ -21,12 +20,13 @@ from dorff.features import FeatureMap, Recipe, cut, feature_arrays
 from dorff.kernels import CurlFree, Decomposable, DivergenceFree, Gaussian, MultiView, OperatorKernel
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
-from dorff.posterior import CoupledBlock, Posterior
+from dorff.model.conformal import Conformal
+from dorff.model.posterior import CoupledBlock, Posterior
+from dorff.model.weights import OperatorWeights, operator_weights
 from dorff.predict import Uncertainty, predict, score
 from dorff.solvers import Setting
 from dorff.store import load_model, save_model
-from dorff.store.building import build_model
-from dorff.weights import OperatorWeights, operator_weights
+from dorff.store.stored_model import build_model
 
 D, P = 5, 2
 #: Name: views of columns and kernel, for D inputs and P outputs; columns in any order, some seen twice.

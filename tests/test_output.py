@@ -12,7 +12,7 @@ from scipy.sparse.csgraph import connected_components
 from dorff import kernels
 from dorff.errors import InputError
 from dorff.kernels.output import as_output
-from dorff.weights import operator_weights
+from dorff.model.weights import operator_weights
 
 SCALAR = kernels.Gaussian(0.7)
 CHAIN = [[0.0, 1.0, 0.0], [1.0, 0.0, 2.0], [0.0, 2.0, 0.0]]

@@ -11,10 +11,10 @@ from scipy.stats import norm
 
 from dorff import frequencies, kernels
 from dorff.errors import InputError
-from dorff.model import BLOCK_ROWS, Model
-from dorff.posterior import CoupledBlock, Posterior, SeparableBlock
+from dorff.model.model import BLOCK_ROWS, Model
+from dorff.model.posterior import CoupledBlock, Posterior, SeparableBlock
+from dorff.model.weights import OperatorWeights
 from dorff.store import load_model, save_model
-from dorff.weights import OperatorWeights
 
 P, M, N, S2 = 2, 12, 40, 0.3
 SCALE = np.array([1.5, 0.5])
@@ -141,7 +141,7 @@ def test_blocks_of_rows_do_not_matter(monkeypatch):
         model, _ = build(kind)
         X, _ = rows(BLOCK_ROWS + 3, 2, P)
         whole = model.std(X), model.covariance(X)
-        monkeypatch.setattr("dorff.posterior.STEP_BYTES", 7 * model.posterior.row_bytes)
+        monkeypatch.setattr("dorff.model.posterior.STEP_BYTES", 7 * model.posterior.row_bytes)
         assert model.posterior.step == 7
         np.testing.assert_allclose(model.std(X), whole[0], rtol=1e-12)
         np.testing.assert_allclose(model.covariance(X), whole[1], rtol=1e-11, atol=1e-14)
@@ -153,7 +153,7 @@ def test_memory_of_an_evaluation_is_what_it_says(monkeypatch):
     import tracemalloc
 
     k, n, step = 256, 4000, 2**22
-    monkeypatch.setattr("dorff.posterior.STEP_BYTES", step)
+    monkeypatch.setattr("dorff.model.posterior.STEP_BYTES", step)
     rng = np.random.default_rng(0)
     separable = SeparableBlock(
         rng.standard_normal((k, k)), np.ones((k, 2)), np.ones(2), np.ones(k), np.ones(k), np.eye(2), np.eye(2)

@@ -18,13 +18,13 @@ from cases import plain_map, weights_of
 from command_line import DORFF, INDEPENDENT, call, write_csv, write_job
 
 from dorff import frequencies, kernels
-from dorff.conformal import Conformal, scores
 from dorff.data import ingest, verify
 from dorff.engine import SerialEngine
 from dorff.errors import InputError
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
-from dorff.posterior import Posterior, SeparableBlock
+from dorff.model.conformal import Conformal, scores
+from dorff.model.posterior import Posterior, SeparableBlock
 from dorff.predict import Uncertainty, predict, score
 from dorff.store import save_model
 

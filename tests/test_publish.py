@@ -11,8 +11,8 @@ import pytest
 from test_store import small_model
 
 from dorff.errors import GateError, InputError, LeaseError
+from dorff.fit.publish import Verdict, publish
 from dorff.model import Model
-from dorff.publish import Verdict, publish
 from dorff.spec import Publish
 from dorff.store import (
     LEASE,

@@ -18,10 +18,10 @@ from dorff.errors import InputError
 from dorff.features import Recipe
 from dorff.fit import fit
 from dorff.kernels import CurlFree, Decomposable, DivergenceFree, Gaussian, Matern, OperatorKernel
-from dorff.plan.drawing import check_sharing, check_targets
+from dorff.model.weights import covered, effective_sample_size, operator_weights
+from dorff.plan.sharing import check_sharing, check_targets
 from dorff.solvers import Setting
 from dorff.spec import Job
-from dorff.weights import covered, effective_sample_size, operator_weights
 
 # (drawn for, target, d, p): shorter, longer, of another spectrum, of another operator, and from mixtures.
 CASES: dict[str, tuple[list[OperatorKernel], OperatorKernel, int, int]] = {

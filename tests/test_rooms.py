@@ -17,51 +17,35 @@ PACKAGE = ROOT / "dorff"
 # An arrow means: may import that, and what that may import.
 ARROWS: dict[str, str] = {
     "errors": "",
-    "secrets": "errors",  # what must not be said or written
-    "spec": "secrets",
     "loops": "errors",
     "kernels": "errors",
     "frequencies": "kernels loops",
-    "features": "frequencies",
-    "weights": "kernels",
+    "features": "frequencies",  # and the length-scales that the evidence of a few rows finds
     "exact": "kernels",
     "bounds": "kernels",
-    "calibration": "errors",  # class probabilities from decision values
     "moments": "errors",
-    "threads": "moments",  # BLAS threads, pinned and checked: for the planner, the engines and the estimators
+    "process": "moments",  # signals, BLAS threads, and what must not be said or written
+    "spec": "process",
     "graphs": "errors",  # neighbours of rows, Laplacians, what a manifold term is
-    "stopping": "errors",  # whether this process has been asked to stop
-    "posterior": "errors",  # what deviations of predictions need: made by solvers, kept by models
-    "solvers": "moments weights posterior",
-    "conformal": "errors",  # how wide bands must be, from held-out rows
-    "model": "features weights posterior conformal",
+    "model": "features",  # weights, deviations, bands and probabilities; what solvers make
+    "solvers": "moments model",
     "data": "errors",
     "store": "moments model",
-    "engine": "spec stopping threads",  # where tasks run: knows nothing of rows
+    "engine": "spec process",  # where tasks run: knows nothing of rows
     "passes": "data features graphs store engine",  # a pass over the rows: its spec and constants, leaves, the tree
-    "lengthscale": "features solvers",  # found by the evidence of a few rows
-    "plan": "calibration exact passes lengthscale solvers",
-    "streaming": "plan",  # a solve whose every step is a pass over the data
+    "plan": "exact passes solvers",
     "manifold": "plan",  # graphs over data larger than memory, and the sums T of manifold terms
     "predict": "plan",
-    "publish": "spec store",  # the gate, and one atomic switch to a new version
-    "fit": "streaming predict publish manifold",
-    "tune": "fit",
+    "fit": "predict manifold",  # direct and streaming fits, searches, the gate and the switch to a new version
     "report": "model store",
-    # "any above"
-    "estimators": "fit predict tune publish report bounds",
-    "demo": "estimators",
-    "bench": "estimators",
-    "cli": "demo bench",
+    "estimators": "fit predict report bounds",
+    "cli": "estimators",  # any above
     # dorff/__init__.py, which imports the public names when they are asked for
     "": "estimators",
 }
 
 # Third-party libraries that only some rooms may import; the rooms of NUMERIC may import nothing else of them.
-NUMERIC = (
-    "errors secrets spec loops kernels frequencies features weights exact bounds calibration conformal posterior"
-    " moments graphs solvers model lengthscale"
-)
+NUMERIC = "errors spec loops kernels frequencies features exact bounds moments graphs solvers model"
 NUMERIC_LIBRARIES = {"numpy", "scipy", "numba"}
 MORE_FOR = {
     "spec": {"pydantic", "yaml"},  # a job file is checked where its types are
@@ -197,9 +181,8 @@ def test_the_package_keeps_to_its_rooms() -> None:
 
 def test_the_table_says_what_the_design_says() -> None:
     reach = closure(ARROWS)
-    wanted = {"features", "weights", "frequencies", "kernels", "loops", "posterior", "conformal", "errors"}
-    assert reach["model"] == wanted
-    assert "engine" not in reach["solvers"] and "model" not in reach["solvers"]
+    assert reach["model"] == {"features", "frequencies", "kernels", "loops", "errors"}
+    assert "engine" not in reach["solvers"] and "solvers" not in reach["store"]
     assert reach["cli"] == set(ARROWS) - {"cli", ""}
 
 
@@ -276,7 +259,7 @@ def test_what_is_allowed_passes(tmp_path: Path) -> None:
         "store/models.py": "import zarr\nfrom . import receipts\nfrom ..model import Model\n",
         "store/receipts.py": "import json\n",
         "engine/dask.py": "import distributed\nfrom dorff.spec import Job\n",
-        "cli.py": "import typer\nfrom dorff.demo import demo\nfrom dorff.spec import load_job\n",
+        "cli.py": "import typer\nfrom dorff.cli.demo import demo\nfrom dorff.spec import load_job\n",
     }
     assert faults(plant(tmp_path, allowed)) == []
 

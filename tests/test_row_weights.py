@@ -10,13 +10,13 @@ import numpy.typing as npt
 import pytest
 import zarr
 
-from dorff.calibration import Calibration
 from dorff.data import Classes, class_counts, ingest, open_dataset, verify
 from dorff.engine import SerialEngine
 from dorff.errors import InputError
 from dorff.fit import FitReport, fit
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
+from dorff.model.calibration import Calibration
 from dorff.plan import freeze_constants, make_plan
 from dorff.predict import score
 from dorff.spec import Job

@@ -21,14 +21,14 @@ from dorff.engine import SerialEngine
 from dorff.errors import GateError, InputError
 from dorff.fit import FitReport, fit
 from dorff.fit.gate import check_same_r2
+from dorff.fit.tune import tune
 from dorff.kernels.scalar import FloatArray
 from dorff.passes import FoldRule
 from dorff.predict import score
-from dorff.report.choice import from_info
+from dorff.report.selection import from_info
 from dorff.solvers import R2, Spread, row_sums
 from dorff.spec import Job
 from dorff.store import load_model, read_history, save_model
-from dorff.tune import tune
 from tests.cases import LAW, moments_of, plain_map
 from tests.command_line import call
 

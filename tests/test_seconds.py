@@ -22,9 +22,9 @@ from dorff.moments import Accumulator, Adder, TriangleAccumulator, by_fold, pool
 from dorff.plan import seconds
 from dorff.plan.routes import Means, Shape, choose_route
 from dorff.plan.seconds import Pace, solve_work
+from dorff.process.threads import pinned
 from dorff.solvers import Setting, Size, choose
 from dorff.spec import Job
-from dorff.threads import pinned
 
 BENCHMARKS: Final = Path(__file__).parent.parent / "benchmarks"
 FEW: Final = [1e-4, 1e-6, 1e-8]

@@ -22,17 +22,17 @@ from cases import plain_map
 from hostile import MUCH, archive, deep, npy, refused, small
 
 from dorff import kernels
-from dorff.calibration import Calibration
-from dorff.conformal import Conformal
 from dorff.features import Recipe, feature_arrays, features_from
 from dorff.features.base import FeatureMap
 from dorff.frequencies import IID, SORF, Fastfood, Quadrature
 from dorff.model import Model
-from dorff.posterior import Posterior, SeparableBlock
+from dorff.model.calibration import Calibration
+from dorff.model.conformal import Conformal
+from dorff.model.posterior import Posterior, SeparableBlock
+from dorff.model.weights import OperatorWeights
 from dorff.store import load_model, save_model
 from dorff.store.confined import check_confined
 from dorff.store.npz import read_npz
-from dorff.weights import OperatorWeights
 
 
 def drawn(kernel: kernels.ScalarKernel, sampler: Any, d: int = 3, count: int = 24) -> FeatureMap:

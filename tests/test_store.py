@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from dorff import kernels
 from dorff.errors import IncompleteError, InputError
 from dorff.model import Model
+from dorff.model.weights import OperatorWeights
 from dorff.moments import Moments, Products, Triangle
 from dorff.store import (
     Receipt,
@@ -48,7 +49,6 @@ from dorff.store import (
     write_atomic,
     write_version,
 )
-from dorff.weights import OperatorWeights
 
 
 def some_moments(seed: int, *, m: int = 4, q: int = 2) -> Moments:

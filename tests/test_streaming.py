@@ -24,6 +24,7 @@ from dorff.cli.fitting import plan
 from dorff.engine import DaskEngine, Engine, SerialEngine, local_cluster
 from dorff.errors import IncompleteError, InputError
 from dorff.fit import expected_passes, fit, run_pass, settings, trial
+from dorff.fit.streaming import TOLERANCE, Streamed, fit_streaming, sample_of
 from dorff.kernels.scalar import FloatArray
 from dorff.moments import MOST_PATTERNS, by_fold, pooled
 from dorff.passes import cuts as leaf_sizes
@@ -32,7 +33,6 @@ from dorff.plan.seconds import START_WORKERS
 from dorff.solvers import Fit
 from dorff.spec import Job
 from dorff.store import load_model
-from dorff.streaming import TOLERANCE, Streamed, fit_streaming, sample_of
 
 ROWS, SHARD, TIGHT = 2_500, 512, 1e-10
 

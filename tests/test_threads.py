@@ -15,8 +15,8 @@ import pytest
 from distributed import Client
 
 from dorff.engine import DaskEngine, Engine, SerialEngine, Task, local_cluster
+from dorff.process.threads import pin
 from dorff.store import load_model
-from dorff.threads import pin
 
 NAMES = ("OMP", "OPENBLAS", "MKL", "BLIS", "NUMEXPR", "NUMBA")
 WRONG = {f"{name}_NUM_THREADS": "7" for name in NAMES} | {"OMP_DYNAMIC": "TRUE", "OMP_WAIT_POLICY": "ACTIVE"}

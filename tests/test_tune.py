@@ -14,12 +14,12 @@ from dorff.cli.tuning import kernel_names
 from dorff.data import open_dataset
 from dorff.engine import SerialEngine
 from dorff.errors import InputError, LeaseError
+from dorff.fit.tune import tune
 from dorff.plan import freeze_constants, make_plan
 from dorff.report import trial_plot
-from dorff.report.choice import from_info
+from dorff.report.selection import from_info
 from dorff.spec import load_job
 from dorff.store import load_model
-from dorff.tune import tune
 
 SCALAR = {"type": "gaussian", "lengthscale": 0.5}
 RIDGES = {"from": 1e-8, "to": 1e-4, "count": 3}

@@ -6,7 +6,7 @@ from cases import MEASURES, SAMPLERS, every_kernel, feature_matrix, positive, we
 from scipy import stats
 
 from dorff import frequencies, kernels
-from dorff.weights import effective_sample_size
+from dorff.model.weights import effective_sample_size
 
 samplers = pytest.mark.parametrize("sampler", SAMPLERS, ids=["iid", "orthogonal"])
 

@@ -10,7 +10,7 @@ from dorff.bounds.operators import (
     printed_spread,
 )
 from dorff.bounds.orlicz import gamma_orlicz, orlicz_norm
-from dorff.bounds.quadrature import (
+from dorff.bounds.rules import (
     munkhoeva_printed,
     munkhoeva_rff_printed,
     quadrature_uniform,

@@ -60,7 +60,7 @@ def demo(
     as_json: options.Json = False,
 ) -> None:
     """Run the whole job on the ocean drifters that ship with dorff: data, fit, choice, predictions, a page."""
-    from dorff.demo import run_demo
+    from dorff.cli.demo import run_demo
 
     with meter("demo") as progress:
         result = run_demo(directory, echo=say if as_json else put, progress=progress)
@@ -290,7 +290,7 @@ def bench(
     as_json: options.Json = False,
 ) -> None:
     """Measure how near a fit comes to this machine's limit, bare BLAS syrk."""
-    from dorff.bench import bench as run
+    from dorff.cli.bench import bench as run
 
     result = run(d=d, m=m, sampler=sampler, workers=workers, rows=rows, repeats=repeats, echo=say)
     text = (
@@ -319,7 +319,7 @@ def _engine(
     from dorff.data import open_dataset
     from dorff.engine import open_engine
     from dorff.predict import check_uncertain
-    from dorff.predict.shared import Sight, planned_workers
+    from dorff.predict.shared import ModelInputs, planned_workers
     from dorff.spec import LocalCluster, SerialCluster
     from dorff.store import load_model
 
@@ -328,7 +328,7 @@ def _engine(
         check_uncertain(fitted, model, wanted)
     if fitted.info.get("report", {}).get("status", "ok") != "ok":
         say(f"dorff: {model}: its fit was {fitted.info['report']['status']}; its values may be far off", "warning")
-    dataset = open_dataset(store, inputs=Sight.of(fitted, *reads).arrays, targets=None)
+    dataset = open_dataset(store, inputs=ModelInputs.of(fitted, *reads).arrays, targets=None)
     most, (numbers, rows) = min(workers, -(-dataset.n // dataset.shard_rows)), each
     busy, needed, peak = planned_workers(fitted, dataset, numbers, rows=max(rows, dataset.unit_rows), most=most)
     del fitted

@@ -9,7 +9,7 @@ from dorff.data.edges import open_graph
 from dorff.errors import InputError
 from dorff.manifold.build_files import name_of
 from dorff.manifold.build_frame import FRAME, GENERATION
-from dorff.manifold.shards import DONE
+from dorff.manifold.edge_store import DONE
 from dorff.store import read_plain, unseal
 
 

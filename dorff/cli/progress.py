@@ -32,7 +32,7 @@ def meter(what: str, unit: str = "rows") -> Iterator[Progress]:
 
 
 @final
-class _Pace:
+class _Rate:
     """Rows a second since the first call; `clock` is for tests."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, unit: str = "rows") -> None:
@@ -54,7 +54,7 @@ class _Pace:
 
 @contextmanager
 def _lines(what: str, unit: str) -> Iterator[Progress]:
-    pace, last = _Pace(unit=unit), time.monotonic()
+    pace, last = _Rate(unit=unit), time.monotonic()
     waiting: Callable[[], None] | None = None
 
     def progress(done: int, total: int | None = None, /) -> None:
@@ -74,7 +74,7 @@ def _bar(what: str, unit: str) -> Iterator[Progress]:
     from rich import progress as rich
     from rich.console import Console
 
-    pace, columns = _Pace(unit=unit), (rich.TextColumn(what), rich.BarColumn(), rich.TextColumn("{task.fields[pace]}"))
+    pace, columns = _Rate(unit=unit), (rich.TextColumn(what), rich.BarColumn(), rich.TextColumn("{task.fields[pace]}"))
     with rich.Progress(*columns, console=Console(stderr=True), redirect_stdout=sys.stdout.isatty()) as bar:
         task = bar.add_task(what, total=None, pace="starting")
 

@@ -20,8 +20,8 @@ from dorff.cli.progress import Progress, meter
 from dorff.errors import InputError
 
 if TYPE_CHECKING:
+    from dorff.fit.tune import Trial, TuneResult
     from dorff.spec import Job
-    from dorff.tune import Trial, Tuned
 
 LONGEST_NAME = 60
 FEW_DIGITS = 3
@@ -67,9 +67,9 @@ def tune(
     show(result, _sentence(described, tuned, names, files), as_json=as_json)
 
 
-def _tuned(described: Job) -> Tuned:
+def _tuned(described: Job) -> TuneResult:
     """The pass and the grid, one bar after the other."""
-    from dorff.tune import tune as run
+    from dorff.fit.tune import tune as run
 
     with ExitStack() as shown:
         progress = shown.enter_context(meter("tune: pass"))
@@ -128,7 +128,7 @@ def _values(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
         yield key, f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _write(folder: Path, job: Path, described: Job, tuned: Tuned, names: Sequence[str]) -> dict[str, Path]:
+def _write(folder: Path, job: Path, described: Job, tuned: TuneResult, names: Sequence[str]) -> dict[str, Path]:
     """best.yaml, path.csv and path.png."""
     import yaml
 
@@ -170,7 +170,7 @@ def _csv(table: Sequence[Trial], names: Sequence[str]) -> bytes:
     return text.getvalue().encode()
 
 
-def _warnings(tuned: Tuned) -> Iterator[str]:
+def _warnings(tuned: TuneResult) -> Iterator[str]:
     """Where the best is the last that was tried on its side, or rounding may have chosen it."""
     best = tuned.trial
     if best.digits is not None and best.digits < FEW_DIGITS:
@@ -194,7 +194,7 @@ def _warnings(tuned: Tuned) -> Iterator[str]:
         yield f"the best number of features, {best.m:,}, is the largest tried; more may be better still"
 
 
-def _sentence(described: Job, tuned: Tuned, names: Sequence[str], files: Mapping[str, Path]) -> str:
+def _sentence(described: Job, tuned: TuneResult, names: Sequence[str], files: Mapping[str, Path]) -> str:
     from dorff.report.path import NAMES, shown
 
     best, select = tuned.trial, described.solve.select

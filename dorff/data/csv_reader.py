@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from dorff.data.labels import Label, Run
-from dorff.data.readers import Block, Digest, Reader, reading, side_by_side
+from dorff.data.readers import Digest, Reader, SourceBlock, reading, side_by_side
 from dorff.errors import InputError
 
 EMPTY: Final = frozenset(pacsv.ConvertOptions().null_values)  # what is read as NaN, or as no label
@@ -55,7 +55,7 @@ class CSVReader(Reader):
         """Text holds numbers of any precision."""
         return np.dtype(np.float64)
 
-    def _read(self, columns: Sequence[str], labels: Sequence[str]) -> Iterator[Block]:
+    def _read(self, columns: Sequence[str], labels: Sequence[str]) -> Iterator[SourceBlock]:
         """Parse the file a block at a time; only the columns asked for are turned into numbers, or labels."""
         place = {column: str(j) for j, column in enumerate(self.columns)}
         wanted, text = [place[column] for column in columns], [place[label] for label in labels]
@@ -81,7 +81,7 @@ class CSVReader(Reader):
                 feeds, returns, place = feeds + piece.count(b"\n"), returns + piece.count(b"\r"), place - len(piece)
         return max(feeds, returns)
 
-    def _parse(self, stream: Any, wanted: list[str], text: list[str]) -> Iterator[Block]:
+    def _parse(self, stream: Any, wanted: list[str], text: list[str]) -> Iterator[SourceBlock]:
         # Arrow counts rows, for its messages, on one thread only; it is as fast there.
         read = pacsv.ReadOptions(
             use_threads=False,
@@ -100,7 +100,7 @@ class CSVReader(Reader):
             if batch.num_rows:
                 numbers = [column.to_numpy(zero_copy_only=False) for column in batch.columns[: len(wanted)]]
                 labels = (Run.of(column, _label) for column in batch.columns[len(wanted) :])
-                yield Block(side_by_side(numbers, len(batch)), tuple(labels))
+                yield SourceBlock(side_by_side(numbers, len(batch)), tuple(labels))
 
     def _explained(self, reason: str) -> InputError:
         row = re.search(r"Row #(\d+)", reason)

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from pyarrow import types
 
 from dorff.data.labels import Run
-from dorff.data.readers import BLOCK_BYTES, Block, Numbers, Reader, common_dtype, reading, side_by_side
+from dorff.data.readers import BLOCK_BYTES, Numbers, Reader, SourceBlock, common_dtype, reading, side_by_side
 from dorff.errors import InputError
 
 
@@ -35,7 +35,7 @@ class ParquetReader(Reader):
             f"{self.path}: column {column!r} holds {kind}, wanted real numbers; convert it or leave it out."
         )
 
-    def _read(self, columns: Sequence[str], labels: Sequence[str]) -> Iterator[Block]:
+    def _read(self, columns: Sequence[str], labels: Sequence[str]) -> Iterator[SourceBlock]:
         """Read batches of rows."""
         dtype = common_dtype([self.dtype(column) for column in columns])
         wanted = [*columns, *labels]
@@ -48,7 +48,7 @@ class ParquetReader(Reader):
                 self._digest.follow(self.path, count, self.rows)
                 numbers = [self._numbers(batch.column(column), dtype) for column in columns]
                 runs = tuple(self._labels(batch.column(label), label) for label in labels)
-                yield Block(side_by_side(numbers, len(batch)), runs)
+                yield SourceBlock(side_by_side(numbers, len(batch)), runs)
 
     def _labels(self, column: Any, name: str) -> Run:
         if types.is_dictionary(column.type):  # its own dictionary may hold more, in another order

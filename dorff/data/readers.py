@@ -28,7 +28,7 @@ BLOCK_BYTES: Final = 4 * 2**20
 
 @final
 @dataclass(frozen=True)
-class Block:
+class SourceBlock:
     """Rows of a source: numbers (rows, columns asked for), and a run of each column of labels asked for."""
 
     numbers: Numbers
@@ -37,8 +37,8 @@ class Block:
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def __getitem__(self, rows: slice) -> Block:
-        return Block(self.numbers[rows], tuple(run[rows] for run in self.labels))
+    def __getitem__(self, rows: slice) -> SourceBlock:
+        return SourceBlock(self.numbers[rows], tuple(run[rows] for run in self.labels))
 
 
 @final
@@ -89,7 +89,7 @@ class Reader(ABC):
     def dtype(self, column: str) -> np.dtype[Any]:
         """The type that a column's numbers come in; InputError where they are not numbers."""
 
-    def blocks(self, columns: Sequence[str], labels: Sequence[str] = ()) -> Iterator[Block]:
+    def blocks(self, columns: Sequence[str], labels: Sequence[str] = ()) -> Iterator[SourceBlock]:
         """All rows of the columns, and of those of labels, in order, in blocks of any size and bounded memory.
 
         InputError where there are not as many as the file says.
@@ -105,7 +105,7 @@ class Reader(ABC):
             )
 
     @abstractmethod
-    def _read(self, columns: Sequence[str], labels: Sequence[str]) -> Iterator[Block]:
+    def _read(self, columns: Sequence[str], labels: Sequence[str]) -> Iterator[SourceBlock]:
         """What `blocks` gives; sets `rows`."""
 
     def content(self) -> str:
@@ -229,7 +229,7 @@ class ArraysReader(Reader):
         check_numbers(self.path, column, dtype)
         return dtype
 
-    def _read(self, columns: Sequence[str], labels: Sequence[str]) -> Iterator[Block]:
+    def _read(self, columns: Sequence[str], labels: Sequence[str]) -> Iterator[SourceBlock]:
         """Read each array once, side by side; those of labels once for them."""
         wanted: dict[str, list[int]] = {}
         for column in columns:
@@ -254,7 +254,7 @@ class ArraysReader(Reader):
                 self._digest.follow(self.path, count, self.rows)
                 runs = tuple(Run.of(part[:, 0]) for part in parts[len(streams) :])
                 numbers = parts[: len(streams)] or (np.empty((len(parts[-1]), 0)),)
-                yield Block(np.concatenate(numbers, axis=1)[:, pick].astype(dtype, copy=False), runs)
+                yield SourceBlock(np.concatenate(numbers, axis=1)[:, pick].astype(dtype, copy=False), runs)
 
     def _check_lengths(self, names: list[str]) -> None:
         first, n = names[0], self.arrays[names[0]].shape[0]
@@ -292,7 +292,7 @@ class SideBySide(Reader):
         reader, name = self._place[column]
         return reader.dtype(name)
 
-    def _read(self, columns: Sequence[str], labels: Sequence[str]) -> Iterator[Block]:
+    def _read(self, columns: Sequence[str], labels: Sequence[str]) -> Iterator[SourceBlock]:
         """Read in step the sources that hold these columns; InputError when they differ in length."""
         numbers, runs = ([self._place[name] for name in asked] for asked in (columns, labels))
         readers = [r for r in self._readers if any(r is reader for reader, _ in numbers + runs)]
@@ -302,7 +302,7 @@ class SideBySide(Reader):
         for parts in _in_step(readers, streams):
             found = [run for part in parts for run in part.labels]
             together = np.concatenate([part.numbers for part in parts], axis=1)
-            yield Block(together[:, pick], tuple(found[place] for place in pick_runs))
+            yield SourceBlock(together[:, pick], tuple(found[place] for place in pick_runs))
         self.rows = readers[0].rows
 
     def content(self) -> str:
@@ -343,7 +343,7 @@ class WithConstants(Reader):
         """The source's."""
         return self._reader.content()
 
-    def _read(self, columns: Sequence[str], labels: Sequence[str]) -> Iterator[Block]:
+    def _read(self, columns: Sequence[str], labels: Sequence[str]) -> Iterator[SourceBlock]:
         """The source's blocks, constants put in; InputError where there are constants only."""
         values = [_constant(column) for column in columns]
         held = [column for column, value in zip(columns, values, strict=True) if value is None]
@@ -355,7 +355,7 @@ class WithConstants(Reader):
                 continue
             parts = iter(block.numbers.T)
             filled = [next(parts) if v is None else np.full(len(block), v) for v in values]
-            yield Block(np.column_stack(filled), block.labels)
+            yield SourceBlock(np.column_stack(filled), block.labels)
         self.rows = self._reader.rows
 
 
@@ -372,7 +372,7 @@ def _constant(name: str) -> float | None:
     return value
 
 
-def _in_step(readers: Sequence[Reader], streams: Sequence[Iterator[Block]]) -> Iterator[list[Block]]:
+def _in_step(readers: Sequence[Reader], streams: Sequence[Iterator[SourceBlock]]) -> Iterator[list[SourceBlock]]:
     """Cut streams of blocks at the same rows."""
     held = [next(stream, None) for stream in streams]
     counts = [0] * len(streams)

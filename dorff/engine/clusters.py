@@ -26,7 +26,7 @@ from dorff.engine.signals import starting_without_interrupts, stopping_on_signal
 from dorff.engine.versions import PACKAGES, own_versions, refuse_others
 from dorff.engine.worker import Leaving
 from dorff.errors import DorffError, IncompleteError
-from dorff.stopping import stop_requested
+from dorff.process.stopping import stop_requested
 
 # Leaves hold what the plan says and give it all back: pausing a worker over it would only stop the fit. What Dask
 # does many times a second to watch itself would take its share of the cores that the leaves fill. Workers that hang

@@ -63,7 +63,7 @@ class DaskEngine(Engine):
     def run(self, tasks: Iterable[Task], done: Done) -> None:
         try:
             with stopping_on_signals() as stop:
-                _Run(self._client, done, stop, self._patience, self._hung).run(tasks)
+                _DaskRun(self._client, done, stop, self._patience, self._hung).run(tasks)
         finally:
             _tell(self._client, forget_spare)  # a cluster may outlive the run
 
@@ -83,7 +83,7 @@ class _Try:
 
 
 @final
-class _Run:
+class _DaskRun:
     """One call of `DaskEngine.run`."""
 
     def __init__(self, client: Client, done: Done, stop: Stop, patience: float, hung: HungWorkers | None) -> None:

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Final, final
 
 from dorff.errors import StoppedError
-from dorff.stopping import SIGNALS, clear_stop, request_stop, stop_requested
+from dorff.process.stopping import SIGNALS, clear_stop, request_stop, stop_requested
 
 _ONE: Final = 0.1  # seconds in which two signals are one: `timeout` sends it to the process, and to its group
 
@@ -46,7 +46,7 @@ class Stop:
 
 @contextmanager
 def stopping_on_signals() -> Iterator[Stop]:
-    """Inside the block a first SIGTERM or SIGINT sets `dorff.stopping`, a second one is a KeyboardInterrupt at once.
+    """Inside the block a first SIGTERM or SIGINT sets `process.stopping`, a second one is a KeyboardInterrupt at once.
 
     After a first one the block ends with `Stop.error`, whatever else it ends with: an error may be what the signal did
     to others, and who tries again after an error must not swallow the signal.

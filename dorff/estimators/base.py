@@ -21,17 +21,17 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dorff.errors import InputError
-from dorff.estimators.drawing import Drawing, Sure
-from dorff.estimators.rows import Rows, StoredRows, finite_in, unwrap
+from dorff.estimators.array_sums import Targets, sample, sampled_weights
+from dorff.estimators.arrays import Rows, StoredRows, finite_in, unwrap
+from dorff.estimators.assembling import Drawing, Sure
 from dorff.estimators.semi import Flags, ManifoldLike, Penalties, check_trials, columns_read, terms_of
-from dorff.estimators.sums import Targets, sample, sampled_weights
 from dorff.features import FeatureMap, Recipe
 from dorff.frequencies import Sampler, default_sampler
 from dorff.graphs import Manifold
 from dorff.kernels import Gaussian, MultiView, OperatorKernel, ScalarKernel, median_lengthscale
 from dorff.kernels.multi_view import mean_of
 from dorff.kernels.scalar import FloatArray
-from dorff.model import Model, Views
+from dorff.model.model import Model, Views
 from dorff.moments import Folds, by_fold, pooled, unseen
 from dorff.plan import center_and_scale, target_means
 from dorff.solvers import Criterion, Setting, choose

@@ -16,13 +16,13 @@ from sklearn.utils import check_array, column_or_1d
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dorff.calibration import Calibration
 from dorff.errors import InputError
+from dorff.estimators.array_sums import ArraySums, Targets, one_thread
+from dorff.estimators.arrays import Rows, StoredRows, together, unwrap, with_rows
+from dorff.estimators.assembling import Drawing
 from dorff.estimators.base import ORFFEstimator, unchanged
-from dorff.estimators.drawing import Drawing
-from dorff.estimators.given import Deal, GivenFolds
-from dorff.estimators.held import FOLDS, HeldRows, held_fold
-from dorff.estimators.labels import (
+from dorff.estimators.calibrating import FOLDS, HeldRows, held_fold
+from dorff.estimators.class_labels import (
     AnyLabels,
     Labels,
     OneHot,
@@ -35,14 +35,14 @@ from dorff.estimators.labels import (
     target_rows,
     unwrap_labels,
 )
-from dorff.estimators.rows import Rows, StoredRows, together, unwrap, with_rows
+from dorff.estimators.given import Deal, GivenFolds
 from dorff.estimators.semi import ManifoldLike, Penalties, in_memory_where
-from dorff.estimators.sums import RowSums, Targets, one_thread
 from dorff.frequencies import Sampler
 from dorff.graphs import Manifold
 from dorff.kernels import Decomposable, OperatorKernel, ScalarKernel
 from dorff.kernels.scalar import FloatArray
-from dorff.model import Model, Views
+from dorff.model.calibration import Calibration
+from dorff.model.model import Model, Views
 from dorff.moments import by_fold, pooled
 from dorff.passes import FoldRule
 from dorff.store import Folds
@@ -253,7 +253,7 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
         """To rows X (n, d) and Y (n, K), and to the terms over `inputs` (k, d), all rows."""
         drawing = self._draw(X, Y, observe=self._average(Y.shape[1]), inputs=inputs, free_scale=True)
         deal = self._deal(Y, drawing.seed, semi=bool(terms))
-        sums = RowSums(drawing.features, drawing.y0, deal, self.class_weight_)
+        sums = ArraySums(drawing.features, drawing.y0, deal, self.class_weight_)
         parts = sums.of(X, Y)
         penalties = None if inputs is None else Penalties.of(terms, drawing, inputs, X.shape[0])
         sure = self._solve(drawing, parts, penalties)

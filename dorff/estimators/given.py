@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dorff.errors import InputError
-from dorff.estimators.rows import StoredRows, unwrap
+from dorff.estimators.arrays import StoredRows, unwrap
 from dorff.kernels.scalar import FloatArray
 
 Numbers = npt.NDArray[np.int64]

@@ -17,16 +17,16 @@ from sklearn.utils import check_array, check_consistent_length, column_or_1d
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dorff.errors import InputError
+from dorff.estimators.array_sums import ArraySums, one_thread
+from dorff.estimators.arrays import StoredRows, finite, partly, together, unwrap, with_rows
+from dorff.estimators.assembling import Sure
 from dorff.estimators.base import ORFFEstimator, absent, first_column, unchanged
-from dorff.estimators.drawing import Sure
 from dorff.estimators.given import Deal, GivenFolds, row_weights
-from dorff.estimators.rows import StoredRows, finite, partly, together, unwrap, with_rows
 from dorff.estimators.semi import Flags, ManifoldLike, Penalties, in_memory_where, with_targets
-from dorff.estimators.sums import RowSums, one_thread
 from dorff.frequencies import Sampler
 from dorff.kernels import Decomposable, MultiView, OperatorKernel, ScalarKernel
 from dorff.kernels.scalar import FloatArray
-from dorff.model import Model, Views
+from dorff.model.model import Model, Views
 from dorff.passes import PRECISIONS, FoldRule
 from dorff.solvers import R2, Criterion, Spread, row_sums
 
@@ -210,7 +210,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
                 X, Y, scale_targets=self.standardize, observe=observe, partial=self._partial, weights=weights,
                 inputs=inputs,
             )  # fmt: skip
-            sums = RowSums(
+            sums = ArraySums(
                 drawing.features, drawing.y0, self._deal(X.shape[0], drawing.seed, seen), partial=self._partial,
                 precision=self.precision,
             )  # fmt: skip

@@ -14,16 +14,16 @@ import numpy.typing as npt
 import scipy.sparse
 
 from dorff.errors import InputError
-from dorff.estimators.drawing import Drawing
-from dorff.estimators.labels import StoredLabels
-from dorff.estimators.rows import StoredRows
+from dorff.estimators.arrays import StoredRows
+from dorff.estimators.assembling import Drawing
+from dorff.estimators.class_labels import StoredLabels
 from dorff.graphs import KNN, Given, Graph, Manifold, adjacency, both_ways, check_edges, checked, undirected
 from dorff.kernels import MultiView, OperatorKernel
 from dorff.kernels.scalar import FloatArray
 from dorff.manifold import in_memory
-from dorff.model import Views
+from dorff.model.model import Views
 from dorff.plan.graph_sizes import given_source
-from dorff.plan.manifold import features_of, of_views, penalty
+from dorff.plan.manifold_terms import features_of, of_views, penalty
 from dorff.solvers import Penalty, Setting
 
 Flags: TypeAlias = npt.NDArray[np.bool_]

@@ -1,7 +1,7 @@
 """Feature maps: a block of inputs in, a block of scalar features out."""
 
 from dorff.features.base import FeatureMap, ScalarMap
-from dorff.features.drawing import Drawn
-from dorff.features.drawing import Recipe as Recipe  # README's
 from dorff.features.projected import Projected, cut
+from dorff.features.recipe import Drawn
+from dorff.features.recipe import Recipe as Recipe  # README's
 from dorff.features.stored import feature_arrays, features_from

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from dorff.errors import InputError
 from dorff.features.base import FeatureMap, ScalarMap, numbers
-from dorff.features.explicit import Eigenfunctions, Maclaurin, Monomials
+from dorff.features.expansions import Eigenfunctions, Maclaurin, Monomials
 from dorff.features.projected import Projected
 from dorff.frequencies import transform_from
 from dorff.frequencies.transforms import Arrays

@@ -16,15 +16,15 @@ from dorff.features import cut
 from dorff.fit.passes import PassResult, fingerprint
 from dorff.kernels import MultiView
 from dorff.model import Model
+from dorff.model.posterior import Posterior
 from dorff.moments import Moments, Part, Solvable, by_fold, pooled, unseen
 from dorff.plan import Plan, keeps_posterior
 from dorff.plan.kernels import array_columns
-from dorff.plan.manifold import penalty
-from dorff.posterior import Posterior
+from dorff.plan.manifold_terms import penalty
+from dorff.process.threads import pinned
 from dorff.solvers import R2, Choice, Criterion, Fit, Penalty, Setting, choose, of_first
 from dorff.solvers.apart import targets_apart
 from dorff.spec import MultiViewSpec
-from dorff.threads import pinned
 
 
 def settings(plan: Plan, terms: Sequence[Moments] = ()) -> list[Setting]:

@@ -11,10 +11,10 @@ from typing import Any
 from dorff.engine import SerialEngine
 from dorff.errors import GateError, InputError, QuarantineError
 from dorff.fit.fit_report import FitReport
+from dorff.fit.publish import Verdict
 from dorff.model import Model
 from dorff.plan import Plan
 from dorff.predict import score
-from dorff.publish import Verdict
 from dorff.solvers import R2, Choice
 from dorff.spec import ClassTargets, Job
 from dorff.store import Lease, append_history, forget, lease_beside, load_model, read_history

@@ -9,19 +9,18 @@ from typing import Final, final
 
 import numpy as np
 
-from dorff import calibration, conformal
-from dorff.calibration import Calibration
-from dorff.conformal import Conformal
 from dorff.data import RowBlock
 from dorff.errors import InputError
 from dorff.fit.choice import build_model, settings
 from dorff.fit.passes import PassResult
-from dorff.model import Model
+from dorff.model import Model, calibration, conformal
+from dorff.model.calibration import Calibration
+from dorff.model.conformal import Conformal
 from dorff.moments import by_fold, pooled
 from dorff.passes import Leaf
 from dorff.plan import Plan
+from dorff.process.threads import pinned
 from dorff.solvers import Choice, carried_ridges, of_first
-from dorff.threads import pinned
 
 #: What a slope, or bands, are found from where rows with targets are so rare that to find more would be another pass
 #: over the data; and how many times the most rows that are used are read before that is so.

@@ -19,14 +19,14 @@ from dorff.fit.gate import held_out_score, judge, leased, not_covered, refuse_co
 from dorff.fit.held import calibrate, conformalize
 from dorff.fit.known import current_model, made, nothing_new, rewritten_since, same_rows
 from dorff.fit.passes import PassResult, Progress, not_trimmed, nothing_left, run_pass
+from dorff.fit.publish import Verdict, publish
+from dorff.fit.streaming import fit_streaming
 from dorff.fit.terms import sum_terms
 from dorff.model import Model
 from dorff.plan import Plan, freeze_constants, make_plan, narrow_constants
-from dorff.publish import Verdict, publish
 from dorff.solvers import Choice, Fit, Score
 from dorff.spec import Job
 from dorff.store import LEASE, Lease, read_history, resolve_model
-from dorff.streaming import fit_streaming
 
 T = TypeVar("T")
 ROUNDS: Final = 3  # of passes in which what the terms are of changes
@@ -45,7 +45,7 @@ def fit(job: Job, *, engine: Engine | None = None, progress: Progress | None = N
     if report is None:
         with leased(state_lease(plan), Path(job.model) / LEASE) as (state, root), peak_memory() as peak:
             plan = _planned_again(plan)
-            run = _Run(plan, engine, progress, peak, state)
+            run = _FitRun(plan, engine, progress, peak, state)
             try:
                 found = _solved(run)
             except QuarantineError as error:
@@ -64,7 +64,7 @@ def _planned_again(plan: Plan) -> Plan:
 
 @final
 @dataclass(frozen=True, eq=False)
-class _Run:
+class _FitRun:
     """A fit under way: its plan, where it runs, who is told, and the lease on its state."""
 
     plan: Plan
@@ -74,7 +74,7 @@ class _Run:
     lease: Lease
 
 
-def _published(run: _Run, found: Solved, lease: Lease, began: float) -> FitReport:
+def _published(run: _FitRun, found: Solved, lease: Lease, began: float) -> FitReport:
     """Make the model, have it judged, and publish it."""
     (plan, passed), job = found.last, run.plan.job
     found = replace(found, choice=noised(plan, found.choice, passed.folds, passed.manifold))
@@ -134,7 +134,7 @@ class Solved:
         return self.passes[-1]
 
 
-def _solved(run: _Run) -> Solved | FitReport:
+def _solved(run: _FitRun) -> Solved | FitReport:
     """Pass and solve; once more by the QR of the features where the Gram matrix has lost the digits. The report alone
     where the pass finds that nothing is new."""
     plan, peak = run.plan, run.peak
@@ -162,7 +162,7 @@ def _solved(run: _Run) -> Solved | FitReport:
     return Solved(((plan, passed), (again, second)), choice, threads, held_out_score(choice), of)
 
 
-def _streamed(run: _Run) -> Solved:
+def _streamed(run: _FitRun) -> Solved:
     """Solved pass by pass, on an engine that stays open throughout."""
     plan = run.plan
     with nothing_left(plan), not_trimmed(plan), _opened(plan.job, run.engine) as running:
@@ -176,7 +176,7 @@ def _streamed(run: _Run) -> Solved:
     return Solved(((plan, passed),), Choice(0, found.fit, (), plan.costs.m), threads, None, of)
 
 
-def _pass(run: _Run) -> tuple[PassResult, int]:
+def _pass(run: _FitRun) -> tuple[PassResult, int]:
     """A pass, and those of manifold terms, on an engine that is closed before anything is solved: its processes hold
     memory. IncompleteError where what the terms are of changed each time."""
     plan = run.plan
@@ -203,7 +203,7 @@ def _narrowed(plan: Plan, work: Callable[[], T]) -> T:
         return work()
 
 
-def _share(run: _Run, number: int) -> Progress | None:
+def _share(run: _FitRun, number: int) -> Progress | None:
     """Progress of one pass of several: rows of all of them are counted."""
     if run.progress is None:
         return None

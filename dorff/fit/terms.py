@@ -17,7 +17,7 @@ from dorff.manifold import Shards, added, build, sum_term
 from dorff.moments import Moments
 from dorff.passes import Leaf, leaf_bounds
 from dorff.plan import Plan
-from dorff.plan.manifold import Term, features_of
+from dorff.plan.manifold_terms import ManifoldTerm, features_of
 from dorff.store import Lease, Receipt, remove_given_up
 
 Told = Callable[[int, int], None]  # rows done, rows in all
@@ -66,7 +66,9 @@ def sum_terms(
     return tuple(found)
 
 
-def _sum(plan: Plan, term: Term, source: Dataset, engine: Engine, told: Told | None, lease: Lease | None) -> TermSums:
+def _sum(
+    plan: Plan, term: ManifoldTerm, source: Dataset, engine: Engine, told: Told | None, lease: Lease | None
+) -> TermSums:
     """T of a term over one source's rows."""
     frozen, (kernel, *_) = plan.frozen(), plan.fitted()
     graph, began = term.manifold.graph, time.perf_counter()

@@ -1,11 +1,11 @@
 """Neighbour graphs of rows, their weights and Laplacians, and what a manifold term is."""
 
-from dorff.graphs.checks import check_edges, checked, undirected
+from dorff.graphs.edge_weights import adjacency, both_ways, edge_weights, local_graph, own_scale
 from dorff.graphs.graph import KNN, Given, Graph, Identity
 from dorff.graphs.laplacian import degrees, inverse_roots, laplacian, row_sums
-from dorff.graphs.manifold import Manifold
 from dorff.graphs.nearest import neighbours, working_bytes
-from dorff.graphs.weights import adjacency, both_ways, edge_weights, local_graph, own_scale
+from dorff.graphs.term import Manifold
+from dorff.graphs.validation import check_edges, checked, undirected
 
 __all__ = [
     "KNN",

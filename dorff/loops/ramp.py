@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dorff.loops.checks import Floats, block, flat, output, parameter
+from dorff.loops.arguments import Floats, block, flat, output, parameter
 from dorff.loops.config import loop
 
 

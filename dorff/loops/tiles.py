@@ -16,7 +16,7 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.extending import intrinsic
 
-from dorff.loops.checks import Array, Floats
+from dorff.loops.arguments import Array, Floats
 from dorff.loops.config import loop
 
 LINE = 64  # bytes of a cache line and of the widest vector

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dorff.loops.checks import F32, F64, Floats, block, flat, output, parameter
+from dorff.loops.arguments import F32, F64, Floats, block, flat, output, parameter
 from dorff.loops.config import loop
 
 # pi/2 in three parts (Cody & Waite 1980; the values of fdlibm, Sun Microsystems 1993). The first two have 33

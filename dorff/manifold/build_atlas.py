@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from dorff.graphs import KNN
 from dorff.manifold.build_files import FloatArray, IntArray, read_rows
-from dorff.manifold.build_frame import DamagedError, Frame, Job, load_frame
+from dorff.manifold.build_frame import BuildTask, DamagedError, Frame, load_frame
 
 #: What is known of each row of a run: its place among the run's rows in their file (-1: left out), the partition that
 #: it is in, and its checksum.
@@ -56,7 +56,7 @@ class Atlas:
         """The run (k,) that each row is in."""
         return np.searchsorted(self.runs[:, 0], rows, "right") - 1
 
-    def run_job(self, run: int) -> Job:
+    def run_job(self, run: int) -> BuildTask:
         """The task that wrote a run's files."""
         return self.frame.run_job(self.generation, run)
 
@@ -111,16 +111,16 @@ def load_atlas(directory: Path, generation: int) -> Atlas:
     runs = frame.runs(generation)
     if not isinstance(frame.graph, KNN):
         return Atlas(frame, generation, runs, np.empty((0, 5), np.int64), np.array([0, len(runs)]))
-    found = [frame.numbers(Job("groups", one, 0), 0)[0].reshape(-1, 5) for one in range(generation + 1)]
+    found = [frame.numbers(BuildTask("groups", one, 0), 0)[0].reshape(-1, 5) for one in range(generation + 1)]
     ends = np.cumsum([0, *map(len, found)])
     return Atlas(frame, generation, runs, np.concatenate(found), ends)
 
 
 @lru_cache(maxsize=16)
-def _table(directory: Path, job: Job) -> Table:
+def _table(directory: Path, job: BuildTask) -> Table:
     return np.frombuffer(load_frame(directory).read(job, (TABLE,))[0], ROW)
 
 
 @lru_cache(maxsize=2**14)
-def _kind(directory: Path, job: Job) -> str:
+def _kind(directory: Path, job: BuildTask) -> str:
     return load_frame(directory).read(job, (KIND,))[0].decode()

@@ -15,7 +15,7 @@ from dorff.data import Dataset
 from dorff.graphs import adjacency, both_ways, edge_weights, row_sums
 from dorff.manifold.build_atlas import Atlas, load_atlas
 from dorff.manifold.build_files import FloatArray, IntArray, write_parts
-from dorff.manifold.build_frame import DamagedError, Frame, Job, Slip, slip
+from dorff.manifold.build_frame import BuildTask, DamagedError, Frame, Slip, slip
 from dorff.manifold.build_knn import LISTED, LISTS, ROWS, SCALES, SHARDS
 from dorff.manifold.build_names import cuts_of, naming, turned
 from dorff.store import read_plain, write_atomic
@@ -26,14 +26,14 @@ COLUMNS: Final = (("row", np.int64), ("neighbour", np.int64), ("weight", np.floa
 Edges = tuple[IntArray, IntArray, FloatArray]
 
 
-def cut(frame: Frame, dataset: Dataset, job: Job) -> Slip:
+def cut(frame: Frame, dataset: Dataset, job: BuildTask) -> Slip:
     """Write which shards are together in a file of `sources`."""
     atlas = load_atlas(frame.directory, job.generation)
     cuts = cuts_of(frame, _listed(atlas, job.generation), SHARDS, atlas.count)
     return slip(frame, job, digest=write_parts(frame.path(job), [cuts.astype("<i8")]), files=len(cuts))
 
 
-def sources(frame: Frame, dataset: Dataset, job: Job) -> Slip:
+def sources(frame: Frame, dataset: Dataset, job: BuildTask) -> Slip:
     """Write for some shards which new lists name their rows: (k, 2) of the lists' shard and the part of its file."""
     atlas = load_atlas(frame.directory, job.generation)
     parts, named = turned(frame, job, _listed(atlas, job.generation), SHARDS, LISTS, atlas.count)
@@ -41,7 +41,7 @@ def sources(frame: Frame, dataset: Dataset, job: Job) -> Slip:
     return slip(frame, job, digest=write_parts(frame.path(job), parts), older=older)
 
 
-def _listed(atlas: Atlas, generation: int) -> Iterator[Job]:
+def _listed(atlas: Atlas, generation: int) -> Iterator[BuildTask]:
     """The tasks that wrote a generation's lists. DamagedError at once for all whose lists were deleted."""
     missing = [job for job in _lists(atlas, generation) if not atlas.frame.path(job).exists()]
     if missing:
@@ -49,11 +49,11 @@ def _listed(atlas: Atlas, generation: int) -> Iterator[Job]:
     return _lists(atlas, generation)
 
 
-def _lists(atlas: Atlas, generation: int) -> Iterator[Job]:
-    return (Job("lists", generation, shard) for shard in atlas.new(generation))
+def _lists(atlas: Atlas, generation: int) -> Iterator[BuildTask]:
+    return (BuildTask("lists", generation, shard) for shard in atlas.new(generation))
 
 
-def collect(frame: Frame, dataset: Dataset, job: Job) -> Slip:
+def collect(frame: Frame, dataset: Dataset, job: BuildTask) -> Slip:
     """Write the edges of a shard's rows, from both their lists and the lists that name them; of an older generation's
     shard those that the new lists add, whose degrees are increments."""
     atlas = load_atlas(frame.directory, job.generation)
@@ -61,14 +61,14 @@ def collect(frame: Frame, dataset: Dataset, job: Job) -> Slip:
     rows, scales = own_scales(atlas, job.number, job.generation)
     entries = [_weighed(frame, np.empty(0, LISTED), (rows, scales))]
     if new:  # what its rows list; both_ways then has what lists them at their own places too
-        lists = Job("lists", job.generation, job.number)
+        lists = BuildTask("lists", job.generation, job.number)
         named = frame.numbers(lists, SHARDS)[0]
         parts = frame.read(lists, range(LISTS, LISTS + len(named)))
         for shard, part in zip(named.tolist(), parts, strict=True):
             entries.append(_weighed(frame, np.frombuffer(part, LISTED), own_scales(atlas, shard, job.generation)))
     for source, number in naming(frame, "sources", job.generation, job.number):
         if not new or source != job.number:
-            part = frame.read(Job("lists", job.generation, source), (number,))[0]
+            part = frame.read(BuildTask("lists", job.generation, source), (number,))[0]
             entries.append(_weighed(frame, np.frombuffer(part, LISTED), (rows, scales)))
     i, j, w = both_ways(*(np.concatenate([one[at] for one in entries]) for at in range(3)))
     own = np.isin(i, rows)
@@ -81,9 +81,9 @@ def collect(frame: Frame, dataset: Dataset, job: Job) -> Slip:
 def own_scales(atlas: Atlas, shard: int, generation: int) -> tuple[IntArray, FloatArray]:
     """A shard's rows (s,) and the distance of each to the last that it lists, as a task of a generation finds them."""
     birth = atlas.birth(shard)
-    job, parts = Job("lists", birth, shard), (ROWS, SCALES)
+    job, parts = BuildTask("lists", birth, shard), (ROWS, SCALES)
     if birth < generation:  # lists are kept no longer than they are needed
-        job, parts = Job("collect", birth, shard), (NODES, OWN_SCALES)
+        job, parts = BuildTask("collect", birth, shard), (NODES, OWN_SCALES)
     rows, scales = atlas.frame.read(job, parts)
     return np.frombuffer(rows, "<i8"), np.frombuffer(scales, "<f8")
 
@@ -96,7 +96,7 @@ def _weighed(frame: Frame, listed: npt.NDArray[Any], scales: tuple[IntArray, Flo
 
 
 def save_edges(
-    frame: Frame, job: Job, rows: IntArray, W: sp.csr_array, columns: IntArray, scales: FloatArray, **facts: Any
+    frame: Frame, job: BuildTask, rows: IntArray, W: sp.csr_array, columns: IntArray, scales: FloatArray, **facts: Any
 ) -> Slip:
     """Write the edges W (s, c) of a shard's rows (s,) to the rows `columns` (c,), the rows' degrees and scales."""
     import pyarrow as pa  # large, and only fits with a graph need it
@@ -115,7 +115,7 @@ def save_edges(
     return slip(frame, job, digest=digest, suffixes=("parts", EDGES), owned=owned, **facts)
 
 
-def load_edges(frame: Frame, job: Job, crc: int) -> Edges:
+def load_edges(frame: Frame, job: BuildTask, crc: int) -> Edges:
     """The rows, neighbours and weights (edges,) that such a task wrote, whose checksum is `crc`. DamagedError."""
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -26,7 +26,7 @@ GENERATION: Final = "generation.json"
 VOID: Final = "void"  # the stamp of no file: of a task that is to be done again
 
 
-class Job(NamedTuple):
+class BuildTask(NamedTuple):
     """A task of a build: its stage, the generation of rows that it is of, and its number in the stage.
 
     Runs of rows and shards are numbered through all generations.
@@ -43,7 +43,7 @@ class Job(NamedTuple):
 class DamagedError(Exception):
     """Files of a build are missing or damaged; `jobs` make them again."""
 
-    def __init__(self, *jobs: Job) -> None:
+    def __init__(self, *jobs: BuildTask) -> None:
         super().__init__(*map(str, jobs))
         self.jobs = jobs
 
@@ -89,18 +89,18 @@ class Frame:
         """The columns (n, k) of inputs (n, d) that distances are of, as the features see them."""
         return (X[:, self.columns] - self.center) / self.scale
 
-    def path(self, job: Job, suffix: str = "parts") -> Path:
+    def path(self, job: BuildTask, suffix: str = "parts") -> Path:
         """A file that a task writes."""
         return self.directory / f"{job.generation:03d}" / job.stage / f"{job.number:06d}.{suffix}"
 
-    def read(self, job: Job, numbers: Sequence[int]) -> list[bytes]:
+    def read(self, job: BuildTask, numbers: Sequence[int]) -> list[bytes]:
         """Parts of a task's file. DamagedError."""
         try:
             return read_parts(self.path(job), numbers)
         except (FileNotFoundError, ValueError) as error:
             raise DamagedError(job) from error
 
-    def numbers(self, job: Job, *numbers: int) -> list[IntArray]:
+    def numbers(self, job: BuildTask, *numbers: int) -> list[IntArray]:
         """Parts that are whole numbers. DamagedError."""
         return [np.frombuffer(part, "<i8") for part in self.read(job, numbers)]
 
@@ -136,10 +136,10 @@ class Frame:
         """(runs, 2): those of all generations up to this one."""
         return np.concatenate([_cuts(self.directory, one) for one in range(generation + 1)])
 
-    def run_job(self, generation: int, run: int) -> Job:
+    def run_job(self, generation: int, run: int) -> BuildTask:
         """The task that wrote the files of a run, of a generation or an older one."""
         ends = np.cumsum([len(_cuts(self.directory, one)) for one in range(generation + 1)])
-        return Job("assign", int(np.searchsorted(ends, run, "right")), run)
+        return BuildTask("assign", int(np.searchsorted(ends, run, "right")), run)
 
     def new_runs(self, generation: int) -> range:
         """The numbers of a generation's own runs."""
@@ -186,7 +186,7 @@ class Slip:
     what it wrote, the bytes of its files by their suffixes, what else is to be known of it, and `base`, what it was
     made of: a digest of the digests of all tasks before it that read files which are not the build's own."""
 
-    job: Job
+    job: BuildTask
     stamp: str
     digest: str
     files: dict[str, int]
@@ -198,17 +198,17 @@ class Slip:
         return self
 
     @classmethod
-    def last(cls, frame: Frame, job: Job) -> Slip | None:
+    def last(cls, frame: Frame, job: BuildTask) -> Slip | None:
         """What was left of a task last, whether or not it still holds; None where that is not known."""
         try:
             body = read_record(frame.path(job, "json"))
-            found = None if body is None else cls(**{**body, "job": Job(*body["job"])})
+            found = None if body is None else cls(**{**body, "job": BuildTask(*body["job"])})
         except (FileNotFoundError, KeyError, TypeError):
             return None
         return found if found is not None and found.job == job else None
 
     @classmethod
-    def load(cls, frame: Frame, job: Job) -> Slip | None:
+    def load(cls, frame: Frame, job: BuildTask) -> Slip | None:
         """A task's slip where its files are there too, else None: it is to be done again."""
         found = cls.last(frame, job)
         if found is None or found.stamp == VOID:
@@ -220,14 +220,14 @@ class Slip:
         return found if whole else None
 
     @classmethod
-    def void(cls, frame: Frame, job: Job) -> Slip | None:
+    def void(cls, frame: Frame, job: BuildTask) -> Slip | None:
         """Have a task done again. Its slip stays, for its digest; returns it."""
         found = cls.last(frame, job)
         return None if found is None else replace(found, stamp=VOID).save(frame)
 
 
 def slip(
-    frame: Frame, job: Job, *, stamp: str = "", digest: str, suffixes: Sequence[str] = ("parts",), **facts: Any
+    frame: Frame, job: BuildTask, *, stamp: str = "", digest: str, suffixes: Sequence[str] = ("parts",), **facts: Any
 ) -> Slip:
     """The slip of a task whose files are written; it is yet to be left."""
     files = {name: frame.path(job, name).stat().st_size for name in suffixes}

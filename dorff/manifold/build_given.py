@@ -19,14 +19,14 @@ from dorff.errors import InputError
 from dorff.graphs import adjacency, both_ways, check_edges, undirected
 from dorff.manifold.build_edges import Edges, save_edges
 from dorff.manifold.build_files import write_parts
-from dorff.manifold.build_frame import ChangedError, Frame, Job, Slip, read_inputs, read_run, slip, unchanged
+from dorff.manifold.build_frame import BuildTask, ChangedError, Frame, Slip, read_inputs, read_run, slip, unchanged
 from dorff.manifold.build_names import CUTS, cuts_of, naming, turned
 from dorff.plan.graph_sizes import Sizes
 
 EDGE: Final = np.dtype([("i", "<i8"), ("j", "<i8"), ("w", "<f8")])
 
 
-def screen(frame: Frame, dataset: Dataset, job: Job) -> Slip:
+def screen(frame: Frame, dataset: Dataset, job: BuildTask) -> Slip:
     """Write which rows (rows,) of a shard have finite inputs; the digest is of the inputs."""
     start, stop = map(int, frame.runs(0)[job.number])
     X, stamp = read_run(dataset, start, stop, lambda: read_inputs(frame, dataset, start, stop))
@@ -35,7 +35,7 @@ def screen(frame: Frame, dataset: Dataset, job: Job) -> Slip:
     return slip(frame, job, stamp=stamp, digest=f"{digest}{zlib.crc32(X.data):08x}")
 
 
-def bucket(frame: Frame, dataset: Dataset, job: Job) -> Slip:
+def bucket(frame: Frame, dataset: Dataset, job: BuildTask) -> Slip:
     """Deal a run of edges to the shards of their ends.
 
     InputError at a node that is no row, or a weight that is negative or not finite.
@@ -83,40 +83,40 @@ def _shards(frame: Frame, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return np.maximum(np.searchsorted(frame.runs(0)[:, 0], rows, "right") - 1, 0)
 
 
-def cut_given(frame: Frame, dataset: Dataset, job: Job) -> Slip:
+def cut_given(frame: Frame, dataset: Dataset, job: BuildTask) -> Slip:
     """Write which shards are together in a file of `gather`; and the shards with rows that are left out."""
     count = len(frame.runs(0))
     cuts = cuts_of(frame, _buckets(frame), 0, count)
-    left = [n for n in range(count) if b"\0" in frame.read(Job("screen", 0, n), (0,))[0]]
+    left = [n for n in range(count) if b"\0" in frame.read(BuildTask("screen", 0, n), (0,))[0]]
     parts = [cuts.astype("<i8"), np.array(left, "<i8")]
     return slip(frame, job, digest=write_parts(frame.path(job), parts), files=len(cuts))
 
 
-def gather(frame: Frame, dataset: Dataset, job: Job) -> Slip:
+def gather(frame: Frame, dataset: Dataset, job: BuildTask) -> Slip:
     """Write for some shards which files of edges each is in, (k, 2): their number and the part."""
     parts, _ = turned(frame, job, _buckets(frame), 0, 1, len(frame.runs(0)))
     return slip(frame, job, digest=write_parts(frame.path(job), parts))
 
 
-def _buckets(frame: Frame) -> Iterator[Job]:
-    return (Job("bucket", 0, number) for number in range(frame.said["edge_runs"]))
+def _buckets(frame: Frame) -> Iterator[BuildTask]:
+    return (BuildTask("bucket", 0, number) for number in range(frame.said["edge_runs"]))
 
 
-def complete(frame: Frame, dataset: Dataset, job: Job) -> Slip:
+def complete(frame: Frame, dataset: Dataset, job: BuildTask) -> Slip:
     """Write the edges of a shard's rows. Edges to rows that are left out, or left behind, are left out; rows that have
     none are counted.
 
     InputError at an edge with two weights, or, of a matrix, with one direction.
     """
-    runs, left = frame.runs(0), frame.numbers(Job(CUTS, 0, 0), 1)[0]
+    runs, left = frame.runs(0), frame.numbers(BuildTask(CUTS, 0, 0), 1)[0]
     start, stop = map(int, runs[job.number])
-    dealt = [frame.read(Job("bucket", 0, at), (part,))[0] for at, part in naming(frame, "gather", 0, job.number)]
+    dealt = [frame.read(BuildTask("bucket", 0, at), (part,))[0] for at, part in naming(frame, "gather", 0, job.number)]
     edges = np.frombuffer(b"".join(dealt), EDGE)
     both, path = frame.said["kind"] == "csr", frame.said["graph"]["path"]
     i, j, w = both_ways(*undirected(edges["i"], edges["j"], edges["w"], both=both, what=path))
     keep = (i >= start) & (i < stop) & (j >= runs[0, 0])
     for one in left.tolist():
-        good = np.frombuffer(frame.read(Job("screen", 0, one), (0,))[0], "u1").astype(bool)
+        good = np.frombuffer(frame.read(BuildTask("screen", 0, one), (0,))[0], "u1").astype(bool)
         for end in (i, j):
             inside = np.flatnonzero((end >= runs[one, 0]) & (end < runs[one, 1]))
             keep[inside] &= good[end[inside] - runs[one, 0]]

@@ -23,7 +23,7 @@ from dorff.data import Dataset
 from dorff.graphs import neighbours, own_scale
 from dorff.manifold.build_atlas import BLOCK, HOMES, INPUTS, MEMBERS, ROW, Atlas, load_atlas
 from dorff.manifold.build_files import FloatArray, IntArray, packed, row_sums, write_parts
-from dorff.manifold.build_frame import Frame, Job, Slip, load_frame, read_inputs, read_run, slip
+from dorff.manifold.build_frame import BuildTask, Frame, Slip, load_frame, read_inputs, read_run, slip
 from dorff.store import write_atomic
 
 #: A candidate of a partition: its place in the run, and what ROW says.
@@ -40,7 +40,7 @@ PIECE_ROWS: Final = 64  # of each, at least
 _TILE: Final = 2**21  # distances to landmarks, or counts of candidates, held at a time
 
 
-def landmarks(frame: Frame, dataset: Dataset, job: Job) -> Slip:
+def landmarks(frame: Frame, dataset: Dataset, job: BuildTask) -> Slip:
     """Write the landmarks (P, k), in scaled inputs: of the first generation, for all."""
     start, stop = frame.begun(0)
     n, d = stop - start, dataset.d
@@ -87,11 +87,11 @@ def nearest(x: FloatArray, L: FloatArray, count: int) -> IntArray:
 @lru_cache(maxsize=2)
 def _landmarks(directory: Path) -> FloatArray:
     frame = load_frame(directory)
-    raw = frame.read(Job("landmarks", 0, 0), (0,))[0]
+    raw = frame.read(BuildTask("landmarks", 0, 0), (0,))[0]
     return np.frombuffer(raw).reshape(-1, len(frame.columns))
 
 
-def assign(frame: Frame, dataset: Dataset, job: Job) -> Slip:
+def assign(frame: Frame, dataset: Dataset, job: BuildTask) -> Slip:
     """Copy the rows of a run, sorted by home, and write down where each is and of which partitions it is a candidate.
 
     Rows whose inputs are not finite are left out.
@@ -136,7 +136,7 @@ def _dealt(frame: Frame, dataset: Dataset, start: int, stop: int) -> tuple[IntAr
     return np.concatenate(kept), np.concatenate(near), np.concatenate([one.astype(widest, copy=False) for one in rows])
 
 
-def groups(frame: Frame, dataset: Dataset, job: Job) -> Slip:
+def groups(frame: Frame, dataset: Dataset, job: BuildTask) -> Slip:
     """Write which rows of which partitions are a shard each: those of a generation. See `Atlas.groups`."""
     runs, own = frame.runs(job.generation), frame.new_runs(job.generation)
     jobs = [frame.run_job(job.generation, run) for run in range(len(runs))]
@@ -150,7 +150,7 @@ def groups(frame: Frame, dataset: Dataset, job: Job) -> Slip:
     return slip(frame, job, digest=write_parts(frame.path(job), [np.concatenate(found).astype("<i8")]))
 
 
-def _candidates_of(frame: Frame, jobs: Sequence[Job], P: int) -> Iterator[tuple[int, IntArray]]:
+def _candidates_of(frame: Frame, jobs: Sequence[BuildTask], P: int) -> Iterator[tuple[int, IntArray]]:
     """Each partition, with the ends (runs,) of the runs among its candidates; counts of few partitions are held."""
     blocks = -(-P // BLOCK)
     step = max(1, _TILE // (BLOCK * len(jobs)))
@@ -161,7 +161,7 @@ def _candidates_of(frame: Frame, jobs: Sequence[Job], P: int) -> Iterator[tuple[
 
 
 def _shards_of(
-    frame: Frame, runs: IntArray, own: range, jobs: Sequence[Job], p: int, ends: IntArray, most: int
+    frame: Frame, runs: IntArray, own: range, jobs: Sequence[BuildTask], p: int, ends: IntArray, most: int
 ) -> IntArray:
     """The rows (shards, 5) of `Atlas.groups` of one partition."""
 
@@ -194,7 +194,7 @@ def _pieces(older: int, total: int, most: int) -> Iterator[tuple[int, int, int, 
             yield min(reach, start), a, b, stop
 
 
-def lists(frame: Frame, dataset: Dataset, job: Job) -> Slip:
+def lists(frame: Frame, dataset: Dataset, job: BuildTask) -> Slip:
     """Write the neighbours that the rows of a shard list, by the shard of the neighbour."""
     atlas = load_atlas(frame.directory, job.generation)
     p, begin, first, last, end = map(int, atlas.groups[job.number])

@@ -12,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from dorff.manifold.build_files import IntArray
-from dorff.manifold.build_frame import Frame, Job
+from dorff.manifold.build_frame import BuildTask, Frame
 
 CUTS: Final = "cuts"  # the stage whose only file says, in part 0, which shard each file of names begins with
 MOST: Final = 2**20  # names in a file, and those of one shard more
 
 
-def cuts_of(frame: Frame, files: Iterable[Job], part: int, count: int) -> IntArray:
+def cuts_of(frame: Frame, files: Iterable[BuildTask], part: int, count: int) -> IntArray:
     """The first shard of each file of names, of `count` shards that are named, ascending, in this part of files."""
     held = np.zeros(count, np.int64)
     for one in files:
@@ -28,11 +28,11 @@ def cuts_of(frame: Frame, files: Iterable[Job], part: int, count: int) -> IntArr
 
 
 def turned(
-    frame: Frame, job: Job, files: Iterable[Job], part: int, first: int, count: int
+    frame: Frame, job: BuildTask, files: Iterable[BuildTask], part: int, first: int, count: int
 ) -> tuple[list[npt.NDArray[np.int64]], IntArray]:
     """What a file of names holds: of each shard (k, 2) the number of a file that names it and its part there, from
     `first` on; and the shards that are named at all."""
-    cuts = np.append(frame.numbers(Job(CUTS, job.generation, 0), 0)[0], count)
+    cuts = np.append(frame.numbers(BuildTask(CUTS, job.generation, 0), 0)[0], count)
     start, stop = cuts[job.number : job.number + 2]
     found = [np.empty((0, 3), np.int64)]
     for one in files:
@@ -48,7 +48,7 @@ def turned(
 
 def naming(frame: Frame, stage: str, generation: int, shard: int) -> list[tuple[int, int]]:
     """The files that name a shard, and the part of each, as the files of names of this stage say. DamagedError."""
-    cuts = frame.numbers(Job(CUTS, generation, 0), 0)[0]
+    cuts = frame.numbers(BuildTask(CUTS, generation, 0), 0)[0]
     block = int(np.searchsorted(cuts, shard, "right")) - 1
-    found = frame.numbers(Job(stage, generation, block), shard - int(cuts[block]))[0]
+    found = frame.numbers(BuildTask(stage, generation, block), shard - int(cuts[block]))[0]
     return [(number, part) for number, part in found.reshape(-1, 2).tolist()]

@@ -12,10 +12,10 @@ from typing import Final, TypeVar, final
 from dorff.data import Dataset
 from dorff.engine import Engine, Task
 from dorff.errors import IncompleteError
-from dorff.manifold.build_frame import ChangedError, DamagedError, Frame, Job, Slip, lasting, load_frame
+from dorff.manifold.build_frame import BuildTask, ChangedError, DamagedError, Frame, Slip, lasting, load_frame
 
 T = TypeVar("T")
-Stage = Callable[[Frame, Dataset, Job], Slip]
+Stage = Callable[[Frame, Dataset, BuildTask], Slip]
 Told = Callable[[str, int, int], None]  # what is done, how much of it, of how much
 AGAIN: Final = 5  # times that one task's files may turn out damaged
 
@@ -25,7 +25,7 @@ AGAIN: Final = 5  # times that one task's files may turn out damaged
 class Lost:
     """A task could not be done: the files of other tasks are missing or damaged."""
 
-    jobs: tuple[Job, ...]
+    jobs: tuple[BuildTask, ...]
 
 
 @final
@@ -34,7 +34,7 @@ class Changed:
     """A task came to another result than before: what later tasks made of that is of no use."""
 
 
-def run_job(stage: Stage, directory: str, dataset: Dataset, job: Job, base: str) -> Slip | Lost | Changed:
+def run_job(stage: Stage, directory: str, dataset: Dataset, job: BuildTask, base: str) -> Slip | Lost | Changed:
     """Do a task of a build, on a worker; leave (and return) its slip.
 
     A slip is void from before its files are touched, and one of another digest is left so: wherever this or the driver
@@ -62,7 +62,7 @@ class Stages:
         self, frame: Frame, dataset: Dataset, engine: Engine, told: Told, stages: Mapping[str, tuple[Stage, str]]
     ) -> None:
         self._frame, self._dataset, self._engine, self._told, self._stages = frame, dataset, engine, told, stages
-        self.slips: dict[Job, Slip] = {}
+        self.slips: dict[BuildTask, Slip] = {}
         self._bases: dict[tuple[int, str], str] = {}
 
     def run(
@@ -74,7 +74,7 @@ class Stages:
             ChangedError: a task that was done on other files came to another result, now or before.
             IncompleteError: files turned out damaged again and again.
         """
-        jobs = [Job(stage, generation, number) for number in numbers]
+        jobs = [BuildTask(stage, generation, number) for number in numbers]
         missing = []
         for job in jobs:
             if (found := Slip.load(self._frame, job)) is not None:
@@ -82,12 +82,12 @@ class Stages:
             if found is None or found.stamp != stamp(job.number):
                 missing.append(job)
         words = self._stages[stage][1]
-        waiting: dict[Job, list[Job]] = {}
-        lost = Counter[Job]()
+        waiting: dict[BuildTask, list[BuildTask]] = {}
+        lost = Counter[BuildTask]()
         left = set(missing)
 
         def done(task: Task, result: Slip | Lost | Changed) -> Sequence[Task]:
-            job: Job = task.tag
+            job: BuildTask = task.tag
             if isinstance(result, Changed):
                 raise ChangedError
             if isinstance(result, Lost):
@@ -103,7 +103,9 @@ class Stages:
             self._engine.run([self._task(job) for job in missing], done)
         return [self.slips[job] for job in jobs]
 
-    def _lost(self, job: Job, result: Lost, waiting: dict[Job, list[Job]], lost: Counter[Job]) -> list[Task]:
+    def _lost(
+        self, job: BuildTask, result: Lost, waiting: dict[BuildTask, list[BuildTask]], lost: Counter[BuildTask]
+    ) -> list[Task]:
         """The tasks that make what another one misses; that one follows the last of them."""
         tasks = []
         for one in result.jobs:
@@ -127,7 +129,7 @@ class Stages:
             raise ChangedError
         self.slips[slip.job] = slip
 
-    def _base(self, job: Job) -> str:
+    def _base(self, job: BuildTask) -> str:
         """What a task is made of: see `Slip`. Those before it are all done when its stage begins."""
         key = (job.generation, job.stage)
         if key not in self._bases:
@@ -141,7 +143,7 @@ class Stages:
             self._bases[key] = hashlib.blake2b("\n".join(before).encode(), digest_size=8).hexdigest()
         return self._bases[key]
 
-    def _task(self, job: Job) -> Task:
+    def _task(self, job: BuildTask) -> Task:
         function, words = self._stages[job.stage]
         arguments = (function, str(self._frame.directory), self._dataset, job, self._base(job))
         return Task(run_job, arguments, job, f"{words} ({job.number})")

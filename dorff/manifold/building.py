@@ -25,12 +25,12 @@ from dorff.graphs import KNN, Given, Graph, checked
 from dorff.manifold.build_atlas import load_atlas
 from dorff.manifold.build_edges import collect, cut, sources
 from dorff.manifold.build_files import read_record
-from dorff.manifold.build_frame import FRAME, ChangedError, Frame, Job, lasting, load_frame
+from dorff.manifold.build_frame import FRAME, BuildTask, ChangedError, Frame, lasting, load_frame
 from dorff.manifold.build_given import bucket, complete, cut_given, gather, graph_shape, graph_stamp, screen
 from dorff.manifold.build_knn import assign, groups, landmarks, lists
 from dorff.manifold.build_names import CUTS
 from dorff.manifold.build_stages import Stage, Stages, Told
-from dorff.manifold.shards import Shards, is_done, write_done
+from dorff.manifold.edge_store import Shards, is_done, write_done
 from dorff.passes import Pass
 from dorff.plan.graph_sizes import Sizes, copied_bytes, given_source
 from dorff.store import Lease, remove_torn
@@ -196,7 +196,7 @@ def _built(frame: Frame, dataset: Dataset, engine: Engine, told: Told, fence: Fe
                 frame.begin(generation, *span)
         (_nearest if nearest else _given)(stages, frame, dataset, generation)
         if nearest:
-            _drop(frame.path(Job("lists", generation, 0)).parent, fence)
+            _drop(frame.path(BuildTask("lists", generation, 0)).parent, fence)
     stamps = _stamps(frame, dataset, generation)
     if any(job.stage in stamps and slip.stamp != stamps[job.stage](job.number) for job, slip in stages.slips.items()):
         return None

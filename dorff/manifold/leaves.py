@@ -11,12 +11,12 @@ from typing import Final, final
 from dorff.data import Dataset
 from dorff.engine import Engine
 from dorff.graphs import Manifold
-from dorff.manifold.parts import ShardTerm, Store
+from dorff.manifold.laplacian_sums import finished, new_sums
 from dorff.manifold.places import TermPlace
-from dorff.manifold.sums import finished, new_sums
+from dorff.manifold.shard_sums import ShardTerm, Store
 from dorff.moments import Moments
 from dorff.passes import FoldRule, Leaf, Pass, RowSums, Tree, sum_leaf
-from dorff.plan.terms import GROUP_ROWS, Form, Places, Recipe
+from dorff.plan.term_costs import GROUP_ROWS, Form, Places, TermRecipe
 from dorff.store import Lease, Receipt
 
 SHARDS: Final = 4  # a task
@@ -71,7 +71,7 @@ def sum_term(
         InputError: the rows are not what was wanted.
         IncompleteError: rows that changed, or sums that were lost, again and again.
     """
-    recipe = Recipe.of(term, inputs=inputs, columns=columns)
+    recipe = TermRecipe.of(term, inputs=inputs, columns=columns)
     kind: type[TermPlace] = LeafTerm
     if not isinstance(rows, Dataset):
         kind, leaves = ShardTerm, shard_leaves(rows.count)

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from dorff.errors import InputError
 from dorff.passes import Pass, Summand, load_pass
-from dorff.plan.terms import GROUP_ROWS, Recipe
+from dorff.plan.term_costs import GROUP_ROWS, TermRecipe
 from dorff.store import read_plain, seal, unseal, write_atomic
 
 
@@ -17,7 +17,7 @@ class TermPlace(Summand):
     """A term's sums: the name of the place is of the pass, the recipe and the name of the rows."""
 
     @classmethod
-    def of(cls, frozen: Pass, recipe: Recipe, rows: str) -> Self:
+    def of(cls, frozen: Pass, recipe: TermRecipe, rows: str) -> Self:
         """The place of a recipe's sums over the rows that are called `rows`; its description is written."""
         said = {"of": frozen.hash, "recipe": recipe.config(), "rows": rows, "group_rows": GROUP_ROWS}
         name = hashlib.sha256(seal(said)).hexdigest()[:16]
@@ -29,10 +29,10 @@ class TermPlace(Summand):
     def description(self) -> Path:
         return self.directory / "term.json"
 
-    def described(self) -> tuple[Pass, Recipe]:
+    def described(self) -> tuple[Pass, TermRecipe]:
         """The pass and the recipe. InputError where what says so is missing or damaged."""
         said = _said(self)
-        return load_pass(self.directory.parents[1], said["of"]), Recipe.from_config(said["recipe"])
+        return load_pass(self.directory.parents[1], said["of"]), TermRecipe.from_config(said["recipe"])
 
 
 @lru_cache(maxsize=16)

@@ -5,5 +5,5 @@ from dorff.moments.blas import FloatArray, SingleArray, symv, syr2k, syrk, tpqrt
 from dorff.moments.gram import MIXED_UNIT, Accumulator, Moments
 from dorff.moments.parts import MOST_PATTERNS, Folds, by_fold, check_patterns, merge_folds, patterns_of, pooled, unseen
 from dorff.moments.probe import probe
-from dorff.moments.product import ProductAccumulator, Products
+from dorff.moments.products import ProductAccumulator, Products
 from dorff.moments.triangle import Triangle, TriangleAccumulator

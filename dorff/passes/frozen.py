@@ -17,12 +17,12 @@ import numpy as np
 from dorff.errors import InputError
 from dorff.features import Drawn, FeatureMap, Projected, feature_arrays, features_from
 from dorff.frequencies.transforms import Arrays
+from dorff.model.weights import Density
 from dorff.moments import MOST_PATTERNS, FloatArray
 from dorff.passes.spec import Config, Configs, FoldRule, PassSpec
 from dorff.store import identity, read_plain, write_atomic, write_json
-from dorff.store.building import UNREADABLE
 from dorff.store.npz import read_npz
-from dorff.weights import Density
+from dorff.store.stored_model import UNREADABLE
 
 
 @final

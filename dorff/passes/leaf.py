@@ -20,7 +20,7 @@ from dorff.moments import patterns_of
 from dorff.passes.blocks import BlockSums, RowSums
 from dorff.passes.cuts import Leaf
 from dorff.passes.frozen import Pass, Place, frozen_hash, load_pass
-from dorff.stopping import stop_requested
+from dorff.process.stopping import stop_requested
 from dorff.store import Receipt, merge_moments, save_moments
 from dorff.store.checkpoints import Checkpoint
 
@@ -82,7 +82,7 @@ def sum_leaf(place: Place, frozen: Pass, sums: RowSums, dataset: Dataset, leaf: 
         IncompleteError: the rows changed each time they were read.
     """
     for _ in range(TRIES):
-        run = _Run(place, frozen, sums, dataset.counted(), leaf)
+        run = _LeafRun(place, frozen, sums, dataset.counted(), leaf)
         wrong = None
         try:
             run.add_all()
@@ -100,7 +100,7 @@ def sum_leaf(place: Place, frozen: Pass, sums: RowSums, dataset: Dataset, leaf: 
 
 
 @final
-class _Run:
+class _LeafRun:
     """One leaf under way: the sums, and in `_at` all that its receipt and checkpoint say of the rows so far, but for
     their bounds."""
 

@@ -13,24 +13,24 @@ from typing import Final, final
 import numpy as np
 import psutil
 
-from dorff.calibration import most_rows
 from dorff.data import Dataset
 from dorff.errors import DoesNotFitError
 from dorff.exact import exact_is_cheaper
 from dorff.features import Recipe
+from dorff.features.lengthscale_search import FEATURES, ROWS
 from dorff.kernels import Decomposable, MultiView, OperatorKernel
-from dorff.lengthscale.tuning import FEATURES, ROWS
-from dorff.model import evaluation_bytes
+from dorff.model.calibration import most_rows
+from dorff.model.model import evaluation_bytes
+from dorff.model.weights import operator_weights
 from dorff.moments import MOST_PATTERNS, Kind
 from dorff.passes import PassSpec
 from dorff.passes.cuts import Leaf, most_sums
 from dorff.plan.lengthscale import tunes
-from dorff.plan.manifold import Term, TermCosts, term_costs, weight_grid
+from dorff.plan.manifold_terms import ManifoldTerm, TermCosts, term_costs, weight_grid
 from dorff.plan.routes import Means, Route, Shape, Way, choose_route
 from dorff.plan.seconds import MIXED, QR, SEARCH, START, START_WORKERS, Pace, pace_bytes, solve_work
 from dorff.solvers import Size, learned_term, path_bytes, posterior_bytes, solve_bytes, triangle_bytes, untouched
 from dorff.spec import Job, LocalCluster, RemoteCluster
-from dorff.weights import operator_weights
 
 MiB: Final = 2**20
 # Resident bytes of a process before it has data: interpreter, libraries, loops, Dask's own. The most that was measured
@@ -80,7 +80,7 @@ class Costs:
 
 def estimate(
     job: Job, dataset: Dataset, leaves: Sequence[Leaf], recipe: Recipe, candidates: Sequence[OperatorKernel],
-    spec: PassSpec, terms: Sequence[Term] = (),
+    spec: PassSpec, terms: Sequence[ManifoldTerm] = (),
 ) -> Costs:  # fmt: skip
     """The costs of a job whose features are those of `recipe` and whose kernel is one of `candidates`."""
     m, q = recipe.m, dataset.q

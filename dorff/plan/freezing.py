@@ -16,10 +16,10 @@ from dorff.kernels.scalar import FloatArray, IntArray
 from dorff.moments import MOST_PATTERNS, patterns_of
 from dorff.passes import Configs, FrozenConstants, Pass, RowsName, freeze, frozen_hash
 from dorff.plan.costs import SAMPLE_BYTES
-from dorff.plan.drawing import make_recipe
 from dorff.plan.kernels import build_kernels, with_medians
 from dorff.plan.lengthscale import TuningRows, tuned_config, tuning_rows
 from dorff.plan.plan import Plan
+from dorff.plan.sharing import make_recipe
 from dorff.solvers import spread
 from dorff.spec import Job
 

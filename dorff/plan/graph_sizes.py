@@ -16,7 +16,7 @@ from dorff.data.edges import EdgeSource, open_graph
 from dorff.data.nodes import open_array
 from dorff.errors import InputError
 from dorff.graphs import KNN, Given, Graph
-from dorff.plan.terms import GROUP_ROWS
+from dorff.plan.term_costs import GROUP_ROWS
 
 IntArray = npt.NDArray[np.int64]
 MiB: Final = 2**20

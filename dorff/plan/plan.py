@@ -21,10 +21,10 @@ from dorff.moments import MOST_PATTERNS, Kind
 from dorff.passes import Configs, FoldRule, FrozenConstants, Pass, PassSpec, frozen_hash, load_pass
 from dorff.passes.cuts import LARGEST_LEAF, Leaf, block_rows, leaf_bounds, window_start
 from dorff.plan.costs import Costs, estimate, refuse_small_machine, refuse_small_workers
-from dorff.plan.drawing import check_sharing, check_targets, make_recipe
 from dorff.plan.kernels import WORDS, build_kernels, read_matrices, read_matrix, with_columns
 from dorff.plan.lengthscale import tunes
-from dorff.plan.manifold import Term, make_terms, weight_grid
+from dorff.plan.manifold_terms import ManifoldTerm, make_terms, weight_grid
+from dorff.plan.sharing import check_sharing, check_targets, make_recipe
 from dorff.solvers import check_apart, check_output, learned_term
 from dorff.spec import ClassTargets, Job
 
@@ -50,7 +50,7 @@ class Plan:
     recipe: Recipe
     spec: PassSpec
     costs: Costs
-    terms: tuple[Term, ...] = ()
+    terms: tuple[ManifoldTerm, ...] = ()
     constants: FrozenConstants | None = None
 
     @property

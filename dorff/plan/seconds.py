@@ -15,11 +15,11 @@ import numpy as np
 from dorff.features import FeatureMap, Recipe
 from dorff.moments import syrk
 from dorff.passes.cuts import block_rows
+from dorff.process.threads import pinned
 from dorff.solvers import MOST_FACTORS, Size
 from dorff.solvers.choose import LARGE
-from dorff.solvers.grid import near_shifts
+from dorff.solvers.ridge_path import near_shifts
 from dorff.spec import Job
-from dorff.threads import pinned
 
 # Times k^3 over the rate of `syrk` (measured on one core, k = 1024 to 3072): a factor and what a fit asks of it, its
 # inverse, a spectrum, and the QR of as many rows as columns.

@@ -10,13 +10,13 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from dorff.calibration import Calibration
 from dorff.data import Classes, Dataset, open_dataset
 from dorff.engine import Engine, Task
 from dorff.errors import InputError, MissingArrayError
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
-from dorff.predict.shared import Sight, cached_model, check_inputs, check_uncertain, content, labels_of, outcome
+from dorff.model.calibration import Calibration
+from dorff.predict.shared import ModelInputs, cached_model, check_inputs, check_uncertain, content, labels_of, outcome
 from dorff.solvers import R2, Spread, row_sums
 from dorff.store import load_model, resolve_model
 
@@ -57,7 +57,7 @@ class Scores:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Part:
+class ScoreSums:
     """Of a run of rows: how many; of each target `sums` (5, q) as in `row_sums`; of a classifier `hits`, by the rows'
     weights: [those whose likeliest class is the true one, -log of its probability, all]; `inside` (2, L, q), how often
     it is within the plain and the conformal band of each level."""
@@ -86,7 +86,7 @@ def score(
     """
     version, levels = resolve_model(model), tuple(coverage)
     fitted = load_model(version, posterior=bool(levels))
-    sight = Sight.of(fitted, inputs, views)
+    sight = ModelInputs.of(fitted, inputs, views)
     weights = fitted.info.get("data", {}).get("weights") if weights is None else weights
     opened = partial(open_dataset, str(store), inputs=sight.arrays, targets=_scored(fitted, targets))
     try:
@@ -104,7 +104,7 @@ def score(
         check_uncertain(fitted, version, "--coverage")
         fitted = replace(fitted, posterior=None)  # whoever evaluates it loads it
     step = max(1, ROWS // dataset.unit_rows) * dataset.unit_rows
-    parts: dict[int, Part] = {}
+    parts: dict[int, ScoreSums] = {}
 
     def done(task: Task, result: Any) -> Sequence[Task]:
         parts[task.tag] = result
@@ -141,8 +141,8 @@ def _scored(model: Model, targets: str | Sequence[str] | None) -> str | Sequence
 
 
 def score_rows(
-    model: str, name: str, dataset: Dataset, levels: Sequence[float], sight: Sight, start: int, stop: int
-) -> Part:
+    model: str, name: str, dataset: Dataset, levels: Sequence[float], sight: ModelInputs, start: int, stop: int
+) -> ScoreSums:
     """Of the rows start..stop-1, by the rule that the model was fitted with: rows of NaN or infinity are refused or
     left out; where it was `nan: partial` or `unlabelled`, targets that are there count."""
     fitted = cached_model(model, name, posterior=bool(levels))
@@ -167,10 +167,12 @@ def score_rows(
     inside = np.zeros((2, len(levels), Y.shape[1]))
     if levels:
         inside = _inside(fitted, levels, sight, np.abs(Y - found), fitted.std(X, noise=True, views=views))
-    return Part(len(Y), row_sums(Y, found, weights), hits, inside)
+    return ScoreSums(len(Y), row_sums(Y, found, weights), hits, inside)
 
 
-def _inside(model: Model, levels: Sequence[float], sight: Sight, error: FloatArray, std: FloatArray) -> FloatArray:
+def _inside(
+    model: Model, levels: Sequence[float], sight: ModelInputs, error: FloatArray, std: FloatArray
+) -> FloatArray:
     """(2, L, q): how many of the errors (n, q) are within plain and within conformal bands; NaN is in none."""
     inside = np.zeros((2, len(levels), error.shape[1]))
     for number, level in enumerate(levels):
@@ -180,13 +182,18 @@ def _inside(model: Model, levels: Sequence[float], sight: Sight, error: FloatArr
     return inside
 
 
-def _corrected(model: Model, level: float, sight: Sight) -> bool:
+def _corrected(model: Model, level: float, sight: ModelInputs) -> bool:
     """Whether the model has conformal factors for a level; they are those of all views."""
     return model.conformal is not None and sight.views is None and level <= model.conformal.highest
 
 
 def _merged(
-    model: Model, dataset: Dataset, levels: Sequence[float], sight: Sight, parts: Sequence[Part], r2_of: R2 | None
+    model: Model,
+    dataset: Dataset,
+    levels: Sequence[float],
+    sight: ModelInputs,
+    parts: Sequence[ScoreSums],
+    r2_of: R2 | None,
 ) -> Scores:
     """Merge the parts' counts, means and squares (Chan, Golub & LeVeque 1979)."""
     counts, weight, mean, squares, error = parts[0].sums

@@ -13,12 +13,12 @@ from typing import final
 import numpy as np
 import psutil
 
-from dorff.calibration import Calibration
 from dorff.data import Dataset, Label
 from dorff.errors import DoesNotFitError, InputError
 from dorff.kernels import MultiView
 from dorff.kernels.scalar import FloatArray
-from dorff.model import Model, evaluation_bytes
+from dorff.model.calibration import Calibration
+from dorff.model.model import Model, evaluation_bytes
 from dorff.plan.costs import DRIVER_BYTES, SHARED_BYTES, WORKER_BYTES
 from dorff.store import load_model, model_arrays, read_plain
 
@@ -31,7 +31,7 @@ def labels_of(model: Model) -> tuple[Label, ...] | None:
 
 @final
 @dataclass(frozen=True)
-class Sight:
+class ModelInputs:
     """What is read for a prediction: `arrays`, their columns' places in X, and which views these are for; `columns`
     and `views` are None where they are all there is."""
 
@@ -40,7 +40,7 @@ class Sight:
     views: tuple[int, ...] | None = None
 
     @classmethod
-    def of(cls, model: Model, inputs: str | Sequence[str] | None, views: Sequence[str] | None) -> Sight:
+    def of(cls, model: Model, inputs: str | Sequence[str] | None, views: Sequence[str] | None) -> ModelInputs:
         """`inputs` are the names of the arrays in order, the model's own if None, or `x` where it does not say.
 
         InputError for views that the model does not have, or whose arrays it does not know.
@@ -119,7 +119,7 @@ def outcome(model: Model, X: FloatArray, views: Sequence[int] | None = None) -> 
     return f if calibration is None else Calibration.of(calibration).probabilities(f)
 
 
-def check_inputs(model: Model, dataset: Dataset, sight: Sight) -> None:
+def check_inputs(model: Model, dataset: Dataset, sight: ModelInputs) -> None:
     """InputError where the data's inputs are not the model's, or not those of the views."""
     names, columns = model.info.get("data", {}).get("inputs"), sight.columns
     if names and columns is not None:

@@ -15,7 +15,6 @@ from typing import Any, final
 
 import numpy as np
 
-from dorff.conformal import check_level
 from dorff.data import ArrayLayout, Dataset, ShardWriter, open_dataset, shard_and_unit_rows, write_metadata
 from dorff.data.layout import commit
 from dorff.data.shards import SHARD
@@ -23,7 +22,8 @@ from dorff.engine import Engine, Task
 from dorff.errors import DorffError, InputError
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
-from dorff.predict.shared import Sight, cached_model, check_inputs, check_uncertain, content, labels_of, outcome
+from dorff.model.conformal import check_level
+from dorff.predict.shared import ModelInputs, cached_model, check_inputs, check_uncertain, content, labels_of, outcome
 from dorff.store import LEASE, Lease, forget, load_model, resolve_model, space_on
 from dorff.store.atomic import sync_directory
 
@@ -71,7 +71,7 @@ class Uncertainty:
                 found |= {f"low_{_percent(level)}": middle - half, f"high_{_percent(level)}": middle + half}
         return found
 
-    def described(self, model: Model, sight: Sight) -> dict[str, Any]:
+    def described(self, model: Model, sight: ModelInputs) -> dict[str, Any]:
         """For the store's attributes: whether noise is in std, and what kind of bands there are."""
         said: dict[str, Any] = {"std": {"noise": self.noise}} if self.std else {}
         if self.bands:
@@ -96,7 +96,7 @@ class Writing:
     dataset: Dataset
     arrays: Mapping[str, ArrayLayout]
     asked: Uncertainty
-    sight: Sight
+    sight: ModelInputs
 
     def staging(self, out: Path) -> Path:
         """The directory beside `out` that collects shards, one for each question: model, inputs, layout."""
@@ -141,7 +141,7 @@ def predict(
     asked = Uncertainty() if uncertainty is None else uncertainty
     version = resolve_model(model)
     fitted = load_model(version, posterior=bool(asked))
-    sight = Sight.of(fitted, inputs, views)
+    sight = ModelInputs.of(fitted, inputs, views)
     dataset = open_dataset(str(store), inputs=sight.arrays, targets=None)
     check_inputs(fitted, dataset, sight)
     _check_asked(fitted, version, asked)

@@ -12,7 +12,7 @@ from dorff import frequencies, kernels
 from dorff.features import Projected
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
-from dorff.report.units import Column, common_unit, read_column
+from dorff.report.units import ColumnLabel, common_unit, read_column
 
 
 @final
@@ -25,8 +25,8 @@ class Subject:
     """
 
     model: Model
-    inputs: tuple[Column, ...]
-    targets: tuple[Column, ...]
+    inputs: tuple[ColumnLabel, ...]
+    targets: tuple[ColumnLabel, ...]
     low: FloatArray
     high: FloatArray
     known_box: bool
@@ -55,10 +55,10 @@ def mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _columns(names: object, count: int, default: str) -> tuple[Column, ...]:
+def _columns(names: object, count: int, default: str) -> tuple[ColumnLabel, ...]:
     if isinstance(names, Sequence) and not isinstance(names, str) and len(names) == count:
         return tuple(read_column(str(name)) for name in names)
-    return tuple(Column(f"{default}{number}") for number in range(count))
+    return tuple(ColumnLabel(f"{default}{number}") for number in range(count))
 
 
 def _bounds(values: object, count: int) -> FloatArray | None:
@@ -77,7 +77,7 @@ def _widened(low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]
 
 @final
 @dataclass(frozen=True)
-class Term:
+class KernelTerm:
     """One term of the kernel: its share of tr k(0), its name, its formula and its scalar kernel."""
 
     share: float
@@ -98,7 +98,7 @@ def kernel_title(kernel: kernels.OperatorKernel) -> str:
     return "Sum of kernels"
 
 
-def kernel_terms(model: Model) -> list[Term]:
+def kernel_terms(model: Model) -> list[KernelTerm]:
     """The terms with a positive weight, those of each view; shares add to 1."""
     found, traces = [], []
     for kernel, columns, view in _parts(model):
@@ -109,7 +109,8 @@ def kernel_terms(model: Model) -> list[Term]:
                 traces.append(weight * term.trace(len(columns), model.p))
                 measure = _measure(term, model, len(columns))
                 found.append((view + _name(term), f"{weight:.4g} {_formula(term)}", _scalar(term, unit) + measure))
-    return [Term(float(share), *words) for share, words in zip(np.array(traces) / sum(traces), found, strict=True)]
+    shares = np.array(traces) / sum(traces)
+    return [KernelTerm(float(share), *words) for share, words in zip(shares, found, strict=True)]
 
 
 def _parts(model: Model) -> list[tuple[kernels.OperatorKernel, Sequence[int], str]]:

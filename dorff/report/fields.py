@@ -15,7 +15,7 @@ from dorff.kernels import Spectral
 from dorff.kernels.scalar import FloatArray
 from dorff.report.describe import Subject
 from dorff.report.figures import ACCENT, INK, alike, drawable, label_axes, new_figure, png
-from dorff.report.units import Column, Rate, common_unit, rate
+from dorff.report.units import ColumnLabel, Rate, common_unit, rate
 
 ARROWS: Final = 26  # along the longer side
 CELLS: Final = 160
@@ -57,11 +57,11 @@ class Plane:
         return float(np.clip(width * (sides[1] / sides[0] if self.square else 0.8), 2.5, 10.0)) + 1.0
 
     @property
-    def x(self) -> Column:
+    def x(self) -> ColumnLabel:
         return self.subject.inputs[self.i]
 
     @property
-    def y(self) -> Column:
+    def y(self) -> ColumnLabel:
         return self.subject.inputs[self.j]
 
     def prepare(self, axes: Axes, *, title: str | None = None) -> None:

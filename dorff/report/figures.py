@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from dorff.report.units import Column
+from dorff.report.units import ColumnLabel
 
 INK: Final = "#1f2933"
 FAINT: Final = "#9aa5b1"
@@ -48,7 +48,7 @@ def _in_font(letter: str) -> bool:
     return letter == " " or (letter.isprintable() and font.get_char_index(ord(letter)) != 0)
 
 
-def label_axes(axes: Axes, x: Column, y: Column | str, *, title: str | None = None) -> None:
+def label_axes(axes: Axes, x: ColumnLabel, y: ColumnLabel | str, *, title: str | None = None) -> None:
     """Names and units on both axes, and a quiet frame."""
     axes.set_xlabel(drawable(x.label), color=INK)
     axes.set_ylabel(drawable(y if isinstance(y, str) else y.label), color=INK)
@@ -59,6 +59,6 @@ def label_axes(axes: Axes, x: Column, y: Column | str, *, title: str | None = No
         side.set_color(FAINT)
 
 
-def alike(columns: Sequence[Column]) -> bool:
+def alike(columns: Sequence[ColumnLabel]) -> bool:
     """Whether lengths along these axes can be compared, so that a plot should not stretch one."""
     return len({column.unit for column in columns}) == 1

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 
 from dorff.errors import InputError
 from dorff.report.figures import ACCENT, FAINT, INK, LINES, drawable, label_axes, new_figure, png
-from dorff.report.units import Column
+from dorff.report.units import ColumnLabel
 
 T = TypeVar("T", bound=Hashable)
 STYLES: Final = ("-", "--", "-.", ":")
@@ -58,7 +58,7 @@ def trial_plot(
         axes.set_yscale("log")
     _scale(axes, [ridge for points in paths.values() for ridge, _ in points])
     label = NAMES[criterion] + (f" ({unit})" if unit and criterion == "gcv" else "")
-    label_axes(axes, Column("ridge"), label)
+    label_axes(axes, ColumnLabel("ridge"), label)
     axes.margins(y=0.12)
     axes.grid(color=FAINT, alpha=0.3, lw=0.6)
     _legend(axes, colours, styles)

@@ -31,7 +31,7 @@ _SUPERSCRIPTS: Final = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸
 
 @final
 @dataclass(frozen=True)
-class Column:
+class ColumnLabel:
     """A column's name without its unit, and the unit where the name ends in one that is known."""
 
     name: str
@@ -63,21 +63,21 @@ class Rate:
         return Rate(f"10{power}{joint}{self.unit}", self.factor * 10.0**-exponent)
 
 
-def read_column(column: str) -> Column:
+def read_column(column: str) -> ColumnLabel:
     """The column that a name describes: `u_m_s` is u in m/s, `depth` is depth in no unit that is known."""
     for suffix, (unit, measures, factor) in _UNITS.items():
         if column.endswith(f"_{suffix}") and len(column) > len(suffix) + 1:
-            return Column(column.removesuffix(f"_{suffix}"), unit, measures, factor)
-    return Column(column)
+            return ColumnLabel(column.removesuffix(f"_{suffix}"), unit, measures, factor)
+    return ColumnLabel(column)
 
 
-def common_unit(columns: Sequence[Column]) -> str | None:
+def common_unit(columns: Sequence[ColumnLabel]) -> str | None:
     """The unit of all the columns, None where they differ or have none."""
     units = {column.unit for column in columns}
     return units.pop() if len(units) == 1 else None
 
 
-def rate(inputs: Sequence[Column], targets: Sequence[Column]) -> Rate:
+def rate(inputs: Sequence[ColumnLabel], targets: Sequence[ColumnLabel]) -> Rate:
     """The unit of d target / d input: per second for velocities over lengths, said in words where unknown."""
     below, above = common_unit(inputs), common_unit(targets)
     if below is None or above is None:

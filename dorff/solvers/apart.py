@@ -10,10 +10,10 @@ from typing import Final, final
 import numpy as np
 import scipy.linalg
 
+from dorff.model.weights import OperatorWeights
 from dorff.moments import FloatArray
-from dorff.solvers.penalty import Term
-from dorff.solvers.system import EPS, Block, IntArray, Rows, Sight, assembled
-from dorff.weights import OperatorWeights
+from dorff.solvers.penalty import PenaltyTerm
+from dorff.solvers.system import EPS, Block, BorderedSums, IntArray, Rows, assembled
 
 _DECIMALS: Final = 12  # of its penalties' shares that a column has in common with those of its block
 Pattern = tuple[Rows, FloatArray, FloatArray]  # with S (m, m), and R (m, q) of the scaled targets
@@ -21,7 +21,7 @@ Pattern = tuple[Rows, FloatArray, FloatArray]  # with S (m, m), and R (m, q) of 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Split:
+class SplitProblem:
     """How the problem of one root (r, p) falls apart: in column j of x = h `rotation`, `rotation` (r, c), it is
     (a_j G_j + l ridge) x_j = rhs_j, where G_j is of the features and their views alone.
 
@@ -42,7 +42,7 @@ class Split:
     def of(
         cls, weights: OperatorWeights, observe: FloatArray | None, outputs: Sequence[FloatArray | None], *,
         whole: bool, noise: FloatArray | None = None,
-    ) -> Split | None:  # fmt: skip
+    ) -> SplitProblem | None:  # fmt: skip
         """None where it does not, or it is not known how: without one root, and where an output matrix, that of a
         penalty (`outputs`, None for the identity), or the missing of targets tie together what the others do not.
 
@@ -71,7 +71,7 @@ class Split:
         return cls(views, a, U, columns, root.T @ U, np.reshape(shares, (-1, len(a))).T, directions)
 
     def blocks(
-        self, weights: OperatorWeights, sums: Sequence[Pattern], terms: Sequence[Term], *, intercept: bool
+        self, weights: OperatorWeights, sums: Sequence[Pattern], terms: Sequence[PenaltyTerm], *, intercept: bool
     ) -> tuple[Block, ...]:
         """One for all columns with the same patterns of rows and the same shares of the penalties."""
         m = len(weights.gain)
@@ -98,9 +98,9 @@ class Split:
             groups[there, share.tobytes()].append(j)
         return [(there, at) for (there, _), at in groups.items()]
 
-    def _sights(self, sums: Sequence[Pattern], terms: Sequence[Term], at: list[int]) -> list[Sight]:
+    def _sights(self, sums: Sequence[Pattern], terms: Sequence[PenaltyTerm], at: list[int]) -> list[BorderedSums]:
         load, C = self.load[:, at], self.views[None]
-        seen = [Sight(S, one.s, one.n, C, (R @ load)[:, None], (one.y @ load)[None]) for one, S, R in sums]
+        seen = [BorderedSums(S, one.s, one.n, C, (R @ load)[:, None], (one.y @ load)[None]) for one, S, R in sums]
         shares = zip(terms, self.shares[at[0]], strict=True)
         return seen + [term.along(float(share), load) for term, share in shares if share > 0]
 
@@ -163,10 +163,10 @@ def _views_seen(weights: OperatorWeights, observe: FloatArray | None) -> FloatAr
     return factors if same and weights.views is not None else None
 
 
-def _of_combinations(weights: OperatorWeights, observe: FloatArray | None, *, whole: bool) -> Split | None:
+def _of_combinations(weights: OperatorWeights, observe: FloatArray | None, *, whole: bool) -> SplitProblem | None:
     """Where targets are combinations of the outputs of one view, and there is no penalty."""
     if observe is None or weights.count > 1 or not whole:
         return None
     root = weights.root[0]
     a, U, _ = turned(root @ observe.T)
-    return Split(np.ones(1), a, U, np.arange(len(root)), observe @ root.T @ U, np.zeros((len(a), 0)))
+    return SplitProblem(np.ones(1), a, U, np.arange(len(root)), observe @ root.T @ U, np.zeros((len(a), 0)))

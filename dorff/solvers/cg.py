@@ -9,13 +9,13 @@ from typing import Final, final
 import numpy as np
 from scipy.linalg import eigh_tridiagonal
 
+from dorff.model.weights import OperatorWeights
 from dorff.moments import FloatArray, Solvable
 from dorff.solvers.matrixfree import System, make_system, of_moments
 from dorff.solvers.nystrom import Plain, Preconditioner, nystrom, nystrom_bytes
 from dorff.solvers.problem import Problem, Solution, digits_left
-from dorff.solvers.scores import Scores, Tally
+from dorff.solvers.scores import RidgeScores, Tally
 from dorff.solvers.system import EPS, Size
-from dorff.weights import OperatorWeights
 
 TOLERANCE: Final = 1e-12
 MOST_ITERATIONS: Final = 2000
@@ -130,7 +130,7 @@ def _solution(
     squares = _dots(x, x)
     tally = Tally(block, _dots(x, rhs), shift * squares, shift * condition * squares)
     digits = max(0.0, min(digits_left(condition, problem.unit), -float(np.log10(max(error, EPS)))))
-    h, judged = problem.coefficients([x]), Scores(problem, [tally])
+    h, judged = problem.coefficients([x]), RidgeScores(problem, [tally])
     return Solution(h, ridge, condition, "cg", variance=judged.variance, digits=digits, rss=judged.rss)
 
 

@@ -11,13 +11,13 @@ import numpy as np
 
 from dorff.errors import InputError
 from dorff.kernels import MultiView
-from dorff.moments import FloatArray, Moments, Solvable, pooled
+from dorff.model.weights import operator_weights
+from dorff.moments import Moments, Solvable, pooled
 from dorff.solvers.apart import untouched
 from dorff.solvers.few_labels import Known, few_label_errors
-from dorff.solvers.grid import path_errors
+from dorff.solvers.ridge_path import path_errors
 from dorff.solvers.select import R2, FoldErrors, Spread, about_mean, squared_error, squared_size
 from dorff.solvers.setting import Fit, Setting, learned_term
-from dorff.weights import operator_weights
 
 Folds = Sequence[Sequence[Solvable]]  # of each fold the moments of each pattern of targets
 LARGE: Final = 512  # unknowns from which folds are solved as neighbours of their sum
@@ -182,11 +182,6 @@ def fold_scores(
     rung, kept = rungs[int(best[0])], float(digits[best].min())
     known_r2 = None if np.isnan(last) else last
     return [*table, Score(0, mean, value, setting.m, tuple(each.tolist()), rung, kept, known_r2)]
-
-
-def kfold_errors(folds: Folds, setting: Setting, ridges: Sequence[float]) -> FloatArray:
-    """The mean squared errors (len(ridges),) of `fold_scores`."""
-    return np.array([score.value for score in fold_scores(folds, setting, ridges)])
 
 
 def of_first(folds: Folds, setting: Setting, m: int) -> tuple[Folds, Setting]:

@@ -10,7 +10,7 @@ from scipy.linalg import lapack
 
 from dorff.moments import FloatArray
 from dorff.solvers.problem import Problem, Solution
-from dorff.solvers.scores import Scores, Tally
+from dorff.solvers.scores import RidgeScores, Tally
 from dorff.solvers.system import EPS, Block
 
 
@@ -29,7 +29,7 @@ def solve_cholesky(problem: Problem, ridge: float, *, scores: bool = False) -> S
         condition = max(condition, factor.condition)
         solved.append(x)
         tallies.append(_tally(block, factor, x, shift, scores=scores))
-    judged = Scores(problem, tallies)
+    judged = RidgeScores(problem, tallies)
     gcv, log_evidence = (judged.gcv, judged.log_evidence) if scores else (None, None)
     return Solution(
         problem.coefficients(solved), ridge, condition, "cholesky", gcv, log_evidence, None, judged.variance,
@@ -39,7 +39,7 @@ def solve_cholesky(problem: Problem, ridge: float, *, scores: bool = False) -> S
 
 @final
 @dataclass(frozen=True, eq=False)
-class Factor:
+class CholeskyFactor:
     """L (k, k), in the lower triangle, with L L^T = G a + shift I; the 1-norm and the condition number of that."""
 
     lower: FloatArray
@@ -47,7 +47,7 @@ class Factor:
     condition: float
 
 
-def factored(block: Block, shift: float) -> Factor | None:
+def factored(block: Block, shift: float) -> CholeskyFactor | None:
     """The factor of a block whose columns have one `a`; None where no digits are left."""
     matrix = block.G * float(block.a[0])
     matrix[np.diag_indices(len(matrix))] += shift
@@ -56,10 +56,10 @@ def factored(block: Block, shift: float) -> Factor | None:
     if failed:
         return None
     reciprocal, _ = lapack.dpocon(lower, norm, uplo="L")
-    return None if reciprocal < EPS else Factor(lower, norm, 1.0 / reciprocal)
+    return None if reciprocal < EPS else CholeskyFactor(lower, norm, 1.0 / reciprocal)
 
 
-def _tally(block: Block, factor: Factor, x: FloatArray, shift: float, *, scores: bool) -> Tally:
+def _tally(block: Block, factor: CholeskyFactor, x: FloatArray, shift: float, *, scores: bool) -> Tally:
     """What x says. The freedom needs the trace of the inverse, which is the squared norm of the factor's inverse; that
     is written over the factor."""
     (k, c), squares = x.shape, np.sum(x**2, axis=0)

@@ -8,14 +8,14 @@ import numpy as np
 
 from dorff.moments import FloatArray
 from dorff.solvers.problem import Problem, Solution
-from dorff.solvers.scores import Scores, Tally
+from dorff.solvers.scores import RidgeScores, Tally
 from dorff.solvers.system import Block
 
 Ridge = float | FloatArray  # one for all, or (p,) with one for each of the problem's directions
 
 
 @final
-class Spectral:
+class SpectralFactor:
     """Each block's G diagonalised once; a ridge is then a division by G's eigenvalues times a's, plus l ridge.
 
     At ridge 0 those below the rounding level are left out (the least-norm solution). Those of a Gram matrix may be
@@ -26,9 +26,9 @@ class Spectral:
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
 
-    def scores(self, ridge: Ridge) -> Scores:
+    def scores(self, ridge: Ridge) -> RidgeScores:
         """The scores alone: k c flops for each block's k eigenvalues and c columns."""
-        return Scores(self._problem, [divided(self._problem, block, ridge)[1] for block in self._problem.blocks])
+        return RidgeScores(self._problem, [divided(self._problem, block, ridge)[1] for block in self._problem.blocks])
 
     def solve(self, ridge: Ridge) -> Solution:
         """The solution, its condition number and, without penalties, its scores. InputError for ridges of outputs that
@@ -36,7 +36,7 @@ class Spectral:
         problem = self._problem
         each = [divided(problem, block, ridge) for block in problem.blocks]
         solved = [block.spectrum[1] @ x for block, (x, _, _) in zip(problem.blocks, each, strict=True)]
-        scores = Scores(problem, [tally for _, tally, _ in each])
+        scores = RidgeScores(problem, [tally for _, tally, _ in each])
         condition = max([1.0, *(condition for _, _, condition in each)])
         ridges = None if np.ndim(ridge) == 0 else np.asarray(ridge, dtype=np.float64)
         gcv, log_evidence = (None, None) if problem.pulls else (scores.gcv, scores.log_evidence)

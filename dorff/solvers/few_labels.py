@@ -18,14 +18,14 @@ import numpy as np
 import scipy.linalg
 from scipy.linalg import lapack
 
+from dorff.model.weights import OperatorWeights
 from dorff.moments import UNIT, FloatArray, Moments, pooled
-from dorff.solvers.apart import Split
+from dorff.solvers.apart import SplitProblem
 from dorff.solvers.penalty import Penalty
 from dorff.solvers.problem import digits_left
 from dorff.solvers.select import FoldErrors
 from dorff.solvers.setting import Setting, learned_term
 from dorff.solvers.system import IntArray
-from dorff.weights import OperatorWeights
 
 FEW: Final = 2  # times the labelled rows are no more than the features
 RUNG: Final = "rows"
@@ -169,7 +169,7 @@ class _Training:
     ) -> _Training | None:
         parts = pooled([[one] for one in others])
         scale, weights = setting.scaling(parts), setting.weights(setting.fixed(parts))
-        split = Split.of(weights, setting.observe, [] if penalty is None else [penalty.outputs], whole=True)
+        split = SplitProblem.of(weights, setting.observe, [] if penalty is None else [penalty.outputs], whole=True)
         if split is None or split.directions is None or weights.count > 1:
             return None
         if split.a.min() <= 1e-10 * split.a.max():

@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dorff.errors import InputError
+from dorff.model.weights import OperatorWeights
 from dorff.moments import FloatArray, Moments, Solvable
 from dorff.solvers.apart import turned, untouched
 from dorff.solvers.problem import Problem, kept_shift
 from dorff.solvers.system import Block, Rows, Size
-from dorff.weights import OperatorWeights
 
 #: V (w, c) -> M V (w, c) for each pattern of targets: a product with moments, or a pass over the data.
 Operator = Callable[[FloatArray], Sequence[FloatArray]]

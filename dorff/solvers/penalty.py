@@ -8,9 +8,9 @@ from typing import Final, final
 import numpy as np
 
 from dorff.errors import InputError
+from dorff.model.weights import OperatorWeights
 from dorff.moments import FloatArray, Kind, Moments
-from dorff.solvers.system import EPS, Sight
-from dorff.weights import OperatorWeights
+from dorff.solvers.system import EPS, BorderedSums
 
 _SLACK: Final = 1e-10  # of the largest entry: asymmetry and negative eigenvalues below it are rounding
 
@@ -56,7 +56,7 @@ class Penalty:
             if matrix is not None and len(matrix) != size:
                 raise InputError(f"penalty: {name} must be ({size}, {size}) here, got {matrix.shape}; correct it")
 
-    def term(self, weights: OperatorWeights, weight: float, f0: FloatArray) -> Term:
+    def term(self, weights: OperatorWeights, weight: float, f0: FloatArray) -> PenaltyTerm:
         """Of functions with these weights, about the constant f0 (V p,): all of it times `weight` (l gI)."""
         m, p = len(weights.gain), weights.root.shape[2]
         T = self.sums.full
@@ -66,12 +66,12 @@ class Penalty:
         if self.shift > 0 and T[m, m] <= 2.0 * lift:
             T[m] = T[:, m] = 0.0
         views, outputs = _or_identity(self.views, weights.count), _or_identity(self.outputs, p)
-        return Term(T, views, outputs, f0, self.sums.unit)
+        return PenaltyTerm(T, views, outputs, f0, self.sums.unit)
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Term:
+class PenaltyTerm:
     """A penalty of g = f - f0 in the scaled targets' units: T (m + 1, m + 1) times l gI, Q = views (x) outputs, and
     the constant f0 (V p,). It is as rows that have 0 for their targets, seen through a root of Q. `unit` is T's
     relative rounding error."""
@@ -82,18 +82,18 @@ class Term:
     f0: FloatArray
     unit: float
 
-    def sight(self) -> Sight:
+    def sight(self) -> BorderedSums:
         """For all outputs together."""
         return self._sight(np.asarray(np.kron(_root(self.views), _root(self.outputs))), self.f0[:, None])
 
-    def along(self, share: float, load: FloatArray) -> Sight:
+    def along(self, share: float, load: FloatArray) -> BorderedSums:
         """For combinations of the outputs that it does not couple: `load` (p, c), each with `share` of Q."""
         return self._sight(np.sqrt(share) * _root(self.views), self.f0.reshape(len(self.views), -1) @ load)
 
-    def _sight(self, B: FloatArray, f0: FloatArray) -> Sight:
+    def _sight(self, B: FloatArray, f0: FloatArray) -> BorderedSums:
         m, target = len(self.T) - 1, -B @ f0
         s, n = self.T[:m, m], float(self.T[m, m])
-        return Sight(self.T[:m, :m], s, n, B, np.multiply.outer(s, target), n * target, self.unit)
+        return BorderedSums(self.T[:m, :m], s, n, B, np.multiply.outer(s, target), n * target, self.unit)
 
 
 def _root(matrix: FloatArray) -> FloatArray:

@@ -11,10 +11,10 @@ import numpy as np
 
 import dorff.solvers.system as system
 from dorff.errors import InputError
+from dorff.model.weights import OperatorWeights
 from dorff.moments import FloatArray, Solvable
-from dorff.solvers.apart import Pattern, Split
-from dorff.solvers.penalty import Penalty, Term
-from dorff.weights import OperatorWeights
+from dorff.solvers.apart import Pattern, SplitProblem
+from dorff.solvers.penalty import Penalty, PenaltyTerm
 
 
 @final
@@ -62,7 +62,7 @@ class Problem:
     intercept: bool
     directions: FloatArray | None = None
     unit: float = system.EPS
-    pulls: tuple[system.Sight, ...] = ()
+    pulls: tuple[system.BorderedSums, ...] = ()
     noise: FloatArray | None = None
 
     @classmethod
@@ -85,7 +85,7 @@ class Problem:
         for penalty in penalties:
             penalty.check(weights)
         whole = len(parts) == 1 and bool(parts[0].mask.all())
-        split = Split.of(weights, observe, [penalty.outputs for penalty in penalties], whole=whole, noise=noise)
+        split = SplitProblem.of(weights, observe, [penalty.outputs for penalty in penalties], whole=whole, noise=noise)
         check_width(len(weights.gain) if split else _width(weights))
         back = kept_shift(parts[0].y0, observe) if intercept else parts[0].y0
         problem = cls((), weights, (), scale, observe, intercept, split and split.directions, noise=noise)
@@ -146,10 +146,10 @@ class Problem:
         return inverse, y[:, 0]
 
     @cached_property
-    def sights(self) -> list[system.Sight]:
+    def sights(self) -> list[system.BorderedSums]:
         """The borders of the rows, and of the penalties."""
         C, none = self.C, np.empty((0, 0))
-        seen = [system.Sight(none, one.s, one.n, C[one.mask], none, one.y[one.mask, None]) for one in self.rows]
+        seen = [system.BorderedSums(none, one.s, one.n, C[one.mask], none, one.y[one.mask, None]) for one in self.rows]
         return [*seen, *self.pulls]
 
     @cached_property
@@ -272,12 +272,13 @@ def check_width(k: int) -> None:
         )
 
 
-def _coupled(problem: Problem, sums: Sequence[Pattern], terms: Sequence[Term]) -> system.Block:
+def _coupled(problem: Problem, sums: Sequence[Pattern], terms: Sequence[PenaltyTerm]) -> system.Block:
     """One system for everything."""
     weights, C = problem.weights, problem.C
     feature, row = np.nonzero(np.broadcast_to(np.any(weights.root != 0, axis=2), weights.shape[:2]))
     sights = [
-        system.Sight(S, one.s, one.n, C[one.mask], R[:, one.mask, None], one.y[one.mask, None]) for one, S, R in sums
+        system.BorderedSums(S, one.s, one.n, C[one.mask], R[:, one.mask, None], one.y[one.mask, None])
+        for one, S, R in sums
     ]
     sights += [term.sight() for term in terms]
     psi = weights.psi[feature, row]

@@ -10,11 +10,11 @@ import numpy as np
 import scipy.linalg
 
 from dorff.errors import InputError
+from dorff.model.weights import OperatorWeights
 from dorff.moments import FloatArray, Solvable, Triangle, tpqrt
 from dorff.solvers.penalty import Penalty
 from dorff.solvers.problem import Problem, Units
 from dorff.solvers.system import Block, Size
-from dorff.weights import OperatorWeights
 
 # LAPACK counts in 32 bits, and dgesdd's workspace is 4 k^2 + 7 k numbers.
 LARGEST_SVD: Final = 23_168

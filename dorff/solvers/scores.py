@@ -39,7 +39,7 @@ class Tally:
 
 
 @final
-class Scores:
+class RidgeScores:
     """Scores from the tallies of all blocks, in the scaled targets' units but for the evidence.
 
     Arrays are (J,): one for each of the problem's `directions`, or J = 1. Squares that are left are never taken to be

@@ -15,9 +15,9 @@ from scipy.linalg import blas, lapack
 from dorff.kernels import MultiView, OperatorKernel
 from dorff.moments import FloatArray, Kind, Solvable
 from dorff.solvers.dense import factored, solve_cholesky
-from dorff.solvers.eigen import Ridge, Spectral, divided
+from dorff.solvers.eigen import Ridge, SpectralFactor, divided
 from dorff.solvers.problem import Problem, Solution
-from dorff.solvers.scores import Scores, Tally
+from dorff.solvers.scores import RidgeScores, Tally
 from dorff.solvers.system import Block, Size, Spectrum
 
 MOST_FACTORS = 8  # as many Cholesky factors take about as long as one `eigh`
@@ -40,7 +40,7 @@ def solve(problem: Problem, ridges: Sequence[Ridge], *, scores: bool = False) ->
         found = list(takewhile(lambda solution: solution is not None, tried))
         if len(found) == len(ridges):
             return [solution for solution in found if solution is not None]
-    spectral = Spectral(problem)
+    spectral = SpectralFactor(problem)
     return [spectral.solve(ridge) for ridge in ridges]
 
 
@@ -254,7 +254,7 @@ def _stepped(problem: Problem, parts: Sequence[Solvable], ridge: float) -> tuple
         solved.append(x)
         tallies.append(tally)
         freedom += own
-    scores, W = Scores(problem, tallies), problem.weights.combined(problem.coefficients(solved))
+    scores, W = RidgeScores(problem, tallies), problem.weights.combined(problem.coefficients(solved))
     s2, noise, counts = float(scores.variance[0]), problem.noise, contrasts(problem)
     unit = max(s2, float(np.finfo(np.float64).tiny))
     squares, held = residual_squares(problem, parts, W) / unit, sum(float(one.shrunk.sum()) for one in tallies) / unit

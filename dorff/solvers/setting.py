@@ -12,17 +12,17 @@ from scipy.optimize import linear_sum_assignment
 import dorff.solvers.select as select
 from dorff.errors import InputError
 from dorff.kernels import Covariance, Decomposable, Factor, Learned, OperatorKernel
+from dorff.model.posterior import Posterior
+from dorff.model.weights import Density, OperatorWeights, operator_weights
 from dorff.moments import FloatArray
-from dorff.posterior import Posterior
 from dorff.solvers.apart import output_directions, targets_apart
 from dorff.solvers.cg import Iterated, solve_cg
-from dorff.solvers.eigen import Ridge, Spectral
+from dorff.solvers.eigen import Ridge, SpectralFactor
 from dorff.solvers.learned import learn_output
 from dorff.solvers.penalty import Penalty
-from dorff.solvers.posterior import posterior
 from dorff.solvers.problem import Parts, Problem, Solution, Units, target_covariance
 from dorff.solvers.qr import problem_of
-from dorff.weights import Density, OperatorWeights, operator_weights
+from dorff.solvers.uncertainty import posterior
 
 CG: Final = "cg"  # the other `Setting.method`
 
@@ -164,7 +164,7 @@ class Setting:
         kernel = self.fixed(parts)
         problem = self._problem(kernel, parts, self.scaling(parts))
         problem.outputs_apart()
-        spectral, table = Spectral(problem), []
+        spectral, table = SpectralFactor(problem), []
         for ridge in ridges:
             found = spectral.scores(ridge)
             table.append(-found.evidence_each if criterion == "evidence" else found.gcv_each)
@@ -304,7 +304,7 @@ class Setting:
         problem = self._problem(kernel, parts, problem.scale)
         if block.squared:  # of triangles each matrix has an SVD of its own
             problem = replace(problem, blocks=(replace(problem.blocks[0], known=block.spectrum),))
-        return replace(self._fit(kernel, problem, Spectral(problem).solve(ridge)), converged=found.converged)
+        return replace(self._fit(kernel, problem, SpectralFactor(problem).solve(ridge)), converged=found.converged)
 
     def _fit(self, kernel: OperatorKernel, problem: Problem, solution: Solution) -> Fit:
         weights = problem.weights

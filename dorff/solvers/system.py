@@ -163,7 +163,7 @@ class Totals:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Sight:
+class BorderedSums:
     """Sums over rows that see f through an operator C (t, P): S (m, m) and s (m,) of the features, n of ones, and of
     c right-hand sides R (m, t, c), y (t, c). `unit` is a penalty's relative rounding error."""
 
@@ -176,13 +176,13 @@ class Sight:
     unit: float = 0.0
 
     @property
-    def border(self) -> Sight:
+    def border(self) -> BorderedSums:
         """Without what is of pairs of features, or of features and right-hand sides."""
         return replace(self, S=np.empty((0, 0)), s=self.s.copy(), R=np.empty((0, 0, 0)))
 
 
 def assembled(
-    psi: FloatArray, feature: IntArray, sights: Sequence[Sight], *, intercept: bool, row: IntArray | None = None
+    psi: FloatArray, feature: IntArray, sights: Sequence[BorderedSums], *, intercept: bool, row: IntArray | None = None
 ) -> tuple[FloatArray, FloatArray, float, float]:
     """G (k, k), rhs (k, c), `Block.removed` and `Block.unit` of f = sum_k F_feature[k] psi_k x_k + b, psi (k, P), of
     which each is `row` (k,) of its feature's; all the same if None.
@@ -216,7 +216,7 @@ def assembled(
     return G, rhs, float(np.sum((across.T @ across) * inverse)), unit
 
 
-def free_system(sights: Sequence[Sight]) -> tuple[FloatArray, FloatArray]:
+def free_system(sights: Sequence[BorderedSums]) -> tuple[FloatArray, FloatArray]:
     """Of the intercept's own system: the inverse of sum n C*C (P, P), and sum C* y (P, c).
 
     What the sights show by less than `OPEN` of the most is left open: where L 1 is 0 a penalty says nothing of a

@@ -20,17 +20,17 @@ from dorff.spec.kernel import (
     DivergenceFreeSpec,
     FactorOutput,
     GraphOutput,
-    LearnedOutput,
+    LearnedOutputSpec,
     MatrixOutput,
     MultiViewSpec,
     SumSpec,
-    Term,
+    TermSpec,
     ViewSpec,
 )
 from dorff.spec.manifold import GivenSpec, IdentitySpec, KnnSpec, ManifoldSpec
 from dorff.spec.reader import load_job
 from dorff.spec.sampler import GaussQuadratureSpec, QMCSpec, QuadratureSpec, ROMSpec, SamplerSpec
-from dorff.spec.scalar import (
+from dorff.spec.scalar_kernels import (
     ArcCosineSpec,
     CauchySpec,
     GaussianSpec,
@@ -63,7 +63,7 @@ __all__ = [
     "Job",
     "KnnSpec",
     "LaplacianSpec",
-    "LearnedOutput",
+    "LearnedOutputSpec",
     "LocalCluster",
     "ManifoldSpec",
     "MaternSpec",
@@ -82,7 +82,7 @@ __all__ = [
     "SerialCluster",
     "Solve",
     "SumSpec",
-    "Term",
+    "TermSpec",
     "ViewSpec",
     "load_job",
 ]

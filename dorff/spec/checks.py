@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ValidationInfo
 
-from dorff.secrets import carries_secret, redact
+from dorff.process.secrets import carries_secret, redact
 
 _UNITS = {
     **{"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12},
@@ -47,7 +47,7 @@ def nearest(name: object, known: Iterable[str]) -> str:
 
 
 @dataclass(frozen=True)
-class Choice:
+class KnownNames:
     """Names that are `built`, and those known for `later`. A mapping carries its name as `type`."""
 
     built: tuple[str, ...]
@@ -228,7 +228,7 @@ def targets(value: object) -> object:
 def class_weight(value: object) -> str | tuple[tuple[str, float], ...]:
     """`none`, `balanced`, or a weight for each label, as pairs; a label is text, a number as it is written."""
     if not isinstance(value, dict | tuple):
-        return str(Choice(("none", "balanced", "{LABEL: WEIGHT, ...}")).name(value))
+        return str(KnownNames(("none", "balanced", "{LABEL: WEIGHT, ...}")).name(value))
     pairs = tuple(value.items() if isinstance(value, dict) else value)
     for label, _ in pairs:
         if not isinstance(label, str | int | float) or isinstance(label, bool):
@@ -270,13 +270,13 @@ def square(value: object, info: ValidationInfo) -> Path | tuple[tuple[float, ...
 
 
 OUTPUT_KEYS = ("matrix", "factor", "graph", "learned")
-_OUTPUTS = Choice(
+_OUTPUTS = KnownNames(
     (
         *("identity", "covariance", "simplex", "learned", "{matrix: FILE}", "{factor: FILE}"),
         *("{graph: FILE, offset: 0.1}", "{learned: frobenius}"),
     )
 )
-_MEASURES = Choice(("trace", "unbounded", "defensive", "bounded", "{type: bounded, split: 0.3}"))
+_MEASURES = KnownNames(("trace", "unbounded", "defensive", "bounded", "{type: bounded, split: 0.3}"))
 
 
 def output(value: object) -> object:
@@ -292,7 +292,7 @@ def measure(value: object) -> object:
     """A name, or a mapping for `BoundedSpec` to read."""
     if isinstance(value, dict) and (name := value.get("type", "bounded")) != "bounded" and name in _MEASURES.built:
         raise Refusal(f"takes keys for bounded alone; write measure: {name}")
-    return Choice(("bounded",)).typed(value) if isinstance(value, dict | BaseModel) else _MEASURES.name(value)
+    return KnownNames(("bounded",)).typed(value) if isinstance(value, dict | BaseModel) else _MEASURES.name(value)
 
 
 def folds_by(value: object) -> str:
@@ -304,7 +304,7 @@ def folds_by(value: object) -> str:
 
 def posterior(value: object) -> object:
     """Yes, no, or `auto`."""
-    return value if isinstance(value, bool) else Choice(("auto", "true", "false")).name(value)
+    return value if isinstance(value, bool) else KnownNames(("auto", "true", "false")).name(value)
 
 
 def degree(value: object) -> tuple[int, int]:

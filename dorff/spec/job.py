@@ -6,19 +6,19 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import BeforeValidator, Discriminator, Field, PlainSerializer, Tag, model_validator
 
 from dorff.spec import checks
-from dorff.spec.checks import Choice
+from dorff.spec.checks import KnownNames
 from dorff.spec.kernel import Kernel, Kernels
 from dorff.spec.manifold import Manifold
 from dorff.spec.part import FilePath, Idle, Names, Part, Rows
 from dorff.spec.sampler import Sampler, SamplerSpec
 from dorff.spec.together import check_manifold, check_views, idle_keys, with_inputs
 
-_CLUSTERS = Choice(("local", "serial"), ("slurm", "kubernetes"), default="local")
-_SELECTS = Choice(("gcv", "evidence", "kfold"))
-_PRECISIONS = Choice(("double", "mixed"))
+_CLUSTERS = KnownNames(("local", "serial"), ("slurm", "kubernetes"), default="local")
+_SELECTS = KnownNames(("gcv", "evidence", "kfold"))
+_PRECISIONS = KnownNames(("double", "mixed"))
 _ITERATIVE: Final = ("cg", "streaming")  # routes that factor no system
-_ROUTES = Choice(("auto", "direct", "cg", "streaming"))
-_NANS = Choice(("refuse", "drop", "partial", "unlabelled"))
+_ROUTES = KnownNames(("auto", "direct", "cg", "streaming"))
+_NANS = KnownNames(("refuse", "drop", "partial", "unlabelled"))
 
 Bytes = Annotated[int, BeforeValidator(checks.memory)]
 

@@ -13,12 +13,12 @@ from pydantic import (
 )
 
 from dorff.spec import checks
-from dorff.spec.checks import Choice
+from dorff.spec.checks import KnownNames
 from dorff.spec.part import Idle, Names, Part, Rows, Square
-from dorff.spec.scalar import SCALARS, Scalar
+from dorff.spec.scalar_kernels import SCALARS, Scalar
 
-_SINGLE = Choice(("decomposable", "curl_free", "divergence_free", "sum"), ("product",))
-_KERNELS = Choice((*_SINGLE.built, "multi_view"), _SINGLE.later)
+_SINGLE = KnownNames(("decomposable", "curl_free", "divergence_free", "sum"), ("product",))
+_KERNELS = KnownNames((*_SINGLE.built, "multi_view"), _SINGLE.later)
 
 
 class MatrixOutput(Part):
@@ -40,7 +40,7 @@ class GraphOutput(Part):
     offset: Annotated[float, BeforeValidator(checks.not_negative)] = 0.0
 
 
-class LearnedOutput(Part):
+class LearnedOutputSpec(Part):
     """An output matrix learned from the moments, with a trace or a Frobenius penalty."""
 
     learned: Literal["trace", "frobenius"]
@@ -57,7 +57,7 @@ Output = Annotated[
     | Annotated[MatrixOutput, Tag("<matrix>")]
     | Annotated[FactorOutput, Tag("<factor>")]
     | Annotated[GraphOutput, Tag("<graph>")]
-    | Annotated[LearnedOutput, Tag("<learned>")],
+    | Annotated[LearnedOutputSpec, Tag("<learned>")],
     Discriminator(_output_tag),
     BeforeValidator(checks.output),
 ]
@@ -110,7 +110,7 @@ class DivergenceFreeSpec(_VectorFieldSpec):
     type: Literal["divergence_free"] = "divergence_free"
 
 
-class Term(Part):
+class TermSpec(Part):
     """A kernel times a positive weight."""
 
     weight: Annotated[float, BeforeValidator(checks.positive)]
@@ -125,7 +125,7 @@ class SumSpec(Part):
     """A positive combination of kernels, on one set of frequencies or, concatenated, each on one of its own."""
 
     type: Literal["sum"] = "sum"
-    terms: Annotated[tuple[Term, ...], BeforeValidator(checks.terms)]
+    terms: Annotated[tuple[TermSpec, ...], BeforeValidator(checks.terms)]
     concatenate: Annotated[bool, Idle(_alone, refused=True)] = False
 
 
@@ -173,7 +173,7 @@ class MultiViewSpec(Part):
         return tuple(dict.fromkeys(array for view in self.views for array in view.arrays))
 
 
-def _kernel(value: object, *, known: Choice = _KERNELS) -> object:
+def _kernel(value: object, *, known: KnownNames = _KERNELS) -> object:
     kind = value.get("type") if isinstance(value, dict) else None
     if kind in SCALARS.built:
         raise checks.Refusal(

@@ -5,18 +5,18 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from dorff.spec import checks
-from dorff.spec.checks import Choice
+from dorff.spec.checks import KnownNames
 from dorff.spec.kernel import GraphOutput, MatrixOutput
 from dorff.spec.part import FilePath, Idle, Part
 
-_GRAPHS = Choice(("knn", "given", "identity"), default="knn")
-_WEIGHTS = Choice(("heat", "binary"))
-_WITHIN = Choice(("data", "leaf"))
-_APPEND = Choice(("rebuild", "link"))
-_LAPLACIANS = Choice(("unnormalised", "normalised"))
-_FORMS = Choice(("auto", "edges", "difference"))
-_SCALES = Choice(("sum", "mean"))
-_OUTPUTS = Choice(("identity", "{matrix: FILE}", "{graph: FILE, offset: 0.1}"))
+_GRAPHS = KnownNames(("knn", "given", "identity"), default="knn")
+_WEIGHTS = KnownNames(("heat", "binary"))
+_WITHIN = KnownNames(("data", "leaf"))
+_APPEND = KnownNames(("rebuild", "link"))
+_LAPLACIANS = KnownNames(("unnormalised", "normalised"))
+_FORMS = KnownNames(("auto", "edges", "difference"))
+_SCALES = KnownNames(("sum", "mean"))
+_OUTPUTS = KnownNames(("identity", "{matrix: FILE}", "{graph: FILE, offset: 0.1}"))
 _OUTPUT_KEYS: Final = ("matrix", "graph")
 
 

@@ -5,16 +5,16 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Discriminator, Field
 
 from dorff.spec import checks
-from dorff.spec.checks import Choice
+from dorff.spec.checks import KnownNames
 from dorff.spec.part import Part
 
-_SAMPLERS = Choice(
+_SAMPLERS = KnownNames(
     ("orthogonal", "iid", "sorf", "rom", "fastfood", "qmc", "gauss_quadrature", "quadrature"), default="orthogonal"
 )
-_SEQUENCES = Choice(("sobol", "halton"))
-_MIXINGS = Choice(("butterfly", "haar"))
-_RADII = Choice(("own", "shared"))
-_CENTRES = Choice(("signed", "redraw", "drop"))
+_SEQUENCES = KnownNames(("sobol", "halton"))
+_MIXINGS = KnownNames(("butterfly", "haar"))
+_RADII = KnownNames(("own", "shared"))
+_CENTRES = KnownNames(("signed", "redraw", "drop"))
 
 
 class SamplerSpec(Part):

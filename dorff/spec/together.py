@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from dorff.spec import checks
-from dorff.spec.kernel import DecomposableSpec, LearnedOutput, MultiViewSpec
+from dorff.spec.kernel import DecomposableSpec, LearnedOutputSpec, MultiViewSpec
 from dorff.spec.part import Idle, Part
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def check_manifold(job: Job) -> None:
 
 
 def _is_learned(output: object) -> bool:
-    return output == "learned" or isinstance(output, LearnedOutput)
+    return output == "learned" or isinstance(output, LearnedOutputSpec)
 
 
 def _check_terms(job: Job) -> None:
@@ -127,4 +127,4 @@ def _check_terms(job: Job) -> None:
     for number, term in enumerate(job.manifold):
         if names and term.view is not None:
             key = f"manifold[{number}].view" if len(job.manifold) > 1 else "manifold.view"
-            checks.Choice(names).name(term.view, key=key)
+            checks.KnownNames(names).name(term.view, key=key)

@@ -26,9 +26,9 @@ from dorff.errors import DorffError, InputError
 from dorff.features import feature_arrays
 from dorff.frequencies.transforms import Arrays
 from dorff.model import Model
-from dorff.store.building import UNREADABLE, build_model
 from dorff.store.confined import check_confined, read_plain
 from dorff.store.lease import Lease
+from dorff.store.stored_model import UNREADABLE, build_model
 
 FORMAT = "dorff-model-4"
 _SOLVED = ("coefficients", "intercept", "target_scale")

@@ -25,11 +25,11 @@ from failing_files import BadDisk, Fault, Files, FullDisk, Kill, Step
 
 from dorff import kernels
 from dorff.errors import DorffError
+from dorff.fit.publish import Verdict, publish
 from dorff.model import Model
-from dorff.publish import Verdict, publish
+from dorff.model.weights import OperatorWeights
 from dorff.spec import Publish
 from dorff.store import LEASE, Lease, current_version, load_model, read_history
-from dorff.weights import OperatorWeights
 
 FAULTS: dict[str, Fault] = {"kill": Kill(), "full": FullDisk(), "bad": BadDisk()}
 

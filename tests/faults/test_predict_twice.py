@@ -16,8 +16,8 @@ from harness import Faults, Running, start, wait_until
 from dorff import kernels
 from dorff.data import ingest, trim, verify
 from dorff.model import Model
+from dorff.model.weights import OperatorWeights
 from dorff.store import save_model
-from dorff.weights import OperatorWeights
 
 ROWS, SHARD, OUTPUTS = 6000, 512, 256  # so many outputs that a shard of predictions is written in four steps
 

@@ -15,20 +15,20 @@ from dorff.data import RowBlock
 from dorff.engine import Engine
 from dorff.errors import InputError
 from dorff.kernels import OperatorKernel
+from dorff.model.weights import operator_weights
 from dorff.moments import FloatArray, Moments
 from dorff.passes import Pass
 from dorff.passes.sweep import Sweeper
 from dorff.plan import Plan, freeze_constants
 from dorff.plan.routes import EXPECTED_PASSES, MOST_PASSES, sample_rows
+from dorff.process.threads import pinned
 from dorff.solvers import Fit, Setting
 from dorff.solvers.apart import targets_apart
 from dorff.solvers.cg import Iterated, Steps, iterate
 from dorff.solvers.matrixfree import Border, Operator, System, make_system
-from dorff.solvers.sampled import Sample, Sampled
+from dorff.solvers.sample import Sample, Sampled
 from dorff.solvers.select import independent
 from dorff.store import Receipt
-from dorff.threads import pinned
-from dorff.weights import operator_weights
 
 TOLERANCE: Final = 1e-5
 RUN_ROWS: Final = 64  # rows of the sample that lie together, so that few chunks of the store are read

@@ -11,11 +11,11 @@ import numpy.typing as npt
 from dask.base import compute
 from dask.delayed import delayed
 
-from dorff.calibration import most_rows
-from dorff.estimators.rows import Rows
-from dorff.estimators.sums import Reader, Targets, chunks, matrix, pin_worker, runs, spread_runs
+from dorff.estimators.array_sums import ArrayReader, Targets, chunks, matrix, pin_worker, runs, spread_runs
+from dorff.estimators.arrays import Rows
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
+from dorff.model.calibration import most_rows
 from dorff.passes import FoldRule
 
 FOLDS: Final = 5  # of which one is held out, where no `cv` says otherwise
@@ -64,7 +64,7 @@ class HeldRows:
             )
         else:
             assert not isinstance(Y, da.Array)
-            whole, inputs, targets = len(self.windows) == 1, Reader(X, "X"), Reader(Y, "y")
+            whole, inputs, targets = len(self.windows) == 1, ArrayReader(X, "X"), ArrayReader(Y, "y")
             parts = [
                 self.of_run(start, inputs.read(start, stop), targets.read(start, stop))
                 for start, stop in (runs(X, Y) if whole else self.windows)

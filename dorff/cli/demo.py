@@ -19,12 +19,12 @@ from dorff.data import ingest, open_dataset
 from dorff.engine import Engine, open_engine
 from dorff.errors import InputError
 from dorff.fit import FitReport, Progress, fit
+from dorff.fit.tune import TuneResult, tune
 from dorff.plan import make_plan
 from dorff.predict import predict, score
 from dorff.report import Candidate, write_report
 from dorff.spec import Job, load_job
 from dorff.store import space_on, write_atomic
-from dorff.tune import Tuned, tune
 
 MARK: Final = ".dorff-demo"
 INPUTS: Final = ("x_km", "y_km")
@@ -169,7 +169,7 @@ def _description(share: float, lengthscale: float, ridge: Sequence[float] | floa
     }  # fmt: skip
 
 
-def _choose(jobs: Sequence[Job], search: Search, engine: Engine, echo: Echo, progress: Progress | None) -> Tuned:
+def _choose(jobs: Sequence[Job], search: Search, engine: Engine, echo: Echo, progress: Progress | None) -> TuneResult:
     echo(
         f"tune     5-fold (rows): {len(search.lengthscales)} length-scales x {len(search.shares)} mixtures of "
         f"curl-free and divergence-free x {len(search.ridges)} ridges, {search.features} features"
@@ -196,7 +196,7 @@ def _name(share: float) -> str:
     return f"{share:g} curl-free + {1 - share:g} div.-free"
 
 
-def _candidates(search: Search, tuned: Tuned) -> list[Candidate]:
+def _candidates(search: Search, tuned: TuneResult) -> list[Candidate]:
     """The trials as the page draws them."""
     found = []
     for number, (share, lengthscale) in enumerate(search.kernels):
@@ -205,7 +205,7 @@ def _candidates(search: Search, tuned: Tuned) -> list[Candidate]:
     return found
 
 
-def _write_job(home: Path, search: Search, tuned: Tuned) -> Job:
+def _write_job(home: Path, search: Search, tuned: TuneResult) -> Job:
     """Write the winner as a job that `dorff fit` takes; and read it back."""
     share, lengthscale = search.kernels[tuned.trial.job]
     text = yaml.safe_dump(_description(share, lengthscale, tuned.trial.ridge, search.features), sort_keys=False)

@@ -9,7 +9,7 @@ from typing import Any, Final, final
 
 from dorff.report.describe import Subject, mapping
 from dorff.report.figures import ACCENT, FAINT, INK, LINES, drawable, label_axes, new_figure, png
-from dorff.report.units import Column, common_unit
+from dorff.report.units import ColumnLabel, common_unit
 
 MOST_LINES: Final = 8
 
@@ -84,7 +84,7 @@ def choice_plot(candidates: Sequence[Candidate], subject: Subject) -> bytes | No
         axes.set_xscale("log")
     else:
         axes.set_xscale("symlog", linthresh=min([one for one in positive if one > 0], default=1.0))
-    label_axes(axes, Column("ridge"), f"{measure(drawn)}{f' ({unit})' if unit else ''}")
+    label_axes(axes, ColumnLabel("ridge"), f"{measure(drawn)}{f' ({unit})' if unit else ''}")
     axes.grid(color=FAINT, alpha=0.3, lw=0.6)
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=9, labelcolor=INK)
     return png(figure)

@@ -20,7 +20,7 @@ from dorff.data.files import ArrayFiles
 from dorff.data.nodes import open_zarr
 from dorff.data.packing import NUMBER_KINDS, Packing
 from dorff.errors import InputError
-from dorff.estimators.rows import known, opened, runs_of
+from dorff.estimators.arrays import known, opened, runs_of
 from dorff.kernels.scalar import FloatArray
 
 Labels: TypeAlias = npt.NDArray[Any]

@@ -20,11 +20,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy.linalg import lapack
 
+from dorff.model.weights import operator_weights
 from dorff.moments import BoolArray, FloatArray, Moments, pooled
 from dorff.solvers.problem import check_width, digits_left
 from dorff.solvers.select import FoldErrors, about_mean, rounding_level
 from dorff.solvers.setting import Setting
-from dorff.weights import operator_weights
 
 WIDEST: Final = 32.0  # the largest of the shifts that one factor serves, over the least
 MOST_STEPS: Final = 60  # of conjugate gradients; more are not neighbours
@@ -38,7 +38,7 @@ Indices = npt.NDArray[np.integer[Any]]
 
 @final
 @dataclass(frozen=True, eq=False)
-class Sums:
+class UnpackedMoments:
     """The moments (w, w) of some rows that have all targets, about the frozen y0, unpacked."""
 
     full: FloatArray
@@ -47,11 +47,11 @@ class Sums:
     unit: float
 
     @classmethod
-    def of(cls, moments: Moments) -> Sums:
+    def of(cls, moments: Moments) -> UnpackedMoments:
         return cls(moments.full, moments.m, moments.y0, moments.unit)
 
-    def __add__(self, other: Sums) -> Sums:
-        return Sums(self.full + other.full, self.m, self.y0, max(self.unit, other.unit))
+    def __add__(self, other: UnpackedMoments) -> UnpackedMoments:
+        return UnpackedMoments(self.full + other.full, self.m, self.y0, max(self.unit, other.unit))
 
     def centred(self, *, intercept: bool) -> tuple[FloatArray, FloatArray, FloatArray]:
         """S (m, m), R (m, q) and E (q, q) over the rows' weight: about the means, or else as if y0 were 0."""
@@ -66,12 +66,6 @@ class Sums:
         else:
             E = E + np.outer(mean[m + 1 :], shift) + np.outer(shift, mean[m + 1 :] + shift)
         return S, R + np.outer(mean[:m], shift), E
-
-    def intercepts(self, W: FloatArray) -> FloatArray:
-        """The free intercepts (c, q), less y0, of functions F W, W (m, c, q)."""
-        m = self.m
-        bias: FloatArray = (self.full[m, m + 1 :] - np.tensordot(self.full[m, :m], W, 1)) / self.full[m, m]
-        return bias
 
     def squared_errors(self, W: FloatArray, bias: FloatArray) -> FloatArray:
         """Summed squared errors (c, q) of F W + y0 + bias on these rows, no less than their rounding; W (m, c, q) and
@@ -209,7 +203,7 @@ class Training:
     def of(cls, moments: Moments, setting: Setting) -> Training:
         scale = setting.scaling([moments])
         weights = operator_weights(setting.fixed([moments]), setting.m, setting.density, normalize=setting.normalize)
-        rows = Sums.of(moments)
+        rows = UnpackedMoments.of(moments)
         S, R, E = rows.centred(intercept=setting.intercept)
         R, E, sums = R / scale, E / np.outer(scale, scale), rows.full[rows.m].copy()
         sizes = np.diag(rows.full)[: rows.m] / rows.full[rows.m, rows.m]
@@ -283,7 +277,7 @@ def path_errors(folds: Sequence[Moments], setting: Setting, ridges: Sequence[flo
         mine = slice(end - len(ridges) * len(training.a), end)
         digits = np.minimum(digits, training.digits(found.X[:, mine], found.least[mine], np.array(ridges), unit))
         W, bias = training.functions(found.X[:, mine], intercept=setting.intercept, y0=fold.y0)
-        rows = Sums.of(fold)
+        rows = UnpackedMoments.of(fold)
         if sizes is not None:
             W, bias = about_mean(W, bias + fold.y0)
             bias = bias - fold.y0

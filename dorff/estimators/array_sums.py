@@ -14,14 +14,14 @@ from dask.base import compute
 from dask.delayed import delayed
 from distributed import get_worker
 
+from dorff.estimators.arrays import Rows, StoredRows, finite, partly, runs_of
+from dorff.estimators.class_labels import OneHot, StoredLabels, one_hot
 from dorff.estimators.given import Deal
-from dorff.estimators.labels import OneHot, StoredLabels, one_hot
-from dorff.estimators.rows import Rows, StoredRows, finite, partly, runs_of
 from dorff.features import FeatureMap
 from dorff.kernels.scalar import FloatArray
 from dorff.moments import Folds, check_patterns
 from dorff.passes import BlockSums, block_rows
-from dorff.threads import pin, pinned
+from dorff.process.threads import pin, pinned
 
 SAMPLE_RUNS, RUN_ROWS = 16, 64
 MEMORY_ROWS = 2**16  # of arrays in memory, dealt to folds at a time
@@ -53,7 +53,7 @@ Targets: TypeAlias = "Rows | OneHot"
 
 @final
 @dataclass(frozen=True, eq=False)
-class RowSums:
+class ArraySums:
     """All that a pass over rows needs: the features, the targets' shift y0 (q,), and which fold a row is in.
 
     `class_weight` (q,) weighs rows whose targets are one-hot; `partial` takes NaN for targets not observed, and leaves
@@ -74,7 +74,7 @@ class RowSums:
             return self._of_chunks(X, Y, weights)
         assert not isinstance(Y, da.Array)
         sums = self._sums(len(X))
-        inputs, targets = Reader(X, "X"), Reader(Y, "y", partial=self.partial)
+        inputs, targets = ArrayReader(X, "X"), ArrayReader(Y, "y", partial=self.partial)
         for start, stop in runs(X, Y):
             self._add(sums, start, inputs.read(start, stop), targets.read(start, stop), part(weights, start, stop))
         return sums.moments()
@@ -131,7 +131,7 @@ def part(weights: FloatArray | None, start: int, stop: int) -> FloatArray | None
     return None if weights is None else weights[start:stop]
 
 
-def _moments_of_chunk(sums: RowSums, first: int, X: FloatArray, Y: FloatArray, weights: FloatArray | None) -> Folds:
+def _moments_of_chunk(sums: ArraySums, first: int, X: FloatArray, Y: FloatArray, weights: FloatArray | None) -> Folds:
     """A Dask task."""
     pin_worker()
     return sums.of_chunk(first, X, Y, weights)
@@ -170,7 +170,7 @@ def sample(X: Rows, Y: Targets, *, partial: bool = False) -> tuple[FloatArray, F
         ys = [matrix(values, "y", first, partial=partial) for values, first in zip(found[1], firsts, strict=True)]
     else:
         assert not isinstance(Y, da.Array)
-        xs, ys = ([r.read(a, b) for a, b in some] for r in (Reader(X, "X"), Reader(Y, "y", partial=partial)))
+        xs, ys = ([r.read(a, b) for a, b in some] for r in (ArrayReader(X, "X"), ArrayReader(Y, "y", partial=partial)))
     return np.concatenate(xs), np.concatenate(ys)
 
 
@@ -197,7 +197,7 @@ def matrix(values: Any, name: str, first: int, *, partial: bool = False) -> Floa
 
 
 @final
-class Reader:
+class ArrayReader:
     """Finite rows of an array in memory or in Zarr. Keeps the chunks of the last read, so that targets whose chunks
     are longer than the inputs' are not decoded again for every run."""
 

@@ -20,7 +20,7 @@ from dorff.graphs import KNN
 from dorff.manifold.build_atlas import Atlas, load_atlas
 from dorff.manifold.build_edges import DEGREES, NODES, load_edges
 from dorff.manifold.build_files import FloatArray, IntArray, read_record, write_record
-from dorff.manifold.build_frame import ChangedError, DamagedError, Frame, Job, Slip, load_frame
+from dorff.manifold.build_frame import BuildTask, ChangedError, DamagedError, Frame, Slip, load_frame
 
 DONE: Final = "done.json"
 
@@ -90,7 +90,7 @@ class Shards:
         """The edges of the rows of a shard that have any."""
         with self._mending():
             jobs = [
-                (Job("collect", generation, shard), int(record["shards"][str(shard)][0][:8], 16))
+                (BuildTask("collect", generation, shard), int(record["shards"][str(shard)][0][:8], 16))
                 for generation, record in enumerate(self._done())
                 if str(shard) in record["shards"]
             ]
@@ -190,7 +190,7 @@ def _degrees(directory: str, generation: int, shard: int) -> tuple[IntArray, Flo
     for one in range(generation + 1):
         if str(shard) not in _record(directory, one)["shards"]:
             continue
-        rows, degrees = frame.read(Job("collect", one, shard), (NODES, DEGREES))
+        rows, degrees = frame.read(BuildTask("collect", one, shard), (NODES, DEGREES))
         added = np.frombuffer(degrees)
         nodes, total = np.frombuffer(rows, np.int64), total + added if len(total) else added
     return nodes, total

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from dorff.errors import InputError
+from dorff.loops.arguments import Array, Floats, block, flat, output, parameter
 from dorff.loops.butterfly import project, rotate, simplex_entries
-from dorff.loops.checks import Array, Floats, block, flat, output, parameter
 from dorff.loops.config import loop
 from dorff.loops.hadamard import is_power_of_two, transform, transform_permuted
 from dorff.loops.tiles import copy_permuted, give_rows, lanes, new_tile, take_rows

@@ -122,18 +122,6 @@ def log_loss(log_probabilities: npt.ArrayLike, codes: npt.ArrayLike, weights: np
     return float(-(w @ logs[np.arange(len(logs)), labels]))
 
 
-def calibration_error(
-    probabilities: npt.ArrayLike, codes: npt.ArrayLike, *, bins: int = 15, weights: npt.ArrayLike | None = None
-) -> float:
-    """Expected calibration error (Guo et al. 2017, eq. 3): |accuracy - confidence| over `bins` equal ranges of the
-    largest probability, averaged by the rows in them. For probabilities (n, K), classes 0..K-1 (n,)."""
-    p, labels, w = _checked(probabilities, codes, weights)
-    confidence = p.max(axis=1)
-    gap = w * ((p.argmax(axis=1) == labels) - confidence)
-    place = np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
-    return float(np.abs(np.bincount(place, gap, bins)).sum())
-
-
 def _below_zero(values: FloatArray) -> FloatArray:
     """Each row less its largest entry, whose exponentials cannot overflow."""
     shifted: FloatArray = values - values.max(axis=1, keepdims=True)

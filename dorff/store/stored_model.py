@@ -12,8 +12,8 @@ from dorff.errors import InputError
 from dorff.features import FeatureMap, Projected, feature_arrays, features_from
 from dorff.frequencies.transforms import Arrays, Dense
 from dorff.model import Model
-from dorff.posterior import Posterior
-from dorff.weights import OperatorWeights
+from dorff.model.posterior import Posterior
+from dorff.model.weights import OperatorWeights
 
 #: What content that is not what it should be may raise, wherever it is looked at.
 UNREADABLE: Final = (

@@ -12,8 +12,8 @@ import numpy as np
 import scipy.linalg
 from scipy.linalg import lapack
 
+from dorff.features.unit_features import UnitFeatures
 from dorff.kernels.scalar import FloatArray
-from dorff.lengthscale.features import UnitFeatures
 
 _BLOCK: Final = 512  # rows whose features are in memory at a time
 
@@ -52,7 +52,7 @@ class Evidence:
 
     def scale(self, lengthscale: FloatArray) -> float:
         """tr k(0) / P of the kernel as drawn, before psi is scaled: ratio * scale is the kernel's own l ridge."""
-        return _System.scale(self.features.psi(lengthscale))
+        return _EvidenceSystem.scale(self.features.psi(lengthscale))
 
     def __call__(self, lengthscale: FloatArray, ratio: float) -> tuple[float, FloatArray]:
         """The log evidence, and its gradient by (log lengthscale, log ratio); lengthscale (1,) or (d,).
@@ -68,7 +68,7 @@ class Evidence:
         for rows, _, centred in self._blocks(lengthscale, mean):
             S += centred.T @ centred
             seen += np.tensordot(centred, self._targets[rows], (0, 0))
-        system = _System.of(psi, S, seen, ratio)
+        system = _EvidenceSystem.of(psi, S, seen, ratio)
         for rows, _, centred in self._blocks(lengthscale, mean):
             left[rows] = self._targets[rows] - np.tensordot(centred, system.W, (1, 0))
         sizes = np.sum(system.h**2, axis=(0, 1))
@@ -124,7 +124,7 @@ class Evidence:
 
 @final
 @dataclass(frozen=True, eq=False)
-class _System:
+class _EvidenceSystem:
     """(G + ratio I) h = psi (F^T Y), G[ar, bs] = S_ab (psi_a psi_b^T)_rs: h (m, r, c), W (m, P, c) rows psi_a^T h_a.
 
     `drawn` (D, R, P) is psi before it is scaled and turned, by `turn` (D, R, r) where R > P, into psi (m, r, P).
@@ -141,7 +141,7 @@ class _System:
     W: FloatArray
 
     @classmethod
-    def of(cls, drawn: FloatArray, S: FloatArray, seen: FloatArray, ratio: float) -> _System:
+    def of(cls, drawn: FloatArray, S: FloatArray, seen: FloatArray, ratio: float) -> _EvidenceSystem:
         """With seen (m, P, c) = F^T Y."""
         half, turn = drawn / math.sqrt(cls.scale(drawn)), None
         if half.shape[1] > half.shape[2]:  # an equivalent root of P rows: the evidence sees psi^T psi alone

@@ -33,7 +33,7 @@ class Form(StrEnum):
 
 @final
 @dataclass(frozen=True)
-class Recipe:
+class TermRecipe:
     """All that T depends on besides the features and the rows: neither weight nor outputs, so that terms which differ
     in these alone share their sums. `inputs` are the columns of X that distances are taken of, `columns` those of F
     that T is of; None for all."""
@@ -81,7 +81,7 @@ class Recipe:
         return cls(graph, config["normalised"], config["power"], Form(config["form"]), inputs, columns)
 
 
-def term_flops(recipe: Recipe, m: int, edges: float | None = None, *, look: float = 3.0) -> float:
+def term_flops(recipe: TermRecipe, m: int, edges: float | None = None, *, look: float = 3.0) -> float:
     """Flops a row of T's sums over m features, without those of the features and of the graph; `edges` are the
     undirected ones a row (default: what a graph of nearest neighbours may be expected to have, else 10), and `look`
     the flops for a number of a neighbour's features."""
@@ -104,7 +104,7 @@ def tile_rows(width: int) -> int:
     return max(2, TILE_BYTES // (8 * _padded(width)))
 
 
-def term_bytes(recipe: Recipe, m: int, rows: int) -> int:
+def term_bytes(recipe: TermRecipe, m: int, rows: int) -> int:
     """Bytes of T's sums and features in a task whose pieces (a group, a shard with its halo) have so many rows,
     without their inputs and graph."""
     width = m + 1

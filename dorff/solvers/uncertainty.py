@@ -22,8 +22,8 @@ import scipy.linalg
 from scipy.linalg import lapack
 
 from dorff.errors import InputError
+from dorff.model.posterior import CoupledBlock, Posterior, PosteriorBlock, SeparableBlock
 from dorff.moments import FloatArray, Solvable
-from dorff.posterior import CoupledBlock, Posterior, PosteriorBlock, SeparableBlock
 from dorff.solvers.dense import factored
 from dorff.solvers.problem import Problem, Solution
 from dorff.solvers.select import contrasts, independent, mean_weight

@@ -16,19 +16,19 @@ import numpy as np
 from scipy import sparse
 
 from dorff.errors import IncompleteError, StoppedError
+from dorff.manifold.laplacian_sums import GraphSums
+from dorff.manifold.pieces import edge_runs, row_runs
 from dorff.manifold.places import TermPlace
-from dorff.manifold.sums import GraphSums
-from dorff.manifold.tiles import edge_runs, row_runs
 from dorff.moments import BoolArray, FloatArray, IntArray
 from dorff.passes import Leaf, Pass
 from dorff.passes.leaf import check_sums, fresh_checkpoint, leave, resumed
 from dorff.plan.graph_sizes import Sizes
-from dorff.plan.terms import Form, Recipe
-from dorff.stopping import stop_requested
+from dorff.plan.term_costs import Form, TermRecipe
+from dorff.process.stopping import stop_requested
 from dorff.store import Checkpoint, Receipt
 
 
-class Rows(Protocol):
+class ShardRows(Protocol):
     """A shard's `rows` (s,), ascending, and each one's edges: indices[indptr[k] : indptr[k + 1]] are row numbers."""
 
     @property
@@ -49,7 +49,7 @@ class Store(Protocol):
     @property
     def count(self) -> int: ...
     def stamp(self, start: int, stop: int) -> str: ...
-    def adjacency(self, shard: int) -> Rows: ...
+    def adjacency(self, shard: int) -> ShardRows: ...
     def degrees(self, rows: IntArray) -> FloatArray: ...
     def inputs(self, rows: IntArray) -> FloatArray: ...
     def holding(self, rows: IntArray) -> IntArray:
@@ -67,7 +67,7 @@ class Store(Protocol):
 
 @final
 @dataclass(frozen=True, eq=False)
-class Part:
+class ShardPart:
     """Rows `numbers` (n,), ascending, X (n, d), weights W (n, n) and degrees (n,): see `GraphSums.add_local`."""
 
     X: FloatArray
@@ -77,7 +77,7 @@ class Part:
     degree: FloatArray
 
     @classmethod
-    def cut(cls, store: Store, shard: int, recipe: Recipe, limit: int) -> Iterator[Part]:
+    def cut(cls, store: Store, shard: int, recipe: TermRecipe, limit: int) -> Iterator[ShardPart]:
         """The parts of a shard, in the order of its rows: each of at most `limit` (at least 2) rows with those that
         they need, or, of a power of L, of a single row with those within as many edges as L is taken times.
 
@@ -95,7 +95,7 @@ class Part:
             yield cls._read(store, W, np.isin(touched, i[run]), touched, recipe)
 
     @classmethod
-    def _of_rows(cls, store: Store, shard: int, recipe: Recipe, limit: int) -> Iterator[Part]:
+    def _of_rows(cls, store: Store, shard: int, recipe: TermRecipe, limit: int) -> Iterator[ShardPart]:
         """Runs of whole rows. The edges are in memory for all of the shard: they are small beside inputs."""
         adjacency = store.adjacency(shard)
         known, found = [adjacency.rows], [_entries(adjacency, None)]
@@ -113,7 +113,9 @@ class Part:
             yield cls._read(store, W[some][:, some], np.isin(some, levels[0]), numbers[some], recipe)
 
     @classmethod
-    def _read(cls, store: Store, W: sparse.csr_array, own: BoolArray, numbers: IntArray, recipe: Recipe) -> Part:
+    def _read(
+        cls, store: Store, W: sparse.csr_array, own: BoolArray, numbers: IntArray, recipe: TermRecipe
+    ) -> ShardPart:
         degree = store.degrees(numbers) if recipe.normalised else np.zeros(len(numbers))
         return cls(store.inputs(numbers), W, own, numbers, degree)
 
@@ -124,7 +126,7 @@ class Part:
         return before
 
 
-def _entries(adjacency: Rows, some: IntArray | None) -> tuple[IntArray, IntArray, FloatArray]:
+def _entries(adjacency: ShardRows, some: IntArray | None) -> tuple[IntArray, IntArray, FloatArray]:
     """(i, j, weight) of a shard's edges, or of those of some of its rows."""
     i = np.repeat(adjacency.rows, np.diff(adjacency.indptr))
     keep = slice(None) if some is None else np.isin(i, some)
@@ -167,7 +169,7 @@ class ShardTerm(TermPlace):
             )
 
         for shard in range(at.row, leaf.stop):
-            for part in Part.cut(source, shard, recipe, limit):
+            for part in ShardPart.cut(source, shard, recipe, limit):
                 sums.add_local(part.X, part.W, part.own, part.numbers, part.degree)
                 at = replace(at, checksums=(part.checksum(at.checksums[0]),), rows_read=at.rows_read + len(part.X))
             at = replace(at, row=shard + 1, rows_used=shard + 1 - leaf.start)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from dorff.errors import InputError
 from dorff.features.base import ScalarMap
-from dorff.features.explicit import Eigenfunctions, Maclaurin, Monomials, monomial_count, series
+from dorff.features.expansions import Eigenfunctions, Maclaurin, Monomials, monomial_count, series
 from dorff.features.projected import Projected, layout
 from dorff.frequencies import IID, Cost, Orthogonal, Sampler
 from dorff.kernels import Decomposable, GaussianWeighted, Mercer, OperatorKernel, Polynomial, ScalarKernel

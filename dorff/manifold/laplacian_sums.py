@@ -15,10 +15,10 @@ from dorff.engine.memory import leave_spare, spare_square
 from dorff.features import FeatureMap
 from dorff.graphs import KNN, Graph, Manifold, degrees, inverse_roots, local_graph
 from dorff.loops import differences
-from dorff.manifold.tiles import edge_runs, entries, row_runs
+from dorff.manifold.pieces import edge_runs, entries, row_runs
 from dorff.moments import UNIT, Accumulator, Adder, BoolArray, FloatArray, IntArray, Moments, Part, probe
 from dorff.passes import BlockSums, block_rows
-from dorff.plan.terms import GROUP_ROWS, Form, Places, Recipe, difference_shift, tile_rows
+from dorff.plan.term_costs import GROUP_ROWS, Form, Places, TermRecipe, difference_shift, tile_rows
 
 _T: Final[Part] = (0, "")
 #: How large the products are that cancel in the difference form: moments without features, whose one entry it is.
@@ -40,7 +40,7 @@ class GraphSums:
     bits depend on the rows, the features and the recipe alone.
     """
 
-    def __init__(self, features: FeatureMap, recipe: Recipe, *, tile: int | None = None) -> None:
+    def __init__(self, features: FeatureMap, recipe: TermRecipe, *, tile: int | None = None) -> None:
         self._features, self.recipe = features, recipe
         self._width = recipe.width(features)
         self._tile = tile_rows(self._width) if tile is None else tile
@@ -271,14 +271,14 @@ def _cuts(count: int, step: int) -> Iterator[slice]:
     return (slice(start, min(start + step, count)) for start in range(0, count, step))
 
 
-def new_sums(features: FeatureMap, recipe: Recipe) -> GraphSums | BlockSums:
+def new_sums(features: FeatureMap, recipe: TermRecipe) -> GraphSums | BlockSums:
     """What rows are added to, for T of this recipe."""
     if recipe.form is Form.IDENTITY:
         return BlockSums(features, _NONE, block_rows=block_rows(recipe.width(features)))
     return GraphSums(features, recipe)
 
 
-def finished(parts: Mapping[Part, Moments], features: FeatureMap, recipe: Recipe) -> Moments:
+def finished(parts: Mapping[Part, Moments], features: FeatureMap, recipe: TermRecipe) -> Moments:
     """T over all m features from the sums of all its parts, zero where it is not of a feature; `unit` says what
     rounding may have cost, relative to the largest diagonal entry (`difference_shift`)."""
     width = recipe.width(features)
@@ -327,7 +327,7 @@ def in_memory(
     `inputs` are the columns of X that distances are of, `columns` those of the features that T is of; None for all.
     """
     term = replace(term, graph=graph) if isinstance(graph, Graph) else term
-    recipe = Recipe.of(term, inputs=inputs, columns=columns)
+    recipe = TermRecipe.of(term, inputs=inputs, columns=columns)
     sums = new_sums(features, recipe)
     X = np.ascontiguousarray(X, dtype=np.float64)
     if isinstance(sums, GraphSums) and (not isinstance(graph, KNN) or graph.within == "data"):

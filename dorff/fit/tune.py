@@ -52,7 +52,7 @@ class Trial:
 
 @final
 @dataclass(frozen=True)
-class Tuned:
+class TuneResult:
     """The best of the jobs with its best kernel, features and ridge alone, and every trial.
 
     `passes` are those that the jobs share; `reads` says how often this run read the rows for them: less where moments
@@ -73,7 +73,7 @@ class Tuned:
 
 def tune(
     jobs: Sequence[Job], *, engine: Engine | None = None, progress: Progress | None = None, told: Told | None = None
-) -> Tuned:
+) -> TuneResult:
     """Score every job with each of its kernels, numbers of features and ridges; the least wins, the first of equals.
 
     Jobs whose moments are the same (they differ in weights, output matrices and ridges only) share one pass.
@@ -103,7 +103,7 @@ def tune(
             return _tuned(plans, opened, progress, told)
 
 
-def _tuned(plans: Sequence[Plan], engine: Engine, progress: Progress | None, told: Told | None) -> Tuned:
+def _tuned(plans: Sequence[Plan], engine: Engine, progress: Progress | None, told: Told | None) -> TuneResult:
     began = time.perf_counter()
     passed = {plan.directory: run_pass(plan, engine, progress) for plan in {p.directory: p for p in plans}.values()}
     terms = {_terms_of(plan): [term.sums for term in sum_terms(plan, engine, lambda _: None)] for plan in _each(plans)}
@@ -111,7 +111,7 @@ def _tuned(plans: Sequence[Plan], engine: Engine, progress: Progress | None, tol
     table = _grid(plans, passed, terms, engine, told)
     winner = min(table, key=lambda trial: trial.least)
     reads = sum(one.rows_read for found in passed.values() for one in found.fresh) / plans[0].dataset.rows
-    return Tuned(
+    return TuneResult(
         best_job(plans[winner.job], winner), winner, tuple(table), len(passed), reads, middle - began,
         time.perf_counter() - middle, _r2_of(plans), [*dict.fromkeys(one for plan in plans for one in plan.warnings)],
     )  # fmt: skip

@@ -24,8 +24,8 @@ from dorff.moments import syrk
 from dorff.passes import SMALLEST_LEAF, block_rows, leaf_bounds
 from dorff.plan import make_plan
 from dorff.plan.seconds import Pace
+from dorff.process.threads import pin
 from dorff.spec import Job
-from dorff.threads import pin
 
 
 @final

@@ -5,10 +5,10 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Discriminator, Field
 
 from dorff.spec import checks
-from dorff.spec.checks import Choice
+from dorff.spec.checks import KnownNames
 from dorff.spec.part import Part
 
-SCALARS = Choice(
+SCALARS = KnownNames(
     (
         *("gaussian", "laplacian", "matern", "cauchy", "rational_quadratic"),
         *("arc_cosine", "polynomial", "pointwise", "mercer"),
@@ -16,8 +16,8 @@ SCALARS = Choice(
     ("skeleton",),
     default="gaussian",
 )
-_FUNCTIONS = Choice(("step", "relu", "erf", "tanh", "sigmoid", "softplus", "sin", "cos"))
-_SYSTEMS = Choice(("brownian", "bridge"))
+_FUNCTIONS = KnownNames(("step", "relu", "erf", "tanh", "sigmoid", "softplus", "sin", "cos"))
+_SYSTEMS = KnownNames(("brownian", "bridge"))
 
 Positive = Annotated[float, BeforeValidator(checks.positive)]
 Lengthscale = Annotated[

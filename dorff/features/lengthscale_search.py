@@ -9,10 +9,10 @@ import numpy as np
 import scipy.optimize
 
 from dorff.errors import InputError
+from dorff.features.evidence import Evidence
+from dorff.features.unit_features import UnitFeatures, with_lengthscale
 from dorff.kernels import Laplacian, OperatorKernel, median_lengthscale
 from dorff.kernels.scalar import FloatArray
-from dorff.lengthscale.evidence import Evidence
-from dorff.lengthscale.features import UnitFeatures, with_lengthscale
 
 ROWS: Final = 8192
 FEATURES: Final = 512  # columns of the linear model: of F, times the rows of psi for fields

@@ -9,8 +9,8 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from dorff.errors import InputError
+from dorff.graphs.edge_weights import adjacency, both_ways
 from dorff.graphs.nearest import FloatArray, IntArray
-from dorff.graphs.weights import adjacency, both_ways
 
 #: Two weights of one edge are equal when they differ by no more than this part of the larger: a computed matrix may be
 #: symmetric only to rounding.

@@ -11,14 +11,14 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri
 
-from dorff.conformal import Conformal, check_level
 from dorff.errors import InputError
 from dorff.features import FeatureMap, Projected
 from dorff.kernels import MultiView, OperatorKernel
 from dorff.kernels.multi_view import mean_of
 from dorff.kernels.scalar import FloatArray
-from dorff.posterior import STEP_BYTES, Posterior
-from dorff.weights import OperatorWeights
+from dorff.model.conformal import Conformal, check_level
+from dorff.model.posterior import STEP_BYTES, Posterior
+from dorff.model.weights import OperatorWeights
 
 BLOCK_ROWS: Final = 2048
 BLOCK_BYTES: Final = 2**26  # of the features of a block, where these are so many that it has fewer rows

@@ -16,14 +16,14 @@ from dorff.data.edges import open_graph
 from dorff.errors import InputError
 from dorff.graphs import KNN, Given, Graph, Manifold
 from dorff.kernels.scalar import FloatArray
+from dorff.model.weights import Density, served
 from dorff.moments import Moments
 from dorff.passes.cuts import most_sums
 from dorff.plan.graph_sizes import GraphCosts
 from dorff.plan.kernels import read_matrices
-from dorff.plan.terms import Form, Places, Recipe, difference_shift, term_bytes, term_flops
+from dorff.plan.term_costs import Form, Places, TermRecipe, difference_shift, term_bytes, term_flops
 from dorff.solvers import Penalty
 from dorff.spec import Job
-from dorff.weights import Density, served
 
 # In flops of `syrk` (measured on one core): half of what it takes to rank a candidate for a list of neighbours, among
 # those of several partitions and among the rows of a group; and to look at a number of a neighbour's features.
@@ -32,7 +32,7 @@ RANK, RANK_NEAR, LOOK = 550.0, 150.0, 30.0
 
 @final
 @dataclass(frozen=True, eq=False)
-class Term:
+class ManifoldTerm:
     """A term weight <f, (L (x) Q) f>: the sums of `sources`' rows, each source with a graph of its own.
 
     `columns` are those of the inputs that neighbours are found by, None for all. `views` (V, V) couples the views of a
@@ -60,7 +60,7 @@ class Term:
         return hashlib.sha256(" ".join(stamps).encode()).hexdigest()[:32]
 
 
-def make_terms(job: Job, dataset: Dataset, kernel: kernels.OperatorKernel) -> tuple[Term, ...]:
+def make_terms(job: Job, dataset: Dataset, kernel: kernels.OperatorKernel) -> tuple[ManifoldTerm, ...]:
     """The terms of a job, of rows as they are now. InputError for one that does not fit the data or the kernel."""
     if not job.manifold:
         return ()
@@ -77,7 +77,7 @@ def make_terms(job: Job, dataset: Dataset, kernel: kernels.OperatorKernel) -> tu
         # A graph that is given is of the rows of data.store; the others' numbers mean nothing to it.
         of = sources[:1] if isinstance(manifold.graph, Given) else sources
         _check_neighbours(manifold.graph, of, "manifold" if len(job.manifold) == 1 else f"manifold[{number}]")
-        terms.append(Term(manifold, columns, views, of))
+        terms.append(ManifoldTerm(manifold, columns, views, of))
     return tuple(terms)
 
 
@@ -92,7 +92,7 @@ def _check_neighbours(graph: Graph, sources: Sequence[Dataset], key: str) -> Non
             )
 
 
-def weight_grid(terms: Sequence[Term]) -> list[tuple[float, ...]]:
+def weight_grid(terms: Sequence[ManifoldTerm]) -> list[tuple[float, ...]]:
     """Every combination of the terms' weights; one of none where there are no terms."""
     return list(product(*(term.manifold.weights for term in terms)))
 
@@ -113,12 +113,12 @@ class TermCosts:
     work: float = 0.0
 
 
-def term_costs(terms: Sequence[Term], m: int, map_flops: float, workers: int) -> TermCosts:
+def term_costs(terms: Sequence[ManifoldTerm], m: int, map_flops: float, workers: int) -> TermCosts:
     """What the terms' graphs and sums take, for m features of `map_flops` a row."""
     task, disk, flops, packed = 0, 0, 0.0, 4 * (m + 1) * (m + 2)
     fewer, feature_rows, work = "", 0.0, 0.0
     for term in terms:
-        recipe = Recipe.of(term.manifold, inputs=term.columns)
+        recipe = TermRecipe.of(term.manifold, inputs=term.columns)
         for source in term.sources:
             whole, reading = recipe.form is Form.POWER, 3 * source.unit_bytes()
             graph = GraphCosts.of(recipe.graph, source, hops=recipe.hops, whole=whole)
@@ -155,7 +155,7 @@ def _unlabelled(job: Job, dataset: Dataset) -> list[Dataset]:
 
 
 def of_views(manifold: Manifold, kernel: kernels.OperatorKernel) -> tuple[Places, FloatArray | None]:
-    """The inputs that a term's graph sees, and its coupling (V, V) of the views; see `Term`."""
+    """The inputs that a term's graph sees, and its coupling (V, V) of the views; see `ManifoldTerm`."""
     if isinstance(kernel, kernels.MultiView) and manifold.between:
         return None, kernel.between
     if not isinstance(kernel, kernels.MultiView) or manifold.view is None:

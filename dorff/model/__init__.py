@@ -1,0 +1,3 @@
+"""A fitted model: its weights, posterior, bands and probabilities."""
+
+from dorff.model.model import Model

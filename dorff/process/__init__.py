@@ -1,0 +1,1 @@
+"""This process: its signals, its BLAS threads, and the secrets of its environment."""
