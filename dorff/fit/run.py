@@ -25,7 +25,7 @@ from dorff.fit.terms import sum_terms
 from dorff.model import Model
 from dorff.plan import Plan, freeze_constants, make_plan, narrow_constants
 from dorff.solvers import Choice, Fit, Score
-from dorff.spec import Job
+from dorff.spec import Job, RemoteCluster
 from dorff.store import LEASE, Lease, read_history, resolve_model
 
 T = TypeVar("T")
@@ -79,7 +79,7 @@ def _published(run: _FitRun, found: Solved, lease: Lease, began: float) -> FitRe
     (plan, passed), job = found.last, run.plan.job
     found = replace(found, choice=noised(plan, found.choice, passed.folds, passed.manifold))
     model = _model(found, run.peak)
-    report = _report(found, run.peak.bytes if not hasattr(job.cluster, "address") else None)
+    report = _report(found, None if isinstance(job.cluster, RemoteCluster) else run.peak.bytes)
     since = rewritten_since(current_model(run.plan), found.last[1].receipts)
     report = replace(report, rewritten=sorted(since.union(report.rewritten)), seconds=time.perf_counter() - began)
     model = replace(model, info={**model.info, "made": found.made, "report": asdict(report)})

@@ -30,7 +30,7 @@ from dorff.plan.manifold_terms import ManifoldTerm, TermCosts, term_costs, weigh
 from dorff.plan.routes import Means, Route, Shape, Way, choose_route
 from dorff.plan.seconds import MIXED, QR, SEARCH, START, START_WORKERS, Pace, pace_bytes, solve_work
 from dorff.solvers import Size, learned_term, path_bytes, posterior_bytes, solve_bytes, triangle_bytes, untouched
-from dorff.spec import Job, LocalCluster, RemoteCluster
+from dorff.spec import Job, LocalCluster, SerialCluster
 
 MiB: Final = 2**20
 # Resident bytes of a process before it has data: interpreter, libraries, loops, Dask's own. The most that was measured
@@ -87,7 +87,7 @@ def estimate(
     missing = spec.partial and dataset.labels is None
     patterns = min(MOST_PATTERNS, 2 ** min(q, 30) - 1) if missing else 1
     width, qr = m + 1 + q, spec.sums is Kind.TRIANGLE
-    workers = job.cluster.workers if isinstance(job.cluster, LocalCluster) else 1
+    workers = job.cluster.workers
     fixed = [kernel.fix(dataset.d, recipe.p, np.eye(recipe.p)) for kernel in candidates]
     leaf, read = _leaf_bytes(dataset, recipe, spec, patterns)
     sizes = [_size(job, kernel, m, dataset, patterns, spec.folds.count) for kernel in fixed]
@@ -112,7 +112,7 @@ def estimate(
     route = _route(job, shape, pace, workers, candidates)
     if qr:
         route = Route(route.ways[0], "direct, by the triangle of a QR of the features", ())
-    way, serial = route.way, job.cluster.model_dump().get("type") == "serial"
+    way, serial = route.way, isinstance(job.cluster, SerialCluster)
     if route.name == "streaming":  # workers and driver hold theirs at once
         leaf, disk, flops = way.worker_bytes, way.disk_bytes, way.passes * way.flops
     worker = (DRIVER_BYTES if serial else WORKER_BYTES + 16 * MiB) + leaf
@@ -141,7 +141,7 @@ def _beside_seconds(
     job: Job, dataset: Dataset, shape: Shape, pace: Pace, sums: TermCosts, spec: PassSpec, *, serial: bool
 ) -> float:
     """What no way of solving spares: to start, to find length-scales, manifold terms, and held-out rows evaluated."""
-    workers = min(job.cluster.workers if isinstance(job.cluster, LocalCluster) else 1, shape.leaves)
+    workers = min(job.cluster.workers, shape.leaves)
     seconds = (START if serial else START_WORKERS) + (sums.feature_rows * shape.m * pace.number) / workers
     work = sums.work / workers
     if spec.tuning:
@@ -187,9 +187,8 @@ def _disk_bytes(job: Job, leaves: int, spec: PassSpec, patterns: int, width: int
 
 def _route(job: Job, shape: Shape, pace: Pace, workers: int, candidates: Sequence[OperatorKernel]) -> Route:
     """The way to solve, with the means of the job's cluster."""
-    serial = job.cluster.model_dump().get("type") == "serial"
-    memory = np.inf if isinstance(job.cluster, RemoteCluster) else 0.95 * job.cluster.memory
-    means = Means(workers, memory - (DRIVER_BYTES if serial else WORKER_BYTES), pace)
+    process = DRIVER_BYTES if isinstance(job.cluster, SerialCluster) else WORKER_BYTES
+    means = Means(workers, 0.95 * job.cluster.memory - process, pace)
     learned = any([learned_term(kernel) is not None for kernel in candidates])
     return choose_route(job, shape, means, learned=learned, candidates=len(candidates))
 
@@ -284,11 +283,11 @@ def _free_disk(path: Path) -> int:
 
 def refuse_small_workers(job: Job, costs: Costs) -> None:
     """DoesNotFitError, with the numbers, where a worker needs more than the job gives it."""
-    cluster = job.cluster
-    if not isinstance(cluster, RemoteCluster) and costs.worker_bytes > 0.95 * cluster.memory:
+    given = job.cluster.memory
+    if costs.worker_bytes > 0.95 * given:
         fewer = costs.fewer and f"{costs.fewer} or "
         raise DoesNotFitError(
-            f"a worker needs {costs.worker_bytes / MiB:.0f} MiB but cluster.memory is {cluster.memory / MiB:.0f} MiB; "
+            f"a worker needs {costs.worker_bytes / MiB:.0f} MiB but cluster.memory is {given / MiB:.0f} MiB; "
             f"raise it to {costs.worker_bytes / 0.94 / MiB:.0f}MiB or lower {fewer}features.count (now {costs.m})"
             f"{_by_leaves(job, costs)}"
         )
@@ -296,10 +295,10 @@ def refuse_small_workers(job: Job, costs: Costs) -> None:
 
 def refuse_small_machine(job: Job, costs: Costs, directory: Path) -> None:
     """DoesNotFitError, with the numbers and what to do, where this machine's memory or the disk is too small."""
-    machine, cluster = psutil.virtual_memory().total, job.cluster
+    machine, workers = psutil.virtual_memory().total, job.cluster.workers
     held = sum(file.stat().st_size for file in (directory / "nodes").glob("*.moments"))
     free = _free_disk(Path(job.state)) + held
-    workers, each = (cluster.workers, WORKER_BYTES) if isinstance(cluster, LocalCluster) else (1, 0)
+    each = WORKER_BYTES if isinstance(job.cluster, LocalCluster) else 0
     fitting = [
         way.name
         for way in costs.others

@@ -1,7 +1,7 @@
 """The grammar of JOB.yaml as types. Omitted keys take the values written here."""
 
 import math
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import BeforeValidator, Discriminator, Field, PlainSerializer, Tag, model_validator
 
@@ -216,6 +216,7 @@ class LocalCluster(Part):
 class SerialCluster(Part):
     """One leaf after another in this process, without Dask; `memory` is bytes for the process."""
 
+    workers: ClassVar[int] = 1
     type: Literal["serial"] = "serial"
     memory: Bytes = 4 * 2**30
 
@@ -237,12 +238,14 @@ def _encrypted(cluster: "RemoteCluster", _: Any) -> str:
 
 
 class RemoteCluster(Part):
-    """A Dask cluster that runs already; its workers say how much memory they have.
+    """A Dask cluster that runs already; its workers say how much memory they have, and it is planned as one of them.
 
     Off loopback its address begins with tls:// and `tls` names our credentials; tcp:// lets everybody in who can reach
     it, and is refused unless `plain_tcp` says that this is meant.
     """
 
+    workers: ClassVar[int] = 1
+    memory: ClassVar[float] = math.inf
     address: Annotated[str, BeforeValidator(checks.address)]
     tls: Annotated[TLS | None, Idle(_plain, refused=True)] = None
     plain_tcp: Annotated[bool, Idle(_encrypted, refused=True)] = False
