@@ -58,15 +58,17 @@ def plan(job: JobFile, root: Root = None, as_json: Json = False) -> None:
 def fit(job: JobFile, root: Root = None, metrics: Metrics = None, as_json: Json = False) -> None:
     """Fit, or go on with a fit, and publish the model; what earlier runs of the job did is used again."""
     from dorff.fit import fit as run
+    from dorff.plan.lengthscale import lengthscale_words
     from dorff.spec import ClassTargets, load_job
 
     with recorded(metrics, "fit", job) as figures:
         described = load_job(job, root=root)
-        if '"tune' in described.model_dump_json():
+        words = lengthscale_words([kernel.model_dump() for kernel in described.kernels])
+        if any(word.startswith("tune") for word in words):
             say("fit: length-scales are found first, on a sample of rows, unless they were before")
         for number, term in enumerate(described.manifold, 1):
-            words = term_text(term.model_dump(mode="json"), described.data.unlabelled)
-            say(f"fit: manifold term {number}: {words}")
+            shown = term_text(term.model_dump(mode="json"), described.data.unlabelled)
+            say(f"fit: manifold term {number}: {shown}")
         if any(one.type == "multi_view" for one in described.kernels) and not any(
             term.between for term in described.manifold
         ):

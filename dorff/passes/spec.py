@@ -18,6 +18,7 @@ from dorff.moments import Kind
 #: A mapping of JSON: of strings to strings, numbers, lists and such mappings.
 Config: TypeAlias = dict[str, Any]
 Configs: TypeAlias = Sequence[Config]
+Words: TypeAlias = tuple[Configs | None, Configs | None]  # kernels with words to be filled in, drawn and fitted
 
 FORMAT: Final = 2
 MOST_ROWS: Final = 2**31  # of a block: no plan asks for more
@@ -104,7 +105,7 @@ class PassSpec:
     folds: FoldRule
     block_rows: int
     read_rows: int
-    words: tuple[Configs | None, Configs | None]
+    words: Words
     tuning: tuple[bool, Sequence[Sequence[float]] | None] | None
     one_scale: bool
 

@@ -123,6 +123,11 @@ def _filled(config: dict[str, Any], tuned: Tuned | None) -> dict[str, Any]:
     return filled
 
 
+def lengthscale_words(value: Any) -> set[str]:
+    """The words that stand for length-scales in configurations of kernels."""
+    return {word for word in _lengthscales(value) if word}
+
+
 def _lengthscales(value: Any) -> Iterator[Any]:
     """Every length-scale in a configuration: a word, or None for numbers."""
     if isinstance(value, dict):

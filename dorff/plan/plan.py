@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,11 +17,11 @@ from dorff.errors import DoesNotFitError, IncompleteError, InputError
 from dorff.features import Recipe
 from dorff.kernels.scalar import FloatArray
 from dorff.moments import MOST_PATTERNS, Kind
-from dorff.passes import Configs, FoldRule, FrozenConstants, Pass, PassSpec, frozen_hash, load_pass
+from dorff.passes import Configs, FoldRule, FrozenConstants, Pass, PassSpec, Words, frozen_hash, load_pass
 from dorff.passes.cuts import LARGEST_LEAF, Leaf, block_rows, leaf_bounds, window_start
 from dorff.plan.costs import Costs, estimate, refuse_small_machine, refuse_small_workers
-from dorff.plan.kernels import WORDS, build_kernels, read_matrices, read_matrix, with_columns
-from dorff.plan.lengthscale import tunes
+from dorff.plan.kernels import build_kernels, read_matrices, read_matrix, with_columns
+from dorff.plan.lengthscale import lengthscale_words, tunes
 from dorff.plan.manifold_terms import ManifoldTerm, make_terms, weight_grid
 from dorff.plan.sharing import check_sharing, check_targets, make_recipe
 from dorff.solvers import check_apart, check_output, learned_term
@@ -328,16 +327,11 @@ def _fold_rule(job: Job, dataset: Dataset, leaves: Sequence[Leaf]) -> FoldRule:
 
 
 def _spec(
-    job: Job,
-    dataset: Dataset,
-    recipe: Recipe,
-    folds: FoldRule,
-    words: tuple[Configs | None, Configs | None],
-    observe: FloatArray | None,
+    job: Job, dataset: Dataset, recipe: Recipe, folds: FoldRule, words: Words, observe: FloatArray | None
 ) -> PassSpec:
     """What the sums of the job depend on; as if inputs had scales of their own."""
     block = block_rows(recipe.m + 1 + dataset.q)
-    tuned = "tune" in json.dumps(words)
+    tuned = any(word.startswith("tune") for word in lengthscale_words(words))
     return PassSpec(
         store=str(Path(dataset.path).resolve()),
         rows=dataset.rows_spec(),
@@ -361,4 +355,4 @@ def _spec(
 
 def _with_words(configs: Configs) -> Configs | None:
     """The kernels, where the rows must say what one of their words stands for."""
-    return configs if any(f'"{word}"' in json.dumps(configs) for word in WORDS) else None
+    return configs if lengthscale_words(configs) else None
