@@ -186,6 +186,19 @@ def test_the_table_says_what_the_design_says() -> None:
     assert reach["cli"] == set(ARROWS) - {"cli", ""}
 
 
+def test_what_is_imported_first_is_light_and_solvers_see_no_model() -> None:
+    def ends(*rooms: str) -> set[str]:
+        found = {name for module, path in modules(PACKAGE) for _, name in imports(module, path) if module in rooms}
+        return {name for name in found if name.startswith("dorff.")}
+
+    assert ends("dorff.process.stopping", "dorff.process.secrets") == {"dorff.errors"}
+    solvers = [module for module, _ in modules(PACKAGE) if module.startswith("dorff.solvers")]
+    assert {name for name in ends(*solvers) if name.startswith("dorff.model")} == {
+        "dorff.model.weights",
+        "dorff.model.posterior",
+    }
+
+
 def test_every_library_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     declared = {re.split(r"[^\w-]", line)[0].lower() for line in project["dependencies"]}

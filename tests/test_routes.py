@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dorff.errors import DoesNotFitError, InputError
+from dorff.plan.costs import iterations
 from dorff.plan.routes import Means, Route, Shape, choose_route, product_rows, sample_rows
-from dorff.plan.seconds import CHOLESKY, NOMINAL, Pace
+from dorff.plan.seconds import CHOLESKY, EIGH, NOISE, NOMINAL, Pace, solve_work
+from dorff.solvers import Size
 from dorff.spec import Job
 
 GiB = 2.0**30
@@ -134,3 +137,41 @@ def test_blocks_and_samples_keep_within_memory() -> None:
     assert 8 * 32_770 * product_rows(32_770) <= 2**24 and product_rows(66) == 2048 and product_rows(10**7) == 8
     assert sample_rows(32_768, 1, 200_000) == 6144 and sample_rows(4096, 1, 10**6) == 819
     assert sample_rows(4096, 3, 10**6) == 273 and sample_rows(4096, 1, 100) == 100
+
+
+def test_a_grid_of_a_field_is_solved_along_its_path() -> None:
+    """Five kernels, five folds: one factor serves many of these systems, and a sketch only one."""
+    grid = [10.0**-power for power in np.linspace(2, 9, 20)]
+    described = job(select="kfold", ridge=grid, features={"count": [2048, 1024, 512, 256]})
+    work = solve_work(described, [Size(2048, 2, 2, True, 1, 5)] * 5, 1, keeps=False)
+    field = replace(shape(n=1_000_000, r=2), folds=5, solve_work=work, solves=iterations(described, 5, 5))
+    assert choose_route(described, field, MEANS).name == "direct"
+
+
+def test_an_iteration_solves_every_trial_of_every_fold() -> None:
+    described = job(select="kfold", ridge=[1e-6, 1e-4], features={"count": [2048, 1024]})
+    assert iterations(described, 3, 5) == 1.0 + 5 * 2 * 3 * (1.0 + 0.25)
+    assert iterations(job(ridge=[1e-6]), 1, 1) == 1.0
+
+
+def test_folds_with_factors_of_their_own_take_these() -> None:
+    """And where patterns, few unknowns or a ridge of 0 leave no other way."""
+    size, ridges = Size(4096, 2, 2, False, 1, 5), [10.0**-power for power in np.linspace(2, 9, 20)]
+    described = job(select="kfold", ridge=ridges)
+    path, own = (solve_work(described, [size], 1, keeps=False, path=path) for path in (True, False))
+    assert own - CHOLESKY * 4096.0**3 > 5 * EIGH * 4096.0**3 > path
+    missing = replace(size, patterns=3)
+    assert solve_work(described, [missing], 1, keeps=False) == solve_work(
+        described, [missing], 1, keeps=False, path=False
+    )
+    zero = job(select="kfold", ridge=[0.0, *ridges])
+    assert solve_work(zero, [size], 1, keeps=False) == solve_work(zero, [size], 1, keeps=False, path=False)
+
+
+@pytest.mark.parametrize("coupled", [True, False])
+def test_noise_of_the_last_fit_is_planned(coupled: bool) -> None:
+    size = Size(1024, 2, 2, coupled, 1, 5)
+    described = job(select="kfold", ridge=[1e-6, 1e-4])
+    classes = job(select="kfold", ridge=[1e-6, 1e-4], targets={"classes": "c"})
+    difference = solve_work(described, [size], 1, keeps=False) - solve_work(classes, [size], 1, keeps=False)
+    assert difference == pytest.approx(NOISE * 2048.0**3 if coupled else 0.0)

@@ -102,12 +102,14 @@ def estimate(
     disk, flops = disk + sums.disk_bytes, flops + sums.flops
     pace = Pace.of(recipe, width)
     keeps = any(keeps_posterior(job, _unknowns(job, *one)) for one in zip(fixed, sizes, strict=True))
-    work = solve_work(job, sizes, len(weight_grid(terms)), keeps=keeps)
+    alone = any(isinstance(one, MultiView) or learned_term(one) is not None for one in candidates)
+    path = not (alone or qr or job.manifold or job.solve.observe)  # else each fold needs factors of its own
+    work = solve_work(job, sizes, len(weight_grid(terms)), keeps=keeps, path=path)
     shape = Shape(
         dataset.rows, m, q, rank, any(size.coupled for size in sizes), patterns, len(leaves),
         recipe.numbers, recipe.flops, leaf + 16 * MiB, solving, disk, read, spec.folds.count, beside,
         work, QR if qr else MIXED if spec.mixed else 1.0,
-        _iterations(job, len(fixed), spec.folds.count),
+        iterations(job, len(fixed), spec.folds.count),
     )  # fmt: skip
     route = _route(job, shape, pace, workers, candidates)
     if qr:
@@ -129,7 +131,7 @@ def estimate(
     )  # fmt: skip
 
 
-def _iterations(job: Job, kernels: int, folds: int) -> float:
+def iterations(job: Job, kernels: int, folds: int) -> float:
     """How many systems of all features an iteration solves; one of fewer counts as it takes their square."""
     if job.solve.select != "kfold":
         return 1.0

@@ -18,7 +18,7 @@ from dorff.passes.cuts import block_rows
 from dorff.process.threads import pinned
 from dorff.solvers import MOST_FACTORS, Size
 from dorff.solvers.choose import LARGE
-from dorff.solvers.ridge_path import near_shifts
+from dorff.solvers.ridge_path import MOST_COLUMNS, near_shifts
 from dorff.spec import Job
 
 # Times k^3 over the rate of `syrk` (measured on one core, k = 1024 to 3072): a factor and what a fit asks of it, its
@@ -35,8 +35,8 @@ NOISE: Final = 35.0
 NOISE_APART: Final = 15_000.0
 #: A pass of `precision: mixed` over one of `double`.
 MIXED: Final = 0.55
-#: Conjugate gradients of folds along a path of ridges (`solvers.grid`): the steps of a column, those of the longest
-#: column of a group, and the flops of `syrk` in whose time a number of a matrix comes from memory, once in each step.
+#: Conjugate gradients of folds along a path of ridges (`solvers.ridge_path`): the steps of a column, those of a
+#: group's longest, and the flops of `syrk` in whose time a number of a matrix comes from memory, once in each step.
 STEPS: Final = 22.0
 LONGEST: Final = 32.0
 READ: Final = 100.0
@@ -121,16 +121,17 @@ def _number_seconds(recipe: Recipe) -> float:
     return _best(lambda: features(X, out, work)) / (rows * recipe.m)
 
 
-def solve_work(job: Job, sizes: Sequence[Size], combinations: int, *, keeps: bool) -> float:
+def solve_work(job: Job, sizes: Sequence[Size], combinations: int, *, keeps: bool, path: bool = True) -> float:
     """What solving directly takes, in flops of `syrk`: every kernel of these sizes with each number of features and
-    each of the `combinations` of manifold weights, the choice among ridges, and the posterior where it is kept."""
+    each of the `combinations` of manifold weights, the choice among ridges, and the posterior where it is kept.
+    `path` says that folds of large systems may be solved along a path of ridges."""
     solving, counts, trials = job.solve, job.features.counts, len(job.solve.ridges)
     single = trials * combinations * len(counts) * len(sizes) == 1
     noises = solving.select == "evidence" and not single
     work = 0.0
     for size in (replace(one, m=one.m * count // max(counts)) for one in sizes for count in counts):
         if solving.select == "kfold" and size.folds > 1:
-            work += combinations * _folds_work(job, size)
+            work += combinations * _folds_work(job.solve.ridges, size, path=path)
         elif not single:
             work += combinations * (_factors_work(size, trials) + (trials * _noise_work(size) if noises else 0.0))
     largest = max(sizes, key=lambda size: size.blocks * size.k**3)
@@ -146,15 +147,16 @@ def _factors_work(size: Size, trials: int) -> float:
     return size.blocks * float(size.k) ** 3 * (CHOLESKY * trials if trials <= MOST_FACTORS else EIGH)
 
 
-def _folds_work(job: Job, size: Size) -> float:
-    """Of the errors on all folds at all ridges, each fold with factors of its own or all of them along a path."""
-    k, squares, ridges = float(size.k), float(size.m) ** 2, job.solve.ridges
-    if k < LARGE or size.patterns > 1 or job.manifold or min(ridges) <= 0:
+def _folds_work(ridges: Sequence[float], size: Size, *, path: bool) -> float:
+    """Of the errors on all folds at all ridges: each fold with factors of its own, or all of them along a path of
+    ridges, as if the eigenvalues of the output matrix were equal."""
+    k, squares = float(size.k), float(size.m) ** 2
+    if not path or k < LARGE or size.patterns > 1 or min(ridges) <= 0:
         return size.folds * (_factors_work(size, len(ridges)) + (len(ridges) + 1) * HELD * squares)
-    groups, columns = len(near_shifts(np.array(ridges))), size.folds * len(ridges) * (1 if size.coupled else size.q)
-    factors = groups * (CHOLESKY * k**3 + LONGEST * READ * (size.folds * squares + k**2))
+    groups, columns = len(near_shifts(np.array(ridges))), size.folds * len(ridges) * (1 if size.coupled else size.r)
+    reads = max(groups, math.ceil(columns / MOST_COLUMNS)) * LONGEST * READ * (size.folds * squares + k**2)
     steps = 2.0 * columns * STEPS * (k**2 + squares * (size.q if size.coupled else 1))
-    return factors + steps + size.folds * HELD * squares
+    return groups * CHOLESKY * k**3 + reads + steps + size.folds * HELD * squares
 
 
 def _noise_work(size: Size) -> float:

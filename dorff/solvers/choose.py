@@ -41,9 +41,8 @@ class Score:
     the targets' units squared; by k-fold `r2` is their R2, the mean of outputs' or pooled (`Setting.r2`), and the
     choice is by that: of outputs in different units `value` hears the one of the largest numbers alone.
     `ridges` are those of the outputs where each has its own; `ridge` is then their geometric mean. `rung` says how
-    the value was found: "direct", for folds of large systems "neighbours" or "factored" (see `solvers.grid`), or for
-    folds of few rows "rows" (`solvers.few_labels`).
-    `digits` are those that rounding leaves of the fits it is of, the fewest of all folds (`Solution.digits`).
+    the value was found: "direct", along a path "neighbours" or "factored" (`solvers.ridge_path`), or for folds of few
+    rows "rows" (`solvers.few_labels`). `digits` are `Solution.digits`, of all folds the fewest.
     """
 
     candidate: int

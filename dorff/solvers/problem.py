@@ -342,8 +342,8 @@ class Solution:
     `digits` what `digits_left` says of the two. `variance` is the noise variance of the scaled targets, (p,) with one
     for each of the problem's `directions`, or (1,), `rss` the squares that are left, alike, and `freedom` the degrees
     of freedom, the intercept's among them, where they were counted. `gcv` is the generalised cross-validation score
-    and `log_evidence` the log marginal likelihood (`Scores`), where they were asked for or came for nothing. `ridges`
-    (p,) where each direction has its own; `ridge` is then their geometric mean.
+    and `log_evidence` the log marginal likelihood (`RidgeScores`), where they were asked for or came for nothing.
+    `ridges` (p,) where each direction has its own; `ridge` is then their geometric mean.
     """
 
     h: FloatArray

@@ -50,9 +50,6 @@ class UnpackedMoments:
     def of(cls, moments: Moments) -> UnpackedMoments:
         return cls(moments.full, moments.m, moments.y0, moments.unit)
 
-    def __add__(self, other: UnpackedMoments) -> UnpackedMoments:
-        return UnpackedMoments(self.full + other.full, self.m, self.y0, max(self.unit, other.unit))
-
     def centred(self, *, intercept: bool) -> tuple[FloatArray, FloatArray, FloatArray]:
         """S (m, m), R (m, q) and E (q, q) over the rows' weight: about the means, or else as if y0 were 0."""
         m, full = self.m, self.full

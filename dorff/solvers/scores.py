@@ -3,7 +3,7 @@
 The model is that of Bayesian linear regression: coefficients h ~ N(0, s2 / (l ridge) I), noise of variance s2 / w for
 a row of weight w, a flat prior on the intercept. Its mean is the ridge solution (Rasmussen & Williams 2006, ch. 2.1).
 Directions that are problems of their own have an s2 each. Kernels are compared by the evidence of a model that is the
-same for all (`select.noise_model`), which is this one for targets divided by their noise.
+same for all (`select.noise_models`), which is this one for targets divided by their noise.
 """
 
 from __future__ import annotations

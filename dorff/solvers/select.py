@@ -208,7 +208,7 @@ class Reweighed:
 
 
 def noise_models(parts: Sequence[Solvable], trials: Iterable[Reweighed]) -> Iterator[NoiseModel]:
-    """D, and the restricted likelihood (Patterson & Thompson 1971) at it, of the model in `solvers.posterior`, for
+    """D, and the restricted likelihood (Patterson & Thompson 1971) at it, of the model in `solvers.uncertainty`, for
     each trial of the same features.
 
     The steps are MacKay's (1992, eq. 4.10): s_j^2 = |r_j|^2 / (n_j - df_j), r_j and df_j being the residuals and the

@@ -176,7 +176,7 @@ class Setting:
 
     def judged(self, parts: Parts, fits: Sequence[Fit]) -> list[Fit]:
         """The fits with the noise of each target and, but for route cg and penalties, their log evidence: of the model
-        that `solvers.posterior` states, from the same moments."""
+        that `solvers.uncertainty` states, from the same moments."""
         judged = [fit for fit in fits if fit.log_evidence is not None or self._unscored]
         lacking = [fit for fit in fits if fit.log_evidence is None and not self._unscored]
         for fit, model in zip(lacking, self.noise_models(parts, lacking), strict=True):
