@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import shutil
@@ -30,11 +31,12 @@ from dorff.engine.base import Done
 from dorff.errors import IncompleteError, InputError, LeaseError
 from dorff.graphs import KNN, Given, Graph, Identity, check_edges, edge_weights, local_graph, neighbours, own_scale
 from dorff.kernels.scalar import FloatArray
-from dorff.manifold import build_atlas, build_frame, build_given, build_knn, build_names
-from dorff.manifold.build_atlas import _kind, _table, load_atlas
+from dorff.manifold import build_given, build_knn, build_layout, build_names
 from dorff.manifold.build_files import packed, read_parts, write_parts
-from dorff.manifold.build_frame import BuildTask, _cuts, load_frame
 from dorff.manifold.build_knn import _landmarks
+from dorff.manifold.build_layout import _kind, _table, load_layout
+from dorff.manifold.build_spec import BuildTask, _cuts, load_spec
+from dorff.manifold.build_stages import NEAREST
 from dorff.manifold.building import build
 from dorff.manifold.edge_store import Shards, _degrees, _record
 from dorff.passes import Pass
@@ -94,9 +96,20 @@ class World:
     def files(self, to: str = "graphs") -> dict[str, bytes]:
         """What a folder of one build holds, without the build's own name."""
         root = self.folder / to
-        found = {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+        found = {str(path.relative_to(root)): contents(path) for path in root.rglob("*") if path.is_file()}
         assert len({name.split("/")[0] for name in found}) == 1
         return {name.partition("/")[2]: content for name, content in found.items()}
+
+
+def contents(path: Path) -> bytes:
+    """Of a file; of a record without how long it took and the build's own name."""
+    if path.suffix != ".json":
+        return path.read_bytes()
+    try:
+        record = json.loads(path.read_bytes())["record"]
+    except ValueError:  # damaged
+        return path.read_bytes()
+    return json.dumps({**record, "seconds": 0.0}).encode()
 
 
 def manifold_rows(n: int, d: int = 3, *, seed: int = 0, noise: float = 0.05) -> FloatArray:
@@ -308,7 +321,7 @@ def damage(file: Path) -> None:
 
 def forget() -> None:
     """As a new process: nothing is remembered of files."""
-    for known in (load_frame, _cuts, _landmarks, load_atlas, _table, _kind, _record, _degrees):
+    for known in (load_spec, _cuts, _landmarks, load_layout, _table, _kind, _record, _degrees):
         known.cache_clear()
 
 
@@ -330,7 +343,7 @@ def test_what_was_damaged_before_it_is_needed_is_made_again(
     world.build(KNN(3))
     with pytest.raises(KeyboardInterrupt):
         world.build(KNN(3), engine=Killed(tasks), to="damaged")
-    for file in (tmp_path / "damaged").glob(f"*/000/{name}"):
+    for file in (tmp_path / "damaged").glob(f"*/*-000/{name}"):
         harm(file)
     forget()
     world.build(KNN(3), to="damaged")
@@ -352,7 +365,7 @@ def test_damage_of_a_graph_in_use_is_noticed_and_mended(
         same(whole(shards, 300), W)
         np.testing.assert_array_equal(shards.inputs(np.arange(300)), X)
 
-    for file in sorted((tmp_path / "graphs").glob(f"*/000/{name}"))[:1]:
+    for file in sorted((tmp_path / "graphs").glob(f"*/*-000/{name}"))[:1]:
         harm(file)
     forget()
     with pytest.raises(IncompleteError, match="run the job again"):
@@ -366,10 +379,10 @@ def test_lost_records_are_made_again(tmp_path: Path) -> None:
     world = World(tmp_path, manifold_rows(300))
     shards = world.build(KNN(3))
     files, W = world.files(), whole(shards, 300)
-    for file in (tmp_path / "graphs").glob("*/000/*/*.json"):
+    for file in (tmp_path / "graphs").glob("*/*-000/*/*.json"):
         damage(file)
     assert world.build(KNN(3)) == shards and world.files() == files
-    for name in ("*/graph.json", "*/000/generation.json"):
+    for name in ("*/graph.json", "*/*-000/generation.json"):
         for file in (tmp_path / "graphs").glob(name):
             damage(file)
         forget()
@@ -456,7 +469,7 @@ def test_rows_that_change_where_a_record_was_lost(tmp_path: Path) -> None:
     """What was made of the old rows is known without it."""
     world = World(tmp_path, manifold_rows(200))
     world.build(KNN(3))
-    for record in (tmp_path / "graphs").glob("*/000/assign/*.json"):
+    for record in (tmp_path / "graphs").glob("*/*-000/assign/*.json"):
         record.unlink()
     world.array[70] = [9.0, 9.0, 9.0]
     forget()
@@ -469,17 +482,16 @@ def test_rows_that_change_and_change_back(tmp_path: Path, monkeypatch: pytest.Mo
     """Times of change are restored too, so that old records seem right; and a task was killed before it left one."""
     world = World(tmp_path, manifold_rows(200))
     shards = world.build(KNN(3))
-    W, X, kept, slip = whole(shards, 200), world.X, tmp_path / "kept", build_frame.slip
+    W, X, kept, step = whole(shards, 200), world.X, tmp_path / "kept", NEAREST["assign"]
     shutil.copytree(world.store, kept)
     world.array[70] = [9.0, 9.0, 9.0]
 
-    def killed(frame: Any, job: BuildTask, **options: Any) -> Any:
-        if job.stage == "assign":
-            raise KeyboardInterrupt
-        return slip(frame, job, **options)
+    def killed(*arguments: Any) -> Any:
+        step.make(*arguments)
+        raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(build_knn, "slip", killed)
+        patch.setitem(NEAREST, "assign", replace(step, make=killed))
         world.build(KNN(3))
     shutil.rmtree(world.store)
     shutil.copytree(kept, world.store)
@@ -494,7 +506,7 @@ def test_workers_that_outlive_a_driver(tmp_path: Path) -> None:
     world = World(tmp_path, manifold_rows(200))
     with pytest.raises(KeyboardInterrupt):
         world.build(KNN(3), engine=Killed(1))
-    for record in (tmp_path / "graphs").glob("*/000/assign/*.json"):
+    for record in (tmp_path / "graphs").glob("*/*-000/assign/*.json"):
         record.unlink()
     world.array[:] = world.X[::-1] + 1
     with pytest.raises(KeyboardInterrupt):
@@ -525,8 +537,8 @@ def test_a_folder_that_vanishes(tmp_path: Path, tasks: int) -> None:
 def test_nothing_is_deleted_without_the_lease(tmp_path: Path) -> None:
     world, lease = World(tmp_path, manifold_rows(200)), Lease.take(tmp_path / "lease")
     first = world.build(KNN(3), lease=lease)
-    assert not any((tmp_path / "graphs").glob("*/000/lists"))
-    lists = Path(first.path) / "000" / "lists"
+    assert not any((tmp_path / "graphs").glob("*/*-000/lists"))
+    lists = next(Path(first.path).glob("*-000")) / "lists"
     lists.mkdir()
     files = world.files()
     lease.release()
@@ -593,22 +605,22 @@ def test_names_are_never_held_together(tmp_path: Path, monkeypatch: pytest.Monke
     """Bytes of a task: not those of all names of all files (10 MB), but of those of a file of names."""
     count, files = 4000, [BuildTask("lists", 0, number) for number in range(100)]
     monkeypatch.setattr(build_names, "MOST", 2**14)
-    frame = load_frame(Path(World(tmp_path, manifold_rows(20)).build(KNN(3)).path))
+    spec = load_spec(Path(World(tmp_path, manifold_rows(20)).build(KNN(3)).path))
     for one in files:
-        write_parts(frame.path(one), [np.arange(count)])
-    cuts = build_names.cuts_of(frame, files, 0, count)
-    write_parts(frame.path(BuildTask("cuts", 0, 0)), [cuts])
+        write_parts(spec.path(one), [np.arange(count)])
+    cuts = build_names.cuts_of(spec, files, 0, count)
+    write_parts(spec.path(BuildTask("cuts", 0, 0)), [cuts])
     tracemalloc.start()
     try:
         for number in range(len(cuts)):
-            parts, named = build_names.turned(frame, BuildTask("sources", 0, number), files, 0, 1, count)
-            write_parts(frame.path(BuildTask("sources", 0, number)), parts)
+            parts, named = build_names.turned(spec, BuildTask("sources", 0, number), files, 0, 1, count)
+            write_parts(spec.path(BuildTask("sources", 0, number)), parts)
         assert tracemalloc.get_traced_memory()[1] < 5 * 24 * 2**14
     finally:
         tracemalloc.stop()
     assert len(cuts) == 25 and named[-1] == count - 1
     for shard in (0, 163, 164, count - 1):
-        assert build_names.naming(frame, "sources", 0, shard) == [(number, 1 + shard) for number in range(100)]
+        assert build_names.naming(spec, "sources", 0, shard) == [(number, 1 + shard) for number in range(100)]
 
 
 def test_what_is_told(tmp_path: Path) -> None:
@@ -851,7 +863,7 @@ def test_a_given_graph_that_changes_while_it_is_read(tmp_path: Path, monkeypatch
 
 
 def test_the_plan_counts_records_as_they_are() -> None:
-    kept = (build_atlas.ROW, build_knn.MEMBER, build_knn.LISTED, build_given.EDGE)
+    kept = (build_layout.ROW, build_knn.MEMBER, build_knn.LISTED, build_given.EDGE)
     planned = (graph_sizes.ROW, graph_sizes.MEMBER, graph_sizes.LISTED, graph_sizes.EDGE)
     assert tuple(record.itemsize for record in kept) == planned
 

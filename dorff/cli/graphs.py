@@ -7,10 +7,9 @@ from typing import Any
 
 from dorff.data.edges import open_graph
 from dorff.errors import InputError
-from dorff.manifold.build_files import name_of
-from dorff.manifold.build_frame import FRAME, GENERATION
+from dorff.manifold.build_spec import GENERATION, GRAPH
 from dorff.manifold.edge_store import DONE
-from dorff.store import read_plain, unseal
+from dorff.store import identity, read_plain, unseal
 
 
 def is_graph(path: Path) -> bool:
@@ -38,14 +37,14 @@ def given(path: Path) -> dict[str, Any]:
 
 def built(folder: Path) -> list[dict[str, Any]]:
     """The graphs that the state `folder` of a pass keeps."""
-    return [_built(file) for file in sorted(folder.glob(f"graphs/*/{FRAME}"))]
+    return [_built(file) for file in sorted(folder.glob(f"graphs/*/{GRAPH}"))]
 
 
 def _built(file: Path) -> dict[str, Any]:
     """One of them. `nodes` are the rows that it is of, `edges` those of the generations that are finished."""
-    said, parts = _read(file, name_of(file)), sorted(part.parent for part in file.parent.glob(f"*/{GENERATION}"))
-    spans = [_read(part / GENERATION, name_of(part / GENERATION)) for part in parts]
-    done = [_read(part / DONE, name_of(part / DONE)) for part in parts if (part / DONE).exists()]
+    said, parts = _read(file, identity(file)), sorted(part.parent for part in file.parent.glob(f"*/{GENERATION}"))
+    spans = [_read(part / GENERATION, identity(part / GENERATION)) for part in parts]
+    done = [_read(part / DONE, identity(part / DONE)) for part in parts if (part / DONE).exists()]
     return {
         "graph": said["graph"],
         "store": said["store"],

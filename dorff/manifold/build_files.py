@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,30 +12,23 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from dorff.store import open_plain, read_plain, seal, unseal, write_atomic
+from dorff.store import identity, open_plain, read_plain, seal, unseal, write_atomic
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 #: Where a part begins, its bytes, its CRC32, and the CRC32 of these three, the part's number and the file's identity.
 _ENTRY: Final = np.dtype([("begin", "<i8"), ("size", "<i8"), ("crc", "<u4"), ("own", "<u4")])
-_EDITION: Final = re.compile(r"([0-9a-f]{16})-[0-9]{4,}-[0-9a-f]{8}(?=/)")  # a build's folder, see `building`
 _KINDS: Final = ("|u1", "<f4", "<f8")  # that rows are kept as: the first that loses nothing
-
-
-def name_of(path: Path) -> str:
-    """The identity of a build's file: what the build is of, and the path below it. Not which of several builds of the
-    same rows it is: their files are the same."""
-    return "".join(_EDITION.split(path.as_posix())[-2:])
 
 
 def write_record(path: Path, record: Mapping[str, Any], *, sync: bool) -> None:
     """A record of a build, sealed as what it is."""
-    write_atomic(path, [seal(record, name_of(path))], sync=sync)
+    write_atomic(path, [seal(record, identity(path))], sync=sync)
 
 
 def read_record(path: Path) -> dict[str, Any] | None:
     """Such a record; None where it is damaged, or was written in another's place. FileNotFoundError."""
-    return unseal(read_plain(path), name_of(path))
+    return unseal(read_plain(path), identity(path))
 
 
 def write_parts(path: Path, parts: Sequence[npt.NDArray[Any]]) -> str:
@@ -73,7 +65,7 @@ def _part(path: Path, handle: int, number: int) -> bytes:
 
 
 def _own(path: Path, entry: Any, number: int) -> int:
-    name = f"{number} {name_of(path)}".encode()
+    name = f"{number} {identity(path)}".encode()
     return zlib.crc32(entry.tobytes()[: _ENTRY.fields["own"][1]], zlib.crc32(name))  # type: ignore[index]
 
 

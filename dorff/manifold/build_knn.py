@@ -21,9 +21,9 @@ import scipy.sparse as sp
 
 from dorff.data import Dataset
 from dorff.graphs import neighbours, own_scale
-from dorff.manifold.build_atlas import BLOCK, HOMES, INPUTS, MEMBERS, ROW, Atlas, load_atlas
 from dorff.manifold.build_files import FloatArray, IntArray, packed, row_sums, write_parts
-from dorff.manifold.build_frame import BuildTask, Frame, Slip, load_frame, read_inputs, read_run, slip
+from dorff.manifold.build_layout import BLOCK, HOMES, INPUTS, MEMBERS, ROW, Layout, load_layout
+from dorff.manifold.build_spec import BuildTask, GraphSpec, Written, load_spec, read_inputs
 from dorff.store import write_atomic
 
 #: A candidate of a partition: its place in the run, and what ROW says.
@@ -40,21 +40,19 @@ PIECE_ROWS: Final = 64  # of each, at least
 _TILE: Final = 2**21  # distances to landmarks, or counts of candidates, held at a time
 
 
-def landmarks(frame: Frame, dataset: Dataset, job: BuildTask) -> Slip:
+def landmarks(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
     """Write the landmarks (P, k), in scaled inputs: of the first generation, for all."""
-    start, stop = frame.begun(0)
+    start, stop = spec.begun(0)
     n, d = stop - start, dataset.d
-    wanted = frame.sizes.partitions(n, d)
-    stamp = dataset.stamp(start, stop)
-    count = min(n, frame.sizes.rows(d), wanted * frame.sizes.sample_rows)
+    wanted = spec.sizes.partitions(n, d)
+    count = min(n, spec.sizes.rows(d), wanted * spec.sizes.sample_rows)
     pieces = max(1, min(PIECES, count // PIECE_ROWS))
     firsts = start + np.arange(pieces) * n // pieces
     ends = np.minimum(firsts + -(-count // pieces), np.append(firsts[1:], stop))
-    parts = [read_inputs(frame, dataset, int(a), int(b)) for a, b in zip(firsts, ends, strict=True)]
+    parts = [read_inputs(spec, dataset, int(a), int(b)) for a, b in zip(firsts, ends, strict=True)]
     X = np.concatenate(parts)
-    x = frame.scaled(X[np.isfinite(X).all(axis=1)])
-    digest = write_parts(frame.path(job), [centres(x, wanted, frame.seed)])
-    return slip(frame, job, stamp=stamp, digest=digest)
+    x = spec.scaled(X[np.isfinite(X).all(axis=1)])
+    return write_parts(spec.path(task), [centres(x, wanted, spec.seed)]), ()
 
 
 def centres(x: FloatArray, count: int, seed: int) -> FloatArray:
@@ -86,18 +84,18 @@ def nearest(x: FloatArray, L: FloatArray, count: int) -> IntArray:
 
 @lru_cache(maxsize=2)
 def _landmarks(directory: Path) -> FloatArray:
-    frame = load_frame(directory)
-    raw = frame.read(BuildTask("landmarks", 0, 0), (0,))[0]
-    return np.frombuffer(raw).reshape(-1, len(frame.columns))
+    spec = load_spec(directory)
+    raw = spec.read(BuildTask("landmarks", 0, 0), (0,))[0]
+    return np.frombuffer(raw).reshape(-1, len(spec.columns))
 
 
-def assign(frame: Frame, dataset: Dataset, job: BuildTask) -> Slip:
+def assign(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
     """Copy the rows of a run, sorted by home, and write down where each is and of which partitions it is a candidate.
 
     Rows whose inputs are not finite are left out.
     """
-    start, stop = map(int, frame.runs(job.generation)[job.number])
-    (kept, near, rows), stamp = read_run(dataset, start, stop, lambda: _dealt(frame, dataset, start, stop))
+    start, stop = map(int, spec.runs(task.generation)[task.number])
+    kept, near, rows = _dealt(spec, dataset, start, stop)
     order = np.argsort(near[:, 0], kind="stable")
     rows = rows[order]
     table = np.zeros(stop - start, ROW)
@@ -109,68 +107,67 @@ def assign(frame: Frame, dataset: Dataset, job: BuildTask) -> Slip:
     members["row"] = kept[:, None]
     for name in ROW.names or ():
         members[name] = table[name][kept][:, None]
-    P = len(_landmarks(frame.directory))
+    P = len(_landmarks(spec.directory))
     counts = np.array([np.bincount(one, minlength=P) for one in (near[:, 0], near.ravel())])
     by_partition = np.split(members.ravel()[np.argsort(near, axis=None, kind="stable")], np.cumsum(counts[1])[:-1])
     homes, held = counts.astype("<i8")
     parts: list[npt.NDArray[Any]] = [np.frombuffer(rows.dtype.str.encode(), "u1"), table, homes, *by_partition]
     parts += np.split(held, range(BLOCK, P, BLOCK))
-    write_atomic(frame.path(job, INPUTS), [rows.data.cast("B") if rows.size else b""], sync=False)
-    digest = write_parts(frame.path(job), parts)
-    return slip(frame, job, stamp=stamp, digest=digest, suffixes=("parts", INPUTS))
+    write_atomic(spec.path(task, INPUTS), [rows.data.cast("B") if rows.size else b""], sync=False)
+    return write_parts(spec.path(task), parts), ()
 
 
-def _dealt(frame: Frame, dataset: Dataset, start: int, stop: int) -> tuple[IntArray, IntArray, npt.NDArray[Any]]:
+def _dealt(spec: GraphSpec, dataset: Dataset, start: int, stop: int) -> tuple[IntArray, IntArray, npt.NDArray[Any]]:
     """Of the rows start..stop-1 those that are finite, from 0, their nearest landmarks and their inputs; read and
     dealt a part at a time."""
-    L, step = _landmarks(frame.directory), frame.sizes.rows(dataset.d)
+    L, step = _landmarks(spec.directory), spec.sizes.rows(dataset.d)
     kept, near, rows = [], [], []
     for at in range(start, stop, step):
-        X = read_inputs(frame, dataset, at, min(at + step, stop))
+        X = read_inputs(spec, dataset, at, min(at + step, stop))
         good = np.flatnonzero(np.isfinite(X).all(axis=1))
         X = X[good]
         kept.append(good + (at - start))
-        near.append(nearest(frame.scaled(X), L, min(frame.sizes.memberships, len(L))))
+        near.append(nearest(spec.scaled(X), L, min(spec.sizes.memberships, len(L))))
         rows.append(packed(X))
     widest = max((one.dtype for one in rows), key=lambda kind: kind.itemsize)
     return np.concatenate(kept), np.concatenate(near), np.concatenate([one.astype(widest, copy=False) for one in rows])
 
 
-def groups(frame: Frame, dataset: Dataset, job: BuildTask) -> Slip:
-    """Write which rows of which partitions are a shard each: those of a generation. See `Atlas.groups`."""
-    runs, own = frame.runs(job.generation), frame.new_runs(job.generation)
-    jobs = [frame.run_job(job.generation, run) for run in range(len(runs))]
-    homes = frame.numbers(jobs[own.start], HOMES)[0]  # (P,)
+def groups(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
+    """Write which rows of which partitions are a shard each: those of a generation. See `Layout.groups`."""
+    runs, own = spec.runs(task.generation), spec.new_runs(task.generation)
+    tasks = [spec.run_task(task.generation, run) for run in range(len(runs))]
+    homes = spec.numbers(tasks[own.start], HOMES)[0]  # (P,)
     for run in own[1:]:
-        homes = homes + frame.numbers(jobs[run], HOMES)[0]
+        homes = homes + spec.numbers(tasks[run], HOMES)[0]
     found = [np.empty((0, 5), np.int64)]
-    for p, ends in _candidates_of(frame, jobs, len(homes)):
+    for p, ends in _candidates_of(spec, tasks, len(homes)):
         if homes[p]:
-            found.append(_shards_of(frame, runs, own, jobs, p, ends, frame.sizes.rows(dataset.d)))
-    return slip(frame, job, digest=write_parts(frame.path(job), [np.concatenate(found).astype("<i8")]))
+            found.append(_shards_of(spec, runs, own, tasks, p, ends, spec.sizes.rows(dataset.d)))
+    return write_parts(spec.path(task), [np.concatenate(found).astype("<i8")]), ()
 
 
-def _candidates_of(frame: Frame, jobs: Sequence[BuildTask], P: int) -> Iterator[tuple[int, IntArray]]:
+def _candidates_of(spec: GraphSpec, tasks: Sequence[BuildTask], P: int) -> Iterator[tuple[int, IntArray]]:
     """Each partition, with the ends (runs,) of the runs among its candidates; counts of few partitions are held."""
     blocks = -(-P // BLOCK)
-    step = max(1, _TILE // (BLOCK * len(jobs)))
+    step = max(1, _TILE // (BLOCK * len(tasks)))
     for block in range(0, blocks, step):
         parts = range(MEMBERS + P + block, MEMBERS + P + min(block + step, blocks))
-        ends = np.cumsum([np.concatenate(frame.numbers(one, *parts)) for one in jobs], axis=0)
+        ends = np.cumsum([np.concatenate(spec.numbers(one, *parts)) for one in tasks], axis=0)
         yield from enumerate(ends.T, block * BLOCK)
 
 
 def _shards_of(
-    frame: Frame, runs: IntArray, own: range, jobs: Sequence[BuildTask], p: int, ends: IntArray, most: int
+    spec: GraphSpec, runs: IntArray, own: range, tasks: Sequence[BuildTask], p: int, ends: IntArray, most: int
 ) -> IntArray:
-    """The rows (shards, 5) of `Atlas.groups` of one partition."""
+    """The rows (shards, 5) of `Layout.groups` of one partition."""
 
     def row_at(place: int) -> int:
         """The number of the row that is the candidate at this place in the partition."""
         run = int(np.searchsorted(ends, place, "right"))
         if run == len(runs):
             return int(runs[-1, 1])
-        member = np.frombuffer(frame.read(jobs[run], (MEMBERS + p,))[0], MEMBER)[place - int(ends[run])]
+        member = np.frombuffer(spec.read(tasks[run], (MEMBERS + p,))[0], MEMBER)[place - int(ends[run])]
         return int(runs[run, 0] + member["row"])
 
     older, total = int(ends[own.start - 1]) if own.start else 0, int(ends[-1])
@@ -194,59 +191,59 @@ def _pieces(older: int, total: int, most: int) -> Iterator[tuple[int, int, int, 
             yield min(reach, start), a, b, stop
 
 
-def lists(frame: Frame, dataset: Dataset, job: BuildTask) -> Slip:
+def lists(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
     """Write the neighbours that the rows of a shard list, by the shard of the neighbour."""
-    atlas = load_atlas(frame.directory, job.generation)
-    p, begin, first, last, end = map(int, atlas.groups[job.number])
-    found = _candidates(atlas, p, begin, end)
+    layout = load_layout(spec.directory, task.generation)
+    p, begin, first, last, end = map(int, layout.groups[task.number])
+    found = _candidates(layout, p, begin, end)
     rows, homes = found["number"], found["home"].astype(np.int64)
     queries = np.flatnonzero((homes == p) & (rows >= first) & (rows < last))
-    index, distance = _nearest_of(atlas, found, queries, frame.sizes.rows(dataset.d))
+    index, distance = _nearest_of(layout, found, queries, spec.sizes.rows(dataset.d))
     scale, listed = own_scale(index, distance), index >= 0
     asked, other = np.nonzero(listed)[0], index[listed]
     entries = np.empty(len(asked), LISTED)
     entries["row"], entries["neighbour"] = rows[queries[asked]], rows[other]
     entries["distance"], entries["scale"] = distance[listed], scale[asked]
-    shard = atlas.shards_of(homes[other], rows[other])
+    shard = layout.shards_of(homes[other], rows[other])
     order, names = np.argsort(shard, kind="stable"), np.unique(shard)
     parts = np.split(entries[order], np.searchsorted(shard[order], names[1:]))
     head: list[npt.NDArray[Any]] = [rows[queries].astype("<i8"), scale, names.astype("<i8")]
-    return slip(frame, job, digest=write_parts(frame.path(job), head + parts))
+    return write_parts(spec.path(task), head + parts), ()
 
 
-def _candidates(atlas: Atlas, p: int, begin: int, end: int) -> npt.NDArray[Any]:
+def _candidates(layout: Layout, p: int, begin: int, end: int) -> npt.NDArray[Any]:
     """The candidates of a partition among rows begin..end-1, ascending."""
     held = []
-    for run in range(int(atlas.run_of(np.array(begin))), int(np.searchsorted(atlas.runs[:, 0], end))):
-        members = np.frombuffer(atlas.frame.read(atlas.run_job(run), (MEMBERS + p,))[0], MEMBER)
+    for run in range(int(layout.run_of(np.array(begin))), int(np.searchsorted(layout.runs[:, 0], end))):
+        members = np.frombuffer(layout.spec.read(layout.run_task(run), (MEMBERS + p,))[0], MEMBER)
         found = np.empty(len(members), CANDIDATE)
         for name in MEMBER.names or ():
             found[name] = members[name]
-        found["number"], found["run"] = atlas.runs[run, 0] + members["row"], run
+        found["number"], found["run"] = layout.runs[run, 0] + members["row"], run
         held.append(found[(found["number"] >= begin) & (found["number"] < end)])
     return np.concatenate(held)
 
 
-def _scaled(atlas: Atlas, some: npt.NDArray[Any]) -> FloatArray:
+def _scaled(layout: Layout, some: npt.NDArray[Any]) -> FloatArray:
     """The scaled inputs (c, k) of candidates."""
-    x = np.empty((len(some), len(atlas.frame.columns)))
+    x = np.empty((len(some), len(layout.spec.columns)))
     for run in np.unique(some["run"]):
         here = np.flatnonzero(some["run"] == run)
-        X = atlas.copies(int(run), some["place"][here].astype(np.int64), some["crc"][here])
-        x[here] = atlas.frame.scaled(X)
+        X = layout.copies(int(run), some["place"][here].astype(np.int64), some["crc"][here])
+        x[here] = layout.spec.scaled(X)
     return x
 
 
-def _nearest_of(atlas: Atlas, found: npt.NDArray[Any], queries: IntArray, most: int) -> tuple[IntArray, FloatArray]:
+def _nearest_of(layout: Layout, found: npt.NDArray[Any], queries: IntArray, most: int) -> tuple[IntArray, FloatArray]:
     """`neighbours` of these queries among candidates; where these are more than `most`, by parts of half as many."""
-    k, numbers = atlas.frame.knn.neighbours, found["number"]
+    k, numbers = layout.spec.knn.neighbours, found["number"]
     if len(found) <= most:
-        return neighbours(_scaled(atlas, found), k, queries=queries, numbers=numbers)
-    own, parts = _scaled(atlas, found[queries]), []
+        return neighbours(_scaled(layout, found), k, queries=queries, numbers=numbers)
+    own, parts = _scaled(layout, found[queries]), []
     others = np.setdiff1d(np.arange(len(found)), queries)
     for at in range(0, len(others), max(1, most // 2)):
         part = others[at : at + max(1, most // 2)]
-        x, places = np.concatenate([own, _scaled(atlas, found[part])]), np.concatenate([queries, part])
+        x, places = np.concatenate([own, _scaled(layout, found[part])]), np.concatenate([queries, part])
         index, distance = neighbours(x, k, queries=np.arange(len(queries)), numbers=numbers[places])
         parts.append((np.where(index >= 0, places[index], -1), distance))
     index = np.concatenate([part[0] for part in parts], axis=1)

@@ -1,160 +1,206 @@
-"""Runs the stages of a build on an engine: what is missing is made, and what turns out damaged is made again."""
+"""The stages of a build: leaves that leave receipts, as those of a pass do, run by the passes' tree on an engine.
+
+A leaf is a task of its stage, by number. What it makes is no sum, so nothing is merged: each is a root of the tree.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, TypeVar, final
+from typing import Final, NamedTuple, final
 
 from dorff.data import Dataset
 from dorff.engine import Engine, Task
-from dorff.errors import IncompleteError
-from dorff.manifold.build_frame import BuildTask, ChangedError, DamagedError, Frame, Slip, lasting, load_frame
+from dorff.graphs import KNN
+from dorff.manifold.build_edges import EDGES, collect, cut, sources
+from dorff.manifold.build_given import bucket, complete, cut_given, gather, graph_stamp, screen
+from dorff.manifold.build_knn import assign, groups, landmarks, lists
+from dorff.manifold.build_layout import INPUTS
+from dorff.manifold.build_names import CUTS
+from dorff.manifold.build_spec import BuildTask, ChangedError, GraphSpec, Written, lasting, load_spec
+from dorff.passes import Leaf, Stage, Tree, unchanged
+from dorff.store import Receipt
 
-T = TypeVar("T")
-Stage = Callable[[Frame, Dataset, BuildTask], Slip]
 Told = Callable[[str, int, int], None]  # what is done, how much of it, of how much
-AGAIN: Final = 5  # times that one task's files may turn out damaged
+
+
+class Source(NamedTuple):
+    """Files that a task reads and that are not the build's own: their name for messages, and their fingerprint."""
+
+    name: str
+    stamp: str
 
 
 @final
 @dataclass(frozen=True)
-class Lost:
-    """A task could not be done: the files of other tasks are missing or damaged."""
+class Step:
+    """What the tasks of a stage do: the function, its name for messages, the files it writes by their suffixes, and
+    what it reads that is not the build's own."""
 
-    jobs: tuple[BuildTask, ...]
+    make: Callable[[GraphSpec, Dataset, BuildTask], Written]
+    words: str
+    suffixes: tuple[str, ...] = ("parts",)
+    reads: Callable[[GraphSpec, Dataset, BuildTask], Source] | None = None
+
+
+def _first_rows(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Source:
+    """The rows of the first generation."""
+    return _rows(dataset, *spec.begun(0))
+
+
+def _run(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Source:
+    """A run of rows."""
+    return _rows(dataset, *map(int, spec.runs(task.generation)[task.number]))
+
+
+def _rows(dataset: Dataset, start: int, stop: int) -> Source:
+    return Source(f"{dataset.path}: rows {start}..{stop - 1}", dataset.stamp(start, stop))
+
+
+def _given_edges(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Source:
+    """All of the graph that is given."""
+    path = spec.config["graph"]["path"]
+    return Source(path, graph_stamp(path))
+
+
+NEAREST: Final[dict[str, Step]] = {
+    "landmarks": Step(landmarks, "landmarks found", reads=_first_rows),
+    "assign": Step(assign, "runs of rows dealt to partitions", ("parts", INPUTS), _run),
+    "groups": Step(groups, "shards laid out"),
+    "lists": Step(lists, "shards with their neighbours listed"),
+    CUTS: Step(cut, "lists counted"),
+    "sources": Step(sources, "lists sorted"),
+    "collect": Step(collect, "shards of edges written", ("parts", EDGES)),
+}
+GIVEN: Final[dict[str, Step]] = {
+    "screen": Step(screen, "runs of rows looked at", reads=_run),
+    "bucket": Step(bucket, "runs of edges read", reads=_given_edges),
+    CUTS: Step(cut_given, "edges counted"),
+    "gather": Step(gather, "edges sorted"),
+    "collect": Step(complete, "shards of edges written", ("parts", EDGES)),
+}
 
 
 @final
 @dataclass(frozen=True)
-class Changed:
-    """A task came to another result than before: what later tasks made of that is of no use."""
+class Files:
+    """What the tasks of a stage read and write: the source of its leaves. Small, picklable."""
+
+    directory: str
+    stage: str
+    generation: int
+    dataset: Dataset
+
+    @property
+    def path(self) -> str:
+        return self.dataset.path
+
+    @property
+    def step(self) -> Step:
+        return (NEAREST if isinstance(self.spec.graph, KNN) else GIVEN)[self.stage]
+
+    @property
+    def spec(self) -> GraphSpec:
+        return load_spec(Path(self.directory))
+
+    def task(self, number: int) -> BuildTask:
+        return BuildTask(self.stage, self.generation, number)
+
+    def read(self, number: int) -> Source:
+        """What a task reads that is not the build's own; of other tasks both are empty."""
+        reads = self.step.reads
+        return Source("", "") if reads is None else reads(self.spec, self.dataset, self.task(number))
+
+    def stamp(self, start: int, stop: int, read: str | None = None) -> str:
+        """Of one task (start, start + 1): the fingerprint of what it reads, as it is now or was, and the bytes of the
+        files that it has written."""
+        paths = [self.spec.path(self.task(start), suffix) for suffix in self.step.suffixes]
+        sizes = [str(path.stat().st_size) if path.exists() else "none" for path in paths]
+        return " ".join([self.read(start).stamp if read is None else read, *sizes])
 
 
-def run_job(stage: Stage, directory: str, dataset: Dataset, job: BuildTask, base: str) -> Slip | Lost | Changed:
-    """Do a task of a build, on a worker; leave (and return) its slip.
+@final
+class GraphStage(Stage):
+    """A stage of a build; files and receipts are in one folder. The hash is of the build, and of the digests of all
+    tasks of earlier stages that read files which are not the build's own."""
 
-    A slip is void from before its files are touched, and one of another digest is left so: wherever this or the driver
-    is killed, the next run comes here again.
-    """
-    try:
-        with lasting(Path(directory)):
-            frame = load_frame(Path(directory))
-            earlier = Slip.void(frame, job)
-            found = replace(stage(frame, dataset, job), base=base)
-            if earlier is not None and earlier.digest != found.digest:
-                return Changed()
-            return found.save(frame)
-    except ChangedError:
-        return Changed()
-    except DamagedError as error:
-        return Lost(error.jobs)
+    @property
+    def receipts(self) -> Path:
+        return self.directory
+
+    def node(self, level: int, index: int, key: str) -> Path:
+        return self.directory / f"{index:06d}.parts"
+
+    def leaf(self, source: Files, leaf: Leaf) -> Receipt:
+        """Do a task. Its receipt is void from before its files are touched, and one of another digest is left so:
+        wherever this or the driver is killed, the next run comes here again.
+
+        Raises:
+            InputError: rows or edges that are not what was wanted.
+            IncompleteError: they changed each time they were read, or the build's folder was deleted.
+            ChangedError: the result is another than before: what later tasks made of that is of no use.
+            DamagedError: files of other tasks are missing or damaged.
+        """
+        began, number = time.perf_counter(), leaf.number
+        with lasting(Path(source.directory)):
+            spec, task = source.spec, source.task(number)
+            earlier = spec.void(task)
+            if earlier is not None and earlier.plan != self.hash:
+                raise ChangedError
+            (digest, facts), read = unchanged(
+                lambda: source.read(number).stamp,
+                lambda: source.step.make(spec, source.dataset, task),
+                source.read(number).name,
+            )
+            if earlier is not None and earlier.digest != digest:
+                raise ChangedError
+            receipt = Receipt(
+                self.hash, number, leaf.start, leaf.stop, digest, source.stamp(leaf.start, leaf.stop, read),
+                rows_used=leaf.stop - leaf.start, rows_dropped=0, rows_read=0, low=(), high=(),
+                seconds=time.perf_counter() - began, syrk_seconds=0.0, facts=tuple(facts),
+            )  # fmt: skip
+            receipt.save(self.receipts)
+        return receipt
 
 
 @final
 class Stages:
-    """The tasks of a build and their slips. `names` are the stages with what they do, for messages."""
+    """The stages of a build, run in their order."""
 
-    def __init__(
-        self, frame: Frame, dataset: Dataset, engine: Engine, told: Told, stages: Mapping[str, tuple[Stage, str]]
-    ) -> None:
-        self._frame, self._dataset, self._engine, self._told, self._stages = frame, dataset, engine, told, stages
-        self.slips: dict[BuildTask, Slip] = {}
-        self._bases: dict[tuple[int, str], str] = {}
+    def __init__(self, spec: GraphSpec, dataset: Dataset, engine: Engine, told: Told) -> None:
+        self._spec, self._dataset, self._engine, self._told = spec, dataset, engine, told
+        self._read: list[tuple[Files, Tree]] = []  # of stages that read files which are not the build's own
+        self._made_of = [spec.config["name"]]  # the digests of their tasks
 
-    def run(
-        self, stage: str, generation: int, numbers: Iterable[int], stamp: Callable[[int], str] = lambda number: ""
-    ) -> list[Slip]:
-        """All slips of a stage, in order: those that are there and whose stamps are these, or made now.
+    def run(self, stage: str, generation: int, numbers: Iterable[int]) -> list[Receipt]:
+        """All receipts of a stage, in order: those that are there and hold, or are left now.
 
-        Raises:
-            ChangedError: a task that was done on other files came to another result, now or before.
-            IncompleteError: files turned out damaged again and again.
+        Raises what tasks raise (`GraphStage.leaf`).
         """
-        jobs = [BuildTask(stage, generation, number) for number in numbers]
-        missing = []
-        for job in jobs:
-            if (found := Slip.load(self._frame, job)) is not None:
-                self._take(found)
-            if found is None or found.stamp != stamp(job.number):
-                missing.append(job)
-        words = self._stages[stage][1]
-        waiting: dict[BuildTask, list[BuildTask]] = {}
-        lost = Counter[BuildTask]()
-        left = set(missing)
+        files = Files(str(self._spec.directory), stage, generation, self._dataset)
+        words, folder = files.step.words, self._spec.path(files.task(0)).parent
+        name = hashlib.sha256(" ".join([*self._made_of, stage, str(generation)]).encode()).hexdigest()[:16]
+        leaves = [Leaf(number, number, number + 1, full=False) for number in numbers]
+        tree = Tree(GraphStage(folder, name), files, leaves, kept=-1)
 
-        def done(task: Task, result: Slip | Lost | Changed) -> Sequence[Task]:
-            job: BuildTask = task.tag
-            if isinstance(result, Changed):
-                raise ChangedError
-            if isinstance(result, Lost):
-                return self._lost(job, result, waiting, lost)
-            self._take(result)
-            if job in left:
-                left.discard(job)
-                self._told(words, len(jobs) - len(left), len(jobs))
-            return [self._task(one) for one in waiting.pop(job, [])]
+        def done(task: Task, receipt: Receipt) -> list[Task]:
+            following = tree.done(task, receipt)
+            self._told(words, len(tree.receipts), len(leaves))
+            return following
 
-        self._told(words, len(jobs) - len(left), len(jobs))
-        if missing:
-            self._engine.run([self._task(job) for job in missing], done)
-        return [self.slips[job] for job in jobs]
+        self._told(words, len(tree.receipts), len(leaves))
+        if tree.missing():
+            tasks = [replace(task, name=f"{words} ({task.tag[1]})") for task in tree.start()]
+            self._engine.run(tasks, done)
+        receipts = [tree.receipts[leaf.number] for leaf in leaves]
+        if files.step.reads is not None:
+            self._read.append((files, tree))
+            self._made_of += [receipt.digest for receipt in receipts]
+        return receipts
 
-    def _lost(
-        self, job: BuildTask, result: Lost, waiting: dict[BuildTask, list[BuildTask]], lost: Counter[BuildTask]
-    ) -> list[Task]:
-        """The tasks that make what another one misses; that one follows the last of them."""
-        tasks = []
-        for one in result.jobs:
-            if one not in waiting:
-                lost[one] += 1
-                if lost[one] > AGAIN:
-                    raise IncompleteError(
-                        f"{self._frame.path(one)}: missing or damaged again and again; check the disk, and that every "
-                        "worker sees this folder, then run again"
-                    )
-                tasks.append(self._task(one))
-            if one == result.jobs[-1]:
-                waiting.setdefault(one, []).append(job)
-            else:
-                waiting.setdefault(one, [])
-        return tasks
-
-    def _take(self, slip: Slip) -> None:
-        earlier = self.slips.get(slip.job)
-        if slip.base != self._base(slip.job) or (earlier is not None and earlier.digest != slip.digest):
-            raise ChangedError
-        self.slips[slip.job] = slip
-
-    def _base(self, job: BuildTask) -> str:
-        """What a task is made of: see `Slip`. Those before it are all done when its stage begins."""
-        key = (job.generation, job.stage)
-        if key not in self._bases:
-            order = list(self._stages)
-            place = (job.generation, order.index(job.stage))
-            before = [
-                f"{one} {slip.digest}"
-                for one, slip in sorted(self.slips.items())
-                if slip.stamp and (one.generation, order.index(one.stage)) < place
-            ]
-            self._bases[key] = hashlib.blake2b("\n".join(before).encode(), digest_size=8).hexdigest()
-        return self._bases[key]
-
-    def _task(self, job: BuildTask) -> Task:
-        function, words = self._stages[job.stage]
-        arguments = (function, str(self._frame.directory), self._dataset, job, self._base(job))
-        return Task(run_job, arguments, job, f"{words} ({job.number})")
-
-    def sure(self, read: Callable[[], T]) -> T:
-        """What `read` gives in the driver; files that it finds damaged are made again."""
-        for _ in range(AGAIN):
-            try:
-                return read()
-            except DamagedError as error:
-                for job in error.jobs:
-                    Slip.void(self._frame, job)
-                    self.run(job.stage, job.generation, [job.number])
-        return read()
+    def touched(self) -> bool:
+        """Whether what stages read, that is not the build's own, was touched since."""
+        return any([tree.revalidate() for _, tree in self._read])

@@ -11,7 +11,8 @@ import json
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -22,14 +23,12 @@ from dorff.data.edges import write_graph
 from dorff.engine import Engine
 from dorff.errors import IncompleteError, InputError
 from dorff.graphs import KNN, Given, Graph, checked
-from dorff.manifold.build_atlas import load_atlas
-from dorff.manifold.build_edges import collect, cut, sources
 from dorff.manifold.build_files import read_record
-from dorff.manifold.build_frame import FRAME, BuildTask, ChangedError, Frame, lasting, load_frame
-from dorff.manifold.build_given import bucket, complete, cut_given, gather, graph_shape, graph_stamp, screen
-from dorff.manifold.build_knn import assign, groups, landmarks, lists
+from dorff.manifold.build_given import graph_shape
+from dorff.manifold.build_layout import load_layout
 from dorff.manifold.build_names import CUTS
-from dorff.manifold.build_stages import Stage, Stages, Told
+from dorff.manifold.build_spec import GRAPH, BuildTask, ChangedError, DamagedError, GraphSpec, lasting, load_spec
+from dorff.manifold.build_stages import Stages, Told
 from dorff.manifold.edge_store import Shards, is_done, write_done
 from dorff.passes import Pass
 from dorff.plan.graph_sizes import Sizes, copied_bytes, given_source
@@ -37,25 +36,10 @@ from dorff.store import Lease, remove_torn
 from dorff.store.atomic import hide
 
 RUN_ROWS: Final = 2**17  # of which copies are in a file, at most
+AGAIN: Final = 5  # times that one task's files may turn out damaged
 ROUNDS: Final = 3  # of rows that change while their graph is built
 GHOST: Final = 3600.0  # seconds without a change, after which nobody is making a folder that has no record
 Fence = Callable[[], AbstractContextManager[None]]  # inside, no other run deletes and none begins
-NEAREST: Final[dict[str, tuple[Stage, str]]] = {
-    "landmarks": (landmarks, "landmarks found"),
-    "assign": (assign, "runs of rows dealt to partitions"),
-    "groups": (groups, "shards laid out"),
-    "lists": (lists, "shards with their neighbours listed"),
-    CUTS: (cut, "lists counted"),
-    "sources": (sources, "lists sorted"),
-    "collect": (collect, "shards of edges written"),
-}
-GIVEN: Final[dict[str, tuple[Stage, str]]] = {
-    "screen": (screen, "runs of rows looked at"),
-    "bucket": (bucket, "runs of edges read"),
-    CUTS: (cut_given, "edges counted"),
-    "gather": (gather, "edges sorted"),
-    "collect": (complete, "shards of edges written"),
-}
 
 
 def build(
@@ -84,11 +68,11 @@ def build(
     fence: Fence = nullcontext if lease is None else lease.fenced
     useless = False
     for _ in range(ROUNDS):
-        said = _said(graph, dataset, frozen, columns, directory, sizes or Sizes())
-        frame = _begin(directory, said, fence) if useless else _open(directory, said, fence)
+        config = _config(graph, dataset, frozen, columns, directory, sizes or Sizes())
+        spec = _begin(directory, config, fence) if useless else _open(directory, config, fence)
         try:
-            with lasting(frame.directory):
-                shards, useless = _built(frame, dataset, engine, told, fence), False
+            with lasting(spec.directory):
+                shards, useless = _built(spec, dataset, engine, told, fence), False
         except ChangedError:
             shards, useless = None, True
         if shards is not None:
@@ -99,7 +83,7 @@ def build(
     )
 
 
-def _said(
+def _config(
     graph: Graph, dataset: Dataset, frozen: Pass, columns: Sequence[int] | None, directory: Path, sizes: Sizes
 ) -> dict[str, Any]:
     """All that a build depends on besides the rows' values, as JSON."""
@@ -108,23 +92,23 @@ def _said(
         "format": 1, "store": str(Path(dataset.path).resolve()), "rows": dataset.rows_spec(), "columns": used,
         "graph": graph.config(),
     }  # fmt: skip
-    said: dict[str, Any] = {
+    config: dict[str, Any] = {
         **of, "family": _digest(of), "d": dataset.d, "first": dataset.first, "seed": frozen.spec.seed,
         "nan": frozen.spec.nan, "center": frozen.features.center[used].tolist(),
         "scale": frozen.features.scale[used].tolist(), "sizes": asdict(sizes),
     }  # fmt: skip
     if isinstance(graph, KNN):
         rows = min(RUN_ROWS, sizes.input_bytes // copied_bytes(dataset))
-        said["step"] = max(dataset.unit_rows, rows // dataset.unit_rows * dataset.unit_rows)
-        said["n"] = None if graph.append == "link" else dataset.n
+        config["step"] = max(dataset.unit_rows, rows // dataset.unit_rows * dataset.unit_rows)
+        config["n"] = None if graph.append == "link" else dataset.n
     elif isinstance(graph, Given):
         path = _path(graph, dataset, directory)
         source = given_source(path, dataset.n)
-        said |= {"graph": Given(path).config(), "step": sizes.shard_rows, "n": dataset.n}
-        said |= graph_shape(source, sizes)
+        config |= {"graph": Given(path).config(), "step": sizes.shard_rows, "n": dataset.n}
+        config |= graph_shape(source, sizes)
     else:
         raise InputError("graph: this one has no edges to build")
-    return {**said, "name": _digest(said)}
+    return {**config, "name": _digest(config)}
 
 
 def _path(graph: Given, dataset: Dataset, directory: Path) -> str:
@@ -137,80 +121,99 @@ def _path(graph: Given, dataset: Dataset, directory: Path) -> str:
     return str(path)
 
 
-def _digest(said: object) -> str:
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
+def _digest(config: object) -> str:
+    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _open(directory: Path, said: dict[str, Any], fence: Fence) -> Frame:
+def _open(directory: Path, config: dict[str, Any], fence: Fence) -> GraphSpec:
     """The last build of this name, or a new one."""
-    for path in _editions(directory, said["name"])[-1:]:
+    for path in _editions(directory, config["name"])[-1:]:
         with suppress(IncompleteError):
-            return load_frame(path)
-    return _begin(directory, said, fence)
+            return load_spec(path)
+    return _begin(directory, config, fence)
 
 
-def _begin(directory: Path, said: dict[str, Any], fence: Fence) -> Frame:
+def _begin(directory: Path, config: dict[str, Any], fence: Fence) -> GraphSpec:
     """A new build, in a folder that no process has known before: what it remembers of another is not of this one.
 
     All others of the same graph are deleted first.
     """
-    editions = _editions(directory, said["name"])
+    editions = _editions(directory, config["name"])
     number = int(editions[-1].name.split("-")[1]) + 1 if editions else 0
-    frame = Frame.of(directory / f"{said['name']}-{number:04d}-{uuid.uuid4().hex[:8]}", said)
+    spec = GraphSpec.of(directory / f"{config['name']}-{number:04d}-{uuid.uuid4().hex[:8]}", config)
     with fence():
-        gone = [hide(path) for path in _others(directory, said)]
+        gone = [hide(path) for path in _others(directory, config)]
     for path in gone:  # nobody sees these any longer
         shutil.rmtree(path, ignore_errors=True)
     if directory.is_dir():
         remove_torn(directory)
     with fence():
-        frame.save()
-    return frame
+        spec.save()
+    return spec
 
 
 def _editions(directory: Path, name: str) -> list[Path]:
     return sorted(directory.glob(f"{name}-*"))
 
 
-def _others(directory: Path, said: dict[str, Any]) -> Iterator[Path]:
+def _others(directory: Path, config: dict[str, Any]) -> Iterator[Path]:
     """The builds of the same graph, of the same rows and scales or of others; and what is none any longer."""
     for path in sorted(directory.glob("[0-9a-f]*-*-*")):
         try:
-            found = read_record(path / FRAME)
+            found = read_record(path / GRAPH)
         except NotADirectoryError:
             continue
         except FileNotFoundError:  # tasks that came late wrote into a build that had been deleted
             found = None if time.time() - path.stat().st_mtime > GHOST else {}
-        if found is None or found.get("family") == said["family"] or path.name.startswith(said["name"]):
+        if found is None or found.get("family") == config["family"] or path.name.startswith(config["name"]):
             yield path
 
 
-def _built(frame: Frame, dataset: Dataset, engine: Engine, told: Told, fence: Fence) -> Shards | None:
-    """All generations of a build, made or found; None where rows, or a given graph, were touched meanwhile."""
-    nearest = isinstance(frame.graph, KNN)
-    stages = Stages(frame, dataset, engine, told, NEAREST if nearest else GIVEN)
-    generation = -1
-    for generation, span in enumerate(_spans(frame, dataset)):
-        if frame.span(generation) is None:
+def _built(spec: GraphSpec, dataset: Dataset, engine: Engine, told: Told, fence: Fence) -> Shards | None:
+    """All generations of a build, made or found, and what is damaged made again; None where rows, or a given graph,
+    were touched meanwhile."""
+    damaged = Counter[BuildTask]()
+    while True:
+        stages = Stages(spec, dataset, engine, told)
+        try:
+            return _run(stages, spec, dataset, fence, damaged)
+        except DamagedError as error:
+            for task in error.tasks:
+                spec.void(task)
+                damaged[task] += 1
+                if damaged[task] > AGAIN:
+                    raise IncompleteError(
+                        f"{spec.path(task)}: missing or damaged again and again; check the disk, and that every "
+                        "worker sees this folder, then run again"
+                    ) from error
+
+
+def _run(
+    stages: Stages, spec: GraphSpec, dataset: Dataset, fence: Fence, damaged: Collection[BuildTask]
+) -> Shards | None:
+    """The stages of all generations; of what tasks have left, the `damaged` is made again. DamagedError."""
+    generation, alone = -1, 0
+    for generation, span in enumerate(_spans(spec, dataset)):
+        if spec.span(generation) is None:
             with fence():
-                frame.begin(generation, *span)
-        (_nearest if nearest else _given)(stages, frame, dataset, generation)
-        if nearest:
-            _drop(frame.path(BuildTask("lists", generation, 0)).parent, fence)
-    stamps = _stamps(frame, dataset, generation)
-    if any(job.stage in stamps and slip.stamp != stamps[job.stage](job.number) for job, slip in stages.slips.items()):
+                spec.begin(generation, *span)
+        if isinstance(spec.graph, KNN):
+            _nearest(stages, spec, generation, [task.number for task in damaged if task[:2] == ("lists", generation)])
+            _drop(spec.path(BuildTask("lists", generation, 0)).parent, fence)
+        else:
+            alone = _given(stages, spec)
+    if stages.touched():
         return None
-    atlas = stages.sure(lambda: load_atlas(frame.directory, generation))
-    if not (frame.directory / FRAME).exists():
-        raise FileNotFoundError(frame.directory)
-    alone = sum(slip.facts.get("alone", 0) for slip in stages.slips.values())
-    return Shards(str(frame.directory), generation, atlas.count, dataset, alone=alone)
+    layout = load_layout(spec.directory, generation)
+    if not (spec.directory / GRAPH).exists():
+        raise FileNotFoundError(spec.directory)
+    return Shards(str(spec.directory), generation, layout.count, dataset, alone=alone)
 
 
-def _spans(frame: Frame, dataset: Dataset) -> Iterator[tuple[int, int]]:
+def _spans(spec: GraphSpec, dataset: Dataset) -> Iterator[tuple[int, int]]:
     """The rows of each generation; a new one for those that are in none. ChangedError where rows are gone."""
     generation, stop = 0, dataset.first
-    while (span := frame.span(generation)) is not None:
+    while (span := spec.span(generation)) is not None:
         yield span
         generation, stop = generation + 1, span[1]
     if stop > dataset.n:
@@ -219,52 +222,32 @@ def _spans(frame: Frame, dataset: Dataset) -> Iterator[tuple[int, int]]:
         yield stop, dataset.n
 
 
-def _stamps(frame: Frame, dataset: Dataset, generation: int) -> dict[str, Callable[[int], str]]:
-    """Of the stages that read files which are not the build's own: what fingerprints a task's, as they are now."""
-    cuts, (start, stop) = frame.runs(generation), frame.begun(0)
-
-    def run(number: int) -> str:
-        return dataset.stamp(int(cuts[number, 0]), int(cuts[number, 1]))
-
-    if isinstance(frame.graph, KNN):
-        return {"landmarks": lambda number: dataset.stamp(start, stop), "assign": run}
-    edges = graph_stamp(frame.said["graph"]["path"])
-    return {"screen": run, "bucket": lambda number: edges}
-
-
-def _nearest(stages: Stages, frame: Frame, dataset: Dataset, generation: int) -> None:
-    """All stages of a generation of a neighbours' graph. One that was finished needs its lists no more."""
-    stamps = _stamps(frame, dataset, generation)
+def _nearest(stages: Stages, spec: GraphSpec, generation: int, deleted: Sequence[int]) -> None:
+    """All stages of a generation of a neighbours' graph. One that was finished needs its lists no more, but for those
+    `deleted` that a damaged shard is made again from."""
     if not generation:
-        stages.run("landmarks", 0, [0], stamps["landmarks"])
-    stages.run("assign", generation, frame.new_runs(generation), stamps["assign"])
+        stages.run("landmarks", 0, [0])
+    rows = stages.run("assign", generation, spec.new_runs(generation))
     stages.run("groups", generation, [0])
-    atlas = stages.sure(lambda: load_atlas(frame.directory, generation))
-    new = atlas.new(generation)
-    if not is_done(frame, generation):
-        stages.run("lists", generation, new)
+    new = load_layout(spec.directory, generation).new(generation)
+    if wanted := deleted if is_done(spec, generation) else new:
+        stages.run("lists", generation, wanted)
     (counted,) = stages.run(CUTS, generation, [0])
-    found = stages.run("sources", generation, range(counted.facts["files"]))
-    _finish(stages, frame, generation, [*new, *(shard for slip in found for shard in slip.facts["older"])])
+    names = stages.run("sources", generation, range(counted.facts[0]))
+    shards = stages.run("collect", generation, [*new, *(shard for receipt in names for shard in receipt.facts)])
+    write_done(spec, generation, rows, shards)
 
 
-def _given(stages: Stages, frame: Frame, dataset: Dataset, generation: int) -> None:
-    """All stages of a given graph."""
-    stamps = _stamps(frame, dataset, 0)
-    stages.run("screen", 0, frame.new_runs(0), stamps["screen"])
-    stages.run("bucket", 0, range(frame.said["edge_runs"]), stamps["bucket"])
+def _given(stages: Stages, spec: GraphSpec) -> int:
+    """All stages of a given graph; how many of its rows have no edge."""
+    runs = spec.new_runs(0)
+    rows = stages.run("screen", 0, runs)
+    stages.run("bucket", 0, range(spec.config["edge_runs"]))
     (counted,) = stages.run(CUTS, 0, [0])
-    stages.run("gather", 0, range(counted.facts["files"]))
-    _finish(stages, frame, generation, frame.new_runs(0))
-
-
-def _finish(stages: Stages, frame: Frame, generation: int, shards: Sequence[int]) -> None:
-    """Write a generation's edges, and that it is finished."""
-    slips = stages.run("collect", generation, shards)
-    of_rows = [(stage, generation) for stage in ("assign", "screen")]
-    rows = [slip.digest for job, slip in sorted(stages.slips.items()) if job[:2] in of_rows]
-    found = {slip.job.number: (slip.digest, int(slip.facts["owned"])) for slip in slips}
-    write_done(frame, generation, rows, found)
+    stages.run("gather", 0, range(counted.facts[0]))
+    shards = stages.run("collect", 0, runs)
+    write_done(spec, 0, rows, shards)
+    return sum(receipt.facts[1] for receipt in shards)
 
 
 def _drop(folder: Path, fence: Fence) -> None:

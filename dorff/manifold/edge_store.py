@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -17,10 +17,11 @@ import numpy as np
 from dorff.data import Dataset
 from dorff.errors import IncompleteError, InputError
 from dorff.graphs import KNN
-from dorff.manifold.build_atlas import Atlas, load_atlas
 from dorff.manifold.build_edges import DEGREES, NODES, load_edges
 from dorff.manifold.build_files import FloatArray, IntArray, read_record, write_record
-from dorff.manifold.build_frame import BuildTask, ChangedError, DamagedError, Frame, Slip, load_frame
+from dorff.manifold.build_layout import Layout, load_layout
+from dorff.manifold.build_spec import BuildTask, ChangedError, DamagedError, GraphSpec, load_spec
+from dorff.store import Receipt
 
 DONE: Final = "done.json"
 
@@ -43,7 +44,7 @@ class Shards:
     """A graph that is built: its edges in `count` shards of rows, and the inputs of its rows. Small, picklable.
 
     Every edge is in the shards of both its ends, but for `owned` (`of_owned`). Of a graph that was given, `alone` rows
-    have no edge. A file that is found damaged is given up, so that the next run of the job makes it again:
+    have no edge. A file that is found damaged is given up, so that the next run of the task makes it again:
     IncompleteError.
     """
 
@@ -75,7 +76,7 @@ class Shards:
         """Names what the edges of shards start..stop-1 are, and the inputs of the rows that they touch; see `of_owned`
         and `of_far`."""
         with self._mending():
-            done, said, last = self._done(), [self._frame().said["name"]], 0
+            done, said, last = self._done(), [self._spec().config["name"]], 0
             if self.far:
                 said.append(json.dumps(done, sort_keys=True))
             for shard in range(start, stop):
@@ -89,13 +90,13 @@ class Shards:
     def adjacency(self, shard: int) -> Adjacency:
         """The edges of the rows of a shard that have any."""
         with self._mending():
-            jobs = [
+            tasks = [
                 (BuildTask("collect", generation, shard), int(record["shards"][str(shard)][0][:8], 16))
                 for generation, record in enumerate(self._done())
                 if str(shard) in record["shards"]
             ]
-            jobs = jobs[:1] if self.owned else jobs
-            parts = [load_edges(self._frame(), job, crc) for job, crc in jobs]
+            tasks = tasks[:1] if self.owned else tasks
+            parts = [load_edges(self._spec(), task, crc) for task, crc in tasks]
         i, j, w = (np.concatenate([part[at] for part in parts]) for at in range(3))
         if self.owned:
             i, j, w = i[j < i], j[j < i], w[j < i]
@@ -109,7 +110,7 @@ class Shards:
     def holding(self, rows: IntArray) -> IntArray:
         """The shard (k,) of each row; -1 for a row that was left out."""
         with self._mending():
-            return self._atlas().shard_of(np.asarray(rows, np.int64))
+            return self._layout().shard_of(np.asarray(rows, np.int64))
 
     def degrees(self, rows: IntArray) -> FloatArray:
         """The degrees (k,) of rows of the graph."""
@@ -126,15 +127,15 @@ class Shards:
         """X (k, d) of rows of the graph, to the bit as the data set has them, in the order asked for."""
         rows = np.asarray(rows, np.int64)
         with self._mending():
-            if isinstance(self._frame().graph, KNN):
-                return self._atlas().inputs(rows)
+            if isinstance(self._spec().graph, KNN):
+                return self._layout().inputs(rows)
         return _gathered(self.dataset, rows)
 
-    def _frame(self) -> Frame:
-        return load_frame(Path(self.path))
+    def _spec(self) -> GraphSpec:
+        return load_spec(Path(self.path))
 
-    def _atlas(self) -> Atlas:
-        return load_atlas(Path(self.path), self.generation)
+    def _layout(self) -> Layout:
+        return load_layout(Path(self.path), self.generation)
 
     def _done(self) -> list[Mapping[str, Any]]:
         return [_record(self.path, generation) for generation in range(self.generation + 1)]
@@ -144,9 +145,9 @@ class Shards:
         try:
             yield
         except DamagedError as error:
-            for job in error.jobs:
-                Slip.void(self._frame(), job)
-            where = self._frame().path(error.jobs[0])
+            for task in error.tasks:
+                self._spec().void(task)
+            where = self._spec().path(error.tasks[0])
             raise IncompleteError(
                 f"{where}: a file of the graph is missing or damaged; run the job again, and it is made again"
             ) from error
@@ -156,41 +157,40 @@ class Shards:
             ) from error
 
 
-def write_done(frame: Frame, generation: int, rows: list[str], shards: Mapping[int, tuple[str, int]]) -> None:
-    """Write that a generation is finished: digests of its rows' copies, and of each shard's edges with how many it
-    owns."""
-    digest = hashlib.sha256(" ".join(rows).encode()).hexdigest()[:32]
-    body = {"rows": digest, "shards": {str(shard): list(one) for shard, one in shards.items()}}
-    path = frame.directory / f"{generation:03d}" / DONE
+def write_done(spec: GraphSpec, generation: int, rows: Sequence[Receipt], shards: Sequence[Receipt]) -> None:
+    """Write that a generation is finished: a digest of its rows' copies, and of each shard a digest of its edges and
+    how many it owns, as the receipts say."""
+    digest = hashlib.sha256(" ".join(receipt.digest for receipt in rows).encode()).hexdigest()[:32]
+    owned = {str(receipt.number): [receipt.digest, receipt.facts[0]] for receipt in shards}
+    body, path = {"rows": digest, "shards": owned}, spec.folder(generation) / DONE
     if not path.exists() or read_record(path) != body:
         write_record(path, body, sync=True)
 
 
-def is_done(frame: Frame, generation: int) -> bool:
+def is_done(spec: GraphSpec, generation: int) -> bool:
     """Whether a generation was finished once."""
-    return (frame.directory / f"{generation:03d}" / DONE).exists()
+    return (spec.folder(generation) / DONE).exists()
 
 
 @lru_cache(maxsize=64)
 def _record(directory: str, generation: int) -> dict[str, Any]:
-    path = Path(directory) / f"{generation:03d}" / DONE
     try:
-        found = read_record(path)
+        record = read_record(load_spec(Path(directory)).folder(generation) / DONE)
     except FileNotFoundError:
-        found = None
-    if found is None:
+        record = None
+    if record is None:
         raise ChangedError
-    return found
+    return record
 
 
 @lru_cache(maxsize=256)
 def _degrees(directory: str, generation: int, shard: int) -> tuple[IntArray, FloatArray]:
     """All rows (s,) of a shard and their degrees (s,): what it began with, and what was linked to it since."""
-    frame, nodes, total = load_frame(Path(directory)), np.empty(0, np.int64), np.empty(0)
+    spec, nodes, total = load_spec(Path(directory)), np.empty(0, np.int64), np.empty(0)
     for one in range(generation + 1):
         if str(shard) not in _record(directory, one)["shards"]:
             continue
-        rows, degrees = frame.read(BuildTask("collect", one, shard), (NODES, DEGREES))
+        rows, degrees = spec.read(BuildTask("collect", one, shard), (NODES, DEGREES))
         added = np.frombuffer(degrees)
         nodes, total = np.frombuffer(rows, np.int64), total + added if len(total) else added
     return nodes, total

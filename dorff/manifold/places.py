@@ -19,10 +19,10 @@ class TermPlace(Summand):
     @classmethod
     def of(cls, frozen: Pass, recipe: TermRecipe, rows: str) -> Self:
         """The place of a recipe's sums over the rows that are called `rows`; its description is written."""
-        said = {"of": frozen.hash, "recipe": recipe.config(), "rows": rows, "group_rows": GROUP_ROWS}
-        name = hashlib.sha256(seal(said)).hexdigest()[:16]
+        config = {"of": frozen.hash, "recipe": recipe.config(), "rows": rows, "group_rows": GROUP_ROWS}
+        name = hashlib.sha256(seal(config)).hexdigest()[:16]
         place = cls(frozen.directory / "terms" / name, name)
-        write_atomic(place.description, [seal(said)], sync=False)
+        write_atomic(place.description, [seal(config)], sync=False)
         return place
 
     @property
@@ -31,17 +31,17 @@ class TermPlace(Summand):
 
     def described(self) -> tuple[Pass, TermRecipe]:
         """The pass and the recipe. InputError where what says so is missing or damaged."""
-        said = _said(self)
-        return load_pass(self.directory.parents[1], said["of"]), TermRecipe.from_config(said["recipe"])
+        config = _config(self)
+        return load_pass(self.directory.parents[1], config["of"]), TermRecipe.from_config(config["recipe"])
 
 
 @lru_cache(maxsize=16)
-def _said(place: TermPlace) -> dict[str, Any]:
+def _config(place: TermPlace) -> dict[str, Any]:
     try:
         line = read_plain(place.description)
     except FileNotFoundError:
         line = b""
-    said = unseal(line)
-    if said is None or hashlib.sha256(line).hexdigest()[:16] != place.hash:
+    config = unseal(line)
+    if config is None or hashlib.sha256(line).hexdigest()[:16] != place.hash:
         raise InputError(f"{place.description}: what a manifold term is, is missing or damaged; run the job again")
-    return said
+    return config

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, Self, final
+from typing import Any, Final, Self, TypeVar, final
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from dorff.process.stopping import stop_requested
 from dorff.store import Receipt, merge_moments, save_moments
 from dorff.store.checkpoints import Checkpoint
 
+T = TypeVar("T")
 TRIES: Final = 3  # of a leaf whose rows change while they are read
 # One thread for all leaves of a process: to start one where memory has just run out can hang for ever (CPython waits
 # for a thread that could not begin).
@@ -31,14 +32,22 @@ _reader: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dorff-rea
 _SAME: Final = ("plan", "number", "start", "stop", "stamp")  # what a checkpoint must have in common with its task
 
 
-class Summand(Place, ABC):
-    """A kind of sums over rows, in the place where it keeps them: what it is of is in that folder, so that a task
-    carries its class and its place alone (`run_leaf`)."""
+class Stage(Place, ABC):
+    """Work that is done leaf by leaf, each of which leaves a receipt, in the place where it is kept: what it is of is
+    in that folder, so that a task carries its class and its place alone (`run_leaf`)."""
 
     @classmethod
     def at(cls, place: Place) -> Self:
-        """The same place, for sums of this kind."""
+        """The same place, for work of this kind."""
         return cls(place.directory, place.hash)
+
+    @abstractmethod
+    def leaf(self, source: Any, leaf: Leaf) -> Receipt:
+        """Do one leaf of the source, write what comes of it, and leave (and return) the receipt."""
+
+
+class Summand(Stage):
+    """A kind of sums over rows."""
 
     @abstractmethod
     def opened(self) -> tuple[Pass, RowSums]:
@@ -65,8 +74,8 @@ def block_sums(frozen: Pass, **options: Any) -> BlockSums:
     return BlockSums(frozen.features, constants.y0, class_weight=constants.class_weight, **options)
 
 
-def run_leaf(kind: type[Summand], directory: str, name: str, source: Any, leaf: tuple[int, int, int]) -> Receipt:
-    """Sum a leaf (its number, first row and the row behind its last) for the sums in a folder of this name."""
+def run_leaf(kind: type[Stage], directory: str, name: str, source: Any, leaf: tuple[int, int, int]) -> Receipt:
+    """Do a leaf (its number, first row and the row behind its last) of the stage in a folder of this name."""
     return kind(Path(directory), name).leaf(source, Leaf(*leaf))
 
 
@@ -81,21 +90,36 @@ def sum_leaf(place: Place, frozen: Pass, sums: RowSums, dataset: Dataset, leaf: 
         CorruptError: a number in the sums changed in memory, or was computed wrongly.
         IncompleteError: the rows changed each time they were read.
     """
-    for _ in range(TRIES):
+
+    def attempt() -> _LeafRun:
+        sums.clear()
         run = _LeafRun(place, frozen, sums, dataset.counted(), leaf)
-        wrong = None
+        run.add_all()
+        return run
+
+    what = f"{dataset.path}: rows {leaf.start}..{leaf.stop - 1}"
+    run, _ = unchanged(lambda: dataset.stamp(leaf.start, leaf.stop), attempt, what)
+    return run.finish()
+
+
+def unchanged(stamp: Callable[[], str], work: Callable[[], T], what: str) -> tuple[T, str]:
+    """What `work` makes of some files, and their fingerprint `stamp`, the same before and after.
+
+    InputError as `work`, unless files were torn then; IncompleteError where they changed each time they were read:
+    `what` are they?
+    """
+    for _ in range(TRIES):
+        before, wrong = stamp(), None
         try:
-            run.add_all()
+            result = work()
         except InputError as error:
             wrong = error
-        if not run.changed():
-            if wrong:  # not because a file was torn when it was read
+        if stamp() == before:
+            if wrong is not None:
                 raise wrong
-            return run.finish()
-        sums.clear()
+            return result, before
     raise IncompleteError(
-        f"{dataset.path}: rows {leaf.start}..{leaf.stop - 1} changed while they were read, {TRIES} times; run the job "
-        "again when nothing writes to them"
+        f"{what} changed while they were read, {TRIES} times; run the job again when nothing writes to them"
     )
 
 
@@ -148,10 +172,6 @@ class _LeafRun:
             high=tuple(self._high.tolist()), seconds=at.seconds + time.perf_counter() - self._began,
             syrk_seconds=at.syrk_seconds + self._sums.syrk_seconds,
         )  # fmt: skip
-
-    def changed(self) -> bool:
-        """Whether the files are others than before the first row was read."""
-        return self._dataset.stamp(self._at.start, self._at.stop) != self._at.stamp
 
     def finish(self) -> Receipt:
         """Check the sums, write them, and leave the receipt instead of a checkpoint."""

@@ -13,7 +13,7 @@ from dorff.engine import Engine, Task
 from dorff.errors import IncompleteError
 from dorff.moments import Part, Sums, merge_folds
 from dorff.passes.cuts import Leaf
-from dorff.passes.leaf import Summand, merge_nodes, run_leaf
+from dorff.passes.leaf import Stage, merge_nodes, run_leaf
 from dorff.store import Receipt, load_sums, remove_torn, undamaged
 
 S = TypeVar("S", bound=Sums)
@@ -46,7 +46,7 @@ class Tree:
     earlier receipt says.
     """
 
-    def __init__(self, sums: Summand, source: Source, leaves: Sequence[Leaf], *, kept: int) -> None:
+    def __init__(self, sums: Stage, source: Source, leaves: Sequence[Leaf], *, kept: int) -> None:
         self._sums, self._source, self._kept = sums, source, kept
         self._leaves = {leaf.number: leaf for leaf in leaves}
         full = [leaf.number for leaf in leaves if leaf.full]

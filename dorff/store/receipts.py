@@ -44,8 +44,8 @@ class Receipt:
     `digest` is of the rows' values as read, `stamp` of the files that held them (size and time; cheap to ask
     again). `key` names the leaf's moments by all that determines them: plan, rows and digest. `low` and `high`
     (d,) bound the inputs of the rows used; `rows_unlabelled` have no target, `rows_dropped` are all others, those of
-    weight 0 too, `rows_read` those
-    read from the store. Seconds are wall time in the leaf, and in its BLAS `syrk` calls.
+    weight 0 too, `rows_read` those read from the store. Seconds are wall time in the leaf, and in its BLAS `syrk`
+    calls. `facts` are whole numbers that a leaf which is no sum hands on.
     """
 
     plan: str
@@ -62,6 +62,7 @@ class Receipt:
     seconds: float
     syrk_seconds: float
     rows_unlabelled: int = 0
+    facts: tuple[int, ...] = ()
 
     @property
     def key(self) -> str:
@@ -90,8 +91,9 @@ class Receipt:
             body = unseal(read_plain(path), identity(path))
             if body is None:
                 return None
-            found = cls(**{**body, "low": tuple(body["low"]), "high": tuple(body["high"])})
-            return found if plausible(found) and found.number == number and found._adds_up else None
+            lists = {name: tuple(body.get(name, ())) for name in ("low", "high", "facts")}
+            receipt = cls(**{**body, **lists})
+            return receipt if plausible(receipt) and receipt.number == number and receipt._adds_up else None
         except (FileNotFoundError, KeyError, TypeError):  # the last two: another version's
             return None
 

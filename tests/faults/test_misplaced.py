@@ -73,7 +73,7 @@ class Scene:
         kinds: dict[str, list[Path]] = {}
         for path in sorted(path.relative_to(self.folder) for path in self.folder.glob("*/**/*") if path.is_file()):
             kind = re.sub(r"[0-9]+", "0", re.sub(r"[0-9a-f]{8,}", "#", str(path)))
-            kinds.setdefault(re.sub(r"/0/[a-z]+/0\.", "/0/stage/0.", kind), []).append(path)
+            kinds.setdefault(re.sub(r"-0/[a-z]+/0\.", "-0/stage/0.", kind), []).append(path)
         return {kind: paths for kind, paths in kinds.items() if "lease" not in kind}
 
     def pairs(self, most: int | None, each: int | None) -> Iterator[tuple[Path, Path]]:
@@ -234,6 +234,7 @@ READERS: dict[str, Callable[[Path], bool]] = {
     r"\.moments$|\.sums$": undamaged,
     r"receipts/0\.json$": lambda path: Receipt.load(path.parent, int(path.stem)) is not None,
     r"checkpoints/0\.json$": lambda path: Checkpoint.load(path.parent, int(path.stem)) is not None,
+    r"graphs/.*/stage/0\.json$": lambda path: Receipt.load(path.parent, int(path.stem)) is not None,
     r"graphs/.*\.json$": lambda path: read_record(path) is not None,
     r"\.parts$": _parts,
     r"plan\.json$": _plan,

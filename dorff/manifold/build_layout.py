@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from dorff.graphs import KNN
 from dorff.manifold.build_files import FloatArray, IntArray, read_rows
-from dorff.manifold.build_frame import BuildTask, DamagedError, Frame, load_frame
+from dorff.manifold.build_spec import BuildTask, DamagedError, GraphSpec, load_spec
 
 #: What is known of each row of a run: its place among the run's rows in their file (-1: left out), the partition that
 #: it is in, and its checksum.
@@ -25,7 +25,7 @@ Table = npt.NDArray[Any]
 
 @final
 @dataclass(frozen=True, eq=False)
-class Atlas:
+class Layout:
     """The runs and shards of all generations up to one.
 
     `runs` (R, 2) are first rows and the ones after the last. Of neighbours' graphs a shard is what a row of `groups`
@@ -34,7 +34,7 @@ class Atlas:
     the shards of all generations before each.
     """
 
-    frame: Frame
+    spec: GraphSpec
     generation: int
     runs: IntArray
     groups: IntArray
@@ -56,9 +56,9 @@ class Atlas:
         """The run (k,) that each row is in."""
         return np.searchsorted(self.runs[:, 0], rows, "right") - 1
 
-    def run_job(self, run: int) -> BuildTask:
+    def run_task(self, run: int) -> BuildTask:
         """The task that wrote a run's files."""
-        return self.frame.run_job(self.generation, run)
+        return self.spec.run_task(self.generation, run)
 
     def shards_of(self, homes: IntArray, rows: IntArray) -> IntArray:
         """The shard (k,) of rows at home in these partitions."""
@@ -70,7 +70,7 @@ class Atlas:
     def shard_of(self, rows: IntArray) -> IntArray:
         """The shard (k,) of each row; -1 for a row that was left out."""
         runs = self.run_of(rows)
-        if not isinstance(self.frame.graph, KNN):
+        if not isinstance(self.spec.graph, KNN):
             return runs
         found = np.full(len(rows), -1)
         for run in np.unique(runs):
@@ -82,11 +82,11 @@ class Atlas:
 
     def table(self, run: int) -> Table:
         """What is known (rows,) of each row of a run."""
-        return _table(self.frame.directory, self.run_job(run))
+        return _table(self.spec.directory, self.run_task(run))
 
     def inputs(self, rows: IntArray) -> FloatArray:
         """X (k, d) of rows that were not left out, from their copies."""
-        runs, d = self.run_of(rows), self.frame.said["d"]
+        runs, d = self.run_of(rows), self.spec.config["d"]
         X = np.empty((len(rows), d))
         for run in np.unique(runs):
             here = runs == run
@@ -96,31 +96,31 @@ class Atlas:
 
     def copies(self, run: int, places: IntArray, sums: npt.NDArray[np.uint32]) -> FloatArray:
         """X (k, d) of the rows at these places of a run's file. DamagedError."""
-        job = self.run_job(run)
-        kind = _kind(self.frame.directory, job)
+        task = self.run_task(run)
+        kind = _kind(self.spec.directory, task)
         try:
-            return read_rows(self.frame.path(job, INPUTS), kind, self.frame.said["d"], places, sums)
+            return read_rows(self.spec.path(task, INPUTS), kind, self.spec.config["d"], places, sums)
         except (FileNotFoundError, ValueError) as error:
-            raise DamagedError(job) from error
+            raise DamagedError(task) from error
 
 
 @lru_cache(maxsize=32)
-def load_atlas(directory: Path, generation: int) -> Atlas:
+def load_layout(directory: Path, generation: int) -> Layout:
     """Where the rows of a build are. DamagedError."""
-    frame = load_frame(directory)
-    runs = frame.runs(generation)
-    if not isinstance(frame.graph, KNN):
-        return Atlas(frame, generation, runs, np.empty((0, 5), np.int64), np.array([0, len(runs)]))
-    found = [frame.numbers(BuildTask("groups", one, 0), 0)[0].reshape(-1, 5) for one in range(generation + 1)]
+    spec = load_spec(directory)
+    runs = spec.runs(generation)
+    if not isinstance(spec.graph, KNN):
+        return Layout(spec, generation, runs, np.empty((0, 5), np.int64), np.array([0, len(runs)]))
+    found = [spec.numbers(BuildTask("groups", one, 0), 0)[0].reshape(-1, 5) for one in range(generation + 1)]
     ends = np.cumsum([0, *map(len, found)])
-    return Atlas(frame, generation, runs, np.concatenate(found), ends)
+    return Layout(spec, generation, runs, np.concatenate(found), ends)
 
 
 @lru_cache(maxsize=16)
-def _table(directory: Path, job: BuildTask) -> Table:
-    return np.frombuffer(load_frame(directory).read(job, (TABLE,))[0], ROW)
+def _table(directory: Path, task: BuildTask) -> Table:
+    return np.frombuffer(load_spec(directory).read(task, (TABLE,))[0], ROW)
 
 
 @lru_cache(maxsize=2**14)
-def _kind(directory: Path, job: BuildTask) -> str:
-    return load_frame(directory).read(job, (KIND,))[0].decode()
+def _kind(directory: Path, task: BuildTask) -> str:
+    return load_spec(directory).read(task, (KIND,))[0].decode()

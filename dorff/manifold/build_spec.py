@@ -1,0 +1,199 @@
+"""What all tasks of one graph's building have in common, frozen in its folder; and where their files lie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final, NamedTuple, final
+
+import numpy as np
+
+from dorff.data import Dataset
+from dorff.errors import IncompleteError
+from dorff.graphs import KNN, Graph
+from dorff.manifold.build_files import FloatArray, IntArray, read_parts, read_record, write_record
+from dorff.passes import not_finite
+from dorff.plan.graph_sizes import Sizes
+from dorff.store import Receipt
+
+GRAPH: Final = "graph.json"
+#: What a task has written: a digest of it, and whole numbers that later stages need.
+Written = tuple[str, Sequence[int]]
+GENERATION: Final = "generation.json"
+VOID: Final = "void"  # the stamp of no files: of a task that is to be done again
+
+
+class BuildTask(NamedTuple):
+    """A task of a build: its stage, the generation of rows that it is of, and its number in the stage.
+
+    Runs of rows and shards are numbered through all generations.
+    """
+
+    stage: str
+    generation: int
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.stage} {self.number}"
+
+
+class DamagedError(Exception):
+    """Files of a build are missing or damaged; the tasks that are its arguments make them again."""
+
+    @property
+    def tasks(self) -> tuple[BuildTask, ...]:
+        return self.args
+
+
+class ChangedError(Exception):
+    """What a build was made of, or its own record, is not what it was: another one is to be begun."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class GraphSpec:
+    """A build: its folder, what its graph is, and how inputs are scaled and rows are cut. `columns` (k,) are those
+    that distances are of; `step` the rows of a run. `config` is all of it as JSON."""
+
+    directory: Path
+    graph: Graph
+    columns: IntArray
+    center: FloatArray
+    scale: FloatArray
+    step: int
+    seed: int
+    nan: str
+    sizes: Sizes
+    config: dict[str, Any] = field(repr=False)
+
+    @classmethod
+    def of(cls, directory: Path, config: dict[str, Any]) -> GraphSpec:
+        return cls(
+            directory, Graph.from_config(config["graph"]), np.array(config["columns"], np.int64),
+            np.array(config["center"]), np.array(config["scale"]), config["step"], config["seed"], config["nan"],
+            Sizes(**config["sizes"]), config,
+        )  # fmt: skip
+
+    def save(self) -> None:
+        write_record(self.directory / GRAPH, self.config, sync=True)
+
+    @property
+    def knn(self) -> KNN:
+        assert isinstance(self.graph, KNN)
+        return self.graph
+
+    def scaled(self, X: FloatArray) -> FloatArray:
+        """The columns (n, k) of inputs (n, d) that distances are of, as the features see them."""
+        return (X[:, self.columns] - self.center) / self.scale
+
+    def path(self, task: BuildTask, suffix: str = "parts") -> Path:
+        """A file that a task writes."""
+        return self.folder(task.generation) / task.stage / f"{task.number:06d}.{suffix}"
+
+    def folder(self, generation: int) -> Path:
+        """The folder of a generation. Its name and the two below it say of which graph a file is, and which part."""
+        return self.directory / f"{self.config['name']}-{generation:03d}"
+
+    def void(self, task: BuildTask) -> Receipt | None:
+        """Have a task done again. Its receipt stays, for its digest; returns what it was."""
+        folder = self.path(task).parent
+        earlier = Receipt.load(folder, task.number)
+        if earlier is not None:
+            replace(earlier, stamp=VOID).save(folder)
+        return earlier
+
+    def read(self, task: BuildTask, numbers: Sequence[int]) -> list[bytes]:
+        """Parts of a task's file. DamagedError."""
+        try:
+            return read_parts(self.path(task), numbers)
+        except (FileNotFoundError, ValueError) as error:
+            raise DamagedError(task) from error
+
+    def numbers(self, task: BuildTask, *numbers: int) -> list[IntArray]:
+        """Parts that are whole numbers. DamagedError."""
+        return [np.frombuffer(part, "<i8") for part in self.read(task, numbers)]
+
+    def begin(self, generation: int, start: int, stop: int) -> None:
+        """Write down the rows of a generation."""
+        write_record(self.folder(generation) / GENERATION, {"start": start, "stop": stop}, sync=True)
+
+    def span(self, generation: int) -> tuple[int, int] | None:
+        """The rows of a generation; None where there is none yet. ChangedError where that is damaged."""
+        try:
+            record = read_record(self.folder(generation) / GENERATION)
+        except FileNotFoundError:
+            return None
+        if record is None:
+            raise ChangedError
+        return record["start"], record["stop"]
+
+    def begun(self, generation: int) -> tuple[int, int]:
+        """The rows of a generation that there is. IncompleteError where there is none: its folder was deleted."""
+        span = self.span(generation)
+        if span is None:
+            raise _deleted(self.directory)
+        return span
+
+    def cuts(self, generation: int) -> IntArray:
+        """(runs, 2): the first row of each run of a generation and the one after its last."""
+        start, stop = self.begun(generation)
+        edges = [start, *range(start - start % self.step + self.step, stop, self.step), stop]
+        return np.array([*pairwise(edges)], np.int64)
+
+    def runs(self, generation: int) -> IntArray:
+        """(runs, 2): those of all generations up to this one."""
+        return np.concatenate([_cuts(self.directory, one) for one in range(generation + 1)])
+
+    def run_task(self, generation: int, run: int) -> BuildTask:
+        """The task that wrote the files of a run, of a generation or an older one."""
+        ends = np.cumsum([len(_cuts(self.directory, one)) for one in range(generation + 1)])
+        return BuildTask("assign", int(np.searchsorted(ends, run, "right")), run)
+
+    def new_runs(self, generation: int) -> range:
+        """The numbers of a generation's own runs."""
+        every, own = len(self.runs(generation)), len(_cuts(self.directory, generation))
+        return range(every - own, every)
+
+
+@lru_cache(maxsize=16)
+def load_spec(directory: Path) -> GraphSpec:
+    """The build in a folder. IncompleteError where there is none any longer, or it is damaged."""
+    try:
+        config = read_record(directory / GRAPH)
+    except FileNotFoundError as error:
+        raise _deleted(directory) from error
+    if config is None:
+        raise IncompleteError(f"{directory}: the graph's record is damaged; run the job again")
+    return GraphSpec.of(directory, config)
+
+
+def _deleted(directory: Path) -> IncompleteError:
+    return IncompleteError(f"{directory}: the graph was deleted, by another run maybe; run the job again")
+
+
+@contextmanager
+def lasting(directory: Path) -> Iterator[None]:
+    """Say so where files are missing because the build's folder was deleted: IncompleteError."""
+    try:
+        yield
+    except (FileNotFoundError, DamagedError) as error:
+        if (directory / GRAPH).exists():
+            raise
+        raise _deleted(directory) from error
+
+
+@lru_cache(maxsize=64)
+def _cuts(directory: Path, generation: int) -> IntArray:
+    return load_spec(directory).cuts(generation)
+
+
+def read_inputs(spec: GraphSpec, dataset: Dataset, start: int, stop: int) -> FloatArray:
+    """X (stop - start, d) of a run of rows. InputError at an input that is not finite, where these are refused."""
+    rows = dataset.block(start, stop)
+    if spec.nan == "refuse" and not (good := rows.whole()).all():
+        raise not_finite(dataset, rows, int(np.argmin(good)))
+    return rows.X
