@@ -444,6 +444,7 @@ def test_proposition_12_as_printed_and_as_mended():
 # Variances
 
 
+@pytest.mark.statistical
 @fields
 @pytest.mark.parametrize("d", [2, 5])
 def test_the_variance_is_that_of_draws(kernel, d):

@@ -44,6 +44,7 @@ def fitted(place: Path) -> Path:
     return place
 
 
+@pytest.mark.process
 def test_help_is_quick_and_names_every_command() -> None:
     took = []
     for _ in range(3):
@@ -228,6 +229,7 @@ def test_debugging_shows_the_traceback(capsys: pytest.CaptureFixture[str], monke
     assert err.startswith("Traceback") and err.endswith("\ndorff: sea.csv: no good\n")
 
 
+@pytest.mark.process
 def test_a_closed_pipe_is_one_sentence(fitted: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)
@@ -298,6 +300,7 @@ def _read_all(terminal: int) -> Iterator[bytes]:
         yield part
 
 
+@pytest.mark.process
 def test_on_a_terminal_there_is_a_bar(fitted: Path) -> None:
     write_job(fitted / "new.yaml", state="new/state", model="new/model")
     code, out, shown = on_a_terminal("fit", "new.yaml", "--json")

@@ -188,6 +188,7 @@ def test_bad_input_gets_one_sentence_and_changes_nothing(place: Path, name: str)
     assert contents(place) == before
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", ["NaN", "missing chunk", "too big for a worker"])
 def test_workers_say_no_more_than_this_process(place: Path, name: str) -> None:
     """The same through the installed command, with worker processes: no log of theirs, no traceback."""
@@ -235,6 +236,7 @@ def full(tmp_path: Path) -> Iterator[Callable[..., subprocess.CompletedProcess[s
         subprocess.run(["umount", str(disk)], check=True)
 
 
+@pytest.mark.process
 def test_no_space_left(
     full: Callable[..., subprocess.CompletedProcess[str]], whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,6 +257,7 @@ def test_no_space_left(
     assert not (folder / "full" / "page.html").exists()
 
 
+@pytest.mark.process
 def test_no_space_left_for_a_model(
     full: Callable[..., subprocess.CompletedProcess[str]], whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

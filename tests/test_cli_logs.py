@@ -50,6 +50,7 @@ def test_a_result_is_not_a_log_line(place: Path) -> None:
     assert lines[-1]["level"] == "info" and "3,000 rows used" in lines[-1]["message"]
 
 
+@pytest.mark.process
 def test_lines_of_others_become_objects_too() -> None:
     code = """
 import atexit, os, subprocess, sys, warnings

@@ -21,6 +21,8 @@ from dorff.engine import Engine, Task, open_engine
 from dorff.errors import IncompleteError, StoppedError
 from dorff.process.stopping import stop_requested
 
+pytestmark = pytest.mark.process
+
 
 def run(engine: Engine, *tasks: Task) -> list[Any]:
     found: list[Any] = []

@@ -76,17 +76,20 @@ def test_credentials_are_for_their_owner_alone(tls: spec.TLS) -> None:
         credentials(tls.key.parent)
 
 
+@pytest.mark.process
 def test_a_job_reaches_its_cluster_by_tls(secured: str, tls: spec.TLS) -> None:
     assert secured.startswith("tls://")
     with open_engine(spec.RemoteCluster(address=secured, tls=tls)) as engine:
         assert run(engine, Task(add, (1, 2))) == [3]
 
 
+@pytest.mark.process
 def test_tls_without_credentials_is_refused(secured: str) -> None:
     with pytest.raises(InputError, match=r"expected cluster\.tls \{ca, cert, key\}.*came neither"):
         security_for(spec.RemoteCluster(address=secured))
 
 
+@pytest.mark.process
 def test_credentials_that_do_not_belong_together_are_refused(secured: str, tls: spec.TLS, tmp_path: Path) -> None:
     _, _, other = credentials(tmp_path / "other")
     for key, said in ((other, "check that the key is the certificate's"), (tmp_path / "none", "No such file")):
@@ -95,6 +98,7 @@ def test_credentials_that_do_not_belong_together_are_refused(secured: str, tls: 
             security_for(spec.RemoteCluster(address=secured, tls=mixed))
 
 
+@pytest.mark.process
 def test_a_client_with_other_credentials_is_not_let_in(secured: str, tmp_path: Path) -> None:
     ca, cert, key = credentials(tmp_path)
     stranger = spec.RemoteCluster(address=secured, tls=spec.TLS(ca=ca, cert=cert, key=key))
@@ -102,6 +106,7 @@ def test_a_client_with_other_credentials_is_not_let_in(secured: str, tmp_path: P
         pass
 
 
+@pytest.mark.process
 def test_a_client_of_plain_tcp_is_not_let_in(secured: str) -> None:
     plain = spec.RemoteCluster(address=secured.replace("tls://", "tcp://"), plain_tcp=True)
     with pytest.raises(IncompleteError, match="no scheduler answers there"), open_engine(plain, patience=2.0):
@@ -136,6 +141,7 @@ def stranger() -> ssl.SSLContext:
     return context
 
 
+@pytest.mark.process
 def test_nobody_without_our_certificate_is_answered(secured: str, tls: spec.TLS) -> None:
     host, port = secured.removeprefix("tls://").split(":")
     known = anybody()
@@ -184,6 +190,7 @@ def listening(before: set[tuple[str, int]]) -> set[tuple[str, int]]:
     return found
 
 
+@pytest.mark.process
 @needs_outside
 def test_a_local_cluster_listens_on_loopback_alone() -> None:
     before = listeners()
@@ -193,6 +200,7 @@ def test_a_local_cluster_listens_on_loopback_alone() -> None:
         assert not listening(before)
 
 
+@pytest.mark.process
 @needs_outside
 def test_a_local_cluster_off_loopback_lets_nobody_in() -> None:
     before = listeners()
@@ -267,6 +275,7 @@ def test_a_worker_without_dorff_is_refused(plain: str, tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.process
 def test_a_cluster_without_workers_is_said_so(plain: str) -> None:
     with (
         pytest.raises(IncompleteError, match="no workers"),
@@ -287,6 +296,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.process
 def test_an_interrupted_start_leaves_nothing_behind() -> None:
     """Ctrl-C goes to every process of the terminal's, as the first worker starts: not a word, and nobody stays."""
     with subprocess.Popen(

@@ -322,6 +322,7 @@ def line(name: str, keys: Iterable[str], ask: Callable[[str, str], str]) -> str:
     return f"| {name} | {' | '.join(cells)} |"
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize("column", SAMPLERS)
 @pytest.mark.parametrize("row", SCALARS)
 def test_the_feature_gram_is_the_exact_one_or_an_error_says_why_not(row: str, column: str) -> None:
@@ -336,6 +337,7 @@ def test_the_feature_gram_is_the_exact_one_or_an_error_says_why_not(row: str, co
         assert set(served) <= {"D"} and (column != "iid" or served)
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize("column", SAMPLERS)
 @pytest.mark.parametrize("row", SMOOTH)
 def test_the_feature_gram_is_the_exact_one_under_every_measure(row: str, column: str) -> None:
@@ -353,6 +355,7 @@ def test_the_feature_gram_is_the_exact_one_under_every_measure(row: str, column:
             assert served == ("u" if column == "quadrature" or row == "Gaussian" else "")
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize("sampler", [frequencies.SORF(), frequencies.ROM(), frequencies.ROM(blocks=1)], ids=repr)
 @pytest.mark.parametrize("d", [3, 5, 8, 12, 16, 64])
 def test_weights_have_the_right_mean_where_rows_of_a_block_share_a_length(
@@ -399,6 +402,7 @@ def test_the_bias_that_is_told_of_sorf_at_three_inputs() -> None:
         assert found == pytest.approx(told, abs=0.005)
 
 
+@pytest.mark.statistical
 def test_readme_has_the_table() -> None:
     page = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
     assert page.count(MARKS[0]) == page.count(MARKS[1]) == 1, "README lost the marks of the table of combinations"

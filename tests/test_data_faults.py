@@ -16,6 +16,8 @@ import pytest
 from dorff.data import Classes, ingest, open_dataset, trim, verify
 from dorff.errors import InputError
 
+pytestmark = pytest.mark.process
+
 COLUMNS: dict[str, Any] = {"inputs": ["x"], "classes": "k"}
 SHARD = 8
 

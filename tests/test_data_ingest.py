@@ -191,6 +191,7 @@ def _killed_after(store: Path, sources: list[Path], lines: int) -> None:
         child.send_signal(signal.SIGKILL)
 
 
+@pytest.mark.process
 def test_killed_and_run_again(tmp_path: Path) -> None:
     sources = [save(tmp_path / str(i), ROWS[i * 100 : (i + 1) * 100]) for i in range(40)]
     store, uncut = tmp_path / "s.zarr", tmp_path / "uncut.zarr"
@@ -239,6 +240,7 @@ except IncompleteError as error:
 """
 
 
+@pytest.mark.process
 def test_no_space_left(tmp_path: Path) -> None:
     """The limit on a file's size stands in for a full disk, which fails in the same call."""
     source, store = save(tmp_path / "a", ROWS), tmp_path / "s.zarr"
@@ -268,6 +270,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", ["r.npz", "r.parquet"])
 def test_memory_does_not_grow_with_the_rows(tmp_path: Path, name: str) -> None:
     """Compressed NPZ and a Parquet file of one row group: both tempt a reader to hold the whole."""

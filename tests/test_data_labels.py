@@ -328,6 +328,7 @@ ingest(sys.argv[2:], sys.argv[1], inputs=["x"], classes="c", append=True, again=
 """
 
 
+@pytest.mark.process
 def test_killed_in_an_append_and_run_again(tmp_path: Path) -> None:
     head, tail = write_csv(tmp_path / "a.csv", column("text")), write_csv(tmp_path / "b.csv", column("whole"))
     store, uncut = tmp_path / "s.zarr", tmp_path / "uncut.zarr"

@@ -42,6 +42,7 @@ def unit(name: str) -> configparser.ConfigParser:
     return parser
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("codes", "calls", "last"),
     [

@@ -103,6 +103,7 @@ def coefficients(folder: Path) -> FloatArray:
     return load_model(folder / "model").coefficients
 
 
+@pytest.mark.process
 def test_dask_gives_the_serial_engines_bits(
     workers: Client, store: Path, tmp_path: Path, expected: FloatArray
 ) -> None:
@@ -148,6 +149,7 @@ def test_a_stopped_fit_goes_on_from_its_receipts(store: Path, tmp_path: Path, ex
     assert again.leaves_computed == 0 and np.array_equal(coefficients(tmp_path), expected)
 
 
+@pytest.mark.process
 def test_a_killed_worker_costs_nothing(store: Path, tmp_path: Path, expected: FloatArray) -> None:
     with (
         local_cluster(2) as cluster,
@@ -184,6 +186,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.process
 def test_a_killed_driver_goes_on_where_it_was(tmp_path: Path) -> None:
     big = tmp_path / "big.zarr"
     write_random(big, 400_000, 2)
@@ -290,6 +293,7 @@ def test_bad_numbers_are_refused_or_dropped(rows: tuple[FloatArray, FloatArray],
     np.testing.assert_allclose(coefficients(tmp_path), coefficients(tmp_path / "clean"), rtol=1e-6)
 
 
+@pytest.mark.process
 def test_reports_are_honest(store: Path, tmp_path: Path) -> None:
     """In a process of its own, so that nothing else's memory is counted."""
     (tmp_path / "job.yaml").write_text(job(store, tmp_path).model_dump_json())
@@ -334,6 +338,7 @@ def test_a_damaged_frozen_plan_is_made_again(store: Path, tmp_path: Path, expect
         assert np.array_equal(coefficients(tmp_path), expected)
 
 
+@pytest.mark.process
 def test_a_refused_fit_leaves_no_state_behind_on_dask_either(
     rows: tuple[FloatArray, FloatArray], tmp_path: Path
 ) -> None:
@@ -386,6 +391,7 @@ def test_fits_that_are_timed_have_whole_leaves_in_multiples_of_the_workers(d: in
         assert even == [rows]
 
 
+@pytest.mark.process
 def test_bench_tells_the_worst_beside_the_median_and_where_the_rest_goes() -> None:
     share = bench(d=3, m=32, rows=1, repeats=2, workers=1)
     shard, _ = shard_and_unit_rows(3, 1)
@@ -395,6 +401,7 @@ def test_bench_tells_the_worst_beside_the_median_and_where_the_rest_goes() -> No
     assert 1e-9 < share.in_features / share.rows_per_s < 1e-4  # seconds of a row: the rate's own sign is left out
 
 
+@pytest.mark.process
 def test_the_rate_of_bench_has_neither_start_nor_solve_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fits of a known speed, 50 s of start and solve each, in the place of timed ones."""
 

@@ -74,6 +74,7 @@ def crash(path: str) -> None:
     ctypes.string_at(0)
 
 
+@pytest.mark.process
 def test_a_task_that_always_kills_its_worker_is_left_out_and_named(client: Client, tmp_path: Path) -> None:
     tasks = [Task(calmly, (str(tmp_path / f"{number}"),), number) for number in range(12)]
     tasks.insert(3, Task(die, (str(tmp_path / "killer"),), "killer", "leaf 7, rows 0..9"))
@@ -136,6 +137,7 @@ def storage(number: int, path: Path) -> OSError:
     return OSError(number, os.strerror(number), str(path / "shard"))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOENT])
 def test_storage_that_fails_twice_is_tried_again(engine: Engine, number: int, tmp_path: Path) -> None:
     flaky = Task(fail, (str(tmp_path / "tries"), 2, storage(number, tmp_path)), "flaky")
@@ -143,6 +145,7 @@ def test_storage_that_fails_twice_is_tried_again(engine: Engine, number: int, tm
     assert run(engine, flaky, *others) == {"flaky": "done", "a": 1, "b": 1}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "error, expected, message, tries",
     [
@@ -191,6 +194,7 @@ def once(path: Path, action: Callable[[], object]) -> threading.Thread:
     return thread
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("number, expected", [(signal.SIGTERM, StoppedError), (signal.SIGINT, KeyboardInterrupt)])
 def test_a_signal_stops_a_run_when_its_tasks_have_saved(
     engine: Engine, number: int, expected: type[BaseException], tmp_path: Path
@@ -207,6 +211,7 @@ def test_a_signal_stops_a_run_when_its_tasks_have_saved(
     assert run(engine, tasks[0]) == {0: "went on"}, "workers that outlive a stopped run work for the next one"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("number, expected", [(signal.SIGTERM, StoppedError), (signal.SIGINT, KeyboardInterrupt)])
 def test_a_signal_during_the_last_task_is_not_swallowed(
     engine: Engine, number: int, expected: type[BaseException], tmp_path: Path
@@ -226,6 +231,7 @@ def deaf(path: str) -> None:
     time.sleep(60)
 
 
+@pytest.mark.process
 def test_a_second_signal_ends_a_run_at_once(tmp_path: Path) -> None:
     def twice() -> None:
         for _ in range(2):
@@ -365,6 +371,7 @@ def test_a_worker_that_computes_in_silence_is_left_alone(tmp_path: Path) -> None
     assert (tmp_path / "t").read_text() == "x"
 
 
+@pytest.mark.process
 def test_a_run_whose_workers_are_all_gone_ends(tmp_path: Path) -> None:
     with local_cluster(1) as cluster, Client(cluster) as client:
         thread = once(tmp_path / "task", lambda: cluster.scale(0))

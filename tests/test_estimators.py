@@ -287,6 +287,7 @@ def bits(estimator: ORFFRegressor) -> bytes:
     return estimator.model_.coefficients.tobytes() + estimator.model_.intercept.tobytes()
 
 
+@pytest.mark.process
 def test_dask_bits_depend_on_the_chunks_alone():
     X, Y = field(5000)
     x, y = da.from_array(X, chunks=(700, 2)), da.from_array(Y, chunks=(451, 2))

@@ -562,6 +562,7 @@ def best_evidence(kernel, X, Y, **options) -> float:
     return float(fitted.log_evidences_.max())
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize("noises", [(0.1, 1.0), (1.0, 0.1), (0.3, 0.3)])
 def test_evidence_finds_the_kernel_of_the_truth_whatever_the_noises(noises):
     """With one noise variance for fields, and one an output for others, a gradient with noises 0.1 and 1 counted as
@@ -617,6 +618,7 @@ BANDS = {
 }  # fmt: skip
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize("name", BANDS)
 def test_noise_and_bands_are_right_for_each_target(name):
     """Noises that differ by six: each within its error, and bands of new targets that hold what they say."""

@@ -84,6 +84,7 @@ def test_primal_is_the_dual_of_its_own_finite_kernel(d, intercept):
         np.testing.assert_allclose(function(Z), dual.predict(Z), rtol=1e-9, atol=1e-9, err_msg=name)
 
 
+@pytest.mark.statistical
 @both
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=["iid", "orthogonal"])
 @pytest.mark.parametrize("name", ["identity", "matrix", "helmholtz trace", "sum bounded"])

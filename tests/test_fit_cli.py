@@ -37,6 +37,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("cluster", [{"type": "serial"}, {"type": "local", "workers": 2}], ids=lambda c: c["type"])
 def test_the_whole_job(place: Path, cluster: dict[str, Any]) -> None:
     columns = ("--inputs", "a,b", "--targets", "u,v", "--shard-rows", 2048)
@@ -124,6 +125,7 @@ def start(words: list[str], receipts: Path) -> subprocess.Popen[str]:
     return child
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("cluster", "end"),
     [
@@ -175,6 +177,7 @@ def test_appended_rows_are_all_that_is_read(place: Path) -> None:
     assert Path("models/sea/current").read_text().split()[0] == "v000002"
 
 
+@pytest.mark.process
 @needs_magnetic
 def test_the_magnetic_field(place: Path) -> None:
     """Trials 1-3 predict trials 4-5, better by a curl-free field than by independent outputs (D = 512)."""

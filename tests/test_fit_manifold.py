@@ -261,6 +261,7 @@ def test_nothing_new_and_appended_rows(store: Path) -> None:
     np.testing.assert_allclose(predicted(store, X), predicted(alone / "sea.zarr", X), rtol=0, atol=1e-9)
 
 
+@pytest.mark.process
 def test_one_worker_or_two_the_same_bits(store: Path, tmp_path: Path) -> None:
     run(store)
     one = load_model(tmp_path / "model")

@@ -100,6 +100,7 @@ def test_no_row_is_dropped_where_there_are_sums_enough(tmp_path: Path) -> None:
     assert (report.rows_used, report.rows_dropped, report.patterns) == (N, 0, None)
 
 
+@pytest.mark.process
 def test_patterns_that_come_late_are_chosen_in_order_of_rows(tmp_path: Path) -> None:
     """The pass finds out that there are too many; it is made again, of the same patterns on any engine, and the same,
     to the bit, where rows were appended."""

@@ -355,6 +355,7 @@ def test_scores_leave_out_what_is_missing(gaps: tuple[Path, FloatArray], tmp_pat
     assert pooled.r2 == pytest.approx(1 - np.nansum(residual**2) / about.sum())
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("count", "kernel"), [(512, "curl_free"), (1024, "decomposable")])
 def test_memory_keeps_to_the_plan_with_patterns_and_folds(tmp_path: Path, count: int, kernel: str) -> None:
     rng = np.random.default_rng(1)

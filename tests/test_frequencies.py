@@ -45,6 +45,7 @@ def defensive(r, d):
     return (stats.chi(d).cdf(r) + d * stats.chi(d + 2).cdf(r)) / (1 + d)
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize("sampler", [Orthogonal(), SORF(), ROM(), Fastfood()], ids=repr)
 @pytest.mark.parametrize("measure", ["trace", "defensive", "unbounded", "bounded"])
 @pytest.mark.parametrize("d", [1, 3, 4, 5, 50, 64])
@@ -260,6 +261,7 @@ SEVERAL = {
 UNBIASED = (IID(), Orthogonal(), QMC(), Fastfood(), Quadrature(mixing="haar"), Quadrature((1, 3), mixing="haar"))
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize("sampler", UNBIASED, ids=repr)
 @pytest.mark.parametrize("name", SEVERAL)
 def test_kernels_of_several_laws_are_estimated_without_bias(name, sampler):

@@ -57,6 +57,7 @@ def start(processes: ForkServerContext) -> Iterator[Callable[..., tuple[int, Con
         process.join()
 
 
+@pytest.mark.process
 def test_of_many_processes_exactly_one_wins(start: Callable[..., tuple[int, Connection]], tmp_path: Path) -> None:
     rounds = 9
     pipes = [start(contend, rounds)[1] for _ in range(6)]
@@ -89,6 +90,7 @@ def test_of_many_threads_exactly_one_wins(tmp_path: Path) -> None:
     held.release()
 
 
+@pytest.mark.process
 def test_a_killed_holder_is_followed_at_once(start: Callable[..., tuple[int, Connection]], tmp_path: Path) -> None:
     pid, pipe = start(hold, tmp_path / LEASE, 3600.0)
     assert pipe.recv() == 1
@@ -109,6 +111,7 @@ def holder_of(pid: int) -> leases.Holder:
     return replace(leases.Holder.this_process(3600.0), pid=pid, birth=birth)
 
 
+@pytest.mark.process
 def test_who_is_gone(tmp_path: Path) -> None:
     """A zombie has ended; a process id of another start, host or namespace tells nothing."""
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
@@ -145,6 +148,7 @@ def good(version: Path, current: Path | None) -> Verdict:
     return Verdict(1.0, None)
 
 
+@pytest.mark.process
 def test_a_paused_holder_is_overtaken_and_fenced(start: Callable[..., tuple[int, Connection]], tmp_path: Path) -> None:
     pid, pipe = start(late, tmp_path)
     assert pipe.recv().startswith(".new-")

@@ -179,6 +179,7 @@ def test_the_features_are_the_kernels_at_every_length_scale(kernel) -> None:
     assert np.all(np.abs(each.mean(axis=1) - exact[:, :P, :P]) < 6 * error)
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize("scalar", [UNIT, kernels.Matern(1.0, nu=2.5)], ids=str)
 def test_the_length_scale_of_an_exact_process_is_found(scalar) -> None:
     """Within a factor of 1.6 each; on average over draws within 15 in 100 and three of the mean's own errors.

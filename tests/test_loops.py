@@ -183,6 +183,7 @@ ASSEMBLY = """
 """
 
 
+@pytest.mark.process
 def test_machine_code_is_vectorised(tmp_path):
     # A process with a cache of its own: code that was kept can be run, but not looked at.
     environment = {**os.environ, "DORFF_CACHE_DIR": str(tmp_path)}
@@ -231,6 +232,7 @@ def finish(process):
     return Path(directory), int(hits), err
 
 
+@pytest.mark.process
 def test_code_is_kept_privately_and_found_again(tmp_path):
     chosen = {"DORFF_CACHE_DIR": str(tmp_path / "kept")}
     racers = [finish(p) for p in [start(tmp_path, **chosen) for _ in range(2)]]  # both compile at once
@@ -251,6 +253,7 @@ def test_code_is_kept_privately_and_found_again(tmp_path):
     assert finish(start(tmp_path, **chosen))[1] == 1
 
 
+@pytest.mark.process
 def test_falls_back_where_it_cannot_write_or_trust(tmp_path):
     (tmp_path / "home").write_text("a file where the home should be")
     (tmp_path / "tmp").mkdir()
@@ -264,6 +267,7 @@ def test_falls_back_where_it_cannot_write_or_trust(tmp_path):
     assert not list(elsewhere.iterdir())
 
 
+@pytest.mark.process
 def test_works_without_any_place_to_keep_code(tmp_path):
     nowhere = "from dorff.loops import config; config._roots = lambda: []"
     code = USE.replace("out =", f"{nowhere}\n    out =")
@@ -273,6 +277,7 @@ def test_works_without_any_place_to_keep_code(tmp_path):
     assert not list((tmp_path / "tmp").iterdir()) and not (tmp_path / "home").exists()
 
 
+@pytest.mark.process
 def test_a_full_disk_is_told_and_does_no_harm(tmp_path):
     code = "\n    import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))" + USE
     directory, hits, log = finish(start(tmp_path, code=code))

@@ -251,6 +251,7 @@ USE = """
 """
 
 
+@pytest.mark.process
 def test_a_cold_process_compiles_only_what_is_used(tmp_path):
     fresh(USE, tmp_path)
     names = [re.match(r"dorff\.loops\.(.*)-", file.name)[1] for file in tmp_path.rglob("dorff.loops.*")]
@@ -270,6 +271,7 @@ ASSEMBLY = """
 """
 
 
+@pytest.mark.process
 def test_machine_code_works_on_vectors(tmp_path):
     cpu = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     if " avx2 " not in cpu:

@@ -268,6 +268,7 @@ def test_rows_that_are_not_finite(tmp_path: Path) -> None:
 # The same always
 
 
+@pytest.mark.process
 def test_any_order_and_any_engine(tmp_path: Path) -> None:
     world = World(tmp_path, manifold_rows(500))
     world.build(KNN(4))

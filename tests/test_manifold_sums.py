@@ -604,6 +604,7 @@ def summed(folder: Path, rows: Dataset | Shards, engine: Engine) -> FloatArray:
     return sum_term(make_pass(folder), term, rows, leaves, engine, quiet)[0].packed
 
 
+@pytest.mark.process
 def test_any_order_and_any_engine_give_the_same_bits(many: Dataset, tmp_path: Path) -> None:
     for rows in (many, shards()):
         names = [f"{type(rows).__name__} {seed}" for seed in range(3)]

@@ -40,6 +40,7 @@ def saved(folder: Path, d: int, m: int, p: int, k: int) -> Path:
     ), folder / "m")  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rows", "d", "m", "p", "k", "asked"),
     [

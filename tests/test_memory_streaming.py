@@ -193,6 +193,7 @@ def test_a_fit_of_many_coupled_targets_holds_what_is_said(tmp_path: Path) -> Non
     assert len(sample_of(plan, plan.frozen(), 10)[0].X) == 10
 
 
+@pytest.mark.process
 def test_a_fit_holds_what_is_said_of_all_patterns(tmp_path: Path) -> None:
     """Targets that are missing in eight ways: in one process, a driver and a worker, and in two."""
     rng, n, m, q = np.random.default_rng(0), 300, 1024, 300

@@ -250,6 +250,7 @@ def test_what_is_no_model_is_refused(artifact, tmp_path):
         shutil.rmtree(copy)
 
 
+@pytest.mark.process
 def test_loading_uses_no_pickle(artifact):
     _, version = artifact
     program = f"""

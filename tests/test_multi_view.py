@@ -76,6 +76,7 @@ MONTE_CARLO = [(name, frequencies.IID()) for name in KERNELS] + [
 ]
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize(("name", "sampler"), MONTE_CARLO, ids=lambda one: one if isinstance(one, str) else "")
 def test_features_estimate_the_kernel_without_bias(name: str, sampler: frequencies.Sampler) -> None:
     kernel, rng, draws = fixed(name), np.random.default_rng(1), 120

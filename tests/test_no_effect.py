@@ -368,6 +368,7 @@ def test_no_key_is_left_out() -> None:
         assert f"def {name}(" in (TESTS / file).read_text(), place
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EFFECTS)
 def test_every_key_has_an_effect(home: Path, name: str) -> None:
     parts, place, value = EFFECTS[name]
@@ -400,6 +401,7 @@ def changes(home: Path, context: str) -> Iterator[tuple[dict[str, Any], str, Any
                 yield merged(base, also), place, value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("context", CONTEXTS)
 def test_no_key_is_ignored_in_silence(home: Path, context: str) -> None:
     for base, place, value in changes(home, context):
@@ -440,6 +442,7 @@ def counts(home: Path, base: dict[str, Any], place: str, value: Any) -> None:
         assert idle is None or idle[1] in dotted, sentence
 
 
+@pytest.mark.slow
 def test_what_has_a_rule_is_tried_where_the_rule_holds(home: Path) -> None:
     """Each key that a rule calls idle somewhere is so in one of the jobs above, and the job is refused or warns."""
     ruled = {name for name, field in KEYS.items() if any(isinstance(rule, Idle) for rule in field.metadata)}

@@ -52,6 +52,7 @@ def values(path: Path) -> FloatArray:
     return np.asarray(array[...])
 
 
+@pytest.mark.process
 def test_predictions_are_the_models_on_every_engine(
     model: Model, data: tuple[Path, FloatArray, FloatArray], tmp_path: Path
 ) -> None:

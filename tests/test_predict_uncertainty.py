@@ -139,6 +139,7 @@ def test_a_stopped_prediction_goes_on_and_never_mixes_questions(data, tmp_path):
     assert not list(tmp_path.glob(".b.zarr*"))
 
 
+@pytest.mark.process
 def test_killed_and_run_again_is_the_same_to_the_bit(data, tmp_path):
     store, _, _ = data
     save_model(corrected(fitted()), tmp_path / "m")

@@ -20,6 +20,8 @@ from processes import until
 from dorff.data import ingest
 from dorff.store import load_model
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture(scope="module")
 def sea(tmp_path_factory: pytest.TempPathFactory) -> Path:

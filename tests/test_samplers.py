@@ -47,6 +47,7 @@ def points(d):
     return X, Z
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize("sampler", UNBIASED, ids=repr)
 @pytest.mark.parametrize("kernel", [GAUSSIAN, kernels.ArcCosine(0), kernels.ArcCosine(1)], ids=repr)
 @pytest.mark.parametrize("d", [2, 5])
@@ -59,6 +60,7 @@ def test_unbiased_samplers_are(sampler, kernel, d):
     assert np.all(np.abs(found.mean(axis=0) - kernel.gram(X, Z)) < 5 * error + 1e-12)
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize("kernel", [kernels.Matern(0.8, nu=2.5), kernels.RationalQuadratic(0.9, alpha=1.5)], ids=repr)
 @pytest.mark.parametrize("sampler", [s for s in UNBIASED if s != IID()], ids=repr)
 def test_unbiased_for_other_radial_laws(sampler, kernel):

@@ -71,6 +71,7 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.Com
     return home, subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
 
 
+@pytest.mark.process
 def test_a_whole_life_without_pickle(life: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     _, done = life
     assert done.returncode == 0 and done.stdout.strip().endswith("lived"), done.stdout + done.stderr
@@ -94,6 +95,7 @@ def _opcodes(raw: bytes) -> int:
         return 0
 
 
+@pytest.mark.process
 def test_no_artifact_holds_a_pickle(life: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     home, _ = life
     files = [path for path in home.rglob("*") if path.is_file()]
@@ -117,6 +119,7 @@ def test_the_search_for_pickles_finds_them(protocol: int) -> None:
     assert pickles_in(buffer.getvalue())
 
 
+@pytest.mark.process
 def test_names_in_a_report_are_text(life: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path) -> None:
     """The name of a column may not become a script in the page."""
     model, name = load_model(life[0] / "first" / "models" / "sea"), "<script>alert(1)</script>"
@@ -158,6 +161,7 @@ def test_jobs_that_are_code_or_bombs_are_refused(tmp_path: Path, name: str) -> N
     assert not marker.exists()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("count", [MUCH, 10**30])
 def test_a_job_of_absurd_size_is_refused_before_anything_is_allocated(
     life: tuple[Path, subprocess.CompletedProcess[str]], count: int

@@ -444,6 +444,7 @@ def test_a_current_that_is_forged_is_refused(tmp_path: Path, raw: bytes) -> None
         refused(lambda: load_model(tmp_path), "current")
 
 
+@pytest.mark.process
 def test_10_to_the_12_features_are_refused_within_little_memory(forged: ForgedModel) -> None:
     """In a process that may have no more than 256 MiB beyond what it has when it begins."""
     everywhere(forged)

@@ -170,6 +170,7 @@ def workers(request: pytest.FixtureRequest) -> Iterator[Client]:
         yield client
 
 
+@pytest.mark.process
 def test_dask_gives_the_serial_engines_bits(
     workers: Client, store: Path, tmp_path: Path, expected: FloatArray
 ) -> None:
@@ -436,6 +437,7 @@ streamed(job(Path(sys.argv[2]), Path(sys.argv[3])))
 """
 
 
+@pytest.mark.process
 def test_a_killed_driver_goes_on_where_it_was(store: Path, tmp_path: Path, expected: FloatArray) -> None:
     command = [sys.executable, "-c", DRIVER, str(Path(__file__).parent), str(store), str(tmp_path)]
     driver = subprocess.Popen(command)
@@ -497,6 +499,7 @@ def test_a_target_without_rows_is_refused(tmp_path: Path) -> None:
         streamed(job(tmp_path / "one.zarr", tmp_path, kernel=PLAIN, data={"nan": "partial"}))
 
 
+@pytest.mark.process
 def test_a_fit_by_passes_is_a_fit(store: Path, tmp_path: Path) -> None:
     """Through the whole of it: plan, passes, report, model."""
     found = {}

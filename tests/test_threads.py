@@ -18,6 +18,8 @@ from dorff.engine import DaskEngine, Engine, SerialEngine, Task, local_cluster
 from dorff.process.threads import pin
 from dorff.store import load_model
 
+pytestmark = pytest.mark.process
+
 NAMES = ("OMP", "OPENBLAS", "MKL", "BLIS", "NUMEXPR", "NUMBA")
 WRONG = {f"{name}_NUM_THREADS": "7" for name in NAMES} | {"OMP_DYNAMIC": "TRUE", "OMP_WAIT_POLICY": "ACTIVE"}
 NONSENSE = {f"{name}_NUM_THREADS": "many" for name in NAMES}

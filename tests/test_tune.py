@@ -146,6 +146,7 @@ def test_a_winner_that_needs_one_ridge_asks_for_no_more(sea: Path, tmp_path: Pat
     )
 
 
+@pytest.mark.process
 def test_workers_and_this_process_find_the_same(sea: Path, tmp_path: Path) -> None:
     job = a_job(sea, tmp_path, cluster={"type": "local", "workers": 2})
     done = run("tune", job, "--json")

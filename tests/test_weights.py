@@ -72,6 +72,7 @@ def test_divergence_free_roots_are_orthonormal_and_hold_at_every_frequency():
     np.testing.assert_allclose(np.einsum("arp,ap->ar", root, along), 0.0, atol=1e-15)
 
 
+@pytest.mark.statistical
 @samplers
 @cases
 def test_mean_gram_is_the_kernel(sampler, kernel, d, p):

@@ -29,6 +29,7 @@ def scene(bitflips: ModuleType, tmp_path_factory: pytest.TempPathFactory):
     return bitflips.Scene.made(tmp_path_factory.mktemp("flips"), rows=ROWS)
 
 
+@pytest.mark.slow
 def test_no_flip_is_undetected(bitflips: ModuleType, scene) -> None:
     found = list(bitflips.flips(scene, 100, seed=6))
     assert [one for one in found if one["outcome"] == "UNDETECTED"] == []

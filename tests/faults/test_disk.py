@@ -122,6 +122,7 @@ def test_a_disk_that_fails_under_a_file(
     record_fault(f"EIO while writing a {what}", 1, "exit 5, then same bits", lost, twice, "1 leaf")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("what", ["partial", pytest.param("receipt", marks=pytest.mark.slow)])
 @pytest.mark.usefixtures("small_leaves")
 def test_a_limit_on_files_is_as_a_full_disk(
@@ -259,6 +260,7 @@ def test_a_damaged_input_is_named_and_nothing_published(
     record_fault(f"{damage} input chunk", 1, "exit 3 naming it; restored: same bits", *found(job).against(truth), "0")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "which", ["being read", *(pytest.param(one, marks=pytest.mark.slow) for one in ("done", "to come"))]
 )

@@ -52,6 +52,7 @@ def faults(tmp_path: Path) -> Faults:
     return Faults(tmp_path / "faults")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("cluster", ["serial", pytest.param("local", marks=pytest.mark.slow)])
 def test_wrong_thread_settings_change_no_bit(
     cluster: str, store: Path, truth: Found, tmp_path: Path, record_fault: Record
@@ -202,6 +203,7 @@ def warm_cache(root: Path) -> list[Path]:
     return sorted(target.iterdir())
 
 
+@pytest.mark.process
 def test_a_read_only_home_is_no_obstacle(
     read_only: Path, store: Path, truth: Found, tmp_path: Path, record_fault: Record
 ) -> None:

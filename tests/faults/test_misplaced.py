@@ -186,6 +186,7 @@ def misplace(scene: Scene, folder: Path, pairs: Iterable[tuple[Path, Path]]) -> 
 NAMES = [*JOBS, "leaves, begun", "folds of rows, begun"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_file_in_anothers_place(name: str, scenes: Callable[[str], Scene], tmp_path: Path) -> None:
     scene = scenes(name)
@@ -199,6 +200,7 @@ def test_any_file_in_any_others_place(name: str, scenes: Callable[[str], Scene],
     misplace(scene, tmp_path, scene.pairs(None, 2 if name == "graphs" else None))
 
 
+@pytest.mark.slow
 def test_no_reader_takes_any_file_for_another(scenes: Callable[[str], Scene], tmp_path: Path) -> None:
     """Every pair of them, read alone."""
     seen = Counter[str]()
@@ -289,6 +291,7 @@ def replace(place: Path, by: Path) -> None:
         shutil.copytree(by, place)
 
 
+@pytest.mark.slow
 def test_a_model_with_parts_of_another_version(scenes: Callable[[str], Scene], tmp_path: Path) -> None:
     """Refused where it is read, naming it; and the next fit publishes the right one again."""
     scene, made = scenes("folds of leaves"), tmp_path / "made"

@@ -19,6 +19,8 @@ from dorff.model import Model
 from dorff.model.weights import OperatorWeights
 from dorff.store import save_model
 
+pytestmark = pytest.mark.process
+
 ROWS, SHARD, OUTPUTS = 6000, 512, 256  # so many outputs that a shard of predictions is written in four steps
 
 

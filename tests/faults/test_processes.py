@@ -48,8 +48,9 @@ from dorff.plan import freeze_constants, make_plan
 from dorff.spec import LocalCluster, load_job
 
 Record = Callable[..., None]
-# Dask leaves the connection to a worker that was killed to the garbage collector.
 pytestmark = [
+    pytest.mark.process,
+    # Dask leaves the connection to a worker that was killed to the garbage collector.
     pytest.mark.filterwarnings(r"ignore:unclosed <ssl\.SSLSocket:ResourceWarning"),
     pytest.mark.filterwarnings(
         r"ignore:Exception ignored in. <ssl\.SSLSocket:pytest.PytestUnraisableExceptionWarning"

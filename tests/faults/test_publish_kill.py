@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from failing_files import Step
 
+pytestmark = pytest.mark.process
+
 TESTS = Path(__file__).parent.parent
 OLD, NEW = "v000002", "v000003"
 FAULTS = {
