@@ -73,18 +73,18 @@ class Constants:
         fixed = kernel.fix(d, p)
         terms = [(weight, base) for weight, base in fixed.terms() if weight > 0]
         parts = [_scaled(_one(base, d, diameter), weight) for weight, base in terms]
-        found = parts[0] if len(parts) == 1 else _sum(fixed, parts, d, p)
+        sizes = parts[0] if len(parts) == 1 else _sum(fixed, parts, d, p)
         simple = len(parts) == 1 and isinstance(terms[0][1], Decomposable)
-        return cls(d=d, p=p, diameter=diameter, decomposable=simple, **found)
+        return cls(d=d, p=p, diameter=diameter, decomposable=simple, **sizes)
 
 
 def _one(kernel: BaseKernel, d: int, diameter: float) -> dict[str, float]:
     return _decomposable(kernel, d, diameter) if isinstance(kernel, Decomposable) else _field(kernel, d, diameter)
 
 
-def _scaled(found: dict[str, float], weight: float) -> dict[str, float]:
+def _scaled(sizes: dict[str, float], weight: float) -> dict[str, float]:
     """The constants of weight * K."""
-    return {name: value * weight ** (2 if name in _SQUARED else 1) for name, value in found.items()}
+    return {name: value * weight ** (2 if name in _SQUARED else 1) for name, value in sizes.items()}
 
 
 def _sum(kernel: OperatorKernel, parts: list[dict[str, float]], d: int, p: int) -> dict[str, float]:
@@ -178,5 +178,5 @@ def _highest(function: Callable[[float], float], diameter: float, a: float) -> f
     values = np.array([function(r) for r in places])
     best = int(np.argmax(values))
     low, high = places[max(best - 1, 0)], places[min(best + 1, 160)]
-    found = minimize_scalar(lambda r: -function(r), bounds=(low, high), method="bounded")
-    return float(max(values[best], -found.fun))
+    peak = minimize_scalar(lambda r: -function(r), bounds=(low, high), method="bounded")
+    return float(max(values[best], -peak.fun))

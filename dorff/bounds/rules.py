@@ -60,8 +60,8 @@ def quadrature_uniform(d: int, ratio: float, epsilon: float, frequencies: int) -
         left = (1 - share) * epsilon
         return cover + math.log(2) - n * max(2 * (left / M) ** 2, bennett(variance, M, left))
 
-    found = minimize_scalar(log_bound, bounds=(1e-3, 0.999), method="bounded")
-    return total(float(found.fun))
+    minimum = minimize_scalar(log_bound, bounds=(1e-3, 0.999), method="bounded")
+    return total(float(minimum.fun))
 
 
 def ridge_deviation(gram: float, cross: float, *, ridge: float, rows: int, rms: float, kernel: float = 1.0) -> float:

@@ -58,8 +58,8 @@ def sriperumbudur_szabo(constants: Constants, epsilon: float, frequencies: int) 
         steep = math.log1p(ratio * math.exp(-log_unit))
         return 32 * (math.sqrt(wide) + math.sqrt(steep)) + 16 / math.sqrt(wide)
 
-    found = minimize_scalar(height, bounds=(-20.0, 20.0 + max(math.log(ratio), 0.0)), method="bounded")
-    beyond = epsilon * math.sqrt(frequencies) - math.sqrt(2 * constants.d) * float(found.fun)
+    minimum = minimize_scalar(height, bounds=(-20.0, 20.0 + max(math.log(ratio), 0.0)), method="bounded")
+    beyond = epsilon * math.sqrt(frequencies) - math.sqrt(2 * constants.d) * float(minimum.fun)
     return math.exp(-0.5 * beyond**2) if beyond > 0 else 1.0
 
 

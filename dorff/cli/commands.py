@@ -189,11 +189,11 @@ def predict(
     from dorff.predict import NAN_ROWS, Uncertainty
     from dorff.predict import predict as run
 
-    asked = Uncertainty(std, noise, tuple(options.level(text) for text in options.names("--bands", bands)))
+    extra = Uncertainty(std, noise, tuple(options.level(text) for text in options.names("--bands", bands)))
     arrays, some = options.names("--inputs", inputs) or None, options.names("--views", views) or None
-    each, wanted = (1 + std + 2 * len(asked.bands), 0), "--std" if std else "--bands" if bands else ""
+    each, wanted = (1 + std + 2 * len(extra.bands), 0), "--std" if std else "--bands" if bands else ""
     with _engine(workers, model, store, (arrays, some), wanted, each) as (engine, peak), meter("predict") as progress:
-        rows = run(model, store, out, engine=engine, inputs=arrays, uncertainty=asked, views=some, progress=progress)
+        rows = run(model, store, out, engine=engine, inputs=arrays, uncertainty=extra, views=some, progress=progress)
     written = ["y", *(["std"] if std else []), *(["bands"] if bands else [])]
     empty = group_attributes(out)["dorff"][NAN_ROWS]
     if empty:
@@ -241,8 +241,8 @@ def score(
             model, store, engine=engine, inputs=arrays, targets=options.names("--targets", targets) or None,
             coverage=COVERAGE_LEVELS if coverage else (), views=some, r2_of=of, progress=progress,
         )  # fmt: skip
-    known = {name: value for name, value in asdict(scores).items() if value is not None or name == "weights"}
-    show(known, score_text(scores), as_json=as_json)
+    figures = {name: value for name, value in asdict(scores).items() if value is not None or name == "weights"}
+    show(figures, score_text(scores), as_json=as_json)
 
 
 @command()
@@ -268,8 +268,8 @@ def inspect(
 
     from dorff.cli.looking import look
 
-    found = look(path)
-    show(found, yaml.safe_dump(found, sort_keys=False).rstrip(), as_json=as_json)
+    description = look(path)
+    show(description, yaml.safe_dump(description, sort_keys=False).rstrip(), as_json=as_json)
 
 
 command()(scheduled.prune)

@@ -198,11 +198,11 @@ def _name(share: float) -> str:
 
 def _candidates(search: Search, tuned: TuneResult) -> list[Candidate]:
     """The trials as the page draws them."""
-    found = []
+    candidates = []
     for number, (share, lengthscale) in enumerate(search.kernels):
         scores = tuple((trial.ridge, trial.value) for trial in tuned.table if trial.job == number)
-        found.append(Candidate(f"{_name(share)}, {lengthscale:g} km", scores))
-    return found
+        candidates.append(Candidate(f"{_name(share)}, {lengthscale:g} km", scores))
+    return candidates
 
 
 def _write_job(home: Path, search: Search, tuned: TuneResult) -> Job:

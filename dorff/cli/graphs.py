@@ -42,13 +42,13 @@ def built(folder: Path) -> list[dict[str, Any]]:
 
 def _built(file: Path) -> dict[str, Any]:
     """One of them. `nodes` are the rows that it is of, `edges` those of the generations that are finished."""
-    said, parts = _read(file, identity(file)), sorted(part.parent for part in file.parent.glob(f"*/{GENERATION}"))
+    frame, parts = _read(file, identity(file)), sorted(part.parent for part in file.parent.glob(f"*/{GENERATION}"))
     spans = [_read(part / GENERATION, identity(part / GENERATION)) for part in parts]
     done = [_read(part / DONE, identity(part / DONE)) for part in parts if (part / DONE).exists()]
     return {
-        "graph": said["graph"],
-        "store": said["store"],
-        "columns": len(said["columns"]),
+        "graph": frame["graph"],
+        "store": frame["store"],
+        "columns": len(frame["columns"]),
         "nodes": sum(span["stop"] - span["start"] for span in spans),
         "edges": sum(owned for one in done for _, owned in one["shards"].values()),
         "shards": len({shard for one in done for shard in one["shards"]}),
@@ -59,17 +59,17 @@ def _built(file: Path) -> dict[str, Any]:
 
 def terms(folder: Path) -> list[dict[str, Any]]:
     """The manifold terms that the state `folder` of a pass keeps sums of, and how many tasks have a receipt."""
-    found = []
+    terms = []
     for file in sorted(folder.glob("terms/*/term.json")):
-        said = _read(file)
-        recipe = {key: said["recipe"][key] for key in ("graph", "normalised", "power", "form")}
+        term = _read(file)
+        recipe = {key: term["recipe"][key] for key in ("graph", "normalised", "power", "form")}
         receipts = sum(path.stem.isdigit() for path in (file.parent / "receipts").glob("*.json"))
-        found.append({**recipe, "store": said["rows"], "receipts": receipts})
-    return found
+        terms.append({**recipe, "store": term["rows"], "receipts": receipts})
+    return terms
 
 
 def _read(file: Path, of: str = "") -> dict[str, Any]:
-    said = unseal(read_plain(file), of)
-    if said is None:
+    content = unseal(read_plain(file), of)
+    if content is None:
         raise InputError(f"{file}: is damaged; remove {file.parent} and fit again")
-    return said
+    return content

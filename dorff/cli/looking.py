@@ -37,8 +37,8 @@ def look(path: Path) -> dict[str, Any]:
 
     Raises InputError where it is none of them, or damaged.
     """
-    found = kind(path)
-    return {"model": _model, "state": _state, "graph": graphs.given, "dataset": _dataset}[found](path)
+    what = kind(path)
+    return {"model": _model, "state": _state, "graph": graphs.given, "dataset": _dataset}[what](path)
 
 
 def kind(path: Path) -> str:
@@ -63,7 +63,7 @@ def _model(path: Path) -> dict[str, Any]:
         "kind": "model",
         "path": str(path),
         "version": None if version is None else version.name,
-        "versions": [_version(found, history) for found in versions(root)],
+        "versions": [_version(version, history) for version in versions(root)],
         "lease": lease_state(root / LEASE),
         "fits": len(history),
         "history": history[-SHOWN:],
@@ -164,8 +164,8 @@ def _leaves(
 def _dataset(path: Path) -> dict[str, Any]:
     group = path.absolute()
     attributes = group_attributes(group)
-    arrays = [_array(group, attributes, found.name) for found in walk(group) if found.is_array]
-    arrays += [{"name": found.name, "problem": found.problem} for found in walk(group) if found.problem]
+    arrays = [_array(group, attributes, node.name) for node in walk(group) if node.is_array]
+    arrays += [{"name": node.name, "problem": node.problem} for node in walk(group) if node.problem]
     return {
         "kind": "dataset",
         "path": str(path),

@@ -114,5 +114,5 @@ def _before(path: Path, labels: Mapping[str, str]) -> Figures:
         samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     except (OSError, ValueError):  # none yet, or not one that we wrote
         return {}
-    found = {sample.name.removeprefix("dorff_"): sample.value for sample in samples if sample.labels == labels}
-    return {name: value for name, value in found.items() if name in _KEPT}
+    figures = {sample.name.removeprefix("dorff_"): sample.value for sample in samples if sample.labels == labels}
+    return {name: value for name, value in figures.items() if name in _KEPT}

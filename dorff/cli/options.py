@@ -62,10 +62,10 @@ class Command(TyperCommand):
 
 def names(option: str, text: str) -> list[str]:
     """Comma-separated names; quotes, as in CSV, keep a comma in one."""
-    found = [name.strip() for name in next(csv.reader([text], skipinitialspace=True), [])]
-    if not all(found):
+    parts = [name.strip() for name in next(csv.reader([text], skipinitialspace=True), [])]
+    if not all(parts):
         raise InputError(f"{option} {text}: a name is empty; write names with single commas between, such as a,b")
-    return found
+    return parts
 
 
 def level(text: str) -> float:
@@ -78,20 +78,20 @@ def level(text: str) -> float:
 
 def further(given: Sequence[str]) -> dict[str, list[str]]:
     """The columns of further arrays by their names, each written NAME=A,B."""
-    found: dict[str, list[str]] = {}
+    arrays: dict[str, list[str]] = {}
     for text in given:
         name, equals, columns = text.partition("=")
         if not equals:
             raise InputError(f"--also {text}: has no name; write NAME=A,B, an array's name and its columns")
-        if name in found:
+        if name in arrays:
             raise InputError(f"--also {text}: {name} is there already; name each array once")
-        found[name] = names("--also", columns)
-    return found
+        arrays[name] = names("--also", columns)
+    return arrays
 
 
 def one(option: str, text: str, what: str) -> str | None:
     """A name, or none."""
-    found = names(option, text)
-    if len(found) > 1:
-        raise InputError(f"{option} {text}: wanted one column of {what}, got {len(found)}; name one")
-    return found[0] if found else None
+    given = names(option, text)
+    if len(given) > 1:
+        raise InputError(f"{option} {text}: wanted one column of {what}, got {len(given)}; name one")
+    return given[0] if given else None

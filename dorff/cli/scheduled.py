@@ -25,9 +25,9 @@ def prune(
     from dorff.store import prune_state, prune_versions
 
     removing = prune_versions if kind(path) == "model" else prune_state
-    removed = [str(found) for found in removing(path, keep, dry_run=dry_run)]
-    said = "would be removed" if dry_run else "removed"
-    text = "\n".join(f"{found}  {said}" for found in removed) or f"{path}: nothing to remove"
+    removed = [str(folder) for folder in removing(path, keep, dry_run=dry_run)]
+    verb = "would be removed" if dry_run else "removed"
+    text = "\n".join(f"{folder}  {verb}" for folder in removed) or f"{path}: nothing to remove"
     show({"removed": removed, "dry_run": dry_run}, text, as_json=as_json)
 
 

@@ -91,13 +91,13 @@ def _alone(report: FitReport) -> str:
 
 def _weighed(report: FitReport, weights: Sequence[Sequence[float]]) -> str:
     """The weight of each manifold term, and a word of warning where it is the last one tried on its side."""
-    found = []
+    parts = []
     for weight, tried in zip(report.manifold, weights or [()] * len(report.manifold), strict=True):
         side = (
             "" if len(set(tried)) < 2 or weight == 0 else {min(tried): "smallest", max(tried): "largest"}.get(weight)
         )
-        found.append(f"{weight:.3g}" + (f" (the {side} tried: list ones beyond it)" if side else ""))
-    return f", manifold {'weight' if len(found) == 1 else 'weights'} {', '.join(found)}" if found else ""
+        parts.append(f"{weight:.3g}" + (f" (the {side} tried: list ones beyond it)" if side else ""))
+    return f", manifold {'weight' if len(parts) == 1 else 'weights'} {', '.join(parts)}" if parts else ""
 
 
 def term_text(term: Mapping[str, Any], unlabelled: object = None) -> str:
@@ -177,9 +177,9 @@ def _tuned(report: FitReport) -> str:
     """The length-scale that was found, and a word of warning where the search was not a plain success."""
     if report.tuned is None:
         return ""
-    found = [f"{number:.3g}" for number in _flat(report.lengthscale[0])]
+    numbers = [f"{number:.3g}" for number in _flat(report.lengthscale[0])]
     warning = "" if report.tuned == "converged" else f" ({report.tuned})"
-    return f", length-scale {', '.join(found)}{warning}"
+    return f", length-scale {', '.join(numbers)}{warning}"
 
 
 def _flat(lengthscale: float | list[float]) -> list[float]:
@@ -190,15 +190,15 @@ def score_text(scores: Scores) -> str:
     """A line for all outputs together, and one for each."""
     dropped = "" if scores.weights is None else f" by {scores.weights}"
     dropped += f", {scores.rows_dropped:,} left out for NaN, infinity or weight 0" if scores.rows_dropped else ""
-    each = {name: f"r2 {_r2(found['r2'])}  rmse {found['rmse']:.6g}" for name, found in scores.per_output.items()}
+    each = {name: f"r2 {_r2(output['r2'])}  rmse {output['rmse']:.6g}" for name, output in scores.per_output.items()}
     if scores.accuracy is not None:
         loss = "" if scores.log_loss is None else f"  log loss {scores.log_loss:.4f}"
         return f"{scores.rows:,} rows{dropped}: accuracy {scores.accuracy:.4f}{loss}"
     bands = {
-        f"inside {100 * float(level):g}% ({kind})": f"{100 * found[kind]:.1f}%  " + _apart(found["per_output"], kind)
-        for level, found in (scores.coverage or {}).items()
+        f"inside {100 * float(level):g}% ({kind})": f"{100 * shares[kind]:.1f}%  " + _apart(shares["per_output"], kind)
+        for level, shares in (scores.coverage or {}).items()
         for kind in ("plain", "conformal")
-        if found[kind] is not None
+        if shares[kind] is not None
     }
     of = f" ({scores.r2_of})" if len(each) > 1 else ""
     together = f"r2 {_r2(scores.r2)}{of}  rmse {scores.rmse:.6g}"

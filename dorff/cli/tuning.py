@@ -110,10 +110,10 @@ def _formula(config: Mapping[str, Any]) -> str:
 
 def _details(config: Mapping[str, Any]) -> dict[str, str]:
     """What a formula does not tell, by name; of several terms all values, or the one that all have."""
-    found: dict[str, list[str]] = {}
+    versions: dict[str, list[str]] = {}
     for name, value in _values(config):
-        found.setdefault(name, []).append(value)
-    return {name: values[0] if len(set(values)) == 1 else "/".join(values) for name, values in found.items()}
+        versions.setdefault(name, []).append(value)
+    return {name: values[0] if len(set(values)) == 1 else "/".join(values) for name, values in versions.items()}
 
 
 def _values(value: Any, key: str = "") -> Iterator[tuple[str, str]]:

@@ -130,17 +130,17 @@ def _killing_when_stopped() -> Iterator[None]:
 def _remote(cluster: spec.RemoteCluster, patience: float) -> DaskEngine:
     """In a thread of its own: a scheduler that takes the connection and never speaks would keep Dask waiting."""
     security = security_for(cluster)
-    found = queue.SimpleQueue[Client | Exception]()
+    connected = queue.SimpleQueue[Client | Exception]()
 
     def connect() -> None:
         try:
-            found.put(_connected(cluster.address, security, patience))
+            connected.put(_connected(cluster.address, security, patience))
         except Exception as error:
-            found.put(error)
+            connected.put(error)
 
     threading.Thread(target=connect, name="dorff-connect", daemon=True).start()
     try:
-        client = found.get(timeout=3 * patience + 5)
+        client = connected.get(timeout=3 * patience + 5)
     except queue.Empty as error:
         raise IncompleteError(f"cluster.address {cluster.address}: its scheduler does not answer") from error
     if isinstance(client, Exception):
@@ -171,9 +171,9 @@ def _connected(address: str, security: Security | None, patience: float) -> Clie
 
 def _check_versions(client: Client, patience: float) -> None:
     """InputError where a worker has other versions than the driver. One that does not answer is asked task by task."""
-    asked = {"op": "versions", "packages": list(PACKAGES)}
+    request = {"op": "versions", "packages": list(PACKAGES)}
     scheduler: Any = client.scheduler
     with suppress(TimeoutError):
-        found = client.sync(scheduler.broadcast, msg=asked, on_error="ignore", callback_timeout=patience)
-        for worker, versions in found.items():
+        answers = client.sync(scheduler.broadcast, msg=request, on_error="ignore", callback_timeout=patience)
+        for worker, versions in answers.items():
             refuse_others(worker, own_versions(), versions["packages"])

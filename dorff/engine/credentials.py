@@ -49,21 +49,21 @@ def security_for(cluster: spec.RemoteCluster) -> Security | None:
         return None
     if protocol == "inproc":
         return None
-    found = Security(require_encryption=True, **_files(cluster.tls))
-    ours = found.get_tls_config_for_role("client")
+    security = Security(require_encryption=True, **_files(cluster.tls))
+    ours = security.get_tls_config_for_role("client")
     if not (ours["ca_file"] and ours["cert"]):
         raise InputError(
             f"cluster.address {cluster.address}: expected cluster.tls {{ca, cert, key}}, or the same in Dask's own "
             "configuration (distributed.comm.tls), came neither"
         )
     try:
-        found.get_connection_args("client")
+        security.get_connection_args("client")
     except (OSError, ssl.SSLError) as error:
         named = ", ".join(ours[part] for part in ("ca_file", "cert", "key") if ours[part])
         raise InputError(
             f"cluster.tls: {named} cannot be used ({error}); check that the key is the certificate's"
         ) from error
-    return found
+    return security
 
 
 def on_loopback(host: str) -> bool:

@@ -204,14 +204,14 @@ class _Workers:
         now = time.monotonic()
         if self._looked >= 0 and now - self._looked < _LOOK:
             return
-        found = count_threads(self._client)
+        threads = count_threads(self._client)
         self._looked = time.monotonic()
-        if found:
-            self.threads, self._missed = found, -1.0
+        if threads:
+            self.threads, self._missed = threads, -1.0
         elif self._missed < 0:
             self._missed = now
         elif now - self._missed > self._patience or self._client.status == "closed":
-            who = "no workers" if found == 0 else "the cluster's scheduler did not answer"
+            who = "no workers" if threads == 0 else "the cluster's scheduler did not answer"
             raise IncompleteError(
                 f"{who} for {self._looked - self._missed:.0f} s; what is done is kept: look at the cluster, and run "
                 "the same command again"
@@ -232,8 +232,8 @@ def _tell(client: Client, function: Callable[..., object], *arguments: object) -
     if client.status != "running":
         return {}
     with suppress(OSError):
-        found: dict[str, Any] = client.sync(
+        answers: dict[str, Any] = client.sync(
             client._run, function, *arguments, on_error="ignore", callback_timeout=_ANSWER
         )
-        return found
+        return answers
     return None

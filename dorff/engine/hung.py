@@ -42,7 +42,7 @@ class HungWorkers:
 
     def _silent(self) -> list[int]:
         scheduler: Any = self._cluster.scheduler  # in this process
-        known, now = dict(scheduler.workers), time.time()
+        workers, now = dict(scheduler.workers), time.time()
         nannies = list(self._cluster.workers.values())
-        found = [(nanny.pid, known.get(nanny.worker_address)) for nanny in nannies]
-        return [pid for pid, state in found if pid and state and now - state.last_seen > self._after]
+        states = [(nanny.pid, workers.get(nanny.worker_address)) for nanny in nannies]
+        return [pid for pid, state in states if pid and state and now - state.last_seen > self._after]

@@ -61,9 +61,9 @@ def stopping_on_signals() -> Iterator[Stop]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        asked = stop.asked
+        stopped = stop.asked
         clear_stop()
-        if asked and not isinstance(sys.exception(), KeyboardInterrupt):
+        if stopped and not isinstance(sys.exception(), KeyboardInterrupt):
             raise stop.error()
 
 

@@ -131,10 +131,10 @@ def _climb(evidence: Evidence, guess: FloatArray, start: FloatArray) -> _Climb:
 
     bounds = [np.log(REACH)] * (len(start) - 1) + [np.log(RATIOS)]
     options = {"maxiter": ITERATIONS, "ftol": _TOLERANCE, "gtol": 1e-5}
-    found = scipy.optimize.minimize(
+    climb = scipy.optimize.minimize(
         descend, start, jac=True, method="L-BFGS-B", bounds=bounds, callback=note, options=options
     )
-    return _Climb(found.x, -float(found.fun) * entries, tuple(history), found.status == 0)
+    return _Climb(climb.x, -float(climb.fun) * entries, tuple(history), climb.status == 0)
 
 
 def _tuned(kernel: OperatorKernel, evidence: Evidence, climb: _Climb, guess: FloatArray) -> Tuned:
@@ -153,15 +153,15 @@ def _tuned(kernel: OperatorKernel, evidence: Evidence, climb: _Climb, guess: Flo
 def _status(climb: _Climb, *, flat: bool) -> str:
     if flat:
         return "the evidence is flat, no better than noise alone: the length-scale is the median distance"
-    said = ["converged" if climb.converged else f"not converged within {ITERATIONS} iterations"]
+    parts = ["converged" if climb.converged else f"not converged within {ITERATIONS} iterations"]
     low, high = (np.isclose(climb.logs[:-1], bound, atol=1e-3) for bound in np.log(REACH))
     for place, at, meaning in (("lower", low, "noise"), ("upper", high, "no effect")):
         if at.any():
             which = "" if len(at) == 1 else " of inputs " + ", ".join(map(str, np.flatnonzero(at)))
-            said.append(f"the length-scale{which} at the {place} bound ({meaning})")
+            parts.append(f"the length-scale{which} at the {place} bound ({meaning})")
     if np.isclose(climb.logs[-1], np.log(RATIOS), atol=1e-3).any():
-        said.append("the ratio of noise to signal at a bound")
-    return "; ".join(said)
+        parts.append("the ratio of noise to signal at a bound")
+    return "; ".join(parts)
 
 
 def _sample(

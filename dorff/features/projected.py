@@ -40,13 +40,13 @@ def layout(phi: GaussianWeighted | None, reflected: bool) -> tuple[int, float]:
 
 def _values(phi: GaussianWeighted, t: FloatArray) -> FloatArray:
     """phi(t), looked at, since it may be anybody's function."""
-    found = np.asarray(phi.function(t))
-    if found.shape != t.shape or not np.all(np.isfinite(found)):
+    values = np.asarray(phi.function(t))
+    if values.shape != t.shape or not np.all(np.isfinite(values)):
         raise InputError(
-            f"{phi!r}: phi must give a finite number for every number; it gave shape {found.shape} for {t.shape}"
-            + ("" if found.shape != t.shape else ", not all of them finite")
+            f"{phi!r}: phi must give a finite number for every number; it gave shape {values.shape} for {t.shape}"
+            + ("" if values.shape != t.shape else ", not all of them finite")
         )
-    return found
+    return values
 
 
 @final
@@ -74,10 +74,10 @@ class Projected(ScalarMap):
     kind = "projected"
 
     @classmethod
-    def of(cls, found: Frequencies, phi: GaussianWeighted | None, *, centre_column: bool) -> Projected:
+    def of(cls, frequencies: Frequencies, phi: GaussianWeighted | None, *, centre_column: bool) -> Projected:
         """The features of drawn frequencies."""
-        weights, centre = found.weights, found.centre
-        reflected = found.reflected and phi is not None
+        weights, centre = frequencies.weights, frequencies.centre
+        reflected = frequencies.reflected and phi is not None
         if phi is not None:
             weights = weights * phi.scale
             centre *= (phi.scale * phi.centre) ** 2
@@ -91,7 +91,7 @@ class Projected(ScalarMap):
                 f"sampler: the centre's weight came out as {centre:.3g}, and a fit without intercept has no place for "
                 "a negative one; fit an intercept, set centre: redraw, or take another seed"
             )
-        return cls(found.transform, weights, phi, reflected, centre, centre_column)
+        return cls(frequencies.transform, weights, phi, reflected, centre, centre_column)
 
     @property
     def d(self) -> int:

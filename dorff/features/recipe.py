@@ -207,6 +207,6 @@ class Recipe:
             return Drawn(Maclaurin.of(scalar, self.d, self.m, rng), None)
         if isinstance(scalar, Mercer):
             return Drawn(Eigenfunctions.of(scalar, self.d, self.m, rng), None)
-        found = self.sampler.draw(self.kernel, d=self.d, p=self.p, count=self._count, seed=seed)
-        phi = Projected.of(found, self._phi, centre_column=self._centre_column)
-        return Drawn(phi, found.log_density, found.serves)
+        drawn = self.sampler.draw(self.kernel, d=self.d, p=self.p, count=self._count, seed=seed)
+        phi = Projected.of(drawn, self._phi, centre_column=self._centre_column)
+        return Drawn(phi, drawn.log_density, drawn.serves)

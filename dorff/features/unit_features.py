@@ -46,14 +46,14 @@ class UnitFeatures:
         P = 1 if separable else p
         parts = [np.eye(1, d + 1, d)[None] if separable else _linear_root(base, d, p) for _, base in terms]
         rows = min(P, sum(len(part) for part in parts))
-        found = _sampler(unit).draw(unit, d=d, p=p, count=max(1, columns // (2 * rows)), seed=seed)
-        assert found.log_density is not None  # of all samplers that mix
+        drawn = _sampler(unit).draw(unit, d=d, p=p, count=max(1, columns // (2 * rows)), seed=seed)
+        assert drawn.log_density is not None  # of all samplers that mix
         sizes = []
         for (weight, base), part in zip(terms, parts, strict=True):
             assert isinstance(base.scalar, Spectral)
-            log_ratio = base.scalar.log_density(found.omega, Measure.UNBOUNDED) - found.log_density
+            log_ratio = base.scalar.log_density(drawn.omega, Measure.UNBOUNDED) - drawn.log_density
             sizes += [np.sqrt(weight) * np.exp(0.5 * log_ratio)] * len(part)
-        return cls(found.omega, np.stack(sizes, axis=1), np.concatenate(parts))
+        return cls(drawn.omega, np.stack(sizes, axis=1), np.concatenate(parts))
 
     @property
     def separable(self) -> bool:
@@ -79,13 +79,13 @@ class UnitFeatures:
     def psi(self, lengthscale: FloatArray) -> FloatArray:
         """psi (D, R, P) as above, R maybe more than P."""
         omega = np.column_stack([self.units / lengthscale, np.ones(len(self.units))])
-        found: FloatArray = self.sizes[:, :, None] * np.einsum("jk,rpk->jrp", omega, self.roots)
-        return found
+        psi: FloatArray = self.sizes[:, :, None] * np.einsum("jk,rpk->jrp", omega, self.roots)
+        return psi
 
     def omega_gradient(self, of_psi: FloatArray) -> FloatArray:
         """What a gradient (D, R, P) by psi says by omega, (D, d)."""
-        found: FloatArray = np.einsum("jrp,jr,rpk->jk", of_psi, self.sizes, self.roots[:, :, :-1])
-        return found
+        gradient: FloatArray = np.einsum("jrp,jr,rpk->jk", of_psi, self.sizes, self.roots[:, :, :-1])
+        return gradient
 
 
 def with_lengthscale(

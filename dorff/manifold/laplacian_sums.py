@@ -16,8 +16,8 @@ from dorff.features import FeatureMap
 from dorff.graphs import KNN, Graph, Manifold, degrees, inverse_roots, local_graph
 from dorff.loops import differences
 from dorff.manifold.pieces import edge_runs, entries, row_runs
-from dorff.moments import UNIT, Accumulator, Adder, BoolArray, FloatArray, IntArray, Moments, Part, probe
-from dorff.passes import BlockSums, block_rows
+from dorff.moments import UNIT, Accumulator, BoolArray, FloatArray, IntArray, Moments, Part, probe
+from dorff.passes import BlockSums, RowSums, block_rows
 from dorff.plan.term_costs import GROUP_ROWS, Form, Places, TermRecipe, difference_shift, tile_rows
 
 _T: Final[Part] = (0, "")
@@ -28,7 +28,7 @@ _CACHED: Final = 2**16  # numbers of a block that are made before they are looke
 
 
 @final
-class GraphSums:
+class GraphSums(RowSums):
     """Adds groups of rows, each a graph of its own, to T; or the rows of one graph, a part at a time (`add_local`).
 
     With G the rows of [F | 1], each over the root of its degree where L is normalised, T is a sum over edges of
@@ -41,6 +41,7 @@ class GraphSums:
     """
 
     def __init__(self, features: FeatureMap, recipe: TermRecipe, *, tile: int | None = None) -> None:
+        super().__init__(GROUP_ROWS)
         self._features, self.recipe = features, recipe
         self._width = recipe.width(features)
         self._tile = tile_rows(self._width) if tile is None else tile
@@ -55,37 +56,21 @@ class GraphSums:
         self._tiles = [np.zeros((0, self._line)), np.zeros((0, self._line))]
         self._Z = np.zeros((self._block, self._line))
         self._along = np.empty(self._block)
-        self._sums: dict[Part, Adder] = {}
-        self.syrk_seconds = 0.0
-
-    @property
-    def block_rows(self) -> int:
-        return GROUP_ROWS
-
-    @property
-    def sums(self) -> Mapping[Part, Adder]:
-        """What has been added so far."""
-        return self._sums
 
     def of(self, part: Part) -> Accumulator:
         """The sums of T, or of what cancels in it; empty ones where there are none yet."""
-        found = self._sums.get(part)
-        if found is None:
-            paired = self.recipe.form is Form.DIFFERENCE
-            found = (
-                Accumulator(self._width - 1, 0, _NONE, square=spare_square(self._width), paired=paired)
-                if part == _T else Accumulator(0, 0, _NONE)
-            )  # fmt: skip
-            self._sums[part] = found
-        assert isinstance(found, Accumulator)
-        return found
+        sums = super().of(part)
+        assert isinstance(sums, Accumulator)
+        return sums
 
-    def clear(self) -> None:
-        self.keep_spare()
-        self._sums, self.syrk_seconds = {}, 0.0
+    def empty(self, part: Part) -> Accumulator:
+        if part != _T:
+            return Accumulator(0, 0, _NONE)
+        paired = self.recipe.form is Form.DIFFERENCE
+        return Accumulator(self._width - 1, 0, _NONE, square=spare_square(self._width), paired=paired)
 
     def keep_spare(self) -> None:
-        leave_spare([self._sums[_T].spare] if _T in self._sums else [])
+        leave_spare([self.sums[_T].spare] if _T in self.sums else [])
 
     def add(
         self, X: FloatArray, Y: FloatArray, fold: int = 0, *, partial: bool = False, weights: FloatArray | None = None

@@ -41,7 +41,7 @@ class Described(ABC):
     for each that they miss, whose columns are zero. `unit` is their rounding error over their largest singular value.
     """
 
-    kind: ClassVar[Kind]
+    kind: ClassVar[str]
     m: int
     q: int
     n: int
@@ -64,7 +64,22 @@ class Described(ABC):
 
 
 class Sums(Described):
-    """Sums over the rows of a run of the data."""
+    """Sums over the rows of a run of the data. A class that says its `kind` is one of `kinds`, by which files tell it.
+
+    `by_numbers`: two of them are added number by number; where not, files of them are added whole, by `absorb`.
+    """
+
+    by_numbers: ClassVar[bool] = True
+    kinds: ClassVar[dict[str, type[Sums]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        if "kind" in cls.__dict__:
+            Sums.kinds[cls.kind] = cls
+
+    @classmethod
+    @abstractmethod
+    def fits(cls, width: int, length: int) -> bool:
+        """Whether sums of w = `width` columns may have so many numbers."""
 
     @property
     def mask(self) -> BoolArray:
@@ -135,6 +150,10 @@ class Packed(Solvable):
     def pieces(self) -> Iterator[FloatArray]:
         """`packed`, as one piece."""
         yield self.packed
+
+    @classmethod
+    def fits(cls, width: int, length: int) -> bool:
+        return length == width * (width + 1) // 2
 
     @classmethod
     def read(cls, m: int, q: int, n: int, y0: FloatArray, values: FloatArray, observed: str, unit: float) -> Self:

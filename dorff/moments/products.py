@@ -36,6 +36,10 @@ class Products(Sums):
         yield self.values.reshape(-1)
 
     @classmethod
+    def fits(cls, width: int, length: int) -> bool:
+        return length % width == 0
+
+    @classmethod
     def read(cls, m: int, q: int, n: int, y0: FloatArray, values: FloatArray, observed: str, unit: float) -> Self:
         return cls(m, q, n, y0, values.reshape(m + 1 + q, -1), observed, unit)
 

@@ -24,6 +24,7 @@ class Triangle(Packed):
     """
 
     kind: ClassVar[Kind] = Kind.TRIANGLE
+    by_numbers: ClassVar[bool] = False
 
     @property
     def square(self) -> FloatArray:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import Final, Protocol, TypeVar, final
+from abc import ABC, abstractmethod
+from typing import Final, TypeVar, final
 
 import numpy as np
 
@@ -18,25 +18,47 @@ S = TypeVar("S", bound=moments.Sums)
 PRECISIONS: Final = ("double", "mixed")
 
 
-class RowSums(Protocol):
-    """What a leaf adds its rows to, a block of at most `block_rows` consecutive ones at a time."""
+class RowSums(ABC):
+    """What a leaf adds its rows to, at most `block_rows` consecutive ones at a time: `sums` of each fold and pattern
+    of targets. `syrk_seconds` counts the time in BLAS."""
 
-    @property
-    def block_rows(self) -> int: ...
-    @property
-    def sums(self) -> Mapping[moments.Part, moments.Adder]: ...
-    @property
-    def syrk_seconds(self) -> float: ...
+    def __init__(self, block_rows: int) -> None:
+        self.block_rows = block_rows
+        self.sums: dict[moments.Part, moments.Adder] = {}
+        self.syrk_seconds = 0.0
+
+    @abstractmethod
     def add(
         self, X: FloatArray, Y: FloatArray, fold: int = 0, *, partial: bool = False, weights: FloatArray | None = None
-    ) -> None: ...
-    def of(self, part: moments.Part) -> moments.Adder: ...
-    def clear(self) -> None: ...
-    def keep_spare(self) -> None: ...
+    ) -> None:
+        """Add rows X (n, d), Y (n, q), in order; `partial` looks for targets that are missing.
+
+        `weights` (n,) >= 0 weigh the rows; rows of weight zero are not counted.
+        """
+
+    @abstractmethod
+    def empty(self, part: moments.Part) -> moments.Adder:
+        """Empty sums for a fold and pattern."""
+
+    def of(self, part: moments.Part) -> moments.Adder:
+        """The sums of a fold and pattern; empty ones where it has none yet."""
+        if part not in self.sums:
+            self.sums[part] = self.empty(part)
+        return self.sums[part]
+
+    def clear(self) -> None:
+        """Forget what has been added; the memory is used again."""
+        if self.sums:
+            self.keep_spare()
+            self.sums, self.syrk_seconds = {}, 0.0
+
+    def keep_spare(self) -> None:
+        """Leave the squares to this process's next sums; these are not to be used any more."""
+        leave_spare(adder.spare for adder in self.sums.values())
 
 
 @final
-class BlockSums:
+class BlockSums(RowSums):
     """Featurizes blocks of rows into one reused buffer Z = [F | 1 | Y - y0] and adds each to its fold's sums.
 
     Rows that miss targets (NaN) go to sums of their own, one for each pattern, the missing ones as zeros.
@@ -53,7 +75,8 @@ class BlockSums:
             raise InputError(f"precision: wanted double, or mixed for sums of kind gram, got {precision} ({kind})")
         if (V is None) == (kind is moments.Kind.PRODUCT):
             raise InputError(f"V: wanted for sums of kind product, and no others; got {V} ({kind})")
-        self._features, self._y0, self._block, self._class_weight = features, y0, block_rows, class_weight
+        super().__init__(block_rows)
+        self._features, self._y0, self._class_weight = features, y0, class_weight
         self._kind, self._V = kind, V
         width = features.m + 1 + len(y0)
         # Rows start on cache lines; the syrk is told the padded row length.
@@ -67,25 +90,15 @@ class BlockSums:
         self._probe = np.zeros(self._padded.shape[1])  # with the padding: BLAS is three times as fast on whole lines
         self._probe[:width] = moments.probe(width)
         self._along = np.empty(block_rows)
-        self._sums: dict[moments.Part, moments.Adder] = {}
-        self.syrk_seconds = 0.0
         # Loops and BLAS are loaded before the squares are made: where memory is too little, it then runs out in numpy,
         # which raises, and not in a loader of native code, which may end the process or never come back.
         few = min(2, block_rows)  # a lone row has another layout, and loops of its own
         self._featurize(np.zeros((few, features.d)), np.zeros((few, len(y0))), None)
         moments.syrk(np.zeros((2, 8)), np.zeros((8, 8), order="F"))
 
-    @property
-    def block_rows(self) -> int:
-        return self._block
-
     def add(
         self, X: FloatArray, Y: FloatArray, fold: int = 0, *, partial: bool = False, weights: FloatArray | None = None
     ) -> None:
-        """Add rows X (n, d), Y (n, q), in order; `partial` looks for targets that are missing.
-
-        `weights` (n,) >= 0 weigh the rows; rows of weight zero are not counted.
-        """
         if weights is not None and not np.all(weights > 0):
             some = weights > 0
             X, Y, weights = X[some], Y[some], weights[some]
@@ -95,15 +108,15 @@ class BlockSums:
         for observed, rows in moments.patterns_of(there):
             some_weights = None if weights is None else weights[rows]
             self._add(X[rows], np.where(there[rows], Y[rows], self._y0), (fold, observed), some_weights)
-            moments.check_patterns(self._sums)
+            moments.check_patterns(self.sums)
         return None
 
     def _add(self, X: FloatArray, Y: FloatArray, part: moments.Part, weights: FloatArray | None) -> None:
         if not len(X):
             return
         sums = self.of(part)
-        for start in range(0, len(X), self._block):
-            y, at = Y[start : start + self._block], slice(start, start + self._block)
+        for start in range(0, len(X), self.block_rows):
+            y, at = Y[start : start + self.block_rows], slice(start, start + self.block_rows)
             weight = None if weights is None else weights[at]
             if self._class_weight is not None:
                 of_class = y @ self._class_weight
@@ -135,21 +148,8 @@ class BlockSums:
             along *= root
         return Z, along
 
-    def of(self, part: moments.Part) -> moments.Adder:
-        """The sums of a fold and pattern; empty ones where it has none yet."""
-        sums = self._sums.get(part)
-        if sums is None:
-            sums = self._sums[part] = self._new(part[1])
-        return sums
-
-    def clear(self) -> None:
-        """Forget what has been added; the memory is used again."""
-        if self._sums:
-            self.keep_spare()
-            self._sums, self.syrk_seconds = {}, 0.0
-
-    def _new(self, observed: str) -> moments.Adder:
-        m, y0 = self._features.m, self._y0
+    def empty(self, part: moments.Part) -> moments.Adder:
+        m, y0, observed = self._features.m, self._y0, part[1]
         if self._V is not None:
             return moments.ProductAccumulator(m, len(y0), y0, V=self._V, observed=observed)
         square = spare_square(self._Z.shape[1])
@@ -157,24 +157,15 @@ class BlockSums:
             return moments.TriangleAccumulator(m, len(y0), y0, square=square, block=self._reflected, observed=observed)
         return moments.Accumulator(m, len(y0), y0, square=square, observed=observed)
 
-    @property
-    def sums(self) -> Mapping[moments.Part, moments.Adder]:
-        """What has been added so far, fold by fold."""
-        return self._sums
-
     def total(self, of: type[S]) -> dict[moments.Part, S]:
         """Copies of what has been added so far, fold by fold."""
-        found: dict[moments.Part, S] = {}
-        for part, adder in self._sums.items():
+        copies: dict[moments.Part, S] = {}
+        for part, adder in self.sums.items():
             sums = adder.moments()
             assert isinstance(sums, of)
-            found[part] = sums
-        return found
+            copies[part] = sums
+        return copies
 
     def moments(self) -> moments.Folds:
         """`total`, of the gram kind."""
         return self.total(moments.Moments)
-
-    def keep_spare(self) -> None:
-        """Leave the squares to this process's next sums; these are not to be used any more."""
-        leave_spare(adder.spare for adder in self._sums.values())

@@ -201,12 +201,13 @@ def fresh_checkpoint(place: Place, leaf: Leaf, stamp: str, d: int) -> Checkpoint
 
 def resumed(place: Place, sums: RowSums, fresh: Checkpoint) -> Checkpoint:
     """The checkpoint of the same task, its sums restored; else `fresh`, and the sums are empty."""
-    found = Checkpoint.load(place.checkpoints, fresh.number)
-    if found is None or any(getattr(found, name) != getattr(fresh, name) for name in _SAME):
+    checkpoint = Checkpoint.load(place.checkpoints, fresh.number)
+    if checkpoint is None or any(getattr(checkpoint, name) != getattr(fresh, name) for name in _SAME):
         return fresh
-    fits = found.start < found.row < found.stop and len(found.low) == len(found.high) == len(fresh.low)
-    if fits and found.restore(place.checkpoints, sums.of):
-        return found
+    fits = checkpoint.start < checkpoint.row < checkpoint.stop
+    fits = fits and len(checkpoint.low) == len(checkpoint.high) == len(fresh.low)
+    if fits and checkpoint.restore(place.checkpoints, sums.of):
+        return checkpoint
     sums.clear()
     return fresh
 
@@ -238,8 +239,9 @@ def leave(frozen: Pass, place: Place, sums: RowSums, now: Callable[[], Checkpoin
     return receipt
 
 
-def merge_nodes(left: str, right: str, into: str) -> bool:
-    """Add two node files into a third; False where one of them is missing or damaged."""
+def merge_nodes(left: str, right: str, into: str, kind: type[Summand]) -> bool:
+    """Add two node files into a third; False where one of them is missing or damaged. The worker has imported what
+    sums of this `kind` are made of, as it was handed the class."""
     return merge_moments(Path(left), Path(right), Path(into))
 
 

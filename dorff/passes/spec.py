@@ -137,9 +137,9 @@ class PassSpec:
     def from_config(cls, config: Mapping[str, Any]) -> Self:
         """The spec that such JSON is of; InputError, KeyError or TypeError where it is of none."""
         _check_numbers(config)
-        for name, known in _WORDS.items():
-            if config[name] not in known:
-                raise InputError(f"its {name} should be {' or '.join(known)}, got {str(config[name])[:40]!r}")
+        for name, words in _WORDS.items():
+            if config[name] not in words:
+                raise InputError(f"its {name} should be {' or '.join(words)}, got {str(config[name])[:40]!r}")
         values = {field.name: config[field.name] for field in fields(cls)}
         drawn, fitted = config["words"]
         return cls(

@@ -24,7 +24,7 @@ from dorff import store
 from dorff.data import Dataset
 from dorff.engine import Engine
 from dorff.errors import InputError
-from dorff.moments import FloatArray, Kind, Products, by_fold, pooled
+from dorff.moments import FloatArray, Kind, Part, Products, by_fold, pooled
 from dorff.passes.blocks import RowSums
 from dorff.passes.cuts import Leaf, product_rows
 from dorff.passes.frozen import Pass, load_pass
@@ -103,31 +103,29 @@ class Sweeper:
         name = hashlib.sha256(f"{self._frozen.hash} {self._stamp} {V.shape} ".encode() + V.tobytes()).hexdigest()[:16]
         sweep = Sweep(self._folder / name, name)
         # The first one's receipts are wanted too.
-        found = store.load_sums(sweep.total, Products) if self.receipts else None
-        if found is None:
-            found = self._run(sweep, V)
+        folds = store.load_sums(sweep.total, Products) if self.receipts else None
+        if folds is None:
+            folds = self._run(sweep, V)
         self.count += 1
-        parts = pooled(by_fold(found))
+        parts = pooled(by_fold(folds))
         patterns = [part.observed for part in parts]
         if self.count > 1 and patterns != self._patterns:
             raise self._changed(sweep)
         self._patterns = patterns
         return parts
 
-    def _run(self, sweep: Sweep, V: FloatArray) -> dict[tuple[int, str], Products]:
+    def _run(self, sweep: Sweep, V: FloatArray) -> dict[Part, Products]:
         tree = Tree(sweep, self._dataset, self._leaves, kept=NONE_KEPT)
         first = not self.receipts
-        if first and len(tree.receipts) == len(self._leaves) and (found := store.load_sums(sweep.total, Products)):
+        if first and len(tree.receipts) == len(self._leaves) and (total := store.load_sums(sweep.total, Products)):
             self.receipts = [tree.receipts[number] for number in sorted(tree.receipts)]
-            return found
+            return total
         sweep.write(self._frozen, V)
         total = tree.collect(self._engine, Products, self._told)
         self.fresh += [tree.receipts[number] for number in sorted(tree.computed)]
         return self._finished(sweep, tree, total)
 
-    def _finished(
-        self, sweep: Sweep, tree: Tree, total: dict[tuple[int, str], Products]
-    ) -> dict[tuple[int, str], Products]:
+    def _finished(self, sweep: Sweep, tree: Tree, total: dict[Part, Products]) -> dict[Part, Products]:
         receipts = [tree.receipts[number] for number in sorted(tree.receipts)]
         if self.receipts and [one.digest for one in receipts] != [one.digest for one in self.receipts]:
             raise self._changed(sweep)

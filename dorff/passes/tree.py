@@ -73,15 +73,15 @@ class Tree:
 
     def roots(self) -> list[Node]:
         """The nodes whose sum, left to right, is the total: the largest that are complete, and leaves cut short."""
-        found, at = [], self._first
+        nodes, at = [], self._first
         while at < self._end:
             level = (self._end - at).bit_length() - 1
             if at:
                 level = min(level, (at & -at).bit_length() - 1)
-            found.append((level, at >> level))
+            nodes.append((level, at >> level))
             at += 1 << level
         cut = [(0, leaf.number) for leaf in self._leaves.values() if not leaf.full]
-        return sorted(found + cut, key=lambda node: node[1] << node[0])
+        return sorted(nodes + cut, key=lambda node: node[1] << node[0])
 
     def missing(self) -> list[Leaf]:
         """The leaves without a valid receipt."""
@@ -89,8 +89,8 @@ class Tree:
 
     def revalidate(self) -> list[int]:
         """Forget the leaves whose files have changed since they were read; their numbers. Start again for them."""
-        known = sorted(self.receipts.items())
-        changed = [n for n, one in known if one.stamp != self._source.stamp(one.start, one.stop)]
+        receipts = sorted(self.receipts.items())
+        changed = [n for n, one in receipts if one.stamp != self._source.stamp(one.start, one.stop)]
         for number in changed:
             self._earlier[number] = self.receipts.pop(number).digest
             for node in self._path_up((0, number)):
@@ -258,8 +258,8 @@ class Tree:
             return []
         # Inside a node that is there, or may be, nothing is merged but sums that are kept.
         for above in self._path_up(parent):
-            known = above in self._have or above in self._waiting
-            if known and (above[0] <= self._kept or parent[0] > self._kept):
+            present = above in self._have or above in self._waiting
+            if present and (above[0] <= self._kept or parent[0] > self._kept):
                 return []
         return [self._merge(parent)]
 
@@ -287,7 +287,7 @@ class Tree:
         left, right = _children(node)
         paths = (str(self._path(left)), str(self._path(right)), str(self._path(node)))
         first, stop = node[1] << node[0], (node[1] + 1) << node[0]
-        return Task(merge_nodes, paths, node, f"the sum of leaves {first} to {stop - 1}")
+        return Task(merge_nodes, (*paths, type(self._sums)), node, f"the sum of leaves {first} to {stop - 1}")
 
     def _complete(self, node: Node) -> bool:
         return self._first <= node[1] << node[0] and (node[1] + 1) << node[0] <= self._end

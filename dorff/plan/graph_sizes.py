@@ -130,13 +130,13 @@ class Degrees:
 @lru_cache(maxsize=16)
 def _degrees(source: EdgeSource, stamp: str, first: int, n: int, shard_rows: int) -> Degrees:
     """Of nodes first..n-1, a bounded number of them at a time. `stamp` is the source's."""
-    found, shards = [], []
+    counted, shards = [], []
     for start in range(first - first % shard_rows, n, COUNTED * shard_rows):
         here = source.degrees(start, min(start + COUNTED * shard_rows, n))
         shards += np.add.reduceat(here, range(0, len(here), shard_rows)).tolist()
-        found.append(np.unique(here[max(first - start, 0) :], return_counts=True))
-    degrees, place = np.unique(np.concatenate([one[0] for one in found]), return_inverse=True)
-    counts = np.bincount(place, np.concatenate([one[1] for one in found])).astype(np.int64)
+        counted.append(np.unique(here[max(first - start, 0) :], return_counts=True))
+    degrees, place = np.unique(np.concatenate([one[0] for one in counted]), return_inverse=True)
+    counts = np.bincount(place, np.concatenate([one[1] for one in counted])).astype(np.int64)
     shards[0] += _stored(source) - sum(shards)  # it is dealt the ends at rows left behind
     return Degrees(degrees[::-1], counts[::-1], max(shards))
 

@@ -49,10 +49,10 @@ def _replaced(value: Any, number: Callable[[dict[str, Any], Sequence[int]], Any]
     and the columns that this sees."""
     if isinstance(value, dict):
         columns = value.get("columns", columns)
-        found = {key: _replaced(item, number, columns) for key, item in value.items()}
-        if found.get("lengthscale") in WORDS:
-            found["lengthscale"] = number(found, columns)
-        return found
+        replaced = {key: _replaced(item, number, columns) for key, item in value.items()}
+        if replaced.get("lengthscale") in WORDS:
+            replaced["lengthscale"] = number(replaced, columns)
+        return replaced
     return [_replaced(item, number, columns) for item in value] if isinstance(value, list | tuple) else value
 
 

@@ -96,23 +96,23 @@ def tuned_config(
     in `tune_lengthscales`. Each kernel is tuned on its own; those that differ in output matrices alone, which tuning
     does not look at, are tuned once. On one BLAS thread, since the bits depend on it.
     """
-    known: dict[str, Tuned] = {}
-    found: list[Tuned | None] = []
+    by_kernel: dict[str, Tuned] = {}
+    searches: list[Tuned | None] = []
     for config in configs:
         each = tunes(config)
         if each is None:
-            found.append(None)
+            searches.append(None)
             continue
         name = json.dumps(_replaced(config, "output", "identity"), sort_keys=True)
-        if name not in known:
+        if name not in by_kernel:
             kernel = kernels.from_config(_replaced(config, "lengthscale", 1.0))
             with pinned():
-                known[name] = tune_lengthscales(
+                by_kernel[name] = tune_lengthscales(
                     kernel, X, Y, each=each, n_features=min(FEATURES, count), seed=seed, intercept=intercept,
                     observe=observe, weights=weights,
                 )  # fmt: skip
-        found.append(known[name])
-    return [_filled(config, tuned) for config, tuned in zip(configs, found, strict=True)], found
+        searches.append(by_kernel[name])
+    return [_filled(config, tuned) for config, tuned in zip(configs, searches, strict=True)], searches
 
 
 def _filled(config: dict[str, Any], tuned: Tuned | None) -> dict[str, Any]:

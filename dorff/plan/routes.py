@@ -179,7 +179,7 @@ def _asks(job: Job, learned: bool, candidates: int, *, folds: bool) -> str:
         (bool(job.manifold), "manifold"),
         (not folds and not isinstance(job.data.targets, str | tuple) and solving.calibrate, "calibrate: true"),
     )
-    if wanted := ", ".join(what for asked, what in several if asked):
+    if wanted := ", ".join(what for applies, what in several if applies):
         return f"it solves one system and knows nothing of its inverse, but the job asks for {wanted}"
     mixed = not folds and job.features.precision == "mixed"
     return "its products are summed in double precision, but the job asks for precision: mixed" if mixed else ""

@@ -116,8 +116,8 @@ def _refuse(kernel: OperatorKernel, size: float, D: int, own: float) -> None:
 def _around(kernel: OperatorKernel) -> str:
     """The kernel at some length-scales, itself among them, as a job would list them in short."""
     lengthscale = np.asarray(_scalars([kernel])[0].config()["lengthscale"])
-    told = [", ".join(f"{number:.3g}" for number in np.atleast_1d(factor * lengthscale)) for factor in _AROUND]
-    return ", ".join(f"{{... lengthscale: {f'[{text}]' if lengthscale.ndim else text}}}" for text in told)
+    lengthscales = [", ".join(f"{number:.3g}" for number in np.atleast_1d(factor * lengthscale)) for factor in _AROUND]
+    return ", ".join(f"{{... lengthscale: {f'[{text}]' if lengthscale.ndim else text}}}" for text in lengthscales)
 
 
 def _mix(recipe: Recipe, kernel: OperatorKernel) -> dict[Any, float]:
@@ -154,8 +154,8 @@ def _scalars(targets: Sequence[OperatorKernel]) -> list[ScalarKernel]:
 def _name(kernel: OperatorKernel) -> str:
     """Types and scalar kernels of the terms, without their matrices."""
     terms = [(base.config()["type"], base.scalar.config()) for _, base in kernel.terms()]
-    told = [
+    names = [
         f"{kind} {' '.join(f'{key} {value}' if key != 'type' else str(value) for key, value in scalar.items())}"
         for kind, scalar in terms
     ]
-    return " + ".join(told)
+    return " + ".join(names)

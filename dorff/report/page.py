@@ -202,23 +202,23 @@ def _model(model: Model, version: Path) -> dict[str, str]:
 
 def _targets(model: Model) -> dict[str, str]:
     """What the outputs have to do with the targets, where they are not the targets themselves."""
-    found = {}
+    facts = {}
     if model.observe is not None and not model.views:
         rows = ["(" + ", ".join(f"{value:.4g}" for value in row) + ")" for row in model.observe[:8]]
-        found["Targets are C f, C"] = ", ".join(rows) + (", …" if len(model.observe) > 8 else "")
+        facts["Targets are C f, C"] = ", ".join(rows) + (", …" if len(model.observe) > 8 else "")
     if "labels" in model.info:
         labels = [str(label) for label in model.info["labels"]]
-        found["Classes"] = ", ".join(labels[:SHOWN_ROWS]) + (", …" if len(labels) > SHOWN_ROWS else "")
+        facts["Classes"] = ", ".join(labels[:SHOWN_ROWS]) + (", …" if len(labels) > SHOWN_ROWS else "")
         slope = mapping(model.info.get("calibration"))
-        found["Probabilities"] = (
+        facts["Probabilities"] = (
             f"softmax({slope['slope']:.4g} f), found on {slope['rows']:,} held-out rows" if slope else "not calibrated"
         )
-    return found
+    return facts
 
 
 def _data(subject: Subject) -> dict[str, str]:
     data = mapping(subject.model.info.get("data"))
-    found = {
+    facts = {
         "Store": _number(data.get("store")),
         "Rows": _number(data.get("rows")),
         "Fingerprint": _number(data.get("fingerprint")),
@@ -226,8 +226,8 @@ def _data(subject: Subject) -> dict[str, str]:
         + (", …" if len(subject.targets) > SHOWN_ROWS else ""),
     }
     for column, low, high in list(zip(subject.inputs, subject.low, subject.high, strict=True))[:SHOWN_ROWS]:
-        found[f"Input {column.label}"] = f"{low:.5g} to {high:.5g}" if subject.known_box else NOT_KEPT
-    return found
+        facts[f"Input {column.label}"] = f"{low:.5g} to {high:.5g}" if subject.known_box else NOT_KEPT
+    return facts
 
 
 def _tools(model: Model) -> dict[str, str]:
@@ -238,9 +238,9 @@ def _tools(model: Model) -> dict[str, str]:
 def _frequencies(model: Model) -> str:
     if not isinstance(model.feature_map.phi, Projected):
         return f"none: {model.feature_map.phi.kind}, seed {model.seed}"
-    known = dict(mapping(model.sampler))
-    name = str(known.pop("type", "?")).replace("_", " ")
-    return ", ".join([name, *(f"{key} {value}" for key, value in known.items()), f"seed {model.seed}"])
+    options = dict(mapping(model.sampler))
+    name = str(options.pop("type", "?")).replace("_", " ")
+    return ", ".join([name, *(f"{key} {value}" for key, value in options.items()), f"seed {model.seed}"])
 
 
 def _number(value: object, unit: str = "") -> str:

@@ -53,8 +53,8 @@ def trial_plot(
     best, least = winner[0], shown(winner[1], criterion)
     axes.plot([best], [least], "o", ms=13, mfc="none", mew=2.0, color=ACCENT, zorder=5)
     axes.annotate(f"best: {least:.5g}", (best, least), (0, -22), textcoords="offset points", ha="center", color=ACCENT)
-    found = [value for points in paths.values() for _, value in points]
-    if min(found) > 0 and max(found) > 10 * min(found):
+    scores = [value for points in paths.values() for _, value in points]
+    if min(scores) > 0 and max(scores) > 10 * min(scores):
         axes.set_yscale("log")
     _scale(axes, [ridge for points in paths.values() for ridge, _ in points])
     label = NAMES[criterion] + (f" ({unit})" if unit and criterion == "gcv" else "")

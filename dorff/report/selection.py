@@ -40,7 +40,7 @@ def from_info(info: Mapping[str, Any]) -> list[Candidate]:
     features and weights of manifold terms; none where the report has none, or evidences, which are no errors."""
     report = mapping(info.get("report"))
     rows = () if report.get("select") == "evidence" else report.get("table")
-    found: dict[tuple[int, int, tuple[float, ...]], list[tuple[float, float]]] = {}
+    paths: dict[tuple[int, int, tuple[float, ...]], list[tuple[float, float]]] = {}
     for row in rows if isinstance(rows, Sequence) else ():
         entry = mapping(row)
         ridge, r2 = entry.get("ridge"), entry.get("r2")
@@ -48,16 +48,16 @@ def from_info(info: Mapping[str, Any]) -> list[Candidate]:
         if isinstance(ridge, int | float) and isinstance(value, int | float) and not entry.get("ridges"):
             weights = tuple(float(weight) for weight in entry.get("manifold", ()))
             key = int(entry.get("candidate", 0)), int(entry.get("m", 0)), weights
-            found.setdefault(key, []).append((float(ridge), float(value)))
-    kernels, counts, weighed = (len({key[place] for key in found}) > 1 for place in range(3))
+            paths.setdefault(key, []).append((float(ridge), float(value)))
+    kernels, counts, weighed = (len({key[place] for key in paths}) > 1 for place in range(3))
     names = {
         (number, m, weights): (f"kernel {number + 1}" if kernels else "this kernel")
         + (f", {m:,} features" if counts else "")
         + (f", manifold {', '.join(f'{weight:g}' for weight in weights)}" if weighed else "")
-        for number, m, weights in found
+        for number, m, weights in paths
     }
     held_out = report.get("select") == "kfold"
-    return [Candidate(names[key], tuple(scores), held_out) for key, scores in sorted(found.items())]
+    return [Candidate(names[key], tuple(scores), held_out) for key, scores in sorted(paths.items())]
 
 
 def measure(candidates: Sequence[Candidate]) -> str:

@@ -15,7 +15,7 @@ import google_crc32c
 import numpy as np
 
 from dorff.errors import InputError
-from dorff.moments import Adder, Described, FloatArray, Folds, Kind, Moments, Part, Sums, Triangle, check_patterns
+from dorff.moments import Adder, Described, FloatArray, Folds, Moments, Part, Sums, check_patterns
 from dorff.store.atomic import identity, write_atomic
 from dorff.store.confined import open_plain
 
@@ -146,17 +146,18 @@ def _added(left: BinaryIO, right: BinaryIO) -> list[tuple[_Section, Iterator[Flo
         if any(first[name] != second[name] for name in ("kind", "length", "m", "q", "y0")):
             raise InputError("moments of different plans cannot be added: kind, m, q and y0 must be the same")
         merged = {**first, "n": first["n"] + second["n"], "unit": max(first["unit"], second["unit"])}
-        if first["kind"] == Kind.TRIANGLE:
-            sections.append((merged, _stacked(left, first, right, second)))
+        if not Sums.kinds[first["kind"]].by_numbers:
+            sections.append((merged, _absorbed(left, first, right, second)))
         else:
             read = zip(_decoded(left, first, buffers[0]), _decoded(right, second, buffers[1]), strict=True)
             sections.append((merged, (np.add(x, y, out=x) for x, y in read)))
     return sections
 
 
-def _stacked(left: BinaryIO, first: _Section, right: BinaryIO, second: _Section) -> Iterator[FloatArray]:
-    """The triangle of two triangles, which cannot be had by pieces."""
-    yield from _whole(left, first, Triangle).absorb(_whole(right, second, Triangle)).pieces()
+def _absorbed(left: BinaryIO, first: _Section, right: BinaryIO, second: _Section) -> Iterator[FloatArray]:
+    """The sum of two sections that cannot be added by pieces, as two triangles cannot."""
+    kind = Sums.kinds[first["kind"]]
+    yield from _whole(left, first, kind).absorb(_whole(right, second, kind)).pieces()
 
 
 def _encoded(path: Path, sections: Sequence[tuple[_Section, Iterator[FloatArray]]]) -> Iterator[bytes | memoryview]:
@@ -212,7 +213,6 @@ def _length(section: _Section) -> int:
     if {name: type(value) for name, value in section.items()} != _TYPES:
         raise ValueError("other words")
     kind, length, m, q, observed, y0 = (section[name] for name in ("kind", "length", "m", "q", "observed", "y0"))
-    width = m + 1 + q
     if min(length, m, q, section["fold"], section["n"]) < 0 or {type(one) for one in y0} - {float} or len(y0) != q:
         raise ValueError("no such sums")
     if not all(map(math.isfinite, (*y0, section["unit"]))):
@@ -221,7 +221,7 @@ def _length(section: _Section) -> int:
         raise ValueError("no such targets")
     if kind.startswith(_HELD):  # compared with its adder
         return int(length)
-    if length % width if Kind(kind) is Kind.PRODUCT else length != width * (width + 1) // 2:
+    if not Sums.kinds[kind].fits(m + 1 + q, length):
         raise ValueError("another length")
     return int(length)
 
