@@ -3,7 +3,7 @@ InputError says why there is none.
 
 The right mean is the exact gram, or for samplers that are biased what their formulas give, worked out over all signs
 or nodes; its distance from the exact gram is then the bias that is told of them. Draws are as close to it as their
-own standard error says, which is `CLOSE` at most. `python tests/test_combinations.py` prints README's tables.
+own standard error says, which is `CLOSE` at most. `python tests/test_combinations.py` prints the page's tables.
 """
 
 import json
@@ -295,7 +295,7 @@ def measured(row: str, number: int, law: str, column: str) -> str:
 
 
 def table() -> str:
-    """README's two tables and their notes."""
+    """The two tables of docs/kernels.md and their notes."""
     head = [f"| | {' | '.join(f'`{column}`' for column in SAMPLERS)} |", "|---" * (len(SAMPLERS) + 1) + "|"]
     first, second = list(head), list(head)
     for row in SCALARS:
@@ -403,9 +403,9 @@ def test_the_bias_that_is_told_of_sorf_at_three_inputs() -> None:
 
 
 @pytest.mark.statistical
-def test_readme_has_the_table() -> None:
-    page = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
-    assert page.count(MARKS[0]) == page.count(MARKS[1]) == 1, "README lost the marks of the table of combinations"
+def test_the_page_has_the_table() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "kernels.md").read_text(encoding="utf-8")
+    assert page.count(MARKS[0]) == page.count(MARKS[1]) == 1, "the page lost the marks of the table of combinations"
     written = page.split(MARKS[0])[1].split(MARKS[1])[0].strip()
     assert written == table(), "run python tests/test_combinations.py, and paste what it prints between the marks"
 

@@ -6,6 +6,7 @@ import re
 import pytest
 from test_rooms import ARROWS, PACKAGE, ROOT
 
+DOCS = ROOT / "docs"
 ARCHITECTURE, GLOSSARY = (
     (ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("architecture.md", "glossary.md")
 )
@@ -40,8 +41,23 @@ def test_the_glossary_is_short_in_order_and_of_words_that_the_code_uses() -> Non
     assert [word for word in words if not re.search(rf"\b{word.lower().rstrip('s')}", CODE)] == []
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/glossary.md"])
-def test_links_lead_to_files(page: str) -> None:
+def slugs(text: str) -> set[str]:
+    """The anchors of a page's headings."""
+    heads = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", *sorted(f"docs/{page.name}" for page in DOCS.glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_to_files_and_headings(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
-    links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
-    assert [link for link in links if not (ROOT / page).parent.joinpath(link).exists()] == []
+    links = [link for link in re.findall(r"\]\(([^)]+)\)", text) if "://" not in link]
+    lost = []
+    for link in links:
+        file, _, anchor = link.partition("#")
+        target = (ROOT / page).parent / file if file else ROOT / page
+        if not target.exists() or (anchor and anchor not in slugs(target.read_text(encoding="utf-8"))):
+            lost.append(link)
+    assert lost == []

@@ -1,4 +1,4 @@
-"""README is true: its commands are those CI runs, its example runs, its figures are those of the result files."""
+"""README and the pages of docs/ are true: commands are those CI runs, examples run, figures are those of the files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ import yaml
 from dorff.spec import load_job
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+README, GUIDE, KERNELS, FEW_LABELS, OPERATIONS = (
+    (ROOT / page).read_text(encoding="utf-8")
+    for page in ("README.md", "docs/guide.md", "docs/kernels.md", "docs/few_labels.md", "docs/operations.md")
+)
 
 
 def test_the_commands_are_those_ci_runs() -> None:
@@ -22,31 +25,45 @@ def test_the_commands_are_those_ci_runs() -> None:
     assert tests in ci and demo.endswith("dorff demo")
 
 
+def test_it_is_short() -> None:
+    assert len(README.splitlines()) <= 150
+
+
 def test_the_figures_are_those_of_the_result_files() -> None:
     spec = importlib.util.spec_from_file_location("readme", ROOT / "benchmarks" / "readme.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert module.with_figures(README) == README, "run python benchmarks/readme.py"
+    assert list(module.PAGES) == ["README.md", "docs/evidence.md"]
+    for page, lines in module.PAGES.items():
+        text = (ROOT / page).read_text(encoding="utf-8")
+        assert module.with_figures(text, lines()) == text, "run python benchmarks/readme.py"
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """The texts of a page's fenced blocks."""
+    return re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
 
 
 def test_the_python_examples_run_one_after_the_other(capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {}
-    fit, features, bounds = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert len([line for line in fit.splitlines() if line]) <= 12
+    (fit,), (features, bounds) = blocks(README, "python"), blocks(KERNELS, "python")
+    assert blocks(GUIDE, "python") == [fit] and len([line for line in fit.splitlines() if line]) <= 12
     exec(compile(fit, "README.md", "exec"), names)
     r2, _ridge = capsys.readouterr().out.split()[:2]
     assert float(r2) > 0.99
-    exec(compile(features, "README.md", "exec"), names)
+    exec(compile(features, "docs/kernels.md", "exec"), names)
     exact = names["kernels"].Gaussian(1.0).gram(names["X"][:9], names["X"][:9])
     assert names["F"].shape == (5000, 512) and abs(names["K"] - exact).max() < 0.1
-    exec(compile(bounds, "README.md", "exec"), names)
+    exec(compile(bounds, "docs/kernels.md", "exec"), names)
     assert names["D"] > 100 and abs(names["exact"] - names["Y"][300:310]).max() < 0.1
 
 
-def test_the_job_file_is_valid(tmp_path: Path) -> None:
-    texts = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
-    job, few_labels, views, scheduled = (yaml.safe_load(text) for text in texts)
+def test_the_job_files_are_valid(tmp_path: Path) -> None:
+    (job,), (few_labels, views), (scheduled,) = (
+        [yaml.safe_load(text) for text in blocks(page, "yaml")] for page in (README, FEW_LABELS, OPERATIONS)
+    )
+    assert [yaml.safe_load(text) for text in blocks(GUIDE, "yaml")] == [job, scheduled]
     path = tmp_path / "job.yaml"
     path.write_text(yaml.safe_dump(job))
     assert load_job(path).features.count == 2048
