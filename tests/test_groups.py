@@ -317,7 +317,7 @@ def of_fold_0(labels: str) -> npt.NDArray[np.int64]:
 def held(described: Job) -> Held:
     plan = make_plan(described)
     passed = run_pass(plan, SerialEngine())
-    found = Held.of(plan, solve_pass(plan, passed.folds), passed)
+    found = Held.of(plan, solve_pass(plan, passed), passed)
     assert found is not None
     return found
 
@@ -406,10 +406,10 @@ def test_labels_that_are_gone_since_calibrate_nothing(tmp_path: Path) -> None:
     for numbers, gone in ((False, {"known": np.zeros(MANY)}), (True, {"y": np.full(MANY, np.nan)})):
         plan = make_plan(sparse(tmp_path, numbers=numbers, conformal=numbers))
         passed = run_pass(plan, SerialEngine())
-        choice = solve_pass(plan, passed.folds)
+        fitted = solve_pass(plan, passed)
         put(tmp_path, **gone)
         if numbers:
             with pytest.raises(InputError, match="no rows can be held out"):
-                conformalize(plan, choice, passed)
+                conformalize(plan, fitted, passed)
         else:
-            assert calibrate(plan, choice, passed) == Calibration(1.0)
+            assert calibrate(plan, fitted, passed) == Calibration(1.0)

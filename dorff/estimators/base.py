@@ -23,18 +23,19 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from dorff.errors import InputError
 from dorff.estimators.array_sums import Targets, sample, sampled_weights
 from dorff.estimators.arrays import Rows, StoredRows, finite_in, unwrap
-from dorff.estimators.assembling import Drawing, Sure
+from dorff.estimators.assembling import Drawing
 from dorff.estimators.semi import Flags, ManifoldLike, Penalties, check_trials, columns_read, terms_of
 from dorff.features import FeatureMap, Recipe
+from dorff.fit import Fitted, folds_with_rows
 from dorff.frequencies import Sampler, default_sampler
 from dorff.graphs import Manifold
 from dorff.kernels import Gaussian, MultiView, OperatorKernel, ScalarKernel, median_lengthscale
 from dorff.kernels.multi_view import mean_of
 from dorff.kernels.scalar import FloatArray
 from dorff.model.model import Model, Views
-from dorff.moments import Folds, by_fold, pooled, unseen
+from dorff.moments import Folds, pooled
 from dorff.plan import center_and_scale, target_means
-from dorff.solvers import Criterion, Setting, choose
+from dorff.solvers import Choice, Criterion, Setting
 
 Finish = Callable[[FloatArray], npt.NDArray[Any]]  # from f (k, p) to what is asked for; may be pickled
 Answer = Callable[[Model, FloatArray], npt.NDArray[Any]]  # from a model and X (k, d) to that
@@ -176,35 +177,40 @@ class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             return self._of_scalar(self.kernel)
         return self._of_scalar(Gaussian(median_lengthscale(scaled, weights=weights)))
 
-    def _solve(self, drawing: Drawing, parts: Folds, penalties: Penalties | None = None) -> Sure:
-        """The model of the ridge and the penalties' weights, or of the best of the lists."""
-        folds = by_fold(parts)
-        total = pooled(folds)
-        if not total:
-            raise InputError("y has no row with a target that was observed; give some")
-        for target in unseen(folds):
-            raise InputError(f"y, column {target}: no row has this target; leave the column out")
-        if not all(np.isfinite(part.packed).all() for part in total):
+    def _solve(self, drawing: Drawing, sums: Folds, penalties: Penalties | None = None) -> tuple[Fitted, Model]:
+        """The fit and the model of the ridge and the penalties' weights, or of the best of the lists."""
+        folds = folds_with_rows(
+            sums,
+            "y has no row with a target that was observed; give some",
+            lambda target: f"y, column {target}: no row has this target; leave the column out",
+        )
+        if not all(np.isfinite(part.packed).all() for part in pooled(folds)):
             raise InputError("y has numbers so large that their squares overflow float64; rescale the targets")
-        for name in (*_TABLES.values(), "cv_scores_", "trials_", "manifold_"):  # of an earlier fit
-            self.__dict__.pop(name, None)
         if self.cv is not None and len(folds) < 2:
             raise InputError(f"cv = {self.cv}: rows fell into one fold; give more rows, or leave cv out")
         settings = [drawing.setting] if penalties is None else penalties.settings(drawing.setting)
-        choice = choose(folds, settings, self._ridges(), by=self._by)
+        fitted = Fitted.best(settings, sums, self._ridges(), by=self._by)
+        self._keep(fitted.choice, penalties)
+        report = {}
+        if penalties is not None:
+            report = {"manifold": list(self.manifold_), "rows_unlabelled": penalties.unlabelled}
+        return fitted, drawing.model(fitted, report)
+
+    def _keep(self, choice: Choice, penalties: Penalties | None) -> None:
+        """The attributes that say what was chosen, and by which scores; a warning where it has few digits."""
+        for name in (*_TABLES.values(), "cv_scores_", "trials_", "manifold_"):  # of an earlier fit
+            self.__dict__.pop(name, None)
         if choice.table:
             scores = np.array([score.value for score in choice.table])
             setattr(self, _TABLES[self._by], -scores if self._by is Criterion.EVIDENCE else scores)
             if self._by is Criterion.KFOLD:
                 self.cv_scores_ = np.array([np.nan if score.r2 is None else score.r2 for score in choice.table])
-        fit, report = choice.fit, dict[str, Any]()
         if penalties is not None:
             weights = penalties.combinations
             self.manifold_ = weights[choice.candidate]
             if choice.table:
                 self.trials_ = np.array([[score.ridge, *weights[score.candidate]] for score in choice.table])
-            report = {"manifold": list(self.manifold_), "rows_unlabelled": penalties.unlabelled}
-        solution = fit.solution
+        solution = choice.fit.solution
         self.ridge_, self.condition_ = solution.ridge, solution.condition
         self.rung_, self.digits_ = solution.rung, solution.digits
         if solution.ill_conditioned:
@@ -212,10 +218,8 @@ class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
                 f"rounding leaves {solution.digits:.1f} digits of the fitted values, condition "
                 f"{solution.condition:.1e}; raise ridge{', or lower manifold' * (penalties is not None)}",
                 LinAlgWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
-        drawing = replace(drawing, setting=settings[choice.candidate])
-        return Sure(drawing.model(fit, total, report), drawing.setting, fit, total)
 
     def _inputs(self, X: Any, *, reset: bool, read: Flags | None = None) -> Any:
         """What scikit-learn demands of X, without reading what lies in Zarr or Dask. Only the columns `read` (d,) are

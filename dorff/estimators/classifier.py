@@ -37,15 +37,14 @@ from dorff.estimators.class_labels import (
 )
 from dorff.estimators.given import Deal, GivenFolds
 from dorff.estimators.semi import ManifoldLike, Penalties, in_memory_where
+from dorff.fit import Fitted
 from dorff.frequencies import Sampler
 from dorff.graphs import Manifold
 from dorff.kernels import Decomposable, OperatorKernel, ScalarKernel
 from dorff.kernels.scalar import FloatArray
 from dorff.model.calibration import Calibration
 from dorff.model.model import Model, Views
-from dorff.moments import by_fold, pooled
 from dorff.passes import FoldRule
-from dorff.store import Folds
 
 CODINGS = {"simplex": "simplex", "one_vs_all": "identity"}  # and their output matrices
 
@@ -254,16 +253,14 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
         drawing = self._draw(X, Y, observe=self._average(Y.shape[1]), inputs=inputs, free_scale=True)
         deal = self._deal(Y, drawing.seed, semi=bool(terms))
         sums = ArraySums(drawing.features, drawing.y0, deal, self.class_weight_)
-        parts = sums.of(X, Y)
         penalties = None if inputs is None else Penalties.of(terms, drawing, inputs, X.shape[0])
-        sure = self._solve(drawing, parts, penalties)
-        model = sure.model
-        found: dict[str, Any] = {"labels": [_plain(label) for label in self.classes_]}
+        fitted, model = self._solve(drawing, sums.of(X, Y), penalties)
+        info = {**model.info, "labels": [_plain(label) for label in self.classes_]}
         self.__dict__.pop("calibration_", None)  # of an earlier fit
         if self.calibrate:
-            self.calibration_ = self._calibration(replace(drawing, setting=sure.setting), deal, parts, X, Y)
-            found["calibration"] = self.calibration_.config()
-        self.model_ = replace(model, info={**model.info, **found})
+            self.calibration_ = self._calibration(drawing, deal, fitted, X, Y)
+            info["calibration"] = self.calibration_.config()
+        self.model_ = replace(model, info=info)
 
     def _deal(self, Y: Targets, seed: int, *, semi: bool) -> Deal:
         """Which folds rows are in. Without `cv` they are those that a calibration needs, and with no need of that one;
@@ -275,27 +272,26 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
             return FoldRule.one_held(FOLDS, by_rows=True, seed=seed)
         return FoldRule(self.cv or 1, by_rows=True, seed=seed)
 
-    def _calibration(self, drawing: Drawing, deal: Deal, parts: Folds, X: Rows, Y: Targets) -> Calibration:
+    def _calibration(self, drawing: Drawing, deal: Deal, fitted: Fitted, X: Rows, Y: Targets) -> Calibration:
         """Of a fit to the other folds, at the same ridge and weights of penalties; the held-out rows had a part in
         choosing these alone. Folds in memory are held out in turn, others once."""
         if isinstance(deal, FoldRule):
-            model = self._without(held_fold(deal), drawing, parts)
+            model = _without(held_fold(deal), drawing, fitted)
             f, codes = HeldRows.of_classes(model, deal, X.shape[0]).read(X, Y)
             return Calibration.fit(f, codes, self.class_weight_[codes])
         assert isinstance(deal, GivenFolds)
         codes = _codes(Y)
         f = np.empty(Y.shape)
         for fold in range(deal.count):
-            f[deal.of == fold] = self._without(fold, drawing, parts).predict(X[deal.of == fold])
+            f[deal.of == fold] = _without(fold, drawing, fitted).predict(X[deal.of == fold])
         return Calibration.fit(f, codes, self.class_weight_[codes])
 
-    def _without(self, held: int, drawing: Drawing, parts: Folds) -> Model:
-        """The model of all folds but one."""
-        rest = pooled(by_fold({part: moments for part, moments in parts.items() if part[0] != held}))
-        if not rest:
-            raise InputError("y has too few rows to hold some out for probabilities; use calibrate=False")
-        (fit,) = drawing.setting.solve(rest, [self.ridge_])
-        return drawing.model(fit, rest)
+
+def _without(held: int, drawing: Drawing, fitted: Fitted) -> Model:
+    """The model of all folds but one."""
+    if not any(sums.n for (fold, _), sums in fitted.sums.items() if fold != held):
+        raise InputError("y has too few rows to hold some out for probabilities; use calibrate=False")
+    return drawing.model(fitted.without(held))
 
 
 def _likeliest(values: FloatArray, classes: Labels) -> Labels:

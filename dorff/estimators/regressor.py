@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Self, final
 
@@ -19,10 +20,10 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from dorff.errors import InputError
 from dorff.estimators.array_sums import ArraySums, one_thread
 from dorff.estimators.arrays import StoredRows, finite, partly, together, unwrap, with_rows
-from dorff.estimators.assembling import Sure
 from dorff.estimators.base import ORFFEstimator, absent, first_column, unchanged
 from dorff.estimators.given import Deal, GivenFolds, row_weights
 from dorff.estimators.semi import Flags, ManifoldLike, Penalties, in_memory_where, with_targets
+from dorff.fit import Fitted
 from dorff.frequencies import Sampler
 from dorff.kernels import Decomposable, MultiView, OperatorKernel, ScalarKernel
 from dorff.kernels.scalar import FloatArray
@@ -215,17 +216,16 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
                 precision=self.precision,
             )  # fmt: skip
             penalties = None if inputs is None else Penalties.of(terms, drawing, inputs, len(X))
-            sure = self._solve(drawing, sums.of(X, Y, weights), penalties)
-        self.model_, self._sure = sure.model, sure if self.posterior else None
-        with one_thread():
-            self._noise = None if self.posterior else sure.noised.noise
+            fitted, self.model_ = self._solve(drawing, sums.of(X, Y, weights), penalties)
+            self._fitted = fitted.pooled() if self.posterior else None
+            self._noise = None if self.posterior else fitted.noised.noise
         return self
 
     @property
     def noise_(self) -> FloatArray:
         """Covariance (q, q) of the targets' noise."""
         with one_thread(), absent():
-            noise = self._known.noised.noise if self._noise is None else self._noise
+            noise = self._kept.noised.noise if self._noise is None else self._noise
         assert noise is not None
         return noise
 
@@ -233,20 +233,20 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
     def posterior_model_(self) -> Model:
         """`model_` with its posterior."""
         with one_thread(), absent():
-            return self._known.posterior_model
+            return replace(self.model_, posterior=self._kept.posterior)
 
     @property
     def log_evidence_(self) -> float:
         """Log marginal likelihood of the targets."""
         with one_thread(), absent():
-            return self._known.log_evidence
+            return self._kept.log_evidence
 
     @property
-    def _known(self) -> Sure:
+    def _kept(self) -> Fitted:
         check_is_fitted(self)
-        if self._sure is None:
+        if self._fitted is None:
             raise InputError("posterior=False keeps no sums to say how sure the fit is; fit with posterior=True")
-        return self._sure
+        return self._fitted
 
     def predict(self, X: Any, *, return_std: bool = False, noise: bool = False, views: Views = None) -> Any:
         """f at X (n, d): (n, p), or (n,) where y was 1-d. A lazy Dask array for Dask input, else NumPy.

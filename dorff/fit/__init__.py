@@ -2,6 +2,7 @@
 
 from dorff.fit.choice import build_model, filled, r2_of, settings, solve_pass
 from dorff.fit.fit_report import FitReport
+from dorff.fit.fitted import Fitted, folds_with_rows
 from dorff.fit.gate import leased, state_lease
 from dorff.fit.passes import PassResult, Progress, run_pass
 from dorff.fit.run import fit

@@ -1,28 +1,26 @@
-"""From the moments of a pass to a choice, and from a choice to a model."""
+"""What a job makes of a pass: its settings, its choice, and what the model says of where it comes from."""
 
 from __future__ import annotations
 
 import math
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 
-from dorff.errors import InputError
-from dorff.features import cut
+from dorff.fit.fitted import Fitted, folds_with_rows
 from dorff.fit.passes import PassResult, fingerprint
 from dorff.kernels import MultiView
 from dorff.model import Model
 from dorff.model.posterior import Posterior
-from dorff.moments import Moments, Part, Solvable, by_fold, pooled, unseen
+from dorff.moments import Moments, Part, Solvable
 from dorff.plan import Plan, keeps_posterior
 from dorff.plan.kernels import array_columns
 from dorff.plan.manifold_terms import penalty
 from dorff.process.threads import pinned
-from dorff.solvers import R2, Choice, Criterion, Fit, Penalty, Setting, choose, of_first
+from dorff.solvers import R2, Criterion, Penalty, Setting
 from dorff.solvers.apart import targets_apart
 from dorff.spec import MultiViewSpec
 
@@ -59,47 +57,41 @@ def penalties(plan: Plan, terms: Sequence[Moments], weights: Sequence[float]) ->
     return tuple(penalty(term.manifold, sums, term.views, weight) for term, sums, weight in each if weight > 0)
 
 
-def solve_pass(plan: Plan, folds: Mapping[Part, Solvable], terms: Sequence[Moments] = ()) -> Choice:
-    """Choose among the job's kernels, manifold weights and ridges, and solve; the choice's `candidate` is a number of
-    `settings`."""
-    parts, solving = filled(plan, folds), plan.job.solve
+def solve_pass(plan: Plan, passed: PassResult) -> Fitted:
+    """Choose among the job's kernels, manifold weights and ridges, and solve."""
+    filled(plan, passed.folds)
+    solving = plan.job.solve
     with pinned():
-        return choose(
-            parts, settings(plan, terms), solving.ridges, by=Criterion(solving.select),
-            per_output=solving.ridge_per_output, counts=plan.counts,
-        )  # fmt: skip
+        return Fitted.best(
+            settings(plan, passed.manifold),
+            passed.folds,
+            solving.ridges,
+            by=Criterion(solving.select),
+            per_output=solving.ridge_per_output,
+            counts=plan.counts,
+        )
 
 
 def filled(plan: Plan, folds: Mapping[Part, Solvable]) -> list[list[Solvable]]:
     """The sums of each fold that has rows; InputError where none has, and for a target that no row has."""
-    parts = by_fold(folds)
-    if not parts:
-        why = "every row was dropped or there are none"
-        if plan.job.data.nan == "unlabelled":
-            why = "no row has a target and finite inputs: all are unlabelled; give some rows their targets"
-            if (column := plan.job.data.labelled) is not None:
-                why += f", and a 1 in {column}, the column of data.labelled"
-        raise InputError(f"{plan.dataset.path}: no rows are left to fit; {why}")
-    for target in unseen(parts):
-        name = plan.dataset.target_columns[target]
-        raise InputError(f"{plan.dataset.path}: no row has the target {name}; leave it out of the targets")
-    return parts
+    why = "every row was dropped or there are none"
+    if plan.job.data.nan == "unlabelled":
+        why = "no row has a target and finite inputs: all are unlabelled; give some rows their targets"
+        if (column := plan.job.data.labelled) is not None:
+            why += f", and a 1 in {column}, the column of data.labelled"
+    no_rows = f"{plan.dataset.path}: no rows are left to fit; {why}"
+    return folds_with_rows(folds, no_rows, lambda target: no_target(plan, target))
 
 
-def noised(plan: Plan, choice: Choice, folds: Mapping[Part, Solvable], terms: Sequence[Moments] = ()) -> Choice:
-    """The choice with the noise of each target in its fit; of classes only where that comes for nothing."""
-    if choice.fit.noise is not None or plan.dataset.labels is not None:
-        return choice
-    parts, setting = of_first(by_fold(folds), settings(plan, terms)[choice.candidate], choice.m)
-    with pinned():
-        return replace(choice, fit=setting.noised(pooled(parts), choice.fit))
+def no_target(plan: Plan, target: int) -> str:
+    """What to say of a target that no row has."""
+    name = plan.dataset.target_columns[target]
+    return f"{plan.dataset.path}: no row has the target {name}; leave it out of the targets"
 
 
-def posterior_of(
-    plan: Plan, choice: Choice, folds: Mapping[Part, Solvable], terms: Sequence[Moments] = ()
-) -> Posterior | None:
+def posterior_of(plan: Plan, fitted: Fitted) -> Posterior | None:
     """The posterior of the chosen fit, where the job wants it kept and, unless it insists, where there is one."""
-    weights, (m, r, _) = choice.fit.weights, choice.fit.weights.shape
+    weights, (m, r, _) = fitted.fit.weights, fitted.fit.weights.shape
     unknowns = m if weights.separable and plan.observe is None else m * r
     if weights.views is not None and len(weights.root) == 1:  # of m for each target
         unknowns = math.isqrt(m * m * plan.dataset.q)
@@ -107,16 +99,15 @@ def posterior_of(
         unknowns = math.isqrt(unknowns**2 + m * r**2)
     if plan.costs.route != "direct" or not keeps_posterior(plan.job, unknowns):
         return None
-    parts, setting = of_first(by_fold(folds), settings(plan, terms)[choice.candidate], choice.m)
     insists = plan.job.solve.posterior is True or plan.job.solve.conformal
-    if choice.fit.solution.ridge == 0 and not insists:  # it is unbounded
+    if fitted.fit.solution.ridge == 0 and not insists:  # it is unbounded
         return None
     with pinned():
-        return setting.posterior(pooled(parts), choice.fit)
+        return fitted.posterior
 
 
-def build_model(plan: Plan, fit: Fit, m: int, passed: PassResult) -> Model:
-    """The model of a fit on the first m features, with what a reader of it will want to know."""
+def build_model(plan: Plan, fitted: Fitted, passed: PassResult) -> Model:
+    """The model of a fit, with what a reader of it will want to know."""
     frozen = plan.frozen()
     receipts, dataset = passed.receipts, plan.dataset
     names = list(dataset.target_columns)
@@ -138,14 +129,9 @@ def build_model(plan: Plan, fit: Fit, m: int, passed: PassResult) -> Model:
     }  # fmt: skip
     if dataset.labels is not None:
         info["labels"] = list(dataset.labels)
-    if isinstance(fit.kernel, MultiView):
-        info["data"]["views"] = views_of(plan, fit.kernel)
-    features = frozen.features if m == frozen.features.m else cut(frozen.features, None, m // 2)[0]
-    return Model(
-        feature_map=features, operator_weights=fit.weights, coefficients=fit.solution.h, intercept=fit.bias,
-        target_scale=fit.scale, kernel=fit.kernel, sampler=plan.spec.sampler, seed=plan.spec.seed,
-        info=info, observe=plan.observe,
-    )  # fmt: skip
+    if isinstance(fitted.fit.kernel, MultiView):
+        info["data"]["views"] = views_of(plan, fitted.fit.kernel)
+    return fitted.model(frozen.features, plan.spec.sampler, plan.spec.seed, info)
 
 
 def views_of(plan: Plan, kernel: MultiView) -> list[dict[str, Any]]:

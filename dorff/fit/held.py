@@ -11,16 +11,15 @@ import numpy as np
 
 from dorff.data import RowBlock
 from dorff.errors import InputError
-from dorff.fit.choice import build_model, settings
+from dorff.fit.choice import build_model
+from dorff.fit.fitted import Fitted
 from dorff.fit.passes import PassResult
 from dorff.model import Model, calibration, conformal
 from dorff.model.calibration import Calibration
 from dorff.model.conformal import Conformal
-from dorff.moments import by_fold, pooled
 from dorff.passes import Leaf
 from dorff.plan import Plan
 from dorff.process.threads import pinned
-from dorff.solvers import Choice, carried_ridges, of_first
 
 #: What a slope, or bands, are found from where rows with targets are so rare that to find more would be another pass
 #: over the data; and how many times the most rows that are used are read before that is so.
@@ -48,7 +47,7 @@ class Held:
     leaves: tuple[Leaf, ...]
 
     @classmethod
-    def of(cls, plan: Plan, choice: Choice, passed: PassResult, *, posterior: bool = False) -> Held | None:
+    def of(cls, plan: Plan, fitted: Fitted, passed: PassResult, *, posterior: bool = False) -> Held | None:
         """None where fewer than two folds have rows: nothing can be held out."""
         counts = Counter[int]()
         for (number, _), sums in passed.folds.items():
@@ -57,14 +56,11 @@ class Held:
         if len(dealt) < 2:
             return None
         fold, rule = dealt[0], plan.frozen().folds
-        training = by_fold({part: sums for part, sums in passed.folds.items() if part[0] != fold})
         with pinned():
-            folds, setting = of_first(training, settings(plan, passed.manifold)[choice.candidate], choice.m)
-            parts = pooled(folds)
-            (fit,) = setting.solve(parts, [carried_ridges(setting, parts, choice.fit)])
-            model = build_model(plan, fit, choice.m, passed)
+            training = fitted.without(fold)
+            model = build_model(plan, training, passed)
             if posterior:
-                model = replace(model, posterior=setting.posterior(parts, fit))
+                model = replace(model, posterior=training.posterior)
         used = {receipt.number for receipt in passed.receipts if receipt.rows_used}
         leaves = (leaf for leaf in plan.leaves if rule.by_rows or rule.of_leaf(leaf.number) == fold)
         return cls(plan, model, fold, counts[fold], tuple(leaf for leaf in leaves if leaf.number in used))
@@ -83,15 +79,15 @@ class Held:
             yield RowBlock.joined(few)
 
     def _of_runs(self, most: int) -> Iterator[RowBlock]:
-        rule, found, read = self.plan.frozen().folds, 0, 0
+        rule, usable, read = self.plan.frozen().folds, 0, 0
         for start, stop in self._runs(most):
             rows = self.plan.dataset.block(start, stop).weighty()
             rows = rows[rows.whole(partial=True)]
             rows = rows[rule.of(rows) == self.fold] if rule.by_rows else rows
             if len(rows):
                 yield rows
-            found, read = found + len(rows), read + stop - start
-            if found >= (most if read < READ * most else min(most, ENOUGH)):
+            usable, read = usable + len(rows), read + stop - start
+            if usable >= (most if read < READ * most else min(most, ENOUGH)):
                 return
 
     def _runs(self, most: int) -> list[tuple[int, int]]:
@@ -112,10 +108,10 @@ class Held:
         return [runs[at] for at in np.argsort((start + GOLDEN * np.arange(len(runs))) % 1.0)]
 
 
-def calibrate(plan: Plan, choice: Choice, passed: PassResult) -> Calibration:
+def calibrate(plan: Plan, fitted: Fitted, passed: PassResult) -> Calibration:
     """Class probabilities from rows that the decision values they are judged by were not fitted to; slope 1, of 0
     rows, where none can be held out."""
-    if (held := Held.of(plan, choice, passed)) is None:
+    if (held := Held.of(plan, fitted, passed)) is None:
         return Calibration(1.0)
     decisions, codes, weights = [], [], []
     with pinned():
@@ -131,18 +127,18 @@ def calibrate(plan: Plan, choice: Choice, passed: PassResult) -> Calibration:
     return Calibration.fit(np.concatenate(decisions), labels, weight)
 
 
-def conformalize(plan: Plan, choice: Choice, passed: PassResult) -> Conformal:
+def conformalize(plan: Plan, fitted: Fitted, passed: PassResult) -> Conformal:
     """How many deviations (with noise) the bands of each level must reach, by rows that were held out; InputError
     where there are none."""
-    held, found = Held.of(plan, choice, passed, posterior=True), []
+    held, scores = Held.of(plan, fitted, passed, posterior=True), []
     if held is not None:
         with pinned():
             for rows in held.rows(conformal.most_rows(plan.dataset.q)):
                 values = held.model.observed(held.model.predict(rows.X))
-                found.append(conformal.scores(rows.Y, values, held.model.std(rows.X, noise=True)))
-    if not found:
+                scores.append(conformal.scores(rows.Y, values, held.model.std(rows.X, noise=True)))
+    if not scores:
         raise InputError(
             "solve.conformal: no rows can be held out, because all that have targets are in one fold (of one group or "
             "leaf, or so few); set solve.folds.by: rows, or leave conformal out"
         )
-    return Conformal.fit(np.concatenate(found))
+    return Conformal.fit(np.concatenate(scores))

@@ -13,8 +13,9 @@ import numpy as np
 
 from dorff.engine import Engine, PeakMemory, open_engine, peak_memory
 from dorff.errors import IncompleteError, PatternsError, QuarantineError
-from dorff.fit.choice import build_model, noised, posterior_of, r2_of, settings, solve_pass
+from dorff.fit.choice import build_model, posterior_of, r2_of, settings, solve_pass
 from dorff.fit.fit_report import FitReport
+from dorff.fit.fitted import Fitted
 from dorff.fit.gate import held_out_score, judge, leased, not_covered, refuse_coverage, state_lease
 from dorff.fit.held import calibrate, conformalize
 from dorff.fit.known import current_model, made, nothing_new, rewritten_since, same_rows
@@ -24,6 +25,7 @@ from dorff.fit.streaming import fit_streaming
 from dorff.fit.terms import sum_terms
 from dorff.model import Model
 from dorff.plan import Plan, freeze_constants, make_plan, narrow_constants
+from dorff.process.threads import pinned
 from dorff.solvers import Choice, Fit, Score
 from dorff.spec import Job, RemoteCluster
 from dorff.store import LEASE, Lease, read_history, resolve_model
@@ -41,16 +43,16 @@ def fit(job: Job, *, engine: Engine | None = None, progress: Progress | None = N
     """
     began = time.perf_counter()
     plan = make_plan(job)
-    report = None if (known := nothing_new(plan)) is None else _unchanged(plan, known, None)
+    report = None if (current := nothing_new(plan)) is None else _unchanged(plan, current, None)
     if report is None:
         with leased(state_lease(plan), Path(job.model) / LEASE) as (state, root), peak_memory() as peak:
             plan = _planned_again(plan)
             run = _FitRun(plan, engine, progress, peak, state)
             try:
-                found = _solved(run)
+                solved = _solved(run)
             except QuarantineError as error:
                 raise refuse_coverage(Path(job.model), not_covered(plan, error)) from error
-            report = found if isinstance(found, FitReport) else _published(run, found, root, began)
+            report = solved if isinstance(solved, FitReport) else _published(run, solved, root, began)
     return replace(report, seconds=time.perf_counter() - began)
 
 
@@ -74,15 +76,17 @@ class _FitRun:
     lease: Lease
 
 
-def _published(run: _FitRun, found: Solved, lease: Lease, began: float) -> FitReport:
+def _published(run: _FitRun, solved: Solved, lease: Lease, began: float) -> FitReport:
     """Make the model, have it judged, and publish it."""
-    (plan, passed), job = found.last, run.plan.job
-    found = replace(found, choice=noised(plan, found.choice, passed.folds, passed.manifold))
-    model = _model(found, run.peak)
-    report = _report(found, None if isinstance(job.cluster, RemoteCluster) else run.peak.bytes)
-    since = rewritten_since(current_model(run.plan), found.last[1].receipts)
+    job = run.plan.job
+    if run.plan.dataset.labels is None:  # the noise of classes is told only where it comes for nothing
+        with pinned():
+            solved = solved.noised()
+    model = _model(solved, run.peak)
+    report = _report(solved, None if isinstance(job.cluster, RemoteCluster) else run.peak.bytes)
+    since = rewritten_since(current_model(run.plan), solved.last[1].receipts)
     report = replace(report, rewritten=sorted(since.union(report.rewritten)), seconds=time.perf_counter() - began)
-    model = replace(model, info={**model.info, "made": found.made, "report": asdict(report)})
+    model = replace(model, info={**model.info, "made": solved.made, "report": asdict(report)})
     verdict = Verdict(None, None)
 
     def compared(new: Path, old: Path | None) -> Verdict:
@@ -101,9 +105,9 @@ def _unchanged(plan: Plan, model: Model, passed: PassResult | None) -> FitReport
     if set(kept) != {field.name for field in fields(FitReport)}:
         return None
     report, version = FitReport(**kept), resolve_model(Path(plan.job.model))
-    told = [line for line in read_history(version.parent) if line.get("version") == version.name]
-    if report.score is None and told and told[-1].get("score") is not None:  # judged after it was written
-        report = replace(report, score=told[-1]["score"], score_by="holdout")
+    lines = [line for line in read_history(version.parent) if line.get("version") == version.name]
+    if report.score is None and lines and lines[-1].get("score") is not None:  # judged after it was written
+        report = replace(report, score=lines[-1]["score"], score_by="holdout")
     return replace(
         report, outcome="unchanged", leaves_computed=len(fresh), leaves_reused=len(plan.leaves) - len(fresh),
         reads=sum(receipt.rows_read for receipt in fresh) / plan.dataset.rows, syrk_share=None, rewritten=[],
@@ -124,7 +128,7 @@ class Solved:
     held-out score, and what the model depends on."""
 
     passes: tuple[tuple[Plan, PassResult], ...]
-    choice: Choice
+    fitted: Fitted
     threads: int
     score: float | None
     made: dict[str, Any]
@@ -132,6 +136,11 @@ class Solved:
     @property
     def last(self) -> tuple[Plan, PassResult]:
         return self.passes[-1]
+
+    def noised(self) -> Solved:
+        """The same with the noise of each target."""
+        choice = replace(self.fitted.choice, fit=self.fitted.noised)
+        return replace(self, fitted=replace(self.fitted, choice=choice))
 
 
 def _solved(run: _FitRun) -> Solved | FitReport:
@@ -146,20 +155,20 @@ def _solved(run: _FitRun) -> Solved | FitReport:
         return report
     of = made(plan)
     peak.sample()
-    choice = solve_pass(plan, passed.folds, passed.manifold)
+    fitted = solve_pass(plan, passed)
     peak.sample()
-    score = held_out_score(choice)
+    score = held_out_score(fitted.choice)
     # Of rounded features more digits would be for nothing.
-    worth = choice.fit.solution.ill_conditioned and plan.job.features.precision == "double"
+    worth = fitted.fit.solution.ill_conditioned and plan.job.features.precision == "double"
     worth = worth and plan.costs.route == "direct"
     if not worth or not plan.job.solve.qr or (again := plan.by_qr()) is None:
-        return Solved(((plan, passed),), choice, threads, score, of)
+        return Solved(((plan, passed),), fitted, threads, score, of)
     passed.folds.clear()
     with leased(state_lease(again)) as (lease,):
         second, threads = _pass(replace(run, plan=again, lease=lease))
     peak.sample()
-    choice = solve_pass(again, second.folds)
-    return Solved(((plan, passed), (again, second)), choice, threads, held_out_score(choice), of)
+    fitted = solve_pass(again, second)
+    return Solved(((plan, passed), (again, second)), fitted, threads, held_out_score(fitted.choice), of)
 
 
 def _streamed(run: _FitRun) -> Solved:
@@ -170,10 +179,11 @@ def _streamed(run: _FitRun) -> Solved:
         plan.sharing()
         of = made(plan)
         (setting,) = settings(plan)
-        found = _narrowed(plan, lambda: fit_streaming(plan, setting, running, run.progress))
+        streamed = _narrowed(plan, lambda: fit_streaming(plan, setting, running, run.progress))
         threads = running.threads
-    passed = PassResult({}, found.receipts, found.fresh, found.seconds, found.passes)
-    return Solved(((plan, passed),), Choice(0, found.fit, (), plan.costs.m), threads, None, of)
+    passed = PassResult({}, streamed.receipts, streamed.fresh, streamed.seconds, streamed.passes)
+    fitted = Fitted((setting,), {}, Choice(0, streamed.fit, (), plan.costs.m))
+    return Solved(((plan, passed),), fitted, threads, None, of)
 
 
 def _pass(run: _FitRun) -> tuple[PassResult, int]:
@@ -207,10 +217,10 @@ def _share(run: _FitRun, number: int) -> Progress | None:
     """Progress of one pass of several: rows of all of them are counted."""
     if run.progress is None:
         return None
-    told = run.progress
+    progress = run.progress
     each = [run.plan.dataset.rows, *(source.rows for term in run.plan.terms for source in term.sources)]
     total, done = sum(each), sum(each[:number])
-    return lambda rows, _: told(done + rows, total)
+    return lambda rows, _: progress(done + rows, total)
 
 
 @contextmanager
@@ -222,26 +232,26 @@ def _opened(job: Job, engine: Engine | None) -> Iterator[Engine]:
         yield opened
 
 
-def _model(found: Solved, peak: PeakMemory) -> Model:
+def _model(solved: Solved, peak: PeakMemory) -> Model:
     """The model, with what it needs to say how sure it is."""
-    (plan, passed), choice = found.last, found.choice
+    (plan, passed), fitted = solved.last, solved.fitted
     solving = plan.job.solve
-    model = build_model(plan, choice.fit, choice.m, passed)
+    model = build_model(plan, fitted, passed)
     if plan.dataset.labels is not None:
         if solving.calibrate:
-            calibration = calibrate(plan, choice, passed)
+            calibration = calibrate(plan, fitted, passed)
             model = replace(model, info={**model.info, "calibration": calibration.config()})
     else:
-        model = replace(model, posterior=posterior_of(plan, choice, passed.folds, passed.manifold))
+        model = replace(model, posterior=posterior_of(plan, fitted))
         if solving.conformal:
-            conformal = conformalize(plan, choice, passed)
+            conformal = conformalize(plan, fitted, passed)
             model = replace(model, info={**model.info, "conformal": conformal.config()})
     peak.sample()
     return model
 
 
-def _report(found: Solved, peak: int | None) -> FitReport:
-    (plan, last), choice, passes = found.last, found.choice, [passed for _, passed in found.passes]
+def _report(solved: Solved, peak: int | None) -> FitReport:
+    (plan, last), choice, passes = solved.last, solved.fitted.choice, [passed for _, passed in solved.passes]
     kernel, weights = divmod(choice.candidate, len(plan.weights))
     solution, noise = choice.fit.solution, choice.fit.noise
     fresh = [receipt for one in passes for receipt in one.fresh]
@@ -257,9 +267,9 @@ def _report(found: Solved, peak: int | None) -> FitReport:
         reads=sum(receipt.rows_read for receipt in fresh) / plan.dataset.rows,
         passes=sum(one.passes for one in passes) + sum(len(term.sources) for term in plan.terms),
         seconds=seconds,
-        syrk_share=sum(receipt.syrk_seconds for receipt in fresh) / (found.threads * seconds) if fresh else None,
+        syrk_share=sum(receipt.syrk_seconds for receipt in fresh) / (solved.threads * seconds) if fresh else None,
         peak_bytes=peak or None,
-        plan_peak_bytes=max(one.costs.peak_bytes for one, _ in found.passes),
+        plan_peak_bytes=max(one.costs.peak_bytes for one, _ in solved.passes),
         route=plan.costs.route,
         select=plan.job.solve.select,
         condition=float(solution.condition),
@@ -282,9 +292,9 @@ def _report(found: Solved, peak: int | None) -> FitReport:
         outcome="published",
         rewritten=sorted({number for one in passes for number in one.rewritten}),
         coverage=(used + dropped + unlabelled) / plan.dataset.rows,
-        score=found.score,
+        score=solved.score,
         r2_of=r2_of(plan),
-        score_by=None if found.score is None else "kfold",
+        score_by=None if solved.score is None else "kfold",
         model=str(plan.job.model),
         warnings=plan.warnings,
         patterns=None if (kept := plan.frozen().constants.patterns) is None else list(kept),
@@ -295,8 +305,8 @@ def _report(found: Solved, peak: int | None) -> FitReport:
 def _trial(score: Score, plan: Plan) -> dict[str, Any]:
     """A trial as the report has it: `candidate` is the kernel's number, `manifold` the weights of terms, if any."""
     kernel, weights = divmod(score.candidate, len(plan.weights))
-    told = {**asdict(score), "candidate": kernel}
-    return {**told, "manifold": list(plan.weights[weights])} if plan.terms else told
+    trial = {**asdict(score), "candidate": kernel}
+    return {**trial, "manifold": list(plan.weights[weights])} if plan.terms else trial
 
 
 def _held_by(plan: Plan) -> str | None:

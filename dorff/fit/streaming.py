@@ -14,6 +14,7 @@ import numpy as np
 from dorff.data import RowBlock
 from dorff.engine import Engine
 from dorff.errors import InputError
+from dorff.fit.choice import no_target
 from dorff.kernels import OperatorKernel
 from dorff.model.weights import operator_weights
 from dorff.moments import FloatArray, Moments
@@ -146,8 +147,7 @@ def _borders(sweeper: Sweeper, frozen: Pass) -> list[Border]:
 def _refuse_unseen(plan: Plan, borders: list[Border]) -> None:
     """InputError for a target that no row has."""
     for target in np.flatnonzero(~np.any([border.corner.mask for border in borders], axis=0)):
-        name = plan.dataset.target_columns[target]
-        raise InputError(f"{plan.dataset.path}: no row has the target {name}; leave it out of the targets")
+        raise InputError(no_target(plan, int(target)))
 
 
 def sample_of(plan: Plan, frozen: Pass, wanted: int) -> tuple[Sample, FloatArray]:
