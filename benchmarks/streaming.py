@@ -29,11 +29,12 @@ from distributed import Client
 
 from dorff.data import ArrayLayout, ShardWriter, shard_and_unit_rows, write_metadata
 from dorff.engine import DaskEngine, local_cluster
-from dorff.fit import PassResult, build_model, expected_passes, run_pass, settings, solve_pass
+from dorff.fit import Fitted, PassResult, build_model, expected_passes, run_pass, settings, solve_pass
 from dorff.fit.streaming import fit_streaming
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
 from dorff.plan import freeze_constants, make_plan
+from dorff.solvers import Choice
 from dorff.spec import Job
 
 D, LENGTHSCALE, WAVES, TEST_ROWS, WORKERS = 64, 8.0, 512, 10_000, 2
@@ -94,12 +95,12 @@ def direct(made: Job) -> dict[str, Any]:
     with local_cluster(WORKERS, memory=plan.costs.worker_bytes * 2) as cluster, Client(cluster) as client:
         passed = run_pass(plan, DaskEngine(client))
     began = time.perf_counter()
-    choice = solve_pass(plan, passed.folds)
+    fitted = solve_pass(plan, passed)
     solve = time.perf_counter() - began
-    model = build_model(plan, choice.fit, plan.costs.m, passed)
+    model = build_model(plan, fitted, passed)
     return {
         "m": plan.costs.m, "error": error(model), "pass_s": passed.seconds, "solve_s": solve,
-        "row_us": 1e6 * passed.seconds / plan.dataset.n, "condition": choice.fit.solution.condition,
+        "row_us": 1e6 * passed.seconds / plan.dataset.n, "condition": fitted.fit.solution.condition,
     }  # fmt: skip
 
 
@@ -119,10 +120,11 @@ def streaming(made: Job) -> dict[str, Any]:
 
     freeze_constants(plan)
     with local_cluster(WORKERS, memory=memory) as cluster, Client(cluster) as client:
-        found = fit_streaming(plan, settings(plan)[0], DaskEngine(client), told)
+        setting = settings(plan)[0]
+        found = fit_streaming(plan, setting, DaskEngine(client), told)
         peaks = list(client.run(_peak).values())
     passed = PassResult({}, found.receipts, found.fresh, found.seconds, found.passes)
-    model = build_model(plan, found.fit, plan.costs.m, passed)
+    model = build_model(plan, Fitted((setting,), {}, Choice(0, found.fit, (), plan.costs.m)), passed)
     made_passes = len(found.fresh) / len(found.receipts)
     inside = sum(receipt.seconds for receipt in found.fresh) / WORKERS
     return {

@@ -218,6 +218,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
             penalties = None if inputs is None else Penalties.of(terms, drawing, inputs, len(X))
             fitted, self.model_ = self._solve(drawing, sums.of(X, Y, weights), penalties)
             self._fitted = fitted.pooled() if self.posterior else None
+            self._posterior_model: Model | None = None  # made when it is first asked for
             self._noise = None if self.posterior else fitted.noised.noise
         return self
 
@@ -233,7 +234,10 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
     def posterior_model_(self) -> Model:
         """`model_` with its posterior."""
         with one_thread(), absent():
-            return replace(self.model_, posterior=self._kept.posterior)
+            fitted = self._kept
+            if self._posterior_model is None:
+                self._posterior_model = replace(self.model_, posterior=fitted.posterior)
+            return self._posterior_model
 
     @property
     def log_evidence_(self) -> float:
