@@ -14,6 +14,7 @@ from dask.base import compute
 from dask.delayed import delayed
 from distributed import get_worker
 
+from dorff.data import RowBlock
 from dorff.estimators.arrays import Rows, StoredRows, finite, partly, runs_of
 from dorff.estimators.class_labels import OneHot, StoredLabels, one_hot
 from dorff.estimators.given import Deal
@@ -86,17 +87,14 @@ class ArraySums:
         )
 
     def _add(self, sums: BlockSums, first: int, X: FloatArray, Y: FloatArray, weights: FloatArray | None) -> None:
-        rows = np.arange(first, first + len(X))
-        if self.partial and not (some := ~np.isnan(Y).all(axis=1)).all():
-            X, Y, rows, weights = X[some], Y[some], rows[some], None if weights is None else weights[some]
-        if self.folds.count == 1:
-            return sums.add(X, Y, partial=self.partial, weights=weights)
-        fold_of = self.folds.of_rows(rows)
+        rows = RowBlock(np.arange(first, first + len(X)), X, Y, weights)
+        if self.partial and not (some := np.asarray(~np.isnan(Y).all(axis=1))).all():
+            rows = rows[some]
+        fold_of = None if self.folds.count == 1 else self.folds.of_rows(rows.numbers)
         for fold in range(self.folds.count):
-            if (here := fold_of == fold).any():
-                own = None if weights is None else weights[here]
-                sums.add(X[here], Y[here], fold, partial=self.partial, weights=own)
-        return None
+            dealt = rows if fold_of is None else rows[fold_of == fold]
+            if len(dealt):
+                sums.add(dealt.X, dealt.Y, fold, partial=self.partial, weights=dealt.weights)
 
     def of_chunk(self, first: int, X: FloatArray, Y: FloatArray, weights: FloatArray | None = None) -> Folds:
         """Moments of the chunk whose first row is number `first`."""
@@ -164,10 +162,10 @@ def sample(X: Rows, Y: Targets, *, partial: bool = False) -> tuple[FloatArray, F
     some = sampled_runs(int(X.shape[0]))
     if isinstance(X, da.Array):
         assert isinstance(Y, da.Array)
-        found = compute([X[a:b] for a, b in some], [Y[a:b] for a, b in some])
+        chunks_x, chunks_y = compute([X[a:b] for a, b in some], [Y[a:b] for a, b in some])
         firsts = [a for a, _ in some]
-        xs = [matrix(values, "X", first) for values, first in zip(found[0], firsts, strict=True)]
-        ys = [matrix(values, "y", first, partial=partial) for values, first in zip(found[1], firsts, strict=True)]
+        xs = [matrix(values, "X", first) for values, first in zip(chunks_x, firsts, strict=True)]
+        ys = [matrix(values, "y", first, partial=partial) for values, first in zip(chunks_y, firsts, strict=True)]
     else:
         assert not isinstance(Y, da.Array)
         xs, ys = ([r.read(a, b) for a, b in some] for r in (ArrayReader(X, "X"), ArrayReader(Y, "y", partial=partial)))
@@ -178,9 +176,9 @@ def sampled_weights(weights: FloatArray | None, rows: int) -> FloatArray | None:
     """Of weights (n,) those of the `rows` rows of `sample`; None where there are none, or those rows weigh nothing."""
     if weights is None:
         return None
-    found = np.concatenate([weights[a:b] for a, b in sampled_runs(len(weights))])
-    assert len(found) == rows
-    return found if found.any() else None
+    sampled = np.concatenate([weights[a:b] for a, b in sampled_runs(len(weights))])
+    assert len(sampled) == rows
+    return sampled if sampled.any() else None
 
 
 def spread_runs(n: int, count: int, rows: int) -> list[tuple[int, int]]:

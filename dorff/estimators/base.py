@@ -35,7 +35,7 @@ from dorff.kernels.scalar import FloatArray
 from dorff.model.model import Model, Views
 from dorff.moments import Folds, pooled
 from dorff.plan import center_and_scale, target_means
-from dorff.solvers import Choice, Criterion, Setting
+from dorff.solvers import Choice, Criterion, Setting, choose
 
 Finish = Callable[[FloatArray], npt.NDArray[Any]]  # from f (k, p) to what is asked for; may be pickled
 Answer = Callable[[Model, FloatArray], npt.NDArray[Any]]  # from a model and X (k, d) to that
@@ -189,7 +189,7 @@ class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         if self.cv is not None and len(folds) < 2:
             raise InputError(f"cv = {self.cv}: rows fell into one fold; give more rows, or leave cv out")
         settings = [drawing.setting] if penalties is None else penalties.settings(drawing.setting)
-        fitted = Fitted.best(settings, sums, self._ridges(), by=self._by)
+        fitted = Fitted(settings, sums, choose(folds, settings, self._ridges(), by=self._by))
         self._keep(fitted.choice, penalties)
         report = {}
         if penalties is not None:

@@ -69,7 +69,7 @@ class HeldRows:
                 self.of_run(start, inputs.read(start, stop), targets.read(start, stop))
                 for start, stop in (runs(X, Y) if whole else self.windows)
             ]
-        f, codes = (np.concatenate(found)[: self.most] for found in zip(*parts, strict=True))
+        f, codes = (np.concatenate(each)[: self.most] for each in zip(*parts, strict=True))
         return f, codes
 
     def of_run(self, first: int, X: FloatArray, Y: FloatArray) -> tuple[FloatArray, Codes]:

@@ -164,10 +164,10 @@ def labelled(labels: Labels) -> npt.NDArray[np.bool_]:
             "y has '-1' as text; a row without a label has the number -1, which text labels need dtype object for: "
             "np.array(labels, dtype=object)"
         )
-    found = np.ones(len(labels), bool) if labels.dtype.kind == "U" else np.asarray(labels != UNLABELLED, dtype=bool)
-    if not found.any():
+    seen = np.ones(len(labels), bool) if labels.dtype.kind == "U" else np.asarray(labels != UNLABELLED, dtype=bool)
+    if not seen.any():
         raise InputError(f"y: all of its {len(labels)} rows are unlabelled ({UNLABELLED}); give labels of some")
-    return found
+    return seen
 
 
 def plain_type(labels: Labels) -> Labels:
@@ -236,10 +236,10 @@ def _counted(labels: Labels, first: int) -> tuple[Labels, npt.NDArray[np.int64]]
 def _merged(parts: Iterable[tuple[Labels, npt.NDArray[np.int64]]]) -> tuple[Labels, npt.NDArray[np.int64]]:
     classes: Labels | None = None
     counts = np.zeros(0, dtype=np.int64)
-    for found, some in parts:
-        if not len(found):
+    for own, some in parts:
+        if not len(own):
             continue
-        every = found if classes is None else np.concatenate([classes, found])
+        every = own if classes is None else np.concatenate([classes, own])
         classes, place = np.unique(every, return_inverse=True)
         counts = np.bincount(place, np.concatenate([counts, some])).astype(np.int64)
         if len(classes) > MOST_CLASSES:

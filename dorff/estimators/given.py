@@ -82,15 +82,15 @@ def row_weights(weights: Any, n: int) -> FloatArray | None:
         return None
     try:
         values = unwrap(weights, "y") if not isinstance(weights, da.Array) else weights
-        found = np.asarray(values[:] if isinstance(values, StoredRows) else values, dtype=np.float64)
+        numbers = np.asarray(values[:] if isinstance(values, StoredRows) else values, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise InputError(f"sample_weight must be numbers, one a row ({error})") from None
     if isinstance(values, StoredRows):
-        found = found[:, 0] if values.ndim == 1 else found
-    if found.shape != (n,):
-        raise InputError(f"sample_weight must have one number for each of the {n} rows; got shape {found.shape}")
-    if not (np.isfinite(found).all() and np.all(found >= 0) and found.any()):
+        numbers = numbers[:, 0] if values.ndim == 1 else numbers
+    if numbers.shape != (n,):
+        raise InputError(f"sample_weight must have one number for each of the {n} rows; got shape {numbers.shape}")
+    if not (np.isfinite(numbers).all() and np.all(numbers >= 0) and numbers.any()):
         raise InputError(
             "sample_weight must be finite and not negative, and no fit is left where all weights are zero"
         )
-    return found
+    return numbers

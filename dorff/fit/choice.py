@@ -20,7 +20,7 @@ from dorff.plan import Plan, keeps_posterior
 from dorff.plan.kernels import array_columns
 from dorff.plan.manifold_terms import penalty
 from dorff.process.threads import pinned
-from dorff.solvers import R2, Criterion, Penalty, Setting
+from dorff.solvers import R2, Criterion, Penalty, Setting, choose
 from dorff.solvers.apart import targets_apart
 from dorff.spec import MultiViewSpec
 
@@ -59,17 +59,12 @@ def penalties(plan: Plan, terms: Sequence[Moments], weights: Sequence[float]) ->
 
 def solve_pass(plan: Plan, passed: PassResult) -> Fitted:
     """Choose among the job's kernels, manifold weights and ridges, and solve."""
-    filled(plan, passed.folds)
-    solving = plan.job.solve
+    solving, each = plan.job.solve, settings(plan, passed.manifold)
+    per_output, by = solving.ridge_per_output, Criterion(solving.select)
+    folds = filled(plan, passed.folds)
     with pinned():
-        return Fitted.best(
-            settings(plan, passed.manifold),
-            passed.folds,
-            solving.ridges,
-            by=Criterion(solving.select),
-            per_output=solving.ridge_per_output,
-            counts=plan.counts,
-        )
+        choice = choose(folds, each, solving.ridges, by=by, per_output=per_output, counts=plan.counts)
+    return Fitted(each, passed.folds, choice)
 
 
 def filled(plan: Plan, folds: Mapping[Part, Solvable]) -> list[list[Solvable]]:

@@ -1,4 +1,4 @@
-"""From sums to a choice, and all that follows from it: noise, posterior, evidence, a fit without some rows, the model.
+"""What follows from a choice and its sums: noise, posterior, evidence, a fit without some rows, the model.
 
 The same for jobs, streaming and estimators, which differ in where the rows come from and where the model goes.
 """
@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Self, TypeVar, final
+from typing import Any, TypeVar, final
 
 from dorff.errors import InputError
 from dorff.features import FeatureMap, cut
 from dorff.model import Model
 from dorff.model.posterior import Posterior
 from dorff.moments import Part, Solvable, by_fold, pooled, unseen
-from dorff.solvers import Choice, Criterion, Fit, Setting, carried_ridges, choose, of_first
+from dorff.solvers import Choice, Fit, Setting, carried_ridges, of_first
 
 S = TypeVar("S", bound=Solvable)
 
@@ -43,15 +43,6 @@ class Fitted:
     settings: Sequence[Setting]
     sums: Mapping[Part, Solvable]
     choice: Choice
-
-    @classmethod
-    def best(
-        cls, settings: Sequence[Setting], sums: Mapping[Part, Solvable], ridges: Sequence[float], *, by: Criterion,
-        per_output: bool = False, counts: Sequence[int] = (),
-    ) -> Self:  # fmt: skip
-        """The best of the settings, numbers of features and ridges (`solvers.choose`)."""
-        choice = choose(by_fold(sums), settings, ridges, by=by, per_output=per_output, counts=counts)
-        return cls(settings, sums, choice)
 
     @property
     def fit(self) -> Fit:

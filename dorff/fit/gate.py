@@ -141,8 +141,8 @@ def held_out(job: Job, version: Path, r2_of: R2) -> float:
     names = targets.classes if isinstance(targets, ClassTargets) else targets
     holdout, inputs, weights = job.publish.holdout, job.data.inputs, job.data.weights or ""
     assert holdout is not None
-    found = score(version, holdout, engine=SerialEngine(), inputs=inputs, targets=names, r2_of=r2_of, weights=weights)
-    return found.r2 if found.accuracy is None else found.accuracy
+    scores = score(version, holdout, engine=SerialEngine(), inputs=inputs, targets=names, r2_of=r2_of, weights=weights)
+    return scores.r2 if scores.accuracy is None else scores.accuracy
 
 
 def _kept_score(version: Path, r2_of: R2) -> float | None:

@@ -21,13 +21,13 @@ def made(plan: Plan) -> dict[str, Any]:
     """All that a model depends on but for its rows' values, as the model keeps it. These fingerprints name; where no
     receipts are kept that tell them, a stamp of the rows' files does. `terms` are stamps of the files that manifold
     terms are of."""
-    asked = [
+    wanted = [
         plan.spec.config(), plan.kernel_configs, plan.drawn_configs, plan.job.features.counts, plan.costs.route,
         None if plan.observe is None else plan.observe.tolist(),
         plan.job.solve.model_dump(mode="json", exclude={"observe"}), __version__,
     ]  # fmt: skip
-    asked += [term.asked() for term in plan.terms]
-    job = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:32]
+    wanted += [term.asked() for term in plan.terms]
+    job = hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()[:32]
     first, stop = plan.dataset.first, plan.dataset.n
     stamp = plan.dataset.stamp(first, stop) if plan.costs.route == "streaming" else None
     terms = [term.stamp() for term in plan.terms]
@@ -76,10 +76,12 @@ def _of_these(model: Model, receipts: Sequence[Receipt]) -> Model | None:
 
 def rewritten_since(model: Model | None, receipts: Sequence[Receipt]) -> set[int]:
     """The leaves whose rows had other values when this model was made of them."""
-    known = {} if model is None else {(number, start, stop): digest for number, start, stop, digest in _leaves(model)}
-    return {one.number for one in receipts if known.get((one.number, one.start, one.stop), one.digest) != one.digest}
+    digests = (
+        {} if model is None else {(number, start, stop): digest for number, start, stop, digest in _leaves(model)}
+    )
+    return {one.number for one in receipts if digests.get((one.number, one.start, one.stop), one.digest) != one.digest}
 
 
 def _leaves(model: Model) -> list[tuple[int, int, int, str]]:
-    found: list[tuple[int, int, int, str]] = model.info.get("data", {}).get("leaves", [])
-    return found
+    leaves: list[tuple[int, int, int, str]] = model.info.get("data", {}).get("leaves", [])
+    return leaves

@@ -97,8 +97,8 @@ def _run_pass(plan: Plan, engine: Engine, progress: Progress | None, lease: Leas
     began = time.perf_counter()
     tree = Tree(PassSums.at(frozen), plan.dataset, plan.leaves, kept=plan.costs.kept_level)
     of: type[Solvable] = Triangle if plan.spec.sums is Kind.TRIANGLE else Moments
-    told = None if progress is None else lambda rows: progress(rows, plan.dataset.rows)
-    folds = tree.collect(engine, of, told)
+    counted = None if progress is None else lambda rows: progress(rows, plan.dataset.rows)
+    folds = tree.collect(engine, of, counted)
     with nullcontext() if lease is None else lease.fenced():
         tree.tidy()
     receipts = [tree.receipts[number] for number in sorted(tree.receipts)]

@@ -102,8 +102,8 @@ def _current(root: Path) -> Path | None:
 def _mend_history(root: Path) -> None:
     """Add the line of a version that became current just before its run was killed."""
     current = _current(root)
-    known = {line["version"] for line in store.read_history(root) if line["outcome"] == "published"}
-    if current is not None and current.name not in known:
+    versions = {line["version"] for line in store.read_history(root) if line["outcome"] == "published"}
+    if current is not None and current.name not in versions:
         store.append_history(root, {"outcome": "published", "version": current.name, "mended": True})
 
 

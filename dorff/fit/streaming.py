@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -15,6 +15,7 @@ from dorff.data import RowBlock
 from dorff.engine import Engine
 from dorff.errors import InputError
 from dorff.fit.choice import no_target
+from dorff.fit.passes import Progress
 from dorff.kernels import OperatorKernel
 from dorff.model.weights import operator_weights
 from dorff.moments import FloatArray, Moments
@@ -34,7 +35,6 @@ from dorff.store import Receipt
 TOLERANCE: Final = 1e-5
 RUN_ROWS: Final = 64  # rows of the sample that lie together, so that few chunks of the store are read
 MOST_READ: Final = 32  # times as many rows as are wanted, where few can be used
-Progress = Callable[[int, int], None]  # rows done, rows in all passes that seem to be needed
 
 
 @final
@@ -79,13 +79,13 @@ def fit_streaming(
         def told(steps: Steps) -> None:
             pace.passes(1 + steps.iterations, besides + min(steps.iterations + steps.left, most))
 
-        found = iterate(system, ridge, preconditioner, tolerance=tolerance, most=most, told=told)
-        fit = setting.of_iteration(kernel, found)
+        iterated = iterate(system, ridge, preconditioner, tolerance=tolerance, most=most, told=told)
+        fit = setting.of_iteration(kernel, iterated)
         if fit.noise is None:
             fit = setting.noised(corners, fit, _squares(fit, setting, sweeper, corners))
     sweeper.tidy()
     seconds = time.perf_counter() - began
-    return Streamed(fit, sweeper.receipts, sweeper.fresh, sweeper.count, found, seconds)
+    return Streamed(fit, sweeper.receipts, sweeper.fresh, sweeper.count, iterated, seconds)
 
 
 def system_of(
@@ -115,8 +115,8 @@ def _squares(fit: Fit, setting: Setting, sweeper: Sweeper, corners: Sequence[Mom
 
 def _name(plan: Plan, frozen: Pass, tolerance: float) -> str:
     """The solve's name, by what tells it from other solves of the same pass."""
-    asked = plan.job.model_dump(mode="json", include={"kernel", "features", "solve"})
-    return hashlib.sha256(json.dumps([frozen.hash, tolerance, asked], sort_keys=True).encode()).hexdigest()[:16]
+    words = plan.job.model_dump(mode="json", include={"kernel", "features", "solve"})
+    return hashlib.sha256(json.dumps([frozen.hash, tolerance, words], sort_keys=True).encode()).hexdigest()[:16]
 
 
 @final

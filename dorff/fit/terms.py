@@ -44,7 +44,7 @@ def sum_terms(
     """
     if not plan.terms:
         return ()
-    found, number = list[TermSums](), 0
+    sums, number = list[TermSums](), 0
     for term in plan.terms:
         parts = []
         for source in term.sources:
@@ -56,14 +56,14 @@ def sum_terms(
             total = TermSums(added(total.sums, part.sums), [*total.receipts, *part.receipts], said)
         if not total.sums.packed.any() and any(term.manifold.weights):
             raise InputError(
-                f"manifold, term {len(found) + 1}: its sums are zero: its graph has no edge with a weight above 0, or "
+                f"manifold, term {len(sums) + 1}: its sums are zero: its graph has no edge with a weight above 0, or "
                 "all of them join equal rows; mend the graph (graph.weights, if it is a width), or leave the term out"
             )
-        found.append(total)
+        sums.append(total)
     with nullcontext() if lease is None else lease.fenced():
         for folder in (GRAPHS, TERMS):  # of other terms
             remove_given_up(plan.directory / folder)
-    return tuple(found)
+    return tuple(sums)
 
 
 def _sum(

@@ -110,7 +110,7 @@ def _tuned(plans: Sequence[Plan], engine: Engine, progress: Progress | None, tol
     middle = time.perf_counter()
     table = _grid(plans, passed, terms, engine, told)
     winner = min(table, key=lambda trial: trial.least)
-    reads = sum(one.rows_read for found in passed.values() for one in found.fresh) / plans[0].dataset.rows
+    reads = sum(one.rows_read for result in passed.values() for one in result.fresh) / plans[0].dataset.rows
     return TuneResult(
         best_job(plans[winner.job], winner), winner, tuple(table), len(passed), reads, middle - began,
         time.perf_counter() - middle, _r2_of(plans), [*dict.fromkeys(one for plan in plans for one in plan.warnings)],
@@ -230,8 +230,8 @@ def best_job(plan: Plan, trial: Trial) -> Job:
     features, solve = text.setdefault("features", {}), text.setdefault("solve", {})
     kernels = [kernel.model_dump(mode="json") for kernel in job.kernels]
     if len(kernels) > 1:
-        known = plan.configs()[trial.kernel]
-        text["kernel"] = kernels[trial.kernel] if known is plan.kernel_configs[trial.kernel] else known
+        config = plan.configs()[trial.kernel]
+        text["kernel"] = kernels[trial.kernel] if config is plan.kernel_configs[trial.kernel] else config
     for term, weight in zip(text.get("manifold", ()), trial.manifold, strict=True):
         term["weight"] = weight
     largest = max(job.features.counts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,15 +16,21 @@ from dorff.errors import InputError, MissingArrayError
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
 from dorff.model.calibration import Calibration
-from dorff.predict.shared import ModelInputs, cached_model, check_inputs, check_uncertain, content, labels_of, outcome
+from dorff.predict.shared import (
+    ModelInputs,
+    Progress,
+    cached_model,
+    check_inputs,
+    check_uncertain,
+    content,
+    labels_of,
+    outcome,
+)
 from dorff.solvers import R2, Spread, row_sums
 from dorff.store import load_model, resolve_model
 
 COVERAGE_LEVELS: Final = (0.5, 0.8, 0.9, 0.95, 0.99)
 ROWS: Final = 65536  # of a task, in whole units that are read
-
-Progress = Callable[[int, int], None]
-
 
 #: Of a level's bands, by kind, "plain" (the posterior's as they come, noise in them) and "conformal" (corrected on
 #: held-out rows): the share of all targets that are inside; and in "per_output" that of each target by name. The
@@ -156,18 +162,18 @@ def score_rows(
     rows = rows[good]
     X, Y, views = sight.full(rows.X, fitted.d), rows.Y, sight.views
     weights = np.ones(len(Y)) if rows.weights is None else rows.weights
-    found = fitted.observed(outcome(fitted, X, views))
+    values = fitted.observed(outcome(fitted, X, views))
     hits = np.array([0.0, 0.0, weights.sum()])
     if dataset.labels is not None:
         codes = np.argmax(Y, axis=1)
-        hits[0] = weights[np.argmax(found, axis=1) == codes].sum()
+        hits[0] = weights[np.argmax(values, axis=1) == codes].sum()
         if (calibration := fitted.info.get("calibration")) is not None:
             logs = Calibration.of(calibration).log_probabilities(fitted.predict(X, views=views))
             hits[1] = -weights @ logs[np.arange(len(codes)), codes]
     inside = np.zeros((2, len(levels), Y.shape[1]))
     if levels:
-        inside = _inside(fitted, levels, sight, np.abs(Y - found), fitted.std(X, noise=True, views=views))
-    return ScoreSums(len(Y), row_sums(Y, found, weights), hits, inside)
+        inside = _inside(fitted, levels, sight, np.abs(Y - values), fitted.std(X, noise=True, views=views))
+    return ScoreSums(len(Y), row_sums(Y, values, weights), hits, inside)
 
 
 def _inside(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -21,6 +21,8 @@ from dorff.model.calibration import Calibration
 from dorff.model.model import Model, evaluation_bytes
 from dorff.plan.costs import DRIVER_BYTES, SHARED_BYTES, WORKER_BYTES
 from dorff.store import load_model, model_arrays, read_plain
+
+Progress = Callable[[int, int], None]  # rows done, rows in all
 
 
 def labels_of(model: Model) -> tuple[Label, ...] | None:
@@ -70,13 +72,13 @@ class ModelInputs:
 def _arrays(model: Model, views: Sequence[str] | None) -> dict[int, tuple[str, int]]:
     """By first column in X: the arrays that some views see, and where each ends; all arrays if None, and none where
     the model does not say."""
-    kernel, said = model.kernel, model.info.get("data", {}).get("views")
-    if not isinstance(kernel, MultiView) or said is None:
+    kernel, kept = model.kernel, model.info.get("data", {}).get("views")
+    if not isinstance(kernel, MultiView) or kept is None:
         return {}
     chosen = kernel.chosen(views)
     try:
-        starts = {start: name for view in said for name, start in zip(view["inputs"], view["columns"], strict=True)}
-        wanted = {start for view in chosen for start in said[view]["columns"]}
+        starts = {start: name for view in kept for name, start in zip(view["inputs"], view["columns"], strict=True)}
+        wanted = {start for view in chosen for start in kept[view]["columns"]}
     except (LookupError, TypeError, ValueError) as error:
         raise InputError("the model's views say no arrays of inputs and their first columns; fit it again") from error
     if not all(type(at) is int and 0 <= at < model.d and isinstance(name, str) for at, name in starts.items()):

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,14 +23,21 @@ from dorff.errors import DorffError, InputError
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
 from dorff.model.conformal import check_level
-from dorff.predict.shared import ModelInputs, cached_model, check_inputs, check_uncertain, content, labels_of, outcome
+from dorff.predict.shared import (
+    ModelInputs,
+    Progress,
+    cached_model,
+    check_inputs,
+    check_uncertain,
+    content,
+    labels_of,
+    outcome,
+)
 from dorff.store import LEASE, Lease, forget, load_model, resolve_model, space_on
 from dorff.store.atomic import sync_directory
 
 NAN_ROWS = "nan_rows"  # of the attribute `dorff`: rows without a prediction, as their inputs are not finite
 SMALLEST_SHARD = 4096  # rows of an output shard at least, in whole shards of the inputs
-
-Progress = Callable[[int, int], None]
 
 
 @final
@@ -62,22 +69,22 @@ class Uncertainty:
 
     def arrays(self, model: Model, X: FloatArray, f: FloatArray, views: Sequence[int] | None) -> dict[str, FloatArray]:
         """Their values at X (n, d), where the model (or some of its views) predicts f (n, p)."""
-        found = {"std": model.std(X, noise=self.noise, views=views)} if self.std else {}
+        arrays = {"std": model.std(X, noise=self.noise, views=views)} if self.std else {}
         if self.bands:
-            deviations = found["std"] if self.noise else model.std(X, noise=True, views=views)
+            deviations = arrays["std"] if self.noise else model.std(X, noise=True, views=views)
             middle = model.observed(f)
             for level in self.bands:
                 half = model.factor(level, conformal=None if views is None else False) * deviations
-                found |= {f"low_{_percent(level)}": middle - half, f"high_{_percent(level)}": middle + half}
-        return found
+                arrays |= {f"low_{_percent(level)}": middle - half, f"high_{_percent(level)}": middle + half}
+        return arrays
 
     def described(self, model: Model, sight: ModelInputs) -> dict[str, Any]:
         """For the store's attributes: whether noise is in std, and what kind of bands there are."""
-        said: dict[str, Any] = {"std": {"noise": self.noise}} if self.std else {}
+        words: dict[str, Any] = {"std": {"noise": self.noise}} if self.std else {}
         if self.bands:
             kind = "conformal" if model.conformal is not None and sight.views is None else "plain"
-            said["bands"] = {"levels": list(self.bands), "kind": kind, "noise": True}
-        return {"uncertainty": said} if said else {}
+            words["bands"] = {"levels": list(self.bands), "kind": kind, "noise": True}
+        return {"uncertainty": words} if words else {}
 
 
 def _percent(level: float) -> str:
