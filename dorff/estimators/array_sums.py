@@ -1,9 +1,9 @@
-"""Moments of rows in memory, in Zarr or in Dask, without durable state."""
+"""Moments of rows in memory, in Zarr or in Dask, without durable state; and what is known before they are summed."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final
@@ -14,15 +14,19 @@ from dask.base import compute
 from dask.delayed import delayed
 from distributed import get_worker
 
+from dorff import __version__
 from dorff.data import RowBlock
 from dorff.estimators.arrays import Rows, StoredRows, finite, partly, runs_of
 from dorff.estimators.class_labels import OneHot, StoredLabels, one_hot
 from dorff.estimators.given import Deal
-from dorff.features import FeatureMap
+from dorff.features import FeatureMap, Recipe
+from dorff.fit import Fitted
 from dorff.kernels.scalar import FloatArray
+from dorff.model import Model
 from dorff.moments import Folds, check_patterns
 from dorff.passes import BlockSums, block_rows
 from dorff.process.threads import pin, pinned
+from dorff.solvers import Setting
 
 SAMPLE_RUNS, RUN_ROWS = 16, 64
 MEMORY_ROWS = 2**16  # of arrays in memory, dealt to folds at a time
@@ -50,6 +54,25 @@ def one_thread() -> Iterator[None]:
 
 
 Targets: TypeAlias = "Rows | OneHot"
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Drawing:
+    """All that is known before the pass: the features, the targets' shift y0 (q,), and how moments are solved."""
+
+    features: FeatureMap
+    y0: FloatArray
+    setting: Setting
+    recipe: Recipe
+    seed: int
+
+    def model(self, fitted: Fitted, report: Mapping[str, Any] | None = None) -> Model:
+        """The model of a fit; `report` is what else its own says."""
+        solution, n = fitted.fit.solution, sum(sums.n for sums in fitted.sums.values())
+        own = {"rows_used": n, "ridge": solution.ridge, "condition": solution.condition, "rung": solution.rung}
+        info = {"report": own | dict(report or {}), "versions": {"dorff": __version__, "numpy": np.__version__}}
+        return fitted.model(self.features, self.recipe.sampler.config(), self.seed, info)
 
 
 @final

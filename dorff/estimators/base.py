@@ -21,9 +21,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dorff.errors import InputError
-from dorff.estimators.array_sums import Targets, sample, sampled_weights
+from dorff.estimators.array_sums import Drawing, Targets, sample, sampled_weights
 from dorff.estimators.arrays import Rows, StoredRows, finite_in, unwrap
-from dorff.estimators.assembling import Drawing
 from dorff.estimators.semi import Flags, ManifoldLike, Penalties, check_trials, columns_read, terms_of
 from dorff.features import FeatureMap, Recipe
 from dorff.fit import Fitted, folds_with_rows
@@ -179,11 +178,8 @@ class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
 
     def _solve(self, drawing: Drawing, sums: Folds, penalties: Penalties | None = None) -> tuple[Fitted, Model]:
         """The fit and the model of the ridge and the penalties' weights, or of the best of the lists."""
-        folds = folds_with_rows(
-            sums,
-            "y has no row with a target that was observed; give some",
-            lambda target: f"y, column {target}: no row has this target; leave the column out",
-        )
+        no_rows, no_target = "y has no row with a target that was observed; give some", "no row has this target"
+        folds = folds_with_rows(sums, no_rows, lambda at: f"y, column {at}: {no_target}; leave the column out")
         if not all(np.isfinite(part.packed).all() for part in pooled(folds)):
             raise InputError("y has numbers so large that their squares overflow float64; rescale the targets")
         if self.cv is not None and len(folds) < 2:

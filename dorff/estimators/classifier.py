@@ -17,9 +17,8 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dorff.errors import InputError
-from dorff.estimators.array_sums import ArraySums, Targets, one_thread
+from dorff.estimators.array_sums import ArraySums, Drawing, Targets, one_thread
 from dorff.estimators.arrays import Rows, StoredRows, together, unwrap, with_rows
-from dorff.estimators.assembling import Drawing
 from dorff.estimators.base import ORFFEstimator, unchanged
 from dorff.estimators.calibrating import FOLDS, HeldRows, held_fold
 from dorff.estimators.class_labels import (

@@ -219,14 +219,14 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
             fitted, self.model_ = self._solve(drawing, sums.of(X, Y, weights), penalties)
             self._fitted = fitted.pooled() if self.posterior else None
             self._posterior_model: Model | None = None  # made when it is first asked for
-            self._noise = None if self.posterior else fitted.noised.noise
+            self._noise = None if self.posterior else fitted.noised.fit.noise
         return self
 
     @property
     def noise_(self) -> FloatArray:
         """Covariance (q, q) of the targets' noise."""
         with one_thread(), absent():
-            noise = self._kept.noised.noise if self._noise is None else self._noise
+            noise = self._kept.noised.fit.noise if self._noise is None else self._noise
         assert noise is not None
         return noise
 

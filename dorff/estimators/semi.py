@@ -14,8 +14,8 @@ import numpy.typing as npt
 import scipy.sparse
 
 from dorff.errors import InputError
+from dorff.estimators.array_sums import Drawing
 from dorff.estimators.arrays import StoredRows
-from dorff.estimators.assembling import Drawing
 from dorff.estimators.class_labels import StoredLabels
 from dorff.graphs import KNN, Given, Graph, Manifold, adjacency, both_ways, check_edges, checked, undirected
 from dorff.kernels import MultiView, OperatorKernel

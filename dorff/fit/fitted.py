@@ -66,25 +66,25 @@ class Fitted:
         return replace(rest, choice=replace(self.choice, fit=fit))
 
     @cached_property
-    def noised(self) -> Fit:
-        """The fit with the noise of each target."""
+    def noised(self) -> Fitted:
+        """The same with the noise of each target."""
         if self.fit.noise is not None:
-            return self.fit
+            return self
         parts, setting = self.total()
-        return setting.noised(parts, self.fit)
+        return replace(self, choice=replace(self.choice, fit=setting.noised(parts, self.fit)))
 
     @cached_property
     def posterior(self) -> Posterior:
         """Of the coefficients. InputError for route cg, which factors no system."""
         parts, setting = self.total()
-        return setting.posterior(parts, self.noised)
+        return setting.posterior(parts, self.noised.fit)
 
     @cached_property
     def log_evidence(self) -> float:
         """Log marginal likelihood of the targets at the fit's ridge. InputError where there are manifold terms."""
         parts, setting = self.total()
         setting.check_scored()
-        value = setting.judged(parts, [self.noised])[0].log_evidence
+        value = setting.judged(parts, [self.noised.fit])[0].log_evidence
         assert value is not None  # of a system that was formed: route cg is for jobs alone, which do not ask
         return value
 
@@ -92,15 +92,6 @@ class Fitted:
         """The model on the chosen number of the features, which the sampler drew with the seed; `info` is what a
         reader of it will want to know."""
         fit, m = self.fit, self.choice.m
-        return Model(
-            feature_map=features if m == features.m else cut(features, None, m // 2)[0],
-            operator_weights=fit.weights,
-            coefficients=fit.solution.h,
-            intercept=fit.bias,
-            target_scale=fit.scale,
-            kernel=fit.kernel,
-            sampler=sampler,
-            seed=seed,
-            info=info,
-            observe=self.settings[self.choice.candidate].observe,
-        )
+        kept = features if m == features.m else cut(features, None, m // 2)[0]
+        h, observe = fit.solution.h, self.settings[self.choice.candidate].observe
+        return Model(kept, fit.weights, h, fit.bias, fit.scale, fit.kernel, sampler, seed, info, observe)

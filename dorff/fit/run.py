@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar, final
@@ -81,7 +81,7 @@ def _published(run: _FitRun, solved: Solved, lease: Lease, began: float) -> FitR
     job = run.plan.job
     if run.plan.dataset.labels is None:  # the noise of classes is told only where it comes for nothing
         with pinned():
-            solved = solved.noised()
+            solved = replace(solved, fitted=solved.fitted.noised)
     model = _model(solved, run.peak)
     report = _report(solved, None if isinstance(job.cluster, RemoteCluster) else run.peak.bytes)
     since = rewritten_since(current_model(run.plan), solved.last[1].receipts)
@@ -136,11 +136,6 @@ class Solved:
     @property
     def last(self) -> tuple[Plan, PassResult]:
         return self.passes[-1]
-
-    def noised(self) -> Solved:
-        """The same with the noise of each target."""
-        choice = replace(self.fitted.choice, fit=self.fitted.noised)
-        return replace(self, fitted=replace(self.fitted, choice=choice))
 
 
 def _solved(run: _FitRun) -> Solved | FitReport:
@@ -223,13 +218,8 @@ def _share(run: _FitRun, number: int) -> Progress | None:
     return lambda rows, _: progress(done + rows, total)
 
 
-@contextmanager
-def _opened(job: Job, engine: Engine | None) -> Iterator[Engine]:
-    if engine is not None:
-        yield engine
-        return
-    with open_engine(job.cluster) as opened:
-        yield opened
+def _opened(job: Job, engine: Engine | None) -> AbstractContextManager[Engine]:
+    return open_engine(job.cluster) if engine is None else nullcontext(engine)
 
 
 def _model(solved: Solved, peak: PeakMemory) -> Model:

@@ -18,7 +18,7 @@ from dorff.fit.choice import no_target
 from dorff.fit.passes import Progress
 from dorff.kernels import OperatorKernel
 from dorff.model.weights import operator_weights
-from dorff.moments import FloatArray, Moments
+from dorff.moments import FloatArray, Moments, unseen
 from dorff.passes import Pass
 from dorff.passes.sweep import Sweeper
 from dorff.plan import Plan, freeze_constants
@@ -68,8 +68,9 @@ def fit_streaming(
         borders = _borders(sweeper, frozen)
         if not borders:
             raise InputError(f"{plan.dataset.path}: no rows are left to fit; every row was dropped or there are none")
-        _refuse_unseen(plan, borders)
         corners = [border.corner for border in borders]
+        for target in unseen([corners]):
+            raise InputError(no_target(plan, target))
         kernel, system = system_of(frozen, setting, borders, sweeper)
         wanted = sample_rows(frozen.features.m, 1 if system.apart else plan.dataset.q, n)
         preconditioner = Sampled(system, sample_of(plan, frozen, wanted)[0], system.problem.l * ridge)
@@ -142,12 +143,6 @@ def _borders(sweeper: Sweeper, frozen: Pass) -> list[Border]:
     V = np.zeros((m + 1 + q, 1 + q))
     V[m:] = np.eye(1 + q)
     return [Border(m, part.n, part.y0, part.values, part.observed) for part in sweeper.products(V)]
-
-
-def _refuse_unseen(plan: Plan, borders: list[Border]) -> None:
-    """InputError for a target that no row has."""
-    for target in np.flatnonzero(~np.any([border.corner.mask for border in borders], axis=0)):
-        raise InputError(no_target(plan, int(target)))
 
 
 def sample_of(plan: Plan, frozen: Pass, wanted: int) -> tuple[Sample, FloatArray]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
@@ -96,11 +96,9 @@ def tune(
                 f"solve.select: {plan.job.solve.select} knows nothing of unlabelled rows, and cannot score a job with "
                 "manifold terms; set solve.select: kfold, or fit the job"
             )
-    with leased(*map(state_lease, plans)):
-        if engine is not None:
-            return _tuned(plans, engine, progress, told)
-        with open_engine(jobs[0].cluster) as opened:
-            return _tuned(plans, opened, progress, told)
+    running = open_engine(jobs[0].cluster) if engine is None else nullcontext(engine)
+    with leased(*map(state_lease, plans)), running as opened:
+        return _tuned(plans, opened, progress, told)
 
 
 def _tuned(plans: Sequence[Plan], engine: Engine, progress: Progress | None, told: Told | None) -> TuneResult:

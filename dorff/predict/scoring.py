@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,21 +16,14 @@ from dorff.errors import InputError, MissingArrayError
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
 from dorff.model.calibration import Calibration
-from dorff.predict.shared import (
-    ModelInputs,
-    Progress,
-    cached_model,
-    check_inputs,
-    check_uncertain,
-    content,
-    labels_of,
-    outcome,
-)
+from dorff.predict.shared import ModelInputs, cached_model, check_inputs, check_uncertain, content, labels_of, outcome
 from dorff.solvers import R2, Spread, row_sums
 from dorff.store import load_model, resolve_model
 
 COVERAGE_LEVELS: Final = (0.5, 0.8, 0.9, 0.95, 0.99)
 ROWS: Final = 65536  # of a task, in whole units that are read
+
+Progress = Callable[[int, int], None]
 
 #: Of a level's bands, by kind, "plain" (the posterior's as they come, noise in them) and "conformal" (corrected on
 #: held-out rows): the share of all targets that are inside; and in "per_output" that of each target by name. The

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -21,8 +21,6 @@ from dorff.model.calibration import Calibration
 from dorff.model.model import Model, evaluation_bytes
 from dorff.plan.costs import DRIVER_BYTES, SHARED_BYTES, WORKER_BYTES
 from dorff.store import load_model, model_arrays, read_plain
-
-Progress = Callable[[int, int], None]  # rows done, rows in all
 
 
 def labels_of(model: Model) -> tuple[Label, ...] | None:

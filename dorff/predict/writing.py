@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,19 +23,11 @@ from dorff.errors import DorffError, InputError
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
 from dorff.model.conformal import check_level
-from dorff.predict.shared import (
-    ModelInputs,
-    Progress,
-    cached_model,
-    check_inputs,
-    check_uncertain,
-    content,
-    labels_of,
-    outcome,
-)
+from dorff.predict.shared import ModelInputs, cached_model, check_inputs, check_uncertain, content, labels_of, outcome
 from dorff.store import LEASE, Lease, forget, load_model, resolve_model, space_on
 from dorff.store.atomic import sync_directory
 
+Progress = Callable[[int, int], None]
 NAN_ROWS = "nan_rows"  # of the attribute `dorff`: rows without a prediction, as their inputs are not finite
 SMALLEST_SHARD = 4096  # rows of an output shard at least, in whole shards of the inputs
 
