@@ -78,7 +78,8 @@ def test_sums_of_another_kind_go_through_a_pass_on_workers_and_resume_to_the_bit
         tree = tree_of(stopped, dataset)
         resumed = tree.collect(engine, Sizes)
     assert tree.computed == {0, 1, 3, 4, 5, 6}  # leaf 2 had its receipt
-    assert tree.receipts[4].rows_read == SHARD + 96  # 64 before it stopped after 32 of them, then the other 96
+    # Before the stop 64, or 128 where the next were read ahead by then; after it the 96 that were left, not all 128.
+    assert tree.receipts[4].rows_read - 96 in (SHARD, 2 * SHARD)
     np.testing.assert_array_equal(bits(resumed), at_once)
     tree.tidy()
     assert not place.checkpoints.exists() and not tree_of(stopped, dataset).missing()

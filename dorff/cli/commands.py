@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Annotated, ParamSpec
 
 import typer
 
+import dorff.cli.fitting as fitting
+import dorff.cli.options as options
+import dorff.cli.scheduled as scheduled
+import dorff.cli.tuning as tuning
 from dorff import __version__
-from dorff.cli import fitting, options, scheduled, tuning
 from dorff.cli.guard import guarded, put, show
 from dorff.cli.logs import Style, logging, say
 from dorff.cli.progress import meter

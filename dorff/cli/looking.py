@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from dorff.cli import graphs
+import dorff.cli.graphs as graphs
 from dorff.data import Classes, open_dataset
 from dorff.data.labels import CLASSES, stored_labels
 from dorff.data.nodes import committed_first, committed_rows, group_attributes, open_array, stored_columns, walk

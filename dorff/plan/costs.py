@@ -121,7 +121,7 @@ def estimate(
     all_workers = leaf if serial else workers * (worker - SHARED_BYTES)
     sample = min(SAMPLE_BYTES, 8 * dataset.rows * (dataset.d + q))  # that tells constants
     least = max(4 * sample, TUNING_BYTES if spec.tuning else 0, pace_bytes(recipe, width))
-    seconds = way.seconds + _beside_seconds(job, dataset, shape, pace, sums, spec, serial=serial)
+    seconds = way.seconds + _beside_seconds(job, dataset, shape, pace, sums, spec)
     driver = max(solving if route.name == "direct" else way.driver_bytes, least)
     peak = DRIVER_BYTES + (all_workers + driver if route.name == "streaming" else max(all_workers, driver))
     return Costs(
@@ -139,11 +139,9 @@ def iterations(job: Job, kernels: int, folds: int) -> float:
     return 1.0 + folds * len(job.solve.ridges) * kernels * float(np.sum((counts / counts.max()) ** 2))
 
 
-def _beside_seconds(
-    job: Job, dataset: Dataset, shape: Shape, pace: Pace, sums: TermCosts, spec: PassSpec, *, serial: bool
-) -> float:
+def _beside_seconds(job: Job, dataset: Dataset, shape: Shape, pace: Pace, sums: TermCosts, spec: PassSpec) -> float:
     """What no way of solving spares: to start, to find length-scales, manifold terms, and held-out rows evaluated."""
-    workers = min(job.cluster.workers, shape.leaves)
+    workers, serial = min(job.cluster.workers, shape.leaves), isinstance(job.cluster, SerialCluster)
     seconds = (START if serial else START_WORKERS) + (sums.feature_rows * shape.m * pace.number) / workers
     work = sums.work / workers
     if spec.tuning:

@@ -59,7 +59,7 @@ def _replaced(value: Any, number: Callable[[dict[str, Any], Sequence[int]], Any]
 def with_columns(config: dict[str, Any], dataset: Dataset) -> dict[str, Any]:
     """The same kernel; of several views each with the columns of X (n, d) that its arrays are, in place of their
     names."""
-    if config.get("type") != "multi_view":
+    if config["type"] != "multi_view":
         return config
     columns = array_columns(dataset)
     views = [
