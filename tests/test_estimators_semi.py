@@ -490,6 +490,7 @@ EXPECTED = {
 }
 
 
+@pytest.mark.slow
 @parametrize_with_checks(
     [ORFFRegressor(n_features=16, manifold=1e-3, graph=KNN(3)), ORFFClassifier(n_features=16, manifold=1e-3)],
     expected_failed_checks=lambda estimator: EXPECTED[type(estimator).__name__],
