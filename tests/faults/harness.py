@@ -157,7 +157,7 @@ class Faults:
     def logged(self, name: str) -> int:
         return len(self.logged_by(name))
 
-    def wait(self, name: str, count: int = 1, *, timeout: float = 60) -> int:
+    def wait(self, name: str, count: int = 1, *, timeout: float = 200) -> int:
         """The process that met it the `count`-th time, when it has."""
         wait_until(lambda: len(self.hits(name)) >= count, timeout=timeout, what=f"fault {name}")
         return self.hits(name)[count - 1]
@@ -175,7 +175,7 @@ def _shim() -> ModuleType:
 _SHIM = _shim()
 
 
-def wait_until(condition: Callable[[], object], *, timeout: float = 60, what: str = "what is waited for") -> None:
+def wait_until(condition: Callable[[], object], *, timeout: float = 200, what: str = "what is waited for") -> None:
     deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not happen within {timeout} s"
