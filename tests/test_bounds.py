@@ -123,6 +123,7 @@ def test_constants_of_vector_fields_are_integrals_over_the_radius(kernel, d):
         assert found.orlicz == pytest.approx(found.largest / math.log(2))
 
 
+@pytest.mark.slow
 @fields
 @pytest.mark.parametrize("diameter", [0.4, 1.0, 5.0, 40.0])
 def test_the_constants_variance_is_the_highest(kernel, diameter):

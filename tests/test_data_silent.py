@@ -85,9 +85,15 @@ def test_records_are_counted_and_not_lines(tmp_path: Path) -> None:
             (tmp_path / "o.zarr").rmdir()
 
 
+MANY = [(90_000, 3), (3, 400_000)]  # lines before and after: more than a block that is read at a time
+
+
 @pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
 @pytest.mark.parametrize("stray", ['1,2,"stray', '1,2,"', '1,2,"a ""b""', '1,2,"""', '"1,2,c', '1,"2,c'])
-@pytest.mark.parametrize(("before", "after"), [(0, 0), (5, 0), (0, 5), (600, 700), (90_000, 3), (3, 400_000)])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(0, 0), (5, 0), (0, 5), (600, 700), *(pytest.param(*many, marks=pytest.mark.slow) for many in MANY)],
+)
 def test_a_quote_that_nothing_closes_is_refused_with_its_line(
     tmp_path: Path, name: str, stray: str, before: int, after: int
 ) -> None:

@@ -72,6 +72,7 @@ def job(store: Path, place: Path, scalar: dict[str, Any], sampler: dict[str, Any
     )
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:random_state=3 has no effect")
 @pytest.mark.parametrize("d", [D_SMALL, D_LARGE])
 @pytest.mark.parametrize(("scalar", "sampler"), CASES, ids=str)

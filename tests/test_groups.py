@@ -326,6 +326,7 @@ def numbers_of(found: Held, most: int) -> list[int]:
     return [int(number) for rows in found.rows(most) for number in rows.numbers]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("labels", [*LABELS][:4])
 def test_labelled_rows_of_a_fold_are_found_wherever_they_are(tmp_path: Path, labels: str) -> None:
     """All there are, and no other; fewer where fewer are wanted. The same where sums are there already."""

@@ -253,6 +253,7 @@ def test_passes_are_told_from_some_rows(store: Path, tmp_path: Path, options: di
     assert taken / 1.6 <= told <= 1.6 * taken
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ridge", [1e-1, 1e-3, 1e-5])
 def test_passes_are_told_from_some_of_the_features(
     store: Path, tmp_path: Path, ridge: float, monkeypatch: pytest.MonkeyPatch

@@ -61,6 +61,7 @@ def most_files(place: Place, leaves: int, kept: int, workers: int, *, late: int,
     return most
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2, 4, 16])
 @pytest.mark.parametrize(
     ("leaves", "kept"), [(3, 0), (7, -1), (15, -1), (31, 1), (40, 2), (63, -1), (255, 5), (256, 8), (500, -1)]
