@@ -19,6 +19,8 @@ from dorff.fit.tune import tune
 from dorff.spec import Job, load_job
 from dorff.store import load_model
 
+pytestmark = pytest.mark.process  # the demo starts a cluster of its own
+
 DATA = files("dorff") / "demo_data"
 
 
@@ -35,7 +37,6 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[DemoResult, list[str
     return run_demo(tmp_path_factory.mktemp("demo"), echo=said.append), said
 
 
-@pytest.mark.process
 def test_it_finds_what_it_should(demo: tuple[DemoResult, list[str]]) -> None:
     result, said = demo
     assert result.rows == 1183
@@ -72,7 +73,6 @@ def test_its_job_fits_the_same_model_again(demo: tuple[DemoResult, list[str]]) -
     assert again.coefficients.tobytes() == first.coefficients.tobytes()
 
 
-@pytest.mark.process
 def test_a_second_demo_in_its_place_says_the_same(tmp_path: Path) -> None:
     search = Search(lengthscales=(20.0,), shares=(0.0, 0.1), ridges=(1e-4,), features=128)
     first = run_demo(tmp_path / "new", echo=lambda _: None, search=search)

@@ -58,6 +58,7 @@ def bits(sums: dict[tuple[int, str], Sizes]) -> FloatArray:
     return np.array([[sums[fold, ""].n, *sums[fold, ""].values] for fold in range(FOLDS.count)])
 
 
+@pytest.mark.process
 def test_sums_of_another_kind_go_through_a_pass_on_workers_and_resume_to_the_bit(
     dataset: Dataset, tmp_path: Path
 ) -> None:
