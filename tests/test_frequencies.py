@@ -205,7 +205,7 @@ def test_config_of_samplers():
             frequencies.Quadrature(centre="redraw"))  # fmt: skip
     for sampler in (*SAMPLERS, *more):
         assert frequencies.from_config(sampler.config()) == sampler
-    with pytest.raises(InputError, match="'laguerre' is not known; use one of: iid, orthogonal"):
+    with pytest.raises(InputError, match="'laguerre' is not known; use one of: orthogonal, iid"):
         frequencies.from_config({"type": "laguerre"})
     with pytest.raises(InputError, match="blocs"):
         frequencies.from_config({"type": "rom", "blocs": 2})

@@ -29,7 +29,9 @@ from dorff.errors import DoesNotFitError, DorffError, InputError
 from dorff.fit import fit
 from dorff.plan import make_plan
 from dorff.spec import Job, load_job
-from dorff.spec.part import Idle, Part
+from dorff.spec.kernel import BoundedSpec, TermSpec, ViewSpec
+from dorff.spec.part import Idle, Part, Typed
+from dorff.spec.registry import KERNELS, OUTPUTS, SAMPLERS, SCALARS
 
 TESTS = Path(__file__).parent
 GAUSS = {"type": "gaussian", "lengthscale": 3.0}
@@ -96,20 +98,20 @@ EFFECTS: dict[str, tuple[dict[str, Any], str, Any]] = {
     "GraphOutput.offset": ({"kernel": {**SINGLE, "output": {"graph": [[0, 1], [1, 0]]}}}, "kernel.output.offset", 0.1),
     "LearnedOutputSpec.learned": ({"kernel": {**SINGLE, "output": {"learned": "trace"}}}, "kernel.output.learned",
                               "frobenius"),
-    "DecomposableSpec.scalar": ({"kernel": SINGLE}, "kernel.scalar", {"type": "laplacian", "lengthscale": 1.0}),
-    "DecomposableSpec.output": ({"kernel": SINGLE}, "kernel.output", "covariance"),
+    "decomposable.scalar": ({"kernel": SINGLE}, "kernel.scalar", {"type": "laplacian", "lengthscale": 1.0}),
+    "decomposable.output": ({"kernel": SINGLE}, "kernel.output", "covariance"),
     "BoundedSpec.split": ({"kernel": {**CURL, "measure": {"type": "bounded"}}}, "kernel.measure.split", 0.3),
-    "CurlFreeSpec.scalar": ({"kernel": CURL}, "kernel.scalar.lengthscale", 2.0),
-    "CurlFreeSpec.measure": ({"kernel": CURL}, "kernel.measure", "unbounded"),
-    "DivergenceFreeSpec.scalar": ({"kernel": {**CURL, "type": "divergence_free"}}, "kernel.scalar.lengthscale", 2.0),
-    "DivergenceFreeSpec.measure": ({"kernel": {**CURL, "type": "divergence_free"}}, "kernel.measure", "unbounded"),
+    "curl_free.scalar": ({"kernel": CURL}, "kernel.scalar.lengthscale", 2.0),
+    "curl_free.measure": ({"kernel": CURL}, "kernel.measure", "unbounded"),
+    "divergence_free.scalar": ({"kernel": {**CURL, "type": "divergence_free"}}, "kernel.scalar.lengthscale", 2.0),
+    "divergence_free.measure": ({"kernel": {**CURL, "type": "divergence_free"}}, "kernel.measure", "unbounded"),
     "TermSpec.weight": (two(WIDE), "kernel.terms.0.weight", 3.0),
     "TermSpec.kernel": (two(WIDE), "kernel.terms.0.kernel", CURL),
-    "SumSpec.terms": (two(WIDE), "kernel.terms.0.kernel", CURL),
-    "SumSpec.concatenate": (two(WIDE), "kernel.concatenate", True),
+    "sum.terms": (two(WIDE), "kernel.terms.0.kernel", CURL),
+    "sum.concatenate": (two(WIDE), "kernel.concatenate", True),
     "ViewSpec.inputs": ({"kernel": VIEWS}, "kernel.views.1.inputs", "u"),
     "ViewSpec.kernel": ({"kernel": VIEWS}, "kernel.views.1.kernel", WIDE),
-    "MultiViewSpec.views": ({"kernel": VIEWS}, "kernel.views.1.kernel", WIDE),
+    "multi_view.views": ({"kernel": VIEWS}, "kernel.views.1.kernel", WIDE),
     "ManifoldSpec.graph": ({"manifold": KNN}, "manifold.graph", {"type": "identity"}),
     "ManifoldSpec.weight": ({"manifold": KNN}, "manifold.weight", 1e-2),
     "ManifoldSpec.laplacian": ({"manifold": KNN}, "manifold.laplacian", "normalised"),
@@ -125,30 +127,30 @@ EFFECTS: dict[str, tuple[dict[str, Any], str, Any]] = {
     "KnnSpec.within": ({"manifold": KNN}, "manifold.graph.within", "leaf"),
     "GivenSpec.path": ({"manifold": {"weight": 1e-3, "graph": {"type": "given", "path": "g.parquet"}}},
                        "manifold.graph.path", "h.parquet"),
-    "ROMSpec.blocks": (sampler("rom"), "features.sampler.blocks", 2),
-    "QMCSpec.sequence": (sampler("qmc"), "features.sampler.sequence", "halton"),
-    "QMCSpec.scramble": (sampler("qmc"), "features.sampler.scramble", False),
-    "GaussQuadratureSpec.points": (sampler("gauss_quadrature"), "features.sampler.points", 5),
-    "QuadratureSpec.degree": (sampler("quadrature"), "features.sampler.degree", [1, 3]),
-    "QuadratureSpec.mixing": (sampler("quadrature"), "features.sampler.mixing", "haar"),
-    "QuadratureSpec.radii": (sampler("quadrature"), "features.sampler.radii", "shared"),
-    "QuadratureSpec.centre": (sampler("quadrature"), "features.sampler.centre", "redraw"),
-    "GaussianSpec.lengthscale": (scalar("gaussian", lengthscale=1.0), "kernel.scalar.lengthscale", "median"),
-    "LaplacianSpec.lengthscale": (scalar("laplacian", lengthscale=1.0), "kernel.scalar.lengthscale", [1.0, 2.0]),
-    "MaternSpec.lengthscale": (scalar("matern", lengthscale=1.0), "kernel.scalar.lengthscale", "tune"),
-    "MaternSpec.nu": (scalar("matern", lengthscale=1.0), "kernel.scalar.nu", 2.5),
-    "CauchySpec.lengthscale": (scalar("cauchy", lengthscale=1.0), "kernel.scalar.lengthscale", 2.0),
-    "RationalQuadraticSpec.lengthscale": (scalar("rational_quadratic", lengthscale=1.0), "kernel.scalar.lengthscale",
+    "rom.blocks": (sampler("rom"), "features.sampler.blocks", 2),
+    "qmc.sequence": (sampler("qmc"), "features.sampler.sequence", "halton"),
+    "qmc.scramble": (sampler("qmc"), "features.sampler.scramble", False),
+    "gauss_quadrature.points": (sampler("gauss_quadrature"), "features.sampler.points", 5),
+    "quadrature.degree": (sampler("quadrature"), "features.sampler.degree", [1, 3]),
+    "quadrature.mixing": (sampler("quadrature"), "features.sampler.mixing", "haar"),
+    "quadrature.radii": (sampler("quadrature"), "features.sampler.radii", "shared"),
+    "quadrature.centre": (sampler("quadrature"), "features.sampler.centre", "redraw"),
+    "gaussian.lengthscale": (scalar("gaussian", lengthscale=1.0), "kernel.scalar.lengthscale", "median"),
+    "laplacian.lengthscale": (scalar("laplacian", lengthscale=1.0), "kernel.scalar.lengthscale", [1.0, 2.0]),
+    "matern.lengthscale": (scalar("matern", lengthscale=1.0), "kernel.scalar.lengthscale", "tune"),
+    "matern.nu": (scalar("matern", lengthscale=1.0), "kernel.scalar.nu", 2.5),
+    "cauchy.lengthscale": (scalar("cauchy", lengthscale=1.0), "kernel.scalar.lengthscale", 2.0),
+    "rational_quadratic.lengthscale": (scalar("rational_quadratic", lengthscale=1.0), "kernel.scalar.lengthscale",
                                           2.0),
-    "RationalQuadraticSpec.alpha": (scalar("rational_quadratic", lengthscale=1.0), "kernel.scalar.alpha", 2.0),
-    "ArcCosineSpec.order": (scalar("arc_cosine"), "kernel.scalar.order", 0),
-    "PolynomialSpec.degree": (scalar("polynomial", degree=2), "kernel.scalar.degree", 3),
-    "PolynomialSpec.offset": (scalar("polynomial", degree=2), "kernel.scalar.offset", 2.0),
-    "PolynomialSpec.scale": (scalar("polynomial", degree=2), "kernel.scalar.scale", 2.0),
-    "PointwiseSpec.function": (scalar("pointwise", function="erf"), "kernel.scalar.function", "tanh"),
-    "MercerSpec.system": ({"data": {"inputs": "unit"}, **scalar("mercer", system="brownian", count=20)},
+    "rational_quadratic.alpha": (scalar("rational_quadratic", lengthscale=1.0), "kernel.scalar.alpha", 2.0),
+    "arc_cosine.order": (scalar("arc_cosine"), "kernel.scalar.order", 0),
+    "polynomial.degree": (scalar("polynomial", degree=2), "kernel.scalar.degree", 3),
+    "polynomial.offset": (scalar("polynomial", degree=2), "kernel.scalar.offset", 2.0),
+    "polynomial.scale": (scalar("polynomial", degree=2), "kernel.scalar.scale", 2.0),
+    "pointwise.function": (scalar("pointwise", function="erf"), "kernel.scalar.function", "tanh"),
+    "mercer.system": ({"data": {"inputs": "unit"}, **scalar("mercer", system="brownian", count=20)},
                           "kernel.scalar.system", "bridge"),
-    "MercerSpec.count": ({"data": {"inputs": "unit"}, **scalar("mercer", system="brownian", count=20)},
+    "mercer.count": ({"data": {"inputs": "unit"}, **scalar("mercer", system="brownian", count=20)},
                          "kernel.scalar.count", 10),
 }  # fmt: skip
 #: What shows the effect of a key that is not about fitting the rows that are there.
@@ -348,9 +350,19 @@ def parts_of(kind: Any) -> Iterator[type[Part]]:
             yield from parts_of(inner)
 
 
+def named_parts() -> Iterator[tuple[str, type[Part]]]:
+    """Every mapping of a job: a word's options by the word, others by their class."""
+    plain = [Job, TermSpec, ViewSpec, BoundedSpec, *(entry.options for entry in OUTPUTS.entries())]
+    for part in dict.fromkeys(part for kind in plain for part in parts_of(kind)):
+        if part is not Typed:
+            yield part.__name__, part
+    for registry in (KERNELS, SCALARS, SAMPLERS):
+        yield from ((entry.name, entry.options) for entry in registry.entries())
+
+
 KEYS = {
-    f"{part.__name__}.{key}": field
-    for part in dict.fromkeys(parts_of(Job))
+    f"{name}.{key}": field
+    for name, part in named_parts()
     for key, field in part.model_fields.items()
     if key != "type"  # it says which mapping this is, and with it all other keys
 }
@@ -385,7 +397,8 @@ def keys_of(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
     if isinstance(value, Part):
         for key in type(value).model_fields:
             if key != "type":
-                yield f"{type(value).__name__}.{key}", f"{place}{key}"
+                words = any(registry.get(getattr(value, "type", None)) for registry in (KERNELS, SCALARS, SAMPLERS))
+                yield f"{value.type if words else type(value).__name__}.{key}", f"{place}{key}"
             yield from keys_of(getattr(value, key), f"{place}{key}.")
     elif isinstance(value, tuple):
         for number, item in enumerate(value):

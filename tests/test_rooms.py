@@ -18,7 +18,7 @@ PACKAGE = ROOT / "dorff"
 ARROWS: dict[str, str] = {
     "errors": "",
     "loops": "errors",
-    "kernels": "errors",
+    "kernels": "spec",  # each brings its words and their options
     "frequencies": "kernels loops",
     "features": "frequencies",  # and the length-scales that the evidence of a few rows finds
     "exact": "kernels",

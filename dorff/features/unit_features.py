@@ -109,7 +109,9 @@ def with_lengthscale(
             return {key: put[key] if key in put else replaced(item) for key, item in config.items()}
         return [replaced(item) for item in config] if isinstance(config, list | tuple) else config
 
-    return from_config({**replaced(kernel.config()), **({"concatenate": False} if identity else {})})
+    return from_config(
+        {**replaced(kernel.config()), **({"concatenate": False} if identity and kernel.concatenated else {})}
+    )
 
 
 def _sampler(unit: OperatorKernel) -> Sampler:

@@ -6,13 +6,14 @@ from typing import Any
 from dorff.errors import InputError
 from dorff.frequencies.base import DenseSampler, Law, RuleSampler, Sampler
 from dorff.frequencies.found import Cost, Frequencies
-from dorff.frequencies.grid import GaussQuadrature
+from dorff.frequencies.grid import GaussQuadrature, GaussQuadratureSpec
 from dorff.frequencies.independent import IID, Orthogonal
-from dorff.frequencies.quadrature import Quadrature
-from dorff.frequencies.quasi import QMC
-from dorff.frequencies.structured import ROM, SORF, Fastfood
+from dorff.frequencies.quadrature import Quadrature, QuadratureSpec
+from dorff.frequencies.quasi import QMC, QMCSpec
+from dorff.frequencies.structured import ROM, SORF, Fastfood, ROMSpec
 from dorff.frequencies.transforms import Dense, Transform, transform_from
 from dorff.kernels import OperatorKernel, Spectral
+from dorff.spec.registry import SAMPLERS, Entry
 
 __all__ = [
     "IID",
@@ -36,16 +37,16 @@ __all__ = [
     "transform_from",
 ]
 
-_SAMPLERS: dict[str, type[Sampler]] = {
-    "iid": IID,
-    "orthogonal": Orthogonal,
-    "sorf": SORF,
-    "rom": ROM,
-    "fastfood": Fastfood,
-    "qmc": QMC,
-    "gauss_quadrature": GaussQuadrature,
-    "quadrature": Quadrature,
-}
+SAMPLERS.add(
+    Entry("orthogonal", Orthogonal, source="Yu et al. 2016"),
+    Entry("iid", IID, source="Rahimi & Recht 2007"),
+    Entry("sorf", SORF, source="Yu et al. 2016"),
+    Entry("rom", ROM, ROMSpec, source="Choromanski, Rowland & Weller 2017"),
+    Entry("fastfood", Fastfood, source="Le, Sarlos & Smola 2013"),
+    Entry("qmc", QMC, QMCSpec, source="Yang, Sindhwani, Avron & Mahoney 2014"),
+    Entry("gauss_quadrature", GaussQuadrature, GaussQuadratureSpec, source="Dao, De Sa & Re 2017"),
+    Entry("quadrature", Quadrature, QuadratureSpec, source="Munkhoeva et al. 2018"),
+)
 
 
 def default_sampler(kernel: OperatorKernel) -> Sampler:
@@ -60,9 +61,13 @@ def default_sampler(kernel: OperatorKernel) -> Sampler:
 def from_config(config: Mapping[str, Any]) -> Sampler:
     """The sampler that `Sampler.config` (or `features.sampler` of a job) describes, or InputError."""
     kind = config.get("type")
-    if kind not in _SAMPLERS:
-        raise InputError(f"features.sampler.type: {kind!r} is not known; use one of: {', '.join(_SAMPLERS)}")
+    entry = SAMPLERS.get(kind)
+    if entry is None:
+        raise InputError(f"features.sampler.type: {kind!r} is not known; use one of: {', '.join(SAMPLERS.names)}")
     try:
-        return _SAMPLERS[kind](**{name: value for name, value in config.items() if name != "type"})
+        sampler = entry.build(**{name: value for name, value in config.items() if name != "type"})
     except TypeError as error:
         raise InputError(f"features.sampler: {error}") from error
+    if not isinstance(sampler, Sampler):
+        raise InputError(f"features.sampler.type: {kind} of another package builds no Sampler")
+    return sampler

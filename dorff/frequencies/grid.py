@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, final
+from typing import Annotated, Any, final
 
 import numpy as np
 from numpy.polynomial.hermite_e import hermegauss
@@ -14,6 +14,13 @@ from dorff.frequencies.base import Law, RuleSampler, isotropic, unbounded
 from dorff.frequencies.found import Frequencies, uniform
 from dorff.frequencies.transforms import Dense
 from dorff.kernels import Gaussian, Measure, Spectral
+from dorff.spec.part import Typed, within
+
+
+class GaussQuadratureSpec(Typed):
+    """A sub-sampled Gauss-Hermite grid of `points` nodes an axis."""
+
+    points: Annotated[int, within(2, 64)] = 8
 
 
 @final

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Annotated, Any, Final, final
 
 import numpy as np
 
@@ -17,9 +17,19 @@ from dorff.frequencies.transforms import BUTTERFLY_FROM, ButterflyRules, Dense, 
 from dorff.kernels import Isotropic, Measure, Spectral
 from dorff.kernels.scalar import FloatArray
 from dorff.loops import simplex_vertices
+from dorff.spec.part import Degrees, OneOf, Typed
 
 FACTORS: Final = 3  # butterflies and permutations in one rotation
 DEGREES: Final = ((1, 1), (1, 3), (3, 3))
+
+
+class QuadratureSpec(Typed):
+    """Spherical-radial rules: degree (radial, spherical), how they are rotated, their radii and their centre."""
+
+    degree: Degrees = (3, 3)
+    mixing: Annotated[str, OneOf("butterfly", "haar")] = "butterfly"
+    radii: Annotated[str, OneOf("own", "shared")] = "own"
+    centre: Annotated[str, OneOf("signed", "redraw", "drop")] = "signed"
 
 
 @final

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Annotated, Any, final
 
 import numpy as np
 
@@ -11,6 +11,14 @@ from dorff.errors import InputError
 from dorff.frequencies.base import DenseSampler
 from dorff.kernels import Measure, Spectral
 from dorff.kernels.scalar import FloatArray
+from dorff.spec.part import OneOf, Typed
+
+
+class QMCSpec(Typed):
+    """A low-discrepancy sequence. Without scrambling the kernel's estimate is biased."""
+
+    sequence: Annotated[str, OneOf("sobol", "halton")] = "sobol"
+    scramble: bool = True
 
 
 @final

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Annotated, Any, final
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from dorff.frequencies.found import Frequencies, uniform
 from dorff.frequencies.transforms import HADAMARD_FROM, HadamardChain, IntArray, settled
 from dorff.kernels import Isotropic, Measure, Spectral
 from dorff.kernels.scalar import FloatArray
+from dorff.spec.part import Typed, within
 
 
 def padded(d: int) -> int:
@@ -129,6 +130,12 @@ class SORF(_Rademacher):
 
     def config(self) -> dict[str, Any]:
         return {"type": "sorf"}
+
+
+class ROMSpec(Typed):
+    """Products of `blocks` sign-diagonal and Hadamard matrices."""
+
+    blocks: Annotated[int, within(1, 16)] = 3
 
 
 @final

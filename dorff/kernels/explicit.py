@@ -5,16 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, final
+from typing import Annotated, Any, Final, final
 
 import numpy as np
 
 from dorff.errors import InputError
 from dorff.kernels.scalar import Explicit, FloatArray, IntArray
+from dorff.spec.part import NotNegative, OneOf, Positive, Typed, within
 
 MOST_DEGREE: Final = 64
 MOST_PAIRS: Final = 10**6
 Eigenfunctions = Callable[[FloatArray, IntArray], FloatArray]
+
+
+class PolynomialSpec(Typed):
+    """(scale x.z + offset)^degree."""
+
+    degree: Annotated[int, within(1)]
+    offset: NotNegative = 1.0
+    scale: Positive = 1.0
 
 
 @final
@@ -79,6 +88,13 @@ class Sines:
 
 # The systems that a job may name.
 SYSTEMS = {system.name: system for system in (Sines("brownian", 0.5), Sines("bridge", 0.0))}
+
+
+class MercerSpec(Typed):
+    """The first `count` eigenpairs of a system with a name; one input in [0, 1]."""
+
+    system: Annotated[str, OneOf(*SYSTEMS)]
+    count: Annotated[int, within(1)] = 1000
 
 
 @final

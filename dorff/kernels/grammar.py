@@ -1,42 +1,104 @@
-"""From the words of JOB.yaml to scalar kernels."""
+"""The words of JOB.yaml for kernels, with what the report says of each, and what they build."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dorff.errors import InputError
-from dorff.kernels.explicit import Mercer, Polynomial
-from dorff.kernels.isotropic import Gaussian, Matern, RationalQuadratic
-from dorff.kernels.pointwise import ArcCosine, Pointwise
+from dorff.kernels.decomposable import Decomposable
+from dorff.kernels.explicit import Mercer, MercerSpec, Polynomial, PolynomialSpec
+from dorff.kernels.isotropic import Gaussian, Matern, MaternSpec, RationalQuadratic, RationalQuadraticSpec
+from dorff.kernels.multi_view import MultiView
+from dorff.kernels.operator import OperatorKernel, Sum
+from dorff.kernels.pointwise import ArcCosine, ArcCosineSpec, Pointwise, PointwiseSpec
 from dorff.kernels.product import Cauchy, Laplacian
 from dorff.kernels.scalar import ScalarKernel
+from dorff.kernels.vector_fields import CurlFree, DivergenceFree
+from dorff.spec.kernel import DecomposableSpec, MultiViewSpec, SumSpec, VectorFieldSpec
+from dorff.spec.part import LengthscaleSpec
+from dorff.spec.registry import KERNELS, SCALARS, Entry
 
-# type: (what builds it, the keys it needs, the keys it may have)
-_TYPES: dict[str, tuple[Callable[..., ScalarKernel], tuple[str, ...], tuple[str, ...]]] = {
-    "gaussian": (Gaussian, ("lengthscale",), ()),
-    "laplacian": (Laplacian, ("lengthscale",), ()),
-    "matern": (Matern, ("lengthscale",), ("nu",)),
-    "cauchy": (Cauchy, ("lengthscale",), ()),
-    "rational_quadratic": (RationalQuadratic, ("lengthscale",), ("alpha",)),
-    "arc_cosine": (ArcCosine, (), ("order",)),
-    "polynomial": (Polynomial, ("degree",), ("offset", "scale")),
-    "pointwise": (lambda *, function: Pointwise(function), ("function",), ()),
-    "mercer": (Mercer.named, ("system",), ("count",)),
-}
+_DOUBLE = "2 E φ(w·x) φ(w·z), φ a step (order 0) or a ramp (order 1)"
+
+SCALARS.add(
+    Entry("gaussian", Gaussian, LengthscaleSpec, "exp(−|x − z|² / 2s²)", "Rahimi & Recht 2007"),
+    Entry("laplacian", Laplacian, LengthscaleSpec, "exp(−|x − z|₁ / s)", "Rahimi & Recht 2007"),
+    Entry("matern", Matern, MaternSpec, "Matérn of |x − z| / s", "Rasmussen & Williams 2006, eq. 4.14"),
+    Entry("cauchy", Cauchy, LengthscaleSpec, "∏ 1 / (1 + (xᵢ − zᵢ)² / s²)", "Rahimi & Recht 2007"),
+    Entry(
+        "rational_quadratic", RationalQuadratic, RationalQuadraticSpec, "(1 + |x − z|² / 2αs²)^−α",
+        "Rasmussen & Williams 2006, eq. 4.19",
+    ),
+    Entry("arc_cosine", ArcCosine, ArcCosineSpec, _DOUBLE, "Cho & Saul 2009"),
+    Entry("polynomial", Polynomial, PolynomialSpec, "(scale x·z + offset)^degree"),
+    Entry("pointwise", lambda function: Pointwise(function), PointwiseSpec, "E φ(w·x) φ(w·z)", "Munkhoeva 2018"),
+    Entry("mercer", Mercer.named, MercerSpec, "Σ λⱼ φⱼ(x) φⱼ(z)", "Mercer 1909"),
+)  # fmt: skip
 
 
 def scalar_from_config(config: Mapping[str, Any]) -> ScalarKernel:
     """The scalar kernel that `ScalarKernel.config` (or a job's `scalar:`) describes, or InputError."""
     kind = config.get("type")
-    if kind not in _TYPES:
-        raise InputError(f"kernel.scalar.type: {kind!r} is not built; use one of {', '.join(_TYPES)}")
-    build, needed, optional = _TYPES[kind]
-    for key in needed:
-        if key not in config:
+    entry = SCALARS.get(kind)
+    if entry is None:
+        raise InputError(f"kernel.scalar.type: {kind!r} is not built; use one of {', '.join(SCALARS.names)}")
+    options = {name: field for name, field in entry.options.model_fields.items() if name != "type"}
+    for key, field in options.items():
+        if field.is_required() and key not in config:
             raise InputError(f"kernel.scalar.{key} is missing from a {kind} kernel; add it")
     for key in config:
-        if key not in ("type", *needed, *optional):
-            known = ", ".join((*needed, *optional))
-            raise InputError(f"kernel.scalar.{key} is not known to a {kind} kernel; use {known}")
-    return build(**{key: value for key, value in config.items() if key != "type"})
+        if key not in ("type", *options):
+            raise InputError(f"kernel.scalar.{key} is not known to a {kind} kernel; use {', '.join(options)}")
+    kernel = entry.build(**{key: value for key, value in config.items() if key != "type"})
+    if not isinstance(kernel, ScalarKernel):
+        raise InputError(f"kernel.scalar.type: {kind} of another package builds no ScalarKernel")
+    return kernel
+
+
+def from_config(config: Mapping[str, Any]) -> OperatorKernel:
+    """The operator kernel that `OperatorKernel.config` (or a job's `kernel:`) describes.
+
+    Raises InputError for a type that is not known.
+    """
+    kind = config.get("type")
+    entry = KERNELS.get(kind)
+    if entry is None:
+        known = f"{', '.join(KERNELS.names[:-1])} or {KERNELS.names[-1]}"
+        raise InputError(f"kernel.type: {kind!r} is not known; use {known}")
+    kernel = entry.build(**{key: value for key, value in config.items() if key != "type"})
+    if not isinstance(kernel, OperatorKernel):
+        raise InputError(f"kernel.type: {kind} of another package builds no OperatorKernel")
+    return kernel
+
+
+def _decomposable(scalar: Mapping[str, Any], output: Any) -> Decomposable:
+    return Decomposable(scalar_from_config(scalar), output)
+
+
+def _curl_free(scalar: Mapping[str, Any], measure: Any = None) -> CurlFree:
+    return CurlFree(scalar_from_config(scalar), measure)
+
+
+def _divergence_free(scalar: Mapping[str, Any], measure: Any = None) -> DivergenceFree:
+    return DivergenceFree(scalar_from_config(scalar), measure)
+
+
+def _sum(terms: Sequence[Mapping[str, Any]], concatenate: bool = False) -> Sum:
+    return Sum([(term["weight"], from_config(term["kernel"])) for term in terms], concatenate=concatenate)
+
+
+def _multi_view(views: Sequence[Mapping[str, Any]]) -> MultiView:
+    if any(not isinstance(view["columns"], list | tuple) for view in views):
+        raise InputError("kernel.views: columns must be a list of whole numbers")
+    pairs = [(view["columns"], from_config(view["kernel"])) for view in views]
+    return MultiView(pairs, [view.get("name") for view in views])
+
+
+KERNELS.add(
+    Entry("decomposable", _decomposable, DecomposableSpec, "k₀ A", "Brault 2016, definition 7"),
+    Entry("curl_free", _curl_free, VectorFieldSpec, "(−∇∇ᵀ k₀)", "Minh 2016, eq. 32"),
+    Entry("divergence_free", _divergence_free, VectorFieldSpec, "(∇∇ᵀ − ΔI) k₀", "Minh 2016, eq. 32"),
+    Entry("sum", _sum, SumSpec, source="Minh 2016, eq. 58-60"),
+    Entry("multi_view", _multi_view, MultiViewSpec, source="Minh 2016, section 4"),
+)

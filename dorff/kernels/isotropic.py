@@ -14,6 +14,7 @@ from dorff.kernels.bessel import log_kve, log_matern
 from dorff.kernels.measure import Measure
 from dorff.kernels.scalar import BoolArray, FloatArray, Lengthscale
 from dorff.kernels.stretched import Isotropic
+from dorff.spec.part import LengthscaleSpec, Positive
 
 # Keeps the frequencies of a Matern with nu near zero finite, and the densities of a rational quadratic.
 _TINY = 1e-280
@@ -56,6 +57,12 @@ class Gaussian(Isotropic):
 
     def config(self) -> dict[str, Any]:
         return self._config("gaussian")
+
+
+class MaternSpec(LengthscaleSpec):
+    """The Matern kernel of smoothness nu."""
+
+    nu: Positive = 1.5
 
 
 @final
@@ -120,6 +127,12 @@ class Matern(Isotropic):
 
     def config(self) -> dict[str, Any]:
         return self._config("matern", nu=self.nu)
+
+
+class RationalQuadraticSpec(LengthscaleSpec):
+    """(1 + |x - z|^2 / (2 alpha lengthscale^2))^-alpha."""
+
+    alpha: Positive = 1.0
 
 
 @final

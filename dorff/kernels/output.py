@@ -12,6 +12,9 @@ import numpy.typing as npt
 
 from dorff.errors import InputError
 from dorff.kernels.scalar import FloatArray
+from dorff.spec.kernel import FactorOutput, GraphOutput, LearnedOutputSpec, MatrixOutput
+from dorff.spec.part import Part
+from dorff.spec.registry import OUTPUTS, Entry
 
 _EPS = float(np.finfo(np.float64).eps)
 
@@ -282,34 +285,44 @@ class Graph(_Given):
         return {"graph": self.weights.tolist(), "offset": self.offset}
 
 
-_NAMES: dict[str, Output] = {
-    "identity": Identity(), "covariance": Covariance(), "simplex": Simplex(), "learned": Learned(),
-}  # fmt: skip
+OUTPUTS.add(
+    Entry("identity", Identity, Part),
+    Entry("covariance", Covariance, Part),
+    Entry("simplex", Simplex, Part, source="Mroueh et al. 2012"),
+    Entry("matrix", lambda matrix: Matrix(matrix), MatrixOutput, written="{matrix: FILE}"),
+    Entry("factor", lambda factor: Factor(factor), FactorOutput, written="{factor: FILE}"),
+    Entry(
+        "graph", lambda graph, offset=0.0: Graph(graph, offset), GraphOutput, source="Evgeniou et al. 2005",
+        written="{graph: FILE, offset: 0.1}",
+    ),
+    Entry("learned", lambda learned="trace": Learned(learned), LearnedOutputSpec, written="{learned: frobenius}"),
+)  # fmt: skip
 
 
 def as_output(value: Any) -> Output:
     """An output itself, one named or written as in JOB.yaml (`Output.config`), or a matrix; InputError otherwise."""
-    match value:
-        case Output():
-            return value
-        case str() if value in _NAMES:
-            return _NAMES[value]
-        case {"matrix": A, **rest} if not rest:
-            return Matrix(A)
-        case {"factor": B, **rest} if not rest:
-            return Factor(B)
-        case {"graph": weights, **rest} if not rest:
-            return Graph(weights)
-        case {"graph": weights, "offset": offset, **rest} if not rest:
-            return Graph(weights, offset)
-        case {"learned": penalty, **rest} if not rest:
-            return Learned(penalty)
-        case str() | Mapping():
-            raise InputError(
-                f"output must be one of {', '.join(map(repr, _NAMES))}, a matrix, an Output, or a mapping with "
-                f"matrix, factor, graph (and offset) or learned; not {value!r}"
-            )
-    return Matrix(value)
+    if isinstance(value, Output):
+        return value
+    if not isinstance(value, str | Mapping):
+        return Matrix(value)
+    options = {} if isinstance(value, str) else dict(value)
+    entry = OUTPUTS.get(value) if isinstance(value, str) else _keyed(options)
+    if entry is None or (not options and not entry.alone) or set(options) - set(entry.options.model_fields):
+        names = ", ".join(repr(one.name) for one in OUTPUTS.entries() if one.alone)
+        raise InputError(
+            f"output must be one of {names}, a matrix, an Output, or a mapping with "
+            f"matrix, factor, graph (and offset) or learned; not {value!r}"
+        )
+    output = entry.build(**options)
+    if not isinstance(output, Output):
+        raise InputError(f"output: {entry.name} of another package builds no Output")
+    return output
+
+
+def _keyed(options: Mapping[str, Any]) -> Entry | None:
+    """The entry whose word is a key of the mapping."""
+    entries = (OUTPUTS.get(name) for name in OUTPUTS.names if name in options)
+    return next((entry for entry in entries if entry is not None and entry.written), None)
 
 
 def _numbers(value: npt.ArrayLike, name: str, *, square: bool = False) -> FloatArray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Annotated, Any, final
 
 import numpy as np
 from scipy.spatial.distance import cdist
@@ -13,6 +13,7 @@ from scipy.special import erf, expit
 from dorff.errors import InputError
 from dorff.kernels.mehler import hermite_gram
 from dorff.kernels.scalar import Activation, FloatArray, Function, GaussianWeighted, Split
+from dorff.spec.part import OneOf, Typed, within
 
 
 def _step(t: FloatArray) -> FloatArray:
@@ -85,6 +86,18 @@ SPLITS: dict[str, Split] = {
     "cos": Split(np.cos),
 }
 _ACTIVATIONS = {"step": Activation.STEP, "relu": Activation.RAMP}
+
+
+class ArcCosineSpec(Typed):
+    """Cho & Saul's kernel: a step (order 0) or a ramp (order 1) of Gaussian projections."""
+
+    order: Annotated[int, within(0, 1)] = 1
+
+
+class PointwiseSpec(Typed):
+    """E phi(w . x) phi(w . z) over Gaussian w, phi a function with a name."""
+
+    function: Annotated[str, OneOf(*FUNCTIONS)]
 
 
 @final

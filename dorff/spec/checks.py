@@ -269,23 +269,7 @@ def square(value: object, info: ValidationInfo) -> Path | tuple[tuple[float, ...
     return rows(value, info, square=True)
 
 
-OUTPUT_KEYS = ("matrix", "factor", "graph", "learned")
-_OUTPUTS = KnownNames(
-    (
-        *("identity", "covariance", "simplex", "learned", "{matrix: FILE}", "{factor: FILE}"),
-        *("{graph: FILE, offset: 0.1}", "{learned: frobenius}"),
-    )
-)
 _MEASURES = KnownNames(("trace", "unbounded", "defensive", "bounded", "{type: bounded, split: 0.3}"))
-
-
-def output(value: object) -> object:
-    """A name, or a mapping that one of the outputs of `spec.kernel` reads."""
-    if isinstance(value, dict) and value and not any(key in value for key in OUTPUT_KEYS):
-        key = next(iter(value))
-        hint = nearest(key, OUTPUT_KEYS)
-        raise Refusal(f"is not a known key; {hint}use one of: {', '.join(OUTPUT_KEYS)}", key=str(key))
-    return value if isinstance(value, BaseModel) or (isinstance(value, dict) and value) else _OUTPUTS.name(value)
 
 
 def measure(value: object) -> object:

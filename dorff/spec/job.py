@@ -9,8 +9,8 @@ from dorff.spec import checks
 from dorff.spec.checks import KnownNames
 from dorff.spec.kernel import Kernel, Kernels
 from dorff.spec.manifold import Manifold
-from dorff.spec.part import FilePath, Idle, Names, Part, Rows
-from dorff.spec.sampler import Sampler, SamplerSpec
+from dorff.spec.part import FilePath, Idle, Names, Part, Rows, Typed
+from dorff.spec.registry import SAMPLERS, Word
 from dorff.spec.together import check_manifold, check_views, idle_keys, with_inputs
 
 _CLUSTERS = KnownNames(("local", "serial"), ("slurm", "kubernetes"), default="local")
@@ -20,6 +20,7 @@ _ITERATIVE: Final = ("cg", "streaming")  # routes that factor no system
 _ROUTES = KnownNames(("auto", "direct", "cg", "streaming"))
 _NANS = KnownNames(("refuse", "drop", "partial", "unlabelled"))
 
+Sampler = Annotated[Typed, Word(SAMPLERS, default="orthogonal")]
 Bytes = Annotated[int, BeforeValidator(checks.memory)]
 
 
@@ -90,7 +91,7 @@ class Features(Part):
     """
 
     count: Annotated[int | tuple[int, ...], BeforeValidator(checks.counts)] = 2048
-    sampler: Sampler = SamplerSpec()
+    sampler: Sampler = Typed(type="orthogonal")
     seed: Annotated[int, Field(ge=0)] = 0
     drawn_for: Kernels | None = None
     precision: Annotated[Literal["double", "mixed"], BeforeValidator(_PRECISIONS.name)] = "double"

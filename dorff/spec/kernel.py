@@ -1,6 +1,5 @@
 """What `kernel` of a job may say: operator kernels and their output matrices."""
 
-from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -13,12 +12,10 @@ from pydantic import (
 )
 
 from dorff.spec import checks
-from dorff.spec.checks import KnownNames
-from dorff.spec.part import Idle, Names, Part, Rows, Square
-from dorff.spec.scalar_kernels import SCALARS, Scalar
+from dorff.spec.part import Idle, Names, NotNegative, Part, Positive, Rows, Square, Typed
+from dorff.spec.registry import KERNELS, OUTPUTS, SCALARS, Keyed, Word
 
-_SINGLE = KnownNames(("decomposable", "curl_free", "divergence_free", "sum"), ("product",))
-_KERNELS = KnownNames((*_SINGLE.built, "multi_view"), _SINGLE.later)
+Scalar = Annotated[Typed, Word(SCALARS, default="gaussian", later=("skeleton",))]
 
 
 class MatrixOutput(Part):
@@ -37,41 +34,26 @@ class GraphOutput(Part):
     """A graph's weights (p, p); the output matrix is the pseudo-inverse of its Laplacian plus `offset` I."""
 
     graph: Square
-    offset: Annotated[float, BeforeValidator(checks.not_negative)] = 0.0
+    offset: NotNegative = 0.0
 
 
 class LearnedOutputSpec(Part):
     """An output matrix learned from the moments, with a trace or a Frobenius penalty."""
 
-    learned: Literal["trace", "frobenius"]
+    learned: Literal["trace", "frobenius"] = "trace"
 
 
-def _output_tag(value: object) -> str:
-    keys = value if isinstance(value, dict) else getattr(type(value), "model_fields", {})
-    return next((f"<{key}>" for key in checks.OUTPUT_KEYS if key in keys), "<name>")
+Output = Annotated[str | Part, Keyed(OUTPUTS)]
 
 
-# Tags stand in angle brackets so that no place in a job looks like one.
-Output = Annotated[
-    Annotated[Literal["identity", "covariance", "simplex", "learned"], Tag("<name>")]
-    | Annotated[MatrixOutput, Tag("<matrix>")]
-    | Annotated[FactorOutput, Tag("<factor>")]
-    | Annotated[GraphOutput, Tag("<graph>")]
-    | Annotated[LearnedOutputSpec, Tag("<learned>")],
-    Discriminator(_output_tag),
-    BeforeValidator(checks.output),
-]
-
-
-class DecomposableSpec(Part):
+class DecomposableSpec(Typed):
     """k0(x, z) A, with A the output matrix."""
 
-    type: Literal["decomposable"] = "decomposable"
     scalar: Scalar
     output: Output = "identity"
 
 
-class BoundedSpec(Part):
+class BoundedSpec(Typed):
     """The bounded measure with `split`, between 0 and 1, of the Gaussian's exponent moved to the weight."""
 
     type: Literal["bounded"] = "bounded"
@@ -86,10 +68,10 @@ Measure = Annotated[
 ]
 
 
-class _VectorFieldSpec(Part):
-    """`measure` None: the best that the sampler has. It is then left out of the dump, as it was of the job."""
+class VectorFieldSpec(Typed):
+    """Of derivatives of k0. `measure` None: the best that the sampler has. It is then left out of the dump, as it
+    was of the job."""
 
-    type: str
     scalar: Scalar
     measure: Measure | None = None
 
@@ -98,33 +80,22 @@ class _VectorFieldSpec(Part):
         return {key: value for key, value in dump(self).items() if value is not None}
 
 
-class CurlFreeSpec(_VectorFieldSpec):
-    """-grad grad^T k0."""
-
-    type: Literal["curl_free"] = "curl_free"
-
-
-class DivergenceFreeSpec(_VectorFieldSpec):
-    """(grad grad^T - Laplacian I) k0."""
-
-    type: Literal["divergence_free"] = "divergence_free"
-
-
 class TermSpec(Part):
     """A kernel times a positive weight."""
 
-    weight: Annotated[float, BeforeValidator(checks.positive)]
+    weight: Positive
     kernel: "Single"
 
 
 def _alone(one: "SumSpec", _: Any) -> str:
-    return "there is one term, whose frequencies are its own anyway" if len(list(scalars([one]))) == 1 else ""
+    only = one.terms[0].kernel if len(one.terms) == 1 else one
+    alone = not _alone(only, _) if isinstance(only, SumSpec) and only is not one else only is not one
+    return "there is one term, whose frequencies are its own anyway" if alone else ""
 
 
-class SumSpec(Part):
+class SumSpec(Typed):
     """A positive combination of kernels, on one set of frequencies or, concatenated, each on one of its own."""
 
-    type: Literal["sum"] = "sum"
     terms: Annotated[tuple[TermSpec, ...], BeforeValidator(checks.terms)]
     concatenate: Annotated[bool, Idle(_alone, refused=True)] = False
 
@@ -151,10 +122,9 @@ class ViewSpec(Part):
         return self.inputs if isinstance(self.inputs, tuple) else (self.inputs,)
 
 
-class MultiViewSpec(Part):
+class MultiViewSpec(Typed):
     """A function for each view of the same rows, their mean observed (Minh 2016, section 4)."""
 
-    type: Literal["multi_view"] = "multi_view"
     views: Annotated[tuple[ViewSpec, ...], BeforeValidator(checks.views)]
 
     @model_validator(mode="after")
@@ -173,9 +143,10 @@ class MultiViewSpec(Part):
         return tuple(dict.fromkeys(array for view in self.views for array in view.arrays))
 
 
-def _kernel(value: object, *, known: KnownNames = _KERNELS) -> object:
+def _kernel(value: object) -> object:
+    """Refuses words that are kernels elsewhere with the place where they belong."""
     kind = value.get("type") if isinstance(value, dict) else None
-    if kind in SCALARS.built:
+    if isinstance(kind, str) and kind in SCALARS.names and kind not in KERNELS.names:
         raise checks.Refusal(
             f"'{kind}' is a scalar kernel; write {{type: decomposable, scalar: {{type: {kind}, ...}}}}", key="type"
         )
@@ -185,35 +156,20 @@ def _kernel(value: object, *, known: KnownNames = _KERNELS) -> object:
             "use dorff.ORFFRegressor(kernel=...)",
             key="type",
         )
-    return known.typed(value)
+    return value
 
 
 def _single(value: object) -> object:
     if isinstance(value, dict) and value.get("type") == "multi_view":
         raise checks.Refusal("asks for 'multi_view' inside another kernel; views are of the whole kernel", key="type")
-    return _kernel(value, known=_SINGLE)
+    return _kernel(value)
 
 
 #: A kernel without views: what a term of a sum, and a view, may have.
-Single = Annotated[
-    DecomposableSpec | CurlFreeSpec | DivergenceFreeSpec | SumSpec, Discriminator("type"), BeforeValidator(_single)
-]
-Kernel = Annotated[
-    DecomposableSpec | CurlFreeSpec | DivergenceFreeSpec | SumSpec | MultiViewSpec,
-    Discriminator("type"),
-    BeforeValidator(_kernel),
-]
+Single = Annotated[Typed, Word(KERNELS, later=("product",), without=("multi_view",)), BeforeValidator(_single)]
+Kernel = Annotated[Typed, Word(KERNELS, later=("product",)), BeforeValidator(_kernel)]
 Kernels = Annotated[
     Annotated[Kernel, Tag("<one>")] | Annotated[tuple[Kernel, ...], Tag("<several>")],
     Discriminator(lambda value: "<several>" if isinstance(value, tuple) else "<one>"),
     BeforeValidator(checks.kernels),
 ]
-
-
-def scalars(kernels: Sequence[Kernel]) -> Iterator[Scalar]:
-    """The scalar kernel of each term, of views too."""
-    for one in kernels:
-        if isinstance(one, SumSpec | MultiViewSpec):
-            yield from scalars([part.kernel for part in (one.terms if isinstance(one, SumSpec) else one.views)])
-        else:
-            yield one.scalar

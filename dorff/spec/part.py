@@ -3,9 +3,20 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, final
+from typing import Annotated, Any, Final, Literal, final
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    PlainSerializer,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic_core import core_schema
 
 from dorff.spec import checks
 
@@ -37,11 +48,66 @@ class Part(BaseModel):
         return value
 
 
+class Typed(Part):
+    """A mapping whose `type` is a word of a registry; options, where the word has some, are fields of a subclass."""
+
+    type: str
+
+
+def within(least: int, most: int | None = None) -> Any:
+    """Beside `int`: a whole number from `least` on, up to `most`."""
+    return Field(ge=least, le=most)
+
+
+@final
+class OneOf:
+    """Beside `str`: one of these names."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = checks.KnownNames(names)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        return core_schema.no_info_before_validator_function(self.names.name, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: core_schema.CoreSchema, _: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"enum": list(self.names.built)}
+
+
 _WRITTEN = PlainSerializer(lambda value: str(value) if isinstance(value, Path) else value)
 
-FilePath = Annotated[Path, BeforeValidator(checks.path), PlainSerializer(str)]
+_PATH: Final = {"type": "string", "minLength": 1}
+_ROWS: Final = {"type": "array", "minItems": 1, "items": {"type": "array", "items": {"type": "number"}, "minItems": 1}}
+_NAME: Final = {"type": "string", "minLength": 1}
+_NAMES: Final = {"anyOf": [_NAME, {"type": "array", "items": _NAME, "minItems": 1, "uniqueItems": True}]}
+_NUMBERS: Final = {"type": "array", "items": {"type": "number", "exclusiveMinimum": 0}, "minItems": 1}
+
+FilePath = Annotated[Path, BeforeValidator(checks.path), PlainSerializer(str), WithJsonSchema(_PATH)]
+ArrayName = Annotated[str, BeforeValidator(checks.array), WithJsonSchema(_NAME)]
 #: The name of an array, or several, stacked.
-Names = Annotated[str | tuple[str, ...], BeforeValidator(checks.arrays)]
+Names = Annotated[str | tuple[str, ...], BeforeValidator(checks.arrays), WithJsonSchema(_NAMES)]
+_MATRIX = WithJsonSchema({"anyOf": [_PATH, _ROWS]})
 #: A matrix: the file that holds it, or its rows.
-Rows = Annotated[Path | tuple[tuple[float, ...], ...], BeforeValidator(checks.rows), _WRITTEN]
-Square = Annotated[Path | tuple[tuple[float, ...], ...], BeforeValidator(checks.square), _WRITTEN]
+Rows = Annotated[Path | tuple[tuple[float, ...], ...], BeforeValidator(checks.rows), _WRITTEN, _MATRIX]
+Square = Annotated[Path | tuple[tuple[float, ...], ...], BeforeValidator(checks.square), _WRITTEN, _MATRIX]
+
+Positive = Annotated[
+    float, BeforeValidator(checks.positive), WithJsonSchema({"type": "number", "exclusiveMinimum": 0})
+]
+NotNegative = Annotated[float, BeforeValidator(checks.not_negative), WithJsonSchema({"type": "number", "minimum": 0})]
+#: Radial and spherical degree of a quadrature rule.
+Degrees = Annotated[
+    tuple[int, int], BeforeValidator(checks.degree), WithJsonSchema({"enum": [[1, 1], [1, 3], [3, 3]]})
+]
+#: A number, one an input, or how it is found.
+Lengthscale = Annotated[
+    float | tuple[float, ...] | Literal["median", "tune", "tune each"],
+    BeforeValidator(checks.lengthscale),
+    WithJsonSchema({"anyOf": [_NUMBERS["items"], _NUMBERS, {"enum": [*checks.WORDS]}, {"const": {"tune": "each"}}]}),
+]
+
+
+class LengthscaleSpec(Typed):
+    """The options of a kernel with a length-scale: a number, a list with one an input, `median` (a sample's median
+    distance), `tune` or `tune each` (one an input), which maximise the evidence of a sample."""
+
+    lengthscale: Lengthscale

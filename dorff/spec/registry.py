@@ -1,0 +1,179 @@
+"""The words of a job: each kind of thing has a registry, which knows those of dorff and of other installed packages.
+
+A package adds a word by an entry point of the group `dorff.KIND`, whose name is the word and whose object is an
+`Entry`. It is imported when the word is used, and never before.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any, Final, final
+
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
+from pydantic_core import core_schema
+
+from dorff.errors import InputError
+from dorff.spec import checks
+from dorff.spec.part import Part, Typed
+
+
+@final
+@dataclass(frozen=True)
+class Entry:
+    """A word: what `build`s the thing of the options as keyword arguments, the `options` with their types and help.
+
+    `formula` and `source` (author, year) are for the report; `written` is how the word is shown where it is the key of
+    a mapping and no name.
+    """
+
+    name: str
+    build: Callable[..., Any]
+    options: type[Part] = Typed
+    formula: str = ""
+    source: str = ""
+    written: str = ""
+
+    @property
+    def alone(self) -> bool:
+        """Whether the word says all: none of its options is needed."""
+        return not any(field.is_required() for name, field in self.options.model_fields.items() if name != "type")
+
+
+@final
+class Registry:
+    """The entries of one kind. Importing the modules `home` adds those of dorff itself."""
+
+    def __init__(self, kind: str, *home: str) -> None:
+        self.kind = kind
+        self.group: Final = f"dorff.{kind}"
+        self._home = home
+        self._entries: dict[str, Entry] = {}
+
+    def add(self, *entries: Entry) -> None:
+        """Makes words of dorff known."""
+        self._entries |= {entry.name: entry for entry in entries}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every word, dorff's first; other packages are not imported for it."""
+        self._import_home()
+        return tuple(dict.fromkeys([*self._entries, *sorted(entry_points(group=self.group).names)]))
+
+    def get(self, name: object) -> Entry | None:
+        """The entry of a word; None where no installed package has it. InputError where its package is broken."""
+        self._import_home()
+        if not isinstance(name, str):
+            return None
+        if name not in self._entries:
+            for point in entry_points(group=self.group, name=name):
+                try:
+                    entry = point.load()
+                except Exception as error:  # whatever another package's code raises
+                    raise InputError(f"{self.group} {name}: {point.value} cannot be loaded ({error})") from error
+                if not isinstance(entry, Entry):
+                    raise InputError(f"{self.group} {name}: {point.value} is no dorff.spec.registry.Entry")
+                self._entries[name] = entry
+        return self._entries.get(name)
+
+    def entries(self) -> list[Entry]:
+        """Every word's, other packages' too."""
+        return [entry for name in self.names if (entry := self.get(name)) is not None]
+
+    def _import_home(self) -> None:
+        for module in self._home:
+            importlib.import_module(module)
+
+
+@final
+@dataclass(frozen=True)
+class Word:
+    """Beside a field's type: a mapping whose `type` is a word of the registry, and whose other keys are its options.
+
+    `default` is the word where `type` is left out, `later` are words that are known but not built yet, `without` those
+    that do not go here.
+    """
+
+    registry: Registry
+    default: str | None = None
+    later: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The words that may stand here."""
+        return tuple(name for name in self.registry.names if name not in self.without)
+
+    def read(self, value: object, info: ValidationInfo) -> Part:
+        """The options of the value's word, checked."""
+        if isinstance(value, Typed):
+            return value
+        if not isinstance(value, dict):
+            return Typed.model_validate(value, context=info.context)
+        kind = value.get("type", self.default)
+        entry = None if kind in self.without else _entry(self.registry, kind, key="type")
+        if entry is None:
+            checks.KnownNames(self.names, self.later, self.default).typed(value)
+            raise checks.Refusal(f"must be a word, came {checks.show(kind)}; correct it", key="type")
+        return entry.options.model_validate({**value, "type": kind}, context=info.context)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        return core_schema.with_info_plain_validator_function(self.read)
+
+    def __get_pydantic_json_schema__(self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler) -> Any:
+        return {"words": self}  # `spec.schema` puts the words' own schemas here
+
+
+@final
+@dataclass(frozen=True)
+class Keyed:
+    """Beside a field's type: a word of the registry that needs no options, or a mapping that has a word as a key."""
+
+    registry: Registry
+
+    def read(self, value: object, info: ValidationInfo) -> str | Part:
+        """The word, or the options of the mapping's word, checked."""
+        if isinstance(value, Part):
+            return value
+        if isinstance(value, dict) and value:
+            return self._mapping(value, info)
+        entry = _entry(self.registry, value, key=None)
+        if entry is not None and entry.alone:
+            return entry.name
+        entries = self.registry.entries()
+        shown = [one.name for one in entries if one.alone], [one.written for one in entries if one.written]
+        checks.KnownNames((*shown[0], *shown[1])).name(value)
+        raise checks.Refusal(f"needs a value, came {checks.show(value)}; write it as a mapping")
+
+    def _mapping(self, value: dict[str, Any], info: ValidationInfo) -> Part:
+        for name in self.registry.names:
+            if name in value and (entry := _entry(self.registry, name, key=name)) and entry.written:
+                return entry.options.model_validate(value, context=info.context)
+        keys = [entry.name for entry in self.registry.entries() if entry.written]
+        key = next(iter(value))
+        hint = checks.nearest(key, keys)
+        raise checks.Refusal(f"is not a known key; {hint}use one of: {', '.join(keys)}", key=str(key))
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        return core_schema.with_info_plain_validator_function(self.read)
+
+    def __get_pydantic_json_schema__(self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler) -> Any:
+        return {"words": self}
+
+
+def _entry(registry: Registry, name: object, *, key: str | None) -> Entry | None:
+    """The entry of a word; a package that is broken is a Refusal."""
+    try:
+        return registry.get(name)
+    except InputError as error:
+        raise checks.Refusal(str(error), key=key) from None
+
+
+SCALARS: Final = Registry("scalars", "dorff.kernels")
+KERNELS: Final = Registry("kernels", "dorff.kernels")
+OUTPUTS: Final = Registry("outputs", "dorff.kernels")
+SAMPLERS: Final = Registry("samplers", "dorff.frequencies")
+CLUSTERS: Final = Registry("clusters", "dorff.engine")
+READERS: Final = Registry("readers", "dorff.data.sources")  # a word is the end of a file's name, such as .npy
