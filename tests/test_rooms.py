@@ -48,7 +48,7 @@ ARROWS: dict[str, str] = {
 NUMERIC = "errors spec loops kernels frequencies features exact bounds moments graphs solvers model"
 NUMERIC_LIBRARIES = {"numpy", "scipy", "numba"}
 MORE_FOR = {
-    "spec": {"pydantic", "yaml"},  # a job file is checked where its types are
+    "spec": {"pydantic", "pydantic_core", "yaml"},  # a job file is checked where its types are
     "graphs": {"sklearn"},  # the one neighbour library
     # Numba's other half, and how Numba itself keeps compiled loops: machine code in a directory that only its owner
     # can write to. Loading it runs it, whatever the format; models, state and data never hold a pickle.
@@ -68,6 +68,7 @@ FORBIDDEN = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}  # 
 DISTRIBUTIONS = {
     "google_crc32c": "google-crc32c",
     "llvmlite": "numba",
+    "pydantic_core": "pydantic",
     "prometheus_client": "prometheus-client",
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",
@@ -181,7 +182,8 @@ def test_the_package_keeps_to_its_rooms() -> None:
 
 def test_the_table_says_what_the_design_says() -> None:
     reach = closure(ARROWS)
-    assert reach["model"] == {"features", "frequencies", "kernels", "loops", "errors"}
+    below = {"spec", "process", "moments", "errors"}  # what the words of a job are made with
+    assert reach["model"] == {"features", "frequencies", "kernels", "loops", *below}
     assert "engine" not in reach["solvers"] and "solvers" not in reach["store"]
     assert reach["cli"] == set(ARROWS) - {"cli", ""}
 

@@ -15,28 +15,6 @@ from dorff.frequencies.transforms import Dense, Transform, transform_from
 from dorff.kernels import OperatorKernel, Spectral
 from dorff.spec.registry import SAMPLERS, Entry
 
-__all__ = [
-    "IID",
-    "QMC",
-    "ROM",
-    "SORF",
-    "Cost",
-    "Dense",
-    "DenseSampler",
-    "Fastfood",
-    "Frequencies",
-    "GaussQuadrature",
-    "Law",
-    "Orthogonal",
-    "Quadrature",
-    "RuleSampler",
-    "Sampler",
-    "Transform",
-    "default_sampler",
-    "from_config",
-    "transform_from",
-]
-
 SAMPLERS.add(
     Entry("orthogonal", Orthogonal, source="Yu et al. 2016"),
     Entry("iid", IID, source="Rahimi & Recht 2007"),

@@ -13,6 +13,7 @@ from dorff.features import Projected
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
 from dorff.report.units import ColumnLabel, common_unit, read_column
+from dorff.spec.registry import KERNELS, SCALARS
 
 
 @final
@@ -141,25 +142,9 @@ def _independent(term: kernels.Decomposable) -> bool:
 
 
 def _formula(term: kernels.BaseKernel) -> str:
-    if isinstance(term, kernels.CurlFree):
-        return "(−∇∇ᵀ k₀)"
-    if isinstance(term, kernels.DivergenceFree):
-        return "(∇∇ᵀ − ΔI) k₀"
     if isinstance(term, kernels.Decomposable):
         return "k₀ I" if _independent(term) else "k₀ A"
-    return "K"
-
-
-_FORMULAS: dict[type[kernels.ScalarKernel], str] = {
-    kernels.Laplacian: "exp(−|x − z|₁ / s)",
-    kernels.Matern: "Matérn of |x − z| / s",
-    kernels.Cauchy: "∏ 1 / (1 + (xᵢ − zᵢ)² / s²)",
-    kernels.RationalQuadratic: "(1 + |x − z|² / 2αs²)^−α",
-    kernels.ArcCosine: "2 E φ(w·x) φ(w·z), φ a step (order 0) or a ramp (order 1)",
-    kernels.Pointwise: "E φ(w·x) φ(w·z)",
-    kernels.Polynomial: "(scale x·z + offset)^degree",
-    kernels.Mercer: "Σ λⱼ φⱼ(x) φⱼ(z)",
-}
+    return KERNELS.formula(term.config())
 
 
 def _brief(value: object) -> str:
@@ -179,7 +164,7 @@ def _scalar(term: kernels.BaseKernel, unit: str | None) -> str:
     if not isinstance(term.scalar, kernels.Gaussian):
         known = {name: value for name, value in term.scalar.config().items() if name != "type"}
         words = ", ".join(f"{name.replace('_', ' ')} {_brief(value)}" for name, value in known.items())
-        return f"k₀ = {_FORMULAS[type(term.scalar)]}{f'; {words}' if words else ''}"
+        return f"k₀ = {SCALARS.formula(term.scalar.config())}{f'; {words}' if words else ''}"
     value = term.scalar.lengthscale
     lengths = f"{value:.6g}" if isinstance(value, float) else ", ".join(f"{one:.6g}" for one in value)
-    return f"k₀ = exp(−|x − z|² / 2s²), s = {lengths}{f' {unit}' if unit else ''}"
+    return f"k₀ = {SCALARS.formula(term.scalar.config())}, s = {lengths}{f' {unit}' if unit else ''}"

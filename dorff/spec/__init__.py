@@ -28,33 +28,3 @@ from dorff.spec.kernel import (
 )
 from dorff.spec.manifold import GivenSpec, IdentitySpec, KnnSpec, ManifoldSpec
 from dorff.spec.reader import load_job
-
-__all__ = [
-    "TLS",
-    "BoundedSpec",
-    "ClassTargets",
-    "Data",
-    "DecomposableSpec",
-    "FactorOutput",
-    "Features",
-    "Folds",
-    "GivenSpec",
-    "GraphOutput",
-    "IdentitySpec",
-    "Job",
-    "KnnSpec",
-    "LearnedOutputSpec",
-    "LocalCluster",
-    "ManifoldSpec",
-    "MatrixOutput",
-    "MultiViewSpec",
-    "Publish",
-    "RemoteCluster",
-    "SerialCluster",
-    "Solve",
-    "SumSpec",
-    "TermSpec",
-    "VectorFieldSpec",
-    "ViewSpec",
-    "load_job",
-]

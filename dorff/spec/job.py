@@ -9,16 +9,12 @@ from dorff.spec import checks
 from dorff.spec.checks import KnownNames
 from dorff.spec.kernel import Kernel, Kernels
 from dorff.spec.manifold import Manifold
-from dorff.spec.part import FilePath, Idle, Names, Part, Rows, Typed
+from dorff.spec.part import ArrayName, FilePath, Idle, Names, NotNegative, OneOf, Part, Rows, Typed
 from dorff.spec.registry import SAMPLERS, Word
 from dorff.spec.together import check_manifold, check_views, idle_keys, with_inputs
 
 _CLUSTERS = KnownNames(("local", "serial"), ("slurm", "kubernetes"), default="local")
-_SELECTS = KnownNames(("gcv", "evidence", "kfold"))
-_PRECISIONS = KnownNames(("double", "mixed"))
 _ITERATIVE: Final = ("cg", "streaming")  # routes that factor no system
-_ROUTES = KnownNames(("auto", "direct", "cg", "streaming"))
-_NANS = KnownNames(("refuse", "drop", "partial", "unlabelled"))
 
 Sampler = Annotated[Typed, Word(SAMPLERS, default="orthogonal")]
 Bytes = Annotated[int, BeforeValidator(checks.memory)]
@@ -27,7 +23,7 @@ Bytes = Annotated[int, BeforeValidator(checks.memory)]
 class ClassTargets(Part):
     """An array of class codes, which becomes one target a class."""
 
-    classes: Annotated[str, BeforeValidator(checks.array)]
+    classes: ArrayName
 
 
 Targets = Annotated[
@@ -58,9 +54,9 @@ class Data(Part):
     store: FilePath
     inputs: Names = "x"
     targets: Targets = "y"
-    weights: Annotated[str, BeforeValidator(checks.array)] | None = None
-    nan: Annotated[Literal["refuse", "drop", "partial", "unlabelled"], BeforeValidator(_NANS.name)] = "refuse"
-    labelled: Annotated[str, BeforeValidator(checks.array)] | None = None
+    weights: ArrayName | None = None
+    nan: Annotated[str, OneOf("refuse", "drop", "partial", "unlabelled")] = "refuse"
+    labelled: ArrayName | None = None
     unlabelled: Annotated[FilePath | None, Idle(_unseen, refused=True)] = None
     window: Annotated[int, Field(ge=1)] | None = None
 
@@ -94,7 +90,7 @@ class Features(Part):
     sampler: Sampler = Typed(type="orthogonal")
     seed: Annotated[int, Field(ge=0)] = 0
     drawn_for: Kernels | None = None
-    precision: Annotated[Literal["double", "mixed"], BeforeValidator(_PRECISIONS.name)] = "double"
+    precision: Annotated[str, OneOf("double", "mixed")] = "double"
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -187,14 +183,14 @@ class Solve(Part):
 
     ridge: Annotated[float | tuple[float, ...], BeforeValidator(checks.ridge)] = 1e-6
     ridge_per_output: Annotated[bool, Idle(_chooses)] = False
-    select: Annotated[Literal["gcv", "evidence", "kfold"], BeforeValidator(_SELECTS.name), Idle(_compares)] = "gcv"
+    select: Annotated[str, OneOf("gcv", "evidence", "kfold"), Idle(_compares)] = "gcv"
     folds: Annotated[Folds, Idle(_deals)] = Folds()
     standardize: bool = False
     intercept: bool = True
     observe: Annotated[Rows | None, Idle(_mean, refused=True)] = None
     posterior: Annotated[bool | Literal["auto"], BeforeValidator(checks.posterior), Idle(_unsure)] = "auto"
     conformal: Annotated[bool, Idle(_classes, refused=True)] = False
-    route: Annotated[Literal["auto", "direct", "cg", "streaming"], BeforeValidator(_ROUTES.name)] = "auto"
+    route: Annotated[str, OneOf("auto", "direct", "cg", "streaming")] = "auto"
     qr: Annotated[bool, Idle(_sharpens)] = True
     class_weight: Annotated[ClassWeight, Idle(_numbers, refused=True)] = "none"
     calibrate: Annotated[bool, Idle(_numbers)] = True
@@ -291,10 +287,8 @@ class Publish(Part):
     that many of the last.
     """
 
-    digits: Annotated[float, BeforeValidator(checks.not_negative)] = 3.0
-    margin: Annotated[Annotated[float, BeforeValidator(checks.not_negative)] | None, Idle(_unscored, refused=True)] = (
-        None
-    )
+    digits: NotNegative = 3.0
+    margin: Annotated[NotNegative | None, Idle(_unscored, refused=True)] = None
     holdout: FilePath | None = None
     keep: Annotated[int, Field(ge=1)] | None = None
 

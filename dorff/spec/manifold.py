@@ -7,15 +7,11 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from dorff.spec import checks
 from dorff.spec.checks import KnownNames
 from dorff.spec.kernel import GraphOutput, MatrixOutput
-from dorff.spec.part import FilePath, Idle, Part
+from dorff.spec.part import FilePath, Idle, OneOf, Part
 
 _GRAPHS = KnownNames(("knn", "given", "identity"), default="knn")
 _WEIGHTS = KnownNames(("heat", "binary"))
-_WITHIN = KnownNames(("data", "leaf"))
-_APPEND = KnownNames(("rebuild", "link"))
 _LAPLACIANS = KnownNames(("unnormalised", "normalised"))
-_FORMS = KnownNames(("auto", "edges", "difference"))
-_SCALES = KnownNames(("sum", "mean"))
 _OUTPUTS = KnownNames(("identity", "{matrix: FILE}", "{graph: FILE, offset: 0.1}"))
 _OUTPUT_KEYS: Final = ("matrix", "graph")
 
@@ -70,10 +66,8 @@ class KnnSpec(Part):
     type: Literal["knn"] = "knn"
     neighbours: Annotated[int, Field(ge=1)] = 10
     weights: Annotated[Literal["heat", "binary"] | float, BeforeValidator(_edge_weights)] = "heat"
-    within: Annotated[Literal["data", "leaf"], BeforeValidator(_WITHIN.name)] = "data"
-    append: Annotated[Literal["rebuild", "link"], BeforeValidator(_APPEND.name), Idle(_apart, refused=True)] = (
-        "rebuild"
-    )
+    within: Annotated[str, OneOf("data", "leaf")] = "data"
+    append: Annotated[str, OneOf("rebuild", "link"), Idle(_apart, refused=True)] = "rebuild"
 
 
 class GivenSpec(Part):
@@ -136,10 +130,8 @@ class ManifoldSpec(Part):
     outputs: Coupling = None
     view: Annotated[Annotated[str, BeforeValidator(checks.view)] | None, Idle(_of_all, refused=True)] = None
     between: Annotated[bool, Idle(_viewless, refused=True)] = False
-    form: Annotated[
-        Literal["auto", "edges", "difference"], BeforeValidator(_FORMS.name), Idle(_one_way, refused=True)
-    ] = "auto"
-    scale: Annotated[Literal["sum", "mean"], BeforeValidator(_SCALES.name)] = "sum"
+    form: Annotated[str, OneOf("auto", "edges", "difference"), Idle(_one_way, refused=True)] = "auto"
+    scale: Annotated[str, OneOf("sum", "mean")] = "sum"
 
     @property
     def weights(self) -> tuple[float, ...]:

@@ -7,7 +7,7 @@ A package adds a word by an entry point of the group `dorff.KIND`, whose name is
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any, Final, final
@@ -81,6 +81,11 @@ class Registry:
     def entries(self) -> list[Entry]:
         """Every word's, other packages' too."""
         return [entry for name in self.names if (entry := self.get(name)) is not None]
+
+    def formula(self, config: Mapping[str, Any]) -> str:
+        """The formula of what a configuration describes, for the report; a letter where it has none."""
+        entry = self.get(config.get("type"))
+        return entry.formula if entry is not None and entry.formula else "K"
 
     def _import_home(self) -> None:
         for module in self._home:
