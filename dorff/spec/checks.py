@@ -159,9 +159,10 @@ def counts(value: object) -> int | tuple[int, ...]:
         return counted(value)
     if not value:
         raise Refusal("must be a number or a list of numbers, came an empty list; add a number")
-    if len(set(value)) < len(value):
+    numbers = tuple(counted(item) for item in value)
+    if len(set(numbers)) < len(numbers):
         raise Refusal(f"must have each count once, came {show(value)}; take out what is twice")
-    return tuple(counted(item) for item in value)
+    return numbers
 
 
 def lengthscale(value: object) -> str | float | tuple[float, ...]:
