@@ -21,7 +21,7 @@ ROUNDS: Final = 3  # of runs in which rows change, or files are lost
 Node = tuple[int, int]  # (level, index): the sum of leaves index 2^level .. (index + 1) 2^level - 1
 
 
-class Source(Protocol):
+class Stamped(Protocol):
     """What leaves are of: rows, or shards of a graph; small, picklable."""
 
     @property
@@ -46,7 +46,7 @@ class Tree:
     earlier receipt says.
     """
 
-    def __init__(self, sums: Stage, source: Source, leaves: Sequence[Leaf], *, kept: int) -> None:
+    def __init__(self, sums: Stage, source: Stamped, leaves: Sequence[Leaf], *, kept: int) -> None:
         self._sums, self._source, self._kept = sums, source, kept
         self._leaves = {leaf.number: leaf for leaf in leaves}
         full = [leaf.number for leaf in leaves if leaf.full]
