@@ -376,6 +376,19 @@ def test_damage_of_a_graph_in_use_is_noticed_and_mended(
     assert world.files() == files
 
 
+@pytest.mark.parametrize("name", ["collect/*.parquet", "collect/*.parts", "assign/*.rows"])
+@pytest.mark.parametrize("harm", [Path.unlink, lambda file: os.truncate(file, 9)])
+def test_files_lost_in_a_power_cut_are_made_again_before_they_are_read(
+    tmp_path: Path, name: str, harm: Callable[[Path], None]
+) -> None:
+    world = World(tmp_path, manifold_rows(300))
+    shards = world.build(KNN(3))
+    files = world.files()
+    harm(next((tmp_path / "graphs").glob(f"*/*-000/{name}")))
+    forget()
+    assert world.build(KNN(3)) == shards and world.files() == files
+
+
 def test_lost_records_are_made_again(tmp_path: Path) -> None:
     world = World(tmp_path, manifold_rows(300))
     shards = world.build(KNN(3))

@@ -47,22 +47,22 @@ def neighbours(
     """
     rows, count = _checked_rows(X), _checked_count(k)
     n = len(rows)
-    asked = np.arange(n) if queries is None else np.asarray(queries, np.int64)
+    wanted = np.arange(n) if queries is None else np.asarray(queries, np.int64)
     order = np.arange(n) if numbers is None else np.asarray(numbers, np.int64)
-    found = min(count, n - 1)
-    index, distance = np.full((len(asked), count), -1), np.full((len(asked), count), np.inf)
-    if found < 1 or not len(asked):
+    listed = min(count, n - 1)
+    index, distance = np.full((len(wanted), count), -1), np.full((len(wanted), count), np.inf)
+    if listed < 1 or not len(wanted):
         return index, distance
-    kept = _without_copies(rows, order, found + 1)
+    kept = _without_copies(rows, order, listed + 1)
     search = _tree_pairs if rows.shape[1] <= TREE_DIMENSIONS else _product_pairs
-    for places, row in search(rows, asked, kept, found):
+    for places, row in search(rows, wanted, kept, listed):
         for part in _parts(places):
             place, near = places[part], row[part]
-            squares = _squares(rows, asked[place], near)
-            best = _first(place, squares, order[near], found)
+            squares = _squares(rows, wanted[place], near)
+            best = _first(place, squares, order[near], listed)
             own = slice(place[0], place[-1] + 1)
-            index[own, :found] = near[best].reshape(-1, found)
-            distance[own, :found] = np.sqrt(squares[best]).reshape(-1, found)
+            index[own, :listed] = near[best].reshape(-1, listed)
+            distance[own, :listed] = np.sqrt(squares[best]).reshape(-1, listed)
     return index, distance
 
 

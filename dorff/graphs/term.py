@@ -117,8 +117,8 @@ class Manifold:
         `outputs` may be absent, "identity", {"matrix": Q}, or {"graph": W, "offset": c}: Q = D - W + c I of a graph of
         the outputs, so that outputs with an edge between them are kept alike.
         """
-        known = tuple(field.name for field in fields(cls))
-        refuse_unknown(config, known, "manifold term")
+        names = tuple(field.name for field in fields(cls))
+        refuse_unknown(config, names, "manifold term")
         if not isinstance(config.get("graph"), Mapping):
             raise InputError("manifold.graph: is missing; give one such as {type: knn, neighbours: 10}.")
         given = dict(config) | {

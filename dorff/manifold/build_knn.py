@@ -70,7 +70,7 @@ def centres(x: FloatArray, count: int, seed: int) -> FloatArray:
 
 def nearest(x: FloatArray, L: FloatArray, count: int) -> IntArray:
     """The `count` landmarks L (P, k) nearest to each row x (n, k), nearest first: (n, count)."""
-    found = np.empty((len(x), count), np.int64)
+    places = np.empty((len(x), count), np.int64)
     norms, step = np.einsum("ij,ij->i", L, L), max(1, _TILE // len(L))
     for at in range(0, len(x), step):
         with np.errstate(over="ignore", invalid="ignore"):  # distances that are no numbers are refused later
@@ -78,8 +78,8 @@ def nearest(x: FloatArray, L: FloatArray, count: int) -> IntArray:
             D += norms
         few = np.sort(np.argpartition(D, count - 1, axis=1)[:, :count], axis=1)
         order = np.argsort(np.take_along_axis(D, few, axis=1), axis=1, kind="stable")
-        found[at : at + step] = np.take_along_axis(few, order, axis=1)
-    return found
+        places[at : at + step] = np.take_along_axis(few, order, axis=1)
+    return places
 
 
 @lru_cache(maxsize=2)
@@ -140,11 +140,11 @@ def groups(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
     homes = spec.numbers(tasks[own.start], HOMES)[0]  # (P,)
     for run in own[1:]:
         homes = homes + spec.numbers(tasks[run], HOMES)[0]
-    found = [np.empty((0, 5), np.int64)]
+    shards = [np.empty((0, 5), np.int64)]
     for p, ends in _candidates_of(spec, tasks, len(homes)):
         if homes[p]:
-            found.append(_shards_of(spec, runs, own, tasks, p, ends, spec.sizes.rows(dataset.d)))
-    return write_parts(spec.path(task), [np.concatenate(found).astype("<i8")]), ()
+            shards.append(_shards_of(spec, runs, own, tasks, p, ends, spec.sizes.rows(dataset.d)))
+    return write_parts(spec.path(task), [np.concatenate(shards).astype("<i8")]), ()
 
 
 def _candidates_of(spec: GraphSpec, tasks: Sequence[BuildTask], P: int) -> Iterator[tuple[int, IntArray]]:
@@ -171,11 +171,11 @@ def _shards_of(
         return int(runs[run, 0] + member["row"])
 
     older, total = int(ends[own.start - 1]) if own.start else 0, int(ends[-1])
-    found = []
+    shards = []
     for reach, a, b, end in _pieces(older, total, most):
         first = int(runs[own.start, 0]) if a == older else row_at(a)
-        found.append((p, row_at(reach), first, row_at(b), row_at(end)))
-    return np.array(found, np.int64)
+        shards.append((p, row_at(reach), first, row_at(b), row_at(end)))
+    return np.array(shards, np.int64)
 
 
 def _pieces(older: int, total: int, most: int) -> Iterator[tuple[int, int, int, int]]:
@@ -195,15 +195,15 @@ def lists(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
     """Write the neighbours that the rows of a shard list, by the shard of the neighbour."""
     layout = load_layout(spec.directory, task.generation)
     p, begin, first, last, end = map(int, layout.groups[task.number])
-    found = _candidates(layout, p, begin, end)
-    rows, homes = found["number"], found["home"].astype(np.int64)
+    candidates = _candidates(layout, p, begin, end)
+    rows, homes = candidates["number"], candidates["home"].astype(np.int64)
     queries = np.flatnonzero((homes == p) & (rows >= first) & (rows < last))
-    index, distance = _nearest_of(layout, found, queries, spec.sizes.rows(dataset.d))
+    index, distance = _nearest_of(layout, candidates, queries, spec.sizes.rows(dataset.d))
     scale, listed = own_scale(index, distance), index >= 0
-    asked, other = np.nonzero(listed)[0], index[listed]
-    entries = np.empty(len(asked), LISTED)
-    entries["row"], entries["neighbour"] = rows[queries[asked]], rows[other]
-    entries["distance"], entries["scale"] = distance[listed], scale[asked]
+    listing, other = np.nonzero(listed)[0], index[listed]
+    entries = np.empty(len(listing), LISTED)
+    entries["row"], entries["neighbour"] = rows[queries[listing]], rows[other]
+    entries["distance"], entries["scale"] = distance[listed], scale[listing]
     shard = layout.shards_of(homes[other], rows[other])
     order, names = np.argsort(shard, kind="stable"), np.unique(shard)
     parts = np.split(entries[order], np.searchsorted(shard[order], names[1:]))
@@ -216,11 +216,11 @@ def _candidates(layout: Layout, p: int, begin: int, end: int) -> npt.NDArray[Any
     held = []
     for run in range(int(layout.run_of(np.array(begin))), int(np.searchsorted(layout.runs[:, 0], end))):
         members = np.frombuffer(layout.spec.read(layout.run_task(run), (MEMBERS + p,))[0], MEMBER)
-        found = np.empty(len(members), CANDIDATE)
+        some = np.empty(len(members), CANDIDATE)
         for name in MEMBER.names or ():
-            found[name] = members[name]
-        found["number"], found["run"] = layout.runs[run, 0] + members["row"], run
-        held.append(found[(found["number"] >= begin) & (found["number"] < end)])
+            some[name] = members[name]
+        some["number"], some["run"] = layout.runs[run, 0] + members["row"], run
+        held.append(some[(some["number"] >= begin) & (some["number"] < end)])
     return np.concatenate(held)
 
 
@@ -234,16 +234,18 @@ def _scaled(layout: Layout, some: npt.NDArray[Any]) -> FloatArray:
     return x
 
 
-def _nearest_of(layout: Layout, found: npt.NDArray[Any], queries: IntArray, most: int) -> tuple[IntArray, FloatArray]:
+def _nearest_of(
+    layout: Layout, candidates: npt.NDArray[Any], queries: IntArray, most: int
+) -> tuple[IntArray, FloatArray]:
     """`neighbours` of these queries among candidates; where these are more than `most`, by parts of half as many."""
-    k, numbers = layout.spec.knn.neighbours, found["number"]
-    if len(found) <= most:
-        return neighbours(_scaled(layout, found), k, queries=queries, numbers=numbers)
-    own, parts = _scaled(layout, found[queries]), []
-    others = np.setdiff1d(np.arange(len(found)), queries)
+    k, numbers = layout.spec.knn.neighbours, candidates["number"]
+    if len(candidates) <= most:
+        return neighbours(_scaled(layout, candidates), k, queries=queries, numbers=numbers)
+    own, parts = _scaled(layout, candidates[queries]), []
+    others = np.setdiff1d(np.arange(len(candidates)), queries)
     for at in range(0, len(others), max(1, most // 2)):
         part = others[at : at + max(1, most // 2)]
-        x, places = np.concatenate([own, _scaled(layout, found[part])]), np.concatenate([queries, part])
+        x, places = np.concatenate([own, _scaled(layout, candidates[part])]), np.concatenate([queries, part])
         index, distance = neighbours(x, k, queries=np.arange(len(queries)), numbers=numbers[places])
         parts.append((np.where(index >= 0, places[index], -1), distance))
     index = np.concatenate([part[0] for part in parts], axis=1)

@@ -72,13 +72,13 @@ class Layout:
         runs = self.run_of(rows)
         if not isinstance(self.spec.graph, KNN):
             return runs
-        found = np.full(len(rows), -1)
+        shards = np.full(len(rows), -1)
         for run in np.unique(runs):
             here = np.flatnonzero(runs == run)
             table = self.table(int(run))[rows[here] - self.runs[run, 0]]
             kept = table["place"] >= 0
-            found[here[kept]] = self.shards_of(table["home"][kept].astype(np.int64), rows[here[kept]])
-        return found
+            shards[here[kept]] = self.shards_of(table["home"][kept].astype(np.int64), rows[here[kept]])
+        return shards
 
     def table(self, run: int) -> Table:
         """What is known (rows,) of each row of a run."""
@@ -111,9 +111,9 @@ def load_layout(directory: Path, generation: int) -> Layout:
     runs = spec.runs(generation)
     if not isinstance(spec.graph, KNN):
         return Layout(spec, generation, runs, np.empty((0, 5), np.int64), np.array([0, len(runs)]))
-    found = [spec.numbers(BuildTask("groups", one, 0), 0)[0].reshape(-1, 5) for one in range(generation + 1)]
-    ends = np.cumsum([0, *map(len, found)])
-    return Layout(spec, generation, runs, np.concatenate(found), ends)
+    groups = [spec.numbers(BuildTask("groups", one, 0), 0)[0].reshape(-1, 5) for one in range(generation + 1)]
+    ends = np.cumsum([0, *map(len, groups)])
+    return Layout(spec, generation, runs, np.concatenate(groups), ends)
 
 
 @lru_cache(maxsize=16)

@@ -34,13 +34,13 @@ def turned(
     `first` on; and the shards that are named at all."""
     cuts = np.append(spec.numbers(BuildTask(CUTS, task.generation, 0), 0)[0], count)
     start, stop = cuts[task.number : task.number + 2]
-    found = [np.empty((0, 3), np.int64)]
+    rows = [np.empty((0, 3), np.int64)]
     for one in files:
         names = spec.numbers(one, part)[0]
         a, b = np.searchsorted(names, (start, stop))
         if a < b:
-            found.append(np.column_stack([names[a:b], np.full(b - a, one.number), first + np.arange(a, b)]))
-    table = np.concatenate(found)
+            rows.append(np.column_stack([names[a:b], np.full(b - a, one.number), first + np.arange(a, b)]))
+    table = np.concatenate(rows)
     table = table[np.argsort(table[:, 0], kind="stable")]
     parts = np.split(table[:, 1:].astype("<i8"), np.searchsorted(table[:, 0], np.arange(start + 1, stop)))
     return parts, np.unique(table[:, 0])
@@ -50,5 +50,5 @@ def naming(spec: GraphSpec, stage: str, generation: int, shard: int) -> list[tup
     """The files that name a shard, and the part of each, as the files of names of this stage say. DamagedError."""
     cuts = spec.numbers(BuildTask(CUTS, generation, 0), 0)[0]
     block = int(np.searchsorted(cuts, shard, "right")) - 1
-    found = spec.numbers(BuildTask(stage, generation, block), shard - int(cuts[block]))[0]
-    return [(number, part) for number, part in found.reshape(-1, 2).tolist()]
+    names = spec.numbers(BuildTask(stage, generation, block), shard - int(cuts[block]))[0]
+    return [(number, part) for number, part in names.reshape(-1, 2).tolist()]

@@ -27,7 +27,7 @@ from dorff.store import Receipt
 Told = Callable[[str, int, int], None]  # what is done, how much of it, of how much
 
 
-class Source(NamedTuple):
+class Reading(NamedTuple):
     """Files that a task reads and that are not the build's own: their name for messages, and their fingerprint."""
 
     name: str
@@ -43,27 +43,27 @@ class Step:
     make: Callable[[GraphSpec, Dataset, BuildTask], Written]
     words: str
     suffixes: tuple[str, ...] = ("parts",)
-    reads: Callable[[GraphSpec, Dataset, BuildTask], Source] | None = None
+    reads: Callable[[GraphSpec, Dataset, BuildTask], Reading] | None = None
 
 
-def _first_rows(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Source:
+def _first_rows(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Reading:
     """The rows of the first generation."""
     return _rows(dataset, *spec.begun(0))
 
 
-def _run(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Source:
+def _run(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Reading:
     """A run of rows."""
     return _rows(dataset, *map(int, spec.runs(task.generation)[task.number]))
 
 
-def _rows(dataset: Dataset, start: int, stop: int) -> Source:
-    return Source(f"{dataset.path}: rows {start}..{stop - 1}", dataset.stamp(start, stop))
+def _rows(dataset: Dataset, start: int, stop: int) -> Reading:
+    return Reading(f"{dataset.path}: rows {start}..{stop - 1}", dataset.stamp(start, stop))
 
 
-def _given_edges(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Source:
+def _given_edges(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Reading:
     """All of the graph that is given."""
     path = spec.config["graph"]["path"]
-    return Source(path, graph_stamp(path))
+    return Reading(path, graph_stamp(path))
 
 
 NEAREST: Final[dict[str, Step]] = {
@@ -109,10 +109,10 @@ class Files:
     def task(self, number: int) -> BuildTask:
         return BuildTask(self.stage, self.generation, number)
 
-    def read(self, number: int) -> Source:
+    def read(self, number: int) -> Reading:
         """What a task reads that is not the build's own; of other tasks both are empty."""
         reads = self.step.reads
-        return Source("", "") if reads is None else reads(self.spec, self.dataset, self.task(number))
+        return Reading("", "") if reads is None else reads(self.spec, self.dataset, self.task(number))
 
     def stamp(self, start: int, stop: int, read: str | None = None) -> str:
         """Of one task (start, start + 1): the fingerprint of what it reads, as it is now or was, and the bytes of the
@@ -148,8 +148,6 @@ class GraphStage(Stage):
         with lasting(Path(source.directory)):
             spec, task = source.spec, source.task(number)
             earlier = spec.void(task)
-            if earlier is not None and earlier.plan != self.hash:
-                raise ChangedError
             (digest, facts), read = unchanged(
                 lambda: source.read(number).stamp,
                 lambda: source.step.make(spec, source.dataset, task),
@@ -172,7 +170,7 @@ class Stages:
 
     def __init__(self, spec: GraphSpec, dataset: Dataset, engine: Engine, told: Told) -> None:
         self._spec, self._dataset, self._engine, self._told = spec, dataset, engine, told
-        self._read: list[tuple[Files, Tree]] = []  # of stages that read files which are not the build's own
+        self._reading: list[Tree] = []  # of stages that read files which are not the build's own
         self._made_of = [spec.config["name"]]  # the digests of their tasks
 
     def run(self, stage: str, generation: int, numbers: Iterable[int]) -> list[Receipt]:
@@ -197,10 +195,10 @@ class Stages:
             self._engine.run(tasks, done)
         receipts = [tree.receipts[leaf.number] for leaf in leaves]
         if files.step.reads is not None:
-            self._read.append((files, tree))
+            self._reading.append(tree)
             self._made_of += [receipt.digest for receipt in receipts]
         return receipts
 
     def touched(self) -> bool:
         """Whether what stages read, that is not the build's own, was touched since."""
-        return any([tree.revalidate() for _, tree in self._read])
+        return any([tree.revalidate() for tree in self._reading])

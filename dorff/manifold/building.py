@@ -160,12 +160,12 @@ def _others(directory: Path, config: dict[str, Any]) -> Iterator[Path]:
     """The builds of the same graph, of the same rows and scales or of others; and what is none any longer."""
     for path in sorted(directory.glob("[0-9a-f]*-*-*")):
         try:
-            found = read_record(path / GRAPH)
+            record = read_record(path / GRAPH)
         except NotADirectoryError:
             continue
         except FileNotFoundError:  # tasks that came late wrote into a build that had been deleted
-            found = None if time.time() - path.stat().st_mtime > GHOST else {}
-        if found is None or found.get("family") == config["family"] or path.name.startswith(config["name"]):
+            record = None if time.time() - path.stat().st_mtime > GHOST else {}
+        if record is None or record.get("family") == config["family"] or path.name.startswith(config["name"]):
             yield path
 
 

@@ -76,16 +76,16 @@ class Shards:
         """Names what the edges of shards start..stop-1 are, and the inputs of the rows that they touch; see `of_owned`
         and `of_far`."""
         with self._mending():
-            done, said, last = self._done(), [self._spec().config["name"]], 0
+            done, lines, last = self._done(), [self._spec().config["name"]], 0
             if self.far:
-                said.append(json.dumps(done, sort_keys=True))
+                lines.append(json.dumps(done, sort_keys=True))
             for shard in range(start, stop):
-                found = [one for one, record in enumerate(done) if str(shard) in record["shards"]]
-                found = found[:1] if self.owned else found
-                said += [f"{one} {shard} {done[one]['shards'][str(shard)][0]}" for one in found]
-                last = max([last, *found])
-            said += [done[one]["rows"] for one in range(last + 1)]
-        return hashlib.sha256("\n".join(said).encode()).hexdigest()[:32]
+                generations = [one for one, record in enumerate(done) if str(shard) in record["shards"]]
+                generations = generations[:1] if self.owned else generations
+                lines += [f"{one} {shard} {done[one]['shards'][str(shard)][0]}" for one in generations]
+                last = max([last, *generations])
+            lines += [done[one]["rows"] for one in range(last + 1)]
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:32]
 
     def adjacency(self, shard: int) -> Adjacency:
         """The edges of the rows of a shard that have any."""
@@ -115,13 +115,13 @@ class Shards:
     def degrees(self, rows: IntArray) -> FloatArray:
         """The degrees (k,) of rows of the graph."""
         rows = np.asarray(rows, np.int64)
-        shards, found = self.holding(rows), np.zeros(len(rows))
+        shards, total = self.holding(rows), np.zeros(len(rows))
         with self._mending():
             for shard in np.unique(shards[shards >= 0]):
                 here = shards == shard
                 nodes, degrees = _degrees(self.path, self.generation, int(shard))
-                found[here] = degrees[np.searchsorted(nodes, rows[here])]
-        return found
+                total[here] = degrees[np.searchsorted(nodes, rows[here])]
+        return total
 
     def inputs(self, rows: IntArray) -> FloatArray:
         """X (k, d) of rows of the graph, to the bit as the data set has them, in the order asked for."""

@@ -98,15 +98,15 @@ class ShardPart:
     def _of_rows(cls, store: Store, shard: int, recipe: TermRecipe, limit: int) -> Iterator[ShardPart]:
         """Runs of whole rows. The edges are in memory for all of the shard: they are small beside inputs."""
         adjacency = store.adjacency(shard)
-        known, found = [adjacency.rows], [_entries(adjacency, None)]
+        reached, edges = [adjacency.rows], [_entries(adjacency, None)]
         for _ in range(recipe.hops - 1):
-            beyond = np.setdiff1d(np.concatenate([j for _, j, _ in found]), np.concatenate(known))
+            beyond = np.setdiff1d(np.concatenate([j for _, j, _ in edges]), np.concatenate(reached))
             holding = store.holding(beyond)
             for other in np.unique(holding):
-                found.append(_entries(store.adjacency(int(other)), beyond[holding == other]))
-            known.append(beyond)
-        i, j, w = (np.concatenate(ends) for ends in zip(*found, strict=True))
-        numbers = np.unique(np.concatenate([*known, j]))
+                edges.append(_entries(store.adjacency(int(other)), beyond[holding == other]))
+            reached.append(beyond)
+        i, j, w = (np.concatenate(ends) for ends in zip(*edges, strict=True))
+        numbers = np.unique(np.concatenate([*reached, j]))
         W = _matrix(numbers, i, j, w)
         for levels in row_runs(W, np.searchsorted(numbers, adjacency.rows), recipe.hops, limit):
             some = levels[-1]
