@@ -1,0 +1,80 @@
+"""Words of other packages: found by entry points, with options, in jobs and in stored kernels."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from dorff import frequencies, kernels
+from dorff.errors import InputError
+from dorff.spec import load_job
+from dorff.spec.registry import OUTPUTS, SAMPLERS, SCALARS
+
+PLUGIN = """
+from typing import Annotated
+from dorff import frequencies, kernels
+from dorff.spec.part import LengthscaleSpec, Part, Positive, Typed, within
+from dorff.spec.registry import Entry
+
+class HatSpec(LengthscaleSpec):
+    width: Positive = 1.0
+
+class PlainSpec(Typed):
+    blocks: Annotated[int, within(1, 9)] = 2
+
+class EvenSpec(Part):
+    even: Positive
+
+hat = Entry("hat", lambda lengthscale, width=1.0: kernels.Gaussian(lengthscale * width), HatSpec, "a hat")
+plain = Entry("plain", lambda blocks=2: frequencies.ROM(blocks), PlainSpec)
+even = Entry("even", lambda even: kernels.Matrix([[1, even], [even, 1]]), EvenSpec, written="{even: 0.5}")
+"""
+POINTS = "[dorff.scalars]\nhat = hats:hat\n[dorff.samplers]\nplain = hats:plain\n[dorff.outputs]\neven = hats:even\n"
+JOB = """
+data: {store: a.zarr}
+kernel: {type: decomposable, scalar: {type: hat, lengthscale: 2.0, width: 3.0}, output: {even: 0.5}}
+features: {sampler: {type: plain, blocks: BLOCKS}}
+state: s
+model: m
+"""
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    info = tmp_path / "hats-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: hats\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(POINTS)
+    (tmp_path / "hats.py").write_text(PLUGIN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for registry in (SCALARS, OUTPUTS, SAMPLERS):
+        monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+    yield tmp_path
+    sys.modules.pop("hats", None)
+
+
+def job(folder: Path, blocks: str = "4") -> Path:
+    path = folder / "job.yaml"
+    path.write_text(JOB.replace("BLOCKS", blocks))
+    return path
+
+
+def test_a_job_has_words_of_another_package(installed: Path) -> None:
+    read = load_job(job(installed))
+    kernel = kernels.from_config(read.kernels[0].model_dump(mode="json"))
+    ((_, base),) = kernel.terms()
+    assert base.scalar == kernels.Gaussian(6.0) and base.matrix.tolist() == [[1.0, 0.5], [0.5, 1.0]]
+    assert frequencies.from_config(read.features.sampler.model_dump()) == frequencies.ROM(4)
+    assert SCALARS.formula({"type": "hat"}) == "a hat"
+
+
+def test_its_options_are_checked(installed: Path) -> None:
+    with pytest.raises(InputError, match=r"features\.sampler\.blocks must be less than or equal to 9"):
+        load_job(job(installed, "10"))
+
+
+def test_without_the_package_its_words_are_refused_in_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"kernel\.scalar\.type must be one of: gaussian, .*; came 'hat'"):
+        load_job(job(tmp_path))
+    with pytest.raises(InputError, match=r"scalar\.type: 'hat' is not built"):
+        kernels.scalar_from_config({"type": "hat", "lengthscale": 1.0})
