@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from dorff.moments import Kind, Moments, Products
+from dorff.storage.files import identity
 from dorff.store import load_sums, merge_moments, save_moments, undamaged
-from dorff.store.atomic import identity
 
 GOOD: dict[str, Any] = {
     "kind": "gram", "length": 6, "fold": 0, "observed": "", "m": 1, "q": 1, "n": 5, "y0": [0.5], "unit": 2.0**-52,

@@ -17,6 +17,7 @@ PACKAGE = ROOT / "dorff"
 # An arrow means: may import that, and what that may import.
 ARROWS: dict[str, str] = {
     "errors": "",
+    "storage": "errors",  # local folders and other places: files, locks, what is durable
     "loops": "errors",
     "kernels": "spec",  # each brings its words and their options
     "frequencies": "kernels loops",
@@ -25,12 +26,12 @@ ARROWS: dict[str, str] = {
     "bounds": "kernels",
     "moments": "errors",
     "process": "moments",  # signals, BLAS threads, and what must not be said or written
-    "spec": "process",
+    "spec": "process storage",
     "graphs": "errors",  # neighbours of rows, Laplacians, what a manifold term is
     "model": "features",  # weights, deviations, bands and probabilities; what solvers make
     "solvers": "moments model",
-    "data": "errors",
-    "store": "moments model",
+    "data": "storage",
+    "store": "moments model storage",
     "engine": "spec process",  # where tasks run: knows nothing of rows
     "passes": "data features graphs store engine",  # a pass over the rows: its spec and constants, leaves, the tree
     "plan": "exact passes solvers",
@@ -55,7 +56,7 @@ MORE_FOR = {
     "loops": {"llvmlite", "pickle"},
 }
 KEPT_TO = {
-    "zarr": "data store estimators",
+    "zarr": "storage data store estimators",
     "numcodecs": "data store",
     "google_crc32c": "data store",
     "dask": "engine estimators",

@@ -30,8 +30,8 @@ from dorff.model.calibration import Calibration
 from dorff.model.conformal import Conformal
 from dorff.model.posterior import Posterior, SeparableBlock
 from dorff.model.weights import OperatorWeights
+from dorff.storage.files import check_confined
 from dorff.store import load_model, save_model
-from dorff.store.confined import check_confined
 from dorff.store.npz import read_npz
 
 

@@ -25,8 +25,8 @@ from dorff.errors import InputError
 from dorff.passes import frozen_hash, load_pass
 from dorff.plan import freeze_constants, make_plan
 from dorff.spec import load_job
+from dorff.storage.files import identity, seal
 from dorff.store import Receipt, load_moments, merge_moments, undamaged
-from dorff.store.atomic import identity, seal
 from dorff.store.moments import _MAGIC as MAGIC
 
 

@@ -11,20 +11,3 @@ from dorff.data.rows import RowBlock
 from dorff.data.shards import ShardWriter
 from dorff.data.trim import trim
 from dorff.data.verify import Fault, verify
-
-__all__ = [
-    "ArrayLayout",
-    "Classes",
-    "Dataset",
-    "Fault",
-    "Label",
-    "RowBlock",
-    "ShardWriter",
-    "class_counts",
-    "ingest",
-    "open_dataset",
-    "shard_and_unit_rows",
-    "trim",
-    "verify",
-    "write_metadata",
-]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
 from dorff.data.dataset import Dataset
 from dorff.data.labels import stored_labels
 from dorff.data.nodes import committed_first, committed_rows, group_attributes
+from dorff.storage.location import locate
 
 
 def class_counts(dataset: Dataset) -> tuple[float, ...]:
@@ -18,7 +17,7 @@ def class_counts(dataset: Dataset) -> tuple[float, ...]:
     column says are not labelled.
     """
     coding = dataset.classes()
-    path = Path(dataset.path)
+    path = locate(dataset.path)
     attributes = group_attributes(path)
     table = stored_labels(attributes, path)
     counts = np.zeros(len(coding.labels) + 1)  # the last: of rows without a label

@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Final, final
 
 import numpy as np
@@ -19,6 +18,7 @@ from dorff.data.metadata import transient
 from dorff.data.nodes import StoredArray, open_array
 from dorff.data.rows import Column, Reads, RowBlock, group_keys
 from dorff.errors import InputError
+from dorff.storage.location import locate
 
 FloatArray = npt.NDArray[np.float64]
 RUN_ROWS: Final = 65536
@@ -249,10 +249,10 @@ class Dataset:
             )
 
     def _open(self, name: str) -> StoredArray:
-        return open_array(Path(self.path), name, text=self.coding is not None and name in self.targets)
+        return open_array(locate(self.path), name, text=self.coding is not None and name in self.targets)
 
     def _read_arrays(self, names: tuple[str, ...], start: int, stop: int) -> FloatArray:
-        arrays = [open_array(Path(self.path), name) for name in names]
+        arrays = [open_array(locate(self.path), name) for name in names]
         out, column = np.empty((stop - start, sum(stored.columns for stored in arrays))), 0
         for stored in arrays:
             self._read_array(stored, start, stop, out[:, column : column + stored.columns])
@@ -262,7 +262,7 @@ class Dataset:
     def stored_labels(self, start: int, stop: int) -> npt.NDArray[Any]:
         """The array of labels as stored: numbers as float64 (n,), NaN where there is none, or text (n,)."""
         self._check_rows(start, stop)
-        stored = open_array(Path(self.path), self.targets[0], text=True)
+        stored = open_array(locate(self.path), self.targets[0], text=True)
         dtype = np.dtype(stored.array.dtype)
         values = np.empty((stop - start, 1), dtype if dtype.kind in "SU" else np.float64)
         self._read_array(stored, start, stop, values)
@@ -271,7 +271,7 @@ class Dataset:
     def exact(self, name: str, start: int, stop: int) -> npt.NDArray[Any]:
         """Rows (stop - start, columns) of one array of the store: int64 where it holds whole numbers, else float64."""
         self._check_rows(start, stop)
-        stored = open_array(Path(self.path), name)
+        stored = open_array(locate(self.path), name)
         whole = stored.packing.plain and np.dtype(stored.array.dtype).kind in "biu"
         values = np.empty((stop - start, stored.columns), np.int64 if whole else np.float64)
         self._read_array(stored, start, stop, values)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from pathlib import Path
 from typing import ClassVar, Final, final
 
 import numpy as np
 import numpy.typing as npt
 
 from dorff.errors import InputError
+from dorff.storage.location import locate
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -58,7 +58,7 @@ class EdgeSource(ABC):
 
     def stamp(self) -> str:
         """A fingerprint of its files: their names, sizes and times of change."""
-        root, digest = Path(self.path), hashlib.blake2b(digest_size=16)
+        root, digest = locate(self.path), hashlib.blake2b(digest_size=16)
         files = [root] if root.is_file() else sorted(p for p in root.rglob("*") if p.is_file())
         for file in files:
             status = file.stat()

@@ -12,13 +12,14 @@ import scipy.sparse as sp
 
 from dorff.data.edge_source import EDGES, RUN, EdgeSource
 from dorff.data.layout import ArrayLayout, write_metadata
-from dorff.data.metadata import sync_directory
 from dorff.data.nodes import node
 from dorff.data.readers import reading
 from dorff.data.shards import ShardWriter
 from dorff.data.staging import reported, staging
 from dorff.data.zarr_edges import POINTERS, open_zarr_graph
 from dorff.errors import InputError
+from dorff.storage.files import sync_directory
+from dorff.storage.location import locate
 
 __all__ = ["EdgeSource", "open_graph", "write_graph"]
 PARQUET: Final = b"PAR1"  # how such a file begins
@@ -37,7 +38,7 @@ def open_graph(path: str | os.PathLike[str]) -> EdgeSource:
     Raises:
         InputError: nothing of the kind is there, or it is damaged, or arrays differ in length or are not numbers.
     """
-    root = Path(os.path.realpath(path))
+    root: Path = locate(path).resolve()
     if root.is_file() and not _is_parquet(root):
         raise InputError(
             f"{root}: wanted a graph, Parquet with the columns i, j (and w) or a Zarr group, got a file that is "
@@ -77,10 +78,10 @@ def write_graph(path: str | os.PathLike[str], W: Any) -> None:
     Entries are written as they are, both directions, with checksums; the whole appears at once or not at all.
     InputError where something is there already, or W is no symmetric sparse matrix of numbers.
     """
-    store = Path(os.path.realpath(path))
+    store = locate(path).resolve()
     if not sp.issparse(W) or W.ndim != 2 or W.shape[0] != W.shape[1] or W.dtype.kind not in "biuf":
         raise InputError(f"W: wanted a square scipy sparse matrix of real numbers, got {W!r}; convert it to one.")
-    if os.path.lexists(store):
+    if store.exists():
         raise InputError(f"{store}: is there already; choose another name.")
     W = sp.csr_array(W.astype(np.float64))
     _check_symmetric(W)
@@ -94,10 +95,10 @@ def write_graph(path: str | os.PathLike[str], W: Any) -> None:
 
             table = pa.table(columns).replace_schema_metadata({"nodes": str(W.shape[0])})
             pq.write_table(table, folder / "edges", write_page_checksum=True)
-            os.rename(folder / "edges", store)
+            (folder / "edges").rename(store)
         else:
             _write_zarr(folder, columns, W.shape[0])
-            os.rename(folder, store)
+            folder.rename(store)
         sync_directory(store.parent)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from dorff.data.labels import CLASSES, GROUPS, NO_GROUP, LabelTable, group_codes, stored_labels
 from dorff.data.layout import ArrayLayout, commit, shard_and_unit_rows, write_metadata
-from dorff.data.metadata import normal, read_json, rewrite, sync_directory
+from dorff.data.metadata import normal, read_json, rewrite
 from dorff.data.nodes import committed_rows, group_attributes, open_array
 from dorff.data.opening import check_disjoint, open_dataset
 from dorff.data.packing import FillValues
@@ -23,6 +23,8 @@ from dorff.data.readers import Numbers, Reader, WithConstants, common_dtype
 from dorff.data.shards import ShardWriter
 from dorff.data.staging import reported, staging
 from dorff.errors import InputError
+from dorff.storage.files import sync_directory
+from dorff.storage.location import locate
 
 WEIGHTS: Final = "weights"
 CODED: Final = (CLASSES, GROUPS)  # arrays of whole numbers that stand for labels
@@ -124,12 +126,12 @@ def ingest(
     """
     if isinstance(sources, str | os.PathLike):
         sources = [sources]
-    store = Path(os.path.realpath(out))
+    store = locate(out).resolve()
     absent = FillValues(missing)
     with reported(store):
         if append:
             group_attributes(store)
-        elif os.path.lexists(store):
+        elif store.exists():
             raise InputError(
                 f"{store}: is there already; choose another name, or give --append to add rows to a data set."
             )
@@ -157,7 +159,7 @@ def ingest(
                 _commit_append(folder, store, target, target.rows + added)
             else:
                 write_metadata(folder, target.arrays, rows=added, columns=columns, more=target.attributes())
-                os.rename(folder, store)
+                folder.rename(store)
                 sync_directory(store.parent)
         for value in absent.unmet.values():
             tell(f"--missing {value}: no value of the columns named is it; see how the sources write it")
@@ -336,7 +338,7 @@ def _commit_append(staging: Path, store: Path, target: _Target, rows: int) -> No
     for name in target.arrays:
         for shard in sorted((staging / name / "c").iterdir(), key=lambda p: int(p.name)):
             (store / name / "c" / shard.name).mkdir(parents=True, exist_ok=True)
-            os.replace(shard / "0", store / name / "c" / shard.name / "0")
+            (shard / "0").replace(store / name / "c" / shard.name / "0")
             sync_directory(store / name / "c" / shard.name)
         sync_directory(store / name / "c")
     # The metadata is edited rather than written anew: what others added to it stays.

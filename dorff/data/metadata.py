@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
-from uuid import uuid4
 
 from dorff.errors import InputError
+from dorff.storage.location import locate
 
 SEAL: Final = "crc32"
 OPTIONAL: Final = ("storage_transformers", "configuration", "dimension_names")  # of Zarr v3's keys
@@ -104,27 +103,10 @@ def transient(error: Exception) -> bool:
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Replace a JSON file, atomically and durably."""
-    partial = path.with_name(f".{path.name}.{uuid4().hex}")  # no other writer's
-    try:
-        with partial.open("w", encoding="utf-8") as file:
-            json.dump(content, file, indent=2)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
-    sync_directory(path.parent)
+    with locate(path).writing(sync=True) as file:
+        file.write(json.dumps(content, indent=2).encode())
 
 
 def rewrite(path: Path, content: dict[str, Any]) -> None:
     """Replace a zarr.json that was read by one that says something else, with a new seal where it had one."""
     write_json(path, sealed(content) if has_seal(content["attributes"]) else content)
-
-
-def sync_directory(path: Path) -> None:
-    """Make the directory's entries durable: a rename is not, until its directory is."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

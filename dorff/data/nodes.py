@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,13 +11,13 @@ from typing import Any, final
 
 import numpy as np
 import zarr
-from zarr.storage import LocalStore
 
 from dorff.data.files import ArrayFiles
 from dorff.data.metadata import has_seal, lost_seal, read_json, transient
 from dorff.data.packing import MOST_COLUMNS, NUMBER_KINDS, Packing
 from dorff.data.plain import PlainShards
 from dorff.errors import InputError, MissingArrayError
+from dorff.storage.location import locate
 
 METADATA = ("zarr.json", ".zarray", ".zgroup")
 
@@ -85,11 +84,11 @@ def walk(path: Path, name: str = "") -> Iterator[Node]:
     yield here
     if here.is_array:
         return
-    for entry in sorted(os.scandir(path), key=lambda e: e.name):
+    for entry in sorted(path.iterdir()):
         # In a folder that has lost its metadata the chunk files of an array are not nodes of their own.
-        known = not here.problem or any((Path(entry.path) / key).is_file() for key in METADATA)
+        known = not here.problem or any((entry / key).is_file() for key in METADATA)
         if entry.is_dir() and not entry.name.startswith(".") and known:
-            yield from walk(Path(entry.path), f"{name}/{entry.name}".lstrip("/"))
+            yield from walk(entry, f"{name}/{entry.name}".lstrip("/"))
 
 
 def group_attributes(path: Path) -> dict[str, Any]:
@@ -218,7 +217,7 @@ def open_zarr(directory: Path, what: str, *, v3: bool) -> zarr.Array[Any]:
     if v3:
         read_json(directory / "zarr.json")
     try:
-        return zarr.open_array(LocalStore(directory, read_only=True), mode="r", zarr_format=3 if v3 else 2)
+        return zarr.open_array(locate(directory).zarr(read_only=True), mode="r", zarr_format=3 if v3 else 2)
     except MemoryError:
         raise
     except Exception as error:

@@ -18,6 +18,7 @@ from dorff.data.dataset import Dataset
 from dorff.data.labels import CLASSES, stored_labels, text_of
 from dorff.data.rows import Column
 from dorff.errors import InputError
+from dorff.storage.location import is_remote, locate
 
 # A common multiple of the arrays' shards beyond this many of the largest is given up.
 MAX_SHARDS_IN_COMMON: Final = 16
@@ -50,9 +51,9 @@ def open_dataset(
             or of another length; no such column; classes that are real numbers, or more than 10,000, or not those
             wanted.
     """
-    if "://" in os.fspath(path):
+    if "://" in os.fspath(path) and not is_remote(path):
         raise InputError(f"{path}: wanted a local folder, got an address; copy the store to a local folder first.")
-    group = Path(os.path.abspath(path))
+    group = locate(path).absolute()
     attributes = nodes.group_attributes(group)
     classes = targets if isinstance(targets, Classes) else None
     x_names, y_names = _names(inputs), _names(targets.name if isinstance(targets, Classes) else targets)
@@ -102,7 +103,7 @@ def check_disjoint(inputs: Sequence[str], targets: Sequence[str], what: str) -> 
 def _with_classes(dataset: Dataset, classes: Classes, attributes: dict[str, Any]) -> Dataset:
     """The data set with the meaning of its labels."""
     where = f"{dataset.path}: array {classes.name}"
-    stored = nodes.open_array(Path(dataset.path), classes.name, text=True)
+    stored = nodes.open_array(locate(dataset.path), classes.name, text=True)
     dtype = np.dtype(stored.array.dtype)
     if stored.columns != 1:
         raise InputError(f"{where}: wanted one column of labels, got {stored.columns}; name an array of one.")

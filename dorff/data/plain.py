@@ -7,8 +7,8 @@ beside a fast feature map that would show.
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass
+from io import FileIO
 from typing import Any, Final, final
 
 import google_crc32c
@@ -76,7 +76,7 @@ class PlainShards:
                     label = f"{key}[{','.join([str(chunk), '0'][: len(self.files.shape)])}]"
                     if np.all(entries[chunk] == ABSENT):
                         return Fault(self.files.name, label, "missing")
-                    if not self._fill(file.fileno(), entries[chunk], raw):
+                    if not self._fill(file, entries[chunk], raw):
                         return Fault(self.files.name, label, "damaged")
                     low, high = max(start, chunk * unit), min(stop, (chunk + 1) * unit)
                     values = raw[: length - _CRC_BYTES * self.checked].view(self.stored).reshape(unit, -1)
@@ -88,10 +88,13 @@ class PlainShards:
             raise
         return None
 
-    def _fill(self, handle: int, entry: npt.NDArray[np.uint64], raw: npt.NDArray[np.uint8]) -> bool:
+    def _fill(self, file: FileIO, entry: npt.NDArray[np.uint64], raw: npt.NDArray[np.uint8]) -> bool:
         """Read one chunk; False where it has another length, is cut short, or its checksum is wrong."""
         offset, length = (int(value) for value in entry)
-        if length != len(raw) or offset >= 2**63 or os.preadv(handle, [raw.data], offset) != length:
+        if length != len(raw) or offset >= 2**63:
+            return False
+        file.seek(offset)
+        if file.readinto(raw.data) != length:
             return False
         if not self.checked:
             return True

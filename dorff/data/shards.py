@@ -7,18 +7,18 @@ specification, sharding codec 1.0).
 
 from __future__ import annotations
 
-import os
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Final, Self, final
-from uuid import uuid4
 
 import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
 from dorff.data.layout import ArrayLayout
-from dorff.data.metadata import sync_directory
+from dorff.storage.files import sync_directory
+from dorff.storage.location import locate
 
 SHARD: Final = "0"  # a shard's file, in a folder of its number
 ABSENT: Final = 2**64 - 1  # both fields of the index entry of a chunk that was not written
@@ -28,8 +28,8 @@ ABSENT: Final = 2**64 - 1  # both fields of the index entry of a chunk that was 
 class ShardWriter:
     """Writes rows in order into the shards of one array, starting with row number `start`.
 
-    Where that is inside a shard, the shard is new: its rows before are not there. Until it is whole it has a name that
-    no other writer has; `SHARD` is its name then.
+    Where that is inside a shard, the shard is new: its rows before are not there. Nothing is at its
+    name, `SHARD`, until it is whole.
 
     Use as a context manager: leaving it without an error writes the last, partly filled shard; leaving it
     with one removes the shard that was being written. Batches of any size give the same files.
@@ -43,7 +43,7 @@ class ShardWriter:
         self._index = np.full((layout.units, 2), ABSENT, "<u8")
         self._chunk = start % layout.shard_rows // layout.unit_rows
         self._file: BinaryIO | None = None
-        self._unfinished = f".{SHARD}.{uuid4().hex}"
+        self._writing = ExitStack()  # of the shard's file, which is then whole or not there
 
     def write(self, rows: npt.NDArray[Any]) -> None:
         """Add rows (k, columns)."""
@@ -63,9 +63,7 @@ class ShardWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is not None:
-            if self._file is not None:
-                self._file.close()
-                self._partial.unlink(missing_ok=True)
+            self._writing.__exit__(kind, error, trace)
             return
         if self._filled:
             self._write_chunk()
@@ -78,14 +76,10 @@ class ShardWriter:
     def _path(self) -> Path:
         return self._array / "c" / str(self._shard) / SHARD
 
-    @property
-    def _partial(self) -> Path:
-        return self._path.with_name(self._unfinished)
-
     def _write_chunk(self) -> None:
         if self._file is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._partial.open("wb")
+            self._file = self._writing.enter_context(locate(self._path).writing(sync=True))
         self._unit[self._filled :] = self.layout.fill  # past the end: so that bytes depend on rows alone
         size = _write_checked(self._file, self._unit)
         self._index[self._chunk] = (self._file.tell() - size, size)
@@ -97,12 +91,8 @@ class ShardWriter:
     def _finish_shard(self) -> None:
         assert self._file is not None
         _write_checked(self._file, self._index)
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
         self._file = None
-        os.replace(self._partial, self._path)
-        sync_directory(self._path.parent)
+        self._writing.close()
         self._shard, self._chunk = self._shard + 1, 0
         self._index[:] = ABSENT
 

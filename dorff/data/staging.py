@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import errno
-import fcntl
-import os
-import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
 from dorff.data.metadata import transient
 from dorff.errors import IncompleteError, InputError
+from dorff.storage.files import rmtree
+from dorff.storage.location import locate
 
 NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -21,32 +20,24 @@ NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def staging(store: Path) -> Iterator[Path]:
     """An empty folder beside the store, ours alone. What a run that was cut left there is removed, and what it left of
     a zarr.json in the store."""
-    folder = store.with_name(f".{store.name}.partial")
+    folder = locate(store.with_name(f".{store.name}.partial"))
     folder.mkdir(parents=True, exist_ok=True)
-    handle = os.open(folder, os.O_RDONLY)
-    try:
+    with ExitStack() as held:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_there = held.enter_context(folder.locked(0))
         except BlockingIOError as error:
             raise InputError(f"{store}: another ingest is writing it; wait for its end.") from error
-        if not _same(folder, handle):
+        if not is_there():
             raise InputError(f"{store}: another ingest has just written it; look at it, then run this one again.")
-        for left in folder.iterdir():
-            shutil.rmtree(left) if left.is_dir() else left.unlink()
-        for left in (*store.glob(".zarr.json.*"), *store.glob("*/.zarr.json.*")):
-            left.unlink(missing_ok=True)
+        for left in list(folder.iterdir()):
+            rmtree(left) if left.is_dir() else left.unlink()
+        for torn in (*store.glob(".zarr.json.*"), *store.glob("*/.zarr.json.*")):
+            torn.unlink(missing_ok=True)
         try:
             yield folder
         finally:
-            if _same(folder, handle):  # not so once it has been renamed
-                shutil.rmtree(folder, ignore_errors=True)
-    finally:
-        os.close(handle)
-
-
-def _same(path: Path, handle: int) -> bool:
-    """Whether the open folder is still the one at the path."""
-    return path.exists() and os.path.samestat(path.stat(), os.fstat(handle))
+            if is_there():  # not so once it has been renamed
+                rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

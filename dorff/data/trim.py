@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,12 @@ import numpy as np
 
 from dorff.data.labels import CLASSES, stored_labels
 from dorff.data.layout import commit
-from dorff.data.metadata import sync_directory
 from dorff.data.nodes import check_seals, committed_first, committed_rows, group_attributes, open_array
 from dorff.data.opening import open_dataset
 from dorff.data.staging import reported, staging
 from dorff.errors import InputError
+from dorff.storage.files import rmtree, sync_directory
+from dorff.storage.location import locate
 
 
 def trim(store: str | os.PathLike[str], *, keep: int) -> int:
@@ -38,7 +38,7 @@ def trim(store: str | os.PathLike[str], *, keep: int) -> int:
     """
     if keep < 1:
         raise InputError(f"keep: wanted at least 1 row, got {keep}; to be rid of all rows, remove the store.")
-    path = Path(os.path.realpath(store))
+    path = locate(store).resolve()
     with reported(path):
         group_attributes(path)  # before anything is made beside what is no store
         return _trimmed(path, keep)
@@ -81,7 +81,7 @@ def _counts(path: Path, attributes: dict[str, Any], first: int) -> dict[str, Any
 
 def _remove_before(chunks: Path, number: int) -> None:
     """Remove the shards before a number."""
-    for entry in list(os.scandir(chunks)):
+    for entry in list(chunks.iterdir()):
         if entry.name.isdecimal() and int(entry.name) < number:
-            shutil.rmtree(entry.path)
+            rmtree(entry)
     sync_directory(chunks)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from dorff.data.files import ArrayFiles, Fault
@@ -12,6 +11,7 @@ from dorff.data.labels import stored_labels
 from dorff.data.metadata import has_seal, lost_seal
 from dorff.data.nodes import Node, committed_first, committed_rows, group_attributes, open_zarr, walk
 from dorff.errors import InputError
+from dorff.storage.location import locate
 
 __all__ = ["Fault", "verify"]
 
@@ -28,7 +28,7 @@ def verify(path: str | os.PathLike[str]) -> list[Fault]:
     Raises:
         InputError: nothing at `path` looks like a Zarr store, or a file of it may not be read.
     """
-    root = Path(path)
+    root = locate(path)
     nodes = list(walk(root)) if root.is_dir() else []
     if all(n.problem == "missing" for n in nodes):
         raise InputError(

@@ -14,6 +14,7 @@ from dorff.data.files import Fault
 from dorff.data.metadata import transient
 from dorff.data.nodes import StoredArray, check_seals, committed_rows, group_attributes, open_array
 from dorff.errors import InputError
+from dorff.storage.location import locate
 
 POINTERS: Final = 2**16  # of a matrix's row pointers, read at a time
 
@@ -157,7 +158,7 @@ def _weights(path: str, name: str | None, start: int, stop: int) -> FloatArray:
 
 def _fill(path: str, name: str, start: int, stop: int, out: npt.NDArray[Any]) -> None:
     """Read a run of an array of one column into out (stop - start, 1); no chunk that is absent is read as zeros."""
-    stored = open_array(Path(path), name)
+    stored = open_array(locate(path), name)
     files = stored.files
     if start == stop:
         return

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from dorff import __version__
@@ -14,6 +13,7 @@ from dorff.fit.passes import PassResult, fingerprint
 from dorff.model import Model
 from dorff.passes import PassSums, Tree, frozen_hash
 from dorff.plan import Plan
+from dorff.storage.location import locate
 from dorff.store import Receipt, load_model
 
 
@@ -37,7 +37,7 @@ def made(plan: Plan) -> dict[str, Any]:
 def current_model(plan: Plan) -> Model | None:
     """The published model, or None where there is none or it is damaged: it is to be published again."""
     try:
-        return load_model(Path(plan.job.model))
+        return load_model(locate(plan.job.model))
     except InputError:
         return None
 

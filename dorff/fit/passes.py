@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import final
 
 from dorff.data.nodes import committed_first, group_attributes
@@ -19,6 +17,8 @@ from dorff.fit.terms import TermSums
 from dorff.moments import Kind, Moments, Part, Solvable, Triangle
 from dorff.passes import PassSums, Tree
 from dorff.plan import Plan, freeze_constants
+from dorff.storage.files import rmtree
+from dorff.storage.location import locate
 from dorff.store import Lease, Receipt
 
 Progress = Callable[[int, int], None]  # rows done, rows in all
@@ -64,7 +64,7 @@ def not_trimmed(plan: Plan) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        path = Path(plan.dataset.path)
+        path = locate(plan.dataset.path)
         with suppress(InputError):
             if committed_first(path, group_attributes(path)) > plan.dataset.first:
                 raise IncompleteError(f"{path}: rows were trimmed while the job ran; run it again") from error
@@ -82,7 +82,7 @@ def nothing_left(plan: Plan) -> Iterator[None]:
         yield
     except InputError:
         if absent and not any(plan.directory.rglob("receipts/*.json")):
-            shutil.rmtree(plan.directory, ignore_errors=True)
+            rmtree(plan.directory, ignore_errors=True)
             for path in absent[1:]:
                 with suppress(OSError):  # never made, or something else is in it
                     path.rmdir()

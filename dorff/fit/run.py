@@ -28,6 +28,7 @@ from dorff.plan import Plan, freeze_constants, make_plan, narrow_constants
 from dorff.process.threads import pinned
 from dorff.solvers import Choice, Fit, Score
 from dorff.spec import Job, RemoteCluster
+from dorff.storage.location import locate
 from dorff.store import LEASE, Lease, read_history, resolve_model
 
 T = TypeVar("T")
@@ -45,13 +46,13 @@ def fit(job: Job, *, engine: Engine | None = None, progress: Progress | None = N
     plan = make_plan(job)
     report = None if (current := nothing_new(plan)) is None else _unchanged(plan, current, None)
     if report is None:
-        with leased(state_lease(plan), Path(job.model) / LEASE) as (state, root), peak_memory() as peak:
+        with leased(state_lease(plan), locate(job.model) / LEASE) as (state, root), peak_memory() as peak:
             plan = _planned_again(plan)
             run = _FitRun(plan, engine, progress, peak, state)
             try:
                 solved = _solved(run)
             except QuarantineError as error:
-                raise refuse_coverage(Path(job.model), not_covered(plan, error)) from error
+                raise refuse_coverage(locate(job.model), not_covered(plan, error)) from error
             report = solved if isinstance(solved, FitReport) else _published(run, solved, root, began)
     return replace(report, seconds=time.perf_counter() - began)
 
@@ -94,7 +95,7 @@ def _published(run: _FitRun, solved: Solved, lease: Lease, began: float) -> FitR
         verdict = judge(job, report, new, old)
         return verdict
 
-    path = publish(model, Path(job.model), lease=lease, rule=job.publish, record=_record(report), judge=compared)
+    path = publish(model, locate(job.model), lease=lease, rule=job.publish, record=_record(report), judge=compared)
     by = report.score_by if job.publish.holdout is None else "holdout"
     return replace(report, score=verdict.score, score_by=by, model=str(path))
 
@@ -104,7 +105,7 @@ def _unchanged(plan: Plan, model: Model, passed: PassResult | None) -> FitReport
     kept, fresh = model.info.get("report", {}), [] if passed is None else passed.fresh
     if set(kept) != {field.name for field in fields(FitReport)}:
         return None
-    report, version = FitReport(**kept), resolve_model(Path(plan.job.model))
+    report, version = FitReport(**kept), resolve_model(locate(plan.job.model))
     lines = [line for line in read_history(version.parent) if line.get("version") == version.name]
     if report.score is None and lines and lines[-1].get("score") is not None:  # judged after it was written
         report = replace(report, score=lines[-1]["score"], score_by="holdout")

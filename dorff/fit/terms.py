@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -18,6 +17,7 @@ from dorff.moments import Moments
 from dorff.passes import Leaf, leaf_bounds
 from dorff.plan import Plan
 from dorff.plan.manifold_terms import ManifoldTerm, features_of
+from dorff.storage.location import locate
 from dorff.store import Lease, Receipt, remove_given_up
 
 Told = Callable[[int, int], None]  # rows done, rows in all
@@ -91,7 +91,7 @@ def _sum(
 
         rows = build(graph, source, frozen, term.columns, engine, frozen.directory / GRAPHS, built_so_far, lease=lease)
         shards, of, alone = rows.count, 2 * rows.count, rows.alone
-        os.utime(rows.path)
+        locate(rows.path).renew()
     sums, receipts = sum_term(
         frozen, term.manifold, rows, leaves, engine, lambda done: rows_done(shards + done, of), inputs=term.columns,
         columns=features_of(kernel, term.views, frozen.constants.density), name=source.path, lease=lease,

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -48,17 +47,19 @@ def write_parts(path: Path, parts: Sequence[npt.NDArray[Any]]) -> str:
 def read_parts(path: Path, numbers: Sequence[int]) -> list[bytes]:
     """Some parts of such a file. ValueError where one of them is not what was written, FileNotFoundError."""
     with open_plain(path, buffering=0) as file:
-        return [_part(path, file.fileno(), number) for number in numbers]
+        return [_part(path, file, number) for number in numbers]
 
 
-def _part(path: Path, handle: int, number: int) -> bytes:
-    head = os.pread(handle, _ENTRY.itemsize, number * _ENTRY.itemsize)
+def _part(path: Path, file: BinaryIO, number: int) -> bytes:
+    file.seek(number * _ENTRY.itemsize)
+    head = file.read(_ENTRY.itemsize)
     if len(head) != _ENTRY.itemsize:
         raise ValueError("too short")
     entry = np.frombuffer(head, _ENTRY)[0]
     if entry["own"] != _own(path, entry, number):
         raise ValueError("its table's checksum is wrong, or it is another file's")
-    content = os.pread(handle, int(entry["size"]), int(entry["begin"]))
+    file.seek(int(entry["begin"]))
+    content = file.read(int(entry["size"]))
     if len(content) != entry["size"] or zlib.crc32(content) != entry["crc"]:
         raise ValueError("its checksum is wrong")
     return content
@@ -99,7 +100,8 @@ def read_rows(path: Path, kind: str, d: int, places: IntArray, sums: npt.NDArray
     with open_plain(path, buffering=0) as file:
         for run in np.split(ascending, np.flatnonzero(np.diff(ascending) != 1) + 1) if len(places) else ():
             size = len(run) * width
-            content = os.pread(file.fileno(), size, int(run[0]) * width)
+            file.seek(int(run[0]) * width)
+            content = file.read(size)
             if len(content) != size:
                 raise ValueError("too short")
             raw[at : at + size] = content

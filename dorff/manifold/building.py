@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import time
 import uuid
 from collections import Counter
@@ -32,8 +31,9 @@ from dorff.manifold.build_stages import Stages, Told
 from dorff.manifold.edge_store import Shards, is_done, write_done
 from dorff.passes import Pass
 from dorff.plan.graph_sizes import Sizes, copied_bytes, given_source
+from dorff.storage.files import hide, rmtree
+from dorff.storage.location import locate
 from dorff.store import Lease, remove_torn
-from dorff.store.atomic import hide
 
 RUN_ROWS: Final = 2**17  # of which copies are in a file, at most
 AGAIN: Final = 5  # times that one task's files may turn out damaged
@@ -89,7 +89,7 @@ def _config(
     """All that a build depends on besides the rows' values, as JSON."""
     used = list(range(dataset.d)) if columns is None else [int(column) for column in columns]
     of = {
-        "format": 1, "store": str(Path(dataset.path).resolve()), "rows": dataset.rows_spec(), "columns": used,
+        "format": 1, "store": str(locate(dataset.path).resolve()), "rows": dataset.rows_spec(), "columns": used,
         "graph": graph.config(),
     }  # fmt: skip
     config: dict[str, Any] = {
@@ -144,7 +144,7 @@ def _begin(directory: Path, config: dict[str, Any], fence: Fence) -> GraphSpec:
     with fence():
         gone = [hide(path) for path in _others(directory, config)]
     for path in gone:  # nobody sees these any longer
-        shutil.rmtree(path, ignore_errors=True)
+        rmtree(path, ignore_errors=True)
     if directory.is_dir():
         remove_torn(directory)
     with fence():
@@ -255,5 +255,5 @@ def _drop(folder: Path, fence: Fence) -> None:
     if folder.is_dir():
         with fence():
             gone = hide(folder)
-        shutil.rmtree(gone, ignore_errors=True)
+        rmtree(gone, ignore_errors=True)
     remove_torn(folder.parent)

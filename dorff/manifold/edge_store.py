@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Final, final
 
 import numpy as np
@@ -21,6 +20,7 @@ from dorff.manifold.build_edges import DEGREES, NODES, load_edges
 from dorff.manifold.build_files import FloatArray, IntArray, read_record, write_record
 from dorff.manifold.build_layout import Layout, load_layout
 from dorff.manifold.build_spec import BuildTask, ChangedError, DamagedError, GraphSpec, load_spec
+from dorff.storage.location import locate
 from dorff.store import Receipt
 
 DONE: Final = "done.json"
@@ -132,10 +132,10 @@ class Shards:
         return _gathered(self.dataset, rows)
 
     def _spec(self) -> GraphSpec:
-        return load_spec(Path(self.path))
+        return load_spec(locate(self.path))
 
     def _layout(self) -> Layout:
-        return load_layout(Path(self.path), self.generation)
+        return load_layout(locate(self.path), self.generation)
 
     def _done(self) -> list[Mapping[str, Any]]:
         return [_record(self.path, generation) for generation in range(self.generation + 1)]
@@ -175,7 +175,7 @@ def is_done(spec: GraphSpec, generation: int) -> bool:
 @lru_cache(maxsize=64)
 def _record(directory: str, generation: int) -> dict[str, Any]:
     try:
-        record = read_record(load_spec(Path(directory)).folder(generation) / DONE)
+        record = read_record(load_spec(locate(directory)).folder(generation) / DONE)
     except FileNotFoundError:
         record = None
     if record is None:
@@ -186,7 +186,7 @@ def _record(directory: str, generation: int) -> dict[str, Any]:
 @lru_cache(maxsize=256)
 def _degrees(directory: str, generation: int, shard: int) -> tuple[IntArray, FloatArray]:
     """All rows (s,) of a shard and their degrees (s,): what it began with, and what was linked to it since."""
-    spec, nodes, total = load_spec(Path(directory)), np.empty(0, np.int64), np.empty(0)
+    spec, nodes, total = load_spec(locate(directory)), np.empty(0, np.int64), np.empty(0)
     for one in range(generation + 1):
         if str(shard) not in _record(directory, one)["shards"]:
             continue

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Final, Self, TypeVar, final
 
 import numpy as np
@@ -21,6 +20,7 @@ from dorff.passes.blocks import BlockSums, RowSums
 from dorff.passes.cuts import Leaf
 from dorff.passes.frozen import Pass, Place, frozen_hash, load_pass
 from dorff.process.stopping import stop_requested
+from dorff.storage.location import locate
 from dorff.store import Receipt, merge_moments, save_moments
 from dorff.store.checkpoints import Checkpoint
 
@@ -76,7 +76,7 @@ def block_sums(frozen: Pass, **options: Any) -> BlockSums:
 
 def run_leaf(kind: type[Stage], directory: str, name: str, source: Any, leaf: tuple[int, int, int]) -> Receipt:
     """Do a leaf (its number, first row and the row behind its last) of the stage in a folder of this name."""
-    return kind(Path(directory), name).leaf(source, Leaf(*leaf))
+    return kind(locate(directory), name).leaf(source, Leaf(*leaf))
 
 
 def sum_leaf(place: Place, frozen: Pass, sums: RowSums, dataset: Dataset, leaf: Leaf) -> Receipt:
@@ -242,7 +242,7 @@ def leave(frozen: Pass, place: Place, sums: RowSums, now: Callable[[], Checkpoin
 def merge_nodes(left: str, right: str, into: str, kind: type[Summand]) -> bool:
     """Add two node files into a third; False where one of them is missing or damaged. The worker has imported what
     sums of this `kind` are made of, as it was handed the class."""
-    return merge_moments(Path(left), Path(right), Path(into))
+    return merge_moments(locate(left), locate(right), locate(into))
 
 
 def _read_ahead(dataset: Dataset, at: tuple[int, int, int], rows: int) -> Iterator[RowBlock]:

@@ -12,7 +12,6 @@ is over. The folder of a solve that was given up stays until another solve of th
 from __future__ import annotations
 
 import hashlib
-import shutil
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -30,6 +29,7 @@ from dorff.passes.cuts import Leaf, product_rows
 from dorff.passes.frozen import Pass, load_pass
 from dorff.passes.leaf import Summand, block_sums
 from dorff.passes.tree import Tree
+from dorff.storage.files import rmtree
 
 NONE_KEPT: Final = -1
 
@@ -130,18 +130,18 @@ class Sweeper:
         if self.receipts and [one.digest for one in receipts] != [one.digest for one in self.receipts]:
             raise self._changed(sweep)
         store.save_moments(sweep.total, total)
-        shutil.rmtree(sweep.directory / "nodes", ignore_errors=True)
+        rmtree(sweep.directory / "nodes", ignore_errors=True)
         if self.receipts:
-            shutil.rmtree(sweep.directory)
+            rmtree(sweep.directory)
         else:
             self.receipts = receipts
         return total
 
     def _changed(self, sweep: Sweep) -> InputError:
-        shutil.rmtree(sweep.directory, ignore_errors=True)
+        rmtree(sweep.directory, ignore_errors=True)
         return InputError(f"{self._dataset.path}: rows changed while they were read pass by pass; run the job again")
 
     def tidy(self) -> None:
         """Delete this solve's sweeps, now that it is over, and those of solves that were given up; no others."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        rmtree(self._folder, ignore_errors=True)
         store.remove_given_up(self._folder.parent)

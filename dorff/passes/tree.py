@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Protocol, TypeVar, final
@@ -14,6 +12,7 @@ from dorff.errors import IncompleteError
 from dorff.moments import Part, Sums, merge_folds
 from dorff.passes.cuts import Leaf
 from dorff.passes.leaf import Stage, merge_nodes, run_leaf
+from dorff.storage.files import rmtree
 from dorff.store import Receipt, load_sums, remove_torn, undamaged
 
 S = TypeVar("S", bound=Sums)
@@ -104,7 +103,7 @@ class Tree:
         self._running.clear()
         self._waiting.clear()
         folder = self._sums.directory / "nodes"
-        self._stored = {name.rpartition("-")[0] for name in os.listdir(folder)} if folder.is_dir() else set()
+        self._stored = {path.name.rpartition("-")[0] for path in folder.iterdir()} if folder.is_dir() else set()
         tasks = [task for root in self.roots() for task in self._want(root)]
         return sorted(tasks, key=lambda task: (task.tag[0] == 0, -task.tag[1]))
 
@@ -186,7 +185,7 @@ class Tree:
         for number, file in _numbered(self._sums.receipts).items():
             if number not in self._leaves:
                 file.unlink(missing_ok=True)
-        shutil.rmtree(self._sums.directory / "checkpoints", ignore_errors=True)
+        rmtree(self._sums.directory / "checkpoints", ignore_errors=True)
         remove_torn(self._sums.directory / "nodes")
         remove_torn(self._sums.receipts)
 

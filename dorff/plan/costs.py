@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +30,8 @@ from dorff.plan.routes import Means, Route, Shape, Way, choose_route
 from dorff.plan.seconds import MIXED, QR, SEARCH, START, START_WORKERS, Pace, pace_bytes, solve_work
 from dorff.solvers import Size, learned_term, path_bytes, posterior_bytes, solve_bytes, triangle_bytes, untouched
 from dorff.spec import Job, LocalCluster, SerialCluster
+from dorff.storage.files import free_bytes
+from dorff.storage.location import locate
 
 MiB: Final = 2**20
 # Resident bytes of a process before it has data: interpreter, libraries, loops, Dask's own. The most that was measured
@@ -178,7 +179,7 @@ def _beside_bytes(job: Job, dataset: Dataset, recipe: Recipe) -> int:
 def _disk_bytes(job: Job, leaves: int, spec: PassSpec, patterns: int, width: int, workers: int) -> tuple[int, int]:
     """The level of the tree whose nodes are kept, in a quarter of the free disk, and all bytes on disk at a time."""
     packed, folds, level = 4 * width * (width + 1), spec.folds, 0
-    most = _free_disk(Path(job.state)) // 4 // (folds.count * patterns * packed)
+    most = free_bytes(locate(job.state)) // 4 // (folds.count * patterns * packed)
     while leaves >> level > max(most, 1):
         level += 1
     node = packed * patterns * (folds.count if folds.by_rows else min(folds.count, 2**level))
@@ -275,12 +276,6 @@ def keeps_posterior(job: Job, k: int) -> bool:
     return 8 * k * k <= SMALL_POSTERIOR if wanted == "auto" else bool(wanted)
 
 
-def _free_disk(path: Path) -> int:
-    while not path.exists():
-        path = path.parent
-    return shutil.disk_usage(path).free
-
-
 def refuse_small_workers(job: Job, costs: Costs) -> None:
     """DoesNotFitError, with the numbers, where a worker needs more than the job gives it."""
     given = job.cluster.memory
@@ -297,7 +292,7 @@ def refuse_small_machine(job: Job, costs: Costs, directory: Path) -> None:
     """DoesNotFitError, with the numbers and what to do, where this machine's memory or the disk is too small."""
     machine, workers = psutil.virtual_memory().total, job.cluster.workers
     held = sum(file.stat().st_size for file in (directory / "nodes").glob("*.moments"))
-    free = _free_disk(Path(job.state)) + held
+    free = free_bytes(locate(job.state)) + held
     each = WORKER_BYTES if isinstance(job.cluster, LocalCluster) else 0
     fitting = [
         way.name

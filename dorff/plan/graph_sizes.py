@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Final, Self, final
 
 import numpy as np
@@ -17,6 +16,7 @@ from dorff.data.nodes import open_array
 from dorff.errors import InputError
 from dorff.graphs import KNN, Given, Graph
 from dorff.plan.term_costs import GROUP_ROWS
+from dorff.storage.location import locate
 
 IntArray = npt.NDArray[np.int64]
 MiB: Final = 2**20
@@ -57,7 +57,7 @@ def copied_bytes(dataset: Dataset) -> int:
     """Bytes of a row's copy, at most: a copy is as narrow as its values allow."""
     size = 0
     for name in dataset.inputs:
-        stored = open_array(Path(dataset.path), name)
+        stored = open_array(locate(dataset.path), name)
         kind = np.dtype(stored.array.dtype) if stored.packing.plain else np.dtype("f8")
         size += stored.columns * (1 if kind in ("u1", "?") else 4 if kind.itemsize < 4 or kind == "f4" else 8)
     return size

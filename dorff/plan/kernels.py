@@ -14,6 +14,7 @@ from dorff.data.nodes import open_array
 from dorff.errors import InputError
 from dorff.kernels.scalar import FloatArray
 from dorff.passes import Configs
+from dorff.storage.location import locate
 
 _FILES: Final = ("matrix", "factor", "graph")
 
@@ -76,7 +77,7 @@ def array_columns(dataset: Dataset) -> dict[str, range]:
     """The columns of X (n, d) that each array of inputs is."""
     at, columns = 0, dict[str, range]()
     for name in dataset.inputs:
-        width = open_array(Path(dataset.path), name).columns
+        width = open_array(locate(dataset.path), name).columns
         columns[name] = range(at, at + width)
         at += width
     return columns

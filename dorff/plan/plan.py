@@ -26,6 +26,7 @@ from dorff.plan.manifold_terms import ManifoldTerm, make_terms, weight_grid
 from dorff.plan.sharing import check_sharing, check_targets, make_recipe
 from dorff.solvers import check_apart, check_output, learned_term
 from dorff.spec import ClassTargets, Job
+from dorff.storage.location import locate
 
 
 @final
@@ -60,7 +61,7 @@ class Plan:
     @property
     def directory(self) -> Path:
         """Where the sums of this spec are kept; another spec has another directory."""
-        return Path(self.job.state) / self.spec.name
+        return locate(self.job.state) / self.spec.name
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -235,7 +236,7 @@ def _begun(job: Job, spec: PassSpec) -> PassSpec:
     if job.solve.select == "kfold" or job.solve.folds.by != "leaves" or not job.holds_out:
         return spec
     by_rows = replace(spec, folds=replace(spec.folds, by_rows=True))
-    return spec if frozen_hash(Path(job.state) / by_rows.name) is None else by_rows
+    return spec if frozen_hash(locate(job.state) / by_rows.name) is None else by_rows
 
 
 def _open(job: Job) -> Dataset:
@@ -255,7 +256,7 @@ def _open(job: Job) -> Dataset:
     check_disjoint(dataset.inputs, dataset.targets, f"data: {dataset.path}: array")
     if dataset.labels is None:
         check_disjoint(dataset.input_columns, dataset.target_columns, f"data: {dataset.path}: column")
-    for key, path in (("state", Path(job.state)), ("model", Path(job.model))):
+    for key, path in (("state", locate(job.state)), ("model", locate(job.model))):
         if path.exists() and not path.is_dir():
             raise InputError(f"{key}: {path} is a file; name a folder, which need not exist yet")
     _check_holdout(job, dataset)
@@ -333,7 +334,7 @@ def _spec(
     block = block_rows(recipe.m + 1 + dataset.q)
     tuned = any(word.startswith("tune") for word in lengthscale_words(words))
     return PassSpec(
-        store=str(Path(dataset.path).resolve()),
+        store=str(locate(dataset.path).resolve()),
         rows=dataset.rows_spec(),
         recipe=recipe.question(),
         sampler=recipe.sampler.config(),

@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -24,8 +22,9 @@ from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
 from dorff.model.conformal import check_level
 from dorff.predict.shared import ModelInputs, cached_model, check_inputs, check_uncertain, content, labels_of, outcome
+from dorff.storage.files import rmtree, sync_directory
+from dorff.storage.location import locate
 from dorff.store import LEASE, Lease, forget, load_model, resolve_model, space_on
-from dorff.store.atomic import sync_directory
 
 Progress = Callable[[int, int], None]
 NAN_ROWS = "nan_rows"  # of the attribute `dorff`: rows without a prediction, as their inputs are not finite
@@ -204,10 +203,10 @@ def _write(
         commit(staging, {NAN_ROWS: _describe(writing, fitted, staging)})
         _remove_unfinished(staging)
         with lease.fenced():
-            os.rename(staging, out)
+            staging.rename(out)
         sync_directory(out.parent)
         for left in out.parent.glob(f".{out.name}.*.partial"):  # of other questions, never finished
-            shutil.rmtree(left, ignore_errors=True)
+            rmtree(left, ignore_errors=True)
 
 
 def _remove_unfinished(staging: Path) -> None:
@@ -258,11 +257,11 @@ def predict_shard(writing: Writing, staging: str, number: int) -> None:
     dataset, sight, rows = writing.dataset, writing.sight, writing.arrays["y"].shard_rows
     fitted = cached_model(writing.version, writing.name, posterior=bool(writing.asked))
     first, stop = max(number * rows, dataset.first), min((number + 1) * rows, dataset.n)
-    if not Path(staging).is_dir():
+    if not locate(staging).is_dir():
         raise FileNotFoundError(errno.ENOENT, "moved or removed by another run; run the same command again", staging)
-    with space_on(Path(staging)), ExitStack() as stack:
+    with space_on(locate(staging)), ExitStack() as stack:
         writers = {
-            array: stack.enter_context(ShardWriter(Path(staging) / array, layout, start=first))
+            array: stack.enter_context(ShardWriter(locate(staging) / array, layout, start=first))
             for array, layout in writing.arrays.items()
         }
         for start in range(first, stop, dataset.unit_rows):

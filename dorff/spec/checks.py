@@ -15,6 +15,7 @@ from pathlib import Path
 from pydantic import BaseModel, ValidationInfo
 
 from dorff.process.secrets import carries_secret, redact
+from dorff.storage.location import is_remote, locate
 
 _UNITS = {
     **{"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12},
@@ -79,6 +80,8 @@ def path(value: object, info: ValidationInfo) -> Path:
     if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
         raise Refusal(f"must be a path, came {show(value)}; write one (in quotes where it looks like a number)")
     _no_secret(str(value))
+    if is_remote(value):
+        return locate(value)
     context = info.context or {}
     try:
         found = Path(context.get("folder", ""), Path(value).expanduser())

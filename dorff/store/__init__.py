@@ -1,9 +1,19 @@
 """Durable bytes: atomic files, receipts, moments, models, the lease and the history of a model."""
 
 from dorff.moments import Folds, check_patterns, merge_folds
-from dorff.store.atomic import identity, remove_torn, seal, space_on, unseal, write_atomic, write_json
+from dorff.storage.files import (
+    check_output,
+    identity,
+    open_plain,
+    read_plain,
+    remove_torn,
+    seal,
+    space_on,
+    unseal,
+    write_atomic,
+    write_json,
+)
 from dorff.store.checkpoints import Checkpoint
-from dorff.store.confined import check_output, open_plain, read_plain
 from dorff.store.history import append_history, read_history
 from dorff.store.lease import LEASE, Lease, forget, lease_beside, lease_state
 from dorff.store.models import (

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Self, final
 
 from dorff.moments import Adder, Part
-from dorff.store.atomic import identity, seal, unseal, write_atomic
-from dorff.store.confined import read_plain
+from dorff.storage.files import identity, read_plain, seal, unseal, write_atomic
 from dorff.store.moments import load_held, save_held
 from dorff.store.receipts import Receipt, plausible
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from dorff.store.atomic import make_directory, reading, seal, space_on, sync_directory, unseal
-from dorff.store.confined import open_plain, read_plain
+from dorff.storage.files import make_directory, read_plain, reading, seal, space_on, unseal
+from dorff.storage.location import locate
 
 HISTORY: Final = "history.jsonl"
 
@@ -18,16 +17,7 @@ def append_history(root: Path, record: Mapping[str, Any]) -> None:
     path = root / HISTORY
     with space_on(path):
         make_directory(root, sync=True)
-        with open_plain(path, "ab+", buffering=0) as file:
-            if size := file.seek(0, os.SEEK_END):
-                file.seek(size - 1)
-                if file.read(1) != b"\n":
-                    file.write(b"\n")  # a line that was torn stays by itself
-            line = memoryview(seal(record) + b"\n")
-            while line:
-                line = line[file.write(line) :]
-            os.fsync(file.fileno())
-        sync_directory(root)
+        locate(path).append(seal(record) + b"\n")
 
 
 def read_history(root: Path) -> list[dict[str, Any]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import math
 import os
 import socket
@@ -11,7 +9,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -21,8 +19,8 @@ from typing import Any, Final, Self, final
 import psutil
 
 from dorff.errors import DorffError, InputError, LeaseError
-from dorff.store.atomic import make_directory, reading, seal, space_on, unseal, write_atomic
-from dorff.store.confined import open_plain, plain_handle
+from dorff.storage.files import make_directory, read_plain, reading, seal, space_on, unseal, write_atomic
+from dorff.storage.location import locate
 
 LEASE: Final = "lease"  # its name in what it is of, such as a model's root
 _PATIENCE: Final = 10.0  # seconds to wait for the lock, which is held for milliseconds
@@ -116,9 +114,7 @@ class Lease:
         self._thread.join()
         with suppress(OSError, DorffError), locked(self.path):
             if _newest(self.path)[:2] == (self.token, self._holder):
-                with open_plain(_file(self.path, self.token), "r+b") as file:
-                    file.truncate(0)
-                    os.fsync(file.fileno())
+                locate(_file(self.path, self.token)).clear()
 
     def __enter__(self) -> Self:
         return self
@@ -134,7 +130,7 @@ class Lease:
                 with locked(self.path):
                     if _newest(self.path)[:2] != (self.token, self._holder):
                         return  # `check` says so
-                    os.utime(_file(self.path, self.token), follow_symlinks=False)
+                    locate(_file(self.path, self.token)).renew()
             except (OSError, DorffError):
                 continue  # the disk or the lock may come back before the lease runs out
 
@@ -186,45 +182,21 @@ def forget(path: Path) -> None:
 @contextmanager
 def locked(path: Path) -> Iterator[float]:
     """The lock beside a lease, for one process and thread at a time; yields the file system's time (s)."""
+    lock = locate(_lock(path))
     while True:
-        handle = plain_handle(_lock(path), os.O_RDWR | os.O_CREAT)
-        try:
-            _wait_for(handle, path)
-            if _is_at(handle, _lock(path)):  # not removed by `forget` meanwhile
-                os.utime(handle)
-                yield os.fstat(handle).st_mtime
-                return
-        finally:
-            os.close(handle)
-
-
-def _is_at(handle: int, path: Path) -> bool:
-    """Whether an open file is the one of that name."""
-    try:
-        return os.path.samestat(os.fstat(handle), os.lstat(path))
-    except FileNotFoundError:
-        return False
-
-
-def _wait_for(handle: int, path: Path) -> None:
-    end = time.monotonic() + _PATIENCE
-    while True:
-        try:
-            return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK):
-                raise InputError(
-                    f"{path.parent}: this file system cannot lock files ({error.strerror}); keep it on one that can"
+        with ExitStack() as held:
+            try:
+                is_there = held.enter_context(lock.locked(_PATIENCE))
+            except BlockingIOError as error:
+                who = _newest(path)[1]
+                raise LeaseError(
+                    f"{path}: locked for more than {_PATIENCE:g} s by {who or 'a process'}, which was paused while it "
+                    "published; let it go on or end it, then run again"
                 ) from error
-            if error.errno not in (errno.EAGAIN, errno.EACCES):
-                raise
-        if time.monotonic() > end:
-            who = _newest(path)[1]
-            raise LeaseError(
-                f"{path}: locked for more than {_PATIENCE:g} s by {who or 'a process'}, which was paused while it "
-                "published; let it go on or end it, then run again"
-            )
-        time.sleep(0.01)
+            if is_there():  # not removed by `forget` meanwhile
+                lock.renew()
+                yield lock.lstat().st_mtime
+                return
 
 
 def _newest(path: Path) -> tuple[int, Holder | None, float]:
@@ -232,11 +204,9 @@ def _newest(path: Path) -> tuple[int, Holder | None, float]:
     with reading(path):
         token = max(_files(path), default=0)
     try:
-        with (
-            reading(path),
-            open_plain(_file(path, token)) as file,
-        ):  # opened, so that a network's file system asks its server
-            record, changed = unseal(file.read(1 << 16)), os.fstat(file.fileno()).st_mtime
+        file = _file(path, token)
+        with reading(path):  # first read, so that a network's file system asks its server for the time, too
+            record, changed = unseal(read_plain(file)), file.lstat().st_mtime
         return token, None if record is None else Holder(**record), changed
     except (FileNotFoundError, TypeError):
         return token, None, 0.0
@@ -244,9 +214,8 @@ def _newest(path: Path) -> tuple[int, Holder | None, float]:
 
 def _files(path: Path) -> set[int]:
     """The tokens whose files are there; at most a few."""
-    names = (
-        name.removeprefix(f"{path.name}.") for name in os.listdir(path.parent) if name.startswith(f"{path.name}.")
-    )
+    begin = f"{path.name}."
+    names = (one.name.removeprefix(begin) for one in path.parent.iterdir() if one.name.startswith(begin))
     return {int(name) for name in names if name.isascii() and name.isdigit()}
 
 

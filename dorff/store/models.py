@@ -7,7 +7,6 @@ import hashlib
 import json
 import math
 import re
-import shutil
 import time
 import uuid
 import zlib
@@ -21,12 +20,12 @@ import numpy.typing as npt
 import psutil
 import zarr
 
-import dorff.store.atomic as atomic
 from dorff.errors import DorffError, InputError
 from dorff.features import feature_arrays
 from dorff.frequencies.transforms import Arrays
 from dorff.model import Model
-from dorff.store.confined import check_confined, read_plain
+from dorff.storage import files
+from dorff.storage.location import locate
 from dorff.store.lease import Lease
 from dorff.store.stored_model import UNREADABLE, build_model
 
@@ -52,12 +51,12 @@ def write_version(model: Model, root: Path) -> Path:
     """Write a new version under `root` and wait for the disk. It can be loaded from the directory returned, but has no
     number yet; one that its writer left is removed by the next `publish`, or by `prune_versions` a day later.
     """
-    with atomic.space_on(root):
-        atomic.make_directory(root, sync=True)
+    with files.space_on(root):
+        files.make_directory(root, sync=True)
         version = root / f".new-{uuid.uuid4().hex}"
         try:
             _write(model, version)
-            atomic.sync_directory(root)
+            files.sync_directory(root)
         except BaseException:
             _discard(version)
             raise
@@ -68,7 +67,7 @@ def _discard(version: Path) -> None:
     """Remove a version that is not to be; Zarr's threads may still be writing other arrays of it, so it may take more
     than one try."""
     for _ in range(20):
-        shutil.rmtree(version, ignore_errors=True)
+        files.rmtree(version, ignore_errors=True)
         if not version.exists():
             return
         time.sleep(0.05)
@@ -77,7 +76,7 @@ def _discard(version: Path) -> None:
 def number_version(version: Path) -> Path:
     """Give a version that was written the first number that is free; others may be doing so too. Returns its place."""
     root = version.parent
-    with atomic.space_on(root):
+    with files.space_on(root):
         while True:
             place = root / f"v{max((_number(path) for path in versions(root)), default=0) + 1:06d}"
             try:
@@ -87,7 +86,7 @@ def number_version(version: Path) -> Path:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
         try:
-            atomic.sync_directory(root)
+            files.sync_directory(root)
         except OSError:
             place.rename(version)  # it stays what its writer knows, and removes
             raise
@@ -97,18 +96,18 @@ def number_version(version: Path) -> Path:
 def switch_current(root: Path, name: str) -> None:
     """Make the version `name` the current one, in one step."""
     text = f"{name} {_digest(root / name)}"
-    atomic.write_atomic(root / "current", [f"{text} {zlib.crc32(text.encode()):08x}".encode()], sync=True)
+    files.write_atomic(root / "current", [f"{text} {zlib.crc32(text.encode()):08x}".encode()], sync=True)
 
 
 def _digest(version: Path) -> str:
     """Names a version by its description, which holds the checksums of all else in it."""
-    return hashlib.sha256(read_plain(version / "zarr.json")).hexdigest()[:16]
+    return hashlib.sha256(files.read_plain(version / "zarr.json")).hexdigest()[:16]
 
 
 def discard_version(version: Path) -> None:
     """Remove a version that nobody is to see."""
-    with atomic.space_on(version):
-        atomic.remove_tree(version)
+    with files.space_on(version):
+        files.remove_tree(version)
 
 
 def discard_unnumbered(root: Path, lease: Lease) -> None:
@@ -117,11 +116,11 @@ def discard_unnumbered(root: Path, lease: Lease) -> None:
     Who holds it has written none yet, so all are of others, that had it before.
     """
     with lease.fenced():
-        for version in atomic.unfinished(root, ".new-"):
+        for version in files.unfinished(root, ".new-"):
             with suppress(FileNotFoundError):  # its writer, who lost the lease, removes it too
-                atomic.hide(version)
-    for gone in atomic.unfinished(root, ".gone-"):  # after the lock is given back: this can take long
-        shutil.rmtree(gone, ignore_errors=True)
+                files.hide(version)
+    for gone in files.unfinished(root, ".gone-"):  # after the lock is given back: this can take long
+        files.rmtree(gone, ignore_errors=True)
 
 
 def older_versions(root: Path) -> list[Path]:
@@ -142,8 +141,8 @@ def _current(root: Path) -> tuple[str, str | None] | None:
     """The name and the `_digest` in `current`; None and InputError as above."""
     path = root / "current"
     try:
-        with atomic.reading(path):
-            raw = read_plain(path)
+        with files.reading(path):
+            raw = files.read_plain(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     text = raw[:-9].decode("ascii", "replace")
@@ -158,7 +157,7 @@ def _current(root: Path) -> tuple[str, str | None] | None:
 
 def versions(root: Path) -> list[Path]:
     """Every version there is, oldest first."""
-    with atomic.reading(root):
+    with files.reading(root):
         return sorted((path for path in root.glob("v*") if _VERSION.fullmatch(path.name)), key=_number)
 
 
@@ -169,7 +168,7 @@ def _number(version: Path) -> int:
 
 def _write(model: Model, path: Path) -> None:
     arrays = model_arrays(model)
-    group = zarr.open_group(str(path), mode="w-", zarr_format=3)
+    group = zarr.open_group(locate(path).zarr(), mode="w-", zarr_format=3)
     for name, value in arrays.items():
         group.create_array(
             name, data=value, chunks=_chunks(value.shape), compressors=None, config={"write_empty_chunks": True}
@@ -183,7 +182,7 @@ def _write(model: Model, path: Path) -> None:
     }  # fmt: skip
     text = json.dumps(description, sort_keys=True)
     group.attrs.update({"format": FORMAT, "description": text, "crc32": zlib.crc32(text.encode())})
-    atomic.sync_tree(path)
+    files.sync_tree(path)
 
 
 def _chunks(shape: Sequence[int]) -> tuple[int, ...]:
@@ -219,7 +218,7 @@ def resolve_model(path: Path) -> Path:
             raise InputError(f"{version}: is a link, which does not belong there; copy the version's folder anew")
     with (
         suppress(FileNotFoundError),
-        atomic.reading(version),
+        files.reading(version),
     ):  # pruned meanwhile, or damaged: whoever loads it says so
         if named is not None and named[0] == version.name and named[1] not in (None, _digest(version)):
             raise InputError(
@@ -236,18 +235,18 @@ def load_model(path: str | Path, *, posterior: bool = True) -> Model:
     Runs no code from the files. Raises InputError where a file is missing or damaged, or shapes disagree,
     IncompleteError where the disk fails.
     """
-    version = resolve_model(Path(path))
+    version = resolve_model(locate(path))
     try:
         return _load(version, posterior)
     except InputError:
-        if resolve_model(Path(path)) == version:
+        if resolve_model(locate(path)) == version:
             raise
     return load_model(path, posterior=posterior)  # it was pruned while it was read: another is current
 
 
 def _load(version: Path, posterior: bool) -> Model:
     try:
-        with atomic.reading(version):
+        with files.reading(version):
             description, arrays = _read(version, posterior)
     except DorffError:
         raise
@@ -261,8 +260,8 @@ def _load(version: Path, posterior: bool) -> Model:
 
 def _read(version: Path, posterior: bool) -> tuple[Mapping[str, Any], Arrays]:
     """What describes a model, and its arrays: each checked before it is read, and after."""
-    check_confined(version)
-    group = zarr.open_group(str(version), mode="r")
+    files.check_confined(version)
+    group = zarr.open_group(locate(version).zarr(read_only=True), mode="r")
     if "description" not in group.attrs:
         raise InputError(f"{version}: is no model of dorff; give a model's root or one of its versions")
     text, checksum = str(group.attrs["description"]), group.attrs["crc32"]

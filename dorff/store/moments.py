@@ -16,8 +16,7 @@ import numpy as np
 
 from dorff.errors import InputError
 from dorff.moments import Adder, Described, FloatArray, Folds, Moments, Part, Sums, check_patterns
-from dorff.store.atomic import identity, write_atomic
-from dorff.store.confined import open_plain
+from dorff.storage.files import identity, open_plain, write_atomic
 
 _MAGIC: Final = b"dorffM06"
 _HELD: Final = "held "  # before the kind, of what an adder holds
@@ -189,7 +188,8 @@ def _gathered(pieces: Iterable[FloatArray]) -> Iterator[FloatArray]:
 
 def _header(file: BinaryIO) -> list[_Section]:
     """The sections of a file, which is as long as they say: what they say is not believed before memory is taken."""
-    size = os.fstat(file.fileno()).st_size
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
     prefix = file.read(16)
     if len(prefix) < 16 or prefix[:8] != _MAGIC:
         raise _DamagedError

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from dorff.errors import InputError, LeaseError
-from dorff.store.atomic import hide, remove_torn, remove_tree, space_on
+from dorff.storage.files import hide, remove_torn, remove_tree, rmtree, space_on
 from dorff.store.lease import LEASE, Lease, forget, lease_beside, lease_state, locked
 from dorff.store.models import older_versions
 
@@ -21,7 +20,7 @@ def remove_given_up(folder: Path) -> None:
     for path in folder.glob("*"):
         with suppress(OSError):  # another run tidies too
             if time.time() - path.stat().st_mtime > GIVEN_UP:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+                rmtree(path) if path.is_dir() else path.unlink()
 
 
 def prune_versions(root: Path, keep: int, *, dry_run: bool = False) -> list[Path]:
@@ -37,7 +36,7 @@ def prune_versions(root: Path, keep: int, *, dry_run: bool = False) -> list[Path
             old = older[: max(0, len(older) + 1 - keep)]  # the current one is kept too
             hidden = [] if dry_run else [hide(version) for version in old]
         for path in hidden:  # after the lock is given back: this can take long
-            shutil.rmtree(path, ignore_errors=True)
+            rmtree(path, ignore_errors=True)
         if not dry_run:
             remove_torn(root, older=86400.0)  # not what is being written or judged
     return old

@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final, final
 
-from dorff.store.atomic import identity, seal, unseal, write_atomic
-from dorff.store.confined import read_plain
+from dorff.storage.files import identity, read_plain, seal, unseal, write_atomic
 
 
 def _count(value: Any) -> bool:

@@ -1,23 +1,23 @@
-"""Files that are either whole or absent, and lines that say when they are damaged."""
+"""Files of any storage that are either whole or absent, and lines that say when they are damaged."""
 
 from __future__ import annotations
 
 import errno
 import json
-import os
 import re
-import shutil
 import time
 import uuid
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from dorff.errors import IncompleteError, InputError
+from dorff.storage.location import locate
 
 _REFUSED: Final = {errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP}
+_MARKS: Final = ("current", "plan.json", "zarr.json", ".zgroup")  # of a model, a plan's state, a data set
 _UNFINISHED: Final = re.compile(r"\.(new-|gone-|.+\.)[0-9a-f]{32}")  # names that nothing but dorff gives
 
 
@@ -61,22 +61,11 @@ def write_atomic(path: Path, chunks: Iterable[bytes | memoryview], *, sync: bool
     `sync` waits for the disk. Files that carry a checksum and can be made again do without: a torn one is
     noticed when it is read.
     """
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     with space_on(path):
-        try:
-            make_directory(path.parent, sync=sync)
-            with temporary.open("wb") as file:
-                for chunk in chunks:
-                    file.write(chunk)
-                if sync:
-                    file.flush()
-                    os.fsync(file.fileno())
-            temporary.replace(path)
-            if sync:
-                sync_directory(path.parent)
-        finally:
-            with suppress(OSError):  # what went wrong is said above
-                temporary.unlink(missing_ok=True)
+        make_directory(path.parent, sync=sync)
+        with locate(path).writing(sync=sync) as file:
+            for chunk in chunks:
+                file.write(chunk)
 
 
 def remove_torn(directory: Path, *, older: float = 3600.0) -> None:
@@ -85,7 +74,7 @@ def remove_torn(directory: Path, *, older: float = 3600.0) -> None:
     for path in unfinished(directory):
         with suppress(FileNotFoundError):  # another process tidies too
             if time.time() - path.lstat().st_mtime > older:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+                rmtree(path) if path.is_dir() else path.unlink()
 
 
 def unfinished(directory: Path, begin: str = ".") -> list[Path]:
@@ -135,7 +124,7 @@ def make_directory(path: Path, *, sync: bool) -> None:
 
 def remove_tree(path: Path) -> None:
     """Remove a directory so that it is there whole or not at all."""
-    shutil.rmtree(hide(path), ignore_errors=True)  # remove_torn takes what is left
+    rmtree(hide(path), ignore_errors=True)  # remove_torn takes what is left
 
 
 def hide(path: Path) -> Path:
@@ -148,11 +137,19 @@ def hide(path: Path) -> Path:
 
 def sync_directory(path: Path) -> None:
     """Make a rename in this directory survive a power cut; of a file, its bytes."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    locate(path).sync()
+
+
+def rmtree(path: Path, *, ignore_errors: bool = False) -> None:
+    """Delete a directory and all below it."""
+    locate(path).remove_tree(ignore_errors=ignore_errors)
+
+
+def free_bytes(path: Path) -> int:
+    """How many bytes more the storage of a path, which need not be there yet, can hold."""
+    while not path.exists():
+        path = path.parent
+    return locate(path).free_bytes()
 
 
 def sync_tree(path: Path) -> None:
@@ -160,3 +157,36 @@ def sync_tree(path: Path) -> None:
     for below in path.rglob("*"):
         sync_directory(below)
     sync_directory(path)
+
+
+def check_confined(folder: Path) -> None:
+    """InputError where anything below a folder is a link, or no plain file: what is read would lie elsewhere, or
+    reading (a pipe, a device) would never end."""
+    for entry in list(folder.iterdir()):
+        if entry.is_dir() and not entry.is_symlink():
+            check_confined(entry)
+        else:
+            open_plain(entry, buffering=0).close()
+
+
+def check_output(path: Path, *, default: bool = False) -> None:
+    """InputError where a file cannot be written at `path` without harm: something else than a plain file is there, or
+    it lies in a model, a state or a data set; that is right for a `default` place alone."""
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        kind = "a link" if path.is_symlink() else "a folder" if path.is_dir() else "no plain file"
+        raise InputError(f"{path}: is {kind}, which is not replaced; name another file")
+    inside = [] if default else [one for one in path.resolve().parents for mark in _MARKS if (one / mark).is_file()]
+    if inside:
+        raise InputError(f"{path}: lies in {inside[0]}, a model, a state or a data set; name a file elsewhere")
+
+
+def open_plain(path: Path, *, buffering: int = -1) -> BinaryIO:
+    """`open` to read every file of a state or a model: follows no link, and waits for nobody at a pipe. InputError
+    where it is something else than a plain file, OSError otherwise."""
+    return locate(path).open_plain(buffering=buffering)
+
+
+def read_plain(path: Path) -> bytes:
+    """All of such a file."""
+    with open_plain(path, buffering=0) as file:
+        return file.read()

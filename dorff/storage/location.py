@@ -1,0 +1,220 @@
+"""Locations: paths that know the storage they lie in, local folders or, for a scheme of its own, another."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import stat
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import PosixPath
+from typing import Any, BinaryIO, Final, Self, cast
+
+from dorff.errors import InputError
+
+
+class Location(PosixPath, ABC):
+    """A path with what `pathlib` lacks: whole files, locks, durability, free space, and Zarr.
+
+    Errors are those of local files (FileNotFoundError, FileExistsError and so on), whatever the storage.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
+    def writing(self, *, sync: bool) -> AbstractContextManager[BinaryIO]:
+        """A file to write, which appears at this path, whole, when the block ends without an error.
+
+        `sync` waits until it would outlive a power cut. Its folder is there.
+        """
+
+    @abstractmethod
+    def open_plain(self, *, buffering: int = -1) -> BinaryIO:
+        """Open the file to read and to seek in; InputError where it is a link or no plain file."""
+
+    @abstractmethod
+    def append(self, line: bytes) -> None:
+        """Add a line to the file, a new one where there is none, and wait for the disk. One that was torn stays by
+        itself."""
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Make the file, which is there, empty, and wait for the disk; needs no free space."""
+
+    @abstractmethod
+    def renew(self) -> None:
+        """Set the file's time of change to now, by the storage's own clock."""
+
+    @abstractmethod
+    def locked(self, seconds: float) -> AbstractContextManager[Callable[[], bool]]:
+        """Hold the lock of a file (made where there is none) or folder, for one process and thread at a time.
+
+        Waits for `seconds`, then raises BlockingIOError. Yields a function that says whether what was locked is still
+        what is at this path.
+        """
+
+    @abstractmethod
+    def zarr(self, *, read_only: bool = False) -> Any:
+        """Zarr's store for the folder."""
+
+    @abstractmethod
+    def remove_tree(self, *, ignore_errors: bool = False) -> None:
+        """Delete the folder and all below it."""
+
+    @abstractmethod
+    def sync(self) -> None:
+        """Make what was renamed in this folder survive a power cut; of a file, its bytes."""
+
+    @abstractmethod
+    def free_bytes(self) -> int:
+        """How many bytes more the storage of this path, which is there, can hold."""
+
+
+class LocalLocation(Location):
+    """A path of the operating system."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) in (type(self), PosixPath) and super().__eq__(other)
+
+    __hash__ = Location.__hash__
+
+    def absolute(self) -> Self:
+        return type(self)(os.path.abspath(self))
+
+    def resolve(self, strict: bool = False) -> Self:
+        return type(self)(os.path.realpath(self, strict=strict))
+
+    @contextmanager
+    def writing(self, *, sync: bool) -> Iterator[BinaryIO]:
+        temporary = self.with_name(f".{self.name}.{uuid.uuid4().hex}")  # no other writer's
+        try:
+            with temporary.open("wb") as file:
+                yield file
+                if sync:
+                    file.flush()
+                    os.fsync(file.fileno())
+            temporary.replace(self)
+            if sync:
+                self.parent.sync()
+        finally:
+            with suppress(OSError):  # what went wrong is said above
+                temporary.unlink(missing_ok=True)
+
+    def open_plain(self, *, buffering: int = -1) -> BinaryIO:
+        return self._opened("rb", buffering)
+
+    def _opened(self, mode: str, buffering: int = -1) -> BinaryIO:
+        return cast(BinaryIO, open(self, mode, buffering, opener=lambda _, flags: self._handle(flags)))
+
+    def _handle(self, flags: int) -> int:
+        """`os.open` of a plain file: follows no link, and waits for nobody at a pipe."""
+        try:
+            handle = os.open(self, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+                raise
+            raise _not_plain(self) from error
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            os.close(handle)
+            raise _not_plain(self)
+        return handle
+
+    def append(self, line: bytes) -> None:
+        with self._opened("ab+", 0) as file:
+            if size := file.seek(0, os.SEEK_END):
+                file.seek(size - 1)
+                if file.read(1) != b"\n":
+                    file.write(b"\n")
+            left = memoryview(line)
+            while left:
+                left = left[file.write(left) :]
+            os.fsync(file.fileno())
+        self.parent.sync()
+
+    def clear(self) -> None:
+        with self._opened("r+b") as file:
+            file.truncate(0)
+            os.fsync(file.fileno())
+
+    def renew(self) -> None:
+        os.utime(self, follow_symlinks=False)
+
+    @contextmanager
+    def locked(self, seconds: float) -> Iterator[Callable[[], bool]]:
+        handle = os.open(self, os.O_RDONLY) if self.is_dir() else self._handle(os.O_RDWR | os.O_CREAT)
+        try:
+            self._wait_for(handle, time.monotonic() + seconds)
+            yield lambda: self._is(handle)
+        finally:
+            os.close(handle)
+
+    def _wait_for(self, handle: int, end: float) -> None:
+        while True:
+            try:
+                return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno in (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK):
+                    raise InputError(
+                        f"{self.parent}: this file system cannot lock files ({error.strerror}); keep it on one that "
+                        "can"
+                    ) from error
+                if error.errno not in (errno.EAGAIN, errno.EACCES):
+                    raise
+            if time.monotonic() > end:
+                raise BlockingIOError(errno.EAGAIN, "Locked", str(self))
+            time.sleep(0.01)
+
+    def _is(self, handle: int) -> bool:
+        """Whether an open file or folder is the one of this name."""
+        try:
+            return os.path.samestat(os.fstat(handle), os.lstat(self))
+        except FileNotFoundError:
+            return False
+
+    def zarr(self, *, read_only: bool = False) -> Any:
+        from zarr.storage import LocalStore
+
+        return LocalStore(self, read_only=read_only)
+
+    def remove_tree(self, *, ignore_errors: bool = False) -> None:
+        shutil.rmtree(self, ignore_errors=ignore_errors)
+
+    def sync(self) -> None:
+        handle = os.open(self, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def free_bytes(self) -> int:
+        return shutil.disk_usage(self).free
+
+
+#: The class of each scheme but local folders'; a storage that is not dorff's own adds itself.
+SCHEMES: Final[dict[str, type[Location]]] = {}
+
+
+def locate(path: str | os.PathLike[str]) -> Location:
+    """The location of a path: SCHEME://PATH of a scheme that is in `SCHEMES`, and any other in a local folder."""
+    if isinstance(path, Location):
+        return path
+    scheme, mark, rest = os.fspath(path).partition("://")
+    return SCHEMES[scheme](f"/{rest}") if mark and scheme in SCHEMES else LocalLocation(path)
+
+
+def is_remote(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is in one of `SCHEMES`."""
+    return not isinstance(locate(path), LocalLocation)
+
+
+def _not_plain(path: LocalLocation) -> InputError:
+    """What to say of such a thing."""
+    kind = "a link" if path.is_symlink() else "no plain file"
+    return InputError(f"{path}: is {kind}, which does not belong there; remove it, or put the file back from a copy")

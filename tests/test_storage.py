@@ -1,0 +1,160 @@
+"""The seam below state, receipts, models and data sets: another storage is one class for its scheme."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from memory_storage import FILES, MemoryLocation
+from test_store import small_model, some_moments
+
+from dorff.data import ingest, verify
+from dorff.engine import SerialEngine
+from dorff.errors import InputError, LeaseError
+from dorff.fit import fit
+from dorff.predict import score
+from dorff.spec import Job
+from dorff.storage.files import remove_tree, unfinished, write_atomic
+from dorff.storage.location import SCHEMES, Location, is_remote, locate
+from dorff.store import (
+    Lease,
+    Receipt,
+    append_history,
+    current_version,
+    forget,
+    lease_state,
+    load_model,
+    load_moments,
+    merge_moments,
+    prune_versions,
+    read_history,
+    save_model,
+    save_moments,
+    versions,
+)
+
+
+@pytest.fixture(params=["local", "memory"])
+def home(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Location]:
+    """A folder in each storage."""
+    monkeypatch.setitem(SCHEMES, "memory", MemoryLocation)
+    FILES.clear()
+    yield locate(tmp_path if request.param == "local" else f"memory://{request.node.name}/home")
+    assert request.param == "local" or not Path("memory:").exists()
+    FILES.clear()
+
+
+def test_a_location_keeps_its_storage(home: Location) -> None:
+    write_atomic(home / "a" / "one.txt", [b"1", b"23"], sync=True)
+    below = home / "a" / "one.txt"
+    for same in (locate(str(below)), pickle.loads(pickle.dumps(below)), below.parent.parent / "a/one.txt"):
+        assert same == below and same.read_bytes() == b"123" and hash(same) == hash(below)
+    assert [path.name for path in home.rglob("*.txt")] == ["one.txt"] and below.stat().st_size == 3
+    assert list(home.glob("*/one.*")) == [below] and unfinished(home / "a") == []
+    remove_tree(home / "a")
+    assert not below.exists() and not (home / "a").exists()
+
+
+def test_schemes_that_nobody_registered_are_paths_of_folders(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(SCHEMES, "memory", raising=False)
+    assert not is_remote("memory://a") and not is_remote("a/b")
+    monkeypatch.setitem(SCHEMES, "memory", MemoryLocation)
+    assert is_remote("memory://a") and MemoryLocation("/a") != locate("/a") and locate("/a") != MemoryLocation("/a")
+
+
+def test_a_file_that_fails_half_way_never_appears(home: Location) -> None:
+    def chunks() -> Iterator[bytes]:
+        yield b"half"
+        raise RuntimeError
+
+    write_atomic(home / "file", [b"old"], sync=False)
+    with pytest.raises(RuntimeError):
+        write_atomic(home / "file", chunks(), sync=False)
+    assert (home / "file").read_bytes() == b"old" and [path.name for path in home.iterdir()] == ["file"]
+
+
+def test_receipts_and_moments(home: Location) -> None:
+    receipt = Receipt(
+        plan="p", number=3, start=0, stop=4, digest="d", stamp="s", rows_used=4, rows_dropped=0, rows_read=4,
+        low=(0.0,), high=(1.0,), seconds=0.1, syrk_seconds=0.1,
+    )  # fmt: skip
+    receipt.save(home / "receipts")
+    assert Receipt.load(home / "receipts", 3) == receipt and Receipt.load(home / "receipts", 4) is None
+    (home / "receipts" / "000003.json").rename(home / "receipts" / "000005.json")
+    assert Receipt.load(home / "receipts", 5) is None  # in another's place
+    sums = some_moments(8)
+    for name in ("left", "right"):
+        save_moments(home / f"{name}.moments", {(0, ""): sums})
+    assert merge_moments(home / "left.moments", home / "right.moments", home / "both.moments")
+    both = load_moments(home / "both.moments")
+    assert both is not None and both[0, ""].n == 18
+    assert np.array_equal(both[0, ""].packed, 2 * sums.packed)
+    write_atomic(home / "both.moments", [(home / "both.moments").read_bytes()[:-3]], sync=False)
+    assert load_moments(home / "both.moments") is None
+
+
+def test_leases(home: Location) -> None:
+    path = home / "lease"
+    with Lease.take(path) as lease:
+        state = lease_state(path)
+        assert state is not None and state["token"] == lease.token == 1
+        with pytest.raises(LeaseError, match="held by process"):
+            Lease.take(path)
+        with lease.fenced():
+            lease.check()
+    assert lease_state(path) is None
+    with Lease.take(path) as second:
+        assert second.token == 2
+        with pytest.raises(LeaseError, match="was taken over"):
+            lease.check()
+    forget(path)
+    assert not home.exists() or not list(home.iterdir())
+
+
+def test_history(home: Location) -> None:
+    append_history(home, {"a": 1})
+    write_atomic(home / "history.jsonl", [(home / "history.jsonl").read_bytes() + b"torn"], sync=False)
+    append_history(home, {"a": 2})
+    assert [line["a"] for line in read_history(home)] == [1, 2]
+
+
+def test_models(home: Location) -> None:
+    model = small_model()
+    for number in (1, 2, 3):
+        assert save_model(model, home).name == f"v{number:06d}" == current_version(home)
+    X = np.linspace(-1, 1, 4 * model.feature_map.d).reshape(4, -1)
+    assert np.array_equal(load_model(home).predict(X), model.predict(X))
+    assert np.array_equal(load_model(str(home / "v000002")).predict(X), model.predict(X))
+    assert [path.name for path in prune_versions(home, 1)] == ["v000001", "v000002"]
+    assert [path.name for path in versions(home)] == ["v000003"]
+    chunk = home / "v000003" / "coefficients" / "c" / "0" / "0"
+    write_atomic(chunk, [chunk.read_bytes()[:-8] + bytes(8)], sync=False)
+    with pytest.raises(InputError, match="array coefficients is damaged"):
+        load_model(home)
+
+
+def test_a_whole_fit_and_another_of_appended_rows(home: Location, tmp_path: Path) -> None:
+    """Rows, state and model in one storage: the fit reads, sums, publishes, and takes in what is appended."""
+    X = np.random.default_rng(0).uniform(-1, 1, (3000, 2))
+    Y = np.sin(3 * X)
+    rows, store = home / "rows.zarr", str(home / "rows.zarr")
+    local = tmp_path / "rows.npz"
+    np.savez(local, x=X, y=Y)
+    assert ingest([local], rows, inputs=["x"], targets=["y"], shard_rows=1024) == 3000
+    assert verify(store) == []
+    job = Job.model_validate({
+        "data": {"store": store}, "features": {"count": 64, "seed": 1}, "solve": {"ridge": 1e-6},
+        "kernel": {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": 0.5}},
+        "cluster": {"type": "serial"}, "state": str(home / "state"), "model": str(home / "model"),
+    })  # fmt: skip
+    assert Job.model_validate(job.model_dump(mode="json")) == job
+    first = fit(job)
+    assert first.leaves_computed > 0 and load_model(home / "model").predict(X).shape == (3000, 2)
+    assert score(home / "model", rows, engine=SerialEngine()).r2 > 0.99
+    ingest([local], rows, inputs=["x"], targets=["y"], append=True, again=True)
+    second = fit(job)
+    assert second.rows_used == 6000 and current_version(home / "model") == "v000002"
+    assert lease_state(home / "model" / "lease") is None
