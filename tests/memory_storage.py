@@ -9,7 +9,7 @@ import stat
 import sys
 import threading
 import time
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, MutableMapping
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -38,7 +38,7 @@ class NamedBytes(io.BytesIO):
     name = ""
 
 
-class RemoteLocation(Location):
+class RemoteLocation(Location, ABC):
     """A location in a storage that the operating system knows nothing of: `pathlib`'s methods by a few of its own.
 
     Its text is SCHEME://PATH, and `locate` makes the same location of it, in other processes too. There are no links.

@@ -21,8 +21,6 @@ Array = npt.NDArray[Any]
 NUMBER_KINDS: Final = "buif"
 MOST_COLUMNS: Final = 2**20  # each has a name: what claims more is no table
 FAR: Final = 10  # times the range of a column's other values
-
-
 LARGE: Final = 1e15  # in size: from here on, few in a column far from its others are no data
 MOST_LARGE: Final = 4  # different ones; more are data
 DIGITS: Final = 1e-3  # how far, relatively, a large one may be off by the digits it is written with

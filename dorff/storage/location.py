@@ -9,81 +9,27 @@ import shutil
 import stat
 import time
 import uuid
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import PosixPath
 from typing import Any, BinaryIO, Final, Self, cast
 
 from dorff.errors import InputError
 
 
-class Location(PosixPath, ABC):
+class Location(PosixPath):
     """A path with what `pathlib` lacks: whole files, locks, durability, free space, and Zarr.
 
-    Errors are those of local files (FileNotFoundError, FileExistsError and so on), whatever the storage.
+    Here a path of the operating system. Another storage is a subclass, which overrides these methods and those of
+    `pathlib` that touch files; its errors are those of local files (FileNotFoundError, FileExistsError and so on).
     """
-
-    __slots__ = ()
-
-    @abstractmethod
-    def writing(self, *, sync: bool) -> AbstractContextManager[BinaryIO]:
-        """A file to write, which appears at this path, whole, when the block ends without an error.
-
-        `sync` waits until it would outlive a power cut. Its folder is there.
-        """
-
-    @abstractmethod
-    def open_plain(self, *, buffering: int = -1) -> BinaryIO:
-        """Open the file to read and to seek in; InputError where it is a link or no plain file."""
-
-    @abstractmethod
-    def append(self, line: bytes) -> None:
-        """Add a line to the file, a new one where there is none, and wait for the disk. One that was torn stays by
-        itself."""
-
-    @abstractmethod
-    def clear(self) -> None:
-        """Make the file, which is there, empty, and wait for the disk; needs no free space."""
-
-    @abstractmethod
-    def renew(self) -> None:
-        """Set the file's time of change to now, by the storage's own clock."""
-
-    @abstractmethod
-    def locked(self, seconds: float) -> AbstractContextManager[Callable[[], bool]]:
-        """Hold the lock of a file (made where there is none) or folder, for one process and thread at a time.
-
-        Waits for `seconds`, then raises BlockingIOError. Yields a function that says whether what was locked is still
-        what is at this path.
-        """
-
-    @abstractmethod
-    def zarr(self, *, read_only: bool = False) -> Any:
-        """Zarr's store for the folder."""
-
-    @abstractmethod
-    def remove_tree(self, *, ignore_errors: bool = False) -> None:
-        """Delete the folder and all below it."""
-
-    @abstractmethod
-    def sync(self) -> None:
-        """Make what was renamed in this folder survive a power cut; of a file, its bytes."""
-
-    @abstractmethod
-    def free_bytes(self) -> int:
-        """How many bytes more the storage of this path, which is there, can hold."""
-
-
-class LocalLocation(Location):
-    """A path of the operating system."""
 
     __slots__ = ()
 
     def __eq__(self, other: object) -> bool:
         return type(other) in (type(self), PosixPath) and super().__eq__(other)
 
-    __hash__ = Location.__hash__
+    __hash__ = PosixPath.__hash__
 
     def absolute(self) -> Self:
         return type(self)(os.path.abspath(self))
@@ -93,6 +39,10 @@ class LocalLocation(Location):
 
     @contextmanager
     def writing(self, *, sync: bool) -> Iterator[BinaryIO]:
+        """A file to write, which appears at this path, whole, when the block ends without an error.
+
+        `sync` waits until it would outlive a power cut. Its folder is there.
+        """
         temporary = self.with_name(f".{self.name}.{uuid.uuid4().hex}")  # no other writer's
         try:
             with temporary.open("wb") as file:
@@ -108,6 +58,7 @@ class LocalLocation(Location):
                 temporary.unlink(missing_ok=True)
 
     def open_plain(self, *, buffering: int = -1) -> BinaryIO:
+        """Open the file to read and to seek in; InputError where it is a link or no plain file."""
         return self._opened("rb", buffering)
 
     def _opened(self, mode: str, buffering: int = -1) -> BinaryIO:
@@ -127,6 +78,8 @@ class LocalLocation(Location):
         return handle
 
     def append(self, line: bytes) -> None:
+        """Add a line to the file, a new one where there is none, and wait for the disk. One that was torn stays by
+        itself."""
         with self._opened("ab+", 0) as file:
             if size := file.seek(0, os.SEEK_END):
                 file.seek(size - 1)
@@ -139,15 +92,22 @@ class LocalLocation(Location):
         self.parent.sync()
 
     def clear(self) -> None:
+        """Make the file, which is there, empty, and wait for the disk; needs no free space."""
         with self._opened("r+b") as file:
             file.truncate(0)
             os.fsync(file.fileno())
 
     def renew(self) -> None:
+        """Set the file's time of change to now, by the storage's own clock."""
         os.utime(self, follow_symlinks=False)
 
     @contextmanager
     def locked(self, seconds: float) -> Iterator[Callable[[], bool]]:
+        """Hold the lock of a file (made where there is none) or folder, for one process and thread at a time.
+
+        Waits for `seconds`, then raises BlockingIOError. Yields a function that says whether what was locked is still
+        what is at this path.
+        """
         handle = os.open(self, os.O_RDONLY) if self.is_dir() else self._handle(os.O_RDWR | os.O_CREAT)
         try:
             self._wait_for(handle, time.monotonic() + seconds)
@@ -179,14 +139,17 @@ class LocalLocation(Location):
             return False
 
     def zarr(self, *, read_only: bool = False) -> Any:
+        """Zarr's store for the folder."""
         from zarr.storage import LocalStore
 
         return LocalStore(self, read_only=read_only)
 
     def remove_tree(self, *, ignore_errors: bool = False) -> None:
+        """Delete the folder and all below it."""
         shutil.rmtree(self, ignore_errors=ignore_errors)
 
     def sync(self) -> None:
+        """Make what was renamed in this folder survive a power cut; of a file, its bytes."""
         handle = os.open(self, os.O_RDONLY)
         try:
             os.fsync(handle)
@@ -194,6 +157,7 @@ class LocalLocation(Location):
             os.close(handle)
 
     def free_bytes(self) -> int:
+        """How many bytes more the storage of this path, which is there, can hold."""
         return shutil.disk_usage(self).free
 
 
@@ -206,15 +170,15 @@ def locate(path: str | os.PathLike[str]) -> Location:
     if isinstance(path, Location):
         return path
     scheme, mark, rest = os.fspath(path).partition("://")
-    return SCHEMES[scheme](f"/{rest}") if mark and scheme in SCHEMES else LocalLocation(path)
+    return SCHEMES[scheme](f"/{rest}") if mark and scheme in SCHEMES else Location(path)
 
 
 def is_remote(path: str | os.PathLike[str]) -> bool:
     """Whether a path is in one of `SCHEMES`."""
-    return not isinstance(locate(path), LocalLocation)
+    return type(locate(path)) is not Location
 
 
-def _not_plain(path: LocalLocation) -> InputError:
+def _not_plain(path: Location) -> InputError:
     """What to say of such a thing."""
     kind = "a link" if path.is_symlink() else "no plain file"
     return InputError(f"{path}: is {kind}, which does not belong there; remove it, or put the file back from a copy")
