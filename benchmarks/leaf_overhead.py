@@ -35,7 +35,7 @@ from dorff.passes import frozen, leaf
 from dorff.plan import freeze_constants, make_plan
 from dorff.spec import Job
 from dorff.store import Receipt
-from dorff.store.checkpoints import Checkpoint
+from dorff.store.receipts import Checkpoint
 
 SHAPES = ((16, 1024), (64, 2048), (64, 4096), (16, 8192))
 #: What is timed, and where it is called from. `np.dot` is called in a leaf for its witness alone.

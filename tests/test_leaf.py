@@ -20,7 +20,7 @@ from dorff.moments import FloatArray, Kind, gram
 from dorff.passes import BlockSums, FoldRule, Leaf, Pass, frozen_hash, sum_leaf
 from dorff.process.stopping import clear_stop, request_stop
 from dorff.store import Receipt
-from dorff.store.checkpoints import Checkpoint
+from dorff.store.receipts import Checkpoint
 
 ROWS, BLOCK, READ = 700, 64, 128
 FEATURES = plain_map(np.random.default_rng(1).standard_normal((8, 2)))

@@ -19,7 +19,7 @@ from dorff.moments import FloatArray
 from dorff.passes import FoldRule, Leaf, Pass, Tree, freeze, frozen_hash, load_pass
 from dorff.process.stopping import clear_stop, request_stop
 from dorff.spec import LocalCluster
-from dorff.store.checkpoints import Checkpoint
+from dorff.store.receipts import Checkpoint
 
 SHARD, LEAVES, FOLDS = 64, 7, FoldRule(3, by_rows=True, seed=5)
 CUTS = [Leaf(k, 2 * k * SHARD, 2 * (k + 1) * SHARD) for k in range(LEAVES)]

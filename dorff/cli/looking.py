@@ -27,7 +27,7 @@ from dorff.store import (
     resolve_model,
     versions,
 )
-from dorff.store.history import HISTORY
+from dorff.store.receipts import HISTORY
 
 SHOWN: Final = 20  # lines of history
 

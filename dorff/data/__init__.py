@@ -1,10 +1,8 @@
 """Data sets on disk: made from files, checked, opened, and read by rows."""
 
-from dorff.data.classes import Classes
-from dorff.data.counts import class_counts
-from dorff.data.dataset import Dataset
+from dorff.data.dataset import Dataset, class_counts
 from dorff.data.ingest import ingest
-from dorff.data.labels import Label
+from dorff.data.labels import Classes, Label
 from dorff.data.layout import ArrayLayout, shard_and_unit_rows, write_metadata
 from dorff.data.opening import open_dataset
 from dorff.data.rows import RowBlock

@@ -15,13 +15,12 @@ import numpy as np
 
 from dorff.data.labels import CLASSES, GROUPS, NO_GROUP, LabelTable, group_codes, stored_labels
 from dorff.data.layout import ArrayLayout, commit, shard_and_unit_rows, write_metadata
-from dorff.data.metadata import normal, read_json, rewrite
+from dorff.data.metadata import normal, read_json, reported, rewrite, staging
 from dorff.data.nodes import committed_rows, group_attributes, open_array
 from dorff.data.opening import check_disjoint, open_dataset
 from dorff.data.packing import FillValues
 from dorff.data.readers import Numbers, Reader, WithConstants, common_dtype
 from dorff.data.shards import ShardWriter
-from dorff.data.staging import reported, staging
 from dorff.errors import InputError
 from dorff.storage.files import sync_directory
 from dorff.storage.location import locate

@@ -13,9 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 import dorff.data.nodes as nodes
-from dorff.data.classes import Classes, Coding, distinct
 from dorff.data.dataset import Dataset
-from dorff.data.labels import CLASSES, stored_labels, text_of
+from dorff.data.labels import CLASSES, Classes, Coding, distinct, stored_labels, text_of
 from dorff.data.rows import Column
 from dorff.errors import InputError
 from dorff.storage.location import is_remote, locate

@@ -11,9 +11,9 @@ import numpy as np
 
 from dorff.data.labels import CLASSES, stored_labels
 from dorff.data.layout import commit
+from dorff.data.metadata import reported, staging
 from dorff.data.nodes import check_seals, committed_first, committed_rows, group_attributes, open_array
 from dorff.data.opening import open_dataset
-from dorff.data.staging import reported, staging
 from dorff.errors import InputError
 from dorff.storage.files import rmtree, sync_directory
 from dorff.storage.location import locate

@@ -22,7 +22,7 @@ from dorff.passes.frozen import Pass, Place, frozen_hash, load_pass
 from dorff.process.stopping import stop_requested
 from dorff.storage.location import locate
 from dorff.store import Receipt, merge_moments, save_moments
-from dorff.store.checkpoints import Checkpoint
+from dorff.store.receipts import Checkpoint
 
 T = TypeVar("T")
 TRIES: Final = 3  # of a leaf whose rows change while they are read

@@ -13,8 +13,6 @@ from dorff.storage.files import (
     write_atomic,
     write_json,
 )
-from dorff.store.checkpoints import Checkpoint
-from dorff.store.history import append_history, read_history
 from dorff.store.lease import LEASE, Lease, forget, lease_beside, lease_state
 from dorff.store.models import (
     current_version,
@@ -31,4 +29,4 @@ from dorff.store.models import (
 )
 from dorff.store.moments import load_moments, load_sums, merge_moments, save_moments, undamaged
 from dorff.store.pruning import last_used, prune_state, prune_versions, remove_given_up
-from dorff.store.receipts import Receipt
+from dorff.store.receipts import Checkpoint, Receipt, append_history, read_history
