@@ -312,8 +312,7 @@ class Dataset:
         hint = "; other writers may leave out chunks that equal the fill value: have them write empty chunks"
         return InputError(
             f"{self.path}: array {array}, chunk {chunk} is {kind}; `dorff verify {self.path}` lists all "
-            "such chunks, "
-            f"then restore them from a copy or ingest again{hint if kind == 'missing' else ''}."
+            f"such chunks, then restore them from a copy or ingest again{hint if kind == 'missing' else ''}."
         )
 
 

@@ -216,10 +216,8 @@ def resolve_model(path: Path) -> Path:
         version = path / named[0]
         if version.is_symlink():
             raise InputError(f"{version}: is a link, which does not belong there; copy the version's folder anew")
-    with (
-        suppress(FileNotFoundError),
-        files.reading(version),
-    ):  # pruned meanwhile, or damaged: whoever loads it says so
+    # Pruned meanwhile, or damaged: whoever loads it says so.
+    with suppress(FileNotFoundError), files.reading(version):
         if named is not None and named[0] == version.name and named[1] not in (None, _digest(version)):
             raise InputError(
                 f"{version}: zarr.json is not the one that {version.parent / 'current'} was written for, but another "
