@@ -183,7 +183,7 @@ def test_the_package_keeps_to_its_rooms() -> None:
 
 def test_the_table_says_what_the_design_says() -> None:
     reach = closure(ARROWS)
-    below = {"spec", "process", "moments", "errors"}  # what the words of a job are made with
+    below = {"spec", "process", "storage", "moments", "errors"}  # what the words of a job are made with
     assert reach["model"] == {"features", "frequencies", "kernels", "loops", *below}
     assert "engine" not in reach["solvers"] and "solvers" not in reach["store"]
     assert reach["cli"] == set(ARROWS) - {"cli", ""}
