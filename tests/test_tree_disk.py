@@ -80,14 +80,14 @@ def test_sums_on_the_disk_are_no_more_than_the_plan_counts(
 
 
 @pytest.mark.parametrize(("by_rows", "workers"), [(False, 1), (True, 1), (True, 3)])
-def test_sums_that_are_kept_take_a_quarter_of_the_free_disk_and_are_planned(
+def test_sums_that_are_kept_take_a_quarter_of_thefree_bytes_and_are_planned(
     by_rows: bool, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leaves, width, patterns, folds = 1000, 100, 2, 3
     node = 4 * width * (width + 1) * patterns * folds
     job, levels = cast(Job, SimpleNamespace(state=".")), []
     for kept in (2000, 400, 100, 3):
-        monkeypatch.setattr(costs, "_free_disk", lambda _path, free=4 * kept * node: free)
+        monkeypatch.setattr(costs, "free_bytes", lambda _path, free=4 * kept * node: free)
         spec = spec_of(folds=FoldRule(folds, by_rows))
         level, disk = costs._disk_bytes(job, leaves, spec, patterns, width, workers)
         least = node if by_rows else node * min(folds, 2**level) // folds

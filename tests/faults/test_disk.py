@@ -328,7 +328,7 @@ def fill(disk: Path, free: int) -> None:
 
 @pytest.mark.parametrize("name", WAYS)
 @pytest.mark.usefixtures("small_leaves")
-def test_free_disk_decides_nothing_but_whether_there_is_a_fit(
+def testfree_bytes_decides_nothing_but_whether_there_is_a_fit(
     name: str, small_disk: Path, labelled: Path, tmp_path: Path
 ) -> None:
     """With 3.6 MiB free the job is refused, with what to do; with room it is the fit that it is on any disk."""
@@ -377,7 +377,7 @@ def test_ways_that_would_fit_are_named_to_the_byte(
     for memory, disk, named in ((0, 0, True), (-1, 0, False), (0, -1, False), (2**40, 2**40, True)):
         total = psutil.virtual_memory()._replace(total=least + memory)
         monkeypatch.setattr(psutil, "virtual_memory", lambda total=total: total)
-        monkeypatch.setattr(costs, "_free_disk", lambda path, free=2_999_000 + disk: free)
+        monkeypatch.setattr(costs, "free_bytes", lambda path, free=2_999_000 + disk: free)
         for one in (needed, replace(needed, peak_bytes=0)):  # the memory is short, or the disk
             with pytest.raises(DoesNotFitError) as error:
                 costs.refuse_small_machine(job, one, tmp_path)
@@ -409,14 +409,14 @@ def test_how_many_sums_are_kept_changes_no_bit(
     words = {"solve": {"ridge": [1e-6, 1e-3], "select": "kfold", "folds": {"count": 3, "by": folds}}}
     truth, levels, fits = one_process(tmp_path / "truth", store, **words), [], []
     for free in (2**40, 2 * 10**6, 10**6):
-        monkeypatch.setattr(costs, "_free_disk", lambda path, free=free: free)
+        monkeypatch.setattr(costs, "free_bytes", lambda path, free=free: free)
         job = write_job(tmp_path / str(free), store, **words)
         levels.append(make_plan(load_job(job)).costs.kept_level)
         fit(load_job(job), engine=SerialEngine())
         fits.append(len(files(tmp_path / str(free), "runs/*/nodes/*")))
         found(job).against(truth)
         files(tmp_path / str(free), "runs/*/receipts/*")[3].unlink()
-        monkeypatch.setattr(costs, "_free_disk", lambda path: 2 * 10**6)
+        monkeypatch.setattr(costs, "free_bytes", lambda path: 2 * 10**6)
         fit(load_job(job), engine=SerialEngine())
         found(job).against(truth)
     assert levels == sorted(set(levels)) and fits == sorted(fits, reverse=True)
@@ -439,6 +439,6 @@ def test_a_qr_is_left_out_where_the_job_gives_it_too_little_alone(
     if small == "machine":
         monkeypatch.setattr(psutil, "virtual_memory", lambda: total)
     else:
-        monkeypatch.setattr(costs, "_free_disk", lambda path: 10)
+        monkeypatch.setattr(costs, "free_bytes", lambda path: 10)
     with pytest.raises(DoesNotFitError, match=r"lost the digits, and a QR .* does not fit: .*set solve.qr: false"):
         plan.by_qr()
