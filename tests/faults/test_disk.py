@@ -328,7 +328,7 @@ def fill(disk: Path, free: int) -> None:
 
 @pytest.mark.parametrize("name", WAYS)
 @pytest.mark.usefixtures("small_leaves")
-def testfree_bytes_decides_nothing_but_whether_there_is_a_fit(
+def test_free_disk_decides_nothing_but_whether_there_is_a_fit(
     name: str, small_disk: Path, labelled: Path, tmp_path: Path
 ) -> None:
     """With 3.6 MiB free the job is refused, with what to do; with room it is the fit that it is on any disk."""
