@@ -80,7 +80,7 @@ def test_sums_on_the_disk_are_no_more_than_the_plan_counts(
 
 
 @pytest.mark.parametrize(("by_rows", "workers"), [(False, 1), (True, 1), (True, 3)])
-def test_sums_that_are_kept_take_a_quarter_of_thefree_bytes_and_are_planned(
+def test_sums_that_are_kept_take_a_quarter_of_the_free_disk_and_are_planned(
     by_rows: bool, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leaves, width, patterns, folds = 1000, 100, 2, 3
