@@ -33,7 +33,7 @@ from dorff.moments import Accumulator, Moments, Triangle, TriangleAccumulator
 from dorff.process.threads import pinned
 from dorff.solvers import Problem, Solution, solve
 from dorff.solvers.cg import solve_cg
-from dorff.solvers.dense import solve_cholesky
+from dorff.solvers.dense import Cholesky
 from dorff.solvers.eigen import SpectralFactor
 from dorff.solvers.qr import problem_of
 
@@ -154,7 +154,8 @@ def compare(sweep: str, lengthscale: float, data: Data, wanted: Callable[[float,
     orders = np.arange(len(data.F)), np.random.default_rng(2).permutation(len(data.F))
     truth, again = (Truth(data, order) for order in orders)
     methods: dict[str, tuple[Problem, Solver]] = {
-        "cholesky": (plain, solve_cholesky), "eigh": (plain, _eigh), "qr": (sharp, _eigh), "mixed": (rounded, _eigh),
+        "cholesky": (plain, lambda problem, ridge: Cholesky(problem).solve(ridge)),
+        "eigh": (plain, _eigh), "qr": (sharp, _eigh), "mixed": (rounded, _eigh),
         "cg": (plain, lambda _, ridge: solve_cg([gram], weights, ridge).solution),
         "ladder": (plain, lambda problem, ridge: _ladder(problem, ridge, sharp)),
     }  # fmt: skip

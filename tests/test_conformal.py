@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dorff.errors import InputError
-from dorff.model.conformal import CONFORMAL_ROWS, LEVELS, MOST_NUMBERS, Conformal, most_rows, scores
+from dorff.model.calibration import CALIBRATION_ROWS, MOST_NUMBERS, most_rows
+from dorff.model.conformal import LEVELS, Conformal, scores
 
 
 @given(st.integers(1, 60), st.integers(1, 3), st.sampled_from(LEVELS), st.integers(0, 10**6))
@@ -68,7 +69,7 @@ def test_scores_are_errors_over_deviations():
 
 
 def test_held_rows_are_bounded():
-    assert most_rows(1) == CONFORMAL_ROWS and most_rows(10**9) == 256
+    assert most_rows(1) == CALIBRATION_ROWS and most_rows(10**9) == 256
     assert most_rows(100) * 100 <= MOST_NUMBERS
 
 

@@ -26,12 +26,13 @@ def test_moments_are_the_explicit_sums():
     found = moments_of(FEATURES, X, Y, y0=y0)
     angles = X @ OMEGA.omega.T
     F1 = np.column_stack([np.cos(angles), np.sin(angles), np.sqrt(D) * np.ones(40)]) / np.sqrt(D)
-    assert (found.m, found.q, found.n, found.width) == (2 * D, 3, 40, 2 * D + 4)
-    np.testing.assert_allclose(found.S, F1.T @ F1, rtol=1e-12, atol=1e-13)
-    np.testing.assert_allclose(found.R, F1.T @ (Y - y0), rtol=1e-12, atol=1e-13)
-    np.testing.assert_allclose(found.E, (Y - y0).T @ (Y - y0), rtol=1e-12)
+    m = found.m
+    assert (m, found.q, found.n, found.width) == (2 * D, 3, 40, 2 * D + 4)
+    np.testing.assert_allclose(found.full[: m + 1, : m + 1], F1.T @ F1, rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(found.full[: m + 1, m + 1 :], F1.T @ (Y - y0), rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(found.full[m + 1 :, m + 1 :], (Y - y0).T @ (Y - y0), rtol=1e-12)
     np.testing.assert_array_equal(found.full, found.full.T)
-    assert found.S[-1, -1] == 40
+    assert found.full[m, m] == 40
     np.testing.assert_allclose(target_covariance(found), np.cov(Y.T, bias=True), rtol=1e-10)
 
 

@@ -133,7 +133,7 @@ def conformalize(plan: Plan, fitted: Fitted, passed: PassResult) -> Conformal:
     held, scores = Held.of(plan, fitted, passed, posterior=True), []
     if held is not None:
         with pinned():
-            for rows in held.rows(conformal.most_rows(plan.dataset.q)):
+            for rows in held.rows(calibration.most_rows(plan.dataset.q)):
                 values = held.model.observed(held.model.predict(rows.X))
                 scores.append(conformal.scores(rows.Y, values, held.model.std(rows.X, noise=True)))
     if not scores:

@@ -15,8 +15,9 @@ from dorff.errors import InputError
 FloatArray = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.integer[Any]]
 
-CALIBRATION_ROWS: Final = 2**17  # held-out rows at most: the temperature's own error is then below 1 in 300
-MOST_NUMBERS: Final = 2**22  # decision values held, and a few times as many bytes of copies
+#: Held-out rows at most: the temperature's own error is then below 1 in 300, coverage's below 0.0014.
+CALIBRATION_ROWS: Final = 2**17
+MOST_NUMBERS: Final = 2**22  # decision values or scores held, and a few times as many bytes of copies
 FLATTEST: Final = 1e-3  # least slope, over the spread of the decision values: all but equal probabilities
 
 
@@ -104,9 +105,9 @@ class Calibration:
             raise InputError(f"a calibration needs 'slope' and 'rows', got {config!r} ({error})") from None
 
 
-def most_rows(classes: int) -> int:
-    """The most held-out rows to calibrate on, so that memory is bounded for any number of classes."""
-    return min(CALIBRATION_ROWS, max(256, MOST_NUMBERS // classes))
+def most_rows(outputs: int) -> int:
+    """The most held-out rows to calibrate on, so that memory is bounded for any number of classes or targets."""
+    return min(CALIBRATION_ROWS, max(256, MOST_NUMBERS // outputs))
 
 
 def softmax(values: FloatArray) -> FloatArray:

@@ -13,9 +13,6 @@ from dorff.errors import InputError
 
 FloatArray = npt.NDArray[np.float64]
 
-CONFORMAL_ROWS: Final = 2**17  # held-out rows at most: coverage's own standard error is then below 0.0014
-MOST_NUMBERS: Final = 2**22  # scores held
-
 #: Levels whose factors are kept: steps of half a percent, and the tail.
 LEVELS: Final = (*(step / 200 for step in range(1, 200)), 0.999, 0.9999)
 
@@ -103,11 +100,6 @@ def scores(targets: npt.ArrayLike, values: npt.ArrayLike, std: npt.ArrayLike) ->
     error = np.abs(y - f)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(error == 0, 0.0, error / deviation)
-
-
-def most_rows(targets: int) -> int:
-    """The most held-out rows to score, so that memory is bounded for any number of targets."""
-    return min(CONFORMAL_ROWS, max(256, MOST_NUMBERS // targets))
 
 
 def check_level(level: float) -> None:

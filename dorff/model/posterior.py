@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, ClassVar, Final, final
@@ -20,6 +20,7 @@ AnyArray = npt.NDArray[Any]
 STEP_BYTES: Final = 2**25  # working memory of an evaluation, beside its result; one row's share where that is more
 
 
+@dataclass(frozen=True, eq=False)
 class PosteriorBlock(ABC):
     """Coefficients x (k, c) whose columns are independent, Gaussian, with covariances
     `variance`_j basis diag(spread_j) basis^T; x has the units of h, those of the scaled targets.
@@ -73,9 +74,6 @@ class SeparableBlock(PosteriorBlock):
     scale. `into` (c, r) says where x goes: h += x @ into.
     """
 
-    basis: FloatArray
-    spread: FloatArray
-    variance: FloatArray
     gain: FloatArray
     centre: FloatArray
     loading: FloatArray
@@ -122,9 +120,6 @@ class CoupledBlock(PosteriorBlock):
     without one. c = 1.
     """
 
-    basis: FloatArray
-    spread: FloatArray
-    variance: FloatArray
     feature: IntArray
     row: IntArray
     loading: FloatArray
@@ -197,23 +192,21 @@ class Posterior:
     def covariance(self, F: FloatArray, C: FloatArray | None = None) -> FloatArray:
         """(n, p, p): the covariance of f across outputs, without noise, for each row of features F (n, m); with C
         (q, p) that of C f, (n, q, q)."""
-        intercept = self._of_intercept(C)
-        out = np.broadcast_to(intercept, (len(F), *intercept.shape)).copy()
-        for start in range(0, len(F), self.step):
-            rows = slice(start, start + self.step)
-            for block in self.blocks:
-                out[rows] += block.covariance(F[rows], C)
-        return out
+        return self._summed(F, self._of_intercept(C), lambda block, rows: block.covariance(rows, C))
 
     def variance(self, F: FloatArray, C: FloatArray | None = None) -> FloatArray:
         """(n, p): the variance of each output of f, without noise, for each row of features F (n, m); with C (q, p)
         that of C f, (n, q)."""
-        intercept = np.diag(self._of_intercept(C))
-        out = np.broadcast_to(intercept, (len(F), len(intercept))).copy()
+        return self._summed(F, np.diag(self._of_intercept(C)), lambda block, rows: block.variances(rows, C))
+
+    def _summed(
+        self, F: FloatArray, intercept: FloatArray, added: Callable[[PosteriorBlock, FloatArray], FloatArray]
+    ) -> FloatArray:
+        out = np.broadcast_to(intercept, (len(F), *intercept.shape)).copy()
         for start in range(0, len(F), self.step):
             rows = slice(start, start + self.step)
             for block in self.blocks:
-                out[rows] += block.variances(F[rows], C)
+                out[rows] += added(block, F[rows])
         return out
 
     def _of_intercept(self, C: FloatArray | None) -> FloatArray:

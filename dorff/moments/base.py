@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 from typing import ClassVar, Final, Self, TypeVar
 
 import numpy as np
@@ -13,7 +14,6 @@ import numpy.typing as npt
 
 from dorff.errors import InputError
 from dorff.moments.blas import FloatArray, SingleArray
-from dorff.moments.probe import probe
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -23,6 +23,25 @@ UNIT: Final = 2.0**-52
 #: By how much more than its average over all directions a rounding error may show along `probe`: 64 for one of chance
 #: (a tail of exp(-64), Hanson & Wright 1971), and in sums of fewer columns the most there is.
 SHOWN: Final = 64.0
+
+
+_PROBE_SEED: Final = 6
+
+
+@lru_cache(maxsize=16)
+def probe(width: int) -> FloatArray:
+    """A fixed direction u (width,), along which sums over rows Z are looked at, to see that no number in them was
+    changed: u^T Z^T Z u is |Z u|^2, of which one side is had from the sums at a leaf's end, the other is summed beside
+    them while the rows are in cache (Huang & Abraham 1984, checksums of matrices; here one number for all of a leaf).
+
+    Numbers of either sign, of sizes from 1 to 2 so that equal columns do not cancel. Not to be written to. The same
+    for ever, whatever NumPy's version: a checkpoint holds sums along it.
+    """
+    bits = np.random.PCG64(_PROBE_SEED).random_raw(width)
+    u = np.asarray(1.0 + (bits >> np.uint64(12)) * 2.0**-52, np.float64)
+    u[bits & np.uint64(1) > 0] *= -1.0
+    u.setflags(write=False)
+    return u
 
 
 class Kind(StrEnum):
@@ -106,8 +125,18 @@ class Sums(Described):
             raise InputError("moments of different plans cannot be added: m, q, y0 and targets must be the same")
 
 
+@dataclass(frozen=True, eq=False)
 class Solvable(Sums):
-    """Sums that a linear system can be made of: those that say what Z^T Z is."""
+    """Sums that a linear system can be made of: those that say what Z^T Z is. They are an upper triangle: `packed`,
+    column by column, (w (w + 1) / 2,)."""
+
+    m: int
+    q: int
+    n: int
+    y0: FloatArray
+    packed: FloatArray
+    observed: str = ""
+    unit: float = UNIT
 
     @property
     @abstractmethod
@@ -130,22 +159,13 @@ class Solvable(Sums):
         Whole pairs of m' of m features of weight 1/sqrt(m/2) want sqrt(m/m') (DESIGN 1).
         """
 
-
-@dataclass(frozen=True, eq=False)
-class Packed(Solvable):
-    """Sums that are an upper triangle: `packed`, column by column, (w (w + 1) / 2,)."""
-
-    m: int
-    q: int
-    n: int
-    y0: FloatArray
-    packed: FloatArray
-    observed: str = ""
-    unit: float = UNIT
-
     @property
     def length(self) -> int:
         return self.width * (self.width + 1) // 2
+
+    def __add__(self, other: Self) -> Self:
+        """Exact but for rounding."""
+        return replace(self, packed=self.packed.copy()).absorb(other)
 
     def pieces(self) -> Iterator[FloatArray]:
         """`packed`, as one piece."""
@@ -222,6 +242,25 @@ class Adder(Described):
     def spare(self) -> FloatArray | None:
         """A square (w, w) that the next accumulator may take over, where there is one."""
         return None
+
+
+class PackedAdder(Adder):
+    """An adder whose sums are an upper triangle, that of `square` (w, w), column-major: memory to use again, whatever
+    is in it; new memory where None is given."""
+
+    square: FloatArray
+
+    @property
+    def length(self) -> int:
+        return self.width * (self.width + 1) // 2
+
+    def held(self) -> Iterator[FloatArray]:
+        yield from packed_columns(self.square)
+        yield self.witness
+
+    @property
+    def spare(self) -> FloatArray:
+        return self.square
 
 
 _Either = TypeVar("_Either", FloatArray, SingleArray)

@@ -35,7 +35,7 @@ def syrk(Z: FloatArray | SingleArray, square: FloatArray | SingleArray) -> None:
     if square.shape != (width, width) or min(steps) < width:  # BLAS would write elsewhere, or print and return
         raise InputError(f"syrk needs a ({width}, {width}) square and rows that do not overlap, not {square.shape}")
     one = ctypes.byref(ctypes.c_double(1.0) if size == 8 else ctypes.c_float(1.0))
-    _blas("dsyrk" if size == 8 else "ssyrk")(
+    _routine("dsyrk" if size == 8 else "ssyrk")(
         b"U", b"N", _integer(width), _integer(rows), one, Z.ctypes.data, _integer(steps[0]), one,
         square.ctypes.data, _integer(steps[1]),
     )  # fmt: skip
@@ -52,7 +52,7 @@ def syr2k(Z: FloatArray, LZ: FloatArray, square: FloatArray) -> None:
     if square.shape != (width, width) or square.strides[0] != 8 or min(step, square.strides[1] // 8) < width:
         raise InputError(f"syr2k needs a ({width}, {width}) square and rows that do not overlap, not {square.shape}")
     half, one = ctypes.byref(ctypes.c_double(0.5)), ctypes.byref(ctypes.c_double(1.0))
-    _blas("dsyr2k")(
+    _routine("dsyr2k")(
         b"U", b"N", _integer(width), _integer(rows), half, Z.ctypes.data, _integer(step), LZ.ctypes.data,
         _integer(step), one, square.ctypes.data, _integer(square.strides[1] // 8),
     )  # fmt: skip
@@ -74,7 +74,7 @@ def tpqrt(R: FloatArray, B: FloatArray, *, triangular: bool = False) -> None:
         return
     panel, failed = min(PANEL, width), ctypes.c_int(0)
     T, work = np.empty(panel * width), np.empty(panel * width)
-    _lapack("dtpqrt")(
+    _routine("dtpqrt")(
         _integer(rows), _integer(width), _integer(rows if triangular else 0), _integer(panel), R.ctypes.data,
         _integer(R.strides[1] // 8), B.ctypes.data, _integer(B.strides[1] // 8), T.ctypes.data, _integer(panel),
         work.ctypes.data, ctypes.byref(failed),
@@ -87,7 +87,7 @@ def symv(square: FloatArray, x: FloatArray) -> FloatArray:
     y = np.zeros(len(x))
     one = ctypes.byref(ctypes.c_double(1.0))
     _check_square(square, x)
-    _blas("dsymv")(
+    _routine("dsymv")(
         b"U", _integer(len(x)), one, square.ctypes.data, _integer(square.strides[1] // 8), x.ctypes.data, _integer(1),
         one, y.ctypes.data, _integer(1),
     )  # fmt: skip
@@ -98,7 +98,7 @@ def trmv(R: FloatArray, x: FloatArray) -> FloatArray:
     """R x (w,) for the upper triangle of R (w, w), column-major."""
     _check_square(R, x)
     y = x.copy()
-    _blas("dtrmv")(
+    _routine("dtrmv")(
         b"U", b"N", b"N", _integer(len(x)), R.ctypes.data, _integer(R.strides[1] // 8), y.ctypes.data, _integer(1)
     )
     return y
@@ -116,22 +116,11 @@ def _integer(value: int) -> Any:
 
 
 @cache
-def _blas(name: str) -> Any:
-    from scipy.linalg import cython_blas
-
-    return _routine(cython_blas, name)
-
-
-@cache
-def _lapack(name: str) -> Any:
-    from scipy.linalg import cython_lapack
-
-    return _routine(cython_lapack, name)
-
-
-def _routine(module: Any, name: str) -> Any:
+def _routine(name: str) -> Any:
     """A function of SciPy's documented C interfaces `scipy.linalg.cython_blas` and `cython_lapack`."""
-    capsule = module.__pyx_capi__[name]
+    from scipy.linalg import cython_blas, cython_lapack
+
+    capsule = (cython_blas.__pyx_capi__ | cython_lapack.__pyx_capi__)[name]
     named = ctypes.pythonapi.PyCapsule_GetName
     named.restype, named.argtypes = ctypes.c_char_p, [ctypes.py_object]
     pointer = ctypes.pythonapi.PyCapsule_GetPointer

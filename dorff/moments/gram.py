@@ -8,7 +8,7 @@ from typing import ClassVar, Final, final
 
 import numpy as np
 
-from dorff.moments.base import SHOWN, Adder, IntArray, Kind, Packed, packed_columns, zeroed
+from dorff.moments.base import SHOWN, IntArray, Kind, PackedAdder, Solvable, packed_columns, zeroed
 from dorff.moments.blas import FloatArray, SingleArray, symv, syr2k, syrk
 
 # Of mixed sums: u = 2^-24, float32's own. A product of two rounded numbers is wrong by 2 u, a float32 sum of at most
@@ -25,7 +25,7 @@ MIXED_SLACK: Final = 4096.0
 
 @final
 @dataclass(frozen=True, eq=False)
-class Moments(Packed):
+class Moments(Solvable):
     """Sums over rows of Z^T Z; `packed` is its upper triangle."""
 
     kind: ClassVar[Kind] = Kind.GRAM
@@ -48,21 +48,6 @@ class Moments(Packed):
             square[: j + 1, j] = square[j, : j + 1] = self.packed[start : start + j + 1]
         return square
 
-    @property
-    def S(self) -> FloatArray:
-        """(m + 1, m + 1): sums of products of the features and the column of ones."""
-        return self.full[: self.m + 1, : self.m + 1]
-
-    @property
-    def R(self) -> FloatArray:
-        """(m + 1, q): sums of features times shifted targets."""
-        return self.full[: self.m + 1, self.m + 1 :]
-
-    @property
-    def E(self) -> FloatArray:
-        """(q, q): sums of products of shifted targets."""
-        return self.full[self.m + 1 :, self.m + 1 :]
-
     def squares(self, V: FloatArray) -> FloatArray:
         return np.asarray(np.sum(V * (self.full @ V), axis=0))
 
@@ -76,23 +61,19 @@ class Moments(Packed):
             pieces.append(self.packed[high * (high + 1) // 2 + low] * (times[: j + 1] * times[j]))
         return replace(self, m=len(at), packed=np.concatenate(pieces))
 
-    def __add__(self, other: Moments) -> Moments:
-        """Merge two disjoint sets of rows; exact but for rounding, and commutative to the bit."""
-        return replace(self, packed=self.packed.copy()).absorb(other)
-
     def absorb(self, other: Moments) -> Moments:
+        """Commutative to the bit."""
         self.check_same(other)
         np.add(self.packed, other.packed, out=self.packed)
         return replace(self, n=self.n + other.n, unit=max(self.unit, other.unit))
 
 
 @final
-class Accumulator(Adder):
+class Accumulator(PackedAdder):
     """Adds blocks of rows into a float64 upper triangle, one BLAS `syrk` a block, in the order they come.
 
-    `square` (w, w), column-major, is memory to use again, whatever is in it. None for new memory. `y0` (q,) is what
-    the targets are shifted by; `observed` as in `Sums`. `paired` is for rows that come with others (`add_pair`): the
-    witness has a second number then, how large the products were that may have cancelled.
+    `paired` is for rows that come with others (`add_pair`): the witness has a second number then, how large the
+    products were that may have cancelled.
     """
 
     kind: ClassVar[Kind] = Kind.GRAM
@@ -103,10 +84,6 @@ class Accumulator(Adder):
     ) -> None:  # fmt: skip
         super().__init__(m, q, y0, observed=observed, witnesses=2 if paired else 1)
         self.square = zeroed(self.width, square)
-
-    @property
-    def length(self) -> int:
-        return self.width * (self.width + 1) // 2
 
     def add(self, Z: FloatArray, *, along: FloatArray | None = None) -> None:
         """Add rows Z (n, w) = [F | 1 | Y - y0], C-contiguous."""
@@ -139,10 +116,6 @@ class Accumulator(Adder):
                 total += piece
         self.n, self.unit = self.n + len(Z), MIXED_UNIT
 
-    def held(self) -> Iterator[FloatArray]:
-        yield from packed_columns(self.square)
-        yield self.witness
-
     @property
     def _mixed(self) -> bool:
         return self.unit == MIXED_UNIT
@@ -165,7 +138,3 @@ class Accumulator(Adder):
     def moments(self) -> Moments:
         packed = np.concatenate(list(self.pieces()))
         return Moments(self.m, self.q, self.n, self.y0, packed, self.observed, self.unit)
-
-    @property
-    def spare(self) -> FloatArray:
-        return self.square

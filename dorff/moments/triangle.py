@@ -8,17 +8,17 @@ from typing import ClassVar, final
 
 import numpy as np
 
-from dorff.moments.base import SHOWN, Adder, IntArray, Kind, Packed, packed_columns, unpack, zeroed
+from dorff.moments.base import SHOWN, IntArray, Kind, PackedAdder, Solvable, packed_columns, unpack, zeroed
 from dorff.moments.blas import FloatArray, tpqrt, trmv
 from dorff.moments.gram import Accumulator, Moments
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Triangle(Packed):
+class Triangle(Solvable):
     """The upper triangular R (w, w) of a QR of the rows Z = sqrt(weight) [F | 1 | Y - y0], its diagonal >= 0.
 
-    `packed` is R's upper triangle, column by column, (w (w + 1) / 2,). R^T R = Z^T Z, but R keeps the digits that the
+    R^T R = Z^T Z, but R keeps the digits that the
     product loses: its condition number is the root of the Gram matrix's. Triangles merge by the QR of the two stacked
     (TSQR: Demmel, Grigori, Hoemmen & Langou 2012).
     """
@@ -58,10 +58,6 @@ class Triangle(Packed):
         sums.add(Z)
         return replace(sums.moments(), n=self.n)
 
-    def __add__(self, other: Triangle) -> Triangle:
-        """Merge two disjoint sets of rows; exact but for rounding."""
-        return replace(self, packed=self.packed.copy()).absorb(other)
-
     def absorb(self, other: Triangle) -> Triangle:
         self.check_same(other)
         R = self.square
@@ -81,11 +77,11 @@ def _positive(R: FloatArray) -> Iterator[FloatArray]:
 
 
 @final
-class TriangleAccumulator(Adder):
+class TriangleAccumulator(PackedAdder):
     """Reflects blocks of rows into an upper triangle, one LAPACK `tpqrt` a block: two to three times a `syrk`.
 
-    `square` (w, w) and `block` (at least as many rows as come at a time, w), both column-major, are memory to use
-    again, whatever is in them.
+    `block` (at least as many rows as come at a time, w), column-major, is memory to use again, as `square` is; what is
+    `held` has the signs that it has.
     """
 
     kind: ClassVar[Kind] = Kind.TRIANGLE
@@ -96,10 +92,6 @@ class TriangleAccumulator(Adder):
     ) -> None:  # fmt: skip
         super().__init__(m, q, y0, observed=observed)
         self.square, self._block = zeroed(self.width, square), block
-
-    @property
-    def length(self) -> int:
-        return self.width * (self.width + 1) // 2
 
     def add(self, Z: FloatArray, *, along: FloatArray | None = None) -> None:
         if not len(Z):
@@ -115,11 +107,6 @@ class TriangleAccumulator(Adder):
     def pieces(self) -> Iterator[FloatArray]:
         return _positive(self.square)
 
-    def held(self) -> Iterator[FloatArray]:
-        """The triangle with the signs that it has, and the witness."""
-        yield from packed_columns(self.square)
-        yield self.witness
-
     def compared(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """|R u|^2 is |Z u|^2: reflections move no length by more than unit (n + w) of all lengths together."""
         Ru = trmv(self.square, self.probe)
@@ -128,7 +115,3 @@ class TriangleAccumulator(Adder):
 
     def moments(self) -> Triangle:
         return Triangle(self.m, self.q, self.n, self.y0, np.concatenate(list(self.pieces())), self.observed)
-
-    @property
-    def spare(self) -> FloatArray:
-        return self.square

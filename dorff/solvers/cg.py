@@ -3,22 +3,79 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, final
 
 import numpy as np
 from scipy.linalg import eigh_tridiagonal
 
 from dorff.model.weights import OperatorWeights
-from dorff.moments import FloatArray, Solvable
+from dorff.moments import BoolArray, FloatArray, Solvable
 from dorff.solvers.matrixfree import System, make_system, of_moments
 from dorff.solvers.nystrom import Plain, Preconditioner, nystrom, nystrom_bytes
-from dorff.solvers.problem import Problem, Solution, digits_left
-from dorff.solvers.scores import RidgeScores, Tally
-from dorff.solvers.system import EPS, Size
+from dorff.solvers.problem import Problem
+from dorff.solvers.scores import BlockSolution, Solution, digits_left
+from dorff.solvers.system import EPS, IntArray, Size
 
 TOLERANCE: Final = 1e-12
 MOST_ITERATIONS: Final = 2000
+#: (k, L) and the numbers (L,) of its columns -> (k, L)
+Map = Callable[[FloatArray, IntArray], FloatArray]
+
+
+@final
+class ConjugateGradients:
+    """The one loop of conjugate gradients (Hestenes & Stiefel 1952), for many columns side by side: x (k, c) of
+    A_j x_j = rhs_j, a positive matrix A_j for each column, from x = 0.
+
+    `product` is A_j times the columns it is given, `precondition` about its inverse. Columns that are not done yet are
+    held side by side: their numbers `at` (L,), `x` and the residuals `r` (k, L), and the squared norms `rho` (L,) of
+    these in the preconditioner's norm; `alpha` and `beta` (L,) are the last step's coefficients. Whoever iterates
+    decides when a column is done, and calls `finish`; `solved` (k, c) holds those that are, zeros else.
+    """
+
+    def __init__(self, product: Map, precondition: Map, rhs: FloatArray) -> None:
+        self._product, self._precondition = product, precondition
+        self.at = np.arange(rhs.shape[1])
+        z = precondition(rhs, self.at)
+        self.rho, self.solved = dots(rhs, z), np.zeros(rhs.shape, order="F")
+        self.alpha = self.beta = np.zeros(len(self.at))
+        self.x = np.zeros(rhs.shape, order="F")
+        self.r, self._p = np.array(rhs, order="F"), np.array(z, order="F")
+
+    def step(self) -> bool:
+        """One step of all columns. False where rounding has made a matrix or the preconditioner indefinite; `rho` is
+        then as before."""
+        Ap = self._product(self._p, self.at)
+        curvature = dots(self._p, Ap)
+        if not np.all(curvature > 0):
+            return False
+        self.alpha = self.rho / curvature
+        self.x += self.alpha * self._p
+        self.r -= self.alpha * Ap
+        del Ap
+        z = self._precondition(self.r, self.at)
+        rho = dots(self.r, z)
+        if not np.all(rho >= 0):
+            return False
+        self.beta, self.rho = rho / self.rho, rho
+        self._p *= self.beta
+        self._p += z
+        return True
+
+    def finish(self, done: BoolArray) -> None:
+        """Let the columns that are `done` (L,) be."""
+        if not done.any():
+            return
+        self.solved[:, self.at[done]] = self.x[:, done]
+        go = ~done
+        self.at, self.rho, self.alpha, self.beta = self.at[go], self.rho[go], self.alpha[go], self.beta[go]
+        self.x, self.r, self._p = self.x[:, go], self.r[:, go], self._p[:, go]
+
+
+def dots(a: FloatArray, b: FloatArray) -> FloatArray:
+    """The products (c,) of columns (k, c) with columns."""
+    return np.asarray(np.einsum("kc,kc->c", a, b))
 
 
 @final
@@ -54,40 +111,33 @@ def iterate(
     system: System, ridge: float, preconditioner: Preconditioner, *, tolerance: float = TOLERANCE,
     most: int = MOST_ITERATIONS, told: Callable[[Steps], None] = lambda _: None,
 ) -> Iterated:  # fmt: skip
-    """Conjugate gradients (Hestenes & Stiefel 1952) for all columns side by side: one product serves all of them.
+    """Conjugate gradients for all columns side by side: one product serves all of them.
 
     A column is done when r* P^-1 r is `tolerance`^2 of what it was at x = 0. Where rounding stops the fall, or `most`
     iterations are done, the solution says that it did not converge.
     """
     shift, a, rhs = system.problem.l * ridge, system.a, system.rhs
-    x, r = np.zeros_like(rhs), rhs.copy()
-    z = preconditioner.solve(r, a, shift)
-    p, rho = z.copy(), _dots(r, z)
-    first, steps = np.where(rho > 0, rho, 1.0), [_Lanczos() for _ in a]
-    on = np.flatnonzero(rho > 0)
-    errors = [1.0 if len(on) else 0.0]  # nothing to explain: 0 is the solution
-    while len(on) and len(errors) <= most:
-        Ap = system.apply(p[:, on], on) * a[on] + shift * p[:, on]
-        curvature = _dots(p[:, on], Ap)
-        if not np.all(curvature > 0):
-            break
-        alpha = rho[on] / curvature
-        x[:, on] += alpha * p[:, on]
-        r[:, on] -= alpha * Ap
-        z = preconditioner.solve(r[:, on], a[on], shift)
-        new = _dots(r[:, on], z)
-        if not np.all(new >= 0):  # rounding has made the preconditioner indefinite
-            break
-        beta = new / rho[on]
-        p[:, on] = z + beta * p[:, on]
-        for column, one, two in zip(on, alpha, beta, strict=True):
-            steps[column].add(one, two)
-        rho[on] = new
+
+    def product(p: FloatArray, at: IntArray) -> FloatArray:
+        return system.apply(p, at) * a[at] + shift * p
+
+    columns = ConjugateGradients(product, lambda r, at: preconditioner.solve(r, a[at], shift), rhs.copy())
+    rho, steps = columns.rho.copy(), [_Lanczos() for _ in a]
+    first = np.where(rho > 0, rho, 1.0)
+    columns.finish(~(rho > 0))
+    errors = [1.0 if len(columns.at) else 0.0]  # nothing to explain: 0 is the solution
+    while len(columns.at) and len(errors) <= most and columns.step():
+        rho[columns.at] = columns.rho
+        for column, alpha, beta in zip(columns.at, columns.alpha, columns.beta, strict=True):
+            steps[column].add(alpha, beta)
         errors.append(float(np.sqrt(np.max(rho / first))))
-        on = on[rho[on] > tolerance**2 * first[on]]
+        columns.finish(columns.rho <= tolerance**2 * first[columns.at])
         told(Steps(len(errors) - 1, errors[-1], _left(errors, tolerance)))
         if len(errors) > 100 and min(errors[-50:]) >= min(errors[:-50]):  # rounding: it will not fall any more
             break
+    converged = not len(columns.at)
+    columns.finish(np.ones(len(columns.at), dtype=bool))
+    x = columns.solved
     seen = max((one.condition() for one in steps), default=1.0)
     # Small eigenvalues that the iteration did not meet count as well: the residual may lie there.
     worst = max(seen, preconditioner.slack(a, shift))
@@ -97,7 +147,7 @@ def iterate(
     condition = worst * preconditioner.spread(a, shift)
     # A residual that small in the preconditioner's norm is an error no larger than this in the system's.
     solution = _solution(system, x, rhs, ridge, condition, errors[-1] * np.sqrt(worst))
-    return Iterated(system.problem, solution, tuple(errors), seen, not len(on))
+    return Iterated(system.problem, solution, tuple(errors), seen, converged)
 
 
 def solve_cg(
@@ -127,15 +177,10 @@ def _solution(
     """With the noise variance, which needs no more than x; scores need the system's spectrum. Its digits are those
     that rounding leaves, or the iteration has reached: an `error` in the system's norm, relative to what x has."""
     problem, (block,), shift = system.problem, system.problem.blocks, system.problem.l * ridge
-    squares = _dots(x, x)
-    tally = Tally(block, _dots(x, rhs), shift * squares, shift * condition * squares)
+    squares = dots(x, x)
+    solved = BlockSolution(block, x, dots(x, rhs), shift * squares, shift * condition * squares, condition)
     digits = max(0.0, min(digits_left(condition, problem.unit), -float(np.log10(max(error, EPS)))))
-    h, judged = problem.coefficients([x]), RidgeScores(problem, [tally])
-    return Solution(h, ridge, condition, "cg", variance=judged.variance, digits=digits, rss=judged.rss)
-
-
-def _dots(a: FloatArray, b: FloatArray) -> FloatArray:
-    return np.asarray(np.einsum("kc,kc->c", a, b))
+    return replace(Solution.of(problem, ridge, [solved], "cg", scores=False), digits=digits)
 
 
 def _left(errors: Sequence[float], tolerance: float) -> int:

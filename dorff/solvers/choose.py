@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Final, final
 
 import numpy as np
@@ -16,20 +15,13 @@ from dorff.moments import Moments, Solvable, pooled
 from dorff.solvers.apart import untouched
 from dorff.solvers.few_labels import Known, few_label_errors
 from dorff.solvers.ridge_path import path_errors
+from dorff.solvers.scores import OF_FITS, Criterion, FitScore
 from dorff.solvers.select import R2, FoldErrors, Spread, about_mean, squared_error, squared_size
 from dorff.solvers.setting import Fit, Setting, learned_term
 
 Folds = Sequence[Sequence[Solvable]]  # of each fold the moments of each pattern of targets
 LARGE: Final = 512  # unknowns from which folds are solved as neighbours of their sum
 DIRECT: Final = "direct"
-
-
-class Criterion(StrEnum):
-    """What the best is found by: least GCV score, most log evidence, most R2 on rows held out (`R2`)."""
-
-    GCV = "gcv"
-    EVIDENCE = "evidence"
-    KFOLD = "kfold"
 
 
 @final
@@ -95,14 +87,10 @@ def choose(
     for number, candidate in enumerate(candidates):
         for m in counts or (candidate.m,):
             parts, setting = of_first(folds, replace(candidate, r2_of=r2_of), m)
-            if by is Criterion.KFOLD:
-                scored = fold_scores(parts, setting, ridges, per_output=per_output, known=known)
-                trials: list[tuple[Score, Fit | None]] = [(score, None) for score in scored]
-            elif only:
+            if only and by in OF_FITS:
                 (single,) = setting.solve(pooled(parts), ridges)
                 return Choice(0, single, (), setting.m)
-            else:
-                trials = _scored(pooled(parts), setting, ridges, by, per_output=per_output)
+            trials = _trials(parts, setting, ridges, by, per_output=per_output, known=known)
             for score, fit in trials:
                 table.append(replace(score, candidate=number))
                 if best is None or score.least < best.least:
@@ -121,26 +109,27 @@ def setting_scores(
 ) -> list[Score]:  # fmt: skip
     """The trials of one setting: its scores at every ridge, or by every output's best ridge (`choose`). `known` as in
     `fold_scores`."""
-    if (by := Criterion(by)) is Criterion.KFOLD:
-        return fold_scores(folds, setting, ridges, per_output=per_output, known=known)
-    return [score for score, _ in _scored(pooled(folds), setting, ridges, by, per_output=per_output)]
+    trials = _trials(folds, setting, ridges, Criterion(by), per_output=per_output, known=known)
+    return [score for score, _ in trials]
 
 
-def _scored(
-    total: Sequence[Solvable], setting: Setting, ridges: Sequence[float], by: Criterion, *, per_output: bool
+def _trials(
+    folds: Folds, setting: Setting, ridges: Sequence[float], by: Criterion, *, per_output: bool, known: Known | None
 ) -> list[tuple[Score, Fit | None]]:
+    """Scores, with the fits that they are of where these are to all rows."""
+    if (rule := OF_FITS.get(by)) is None:
+        return [(score, None) for score in fold_scores(folds, setting, ridges, per_output=per_output, known=known)]
     if per_output:
-        fits = [setting.solve_each(total, ridges, by)]
+        fits = [setting.solve_each(pooled(folds), ridges, by)]
     else:
-        fits = setting.solve(total, ridges, scores=True, evidence=by is Criterion.EVIDENCE)
-    return [(_score(fit, setting.m, by), fit) for fit in fits]
+        fits = setting.solve(pooled(folds), ridges, scores=True, evidence=rule.noise)
+    return [(_score(fit, setting.m, rule), fit) for fit in fits]
 
 
-def _score(fit: Fit, m: int, by: Criterion) -> Score:
-    found = fit.solution
-    value = found.gcv if by is Criterion.GCV else None if fit.log_evidence is None else -fit.log_evidence
-    ridges = None if found.ridges is None else tuple(float(ridge) for ridge in found.ridges)
-    return Score(0, found.ridge, float("inf") if value is None else value, m, ridges, DIRECT, found.digits)
+def _score(fit: Fit, m: int, rule: FitScore) -> Score:
+    solution, value = fit.solution, rule.value(fit.solution)
+    ridges = None if solution.ridges is None else tuple(float(ridge) for ridge in solution.ridges)
+    return Score(0, solution.ridge, float("inf") if value is None else value, m, ridges, DIRECT, solution.digits)
 
 
 def fold_scores(

@@ -2,39 +2,42 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import final
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final, final
 
 import numpy as np
 from scipy.linalg import lapack
 
 from dorff.moments import FloatArray
-from dorff.solvers.problem import Problem, Solution
-from dorff.solvers.scores import RidgeScores, Tally
+from dorff.solvers.problem import Problem
+from dorff.solvers.scores import BlockSolution, Ridge, Solver
 from dorff.solvers.system import EPS, Block
 
+MOST_FACTORS: Final = 8  # as many Cholesky factors take about as long as one `eigh`
 
-def solve_cholesky(problem: Problem, ridge: float, *, scores: bool = False) -> Solution | None:
-    """The solution by Cholesky, or None where a matrix is not numerically positive definite.
 
-    Needs equal output eigenvalues `a` in each block; the condition number is LAPACK's 1-norm estimate. `scores` asks
-    for GCV and evidence.
-    """
-    solved, tallies, condition, shift = [], [], 1.0, problem.l * ridge
-    for block in problem.blocks:
-        factor = factored(block, shift)
+@final
+class Cholesky(Solver):
+    """A factor for each ridge; the condition number is LAPACK's 1-norm estimate. Needs equal output eigenvalues `a` in
+    each block."""
+
+    rung = "cholesky"
+
+    @classmethod
+    def suits(cls, problem: Problem, ridges: Sequence[Ridge]) -> bool:
+        one = not any(np.ndim(ridge) for ridge in ridges) and all(block.plain for block in problem.blocks)
+        return one and len(ridges) <= MOST_FACTORS
+
+    def block(self, block: Block, ridge: Ridge, *, scores: bool) -> BlockSolution | None:
+        factor = factored(block, self.problem.l * float(ridge))
         if factor is None:
             return None
-        x, _ = lapack.dpotrs(factor.lower, block.rhs, lower=1)
-        condition = max(condition, factor.condition)
-        solved.append(x)
-        tallies.append(_tally(block, factor, x, shift, scores=scores))
-    judged = RidgeScores(problem, tallies)
-    gcv, log_evidence = (judged.gcv, judged.log_evidence) if scores else (None, None)
-    return Solution(
-        problem.coefficients(solved), ridge, condition, "cholesky", gcv, log_evidence, None, judged.variance,
-        judged.digits, judged.rss, judged.freedom if scores else None,
-    )  # fmt: skip
+        solved = factor.solve()
+        if not scores:
+            return solved
+        inverse = factor.root()
+        return factor.counted(solved, sum(float(column[j:] @ column[j:]) for j, column in enumerate(inverse.T)))
 
 
 @final
@@ -42,9 +45,30 @@ def solve_cholesky(problem: Problem, ridge: float, *, scores: bool = False) -> S
 class CholeskyFactor:
     """L (k, k), in the lower triangle, with L L^T = G a + shift I; the 1-norm and the condition number of that."""
 
+    of: Block
+    shift: float
     lower: FloatArray
     norm: float
     condition: float
+
+    def solve(self) -> BlockSolution:
+        """All but the degrees of freedom."""
+        block, shift = self.of, self.shift
+        x, _ = lapack.dpotrs(self.lower, block.rhs, lower=1)
+        squares, largest = np.sum(x**2, axis=0), self.norm + block.removed * float(block.a[0])
+        whole = 2.0 * float(np.log(np.diag(self.lower)).sum()) - len(x) * np.log(shift) if shift > 0 else np.inf
+        return BlockSolution(
+            block, x, np.sum(x * block.rhs, axis=0), shift * squares, largest * squares, self.condition,
+            self.condition * largest / self.norm, log_det=np.full(len(squares), whole),
+        )  # fmt: skip
+
+    def counted(self, solved: BlockSolution, trace: float) -> BlockSolution:
+        """With the degrees of freedom, for the trace of the inverse: the squared norm of `root`."""
+        return replace(solved, freedom=np.full(len(solved.fitted), len(solved.x) - self.shift * trace))
+
+    def root(self) -> FloatArray:
+        """L^-1 (k, k), in the lower triangle, written over the factor: L^-T L^-1 is the inverse."""
+        return np.asarray(lapack.dtrtri(self.lower, lower=1, overwrite_c=1)[0])
 
 
 def factored(block: Block, shift: float) -> CholeskyFactor | None:
@@ -56,20 +80,4 @@ def factored(block: Block, shift: float) -> CholeskyFactor | None:
     if failed:
         return None
     reciprocal, _ = lapack.dpocon(lower, norm, uplo="L")
-    return None if reciprocal < EPS else CholeskyFactor(lower, norm, 1.0 / reciprocal)
-
-
-def _tally(block: Block, factor: CholeskyFactor, x: FloatArray, shift: float, *, scores: bool) -> Tally:
-    """What x says. The freedom needs the trace of the inverse, which is the squared norm of the factor's inverse; that
-    is written over the factor."""
-    (k, c), squares = x.shape, np.sum(x**2, axis=0)
-    largest, log_det, freedom = factor.norm + block.removed * float(block.a[0]), None, None
-    if scores:
-        whole = 2.0 * float(np.log(np.diag(factor.lower)).sum()) - k * np.log(shift) if shift > 0 else np.inf
-        inverse, _ = lapack.dtrtri(factor.lower, lower=1, overwrite_c=1)
-        trace = sum(float(column[j:] @ column[j:]) for j, column in enumerate(inverse.T))
-        log_det, freedom = np.full(c, whole), np.full(c, k - shift * trace)
-    return Tally(
-        block, np.sum(x * block.rhs, axis=0), shift * squares, largest * squares,
-        factor.condition * largest / factor.norm, freedom, log_det,
-    )  # fmt: skip
+    return None if reciprocal < EPS else CholeskyFactor(block, shift, lower, norm, 1.0 / reciprocal)

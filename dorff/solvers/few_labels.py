@@ -22,7 +22,7 @@ from dorff.model.weights import OperatorWeights
 from dorff.moments import UNIT, FloatArray, Moments, pooled
 from dorff.solvers.apart import SplitProblem
 from dorff.solvers.penalty import Penalty
-from dorff.solvers.problem import digits_left
+from dorff.solvers.scores import digits_left
 from dorff.solvers.select import FoldErrors
 from dorff.solvers.setting import Setting, learned_term
 from dorff.solvers.system import IntArray

@@ -65,7 +65,8 @@ class Penalty:
         T[np.diag_indices(m + 1)] += lift
         if self.shift > 0 and T[m, m] <= 2.0 * lift:
             T[m] = T[:, m] = 0.0
-        views, outputs = _or_identity(self.views, weights.count), _or_identity(self.outputs, p)
+        views = np.eye(weights.count) if self.views is None else self.views
+        outputs = np.eye(p) if self.outputs is None else self.outputs
         return PenaltyTerm(T, views, outputs, f0, self.sums.unit)
 
 
@@ -103,10 +104,6 @@ def _root(matrix: FloatArray) -> FloatArray:
     values, vectors = np.linalg.eigh(matrix)
     some = values > len(values) * EPS * values[-1]
     return np.asarray((vectors[:, some] * np.sqrt(values[some])).T)
-
-
-def _or_identity(matrix: FloatArray | None, size: int) -> FloatArray:
-    return np.eye(size) if matrix is None else matrix
 
 
 def _check_positive(name: str, matrix: FloatArray | None) -> None:

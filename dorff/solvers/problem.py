@@ -86,7 +86,8 @@ class Problem:
             penalty.check(weights)
         whole = len(parts) == 1 and bool(parts[0].mask.all())
         split = SplitProblem.of(weights, observe, [penalty.outputs for penalty in penalties], whole=whole, noise=noise)
-        check_width(len(weights.gain) if split else _width(weights))
+        rows = np.broadcast_to(np.any(weights.root != 0, axis=2), weights.shape[:2])
+        check_width(len(weights.gain) if split else int(np.count_nonzero(rows)))
         back = kept_shift(parts[0].y0, observe) if intercept else parts[0].y0
         problem = cls((), weights, (), scale, observe, intercept, split and split.directions, noise=noise)
         sums = [_unpacked(part, problem.units, back) for part in parts]
@@ -257,12 +258,6 @@ def _unpacked(moments: Solvable, scale: FloatArray, back: FloatArray) -> Pattern
     return rows, full[:m, :m], np.where(mask, R / scale, 0.0)
 
 
-def _width(weights: OperatorWeights) -> int:
-    """Unknowns of a system for everything."""
-    some = np.any(weights.root != 0, axis=2)
-    return int(np.count_nonzero(np.broadcast_to(some, weights.shape[:2])))
-
-
 def check_width(k: int) -> None:
     """InputError for a dense system of k unknowns where LAPACK could not count its entries."""
     if k > system.LARGEST_DIRECT:
@@ -317,48 +312,3 @@ def target_covariance(parts: Solvable | Parts) -> FloatArray:
         return covariance
     values, vectors = np.linalg.eigh(covariance)
     return np.asarray((vectors * np.maximum(values, 0.0)) @ vectors.T)
-
-
-def digits_left(condition: float, unit: float = system.EPS, *, squared: bool = True, size: float = np.inf) -> float:
-    """Decimal digits of the fitted values, relative to the targets y, that rounding leaves at least; none below 0.
-
-    The sums of products, and so the system, are wrong by about unit g, g the largest eigenvalue, and their right side
-    by unit sqrt(g) |y|: to first order that moves fitted values by sqrt(condition) unit (1 + size) |y|,
-    size = sqrt(g) |x| / |y|, which is never more than sqrt(condition) / 2. Where nothing was squared they move by
-    sqrt(condition) unit |y|. A factor of 10 is kept for what "about" hides.
-    """
-    if squared and 10.0 * unit * condition >= 1.0:
-        return 0.0
-    lost = np.sqrt(condition) * (1.0 + min(size, np.sqrt(condition) / 2) if squared else 1.0)
-    return max(0.0, -float(np.log10(10.0 * unit * max(lost, 1.0))))
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Solution:
-    """Coefficients h (m, r) for one ridge, and how they were found.
-
-    `condition` is the (estimated) condition number of the worst system solved, `rung` the method that solved it,
-    `digits` what `digits_left` says of the two. `variance` is the noise variance of the scaled targets, (p,) with one
-    for each of the problem's `directions`, or (1,), `rss` the squares that are left, alike, and `freedom` the degrees
-    of freedom, the intercept's among them, where they were counted. `gcv` is the generalised cross-validation score
-    and `log_evidence` the log marginal likelihood (`RidgeScores`), where they were asked for or came for nothing.
-    `ridges` (p,) where each direction has its own; `ridge` is then their geometric mean.
-    """
-
-    h: FloatArray
-    ridge: float
-    condition: float
-    rung: str
-    gcv: float | None = None
-    log_evidence: float | None = None
-    ridges: FloatArray | None = None
-    variance: FloatArray | None = None
-    digits: float = 15.0
-    rss: FloatArray | None = None
-    freedom: FloatArray | None = None
-
-    @property
-    def ill_conditioned(self) -> bool:
-        """Whether fewer than three digits are left."""
-        return not self.digits >= 3.0

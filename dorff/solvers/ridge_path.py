@@ -22,7 +22,9 @@ from scipy.linalg import lapack
 
 from dorff.model.weights import operator_weights
 from dorff.moments import BoolArray, FloatArray, Moments, pooled
-from dorff.solvers.problem import check_width, digits_left
+from dorff.solvers.cg import ConjugateGradients
+from dorff.solvers.problem import check_width
+from dorff.solvers.scores import digits_left
 from dorff.solvers.select import FoldErrors, about_mean, rounding_level
 from dorff.solvers.setting import Setting
 
@@ -37,18 +39,11 @@ Indices = npt.NDArray[np.integer[Any]]
 
 
 @final
-@dataclass(frozen=True, eq=False)
 class UnpackedMoments:
     """The moments (w, w) of some rows that have all targets, about the frozen y0, unpacked."""
 
-    full: FloatArray
-    m: int
-    y0: FloatArray
-    unit: float
-
-    @classmethod
-    def of(cls, moments: Moments) -> UnpackedMoments:
-        return cls(moments.full, moments.m, moments.y0, moments.unit)
+    def __init__(self, moments: Moments) -> None:
+        self.full, self.m, self.y0, self.unit = moments.full, moments.m, moments.y0, moments.unit
 
     def centred(self, *, intercept: bool) -> tuple[FloatArray, FloatArray, FloatArray]:
         """S (m, m), R (m, q) and E (q, q) over the rows' weight: about the means, or else as if y0 were 0."""
@@ -94,11 +89,9 @@ class Columns:
 
     @classmethod
     def together(cls, parts: Sequence[Columns]) -> Columns:
-        rhs = np.asfortranarray(np.concatenate([part.rhs for part in parts], axis=1))
-        whose, shift, energy = (
-            np.concatenate([getattr(part, name) for part in parts]) for name in ("whose", "shift", "energy")
-        )
-        return cls(whose, shift, rhs, energy)
+        columns = [(part.whose, part.shift, part.energy) for part in parts]
+        whose, shift, energy = (np.concatenate(values) for values in zip(*columns, strict=True))
+        return cls(whose, shift, np.asfortranarray(np.concatenate([part.rhs for part in parts], axis=1)), energy)
 
     def __getitem__(self, at: Any) -> Columns:
         return Columns(self.whose[at], self.shift[at], self.rhs[:, at], self.energy[at])
@@ -147,26 +140,22 @@ class Family:
         A column ends when the norm of its error, estimated by the factor's, is `TOLERANCE` of the root of the
         training error: the energy less what x explains.
         """
-        X, whole = np.zeros(columns.rhs.shape, order="F"), np.zeros(len(columns.shift), bool)
-        at, now, x, R = np.arange(len(whole)), columns, X, columns.rhs
-        P, last = np.zeros_like(R), np.ones(len(at))
+        now, whole = columns, np.zeros(len(columns.shift), bool)
+
+        def precondition(r: FloatArray, _: Indices) -> FloatArray:
+            return np.asarray(lapack.dpotrs(factor, r, lower=1)[0])
+
+        solved = ConjugateGradients(lambda p, _: self._product(now, p), precondition, columns.rhs)
         for _ in range(MOST_STEPS):
-            Z, _ = lapack.dpotrs(factor, R, lower=1)
-            size = np.einsum("kc,kc->c", R, Z)
-            error = now.energy - np.einsum("kc,kc->c", x, now.rhs + R + now.shift * x)
-            done = size <= TOLERANCE**2 * np.maximum(error, FLOOR * now.energy)
+            left = now.energy - np.einsum("kc,kc->c", solved.x, now.rhs + solved.r + now.shift * solved.x)
+            done = solved.rho <= TOLERANCE**2 * np.maximum(left, FLOOR * now.energy)
             if done.any():
-                X[:, at[done]], whole[at[done]] = x[:, done], True
-                go = ~done
-                at, now, x, R, Z, P = at[go], now[go], x[:, go], R[:, go], Z[:, go], P[:, go]
-                size, last = size[go], last[go]
-            if not len(at):
+                whole[solved.at[done]] = True
+                solved.finish(done)
+                now = now[~done]
+            if not len(solved.at) or not solved.step():
                 break
-            P = Z + P * (size / last)
-            AP = self._product(now, P)
-            step = size / np.einsum("kc,kc->c", P, AP)
-            x, R, last = x + step * P, R - step * AP, size
-        return X, whole
+        return solved.solved, whole
 
     def _product(self, columns: Columns, P: FloatArray) -> FloatArray:
         AP = columns.shift * P
@@ -200,7 +189,7 @@ class Training:
     def of(cls, moments: Moments, setting: Setting) -> Training:
         scale = setting.scaling([moments])
         weights = operator_weights(setting.fixed([moments]), setting.m, setting.density, normalize=setting.normalize)
-        rows = UnpackedMoments.of(moments)
+        rows = UnpackedMoments(moments)
         S, R, E = rows.centred(intercept=setting.intercept)
         R, E, sums = R / scale, E / np.outer(scale, scale), rows.full[rows.m].copy()
         sizes = np.diag(rows.full)[: rows.m] / rows.full[rows.m, rows.m]
@@ -274,7 +263,7 @@ def path_errors(folds: Sequence[Moments], setting: Setting, ridges: Sequence[flo
         mine = slice(end - len(ridges) * len(training.a), end)
         digits = np.minimum(digits, training.digits(found.X[:, mine], found.least[mine], np.array(ridges), unit))
         W, bias = training.functions(found.X[:, mine], intercept=setting.intercept, y0=fold.y0)
-        rows = UnpackedMoments.of(fold)
+        rows = UnpackedMoments(fold)
         if sizes is not None:
             W, bias = about_mean(W, bias + fold.y0)
             bias = bias - fold.y0

@@ -1,4 +1,4 @@
-"""What a solution says of the model it belongs to: noise variance, GCV score, evidence.
+"""What a solver is; and what a solution says of the model it belongs to: noise variance, GCV score, evidence.
 
 The model is that of Bayesian linear regression: coefficients h ~ N(0, s2 / (l ridge) I), noise of variance s2 / w for
 a row of weight w, a flat prior on the intercept. Its mean is the ridge solution (Rasmussen & Williams 2006, ch. 2.1).
@@ -8,68 +8,88 @@ same for all (`select.noise_models`), which is this one for targets divided by t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property
-from typing import final
+from typing import Final, final
 
 import numpy as np
 
 from dorff.moments import FloatArray
-from dorff.solvers.problem import Problem, digits_left
-from dorff.solvers.system import Block
+from dorff.solvers.problem import Problem
+from dorff.solvers.system import EPS, Block
 
+Ridge = float | FloatArray  # one for all, or (p,) with one for each of the problem's directions
 _TINY = float(np.finfo(np.float64).tiny)
+
+
+def digits_left(condition: float, unit: float = EPS, *, squared: bool = True, size: float = np.inf) -> float:
+    """Decimal digits of the fitted values, relative to the targets y, that rounding leaves at least; none below 0.
+
+    The sums of products, and so the system, are wrong by about unit g, g the largest eigenvalue, and their right side
+    by unit sqrt(g) |y|: to first order that moves fitted values by sqrt(condition) unit (1 + size) |y|,
+    size = sqrt(g) |x| / |y|, which is never more than sqrt(condition) / 2. Where nothing was squared they move by
+    sqrt(condition) unit |y|. A factor of 10 is kept for what "about" hides.
+    """
+    if squared and 10.0 * unit * condition >= 1.0:
+        return 0.0
+    lost = np.sqrt(condition) * (1.0 + min(size, np.sqrt(condition) / 2) if squared else 1.0)
+    return max(0.0, -float(np.log10(10.0 * unit * max(lost, 1.0))))
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Tally:
-    """Of one block's columns, (c,) each: rhs . x, shift |x|^2, and |x|^2 times the largest eigenvalue of the column's
-    matrix before it was centred; the degrees of freedom tr(G (G + shift)^-1) and log det(I + G / shift), where they
-    are known. `condition` is the worst column's, taken with that eigenvalue."""
+class BlockSolution:
+    """x (k, c) of one block, and of its columns, (c,) each: rhs . x, shift |x|^2, and |x|^2 times the largest
+    eigenvalue of the column's matrix before it was centred; the degrees of freedom tr(G (G + shift)^-1) and
+    log det(I + G / shift), where they are known. `condition` is the worst column's, `lifted` the same with that
+    eigenvalue."""
 
     block: Block
+    x: FloatArray
     fitted: FloatArray
     shrunk: FloatArray
     level: FloatArray
     condition: float = 1.0
+    lifted: float = 1.0
     freedom: FloatArray | None = None
     log_det: FloatArray | None = None
 
 
 @final
 class RidgeScores:
-    """Scores from the tallies of all blocks, in the scaled targets' units but for the evidence.
+    """Scores from the solutions of all blocks, in the scaled targets' units but for the evidence.
 
     Arrays are (J,): one for each of the problem's `directions`, or J = 1. Squares that are left are never taken to be
     less than what rounding leaves of them, unit (squares of the targets + |x|^2 times G's largest eigenvalue): a
     system without digits cannot score a residual of 0.
     """
 
-    def __init__(self, problem: Problem, tallies: Sequence[Tally]) -> None:
-        self._problem, self._totals, self._tallies = problem, problem.totals, tallies
-        self.squared = all(tally.block.squared for tally in tallies)
-        self._levels = self._summed([tally.level for tally in tallies])
+    def __init__(self, problem: Problem, solved: Sequence[BlockSolution]) -> None:
+        self._problem, self._totals, self._solved = problem, problem.totals, solved
+        self.squared = all(one.block.squared for one in solved)
+        self._levels = self._summed([one.level for one in solved])
         floor = problem.unit * (self._totals.squares + self.squared * self._levels) + _TINY
-        kept = self._totals.energy - self._summed([tally.fitted for tally in tallies])
-        self.rss: FloatArray = np.maximum(kept - self._summed([tally.shrunk for tally in tallies]), floor)
+        kept = self._totals.energy - self._summed([one.fitted for one in solved])
+        self.rss: FloatArray = np.maximum(kept - self._summed([one.shrunk for one in solved]), floor)
         self._penalised = np.maximum(kept, floor)
 
     def _summed(self, values: Sequence[FloatArray]) -> FloatArray:
         """(J,): each column's value added where it belongs."""
         out = np.zeros(len(self._totals.energy))
-        for tally, value in zip(self._tallies, values, strict=True):
+        for one, value in zip(self._solved, values, strict=True):
             if self._problem.directions is None:
                 out += value.sum()
             else:
-                out[tally.block.columns] += value
+                out[one.block.columns] += value
         return out
 
     @property
     def digits(self) -> float:
         """`digits_left` of all targets together, as they were summed: about y0, features not yet centred."""
-        condition = max([1.0, *(tally.condition for tally in self._tallies)])
+        condition = max([1.0, *(one.lifted for one in self._solved)])
         size = float(np.sqrt(self._levels.sum() / max(self._totals.squares.sum(), _TINY)))
         return digits_left(condition, self._problem.unit, squared=self.squared, size=size)
 
@@ -87,7 +107,7 @@ class RidgeScores:
     @cached_property
     def freedom(self) -> FloatArray:
         """Degrees of freedom, with the intercept's."""
-        return self._totals.spent + self._summed([_known(tally.freedom) for tally in self._tallies])
+        return self._totals.spent + self._summed([one.freedom for one in self._solved if one.freedom is not None])
 
     @property
     def gcv(self) -> float:
@@ -114,7 +134,7 @@ class RidgeScores:
 
         -inf at ridge 0. With row weights, a constant of the data, half the sum of log w over the entries, is left out.
         """
-        log_det = self._summed([_known(tally.log_det) for tally in self._tallies])
+        log_det = self._summed([one.log_det for one in self._solved if one.log_det is not None])
         noise = np.log(2.0 * np.pi * np.where(self._left > 0, self.variance, 1.0)) + 1.0
         return np.asarray(-0.5 * (self._left * noise + self._totals.log_free + log_det))
 
@@ -124,6 +144,112 @@ class RidgeScores:
         return float(self.evidence_each.sum() - self._problem.log_units)
 
 
-def _known(values: FloatArray | None) -> FloatArray:
-    assert values is not None  # asked for with `scores`
-    return values
+@final
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """Coefficients h (m, r) for one ridge, and how they were found.
+
+    `condition` is the (estimated) condition number of the worst system solved, `rung` the method that solved it,
+    `digits` what `digits_left` says of the two. `variance` is the noise variance of the scaled targets, (p,) with one
+    for each of the problem's `directions`, or (1,), `rss` the squares that are left, alike, and `freedom` the degrees
+    of freedom, the intercept's among them, where they were counted. `gcv` is the generalised cross-validation score
+    and `log_evidence` the log marginal likelihood (`RidgeScores`), where they were asked for or came for nothing.
+    `ridges` (p,) where each direction has its own; `ridge` is then their geometric mean.
+    """
+
+    h: FloatArray
+    ridge: float
+    condition: float
+    rung: str
+    gcv: float | None = None
+    log_evidence: float | None = None
+    ridges: FloatArray | None = None
+    variance: FloatArray | None = None
+    digits: float = 15.0
+    rss: FloatArray | None = None
+    freedom: FloatArray | None = None
+
+    @property
+    def ill_conditioned(self) -> bool:
+        """Whether fewer than three digits are left."""
+        return not self.digits >= 3.0
+
+    @classmethod
+    def of(
+        cls, problem: Problem, ridge: Ridge, solved: Sequence[BlockSolution], rung: str, *, scores: bool
+    ) -> Solution:
+        """Of all blocks' solutions, with GCV score and evidence if `scores`; ridges (p,) go with their directions."""
+        judged = RidgeScores(problem, solved)
+        gcv, log_evidence = (judged.gcv, judged.log_evidence) if scores else (None, None)
+        ridges = None if np.ndim(ridge) == 0 else np.asarray(ridge, dtype=np.float64)
+        return cls(
+            problem.coefficients([one.x for one in solved]), float(ridge) if ridges is None else _mean(ridges),
+            max([1.0, *(one.condition for one in solved)]), rung, gcv, log_evidence, ridges, judged.variance,
+            judged.digits, judged.rss, judged.freedom if all(one.freedom is not None for one in solved) else None,
+        )  # fmt: skip
+
+
+def _mean(ridges: FloatArray) -> float:
+    """The geometric mean, 0 if one is 0."""
+    return float(np.exp(np.mean(np.log(ridges)))) if np.all(ridges > 0) else 0.0
+
+
+class Solver(ABC):
+    """Of one problem, at any ridge. `select.SOLVERS` lists those that are tried, in order; `rung` is what reports call
+    it."""
+
+    rung: str
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+
+    @classmethod
+    @abstractmethod
+    def suits(cls, problem: Problem, ridges: Sequence[Ridge]) -> bool:
+        """Whether it can solve this, and is worth its time."""
+
+    @abstractmethod
+    def block(self, block: Block, ridge: Ridge, *, scores: bool) -> BlockSolution | None:
+        """The solution of one block, with what `scores` need if asked for; None where its matrix is not numerically
+        positive definite."""
+
+    def solve(self, ridge: Ridge, *, scores: bool = False) -> Solution | None:
+        """The solution of all blocks, with GCV score and evidence where `scores` ask for these; None where a block has
+        none."""
+        solved = list[BlockSolution]()
+        for block in self.problem.blocks:
+            one = self.block(block, ridge, scores=scores)
+            if one is None:
+                return None
+            solved.append(one)
+        return Solution.of(self.problem, ridge, solved, self.rung, scores=scores)
+
+
+class Criterion(StrEnum):
+    """What the best is found by: least GCV score, most log evidence, most R2 on rows held out (`R2`)."""
+
+    GCV = "gcv"
+    EVIDENCE = "evidence"
+    KFOLD = "kfold"
+
+
+@final
+@dataclass(frozen=True)
+class FitScore:
+    """A criterion's score of one fit to all rows, of which the best has least: `value` of the solution, None where it
+    has none, and `each` (J,) of every direction alone. `noise` says that it needs `Setting.judged`."""
+
+    value: Callable[[Solution], float | None]
+    each: Callable[[RidgeScores], FloatArray]
+    noise: bool = False
+
+
+#: Of the criteria that hold out no rows.
+OF_FITS: Final = {
+    Criterion.GCV: FitScore(lambda solution: solution.gcv, lambda scores: scores.gcv_each),
+    Criterion.EVIDENCE: FitScore(
+        lambda solution: None if solution.log_evidence is None else -solution.log_evidence,
+        lambda scores: -scores.evidence_each,
+        noise=True,
+    ),
+}

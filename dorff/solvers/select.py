@@ -14,13 +14,13 @@ from scipy.linalg import blas, lapack
 
 from dorff.kernels import MultiView, OperatorKernel
 from dorff.moments import FloatArray, Kind, Solvable
-from dorff.solvers.dense import factored, solve_cholesky
-from dorff.solvers.eigen import Ridge, SpectralFactor, divided
-from dorff.solvers.problem import Problem, Solution
-from dorff.solvers.scores import RidgeScores, Tally
+from dorff.solvers.dense import Cholesky, factored
+from dorff.solvers.eigen import SpectralFactor, divided
+from dorff.solvers.problem import Problem
+from dorff.solvers.scores import BlockSolution, Ridge, RidgeScores, Solution, Solver
 from dorff.solvers.system import Block, Size, Spectrum
 
-MOST_FACTORS = 8  # as many Cholesky factors take about as long as one `eigh`
+SOLVERS: Final[tuple[type[Solver], ...]] = (Cholesky, SpectralFactor)  # in the order they are tried
 _TINY = 1e4  # times rounding: what f is of the targets where nothing is left of it
 _ROUNDING: Final = 2.0**-46  # of a target's mean: what rounding may leave of a deviation from it
 STEPS: Final = 50  # of finding D
@@ -34,14 +34,12 @@ def solve(problem: Problem, ridges: Sequence[Ridge], *, scores: bool = False) ->
     A ridge may be (p,), one for each of the problem's directions. `scores` asks for GCV scores and evidences, which
     the `eigh` always gives.
     """
-    apart = any(np.ndim(ridge) > 0 for ridge in ridges)
-    if len(ridges) <= MOST_FACTORS and not apart and all(block.plain for block in problem.blocks):
-        tried = (solve_cholesky(problem, float(ridge), scores=scores) for ridge in ridges)
-        found = list(takewhile(lambda solution: solution is not None, tried))
-        if len(found) == len(ridges):
-            return [solution for solution in found if solution is not None]
-    spectral = SpectralFactor(problem)
-    return [spectral.solve(ridge) for ridge in ridges]
+    for solver in (kind(problem) for kind in SOLVERS if kind.suits(problem, ridges)):
+        tried = (solver.solve(ridge, scores=scores) for ridge in ridges)
+        solutions = [solution for solution in takewhile(lambda solution: solution is not None, tried) if solution]
+        if len(solutions) == len(ridges):
+            return solutions
+    raise AssertionError("a spectrum solves every system")
 
 
 def solve_bytes(size: Size) -> int:
@@ -196,15 +194,8 @@ class NoiseModel:
     log_evidence: float
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Reweighed:
-    """A ridge, and what gives the problem whose targets are divided by the roots of relative variances (q,), of which
-    `noise` are the first."""
-
-    weighed: Callable[[FloatArray], Problem]
-    ridge: float
-    noise: FloatArray
+#: What gives the problem whose targets are divided by the roots of variances (q,); a ridge; the first variances.
+Reweighed = tuple[Callable[[FloatArray], Problem], float, FloatArray]
 
 
 def noise_models(parts: Sequence[Solvable], trials: Iterable[Reweighed]) -> Iterator[NoiseModel]:
@@ -217,14 +208,14 @@ def noise_models(parts: Sequence[Solvable], trials: Iterable[Reweighed]) -> Iter
     is a factorisation and its inverse, or of columns apart a division: one spectrum serves all trials.
     """
     spectra: Sequence[Spectrum] = ()
-    for trial in trials:
-        noise, best = trial.noise, None
+    for weighed, ridge, noise in trials:
+        best = None
         for _ in range(STEPS):
-            problem = trial.weighed(noise)
+            problem = weighed(noise)
             if spectra:  # columns apart: only rotations of the targets and their sizes are new
                 pairs = zip(problem.blocks, spectra, strict=True)
                 problem = replace(problem, blocks=tuple(replace(new, known=old) for new, old in pairs))
-            model, step = _stepped(problem, parts, trial.ridge)
+            model, step = _stepped(problem, parts, ridge)
             if best is None or model.log_evidence >= best.log_evidence:
                 best = model
             if all(block.rotation is not None and block.squared for block in problem.blocks):
@@ -248,16 +239,13 @@ def relative_noise(squares: FloatArray, left: FloatArray) -> FloatArray:
 def _stepped(problem: Problem, parts: Sequence[Solvable], ridge: float) -> tuple[NoiseModel, FloatArray]:
     """What the relative variances of a problem give, and the next ones."""
     assert problem.noise is not None
-    solved, tallies, freedom = [], [], np.zeros(len(problem.noise))
-    for block in problem.blocks:
-        x, tally, own = _solved(problem, block, parts, ridge)
-        solved.append(x)
-        tallies.append(tally)
-        freedom += own
-    scores, W = RidgeScores(problem, tallies), problem.weights.combined(problem.coefficients(solved))
+    each = [_solved(problem, block, parts, ridge) for block in problem.blocks]
+    solved, freedom = [one for one, _ in each], sum((own for _, own in each), np.zeros(len(problem.noise)))
+    scores = RidgeScores(problem, solved)
+    W = problem.weights.combined(problem.coefficients([one.x for one in solved]))
     s2, noise, counts = float(scores.variance[0]), problem.noise, contrasts(problem)
     unit = max(s2, float(np.finfo(np.float64).tiny))
-    squares, held = residual_squares(problem, parts, W) / unit, sum(float(one.shrunk.sum()) for one in tallies) / unit
+    squares, held = residual_squares(problem, parts, W) / unit, sum(float(one.shrunk.sum()) for one in solved) / unit
     share = counts * noise / max(float(counts @ noise), 1.0)
     bottom = problem.entries - _spent(problem) - freedom + share * freedom.sum()
     there = (counts > 0) & (bottom > 0)
@@ -286,31 +274,23 @@ def residual_squares(problem: Problem, parts: Sequence[Solvable], W: FloatArray)
 
 def _solved(
     problem: Problem, block: Block, parts: Sequence[Solvable], ridge: float
-) -> tuple[FloatArray, Tally, FloatArray]:
-    """x (k, c), its tally, and of each target the degrees of freedom (q,) that it takes."""
+) -> tuple[BlockSolution, FloatArray]:
+    """The solution, and of each target the degrees of freedom (q,) that it takes."""
     shift = problem.shifts(block, ridge)
     factor = factored(block, float(shift[0])) if block.rotation is None and block.known is None else None
-    if factor is None:
-        x, tally, _ = divided(problem, block, ridge)
-        assert tally.freedom is not None
-        values, vectors = block.spectrum
-        if block.load is not None:
-            own = (block.load**2 / np.where(block.a > 0, block.a, 1.0)) @ tally.freedom
-        else:
-            kept = (shift > 0) | (values > block.floor * values.max(initial=0.0))
-            own = _freedom(problem, block, parts, (vectors / np.where(kept, values + shift, np.inf)) @ vectors.T)
-        return vectors @ x, tally, own
-    x, _ = lapack.dpotrs(factor.lower, block.rhs, lower=1)
-    largest, k = factor.norm + block.removed, len(block.rhs)
-    log_det = 2.0 * float(np.log(np.diag(factor.lower)).sum()) - k * np.log(shift) if shift[0] > 0 else shift + np.inf
-    half, _ = lapack.dtrtri(factor.lower, lower=1, overwrite_c=1)
-    inverse, _ = lapack.dlauum(half, lower=1, overwrite_c=1)
-    squares = np.sum(x**2, axis=0)
-    tally = Tally(
-        block, np.sum(x * block.rhs, axis=0), shift * squares, largest * squares,
-        factor.condition * largest / factor.norm, k - shift * np.trace(inverse), log_det,
-    )  # fmt: skip
-    return x, tally, _freedom(problem, block, parts, inverse)
+    if factor is not None:
+        solved = factor.solve()
+        inverse, _ = lapack.dlauum(factor.root(), lower=1, overwrite_c=1)
+        return factor.counted(solved, float(np.trace(inverse))), _freedom(problem, block, parts, inverse)
+    solved = divided(problem, block, ridge)
+    assert solved.freedom is not None
+    values, vectors = block.spectrum
+    if block.load is not None:
+        own = (block.load**2 / np.where(block.a > 0, block.a, 1.0)) @ solved.freedom
+    else:
+        kept = (shift > 0) | (values > block.floor * values.max(initial=0.0))
+        own = _freedom(problem, block, parts, (vectors / np.where(kept, values + shift, np.inf)) @ vectors.T)
+    return replace(solved, x=vectors @ solved.x), own
 
 
 def _freedom(problem: Problem, block: Block, parts: Sequence[Solvable], inverse: FloatArray) -> FloatArray:

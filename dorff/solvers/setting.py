@@ -17,11 +17,12 @@ from dorff.model.weights import Density, OperatorWeights, operator_weights
 from dorff.moments import FloatArray
 from dorff.solvers.apart import output_directions, targets_apart
 from dorff.solvers.cg import Iterated, solve_cg
-from dorff.solvers.eigen import Ridge, SpectralFactor
+from dorff.solvers.eigen import SpectralFactor
 from dorff.solvers.learned import learn_output
 from dorff.solvers.penalty import Penalty
-from dorff.solvers.problem import Parts, Problem, Solution, Units, target_covariance
+from dorff.solvers.problem import Parts, Problem, Units, target_covariance
 from dorff.solvers.qr import problem_of
+from dorff.solvers.scores import OF_FITS, Criterion, Ridge, Solution
 from dorff.solvers.uncertainty import posterior
 
 CG: Final = "cg"  # the other `Setting.method`
@@ -140,9 +141,11 @@ class Setting:
         if self.method == CG:
             self._check_cg(scores=scores)
             return [self._iterated(kernel, parts, scale, _single(ridge)) for ridge in ridges]
-        problem = self._problem(kernel, parts, scale)
+        problem = self._of_weights(self.weights(kernel), parts, scale)
         if (learned := learned_term(self.kernel)) is not None:
-            problem = _diagonalised(problem)
+            # The matrix of each block is given up for its spectrum.
+            blocks = tuple(replace(block, known=block.spectrum, G=np.empty((0, 0))) for block in problem.blocks)
+            problem = replace(problem, blocks=blocks)
             return [self._learned(learned, problem, parts, _single(ridge)) for ridge in ridges]
         return [self._fit(kernel, problem, solution) for solution in select.solve(problem, ridges, scores=scores)]
 
@@ -154,7 +157,7 @@ class Setting:
         that is learned (which mixes them at each ridge), and for k-fold: compare arrays of ridges with `solve`. The
         GCV score is the mean of the directions' own.
         """
-        if criterion not in ("gcv", "evidence"):
+        if (rule := OF_FITS.get(Criterion(criterion))) is None:
             raise InputError(f"ridge_per_output: goes with select: gcv or evidence here, not {criterion!r}")
         self.check_scored()
         if learned_term(self.kernel) is not None:
@@ -162,17 +165,15 @@ class Setting:
         if self.method == CG:
             self._check_cg(scores=True)
         kernel = self.fixed(parts)
-        problem = self._problem(kernel, parts, self.scaling(parts))
+        problem = self._of_weights(self.weights(kernel), parts, self.scaling(parts))
         problem.outputs_apart()
-        spectral, table = SpectralFactor(problem), []
-        for ridge in ridges:
-            found = spectral.scores(ridge)
-            table.append(-found.evidence_each if criterion == "evidence" else found.gcv_each)
+        spectral = SpectralFactor(problem)
+        table = [rule.each(spectral.scores(ridge)) for ridge in ridges]
         best = np.asarray(ridges, dtype=np.float64)[np.argmin(table, axis=0)]
         # Each direction's own score, of which the best ridges have the least: not that of all entries together.
         gcv = float(np.average(spectral.scores(best).gcv_each, weights=problem.totals.weight))
         fit = self._fit(kernel, problem, replace(spectral.solve(best), gcv=gcv))
-        return self.judged(parts, [fit])[0] if criterion == "evidence" else fit
+        return self.judged(parts, [fit])[0] if rule.noise else fit
 
     def judged(self, parts: Parts, fits: Sequence[Fit]) -> list[Fit]:
         """The fits with the noise of each target and, but for route cg and penalties, their log evidence: of the model
@@ -191,15 +192,14 @@ class Setting:
         `squares` (q,), of the scaled targets, are given."""
         if fit.noise_variance is not None:
             return fit
-        solution = fit.solution
         if squares is not None or self._unscored:
             squares = self._residuals(parts, fit) if squares is None else squares
-            variance = select.residual_variance(solution, squares, self._counts(parts))
+            variance = select.residual_variance(fit.solution, squares, self._counts(parts))
             return replace(fit, noise_variance=self._in_units(parts, variance))
         if not targets_apart(fit.weights, self.observe):
             return self.judged(parts, [fit])[0]
         problem = self._of_weights(fit.weights, parts, self.scaling(parts))
-        (again,) = select.solve(problem, [solution.ridge], scores=True)
+        (again,) = select.solve(problem, [fit.solution.ridge], scores=True)
         return replace(fit, noise_variance=select.noise_variance(problem, again))
 
     def _in_units(self, parts: Parts, variance: FloatArray) -> FloatArray:
@@ -220,9 +220,7 @@ class Setting:
         def weighed(noise: FloatArray) -> Problem:
             return self._of_weights(weights, parts, Units(scale, noise))
 
-        return select.Reweighed(
-            weighed, solution.ridge, select.relative_noise(self._residuals(parts, fit), self._counts(parts))
-        )
+        return weighed, solution.ridge, select.relative_noise(self._residuals(parts, fit), self._counts(parts))
 
     @property
     def _unscored(self) -> bool:
@@ -275,9 +273,6 @@ class Setting:
         """psi of a kernel whose output matrices are written out."""
         return operator_weights(kernel, self.m, self.density, normalize=self.normalize)
 
-    def _problem(self, kernel: OperatorKernel, parts: Parts, scale: FloatArray) -> Problem:
-        return self._of_weights(self.weights(kernel), parts, scale)
-
     def _of_weights(self, weights: OperatorWeights, parts: Parts, scale: FloatArray | Units) -> Problem:
         return problem_of(
             parts, weights, intercept=self.intercept, scale=scale, observe=self.observe, penalties=self.penalties
@@ -301,7 +296,7 @@ class Setting:
         found = learn_output(values, rotated, problem.l, ridge / weight, penalty=output.penalty, observe=self.observe)
         kernel: OperatorKernel = Decomposable(base.scalar, Factor(found.factor))
         kernel = kernel if weight == 1 else weight * kernel
-        problem = self._problem(kernel, parts, problem.scale)
+        problem = self._of_weights(self.weights(kernel), parts, problem.scale)
         if block.squared:  # of triangles each matrix has an SVD of its own
             problem = replace(problem, blocks=(replace(problem.blocks[0], known=block.spectrum),))
         return replace(self._fit(kernel, problem, SpectralFactor(problem).solve(ridge)), converged=found.converged)
@@ -327,12 +322,6 @@ def carried_ridges(setting: Setting, parts: Parts, fit: Fit) -> Ridge:
     carried = np.empty(len(ridges))
     carried[here] = ridges[fitted]
     return carried
-
-
-def _diagonalised(problem: Problem) -> Problem:
-    """The same problem, the matrix of each block given up for its spectrum."""
-    blocks = tuple(replace(block, known=block.spectrum, G=np.empty((0, 0))) for block in problem.blocks)
-    return replace(problem, blocks=blocks)
 
 
 def as_one_ridge(weights: OperatorWeights, solution: Solution) -> OperatorWeights:

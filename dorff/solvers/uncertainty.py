@@ -19,13 +19,13 @@ from typing import Final, final
 
 import numpy as np
 import scipy.linalg
-from scipy.linalg import lapack
 
 from dorff.errors import InputError
 from dorff.model.posterior import CoupledBlock, Posterior, PosteriorBlock, SeparableBlock
 from dorff.moments import FloatArray, Solvable
 from dorff.solvers.dense import factored
-from dorff.solvers.problem import Problem, Solution
+from dorff.solvers.problem import Problem
+from dorff.solvers.scores import Solution
 from dorff.solvers.select import contrasts, independent, mean_weight
 from dorff.solvers.system import Block, IntArray, Size
 
@@ -113,9 +113,9 @@ def _intercept(problem: Problem, about: _Noise) -> FloatArray:
 def _spread(problem: Problem, block: Block, ridge: float | FloatArray, *, spectral: bool) -> Spread:
     """`spectral` asks for the eigenvectors of G."""
     shift = problem.shifts(block, ridge)
-    found = factored(block, float(shift[0])) if block.plain and np.ptp(shift) == 0 and not spectral else None
-    if found is not None:
-        inverse, _ = lapack.dtrtri(found.lower, lower=1, overwrite_c=1)
+    factor = factored(block, float(shift[0])) if block.plain and np.ptp(shift) == 0 and not spectral else None
+    if factor is not None:
+        inverse = factor.root()
         return np.tril(inverse).T, np.ones((len(inverse), 1))
     values, vectors = block.spectrum
     inverse = values[:, None] * block.a + shift
