@@ -46,7 +46,8 @@ def most_files(place: Place, leaves: int, kept: int, workers: int, *, late: int,
         task = running.pop(int(rng.choice(early)))
         result: Receipt | bool = True
         if task.function is merge_nodes:
-            Path(task.arguments[-1]).touch()
+            _left, _right, into, _kind = task.arguments
+            Path(into).touch()
         else:
             number = task.tag[1]
             result = Receipt(
