@@ -642,7 +642,7 @@ def test_every_option_of_a_sampler_changes_what_is_drawn(d: int) -> None:
             "centre": ("signed", "redraw", "drop"),
         },
     }  # fmt: skip
-    assert set(options) == set(frequencies._SAMPLERS.values())  # type: ignore[attr-defined]
+    assert set(options) == {entry.build for entry in SAMPLERS.entries()}
     kernel = kernels.Decomposable(kernels.Gaussian(1.0)).fix(d, 1)
     for sampler_type, choices in options.items():
         assert set(choices) == set(getattr(sampler_type, "__dataclass_fields__", {}))

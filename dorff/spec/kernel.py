@@ -87,10 +87,13 @@ class TermSpec(Part):
     kernel: "Single"
 
 
+def _count(kernel: Typed) -> int:
+    """The terms of a kernel, those of sums in it counted one by one."""
+    return sum(_count(term.kernel) for term in kernel.terms) if isinstance(kernel, SumSpec) else 1
+
+
 def _alone(one: "SumSpec", _: Any) -> str:
-    only = one.terms[0].kernel if len(one.terms) == 1 else one
-    alone = not _alone(only, _) if isinstance(only, SumSpec) and only is not one else only is not one
-    return "there is one term, whose frequencies are its own anyway" if alone else ""
+    return "there is one term, whose frequencies are its own anyway" if _count(one) == 1 else ""
 
 
 class SumSpec(Typed):
