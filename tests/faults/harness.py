@@ -321,7 +321,7 @@ def found(job: Path | Job, *, leaf: int = LEAF) -> Found:
     sums = {
         f"{name} {part}": np.asarray(getattr(of_part, name))
         for part, of_part in total.items()
-        for name in ("S", "R", "E", "n")
+        for name in ("packed", "n")
     }
     model = load_model(Path(job.model))
     arrays = {"coefficients": model.coefficients, "intercept": model.intercept, "scale": model.target_scale}
