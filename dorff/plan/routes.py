@@ -220,7 +220,7 @@ def _streaming(shape: Shape, means: Means) -> Way:
     t = shape.q if shape.coupled else 1
     dual = sample_rows(m, t, shape.n) * t
     summed = 4 * shape.patterns * vectors  # of the first pass, as they are used, and of another being read
-    driver = sampled_bytes(dual, m, shape.k) + shape.beside_bytes + 12 * 8 * shape.k * columns + summed
+    driver = sampled_bytes(dual, m, shape.k) + shape.beside_bytes + 10 * 8 * shape.k * columns + summed
     disk = vectors * shape.patterns * (MOST_PASSES + 2 + 2 * shape.leaves)  # a total of each pass stays until the end
     flops = shape.map_flops + 4.0 * width * columns
     row = m * means.pace.number + 4.0 * width * columns / means.pace.thin
