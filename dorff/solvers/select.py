@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import takewhile
-from typing import Final, Self, final
+from typing import Final, NamedTuple, Self, final
 
 import numpy as np
 from scipy.linalg import blas, lapack
@@ -194,8 +194,13 @@ class NoiseModel:
     log_evidence: float
 
 
-#: What gives the problem whose targets are divided by the roots of variances (q,); a ridge; the first variances.
-Reweighed = tuple[Callable[[FloatArray], Problem], float, FloatArray]
+class Reweighed(NamedTuple):
+    """`weighed` gives the problem whose targets are divided by the roots of variances (q,); a ridge; and the first
+    variances (q,)."""
+
+    weighed: Callable[[FloatArray], Problem]
+    ridge: float
+    noise: FloatArray
 
 
 def noise_models(parts: Sequence[Solvable], trials: Iterable[Reweighed]) -> Iterator[NoiseModel]:

@@ -220,7 +220,8 @@ class Setting:
         def weighed(noise: FloatArray) -> Problem:
             return self._of_weights(weights, parts, Units(scale, noise))
 
-        return weighed, solution.ridge, select.relative_noise(self._residuals(parts, fit), self._counts(parts))
+        first = select.relative_noise(self._residuals(parts, fit), self._counts(parts))
+        return select.Reweighed(weighed, solution.ridge, first)
 
     @property
     def _unscored(self) -> bool:
