@@ -1,5 +1,6 @@
 """How many features are enough: error bounds of random features, corrected where the papers' print is false."""
 
+from dorff.bounds.concentration import features_needed
 from dorff.bounds.constants import Constants
 from dorff.bounds.operators import (
     brault_printed,
@@ -18,7 +19,6 @@ from dorff.bounds.rules import (
     ridge_epsilon,
 )
 from dorff.bounds.scalars import rahimi_recht, sriperumbudur_szabo, sutherland_schneider
-from dorff.bounds.search import features_needed
 from dorff.bounds.variance import variance, variance_bound, variance_printed
 
 __all__ = [

@@ -2,9 +2,8 @@
 
 from dorff.loops.butterfly import butterfly, butterfly_matrix, simplex_product, simplex_vertices
 from dorff.loops.config import cache_directory, loop
-from dorff.loops.differences import differences
 from dorff.loops.hadamard import hadamard
 from dorff.loops.projections import butterfly_rules, hadamard_chain
 from dorff.loops.ramp import absolutes, ramps, signs, steps
-from dorff.loops.scan import scan
+from dorff.loops.rows import differences, scan
 from dorff.loops.trig import trig_pairs
