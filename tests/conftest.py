@@ -1,5 +1,7 @@
 """Settings that every test shares."""
 
+import os
+
 import numpy  # noqa: F401 - loads its BLAS, whose threads are limited below
 import scipy.linalg  # noqa: F401 - and SciPy's own
 from hypothesis import settings
@@ -11,3 +13,13 @@ threadpool_limits(1, user_api="blas")
 # No deadline for one example: the first may compile a loop. pytest's own timeout stops a test that hangs.
 settings.register_profile("dorff", deadline=None)
 settings.load_profile("dorff")
+
+pytest_plugins = ["quick"]
+
+
+def _not_synced(handle: int) -> None:
+    """In place of `os.fsync`: what tests write need not outlive the machine. Processes that tests start do sync."""
+    os.fstat(handle)  # an OSError where it is no open file
+
+
+os.fsync = _not_synced

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import cached_property
 from typing import Any, Final, Self, TypeAlias, final
 
 import numpy as np
@@ -128,7 +129,7 @@ class PassSpec:
         """The spec as JSON."""
         return {"format": FORMAT, **asdict(self)}
 
-    @property
+    @cached_property
     def name(self) -> str:
         """Sixteen hexadecimal digits that tell specs apart."""
         return hashlib.sha256(json.dumps(self.config(), sort_keys=True).encode()).hexdigest()[:16]

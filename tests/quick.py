@@ -1,0 +1,57 @@
+"""A guard of the quick tests: none without the mark `process` or `slow` starts a process or a cluster.
+
+A plugin of pytest, which conftest.py loads.
+"""
+
+from __future__ import annotations
+
+import multiprocessing.process
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+
+MARKS: Final = ("process", "slow")
+STARTS: Final = [
+    (subprocess.Popen, "__init__"),
+    (multiprocessing.process.BaseProcess, "start"),
+    (os, "fork"),
+    (os, "posix_spawn"),
+    (os, "system"),
+]
+_running: list[pytest.Item] = []  # the test that runs, if any
+_guarded: set[object] = set()
+
+
+def guard(owner: Any, name: str) -> None:
+    """Let `owner.name` fail while a test runs that has no mark for it."""
+    start = getattr(owner, name)
+
+    def guarded(*args: Any, **options: Any) -> Any:
+        if _running and not any(_running[-1].get_closest_marker(mark) for mark in MARKS):
+            shown = f"{getattr(owner, '__qualname__', owner.__name__)}.{name}"
+            pytest.fail(f"{_running[-1].nodeid} starts a process or cluster ({shown}): mark it `process`")
+        return start(*args, **options)
+
+    setattr(owner, name, guarded)
+    _guarded.add(owner)
+
+
+for _owner, _name in STARTS:
+    guard(_owner, _name)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Know which test runs, its fixtures of any scope included."""
+    clusters = sys.modules.get("distributed.deploy.local")  # imported when a test needs it: it takes half a second
+    if clusters is not None and clusters.LocalCluster not in _guarded:
+        guard(clusters.LocalCluster, "__init__")
+    _running.append(item)
+    try:
+        return (yield)
+    finally:
+        _running.pop()
