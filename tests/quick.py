@@ -1,6 +1,7 @@
-"""A guard of the quick tests: none without the mark `process` or `slow` starts a process or a cluster.
+"""What keeps the quick tests quick: marks of cases, and a guard against processes.
 
-A plugin of pytest, which conftest.py loads.
+A plugin of pytest, which conftest.py loads: a test without the mark `process` or `slow` that starts a process or a
+cluster fails.
 """
 
 from __future__ import annotations
@@ -22,6 +23,13 @@ STARTS: Final = [
     (os, "posix_spawn"),
     (os, "system"),
 ]
+
+
+def slow(*cases: Any) -> list[Any]:
+    """Cases of a table, each with the mark `slow`; a tuple is one value a name."""
+    return [pytest.param(*(case if isinstance(case, tuple) else [case]), marks=pytest.mark.slow) for case in cases]
+
+
 _running: list[pytest.Item] = []  # the test that runs, if any
 _guarded: set[object] = set()
 

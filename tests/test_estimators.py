@@ -16,6 +16,7 @@ import scipy.sparse
 import xarray as xr
 import zarr
 from distributed import Client, LocalCluster
+from quick import slow
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import r2_score
@@ -192,7 +193,13 @@ def kinds(X: np.ndarray, Y: np.ndarray, folder: Path) -> dict[str, tuple[object,
     }
 
 
-@pytest.mark.parametrize("options", [{"standardize": True}, {"ridge": [1e-4, 1e-2], "cv": 3}, {"kernel": HELMHOLTZ}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"standardize": True},
+        *slow({"ridge": [1e-4, 1e-2], "cv": 3}, {"kernel": HELMHOLTZ}),
+    ],
+)
 def test_every_kind_of_input_agrees_with_numpy(tmp_path, options):
     X, Y = field(3000)
     estimator = ORFFRegressor(n_features=32, **{"ridge": 1e-4, **options})

@@ -20,6 +20,7 @@ import zarr
 from cases import every_kernel, moments_of, plain_map, rows, traced, weights_of
 from command_line import DORFF
 from processes import watched
+from quick import slow
 
 from dorff import frequencies
 from dorff.data import ingest, open_dataset
@@ -221,6 +222,7 @@ def test_a_product_with_a_vector_holds_what_is_said(name: str, gaps: bool) -> No
     assert 0.5 * said < held <= said
 
 
+@pytest.mark.slow
 def test_a_preconditioner_holds_what_is_said() -> None:
     """Of the largest rank; the system is one that costs nothing to apply."""
     m = 6144
@@ -309,7 +311,7 @@ def test_a_leaf_holds_what_is_said(name: str, tmp_path: Path) -> None:
     assert 0.7 * said < held <= said
 
 
-@pytest.mark.parametrize("by", ["rows", "leaves"])
+@pytest.mark.parametrize("by", [*slow("rows"), "leaves"])
 def test_folds_that_are_collected_hold_what_is_said(by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of more folds than the solve needs room for, where the grid's path is not taken."""
     for name in ("SMALLEST_LEAF", "LARGE_FIRST_LEAF"):
@@ -325,6 +327,13 @@ def test_folds_that_are_collected_hold_what_is_said(by: str, tmp_path: Path, mon
     assert 0.5 * said < held <= said + MIB and (by == "leaves" or held > said - MIB)
 
 
+LONG_CHOICES: Final = [(512, 4, 4, 6, "evidence"), (128, 30, 30, 6, "evidence")]
+CHOICES: Final = [
+    (64, 200, 200, 18, "gcv"), (32, 300, 300, 3, "gcv"), (300, 64, 64, 9, "gcv"), (256, 2, 200, 9, "gcv"),
+    (512, 4, 4, 1, "evidence"), (512, 2, 2, 1, "tied"),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(("m", "q", "count"), [(64, 300, 1), (32, 400, 9), (300, 300, 18), (512, 128, 9)])
 def test_solves_of_many_targets_hold_what_is_said(m: int, q: int, count: int) -> None:
     sums, ridges = Sums.of("identity", m=m, q=q), np.logspace(-9, -1, count).tolist()
@@ -334,14 +343,13 @@ def test_solves_of_many_targets_hold_what_is_said(m: int, q: int, count: int) ->
     assert 0.5 * cg_bytes(said) < held <= cg_bytes(said)
 
 
-@pytest.mark.parametrize("kernels", [1, 3])
 @pytest.mark.parametrize(
-    ("m", "q", "P", "count", "select"),
+    ("m", "q", "P", "count", "select", "kernels"),
     [
-        (64, 200, 200, 18, "gcv"), (32, 300, 300, 3, "gcv"), (300, 64, 64, 9, "gcv"), (256, 2, 200, 9, "gcv"),
-        (512, 4, 4, 1, "evidence"), (512, 4, 4, 6, "evidence"), (128, 30, 30, 6, "evidence"), (512, 2, 2, 1, "tied"),
+        *((*sizes, kernels) for sizes in CHOICES for kernels in (1, 3)),
+        *slow(*((*sizes, kernels) for sizes in LONG_CHOICES for kernels in (1, 3))),
     ],
-)  # fmt: skip
+)
 def test_choices_hold_what_is_said(m: int, q: int, P: int, count: int, select: str, kernels: int) -> None:
     """Of one ridge and kernel, or of several; with more outputs than targets too."""
     sums, C = Sums.of("identity", m=m, q=q), None if q == P else np.random.default_rng(0).standard_normal((q, P))
@@ -483,6 +491,7 @@ def conjugate_gradients(folder: Path, m: int, engine: str) -> dict[str, Any]:
     return checked(folder, path, options)
 
 
+@pytest.mark.process
 def test_conjugate_gradients_keep_to_their_plan(tmp_path: Path) -> None:
     found = conjugate_gradients(tmp_path, 1536, "serial")
     assert found["peak"] <= found["plan"] <= 1.5 * found["peak"], found

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -99,10 +100,16 @@ def modules(package: Path) -> Iterator[tuple[str, Path]]:
         yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    """A file's syntax tree: several tests look at every file."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def imports(module: str, path: Path) -> Iterator[tuple[int, str]]:
     """(line, dotted name) of everything that the module imports, anywhere in it."""
     package = module.split(".") if path.stem == "__init__" else module.split(".")[:-1]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -191,7 +198,8 @@ def test_the_table_says_what_the_design_says() -> None:
 
 def test_what_is_imported_first_is_light_and_solvers_see_no_model() -> None:
     def ends(*rooms: str) -> set[str]:
-        found = {name for module, path in modules(PACKAGE) for _, name in imports(module, path) if module in rooms}
+        within = [(module, path) for module, path in modules(PACKAGE) if module in rooms]
+        found = {name for module, path in within for _, name in imports(module, path)}
         return {name for name in found if name.startswith("dorff.")}
 
     assert ends("dorff.process.stopping", "dorff.process.secrets") == {"dorff.errors"}
@@ -280,6 +288,7 @@ def test_what_is_allowed_passes(tmp_path: Path) -> None:
     assert faults(plant(tmp_path, allowed)) == []
 
 
+@pytest.mark.process
 def test_importing_the_package_loads_nothing_heavy() -> None:
     code = "import dorff, sys; print({'numba', 'dask', 'zarr', 'numpy'} & set(sys.modules), 'kernels' in dir(dorff))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

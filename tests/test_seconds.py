@@ -72,6 +72,7 @@ def size_of(setting: Setting, *, folds: int = 1) -> Size:
     return Size(setting.m, 2, root.shape[1], not root.separable, 1, folds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "m", "ridges", "select", "count"),
     [
@@ -119,6 +120,7 @@ def test_fewer_features_take_less() -> None:
     assert work([2048, 1024, 512]) == pytest.approx(sum(alone) - last[2:].sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "m", "ridge"), [("identity", 1024, 1e-6), ("helmholtz trace", 512, 1e-4),
                                                   ("helmholtz trace", 1024, 1e-6)])  # fmt: skip
 def test_an_iteration_takes_what_is_planned(name: str, m: int, ridge: float) -> None:
@@ -136,6 +138,7 @@ def test_an_iteration_takes_what_is_planned(name: str, m: int, ridge: float) -> 
     assert planned / 4 <= taken <= 4 * planned, taken / planned
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "times"), [(Accumulator, 1.0), (TriangleAccumulator, seconds.QR)])
 def test_rows_take_what_is_planned(kind: type[Adder], times: float) -> None:
     m, n = 1024, 4096

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command_line import CURL, call, field, run, write_csv, write_job
+from quick import slow
 
 from dorff.cli.tuning import kernel_names
 from dorff.data import open_dataset
@@ -59,7 +60,7 @@ def told(*words: object) -> Any:
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("select", ["kfold", "gcv", "evidence"])
+@pytest.mark.parametrize("select", ["kfold", *slow("gcv", "evidence")])
 def test_it_chooses_writes_and_a_fit_takes_the_winner(sea: Path, tmp_path: Path, select: str) -> None:
     job = a_job(sea, tmp_path, solve={"ridge": RIDGES, "select": select, "folds": BY_ROWS})
     found = told("tune", job)

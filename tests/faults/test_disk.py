@@ -42,6 +42,7 @@ from harness import (
     write_job,
     write_store,
 )
+from quick import slow
 
 from dorff.data import ingest
 from dorff.engine import SerialEngine
@@ -240,8 +241,13 @@ def test_a_damaged_model_is_refused_and_published_again(
     record_fault(f"{damage} model", 1, outcome, *found(job).against(truth), "0")
 
 
-@pytest.mark.parametrize("array", ["x", "y"])
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize(
+    ("damage", "array"),
+    [
+        ("flipped", "x"), ("truncated", "y"), ("deleted", "x"),
+        *slow(("flipped", "y"), ("truncated", "x"), ("deleted", "y")),
+    ],
+)  # fmt: skip
 @pytest.mark.usefixtures("small_leaves")
 def test_a_damaged_input_is_named_and_nothing_published(
     damage: str, array: str, store: Path, truth: Found, tmp_path: Path, record_fault: Record
@@ -326,7 +332,7 @@ def fill(disk: Path, free: int) -> None:
         file.write(bytes(max(0, shutil.disk_usage(disk).free - free)))
 
 
-@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.parametrize("name", ["default", "classes", *slow("one field, no posterior", "folds", "conformal")])
 @pytest.mark.usefixtures("small_leaves")
 def test_free_disk_decides_nothing_but_whether_there_is_a_fit(
     name: str, small_disk: Path, labelled: Path, tmp_path: Path
@@ -400,7 +406,7 @@ def test_folds_of_leaves_are_a_remedy_where_there_are_as_many(
         assert ("or set solve.folds.by: leaves" in str(error.value)) == named
 
 
-@pytest.mark.parametrize("folds", ["leaves", "rows"])
+@pytest.mark.parametrize("folds", ["leaves", *slow("rows")])
 @pytest.mark.usefixtures("small_leaves")
 def test_how_many_sums_are_kept_changes_no_bit(
     folds: str, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

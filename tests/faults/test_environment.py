@@ -33,6 +33,7 @@ from harness import (
     write_job,
     write_store,
 )
+from quick import slow
 
 from dorff.engine import SerialEngine
 from dorff.errors import InputError
@@ -76,9 +77,18 @@ def bad_rows(seed: int, value: float, where: str) -> tuple[tuple[np.ndarray, np.
 
 
 @pytest.mark.parametrize("seed", some_seeds(1, 3))
-@pytest.mark.parametrize("policy", ["refuse", "drop", "partial"])
-@pytest.mark.parametrize("value", [np.nan, pytest.param(np.inf, marks=pytest.mark.slow), 1e200])
-@pytest.mark.parametrize("where", ["x", "y"])
+@pytest.mark.parametrize(
+    ("where", "value", "policy"),
+    [
+        ("x", np.nan, "refuse"), ("x", np.nan, "drop"), ("y", np.nan, "partial"), ("x", 1e200, "refuse"),
+        *(("y", 1e200, policy) for policy in ("refuse", "drop", "partial")),
+        *slow(
+            ("x", np.nan, "partial"), ("y", np.nan, "refuse"), ("y", np.nan, "drop"), ("x", 1e200, "drop"),
+            ("x", 1e200, "partial"),
+            *((where, np.inf, policy) for where in ("x", "y") for policy in ("refuse", "drop", "partial")),
+        ),
+    ],
+)  # fmt: skip
 @pytest.mark.usefixtures("small_leaves")
 def test_a_bad_number_in_a_middle_chunk(
     where: str, value: float, policy: str, seed: int, tmp_path: Path, record_fault: Record
