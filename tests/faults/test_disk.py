@@ -88,6 +88,7 @@ def still_old(folder: Path, old: bytes) -> bool:
     return current(folder) == "v000001" and load_model(folder / "models").coefficients.tobytes() == old
 
 
+@pytest.mark.process  # mount
 @pytest.mark.parametrize("what", PLACES)
 @pytest.mark.usefixtures("small_leaves")
 def test_a_full_disk_stops_the_fit_which_goes_on_when_there_is_room(
@@ -332,6 +333,7 @@ def fill(disk: Path, free: int) -> None:
         file.write(bytes(max(0, shutil.disk_usage(disk).free - free)))
 
 
+@pytest.mark.process  # mount
 @pytest.mark.parametrize("name", ["default", "classes", *slow("one field, no posterior", "folds", "conformal")])
 @pytest.mark.usefixtures("small_leaves")
 def test_free_disk_decides_nothing_but_whether_there_is_a_fit(
