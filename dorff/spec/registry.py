@@ -172,7 +172,7 @@ class Keyed:
 
 @cache
 def _entry_points(group: str, path: tuple[str, ...]) -> EntryPoints:
-    """Those of a group that packages on the path declare. To read them all takes ten milliseconds, so it is done once."""
+    """What packages on the path declare: read once, as it takes ten milliseconds."""
     return entry_points(group=group)
 
 
