@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 from hypothesis import settings
+from numpy.typing import ArrayLike
 
 from dorff import frequencies, kernels
 from dorff.features import FeatureMap, Projected
@@ -21,6 +22,15 @@ SAMPLERS = (frequencies.IID(), frequencies.Orthogonal())
 
 #: Laws are proved on the same examples every time: a red run can be repeated.
 LAW = settings(deadline=None, derandomize=True, max_examples=40)
+
+
+def assert_mean(draws: ArrayLike, exact: ArrayLike, *, errors: float = 5.0, rounding: float = 1e-12) -> None:
+    """The law of what is unbiased: the mean of independent draws, (N, ...), is the exact value (...), within `errors`
+    of its own standard errors, and `rounding` times the largest exact number where they do not vary."""
+    values, wanted = np.asarray(draws), np.asarray(exact)
+    error = values.std(axis=0, ddof=1) / np.sqrt(len(values))
+    allowed = errors * error + rounding * max(1.0, np.abs(wanted).max())
+    np.testing.assert_array_less(np.abs(values.mean(axis=0) - wanted), allowed)
 
 
 def positive(p: int, rank: int, seed: int = 0) -> FloatArray:

@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from cases import LAW, positive
+from cases import LAW, assert_mean, positive
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate, optimize, stats
@@ -42,12 +42,6 @@ def differences(d, radius, count, seed=1):
     way *= radius * rng.random((count, 1)) ** (1 / d) / np.linalg.norm(way, axis=1, keepdims=True)
     way[0] = 0
     return way
-
-
-def within(values, expected, sigmas=5.0):
-    """Whether the mean over the first axis is the expected one, by its own standard error."""
-    error = values.std(axis=0, ddof=1) / np.sqrt(len(values))
-    np.testing.assert_array_less(np.abs(values.mean(axis=0) - expected), sigmas * error + 1e-9)
 
 
 # Formulas against numbers that are worked out another way: sums over nodes, integrals, searches, cases met exactly
@@ -453,13 +447,13 @@ def test_the_variance_is_that_of_draws(kernel, d):
     for delta in (np.zeros(d), np.full(d, 0.3), np.eye(d)[0] * 1.1):
         feature = np.cos(omega @ delta)[:, None, None] * weights
         exact = kernel.gram(delta[None], np.zeros((1, d)))[0, 0]
-        within(feature, exact)
+        assert_mean(feature, exact)
         found = bounds.variance(kernel, delta)
         if kernel.measure == Measure.DEFENSIVE:
             spread = (feature - exact) @ (feature - exact)
             assert np.linalg.eigvalsh(found - spread.mean(axis=0))[0] > 0
         else:
-            within(feature @ feature, found + exact @ exact)
+            assert_mean(feature @ feature, found + exact @ exact)
 
 
 @pytest.mark.parametrize("scalar", [kernels.Gaussian([0.5, 2.0, 1.0]), kernels.Laplacian(0.8), kernels.Cauchy(1.0)])
@@ -468,7 +462,7 @@ def test_the_variance_of_a_decomposable_kernel(scalar):
     omega, weights = draws(kernel, 3, 15000)
     feature = np.cos(omega @ delta)[:, None, None] * weights
     exact = kernel.gram(delta[None], np.zeros((1, 3)))[0, 0]
-    within(feature @ feature, bounds.variance(kernel, delta) + exact @ exact)
+    assert_mean(feature @ feature, bounds.variance(kernel, delta) + exact @ exact)
     A, (near, far) = positive(2, 2), scalar.gram(np.zeros((1, 3)), np.array([delta, 2 * delta]))[0]
     np.testing.assert_allclose(bounds.variance(kernel, delta), A @ A * ((1 + far) / 2 - near**2), rtol=1e-12)
 
@@ -575,7 +569,7 @@ def test_constants_of_vector_fields(kernel, d):
     if kernel.measure == Measure.DEFENSIVE:
         assert np.all(samples.mean(axis=0) < expected * 1.02)
     else:
-        within(samples, expected)
+        assert_mean(samples, expected)
     assert norm.max() <= found.largest * (1 + 1e-12) and hs.max() <= found.hs_largest * (1 + 1e-12)
     if kernel.measure != Measure.UNBOUNDED:
         assert norm.max() > 0.9 * found.largest and hs.max() > 0.9 * found.hs_largest
@@ -592,12 +586,12 @@ def test_constants_of_decomposable_kernels(scalar):
     kernel = kernels.Decomposable(scalar, positive(3, 2))
     found = bounds.Constants.of(kernel, d=2, p=3, diameter=0.8)
     samples, norm, hs = moments(*draws(kernel, 2, 15000))
-    within(samples[:, 1:3], np.array([found.slope_squared, found.hs_squared]))
+    assert_mean(samples[:, 1:3], np.array([found.slope_squared, found.hs_squared]))
     assert norm[0] == pytest.approx(found.largest) and hs[0] == pytest.approx(found.hs_largest)
     assert found.orlicz == pytest.approx(bounds.orlicz_norm(norm)) and found.rows == 1
     assert np.all(samples.mean(axis=0)[[0, 3]] < 1.01 * np.array([found.slope, found.hs_slope]))
     if scalar == G:
-        within(samples[:, [0, 3]], np.array([found.slope, found.hs_slope]))
+        assert_mean(samples[:, [0, 3]], np.array([found.slope, found.hs_slope]))
     spread = max(np.linalg.norm(bounds.variance(kernel, delta), 2) for delta in differences(2, 0.8, 400))
     assert found.variance >= spread * (1 - 1e-12)
 
@@ -624,7 +618,7 @@ def test_constants_of_a_sum_are_bounds():
         share = weight * np.exp(base.scalar.log_density(omega, Measure.UNBOUNDED)) / density
         weights = weights + share[:, None, None] * np.swapaxes(root, 1, 2) @ root
     delta = np.array([0.3, -0.2, 0.5])
-    within(np.cos(omega @ delta)[:, None, None] * weights, kernel.gram(delta[None], np.zeros((1, 3)))[0, 0])
+    assert_mean(np.cos(omega @ delta)[:, None, None] * weights, kernel.gram(delta[None], np.zeros((1, 3)))[0, 0])
     samples, norm, hs = moments(omega, weights)
     expected = np.array([found.slope, found.slope_squared, found.hs_squared, found.hs_slope])
     assert np.all(samples.mean(axis=0) < expected) and np.all(samples.mean(axis=0) > expected / 4)

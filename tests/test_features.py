@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from cases import LAW, trig_map
+from cases import LAW, assert_mean, trig_map
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.preprocessing import PolynomialFeatures
@@ -193,6 +193,7 @@ def test_monomials_are_the_polynomial_kernel(degree, offset):
     np.testing.assert_allclose(phi.gram(ROWS, ROWS), kernel.gram(ROWS, ROWS), rtol=1e-11, atol=1e-12)
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize("offset", [0.0, 0.5])
 def test_maclaurin_features_are_unbiased(offset):
     kernel = kernels.Polynomial(3, offset=offset, scale=0.5)
@@ -200,8 +201,7 @@ def test_maclaurin_features_are_unbiased(offset):
     recipe = Recipe.of(kernel, Orthogonal(), d=3, n_features=9)
     assert isinstance(recipe.draw(0).phi, Maclaurin)
     found = np.array([recipe.draw(seed).phi.gram(X, X) for seed in range(4000)])
-    error = found.std(axis=0, ddof=1) / np.sqrt(len(found))
-    assert np.all(np.abs(found.mean(axis=0) - kernel.gram(X, X)) < 5 * error)
+    assert_mean(found, kernel.gram(X, X))
     assert found[0].std() > 0
     with pytest.raises(InputError, match="needs a column for each of its 7 degrees"):
         draw(kernels.Polynomial(6), m=6)
@@ -232,14 +232,14 @@ def test_what_is_no_kernel_sampler_or_block_is_refused():
             make()
 
 
+@pytest.mark.statistical
 def test_mercer_features_are_unbiased_and_exact_when_all_fit():
     kernel = kernels.Mercer.named("brownian", 12)
     x = np.linspace(0, 1, 5)[:, None]
     exact = kernel.gram(x, x)
     np.testing.assert_allclose(draw(kernel, d=1, m=12).gram(x, x), exact, atol=1e-12)
     found = np.array([draw(kernel, d=1, m=4, seed=seed).gram(x, x) for seed in range(3000)])
-    error = found.std(axis=0, ddof=1) / np.sqrt(len(found))
-    assert np.all(np.abs(found.mean(axis=0) - exact) < 5 * error + 1e-12)
+    assert_mean(found, exact)
 
 
 def test_explicit_kernels_refuse_a_sampler_they_have_no_use_for():

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from cases import MEASURES, SAMPLERS, estimated_gram, every_kernel, feature_matrix, positive
+from cases import MEASURES, SAMPLERS, assert_mean, estimated_gram, every_kernel, feature_matrix, positive
 from scipy import stats
 
 from dorff import frequencies, kernels
@@ -19,12 +19,6 @@ samplers = pytest.mark.parametrize("sampler", SAMPLERS, ids=["iid", "orthogonal"
 def radius_law(measure, d):
     """The laws of |omega| s for the isotropic Gaussian: Minh's eq. 37, 39 and 54."""
     return {"unbounded": stats.chi(d), "trace": stats.chi(d + 2), "bounded": stats.chi(d, scale=np.sqrt(2))}[measure]
-
-
-def within(values, expected, sigmas=5.0):
-    """Whether the mean over the first axis is the expected one, by its own standard error."""
-    error = values.std(axis=0, ddof=1) / np.sqrt(len(values))
-    np.testing.assert_array_less(np.abs(values.mean(axis=0) - expected), sigmas * error + 1e-12)
 
 
 @samplers
@@ -82,10 +76,10 @@ def test_directions_are_uniform_on_the_sphere(draw, d):
     blocks = np.array([draw(rng, d, d) for _ in range(3000)])
     np.testing.assert_allclose(np.linalg.norm(blocks, axis=2), 1.0, rtol=1e-12)
     # Each place in a block by itself: QR without its signs undone is uniform only on the whole.
-    within(blocks, 0.0)
-    within(np.einsum("bki,bkj->bkij", blocks, blocks), np.eye(d) / d)
-    within(blocks**4, 3.0 / (d * (d + 2)))
-    within(blocks**3, 0.0)
+    assert_mean(blocks, 0.0)
+    assert_mean(np.einsum("bki,bkj->bkij", blocks, blocks), np.eye(d) / d)
+    assert_mean(blocks**4, 3.0 / (d * (d + 2)))
+    assert_mean(blocks**3, 0.0)
 
 
 @pytest.mark.parametrize("d", [2, 3, 5])
@@ -99,7 +93,7 @@ def test_orthogonal_blocks_are_haar(d):
     assert np.linalg.norm(omega[0] @ omega[d : 2 * d].T) == pytest.approx(1.0)  # but blocks are independent
     assert np.abs(omega[0] @ omega[d : 2 * d].T).max() < 1 - 1e-3
     blocks = np.array([orthogonal_directions(rng, d, d).ravel() for _ in range(4000)])
-    within(np.einsum("bi,bj->bij", blocks, blocks), np.eye(d * d) / d)
+    assert_mean(np.einsum("bi,bj->bij", blocks, blocks), np.eye(d * d) / d)
 
 
 @samplers
@@ -173,7 +167,7 @@ def test_mixture_is_drawn_from_the_density_it_states(sampler):
     for seed in range(400):
         found = sampler.draw(mixture(), d=2, p=2, count=23, seed=seed)
         means.append(np.mean(target.pdf(found.omega) / np.exp(found.log_density)))
-    within(np.array(means), 1.0)
+    assert_mean(np.array(means), 1.0)
 
 
 @samplers
@@ -181,7 +175,7 @@ def test_places_of_a_mixture_are_exchangeable(sampler):
     """Leaving out the last pairs must not leave out one of the spectra."""
     radii = [np.linalg.norm(sampler.draw(mixture(), d=2, p=2, count=12, seed=s).omega, axis=1) for s in range(400)]
     late = np.array(radii)[:, 6:].mean(axis=1) - np.array(radii)[:, :6].mean(axis=1)
-    within(late, 0.0)
+    assert_mean(late, 0.0)
 
 
 @samplers
@@ -269,7 +263,7 @@ def test_kernels_of_several_laws_are_estimated_without_bias(name, sampler):
     X, Z = np.random.default_rng(0).uniform(0, 1, (2, 2, 3))
     found = [sampler.draw(kernel, d=3, p=3, count=30, seed=seed) for seed in range(150)]
     grams = np.array([estimated_gram(kernel, one, X, Z, 3) for one in found])
-    within(grams, kernel.gram(X, Z))
+    assert_mean(grams, kernel.gram(X, Z))
     one = found[0]
     if not np.any(one.centres):  # the features of a fit are that estimate
         Phi, Psi = (feature_matrix(kernel, one, points) for points in (X, Z))
@@ -408,5 +402,5 @@ def test_qmc_serves_every_measure_and_beats_iid(scalar, measure):
         return np.array([estimated_gram(kernel, found, X, Z, 3) for found in drawn])
 
     quasi, plain = grams(QMC()), grams(IID())
-    within(quasi, exact)
+    assert_mean(quasi, exact)
     assert np.linalg.norm(quasi - exact) < 0.7 * np.linalg.norm(plain - exact)
