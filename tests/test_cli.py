@@ -56,6 +56,7 @@ def test_help_is_quick_and_names_every_command() -> None:
     assert min(took) < 0.5
 
 
+@pytest.mark.process
 def test_help_imports_nothing_that_is_slow() -> None:
     """The bar of 0.5 s is for this machine's speed; what is loaded by then is the same on every machine."""
     code = (
