@@ -152,6 +152,7 @@ def test_rows_take_what_is_planned(kind: type[Adder], times: float) -> None:
     assert near(flops(added), times * n * (m + 2.0) ** 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["iid", "sorf"])
 def test_a_larger_map_takes_what_a_smaller_does(sampler: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A number of features is tried with fewer of them where there are very many."""
