@@ -32,9 +32,9 @@ from dorff.model.weights import OperatorWeights
 from dorff.moments import Accumulator, Moments, Triangle, TriangleAccumulator
 from dorff.process.threads import pinned
 from dorff.solvers import Problem, Solution, solve
-from dorff.solvers.cg import solve_cg
-from dorff.solvers.dense import Cholesky
-from dorff.solvers.eigen import SpectralFactor
+from dorff.solvers.cg import ConjugateGradientSolver
+from dorff.solvers.direct import Cholesky, Spectral
+from dorff.solvers.matrixfree import make_system, of_moments
 from dorff.solvers.qr import problem_of
 
 matplotlib.use("Agg")
@@ -143,7 +143,7 @@ Solver = Callable[[Problem, float], Solution | None]
 
 
 def _eigh(problem: Problem, ridge: float) -> Solution:
-    return SpectralFactor(problem).solve(ridge)
+    return Spectral(problem).solve(ridge)
 
 
 def compare(sweep: str, lengthscale: float, data: Data, wanted: Callable[[float, int], Sequence[float]]) -> list[Row]:
@@ -153,10 +153,11 @@ def compare(sweep: str, lengthscale: float, data: Data, wanted: Callable[[float,
     plain, sharp, rounded = (problem_of([sums], weights) for sums in (gram, triangle, mixed))
     orders = np.arange(len(data.F)), np.random.default_rng(2).permutation(len(data.F))
     truth, again = (Truth(data, order) for order in orders)
+    system = make_system(*of_moments([gram]), weights)
     methods: dict[str, tuple[Problem, Solver]] = {
         "cholesky": (plain, lambda problem, ridge: Cholesky(problem).solve(ridge)),
         "eigh": (plain, _eigh), "qr": (sharp, _eigh), "mixed": (rounded, _eigh),
-        "cg": (plain, lambda _, ridge: solve_cg([gram], weights, ridge).solution),
+        "cg": (plain, lambda _, ridge: ConjugateGradientSolver(system).solve(ridge)),
         "ladder": (plain, lambda problem, ridge: _ladder(problem, ridge, sharp)),
     }  # fmt: skip
     rows = []

@@ -43,7 +43,7 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
     "stamp": [(Dataset, "stamp")],
     "digest": [(RowBlock, "checksums")],
     "witness": [(np, "dot")],
-    "check": [(leaf._LeafRun, "_check")],
+    "check": [(leaf.LeafRun, "_check")],
     "partial": [(leaf, "save_moments")],
     "receipt": [(Receipt, "save"), (Checkpoint, "load"), (Checkpoint, "remove"), (frozen, "frozen_hash")],
 }

@@ -16,7 +16,7 @@ from dorff.kernels.scalar import FloatArray
 from dorff.model.weights import OperatorWeights
 from dorff.moments import Accumulator, Moments
 from dorff.solvers import Fit, Problem, Setting, solve
-from dorff.solvers.cg import Iterated, Steps, iterate, solve_cg
+from dorff.solvers.cg import ConjugateGradientSolver, Iterated, Steps, iterate
 from dorff.solvers.matrixfree import System, make_system, of_moments
 from dorff.solvers.nystrom import Plain, nystrom
 from dorff.solvers.sample import Sample, Sampled
@@ -43,11 +43,15 @@ def case(kernel: OperatorKernel, d: int, *, observe: FloatArray | None = None, p
     return parts, weights, features.transform(X)
 
 
+def by_products(parts: list[Moments], weights: OperatorWeights, **options: Any) -> Iterated:
+    return ConjugateGradientSolver(make_system(*of_moments(parts), weights, **options)).iterated(RIDGE)
+
+
 def compared(parts: list[Moments], weights: OperatorWeights, **options: Any) -> Iterated:
     """The iteration's h and all that comes of it are Cholesky's or eigh's."""
     problem = Problem.of(parts, weights, **options)
     (wanted,) = solve(problem, [RIDGE])
-    found = solve_cg(parts, weights, RIDGE, **options)
+    found = by_products(parts, weights, **options)
     solution = found.solution
     assert found.converged and solution.rung == "cg"
     np.testing.assert_allclose(solution.h, wanted.h, rtol=0, atol=1e-8 * np.abs(wanted.h).max())
@@ -76,7 +80,7 @@ def test_every_treatment_of_targets(name: str, intercept: bool, partial: bool) -
 def test_an_observation_that_cannot_be_taken_apart_is_refused() -> None:
     parts, weights, _ = case(kernels.Decomposable(kernels.Gaussian(0.7)), 3, partial=True, observe=C)
     with pytest.raises(InputError, match="linearly independent"):
-        solve_cg(parts, weights, RIDGE, observe=np.array([[1.0, 0.0, 0.0], [2.0, 0.0, 0.0]]))
+        by_products(parts, weights, observe=np.array([[1.0, 0.0, 0.0], [2.0, 0.0, 0.0]]))
 
 
 def test_a_target_that_no_row_has_stays_at_zero() -> None:
@@ -84,7 +88,7 @@ def test_a_target_that_no_row_has_stays_at_zero() -> None:
     full = one.full
     full[:, -1] = full[-1] = 0.0
     packed = np.concatenate([full[: column + 1, column] for column in range(one.width)])
-    found = solve_cg([replace(one, packed=packed, observed="10")], weights, RIDGE)
+    found = by_products([replace(one, packed=packed, observed="10")], weights)
     assert found.converged and not found.solution.h[:, 1].any() and found.solution.h[:, 0].any()
 
 
@@ -162,7 +166,7 @@ def test_nothing_to_explain_is_explained_at_once() -> None:
     parts, weights, features = case(kernels.Decomposable(kernels.Gaussian(0.7)), 2)
     sums = Accumulator(features.shape[1], 2, np.full(2, 3.0))
     sums.add(np.column_stack([features, np.ones(N), np.zeros((N, 2))]))
-    found = solve_cg([sums.moments()], weights, RIDGE)
+    found = by_products([sums.moments()], weights)
     assert found.converged and found.errors == (0.0,) and not found.solution.ill_conditioned
     assert not found.solution.h.any() and parts[0].n == N
 

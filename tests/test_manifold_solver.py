@@ -18,9 +18,10 @@ from dorff.kernels.scalar import FloatArray
 from dorff.model.weights import OperatorWeights
 from dorff.moments import MIXED_UNIT, Accumulator, Moments, TriangleAccumulator
 from dorff.solvers import Fit, Penalty, Problem, Setting, choose, solve
-from dorff.solvers.cg import solve_cg
+from dorff.solvers.cg import ConjugateGradientSolver
 from dorff.solvers.choose import fold_scores
-from dorff.solvers.eigen import SpectralFactor
+from dorff.solvers.direct import Spectral
+from dorff.solvers.matrixfree import make_system, of_moments
 from dorff.solvers.uncertainty import posterior
 
 N, D = 26, 10
@@ -272,7 +273,7 @@ def test_dual_primal_and_representer(number):
     # What neither C nor M sees of the intercept is open: each has the smallest of all, but from zeros of its own.
     open_ = scipy.linalg.null_space(one.ones.T @ (J + one.l * one.M) @ one.ones, rcond=1e-10)
     open_ = open_ if one.intercept else np.zeros((one.P, 0))
-    solutions = [*solve(problem, [one.ridge]), SpectralFactor(problem).solve(one.ridge)]
+    solutions = [*solve(problem, [one.ridge]), Spectral(problem).solve(one.ridge)]
     for solution in solutions:
         values = one.values(problem, solution.h).reshape(-1, one.P)
         difference = values - f.reshape(-1, one.P)
@@ -544,7 +545,8 @@ def test_views_without_penalties(kind):
     root = np.repeat(one.weights.root, 2 * D, axis=0)
     twin = replace(one, weights=replace(one.weights, root=root))
     (found,), (same,) = (solve(each.problem(), [one.ridge], scores=True) for each in (one, twin))
-    iterated = solve_cg(one.parts(), one.weights, one.ridge, observe=one.C).solution
+    system = make_system(*of_moments(one.parts()), one.weights, observe=one.C)
+    iterated = ConjugateGradientSolver(system).solve(one.ridge)
     wanted = one.primal()[1]
     assert all(close(each.h.ravel(), wanted[: each.h.size]) for each in (found, same, iterated))
     assert np.isclose(found.gcv, same.gcv, rtol=1e-8)

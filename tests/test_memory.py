@@ -38,8 +38,8 @@ from dorff.plan.costs import _leaf_bytes, _solve_bytes
 from dorff.plan.routes import Means, Shape, Way, choose_route
 from dorff.plan.seconds import Pace
 from dorff.predict.shared import planned_workers
-from dorff.solvers import Problem, Size, cg_bytes, sampled_bytes, solve, solve_bytes, triangle_bytes
-from dorff.solvers.cg import solve_cg
+from dorff.solvers import Problem, Size, Solution, cg_bytes, sampled_bytes, solve, solve_bytes, triangle_bytes
+from dorff.solvers.cg import ConjugateGradientSolver
 from dorff.solvers.choose import choose
 from dorff.solvers.matrixfree import Border, System, make_system, of_moments
 from dorff.solvers.nystrom import nystrom, nystrom_bytes
@@ -200,11 +200,15 @@ class Sums:
         return cls(parts, weights, size)
 
 
+def by_products(sums: Sums, ridge: float) -> Solution:
+    return ConjugateGradientSolver(make_system(*of_moments(sums.parts), sums.weights), most=3).solve(ridge)
+
+
 @pytest.mark.parametrize("gaps", [False, True], ids=["whole", "gaps"])
 @pytest.mark.parametrize("name", ["identity", "matrix", "curl trace", "helmholtz trace"])
 def test_conjugate_gradients_hold_what_is_said(name: str, gaps: bool) -> None:
     sums = Sums.of(name, m=768, gaps=gaps)
-    held = traced(lambda: solve_cg(sums.parts, sums.weights, 1e-18, most=3))
+    held = traced(lambda: by_products(sums, 1e-18))
     assert 0.55 * cg_bytes(sums.size) < held <= cg_bytes(sums.size)
     held += sum(part.packed.nbytes for part in sums.parts)
     assert held <= way("cg", sums.size).driver_bytes <= 2 * held
@@ -339,7 +343,7 @@ def test_solves_of_many_targets_hold_what_is_said(m: int, q: int, count: int) ->
     sums, ridges = Sums.of("identity", m=m, q=q), np.logspace(-9, -1, count).tolist()
     held, said = traced(lambda: solve(Problem.of(sums.parts, sums.weights), ridges, scores=True)), sums.size
     assert 0.5 * solve_bytes(replace(said, ridges=count)) < held <= solve_bytes(replace(said, ridges=count))
-    held = traced(lambda: solve_cg(sums.parts, sums.weights, 1e-3, most=3))
+    held = traced(lambda: by_products(sums, 1e-3))
     assert 0.5 * cg_bytes(said) < held <= cg_bytes(said)
 
 

@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 import scipy.linalg
 from cases import every_kernel, kfold_errors, moments_of, plain_map, positive, rows, weights_of
+from toy_solver import Inverse
 
-from dorff import frequencies, kernels
+from dorff import ORFFRegressor, frequencies, kernels
 from dorff.errors import InputError
 from dorff.kernels.scalar import FloatArray
 from dorff.model.weights import OperatorWeights
 from dorff.moments import Moments
-from dorff.solvers import MOST_FACTORS, Problem, Setting, choose, solve, squared_error, target_covariance
-from dorff.solvers.eigen import SpectralFactor
+from dorff.solvers import MOST_FACTORS, Problem, Setting, choose, direct, solve, squared_error, target_covariance
+from dorff.solvers.direct import Spectral
 
 EPS = np.finfo(np.float64).eps
 N, D = 30, 48  # m r from 96 to 288 unknowns for 60 or 90 numbers: the systems are singular but for the ridge
@@ -134,7 +135,7 @@ def test_coefficients_agree_with_a_naive_dense_fit(name, d, p, intercept):
         naive = Naive.fit(this.found.omega, this.psi, this.X, this.Y / scale, ridge, intercept)
         conditions.append(naive.condition)
         # Alone (Cholesky where the output eigenvalues are equal) and by eigh: the same answer.
-        for solution in (solve(problem, [ridge])[0], SpectralFactor(problem).solve(ridge)):
+        for solution in (solve(problem, [ridge])[0], Spectral(problem).solve(ridge)):
             assert relative(solution.h, naive.h) <= allowed(naive.condition), (target, solution.rung)
             if intercept:
                 bias = problem.bias(this.weights.combined(solution.h))
@@ -388,3 +389,19 @@ def test_output_of_rank_one_predicts_along_one_direction():
     (solution,) = solve(Problem.of(this.moments(), weights), [1e-3])
     assert solution.h.shape == (2 * D, 1)
     assert np.linalg.matrix_rank(weights.combined(solution.h), tol=1e-9) == 1
+
+
+@pytest.mark.parametrize(
+    "kernel", [kernels.Decomposable(kernels.Gaussian(0.7)), kernels.CurlFree(kernels.Gaussian(0.7))]
+)
+@pytest.mark.parametrize("criterion", ["gcv", "evidence"])
+def test_a_solver_of_one_more_file_serves_fit_noise_scores_and_posterior(kernel, criterion, monkeypatch):
+    X, Y = rows(60, 2, 2)
+    options = {"n_features": 32, "ridge": [1e-3, 1e-2], "criterion": criterion}
+    ours = ORFFRegressor(kernel, **options).fit(X, Y)
+    monkeypatch.setattr(direct, "SOLVERS", (Inverse, *direct.SOLVERS))
+    theirs = ORFFRegressor(kernel, **options).fit(X, Y)
+    assert theirs.rung_ == "inverse" and ours.rung_ == "cholesky"
+    for mine, other in zip(ours.predict(X, return_std=True), theirs.predict(X, return_std=True), strict=True):
+        np.testing.assert_allclose(other, mine, rtol=1e-6, atol=1e-9)
+    assert theirs.ridge_ == ours.ridge_ and theirs.log_evidence_ == pytest.approx(ours.log_evidence_, rel=1e-9)

@@ -81,7 +81,7 @@ def fit_streaming(
             pace.passes(1 + steps.iterations, besides + min(steps.iterations + steps.left, most))
 
         iterated = iterate(system, ridge, preconditioner, tolerance=tolerance, most=most, told=told)
-        fit = setting.of_iteration(kernel, iterated)
+        fit = setting.fit_of(kernel, iterated.problem, iterated.solution)
         if fit.noise is None:
             fit = setting.noised(corners, fit, _squares(fit, setting, sweeper, corners))
     sweeper.tidy()

@@ -6,7 +6,6 @@ random order the rows that a shard touches are many times its own. Parts depend 
 
 from __future__ import annotations
 
-import time
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,30 +14,17 @@ from typing import Protocol, Self, final
 import numpy as np
 from scipy import sparse
 
-from dorff.errors import IncompleteError, StoppedError
+from dorff.errors import IncompleteError
+from dorff.manifold.edge_store import Adjacency
 from dorff.manifold.laplacian_sums import GraphSums
 from dorff.manifold.pieces import edge_runs, row_runs
 from dorff.manifold.places import TermPlace
 from dorff.moments import BoolArray, FloatArray, IntArray
 from dorff.passes import Leaf, Pass
-from dorff.passes.leaf import check_sums, fresh_checkpoint, leave, resumed
+from dorff.passes.leaf import LeafRun, fresh_checkpoint
 from dorff.plan.graph_sizes import Sizes
 from dorff.plan.term_costs import Form, TermRecipe
-from dorff.process.stopping import stop_requested
-from dorff.store import Checkpoint, Receipt
-
-
-class ShardRows(Protocol):
-    """A shard's `rows` (s,), ascending, and each one's edges: indices[indptr[k] : indptr[k + 1]] are row numbers."""
-
-    @property
-    def rows(self) -> IntArray: ...
-    @property
-    def indptr(self) -> IntArray: ...
-    @property
-    def indices(self) -> IntArray: ...
-    @property
-    def weights(self) -> FloatArray: ...
+from dorff.store import Receipt
 
 
 class Store(Protocol):
@@ -49,7 +35,7 @@ class Store(Protocol):
     @property
     def count(self) -> int: ...
     def stamp(self, start: int, stop: int) -> str: ...
-    def adjacency(self, shard: int) -> ShardRows: ...
+    def adjacency(self, shard: int) -> Adjacency: ...
     def degrees(self, rows: IntArray) -> FloatArray: ...
     def inputs(self, rows: IntArray) -> FloatArray: ...
     def holding(self, rows: IntArray) -> IntArray:
@@ -126,7 +112,7 @@ class ShardPart:
         return before
 
 
-def _entries(adjacency: ShardRows, some: IntArray | None) -> tuple[IntArray, IntArray, FloatArray]:
+def _entries(adjacency: Adjacency, some: IntArray | None) -> tuple[IntArray, IntArray, FloatArray]:
     """(i, j, weight) of a shard's edges, or of those of some of its rows."""
     i = np.repeat(adjacency.rows, np.diff(adjacency.indptr))
     keep = slice(None) if some is None else np.isin(i, some)
@@ -157,29 +143,19 @@ class ShardTerm(TermPlace):
             CorruptError: a number in the sums changed in memory, or was computed wrongly.
             IncompleteError: the graph's files changed while they were read.
         """
-        began, what = time.perf_counter(), f"shards {leaf.start} to {leaf.stop - 1}"
-        stamp = source.stamp(leaf.start, leaf.stop)
+        stamp, what = source.stamp(leaf.start, leaf.stop), f"shards {leaf.start} to {leaf.stop - 1}"
         frozen, sums = self.opened()
         recipe, limit = sums.recipe, Sizes().rows(len(frozen.features.center))
-        at = resumed(self, sums, replace(fresh_checkpoint(self, leaf, stamp, 0), checksums=(0,)))
-
-        def now() -> Checkpoint:
-            return replace(
-                at, seconds=at.seconds + time.perf_counter() - began, syrk_seconds=at.syrk_seconds + sums.syrk_seconds
-            )
-
-        for shard in range(at.row, leaf.stop):
+        run = LeafRun(self, frozen, sums, replace(fresh_checkpoint(self, leaf, stamp, 0), checksums=(0,)))
+        for shard in range(run.at.row, leaf.stop):
             for part in ShardPart.cut(source, shard, recipe, limit):
                 sums.add_local(part.X, part.W, part.own, part.numbers, part.degree)
-                at = replace(at, checksums=(part.checksum(at.checksums[0]),), rows_read=at.rows_read + len(part.X))
-            at = replace(at, row=shard + 1, rows_used=shard + 1 - leaf.start)
-            if at.row < leaf.stop and stop_requested():
-                now().save(self.checkpoints, sums.sums)
-                raise StoppedError(
-                    f"{what}: asked to stop, after shard {shard}; what is summed is kept, run the job again to go on"
-                )
+                checksums, read = (part.checksum(run.at.checksums[0]),), run.at.rows_read + len(part.X)
+                run.at = replace(run.at, checksums=checksums, rows_read=read)
+            run.at = replace(run.at, row=shard + 1, rows_used=shard + 1 - leaf.start)
+            run.pause(what, f"shard {shard}")
         if source.stamp(leaf.start, leaf.stop) != stamp:
             raise IncompleteError(f"{what}: the graph changed while it was read; run the job again")
-        large = f"{what}: the sums overflow float64; a feature or a weight is larger than 1e150: rescale it"
-        check_sums(self, leaf.number, sums, what=what, large=large)
-        return leave(frozen, self, sums, now)
+        return run.finish(
+            what, f"{what}: the sums overflow float64; a feature or a weight is larger than 1e150: rescale it"
+        )

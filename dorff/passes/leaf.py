@@ -91,15 +91,15 @@ def sum_leaf(place: Place, frozen: Pass, sums: RowSums, dataset: Dataset, leaf: 
         IncompleteError: the rows changed each time they were read.
     """
 
-    def attempt() -> _LeafRun:
+    def attempt() -> _RowRun:
         sums.clear()
-        run = _LeafRun(place, frozen, sums, dataset.counted(), leaf)
+        run = _RowRun(place, frozen, sums, dataset.counted(), leaf)
         run.add_all()
         return run
 
     what = f"{dataset.path}: rows {leaf.start}..{leaf.stop - 1}"
     run, _ = unchanged(lambda: dataset.stamp(leaf.start, leaf.stop), attempt, what)
-    return run.finish()
+    return run.done()
 
 
 def unchanged(stamp: Callable[[], str], work: Callable[[], T], what: str) -> tuple[T, str]:
@@ -123,120 +123,125 @@ def unchanged(stamp: Callable[[], str], work: Callable[[], T], what: str) -> tup
     )
 
 
+class LeafRun:
+    """A leaf under way: its `sums`, and in `at` all that its receipt and checkpoint say of what is summed so far, but
+    for seconds. Goes on from a checkpoint of the same task, to the bit; `fresh` is that of one not begun."""
+
+    def __init__(self, place: Place, frozen: Pass, sums: RowSums, fresh: Checkpoint) -> None:
+        self._began = time.perf_counter()
+        self.place, self.frozen, self.sums = place, frozen, sums
+        self.at = self._resumed(fresh)
+
+    def _resumed(self, fresh: Checkpoint) -> Checkpoint:
+        checkpoint = Checkpoint.load(self.place.checkpoints, fresh.number)
+        if checkpoint is None or any(getattr(checkpoint, name) != getattr(fresh, name) for name in _SAME):
+            return fresh
+        fits = checkpoint.start < checkpoint.row < checkpoint.stop
+        fits = fits and len(checkpoint.low) == len(checkpoint.high) == len(fresh.low)
+        if fits and checkpoint.restore(self.place.checkpoints, self.sums.of):
+            return checkpoint
+        self.sums.clear()
+        return fresh
+
+    def now(self) -> Checkpoint:
+        """All that is summed, and how long it took."""
+        at = self.at  # what it says of seconds is of before
+        seconds = at.seconds + time.perf_counter() - self._began
+        return replace(at, seconds=seconds, syrk_seconds=at.syrk_seconds + self.sums.syrk_seconds)
+
+    def pause(self, what: str, done: str) -> None:
+        """StoppedError, with a checkpoint left, where it was asked for and something is left to be done."""
+        if self.at.row < self.at.stop and stop_requested():
+            self.now().save(self.place.checkpoints, self.sums.sums)
+            raise StoppedError(
+                f"{what}: asked to stop, after {done}; what is summed is kept, run the job again to go on"
+            )
+
+    def finish(self, what: str, large: str) -> Receipt:
+        """Check the sums, write them, and leave the receipt instead of a checkpoint.
+
+        CorruptError where sums are not of what was added; InputError, `large`, where they are, but overflow.
+        """
+        self._check(what, large)
+        frozen, receipt = self.frozen, self.now().receipt()
+        if frozen_hash(frozen.directory) != frozen.hash:  # the run was refused elsewhere, and what it had made removed
+            raise InputError(f"{frozen.directory}: the frozen plan is gone or another; run the job again")
+        save_moments(self.place.node(0, receipt.number, receipt.key), self.sums.sums)
+        self.sums.keep_spare()
+        receipt = receipt.timed(self.now().seconds)
+        receipt.save(self.place.receipts)
+        Checkpoint.remove(self.place.checkpoints, receipt.number)
+        return receipt
+
+    def _check(self, what: str, large: str) -> None:
+        adders = self.sums.sums.values()
+        if not all(adder.intact() for adder in adders):
+            Checkpoint.remove(self.place.checkpoints, self.at.number)  # it may hold the same
+            raise CorruptError(
+                f"{what}: the sums are not those of the rows; memory or processor faulty; they are made again, and if "
+                "this comes back test the machine it was done on"
+            )
+        if any(adder.overflowed() for adder in adders):
+            raise InputError(large)
+
+
 @final
-class _LeafRun:
-    """One leaf under way: the sums, and in `_at` all that its receipt and checkpoint say of the rows so far, but for
-    their bounds."""
+class _RowRun(LeafRun):
+    """One of rows, read block by block."""
 
     def __init__(self, place: Place, frozen: Pass, sums: RowSums, dataset: Dataset, leaf: Leaf) -> None:
-        self._began = time.perf_counter()
         scan(np.zeros((2, dataset.d)), *np.zeros((2, dataset.d)))  # loaded while there is memory for it
-        self._frozen, self._place, self._sums, self._dataset = frozen, place, sums, dataset
-        self._at = resumed(place, sums, fresh_checkpoint(place, leaf, dataset.stamp(leaf.start, leaf.stop), dataset.d))
-        self._low, self._high = np.array(self._at.low), np.array(self._at.high)
+        self._dataset = dataset
+        stamp = dataset.stamp(leaf.start, leaf.stop)
+        super().__init__(place, frozen, sums, fresh_checkpoint(place, leaf, stamp, dataset.d))
+        self._low, self._high = np.array(self.at.low), np.array(self.at.high)
 
     def add_all(self) -> None:
         """Add the rows that are left, block by block; StoppedError at a block's end where it was asked for."""
-        at, blocks = self._at, self._sums.block_rows
-        for read in _read_ahead(self._dataset, (at.start, at.row, at.stop), self._frozen.spec.read_rows):
+        at, blocks = self.at, self.sums.block_rows
+        for read in _read_ahead(self._dataset, (at.start, at.row, at.stop), self.frozen.spec.read_rows):
             for first in range(0, len(read), blocks):
                 self._add(read[first : first + blocks])
-                if self._at.row < at.stop and stop_requested():
-                    self._now().save(self._place.checkpoints, self._sums.sums)
-                    raise StoppedError(
-                        f"leaf {at.number}: asked to stop, after row {self._at.row - 1} of {at.start}..{at.stop - 1}; "
-                        "what is summed is kept, run the job again to go on"
-                    )
+                self.pause(f"leaf {at.number}", f"row {self.at.row - 1} of {at.start}..{at.stop - 1}")
 
     def _add(self, block: RowBlock) -> None:
-        at, folds = self._at, self._frozen.folds
+        at, folds = self.at, self.frozen.folds
         checksums = block.checksums(at.checksums)
-        rows, partial = _usable(self._dataset, self._frozen, block)
+        rows, partial = _usable(self._dataset, self.frozen, block)
         scan(rows.X, self._low, self._high)
         if folds.by_rows and folds.count > 1:
             fold_of = folds.of(rows)
             for fold in range(folds.count):
                 part = rows[fold_of == fold]
-                self._sums.add(part.X, part.Y, fold, partial=partial, weights=part.weights)
+                self.sums.add(part.X, part.Y, fold, partial=partial, weights=part.weights)
         else:
-            self._sums.add(rows.X, rows.Y, folds.of_leaf(at.number), partial=partial, weights=rows.weights)
-        self._at = replace(
-            at, row=at.row + len(block), checksums=tuple(checksums), rows_used=at.rows_used + len(rows),
-            rows_unlabelled=at.rows_unlabelled + (block.unlabelled() if self._frozen.spec.nan == "unlabelled" else 0),
-        )  # fmt: skip
+            self.sums.add(rows.X, rows.Y, folds.of_leaf(at.number), partial=partial, weights=rows.weights)
+        at = replace(at, row=at.row + len(block), checksums=tuple(checksums), rows_used=at.rows_used + len(rows))
+        if self.frozen.spec.nan == "unlabelled":
+            at = replace(at, rows_unlabelled=at.rows_unlabelled + block.unlabelled())
+        self.at = at
 
-    def _now(self) -> Checkpoint:
-        at = self._at  # what it says of reads and seconds is of before
-        return replace(
-            at, rows_read=at.rows_read + self._dataset.reads.rows, low=tuple(self._low.tolist()),
-            high=tuple(self._high.tolist()), seconds=at.seconds + time.perf_counter() - self._began,
-            syrk_seconds=at.syrk_seconds + self._sums.syrk_seconds,
-        )  # fmt: skip
+    def now(self) -> Checkpoint:
+        read, low, high = self.at.rows_read + self._dataset.reads.rows, self._low.tolist(), self._high.tolist()
+        return replace(super().now(), rows_read=read, low=tuple(low), high=tuple(high))
 
-    def finish(self) -> Receipt:
-        """Check the sums, write them, and leave the receipt instead of a checkpoint."""
-        self._check()
-        return leave(self._frozen, self._place, self._sums, self._now)
-
-    def _check(self) -> None:
-        at, mixed = self._at, self._frozen.spec.mixed
+    def done(self) -> Receipt:
+        """The leaf's end: see `finish`."""
+        at, mixed = self.at, self.frozen.spec.mixed
         kind, limit = ("float32", "1e18") if mixed else ("float64", "1e150")
-        check_sums(
-            self._place, at.number, self._sums,
-            what=f"leaf {at.number} (rows {at.start}..{at.stop - 1})",
-            large=f"{self._dataset.path}: rows {at.start}..{at.stop - 1}: the sums overflow {kind}; an input, a "
-            f"target or the root of a weight is larger than {limit}: rescale the column"
-            + (", or set features.precision: double" if mixed else ""),
-        )  # fmt: skip
+        what = f"rows {at.start}..{at.stop - 1}"
+        large = (
+            f"{self._dataset.path}: {what}: the sums overflow {kind}; an input, a target or the root of a weight is "
+        )
+        large += f"larger than {limit}: rescale the column" + (", or set features.precision: double" if mixed else "")
+        return self.finish(f"leaf {at.number} ({what})", large)
 
 
 def fresh_checkpoint(place: Place, leaf: Leaf, stamp: str, d: int) -> Checkpoint:
     """That of a leaf of which nothing is summed: rows of d inputs, `stamp` names what they are."""
     low, high = (float("inf"),) * d, (float("-inf"),) * d
-    return Checkpoint(
-        plan=place.hash, number=leaf.number, start=leaf.start, stop=leaf.stop, row=leaf.start, stamp=stamp,
-        checksums=(), rows_used=0, rows_read=0, low=low, high=high, seconds=0.0, syrk_seconds=0.0,
-    )  # fmt: skip
-
-
-def resumed(place: Place, sums: RowSums, fresh: Checkpoint) -> Checkpoint:
-    """The checkpoint of the same task, its sums restored; else `fresh`, and the sums are empty."""
-    checkpoint = Checkpoint.load(place.checkpoints, fresh.number)
-    if checkpoint is None or any(getattr(checkpoint, name) != getattr(fresh, name) for name in _SAME):
-        return fresh
-    fits = checkpoint.start < checkpoint.row < checkpoint.stop
-    fits = fits and len(checkpoint.low) == len(checkpoint.high) == len(fresh.low)
-    if fits and checkpoint.restore(place.checkpoints, sums.of):
-        return checkpoint
-    sums.clear()
-    return fresh
-
-
-def check_sums(place: Place, number: int, sums: RowSums, *, what: str, large: str) -> None:
-    """CorruptError where sums are not of what was added; InputError, `large`, where they are, but overflow."""
-    adders = sums.sums.values()
-    if not all(adder.intact() for adder in adders):
-        Checkpoint.remove(place.checkpoints, number)  # it may hold the same
-        raise CorruptError(
-            f"{what}: the sums are not those of the rows; memory or processor faulty; they are made again, and if "
-            "this comes back test the machine it was done on"
-        )
-    if any(adder.overflowed() for adder in adders):
-        raise InputError(large)
-
-
-def leave(frozen: Pass, place: Place, sums: RowSums, now: Callable[[], Checkpoint]) -> Receipt:
-    """Write a task's sums, and leave its receipt instead of a checkpoint. `now` says what is summed, and how long it
-    took so far."""
-    receipt = now().receipt()
-    if frozen_hash(frozen.directory) != frozen.hash:  # the run was refused elsewhere, and what it had made removed
-        raise InputError(f"{frozen.directory}: the frozen plan is gone or another; run the job again")
-    save_moments(place.node(0, receipt.number, receipt.key), sums.sums)
-    sums.keep_spare()
-    receipt = receipt.timed(now().seconds)
-    receipt.save(place.receipts)
-    Checkpoint.remove(place.checkpoints, receipt.number)
-    return receipt
+    nothing = stamp, (), 0, 0, low, high, 0.0, 0.0
+    return Checkpoint(place.hash, leaf.number, leaf.start, leaf.stop, leaf.start, *nothing)
 
 
 def merge_nodes(left: str, right: str, into: str, kind: type[Summand]) -> bool:

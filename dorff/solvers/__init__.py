@@ -3,7 +3,7 @@
 from dorff.solvers.apart import untouched
 from dorff.solvers.cg import cg_bytes
 from dorff.solvers.choose import Choice, Score, choose, least, of_first, setting_scores
-from dorff.solvers.dense import MOST_FACTORS
+from dorff.solvers.direct import MOST_FACTORS, solve, solve_bytes
 from dorff.solvers.few_labels import Known
 from dorff.solvers.penalty import Penalty
 from dorff.solvers.problem import Problem, check_width, target_covariance
@@ -11,7 +11,7 @@ from dorff.solvers.qr import triangle_bytes
 from dorff.solvers.ridge_path import path_bytes
 from dorff.solvers.sample import sampled_bytes
 from dorff.solvers.scores import Criterion, Ridge, RidgeScores, Solution
-from dorff.solvers.select import R2, Spread, row_sums, solve, solve_bytes, squared_error
+from dorff.solvers.select import R2, Spread, row_sums, squared_error
 from dorff.solvers.setting import Fit, Setting, carried_ridges, check_apart, check_output, learned_term, spread
 from dorff.solvers.system import LARGEST_DIRECT, LARGEST_EVD, Size
 from dorff.solvers.uncertainty import posterior_bytes

@@ -9,14 +9,14 @@ from typing import Final, final
 import numpy as np
 from scipy.linalg import eigh_tridiagonal
 
-from dorff.model.weights import OperatorWeights
-from dorff.moments import BoolArray, FloatArray, Solvable
-from dorff.solvers.matrixfree import System, make_system, of_moments
+from dorff.moments import BoolArray, FloatArray
+from dorff.solvers.matrixfree import System
 from dorff.solvers.nystrom import Plain, Preconditioner, nystrom, nystrom_bytes
 from dorff.solvers.problem import Problem
-from dorff.solvers.scores import BlockSolution, Solution, digits_left
+from dorff.solvers.scores import BlockSolution, Ridge, Solution, Solver, digits_left
 from dorff.solvers.system import EPS, IntArray, Size
 
+RUNG: Final = "cg"
 TOLERANCE: Final = 1e-12
 MOST_ITERATIONS: Final = 2000
 #: (k, L) and the numbers (L,) of its columns -> (k, L)
@@ -100,7 +100,10 @@ class Iterated:
     solution: Solution
     errors: tuple[float, ...]
     preconditioned: float
-    converged: bool
+
+    @property
+    def converged(self) -> bool:
+        return self.solution.converged
 
     @property
     def iterations(self) -> int:
@@ -147,26 +150,35 @@ def iterate(
     condition = worst * preconditioner.spread(a, shift)
     # A residual that small in the preconditioner's norm is an error no larger than this in the system's.
     solution = _solution(system, x, rhs, ridge, condition, errors[-1] * np.sqrt(worst))
-    return Iterated(system.problem, solution, tuple(errors), seen, converged)
+    return Iterated(system.problem, replace(solution, converged=converged), tuple(errors), seen)
 
 
-def solve_cg(
-    parts: Sequence[Solvable], weights: OperatorWeights, ridge: float, *, intercept: bool = True,
-    scale: FloatArray | None = None, observe: FloatArray | None = None, tolerance: float = TOLERANCE,
-    most: int = MOST_ITERATIONS, rank: int | None = None,
-) -> Iterated:  # fmt: skip
-    """The solution of `Problem.of` the same arguments, by products with the moments: G is not formed, so that r > 1
-    costs no (m r)^2 memory. `rank` is the most that the preconditioner may have; 0 for none."""
-    borders, operator = of_moments(parts)
-    system = make_system(borders, operator, weights, intercept=intercept, scale=scale, observe=observe)
-    shift = system.problem.l * ridge
-    preconditioner = Plain() if rank == 0 else nystrom(system, shift, rank=rank)
-    return iterate(system, ridge, preconditioner, tolerance=tolerance, most=most)
+@final
+class ConjugateGradientSolver(Solver):
+    """Of a system that is known by its products with vectors. `rank` is the most that the preconditioner may have, 0
+    for none; there are no scores, which need the spectrum."""
+
+    rung = RUNG
+
+    def __init__(
+        self, system: System, *, tolerance: float = TOLERANCE, most: int = MOST_ITERATIONS, rank: int | None = None
+    ) -> None:
+        super().__init__(system.problem)
+        self._system, self._tolerance, self._most, self._rank = system, tolerance, most, rank
+
+    def iterated(self, ridge: float) -> Iterated:
+        """The solution at one ridge, and how it was found."""
+        shift = self.problem.l * ridge
+        preconditioner = Plain() if self._rank == 0 else nystrom(self._system, shift, rank=self._rank)
+        return iterate(self._system, ridge, preconditioner, tolerance=self._tolerance, most=self._most)
+
+    def solve(self, ridge: Ridge, *, scores: bool = False) -> Solution:
+        return self.iterated(float(ridge)).solution
 
 
 def cg_bytes(size: Size) -> int:
-    """The most memory of `solve_cg`, beside the packed sums: these as squares, its preconditioner, and the vectors of
-    `iterate`: a column for each row of psi, or one."""
+    """The most memory of a `ConjugateGradientSolver` of moments, beside the packed sums: these as squares, its
+    preconditioner, and the vectors of `iterate`: a column for each row of psi, or one."""
     columns, column = 1 if size.coupled else size.r, System.column_bytes(size)
     return size.unpacked + nystrom_bytes(size.k, column) + columns * (12 * 8 * size.k + column)
 
@@ -180,7 +192,7 @@ def _solution(
     squares = dots(x, x)
     solved = BlockSolution(block, x, dots(x, rhs), shift * squares, shift * condition * squares, condition)
     digits = max(0.0, min(digits_left(condition, problem.unit), -float(np.log10(max(error, EPS)))))
-    return replace(Solution.of(problem, ridge, [solved], "cg", scores=False), digits=digits)
+    return replace(Solution.of(problem, ridge, [solved], RUNG, scores=False), digits=digits)
 
 
 def _left(errors: Sequence[float], tolerance: float) -> int:

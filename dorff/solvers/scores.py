@@ -154,7 +154,8 @@ class Solution:
     for each of the problem's `directions`, or (1,), `rss` the squares that are left, alike, and `freedom` the degrees
     of freedom, the intercept's among them, where they were counted. `gcv` is the generalised cross-validation score
     and `log_evidence` the log marginal likelihood (`RidgeScores`), where they were asked for or came for nothing.
-    `ridges` (p,) where each direction has its own; `ridge` is then their geometric mean.
+    `ridges` (p,) where each direction has its own; `ridge` is then their geometric mean. `converged` is False where an
+    iteration, or the learning of an output matrix, ran out of steps.
     """
 
     h: FloatArray
@@ -168,6 +169,7 @@ class Solution:
     digits: float = 15.0
     rss: FloatArray | None = None
     freedom: FloatArray | None = None
+    converged: bool = True
 
     @property
     def ill_conditioned(self) -> bool:
@@ -194,14 +196,41 @@ def _mean(ridges: FloatArray) -> float:
     return float(np.exp(np.mean(np.log(ridges)))) if np.all(ridges > 0) else 0.0
 
 
+class Factor(ABC):
+    """The matrices G a_j + shift_j of a block's columns j at one ridge, factored once: all that is asked of their
+    inverses."""
+
+    @abstractmethod
+    def solve(self, *, scores: bool = False) -> BlockSolution:
+        """The block's solution; where `scores` are asked for it has the degrees of freedom. Gives up the factor."""
+
+    @abstractmethod
+    def inverses(self) -> tuple[FloatArray, FloatArray]:
+        """Basis (k, k') and spread (k', c): the inverses are basis diag(spread_j) basis^T, of spread 0 along what is
+        left out at ridge 0. Gives up the factor."""
+
+    @abstractmethod
+    def with_inverse(self) -> tuple[BlockSolution, FloatArray]:
+        """Of a block of one column: its solution with the degrees of freedom, and the inverse (k, k), of which the
+        lower triangle is to be read. Gives up the factor."""
+
+
 class Solver(ABC):
-    """Of one problem, at any ridge. `select.SOLVERS` lists those that are tried, in order; `rung` is what reports call
-    it."""
+    """A linear solver of one problem, at any ridge. `rung` is what reports call it."""
 
     rung: str
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
+
+    @abstractmethod
+    def solve(self, ridge: Ridge, *, scores: bool = False) -> Solution | None:
+        """The solution of all blocks, with GCV score and evidence where `scores` ask for these; None where it fails.
+        What did not converge says so (`Solution.converged`)."""
+
+
+class DirectSolver(Solver):
+    """One that factors the matrix of each block. `direct.SOLVERS` lists those that are tried, in order."""
 
     @classmethod
     @abstractmethod
@@ -209,19 +238,17 @@ class Solver(ABC):
         """Whether it can solve this, and is worth its time."""
 
     @abstractmethod
-    def block(self, block: Block, ridge: Ridge, *, scores: bool) -> BlockSolution | None:
-        """The solution of one block, with what `scores` need if asked for; None where its matrix is not numerically
-        positive definite."""
+    def factor(self, block: Block, ridge: Ridge) -> Factor | None:
+        """None where it cannot factor this block: its matrix is not numerically positive definite, say. InputError for
+        ridges of outputs that do not fall apart."""
 
     def solve(self, ridge: Ridge, *, scores: bool = False) -> Solution | None:
-        """The solution of all blocks, with GCV score and evidence where `scores` ask for these; None where a block has
-        none."""
         solved = list[BlockSolution]()
         for block in self.problem.blocks:
-            one = self.block(block, ridge, scores=scores)
-            if one is None:
+            factor = self.factor(block, ridge)
+            if factor is None:
                 return None
-            solved.append(one)
+            solved.append(factor.solve(scores=scores))
         return Solution.of(self.problem, ridge, solved, self.rung, scores=scores)
 
 

@@ -1,53 +1,27 @@
-"""Solve a list of ridges; the error of a solution on the rows of other moments, R2, as all of dorff says it; and the
-noise that is left."""
+"""The error of a solution on the rows of other moments; R2, as all of dorff says it; and the noise that is left."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from itertools import takewhile
 from typing import Final, NamedTuple, Self, final
 
 import numpy as np
-from scipy.linalg import blas, lapack
+from scipy.linalg import blas
 
 from dorff.kernels import MultiView, OperatorKernel
 from dorff.moments import FloatArray, Kind, Solvable
-from dorff.solvers.dense import Cholesky, factored
-from dorff.solvers.eigen import SpectralFactor, divided
+from dorff.solvers.direct import Spectral, factor_of
 from dorff.solvers.problem import Problem
-from dorff.solvers.scores import BlockSolution, Ridge, RidgeScores, Solution, Solver
-from dorff.solvers.system import Block, Size, Spectrum
+from dorff.solvers.scores import BlockSolution, RidgeScores, Solution
+from dorff.solvers.system import Block, Spectrum
 
-SOLVERS: Final[tuple[type[Solver], ...]] = (Cholesky, SpectralFactor)  # in the order they are tried
 _TINY = 1e4  # times rounding: what f is of the targets where nothing is left of it
 _ROUNDING: Final = 2.0**-46  # of a target's mean: what rounding may leave of a deviation from it
 STEPS: Final = 50  # of finding D
 CLOSE: Final = 1e-4  # a step that changes no variance by more of itself is the last
 LEAST: Final = 1e-10  # of the mean variance: less counts as that much where targets are divided by it
-
-
-def solve(problem: Problem, ridges: Sequence[Ridge], *, scores: bool = False) -> list[Solution]:
-    """One solution a ridge: Cholesky for a few ridges, one `eigh` for many, and for all where Cholesky fails.
-
-    A ridge may be (p,), one for each of the problem's directions. `scores` asks for GCV scores and evidences, which
-    the `eigh` always gives.
-    """
-    for solver in (kind(problem) for kind in SOLVERS if kind.suits(problem, ridges)):
-        tried = (solver.solve(ridge, scores=scores) for ridge in ridges)
-        solutions = [solution for solution in takewhile(lambda solution: solution is not None, tried) if solution]
-        if len(solutions) == len(ridges):
-            return solutions
-    raise AssertionError("a spectrum solves every system")
-
-
-def solve_bytes(size: Size) -> int:
-    """The most memory of making a problem and of `solve`, beside the packed sums: these as squares, and of every block
-    G, of one of them two more while it is assembled; or every G and its eigenvectors, and while these are found a copy
-    of G and LAPACK's workspace, which is twice as large (dsyevd)."""
-    square = 8 * size.k**2
-    return size.vectors + max(size.unpacked + (size.blocks + 2) * square, (2 * size.blocks + 2) * square)
 
 
 @final
@@ -281,21 +255,12 @@ def _solved(
     problem: Problem, block: Block, parts: Sequence[Solvable], ridge: float
 ) -> tuple[BlockSolution, FloatArray]:
     """The solution, and of each target the degrees of freedom (q,) that it takes."""
-    shift = problem.shifts(block, ridge)
-    factor = factored(block, float(shift[0])) if block.rotation is None and block.known is None else None
-    if factor is not None:
-        solved = factor.solve()
-        inverse, _ = lapack.dlauum(factor.root(), lower=1, overwrite_c=1)
-        return factor.counted(solved, float(np.trace(inverse))), _freedom(problem, block, parts, inverse)
-    solved = divided(problem, block, ridge)
+    if block.load is None:
+        solved, inverse = factor_of(problem, block, ridge).with_inverse()
+        return solved, _freedom(problem, block, parts, inverse)
+    solved = Spectral(problem).factor(block, ridge).solve()  # one spectrum for the noise of every step
     assert solved.freedom is not None
-    values, vectors = block.spectrum
-    if block.load is not None:
-        own = (block.load**2 / np.where(block.a > 0, block.a, 1.0)) @ solved.freedom
-    else:
-        kept = (shift > 0) | (values > block.floor * values.max(initial=0.0))
-        own = _freedom(problem, block, parts, (vectors / np.where(kept, values + shift, np.inf)) @ vectors.T)
-    return replace(solved, x=vectors @ solved.x), own
+    return solved, (block.load**2 / np.where(block.a > 0, block.a, 1.0)) @ solved.freedom
 
 
 def _freedom(problem: Problem, block: Block, parts: Sequence[Solvable], inverse: FloatArray) -> FloatArray:

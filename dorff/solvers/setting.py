@@ -16,9 +16,10 @@ from dorff.model.posterior import Posterior
 from dorff.model.weights import Density, OperatorWeights, operator_weights
 from dorff.moments import FloatArray
 from dorff.solvers.apart import output_directions, targets_apart
-from dorff.solvers.cg import Iterated, solve_cg
-from dorff.solvers.eigen import SpectralFactor
+from dorff.solvers.cg import ConjugateGradientSolver
+from dorff.solvers.direct import Spectral, solve
 from dorff.solvers.learned import learn_output
+from dorff.solvers.matrixfree import make_system, of_moments
 from dorff.solvers.penalty import Penalty
 from dorff.solvers.problem import Parts, Problem, Units, target_covariance
 from dorff.solvers.qr import problem_of
@@ -33,9 +34,9 @@ CG: Final = "cg"  # the other `Setting.method`
 class Fit:
     """f = F W + bias, W (m, p) and bias (p,) in the targets' units; psi and h that W is made of, in the scaled ones.
 
-    `scale` (p,) is the outputs' scale, `kernel` the kernel with its output matrices written out. `converged` is False
-    where learning an output matrix ran out of iterations. `noise_variance` (q,) is that of the targets' noise in their
-    own units, of a row of mean weight: None where it takes more than the fit and was not asked for (`Setting.judged`).
+    `scale` (p,) is the outputs' scale, `kernel` the kernel with its output matrices written out. `noise_variance` (q,)
+    is that of the targets' noise in their own units, of a row of mean weight: None where it takes more than the fit
+    and was not asked for (`Setting.judged`).
     """
 
     kernel: OperatorKernel
@@ -43,7 +44,6 @@ class Fit:
     solution: Solution
     scale: FloatArray
     bias: FloatArray
-    converged: bool = True
     noise_variance: FloatArray | None = None
 
     @property
@@ -54,6 +54,11 @@ class Fit:
     @property
     def W(self) -> FloatArray:
         return self.weights.combined(self.solution.h) * self.scale
+
+    @property
+    def converged(self) -> bool:
+        """False where an iteration, or the learning of an output matrix, ran out of steps."""
+        return self.solution.converged
 
     @property
     def log_evidence(self) -> float | None:
@@ -140,14 +145,19 @@ class Setting:
         kernel, scale = self.fixed(parts), self.scaling(parts)
         if self.method == CG:
             self._check_cg(scores=scores)
-            return [self._iterated(kernel, parts, scale, _single(ridge)) for ridge in ridges]
+            system = make_system(
+                *of_moments(parts), self.weights(kernel), intercept=self.intercept, scale=scale, observe=self.observe
+            )
+            solver = ConjugateGradientSolver(system)
+            solutions = [solver.solve(_single(ridge)) for ridge in ridges]
+            return [self.fit_of(kernel, solver.problem, solution) for solution in solutions]
         problem = self._of_weights(self.weights(kernel), parts, scale)
         if (learned := learned_term(self.kernel)) is not None:
             # The matrix of each block is given up for its spectrum.
             blocks = tuple(replace(block, known=block.spectrum, G=np.empty((0, 0))) for block in problem.blocks)
             problem = replace(problem, blocks=blocks)
             return [self._learned(learned, problem, parts, _single(ridge)) for ridge in ridges]
-        return [self._fit(kernel, problem, solution) for solution in select.solve(problem, ridges, scores=scores)]
+        return [self.fit_of(kernel, problem, solution) for solution in solve(problem, ridges, scores=scores)]
 
     def solve_each(self, parts: Parts, ridges: Sequence[float], criterion: str) -> Fit:
         """Every direction of the outputs with the best of the ridges for it alone, by "gcv" or "evidence".
@@ -167,12 +177,12 @@ class Setting:
         kernel = self.fixed(parts)
         problem = self._of_weights(self.weights(kernel), parts, self.scaling(parts))
         problem.outputs_apart()
-        spectral = SpectralFactor(problem)
+        spectral = Spectral(problem)
         table = [rule.each(spectral.scores(ridge)) for ridge in ridges]
         best = np.asarray(ridges, dtype=np.float64)[np.argmin(table, axis=0)]
         # Each direction's own score, of which the best ridges have the least: not that of all entries together.
         gcv = float(np.average(spectral.scores(best).gcv_each, weights=problem.totals.weight))
-        fit = self._fit(kernel, problem, replace(spectral.solve(best), gcv=gcv))
+        fit = self.fit_of(kernel, problem, replace(spectral.solve(best), gcv=gcv))
         return self.judged(parts, [fit])[0] if rule.noise else fit
 
     def judged(self, parts: Parts, fits: Sequence[Fit]) -> list[Fit]:
@@ -199,7 +209,7 @@ class Setting:
         if not targets_apart(fit.weights, self.observe):
             return self.judged(parts, [fit])[0]
         problem = self._of_weights(fit.weights, parts, self.scaling(parts))
-        (again,) = select.solve(problem, [fit.solution.ridge], scores=True)
+        (again,) = solve(problem, [fit.solution.ridge], scores=True)
         return replace(fit, noise_variance=select.noise_variance(problem, again))
 
     def _in_units(self, parts: Parts, variance: FloatArray) -> FloatArray:
@@ -260,16 +270,6 @@ class Setting:
         if learned_term(self.kernel) is not None:
             raise InputError("solve.route: cg does not go with output 'learned', which needs a spectrum; set direct")
 
-    def _iterated(self, kernel: OperatorKernel, parts: Parts, scale: FloatArray, ridge: float) -> Fit:
-        """By products with the moments."""
-        weights = self.weights(kernel)
-        found = solve_cg(parts, weights, ridge, intercept=self.intercept, scale=scale, observe=self.observe)
-        return self.of_iteration(kernel, found)
-
-    def of_iteration(self, kernel: OperatorKernel, found: Iterated) -> Fit:
-        """The fit of a kernel whose output matrices are written out, solved by an iteration."""
-        return replace(self._fit(kernel, found.problem, found.solution), converged=found.converged)
-
     def weights(self, kernel: OperatorKernel) -> OperatorWeights:
         """psi of a kernel whose output matrices are written out."""
         return operator_weights(kernel, self.m, self.density, normalize=self.normalize)
@@ -294,15 +294,19 @@ class Setting:
         size = float(problem.weights.root[0, 0, 0])
         seen = block.rotated @ block.rotation.T / size
         rotated = seen if self.observe is None else seen @ np.linalg.pinv(self.observe)
-        found = learn_output(values, rotated, problem.l, ridge / weight, penalty=output.penalty, observe=self.observe)
-        kernel: OperatorKernel = Decomposable(base.scalar, Factor(found.factor))
+        learned = learn_output(
+            values, rotated, problem.l, ridge / weight, penalty=output.penalty, observe=self.observe
+        )
+        kernel: OperatorKernel = Decomposable(base.scalar, Factor(learned.factor))
         kernel = kernel if weight == 1 else weight * kernel
         problem = self._of_weights(self.weights(kernel), parts, problem.scale)
         if block.squared:  # of triangles each matrix has an SVD of its own
             problem = replace(problem, blocks=(replace(problem.blocks[0], known=block.spectrum),))
-        return replace(self._fit(kernel, problem, SpectralFactor(problem).solve(ridge)), converged=found.converged)
+        solution = replace(Spectral(problem).solve(ridge), converged=learned.converged)
+        return self.fit_of(kernel, problem, solution)
 
-    def _fit(self, kernel: OperatorKernel, problem: Problem, solution: Solution) -> Fit:
+    def fit_of(self, kernel: OperatorKernel, problem: Problem, solution: Solution) -> Fit:
+        """The fit of a kernel whose output matrices are written out, by whatever solver."""
         weights = problem.weights
         bias, noise = problem.bias(weights.combined(solution.h)), select.noise_variance(problem, solution)
         if len(problem.scale) > 1 and (noise is None or solution.ridges is None):

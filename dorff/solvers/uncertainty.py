@@ -23,7 +23,7 @@ import scipy.linalg
 from dorff.errors import InputError
 from dorff.model.posterior import CoupledBlock, Posterior, PosteriorBlock, SeparableBlock
 from dorff.moments import FloatArray, Solvable
-from dorff.solvers.dense import factored
+from dorff.solvers.direct import Spectral, factor_of
 from dorff.solvers.problem import Problem
 from dorff.solvers.scores import Solution
 from dorff.solvers.select import contrasts, independent, mean_weight
@@ -112,16 +112,11 @@ def _intercept(problem: Problem, about: _Noise) -> FloatArray:
 
 def _spread(problem: Problem, block: Block, ridge: float | FloatArray, *, spectral: bool) -> Spread:
     """`spectral` asks for the eigenvectors of G."""
-    shift = problem.shifts(block, ridge)
-    factor = factored(block, float(shift[0])) if block.plain and np.ptp(shift) == 0 and not spectral else None
-    if factor is not None:
-        inverse = factor.root()
-        return np.tril(inverse).T, np.ones((len(inverse), 1))
-    values, vectors = block.spectrum
-    inverse = values[:, None] * block.a + shift
-    if not np.all(inverse > np.where(shift > 0, 0.0, block.floor * inverse.max(initial=0.0))):
+    factor = Spectral(problem).factor(block, ridge) if spectral else factor_of(problem, block, ridge)
+    basis, spread = factor.inverses()
+    if not np.all(spread > 0):
         raise InputError("posterior: at ridge 0 what the data do not see has no bounds; give a ridge above 0")
-    return vectors, 1.0 / inverse
+    return basis, spread
 
 
 def _of_columns(
