@@ -18,8 +18,7 @@ from dorff.moments import Accumulator, Moments
 from dorff.solvers import Fit, Problem, Setting, solve
 from dorff.solvers.cg import ConjugateGradientSolver, Iterated, Steps, iterate
 from dorff.solvers.matrixfree import System, make_system, of_moments
-from dorff.solvers.nystrom import Plain, nystrom
-from dorff.solvers.sample import Sample, Sampled
+from dorff.solvers.preconditioners import Plain, Sample, Sampled, nystrom
 
 N, D, RIDGE = 150, 32, 1e-4
 Case = tuple[list[Moments], OperatorWeights, FloatArray]

@@ -31,7 +31,7 @@ from dorff.engine.base import Done
 from dorff.errors import IncompleteError, InputError, LeaseError
 from dorff.graphs import KNN, Given, Graph, Identity, check_edges, edge_weights, local_graph, neighbours, own_scale
 from dorff.kernels.scalar import FloatArray
-from dorff.manifold import build_given, build_knn, build_layout, build_names
+from dorff.manifold import build_edges, build_given, build_knn, build_layout
 from dorff.manifold.build_files import packed, read_parts, write_parts
 from dorff.manifold.build_knn import _landmarks
 from dorff.manifold.build_layout import _kind, _table, load_layout
@@ -601,7 +601,7 @@ def test_names_in_many_files(tmp_path: Path, given: bool, monkeypatch: pytest.Mo
     X, graph = manifold_rows(500), Given(random_graph(500)) if given else KNN(4, append="link")
     stamps = []
     for to, most in (("one", 2**20), ("many", 5)):
-        monkeypatch.setattr(build_names, "MOST", most)
+        monkeypatch.setattr(build_edges, "MOST", most)
         world = World(tmp_path / to, X)
         if not given:
             world = World(tmp_path / to, X[:450])
@@ -618,23 +618,23 @@ def test_names_in_many_files(tmp_path: Path, given: bool, monkeypatch: pytest.Mo
 def test_names_are_never_held_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes of a task: not those of all names of all files (10 MB), but of those of a file of names."""
     count, files = 4000, [BuildTask("lists", 0, number) for number in range(100)]
-    monkeypatch.setattr(build_names, "MOST", 2**14)
+    monkeypatch.setattr(build_edges, "MOST", 2**14)
     spec = load_spec(Path(World(tmp_path, manifold_rows(20)).build(KNN(3)).path))
     for one in files:
         write_parts(spec.path(one), [np.arange(count)])
-    cuts = build_names.cuts_of(spec, files, 0, count)
+    cuts = build_edges.cuts_of(spec, files, 0, count)
     write_parts(spec.path(BuildTask("cuts", 0, 0)), [cuts])
     tracemalloc.start()
     try:
         for number in range(len(cuts)):
-            parts, named = build_names.turned(spec, BuildTask("sources", 0, number), files, 0, 1, count)
+            parts, named = build_edges.turned(spec, BuildTask("sources", 0, number), files, 0, 1, count)
             write_parts(spec.path(BuildTask("sources", 0, number)), parts)
         assert tracemalloc.get_traced_memory()[1] < 5 * 24 * 2**14
     finally:
         tracemalloc.stop()
     assert len(cuts) == 25 and named[-1] == count - 1
     for shard in (0, 163, 164, count - 1):
-        assert build_names.naming(spec, "sources", 0, shard) == [(number, 1 + shard) for number in range(100)]
+        assert build_edges.naming(spec, "sources", 0, shard) == [(number, 1 + shard) for number in range(100)]
 
 
 def test_what_is_told(tmp_path: Path) -> None:

@@ -42,9 +42,8 @@ from dorff.solvers import Problem, Size, Solution, cg_bytes, sampled_bytes, solv
 from dorff.solvers.cg import ConjugateGradientSolver
 from dorff.solvers.choose import choose
 from dorff.solvers.matrixfree import Border, System, make_system, of_moments
-from dorff.solvers.nystrom import nystrom, nystrom_bytes
+from dorff.solvers.preconditioners import Sample, Sampled, nystrom, nystrom_bytes
 from dorff.solvers.qr import problem_of
-from dorff.solvers.sample import Sample, Sampled
 from dorff.solvers.setting import Setting
 from dorff.solvers.uncertainty import posterior, posterior_bytes
 from dorff.spec import Job

@@ -30,7 +30,7 @@ from dorff.plan.seconds import Pace
 from dorff.solvers import Size
 from dorff.solvers.cg import iterate
 from dorff.solvers.matrixfree import Border, System, make_system
-from dorff.solvers.sample import Sample, Sampled
+from dorff.solvers.preconditioners import Sample, Sampled
 from dorff.spec import Job
 
 GAUSSIAN = {"type": "gaussian", "lengthscale": 1.0}

@@ -28,7 +28,7 @@ from dorff.solvers import Fit, Setting
 from dorff.solvers.apart import targets_apart
 from dorff.solvers.cg import Iterated, Steps, iterate
 from dorff.solvers.matrixfree import Border, Operator, System, make_system
-from dorff.solvers.sample import Sample, Sampled
+from dorff.solvers.preconditioners import Sample, Sampled
 from dorff.solvers.select import independent
 from dorff.store import Receipt
 

@@ -17,7 +17,7 @@ from dorff.process.threads import pinned
 from dorff.solvers import Setting
 from dorff.solvers.cg import iterate
 from dorff.solvers.matrixfree import Border
-from dorff.solvers.sample import Sample, Sampled
+from dorff.solvers.preconditioners import Sample, Sampled
 from dorff.solvers.select import independent
 
 MOST_FEATURES: Final = 2048

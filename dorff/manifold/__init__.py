@@ -3,5 +3,4 @@
 from dorff.manifold.building import build
 from dorff.manifold.edge_store import Adjacency, Shards
 from dorff.manifold.laplacian_sums import GraphSums, added, in_memory
-from dorff.manifold.leaves import LeafTerm, sum_term
-from dorff.manifold.shard_sums import ShardTerm
+from dorff.manifold.leaves import LeafTerm, ShardTerm, sum_term

@@ -17,9 +17,8 @@ from dorff.data import Dataset
 from dorff.data.edges import EdgeSource, open_graph
 from dorff.errors import InputError
 from dorff.graphs import adjacency, both_ways, check_edges, undirected
-from dorff.manifold.build_edges import Edges, save_edges
+from dorff.manifold.build_edges import CUTS, Edges, cuts_of, naming, save_edges, turned
 from dorff.manifold.build_files import write_parts
-from dorff.manifold.build_names import CUTS, cuts_of, naming, turned
 from dorff.manifold.build_spec import BuildTask, ChangedError, GraphSpec, Written, read_inputs
 from dorff.plan.graph_sizes import Sizes
 

@@ -2,22 +2,62 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Final, final
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, Self, final
 
 from dorff.data import Dataset
 from dorff.engine import Engine
+from dorff.errors import IncompleteError, InputError
 from dorff.graphs import Manifold
-from dorff.manifold.laplacian_sums import finished, new_sums
-from dorff.manifold.places import TermPlace
-from dorff.manifold.shard_sums import ShardTerm, Store
+from dorff.manifold.laplacian_sums import GraphSums, finished, new_sums
+from dorff.manifold.shard_sums import ShardPart, Store
 from dorff.moments import Moments
-from dorff.passes import FoldRule, Leaf, Pass, RowSums, Tree, sum_leaf
+from dorff.passes import FoldRule, Leaf, Pass, RowSums, Summand, Tree, load_pass, sum_leaf
+from dorff.passes.leaf import LeafRun, fresh_checkpoint
+from dorff.plan.graph_sizes import Sizes
 from dorff.plan.term_costs import GROUP_ROWS, Form, Places, TermRecipe
-from dorff.store import Lease, Receipt
+from dorff.store import Lease, Receipt, read_plain, seal, unseal, write_atomic
+
+
+class TermPlace(Summand):
+    """A term's sums: the name of the place is of the pass, the recipe and the name of the rows."""
+
+    @classmethod
+    def of(cls, frozen: Pass, recipe: TermRecipe, rows: str) -> Self:
+        """The place of a recipe's sums over the rows that are called `rows`; its description is written."""
+        config = {"of": frozen.hash, "recipe": recipe.config(), "rows": rows, "group_rows": GROUP_ROWS}
+        name = hashlib.sha256(seal(config)).hexdigest()[:16]
+        place = cls(frozen.directory / "terms" / name, name)
+        write_atomic(place.description, [seal(config)], sync=False)
+        return place
+
+    @property
+    def description(self) -> Path:
+        return self.directory / "term.json"
+
+    def described(self) -> tuple[Pass, TermRecipe]:
+        """The pass and the recipe. InputError where what says so is missing or damaged."""
+        config = _config(self)
+        return load_pass(self.directory.parents[1], config["of"]), TermRecipe.from_config(config["recipe"])
+
+
+@lru_cache(maxsize=16)
+def _config(place: TermPlace) -> dict[str, Any]:
+    try:
+        line = read_plain(place.description)
+    except FileNotFoundError:
+        line = b""
+    config = unseal(line)
+    if config is None or hashlib.sha256(line).hexdigest()[:16] != place.hash:
+        raise InputError(f"{place.description}: what a manifold term is, is missing or damaged; run the job again")
+    return config
+
 
 SHARDS: Final = 4  # a task
 
@@ -47,6 +87,40 @@ class LeafTerm(TermPlace):
         frozen, sums = self.opened()
         read_rows = group_reads(frozen.spec.read_rows, source.unit_rows)
         return sum_leaf(self, replace(frozen, spec=replace(frozen.spec, read_rows=read_rows)), sums, source, leaf)
+
+
+@final
+class ShardTerm(TermPlace):
+    """T over a graph across leaves: a leaf is of shards start..stop-1, and its receipt counts shards for rows."""
+
+    def opened(self) -> tuple[Pass, GraphSums]:
+        frozen, recipe = self.described()
+        return frozen, GraphSums(frozen.features, recipe)
+
+    def leaf(self, source: Store, leaf: Leaf) -> Receipt:
+        """Goes on from a checkpoint of the same shards, to the bit.
+
+        Raises:
+            StoppedError: it was asked to stop, and has left a checkpoint.
+            CorruptError: a number in the sums changed in memory, or was computed wrongly.
+            IncompleteError: the graph's files changed while they were read.
+        """
+        stamp, what = source.stamp(leaf.start, leaf.stop), f"shards {leaf.start} to {leaf.stop - 1}"
+        frozen, sums = self.opened()
+        recipe, limit = sums.recipe, Sizes().rows(len(frozen.features.center))
+        run = LeafRun(self, frozen, sums, replace(fresh_checkpoint(self, leaf, stamp, 0), checksums=(0,)))
+        for shard in range(run.at.row, leaf.stop):
+            for part in ShardPart.cut(source, shard, recipe, limit):
+                sums.add_local(part.X, part.W, part.own, part.numbers, part.degree)
+                checksums, read = (part.checksum(run.at.checksums[0]),), run.at.rows_read + len(part.X)
+                run.at = replace(run.at, checksums=checksums, rows_read=read)
+            run.at = replace(run.at, row=shard + 1, rows_used=shard + 1 - leaf.start)
+            run.pause(what, f"shard {shard}")
+        if source.stamp(leaf.start, leaf.stop) != stamp:
+            raise IncompleteError(f"{what}: the graph changed while it was read; run the job again")
+        return run.finish(
+            what, f"{what}: the sums overflow float64; a feature or a weight is larger than 1e150: rescale it"
+        )
 
 
 def shard_leaves(count: int) -> list[Leaf]:

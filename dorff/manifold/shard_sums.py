@@ -8,23 +8,16 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol, Self, final
 
 import numpy as np
 from scipy import sparse
 
-from dorff.errors import IncompleteError
 from dorff.manifold.edge_store import Adjacency
-from dorff.manifold.laplacian_sums import GraphSums
-from dorff.manifold.pieces import edge_runs, row_runs
-from dorff.manifold.places import TermPlace
+from dorff.manifold.laplacian_sums import edge_runs, row_runs
 from dorff.moments import BoolArray, FloatArray, IntArray
-from dorff.passes import Leaf, Pass
-from dorff.passes.leaf import LeafRun, fresh_checkpoint
-from dorff.plan.graph_sizes import Sizes
 from dorff.plan.term_costs import Form, TermRecipe
-from dorff.store import Receipt
 
 
 class Store(Protocol):
@@ -125,37 +118,3 @@ def _matrix(numbers: IntArray, i: IntArray, j: IntArray, weights: FloatArray) ->
     W = sparse.csr_array((weights, place), shape=(len(numbers), len(numbers)))
     W.sort_indices()
     return W
-
-
-@final
-class ShardTerm(TermPlace):
-    """T over a graph across leaves: a leaf is of shards start..stop-1, and its receipt counts shards for rows."""
-
-    def opened(self) -> tuple[Pass, GraphSums]:
-        frozen, recipe = self.described()
-        return frozen, GraphSums(frozen.features, recipe)
-
-    def leaf(self, source: Store, leaf: Leaf) -> Receipt:
-        """Goes on from a checkpoint of the same shards, to the bit.
-
-        Raises:
-            StoppedError: it was asked to stop, and has left a checkpoint.
-            CorruptError: a number in the sums changed in memory, or was computed wrongly.
-            IncompleteError: the graph's files changed while they were read.
-        """
-        stamp, what = source.stamp(leaf.start, leaf.stop), f"shards {leaf.start} to {leaf.stop - 1}"
-        frozen, sums = self.opened()
-        recipe, limit = sums.recipe, Sizes().rows(len(frozen.features.center))
-        run = LeafRun(self, frozen, sums, replace(fresh_checkpoint(self, leaf, stamp, 0), checksums=(0,)))
-        for shard in range(run.at.row, leaf.stop):
-            for part in ShardPart.cut(source, shard, recipe, limit):
-                sums.add_local(part.X, part.W, part.own, part.numbers, part.degree)
-                checksums, read = (part.checksum(run.at.checksums[0]),), run.at.rows_read + len(part.X)
-                run.at = replace(run.at, checksums=checksums, rows_read=read)
-            run.at = replace(run.at, row=shard + 1, rows_used=shard + 1 - leaf.start)
-            run.pause(what, f"shard {shard}")
-        if source.stamp(leaf.start, leaf.stop) != stamp:
-            raise IncompleteError(f"{what}: the graph changed while it was read; run the job again")
-        return run.finish(
-            what, f"{what}: the sums overflow float64; a feature or a weight is larger than 1e150: rescale it"
-        )

@@ -8,7 +8,7 @@ from typing import ClassVar, Final, final
 
 import numpy as np
 
-from dorff.moments.base import SHOWN, IntArray, Kind, PackedAdder, Solvable, packed_columns, zeroed
+from dorff.moments.base import SHOWN, IntArray, Kind, PackedAdder, Part, Solvable, packed_columns, zeroed
 from dorff.moments.blas import FloatArray, SingleArray, symv, syr2k, syrk
 
 # Of mixed sums: u = 2^-24, float32's own. A product of two rounded numbers is wrong by 2 u, a float32 sum of at most
@@ -138,3 +138,6 @@ class Accumulator(PackedAdder):
     def moments(self) -> Moments:
         packed = np.concatenate(list(self.pieces()))
         return Moments(self.m, self.q, self.n, self.y0, packed, self.observed, self.unit)
+
+
+Folds = dict[Part, Moments]

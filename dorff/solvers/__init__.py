@@ -6,10 +6,10 @@ from dorff.solvers.choose import Choice, Score, choose, least, of_first, setting
 from dorff.solvers.direct import MOST_FACTORS, solve, solve_bytes
 from dorff.solvers.few_labels import Known
 from dorff.solvers.penalty import Penalty
+from dorff.solvers.preconditioners import sampled_bytes
 from dorff.solvers.problem import Problem, check_width, target_covariance
 from dorff.solvers.qr import triangle_bytes
 from dorff.solvers.ridge_path import path_bytes
-from dorff.solvers.sample import sampled_bytes
 from dorff.solvers.scores import Criterion, Ridge, RidgeScores, Solution
 from dorff.solvers.select import R2, Spread, row_sums, squared_error
 from dorff.solvers.setting import Fit, Setting, carried_ridges, check_apart, check_output, learned_term, spread

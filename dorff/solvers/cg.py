@@ -11,7 +11,7 @@ from scipy.linalg import eigh_tridiagonal
 
 from dorff.moments import BoolArray, FloatArray
 from dorff.solvers.matrixfree import System
-from dorff.solvers.nystrom import Plain, Preconditioner, nystrom, nystrom_bytes
+from dorff.solvers.preconditioners import Plain, Preconditioner, nystrom, nystrom_bytes
 from dorff.solvers.problem import Problem
 from dorff.solvers.scores import BlockSolution, Ridge, Solution, Solver, digits_left
 from dorff.solvers.system import EPS, IntArray, Size
