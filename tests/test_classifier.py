@@ -14,6 +14,7 @@ import pytest
 import xarray as xr
 import zarr
 from cases import calibration_error
+from places import ROOT
 from sklearn.base import clone
 from sklearn.datasets import make_blobs
 from sklearn.exceptions import NotFittedError
@@ -29,7 +30,7 @@ from dorff.model.calibration import Calibration, log_loss
 from dorff.passes import FoldRule
 from dorff.store import save_model
 
-DATA = Path(os.environ.get("DORFF_DATA", Path(__file__).parent.parent.parent / "shared" / "data"))
+DATA = Path(os.environ.get("DORFF_DATA", ROOT.parent / "shared" / "data"))
 GAUSSIAN = kernels.Gaussian(1.5)
 WORDS = np.array(["ash", "oak", "elm"])
 

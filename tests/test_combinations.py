@@ -12,11 +12,11 @@ import re
 from collections.abc import Callable, Iterable
 from functools import cache
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.polynomial.hermite_e import hermegauss
+from places import ROOT
 from scipy.linalg import hadamard
 
 from dorff import frequencies, kernels
@@ -404,7 +404,7 @@ def test_the_bias_that_is_told_of_sorf_at_three_inputs() -> None:
 
 @pytest.mark.statistical
 def test_the_page_has_the_table() -> None:
-    page = (Path(__file__).parent.parent / "docs" / "kernels.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "kernels.md").read_text(encoding="utf-8")
     assert page.count(MARKS[0]) == page.count(MARKS[1]) == 1, "the page lost the marks of the table of combinations"
     written = page.split(MARKS[0])[1].split(MARKS[1])[0].strip()
     assert written == table(), "run python tests/test_combinations.py, and paste what it prints between the marks"

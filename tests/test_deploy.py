@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 from command_line import call
+from places import ROOT
 
-DEPLOY = Path(__file__).parent.parent / "deploy"
+DEPLOY = ROOT / "deploy"
 CODES = set(range(8))
 AGAIN = {5, 7}  # incomplete; held by another job that shares the state or the model
 

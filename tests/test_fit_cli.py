@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command_line import CURL, DORFF, INDEPENDENT, answer, call, field, run, write_csv, write_job
+from places import ROOT
 
 from dorff import load_model
 from dorff.data import ingest, open_dataset
@@ -24,7 +25,6 @@ FIT_KEYS = [
     "held_by", "effective_sample_size", "outcome", "rewritten", "coverage", "score", "r2_of", "score_by", "model",
     "warnings", "patterns", "table",
 ]  # fmt: skip
-ROOT = Path(__file__).parent.parent
 DATA = Path(os.environ.get("DORFF_DATA", ROOT.parent / "shared" / "data"))
 MAGNETIC = DATA / "magnetic" / "invensense"
 needs_magnetic = pytest.mark.skipif(not MAGNETIC.is_dir(), reason=f"no magnetic data in {MAGNETIC}; set DORFF_DATA")

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from places import ROOT
 
 from dorff.errors import InputError
 from dorff.loops import scan, trig_pairs
@@ -220,7 +221,7 @@ def start(tmp_path, *, code=USE, **environment):
     (tmp_path / "tmp").mkdir(exist_ok=True)
     return subprocess.Popen(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(code)],
-        env=inherited | {"PYTHONPATH": str(Path(__file__).parents[1])} | home | environment,
+        env=inherited | {"PYTHONPATH": str(ROOT)} | home | environment,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 

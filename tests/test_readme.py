@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import yaml
+from places import ROOT
 
 from dorff.spec import load_job
 
-ROOT = Path(__file__).parent.parent
 README, GUIDE, KERNELS, FEW_LABELS, OPERATIONS = (
     (ROOT / page).read_text(encoding="utf-8")
     for page in ("README.md", "docs/guide.md", "docs/kernels.md", "docs/few_labels.md", "docs/operations.md")

@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 import pytest
 from cases import every_kernel, moments_of, plain_map, rows
+from places import ROOT
 
 from dorff import frequencies
 from dorff.features import FeatureMap, Recipe
@@ -26,7 +27,7 @@ from dorff.process.threads import pinned
 from dorff.solvers import Setting, Size, choose
 from dorff.spec import Job
 
-BENCHMARKS: Final = Path(__file__).parent.parent / "benchmarks"
+BENCHMARKS: Final = ROOT / "benchmarks"
 FEW: Final = [1e-4, 1e-6, 1e-8]
 WIDE: Final = [10.0**-power for power in np.linspace(2, 9, 20)]
 MANY: Final = [10.0**-power for power in range(1, 11)]

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import zarr
 from distributed import Client
+from places import TESTS
 from quick import slow
 
 from dorff.cli.fitting import plan
@@ -441,7 +442,7 @@ streamed(job(Path(sys.argv[2]), Path(sys.argv[3])))
 
 @pytest.mark.process
 def test_a_killed_driver_goes_on_where_it_was(store: Path, tmp_path: Path, expected: FloatArray) -> None:
-    command = [sys.executable, "-c", DRIVER, str(Path(__file__).parent), str(store), str(tmp_path)]
+    command = [sys.executable, "-c", DRIVER, str(TESTS), str(store), str(tmp_path)]
     driver = subprocess.Popen(command)
     deadline = time.monotonic() + 100
     while len(list(tmp_path.glob("state/*/sweeps/*/*.moments"))) < 3:
