@@ -16,7 +16,7 @@ from typing import Any, Final
 import pytest
 
 MARKS: Final = ("process", "slow")
-LOOKS: Final = ("lscpu", "sysctl")  # how scikit-learn counts the machine's cores, once in each process
+LOOKS: Final = ("lscpu", "sysctl", "uname", "ldconfig")  # how libraries look at the machine, once in each process
 STARTS: Final = [
     (subprocess.Popen, "__init__"),
     (multiprocessing.process.BaseProcess, "start"),
@@ -53,7 +53,7 @@ def guard(owner: Any, name: str) -> None:
 def _command(args: tuple[Any, ...], options: dict[str, Any]) -> str:
     """The program that `subprocess.Popen.__init__` is called with; empty of other calls."""
     words = options.get("args", args[1] if len(args) > 1 else ())
-    return str(words[0]) if isinstance(words, list) and words else ""
+    return os.path.basename(words[0]) if isinstance(words, list | tuple) and words else ""
 
 
 for _owner, _name in STARTS:
