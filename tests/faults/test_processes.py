@@ -233,11 +233,15 @@ def test_sigterm_stops_at_a_block_and_resume_loses_at_most_one(
     faults.add("slow", READ, "sleep", amount=0.02, where=where)
     with start("fit", job, "--json", faults=faults) as running:
         wait_until(lambda: receipts(tmp_path) >= 4, what="the fourth receipt")
-        time.sleep(0.1)
+        before = faults.logged("log")
+        wait_until(lambda: faults.logged("log") > before, what="the reading of another leaf")
+        before = faults.logged("log")
         running.signal(signal.SIGTERM)
-        began = time.monotonic()
-        ended = running.end(timeout=20)
-    assert ended.code == 5 and time.monotonic() - began < 20
+        ended = running.end()
+    assert ended.code == 5
+    # How long that takes is a matter of what is still read: no more than the rest of a leaf's block and what is ahead.
+    workers = 1 if cluster == "serial" else 2
+    assert faults.logged("log") - before <= workers * 2 * LEAF // SHARD, "it went on to another leaf"
     assert files(tmp_path, "runs/*/checkpoints/*"), "nothing was saved of the leaf that was stopped"
     assert not current(tmp_path)
     assert run_fit(job, faults=faults).code == 0
@@ -261,7 +265,9 @@ def test_a_killed_driver_of_a_local_cluster_goes_on_from_its_receipts(
     faults.add("slow", READ, "sleep", amount=0.005)
     with start("fit", job, "--json", faults=faults, leaf=FINE) as running:
         wait_until(lambda: receipts(tmp_path) >= wanted, what=f"receipt {wanted}")
+        workers = psutil.Process(running.process.pid).children(recursive=True)
         running.kill()
+        psutil.wait_procs(workers, timeout=100)  # they find out by themselves, and finish what they are at
     kept = receipts(tmp_path)
     assert kept >= wanted and not current(tmp_path)
     report = run_fit(job, leaf=FINE, faults=faults).report
@@ -286,9 +292,8 @@ def test_a_killed_scheduler_is_started_again_and_the_fit_goes_on(
         with start("fit", job, "--json", faults=faults, leaf=FINE) as running:
             wait_until(lambda: receipts(tmp_path) >= wanted, what=f"receipt {wanted}")
             cluster.kill_scheduler()
-            began = time.monotonic()
-            ended = running.end(timeout=90)
-        assert ended.code == 5 and time.monotonic() - began < 60, ended
+            ended = running.end(timeout=200)
+        assert ended.code == 5, ended
         assert not current(tmp_path)
         cluster.start_scheduler()
         cluster.start_workers(2)
@@ -339,13 +344,16 @@ def test_workers_come_and_go_during_the_fit(
     faults.add("slow", READ, "sleep", amount=0.1)
     with Cluster(faults) as cluster:
         cluster.start_workers(1)
+        cluster.wait_for_workers(1)
         job = write_job(tmp_path, store, cluster={"address": cluster.address})
         with start("fit", job, "--json", faults=faults, leaf=FINE) as running:
             wait_until(lambda: receipts(tmp_path) >= at_percent(job, 15), what="the first receipts")
+            faults.add("slow", READ, "sleep", amount=5)  # until the others are there
             cluster.start_workers(3)
             cluster.wait_for_workers(4)
+            wait_until(lambda: len(set(faults.logged_by("log"))) == 4, what="a part in it of the workers that came")
+            faults.add("slow", READ, "sleep", amount=0.1)
             wait_until(lambda: receipts(tmp_path) >= at_percent(job, 70), what="most receipts")
-            assert len(set(faults.logged_by("log"))) == 4, "the workers that came had no part in it"
             cluster.workers[0].terminate()
             cluster.workers[1].kill()
             ended = running.end()
