@@ -33,7 +33,7 @@ from dorff.moments import Accumulator, Moments, Triangle, TriangleAccumulator
 from dorff.process.threads import pinned
 from dorff.solvers import Problem, Solution, solve
 from dorff.solvers.cg import ConjugateGradientSolver
-from dorff.solvers.direct import Cholesky, Spectral
+from dorff.solvers.direct import CholeskySolver, SpectralSolver
 from dorff.solvers.matrixfree import make_system, of_moments
 from dorff.solvers.qr import problem_of
 
@@ -143,7 +143,7 @@ Solver = Callable[[Problem, float], Solution | None]
 
 
 def _eigh(problem: Problem, ridge: float) -> Solution:
-    return Spectral(problem).solve(ridge)
+    return SpectralSolver(problem).solve(ridge)
 
 
 def compare(sweep: str, lengthscale: float, data: Data, wanted: Callable[[float, int], Sequence[float]]) -> list[Row]:
@@ -155,7 +155,7 @@ def compare(sweep: str, lengthscale: float, data: Data, wanted: Callable[[float,
     truth, again = (Truth(data, order) for order in orders)
     system = make_system(*of_moments([gram]), weights)
     methods: dict[str, tuple[Problem, Solver]] = {
-        "cholesky": (plain, lambda problem, ridge: Cholesky(problem).solve(ridge)),
+        "cholesky": (plain, lambda problem, ridge: CholeskySolver(problem).solve(ridge)),
         "eigh": (plain, _eigh), "qr": (sharp, _eigh), "mixed": (rounded, _eigh),
         "cg": (plain, lambda _, ridge: ConjugateGradientSolver(system).solve(ridge)),
         "ladder": (plain, lambda problem, ridge: _ladder(problem, ridge, sharp)),

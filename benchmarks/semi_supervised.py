@@ -65,7 +65,7 @@ from dorff.manifold import in_memory
 from dorff.moments import by_fold, pooled
 from dorff.plan.manifold_terms import penalty
 from dorff.solvers import Penalty, Setting, setting_scores
-from dorff.solvers.few_labels import Known
+from dorff.solvers.few_labels import Common
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -136,7 +136,7 @@ class Shared:
         self.features = FeatureMap(drawn.phi, given.X.mean(axis=0), np.ones(d))
         self.setting = Setting(kernel, d, self.features.m, drawn.density, standardize=False, intercept=True,
                                free_scale=True)  # fmt: skip
-        self.graph, self.settings, self.known = graph or graphs.KNN(NEIGHBOURS), settings, Known()
+        self.graph, self.settings, self.common = graph or graphs.KNN(NEIGHBOURS), settings, Common()
 
     @cached_property
     def penalty(self) -> Penalty:
@@ -170,7 +170,7 @@ class Shared:
             trials = [
                 (score.value, score.ridge, weight)
                 for weight in weights
-                for score in setting_scores(parts, self._weighted(weight), ridges, by="kfold", known=self.known)
+                for score in setting_scores(parts, self._weighted(weight), ridges, by="kfold", common=self.common)
             ]
         _, ridge, weight = min(trials)
         (fit,) = self._weighted(weight).solve(pooled(parts), [ridge])

@@ -20,7 +20,7 @@ from dorff.features.unit_features import UnitFeatures, with_lengthscale
 from dorff.model.weights import OperatorWeights
 from dorff.plan.lengthscale import UNITS, tuned_config, tunes, tuning_rows
 from dorff.solvers import Problem
-from dorff.solvers.direct import Spectral
+from dorff.solvers.direct import SpectralSolver
 
 UNIT = kernels.Gaussian(1.0)
 SCALARS = (
@@ -132,7 +132,7 @@ def test_the_value_is_that_of_a_fit(kernel, intercept) -> None:
     """The moments' way to the same number: `Solution.log_evidence`."""
     evidence, s, ratio = evidence_of(kernel, intercept=intercept), np.array([0.8, 1.3]), 0.2
     ridge = ratio * evidence.scale(s) / len(evidence.X)
-    solution = Spectral(problem_of(evidence, s)).solve(ridge)
+    solution = SpectralSolver(problem_of(evidence, s)).solve(ridge)
     assert evidence(s, ratio)[0] == pytest.approx(solution.log_evidence, rel=1e-9)
 
 
@@ -244,7 +244,7 @@ def test_the_ridge_is_the_one_of_a_fit_with_the_most_evidence() -> None:
     found = tune_lengthscales(kernel, X, Y, n_features=64, seed=5)
     features = UnitFeatures.of(kernel, d=2, p=1, columns=64, seed=5)
     problem = problem_of(Evidence(features, X, Y[:, None]), found.lengthscale)
-    values = [Spectral(problem).solve(found.ridge * factor).log_evidence for factor in (0.9, 1.0, 1.1)]
+    values = [SpectralSolver(problem).solve(found.ridge * factor).log_evidence for factor in (0.9, 1.0, 1.1)]
     assert values[1] == max(values) == pytest.approx(found.log_evidence, rel=1e-9)
     assert found.history[-1] == pytest.approx(found.log_evidence) and list(found.history) == sorted(found.history)
 

@@ -20,7 +20,7 @@ from dorff.moments import MIXED_UNIT, Accumulator, Moments, TriangleAccumulator
 from dorff.solvers import Fit, Penalty, Problem, Setting, choose, solve
 from dorff.solvers.cg import ConjugateGradientSolver
 from dorff.solvers.choose import fold_scores
-from dorff.solvers.direct import Spectral
+from dorff.solvers.direct import SpectralSolver
 from dorff.solvers.matrixfree import make_system, of_moments
 from dorff.solvers.uncertainty import posterior
 
@@ -273,7 +273,7 @@ def test_dual_primal_and_representer(number):
     # What neither C nor M sees of the intercept is open: each has the smallest of all, but from zeros of its own.
     open_ = scipy.linalg.null_space(one.ones.T @ (J + one.l * one.M) @ one.ones, rcond=1e-10)
     open_ = open_ if one.intercept else np.zeros((one.P, 0))
-    solutions = [*solve(problem, [one.ridge]), Spectral(problem).solve(one.ridge)]
+    solutions = [*solve(problem, [one.ridge]), SpectralSolver(problem).solve(one.ridge)]
     for solution in solutions:
         values = one.values(problem, solution.h).reshape(-1, one.P)
         difference = values - f.reshape(-1, one.P)

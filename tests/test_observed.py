@@ -12,7 +12,7 @@ from dorff.errors import InputError
 from dorff.moments import MOST_PATTERNS, by_fold, pooled
 from dorff.passes import BlockSums
 from dorff.solvers import Problem, Setting, choose, solve, squared_error, target_covariance
-from dorff.solvers.direct import Spectral
+from dorff.solvers.direct import SpectralSolver
 from dorff.store import load_moments, merge_folds, merge_moments, save_moments
 
 N, D = 40, 12
@@ -78,7 +78,7 @@ def test_an_observation_operator_is_the_dense_fit(name, observed, intercept):
     weights = weights_of(kernel, found)
     problem = Problem.of(list(parts_of(found, X, Y).values()), weights, intercept=intercept, observe=C)
     W, bias = naive(found, weights.psi, X, Y, np.eye(3) if C is None else C, 1e-2, intercept)
-    for solution in (solve(problem, [1e-2])[0], Spectral(problem).solve(1e-2)):
+    for solution in (solve(problem, [1e-2])[0], SpectralSolver(problem).solve(1e-2)):
         mine = weights.combined(solution.h)
         np.testing.assert_allclose(mine, W, atol=1e-8 * np.abs(W).max())
         np.testing.assert_allclose(problem.bias(mine), bias, atol=1e-8)
@@ -99,7 +99,7 @@ def test_rows_that_miss_targets_are_the_dense_fit(name, observed, intercept):
     problem = Problem.of(parts, weights, intercept=intercept, observe=C)
     W, bias = naive(found, weights.psi, X, Y, np.eye(3) if C is None else C, 1e-2, intercept)
     scores = []
-    for solution in (solve(problem, [1e-2], scores=True)[0], Spectral(problem).solve(1e-2)):
+    for solution in (solve(problem, [1e-2], scores=True)[0], SpectralSolver(problem).solve(1e-2)):
         mine = weights.combined(solution.h)
         np.testing.assert_allclose(mine, W, atol=1e-8 * np.abs(W).max())
         np.testing.assert_allclose(problem.bias(mine), bias, atol=1e-8)

@@ -15,7 +15,7 @@ from dorff.model.weights import OperatorWeights
 from dorff.moments import MIXED_UNIT, Kind, Moments, Part, Triangle, TriangleAccumulator, by_fold, pooled
 from dorff.passes import BlockSums
 from dorff.solvers import Problem, Solution, qr, solve
-from dorff.solvers.direct import Spectral
+from dorff.solvers.direct import SpectralSolver
 from dorff.solvers.qr import problem_of
 
 OBSERVE: tuple[FloatArray | None, ...] = (
@@ -36,7 +36,7 @@ def same(sharp: Problem, plain: Problem) -> None:
     """Solutions, intercepts, condition numbers and scores of the two agree."""
     weights = plain.weights
     for ridge in (1e-3, 1.0):
-        found, wanted = Spectral(sharp).solve(ridge), Spectral(plain).solve(ridge)
+        found, wanted = SpectralSolver(sharp).solve(ridge), SpectralSolver(plain).solve(ridge)
         assert (found.rung, wanted.rung) == ("qr", "eigh")
         W, V = weights.combined(found.h), weights.combined(wanted.h)
         np.testing.assert_allclose(W, V, rtol=0, atol=1e-10 * max(1.0, np.abs(V).max()))

@@ -15,7 +15,7 @@ from dorff.kernels.scalar import FloatArray
 from dorff.model.weights import OperatorWeights
 from dorff.moments import Moments
 from dorff.solvers import MOST_FACTORS, Problem, Setting, choose, direct, solve, squared_error, target_covariance
-from dorff.solvers.direct import Spectral
+from dorff.solvers.direct import SpectralSolver
 
 EPS = np.finfo(np.float64).eps
 N, D = 30, 48  # m r from 96 to 288 unknowns for 60 or 90 numbers: the systems are singular but for the ridge
@@ -135,7 +135,7 @@ def test_coefficients_agree_with_a_naive_dense_fit(name, d, p, intercept):
         naive = Naive.fit(this.found.omega, this.psi, this.X, this.Y / scale, ridge, intercept)
         conditions.append(naive.condition)
         # Alone (Cholesky where the output eigenvalues are equal) and by eigh: the same answer.
-        for solution in (solve(problem, [ridge])[0], Spectral(problem).solve(ridge)):
+        for solution in (solve(problem, [ridge])[0], SpectralSolver(problem).solve(ridge)):
             assert relative(solution.h, naive.h) <= allowed(naive.condition), (target, solution.rung)
             if intercept:
                 bias = problem.bias(this.weights.combined(solution.h))

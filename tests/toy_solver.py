@@ -10,12 +10,12 @@ import numpy as np
 
 from dorff.moments import FloatArray
 from dorff.solvers.problem import Problem
-from dorff.solvers.scores import BlockSolution, DirectSolver, Factor, Ridge
+from dorff.solvers.scores import BlockFactor, BlockSolution, DirectSolver, Ridge
 from dorff.solvers.system import Block
 
 
 @dataclass(frozen=True)
-class WrittenOut(Factor):
+class WrittenOut(BlockFactor):
     block: Block
     shift: float
 

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 import numpy.typing as npt
 
+from dorff.passes import Config
 from dorff.store import identity, open_plain, read_plain, seal, unseal, write_atomic
 
 FloatArray = npt.NDArray[np.float64]
@@ -25,7 +26,7 @@ def write_record(path: Path, record: Mapping[str, Any], *, sync: bool) -> None:
     write_atomic(path, [seal(record, identity(path))], sync=sync)
 
 
-def read_record(path: Path) -> dict[str, Any] | None:
+def read_record(path: Path) -> Config | None:
     """Such a record; None where it is damaged, or was written in another's place. FileNotFoundError."""
     return unseal(read_plain(path), identity(path))
 

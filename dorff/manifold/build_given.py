@@ -20,6 +20,7 @@ from dorff.graphs import adjacency, both_ways, check_edges, undirected
 from dorff.manifold.build_edges import CUTS, Edges, cuts_of, naming, save_edges, turned
 from dorff.manifold.build_files import write_parts
 from dorff.manifold.build_spec import BuildTask, ChangedError, GraphSpec, Written, read_inputs
+from dorff.passes import Config
 from dorff.plan.graph_sizes import Sizes
 
 EDGE: Final = np.dtype([("i", "<i8"), ("j", "<i8"), ("w", "<f8")])
@@ -63,7 +64,7 @@ def _edges(spec: GraphSpec, dataset: Dataset, path: str, run: int) -> Edges:
     return i, j, w
 
 
-def graph_shape(source: EdgeSource, sizes: Sizes) -> dict[str, Any]:
+def graph_shape(source: EdgeSource, sizes: Sizes) -> Config:
     """What a build depends on of a given graph besides its edges: what these mean, and in how many runs they are."""
     return {"kind": source.kind, "edge_runs": -(-source.count // sizes.edge_run)}
 

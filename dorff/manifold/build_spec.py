@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, NamedTuple, final
+from typing import Final, NamedTuple, final
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from dorff.data import Dataset
 from dorff.errors import IncompleteError
 from dorff.graphs import KNN, Graph
 from dorff.manifold.build_files import FloatArray, IntArray, read_parts, read_record, write_record
-from dorff.passes import not_finite
+from dorff.passes import Config, not_finite
 from dorff.plan.graph_sizes import Sizes
 from dorff.store import Receipt
 
@@ -68,15 +68,14 @@ class GraphSpec:
     seed: int
     nan: str
     sizes: Sizes
-    config: dict[str, Any] = field(repr=False)
+    config: Config = field(repr=False)
 
     @classmethod
-    def of(cls, directory: Path, config: dict[str, Any]) -> GraphSpec:
-        return cls(
-            directory, Graph.from_config(config["graph"]), np.array(config["columns"], np.int64),
-            np.array(config["center"]), np.array(config["scale"]), config["step"], config["seed"], config["nan"],
-            Sizes(**config["sizes"]), config,
-        )  # fmt: skip
+    def of(cls, directory: Path, config: Config) -> GraphSpec:
+        graph, columns = Graph.from_config(config["graph"]), np.array(config["columns"], np.int64)
+        center, scale, sizes = np.array(config["center"]), np.array(config["scale"]), Sizes(**config["sizes"])
+        rules = config["step"], config["seed"], config["nan"]
+        return cls(directory, graph, columns, center, scale, *rules, sizes, config)
 
     def save(self) -> None:
         write_record(self.directory / GRAPH, self.config, sync=True)

@@ -154,11 +154,9 @@ class GraphStage(Stage):
             )
             if earlier is not None and earlier.digest != digest:
                 raise ChangedError
-            receipt = Receipt(
-                self.hash, number, leaf.start, leaf.stop, digest, source.stamp(leaf.start, leaf.stop, read),
-                rows_used=leaf.stop - leaf.start, rows_dropped=0, rows_read=0, low=(), high=(),
-                seconds=time.perf_counter() - began, syrk_seconds=0.0, facts=tuple(facts),
-            )  # fmt: skip
+            stamp, seconds = source.stamp(leaf.start, leaf.stop, read), time.perf_counter() - began
+            sums = leaf.stop - leaf.start, 0, 0, (), (), seconds, 0.0  # of rows, their bounds and seconds
+            receipt = Receipt(self.hash, number, leaf.start, leaf.stop, digest, stamp, *sums, facts=tuple(facts))
             receipt.save(self.receipts)
         return receipt
 

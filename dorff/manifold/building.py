@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from dorff.data import Dataset
 from dorff.data.edges import write_graph
@@ -29,7 +29,7 @@ from dorff.manifold.build_layout import load_layout
 from dorff.manifold.build_spec import GRAPH, BuildTask, ChangedError, DamagedError, GraphSpec, lasting, load_spec
 from dorff.manifold.build_stages import Stages, Told
 from dorff.manifold.edge_store import Shards, is_done, write_done
-from dorff.passes import Pass
+from dorff.passes import Config, Pass
 from dorff.plan.graph_sizes import Sizes, copied_bytes, given_source
 from dorff.storage.files import hide, rmtree
 from dorff.storage.location import locate
@@ -85,18 +85,15 @@ def build(
 
 def _config(
     graph: Graph, dataset: Dataset, frozen: Pass, columns: Sequence[int] | None, directory: Path, sizes: Sizes
-) -> dict[str, Any]:
+) -> Config:
     """All that a build depends on besides the rows' values, as JSON."""
     used = list(range(dataset.d)) if columns is None else [int(column) for column in columns]
-    of = {
-        "format": 1, "store": str(locate(dataset.path).resolve()), "rows": dataset.rows_spec(), "columns": used,
-        "graph": graph.config(),
-    }  # fmt: skip
-    config: dict[str, Any] = {
-        **of, "family": _digest(of), "d": dataset.d, "first": dataset.first, "seed": frozen.spec.seed,
-        "nan": frozen.spec.nan, "center": frozen.features.center[used].tolist(),
-        "scale": frozen.features.scale[used].tolist(), "sizes": asdict(sizes),
-    }  # fmt: skip
+    of = {"format": 1, "store": str(locate(dataset.path).resolve()), "rows": dataset.rows_spec(), "columns": used}
+    of["graph"] = graph.config()
+    config: Config = {**of, "family": _digest(of), "d": dataset.d, "first": dataset.first}
+    config |= {"seed": frozen.spec.seed, "nan": frozen.spec.nan, "sizes": asdict(sizes)}
+    center, scale = frozen.features.center[used], frozen.features.scale[used]
+    config |= {"center": center.tolist(), "scale": scale.tolist()}
     if isinstance(graph, KNN):
         rows = min(RUN_ROWS, sizes.input_bytes // copied_bytes(dataset))
         config["step"] = max(dataset.unit_rows, rows // dataset.unit_rows * dataset.unit_rows)
@@ -125,7 +122,7 @@ def _digest(config: object) -> str:
     return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _open(directory: Path, config: dict[str, Any], fence: Fence) -> GraphSpec:
+def _open(directory: Path, config: Config, fence: Fence) -> GraphSpec:
     """The last build of this name, or a new one."""
     for path in _editions(directory, config["name"])[-1:]:
         with suppress(IncompleteError):
@@ -133,7 +130,7 @@ def _open(directory: Path, config: dict[str, Any], fence: Fence) -> GraphSpec:
     return _begin(directory, config, fence)
 
 
-def _begin(directory: Path, config: dict[str, Any], fence: Fence) -> GraphSpec:
+def _begin(directory: Path, config: Config, fence: Fence) -> GraphSpec:
     """A new build, in a folder that no process has known before: what it remembers of another is not of this one.
 
     All others of the same graph are deleted first.
@@ -156,7 +153,7 @@ def _editions(directory: Path, name: str) -> list[Path]:
     return sorted(directory.glob(f"{name}-*"))
 
 
-def _others(directory: Path, config: dict[str, Any]) -> Iterator[Path]:
+def _others(directory: Path, config: Config) -> Iterator[Path]:
     """The builds of the same graph, of the same rows and scales or of others; and what is none any longer."""
     for path in sorted(directory.glob("[0-9a-f]*-*-*")):
         try:

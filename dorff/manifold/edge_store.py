@@ -20,6 +20,7 @@ from dorff.manifold.build_edges import DEGREES, NODES, load_edges
 from dorff.manifold.build_files import FloatArray, IntArray, read_record, write_record
 from dorff.manifold.build_layout import Layout, load_layout
 from dorff.manifold.build_spec import BuildTask, ChangedError, DamagedError, GraphSpec, load_spec
+from dorff.passes import Config
 from dorff.storage.location import locate
 from dorff.store import Receipt
 
@@ -173,7 +174,7 @@ def is_done(spec: GraphSpec, generation: int) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _record(directory: str, generation: int) -> dict[str, Any]:
+def _record(directory: str, generation: int) -> Config:
     try:
         record = read_record(load_spec(locate(directory)).folder(generation) / DONE)
     except FileNotFoundError:

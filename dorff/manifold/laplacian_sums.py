@@ -358,5 +358,5 @@ def in_memory(
     else:
         for rows in _cuts(len(X), GROUP_ROWS):
             sums.add(X[rows], np.zeros((len(X[rows]), 0)))
-    found = {part: adder.moments() for part, adder in sums.sums.items() if isinstance(adder, Accumulator)}
-    return finished(found, features, recipe)
+    parts = {part: adder.moments() for part, adder in sums.sums.items() if isinstance(adder, Accumulator)}
+    return finished(parts, features, recipe)

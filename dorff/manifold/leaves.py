@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, Self, final
+from typing import Final, Self, final
 
 from dorff.data import Dataset
 from dorff.engine import Engine
@@ -18,7 +18,7 @@ from dorff.graphs import Manifold
 from dorff.manifold.laplacian_sums import GraphSums, finished, new_sums
 from dorff.manifold.shard_sums import ShardPart, Store
 from dorff.moments import Moments
-from dorff.passes import FoldRule, Leaf, Pass, RowSums, Summand, Tree, load_pass, sum_leaf
+from dorff.passes import Config, FoldRule, Leaf, Pass, RowSums, Summand, Tree, load_pass, sum_leaf
 from dorff.passes.leaf import LeafRun, fresh_checkpoint
 from dorff.plan.graph_sizes import Sizes
 from dorff.plan.term_costs import GROUP_ROWS, Form, Places, TermRecipe
@@ -48,7 +48,7 @@ class TermPlace(Summand):
 
 
 @lru_cache(maxsize=16)
-def _config(place: TermPlace) -> dict[str, Any]:
+def _config(place: TermPlace) -> Config:
     try:
         line = read_plain(place.description)
     except FileNotFoundError:

@@ -79,8 +79,8 @@ class Calibration:
         # At a steep slope `expected` is each row's largest value, which is above any target mixed with doubt.
         while excess(high) < 0.0 and high < 500.0:
             high += 5.0
-        found = brentq(excess, low, high, xtol=1e-9) if excess(high) >= 0.0 else high
-        return cls(float(np.exp(found)) / scale, n)
+        log_slope = brentq(excess, low, high, xtol=1e-9) if excess(high) >= 0.0 else high
+        return cls(float(np.exp(log_slope)) / scale, n)
 
     def probabilities(self, decisions: npt.ArrayLike) -> FloatArray:
         """(n, K), rows of sum 1, for decision values (n, K)."""
@@ -92,7 +92,7 @@ class Calibration:
         logs: FloatArray = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
         return logs
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> dict[str, float]:
         """As JSON numbers, for a model's file."""
         return {"slope": self.slope, "rows": self.rows}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self, final
 
@@ -72,7 +72,7 @@ class Conformal:
             (level for level, row in zip(LEVELS, self.factors, strict=True) if np.isfinite(row).all()), default=0
         )
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> dict[str, Sequence[object]]:
         """As JSON, for a model's file; infinite factors are null."""
         factors = [[value if np.isfinite(value) else None for value in row] for row in self.factors.tolist()]
         return {"levels": list(LEVELS), "factors": factors, "rows": list(self.rows)}

@@ -139,8 +139,7 @@ class CoupledBlock(PosteriorBlock):
 
     def covariance(self, F: FloatArray, C: FloatArray | None = None) -> FloatArray:
         projected = self._projected(F, C)
-        found: FloatArray = projected @ projected.transpose(0, 2, 1)
-        return found
+        return np.asarray(projected @ projected.transpose(0, 2, 1))
 
     def variances(self, F: FloatArray, C: FloatArray | None = None) -> FloatArray:
         return np.asarray(np.einsum("npk,npk->np", *[self._projected(F, C)] * 2))

@@ -228,8 +228,8 @@ class Adder(Described):
         if self._large():
             return True
         with np.errstate(all="ignore"):  # whatever is in them now
-            found, wanted, slack = self.compared()
-            return bool(np.all(np.isfinite(found) & (np.abs(found - wanted) <= slack + self.bounds[0])))
+            summed, wanted, slack = self.compared()
+            return bool(np.all(np.isfinite(summed) & (np.abs(summed - wanted) <= slack + self.bounds[0])))
 
     def overflowed(self) -> bool:
         """Whether a number of intact sums is not finite."""
@@ -314,8 +314,8 @@ def pooled(folds: Iterable[Sequence[S]]) -> list[S]:
     """The sums over all folds, pattern by pattern."""
     total: dict[str, S] = {}
     for sums in (sums for fold in folds for sums in fold):
-        known = total.get(sums.observed)
-        total[sums.observed] = sums if known is None else known + sums
+        earlier = total.get(sums.observed)
+        total[sums.observed] = sums if earlier is None else earlier + sums
     return [total[pattern] for pattern in sorted(total)]
 
 

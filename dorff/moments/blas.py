@@ -29,16 +29,15 @@ def syrk(Z: FloatArray | SingleArray, square: FloatArray | SingleArray) -> None:
     size = Z.itemsize
     # A lone row may carry any stride; BLAS wants its length.
     steps = Z.strides[0] // size if rows > 1 else width, square.strides[1] // size
-    known = Z.dtype in (np.float64, np.float32)
-    if not known or Z.strides[1] != size or square.strides[0] != size or Z.dtype != square.dtype:
+    floats = Z.dtype in (np.float64, np.float32)
+    if not floats or Z.strides[1] != size or square.strides[0] != size or Z.dtype != square.dtype:
         raise InputError("syrk needs float64, rows of Z contiguous and columns of the square contiguous")
     if square.shape != (width, width) or min(steps) < width:  # BLAS would write elsewhere, or print and return
         raise InputError(f"syrk needs a ({width}, {width}) square and rows that do not overlap, not {square.shape}")
     one = ctypes.byref(ctypes.c_double(1.0) if size == 8 else ctypes.c_float(1.0))
-    _routine("dsyrk" if size == 8 else "ssyrk")(
-        b"U", b"N", _integer(width), _integer(rows), one, Z.ctypes.data, _integer(steps[0]), one,
-        square.ctypes.data, _integer(steps[1]),
-    )  # fmt: skip
+    multiply, shape = _routine("dsyrk" if size == 8 else "ssyrk"), (_integer(width), _integer(rows))
+    at = [(array.ctypes.data, _integer(step)) for array, step in zip((Z, square), steps, strict=True)]
+    multiply(b"U", b"N", *shape, one, *at[0], one, *at[1])
 
 
 def syr2k(Z: FloatArray, LZ: FloatArray, square: FloatArray) -> None:
@@ -52,10 +51,9 @@ def syr2k(Z: FloatArray, LZ: FloatArray, square: FloatArray) -> None:
     if square.shape != (width, width) or square.strides[0] != 8 or min(step, square.strides[1] // 8) < width:
         raise InputError(f"syr2k needs a ({width}, {width}) square and rows that do not overlap, not {square.shape}")
     half, one = ctypes.byref(ctypes.c_double(0.5)), ctypes.byref(ctypes.c_double(1.0))
-    _routine("dsyr2k")(
-        b"U", b"N", _integer(width), _integer(rows), half, Z.ctypes.data, _integer(step), LZ.ctypes.data,
-        _integer(step), one, square.ctypes.data, _integer(square.strides[1] // 8),
-    )  # fmt: skip
+    pair, into = [Z.ctypes.data, _integer(step), LZ.ctypes.data, _integer(step)], square.ctypes.data
+    shape = _integer(width), _integer(rows)
+    _routine("dsyr2k")(b"U", b"N", *shape, half, *pair, one, into, _integer(square.strides[1] // 8))
 
 
 def tpqrt(R: FloatArray, B: FloatArray, *, triangular: bool = False) -> None:
@@ -74,11 +72,9 @@ def tpqrt(R: FloatArray, B: FloatArray, *, triangular: bool = False) -> None:
         return
     panel, failed = min(PANEL, width), ctypes.c_int(0)
     T, work = np.empty(panel * width), np.empty(panel * width)
-    _routine("dtpqrt")(
-        _integer(rows), _integer(width), _integer(rows if triangular else 0), _integer(panel), R.ctypes.data,
-        _integer(R.strides[1] // 8), B.ctypes.data, _integer(B.strides[1] // 8), T.ctypes.data, _integer(panel),
-        work.ctypes.data, ctypes.byref(failed),
-    )  # fmt: skip
+    sizes = _integer(rows), _integer(width), _integer(rows if triangular else 0), _integer(panel)
+    both = R.ctypes.data, _integer(R.strides[1] // 8), B.ctypes.data, _integer(B.strides[1] // 8)
+    _routine("dtpqrt")(*sizes, *both, T.ctypes.data, _integer(panel), work.ctypes.data, ctypes.byref(failed))
     assert not failed.value  # it can only name an argument, and all were looked at
 
 
@@ -87,10 +83,8 @@ def symv(square: FloatArray, x: FloatArray) -> FloatArray:
     y = np.zeros(len(x))
     one = ctypes.byref(ctypes.c_double(1.0))
     _check_square(square, x)
-    _routine("dsymv")(
-        b"U", _integer(len(x)), one, square.ctypes.data, _integer(square.strides[1] // 8), x.ctypes.data, _integer(1),
-        one, y.ctypes.data, _integer(1),
-    )  # fmt: skip
+    matrix, unit = (square.ctypes.data, _integer(square.strides[1] // 8)), _integer(1)
+    _routine("dsymv")(b"U", _integer(len(x)), one, *matrix, x.ctypes.data, unit, one, y.ctypes.data, unit)
     return y
 
 

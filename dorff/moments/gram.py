@@ -128,8 +128,8 @@ class Accumulator(PackedAdder):
         """Entry (i, j) of the sums may be wrong by unit (n + w) sqrt(G_ii G_jj), by the order they were added in."""
         size = np.abs(np.diag(self.square)).sum() + np.abs(self.witness).sum()
         slack = MIXED_SLACK if self._mixed else SHOWN * (self.n + self.width)
-        found = np.dot(self.probe, symv(self.square, self.probe))
-        return np.array([found]), self.witness[:1], np.array([self.unit * slack * size])
+        squares = np.dot(self.probe, symv(self.square, self.probe))
+        return np.array([squares]), self.witness[:1], np.array([self.unit * slack * size])
 
     def pieces(self) -> Iterator[FloatArray]:
         """The upper triangle, column by column."""

@@ -4,7 +4,7 @@ from dorff.solvers.apart import untouched
 from dorff.solvers.cg import cg_bytes
 from dorff.solvers.choose import Choice, Score, choose, least, of_first, setting_scores
 from dorff.solvers.direct import MOST_FACTORS, solve, solve_bytes
-from dorff.solvers.few_labels import Known
+from dorff.solvers.few_labels import Common
 from dorff.solvers.penalty import Penalty
 from dorff.solvers.preconditioners import sampled_bytes
 from dorff.solvers.problem import Problem, check_width, target_covariance

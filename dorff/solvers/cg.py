@@ -230,6 +230,6 @@ class _Lanczos:
     def _values(self) -> list[float]:
         if not self._diagonal:
             return []
-        found = eigh_tridiagonal(np.array(self._diagonal), np.array(self._beside[:-1]), eigvals_only=True)
-        values: list[float] = found.tolist()
+        eigenvalues = eigh_tridiagonal(np.array(self._diagonal), np.array(self._beside[:-1]), eigvals_only=True)
+        values: list[float] = eigenvalues.tolist()
         return values

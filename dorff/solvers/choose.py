@@ -13,7 +13,7 @@ from dorff.kernels import MultiView
 from dorff.model.weights import operator_weights
 from dorff.moments import Moments, Solvable, pooled
 from dorff.solvers.apart import untouched
-from dorff.solvers.few_labels import Known, few_label_errors
+from dorff.solvers.few_labels import Common, few_label_errors
 from dorff.solvers.ridge_path import path_errors
 from dorff.solvers.scores import OF_FITS, Criterion, FitScore
 from dorff.solvers.select import R2, FoldErrors, Spread, about_mean, squared_error, squared_size
@@ -81,7 +81,7 @@ def choose(
     of their own do not fall apart.
     """
     by = Criterion(by or (Criterion.GCV if len(folds) == 1 else Criterion.KFOLD))
-    table, best, found, known = list[Score](), None, None, Known()
+    table, best, fitted, common = list[Score](), None, None, Common()
     r2_of = R2.POOLED if any(one.r2 is R2.POOLED for one in candidates) else R2.MEAN
     only = len(candidates) * len(ridges) * max(1, len(counts)) == 1
     for number, candidate in enumerate(candidates):
@@ -90,35 +90,35 @@ def choose(
             if only and by in OF_FITS:
                 (single,) = setting.solve(pooled(parts), ridges)
                 return Choice(0, single, (), setting.m)
-            trials = _trials(parts, setting, ridges, by, per_output=per_output, known=known)
+            trials = _trials(parts, setting, ridges, by, per_output=per_output, common=common)
             for score, fit in trials:
                 table.append(replace(score, candidate=number))
                 if best is None or score.least < best.least:
-                    best, found = table[-1], fit
+                    best, fitted = table[-1], fit
             del trials, fit  # before the next setting's
     assert best is not None
-    if found is None:
+    if fitted is None:
         parts, setting = of_first(folds, candidates[best.candidate], best.m)
-        (found,) = setting.solve(pooled(parts), [best.ridge if best.ridges is None else np.array(best.ridges)])
-    return Choice(best.candidate, found, tuple(table), best.m)
+        (fitted,) = setting.solve(pooled(parts), [best.ridge if best.ridges is None else np.array(best.ridges)])
+    return Choice(best.candidate, fitted, tuple(table), best.m)
 
 
 def setting_scores(
     folds: Folds, setting: Setting, ridges: Sequence[float], *, by: Criterion | str, per_output: bool = False,
-    known: Known | None = None,
+    common: Common | None = None,
 ) -> list[Score]:  # fmt: skip
-    """The trials of one setting: its scores at every ridge, or by every output's best ridge (`choose`). `known` as in
+    """The trials of one setting: its scores at every ridge, or by every output's best ridge (`choose`). `common` as in
     `fold_scores`."""
-    trials = _trials(folds, setting, ridges, Criterion(by), per_output=per_output, known=known)
+    trials = _trials(folds, setting, ridges, Criterion(by), per_output=per_output, common=common)
     return [score for score, _ in trials]
 
 
 def _trials(
-    folds: Folds, setting: Setting, ridges: Sequence[float], by: Criterion, *, per_output: bool, known: Known | None
+    folds: Folds, setting: Setting, ridges: Sequence[float], by: Criterion, *, per_output: bool, common: Common | None
 ) -> list[tuple[Score, Fit | None]]:
     """Scores, with the fits that they are of where these are to all rows."""
     if (rule := OF_FITS.get(by)) is None:
-        return [(score, None) for score in fold_scores(folds, setting, ridges, per_output=per_output, known=known)]
+        return [(score, None) for score in fold_scores(folds, setting, ridges, per_output=per_output, common=common)]
     if per_output:
         fits = [setting.solve_each(pooled(folds), ridges, by)]
     else:
@@ -133,13 +133,13 @@ def _score(fit: Fit, m: int, rule: FitScore) -> Score:
 
 
 def fold_scores(
-    folds: Folds, setting: Setting, ridges: Sequence[float], *, per_output: bool = False, known: Known | None = None
+    folds: Folds, setting: Setting, ridges: Sequence[float], *, per_output: bool = False, common: Common | None = None
 ) -> list[Score]:
     """Held-out mean squared errors, over all rows by their weight and all targets they have, and R2: of each ridge
     and, where asked for, of the best ridge of every target.
 
     Each fold is predicted from the sum of the others (added, never subtracted), from which its target scale and its
-    output matrix come too. Where f has a free scale, errors are those at the best one. `known` is what other settings
+    output matrix come too. Where f has a free scale, errors are those at the best one. `common` is what other settings
     with the same moments have found already. InputError for fewer than two folds.
     """
     if len(folds) < 2:
@@ -149,12 +149,12 @@ def fold_scores(
         )
     if per_output:
         _check_apart(folds, setting)
-    found = _fold_errors(folds, setting, ridges, known or Known())
-    errors, rungs, digits = found.squares, found.rungs, found.digits
+    held_out = _fold_errors(folds, setting, ridges, common or Common())
+    errors, rungs, digits = held_out.squares, held_out.rungs, held_out.digits
     parts = [part for fold in folds for part in fold]
     spread, unit = Spread.of_moments(parts), max(part.unit for part in parts)
     entries = float(sum(part.corner[0, 0] * np.count_nonzero(part.mask) for part in parts))
-    totals = found.totals(_energy(folds) if setting.free_scale else 0.0, unit)
+    totals = held_out.totals(_energy(folds) if setting.free_scale else 0.0, unit)
     # At the best scale of f squared errors are of all outputs of a row together.
     r2 = R2.POOLED.score(totals[:, None], spread) if setting.free_scale else setting.r2.score(errors, spread)
     table = [
@@ -168,8 +168,8 @@ def fold_scores(
     mean = float(np.exp(np.log(each).mean())) if np.all(each > 0) else 0.0
     value, last = float(left.sum() / entries), float(setting.r2.score(left, spread))
     rung, kept = rungs[int(best[0])], float(digits[best].min())
-    known_r2 = None if np.isnan(last) else last
-    return [*table, Score(0, mean, value, setting.m, tuple(each.tolist()), rung, kept, known_r2)]
+    r2_each = None if np.isnan(last) else last
+    return [*table, Score(0, mean, value, setting.m, tuple(each.tolist()), rung, kept, r2_each)]
 
 
 def of_first(folds: Folds, setting: Setting, m: int) -> tuple[Folds, Setting]:
@@ -206,13 +206,13 @@ def _energy(folds: Folds) -> float:
     return float(total)
 
 
-def _fold_errors(folds: Folds, setting: Setting, ridges: Sequence[float], known: Known) -> FoldErrors:
+def _fold_errors(folds: Folds, setting: Setting, ridges: Sequence[float], common: Common) -> FoldErrors:
     if (whole := _whole(folds)) is not None and setting.method == DIRECT:
-        found = few_label_errors(whole, setting, ridges, known)
-        if found is None and min(ridges) > 0 and _neighbours(whole, setting):
-            found = path_errors(whole, setting, ridges)
-        if found is not None:
-            return found
+        held_out = few_label_errors(whole, setting, ridges, common)
+        if held_out is None and min(ridges) > 0 and _neighbours(whole, setting):
+            held_out = path_errors(whole, setting, ridges)
+        if held_out is not None:
+            return held_out
     errors, C = np.zeros((len(ridges), folds[0][0].q)), setting.observe
     digits = np.full(len(ridges), np.inf)
     sizes = np.zeros(len(ridges)) if setting.free_scale else None
@@ -230,8 +230,8 @@ def _fold_errors(folds: Folds, setting: Setting, ridges: Sequence[float], known:
 
 def _whole(folds: Folds) -> list[Moments] | None:
     """The folds' moments, where all of their rows have all targets."""
-    found = [part for fold in folds for part in fold if isinstance(part, Moments) and part.mask.all()]
-    return found if len(found) == len(folds) and all(len(fold) == 1 for fold in folds) else None
+    moments = [part for fold in folds for part in fold if isinstance(part, Moments) and part.mask.all()]
+    return moments if len(moments) == len(folds) and all(len(fold) == 1 for fold in folds) else None
 
 
 def _neighbours(folds: Sequence[Moments], setting: Setting) -> bool:

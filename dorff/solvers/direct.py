@@ -12,14 +12,14 @@ from scipy.linalg import lapack
 
 from dorff.moments import FloatArray
 from dorff.solvers.problem import Problem
-from dorff.solvers.scores import BlockSolution, DirectSolver, Factor, Ridge, RidgeScores, Solution
+from dorff.solvers.scores import BlockFactor, BlockSolution, DirectSolver, Ridge, RidgeScores, Solution
 from dorff.solvers.system import EPS, Block, Size
 
 MOST_FACTORS: Final = 8  # as many Cholesky factors take about as long as one `eigh`
 
 
 @final
-class Cholesky(DirectSolver):
+class CholeskySolver(DirectSolver):
     """A factor for each ridge; the condition number is LAPACK's 1-norm estimate. Needs equal output eigenvalues `a` in
     each block."""
 
@@ -46,7 +46,7 @@ class Cholesky(DirectSolver):
 
 @final
 @dataclass(frozen=True, eq=False)
-class CholeskyFactor(Factor):
+class CholeskyFactor(BlockFactor):
     """L (k, k), in the lower triangle, with L L^T = G a + shift I; the 1-norm and the condition number of that."""
 
     of: Block
@@ -86,7 +86,7 @@ class CholeskyFactor(Factor):
 
 
 @final
-class Spectral(DirectSolver):
+class SpectralSolver(DirectSolver):
     """Each block's G diagonalised once; a ridge is then a division by G's eigenvalues times a's, plus l ridge.
 
     At ridge 0 those below the rounding level are left out (the least-norm solution). Those of a Gram matrix may be
@@ -118,7 +118,7 @@ class Spectral(DirectSolver):
 
 @final
 @dataclass(frozen=True, eq=False)
-class SpectralFactor(Factor):
+class SpectralFactor(BlockFactor):
     """A block's spectrum at the `shift` (c,) of each column."""
 
     of: Block
@@ -162,7 +162,7 @@ class SpectralFactor(Factor):
         return self.solve(), (vectors / self._shifted[:, 0]) @ vectors.T
 
 
-SOLVERS: Final[tuple[type[DirectSolver], ...]] = (Cholesky, Spectral)  # in the order they are tried
+SOLVERS: Final[tuple[type[DirectSolver], ...]] = (CholeskySolver, SpectralSolver)  # in the order they are tried
 
 
 def solve(problem: Problem, ridges: Sequence[Ridge], *, scores: bool = False) -> list[Solution]:
@@ -179,7 +179,7 @@ def solve(problem: Problem, ridges: Sequence[Ridge], *, scores: bool = False) ->
     raise AssertionError("a spectrum solves every system")
 
 
-def factor_of(problem: Problem, block: Block, ridge: Ridge) -> Factor:
+def factor_of(problem: Problem, block: Block, ridge: Ridge) -> BlockFactor:
     """A block's factor by the first of the solvers that gives one."""
     factors = (kind(problem).factor(block, ridge) for kind in SOLVERS)
     return next(factor for factor in factors if factor is not None)

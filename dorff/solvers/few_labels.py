@@ -68,7 +68,7 @@ class Spectrum:
 
 
 @final
-class Known:
+class Common:
     """What settings that differ in their weights have in common, found once: of the last T and gain that were asked
     for, and of the very same moments while these are there. List the settings with the weights innermost."""
 
@@ -97,8 +97,8 @@ class Known:
         if penalty is None:
             return Spectrum.none(weights)
         if self._spectrum is not None:
-            known, gain, spectrum = self._spectrum
-            if (known.sums, known.shift) == (penalty.sums, penalty.shift) and np.array_equal(gain, weights.gain):
+            last, gain, spectrum = self._spectrum
+            if (last.sums, last.shift) == (penalty.sums, penalty.shift) and np.array_equal(gain, weights.gain):
                 return spectrum
         self._rows.clear()
         self._turned.clear()
@@ -108,7 +108,7 @@ class Known:
 
 
 def few_label_errors(
-    folds: Sequence[Moments], setting: Setting, ridges: Sequence[float], known: Known
+    folds: Sequence[Moments], setting: Setting, ridges: Sequence[float], common: Common
 ) -> FoldErrors | None:
     """On each fold the errors of what the others give, added up. None where another way serves better or this one does
     not: for several penalties, many rows, ridge 0, a learned output, or where outputs do not fall apart.
@@ -126,10 +126,10 @@ def few_label_errors(
     sizes = np.zeros(len(ridges)) if setting.free_scale else None
     for held, fold in enumerate(folds):
         others = [other for number, other in enumerate(folds) if number != held]
-        training = _Training.of(others, setting, penalties[0] if penalties else None, known)
+        training = _Training.of(others, setting, penalties[0] if penalties else None, common)
         if training is None:
             return None
-        rows, seen = known.rows(fold), known.turned(fold, training.spectrum)
+        rows, seen = common.rows(fold), common.turned(fold, training.spectrum)
         for number, ridge in enumerate(ridges):
             u, b, left = training.solved(ridge)
             squares, size = training.errors(fold, rows, seen, u, b, free_scale=setting.free_scale)
@@ -165,7 +165,7 @@ class _Training:
 
     @classmethod
     def of(
-        cls, others: Sequence[Moments], setting: Setting, penalty: Penalty | None, known: Known
+        cls, others: Sequence[Moments], setting: Setting, penalty: Penalty | None, common: Common
     ) -> _Training | None:
         parts = pooled([[one] for one in others])
         scale, weights = setting.scaling(parts), setting.weights(setting.fixed(parts))
@@ -176,7 +176,7 @@ class _Training:
             return None  # some direction is almost the intercept's alone
         if penalty is not None:
             penalty.check(weights)
-        spectrum, rows = known.spectrum(penalty, weights), np.vstack([known.rows(one) for one in others])
+        spectrum, rows = common.spectrum(penalty, weights), np.vstack([common.rows(one) for one in others])
         left = np.setdiff1d(np.arange(len(scale)), split.columns)
         V, a = split.directions[:, [*split.columns, *left]], np.append(split.a, np.zeros(len(left)))
         m, y0, n = setting.m, others[0].y0, float(parts[0].corner[0, 0])
@@ -184,11 +184,10 @@ class _Training:
         constant = (y0 / scale) @ V * setting.intercept
         Q = None if penalty is None else penalty.outputs
         shares = np.ones(len(a)) if Q is None else np.einsum("pj,pq,qj->j", V, Q, V)
-        return cls(
-            spectrum, V, a, shares, np.vstack([known.turned(one, spectrum) for one in others]), rows[:, m],
-            (Y / scale) @ V, constant, scale, 0.0 if penalty is None else n * penalty.weight, n, setting.intercept,
-            max(one.unit for one in others), 0.0 if penalty is None else penalty.sums.unit,
-        )  # fmt: skip
+        Z, unit = np.vstack([common.turned(one, spectrum) for one in others]), max(one.unit for one in others)
+        weight, penalty_unit = (0.0, 0.0) if penalty is None else (n * penalty.weight, penalty.sums.unit)
+        targets = (Y / scale) @ V, constant, scale, weight, n, setting.intercept
+        return cls(spectrum, V, a, shares, Z, rows[:, m], *targets, unit, penalty_unit)
 
     def solved(self, ridge: float) -> tuple[FloatArray, FloatArray, float]:
         """u (m, q), b (q,) and digits: of each direction the function u . features + b."""

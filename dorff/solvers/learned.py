@@ -124,8 +124,8 @@ class _Loss:
 
 def _right(matrix: FloatArray) -> tuple[FloatArray, FloatArray]:
     """The singular values (p,), with zeros where there are fewer, and right singular vectors (p, p) as columns."""
-    _, found, vectors = np.linalg.svd(matrix)
-    return np.append(found, np.zeros(len(vectors) - len(found))), vectors.T
+    _, singular, vectors = np.linalg.svd(matrix)
+    return np.append(singular, np.zeros(len(vectors) - len(singular))), vectors.T
 
 
 def _eigenvalues(c: FloatArray, k: int, p: int) -> FloatArray:

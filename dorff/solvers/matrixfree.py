@@ -240,11 +240,11 @@ class Coupled(System):
 
     def gram(self, F: FloatArray, other: FloatArray) -> FloatArray:
         q = self._psi.shape[2]
-        found = np.empty((len(F), q, len(other), q))
+        products = np.empty((len(F), q, len(other), q))
         for t in range(q):
             for u in range(q):
-                found[:, t, :, u] = (F * np.sum(self._psi[:, :, t] * self._psi[:, :, u], axis=1)) @ other.T
-        return found.reshape(len(F) * q, -1)
+                products[:, t, :, u] = (F * np.sum(self._psi[:, :, t] * self._psi[:, :, u], axis=1)) @ other.T
+        return products.reshape(len(F) * q, -1)
 
     def _pick(self, values: FloatArray, columns: IntArray) -> FloatArray:
         return values[..., None]
@@ -262,9 +262,9 @@ def make_system(
     if observe is not None and len(borders) > 1 and np.linalg.matrix_rank(observe) < len(observe):
         raise InputError("observe: where rows miss targets its rows must be linearly independent; drop such rows")
     back = kept_shift(borders[0].y0, observe) if intercept else borders[0].y0
-    known = [border.rows(scale, back) for border in borders]
-    problem = Problem((), weights, tuple(rows for rows, _ in known), scale, observe, intercept)
-    R = [one for _, one in known]
+    seen = [border.rows(scale, back) for border in borders]
+    problem = Problem((), weights, tuple(rows for rows, _ in seen), scale, observe, intercept)
+    R = [one for _, one in seen]
     whole = len(borders) == 1 and bool(borders[0].corner.mask.all())
     if weights.separable and (whole or untouched(weights.root[0], observe)):
         return Separable(problem, operator, R)

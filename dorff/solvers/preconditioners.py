@@ -123,9 +123,9 @@ def _approximation(omega: FloatArray, product: FloatArray) -> tuple[FloatArray, 
     shifted = nu * omega
     shifted += product
     inner = omega.T @ shifted
-    found, vectors = np.linalg.eigh((inner + inner.T) / 2)
-    kept = found > min(nu, found[-1] / 2)
-    Q, R = _orthonormal(_turned(shifted, vectors[:, kept] / np.sqrt(found[kept])))
+    eigenvalues, vectors = np.linalg.eigh((inner + inner.T) / 2)
+    kept = eigenvalues > min(nu, eigenvalues[-1] / 2)
+    Q, R = _orthonormal(_turned(shifted, vectors[:, kept] / np.sqrt(eigenvalues[kept])))
     del inner, vectors
     V, singular, _ = np.linalg.svd(R)
     return Q, V, np.maximum(singular**2 - nu, 0.0)
@@ -214,12 +214,12 @@ class Sampled(Preconditioner):
             return r.copy()
         y = np.concatenate([system.design(F, r) for F in sample.tiles(system)])
         u, _ = lapack.dpotrs(self._factor, y, lower=1)
-        found, start = r.copy(), 0
+        left, start = r.copy(), 0
         for F in sample.tiles(system):
             stop = start + len(F) * (len(y) // len(sample.X))
-            found -= system.adjoint(F, u[start:stop])
+            left -= system.adjoint(F, u[start:stop])
             start = stop
-        return found / self.level
+        return left / self.level
 
     def spread(self, a: FloatArray, shift: float) -> float:
         return (self._top + self.level) / self.level

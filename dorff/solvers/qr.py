@@ -78,7 +78,7 @@ def _sharpened(problem: Problem, block: Block, rows: Sequence[_Rows]) -> Block:
         free, stack = int(problem.intercept), _separate(problem, block, rows)
     B, T = _reflected(stack, free, k, c)
     U, s, Vt = scipy.linalg.svd(B, overwrite_a=True, check_finite=False)
-    return replace(block, known=(s**2, Vt.T), turned=s[:, None] * (U.T @ T), squared=False)
+    return replace(block, given=(s**2, Vt.T), turned=s[:, None] * (U.T @ T), squared=False)
 
 
 def _reflected(stack: Iterable[FloatArray], free: int, k: int, c: int) -> tuple[FloatArray, FloatArray]:

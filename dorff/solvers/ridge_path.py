@@ -252,8 +252,8 @@ def path_errors(folds: Sequence[Moments], setting: Setting, ridges: Sequence[flo
         return None
     family = Family([*(one.S for one in trainings), total.S], total.psi)
     each = [one.columns(whose, np.array(ridges)) for whose, one in enumerate(trainings)]
-    found = _solutions(family, Columns.together(each))
-    if found is None:
+    solved = _solutions(family, Columns.together(each))
+    if solved is None:
         return None
     errors, alone = np.zeros((len(ridges), folds[0].q)), np.zeros(len(ridges), bool)
     sizes = np.zeros(len(ridges)) if setting.free_scale else None
@@ -261,15 +261,15 @@ def path_errors(folds: Sequence[Moments], setting: Setting, ridges: Sequence[flo
     ends = np.cumsum([len(one.shift) for one in each])
     for fold, training, end in zip(folds, trainings, ends, strict=True):
         mine = slice(end - len(ridges) * len(training.a), end)
-        digits = np.minimum(digits, training.digits(found.X[:, mine], found.least[mine], np.array(ridges), unit))
-        W, bias = training.functions(found.X[:, mine], intercept=setting.intercept, y0=fold.y0)
+        digits = np.minimum(digits, training.digits(solved.X[:, mine], solved.least[mine], np.array(ridges), unit))
+        W, bias = training.functions(solved.X[:, mine], intercept=setting.intercept, y0=fold.y0)
         rows = UnpackedMoments(fold)
         if sizes is not None:
             W, bias = about_mean(W, bias + fold.y0)
             bias = bias - fold.y0
             sizes += rows.sizes(W, bias)
         errors += rows.squared_errors(W, bias)
-        alone |= found.alone[mine].reshape(len(ridges), -1).any(axis=1)
+        alone |= solved.alone[mine].reshape(len(ridges), -1).any(axis=1)
     return FoldErrors(errors, ["factored" if one else "neighbours" for one in alone], digits, sizes)
 
 
@@ -284,7 +284,7 @@ def path_bytes(m: int, q: int, *, unknowns: int, folds: int, ridges: int) -> int
 
 @final
 @dataclass(frozen=True, eq=False)
-class _Found:
+class _Solved:
     """X (k, c), which of them (c,) needed a factor of their own fold's, and what the least eigenvalue of the system
     that was factored for them is no less than (c,). Written as they are found."""
 
@@ -293,38 +293,40 @@ class _Found:
     least: FloatArray
 
 
-def _solutions(family: Family, columns: Columns) -> _Found | None:
+def _solutions(family: Family, columns: Columns) -> _Solved | None:
     """Of all columns; the last of the family's S is the sum's."""
     c, strange = len(columns.shift), set[int]()
-    found = _Found(np.zeros(columns.rhs.shape, order="F"), np.zeros(c, bool), np.zeros(c))
+    solutions = _Solved(np.zeros(columns.rhs.shape, order="F"), np.zeros(c, bool), np.zeros(c))
     for group in near_shifts(columns.shift):
         pole = float(np.sqrt(columns.shift[group].min() * columns.shift[group].max()))
         far = np.isin(columns.whose[group], list(strange))
-        left = _near(family, columns, len(family.matrices) - 1, group[~far], pole, found)
+        left = _near(family, columns, len(family.matrices) - 1, group[~far], pole, solutions)
         if left is None:
             return None
         left = np.concatenate([group[far], left])
         for whose in np.unique(columns.whose[left]):
             mine = left[columns.whose[left] == whose]
-            rest = _near(family, columns, int(whose), mine, pole, found)
+            rest = _near(family, columns, int(whose), mine, pole, solutions)
             if rest is None or len(rest):
                 return None
-            found.alone[mine] = True
+            solutions.alone[mine] = True
             strange.add(int(whose))
-    return found
+    return solutions
 
 
-def _near(family: Family, columns: Columns, whose: int, at: Indices, pole: float, found: _Found) -> Indices | None:
+def _near(
+    family: Family, columns: Columns, whose: int, at: Indices, pole: float, solutions: _Solved
+) -> Indices | None:
     """Solve the columns `at` by the factor of `whose` at the pole; those left over, None where there is no factor."""
     if not len(at):
         return at
     factored = family.factor(whose, pole)
     if factored is None:
         return None
-    factor, found.least[at] = factored
+    factor, solutions.least[at] = factored
     left = []
     for chunk in np.array_split(at, -(-len(at) // MOST_COLUMNS)):
-        found.X[:, chunk], whole = family.descend(factor, columns[chunk])
+        solutions.X[:, chunk], whole = family.descend(factor, columns[chunk])
         left.append(chunk[~whole])
     return np.concatenate(left)
 

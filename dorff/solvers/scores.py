@@ -184,11 +184,10 @@ class Solution:
         judged = RidgeScores(problem, solved)
         gcv, log_evidence = (judged.gcv, judged.log_evidence) if scores else (None, None)
         ridges = None if np.ndim(ridge) == 0 else np.asarray(ridge, dtype=np.float64)
-        return cls(
-            problem.coefficients([one.x for one in solved]), float(ridge) if ridges is None else _mean(ridges),
-            max([1.0, *(one.condition for one in solved)]), rung, gcv, log_evidence, ridges, judged.variance,
-            judged.digits, judged.rss, judged.freedom if all(one.freedom is not None for one in solved) else None,
-        )  # fmt: skip
+        h, worst = problem.coefficients([one.x for one in solved]), max([1.0, *(one.condition for one in solved)])
+        freedom = judged.freedom if all(one.freedom is not None for one in solved) else None
+        mean, left = float(ridge) if ridges is None else _mean(ridges), (judged.variance, judged.digits, judged.rss)
+        return cls(h, mean, worst, rung, gcv, log_evidence, ridges, *left, freedom)
 
 
 def _mean(ridges: FloatArray) -> float:
@@ -196,7 +195,7 @@ def _mean(ridges: FloatArray) -> float:
     return float(np.exp(np.mean(np.log(ridges)))) if np.all(ridges > 0) else 0.0
 
 
-class Factor(ABC):
+class BlockFactor(ABC):
     """The matrices G a_j + shift_j of a block's columns j at one ridge, factored once: all that is asked of their
     inverses."""
 
@@ -238,7 +237,7 @@ class DirectSolver(Solver):
         """Whether it can solve this, and is worth its time."""
 
     @abstractmethod
-    def factor(self, block: Block, ridge: Ridge) -> Factor | None:
+    def factor(self, block: Block, ridge: Ridge) -> BlockFactor | None:
         """None where it cannot factor this block: its matrix is not numerically positive definite, say. InputError for
         ridges of outputs that do not fall apart."""
 

@@ -12,7 +12,7 @@ from scipy.linalg import blas
 
 from dorff.kernels import MultiView, OperatorKernel
 from dorff.moments import FloatArray, Kind, Solvable
-from dorff.solvers.direct import Spectral, factor_of
+from dorff.solvers.direct import SpectralSolver, factor_of
 from dorff.solvers.problem import Problem
 from dorff.solvers.scores import BlockSolution, RidgeScores, Solution
 from dorff.solvers.system import Block, Spectrum
@@ -193,7 +193,7 @@ def noise_models(parts: Sequence[Solvable], trials: Iterable[Reweighed]) -> Iter
             problem = weighed(noise)
             if spectra:  # columns apart: only rotations of the targets and their sizes are new
                 pairs = zip(problem.blocks, spectra, strict=True)
-                problem = replace(problem, blocks=tuple(replace(new, known=old) for new, old in pairs))
+                problem = replace(problem, blocks=tuple(replace(new, given=old) for new, old in pairs))
             model, step = _stepped(problem, parts, ridge)
             if best is None or model.log_evidence >= best.log_evidence:
                 best = model
@@ -258,7 +258,7 @@ def _solved(
     if block.load is None:
         solved, inverse = factor_of(problem, block, ridge).with_inverse()
         return solved, _freedom(problem, block, parts, inverse)
-    solved = Spectral(problem).factor(block, ridge).solve()  # one spectrum for the noise of every step
+    solved = SpectralSolver(problem).factor(block, ridge).solve()  # one spectrum for the noise of every step
     assert solved.freedom is not None
     return solved, (block.load**2 / np.where(block.a > 0, block.a, 1.0)) @ solved.freedom
 
@@ -275,11 +275,11 @@ def _freedom(problem: Problem, block: Block, parts: Sequence[Solvable], inverse:
         for j in range(1, len(product)):
             product[:j, j] = 0.0
         seen, away = psi @ problem.C[one.mask].T, centre @ problem.C[one.mask].T
-        found = 2.0 * np.sum(seen * (product @ seen), axis=0) - np.diag(product) @ seen**2
+        taken = 2.0 * np.sum(seen * (product @ seen), axis=0) - np.diag(product) @ seen**2
         del product
         reached = blas.dsymm(1.0, inverse, away, lower=1)
-        found += np.sum((one.n * away - 2.0 * one.s[feature, None] * seen) * reached, axis=0)
-        freedom[one.mask] += found
+        taken += np.sum((one.n * away - 2.0 * one.s[feature, None] * seen) * reached, axis=0)
+        freedom[one.mask] += taken
     return freedom
 
 

@@ -17,7 +17,7 @@ from dorff.model.weights import Density, OperatorWeights, operator_weights
 from dorff.moments import FloatArray
 from dorff.solvers.apart import output_directions, targets_apart
 from dorff.solvers.cg import ConjugateGradientSolver
-from dorff.solvers.direct import Spectral, solve
+from dorff.solvers.direct import SpectralSolver, solve
 from dorff.solvers.learned import learn_output
 from dorff.solvers.matrixfree import make_system, of_moments
 from dorff.solvers.penalty import Penalty
@@ -154,7 +154,7 @@ class Setting:
         problem = self._of_weights(self.weights(kernel), parts, scale)
         if (learned := learned_term(self.kernel)) is not None:
             # The matrix of each block is given up for its spectrum.
-            blocks = tuple(replace(block, known=block.spectrum, G=np.empty((0, 0))) for block in problem.blocks)
+            blocks = tuple(replace(block, given=block.spectrum, G=np.empty((0, 0))) for block in problem.blocks)
             problem = replace(problem, blocks=blocks)
             return [self._learned(learned, problem, parts, _single(ridge)) for ridge in ridges]
         return [self.fit_of(kernel, problem, solution) for solution in solve(problem, ridges, scores=scores)]
@@ -177,7 +177,7 @@ class Setting:
         kernel = self.fixed(parts)
         problem = self._of_weights(self.weights(kernel), parts, self.scaling(parts))
         problem.outputs_apart()
-        spectral = Spectral(problem)
+        spectral = SpectralSolver(problem)
         table = [rule.each(spectral.scores(ridge)) for ridge in ridges]
         best = np.asarray(ridges, dtype=np.float64)[np.argmin(table, axis=0)]
         # Each direction's own score, of which the best ridges have the least: not that of all entries together.
@@ -301,8 +301,8 @@ class Setting:
         kernel = kernel if weight == 1 else weight * kernel
         problem = self._of_weights(self.weights(kernel), parts, problem.scale)
         if block.squared:  # of triangles each matrix has an SVD of its own
-            problem = replace(problem, blocks=(replace(problem.blocks[0], known=block.spectrum),))
-        solution = replace(Spectral(problem).solve(ridge), converged=learned.converged)
+            problem = replace(problem, blocks=(replace(problem.blocks[0], given=block.spectrum),))
+        solution = replace(SpectralSolver(problem).solve(ridge), converged=learned.converged)
         return self.fit_of(kernel, problem, solution)
 
     def fit_of(self, kernel: OperatorKernel, problem: Problem, solution: Solution) -> Fit:

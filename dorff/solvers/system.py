@@ -78,7 +78,7 @@ class Block:
 
     `at` says where x goes in h (m, r): the indices of the rows of a general system (c = 1), or the columns that
     x rotation^T fills. `columns` (c,) says which of the problem's `directions` each column of x is about, and `load`
-    (q, c) along what it adds to the targets, where they see a feature as it is; |load_j|^2 = a_j. `known`
+    (q, c) along what it adds to the targets, where they see a feature as it is; |load_j|^2 = a_j. `given`
     and `turned` are the spectrum and V^T rhs where they come from elsewhere; `squared` is False where that was the
     features' own singular values, so that nothing lost digits by being squared. `removed` bounds the largest
     eigenvalue of what centring took off G: sums were rounded with that still in them. `unit` is the rounding error of
@@ -92,7 +92,7 @@ class Block:
     rotation: FloatArray | None = None
     columns: IntArray | None = None
     load: FloatArray | None = None
-    known: Spectrum | None = None
+    given: Spectrum | None = None
     turned: FloatArray | None = None
     squared: bool = True
     removed: float = 0.0
@@ -101,7 +101,7 @@ class Block:
     @property
     def plain(self) -> bool:
         """Whether one Cholesky factor serves all columns at one ridge, and nothing better is known already."""
-        return self.known is None and bool(np.ptp(self.a) <= 1e-14 * float(np.max(self.a)))
+        return self.given is None and bool(np.ptp(self.a) <= 1e-14 * float(np.max(self.a)))
 
     @property
     def floor(self) -> float:
@@ -111,9 +111,9 @@ class Block:
 
     @cached_property
     def spectrum(self) -> Spectrum:
-        """Eigenvalues (k,) and vectors (k, k) of G, or `known`; those that rounding made negative count as zero."""
-        if self.known is not None:
-            return self.known
+        """Eigenvalues (k,) and vectors (k, k) of G, or `given`; those that rounding made negative count as zero."""
+        if self.given is not None:
+            return self.given
         driver = "evd" if len(self.G) <= LARGEST_EVD else "evr"
         values, vectors = scipy.linalg.eigh(self.G, driver=driver)
         return np.maximum(values, 0.0), vectors

@@ -23,7 +23,7 @@ import scipy.linalg
 from dorff.errors import InputError
 from dorff.model.posterior import CoupledBlock, Posterior, PosteriorBlock, SeparableBlock
 from dorff.moments import FloatArray, Solvable
-from dorff.solvers.direct import Spectral, factor_of
+from dorff.solvers.direct import SpectralSolver, factor_of
 from dorff.solvers.problem import Problem
 from dorff.solvers.scores import Solution
 from dorff.solvers.select import contrasts, independent, mean_weight
@@ -112,7 +112,7 @@ def _intercept(problem: Problem, about: _Noise) -> FloatArray:
 
 def _spread(problem: Problem, block: Block, ridge: float | FloatArray, *, spectral: bool) -> Spread:
     """`spectral` asks for the eigenvectors of G."""
-    factor = Spectral(problem).factor(block, ridge) if spectral else factor_of(problem, block, ridge)
+    factor = SpectralSolver(problem).factor(block, ridge) if spectral else factor_of(problem, block, ridge)
     basis, spread = factor.inverses()
     if not np.all(spread > 0):
         raise InputError("posterior: at ridge 0 what the data do not see has no bounds; give a ridge above 0")
