@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, final
 
 import psutil
+from places import PYTHONPATH
 
 LOOPBACK = "127.0.0.1"
 NO_DASHBOARD = ("--no-dashboard", "--dashboard-address", f"{LOOPBACK}:0")  # the HTTP server is there all the same
@@ -23,8 +24,7 @@ NO_DASHBOARD = ("--no-dashboard", "--dashboard-address", f"{LOOPBACK}:0")  # the
 @contextmanager
 def process(*command: str, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
     """A process, killed at the end of the block if it still runs, and its children with it."""
-    here = str(Path(__file__).parent)
-    paths = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
+    paths = os.pathsep.join([PYTHONPATH, *filter(None, [os.environ.get("PYTHONPATH")])])
     started = subprocess.Popen(
         command, env=os.environ | {"PYTHONPATH": paths} | environment, start_new_session=True,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,

@@ -19,7 +19,7 @@ import psutil
 import pytest
 from distributed import Client
 from distributed.security import Security
-from places import TESTS
+from places import PYTHONPATH
 from processes import LOOPBACK, scheduler, until, worker
 
 from dorff import spec
@@ -226,7 +226,7 @@ def with_other_numpy(folder: Path) -> dict[str, str]:
     """The environment of a Python whose NumPy says that it is version 1.0."""
     (folder / "numpy-1.0.dist-info").mkdir()
     (folder / "numpy-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: numpy\nVersion: 1.0\n")
-    here = [str(folder), str(TESTS), os.environ.get("PYTHONPATH", "")]
+    here = [str(folder), PYTHONPATH, os.environ.get("PYTHONPATH", "")]
     return {"PYTHONPATH": os.pathsep.join(here)}
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import zarr
 from distributed import Client
-from places import TESTS
+from places import PATHS
 from quick import slow
 
 from dorff.cli.fitting import plan
@@ -433,16 +433,16 @@ DRIVER = """
 import sys
 from pathlib import Path
 import pytest
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = sys.argv[3:]
 from test_streaming import job, shrink, streamed
 shrink(pytest.MonkeyPatch())
-streamed(job(Path(sys.argv[2]), Path(sys.argv[3])))
+streamed(job(Path(sys.argv[1]), Path(sys.argv[2])))
 """
 
 
 @pytest.mark.process
 def test_a_killed_driver_goes_on_where_it_was(store: Path, tmp_path: Path, expected: FloatArray) -> None:
-    command = [sys.executable, "-c", DRIVER, str(TESTS), str(store), str(tmp_path)]
+    command = [sys.executable, "-c", DRIVER, str(store), str(tmp_path), *PATHS]
     driver = subprocess.Popen(command)
     deadline = time.monotonic() + 100
     while len(list(tmp_path.glob("state/*/sweeps/*/*.moments"))) < 3:
