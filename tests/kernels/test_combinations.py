@@ -3,7 +3,7 @@ InputError says why there is none.
 
 The right mean is the exact gram, or for samplers that are biased what their formulas give, worked out over all signs
 or nodes; its distance from the exact gram is then the bias that is told of them. Draws are as close to it as their
-own standard error says, which is `CLOSE` at most. `python tests/test_combinations.py` prints the page's tables.
+own standard error says, which is `CLOSE` at most. As a script it prints the page's tables.
 """
 
 import json
@@ -12,11 +12,11 @@ import re
 from collections.abc import Callable, Iterable
 from functools import cache
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.polynomial.hermite_e import hermegauss
-from places import ROOT
 from scipy.linalg import hadamard
 
 from dorff import frequencies, kernels
@@ -404,10 +404,10 @@ def test_the_bias_that_is_told_of_sorf_at_three_inputs() -> None:
 
 @pytest.mark.statistical
 def test_the_page_has_the_table() -> None:
-    page = (ROOT / "docs" / "kernels.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "kernels.md").read_text(encoding="utf-8")
     assert page.count(MARKS[0]) == page.count(MARKS[1]) == 1, "the page lost the marks of the table of combinations"
     written = page.split(MARKS[0])[1].split(MARKS[1])[0].strip()
-    assert written == table(), "run python tests/test_combinations.py, and paste what it prints between the marks"
+    assert written == table(), "run this file as a script, and paste what it prints between the marks"
 
 
 if __name__ == "__main__":
