@@ -14,6 +14,7 @@ F64 = NDArray[np.float64]
 F32 = NDArray[np.float32]
 Floats = F64 | F32
 Array = NDArray[Any]
+Strided = tuple[Array, int]  # rows in a flat array, and the entries from row to row
 
 _FLOATS = (np.dtype(np.float64), np.dtype(np.float32))
 
@@ -54,7 +55,7 @@ def parameter(name: str, a: Array, shape: tuple[int, ...], dtype: Any) -> Array:
     return flat
 
 
-def flat(a: Array, used: int, *, writeable: bool = False) -> tuple[Array, int]:
+def flat(a: Array, used: int, *, writeable: bool = False) -> Strided:
     """The first `used` columns of the rows of `a` as one flat array, and the entries from row to row.
 
     Numba knows that rows are contiguous, as a vector loop needs, only when they are cut from a flat array.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dorff.errors import InputError
-from dorff.loops.arguments import F64, Array, Floats, block, flat, output, parameter
+from dorff.loops.arguments import F64, Array, Floats, Strided, block, flat, output, parameter
 from dorff.loops.config import loop
 from dorff.loops.tiles import Lines, give_rows, lanes, line_code, new_tile, take_rows
 
@@ -35,9 +35,7 @@ def butterfly(x: Floats, cosines: Floats, sines: Floats, out: Floats) -> None:
     s = parameter("sines", sines, (d - 1,), x.dtype)
     if b == 0:
         return
-    flat_x, x_step = flat(x, d)
-    flat_out, out_step = flat(out, d, writeable=True)
-    _butterfly_rows(flat_x, x_step, c, s, flat_out, out_step, b, d)
+    _butterfly_rows(flat(x, d), c, s, flat(out, d, writeable=True), b, d)
 
 
 def simplex_product(x: Floats, out: Floats) -> None:
@@ -56,10 +54,8 @@ def simplex_product(x: Floats, out: Floats) -> None:
     output(out, "x", x, d + 1)
     if b == 0:
         return
-    flat_x, x_step = flat(x, d)
-    flat_out, out_step = flat(out, d + 1, writeable=True)
     on, before = simplex_entries(d, x.dtype.char)
-    _simplex_rows(flat_x, x_step, on, before, flat_out, out_step, b, d)
+    _simplex_rows(flat(x, d), on, before, flat(out, d + 1, writeable=True), b, d)
 
 
 def simplex_vertices(d: int) -> F64:
@@ -112,29 +108,27 @@ def simplex_entries(d: int, dtype: str) -> tuple[Array, Array]:
 
 
 @loop
-def _butterfly_rows(
-    x: Floats, x_step: int, cosines: Floats, sines: Floats, out: Floats, out_step: int, b: int, d: int
-) -> None:
+def _butterfly_rows(rows: Strided, cosines: Floats, sines: Floats, out: Strided, b: int, d: int) -> None:
+    x, x_step = rows
     w, tile = lanes(x), new_tile(d, x)
     ones, every = np.ones(d, x.dtype), np.arange(d)
     for first in range(0, b, w):
         valid = min(w, b - first)
         take_rows(x, x_step, first, valid, ones, tile)
         rotate(tile, cosines, sines)
-        give_rows(tile, every, 0, ones, out, first * out_step, out_step, valid)
+        give_rows(tile, (every, 0), ones, out, first * out[1], valid)
 
 
 @loop
-def _simplex_rows(
-    x: Floats, x_step: int, on: Floats, before: Floats, out: Floats, out_step: int, b: int, d: int
-) -> None:
+def _simplex_rows(rows: Strided, on: Floats, before: Floats, out: Strided, b: int, d: int) -> None:
+    x, x_step = rows
     w, tile, total = lanes(x), new_tile(d + 1, x), new_tile(1, x)
     ones, every = np.ones(d + 1, x.dtype), np.arange(d + 1)
     for first in range(0, b, w):
         valid = min(w, b - first)
         take_rows(x, x_step, first, valid, ones[:d], tile)
         project(tile, on, before, total)
-        give_rows(tile, every, 0, ones, out, first * out_step, out_step, valid)
+        give_rows(tile, (every, 0), ones, out, first * out[1], valid)
 
 
 # The stages of d = 2^k entries are passes of radix 2, 4 or 8, three stages at a time: so many lines, and their

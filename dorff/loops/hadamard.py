@@ -47,7 +47,7 @@ def _rows(x: Floats, x_step: int, out: Floats, out_step: int, b: int, n: int) ->
         valid = min(w, b - first)
         take_rows(x, x_step, first, valid, ones, tile)
         transform(tile, ones, tile)
-        give_rows(tile, every, 0, ones, out, first * out_step, out_step, valid)
+        give_rows(tile, (every, 0), ones, (out, out_step), first * out_step, valid)
 
 
 # A transform of 2^k entries is one pass of radix 2, 4, 8 or 16, which also multiplies and permutes, and then passes of

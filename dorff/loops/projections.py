@@ -5,11 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from dorff.errors import InputError
-from dorff.loops.arguments import Array, Floats, block, flat, output, parameter
+from dorff.loops.arguments import Array, Floats, Strided, block, flat, output, parameter
 from dorff.loops.butterfly import project, rotate, simplex_entries
 from dorff.loops.config import loop
 from dorff.loops.hadamard import is_power_of_two, transform, transform_permuted
 from dorff.loops.tiles import copy_permuted, give_rows, lanes, new_tile, take_rows
+
+Pair = tuple[Floats, Floats]
+Inputs = tuple[Strided, Floats]  # rows, and what each of their columns is multiplied by
+Chosen = tuple[Array, Floats, Strided]  # which rows of W there are, their gains, and where products go
 
 
 def hadamard_chain(
@@ -49,9 +53,8 @@ def hadamard_chain(
     last = parameter("gains", gains, (D,), x.dtype)
     if b == 0 or D == 0:
         return
-    flat_x, x_step = flat(x, d)
-    flat_out, out_step = flat(out, D, writeable=True)
-    _chain_rows(flat_x, x_step, by, factors, last, order, taken, flat_out, out_step, b, K, n)
+    chosen = taken, last, flat(out, D, writeable=True)
+    _chain_rows((flat(x, d), by), factors, order, chosen, (b, K, n))
 
 
 def butterfly_rules(
@@ -99,9 +102,8 @@ def butterfly_rules(
     if b == 0 or D == 0:
         return
     on, before = simplex_entries(d, x.dtype.char)
-    flat_x, x_step = flat(x, d)
-    flat_out, out_step = flat(out, D, writeable=True)
-    _rule_rows(flat_x, x_step, by, c, s, last, order, taken, on[: d * simplex], before, flat_out, out_step, b, K)
+    chosen = taken, last, flat(out, D, writeable=True)
+    _rule_rows((flat(x, d), by), (c, s), order, (on[: d * simplex], before), chosen, (b, K))
 
 
 def _indices(name: str, a: Array, shape: tuple[int, ...], dtype: type, end: int) -> Array:
@@ -150,19 +152,9 @@ def _ends(rows: Array, blocks: int, width: int) -> Array:
 
 @loop
 def _chain_rows(
-    x: Floats,
-    x_step: int,
-    stretch: Floats,
-    diagonals: Floats,
-    gains: Floats,
-    permutation: Array,
-    rows: Array,
-    out: Floats,
-    out_step: int,
-    b: int,
-    K: int,
-    n: int,
+    inputs: Inputs, diagonals: Floats, permutation: Array, chosen: Chosen, shape: tuple[int, int, int]
 ) -> None:
+    ((x, x_step), stretch), (rows, gains, out), (b, K, n) = inputs, chosen, shape
     w, B = lanes(x), diagonals.size // (K * n)
     taken, tile = new_tile(n, x), new_tile(n, x)
     other = new_tile(n if permutation.size else 0, x)
@@ -185,27 +177,15 @@ def _chain_rows(
                     target = tile if s == 0 else last
                     transform(last, factors, target)
                     last = target
-            at = first * out_step + low
-            give_rows(last, rows[low:high], k * n, gains[low:high], out, at, out_step, valid)
+            give_rows(last, (rows[low:high], k * n), gains[low:high], out, first * out[1] + low, valid)
 
 
 @loop
 def _rule_rows(
-    x: Floats,
-    x_step: int,
-    stretch: Floats,
-    cosines: Floats,
-    sines: Floats,
-    gains: Floats,
-    permutations: Array,
-    rows: Array,
-    on: Floats,
-    before: Floats,
-    out: Floats,
-    out_step: int,
-    b: int,
-    K: int,
+    inputs: Inputs, angles: Pair, permutations: Array, simplex: Pair, chosen: Chosen, shape: tuple[int, int]
 ) -> None:
+    ((x, x_step), stretch), (rows, gains, out), (b, K) = inputs, chosen, shape
+    (cosines, sines), (on, before) = angles, simplex
     w, d = lanes(x), stretch.size
     width, B = d + (on.size > 0), permutations.size // (K * d)
     taken, here, there = new_tile(d + 1, x), new_tile(d + 1, x), new_tile(d + 1, x)
@@ -226,5 +206,4 @@ def _rule_rows(
                 last, here, there = here, there, here
             if on.size > 0:
                 project(last, on, before, total)
-            at = first * out_step + low
-            give_rows(last, rows[low:high], k * width, gains[low:high], out, at, out_step, valid)
+            give_rows(last, (rows[low:high], k * width), gains[low:high], out, first * out[1] + low, valid)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dorff.loops.arguments import Floats, block, flat, output, parameter
+from dorff.loops.arguments import Floats, Strided, block, flat, output, parameter
 from dorff.loops.config import loop
 
 
@@ -43,15 +43,12 @@ def _run(rows: Callable[..., None], z: Floats, out: Floats, weights: Floats, *le
     flat_weights = parameter("weights", weights, (D,), z.dtype)
     if z.size == 0:
         return
-    flat_z, z_step = flat(z, D)
-    flat_out, out_step = flat(out, D, writeable=True)
-    rows(flat_z, z_step, flat_out, out_step, b, D, flat_weights, *levels)
+    rows(flat(z, D), flat(out, D, writeable=True), b, flat_weights, *levels)
 
 
 @loop
-def _level_rows(
-    z: Floats, z_step: int, out: Floats, out_step: int, b: int, D: int, weights: Floats, below: float, zero: float
-) -> None:
+def _level_rows(rows: Strided, into: Strided, b: int, weights: Floats, below: float, zero: float) -> None:
+    (z, z_step), (out, out_step), D = rows, into, weights.size
     for i in range(b):
         _levels(z[i * z_step : i * z_step + D], out[i * out_step : i * out_step + D], weights, below, zero)
 
@@ -65,7 +62,8 @@ def _levels(x: Floats, out: Floats, w: Floats, below: float, zero: float) -> Non
 
 
 @loop
-def _ramp_rows(z: Floats, z_step: int, out: Floats, out_step: int, b: int, D: int, weights: Floats) -> None:
+def _ramp_rows(rows: Strided, into: Strided, b: int, weights: Floats) -> None:
+    (z, z_step), (out, out_step), D = rows, into, weights.size
     for i in range(b):
         _ramps(z[i * z_step : i * z_step + D], out[i * out_step : i * out_step + D], weights)
 
@@ -78,7 +76,8 @@ def _ramps(x: Floats, out: Floats, w: Floats) -> None:
 
 
 @loop
-def _absolute_rows(z: Floats, z_step: int, out: Floats, out_step: int, b: int, D: int, weights: Floats) -> None:
+def _absolute_rows(rows: Strided, into: Strided, b: int, weights: Floats) -> None:
+    (z, z_step), (out, out_step), D = rows, into, weights.size
     for i in range(b):
         _absolutes(z[i * z_step : i * z_step + D], out[i * out_step : i * out_step + D], weights)
 

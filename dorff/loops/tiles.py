@@ -16,7 +16,7 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.extending import intrinsic
 
-from dorff.loops.arguments import Array, Floats
+from dorff.loops.arguments import Array, Floats, Strided
 from dorff.loops.config import loop
 
 LINE = 64  # bytes of a cache line and of the widest vector
@@ -198,10 +198,10 @@ def take_rows(x: Floats, x_step: int, first: int, valid: int, factors: Floats, t
 
 
 @loop
-def give_rows(
-    tile: Floats, entries: Array, offset: int, gains: Floats, out: Floats, at: int, out_step: int, valid: int
-) -> None:
-    """out[at + lane * out_step + j] = gains[j] * tile[entries[j] - offset, lane] for the valid lanes."""
+def give_rows(tile: Floats, chosen: Strided, gains: Floats, into: Strided, at: int, valid: int) -> None:
+    """out[at + lane * out_step + j] = gains[j] * tile[entries[j] - offset, lane] for the valid lanes; `chosen` are the
+    entries and their offset, `into` is out with its step."""
+    (entries, offset), (out, out_step) = chosen, into
     w, D = lanes(tile), gains.size
     if valid == w and w <= D:
         for j in range(0, D - 2 * w, 2 * w):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dorff.loops.arguments import F32, F64, Floats, block, flat, output, parameter
+from dorff.loops.arguments import F32, F64, Floats, Strided, block, flat, output, parameter
 from dorff.loops.config import loop
 
 # pi/2 in three parts (Cody & Waite 1980; the values of fdlibm, Sun Microsystems 1993). The first two have 33
@@ -45,14 +45,13 @@ def trig_pairs(z: Floats, out: Floats, weights: Floats) -> None:
     flat_weights = parameter("weights", weights, (D,), z.dtype)
     if z.size == 0:
         return
-    flat_z, z_step = flat(z, D)
-    flat_out, out_step = flat(out, 2 * D, writeable=True)
     rows: Callable[..., None] = _rows64 if z.dtype == np.float64 else _rows32
-    rows(flat_z, z_step, flat_out, out_step, b, D, flat_weights)
+    rows(flat(z, D), flat(out, 2 * D, writeable=True), b, flat_weights)
 
 
 @loop
-def _rows64(z: F64, z_step: int, out: F64, out_step: int, b: int, D: int, weights: F64) -> None:
+def _rows64(rows: Strided, into: Strided, b: int, weights: F64) -> None:
+    (z, z_step), (out, out_step), D = rows, into, weights.size
     for i in range(b):
         x, at = z[i * z_step : i * z_step + D], i * out_step
         c, s = out[at : at + D], out[at + D : at + 2 * D]
@@ -80,7 +79,8 @@ def _row64(x: F64, c: F64, s: F64, w: F64) -> int:
 
 
 @loop
-def _rows32(z: F32, z_step: int, out: F32, out_step: int, b: int, D: int, weights: F32) -> None:
+def _rows32(rows: Strided, into: Strided, b: int, weights: F32) -> None:
+    (z, z_step), (out, out_step), D = rows, into, weights.size
     for i in range(b):
         x, at = z[i * z_step : i * z_step + D], i * out_step
         c, s = out[at : at + D], out[at + D : at + 2 * D]
