@@ -13,9 +13,10 @@ from dorff import ORFFRegressor, frequencies, kernels
 from dorff.errors import InputError
 from dorff.kernels.scalar import FloatArray
 from dorff.model.weights import OperatorWeights
-from dorff.moments import Moments
+from dorff.moments import Accumulator, Moments
 from dorff.solvers import MOST_FACTORS, Problem, Setting, choose, direct, solve, squared_error, target_covariance
 from dorff.solvers.direct import SpectralSolver
+from dorff.solvers.uncertainty import posterior
 
 EPS = np.finfo(np.float64).eps
 N, D = 30, 48  # m r from 96 to 288 unknowns for 60 or 90 numbers: the systems are singular but for the ridge
@@ -405,3 +406,35 @@ def test_a_solver_of_one_more_file_serves_fit_noise_scores_and_posterior(kernel,
     for mine, other in zip(ours.predict(X, return_std=True), theirs.predict(X, return_std=True), strict=True):
         np.testing.assert_allclose(other, mine, rtol=1e-6, atol=1e-9)
     assert theirs.ridge_ == ours.ridge_ and theirs.log_evidence_ == pytest.approx(ours.log_evidence_, rel=1e-9)
+
+
+def test_digits_count_what_centring_took_off():
+    """Features far from zero: the sums were rounded with their mean in them, whichever solver."""
+    rng, digits = np.random.default_rng(0), {}
+    F, y = rng.standard_normal((200, 8)), rng.standard_normal((200, 1))
+    for far in (0.0, 1e4):
+        sums = Accumulator(8, 1, np.zeros(1))
+        sums.add(np.hstack([F + far, np.ones((200, 1)), y]))
+        problem = Problem.of(sums.moments(), OperatorWeights(np.ones(8), np.eye(1)[None]))
+        (one,) = solve(problem, [1e-3])
+        assert one.rung == "cholesky"
+        assert one.digits == pytest.approx(SpectralSolver(problem).solve(1e-3).digits, abs=1.0)
+        digits[far] = one.digits
+    assert digits[1e4] < digits[0.0] - 4
+
+
+def test_a_block_whose_columns_have_ridges_of_their_own_has_an_inverse_for_each():
+    problem = case("identity", 2, 2).problem()
+    (block,), ridges = problem.blocks, np.array([1e-3, 1e-1])
+    basis, spread = direct.factor_of(problem, block, ridges).inverses()
+    for column, shift in enumerate(problem.shifts(block, ridges)):
+        inverse = np.linalg.inv(block.G * block.a[column] + shift * np.eye(len(block.G)))
+        np.testing.assert_allclose((basis * spread[:, column]) @ basis.T, inverse, rtol=1e-7, atol=1e-9 / shift)
+
+
+def test_at_ridge_0_there_is_no_posterior_of_what_the_data_do_not_see():
+    this = case("identity", 2, 2)  # fewer rows than features
+    problem = this.problem()
+    (solution,) = solve(problem, [0.0])
+    with pytest.raises(InputError, match="no bounds"):
+        posterior(problem, solution, np.eye(2), [this.moments()])
