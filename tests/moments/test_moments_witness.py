@@ -166,3 +166,16 @@ def test_products_with_a_triangle_alone() -> None:
         for wrong, vector in [(upper, x), (square, x[::2]), (square, x[1:]), (square.astype(np.float32), x)]:
             with pytest.raises(InputError, match="column-major float64 square"):
                 product(wrong, vector)
+
+
+def test_pairs_of_rows_say_how_large_their_products_were_before_they_cancelled():
+    """The second number of the witness: it sets how far the first may be from the sums."""
+    rng = np.random.default_rng(0)
+    Z = rng.standard_normal((5, 4))
+    LZ = Z + 1e-3 * rng.standard_normal((5, 4))
+    sums = Accumulator(3, 0, np.zeros(0), paired=True)
+    v, Lv = Z @ sums.probe, LZ @ sums.probe
+    sums.add_pair(Z, LZ, along=(v, Lv), size=7.0)
+    np.testing.assert_allclose(sums.witness, [v @ Lv, 7.0 + np.abs(v) @ np.abs(Lv)], rtol=1e-12)
+    assert sums.intact() and sums.moments().n == 5
+    np.testing.assert_allclose(sums.moments().full, (Z.T @ LZ + LZ.T @ Z) / 2, rtol=1e-12, atol=1e-12)
