@@ -167,6 +167,7 @@ WRONG: list[dict[str, Any]] = [
     *({key: value} for key in ("low", "high")
       for value in (3, None, "ab", [math.nan, 1.0], [[1.0]], ["a", "b"], [1.0])),
     {"extra": 1}, {"start": 10}, {"stop": 0}, {"number": 8},
+    {"stop": 11}, {"rows_used": 8}, {"rows_dropped": 0}, {"rows_unlabelled": 1},  # rows that do not add up
 ]  # fmt: skip
 
 
