@@ -241,7 +241,7 @@ class MemoryLocation(RemoteLocation):
         return self / to
 
     @contextmanager
-    def locked(self, seconds: float) -> Iterator[Callable[[], bool]]:
+    def locked(self, seconds: float, *, folder: bool = False) -> Iterator[Callable[[], bool]]:
         FILES.setdefault(str(self) if not self.is_dir() else f"{self}/", (b"", time.time()))
         lock = LOCKS.setdefault(str(self), threading.Lock())
         if not lock.acquire(timeout=seconds):

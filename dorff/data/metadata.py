@@ -125,7 +125,7 @@ def staging(store: Path) -> Iterator[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as held:
         try:
-            is_there = held.enter_context(folder.locked(0))
+            is_there = held.enter_context(folder.locked(0, folder=True))
         except BlockingIOError as error:
             raise InputError(f"{store}: another ingest is writing it; wait for its end.") from error
         if not is_there():

@@ -102,13 +102,13 @@ class Location(PosixPath):
         os.utime(self, follow_symlinks=False)
 
     @contextmanager
-    def locked(self, seconds: float) -> Iterator[Callable[[], bool]]:
-        """Hold the lock of a file (made where there is none) or folder, for one process and thread at a time.
+    def locked(self, seconds: float, *, folder: bool = False) -> Iterator[Callable[[], bool]]:
+        """Hold the lock of a file (made where there is none), or of a `folder`, for one process and thread at a time.
 
         Waits for `seconds`, then raises BlockingIOError. Yields a function that says whether what was locked is still
         what is at this path.
         """
-        handle = os.open(self, os.O_RDONLY) if self.is_dir() else self._handle(os.O_RDWR | os.O_CREAT)
+        handle = os.open(self, os.O_RDONLY) if folder else self._handle(os.O_RDWR | os.O_CREAT)
         try:
             self._wait_for(handle, time.monotonic() + seconds)
             yield lambda: self._is(handle)
