@@ -112,7 +112,8 @@ def test_deaths_that_dask_forgives_count(tmp_path: Path) -> None:
         run(DaskEngine(client), Task(die, (str(tmp_path / "killer"),), "killer"), *tasks)
     assert caught.value.tags == ("killer",)
     assert (tmp_path / "killer").read_text() == "x" * 8
-    assert all((tmp_path / f"{number}").read_text() == "x" for number in range(3))
+    # A worker that dies with a task's answer has that task run again.
+    assert {letter for number in range(3) for letter in (tmp_path / f"{number}").read_text()} == {"x"}
 
 
 @pytest.mark.slow
