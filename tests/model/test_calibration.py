@@ -102,6 +102,11 @@ def test_what_tells_nothing_apart():
     assert np.isfinite(Calibration.fit([[1e-12, 0.0], [1e3, 0.0]], [0, 0]).slope)
 
 
+def test_rows_of_other_sizes_do_not_matter():
+    p = softmax(np.array([[1000.0, 999.0], [-1000.0, -1001.0]]))
+    np.testing.assert_allclose(p, np.tile(1.0 / (1.0 + np.exp([-1.0, 1.0])), (2, 1)), rtol=1e-12)
+
+
 def test_large_values_do_not_overflow():
     calibration = Calibration(1e300)
     assert np.array_equal(calibration.probabilities([[1e5, 0.0, -1e5]]), [[1.0, 0.0, 0.0]])

@@ -46,6 +46,15 @@ def test_psi_is_a_root_of_the_importance_ratio(kernel, d, p):
     np.testing.assert_allclose(np.einsum("arp,arq->apq", psi[:11], psi[:11]) / size, ratio / size, atol=1e-12)
 
 
+def test_terms_of_one_scalar_kernel_keep_their_weights():
+    g, A, B = kernels.Gaussian(0.5), positive(3, 3), positive(3, 1)
+    kernel = (4.0 * kernels.Decomposable(g, A) + 0.25 * kernels.Decomposable(g, B)).fix(2, 3)
+    drawn = frequencies.Orthogonal().draw(kernel, d=2, p=3, count=5, seed=0)
+    psi = np.broadcast_to(weights_of(kernel, drawn).psi, (10, 3, 3))[:5]
+    ratio = spectrum(kernel, drawn.omega, 3) / np.exp(drawn.log_density)[:, None, None]
+    np.testing.assert_allclose(np.einsum("arp,arq->apq", psi, psi), ratio, rtol=1e-10, atol=1e-12 * ratio.max())
+
+
 @pytest.mark.parametrize("p", [2, 3, 4])
 @pytest.mark.parametrize("measure", MEASURES)
 def test_ranks_are_those_of_the_design(p, measure):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,6 +64,15 @@ def test_schemes_that_nobody_registered_are_paths_of_folders(monkeypatch: pytest
     assert not is_remote("memory://a") and not is_remote("a/b")
     monkeypatch.setitem(SCHEMES, "memory", MemoryLocation)
     assert is_remote("memory://a") and MemoryLocation("/a") != locate("/a") and locate("/a") != MemoryLocation("/a")
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_or_a_folder_is_no_plain_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    for name in ("pipe", "folder"):
+        with pytest.raises(InputError, match=f"{name}: is no plain file"):
+            locate(tmp_path / name).open_plain()
 
 
 def test_a_file_that_fails_half_way_never_appears(home: Location) -> None:
