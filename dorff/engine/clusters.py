@@ -7,7 +7,7 @@ import queue
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from multiprocessing import active_children
 from typing import Any
 
@@ -21,12 +21,12 @@ from dorff import spec
 from dorff.engine.base import TRIES, Engine
 from dorff.engine.credentials import on_loopback, security_for
 from dorff.engine.dask import PATIENCE, DaskEngine
-from dorff.engine.serial import SerialEngine
 from dorff.engine.signals import starting_without_interrupts, stopping_on_signals
 from dorff.engine.versions import PACKAGES, own_versions, refuse_others
 from dorff.engine.worker import Leaving
-from dorff.errors import DorffError, IncompleteError
+from dorff.errors import DorffError, IncompleteError, InputError
 from dorff.process.stopping import stop_requested
+from dorff.spec.registry import CLUSTERS
 
 # Leaves hold what the plan says and give it all back: pausing a worker over it would only stop the fit. What Dask
 # does many times a second to watch itself would take its share of the cores that the leaves fill. Workers that hang
@@ -42,24 +42,32 @@ _QUIET = {f"distributed.worker.memory.{name}": False for name in ("target", "spi
 
 
 @contextmanager
-def open_engine(
-    cluster: spec.LocalCluster | spec.SerialCluster | spec.RemoteCluster, *, patience: float = PATIENCE
-) -> Iterator[Engine]:
+def open_engine(cluster: spec.ClusterSpec, *, patience: float = PATIENCE) -> Iterator[Engine]:
     """The engine for a job's cluster, closed at the end of the block.
 
     A cluster that should be running has `patience` seconds to answer and to have a worker, and as long again whenever
     it falls silent. IncompleteError where it does not; InputError where it would be reached by plain TCP off loopback,
     or where a worker has other versions of packages than the driver.
     """
-    if isinstance(cluster, spec.SerialCluster):
-        yield SerialEngine()
-        return
-    with silence_logging_cmgr(logging.CRITICAL):  # what matters is raised in the driver
-        engine = _local(cluster, patience) if isinstance(cluster, spec.LocalCluster) else _remote(cluster, patience)
-        try:
-            yield engine
-        finally:
-            engine.close()
+    entry = CLUSTERS.get(cluster.type)
+    if entry is None:
+        raise InputError(f"cluster.type: no installed package has '{cluster.type}'; install the one that has")
+    with entry.build(cluster, patience) as engine:
+        yield engine
+
+
+@contextmanager
+def start_local(cluster: spec.LocalCluster, patience: float) -> Iterator[Engine]:
+    """Dask workers on this machine."""
+    with silence_logging_cmgr(logging.CRITICAL), closing(_local(cluster, patience)) as engine:
+        yield engine
+
+
+@contextmanager
+def connect(cluster: spec.RemoteCluster, patience: float) -> Iterator[Engine]:
+    """A cluster that runs already."""
+    with silence_logging_cmgr(logging.CRITICAL), closing(_remote(cluster, patience)) as engine:
+        yield engine  # what matters is raised in the driver, and not logged as well
 
 
 def local_cluster(workers: int, *, memory: int | None = None, host: str = "127.0.0.1") -> LocalCluster:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import final
 
 import numpy as np
@@ -49,3 +50,8 @@ class SerialEngine(Engine):
                 waiting.append(task)
             else:
                 waiting.extendleft(done(task, result))
+
+
+def serial_engine(cluster: object, patience: float) -> AbstractContextManager[Engine]:
+    """The engine of a job's `cluster: {type: serial}`, which holds nothing and waits for nobody."""
+    return nullcontext(SerialEngine())

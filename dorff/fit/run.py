@@ -27,7 +27,7 @@ from dorff.model import Model
 from dorff.plan import Plan, freeze_constants, make_plan, narrow_constants
 from dorff.process.threads import pinned
 from dorff.solvers import Choice, Fit, Score
-from dorff.spec import Job, RemoteCluster
+from dorff.spec import Job
 from dorff.storage.location import locate
 from dorff.store import LEASE, Lease, read_history, resolve_model
 
@@ -84,7 +84,7 @@ def _published(run: _FitRun, solved: Solved, lease: Lease, began: float) -> FitR
         with pinned():
             solved = replace(solved, fitted=solved.fitted.noised)
     model = _model(solved, run.peak)
-    report = _report(solved, None if isinstance(job.cluster, RemoteCluster) else run.peak.bytes)
+    report = _report(solved, run.peak.bytes if job.cluster.on_this_machine else None)
     since = rewritten_since(current_model(run.plan), solved.last[1].receipts)
     report = replace(report, rewritten=sorted(since.union(report.rewritten)), seconds=time.perf_counter() - began)
     model = replace(model, info={**model.info, "made": solved.made, "report": asdict(report)})

@@ -17,7 +17,7 @@ from dorff.moments import Folds, Moments, Part, Solvable
 from dorff.plan import Plan, make_plan
 from dorff.plan.costs import WORKER_BYTES
 from dorff.solvers import R2, Score, least, of_first, path_bytes, setting_scores
-from dorff.spec import Job, RemoteCluster
+from dorff.spec import Job
 from dorff.store import load_moments, save_moments
 
 Told = Callable[[int, int], None]  # trials done, trials in all
@@ -251,7 +251,7 @@ def _fits_a_worker(plan: Plan) -> bool:
     """Whether a worker could hold what a task may take: a direct solve, which the peak of all processes covers, or a
     path of ridges."""
     cluster, costs, q = plan.job.cluster, plan.costs, plan.dataset.q
-    if isinstance(cluster, RemoteCluster):
+    if not cluster.on_this_machine:
         return False
     path = path_bytes(
         costs.m, q, unknowns=costs.m * costs.rank, folds=plan.spec.folds.count,

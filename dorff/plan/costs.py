@@ -29,7 +29,7 @@ from dorff.plan.manifold_terms import ManifoldTerm, TermCosts, term_costs, weigh
 from dorff.plan.routes import Means, Route, Shape, Way, choose_route
 from dorff.plan.seconds import MIXED, QR, SEARCH, START, START_WORKERS, Pace, pace_bytes, solve_work
 from dorff.solvers import Size, learned_term, path_bytes, posterior_bytes, solve_bytes, triangle_bytes, untouched
-from dorff.spec import Job, LocalCluster, SerialCluster
+from dorff.spec import Job
 from dorff.storage.files import free_bytes
 from dorff.storage.location import locate
 
@@ -115,7 +115,7 @@ def estimate(
     route = _route(job, shape, pace, workers, candidates)
     if qr:
         route = Route(route.ways[0], "direct, by the triangle of a QR of the features", ())
-    way, serial = route.way, isinstance(job.cluster, SerialCluster)
+    way, serial = route.way, job.cluster.in_driver
     if route.name == "streaming":  # workers and driver hold theirs at once
         leaf, disk, flops = way.worker_bytes, way.disk_bytes, way.passes * way.flops
     worker = (DRIVER_BYTES if serial else WORKER_BYTES + 16 * MiB) + leaf
@@ -142,7 +142,7 @@ def iterations(job: Job, kernels: int, folds: int) -> float:
 
 def _beside_seconds(job: Job, dataset: Dataset, shape: Shape, pace: Pace, sums: TermCosts, spec: PassSpec) -> float:
     """What no way of solving spares: to start, to find length-scales, manifold terms, and held-out rows evaluated."""
-    workers, serial = min(job.cluster.workers, shape.leaves), isinstance(job.cluster, SerialCluster)
+    workers, serial = min(job.cluster.workers, shape.leaves), job.cluster.in_driver
     seconds = (START if serial else START_WORKERS) + (sums.feature_rows * shape.m * pace.number) / workers
     work = sums.work / workers
     if spec.tuning:
@@ -188,7 +188,7 @@ def _disk_bytes(job: Job, leaves: int, spec: PassSpec, patterns: int, width: int
 
 def _route(job: Job, shape: Shape, pace: Pace, workers: int, candidates: Sequence[OperatorKernel]) -> Route:
     """The way to solve, with the means of the job's cluster."""
-    process = DRIVER_BYTES if isinstance(job.cluster, SerialCluster) else WORKER_BYTES
+    process = DRIVER_BYTES if job.cluster.in_driver else WORKER_BYTES
     means = Means(workers, 0.95 * job.cluster.memory - process, pace)
     learned = any([learned_term(kernel) is not None for kernel in candidates])
     return choose_route(job, shape, means, learned=learned, candidates=len(candidates))
@@ -293,7 +293,7 @@ def refuse_small_machine(job: Job, costs: Costs, directory: Path) -> None:
     machine, workers = psutil.virtual_memory().total, job.cluster.workers
     held = sum(file.stat().st_size for file in (directory / "nodes").glob("*.moments"))
     free = free_bytes(locate(job.state)) + held
-    each = WORKER_BYTES if isinstance(job.cluster, LocalCluster) else 0
+    each = WORKER_BYTES if job.cluster.on_this_machine and not job.cluster.in_driver else 0
     fitting = [
         way.name
         for way in costs.others

@@ -1,16 +1,13 @@
 """The types of a job: what JOB.yaml may say, read from a file or built in Python."""
 
+from dorff.spec.cluster import TLS, ClusterSpec, LocalCluster, RemoteCluster, SerialCluster
 from dorff.spec.job import (
-    TLS,
     ClassTargets,
     Data,
     Features,
     Folds,
     Job,
-    LocalCluster,
     Publish,
-    RemoteCluster,
-    SerialCluster,
     Solve,
 )
 from dorff.spec.kernel import (

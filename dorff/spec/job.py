@@ -1,23 +1,21 @@
 """The grammar of JOB.yaml as types. Omitted keys take the values written here."""
 
 import math
-from typing import Annotated, Any, ClassVar, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BeforeValidator, Discriminator, Field, PlainSerializer, Tag, model_validator
 
 from dorff.spec import checks
-from dorff.spec.checks import KnownNames
+from dorff.spec.cluster import Cluster, LocalCluster
 from dorff.spec.kernel import Kernel, Kernels
 from dorff.spec.manifold import Manifold
 from dorff.spec.part import ArrayName, FilePath, Idle, Names, NotNegative, OneOf, Part, Rows, Typed
 from dorff.spec.registry import SAMPLERS, Word
 from dorff.spec.together import check_manifold, check_views, idle_keys, with_inputs
 
-_CLUSTERS = KnownNames(("local", "serial"), ("slurm", "kubernetes"), default="local")
 _ITERATIVE: Final = ("cg", "streaming")  # routes that factor no system
 
 Sampler = Annotated[Typed, Word(SAMPLERS, default="orthogonal")]
-Bytes = Annotated[int, BeforeValidator(checks.memory)]
 
 
 class ClassTargets(Part):
@@ -199,77 +197,6 @@ class Solve(Part):
     def ridges(self) -> tuple[float, ...]:
         """Every ridge asked for, in the order given."""
         return self.ridge if isinstance(self.ridge, tuple) else (self.ridge,)
-
-
-class LocalCluster(Part):
-    """Dask workers on this machine; `memory` is bytes a worker. Its scheduler listens on `host`, by TLS alone."""
-
-    type: Literal["local"] = "local"
-    workers: Annotated[int, Field(ge=1)] = 2
-    memory: Bytes = 4 * 2**30
-    host: str = "127.0.0.1"
-
-
-class SerialCluster(Part):
-    """One leaf after another in this process, without Dask; `memory` is bytes for the process."""
-
-    workers: ClassVar[int] = 1
-    type: Literal["serial"] = "serial"
-    memory: Bytes = 4 * 2**30
-
-
-class TLS(Part):
-    """Files that let this client and a cluster know each other: the authority's certificate, ours and its key."""
-
-    ca: FilePath
-    cert: FilePath
-    key: FilePath
-
-
-def _plain(cluster: "RemoteCluster", _: Any) -> str:
-    return "" if cluster.encrypted else f"{cluster.address} is not encrypted (write tls://HOST:PORT)"
-
-
-def _encrypted(cluster: "RemoteCluster", _: Any) -> str:
-    return f"{cluster.address} is encrypted" if cluster.encrypted else ""
-
-
-class RemoteCluster(Part):
-    """A Dask cluster that runs already; its workers say how much memory they have, and it is planned as one of them.
-
-    Off loopback its address begins with tls:// and `tls` names our credentials; tcp:// lets everybody in who can reach
-    it, and is refused unless `plain_tcp` says that this is meant.
-    """
-
-    workers: ClassVar[int] = 1
-    memory: ClassVar[float] = math.inf
-    address: Annotated[str, BeforeValidator(checks.address)]
-    tls: Annotated[TLS | None, Idle(_plain, refused=True)] = None
-    plain_tcp: Annotated[bool, Idle(_encrypted, refused=True)] = False
-
-    @property
-    def encrypted(self) -> bool:
-        """Whether who listens on the way learns nothing, by TLS or because all is in one process."""
-        return self.address.startswith(("tls://", "wss://", "inproc://"))
-
-
-def _cluster(value: object) -> object:
-    return value if isinstance(value, dict) and "address" in value else _CLUSTERS.typed(value)
-
-
-def _cluster_tag(value: object) -> str:
-    if isinstance(value, RemoteCluster) or (isinstance(value, dict) and "address" in value):
-        return "remote"
-    return str(value["type"] if isinstance(value, dict) else getattr(value, "type", "local"))
-
-
-Cluster = Annotated[
-    Annotated[LocalCluster, Tag("local")]
-    | Annotated[SerialCluster, Tag("serial")]
-    | Annotated[RemoteCluster, Tag("remote")],
-    Discriminator(_cluster_tag),
-    BeforeValidator(_cluster),
-]
 
 
 def _unscored(publish: "Publish", job: "Job") -> str:

@@ -80,6 +80,10 @@ class Registry:
                 self._entries[name] = entry
         return self._entries.get(name)
 
+    def own(self, name: str) -> Entry | None:
+        """The entry of a word where it is dorff's own, or its package was imported already."""
+        return self._entries.get(name)
+
     def entries(self) -> list[Entry]:
         """Every word's, other packages' too."""
         return [entry for name in self.names if (entry := self.get(name)) is not None]
@@ -111,17 +115,20 @@ class Word:
     @property
     def names(self) -> tuple[str, ...]:
         """The words that may stand here."""
-        return tuple(name for name in self.registry.names if name not in self.without)
+        keys = [name for name in self.registry.names if (entry := self.registry.own(name)) and entry.written]
+        return tuple(name for name in self.registry.names if name not in (*self.without, *keys))
 
     def read(self, value: object, info: ValidationInfo) -> Part:
         """The options of the value's word, checked."""
-        if isinstance(value, Typed):
+        if isinstance(value, Part):
             return value
         if not isinstance(value, dict):
             return Typed.model_validate(value, context=info.context)
+        if (keyed := _keyed(self.registry, value)) is not None:
+            return keyed.options.model_validate(value, context=info.context)
         kind = value.get("type", self.default)
         entry = None if kind in self.without else _entry(self.registry, kind, key="type")
-        if entry is None:
+        if entry is None or entry.written:
             checks.KnownNames(self.names, self.later, self.default).typed(value)
             raise checks.Refusal(f"must be a word, came {checks.show(kind)}; correct it", key="type")
         return entry.options.model_validate({**value, "type": kind}, context=info.context)
@@ -155,9 +162,8 @@ class Keyed:
         raise checks.Refusal(f"needs a value, came {checks.show(value)}; write it as a mapping")
 
     def _mapping(self, value: dict[str, Any], info: ValidationInfo) -> Part:
-        for name in self.registry.names:
-            if name in value and (entry := _entry(self.registry, name, key=name)) and entry.written:
-                return entry.options.model_validate(value, context=info.context)
+        if (keyed := _keyed(self.registry, value)) is not None:
+            return keyed.options.model_validate(value, context=info.context)
         keys = [entry.name for entry in self.registry.entries() if entry.written]
         key = next(iter(value))
         hint = checks.nearest(key, keys)
@@ -184,9 +190,21 @@ def _entry(registry: Registry, name: object, *, key: str | None) -> Entry | None
         raise checks.Refusal(str(error), key=key) from None
 
 
+def _keyed(registry: Registry, value: dict[str, object]) -> Entry | None:
+    """The entry whose word is a key of the mapping, where that is how it is written."""
+    entries = (_entry(registry, name, key=name) for name in registry.names if name in value)
+    return next((entry for entry in entries if entry is not None and entry.written), None)
+
+
+def lazily(module: str, name: str) -> Callable[..., Any]:
+    """A function of a module that is imported when it is called: what runs a job is not needed to read one."""
+    return lambda *arguments: getattr(importlib.import_module(module), name)(*arguments)
+
+
 SCALARS: Final = Registry("scalars", "dorff.kernels")
 KERNELS: Final = Registry("kernels", "dorff.kernels")
 OUTPUTS: Final = Registry("outputs", "dorff.kernels")
 SAMPLERS: Final = Registry("samplers", "dorff.frequencies")
-CLUSTERS: Final = Registry("clusters", "dorff.engine")
+#: `build` is called with the options and with seconds of patience, and gives a context manager of an `engine.Engine`.
+CLUSTERS: Final = Registry("clusters", "dorff.spec.cluster")
 READERS: Final = Registry("readers", "dorff.data.sources")  # a word is the end of a file's name, such as .npy

@@ -6,13 +6,18 @@ from pathlib import Path
 import pytest
 
 from dorff import frequencies, kernels
+from dorff.engine import SerialEngine, open_engine
 from dorff.errors import InputError
 from dorff.spec import load_job
-from dorff.spec.registry import OUTPUTS, SAMPLERS, SCALARS
+from dorff.spec.registry import CLUSTERS, OUTPUTS, SAMPLERS, SCALARS
 
 PLUGIN = """
-from typing import Annotated
+from contextlib import nullcontext
+from typing import Annotated, ClassVar, Literal
 from dorff import frequencies, kernels
+from dorff.engine import SerialEngine
+from dorff.spec import ClusterSpec
+from dorff.spec.cluster import Bytes
 from dorff.spec.part import LengthscaleSpec, Part, Positive, Typed, within
 from dorff.spec.registry import Entry
 
@@ -27,9 +32,17 @@ class EvenSpec(Part):
 
 hat = Entry("hat", lambda lengthscale, width=1.0: kernels.Gaussian(lengthscale * width), HatSpec, "a hat")
 plain = Entry("plain", lambda blocks=2: frequencies.ROM(blocks), PlainSpec)
+class HereSpec(ClusterSpec):
+    type: Literal["here"] = "here"
+    in_driver: ClassVar[bool] = True
+    workers: ClassVar[int] = 1
+    memory: Bytes = 2**32
+
+here = Entry("here", lambda cluster, patience: nullcontext(SerialEngine(shuffle=cluster.memory)), HereSpec)
 even = Entry("even", lambda even: kernels.Matrix([[1, even], [even, 1]]), EvenSpec, written="{even: 0.5}")
 """
 POINTS = "[dorff.scalars]\nhat = hats:hat\n[dorff.samplers]\nplain = hats:plain\n[dorff.outputs]\neven = hats:even\n"
+POINTS += "[dorff.clusters]\nhere = hats:here\n"
 JOB = """
 data: {store: a.zarr}
 kernel: {type: decomposable, scalar: {type: hat, lengthscale: 2.0, width: 3.0}, output: {even: 0.5}}
@@ -47,7 +60,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (info / "entry_points.txt").write_text(POINTS)
     (tmp_path / "hats.py").write_text(PLUGIN)
     monkeypatch.syspath_prepend(str(tmp_path))
-    for registry in (SCALARS, OUTPUTS, SAMPLERS):
+    for registry in (SCALARS, OUTPUTS, SAMPLERS, CLUSTERS):
         monkeypatch.setattr(registry, "_entries", dict(registry._entries))
     yield tmp_path
     sys.modules.pop("hats", None)
@@ -66,6 +79,18 @@ def test_a_job_has_words_of_another_package(installed: Path) -> None:
     assert base.scalar == kernels.Gaussian(6.0) and base.matrix.tolist() == [[1.0, 0.5], [0.5, 1.0]]
     assert frequencies.from_config(read.features.sampler.model_dump()) == frequencies.ROM(4)
     assert SCALARS.formula({"type": "hat"}) == "a hat"
+
+
+def test_a_job_runs_on_a_cluster_of_another_package(installed: Path) -> None:
+    path = job(installed)
+    path.write_text(f"{path.read_text()}cluster: {{type: here, memory: 7}}\n")
+    cluster = load_job(path).cluster
+    with open_engine(cluster) as engine:
+        assert isinstance(engine, SerialEngine) and engine._rng is not None
+    assert (cluster.memory, cluster.in_driver, cluster.on_this_machine) == (7, True, True)
+    path.write_text(path.read_text().replace("memory: 7", "memory: none"))
+    with pytest.raises(InputError, match=r"cluster\.memory must be an amount of memory"):
+        load_job(path)
 
 
 def test_its_options_are_checked(installed: Path) -> None:
