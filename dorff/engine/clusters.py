@@ -52,22 +52,10 @@ def open_engine(cluster: spec.ClusterSpec, *, patience: float = PATIENCE) -> Ite
     entry = CLUSTERS.get(cluster.type)
     if entry is None:
         raise InputError(f"cluster.type: no installed package has '{cluster.type}'; install the one that has")
-    with entry.build(cluster, patience) as engine:
-        yield engine
-
-
-@contextmanager
-def start_local(cluster: spec.LocalCluster, patience: float) -> Iterator[Engine]:
-    """Dask workers on this machine."""
-    with silence_logging_cmgr(logging.CRITICAL), closing(_local(cluster, patience)) as engine:
-        yield engine
-
-
-@contextmanager
-def connect(cluster: spec.RemoteCluster, patience: float) -> Iterator[Engine]:
-    """A cluster that runs already."""
-    with silence_logging_cmgr(logging.CRITICAL), closing(_remote(cluster, patience)) as engine:
-        yield engine  # what matters is raised in the driver, and not logged as well
+    with silence_logging_cmgr(logging.CRITICAL):  # what matters is raised in the driver
+        engine: Engine = entry.build(cluster, patience)
+        with closing(engine):
+            yield engine
 
 
 def local_cluster(workers: int, *, memory: int | None = None, host: str = "127.0.0.1") -> LocalCluster:
@@ -89,7 +77,7 @@ def local_cluster(workers: int, *, memory: int | None = None, host: str = "127.0
         )  # fmt: skip
 
 
-def _local(cluster: spec.LocalCluster, patience: float) -> DaskEngine:
+def start_local(cluster: spec.LocalCluster, patience: float) -> DaskEngine:
     """A signal ends the start: half a cluster cannot be closed. IncompleteError where its workers are killed each time
     they start."""
     failed: Exception | None = None
@@ -135,18 +123,18 @@ def _killing_when_stopped() -> Iterator[None]:
         thread.join()
 
 
-def _remote(cluster: spec.RemoteCluster, patience: float) -> DaskEngine:
+def connect(cluster: spec.RemoteCluster, patience: float) -> DaskEngine:
     """In a thread of its own: a scheduler that takes the connection and never speaks would keep Dask waiting."""
     security = security_for(cluster)
     connected = queue.SimpleQueue[Client | Exception]()
 
-    def connect() -> None:
+    def put() -> None:
         try:
             connected.put(_connected(cluster.address, security, patience))
         except Exception as error:
             connected.put(error)
 
-    threading.Thread(target=connect, name="dorff-connect", daemon=True).start()
+    threading.Thread(target=put, name="dorff-connect", daemon=True).start()
     try:
         client = connected.get(timeout=3 * patience + 5)
     except queue.Empty as error:

@@ -205,6 +205,6 @@ SCALARS: Final = Registry("scalars", "dorff.kernels")
 KERNELS: Final = Registry("kernels", "dorff.kernels")
 OUTPUTS: Final = Registry("outputs", "dorff.kernels")
 SAMPLERS: Final = Registry("samplers", "dorff.frequencies")
-#: `build` is called with the options and with seconds of patience, and gives a context manager of an `engine.Engine`.
+#: `build` is called with the options and with seconds of patience, and gives an `engine.Engine`.
 CLUSTERS: Final = Registry("clusters", "dorff.spec.cluster")
 READERS: Final = Registry("readers", "dorff.data.sources")  # a word is the end of a file's name, such as .npy

@@ -12,7 +12,6 @@ from dorff.spec import load_job
 from dorff.spec.registry import CLUSTERS, OUTPUTS, SAMPLERS, SCALARS
 
 PLUGIN = """
-from contextlib import nullcontext
 from typing import Annotated, ClassVar, Literal
 from dorff import frequencies, kernels
 from dorff.engine import SerialEngine
@@ -38,7 +37,7 @@ class HereSpec(ClusterSpec):
     workers: ClassVar[int] = 1
     memory: Bytes = 2**32
 
-here = Entry("here", lambda cluster, patience: nullcontext(SerialEngine(shuffle=cluster.memory)), HereSpec)
+here = Entry("here", lambda cluster, patience: SerialEngine(shuffle=cluster.memory), HereSpec)
 even = Entry("even", lambda even: kernels.Matrix([[1, even], [even, 1]]), EvenSpec, written="{even: 0.5}")
 """
 POINTS = "[dorff.scalars]\nhat = hats:hat\n[dorff.samplers]\nplain = hats:plain\n[dorff.outputs]\neven = hats:even\n"

@@ -341,6 +341,10 @@ def test_what_is_not_built_yet_is_refused_by_name(
 @pytest.mark.parametrize(
     ("parts", "sentence"),
     [
+        (
+            {"cluster": {"type": "address"}},
+            "cluster.type must be one of: local, serial; came 'address'; correct it",
+        ),
         ({"features": {"count": 1}}, "features.count must be a whole number of 2 or more, came 1; correct it"),
         ({"features": {"count": True}}, "features.count must be a whole number of 2 or more, came True; correct it"),
         (
