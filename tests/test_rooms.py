@@ -31,7 +31,7 @@ ARROWS: dict[str, str] = {
     "graphs": "errors",  # neighbours of rows, Laplacians, what a manifold term is
     "model": "features",  # weights, deviations, bands and probabilities; what solvers make
     "solvers": "moments model",
-    "data": "storage",
+    "data": "spec",  # formats of files register themselves
     "store": "moments model storage",
     "engine": "spec process",  # where tasks run: knows nothing of rows
     "passes": "data features graphs store engine",  # a pass over the rows: its spec and constants, leaves, the tree

@@ -19,8 +19,9 @@ from dorff.data.metadata import normal, read_json, reported, rewrite, staging
 from dorff.data.nodes import committed_rows, group_attributes, open_array
 from dorff.data.opening import check_disjoint, open_dataset
 from dorff.data.packing import FillValues
-from dorff.data.readers import Numbers, Reader, WithConstants, common_dtype
+from dorff.data.readers import Numbers, Reader, common_dtype
 from dorff.data.shards import ShardWriter
+from dorff.data.sources import WithConstants, open_source
 from dorff.errors import InputError
 from dorff.storage.files import sync_directory
 from dorff.storage.location import locate
@@ -145,8 +146,6 @@ def ingest(
         for array in also or {}:
             _check_further(array, names[array])
         asked = [name for of in names.values() for name in of]
-        from dorff.data.sources import open_source  # Arrow and HDF5: 40 MiB that fits need not hold
-
         readers = [WithConstants(open_source(source, asked)) for source in sources]
         columns = _resolve(readers, names)
         tell = notice or (lambda _: None)

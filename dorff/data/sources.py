@@ -1,20 +1,27 @@
-"""Opens a source by the name of its file."""
+"""Opens a source of rows: a file, by the end of its name; files side by side; columns that hold one number each."""
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import Final
+from typing import Any, final
 
-import h5py
+import numpy as np
 
-from dorff.data.csv_reader import CSVReader
-from dorff.data.netcdf_reader import HDF5Reader, NetCDF3Reader
-from dorff.data.numpy_reader import NPYReader, NPZReader
-from dorff.data.parquet_reader import ParquetReader
-from dorff.data.readers import Reader, SideBySide, reading
+from dorff.data.readers import Reader, SourceBlock, reading
 from dorff.errors import InputError
+from dorff.spec.part import Part
+from dorff.spec.registry import READERS, Entry
+
+
+@final
+class ColumnNames(Part):
+    """The options of a format that may have no header: `asked` are the names of columns that will be asked for."""
+
+    asked: tuple[str, ...] = ()
 
 
 def open_source(source: str | os.PathLike[str], asked: Collection[str] = ()) -> Reader:
@@ -29,8 +36,29 @@ def open_source(source: str | os.PathLike[str], asked: Collection[str] = ()) -> 
     return readers[0] if len(readers) == 1 else SideBySide(readers)
 
 
+def _open_file(path: str, asked: Collection[str]) -> Reader:
+    """The reader that `READERS` has for the end of the name, `.csv` or `.csv.gz` say."""
+    suffix = Path(path.lower().removesuffix(".gz")).suffix + (".gz" if path.lower().endswith(".gz") else "")
+    if not Path(path).exists():
+        raise InputError(f"{path}: there is no such file; check the path.")
+    if not Path(path).is_file():
+        raise InputError(f"{path}: wanted a file, got a folder; name the files in it.")
+    entry = READERS.get(suffix)
+    if entry is None:
+        raise InputError(
+            f"{path}: its format is not known from {suffix or 'its name'!r}; wanted one of {', '.join(READERS.names)}."
+        )
+    options = {"asked": asked} if "asked" in entry.options.model_fields else {}
+    reader: Reader = entry.build(path, **options)
+    return reader
+
+
 def _netcdf(path: str) -> Reader:
-    """NetCDF of either kind, told by its first bytes."""
+    """NetCDF of either kind, which its first bytes say."""
+    import h5py
+
+    from dorff.data.netcdf_reader import HDF5Reader, NetCDF3Reader
+
     with reading(path, "NetCDF"), open(path, "rb") as file:
         classic = file.read(3) == b"CDF"
     if not classic and not h5py.is_hdf5(path):
@@ -38,25 +66,148 @@ def _netcdf(path: str) -> Reader:
     return NetCDF3Reader(path) if classic else HDF5Reader(path)
 
 
-_FORMATS: Final[dict[str, Callable[[str], Reader]]] = (
-    dict.fromkeys((".parquet", ".pq"), ParquetReader)
-    | {".npy": NPYReader, ".npz": NPZReader}
-    | dict.fromkeys((".nc", ".nc3", ".nc4", ".cdf", ".h5", ".hdf5", ".hdf"), _netcdf)
-)
-_TEXT: Final = (".csv", ".tsv", ".txt", ".data", ".csv.gz", ".tsv.gz", ".txt.gz", ".data.gz")
+def _reader(module: str, name: str) -> Callable[..., Reader]:
+    """Opens a file by a class of this room, imported by then: Arrow and HDF5 take 40 MiB that fits need not hold."""
+
+    def build(path: str, **options: Any) -> Reader:
+        reader: Reader = getattr(import_module(f"dorff.data.{module}"), name)(path, **options)
+        return reader
+
+    return build
 
 
-def _open_file(path: str, asked: Collection[str]) -> Reader:
-    suffix = Path(path.lower().removesuffix(".gz")).suffix + (".gz" if path.lower().endswith(".gz") else "")
-    if not Path(path).exists():
-        raise InputError(f"{path}: there is no such file; check the path.")
-    if not Path(path).is_file():
-        raise InputError(f"{path}: wanted a file, got a folder; name the files in it.")
-    if suffix in _TEXT:
-        return CSVReader(path, asked)
-    if suffix not in _FORMATS:
-        raise InputError(
-            f"{path}: its format is not known from {suffix or 'its name'!r}; wanted one of "
-            f"{', '.join((*_TEXT, *_FORMATS))}."
-        )
-    return _FORMATS[suffix](path)
+def _add(ends: str, build: Callable[..., Reader], options: type[Part] = Part) -> None:
+    READERS.add(*(Entry(end, build, options) for end in ends.split()))
+
+
+_add(".csv .tsv .txt .data .csv.gz .tsv.gz .txt.gz .data.gz", _reader("csv_reader", "CSVReader"), ColumnNames)
+_add(".parquet .pq", _reader("parquet_reader", "ParquetReader"))
+_add(".npy", _reader("numpy_reader", "NPYReader"))
+_add(".npz", _reader("numpy_reader", "NPZReader"))
+_add(".nc .nc3 .nc4 .cdf .h5 .hdf5 .hdf", _netcdf)
+
+
+@final
+class SideBySide(Reader):
+    """Sources with columns side by side: `a.csv+b.csv`. Columns without names are numbered on, c0, c1, ..."""
+
+    def __init__(self, readers: Sequence[Reader]) -> None:
+        self._readers = tuple(readers)
+        self._place: dict[str, tuple[Reader, str]] = {}
+        columns, number = [], 0
+        for reader in readers:
+            for column in reader.columns:
+                columns.append(f"c{number}" if reader.numbered else column)
+                number += reader.numbered
+                self._place[columns[-1]] = (reader, column)
+        numbered = all(reader.numbered for reader in readers)
+        super().__init__("+".join(reader.path for reader in readers), columns, numbered=numbered)
+
+    def expand(self, name: str) -> tuple[str, ...]:
+        """As the source that has the name says."""
+        expanded = (reader.expand(name) for reader in self._readers if not reader.numbered)
+        return next((e for e in expanded if e != (name,)), (name,))
+
+    def dtype(self, column: str) -> np.dtype[Any]:
+        """As the column's source says."""
+        reader, name = self._place[column]
+        return reader.dtype(name)
+
+    def _read(self, columns: Sequence[str], labels: Sequence[str]) -> Iterator[SourceBlock]:
+        """Read in step the sources that hold these columns; InputError when they differ in length."""
+        numbers, runs = ([self._place[name] for name in asked] for asked in (columns, labels))
+        readers = [r for r in self._readers if any(r is reader for reader, _ in numbers + runs)]
+        of, of_runs = ([[name for reader, name in asked if reader is r] for r in readers] for asked in (numbers, runs))
+        pick, pick_runs = _places(readers, of, numbers), _places(readers, of_runs, runs)
+        streams = [r.blocks(*names) for r, *names in zip(readers, of, of_runs, strict=True)]
+        for parts in _in_step(readers, streams):
+            found = [run for part in parts for run in part.labels]
+            together = np.concatenate([part.numbers for part in parts], axis=1)
+            yield SourceBlock(together[:, pick], tuple(found[place] for place in pick_runs))
+        self.rows = readers[0].rows
+
+    def content(self) -> str:
+        """Of those that were read."""
+        return "+".join(reader.content() for reader in self._readers if reader.rows)
+
+
+def _places(
+    readers: Sequence[Reader], names: Sequence[Sequence[str]], asked: Sequence[tuple[Reader, str]]
+) -> list[int]:
+    """Where each column asked for is among those that the readers give, one reader after another."""
+    given = ((r, name) for r, of in zip(readers, names, strict=True) for name in of)
+    order = {column: place for place, column in enumerate(given)}
+    return [order[column] for column in asked]
+
+
+@final
+class WithConstants(Reader):
+    """A source with columns that hold one number each: `=0` is a column of zeros."""
+
+    def __init__(self, reader: Reader) -> None:
+        super().__init__(reader.path, reader.columns, numbered=reader.numbered)
+        self._reader = reader
+
+    def resolve(self, names: Sequence[str]) -> tuple[str, ...]:
+        """The source's columns, and the constants as they are."""
+        found = ((name,) if _constant(name) is not None else self._reader.resolve((name,)) for name in names)
+        return tuple(column for columns in found for column in columns)
+
+    def dtype(self, column: str) -> np.dtype[Any]:
+        """The shortest type that holds a constant."""
+        value = _constant(column)
+        if value is None:
+            return self._reader.dtype(column)
+        return np.dtype(np.float32 if float(np.float32(value)) == value else np.float64)
+
+    def content(self) -> str:
+        """The source's."""
+        return self._reader.content()
+
+    def _read(self, columns: Sequence[str], labels: Sequence[str]) -> Iterator[SourceBlock]:
+        """The source's blocks, constants put in; InputError where there are constants only."""
+        values = [_constant(column) for column in columns]
+        held = [column for column, value in zip(columns, values, strict=True) if value is None]
+        if not held:
+            raise InputError(f"{self.path}: only constants are asked for; name one of its columns at least.")
+        for block in self._reader.blocks(held, labels):
+            if len(held) == len(columns):
+                yield block
+                continue
+            parts = iter(block.numbers.T)
+            filled = [next(parts) if v is None else np.full(len(block), v) for v in values]
+            yield SourceBlock(np.column_stack(filled), block.labels)
+        self.rows = self._reader.rows
+
+
+def _constant(name: str) -> float | None:
+    """The number of a name such as `=0`; None for any other name."""
+    if not name.startswith("="):
+        return None
+    try:
+        value = float(name[1:])
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise InputError(f"column {name!r}: wanted a number after '=', got {name[1:]!r}; write it as =0 or =1.5.")
+    return value
+
+
+def _in_step(readers: Sequence[Reader], streams: Sequence[Iterator[SourceBlock]]) -> Iterator[list[SourceBlock]]:
+    """Cut streams of blocks at the same rows."""
+    held = [next(stream, None) for stream in streams]
+    counts = [0] * len(streams)
+    while all(block is not None for block in held):
+        blocks = [block for block in held if block is not None]
+        rows = min(len(block) for block in blocks)
+        yield [block[:rows] for block in blocks]
+        for i, block in enumerate(blocks):
+            counts[i] += rows
+            held[i] = block[rows:] if len(block) > rows else next(streams[i], None)
+    for i, rest in enumerate(held):
+        counts[i] += (0 if rest is None else len(rest)) + sum(len(b) for b in streams[i])
+        if counts[i] != counts[0]:
+            raise InputError(
+                f"{readers[0].path} has {counts[0]} rows but {readers[i].path} has {counts[i]}; files side by side "
+                "need as many rows each."
+            )
