@@ -3,9 +3,8 @@
 from dorff.data.dataset import Dataset, class_counts
 from dorff.data.ingest import ingest
 from dorff.data.labels import Classes, Label
-from dorff.data.layout import ArrayLayout, shard_and_unit_rows, write_metadata
+from dorff.data.layout import ArrayLayout, ShardWriter, shard_and_unit_rows, write_metadata
 from dorff.data.opening import open_dataset
 from dorff.data.rows import RowBlock
-from dorff.data.shards import ShardWriter
 from dorff.data.trim import trim
 from dorff.data.verify import Fault, verify

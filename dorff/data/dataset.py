@@ -6,14 +6,13 @@ import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import Any, Final, final
 
 import numpy as np
 import numpy.typing as npt
 
+from dorff.data.array_files import row_region
 from dorff.data.labels import MISSING, Codes, Coding, Label, stored_labels
-from dorff.data.metadata import transient
 from dorff.data.nodes import StoredArray, committed_first, committed_rows, group_attributes, open_array
 from dorff.data.rows import Column, Reads, RowBlock, group_keys
 from dorff.errors import InputError
@@ -190,7 +189,7 @@ class Dataset:
         digest = hashlib.blake2b(digest_size=16)
         for name in self.arrays:
             files = self._open(name).files
-            for _, key in files.files(_rows(files.shape, start, stop)):
+            for _, key in files.files(row_region(files.shape, start, stop)):
                 try:
                     status = os.stat(f"{files.directory}/{key}")  # a million times: joining paths shows
                     digest.update(f"{name}/{key} {status.st_size} {status.st_mtime_ns}\n".encode())
@@ -280,33 +279,15 @@ class Dataset:
         return np.ascontiguousarray(self.exact(column.array, start, stop)[:, column.place])
 
     def _read_array(self, stored: StoredArray, start: int, stop: int, out: npt.NDArray[Any]) -> None:
-        files = stored.files
+        name = stored.files.name
         if stored.rows < stop:
             raise InputError(
-                f"{self.path}: array {files.name} has {stored.rows} rows now, fewer than {stop}; it was cut "
+                f"{self.path}: array {name} has {stored.rows} rows now, fewer than {stop}; it was cut "
                 "or replaced: open it again."
             )
-        if start == stop:
-            return
-        if stored.plain is not None:
-            if fault := stored.plain.read(start, stop, stored.packing, out):
-                raise self._damage(files.name, fault.chunk, fault.kind)
-            return
-        if fault := files.first_fault(_rows(files.shape, start, stop)):
-            raise self._damage(files.name, fault.chunk, fault.kind)
         # A unit at a time: what decoding needs beside the result does not grow with the rows asked for.
-        cuts = [start, *range((start // self.unit_rows + 1) * self.unit_rows, stop, self.unit_rows), stop]
-        for a, b in pairwise(cuts):
-            try:
-                rows = np.asarray(stored.array[a:b])
-            except MemoryError:
-                raise
-            except Exception as error:
-                if transient(error):
-                    raise
-                bad = next(files.faults(_rows(files.shape, a, b)), None)
-                raise self._damage(files.name, bad.chunk if bad else f"of rows {a} to {b}", "damaged") from error
-            out[a - start : b - start] = stored.packing.decode(rows).reshape(b - a, -1)
+        if fault := stored.read(start, stop, out, step=self.unit_rows):
+            raise self._damage(name, fault.chunk, fault.kind)
 
     def _damage(self, array: str, chunk: str, kind: str) -> InputError:
         hint = "; other writers may leave out chunks that equal the fill value: have them write empty chunks"
@@ -314,10 +295,6 @@ class Dataset:
             f"{self.path}: array {array}, chunk {chunk} is {kind}; `dorff verify {self.path}` lists all "
             f"such chunks, then restore them from a copy or ingest again{hint if kind == 'missing' else ''}."
         )
-
-
-def _rows(shape: tuple[int, ...], start: int, stop: int) -> tuple[tuple[int, int], ...]:
-    return ((start, stop), *((0, width) for width in shape[1:]))
 
 
 def class_counts(dataset: Dataset) -> tuple[float, ...]:

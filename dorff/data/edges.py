@@ -10,13 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from dorff.data.edge_source import EDGES, RUN, EdgeSource
-from dorff.data.layout import ArrayLayout, write_metadata
+from dorff.data.edge_source import EDGES, POINTERS, RUN, EdgeSource, open_zarr_graph
+from dorff.data.layout import ArrayLayout, ShardWriter, write_metadata
 from dorff.data.metadata import reported, staging
 from dorff.data.nodes import node
 from dorff.data.readers import reading
-from dorff.data.shards import ShardWriter
-from dorff.data.zarr_edges import POINTERS, open_zarr_graph
 from dorff.errors import InputError
 from dorff.storage.files import sync_directory
 from dorff.storage.location import locate

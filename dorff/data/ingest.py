@@ -14,13 +14,12 @@ from typing import Any, Final, final
 import numpy as np
 
 from dorff.data.labels import CLASSES, GROUPS, NO_GROUP, LabelTable, group_codes, stored_labels
-from dorff.data.layout import ArrayLayout, commit, shard_and_unit_rows, write_metadata
+from dorff.data.layout import ArrayLayout, ShardWriter, commit, shard_and_unit_rows, write_metadata
 from dorff.data.metadata import normal, read_json, reported, rewrite, staging
 from dorff.data.nodes import committed_rows, group_attributes, open_array
 from dorff.data.opening import check_disjoint, open_dataset
 from dorff.data.packing import FillValues
 from dorff.data.readers import Numbers, Reader, common_dtype
-from dorff.data.shards import ShardWriter
 from dorff.data.sources import WithConstants, open_source
 from dorff.errors import InputError
 from dorff.storage.files import sync_directory

@@ -6,16 +6,17 @@ import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
+import numpy.typing as npt
 import zarr
 
-from dorff.data.files import ArrayFiles
+from dorff.data.array_files import ArrayFiles, Fault, PlainShards, row_region
 from dorff.data.metadata import has_seal, lost_seal, read_json, transient
 from dorff.data.packing import MOST_COLUMNS, NUMBER_KINDS, Packing
-from dorff.data.plain import PlainShards
 from dorff.errors import InputError, MissingArrayError
 from dorff.storage.location import locate
 
@@ -61,6 +62,30 @@ class StoredArray:
     def columns(self) -> int:
         """Its width; 1 for a 1-d array."""
         return 1 if len(self.files.shape) == 1 else self.files.shape[1]
+
+    def read(self, start: int, stop: int, out: npt.NDArray[Any], *, step: int) -> Fault | None:
+        """Write rows start..stop-1, decoded, into out (stop - start, columns), cut at the multiples of `step`.
+
+        Returns the first chunk that is missing or damaged, or None; no chunk that is absent is read as zeros.
+        """
+        if start == stop:
+            return None
+        if self.plain is not None:
+            return self.plain.read(start, stop, self.packing, out)
+        if fault := self.files.first_fault(row_region(self.files.shape, start, stop)):
+            return fault
+        for a, b in pairwise([start, *range((start // step + 1) * step, stop, step), stop]):
+            try:
+                rows = np.asarray(self.array[a:b])
+            except MemoryError:
+                raise
+            except Exception as error:
+                if transient(error):
+                    raise
+                unreadable = Fault(self.files.name, f"of rows {a} to {b}", "damaged")
+                return next(self.files.faults(row_region(self.files.shape, a, b)), unreadable)
+            out[a - start : b - start] = self.packing.decode(rows).reshape(b - a, -1)
+        return None
 
 
 def node(path: Path, name: str = "") -> Node:

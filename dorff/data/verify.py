@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from dorff.data.files import ArrayFiles, Fault
+from dorff.data.array_files import ArrayFiles, Fault
 from dorff.data.labels import stored_labels
 from dorff.data.metadata import has_seal, lost_seal
 from dorff.data.nodes import Node, committed_first, committed_rows, group_attributes, open_zarr, walk

@@ -16,7 +16,7 @@ from dask.delayed import delayed
 from sklearn.utils.multiclass import check_classification_targets
 from zarr.storage import LocalStore
 
-from dorff.data.files import ArrayFiles
+from dorff.data.array_files import ArrayFiles
 from dorff.data.nodes import open_zarr
 from dorff.data.packing import NUMBER_KINDS, Packing
 from dorff.errors import InputError

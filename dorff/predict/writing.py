@@ -14,8 +14,7 @@ from typing import Any, final
 import numpy as np
 
 from dorff.data import ArrayLayout, Dataset, ShardWriter, open_dataset, shard_and_unit_rows, write_metadata
-from dorff.data.layout import commit
-from dorff.data.shards import SHARD
+from dorff.data.layout import SHARD, commit
 from dorff.engine import Engine, Task
 from dorff.errors import DorffError, InputError
 from dorff.kernels.scalar import FloatArray
