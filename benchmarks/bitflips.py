@@ -37,11 +37,11 @@ import numpy as np
 
 from dorff.data import Classes, ingest, open_dataset, verify
 from dorff.errors import DorffError, LeaseError, StoppedError
+from dorff.errors.stopping import clear_stop, request_stop
 from dorff.fit import fit
 from dorff.model import Model
 from dorff.passes import PassSums
 from dorff.plan import freeze_constants, make_plan
-from dorff.process.stopping import clear_stop, request_stop
 from dorff.spec import Job, load_job
 from dorff.store import Lease, Receipt, append_history, load_model, read_history
 

@@ -35,11 +35,11 @@ from dorff.features import FeatureMap, Recipe
 from dorff.graphs import KNN, Identity, Manifold, local_graph
 from dorff.manifold import GraphSums
 from dorff.moments import FloatArray
+from dorff.moments.threads import pinned
 from dorff.passes import BlockSums
 from dorff.passes.cuts import block_rows
 from dorff.plan.term_costs import GROUP_ROWS, term_flops
 from dorff.plan.term_costs import TermRecipe as TermRecipe
-from dorff.process.threads import pinned
 
 FORMS: dict[str, dict[str, Any]] = {
     "edges": {"form": "edges"},

@@ -17,7 +17,7 @@ PACKAGE = ROOT / "dorff"
 
 # An arrow means: may import that, and what that may import.
 ARROWS: dict[str, str] = {
-    "errors": "",
+    "errors": "",  # signals, and what must not be said or written, too: no room is lighter
     "storage": "errors",  # local folders and other places: files, locks, what is durable
     "loops": "errors",
     "kernels": "spec",  # each brings its words and their options
@@ -26,14 +26,13 @@ ARROWS: dict[str, str] = {
     "exact": "kernels",
     "bounds": "kernels",
     "moments": "errors",
-    "process": "moments",  # signals, BLAS threads, and what must not be said or written
-    "spec": "process storage",
+    "spec": "storage",
     "graphs": "errors",  # neighbours of rows, Laplacians, what a manifold term is
     "model": "features",  # weights, deviations, bands and probabilities; what solvers make
     "solvers": "moments model",
     "data": "spec",  # formats of files register themselves
     "store": "moments model storage",
-    "engine": "spec process",  # where tasks run: knows nothing of rows
+    "engine": "spec moments",  # where tasks run: knows nothing of rows
     "passes": "data features graphs store engine",  # a pass over the rows: its spec and constants, leaves, the tree
     "plan": "exact passes solvers",
     "manifold": "plan",  # graphs over data larger than memory, and the sums T of manifold terms
@@ -51,6 +50,7 @@ NUMERIC = "errors spec loops kernels frequencies features exact bounds moments g
 NUMERIC_LIBRARIES = {"numpy", "scipy", "numba"}
 MORE_FOR = {
     "spec": {"pydantic", "pydantic_core", "yaml"},  # a job file is checked where its types are
+    "moments": {"threadpoolctl"},  # BLAS threads are pinned where BLAS is called
     "graphs": {"sklearn"},  # the one neighbour library
     # Numba's other half, and how Numba itself keeps compiled loops: machine code in a directory that only its owner
     # can write to. Loading it runs it, whatever the format; models, state and data never hold a pickle.
@@ -190,7 +190,7 @@ def test_the_package_keeps_to_its_rooms() -> None:
 
 def test_the_table_says_what_the_design_says() -> None:
     reach = closure(ARROWS)
-    below = {"spec", "process", "storage", "moments", "errors"}  # what the words of a job are made with
+    below = {"spec", "storage", "errors"}  # what the words of a job are made with
     assert reach["model"] == {"features", "frequencies", "kernels", "loops", *below}
     assert "engine" not in reach["solvers"] and "solvers" not in reach["store"]
     assert reach["cli"] == set(ARROWS) - {"cli", ""}
@@ -202,7 +202,7 @@ def test_what_is_imported_first_is_light_and_solvers_see_no_model() -> None:
         found = {name for module, path in within for _, name in imports(module, path)}
         return {name for name in found if name.startswith("dorff.")}
 
-    assert ends("dorff.process.stopping", "dorff.process.secrets") == {"dorff.errors"}
+    assert ends("dorff.errors.stopping", "dorff.errors.secrets") == {"dorff.errors"}
     solvers = [module for module, _ in modules(PACKAGE) if module.startswith("dorff.solvers")]
     assert {name for name in ends(*solvers) if name.startswith("dorff.model")} == {
         "dorff.model.weights",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from dorff.process.stopping import take_signals
+from dorff.errors.stopping import take_signals
 
 
 def main() -> None:

@@ -18,8 +18,8 @@ import typer
 
 from dorff.cli.logs import say, unfailing
 from dorff.errors import DoesNotFitError, DorffError, IncompleteError, InputError
-from dorff.process.secrets import redact
-from dorff.process.stopping import working
+from dorff.errors.secrets import redact
+from dorff.errors.stopping import working
 
 P = ParamSpec("P")
 NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TextIO, final
 
-from dorff.process.secrets import redact
+from dorff.errors.secrets import redact
 
 
 class Style(StrEnum):

@@ -25,7 +25,7 @@ from dorff.engine.signals import starting_without_interrupts, stopping_on_signal
 from dorff.engine.versions import PACKAGES, own_versions, refuse_others
 from dorff.engine.worker import Leaving
 from dorff.errors import DorffError, IncompleteError, InputError
-from dorff.process.stopping import stop_requested
+from dorff.errors.stopping import stop_requested
 from dorff.spec.registry import CLUSTERS
 
 # Leaves hold what the plan says and give it all back: pausing a worker over it would only stop the fit. What Dask

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Final, final
 
 from dorff.errors import StoppedError
-from dorff.process.stopping import SIGNALS, clear_stop, request_stop, stop_requested
+from dorff.errors.stopping import SIGNALS, clear_stop, request_stop, stop_requested
 
 _ONE: Final = 0.1  # seconds in which two signals are one: `timeout` sends it to the process, and to its group
 

@@ -24,8 +24,8 @@ from dorff.fit import Fitted
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
 from dorff.moments import Folds, check_patterns
+from dorff.moments.threads import pin, pinned
 from dorff.passes import BlockSums, block_rows
-from dorff.process.threads import pin, pinned
 from dorff.solvers import Setting
 
 SAMPLE_RUNS, RUN_ROWS = 16, 64

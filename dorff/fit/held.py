@@ -17,9 +17,9 @@ from dorff.fit.passes import PassResult
 from dorff.model import Model, calibration, conformal
 from dorff.model.calibration import Calibration
 from dorff.model.conformal import Conformal
+from dorff.moments.threads import pinned
 from dorff.passes import Leaf
 from dorff.plan import Plan
-from dorff.process.threads import pinned
 
 #: What a slope, or bands, are found from where rows with targets are so rare that to find more would be another pass
 #: over the data; and how many times the most rows that are used are read before that is so.

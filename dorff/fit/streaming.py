@@ -19,11 +19,11 @@ from dorff.fit.passes import Progress
 from dorff.kernels import OperatorKernel
 from dorff.model.weights import operator_weights
 from dorff.moments import FloatArray, Moments, unseen
+from dorff.moments.threads import pinned
 from dorff.passes import Pass
 from dorff.passes.sweep import Sweeper
 from dorff.plan import Plan, freeze_constants
 from dorff.plan.routes import EXPECTED_PASSES, MOST_PASSES, sample_rows
-from dorff.process.threads import pinned
 from dorff.solvers import Fit, Setting
 from dorff.solvers.apart import targets_apart
 from dorff.solvers.cg import Iterated, Steps, iterate

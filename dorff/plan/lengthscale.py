@@ -15,8 +15,8 @@ from dorff.data import Dataset
 from dorff.errors import InputError
 from dorff.features.lengthscale_search import FEATURES, ROWS, Tuned, tune_lengthscales
 from dorff.kernels.scalar import FloatArray
+from dorff.moments.threads import pinned
 from dorff.passes import RowsName
-from dorff.process.threads import pinned
 
 UNITS: Final = 64  # runs that are read, of `Dataset.unit_rows` rows each
 _ONE, _EACH = "tune", "tune each"

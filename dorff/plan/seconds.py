@@ -14,8 +14,8 @@ import numpy as np
 
 from dorff.features import FeatureMap, Recipe
 from dorff.moments import syrk
+from dorff.moments.threads import pinned
 from dorff.passes.cuts import block_rows
-from dorff.process.threads import pinned
 from dorff.solvers import MOST_FACTORS, Size
 from dorff.solvers.choose import LARGE
 from dorff.solvers.ridge_path import MOST_COLUMNS, near_shifts

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ValidationInfo
 
-from dorff.process.secrets import carries_secret, redact
+from dorff.errors.secrets import carries_secret, redact
 from dorff.storage.location import is_remote, locate
 
 _UNITS = {

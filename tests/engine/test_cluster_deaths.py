@@ -19,7 +19,7 @@ from processes import LOOPBACK, scheduler, until, worker
 from dorff import spec
 from dorff.engine import Engine, Task, open_engine
 from dorff.errors import IncompleteError, StoppedError
-from dorff.process.stopping import stop_requested
+from dorff.errors.stopping import stop_requested
 
 pytestmark = pytest.mark.process
 

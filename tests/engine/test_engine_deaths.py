@@ -21,7 +21,7 @@ from dorff.engine import DaskEngine, Engine, SerialEngine, Task, local_cluster, 
 from dorff.engine.signals import Stop
 from dorff.engine.worker import Leaving
 from dorff.errors import CorruptError, DorffError, IncompleteError, InputError, QuarantineError, StoppedError
-from dorff.process.stopping import clear_stop, stop_requested
+from dorff.errors.stopping import clear_stop, stop_requested
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ from harness import GAUSSIAN, leaves_of, sea, write_job, write_store
 
 from dorff.engine import SerialEngine
 from dorff.errors import DorffError, InputError, StoppedError
+from dorff.errors.stopping import clear_stop, request_stop
 from dorff.fit import fit
 from dorff.manifold import building
 from dorff.manifold.build_files import read_parts, read_record
@@ -29,7 +30,6 @@ from dorff.passes.frozen import seal_of
 from dorff.passes.sweep import Sweep, _columns
 from dorff.plan import freeze_constants, make_plan
 from dorff.plan.graph_sizes import Sizes
-from dorff.process.stopping import clear_stop, request_stop
 from dorff.spec import load_job
 from dorff.store import Checkpoint, Receipt, load_model, undamaged
 

@@ -25,6 +25,7 @@ from dorff.data.edges import open_graph, write_graph
 from dorff.engine import DaskEngine, Engine, SerialEngine, local_cluster
 from dorff.engine.memory import forget_spare
 from dorff.errors import IncompleteError, InputError, StoppedError
+from dorff.errors.stopping import clear_stop, request_stop
 from dorff.features import FeatureMap
 from dorff.graphs import KNN, Given, Graph, Identity, Manifold, degrees, laplacian, local_graph
 from dorff.loops import differences
@@ -39,7 +40,6 @@ from dorff.passes import BlockSums, FoldRule, Leaf, Pass, freeze, frozen_hash, l
 from dorff.plan import graph_sizes
 from dorff.plan.graph_sizes import Degrees, GraphCosts, Sizes
 from dorff.plan.term_costs import GROUP_ROWS, Form, TermRecipe, difference_shift, term_bytes, term_flops
-from dorff.process.stopping import clear_stop, request_stop
 
 D, M = 3, 12
 SIZES = Sizes(partition_rows=400)

@@ -16,9 +16,9 @@ from pass_specs import constants_of, spec_of
 from dorff.data import Dataset, ingest, open_dataset
 from dorff.engine.memory import forget_spare
 from dorff.errors import CorruptError, IncompleteError, InputError, StoppedError
+from dorff.errors.stopping import clear_stop, request_stop
 from dorff.moments import FloatArray, Kind, gram
 from dorff.passes import BlockSums, FoldRule, Leaf, Pass, frozen_hash, sum_leaf
-from dorff.process.stopping import clear_stop, request_stop
 from dorff.store import Receipt
 from dorff.store.receipts import Checkpoint
 

@@ -15,9 +15,9 @@ from toy_sums import Sizes, SizeSums
 from dorff.data import Dataset, ingest, open_dataset
 from dorff.engine import SerialEngine, open_engine
 from dorff.errors import StoppedError
+from dorff.errors.stopping import clear_stop, request_stop
 from dorff.moments import FloatArray
 from dorff.passes import FoldRule, Leaf, Pass, Tree, freeze, frozen_hash, load_pass
-from dorff.process.stopping import clear_stop, request_stop
 from dorff.spec import LocalCluster
 from dorff.store.receipts import Checkpoint
 

@@ -118,7 +118,7 @@ def test_stopped_at_any_moment_a_fit_ends_with_the_same_bits(place: Path) -> Non
 DEAF = """
 import atexit, os, signal, subprocess, sys, threading, time
 from multiprocessing import Process
-from dorff.process import stopping
+from dorff.errors import stopping
 
 def sleep():
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

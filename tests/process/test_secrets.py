@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dorff.process.secrets import HIDDEN, carries_secret, redact
+from dorff.errors.secrets import HIDDEN, carries_secret, redact
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from dorff.moments import syrk
+from dorff.moments.blas import syrk
 
 
 @lru_cache(maxsize=1)

@@ -1,1 +1,0 @@
-"""This process: its signals, its BLAS threads, and the secrets of its environment."""
