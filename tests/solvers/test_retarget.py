@@ -48,6 +48,14 @@ def sizes(targets: list[OperatorKernel], drawn: list[OperatorKernel], d: int, p:
     return check_targets(targets, drawn, recipe=recipe, density=recipe.draw(0).density, seed=0)
 
 
+@cases
+def test_normalised_weights_have_the_trace_of_the_kernel(case):
+    drawn, kernel, d, p = case
+    kernel, density = kernel.fix(d, p), recipe_of(drawn, d, p, 40, frequencies.IID()).draw(3).density
+    sizes = operator_weights(kernel, 80, density, normalize=True).sizes
+    np.testing.assert_allclose(sizes[:40].mean(), kernel.trace(d, p), rtol=1e-12)
+
+
 @pytest.mark.statistical
 @cases
 def test_unbiased_before_and_exact_at_zero_after(case):
