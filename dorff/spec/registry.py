@@ -18,7 +18,7 @@ from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
 from pydantic_core import core_schema
 
 from dorff.errors import InputError
-from dorff.spec import checks
+from dorff.spec.checks import KnownNames, Refusal, nearest, show
 from dorff.spec.part import Part, Typed
 
 
@@ -129,8 +129,8 @@ class Word:
         kind = value.get("type", self.default)
         entry = None if kind in self.without else _entry(self.registry, kind, key="type")
         if entry is None or entry.written:
-            checks.KnownNames(self.names, self.later, self.default).typed(value)
-            raise checks.Refusal(f"must be a word, came {checks.show(kind)}; correct it", key="type")
+            KnownNames(self.names, self.later, self.default).typed(value)
+            raise Refusal(f"must be a word, came {show(kind)}; correct it", key="type")
         return entry.options.model_validate({**value, "type": kind}, context=info.context)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
@@ -158,16 +158,16 @@ class Keyed:
             return entry.name
         entries = self.registry.entries()
         shown = [one.name for one in entries if one.alone], [one.written for one in entries if one.written]
-        checks.KnownNames((*shown[0], *shown[1])).name(value)
-        raise checks.Refusal(f"needs a value, came {checks.show(value)}; write it as a mapping")
+        KnownNames((*shown[0], *shown[1])).name(value)
+        raise Refusal(f"needs a value, came {show(value)}; write it as a mapping")
 
     def _mapping(self, value: dict[str, Any], info: ValidationInfo) -> Part:
         if (keyed := _keyed(self.registry, value)) is not None:
             return keyed.options.model_validate(value, context=info.context)
         keys = [entry.name for entry in self.registry.entries() if entry.written]
         key = next(iter(value))
-        hint = checks.nearest(key, keys)
-        raise checks.Refusal(f"is not a known key; {hint}use one of: {', '.join(keys)}", key=str(key))
+        hint = nearest(key, keys)
+        raise Refusal(f"is not a known key; {hint}use one of: {', '.join(keys)}", key=str(key))
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         return core_schema.with_info_plain_validator_function(self.read)
@@ -187,7 +187,7 @@ def _entry(registry: Registry, name: object, *, key: str | None) -> Entry | None
     try:
         return registry.get(name)
     except InputError as error:
-        raise checks.Refusal(str(error), key=key) from None
+        raise Refusal(str(error), key=key) from None
 
 
 def _keyed(registry: Registry, value: dict[str, object]) -> Entry | None:

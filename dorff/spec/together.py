@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from dorff.spec import checks
+from dorff.spec.checks import KnownNames, Refusal
 from dorff.spec.kernel import DecomposableSpec, LearnedOutputSpec, MultiViewSpec
 from dorff.spec.part import Idle, Part
 
@@ -75,14 +75,14 @@ def check_views(job: Job) -> None:
         return
     seen = {tuple((view.name, view.arrays) for view in kernel.views) for kernel in viewed}
     if len(viewed) < len(kernels) or len(seen) > 1:
-        raise checks.Refusal(
+        raise Refusal(
             "has kernels of other views, or of none, beside one of views, and one pass cannot serve them; give all "
             "kernels (those of features.drawn_for too) the same views, or write a job for each",
             key="kernel",
         )
     given = (job.data.inputs,) if isinstance(job.data.inputs, str) else job.data.inputs
     if sorted(given) != sorted(viewed[0].arrays):
-        raise checks.Refusal(
+        raise Refusal(
             f"must be the arrays of the kernel's views, {', '.join(viewed[0].arrays)}, each once, came "
             f"{', '.join(given)}; leave it out, and they are",
             key="data.inputs",
@@ -96,21 +96,21 @@ def check_manifold(job: Job) -> None:
     _check_terms(job)
     solve = job.solve
     if solve.route in ("cg", "streaming"):
-        raise checks.Refusal(
+        raise Refusal(
             f"is {solve.route}, which has no manifold terms; set it to auto, or leave manifold out", key="solve.route"
         )
     if solve.ridge_per_output:
-        raise checks.Refusal(
+        raise Refusal(
             "solves for each output alone, which manifold terms do not allow; leave it out, or manifold",
             key="solve.ridge_per_output",
         )
     if any(isinstance(one, DecomposableSpec) and _is_learned(one.output) for one in job.kernels):
-        raise checks.Refusal(
+        raise Refusal(
             "is learned, which manifold terms do not allow; give a matrix, or covariance, or leave manifold out",
             key="kernel.output",
         )
     if job.trials > 1 and solve.select != "kfold":
-        raise checks.Refusal(
+        raise Refusal(
             f"is {solve.select}, which cannot choose among {job.trials} trials with manifold terms (it knows nothing "
             "of unlabelled rows); set solve.select: kfold, or ask for one ridge, weight, kernel and count",
             key="solve.select",
@@ -127,4 +127,4 @@ def _check_terms(job: Job) -> None:
     for number, term in enumerate(job.manifold):
         if names and term.view is not None:
             key = f"manifold[{number}].view" if len(job.manifold) > 1 else "manifold.view"
-            checks.KnownNames(names).name(term.view, key=key)
+            KnownNames(names).name(term.view, key=key)
