@@ -17,7 +17,7 @@ from sklearn.metrics.pairwise import laplacian_kernel, polynomial_kernel
 from dorff import kernels
 from dorff.errors import InputError
 from dorff.kernels import Activation, Measure
-from dorff.kernels.bessel import log_matern
+from dorff.kernels.isotropic import log_matern
 
 SCALES = (0.6, 0.8, 1.0, 1.3, 2.0)  # d = 5
 SPECTRAL = (
