@@ -1,12 +1,11 @@
 """Kernels: the mathematical objects, with exact values and spectra."""
 
-from dorff.kernels.decomposable import Decomposable
 from dorff.kernels.explicit import Mercer, Polynomial
 from dorff.kernels.grammar import from_config, scalar_from_config
 from dorff.kernels.isotropic import Gaussian, Matern, RationalQuadratic
 from dorff.kernels.measure import Measure
 from dorff.kernels.multi_view import MultiView, View
-from dorff.kernels.operator import BaseKernel, OperatorKernel, Sum, mixture
+from dorff.kernels.operator import BaseKernel, Decomposable, OperatorKernel, Sum, mixture
 from dorff.kernels.output import Covariance, Factor, Graph, Identity, Learned, Matrix, Output, Simplex
 from dorff.kernels.pointwise import ArcCosine, Pointwise
 from dorff.kernels.product import Cauchy, Laplacian

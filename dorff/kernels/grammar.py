@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dorff.errors import InputError
-from dorff.kernels.decomposable import Decomposable
 from dorff.kernels.explicit import Mercer, MercerSpec, Polynomial, PolynomialSpec
 from dorff.kernels.isotropic import Gaussian, Matern, MaternSpec, RationalQuadratic, RationalQuadraticSpec
 from dorff.kernels.multi_view import MultiView
-from dorff.kernels.operator import OperatorKernel, Sum
+from dorff.kernels.operator import Decomposable, OperatorKernel, Sum
 from dorff.kernels.pointwise import ArcCosine, ArcCosineSpec, Pointwise, PointwiseSpec
 from dorff.kernels.product import Cauchy, Laplacian
 from dorff.kernels.scalar import ScalarKernel

@@ -9,8 +9,7 @@ from typing import Any, final
 import numpy as np
 
 from dorff.errors import InputError
-from dorff.kernels.decomposable import Decomposable
-from dorff.kernels.operator import BaseKernel, OperatorKernel
+from dorff.kernels.operator import BaseKernel, Decomposable, OperatorKernel
 from dorff.kernels.output import Covariance, Learned
 from dorff.kernels.scalar import FloatArray, IntArray, ScalarKernel, Spectral
 
