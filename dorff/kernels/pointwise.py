@@ -11,7 +11,7 @@ from scipy.spatial.distance import cdist
 from scipy.special import erf, expit
 
 from dorff.errors import InputError
-from dorff.kernels.mehler import hermite_gram
+from dorff.kernels.explicit import hermite_gram
 from dorff.kernels.scalar import Activation, FloatArray, Function, GaussianWeighted, Split
 from dorff.spec.part import OneOf, Typed, within
 
