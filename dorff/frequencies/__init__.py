@@ -6,10 +6,8 @@ from typing import Any
 from dorff.errors import InputError
 from dorff.frequencies.base import DenseSampler, Law, RuleSampler, Sampler
 from dorff.frequencies.found import Cost, Frequencies
-from dorff.frequencies.grid import GaussQuadrature, GaussQuadratureSpec
-from dorff.frequencies.independent import IID, Orthogonal
+from dorff.frequencies.independent import IID, QMC, GaussQuadrature, GaussQuadratureSpec, Orthogonal, QMCSpec
 from dorff.frequencies.quadrature import Quadrature, QuadratureSpec
-from dorff.frequencies.quasi import QMC, QMCSpec
 from dorff.frequencies.structured import ROM, SORF, Fastfood, ROMSpec
 from dorff.frequencies.transforms import Dense, Transform, transform_from
 from dorff.kernels import OperatorKernel, Spectral

@@ -1,15 +1,28 @@
-"""IID and orthogonal frequencies."""
+"""Samplers that draw frequencies by themselves: independent, quasi-Monte Carlo, and on grids.
+
+IID and orthogonal frequencies.
+
+Quasi-Monte Carlo frequencies.
+
+Sub-sampled dense grids of Gauss-Hermite nodes.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, final
+from itertools import product
+from typing import Annotated, Any, final
 
 import numpy as np
+from numpy.polynomial.hermite_e import hermegauss
 
-from dorff.frequencies.base import DenseSampler, isotropic
-from dorff.kernels import Measure, Spectral
+from dorff.errors import InputError
+from dorff.frequencies.base import DenseSampler, Law, RuleSampler, isotropic, unbounded
+from dorff.frequencies.found import Frequencies, uniform
+from dorff.frequencies.transforms import Dense
+from dorff.kernels import Gaussian, Measure, Spectral
 from dorff.kernels.scalar import FloatArray
+from dorff.spec.part import OneOf, Typed, within
 
 
 def directions(rng: np.random.Generator, count: int, d: int) -> FloatArray:
@@ -73,3 +86,116 @@ class Orthogonal(DenseSampler):
 
     def config(self) -> dict[str, Any]:
         return {"type": "orthogonal"}
+
+
+class QMCSpec(Typed):
+    """A low-discrepancy sequence. Without scrambling the kernel's estimate is biased."""
+
+    sequence: Annotated[str, OneOf("sobol", "halton")] = "sobol"
+    scramble: bool = True
+
+
+@final
+@dataclass(frozen=True)
+class QMC(DenseSampler):
+    """A low-discrepancy sequence sent through the inverse of the law's distribution function (Yang, Sindhwani,
+    Avron & Mahoney 2014), for every kernel and measure.
+
+    `sequence` "sobol" or "halton". Scrambled, it is random and unbiased (Owen 1997); else every seed gives the same
+    frequencies and a bias.
+    """
+
+    sequence: str = "sobol"
+    scramble: bool = True
+
+    def __post_init__(self) -> None:
+        if self.sequence not in ("sobol", "halton"):
+            raise InputError(f"sequence must be 'sobol' or 'halton', not {self.sequence!r}")
+        if not isinstance(self.scramble, bool):
+            raise InputError(f"scramble must be True or False, not {self.scramble!r}")
+
+    def accept(self, law: Spectral, measure: Measure, d: int) -> None:
+        from scipy.stats import qmc  # large, and only this sampler needs it
+
+        if self.sequence == "sobol" and law.dims(d, measure) > qmc.Sobol.MAXDIM:
+            raise InputError(
+                f"sampler: qmc: Sobol's sequence ends at {qmc.Sobol.MAXDIM} dimensions, this needs "
+                f"{law.dims(d, measure)}; set sequence: halton, or use orthogonal"
+            )
+
+    def seeded(self, d: int, count: int) -> bool:
+        return self.scramble
+
+    def omega(self, rng: np.random.Generator, law: Spectral, measure: Measure, count: int, d: int) -> FloatArray:
+        from scipy.stats import qmc
+
+        kind = qmc.Sobol if self.sequence == "sobol" else qmc.Halton
+        points = kind(law.dims(d, measure), scramble=self.scramble, rng=rng)
+        if not self.scramble:
+            points.fast_forward(1)  # past the origin, which is no frequency
+        if self.sequence == "sobol" and self.scramble:
+            # Whole powers of two are balanced; of fewer the first ones are taken.
+            u = points.random_base2(max(count - 1, 0).bit_length())[:count]
+        else:
+            u = points.random(count)
+        return law.quantiles(np.clip(u, 2.0**-53, 1 - 2.0**-53), d, measure)
+
+    def config(self) -> dict[str, Any]:
+        return {"type": "qmc", "sequence": self.sequence, "scramble": self.scramble}
+
+
+class GaussQuadratureSpec(Typed):
+    """A sub-sampled Gauss-Hermite grid of `points` nodes an axis."""
+
+    points: Annotated[int, within(2, 64)] = 8
+
+
+@final
+@dataclass(frozen=True)
+class GaussQuadrature(RuleSampler):
+    """Nodes of the product Gauss-Hermite grid, drawn with its weights as probabilities (Dao, De Sa & Re 2017).
+
+    `points` nodes an axis. A grid of no more nodes than asked for is taken whole, with its weights. Biased as the
+    grid is: exact for polynomials up to degree 2 points - 1 in each input, good for distances up to about
+    2 sqrt(points) length-scales an input. For Gaussian kernels and expectations over N(0, I).
+    """
+
+    points: int = 8
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.points, int) or isinstance(self.points, bool) or not 2 <= self.points <= 64:
+            raise InputError(f"points must be a whole number from 2 to 64, not {self.points!r}")
+
+    def size(self, d: int, count: int) -> int:
+        return count if self.seeded(d, count) else self.points**d
+
+    def seeded(self, d: int, count: int) -> bool:
+        return d > 64 or self.points**d > count
+
+    def accept(self, law: Spectral, measure: Measure, d: int) -> None:
+        if not isinstance(isotropic(law, measure, "gauss_quadrature"), Gaussian):
+            raise InputError(
+                f"sampler: gauss_quadrature has nodes for normal frequencies only, not for those of "
+                f"{type(law).__name__}; use quadrature or orthogonal"
+            )
+        unbounded(measure, "gauss_quadrature")
+
+    def rule(self, rng: np.random.Generator, law: Law, count: int, d: int) -> Frequencies:
+        nodes, mass = hermegauss(self.points)
+        mass = mass / mass.sum()
+        D = self.size(d, count)
+        if not self.seeded(d, D):
+            omega = np.array(list(product(nodes, repeat=d)))
+            weights = np.sqrt(np.prod(np.array(list(product(mass, repeat=d))), axis=1))
+        else:
+            omega, weights = rng.choice(nodes, size=(D, d), p=mass), uniform(D)
+        return Frequencies(Dense(omega * law.spectrum.stretch(d)), weights)
+
+    def config(self) -> dict[str, Any]:
+        return {"type": "gauss_quadrature", "points": self.points}
+
+    def numbers(self, d: int, count: int) -> int:
+        return 2 * self.size(d, count) * d
+
+    def flops(self, d: int, count: int) -> float:
+        return 2.0 * self.size(d, count) * d
