@@ -2,6 +2,5 @@
 
 from dorff.features.base import FeatureMap, ScalarMap
 from dorff.features.projected import Projected, cut
-from dorff.features.recipe import Drawn
+from dorff.features.recipe import Drawn, feature_arrays, features_from
 from dorff.features.recipe import Recipe as Recipe  # README's
-from dorff.features.stored import feature_arrays, features_from
