@@ -12,7 +12,7 @@ import numpy as np
 import scipy.linalg
 from scipy.linalg import lapack
 
-from dorff.features.unit_features import UnitFeatures
+from dorff.features.projected import UnitFeatures
 from dorff.kernels.scalar import FloatArray
 
 _BLOCK: Final = 512  # rows whose features are in memory at a time

@@ -10,7 +10,7 @@ import scipy.optimize
 
 from dorff.errors import InputError
 from dorff.features.evidence import Evidence
-from dorff.features.unit_features import UnitFeatures, with_lengthscale
+from dorff.features.projected import UnitFeatures, with_lengthscale
 from dorff.kernels import Laplacian, OperatorKernel, median_lengthscale
 from dorff.kernels.scalar import FloatArray
 

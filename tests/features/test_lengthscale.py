@@ -16,7 +16,7 @@ from dorff.data import ingest, open_dataset
 from dorff.errors import InputError
 from dorff.features.evidence import Evidence
 from dorff.features.lengthscale_search import tune_lengthscales
-from dorff.features.unit_features import UnitFeatures, with_lengthscale
+from dorff.features.projected import UnitFeatures, with_lengthscale
 from dorff.model.weights import OperatorWeights
 from dorff.plan.lengthscale import UNITS, tuned_config, tunes, tuning_rows
 from dorff.solvers import Problem
