@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from dorff.errors import InputError
-from dorff.loops.arguments import F64, Array, Floats, Strided, block, flat, output, parameter
 from dorff.loops.config import loop
+from dorff.loops.rowwise import F64, Array, Floats, Strided, block, flat, output, parameter
 from dorff.loops.tiles import Lines, give_rows, lanes, line_code, new_tile, take_rows
 
 

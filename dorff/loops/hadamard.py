@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from dorff.errors import InputError
-from dorff.loops.arguments import Array, Floats, block, flat, output
 from dorff.loops.config import loop
+from dorff.loops.rowwise import Array, Floats, block, flat, output
 from dorff.loops.tiles import Lines, give_rows, lanes, line_code, new_tile, take_rows
 
 

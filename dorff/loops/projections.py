@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from dorff.errors import InputError
-from dorff.loops.arguments import Array, Floats, Strided, block, flat, output, parameter
 from dorff.loops.butterfly import project, rotate, simplex_entries
 from dorff.loops.config import loop
 from dorff.loops.hadamard import is_power_of_two, transform, transform_permuted
+from dorff.loops.rowwise import Array, Floats, Strided, block, flat, output, parameter
 from dorff.loops.tiles import copy_permuted, give_rows, lanes, new_tile, take_rows
 
 Pair = tuple[Floats, Floats]

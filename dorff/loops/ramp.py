@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dorff.loops.arguments import Floats, Strided, block, flat, output, parameter
 from dorff.loops.config import loop
+from dorff.loops.rowwise import Floats, Strided, block, flat, output, parameter
 
 
 def steps(z: Floats, out: Floats, weights: Floats) -> None:

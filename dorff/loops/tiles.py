@@ -16,8 +16,8 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.extending import intrinsic
 
-from dorff.loops.arguments import Array, Floats, Strided
 from dorff.loops.config import loop
+from dorff.loops.rowwise import Array, Floats, Strided
 
 LINE = 64  # bytes of a cache line and of the widest vector
 _CONTRACT = ("contract",)  # as in `loop`: fused multiply-add, and no other liberty

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dorff.loops.arguments import F32, F64, Floats, Strided, block, flat, output, parameter
 from dorff.loops.config import loop
+from dorff.loops.rowwise import F32, F64, Floats, Strided, block, flat, output, parameter
 
 # pi/2 in three parts (Cody & Waite 1980; the values of fdlibm, Sun Microsystems 1993). The first two have 33
 # bits, so their product with a quadrant number below 2^20 is exact, with fused multiply-add or without.
