@@ -4,6 +4,5 @@ from dorff.loops.butterfly import butterfly, butterfly_matrix, simplex_product, 
 from dorff.loops.config import cache_directory, loop
 from dorff.loops.hadamard import hadamard
 from dorff.loops.projections import butterfly_rules, hadamard_chain
-from dorff.loops.ramp import absolutes, ramps, signs, steps
 from dorff.loops.rowwise import differences, scan
-from dorff.loops.trig import trig_pairs
+from dorff.loops.trig import absolutes, ramps, signs, steps, trig_pairs
