@@ -30,7 +30,7 @@ from dorff.features import FeatureMap, Projected
 from dorff.kernels.scalar import FloatArray
 from dorff.model.weights import OperatorWeights
 from dorff.moments import Accumulator, Moments, Triangle, TriangleAccumulator
-from dorff.moments.threads import pinned
+from dorff.moments.blas import pinned
 from dorff.solvers import Problem, Solution, solve
 from dorff.solvers.cg import ConjugateGradientSolver
 from dorff.solvers.direct import CholeskySolver, SpectralSolver

@@ -35,7 +35,7 @@ from dorff.features import FeatureMap, Recipe
 from dorff.graphs import KNN, Identity, Manifold, local_graph
 from dorff.manifold import GraphSums
 from dorff.moments import FloatArray
-from dorff.moments.threads import pinned
+from dorff.moments.blas import pinned
 from dorff.passes import BlockSums
 from dorff.passes.cuts import block_rows
 from dorff.plan.term_costs import GROUP_ROWS, term_flops

@@ -21,7 +21,7 @@ from dorff.data import ArrayLayout, ShardWriter, shard_and_unit_rows, write_meta
 from dorff.errors import InputError
 from dorff.fit import fit
 from dorff.moments import syrk
-from dorff.moments.threads import pin
+from dorff.moments.blas import pin
 from dorff.passes import SMALLEST_LEAF, block_rows, leaf_bounds
 from dorff.plan import make_plan
 from dorff.plan.seconds import Pace

@@ -12,7 +12,7 @@ from dorff.engine.base import Done, Engine, Task, try_again
 from dorff.engine.memory import forget_spare
 from dorff.engine.signals import Stop, stopping_on_signals
 from dorff.errors import CorruptError, StoppedError
-from dorff.moments.threads import pinned
+from dorff.moments.blas import pinned
 
 
 @final

@@ -17,7 +17,7 @@ from distributed import Status, Worker, WorkerPlugin, get_worker
 from dorff.engine.versions import Versions, own_versions, refuse_others
 from dorff.errors import StoppedError
 from dorff.errors.stopping import clear_stop, request_stop
-from dorff.moments.threads import pin
+from dorff.moments.blas import pin
 
 NOTICE: Final = 15.0  # seconds that a leaf has to save what it has
 _LINGER: Final = 5.0  # seconds for the driver, told too, to end its workers: nannies would start others meanwhile

@@ -24,7 +24,7 @@ from dorff.fit import Fitted
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
 from dorff.moments import Folds, check_patterns
-from dorff.moments.threads import pin, pinned
+from dorff.moments.blas import pin, pinned
 from dorff.passes import BlockSums, block_rows
 from dorff.solvers import Setting
 

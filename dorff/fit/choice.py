@@ -16,7 +16,7 @@ from dorff.kernels import MultiView
 from dorff.model import Model
 from dorff.model.posterior import Posterior
 from dorff.moments import Moments, Part, Solvable
-from dorff.moments.threads import pinned
+from dorff.moments.blas import pinned
 from dorff.plan import Plan, keeps_posterior
 from dorff.plan.kernels import array_columns
 from dorff.plan.manifold_terms import penalty

@@ -17,7 +17,7 @@ from dorff.fit.passes import PassResult
 from dorff.model import Model, calibration, conformal
 from dorff.model.calibration import Calibration
 from dorff.model.conformal import Conformal
-from dorff.moments.threads import pinned
+from dorff.moments.blas import pinned
 from dorff.passes import Leaf
 from dorff.plan import Plan
 

@@ -24,7 +24,7 @@ from dorff.fit.publish import Verdict, publish
 from dorff.fit.streaming import fit_streaming
 from dorff.fit.terms import sum_terms
 from dorff.model import Model
-from dorff.moments.threads import pinned
+from dorff.moments.blas import pinned
 from dorff.plan import Plan, freeze_constants, make_plan, narrow_constants
 from dorff.solvers import Choice, Fit, Score
 from dorff.spec import Job

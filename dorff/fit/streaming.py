@@ -19,7 +19,7 @@ from dorff.fit.passes import Progress
 from dorff.kernels import OperatorKernel
 from dorff.model.weights import operator_weights
 from dorff.moments import FloatArray, Moments, unseen
-from dorff.moments.threads import pinned
+from dorff.moments.blas import pinned
 from dorff.passes import Pass
 from dorff.passes.sweep import Sweeper
 from dorff.plan import Plan, freeze_constants

@@ -10,7 +10,7 @@ import numpy as np
 from dorff.fit.choice import settings
 from dorff.fit.streaming import TOLERANCE, sample_of, system_of
 from dorff.moments import MOST_PATTERNS, FloatArray, patterns_of
-from dorff.moments.threads import pinned
+from dorff.moments.blas import pinned
 from dorff.passes import Pass
 from dorff.plan import Plan, constants_of, make_plan
 from dorff.plan.routes import MOST_PASSES, sample_rows

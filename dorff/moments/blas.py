@@ -1,17 +1,24 @@
-"""BLAS and LAPACK on the arrays of a pass, without the interpreter's lock.
+"""BLAS as moments need it: calls, and how many threads it takes.
+
+BLAS and LAPACK on the arrays of a pass, without the interpreter's lock.
 
 SciPy's own wrappers hold that lock; a call of half a second would stop the worker's heartbeat and its read-ahead.
 Calling the same functions through ctypes releases it.
+
+BLAS threads, pinned and checked.
 """
 
 from __future__ import annotations
 
 import ctypes
-from functools import cache
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache, lru_cache
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from threadpoolctl import ThreadpoolController
 
 from dorff.errors import InputError
 
@@ -122,3 +129,33 @@ def _routine(name: str) -> Any:
     signature = named(capsule)
     arguments = [ctypes.c_void_p] * signature.count(b"*")
     return ctypes.CFUNCTYPE(None, *arguments)(pointer(capsule, signature))
+
+
+@lru_cache(maxsize=1)
+def _controller() -> ThreadpoolController:
+    syrk(np.ones((1, 1)), np.zeros((1, 1), order="F"))  # every BLAS this process will use is loaded now
+    return ThreadpoolController()
+
+
+def pin() -> None:
+    """One BLAS thread for this process from now on, checked; for workers, which belong to dorff's tasks.
+
+    Dask owns the parallelism, and a sum's bits depend on the number of threads. dorff's own loops are
+    compiled single-threaded. Raises RuntimeError where a library does not obey.
+    """
+    _controller().limit(limits=1)
+    _check()
+
+
+@contextmanager
+def pinned() -> Iterator[None]:
+    """One BLAS thread inside the block, as it was before outside of it."""
+    with _controller().limit(limits=1):
+        _check()
+        yield
+
+
+def _check() -> None:
+    wrong = [library.filepath for library in _controller().lib_controllers if library.num_threads not in (None, 1)]
+    if wrong:
+        raise RuntimeError(f"could not set {', '.join(wrong)} to one thread; start with OMP_NUM_THREADS=1")

@@ -15,7 +15,7 @@ from dorff.data import Dataset
 from dorff.errors import InputError
 from dorff.features.lengthscale_search import FEATURES, ROWS, Tuned, tune_lengthscales
 from dorff.kernels.scalar import FloatArray
-from dorff.moments.threads import pinned
+from dorff.moments.blas import pinned
 from dorff.passes import RowsName
 
 UNITS: Final = 64  # runs that are read, of `Dataset.unit_rows` rows each

@@ -15,7 +15,7 @@ import pytest
 from distributed import Client
 
 from dorff.engine import DaskEngine, Engine, SerialEngine, Task, local_cluster
-from dorff.moments.threads import pin
+from dorff.moments.blas import pin
 from dorff.store import load_model
 
 pytestmark = pytest.mark.process

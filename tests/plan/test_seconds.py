@@ -20,7 +20,7 @@ from dorff import frequencies
 from dorff.features import FeatureMap, Recipe
 from dorff.kernels.scalar import FloatArray
 from dorff.moments import Accumulator, Adder, TriangleAccumulator, by_fold, pooled
-from dorff.moments.threads import pinned
+from dorff.moments.blas import pinned
 from dorff.plan import seconds
 from dorff.plan.routes import Means, Shape, choose_route
 from dorff.plan.seconds import Pace, solve_work
