@@ -28,5 +28,13 @@ from dorff.store.models import (
     write_version,
 )
 from dorff.store.moments import load_moments, load_sums, merge_moments, save_moments, undamaged
-from dorff.store.pruning import last_used, prune_state, prune_versions, remove_given_up
-from dorff.store.receipts import Checkpoint, Receipt, append_history, read_history
+from dorff.store.receipts import (
+    Checkpoint,
+    Receipt,
+    append_history,
+    last_used,
+    prune_state,
+    prune_versions,
+    read_history,
+    remove_given_up,
+)
