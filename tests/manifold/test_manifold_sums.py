@@ -33,8 +33,7 @@ from dorff.manifold import GraphSums, LeafTerm, ShardTerm, added, build, in_memo
 from dorff.manifold import leaves as term_leaves
 from dorff.manifold.edge_store import Shards as BuiltShards
 from dorff.manifold.laplacian_sums import finished
-from dorff.manifold.leaves import group_reads
-from dorff.manifold.shard_sums import ShardPart
+from dorff.manifold.leaves import ShardPart, group_reads
 from dorff.moments import UNIT, Accumulator, FloatArray, IntArray, Moments, syr2k
 from dorff.passes import BlockSums, FoldRule, Leaf, Pass, freeze, frozen_hash, load_pass, sum_leaf
 from dorff.plan import graph_sizes
