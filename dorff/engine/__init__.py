@@ -4,6 +4,6 @@ from dorff.engine.base import Engine, Task
 from dorff.engine.clusters import local_cluster, open_engine
 from dorff.engine.credentials import credentials
 from dorff.engine.dask import DaskEngine
-from dorff.engine.memory import PeakMemory, peak_memory
 from dorff.engine.serial import SerialEngine
 from dorff.engine.signals import stopping_on_signals
+from dorff.engine.worker import PeakMemory, peak_memory

@@ -22,15 +22,14 @@ from dorff.engine.base import TRIES, Engine
 from dorff.engine.credentials import on_loopback, security_for
 from dorff.engine.dask import PATIENCE, DaskEngine
 from dorff.engine.signals import starting_without_interrupts, stopping_on_signals
-from dorff.engine.versions import PACKAGES, own_versions, refuse_others
-from dorff.engine.worker import Leaving
+from dorff.engine.worker import PACKAGES, Leaving, own_versions, refuse_others
 from dorff.errors import DorffError, IncompleteError, InputError
 from dorff.errors.stopping import stop_requested
 from dorff.spec.registry import CLUSTERS
 
 # Leaves hold what the plan says and give it all back: pausing a worker over it would only stop the fit. What Dask
 # does many times a second to watch itself would take its share of the cores that the leaves fill. Workers that hang
-# are found otherwise (`dorff.engine.hung`).
+# are found otherwise (`dorff.engine.worker`).
 _QUIET = {f"distributed.worker.memory.{name}": False for name in ("target", "spill", "pause")} | {
     "distributed.worker.profile.enabled": False,
     "distributed.scheduler.worker-ttl": None,

@@ -15,11 +15,8 @@ from typing import Any, Final, final
 from distributed import Client, Future, KilledWorker, LocalCluster
 
 from dorff.engine.base import TRIES, Done, Engine, Task, try_again
-from dorff.engine.hung import HUNG, HungWorkers
-from dorff.engine.memory import forget_spare
 from dorff.engine.signals import Stop, stopping_on_signals
-from dorff.engine.versions import own_versions
-from dorff.engine.worker import NOTICE, Call, run_call, stop_run
+from dorff.engine.worker import HUNG, NOTICE, Call, HungWorkers, forget_spare, own_versions, run_call, stop_run
 from dorff.errors import IncompleteError, InputError, QuarantineError, StoppedError
 
 PATIENCE: Final = 45.0  # seconds without a scheduler that answers, or without a worker

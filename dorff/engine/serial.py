@@ -9,8 +9,8 @@ from typing import final
 import numpy as np
 
 from dorff.engine.base import Done, Engine, Task, try_again
-from dorff.engine.memory import forget_spare
 from dorff.engine.signals import Stop, stopping_on_signals
+from dorff.engine.worker import forget_spare
 from dorff.errors import CorruptError, StoppedError
 from dorff.moments.blas import pinned
 

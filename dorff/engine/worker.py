@@ -1,23 +1,70 @@
-"""What runs on a worker: a task, with the driver's versions and one BLAS thread; and the worker's orderly end."""
+"""What is asked of a worker: its versions, memory, whether it hangs, and its tasks.
+
+Whether workers have the packages that the driver has.
+
+What runs on a worker: a task, with the driver's versions and one BLAS thread; and the worker's orderly end.
+
+Workers of a local cluster that hang: silent, and without using the processor.
+
+Memory of this process: its peak, its children's among it; and what it keeps from one task to the next.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import resource
 import signal
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from types import FrameType
 from typing import Any, Final, final
 
-from distributed import Status, Worker, WorkerPlugin, get_worker
+import numpy as np
+import numpy.typing as npt
+import psutil
+from distributed import LocalCluster, Status, Worker, WorkerPlugin, get_worker
+from distributed.versions import get_package_info
 
-from dorff.engine.versions import Versions, own_versions, refuse_others
-from dorff.errors import StoppedError
+from dorff.errors import InputError, StoppedError
 from dorff.errors.stopping import clear_stop, request_stop
 from dorff.moments.blas import pin
+
+PACKAGES: Final = ("dorff", "numpy", "scipy", "zarr", "numba", "numcodecs", "dask", "distributed")
+Versions = Mapping[str, str | None]
+
+
+@lru_cache(maxsize=1)
+def own_versions() -> Versions:
+    """This process' versions, as Dask finds them."""
+    return get_package_info(PACKAGES)
+
+
+def refuse_others(worker: str, ours: Versions, theirs: Versions) -> None:
+    """InputError where a worker's versions are not the driver's; of Python major and minor count."""
+    for package in ("python", *PACKAGES):
+        here, there = _of(ours, package), _of(theirs, package)
+        if here == there:
+            continue
+        if there is None:
+            raise InputError(
+                f"worker {worker}: has no {package}, the driver has {here}; start both from the same environment"
+            )
+        raise InputError(
+            f"worker {worker}: {package} is {there} there and {here or 'missing'} in the driver; start both from the "
+            "same environment"
+        )
+
+
+def _of(versions: Versions, package: str) -> str | None:
+    version = versions.get(package)
+    return ".".join(version.split(".")[:2]) if version and package == "python" else version
+
 
 NOTICE: Final = 15.0  # seconds that a leaf has to save what it has
 _LINGER: Final = 5.0  # seconds for the driver, told too, to end its workers: nannies would start others meanwhile
@@ -134,3 +181,120 @@ async def _end(worker: Worker, linger: float) -> None:
     await _saved()
     await asyncio.sleep(linger)
     await worker.close(nanny=False, executor_wait=False, reason="SIGTERM")
+
+
+HUNG: Final = 30.0  # seconds of silence
+
+
+@final
+class HungWorkers:
+    """Kills local workers that neither speak nor compute, so that their nannies start others.
+
+    Dask's own `worker-ttl` counts silence alone, and a factorization of a large matrix holds Python's lock for
+    minutes: that worker is silent, but computes.
+    """
+
+    def __init__(self, cluster: LocalCluster, *, after: float) -> None:
+        self._cluster, self._after = cluster, after
+        self._looked = time.monotonic()
+        self._used = dict[int, float]()
+
+    def look(self) -> None:
+        """Look at the workers, not more often than is useful."""
+        if time.monotonic() - self._looked < self._after / 3:
+            return
+        self._looked = time.monotonic()
+        used = dict[int, float]()
+        for pid in self._silent():
+            with suppress(psutil.Error, OSError):
+                used[pid] = sum(psutil.Process(pid).cpu_times()[:2])
+                if used[pid] == self._used.get(pid):
+                    os.kill(pid, signal.SIGKILL)
+        self._used = used
+
+    def _silent(self) -> list[int]:
+        scheduler: Any = self._cluster.scheduler  # in this process
+        workers, now = dict(scheduler.workers), time.time()
+        nannies = list(self._cluster.workers.values())
+        states = [(nanny.pid, workers.get(nanny.worker_address)) for nanny in nannies]
+        return [pid for pid, state in states if pid and state and now - state.last_seen > self._after]
+
+
+Square = npt.NDArray[np.float64]
+_spare: Final[list[Square]] = []  # what this process's last leaf was summed in, for its next one
+
+
+@final
+class PeakMemory:
+    """The largest sum of PSS (each shared page counted once) seen so far, in bytes; 0 where the system tells none."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._resident = 0
+
+    def sample(self) -> None:
+        """Look once, at this process and all below it.
+
+        PSS is dear to ask for, so it is asked for when the cheap RSS has grown by a hundredth.
+        """
+        me = psutil.Process()
+        pids = [process.pid for process in [me, *me.children(recursive=True)]]
+        resident = sum(map(_resident, pids))
+        if resident > 1.01 * self._resident:
+            self._resident = resident
+            self.bytes = max(self.bytes, sum(map(_proportional, pids)))
+
+
+def _resident(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
+    except (OSError, ValueError, IndexError):  # gone meanwhile, or a system without /proc
+        return 0
+
+
+def _proportional(pid: int) -> int:
+    try:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError):  # gone meanwhile, or a system without /proc
+        return 0
+    return 0
+
+
+@contextmanager
+def peak_memory(*, every: float = 1.0) -> Iterator[PeakMemory]:
+    """Sample about once in `every` seconds until the block ends; a sample costs about a millisecond."""
+    peak, over = PeakMemory(), threading.Event()
+
+    def watch() -> None:
+        while not over.wait(every):
+            peak.sample()
+
+    thread = threading.Thread(target=watch, name="dorff-memory", daemon=True)
+    thread.start()
+    try:
+        yield peak
+    finally:
+        peak.sample()
+        over.set()
+        thread.join()
+
+
+def spare_square(width: int) -> Square | None:
+    """A square (w, w) that this process's last sums left, where there is one; whatever is in it."""
+    try:
+        square = _spare.pop()
+    except IndexError:  # none, or another thread's by now
+        return None
+    return square if len(square) == width else None
+
+
+def leave_spare(squares: Iterable[Square | None]) -> None:
+    """Leave the squares of sums that are not used any more to this process's next ones."""
+    _spare[:] = [square for square in squares if square is not None]
+
+
+def forget_spare() -> None:
+    """Give back the memory that this process keeps between its leaves; engines call it when a run is over."""
+    _spare.clear()
