@@ -24,7 +24,7 @@ from processes import LOOPBACK, scheduler, until, worker
 
 from dorff import spec
 from dorff.engine import Engine, Task, credentials, local_cluster, open_engine
-from dorff.engine.credentials import security_for
+from dorff.engine.clusters import security_for
 from dorff.engine.worker import own_versions, refuse_others
 from dorff.errors import IncompleteError, InputError
 
