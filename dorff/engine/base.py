@@ -1,14 +1,25 @@
-"""The engine's contract: run tasks in any order, with what each one's end asks for next."""
+"""What an engine is, and the one that runs tasks in this process.
+
+The engine's contract: run tasks in any order, with what each one's end asks for next.
+
+The serial engine: one task after another in this process. The oracle of the tests.
+"""
 
 from __future__ import annotations
 
 import errno
 from abc import ABC, abstractmethod
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, final
 
-from dorff.errors import CorruptError, IncompleteError, InputError
+import numpy as np
+
+from dorff.engine.signals import Stop, stopping_on_signals
+from dorff.engine.worker import forget_spare
+from dorff.errors import CorruptError, IncompleteError, InputError, StoppedError
+from dorff.moments.blas import pinned
 
 TRIES: Final = 3  # of a task whose storage fails, whose sums do not agree with themselves, or whose worker dies
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -77,3 +88,44 @@ def try_again(error: BaseException, task: Task, failures: int) -> None:
             f"{where}: {error.strerror or error}, {TRIES} times over; what is done is kept: look at the disk or the "
             "network it is on, and run the same command again"
         ) from error
+
+
+@final
+class SerialEngine(Engine):
+    """Runs tasks in the order given, or shuffled by a seed (results must not depend on it)."""
+
+    threads = 1
+
+    def __init__(self, *, shuffle: int | None = None) -> None:
+        self._rng = None if shuffle is None else np.random.default_rng(shuffle)
+
+    def run(self, tasks: Iterable[Task], done: Done) -> None:
+        try:
+            with stopping_on_signals() as stop, pinned():
+                self._run(deque(tasks), done, stop)
+        finally:
+            forget_spare()
+
+    def _run(self, waiting: deque[Task], done: Done, stop: Stop) -> None:
+        failures = Counter[int]()  # by the task's identity: tasks may be equal
+        while waiting:
+            if stop.asked:
+                raise stop.error()
+            if self._rng is not None:
+                waiting.rotate(int(self._rng.integers(len(waiting))))
+            task = waiting.popleft()
+            try:
+                result = task.function(*task.arguments)
+            except StoppedError as error:
+                raise stop.error() from error
+            except (OSError, CorruptError) as error:
+                failures[id(task)] += 1
+                try_again(error, task, failures[id(task)])
+                waiting.append(task)
+            else:
+                waiting.extendleft(done(task, result))
+
+
+def serial_engine(cluster: object, patience: float) -> Engine:
+    """The engine of a job's `cluster: {type: serial}`, which has no options that matter here and waits for nobody."""
+    return SerialEngine()

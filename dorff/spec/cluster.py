@@ -98,6 +98,6 @@ Cluster = Annotated[ClusterSpec, Word(CLUSTERS, default="local", later=("slurm",
 
 CLUSTERS.add(
     Entry("local", lazily("dorff.engine.clusters", "start_local"), LocalCluster),
-    Entry("serial", lazily("dorff.engine.serial", "serial_engine"), SerialCluster),
+    Entry("serial", lazily("dorff.engine.base", "serial_engine"), SerialCluster),
     Entry("address", lazily("dorff.engine.clusters", "connect"), RemoteCluster, written="{address: tls://HOST:PORT}"),
 )
