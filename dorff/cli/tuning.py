@@ -195,7 +195,7 @@ def _warnings(tuned: TuneResult) -> Iterator[str]:
 
 
 def _sentence(described: Job, tuned: TuneResult, names: Sequence[str], files: Mapping[str, Path]) -> str:
-    from dorff.report.path import NAMES, shown
+    from dorff.report.selection import NAMES, shown
 
     best, select = tuned.trial, described.solve.select
     kernel = f"kernel {best.kernel} of 0..{len(names) - 1} ({names[best.kernel]}), " if len(names) > 1 else ""

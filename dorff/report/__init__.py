@@ -1,5 +1,4 @@
 """Reports: what was fitted and how, on one self-contained HTML page with plots."""
 
 from dorff.report.page import write_report
-from dorff.report.path import trial_plot
-from dorff.report.selection import Candidate
+from dorff.report.selection import Candidate, trial_plot

@@ -1,12 +1,21 @@
-"""How kernel and ridge were chosen: scores against the ridge, a line a candidate."""
+"""Pictures of what was selected, and of the path of ridges.
+
+How kernel and ridge were chosen: scores against the ridge, a line a candidate.
+
+What a grid of trials found: scores against the ridge, a colour for each kernel and a line style for each m.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Any, Final, TypeVar, final
 
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from dorff.errors import InputError
 from dorff.report.describe import Subject, mapping
 from dorff.report.figures import ACCENT, FAINT, INK, LINES, drawable, label_axes, new_figure, png
 from dorff.report.units import ColumnLabel, common_unit
@@ -88,3 +97,84 @@ def choice_plot(candidates: Sequence[Candidate], subject: Subject) -> bytes | No
     axes.grid(color=FAINT, alpha=0.3, lw=0.6)
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=9, labelcolor=INK)
     return png(figure)
+
+
+T = TypeVar("T", bound=Hashable)
+STYLES: Final = ("-", "--", "-.", ":")
+NAMES: Final = {"kfold": "root of 1 - R2 on held-out rows", "gcv": "root of the GCV score", "evidence": "log evidence"}
+
+
+def shown(value: float, criterion: str) -> float:
+    """What is drawn of a minimised value: a root mean square, in the targets' units or, by k-fold, in their deviation;
+    or a log evidence."""
+    if criterion == "evidence":
+        return -value
+    return math.sqrt(value) if value >= 0 else math.nan
+
+
+def trial_plot(
+    trials: Sequence[tuple[str, int, float, float]], criterion: str, winner: tuple[float, float],
+    unit: str | None = None,
+) -> bytes:  # fmt: skip
+    """A PNG of the values of trials (kernel's name, m, ridge, minimised value) against the ridge, `winner` (ridge,
+    value) marked; of more kernels or m than there are colours or styles the best.
+
+    InputError where no trial has a value that is a number.
+    """
+    trials = [trial for trial in trials if math.isfinite(shown(trial[3], criterion))]
+    if not trials:
+        raise InputError("path plot: none of the trials has a score that is a number; try larger ridges")
+    colours = dict(zip(_best([(kernel, value) for kernel, _, _, value in trials], LINES), LINES, strict=False))
+    counts = _best([(m, value) for _, m, _, value in trials], STYLES)
+    styles = dict(zip(sorted(counts, reverse=True), STYLES, strict=False))
+    paths: dict[tuple[str, int], list[tuple[float, float]]] = {}
+    for kernel, m, ridge, value in trials:
+        if kernel in colours and m in styles:
+            paths.setdefault((kernel, m), []).append((ridge, shown(value, criterion)))
+    figure = new_figure(9.5, 5.2)
+    axes = figure.add_subplot()
+    for (kernel, m), points in paths.items():
+        ridges, values = zip(*sorted(points), strict=True)
+        axes.plot(ridges, values, ls=styles[m], marker="o", ms=3, lw=1.4, color=colours[kernel])
+    best, least = winner[0], shown(winner[1], criterion)
+    axes.plot([best], [least], "o", ms=13, mfc="none", mew=2.0, color=ACCENT, zorder=5)
+    axes.annotate(f"best: {least:.5g}", (best, least), (0, -22), textcoords="offset points", ha="center", color=ACCENT)
+    scores = [value for points in paths.values() for _, value in points]
+    if min(scores) > 0 and max(scores) > 10 * min(scores):
+        axes.set_yscale("log")
+    _scale(axes, [ridge for points in paths.values() for ridge, _ in points])
+    label = NAMES[criterion] + (f" ({unit})" if unit and criterion == "gcv" else "")
+    label_axes(axes, ColumnLabel("ridge"), label)
+    axes.margins(y=0.12)
+    axes.grid(color=FAINT, alpha=0.3, lw=0.6)
+    _legend(axes, colours, styles)
+    return png(figure)
+
+
+def _best(found: Sequence[tuple[T, float]], most: Sequence[str]) -> list[T]:
+    """The first things, in the order they came, of those with the least values."""
+    least: dict[T, float] = {}
+    for one, value in found:
+        least[one] = min(value, least.get(one, math.inf))
+    kept = sorted(least, key=lambda one: least[one])[: len(most)]
+    return [one for one in least if one in kept]
+
+
+def _scale(axes: Axes, ridges: Sequence[float]) -> None:
+    """Ridges on a logarithmic axis, a ridge of zero too; room about a single one."""
+    if min(ridges) == max(ridges) > 0:
+        axes.set_xlim(min(ridges) / 10, 10 * min(ridges))
+    if min(ridges) > 0:
+        axes.set_xscale("log")
+    else:
+        axes.set_xscale("symlog", linthresh=min((one for one in ridges if one > 0), default=1.0))
+
+
+def _legend(axes: Axes, colours: Mapping[str, str], styles: Mapping[int, str]) -> None:
+    """A line for each kernel and, where there are several, for each m."""
+    lines = [Line2D([], [], color=colour, lw=2.2, label=drawable(kernel)) for kernel, colour in colours.items()]
+    if len(styles) > 1:
+        lines += [Line2D([], [], color=INK, ls=style, lw=1.4, label=f"m = {m:,}") for m, style in styles.items()]
+    axes.legend(
+        handles=lines, loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=9, labelcolor=INK
+    )
