@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, ParamSpec
 import typer
 
 import dorff.cli.fitting as fitting
+import dorff.cli.fitting as scheduled
 import dorff.cli.options as options
-import dorff.cli.scheduled as scheduled
 import dorff.cli.tuning as tuning
 from dorff import __version__
 from dorff.cli.guard import guarded, put, show
