@@ -16,10 +16,18 @@ from dorff.errors import IncompleteError, PatternsError, QuarantineError
 from dorff.fit.choice import build_model, posterior_of, r2_of, settings, solve_pass
 from dorff.fit.fit_report import FitReport, current_model, made, nothing_new, rewritten_since, same_rows
 from dorff.fit.fitted import Fitted
-from dorff.fit.gate import held_out_score, judge, leased, not_covered, refuse_coverage, state_lease
 from dorff.fit.held import calibrate, conformalize
 from dorff.fit.passes import PassResult, Progress, not_trimmed, nothing_left, run_pass
-from dorff.fit.publish import Verdict, publish
+from dorff.fit.publish import (
+    Verdict,
+    held_out_score,
+    judge,
+    leased,
+    not_covered,
+    publish,
+    refuse_coverage,
+    state_lease,
+)
 from dorff.fit.streaming import fit_streaming
 from dorff.fit.terms import sum_terms
 from dorff.model import Model

@@ -20,7 +20,7 @@ from dorff.data import RowBlock, ingest
 from dorff.engine import SerialEngine
 from dorff.errors import GateError, InputError
 from dorff.fit import FitReport, fit
-from dorff.fit.gate import check_same_r2
+from dorff.fit.publish import check_same_r2
 from dorff.fit.tune import tune
 from dorff.kernels.scalar import FloatArray
 from dorff.passes import FoldRule
