@@ -13,7 +13,7 @@ from dorff.data.nodes import committed_first, group_attributes
 from dorff.engine import Engine
 from dorff.errors import IncompleteError, InputError
 from dorff.features import cut
-from dorff.fit.terms import TermSums
+from dorff.fit.fitted import TermSums
 from dorff.moments import Kind, Moments, Part, Solvable, Triangle
 from dorff.passes import PassSums, Tree
 from dorff.plan import Plan, freeze_constants

@@ -15,7 +15,7 @@ from dorff.engine import Engine, PeakMemory, open_engine, peak_memory
 from dorff.errors import IncompleteError, PatternsError, QuarantineError
 from dorff.fit.choice import build_model, posterior_of, r2_of, settings, solve_pass
 from dorff.fit.fit_report import FitReport, current_model, made, nothing_new, rewritten_since, same_rows
-from dorff.fit.fitted import Fitted
+from dorff.fit.fitted import Fitted, sum_terms
 from dorff.fit.held import calibrate, conformalize
 from dorff.fit.passes import PassResult, Progress, not_trimmed, nothing_left, run_pass
 from dorff.fit.publish import (
@@ -29,7 +29,6 @@ from dorff.fit.publish import (
     state_lease,
 )
 from dorff.fit.streaming import fit_streaming
-from dorff.fit.terms import sum_terms
 from dorff.model import Model
 from dorff.moments.blas import pinned
 from dorff.plan import Plan, freeze_constants, make_plan, narrow_constants
