@@ -1,15 +1,25 @@
-"""Parquet files."""
+"""Parquet: rows, and the edges of graphs.
+
+Parquet files.
+
+Edges in Parquet files: the columns i, j, w.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, final
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, ClassVar, final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import types
 
+from dorff.data.edge_source import EDGES, RUN, Edges, EdgeSource
 from dorff.data.labels import Run
 from dorff.data.readers import BLOCK_BYTES, Numbers, Reader, SourceBlock, common_dtype, reading, side_by_side
 from dorff.errors import InputError
@@ -72,3 +82,94 @@ class ParquetReader(Reader):
             column = column.cast(pa.float64(), safe=False)
         values: Numbers = column.to_numpy(zero_copy_only=False)
         return values.astype(dtype, copy=False)
+
+
+@final
+@dataclass(frozen=True)
+class ParquetEdges(EdgeSource):
+    """The columns i, j and perhaps w of Parquet files: `files` are their names, `starts` the entries before each."""
+
+    kind: ClassVar[str] = "edges"
+    path: str
+    n: int | None
+    count: int
+    files: tuple[str, ...]
+    starts: tuple[int, ...]
+    weighted: bool
+
+    def _read(self, start: int, stop: int) -> Edges:
+        names = EDGES if self.weighted else EDGES[:2]
+        out = np.empty(stop - start, np.int64), np.empty(stop - start, np.int64), np.ones(stop - start)
+        for file, (first, end) in zip(self.files, pairwise((*self.starts, self.count)), strict=True):
+            low, high = max(start, first), min(stop, end)
+            if low < high:
+                parts = tuple(part[low - start : high - start] for part in out)
+                _read_parquet(file, names, low - first, parts[: len(names)])
+        return out
+
+
+def open_parquet_graph(root: Path, files: tuple[str, ...]) -> ParquetEdges:
+    """The edges in these files; InputError as `open_graph`."""
+    starts, count, nodes, weighted = [], 0, None, set()
+    for file in files:
+        with reading(file, "Parquet"), pq.ParquetFile(file) as opened:
+            schema, rows = opened.schema_arrow, opened.metadata.num_rows
+        _check_columns(file, schema)
+        weighted.add("w" in schema.names)
+        said = (schema.metadata or {}).get(b"nodes", b"").decode("ascii", "replace")
+        nodes = int(said) if said.isdigit() else nodes
+        starts.append(count)
+        count += rows
+    if len(weighted) > 1:
+        raise InputError(f"{root}: wanted the column w in all of its files or in none; write them alike.")
+    return ParquetEdges(str(root), nodes, count, files, tuple(starts), weighted.pop())
+
+
+def _check_columns(file: str, schema: Any) -> None:
+    wanted: dict[str, Callable[[Any], bool]] = {"i": pa.types.is_integer, "j": pa.types.is_integer}
+    others = [name for name in schema.names if name not in EDGES and not name.startswith("__")]  # but pandas' index
+    if "w" not in schema.names and others:
+        raise InputError(
+            f"{file}: wanted the columns i, j and perhaps w, got {schema.names}; name the weights w, and drop what is "
+            "none."
+        )
+    if "w" in schema.names:
+        wanted["w"] = lambda kind: pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)
+    for name, right in wanted.items():
+        if name not in schema.names:
+            raise InputError(f"{file}: wanted the columns i, j and perhaps w, got {schema.names}; rename them.")
+        if not right(schema.field(name).type):
+            what = "numbers" if name == "w" else "whole numbers of nodes"
+            raise InputError(f"{file}: column {name}: wanted {what}, got {schema.field(name).type}; convert it.")
+
+
+def _read_parquet(file: str, names: tuple[str, ...], skip: int, out: tuple[npt.NDArray[Any], ...]) -> None:
+    """Fill `out`, an array for each name, with the rows from `skip` on."""
+    stop = skip + len(out[0])
+    with (
+        reading(file, "Parquet"),
+        pq.ParquetFile(file, pre_buffer=False, buffer_size=2**20, page_checksum_verification=True) as opened,
+    ):
+        sizes = [opened.metadata.row_group(g).num_rows for g in range(opened.num_row_groups)]
+        starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        if starts[-1] < stop:
+            raise InputError(f"{file}: has {starts[-1]} rows now, fewer than {stop}; open the graph again.")
+        groups = [g for g in range(len(sizes)) if starts[g] < stop and starts[g + 1] > skip]
+        at = int(starts[groups[0]])
+        for batch in opened.iter_batches(RUN, row_groups=groups, columns=list(names), use_threads=False):
+            low, high = max(skip, at), min(stop, at + len(batch))
+            if low < high:
+                for name, values in zip(names, out, strict=True):
+                    values[low - skip : high - skip] = _column(file, batch.column(name), name)[low - at : high - at]
+            at += len(batch)
+
+
+def _column(file: str, column: Any, name: str) -> npt.NDArray[Any]:
+    if name != "w" and column.null_count:
+        raise InputError(f"{file}: column {name} has {column.null_count} gaps; leave those edges out.")
+    try:
+        found = column.cast(pa.float64() if name == "w" else pa.int64())
+    except pa.ArrowInvalid as error:
+        raise InputError(f"{file}: column {name} has a number out of range ({error}); mend the graph.") from error
+    values: npt.NDArray[Any] = found.to_numpy(zero_copy_only=False)
+    return values
