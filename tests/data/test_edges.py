@@ -84,7 +84,7 @@ def test_a_graph_of_no_edges(tmp_path: Path, name: str) -> None:
 def test_a_matrix_by_another_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, zarr_format: int, pointers: int
 ) -> None:
-    monkeypatch.setattr("dorff.data.edge_source.POINTERS", pointers)
+    monkeypatch.setattr("dorff.data.edges.POINTERS", pointers)
     W = matrix()
     store = put(tmp_path / "w.zarr", zarr_format=zarr_format, attributes={"shape": [N, N]}, **csr(W))
     source = open_graph(store)
