@@ -57,7 +57,7 @@ from sklearn.semi_supervised import LabelSpreading, SelfTrainingClassifier
 
 from dorff import ORFFClassifier, graphs, kernels
 from dorff.estimators.array_sums import ArraySums
-from dorff.estimators.given import GivenFolds
+from dorff.estimators.arrays import GivenFolds
 from dorff.features import FeatureMap, Recipe
 from dorff.frequencies import default_sampler
 from dorff.kernels import median_lengthscale

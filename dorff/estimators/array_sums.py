@@ -16,9 +16,8 @@ from distributed import get_worker
 
 from dorff import __version__
 from dorff.data import RowBlock
-from dorff.estimators.arrays import Rows, StoredRows, finite, partly, runs_of
+from dorff.estimators.arrays import Deal, Rows, StoredRows, finite, partly, runs_of
 from dorff.estimators.class_labels import OneHot, StoredLabels, one_hot
-from dorff.estimators.given import Deal
 from dorff.features import FeatureMap, Recipe
 from dorff.fit import Fitted
 from dorff.kernels.scalar import FloatArray

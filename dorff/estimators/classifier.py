@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dorff.errors import InputError
 from dorff.estimators.array_sums import ArraySums, Drawing, Targets, one_thread
-from dorff.estimators.arrays import Rows, StoredRows, together, unwrap, with_rows
+from dorff.estimators.arrays import Deal, GivenFolds, Rows, StoredRows, together, unwrap, with_rows
 from dorff.estimators.base import ORFFEstimator, unchanged
 from dorff.estimators.calibrating import FOLDS, HeldRows, held_fold
 from dorff.estimators.class_labels import (
@@ -34,7 +34,6 @@ from dorff.estimators.class_labels import (
     target_rows,
     unwrap_labels,
 )
-from dorff.estimators.given import Deal, GivenFolds
 from dorff.estimators.semi import ManifoldLike, Penalties, in_memory_where
 from dorff.fit import Fitted
 from dorff.frequencies import Sampler

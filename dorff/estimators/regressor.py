@@ -19,9 +19,18 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dorff.errors import InputError
 from dorff.estimators.array_sums import ArraySums, one_thread
-from dorff.estimators.arrays import StoredRows, finite, partly, together, unwrap, with_rows
+from dorff.estimators.arrays import (
+    Deal,
+    GivenFolds,
+    StoredRows,
+    finite,
+    partly,
+    row_weights,
+    together,
+    unwrap,
+    with_rows,
+)
 from dorff.estimators.base import ORFFEstimator, absent, first_column, unchanged
-from dorff.estimators.given import Deal, GivenFolds, row_weights
 from dorff.estimators.semi import Flags, ManifoldLike, Penalties, in_memory_where, with_targets
 from dorff.fit import Fitted
 from dorff.frequencies import Sampler

@@ -20,7 +20,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from dorff import ORFFClassifier, ORFFRegressor, kernels, load_model
 from dorff.data.edges import write_graph
 from dorff.errors import InputError
-from dorff.estimators.given import GivenFolds
+from dorff.estimators.arrays import GivenFolds
 from dorff.graphs import KNN, Identity, Manifold, laplacian, local_graph
 from dorff.store import save_model
 
