@@ -1,6 +1,6 @@
 """How many features are enough: error bounds of random features, corrected where the papers' print is false."""
 
-from dorff.bounds.concentration import features_needed
+from dorff.bounds.concentration import features_needed, gamma_orlicz, orlicz_norm
 from dorff.bounds.constants import Constants
 from dorff.bounds.operators import (
     brault_printed,
@@ -10,7 +10,6 @@ from dorff.bounds.operators import (
     minh_uniform,
     printed_spread,
 )
-from dorff.bounds.orlicz import gamma_orlicz, orlicz_norm
 from dorff.bounds.rules import (
     munkhoeva_printed,
     munkhoeva_rff_printed,

@@ -11,8 +11,7 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 from scipy.special import gammaln
 
-from dorff.bounds.concentration import positive
-from dorff.bounds.orlicz import gamma_orlicz
+from dorff.bounds.concentration import gamma_orlicz, positive
 from dorff.bounds.variance import inverse_square, measure_of, split_of, variance
 from dorff.errors import InputError
 from dorff.kernels import BaseKernel, CurlFree, Decomposable, Gaussian, Measure, OperatorKernel, Spectral
