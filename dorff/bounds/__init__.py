@@ -9,6 +9,9 @@ from dorff.bounds.operators import (
     minh_pointwise,
     minh_uniform,
     printed_spread,
+    rahimi_recht,
+    sriperumbudur_szabo,
+    sutherland_schneider,
 )
 from dorff.bounds.rules import (
     munkhoeva_printed,
@@ -17,7 +20,6 @@ from dorff.bounds.rules import (
     ridge_deviation,
     ridge_epsilon,
 )
-from dorff.bounds.scalars import rahimi_recht, sriperumbudur_szabo, sutherland_schneider
 from dorff.bounds.variance import variance, variance_bound, variance_printed
 
 __all__ = [
