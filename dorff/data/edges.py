@@ -20,7 +20,7 @@ import scipy.sparse as sp
 
 from dorff.data.array_files import Fault
 from dorff.data.layout import ArrayLayout, ShardWriter, write_metadata
-from dorff.data.metadata import reported, staging
+from dorff.data.metadata import Attributes, reported, staging
 from dorff.data.nodes import StoredArray, check_seals, committed_rows, group_attributes, node, open_array
 from dorff.data.readers import reading
 from dorff.errors import InputError
@@ -184,7 +184,7 @@ def _matrix(root: Path, n: int, nodes: int | None, count: int, weighted: bool) -
     return ZarrMatrix(str(root), n, count, weighted)
 
 
-def _nodes(root: Path, attributes: dict[str, Any]) -> int | None:
+def _nodes(root: Path, attributes: Attributes) -> int | None:
     """How many nodes the group's attributes say it has."""
     ours = attributes.get("dorff")
     said = ours.get("nodes") if isinstance(ours, dict) else attributes.get("nodes")

@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Final, final
 
 import numpy as np
 
 from dorff.data.labels import CLASSES, GROUPS, NO_GROUP, LabelTable, group_codes, stored_labels
 from dorff.data.layout import ArrayLayout, ShardWriter, commit, shard_and_unit_rows, write_metadata
-from dorff.data.metadata import normal, read_json, reported, rewrite, staging
+from dorff.data.metadata import Attributes, normal, read_json, reported, rewrite, staging
 from dorff.data.nodes import committed_rows, group_attributes, open_array
 from dorff.data.opening import check_disjoint, open_dataset
 from dorff.data.packing import FillValues
@@ -46,7 +46,7 @@ class _Target:
     tail: dict[str, Numbers] | None = None
     sources: dict[str, str] = field(default_factory=dict)
 
-    def attributes(self) -> dict[str, Any]:
+    def attributes(self) -> Attributes:
         """What is committed with the rows."""
         return {"sources": list(self.sources)} | (self.labels.attributes() if CLASSES in self.columns else {})
 

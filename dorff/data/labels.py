@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
+from dorff.data.metadata import Attributes
 from dorff.errors import InputError
 
 Label: TypeAlias = str | int | bool | float
@@ -84,7 +85,7 @@ class LabelTable:
         """Rows of each label."""
         return tuple(self._counts.tolist())
 
-    def attributes(self) -> dict[str, Any]:
+    def attributes(self) -> Attributes:
         """What the group's attribute `dorff` says of them."""
         return {"labels": {CLASSES: list(self.labels)}, "counts": {CLASSES: list(self.counts)}}
 

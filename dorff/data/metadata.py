@@ -13,11 +13,13 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from dorff.errors import IncompleteError, InputError
 from dorff.storage.files import rmtree
 from dorff.storage.location import locate
+
+Attributes: TypeAlias = dict[str, Any]  # of a Zarr group or array, as its JSON has them
 
 SEAL: Final = "crc32"
 OPTIONAL: Final = ("storage_transformers", "configuration", "dimension_names")  # of Zarr v3's keys

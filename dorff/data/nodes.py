@@ -15,7 +15,7 @@ import numpy.typing as npt
 import zarr
 
 from dorff.data.array_files import ArrayFiles, Fault, PlainShards, row_region
-from dorff.data.metadata import has_seal, lost_seal, read_json, transient
+from dorff.data.metadata import Attributes, has_seal, lost_seal, read_json, transient
 from dorff.data.packing import MOST_COLUMNS, NUMBER_KINDS, Packing
 from dorff.errors import InputError, MissingArrayError
 from dorff.storage.location import locate
@@ -116,7 +116,7 @@ def walk(path: Path, name: str = "") -> Iterator[Node]:
             yield from walk(entry, f"{name}/{entry.name}".lstrip("/"))
 
 
-def group_attributes(path: Path) -> dict[str, Any]:
+def group_attributes(path: Path) -> Attributes:
     """The attributes of the group at `path`; refuses what is not a Zarr group in a local folder."""
     if not path.exists():
         raise InputError(f"{path}: wanted a Zarr store in a local folder, but there is none; check the path.")
@@ -139,7 +139,7 @@ def group_attributes(path: Path) -> dict[str, Any]:
     return attributes
 
 
-def committed_rows(path: Path, attributes: dict[str, Any]) -> int | None:
+def committed_rows(path: Path, attributes: Attributes) -> int | None:
     """The rows that dorff committed to this group; None for a store written by others."""
     if "dorff" not in attributes:
         return None
@@ -151,7 +151,7 @@ def committed_rows(path: Path, attributes: dict[str, Any]) -> int | None:
     return rows
 
 
-def committed_first(path: Path, attributes: dict[str, Any]) -> int:
+def committed_first(path: Path, attributes: Attributes) -> int:
     """The first row that the group still has; 0 but where `trim` took earlier ones away."""
     rows = committed_rows(path, attributes)
     first = 0 if rows is None else attributes["dorff"].get("first", 0)
@@ -162,7 +162,7 @@ def committed_first(path: Path, attributes: dict[str, Any]) -> int:
     return first
 
 
-def stored_columns(attributes: dict[str, Any], name: str, width: int) -> tuple[str, ...]:
+def stored_columns(attributes: Attributes, name: str, width: int) -> tuple[str, ...]:
     """The columns' names of an array: those kept by ingest, else made from the array's name."""
     names = attributes.get("columns")
     kept = names.get(name) if isinstance(names, dict) else None
@@ -197,7 +197,7 @@ def _no_array(path: Path, name: str) -> InputError:
     return MissingArrayError(f"{path}: has no array {name!r};{meant} the arrays in it are: {held}.{hint}")
 
 
-def check_seals(path: Path, attributes: dict[str, Any], arrays: Mapping[str, StoredArray]) -> None:
+def check_seals(path: Path, attributes: Attributes, arrays: Mapping[str, StoredArray]) -> None:
     """InputError where of a group and one of its arrays only one has dorff's checksum in its metadata."""
     for name, stored in arrays.items():
         if lost_seal(attributes, name, sealed=stored.sealed):

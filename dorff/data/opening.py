@@ -15,6 +15,7 @@ import numpy.typing as npt
 import dorff.data.nodes as nodes
 from dorff.data.dataset import Dataset
 from dorff.data.labels import CLASSES, Classes, Coding, distinct, stored_labels, text_of
+from dorff.data.metadata import Attributes
 from dorff.data.rows import Column
 from dorff.errors import InputError
 from dorff.storage.location import is_remote, locate
@@ -99,7 +100,7 @@ def check_disjoint(inputs: Sequence[str], targets: Sequence[str], what: str) -> 
             )
 
 
-def _with_classes(dataset: Dataset, classes: Classes, attributes: dict[str, Any]) -> Dataset:
+def _with_classes(dataset: Dataset, classes: Classes, attributes: Attributes) -> Dataset:
     """The data set with the meaning of its labels."""
     where = f"{dataset.path}: array {classes.name}"
     stored = nodes.open_array(locate(dataset.path), classes.name, text=True)

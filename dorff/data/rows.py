@@ -11,6 +11,7 @@ from typing import Any, Final, final
 import numpy as np
 import numpy.typing as npt
 
+from dorff.data.metadata import Attributes
 from dorff.data.nodes import node, open_array, stored_columns
 from dorff.errors import InputError
 
@@ -29,7 +30,7 @@ class Column:
     place: int
 
     @classmethod
-    def find(cls, group: Path, attributes: dict[str, Any], name: str, arrays: Sequence[str]) -> Column:
+    def find(cls, group: Path, attributes: Attributes, name: str, arrays: Sequence[str]) -> Column:
         """An array of one column by its name, else a column by its own: one that ingest named, or of `arrays`.
 
         InputError where there is none, or where an array of that name has several columns.

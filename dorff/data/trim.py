@@ -11,7 +11,7 @@ import numpy as np
 
 from dorff.data.labels import CLASSES, stored_labels
 from dorff.data.layout import commit
-from dorff.data.metadata import reported, staging
+from dorff.data.metadata import Attributes, reported, staging
 from dorff.data.nodes import check_seals, committed_first, committed_rows, group_attributes, open_array
 from dorff.data.opening import open_dataset
 from dorff.errors import InputError
@@ -65,7 +65,7 @@ def _trimmed(path: Path, keep: int) -> int:
     return rows - first
 
 
-def _counts(path: Path, attributes: dict[str, Any], first: int) -> dict[str, Any]:
+def _counts(path: Path, attributes: Attributes, first: int) -> dict[str, Any]:
     """How often each label is left without the rows before `first`; nothing where there are no labels."""
     table = stored_labels(attributes, path)
     if table is None:

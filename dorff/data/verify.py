@@ -8,7 +8,7 @@ from typing import Any
 
 from dorff.data.array_files import ArrayFiles, Fault
 from dorff.data.labels import stored_labels
-from dorff.data.metadata import has_seal, lost_seal
+from dorff.data.metadata import Attributes, has_seal, lost_seal
 from dorff.data.nodes import Node, committed_first, committed_rows, group_attributes, open_zarr, walk
 from dorff.errors import InputError
 from dorff.storage.location import locate
@@ -50,7 +50,7 @@ def verify(path: str | os.PathLike[str]) -> list[Fault]:
     return list(dict.fromkeys(faults))
 
 
-def _columns(attributes: dict[str, Any]) -> dict[str, Any]:
+def _columns(attributes: Attributes) -> dict[str, Any]:
     """The columns of each array that dorff wrote into a group; empty for a group written by others."""
     names = attributes.get("columns")
     return names if "dorff" in attributes and isinstance(names, dict) else {}
@@ -68,7 +68,7 @@ def _group_faults(node: Node, groups: dict[str, dict[str, Any]]) -> Iterator[Fau
         groups[node.name] = attributes
 
 
-def _array_faults(node: Node, attributes: dict[str, Any] | None) -> list[Fault]:
+def _array_faults(node: Node, attributes: Attributes | None) -> list[Fault]:
     """`attributes` are those of the array's group; None where they are not known."""
     try:
         array = open_zarr(node.path, f"array {node.name}", v3=node.key == "zarr.json")
