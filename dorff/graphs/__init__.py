@@ -1,6 +1,8 @@
 """Neighbour graphs of rows, their weights and Laplacians, and what a manifold term is."""
 
-from dorff.graphs.graph import KNN, Given, Graph, Identity
+from dorff.graphs.graph import KNN, Given
+from dorff.graphs.graph import IdentityGraph as Identity
+from dorff.graphs.graph import RowGraph as Graph
 from dorff.graphs.laplacian import (
     adjacency,
     both_ways,

@@ -21,7 +21,7 @@ APPEND: Final = ("rebuild", "link")
 WEIGHTS: Final = ("heat", "binary")
 
 
-class Graph(ABC):
+class RowGraph(ABC):
     """A graph whose nodes are the rows, in their order. Names and numbers: what a job says, not the edges."""
 
     @abstractmethod
@@ -29,7 +29,7 @@ class Graph(ABC):
         """What `graph:` of JOB.yaml says, as plain JSON: complete, and the same in every process."""
 
     @staticmethod
-    def from_config(config: Mapping[str, Any]) -> Graph:
+    def from_config(config: Mapping[str, Any]) -> RowGraph:
         """The graph that `config` describes, or InputError."""
         kind = config.get("type")
         if kind not in _KEYS:
@@ -37,7 +37,7 @@ class Graph(ABC):
         refuse_unknown(config, ("type", *_KEYS[kind]), f"graph of type {kind}")
         given = {key: value for key, value in config.items() if key != "type"}
         if kind == "identity":
-            return Identity()
+            return IdentityGraph()
         if kind == "knn":
             return KNN(**given)
         if "path" not in given:
@@ -47,7 +47,7 @@ class Graph(ABC):
 
 @final
 @dataclass(frozen=True)
-class KNN(Graph):
+class KNN(RowGraph):
     """Each row is joined to its `neighbours` nearest others, by Euclidean distance of the scaled inputs.
 
     Lists are not mutual: W = (A + A^T) / 2, so that two rows that list each other have the edge's full weight, a row
@@ -102,7 +102,7 @@ class KNN(Graph):
 
 @final
 @dataclass(frozen=True, eq=False)
-class Given(Graph):
+class Given(RowGraph):
     """The user's own graph: a scipy sparse or dense matrix of weights (n, n), or the path of one on disk.
 
     On disk it is a Zarr group or Parquet with the edges i, j and weights w, or in CSR form (`dorff.data.edges`). What
@@ -145,7 +145,7 @@ class Given(Graph):
 
 @final
 @dataclass(frozen=True)
-class Identity(Graph):
+class IdentityGraph(RowGraph):
     """L = I: every row by itself, so that <f, M f> is the sum over all rows of f^T Q f; for between-view terms."""
 
     def config(self) -> dict[str, Any]:

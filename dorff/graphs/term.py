@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dorff.errors import InputError
-from dorff.graphs.graph import Graph, Identity, one_of, refuse_unknown
+from dorff.graphs.graph import IdentityGraph, RowGraph, one_of, refuse_unknown
 from dorff.graphs.nearest import FloatArray
 
 LAPLACIANS: Final = ("unnormalised", "normalised")
@@ -37,7 +37,7 @@ class Manifold:
     Departure from Minh: M is not divided by (u + l)^2, which `scale` or the weight can do.
     """
 
-    graph: Graph
+    graph: RowGraph
     weight: float | tuple[float, ...] = 1.0
     laplacian: str = "unnormalised"
     power: int = 1
@@ -48,7 +48,7 @@ class Manifold:
     scale: str = "sum"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.graph, Graph):
+        if not isinstance(self.graph, RowGraph):
             raise InputError(
                 f"manifold.graph: wanted a graph, got {self.graph!r}; give KNN(10), Given(W) or Identity()."
             )
@@ -67,7 +67,7 @@ class Manifold:
         self._check_identity()
 
     def _check_identity(self) -> None:
-        identity = isinstance(self.graph, Identity)
+        identity = isinstance(self.graph, IdentityGraph)
         if not isinstance(self.between, bool):
             raise InputError(f"manifold.between: wanted true or false, got {self.between!r}; use one of them.")
         if self.between and (not identity or self.view is not None):
@@ -122,7 +122,7 @@ class Manifold:
         if not isinstance(config.get("graph"), Mapping):
             raise InputError("manifold.graph: is missing; give one such as {type: knn, neighbours: 10}.")
         given = dict(config) | {
-            "graph": Graph.from_config(config["graph"]),
+            "graph": RowGraph.from_config(config["graph"]),
             "outputs": _outputs(config.get("outputs")),
         }
         if isinstance(given.get("weight"), list):
