@@ -312,9 +312,13 @@ def _version(on: bool) -> None:
 
 @contextmanager
 def _engine(
-    workers: int, model: Path, store: Path, reads: tuple[Sequence[str] | None, Sequence[str] | None], wanted: str,
+    workers: int,
+    model: Path,
+    store: Path,
+    reads: tuple[Sequence[str] | None, Sequence[str] | None],
+    wanted: str,
     each: tuple[int, int],
-) -> Iterator[tuple[Engine, int]]:  # fmt: skip
+) -> Iterator[tuple[Engine, int]]:
     """Local workers, as many as have a shard to read and fit this machine, and the most bytes that all processes
     need; one works in this process. They start when all is there, a posterior too where an option `wanted` needs one.
     `reads` are inputs and views; `each` how many numbers come of a row and output, and of how many rows at a time, or

@@ -97,9 +97,12 @@ def run_demo(
     echo(f"score    on the {scores.rows:,} rows fitted: R2 {scores.r2:.3f}, RMSE {scores.rmse:.3f} m/s")
     dataset = open_dataset(home / "drifters.zarr")
     write_report(
-        job.model, page, observations=dataset.read(0, dataset.n), candidates=_candidates(search, tuned),
+        job.model,
+        page,
+        observations=dataset.read(0, dataset.n),
+        candidates=_candidates(search, tuned),
         title="Surface currents of the northern Gulf of Mexico (GLAD drifters)",
-    )  # fmt: skip
+    )
     share, lengthscale = search.kernels[tuned.trial.job]
     result = DemoResult(
         directory=home, job=home / "JOB.yaml", model=Path(report.model), predictions=predictions, page=page,
@@ -161,12 +164,13 @@ def _description(share: float, lengthscale: float, ridge: Sequence[float] | floa
         "features": {"count": count, "sampler": {"type": "orthogonal"}, "seed": 0},
         "solve": {
             "ridge": ridge if isinstance(ridge, float) else list(ridge),
-            "select": "kfold", "folds": {"count": 5, "by": "rows"},
+            "select": "kfold",
+            "folds": {"count": 5, "by": "rows"},
         },
         "cluster": {"type": "local", "workers": 2, "memory": "2GiB"},
         "state": "state",
         "model": "model",
-    }  # fmt: skip
+    }
 
 
 def _choose(jobs: Sequence[Job], search: Search, engine: Engine, echo: Echo, progress: Progress | None) -> TuneResult:

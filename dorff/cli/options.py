@@ -18,17 +18,22 @@ JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.
 Root = Annotated[
     Path | None,
     typer.Option(
-        "--root", metavar="DIR", envvar="DORFF_ROOT", show_default=False,
+        "--root",
+        metavar="DIR",
+        envvar="DORFF_ROOT",
+        show_default=False,
         help="Refuse a job with a path that leads out of this folder.",
     ),
-]  # fmt: skip
+]
 Metrics = Annotated[
     Path | None,
     typer.Option(
-        "--metrics", metavar="FILE.prom", show_default=False,
+        "--metrics",
+        metavar="FILE.prom",
+        show_default=False,
         help="Write figures for Prometheus' textfile collector, whether the run succeeds or not.",
     ),
-]  # fmt: skip
+]
 ModelPath = Annotated[
     Path, typer.Argument(metavar="MODEL", help="A model's root (its current version) or one version.")
 ]
@@ -36,10 +41,11 @@ Store = Annotated[Path, typer.Argument(metavar="DATA.zarr", help="The data set."
 Inputs = Annotated[
     str,
     typer.Option(
-        metavar="A,B", show_default=False,
+        metavar="A,B",
+        show_default=False,
         help="The arrays that hold the inputs, stacked; x, or those that a model of views was fitted to, if left out.",
     ),
-]  # fmt: skip
+]
 Views = Annotated[
     str, typer.Option(metavar="V,W", help="Views of the model to use, others may be missing.", show_default=False)
 ]

@@ -89,9 +89,10 @@ def kernel_names(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     that would be long, or nothing does."""
     formulas, details = [_formula(config) for config in configs], [_details(config) for config in configs]
     telling = [
-        key for key in dict.fromkeys(key for one in details for key in one)
+        key
+        for key in dict.fromkeys(key for one in details for key in one)
         if len({one[key] for one in details if key in one}) > 1
-    ]  # fmt: skip
+    ]
     names = []
     for formula, one in zip(formulas, details, strict=True):
         words = [f"{key} {one[key]}" for key in telling if key in one]
@@ -142,10 +143,11 @@ def _write(folder: Path, job: Path, described: Job, tuned: TuneResult, names: Se
         "best.yaml": (head + yaml.safe_dump(best, sort_keys=False, allow_unicode=True)).encode(),
         "path.csv": _csv(tuned.table, names),
         "path.png": trial_plot(
-            [(_named(t, names), t.m, t.ridge, t.least) for t in single or tuned.table], described.solve.select,
+            [(_named(t, names), t.m, t.ridge, t.least) for t in single or tuned.table],
+            described.solve.select,
             (tuned.trial.ridge, tuned.trial.least),
         ),
-    }  # fmt: skip
+    }
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
         write_atomic(folder / name, [content], sync=False)

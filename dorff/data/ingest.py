@@ -287,9 +287,14 @@ def _kept_layout(store: Path, name: str) -> ArrayLayout:
 
 
 def _write(
-    staging: Path, target: _Target, readers: Sequence[Reader], absent: FillValues,
-    progress: Progress | None, *, again: bool,
-) -> tuple[int, int, int]:  # fmt: skip
+    staging: Path,
+    target: _Target,
+    readers: Sequence[Reader],
+    absent: FillValues,
+    progress: Progress | None,
+    *,
+    again: bool,
+) -> tuple[int, int, int]:
     """Write the last shard's rows, then all rows of the sources, into shards in the staging folder. Returns how many
     rows the sources have, how many of them hold NaN or infinity, and how many have no group."""
     plain = {array: of for array, of in target.columns.items() if array not in CODED}

@@ -46,9 +46,13 @@ class DaskEngine(Engine):
     """
 
     def __init__(
-        self, client: Client, *, patience: float = PATIENCE, silence: float = HUNG,
+        self,
+        client: Client,
+        *,
+        patience: float = PATIENCE,
+        silence: float = HUNG,
         on_close: Callable[[], object] = lambda: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._client, self._patience, self._on_close = client, patience, on_close
         self._hung = HungWorkers(client.cluster, after=silence) if isinstance(client.cluster, LocalCluster) else None
 

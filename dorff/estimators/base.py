@@ -149,9 +149,12 @@ class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         if inputs is not None:
             (some_x, _), own = sample(inputs, inputs[:, :0]), None
         center, scale = center_and_scale(
-            some_x, own, standardize=self.standardize, shift_invariant=self._shift_invariant(),
+            some_x,
+            own,
+            standardize=self.standardize,
+            shift_invariant=self._shift_invariant(),
             tied=self.kernel.tied(d) if isinstance(self.kernel, OperatorKernel) else (),
-        )  # fmt: skip
+        )
         kernel = self._operator_kernel((some_x - center) / scale, own)
         sampler = default_sampler(kernel) if self.sampler is None else self.sampler
         recipe = Recipe(kernel.fix(d, p, covariance), sampler, d, p, int(self.n_features), bool(self.intercept))
@@ -159,8 +162,9 @@ class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             warnings.warn(f"{name}={getattr(self, name)!r} has no effect: {why}", UserWarning, stacklevel=3)
         drawn = recipe.draw(seed)
         features = FeatureMap(drawn.phi, center, scale)
-        setting = Setting(kernel, d, features.m, drawn.density, scale_targets, bool(self.intercept), observe,
-                          free_scale=free_scale)  # fmt: skip
+        setting = Setting(
+            kernel, d, features.m, drawn.density, scale_targets, bool(self.intercept), observe, free_scale=free_scale
+        )
         return Drawing(features, target_means(some_y, w), setting, recipe, seed)
 
     def _shift_invariant(self) -> bool:
@@ -259,10 +263,15 @@ def _by_chunks(
 ) -> da.Array:
     shared = delayed(replace(model, info={}))  # one copy in the graph
     mapped: da.Array = X.rechunk({1: -1}).map_blocks(
-            _answer_of_chunk, shared, answer=answer, read=read, dtype=dtype,
-            chunks=(X.chunks[0], *((width,) for width in columns)), drop_axis=None if columns else 1,
-            meta=np.empty((0,) * (1 + len(columns)), dtype),
-        )  # fmt: skip
+        _answer_of_chunk,
+        shared,
+        answer=answer,
+        read=read,
+        dtype=dtype,
+        chunks=(X.chunks[0], *((width,) for width in columns)),
+        drop_axis=None if columns else 1,
+        meta=np.empty((0,) * (1 + len(columns)), dtype),
+    )
     return mapped
 
 

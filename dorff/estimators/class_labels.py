@@ -197,9 +197,14 @@ def target_rows(labels: AnyLabels, classes: Labels) -> OneHot | da.Array:
     if not isinstance(labels, da.Array):
         return OneHot(labels, classes)
     rows: da.Array = da.map_blocks(
-        one_hot, labels, classes=classes, new_axis=1, chunks=(labels.chunks[0], (len(classes),)),
-        dtype=np.float64, meta=np.empty((0, 0)),
-    )  # fmt: skip
+        one_hot,
+        labels,
+        classes=classes,
+        new_axis=1,
+        chunks=(labels.chunks[0], (len(classes),)),
+        dtype=np.float64,
+        meta=np.empty((0, 0)),
+    )
     return rows
 
 

@@ -209,9 +209,13 @@ class Projected(ScalarMap):
 
     def config(self) -> dict[str, Any]:
         return {
-            "type": self.kind, "transform": self.projection.kind, "phi": self.phi.config() if self.phi else None,
-            "reflected": self.reflected, "centre": self.centre, "centre_column": self.centre_column,
-        }  # fmt: skip
+            "type": self.kind,
+            "transform": self.projection.kind,
+            "phi": self.phi.config() if self.phi else None,
+            "reflected": self.reflected,
+            "centre": self.centre,
+            "centre_column": self.centre_column,
+        }
 
     def fits(self) -> bool:
         held = math.isfinite(self.centre) and (self.centre >= 0 or not self.centre_column)

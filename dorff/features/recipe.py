@@ -253,9 +253,13 @@ def _scalar_map(config: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]
         if phi is not None and not isinstance(phi, GaussianWeighted):
             raise InputError(f"{config['phi']} has no activation")
         return Projected(
-            transform_from(config["transform"], arrays), arrays["feature_weights"], phi,
-            config["reflected"] is True, float(config["centre"]), config["centre_column"] is True,
-        )  # fmt: skip
+            transform_from(config["transform"], arrays),
+            arrays["feature_weights"],
+            phi,
+            config["reflected"] is True,
+            float(config["centre"]),
+            config["centre_column"] is True,
+        )
     if kind == "monomials":
         return Monomials(_inputs(config), arrays["factors"], arrays["feature_weights"])
     if kind == "maclaurin":

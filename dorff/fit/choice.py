@@ -110,18 +110,23 @@ def build_model(plan: Plan, fitted: Fitted, passed: PassResult) -> Model:
         names = [f"f{number}" for number in range(plan.observe.shape[1])]
     info: dict[str, Any] = {
         "data": {
-            "store": plan.spec.store, "rows": dataset.rows, "fingerprint": fingerprint(receipts),
+            "store": plan.spec.store,
+            "rows": dataset.rows,
+            "fingerprint": fingerprint(receipts),
             "terms": passed.fingerprints,
             "leaves": [[one.number, one.start, one.stop, one.digest] for one in receipts],
-            "inputs": list(dataset.input_columns), "targets": names, "nan": plan.job.data.nan,
+            "inputs": list(dataset.input_columns),
+            "targets": names,
+            "nan": plan.job.data.nan,
             "weights": plan.job.data.weights,
             "low": np.min([receipt.low for receipt in receipts], axis=0).tolist(),
             "high": np.max([receipt.high for receipt in receipts], axis=0).tolist(),
         },
-        "plan": frozen.hash, "r2_of": r2_of(plan),
+        "plan": frozen.hash,
+        "r2_of": r2_of(plan),
         "versions": {name: version(name) for name in ("dorff", "numpy", "scipy", "zarr", "numba", "dask")}
         | {"python": platform.python_version()},
-    }  # fmt: skip
+    }
     if dataset.labels is not None:
         info["labels"] = list(dataset.labels)
     if isinstance(fitted.fit.kernel, MultiView):

@@ -99,10 +99,15 @@ def made(plan: Plan) -> dict[str, Any]:
     receipts are kept that tell them, a stamp of the rows' files does. `terms` are stamps of the files that manifold
     terms are of."""
     wanted = [
-        plan.spec.config(), plan.kernel_configs, plan.drawn_configs, plan.job.features.counts, plan.costs.route,
+        plan.spec.config(),
+        plan.kernel_configs,
+        plan.drawn_configs,
+        plan.job.features.counts,
+        plan.costs.route,
         None if plan.observe is None else plan.observe.tolist(),
-        plan.job.solve.model_dump(mode="json", exclude={"observe"}), __version__,
-    ]  # fmt: skip
+        plan.job.solve.model_dump(mode="json", exclude={"observe"}),
+        __version__,
+    ]
     wanted += [term.asked() for term in plan.terms]
     job = hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()[:32]
     first, stop = plan.dataset.first, plan.dataset.n

@@ -189,8 +189,11 @@ def _sum(
         columns=features_of(kernel, term.views, frozen.constants.density), name=source.path, lease=lease,
     )  # fmt: skip
     said = {
-        "type": graph.config()["type"], "rows": source.rows, "edges": 0 if isinstance(graph, Identity) else sums.n,
-        "shards": shards, "seconds": time.perf_counter() - began,
+        "type": graph.config()["type"],
+        "rows": source.rows,
+        "edges": 0 if isinstance(graph, Identity) else sums.n,
+        "shards": shards,
+        "seconds": time.perf_counter() - began,
         **({"rows_without_edges": alone} if isinstance(graph, Given) else {}),
-    }  # fmt: skip
+    }
     return TermSums(sums, receipts, said)

@@ -61,9 +61,12 @@ def publish(
         old = _current(root)
         verdict = _judged(judge, version, old, lease)
         line = {
-            **record, "time": datetime.now(UTC).isoformat(timespec="seconds"), "token": lease.token,
-            "score": verdict.score, "old_score": verdict.old_score,
-        }  # fmt: skip
+            **record,
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+            "token": lease.token,
+            "score": verdict.score,
+            "old_score": verdict.old_score,
+        }
         if verdict.reasons:
             raise _refused(root, verdict.reasons, line, old, lease)
         with lease.fenced():

@@ -52,9 +52,14 @@ class Streamed:
 
 
 def fit_streaming(
-    plan: Plan, setting: Setting, engine: Engine, progress: Progress | None = None, *, tolerance: float = TOLERANCE,
+    plan: Plan,
+    setting: Setting,
+    engine: Engine,
+    progress: Progress | None = None,
+    *,
+    tolerance: float = TOLERANCE,
     most: int = MOST_PASSES,
-) -> Streamed:  # fmt: skip
+) -> Streamed:
     """Fit the plan's one kernel at its one ridge; goes on from what an earlier, unfinished run left, and leaves none.
 
     Raises InputError (bad data, or data that change meanwhile), IncompleteError (run it again).

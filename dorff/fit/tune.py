@@ -131,9 +131,12 @@ def _each(plans: Sequence[Plan]) -> list[Plan]:
 
 
 def _grid(
-    plans: Sequence[Plan], passed: dict[Path, PassResult], terms: Mapping[str, Sequence[Moments]], engine: Engine,
+    plans: Sequence[Plan],
+    passed: dict[Path, PassResult],
+    terms: Mapping[str, Sequence[Moments]],
+    engine: Engine,
     told: Told | None,
-) -> list[Trial]:  # fmt: skip
+) -> list[Trial]:
     """Every trial, in order; a task scores one setting (a kernel with weights of the manifold terms) at one m, the
     largest first, from files of the pass's folds and of the terms' sums."""
     grid = [
@@ -254,9 +257,12 @@ def _fits_a_worker(plan: Plan) -> bool:
     if not cluster.on_this_machine:
         return False
     path = path_bytes(
-        costs.m, q, unknowns=costs.m * costs.rank, folds=plan.spec.folds.count,
+        costs.m,
+        q,
+        unknowns=costs.m * costs.rank,
+        folds=plan.spec.folds.count,
         ridges=len(plan.job.solve.ridges),
-    )  # fmt: skip
+    )
     return max(costs.peak_bytes, WORKER_BYTES + path) <= 0.95 * cluster.memory
 
 

@@ -96,9 +96,12 @@ class Quadrature(RuleSampler):
 
     def config(self) -> dict[str, Any]:
         return {
-            "type": "quadrature", "degree": list(self.degree), "mixing": self.mixing,
-            "radii": self.radii, "centre": self.centre,
-        }  # fmt: skip
+            "type": "quadrature",
+            "degree": list(self.degree),
+            "mixing": self.mixing,
+            "radii": self.radii,
+            "centre": self.centre,
+        }
 
     def accept(self, law: Spectral, measure: Measure, d: int) -> None:
         law = isotropic(law, measure, "quadrature")

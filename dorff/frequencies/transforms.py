@@ -139,16 +139,24 @@ class HadamardChain(_Blocks):
         B, K, n = self.diagonals.shape
         shapes = self.permutation.shape in ((B, n), (B, 0)) and self.permutation.dtype == np.int32
         return (
-            shapes and K > 0 and n & (n - 1) == 0 and n >= self.d > 0 and _ascend(self.rows, self.gains)
+            shapes
+            and K > 0
+            and n & (n - 1) == 0
+            and n >= self.d > 0
+            and _ascend(self.rows, self.gains)
             and _finite(self.stretch, self.diagonals, self.gains)
-            and _below(self.rows, B * n) and _below(self.permutation, n)
-        )  # fmt: skip
+            and _below(self.rows, B * n)
+            and _below(self.permutation, n)
+        )
 
     def arrays(self) -> Arrays:
         return {
-            "stretch": self.stretch, "diagonals": self.diagonals, "permutation": self.permutation,
-            "rows": self.rows, "gains": self.gains,
-        }  # fmt: skip
+            "stretch": self.stretch,
+            "diagonals": self.diagonals,
+            "permutation": self.permutation,
+            "rows": self.rows,
+            "gains": self.gains,
+        }
 
 
 @final
@@ -181,16 +189,26 @@ class ButterflyRules(_Blocks):
         B, K, d = self.permutations.shape
         shapes = self.stretch.shape == (d,) and self.cosines.shape == self.sines.shape == (B, K, d - 1)
         return (
-            shapes and K > 0 and d > 0 and self.permutations.dtype == np.int32 and _ascend(self.rows, self.gains)
+            shapes
+            and K > 0
+            and d > 0
+            and self.permutations.dtype == np.int32
+            and _ascend(self.rows, self.gains)
             and _finite(self.stretch, self.cosines, self.sines, self.gains)
-            and _below(self.rows, B * (d + int(self.vertices[0]))) and _below(self.permutations, d)
-        )  # fmt: skip
+            and _below(self.rows, B * (d + int(self.vertices[0])))
+            and _below(self.permutations, d)
+        )
 
     def arrays(self) -> Arrays:
         return {
-            "stretch": self.stretch, "permutations": self.permutations, "cosines": self.cosines,
-            "sines": self.sines, "vertices": self.vertices, "rows": self.rows, "gains": self.gains,
-        }  # fmt: skip
+            "stretch": self.stretch,
+            "permutations": self.permutations,
+            "cosines": self.cosines,
+            "sines": self.sines,
+            "vertices": self.vertices,
+            "rows": self.rows,
+            "gains": self.gains,
+        }
 
 
 def _finite(*arrays: npt.NDArray[Any]) -> bool:

@@ -26,14 +26,17 @@ SCALARS.add(
     Entry("matern", Matern, MaternSpec, "Matérn of |x − z| / s", "Rasmussen & Williams 2006, eq. 4.14"),
     Entry("cauchy", Cauchy, LengthscaleSpec, "∏ 1 / (1 + (xᵢ − zᵢ)² / s²)", "Rahimi & Recht 2007"),
     Entry(
-        "rational_quadratic", RationalQuadratic, RationalQuadraticSpec, "(1 + |x − z|² / 2αs²)^−α",
+        "rational_quadratic",
+        RationalQuadratic,
+        RationalQuadraticSpec,
+        "(1 + |x − z|² / 2αs²)^−α",
         "Rasmussen & Williams 2006, eq. 4.19",
     ),
     Entry("arc_cosine", ArcCosine, ArcCosineSpec, _DOUBLE, "Cho & Saul 2009"),
     Entry("polynomial", Polynomial, PolynomialSpec, "(scale x·z + offset)^degree"),
     Entry("pointwise", lambda function: Pointwise(function), PointwiseSpec, "E φ(w·x) φ(w·z)", "Munkhoeva 2018"),
     Entry("mercer", Mercer.named, MercerSpec, "Σ λⱼ φⱼ(x) φⱼ(z)", "Mercer 1909"),
-)  # fmt: skip
+)
 
 
 def scalar_from_config(config: Mapping[str, Any]) -> ScalarKernel:

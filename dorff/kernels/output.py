@@ -292,11 +292,14 @@ OUTPUTS.add(
     Entry("matrix", lambda matrix: Matrix(matrix), MatrixOutput, written="{matrix: FILE}"),
     Entry("factor", lambda factor: Factor(factor), FactorOutput, written="{factor: FILE}"),
     Entry(
-        "graph", lambda graph, offset=0.0: Graph(graph, offset), GraphOutput, source="Evgeniou et al. 2005",
+        "graph",
+        lambda graph, offset=0.0: Graph(graph, offset),
+        GraphOutput,
+        source="Evgeniou et al. 2005",
         written="{graph: FILE, offset: 0.1}",
     ),
     Entry("learned", lambda learned="trace": Learned(learned), LearnedOutputSpec, written="{learned: frobenius}"),
-)  # fmt: skip
+)
 
 
 def as_output(value: Any) -> Output:

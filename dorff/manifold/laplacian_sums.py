@@ -203,9 +203,13 @@ class GraphSums(RowSums):
         return G
 
     def _far(
-        self, X: FloatArray, scale: FloatArray | None, W: sparse.csr_array, levels: list[IntArray],
+        self,
+        X: FloatArray,
+        scale: FloatArray | None,
+        W: sparse.csr_array,
+        levels: list[IntArray],
         last: FloatArray | None,
-    ) -> FloatArray:  # fmt: skip
+    ) -> FloatArray:
         """The same (1, line) of a single row that reaches more rows than a tile has, its last scale (n,) given: summed
         over runs of its neighbours that do not, or each of which is such a row itself: at powers above 2 the rows
         about a hub are then read again for each row that reaches them through it."""
@@ -341,9 +345,14 @@ def _spread(T: Moments, columns: tuple[int, ...], m: int) -> Moments:
 
 
 def in_memory(
-    features: FeatureMap, X: FloatArray, graph: sparse.csr_array | Graph, term: Manifold, *,
-    inputs: Places = None, columns: Places = None,
-) -> Moments:  # fmt: skip
+    features: FeatureMap,
+    X: FloatArray,
+    graph: sparse.csr_array | Graph,
+    term: Manifold,
+    *,
+    inputs: Places = None,
+    columns: Places = None,
+) -> Moments:
     """T of rows X (n, d) in memory, finite, over all m features: of the weights W (n, n) that are given (`checked`),
     of their nearest neighbours among all rows, or within runs of `GROUP_ROWS`, or of L = I.
 

@@ -230,9 +230,12 @@ class Model:
         return len(self._known().noise) if noise else self.p
 
     def _by_blocks(
-        self, X: npt.ArrayLike, shape: tuple[int, ...], of_features: Callable[[FloatArray], FloatArray],
+        self,
+        X: npt.ArrayLike,
+        shape: tuple[int, ...],
+        of_features: Callable[[FloatArray], FloatArray],
         views: Views = None,
-    ) -> FloatArray:  # fmt: skip
+    ) -> FloatArray:
         """What `of_features` makes (rows, *shape) of each block's features F (rows, m), for X (n, d)."""
         inputs = self._checked(X, views)
         out = np.empty((len(inputs), *shape))

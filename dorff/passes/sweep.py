@@ -79,9 +79,14 @@ class Sweeper:
     """
 
     def __init__(
-        self, frozen: Pass, name: str, dataset: Dataset, leaves: Sequence[Leaf], engine: Engine,
+        self,
+        frozen: Pass,
+        name: str,
+        dataset: Dataset,
+        leaves: Sequence[Leaf],
+        engine: Engine,
         told: Callable[[int], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._folder = frozen.directory / "sweeps" / name
         self._frozen, self._dataset, self._leaves, self._engine, self._told = frozen, dataset, leaves, engine, told
         self._stamp = dataset.stamp(leaves[0].start, leaves[-1].stop)

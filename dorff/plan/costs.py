@@ -80,9 +80,14 @@ class Costs:
 
 
 def estimate(
-    job: Job, dataset: Dataset, leaves: Sequence[Leaf], recipe: Recipe, candidates: Sequence[OperatorKernel],
-    spec: PassSpec, terms: Sequence[ManifoldTerm] = (),
-) -> Costs:  # fmt: skip
+    job: Job,
+    dataset: Dataset,
+    leaves: Sequence[Leaf],
+    recipe: Recipe,
+    candidates: Sequence[OperatorKernel],
+    spec: PassSpec,
+    terms: Sequence[ManifoldTerm] = (),
+) -> Costs:
     """The costs of a job whose features are those of `recipe` and whose kernel is one of `candidates`."""
     m, q = recipe.m, dataset.q
     missing = spec.partial and dataset.labels is None

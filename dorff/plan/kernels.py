@@ -65,11 +65,12 @@ def with_columns(config: dict[str, Any], dataset: Dataset) -> dict[str, Any]:
     columns = array_columns(dataset)
     views = [
         {
-            "name": view["name"], "kernel": view["kernel"],
+            "name": view["name"],
+            "kernel": view["kernel"],
             "columns": [one for name in _names(view["inputs"]) for one in columns[name]],
         }
         for view in config["views"]
-    ]  # fmt: skip
+    ]
     return {"type": "multi_view", "views": views}
 
 

@@ -243,9 +243,13 @@ def _open(job: Job) -> Dataset:
     by = job.solve.folds.by
     groups = by if by not in ("leaves", "rows") and job.deals else None
     dataset = open_dataset(
-        str(job.data.store), inputs=job.data.inputs, targets=_targets(job), weights=job.data.weights, groups=groups,
+        str(job.data.store),
+        inputs=job.data.inputs,
+        targets=_targets(job),
+        weights=job.data.weights,
+        groups=groups,
         labelled=job.data.labelled,
-    )  # fmt: skip
+    )
     if not dataset.rows:
         raise InputError(f"{dataset.path}: has no rows to fit")
     if dataset.labels is not None and dataset.q < 2:

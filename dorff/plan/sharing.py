@@ -64,9 +64,13 @@ def check_sharing(targets: Sequence[OperatorKernel], drawn_for: Sequence[Operato
 
 
 def check_targets(
-    targets: Sequence[OperatorKernel], drawn_for: Sequence[OperatorKernel], *, recipe: Recipe, density: Density | None,
+    targets: Sequence[OperatorKernel],
+    drawn_for: Sequence[OperatorKernel],
+    *,
+    recipe: Recipe,
+    density: Density | None,
     seed: int,
-) -> list[float | None]:  # fmt: skip
+) -> list[float | None]:
     """The effective sample size of each target, in frequencies; None for features that are no plain sample of any.
 
     `density` is of what the recipe, of the mixture of `drawn_for`, drew with the seed. InputError for a target that

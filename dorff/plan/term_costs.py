@@ -70,9 +70,13 @@ class TermRecipe:
     def config(self) -> dict[str, Any]:
         """The recipe as JSON."""
         return {
-            "graph": self.graph.config(), "normalised": self.normalised, "power": self.power, "form": str(self.form),
-            "inputs": self.inputs, "columns": self.columns,
-        }  # fmt: skip
+            "graph": self.graph.config(),
+            "normalised": self.normalised,
+            "power": self.power,
+            "form": str(self.form),
+            "inputs": self.inputs,
+            "columns": self.columns,
+        }
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:

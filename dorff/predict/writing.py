@@ -98,10 +98,15 @@ class Writing:
     def staging(self, out: Path) -> Path:
         """The directory beside `out` that collects shards, one for each question: model, inputs, layout."""
         question = {
-            "model": self.name, "store": self.dataset.path, "rows": self.dataset.n, "first": self.dataset.first,
-            "stamp": self.dataset.stamp(self.dataset.first, self.dataset.n), "inputs": self.dataset.rows_spec(),
-            "uncertainty": asdict(self.asked), "views": self.sight.views,
-        }  # fmt: skip
+            "model": self.name,
+            "store": self.dataset.path,
+            "rows": self.dataset.n,
+            "first": self.dataset.first,
+            "stamp": self.dataset.stamp(self.dataset.first, self.dataset.n),
+            "inputs": self.dataset.rows_spec(),
+            "uncertainty": asdict(self.asked),
+            "views": self.sight.views,
+        }
         text = json.dumps(question, sort_keys=True)
         path = out.with_name(f".{out.name}.{hashlib.sha256(text.encode()).hexdigest()[:12]}.partial")
         with space_on(out):

@@ -42,10 +42,13 @@ class Figure:
 
 
 def write_report(
-    model_path: Path, out: Path | None = None, *,
+    model_path: Path,
+    out: Path | None = None,
+    *,
     observations: tuple[FloatArray, FloatArray] | None = None,
-    candidates: Sequence[Candidate] | None = None, title: str | None = None,
-) -> Path:  # fmt: skip
+    candidates: Sequence[Candidate] | None = None,
+    title: str | None = None,
+) -> Path:
     """Write the page of the model at `model_path` (its root or a version), and return where.
 
     `out` left out means `report-<version>.html` in the model's root. `observations`, X (n, d) and Y (n, p), are
@@ -64,16 +67,23 @@ def write_report(
 
 
 def render(
-    model: Model, version: Path, *, observations: Observations | None = None,
-    candidates: Sequence[Candidate] | None = None, title: str | None = None,
-) -> str:  # fmt: skip
+    model: Model,
+    version: Path,
+    *,
+    observations: Observations | None = None,
+    candidates: Sequence[Candidate] | None = None,
+    title: str | None = None,
+) -> str:
     """The page as text."""
     subject = Subject.of(model)
     tried = list(candidates) if candidates is not None else from_info(model.info)
     environment = Environment(
-        loader=PackageLoader("dorff.report", "."), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
+        loader=PackageLoader("dorff.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     return environment.get_template("page.html.j2").render(
         title=title or kernel_title(model.kernel),
         summary=_summary(subject),
@@ -115,8 +125,9 @@ def _figures(subject: Subject, observations: Observations | None) -> Iterator[Fi
         extra = (
             "; orange: observations (a part of their arrows, so that they can be told apart); fading to white: "
             "two length-scales and more from all of them, where the data say next to nothing"
-            if seen is not None else ""
-        )  # fmt: skip
+            if seen is not None
+            else ""
+        )
         yield Figure.of("The field", f"Fitted vectors {where}, coloured by length{extra}.", field_plot(subject, seen))
         if not smooth:
             return
@@ -168,7 +179,8 @@ def _fit(model: Model) -> dict[str, str]:
         **({"Rows unlabelled": _number(unlabelled)} if (unlabelled := report.get("rows_unlabelled")) else {}),
         "Rows dropped": _number(report.get("rows_dropped")),
         "Leaves": f"{_number(report.get('leaves_computed'))} computed, {_number(report.get('leaves_reused'))} reused"
-        if report else NOT_KEPT,
+        if report
+        else NOT_KEPT,
         "Pass over the data": _number(report.get("seconds"), " s"),
         "Time inside syrk": f"{share:.0%}" if isinstance(share, float) else NOT_KEPT,
         "Peak memory": f"{peak} of {planned} planned" if report else NOT_KEPT,
@@ -177,7 +189,7 @@ def _fit(model: Model) -> dict[str, str]:
         **({"Manifold weights": ", ".join(map(_number, weights))} if (weights := report.get("manifold")) else {}),
         "Condition number": _number(report.get("condition")),
         "Solved by": _number(report.get("rung")),
-    }  # fmt: skip
+    }
 
 
 def _held_out(report: Mapping[str, Any]) -> dict[str, str]:

@@ -113,9 +113,11 @@ def shown(value: float, criterion: str) -> float:
 
 
 def trial_plot(
-    trials: Sequence[tuple[str, int, float, float]], criterion: str, winner: tuple[float, float],
+    trials: Sequence[tuple[str, int, float, float]],
+    criterion: str,
+    winner: tuple[float, float],
     unit: str | None = None,
-) -> bytes:  # fmt: skip
+) -> bytes:
     """A PNG of the values of trials (kernel's name, m, ridge, minimised value) against the ridge, `winner` (ridge,
     value) marked; of more kernels or m than there are colours or styles the best.
 

@@ -174,12 +174,15 @@ def _write(model: Model, path: Path) -> None:
             name, data=value, chunks=_chunks(value.shape), compressors=None, config={"write_empty_chunks": True}
         )
     description = {
-        "kernel": model.kernel.config(), "sampler": dict(model.sampler), "seed": model.seed,
-        "features": model.feature_map.phi.config(), "info": dict(model.info),
+        "kernel": model.kernel.config(),
+        "sampler": dict(model.sampler),
+        "seed": model.seed,
+        "features": model.feature_map.phi.config(),
+        "info": dict(model.info),
         "shapes": {name: list(value.shape) for name, value in arrays.items()},
         "dtypes": {name: str(value.dtype) for name, value in arrays.items()},
         "crc32": {name: _checksum(value) for name, value in arrays.items()},
-    }  # fmt: skip
+    }
     text = json.dumps(description, sort_keys=True)
     group.attrs.update({"format": FORMAT, "description": text, "crc32": zlib.crc32(text.encode())})
     files.sync_tree(path)

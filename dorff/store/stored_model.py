@@ -45,9 +45,13 @@ def _built(arrays: Arrays, words: Mapping[str, Any]) -> Model:
     q = len(arrays["observe"]) if "observe" in arrays else inside
     posterior = Posterior.of_arrays(arrays, (m, r, p), q)
     expected = {
-        "coefficients": (m, r), "intercept": (p,), "target_scale": (p,), "gain": (m,),
-        "root": (1 if roots == 1 else m, r, inside), **({"observe": (q, p)} if "observe" in arrays else {}),
-    }  # fmt: skip
+        "coefficients": (m, r),
+        "intercept": (p,),
+        "target_scale": (p,),
+        "gain": (m,),
+        "root": (1 if roots == 1 else m, r, inside),
+        **({"observe": (q, p)} if "observe" in arrays else {}),
+    }
     for name, shape in expected.items():
         _check(name, arrays[name], shape)
     if m != features.m or not np.all(arrays["target_scale"] > 0):
