@@ -27,7 +27,7 @@ ARROWS: dict[str, str] = {
     "bounds": "kernels",
     "moments": "errors",
     "spec": "storage",
-    "graphs": "errors",  # neighbours of rows, Laplacians, what a manifold term is
+    "graphs": "spec",  # neighbours of rows, Laplacians, what a manifold term is
     "model": "features",  # weights, deviations, bands and probabilities; what solvers make
     "solvers": "moments model",
     "data": "spec",  # formats of files register themselves

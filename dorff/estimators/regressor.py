@@ -217,21 +217,13 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
             weights = None if weights is None else row_weights(weights[seen], len(X))
         with one_thread():
             drawing = self._draw(
-                X,
-                Y,
-                scale_targets=self.standardize,
-                observe=observe,
-                partial=self._partial,
-                weights=weights,
+                X, Y, scale_targets=self.standardize, observe=observe, partial=self._partial, weights=weights,
                 inputs=inputs,
-            )
+            )  # fmt: skip
             sums = ArraySums(
-                drawing.features,
-                drawing.y0,
-                self._deal(X.shape[0], drawing.seed, seen),
-                partial=self._partial,
+                drawing.features, drawing.y0, self._deal(X.shape[0], drawing.seed, seen), partial=self._partial,
                 precision=self.precision,
-            )
+            )  # fmt: skip
             penalties = None if inputs is None else Penalties.of(terms, drawing, inputs, len(X))
             fitted, self.model_ = self._solve(drawing, sums.of(X, Y, weights), penalties)
             self._fitted = fitted.pooled() if self.posterior else None

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from dorff.errors import InputError
 from dorff.frequencies.transforms import Arrays
 from dorff.kernels.scalar import FloatArray
+from dorff.spec.registry import Config
 
 
 class ScalarMap(ABC):
@@ -44,7 +45,7 @@ class ScalarMap(ABC):
         """Write F of x (b, d), b at most `tile_rows`, into the first m columns of `out`; `work` (b, work_columns)."""
 
     @abstractmethod
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Config:
         """What `arrays` does not say, as plain JSON; InputError where a Python function is part of the map."""
 
     @abstractmethod

@@ -14,6 +14,7 @@ from dorff.features.base import ScalarMap, numbers
 from dorff.frequencies.transforms import Arrays
 from dorff.kernels import Mercer, Polynomial
 from dorff.kernels.scalar import FloatArray
+from dorff.spec.registry import Config
 
 
 def series(kernel: Polynomial) -> list[float]:
@@ -92,7 +93,7 @@ class Monomials(ScalarMap):
                 out[:, i] += (others * W[:, i]) @ picks
         return out[:, :, : self.d]
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Config:
         return {"type": self.kind, "d": self.inputs}
 
     def fits(self) -> bool:
@@ -164,7 +165,7 @@ class Maclaurin(ScalarMap):
             np.multiply(part.prod(axis=2), self.weights[first:last], out=out[:, first:last])
             start += n * len(columns)
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Config:
         return {"type": self.kind}
 
     def fits(self) -> bool:
@@ -214,7 +215,7 @@ class Eigenfunctions(ScalarMap):
     def write(self, x: FloatArray, out: FloatArray, work: FloatArray) -> None:
         np.multiply(self.kernel.functions(x, self.indices), self.weights, out=out[:, : self.m])
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Config:
         return {"type": self.kind, "d": self.inputs, "kernel": self.kernel.config()}
 
     def fits(self) -> bool:

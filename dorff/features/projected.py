@@ -35,6 +35,7 @@ from dorff.kernels import (
 from dorff.kernels.scalar import FloatArray
 from dorff.kernels.stretched import Stretched
 from dorff.loops import absolutes, ramps, signs, steps, trig_pairs
+from dorff.spec.registry import Config
 
 #: Frequencies (D, d), their log density (D,), and which terms (T, D) of the kernel they serve.
 Law = tuple[FloatArray, FloatArray, npt.NDArray[np.bool_] | None]
@@ -207,7 +208,7 @@ class Projected(ScalarMap):
             slopes = (slopes - split.slope) / split.gain
         return slopes * (self.weights * w[:D])
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Config:
         return {
             "type": self.kind,
             "transform": self.projection.kind,

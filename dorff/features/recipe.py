@@ -30,6 +30,7 @@ from dorff.kernels import (
     scalar_from_config,
 )
 from dorff.kernels.scalar import FloatArray
+from dorff.spec.registry import Config
 
 
 @final
@@ -204,7 +205,7 @@ class Recipe:
         degree = getattr(self.scalar, "degree", 1)
         return 2.0 * self.m * self.d * degree if self._explicit else self._cost.flops
 
-    def question(self) -> dict[str, Any]:
+    def question(self) -> Config:
         """All that the draw depends on besides the seed, as plain JSON."""
         if self._explicit:
             return {"scalar": self.scalar.config(), "m": self.m}

@@ -14,6 +14,7 @@ from dorff.errors import InputError
 from dorff.frequencies.found import Cost, Frequencies, dealt, of_views, uniform
 from dorff.frequencies.transforms import Dense
 from dorff.kernels.scalar import FloatArray
+from dorff.spec.registry import Config
 
 
 @final
@@ -61,7 +62,7 @@ class Sampler(ABC):
         return False
 
     @abstractmethod
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Config:
         """The sampler in the grammar of JOB.yaml."""
 
     @abstractmethod
@@ -154,7 +155,7 @@ class Sampler(ABC):
         return Cost(D, max(self.numbers(d, D), density), self.flops(d, D))
 
     @final
-    def recipe(self, kernel: kernels.OperatorKernel, *, d: int, p: int, count: int) -> list[dict[str, Any]]:
+    def recipe(self, kernel: kernels.OperatorKernel, *, d: int, p: int, count: int) -> list[Config]:
         """All of the kernel that the frequencies depend on: scalar kernels, measures and counts, and the terms that a
         law serves where not all do; `weighed`, which rules depend on; the view, and its columns, where there are some.
         """

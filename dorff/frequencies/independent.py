@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
-from typing import Annotated, Any, final
+from typing import Annotated, final
 
 import numpy as np
 from numpy.polynomial.hermite_e import hermegauss
@@ -23,6 +23,7 @@ from dorff.frequencies.transforms import Dense
 from dorff.kernels import Gaussian, Measure, Spectral
 from dorff.kernels.scalar import FloatArray
 from dorff.spec.part import OneOf, Typed, within
+from dorff.spec.registry import Config
 
 
 def directions(rng: np.random.Generator, count: int, d: int) -> FloatArray:
@@ -62,7 +63,7 @@ class IID(DenseSampler):
     def omega(self, rng: np.random.Generator, law: Spectral, measure: Measure, count: int, d: int) -> FloatArray:
         return law.draw(rng, count, d, measure)
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Config:
         return {"type": "iid"}
 
 
@@ -84,7 +85,7 @@ class Orthogonal(DenseSampler):
     def numbers(self, d: int, count: int) -> int:
         return super().numbers(d, count) + frame_numbers(count, d)
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Config:
         return {"type": "orthogonal"}
 
 
@@ -140,7 +141,7 @@ class QMC(DenseSampler):
             u = points.random(count)
         return law.quantiles(np.clip(u, 2.0**-53, 1 - 2.0**-53), d, measure)
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Config:
         return {"type": "qmc", "sequence": self.sequence, "scramble": self.scramble}
 
 
@@ -191,7 +192,7 @@ class GaussQuadrature(RuleSampler):
             omega, weights = rng.choice(nodes, size=(D, d), p=mass), uniform(D)
         return Frequencies(Dense(omega * law.spectrum.stretch(d)), weights)
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Config:
         return {"type": "gauss_quadrature", "points": self.points}
 
     def numbers(self, d: int, count: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, final
+from typing import Annotated, Final, final
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from dorff.kernels import Isotropic, Measure, Spectral
 from dorff.kernels.scalar import FloatArray
 from dorff.loops import simplex_vertices
 from dorff.spec.part import Degrees, OneOf, Typed
+from dorff.spec.registry import Config
 
 FACTORS: Final = 3  # butterflies and permutations in one rotation
 DEGREES: Final = ((1, 1), (1, 3), (3, 3))
@@ -94,7 +95,7 @@ class Quadrature(RuleSampler):
     def centred(self) -> bool:
         return self.degree == (3, 3) and self.centre != "drop"
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Config:
         return {
             "type": "quadrature",
             "degree": list(self.degree),

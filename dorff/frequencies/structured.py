@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, final
+from typing import Annotated, final
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from dorff.frequencies.transforms import HADAMARD_FROM, HadamardChain, IntArray,
 from dorff.kernels import Isotropic, Measure, Spectral
 from dorff.kernels.scalar import FloatArray
 from dorff.spec.part import Typed, within
+from dorff.spec.registry import Config
 
 
 def padded(d: int) -> int:
@@ -128,7 +129,7 @@ class SORF(_Rademacher):
     def directions(self, rng: np.random.Generator, count: int, d: int) -> HadamardChain:
         return self._chain(rng, np.arange(count), d)
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Config:
         return {"type": "sorf"}
 
 
@@ -161,7 +162,7 @@ class ROM(_Rademacher):
     def factors(self) -> int:
         return self.blocks
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Config:
         return {"type": "rom", "blocks": self.blocks}
 
 
@@ -184,7 +185,7 @@ class Fastfood(_HadamardSampler):
         lengths = np.linalg.norm(diagonals[:, 1], axis=1)[rows // n] * math.sqrt(n)
         return HadamardChain(np.ones(d), diagonals, permutation, rows, 1 / lengths)
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Config:
         return {"type": "fastfood"}
 
 

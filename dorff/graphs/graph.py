@@ -15,6 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from dorff.errors import InputError
+from dorff.spec.registry import Config
 
 WITHIN: Final = ("data", "leaf")
 APPEND: Final = ("rebuild", "link")
@@ -25,7 +26,7 @@ class RowGraph(ABC):
     """A graph whose nodes are the rows, in their order. Names and numbers: what a job says, not the edges."""
 
     @abstractmethod
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Config:
         """What `graph:` of JOB.yaml says, as plain JSON: complete, and the same in every process."""
 
     @staticmethod
@@ -90,7 +91,7 @@ class KNN(RowGraph):
                 "leave it out"
             )
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Config:
         return {
             "type": "knn",
             "neighbours": self.neighbours,
@@ -131,7 +132,7 @@ class Given(RowGraph):
         """Where its edges lie; None for a matrix in memory."""
         return self.source if isinstance(self.source, str) else None
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Config:
         """A matrix in memory is named by its size and a digest of its entries."""
         if self.path is not None:
             return {"type": "given", "path": self.path}
@@ -148,7 +149,7 @@ class Given(RowGraph):
 class IdentityGraph(RowGraph):
     """L = I: every row by itself, so that <f, M f> is the sum over all rows of f^T Q f; for between-view terms."""
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Config:
         return {"type": "identity"}
 
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from dorff.errors import InputError
 from dorff.graphs.graph import IdentityGraph, RowGraph, one_of, refuse_unknown
 from dorff.graphs.nearest import FloatArray
+from dorff.spec.registry import Config
 
 LAPLACIANS: Final = ("unnormalised", "normalised")
 FORMS: Final = ("auto", "edges", "difference")
@@ -90,7 +91,7 @@ class Manifold:
         """Whether L is the normalised Laplacian."""
         return self.laplacian == "normalised"
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Config:
         """All of it as plain JSON: what `manifold:` of JOB.yaml says, and what `from_config` reads."""
         return {
             **self.sums_config(),
@@ -100,7 +101,7 @@ class Manifold:
             "scale": self.scale,
         }
 
-    def sums_config(self) -> dict[str, Any]:
+    def sums_config(self) -> Config:
         """What the sums T depend on: not the weights, outputs and scale, which need no second pass."""
         return {
             "graph": self.graph.config(),

@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Final, final
+from typing import Annotated, Final, final
 
 import numpy as np
 
 from dorff.errors import InputError
 from dorff.kernels.scalar import Explicit, FloatArray, Function, IntArray
 from dorff.spec.part import NotNegative, OneOf, Positive, Typed, within
+from dorff.spec.registry import Config
 
 MOST_DEGREE: Final = 64
 MOST_PAIRS: Final = 10**6
@@ -60,7 +61,7 @@ class Polynomial(Explicit):
         values: FloatArray = (self.scale * (X @ Z.T) + self.offset) ** self.degree
         return values
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Config:
         return {"type": "polynomial", "degree": self.degree, "offset": self.offset, "scale": self.scale}
 
 
@@ -154,7 +155,7 @@ class Mercer(Explicit):
             total += (self.functions(X, indices) * values[indices]) @ self.functions(Z, indices).T
         return total
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Config:
         system, count = self.eigenfunctions, len(self.eigenvalues)
         if not isinstance(system, Sines) or self.eigenvalues != tuple(system.eigenvalues(count).tolist()):
             raise InputError(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, final
+from typing import final
 
 import numpy as np
 from numpy.polynomial import Polynomial
@@ -21,6 +21,7 @@ from dorff.kernels.measure import Measure
 from dorff.kernels.scalar import BoolArray, FloatArray, Lengthscale
 from dorff.kernels.stretched import Isotropic
 from dorff.spec.part import LengthscaleSpec, Positive
+from dorff.spec.registry import Config
 
 # From this order on the uniform expansion has all the digits, and the scaled K begins to overflow.
 UNIFORM_FROM = 50.0
@@ -109,7 +110,7 @@ class Gaussian(Isotropic):
         density: FloatArray = -0.5 * (unit.shape[1] * math.log(2 * math.pi) + np.sum(unit**2, axis=1))
         return density
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Config:
         return self._config("gaussian")
 
 
@@ -179,7 +180,7 @@ class Matern(Isotropic):
         density: FloatArray = constant - (nu + d / 2) * np.log1p(np.sum(unit**2, axis=1) / (2 * nu))
         return density
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Config:
         return self._config("matern", nu=self.nu)
 
 
@@ -240,7 +241,7 @@ class RationalQuadratic(Isotropic):
         constant += abs(v) * math.log(2.0) + float(gammaln(abs(v)))
         return np.asarray(constant + log_matern(abs(v), z) + (v - abs(v)) * np.log(z))
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Config:
         return self._config("rational_quadratic", alpha=self.alpha)
 
 

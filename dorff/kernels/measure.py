@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
 from dorff.errors import InputError
+from dorff.spec.registry import Config
 
 _NAMES = ("unbounded", "trace", "defensive", "bounded")
 
@@ -67,7 +68,7 @@ class Measure:
             return cls(**{"name" if key == "type" else key: part for key, part in value.items()})
         raise InputError(f"measure must be {', '.join(_NAMES)} or {{type: bounded, split: 0.5}}, not {value!r}")
 
-    def config(self) -> str | dict[str, Any]:
+    def config(self) -> str | Config:
         """The measure in the grammar of JOB.yaml: its name, or a mapping where there is more to say."""
         return self.name if self.split in (None, 0.5) else {"type": self.name, "split": self.split}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from dorff.errors import InputError
 from dorff.kernels.operator import BaseKernel, Decomposable, OperatorKernel
 from dorff.kernels.output import Covariance, Learned
 from dorff.kernels.scalar import FloatArray, IntArray, ScalarKernel, Spectral
+from dorff.spec.registry import Config
 
 
 @final
@@ -167,7 +168,7 @@ class MultiView(OperatorKernel):
             values += weight * base.gram(X, Z)
         return values
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Config:
         views = [
             {"columns": list(view.columns), "name": view.name, "kernel": view.kernel.config()} for view in self.views
         ]
@@ -220,7 +221,7 @@ class InView(BaseKernel):
     def trace(self, d: int, p: int) -> float:
         return self.base.trace(len(self.columns), p // self.views)
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Config:
         """That of the view's kernel."""
         return self.base.config()
 

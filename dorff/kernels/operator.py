@@ -19,6 +19,7 @@ from dorff.errors import InputError
 from dorff.kernels.measure import Measure
 from dorff.kernels.output import Output, as_output
 from dorff.kernels.scalar import FloatArray, IntArray, ScalarKernel, Spectral
+from dorff.spec.registry import Config
 
 
 class OperatorKernel(ABC):
@@ -33,7 +34,7 @@ class OperatorKernel(ABC):
         """The kernel as a sum: (weight, kernel) pairs of kernels that are not sums."""
 
     @abstractmethod
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Config:
         """The kernel in the grammar of JOB.yaml."""
 
     @abstractmethod
@@ -166,7 +167,7 @@ class Sum(OperatorKernel):
             total = total + weight * kernel.gram(X, Z)
         return total
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Config:
         terms = [{"weight": weight, "kernel": kernel.config()} for weight, kernel in self.parts]
         return {"type": "sum", "terms": terms, **({"concatenate": True} if self.concatenate else {})}
 
@@ -251,5 +252,5 @@ class Decomposable(BaseKernel):
     def trace(self, d: int, p: int) -> float:
         return self.output.trace(p)
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Config:
         return {"type": "decomposable", "scalar": self.scalar.config(), "output": self.output.config()}

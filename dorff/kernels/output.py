@@ -14,7 +14,7 @@ from dorff.errors import InputError
 from dorff.kernels.scalar import FloatArray
 from dorff.spec.kernel import FactorOutput, GraphOutput, LearnedOutputSpec, MatrixOutput
 from dorff.spec.part import Part
-from dorff.spec.registry import OUTPUTS, Entry
+from dorff.spec.registry import OUTPUTS, Config, Entry
 
 _EPS = float(np.finfo(np.float64).eps)
 
@@ -205,7 +205,7 @@ class Matrix(_Given):
     def trace(self, p: int) -> float:
         return float(np.trace(self.A))
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Config:
         return {"matrix": self.A.tolist()}
 
 
@@ -236,7 +236,7 @@ class Factor(_Given):
     def trace(self, p: int) -> float:
         return float(np.sum(self.B**2))
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Config:
         return {"factor": self.B.tolist()}
 
 
@@ -281,7 +281,7 @@ class Graph(_Given):
     def trace(self, p: int) -> float:
         return float(np.sum(self.root(p) ** 2))
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Config:
         return {"graph": self.weights.tolist(), "offset": self.offset}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, final
+from typing import Annotated, final
 
 import numpy as np
 from scipy.spatial.distance import cdist
@@ -14,6 +14,7 @@ from dorff.errors import InputError
 from dorff.kernels.explicit import hermite_gram
 from dorff.kernels.scalar import Activation, FloatArray, Function, GaussianWeighted, Split
 from dorff.spec.part import OneOf, Typed, within
+from dorff.spec.registry import Config
 
 
 def _step(t: FloatArray) -> FloatArray:
@@ -144,7 +145,7 @@ class ArcCosine(GaussianWeighted):
     def split(self) -> Split | None:
         return SPLITS["relu" if self.order else "step"]
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Config:
         return {"type": "arc_cosine", "order": self.order}
 
 
@@ -196,7 +197,7 @@ class Pointwise(GaussianWeighted):
     def split(self) -> Split | None:
         return SPLITS[self.phi] if isinstance(self.phi, str) else None
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Config:
         if not isinstance(self.phi, str):
             raise InputError(
                 f"a Pointwise kernel of a Python function cannot be stored; name one of {', '.join(FUNCTIONS)}"

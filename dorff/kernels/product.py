@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import numpy as np
 from scipy.spatial.distance import cdist
@@ -13,6 +13,7 @@ from scipy.special import gammainccinv
 from dorff.errors import InputError
 from dorff.kernels.scalar import FloatArray, Lengthscale
 from dorff.kernels.stretched import Product
+from dorff.spec.registry import Config
 
 _BLOCK = 2**15  # numbers at a time, so that they stay in cache
 _ROUGH = (
@@ -55,7 +56,7 @@ class Laplacian(Product):
     def _log_density(self, unit: FloatArray) -> FloatArray:
         return np.asarray(-np.sum(math.log(math.pi) + np.log1p(unit**2), axis=1))
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Config:
         return self._config("laplacian")
 
 
@@ -111,5 +112,5 @@ class Cauchy(Product):
     def _log_density(self, unit: FloatArray) -> FloatArray:
         return np.asarray(-np.sum(math.log(2.0) + np.abs(unit), axis=1))
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Config:
         return self._config("cauchy")

@@ -14,6 +14,7 @@ from scipy.spatial.distance import pdist
 
 from dorff.errors import InputError
 from dorff.kernels.measure import Measure
+from dorff.spec.registry import Config
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
@@ -40,7 +41,7 @@ class ScalarKernel(ABC):
         """Exact values k0(x, z), (n, k), for X (n, d) and Z (k, d)."""
 
     @abstractmethod
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Config:
         """The kernel in the grammar of JOB.yaml; InputError for one that lives in memory only."""
 
     def check(self, d: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from dorff.kernels.sampled import matrices, refuse_negative, sampled
 from dorff.kernels.scalar import FloatArray
 from dorff.kernels.spectral import MatrixFunction, check_sizes, evaluated, scaled_root, whole
 from dorff.kernels.tabulated import Tabulated, fold, folded_nodes, fourier_sum, plane_waves
+from dorff.spec.registry import Config
 
 
 @final
@@ -100,7 +101,7 @@ class FromSignature(BaseKernel):
     def trace(self, d: int, p: int) -> float:
         return float(np.trace(self.gram(np.zeros((1, d)), np.zeros((1, d)))[0, 0]))
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Config:
         raise InputError(
             "a FromSignature kernel of a Python function cannot be stored; use curl_free, divergence_free or "
             "decomposable kernels and their sums where one will do"

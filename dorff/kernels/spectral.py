@@ -13,6 +13,7 @@ from dorff.errors import InputError
 from dorff.kernels.measure import Measure
 from dorff.kernels.operator import BaseKernel
 from dorff.kernels.scalar import FloatArray, Spectral
+from dorff.spec.registry import Config
 
 #: Of many points (..., d), a matrix (..., p, p) for each.
 MatrixFunction = Callable[[FloatArray], npt.NDArray[Any]]
@@ -111,7 +112,7 @@ class SpectralDensity(BaseKernel):
             self._traces[d] = _trace(self, d)
         return self._traces[d]
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Config:
         raise InputError(
             "a SpectralDensity kernel of a Python function cannot be stored; use curl_free, divergence_free or "
             "decomposable kernels and their sums where one will do"

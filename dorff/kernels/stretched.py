@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from copy import copy
-from typing import Any, ClassVar, Self, final
+from typing import ClassVar, Self, final
 
 import numpy as np
 from scipy.spatial.distance import cdist
@@ -13,6 +13,7 @@ from scipy.special import gammainccinv, ndtri
 from dorff.errors import InputError
 from dorff.kernels.measure import Measure
 from dorff.kernels.scalar import BoolArray, FloatArray, Lengthscale, Spectral
+from dorff.spec.registry import Config
 
 
 class Stretched(Spectral):
@@ -117,7 +118,7 @@ class Stretched(Spectral):
         plain = float(values) if values.ndim == 0 else tuple(float(v) for v in values)
         object.__setattr__(self, "lengthscale", plain)
 
-    def _config(self, kind: str, **more: float) -> dict[str, Any]:
+    def _config(self, kind: str, **more: float) -> Config:
         value = self.lengthscale if isinstance(self.lengthscale, float) else list(self.lengthscale)
         return {"type": kind, "lengthscale": value, **more}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ from scipy.special import spherical_jn
 from dorff.errors import InputError
 from dorff.kernels.measure import Measure
 from dorff.kernels.scalar import FloatArray, Spectral
+from dorff.spec.registry import Config
 
 ComplexArray = npt.NDArray[np.complex128]
 
@@ -132,7 +133,7 @@ class Tabulated(Spectral):
         density = np.log(self.masses[tuple(cells.T)]) - np.sum(np.log(self.widths))
         return np.where(inside, density, -np.inf)
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Config:
         raise InputError("a spectrum on a grid cannot be stored; it lives in memory only")
 
 

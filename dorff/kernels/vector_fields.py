@@ -12,6 +12,7 @@ from dorff.errors import InputError
 from dorff.kernels.measure import Measure
 from dorff.kernels.operator import BaseKernel, OperatorKernel
 from dorff.kernels.scalar import FloatArray, ScalarKernel, Spectral
+from dorff.spec.registry import Config
 
 
 class VectorField(BaseKernel):
@@ -59,7 +60,7 @@ class VectorField(BaseKernel):
         self.scalar.check(d)
         return self
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Config:
         measure = {} if self.measure is None else {"measure": self.measure.config()}
         return {"type": self.kind, "scalar": self.scalar.config(), **measure}
 

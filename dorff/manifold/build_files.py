@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 import numpy.typing as npt
 
-from dorff.passes import Config
+from dorff.spec.registry import Config
 from dorff.store import identity, open_plain, read_plain, seal, unseal, write_atomic
 
 FloatArray = npt.NDArray[np.float64]

@@ -20,8 +20,8 @@ from dorff.graphs import adjacency, both_ways, check_edges, undirected
 from dorff.manifold.build_edges import CUTS, Edges, cuts_of, naming, save_edges, turned
 from dorff.manifold.build_files import write_parts
 from dorff.manifold.build_spec import BuildTask, ChangedError, GraphSpec, Written, read_inputs
-from dorff.passes import Config
 from dorff.plan.graph_sizes import Sizes
+from dorff.spec.registry import Config
 
 EDGE: Final = np.dtype([("i", "<i8"), ("j", "<i8"), ("w", "<f8")])
 

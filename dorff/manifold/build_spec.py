@@ -16,8 +16,9 @@ from dorff.data import Dataset
 from dorff.errors import IncompleteError
 from dorff.graphs import KNN, Graph
 from dorff.manifold.build_files import FloatArray, IntArray, read_parts, read_record, write_record
-from dorff.passes import Config, not_finite
+from dorff.passes import not_finite
 from dorff.plan.graph_sizes import Sizes
+from dorff.spec.registry import Config
 from dorff.store import Receipt
 
 GRAPH: Final = "graph.json"

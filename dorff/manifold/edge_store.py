@@ -20,7 +20,7 @@ from dorff.manifold.build_edges import DEGREES, NODES, load_edges
 from dorff.manifold.build_files import FloatArray, IntArray, read_record, write_record
 from dorff.manifold.build_layout import Layout, load_layout
 from dorff.manifold.build_spec import BuildTask, ChangedError, DamagedError, GraphSpec, load_spec
-from dorff.passes import Config
+from dorff.spec.registry import Config
 from dorff.storage.location import locate
 from dorff.store import Receipt
 

@@ -4,6 +4,6 @@ from dorff.passes.blocks import PRECISIONS, BlockSums, RowSums
 from dorff.passes.cuts import SMALLEST_LEAF, Leaf, block_rows, leaf_bounds
 from dorff.passes.frozen import FrozenConstants, Pass, Place, RowsName, freeze, frozen_hash, load_pass
 from dorff.passes.leaf import PassSums, Stage, Summand, not_finite, sum_leaf, unchanged
-from dorff.passes.spec import Config, Configs, FoldRule, PassSpec, Words
+from dorff.passes.spec import Configs, FoldRule, PassSpec, Words
 from dorff.passes.sweep import Sweeper
 from dorff.passes.tree import Tree

@@ -19,7 +19,8 @@ from dorff.features import Drawn, FeatureMap, Projected, feature_arrays, feature
 from dorff.frequencies.transforms import Arrays
 from dorff.model.weights import Density
 from dorff.moments import MOST_PATTERNS, FloatArray
-from dorff.passes.spec import Config, Configs, FoldRule, PassSpec
+from dorff.passes.spec import Configs, FoldRule, PassSpec
+from dorff.spec.registry import Config
 from dorff.store import identity, read_plain, write_atomic, write_json
 from dorff.store.npz import read_npz
 from dorff.store.stored_model import UNREADABLE

@@ -15,9 +15,9 @@ import numpy.typing as npt
 from dorff.data import RowBlock
 from dorff.errors import InputError
 from dorff.moments import Kind
+from dorff.spec.registry import Config
 
 #: A mapping of JSON: of strings to strings, numbers, lists and such mappings.
-Config: TypeAlias = dict[str, Any]
 Configs: TypeAlias = Sequence[Config]
 Words: TypeAlias = tuple[Configs | None, Configs | None]  # kernels with words to be filled in, drawn and fitted
 

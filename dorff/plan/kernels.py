@@ -14,6 +14,7 @@ from dorff.data.nodes import open_array
 from dorff.errors import InputError
 from dorff.kernels.scalar import FloatArray
 from dorff.passes import Configs
+from dorff.spec.registry import Config
 from dorff.storage.location import locate
 
 _FILES: Final = ("matrix", "factor", "graph")
@@ -22,21 +23,21 @@ _FILES: Final = ("matrix", "factor", "graph")
 WORDS: Final = ("median", "tune", "tune each")
 
 
-def build_kernels(configs: Sequence[dict[str, Any]], d: int) -> tuple[kernels.OperatorKernel, ...]:
+def build_kernels(configs: Sequence[Config], d: int) -> tuple[kernels.OperatorKernel, ...]:
     """The operator kernels of a job for d inputs; a length-scale that is a word is about 1, until rows tell it: one
     for each input where each will have its own, so that samplers see kernels that rotations change."""
 
-    def about(scalar: dict[str, Any], columns: Sequence[int]) -> Any:
+    def about(scalar: Config, columns: Sequence[int]) -> Any:
         return [1.0 + place / 64 for place in range(len(columns))] if scalar["lengthscale"] == "tune each" else 1.0
 
     return tuple(kernels.from_config(_replaced(config, about, range(d))) for config in configs)
 
 
-def with_medians(configs: Configs, X: FloatArray, weights: FloatArray | None) -> list[dict[str, Any]]:
+def with_medians(configs: Configs, X: FloatArray, weights: FloatArray | None) -> list[Config]:
     """The same kernels, the word median replaced by that of the distances between scaled inputs X (n, d), of the
     columns that a kernel sees."""
 
-    def median(scalar: dict[str, Any], columns: Sequence[int]) -> Any:
+    def median(scalar: Config, columns: Sequence[int]) -> Any:
         if scalar["lengthscale"] != "median":
             return scalar["lengthscale"]
         seen = X if len(columns) == X.shape[1] else X[:, columns]
@@ -45,7 +46,7 @@ def with_medians(configs: Configs, X: FloatArray, weights: FloatArray | None) ->
     return [_replaced(config, median, range(X.shape[1])) for config in configs]
 
 
-def _replaced(value: Any, number: Callable[[dict[str, Any], Sequence[int]], Any], columns: Sequence[int]) -> Any:
+def _replaced(value: Any, number: Callable[[Config, Sequence[int]], Any], columns: Sequence[int]) -> Any:
     """The same configuration, each length-scale that is a word replaced by what `number` makes of its scalar kernel
     and the columns that this sees."""
     if isinstance(value, dict):
@@ -57,7 +58,7 @@ def _replaced(value: Any, number: Callable[[dict[str, Any], Sequence[int]], Any]
     return [_replaced(item, number, columns) for item in value] if isinstance(value, list | tuple) else value
 
 
-def with_columns(config: dict[str, Any], dataset: Dataset) -> dict[str, Any]:
+def with_columns(config: Config, dataset: Dataset) -> Config:
     """The same kernel; of several views each with the columns of X (n, d) that its arrays are, in place of their
     names."""
     if config["type"] != "multi_view":

@@ -17,6 +17,7 @@ from dorff.features.lengthscale_search import FEATURES, ROWS, Tuned, tune_length
 from dorff.kernels.scalar import FloatArray
 from dorff.moments.blas import pinned
 from dorff.passes import RowsName
+from dorff.spec.registry import Config
 
 UNITS: Final = 64  # runs that are read, of `Dataset.unit_rows` rows each
 _ONE, _EACH = "tune", "tune each"
@@ -65,7 +66,7 @@ def tuning_rows(dataset: Dataset, n: int) -> TuningRows:
     return TuningRows(X, Y, None if dataset.weights is None else weights, name)
 
 
-def tunes(config: dict[str, Any]) -> bool | None:
+def tunes(config: Config) -> bool | None:
     """Whether a kernel is tuned with one length-scale (False) or one for each input (True); None where it is not.
 
     InputError for a sum in which not all terms are tuned alike.
@@ -87,9 +88,9 @@ def tunes(config: dict[str, Any]) -> bool | None:
 
 
 def tuned_config(
-    configs: Sequence[dict[str, Any]], X: FloatArray, Y: FloatArray, *, seed: int, count: int = FEATURES,
+    configs: Sequence[Config], X: FloatArray, Y: FloatArray, *, seed: int, count: int = FEATURES,
     intercept: bool = True, observe: FloatArray | None = None, weights: FloatArray | None = None,
-) -> tuple[list[dict[str, Any]], list[Tuned | None]]:  # fmt: skip
+) -> tuple[list[Config], list[Tuned | None]]:  # fmt: skip
     """The kernels with numbers for the word tune, and what was found for each; None where nothing was to be.
 
     X (l, d) are scaled inputs and `count` the features of the fit, of which 512 at most are used here; the rest is as
@@ -115,11 +116,11 @@ def tuned_config(
     return [_filled(config, tuned) for config, tuned in zip(configs, searches, strict=True)], searches
 
 
-def _filled(config: dict[str, Any], tuned: Tuned | None) -> dict[str, Any]:
+def _filled(config: Config, tuned: Tuned | None) -> Config:
     if tuned is None:
         return config
     numbers = tuned.lengthscale.tolist()
-    filled: dict[str, Any] = _replaced(config, "lengthscale", numbers[0] if len(numbers) == 1 else numbers)
+    filled: Config = _replaced(config, "lengthscale", numbers[0] if len(numbers) == 1 else numbers)
     return filled
 
 

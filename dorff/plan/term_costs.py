@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, Self, final
+from typing import Final, Self, final
 
 from dorff.features import FeatureMap
 from dorff.graphs import KNN, Graph, Identity, Manifold
 from dorff.moments import UNIT, Moments
 from dorff.passes.cuts import block_rows
+from dorff.spec.registry import Config
 
 Places = tuple[int, ...] | None
 MiB: Final = 2**20
@@ -67,7 +68,7 @@ class TermRecipe:
         """Columns of [F | 1] that T is of."""
         return (features.m if self.columns is None else len(self.columns)) + 1
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Config:
         """The recipe as JSON."""
         return {
             "graph": self.graph.config(),
@@ -79,7 +80,7 @@ class TermRecipe:
         }
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Self:
+    def from_config(cls, config: Config) -> Self:
         inputs, columns = (None if one is None else tuple(one) for one in (config["inputs"], config["columns"]))
         graph = Graph.from_config(config["graph"])
         return cls(graph, config["normalised"], config["power"], Form(config["form"]), inputs, columns)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoints, entry_points
-from typing import Any, Final, final
+from typing import Any, Final, TypeAlias, final
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
 from pydantic_core import core_schema
@@ -20,6 +20,8 @@ from pydantic_core import core_schema
 from dorff.errors import InputError
 from dorff.spec.checks import KnownNames, Refusal, nearest, show
 from dorff.spec.part import Part, Typed
+
+Config: TypeAlias = dict[str, Any]  # the description of a thing, as JSON or YAML has it
 
 
 @final
