@@ -11,7 +11,7 @@ from dorff.frequencies.quadrature import Quadrature, QuadratureSpec
 from dorff.frequencies.structured import ROM, SORF, Fastfood, ROMSpec
 from dorff.frequencies.transforms import Dense, Transform, transform_from
 from dorff.kernels import OperatorKernel, Spectral
-from dorff.spec.registry import SAMPLERS, Entry
+from dorff.spec.registry import SAMPLERS, Entry, kind_of
 
 SAMPLERS.add(
     Entry("orthogonal", Orthogonal, source="Yu et al. 2016"),
@@ -36,7 +36,7 @@ def default_sampler(kernel: OperatorKernel) -> Sampler:
 
 def from_config(config: Mapping[str, Any]) -> Sampler:
     """The sampler that `Sampler.config` (or `features.sampler` of a job) describes, or InputError."""
-    kind = config.get("type")
+    kind = kind_of(config)
     entry = SAMPLERS.get(kind)
     if entry is None:
         raise InputError(f"features.sampler.type: {kind!r} is not known; use one of: {', '.join(SAMPLERS.names)}")

@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from dorff.errors import InputError
-from dorff.spec.registry import Config
+from dorff.spec.registry import Config, kind_of
 
 WITHIN: Final = ("data", "leaf")
 APPEND: Final = ("rebuild", "link")
@@ -32,7 +32,7 @@ class RowGraph(ABC):
     @staticmethod
     def from_config(config: Mapping[str, Any]) -> RowGraph:
         """The graph that `config` describes, or InputError."""
-        kind = config.get("type")
+        kind = kind_of(config)
         if kind not in _KEYS:
             raise InputError(f"graph.type: wanted one of {', '.join(_KEYS)}, got {kind!r}; name one of them.")
         refuse_unknown(config, ("type", *_KEYS[kind]), f"graph of type {kind}")

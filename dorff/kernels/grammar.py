@@ -16,7 +16,7 @@ from dorff.kernels.scalar import ScalarKernel
 from dorff.kernels.vector_fields import CurlFree, DivergenceFree
 from dorff.spec.kernel import DecomposableSpec, MultiViewSpec, SumSpec, VectorFieldSpec
 from dorff.spec.part import LengthscaleSpec
-from dorff.spec.registry import KERNELS, SCALARS, Entry
+from dorff.spec.registry import KERNELS, SCALARS, Entry, kind_of
 
 _DOUBLE = "2 E φ(w·x) φ(w·z), φ a step (order 0) or a ramp (order 1)"
 
@@ -41,7 +41,7 @@ SCALARS.add(
 
 def scalar_from_config(config: Mapping[str, Any]) -> ScalarKernel:
     """The scalar kernel that `ScalarKernel.config` (or a job's `scalar:`) describes, or InputError."""
-    kind = config.get("type")
+    kind = kind_of(config)
     entry = SCALARS.get(kind)
     if entry is None:
         raise InputError(f"kernel.scalar.type: {kind!r} is not built; use one of {', '.join(SCALARS.names)}")
@@ -63,7 +63,7 @@ def from_config(config: Mapping[str, Any]) -> OperatorKernel:
 
     Raises InputError for a type that is not known.
     """
-    kind = config.get("type")
+    kind = kind_of(config)
     entry = KERNELS.get(kind)
     if entry is None:
         known = f"{', '.join(KERNELS.names[:-1])} or {KERNELS.names[-1]}"

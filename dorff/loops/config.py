@@ -79,7 +79,7 @@ def _key(room: Path) -> str:
 
 
 def _user() -> int:
-    return os.getuid() if hasattr(os, "getuid") else 0
+    return os.getuid() if os.name == "posix" else 0
 
 
 def _roots() -> Iterator[Path]:
@@ -100,7 +100,7 @@ def _private(path: Path) -> Path:
     status = path.lstat()  # a link is not followed: its target may be swapped
     if not stat.S_ISDIR(status.st_mode):
         raise OSError(f"{path} is not a directory")
-    if hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & 0o022):
+    if os.name == "posix" and (status.st_uid != os.getuid() or status.st_mode & 0o022):
         raise OSError(f"{path} can be written to by other users")
     tempfile.TemporaryFile(dir=path).close()  # permission bits do not tell of read-only file systems
     return path

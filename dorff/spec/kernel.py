@@ -13,7 +13,7 @@ from pydantic import (
 
 from dorff.spec import checks
 from dorff.spec.part import Idle, Names, NotNegative, Part, Positive, Rows, Square, Typed
-from dorff.spec.registry import KERNELS, OUTPUTS, SCALARS, Keyed, Word
+from dorff.spec.registry import KERNELS, OUTPUTS, SCALARS, Keyed, Word, kind_of
 
 Scalar = Annotated[Typed, Word(SCALARS, default="gaussian", later=("skeleton",))]
 
@@ -148,7 +148,7 @@ class MultiViewSpec(Typed):
 
 def _kernel(value: object) -> object:
     """Refuses words that are kernels elsewhere with the place where they belong."""
-    kind = value.get("type") if isinstance(value, dict) else None
+    kind = kind_of(value)
     if isinstance(kind, str) and kind in SCALARS.names and kind not in KERNELS.names:
         raise checks.Refusal(
             f"'{kind}' is a scalar kernel; write {{type: decomposable, scalar: {{type: {kind}, ...}}}}", key="type"
@@ -163,7 +163,7 @@ def _kernel(value: object) -> object:
 
 
 def _single(value: object) -> object:
-    if isinstance(value, dict) and value.get("type") == "multi_view":
+    if isinstance(value, dict) and kind_of(value) == "multi_view":
         raise checks.Refusal("asks for 'multi_view' inside another kernel; views are of the whole kernel", key="type")
     return _kernel(value)
 

@@ -24,6 +24,11 @@ from dorff.spec.part import Part, Typed
 Config: TypeAlias = dict[str, Any]  # the description of a thing, as JSON or YAML has it
 
 
+def kind_of(config: object) -> Any:
+    """What stands under `type` in a description; None where that is missing, or it is no mapping."""
+    return config.get("type") if isinstance(config, Mapping) else None
+
+
 @final
 @dataclass(frozen=True)
 class Entry:
@@ -92,7 +97,7 @@ class Registry:
 
     def formula(self, config: Mapping[str, Any]) -> str:
         """The formula of what a configuration describes, for the report; a letter where it has none."""
-        entry = self.get(config.get("type"))
+        entry = self.get(kind_of(config))
         return entry.formula if entry is not None and entry.formula else "K"
 
     def _import_home(self) -> None:

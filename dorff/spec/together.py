@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dorff.spec.checks import KnownNames, Refusal
 from dorff.spec.kernel import DecomposableSpec, LearnedOutputSpec, MultiViewSpec
 from dorff.spec.part import Idle, Part
+from dorff.spec.registry import kind_of
 
 if TYPE_CHECKING:
     from dorff.spec.job import Job
@@ -31,7 +32,7 @@ def _arrays(kernel: Any) -> tuple[str, ...] | None:
     """The arrays of a kernel's views; None where it has none, or they are not as they should be."""
     if isinstance(kernel, MultiViewSpec):
         return kernel.arrays
-    if not isinstance(kernel, dict) or kernel.get("type") != "multi_view":
+    if not isinstance(kernel, dict) or kind_of(kernel) != "multi_view":
         return None
     views = kernel.get("views")
     given = [_value(view, "inputs") for view in views] if isinstance(views, list | tuple) else []
