@@ -118,10 +118,10 @@ class ArrayFiles:
             return "missing"
         if self.index is None:
             return "present" if path.stat().st_size else "damaged"
-        found = self.index.read(path)
-        if found is None:
+        listing = self.index.read(path)
+        if listing is None:
             return "damaged"
-        entries, size = found
+        entries, size = listing
         inside = zip(self._inside(at, region), self.inner, strict=True)
         offset, length = np.moveaxis(entries[tuple(slice(a // rows, -(-b // rows)) for (a, b), rows in inside)], -1, 0)
         absent = (offset == ABSENT) & (length == ABSENT)
@@ -244,10 +244,10 @@ class PlainShards:
         key = self.files.array.metadata.encode_chunk_key((number, 0)[: len(self.files.shape)])
         path, unit = self.files.directory / key, self.files.inner[0]
         try:
-            found = self.index.read(path)
-            if found is None:
+            listing = self.index.read(path)
+            if listing is None:
                 return Fault(self.files.name, key, "damaged")
-            entries = found[0].reshape(-1, 2)
+            entries = listing[0].reshape(-1, 2)
             length = unit * out[:1].size * self.stored.itemsize + _CRC_BYTES * self.checked
             raw = np.empty(length, np.uint8)
             with path.open("rb", buffering=0) as file:

@@ -66,11 +66,11 @@ class EdgeSource(ABC):
     def degrees(self, start: int, stop: int) -> IntArray:
         """How many entries nodes start..stop-1 are an end of, (stop - start,); of a matrix, which has an edge at both
         its ends, how many begin at them. Ends that are no such node are not counted. InputError as `read`."""
-        found = np.zeros(stop - start, np.int64)
+        counts = np.zeros(stop - start, np.int64)
         for at in range(0, self.count, RUN):
             for ends in self.read(at, min(at + RUN, self.count))[:2]:
-                np.add.at(found, ends[(ends >= start) & (ends < stop)] - start, 1)
-        return found
+                np.add.at(counts, ends[(ends >= start) & (ends < stop)] - start, 1)
+        return counts
 
     def stamp(self) -> str:
         """A fingerprint of its files: their names, sizes and times of change."""
@@ -187,15 +187,15 @@ def _matrix(root: Path, n: int, nodes: int | None, count: int, weighted: bool) -
 def _nodes(root: Path, attributes: Attributes) -> int | None:
     """How many nodes the group's attributes say it has."""
     ours = attributes.get("dorff")
-    said = ours.get("nodes") if isinstance(ours, dict) else attributes.get("nodes")
+    nodes = ours.get("nodes") if isinstance(ours, dict) else attributes.get("nodes")
     shape = attributes.get("shape")
-    if said is None and isinstance(shape, list):
+    if nodes is None and isinstance(shape, list):
         if len(shape) != 2 or shape[0] != shape[1]:
             raise InputError(f"{root}: wanted a square matrix, its attribute shape says {shape}; write it anew.")
-        said = shape[0]
-    if said is not None and (not isinstance(said, int) or isinstance(said, bool) or said < 0):
-        raise InputError(f"{root}: wanted the number of nodes in its attributes, got {said!r}; write it anew.")
-    return said
+        nodes = shape[0]
+    if nodes is not None and (not isinstance(nodes, int) or isinstance(nodes, bool) or nodes < 0):
+        raise InputError(f"{root}: wanted the number of nodes in its attributes, got {nodes!r}; write it anew.")
+    return nodes
 
 
 def _check_array(root: Path, name: str, stored: StoredArray, *, whole: bool) -> None:
@@ -278,8 +278,8 @@ def parquet_files(root: Path) -> tuple[str, ...]:
     """The Parquet files at a path; none where it is something else."""
     if root.is_file():
         return (str(root),)
-    found = sorted(root.glob("*.parquet")) if root.is_dir() else []
-    return tuple(str(file) for file in found if not file.name.startswith((".", "_")))
+    files = sorted(root.glob("*.parquet")) if root.is_dir() else []
+    return tuple(str(file) for file in files if not file.name.startswith((".", "_")))
 
 
 def _is_parquet(file: Path) -> bool:

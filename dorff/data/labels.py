@@ -46,9 +46,9 @@ class Run:
             short = column.dtype.kind == "f" and column.dtype.itemsize not in (4, 8)  # Arrow hashes no others
             native = np.dtype(np.float64) if short else column.dtype.newbyteorder("=")
             column = pa.array(column.astype(native, copy=False))
-        found = column.dictionary_encode()
-        values = found.dictionary.to_pylist()
-        index = found.indices.fill_null(MISSING).to_numpy(zero_copy_only=False)
+        labelled = column.dictionary_encode()
+        values = labelled.dictionary.to_pylist()
+        index = labelled.indices.fill_null(MISSING).to_numpy(zero_copy_only=False)
         return cls(tuple(map(parse, values) if parse else values), index)
 
     def __len__(self) -> int:

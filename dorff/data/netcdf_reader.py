@@ -20,18 +20,18 @@ class HDF5Reader(ArraysReader):
     format_name = "HDF5"
 
     def __init__(self, path: str) -> None:
-        found: dict[str, ArrayInfo] = {}
+        infos: dict[str, ArrayInfo] = {}
         self._packing: dict[str, Packing] = {}
 
         def visit(name: str, item: object) -> None:
             if isinstance(item, h5py.Dataset) and item.shape is not None:
                 self._packing[name] = Packing.of(item.attrs)
                 text = item.dtype.kind == "O" and h5py.check_string_dtype(item.dtype) is not None
-                found[name] = _info(item.shape, np.dtype(str) if text else item.dtype, self._packing[name])
+                infos[name] = _info(item.shape, np.dtype(str) if text else item.dtype, self._packing[name])
 
         with reading(path, self.format_name), h5py.File(path, "r") as file:
             file.visititems(visit)
-        super().__init__(path, found)
+        super().__init__(path, infos)
 
     def stream(self, name: str, columns: Sequence[int], rows: int) -> Iterator[Numbers]:
         """Read slabs of rows."""
@@ -50,14 +50,14 @@ class NetCDF3Reader(ArraysReader):
     format_name = "NetCDF"
 
     def __init__(self, path: str) -> None:
-        found: dict[str, ArrayInfo] = {}
+        infos: dict[str, ArrayInfo] = {}
         self._packing: dict[str, Packing] = {}
         with reading(path, self.format_name), netcdf_file(path, mmap=True) as file:
             for name in file.variables:
                 self._packing[name] = Packing.of(file.variables[name]._attributes)
                 stored = np.dtype(file.variables[name].data.dtype)
-                found[name] = _info(file.variables[name].shape, stored, self._packing[name])
-        super().__init__(path, found)
+                infos[name] = _info(file.variables[name].shape, stored, self._packing[name])
+        super().__init__(path, infos)
 
     def stream(self, name: str, columns: Sequence[int], rows: int) -> Iterator[Numbers]:
         """Read slabs of rows through a memory map."""

@@ -90,17 +90,17 @@ class StoredArray:
 
 def node(path: Path, name: str = "") -> Node:
     """Read what a folder is from its metadata file."""
-    found = next((key for key in METADATA if (path / key).is_file()), None)
-    if found is None:
+    metadata = next((key for key in METADATA if (path / key).is_file()), None)
+    if metadata is None:
         return Node(name, path, problem="missing")
     try:
-        content = read_json(path / found)
+        content = read_json(path / metadata)
     except InputError:
-        return Node(name, path, problem="damaged", key=found)
-    kind = content.get("node_type") if found == "zarr.json" else {".zarray": "array", ".zgroup": "group"}[found]
+        return Node(name, path, problem="damaged", key=metadata)
+    kind = content.get("node_type") if metadata == "zarr.json" else {".zarray": "array", ".zgroup": "group"}[metadata]
     if kind not in ("array", "group"):
-        return Node(name, path, problem="damaged", key=found)
-    return Node(name, path, is_array=kind == "array", key=found)
+        return Node(name, path, problem="damaged", key=metadata)
+    return Node(name, path, is_array=kind == "array", key=metadata)
 
 
 def walk(path: Path, name: str = "") -> Iterator[Node]:

@@ -116,8 +116,8 @@ def open_parquet_graph(root: Path, files: tuple[str, ...]) -> ParquetEdges:
             schema, rows = opened.schema_arrow, opened.metadata.num_rows
         _check_columns(file, schema)
         weighted.add("w" in schema.names)
-        said = (schema.metadata or {}).get(b"nodes", b"").decode("ascii", "replace")
-        nodes = int(said) if said.isdigit() else nodes
+        stated = (schema.metadata or {}).get(b"nodes", b"").decode("ascii", "replace")
+        nodes = int(stated) if stated.isdigit() else nodes
         starts.append(count)
         count += rows
     if len(weighted) > 1:
@@ -168,8 +168,8 @@ def _column(file: str, column: Any, name: str) -> npt.NDArray[Any]:
     if name != "w" and column.null_count:
         raise InputError(f"{file}: column {name} has {column.null_count} gaps; leave those edges out.")
     try:
-        found = column.cast(pa.float64() if name == "w" else pa.int64())
+        converted = column.cast(pa.float64() if name == "w" else pa.int64())
     except pa.ArrowInvalid as error:
         raise InputError(f"{file}: column {name} has a number out of range ({error}); mend the graph.") from error
-    values: npt.NDArray[Any] = found.to_numpy(zero_copy_only=False)
+    values: npt.NDArray[Any] = converted.to_numpy(zero_copy_only=False)
     return values

@@ -115,15 +115,17 @@ class SideBySide(Reader):
 
     def _read(self, columns: Sequence[str], labels: Sequence[str]) -> Iterator[SourceBlock]:
         """Read in step the sources that hold these columns; InputError when they differ in length."""
-        numbers, runs = ([self._place[name] for name in asked] for asked in (columns, labels))
+        numbers, runs = ([self._place[name] for name in wanted] for wanted in (columns, labels))
         readers = [r for r in self._readers if any(r is reader for reader, _ in numbers + runs)]
-        of, of_runs = ([[name for reader, name in asked if reader is r] for r in readers] for asked in (numbers, runs))
+        of, of_runs = (
+            [[name for reader, name in wanted if reader is r] for r in readers] for wanted in (numbers, runs)
+        )
         pick, pick_runs = _places(readers, of, numbers), _places(readers, of_runs, runs)
         streams = [r.blocks(*names) for r, *names in zip(readers, of, of_runs, strict=True)]
         for parts in _in_step(readers, streams):
-            found = [run for part in parts for run in part.labels]
+            label_runs = [run for part in parts for run in part.labels]
             together = np.concatenate([part.numbers for part in parts], axis=1)
-            yield SourceBlock(together[:, pick], tuple(found[place] for place in pick_runs))
+            yield SourceBlock(together[:, pick], tuple(label_runs[place] for place in pick_runs))
         self.rows = readers[0].rows
 
     def content(self) -> str:
@@ -150,8 +152,8 @@ class WithConstants(Reader):
 
     def resolve(self, names: Sequence[str]) -> tuple[str, ...]:
         """The source's columns, and the constants as they are."""
-        found = ((name,) if _constant(name) is not None else self._reader.resolve((name,)) for name in names)
-        return tuple(column for columns in found for column in columns)
+        resolved = ((name,) if _constant(name) is not None else self._reader.resolve((name,)) for name in names)
+        return tuple(column for columns in resolved for column in columns)
 
     def dtype(self, column: str) -> np.dtype[Any]:
         """The shortest type that holds a constant."""

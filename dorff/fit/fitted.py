@@ -120,11 +120,11 @@ STAGES: Final = 7  # of building a graph, at most: half of what a term's pass is
 @final
 @dataclass(frozen=True, eq=False)
 class TermSums:
-    """T of one term, the receipts it stands on, and what is to be said of it."""
+    """T of one term, the receipts it stands on, and what is to be summary of it."""
 
     sums: Moments
     receipts: list[Receipt]
-    said: dict[str, Any]
+    summary: dict[str, Any]
 
 
 def sum_terms(
@@ -144,8 +144,10 @@ def sum_terms(
             number += 1
         total = parts[0]
         for part in parts[1:]:
-            said = {key: value if key == "type" else value + part.said[key] for key, value in total.said.items()}
-            total = TermSums(added(total.sums, part.sums), [*total.receipts, *part.receipts], said)
+            summary = {
+                key: value if key == "type" else value + part.summary[key] for key, value in total.summary.items()
+            }
+            total = TermSums(added(total.sums, part.sums), [*total.receipts, *part.receipts], summary)
         if not total.sums.packed.any() and any(term.manifold.weights):
             raise InputError(
                 f"manifold, term {len(sums) + 1}: its sums are zero: its graph has no edge with a weight above 0, or "
@@ -188,7 +190,7 @@ def _sum(
         frozen, term.manifold, rows, leaves, engine, lambda done: rows_done(shards + done, of), inputs=term.columns,
         columns=features_of(kernel, term.views, frozen.constants.density), name=source.path, lease=lease,
     )  # fmt: skip
-    said = {
+    summary = {
         "type": graph.config()["type"],
         "rows": source.rows,
         "edges": 0 if isinstance(graph, Identity) else sums.n,
@@ -196,4 +198,4 @@ def _sum(
         "seconds": time.perf_counter() - began,
         **({"rows_without_edges": alone} if isinstance(graph, Given) else {}),
     }
-    return TermSums(sums, receipts, said)
+    return TermSums(sums, receipts, summary)

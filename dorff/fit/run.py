@@ -282,7 +282,7 @@ def _report(solved: Solved, peak: int | None) -> FitReport:
         lengthscale=[term.scalar.config().get("lengthscale") for _, term in choice.fit.kernel.terms()],
         tuned=plan.tuned()[kernel],
         manifold=list(plan.weights[weights]),
-        graphs=[term.said for one in passes for term in one.terms],
+        graphs=[term.summary for one in passes for term in one.terms],
         folds=len({fold for fold, _ in last.folds}) or 1,
         held_by=_held_by(plan),
         effective_sample_size=plan.sharing()[kernel],

@@ -146,7 +146,7 @@ def _grid(
         for at, m in enumerate(plan.counts or (plan.costs.m,))
     ]
     grid.sort(key=lambda one: -one[0])
-    found: dict[tuple[int, int, int], list[Trial]] = {}
+    tried: dict[tuple[int, int, int], list[Trial]] = {}
     each, of = [len(plan.job.solve.ridges) for plan in plans], _r2_of(plans)
     total = sum(each[number] for _, number, _, _ in grid)
 
@@ -154,11 +154,11 @@ def _grid(
         number, setting, _ = task.tag
         weights = plans[number].weights
         kernel, manifold = setting // len(weights), weights[setting % len(weights)]
-        found[task.tag] = [
+        tried[task.tag] = [
             Trial(number, s.ridge, s.value, kernel, s.m, s.ridges, s.rung, s.digits, manifold, s.r2) for s in result
         ]
         if told is not None:
-            told(sum(each[tag[0]] for tag in found), total)
+            told(sum(each[tag[0]] for tag in tried), total)
         return ()
 
     if told is not None:
@@ -184,7 +184,7 @@ def _grid(
             ],
             done,
         )
-    return [trial for tag in sorted(found) for trial in found[tag]]
+    return [trial for tag in sorted(tried) for trial in tried[tag]]
 
 
 @contextmanager

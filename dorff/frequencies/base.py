@@ -184,16 +184,16 @@ class Sampler(ABC):
         """The laws of the kernel's terms of positive weight, in order; InputError where there is no rule for one."""
         if isinstance(kernel, kernels.MultiView):
             return self._laws_of_views(kernel, p)
-        found: dict[Any, Law] = {}
+        by_key: dict[Any, Law] = {}
         for number, (weight, base) in enumerate(kernel.terms()):
             share = weight * base.trace(d, p)
             if share > 0:
                 measure = self.measure(base, d)
                 key = number if kernel.concatenated else (base.scalar, measure)
-                so_far = found.get(key, Law(base.scalar, measure))
+                so_far = by_key.get(key, Law(base.scalar, measure))
                 weighed = so_far.weighed or not isinstance(base, kernels.Decomposable)
-                found[key] = Law(base.scalar, measure, so_far.share + share, (*so_far.terms, number), weighed)
-        return list(found.values())
+                by_key[key] = Law(base.scalar, measure, so_far.share + share, (*so_far.terms, number), weighed)
+        return list(by_key.values())
 
     def _laws_of_views(self, kernel: kernels.MultiView, p: int) -> list[Law]:
         """Those of each view, for its inputs alone."""

@@ -96,9 +96,9 @@ class Lease:
 
     def check(self) -> None:
         """LeaseError where the lease was lost, or released."""
-        token, found, _ = _newest(self.path)
-        if (token, found) != (self.token, self._holder):
-            why = f"was taken over by {found}, after this run had been paused" if found else "is no longer held"
+        token, holder, _ = _newest(self.path)
+        if (token, holder) != (self.token, self._holder):
+            why = f"was taken over by {holder}, after this run had been paused" if holder else "is no longer held"
             raise LeaseError(f"{self.path}: the lease {why}; nothing is published by this run, run it again")
 
     @contextmanager
@@ -152,10 +152,10 @@ def _claim(path: Path, holder: Holder) -> int:
 
 def lease_state(path: Path) -> dict[str, Any] | None:
     """Who holds the lease, with `token` and `until` (local time); None where it is free. Writes nothing."""
-    token, found, changed = _newest(path) if path.parent.is_dir() else (0, None, 0.0)
-    if found is None or not found.holds(time.time() - changed):
+    token, holder, changed = _newest(path) if path.parent.is_dir() else (0, None, 0.0)
+    if holder is None or not holder.holds(time.time() - changed):
         return None
-    return {"host": found.host, "pid": found.pid, "token": token, "until": _local_time(changed + found.seconds)}
+    return {"host": holder.host, "pid": holder.pid, "token": token, "until": _local_time(changed + holder.seconds)}
 
 
 def lease_beside(directory: Path) -> Path:
@@ -172,8 +172,8 @@ def forget(path: Path) -> None:
     out at its next `check`. Tokens begin again at 1, and the nonce tells who holds which.
     """
     with suppress(OSError, DorffError), locked(path) as now:
-        _, found, changed = _newest(path)
-        if found is None or not found.holds(now - changed):
+        _, holder, changed = _newest(path)
+        if holder is None or not holder.holds(now - changed):
             for token in _files(path):
                 _file(path, token).unlink(missing_ok=True)
             _lock(path).unlink()
