@@ -14,9 +14,8 @@ from dorff.errors import InputError
 from dorff.fit.choice import build_model
 from dorff.fit.fitted import Fitted
 from dorff.fit.passes import PassResult
-from dorff.model import Model, calibration, conformal
-from dorff.model.calibration import Calibration
-from dorff.model.conformal import Conformal
+from dorff.model import Model, calibration
+from dorff.model.calibration import Calibration, Conformal
 from dorff.moments.blas import pinned
 from dorff.passes import Leaf
 from dorff.plan import Plan
@@ -135,7 +134,7 @@ def conformalize(plan: Plan, fitted: Fitted, passed: PassResult) -> Conformal:
         with pinned():
             for rows in held.rows(calibration.most_rows(plan.dataset.q)):
                 values = held.model.observed(held.model.predict(rows.X))
-                scores.append(conformal.scores(rows.Y, values, held.model.std(rows.X, noise=True)))
+                scores.append(calibration.scores(rows.Y, values, held.model.std(rows.X, noise=True)))
     if not scores:
         raise InputError(
             "solve.conformal: no rows can be held out, because all that have targets are in one fold (of one group or "

@@ -16,7 +16,7 @@ from dorff.features import FeatureMap, Projected
 from dorff.kernels import MultiView, OperatorKernel
 from dorff.kernels.multi_view import mean_of
 from dorff.kernels.scalar import FloatArray
-from dorff.model.conformal import Conformal, check_level
+from dorff.model.calibration import Conformal, check_level
 from dorff.model.posterior import STEP_BYTES, Posterior
 from dorff.model.weights import OperatorWeights
 

@@ -19,7 +19,7 @@ from dorff.engine import Engine, Task
 from dorff.errors import DorffError, InputError
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
-from dorff.model.conformal import check_level
+from dorff.model.calibration import check_level
 from dorff.predict.shared import ModelInputs, cached_model, check_inputs, check_uncertain, content, labels_of, outcome
 from dorff.storage.files import rmtree, sync_directory
 from dorff.storage.location import locate

@@ -27,8 +27,7 @@ from dorff.fit.choice import solve_pass
 from dorff.fit.held import Held, calibrate, conformalize
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
-from dorff.model.calibration import Calibration
-from dorff.model.conformal import Conformal
+from dorff.model.calibration import Calibration, Conformal
 from dorff.passes import FoldRule
 from dorff.passes import cuts as leaf_sizes
 from dorff.plan import freeze_constants, make_plan

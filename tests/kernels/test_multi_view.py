@@ -20,7 +20,7 @@ from dorff.features import FeatureMap, Recipe, cut, feature_arrays
 from dorff.kernels import CurlFree, Decomposable, DivergenceFree, Gaussian, MultiView, OperatorKernel
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
-from dorff.model.conformal import Conformal
+from dorff.model.calibration import Conformal
 from dorff.model.posterior import CoupledBlock, Posterior
 from dorff.model.weights import OperatorWeights, operator_weights
 from dorff.predict import Uncertainty, predict, score

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dorff.errors import InputError
-from dorff.model.calibration import CALIBRATION_ROWS, MOST_NUMBERS, most_rows
-from dorff.model.conformal import LEVELS, Conformal, scores
+from dorff.model.calibration import CALIBRATION_ROWS, LEVELS, MOST_NUMBERS, Conformal, most_rows, scores
 
 
 @given(st.integers(1, 60), st.integers(1, 3), st.sampled_from(LEVELS), st.integers(0, 10**6))

@@ -23,7 +23,7 @@ from dorff.engine import SerialEngine
 from dorff.errors import InputError
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
-from dorff.model.conformal import Conformal, scores
+from dorff.model.calibration import Conformal, scores
 from dorff.model.posterior import Posterior, SeparableBlock
 from dorff.predict import Uncertainty, predict, score
 from dorff.store import save_model

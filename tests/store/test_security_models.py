@@ -26,8 +26,7 @@ from dorff.features import Recipe, feature_arrays, features_from
 from dorff.features.base import FeatureMap
 from dorff.frequencies import IID, SORF, Fastfood, Quadrature
 from dorff.model import Model
-from dorff.model.calibration import Calibration
-from dorff.model.conformal import Conformal
+from dorff.model.calibration import Calibration, Conformal
 from dorff.model.posterior import Posterior, SeparableBlock
 from dorff.model.weights import OperatorWeights
 from dorff.storage.files import check_confined
