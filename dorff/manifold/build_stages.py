@@ -15,8 +15,19 @@ from typing import Final, NamedTuple, final
 from dorff.data import Dataset
 from dorff.engine import Engine, Task
 from dorff.graphs import KNN
-from dorff.manifold.build_edges import CUTS, EDGES, collect, cut, sources
-from dorff.manifold.build_given import bucket, complete, cut_given, gather, graph_stamp, screen
+from dorff.manifold.build_edges import (
+    CUTS,
+    EDGES,
+    bucket,
+    collect,
+    complete,
+    cut,
+    cut_given,
+    gather,
+    graph_stamp,
+    screen,
+    sources,
+)
 from dorff.manifold.build_knn import assign, groups, landmarks, lists
 from dorff.manifold.build_layout import INPUTS
 from dorff.manifold.build_spec import BuildTask, ChangedError, GraphSpec, Written, lasting, load_spec

@@ -22,9 +22,8 @@ from dorff.data.edges import write_graph
 from dorff.engine import Engine
 from dorff.errors import IncompleteError, InputError
 from dorff.graphs import KNN, Given, Graph, checked
-from dorff.manifold.build_edges import CUTS
+from dorff.manifold.build_edges import CUTS, graph_shape
 from dorff.manifold.build_files import read_record
-from dorff.manifold.build_given import graph_shape
 from dorff.manifold.build_layout import load_layout
 from dorff.manifold.build_spec import GRAPH, BuildTask, ChangedError, DamagedError, GraphSpec, lasting, load_spec
 from dorff.manifold.build_stages import Stages, Told

@@ -31,7 +31,7 @@ from dorff.engine.base import Done
 from dorff.errors import IncompleteError, InputError, LeaseError
 from dorff.graphs import KNN, Given, Graph, Identity, check_edges, edge_weights, local_graph, neighbours, own_scale
 from dorff.kernels.scalar import FloatArray
-from dorff.manifold import build_edges, build_given, build_knn, build_layout
+from dorff.manifold import build_edges, build_knn, build_layout
 from dorff.manifold.build_files import packed, read_parts, write_parts
 from dorff.manifold.build_knn import _landmarks
 from dorff.manifold.build_layout import _kind, _table, load_layout
@@ -868,7 +868,7 @@ def test_a_given_graph_that_changes_while_it_is_read(tmp_path: Path, monkeypatch
             edges_file(path, [0, 3], [1, 4], [1, 2])
             os.utime(path, (now, now))
 
-    monkeypatch.setattr(build_given, "check_edges", checked)
+    monkeypatch.setattr(build_edges, "check_edges", checked)
     assert whole(world.build(graph), 100)[3, 4] == 2.0
     edges_file(path, [0, 3], [1, 4], [1, 1])
     times = 100
@@ -877,7 +877,7 @@ def test_a_given_graph_that_changes_while_it_is_read(tmp_path: Path, monkeypatch
 
 
 def test_the_plan_counts_records_as_they_are() -> None:
-    kept = (build_layout.ROW, build_knn.MEMBER, build_knn.LISTED, build_given.EDGE)
+    kept = (build_layout.ROW, build_knn.MEMBER, build_knn.LISTED, build_edges.EDGE)
     planned = (graph_sizes.ROW, graph_sizes.MEMBER, graph_sizes.LISTED, graph_sizes.EDGE)
     assert tuple(record.itemsize for record in kept) == planned
 
