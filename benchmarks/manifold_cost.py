@@ -37,7 +37,7 @@ from dorff.manifold import GraphSums
 from dorff.moments import FloatArray
 from dorff.moments.blas import pinned
 from dorff.passes import BlockSums
-from dorff.passes.cuts import block_rows
+from dorff.passes.blocks import block_rows
 from dorff.plan.term_costs import GROUP_ROWS, term_flops
 from dorff.plan.term_costs import TermRecipe as TermRecipe
 

@@ -42,7 +42,7 @@ from dorff.data import ArrayLayout, Dataset, ShardWriter, shard_and_unit_rows, w
 from dorff.engine import DaskEngine, Engine, SerialEngine, Task, open_engine
 from dorff.moments import Accumulator, Moments
 from dorff.passes import Leaf, Summand, Tree, load_pass
-from dorff.passes import cuts as leaf_sizes
+from dorff.passes import blocks as leaf_sizes
 from dorff.plan import Plan, freeze_constants, make_plan
 from dorff.spec import Job
 from dorff.store import Receipt, save_moments

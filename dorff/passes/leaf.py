@@ -17,8 +17,7 @@ from dorff.errors import CorruptError, IncompleteError, InputError, StoppedError
 from dorff.errors.stopping import stop_requested
 from dorff.loops import scan
 from dorff.moments import patterns_of
-from dorff.passes.blocks import BlockSums, RowSums
-from dorff.passes.cuts import Leaf
+from dorff.passes.blocks import BlockSums, Leaf, RowSums
 from dorff.passes.frozen import Pass, Place, frozen_hash, load_pass
 from dorff.storage.location import locate
 from dorff.store import Receipt, merge_moments, save_moments

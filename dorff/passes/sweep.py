@@ -24,8 +24,7 @@ from dorff.data import Dataset
 from dorff.engine import Engine
 from dorff.errors import InputError
 from dorff.moments import FloatArray, Kind, Part, Products, by_fold, pooled
-from dorff.passes.blocks import RowSums
-from dorff.passes.cuts import Leaf, product_rows
+from dorff.passes.blocks import Leaf, RowSums, product_rows
 from dorff.passes.frozen import Pass, load_pass
 from dorff.passes.leaf import Summand, block_sums
 from dorff.passes.tree import Tree

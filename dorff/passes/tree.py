@@ -10,7 +10,7 @@ from typing import Final, Protocol, TypeVar, final
 from dorff.engine import Engine, Task
 from dorff.errors import IncompleteError
 from dorff.moments import Part, Sums, merge_folds
-from dorff.passes.cuts import Leaf
+from dorff.passes.blocks import Leaf
 from dorff.passes.leaf import Stage, merge_nodes, run_leaf
 from dorff.storage.files import rmtree
 from dorff.store import Receipt, load_sums, remove_torn, undamaged

@@ -23,7 +23,7 @@ from dorff.model.model import evaluation_bytes
 from dorff.model.weights import operator_weights
 from dorff.moments import MOST_PATTERNS, Kind
 from dorff.passes import PassSpec
-from dorff.passes.cuts import Leaf, most_sums
+from dorff.passes.blocks import Leaf, most_sums
 from dorff.plan.lengthscale import tunes
 from dorff.plan.manifold_terms import ManifoldTerm, TermCosts, term_costs, weight_grid
 from dorff.plan.routes import Means, Route, Shape, Way, choose_route

@@ -18,7 +18,7 @@ from dorff.graphs import KNN, Given, Graph, Manifold
 from dorff.kernels.scalar import FloatArray
 from dorff.model.weights import Density, served
 from dorff.moments import Moments
-from dorff.passes.cuts import most_sums
+from dorff.passes.blocks import most_sums
 from dorff.plan.graph_sizes import GraphCosts
 from dorff.plan.kernels import read_matrices
 from dorff.plan.term_costs import Form, Places, TermRecipe, difference_shift, term_bytes, term_flops

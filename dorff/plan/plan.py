@@ -18,7 +18,7 @@ from dorff.features import Recipe
 from dorff.kernels.scalar import FloatArray
 from dorff.moments import MOST_PATTERNS, Kind
 from dorff.passes import Configs, FoldRule, FrozenConstants, Pass, PassSpec, Words, frozen_hash, load_pass
-from dorff.passes.cuts import LARGEST_LEAF, Leaf, block_rows, leaf_bounds, window_start
+from dorff.passes.blocks import LARGEST_LEAF, Leaf, block_rows, leaf_bounds, window_start
 from dorff.plan.costs import Costs, estimate, refuse_small_machine, refuse_small_workers
 from dorff.plan.kernels import build_kernels, read_matrices, read_matrix, with_columns
 from dorff.plan.lengthscale import lengthscale_words, tunes

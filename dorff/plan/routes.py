@@ -9,7 +9,7 @@ from typing import Final, final
 import numpy as np
 
 from dorff.errors import DoesNotFitError, InputError
-from dorff.passes.cuts import product_rows
+from dorff.passes.blocks import product_rows
 from dorff.plan.seconds import BESIDE, CHOLESKY, Pace
 from dorff.solvers import LARGEST_DIRECT, Size, cg_bytes, sampled_bytes
 from dorff.spec import Job

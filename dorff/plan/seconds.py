@@ -15,7 +15,7 @@ import numpy as np
 from dorff.features import FeatureMap, Recipe
 from dorff.moments import syrk
 from dorff.moments.blas import pinned
-from dorff.passes.cuts import block_rows
+from dorff.passes.blocks import block_rows
 from dorff.solvers import MOST_FACTORS, Size
 from dorff.solvers.choose import LARGE
 from dorff.solvers.ridge_path import MOST_COLUMNS, near_shifts

@@ -9,7 +9,7 @@ from typing import Final, Self, final
 from dorff.features import FeatureMap
 from dorff.graphs import KNN, Graph, Identity, Manifold
 from dorff.moments import UNIT, Moments
-from dorff.passes.cuts import block_rows
+from dorff.passes.blocks import block_rows
 from dorff.spec.registry import Config
 
 Places = tuple[int, ...] | None

@@ -25,7 +25,7 @@ from dorff.errors import InputError
 from dorff.fit import fit, run_pass
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
-from dorff.passes import cuts as leaf_sizes
+from dorff.passes import blocks as leaf_sizes
 from dorff.passes import leaf_bounds
 from dorff.plan import freeze_constants, make_plan
 from dorff.plan.freezing import MEDIAN_SAMPLE
@@ -176,11 +176,11 @@ def test_a_store_without_rows_is_refused(rows: tuple[FloatArray, FloatArray], tm
 
 DRIVER = """
 import json, sys
-from dorff.passes import cuts
+from dorff.passes import blocks
 from dorff.fit import fit
 from dorff.spec import Job, RemoteCluster
 if __name__ == "__main__":
-    cuts.SMALLEST_LEAF = cuts.LARGE_FIRST_LEAF = int(sys.argv[2])
+    blocks.SMALLEST_LEAF = blocks.LARGE_FIRST_LEAF = int(sys.argv[2])
     report = fit(Job.model_validate(json.loads(sys.argv[1])))
     print(report.leaves_reused, report.leaves_computed)
 """

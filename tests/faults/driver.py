@@ -4,7 +4,7 @@ import os
 
 if __name__ == "__main__":
     from dorff.cli import main
-    from dorff.passes import cuts
+    from dorff.passes import blocks
 
-    cuts.SMALLEST_LEAF = cuts.LARGE_FIRST_LEAF = int(os.environ["DORFF_TEST_LEAF"])
+    blocks.SMALLEST_LEAF = blocks.LARGE_FIRST_LEAF = int(os.environ["DORFF_TEST_LEAF"])
     main()

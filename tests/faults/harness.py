@@ -32,7 +32,7 @@ from dorff.fit import fit
 from dorff.kernels.scalar import FloatArray
 from dorff.moments import Moments
 from dorff.passes import PassSums, Tree
-from dorff.passes import cuts as leaf_sizes
+from dorff.passes import blocks as leaf_sizes
 from dorff.plan import freeze_constants, make_plan
 from dorff.spec import Job, load_job
 from dorff.store import load_model

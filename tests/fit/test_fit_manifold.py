@@ -20,7 +20,7 @@ from dorff.errors import DorffError, GateError, InputError
 from dorff.fit import FitReport, fit
 from dorff.graphs import KNN, laplacian, local_graph, neighbours
 from dorff.kernels.scalar import FloatArray
-from dorff.passes import cuts as leaf_sizes
+from dorff.passes import blocks as leaf_sizes
 from dorff.plan import make_plan
 from dorff.predict import predict
 from dorff.spec import Job

@@ -17,7 +17,7 @@ from dorff.errors import GateError, InputError, LeaseError
 from dorff.fit import FitReport, fit, state_lease
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
-from dorff.passes import cuts as leaf_sizes
+from dorff.passes import blocks as leaf_sizes
 from dorff.plan import Plan, make_plan
 from dorff.spec import Job
 from dorff.store import Lease, load_model, read_history

@@ -44,7 +44,7 @@ FEW = np.r_[CROWDED[:-1] % 5, 5]
 def small_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 384 rows and more, so that few rows have several."""
     for name in ("SMALLEST_LEAF", "LARGE_FIRST_LEAF"):
-        monkeypatch.setattr(f"dorff.passes.cuts.{name}", 3 * SHARD)
+        monkeypatch.setattr(f"dorff.passes.blocks.{name}", 3 * SHARD)
 
 
 def stored(folder: Path, numbers: FloatArray, rows: int = N, *, start: int = 0) -> Path:

@@ -29,7 +29,7 @@ from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
 from dorff.model.calibration import Calibration, Conformal
 from dorff.passes import FoldRule
-from dorff.passes import cuts as leaf_sizes
+from dorff.passes import blocks as leaf_sizes
 from dorff.plan import freeze_constants, make_plan
 from dorff.spec import Job
 from dorff.store import load_model

@@ -29,7 +29,7 @@ from dorff.fit import expected_passes, fit, run_pass, settings, trial
 from dorff.fit.streaming import TOLERANCE, Streamed, fit_streaming, sample_of
 from dorff.kernels.scalar import FloatArray
 from dorff.moments import MOST_PATTERNS, by_fold, pooled
-from dorff.passes import cuts as leaf_sizes
+from dorff.passes import blocks as leaf_sizes
 from dorff.plan import constants_of, freeze_constants, make_plan, routes
 from dorff.plan.seconds import START_WORKERS
 from dorff.solvers import Fit

@@ -21,8 +21,8 @@ from dorff.engine import SerialEngine, Task
 from dorff.kernels.scalar import FloatArray
 from dorff.moments import Moments
 from dorff.passes import Leaf, Pass, PassSums, Tree, leaf_bounds, load_pass
-from dorff.passes import cuts as leaf_sizes
-from dorff.passes.cuts import window_start
+from dorff.passes import blocks as leaf_sizes
+from dorff.passes.blocks import window_start
 from dorff.plan import freeze_constants, make_plan
 from dorff.spec import Job
 from dorff.store import Receipt

@@ -14,7 +14,7 @@ from pass_specs import spec_of
 
 from dorff.engine import Task
 from dorff.passes import FoldRule, Leaf, PassSums, Place, Tree
-from dorff.passes.cuts import most_sums
+from dorff.passes.blocks import most_sums
 from dorff.passes.leaf import merge_nodes
 from dorff.plan import costs
 from dorff.spec import Job

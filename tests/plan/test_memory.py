@@ -32,7 +32,7 @@ from dorff.kernels.scalar import FloatArray
 from dorff.model.weights import OperatorWeights
 from dorff.moments import Moments, TriangleAccumulator
 from dorff.passes import Leaf, PassSums, load_pass
-from dorff.passes import cuts as leaf_sizes
+from dorff.passes import blocks as leaf_sizes
 from dorff.plan import Plan, freeze_constants, make_plan
 from dorff.plan.costs import _leaf_bytes, _solve_bytes
 from dorff.plan.routes import Means, Shape, Way, choose_route

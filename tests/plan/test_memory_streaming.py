@@ -20,7 +20,7 @@ from dorff.fit.streaming import fit_streaming, sample_of
 from dorff.kernels.scalar import FloatArray
 from dorff.model.weights import OperatorWeights
 from dorff.passes import Leaf, load_pass, sweep
-from dorff.passes import cuts as leaf_sizes
+from dorff.passes import blocks as leaf_sizes
 from dorff.passes.leaf import _read_ahead
 from dorff.passes.sweep import Sweep
 from dorff.plan import Plan, freeze_constants, make_plan, routes

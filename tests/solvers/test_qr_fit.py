@@ -14,7 +14,7 @@ from dorff.engine import SerialEngine
 from dorff.fit import fit, run_pass
 from dorff.kernels.scalar import FloatArray
 from dorff.moments import Triangle
-from dorff.passes import cuts as leaf_sizes
+from dorff.passes import blocks as leaf_sizes
 from dorff.plan import make_plan
 from dorff.spec import Job
 from dorff.store import load_model
