@@ -38,8 +38,8 @@ from dorff.moments import FloatArray
 from dorff.moments.blas import pinned
 from dorff.passes import BlockSums
 from dorff.passes.blocks import block_rows
-from dorff.plan.term_costs import GROUP_ROWS, term_flops
-from dorff.plan.term_costs import TermRecipe as TermRecipe
+from dorff.plan.graph_sizes import GROUP_ROWS, term_flops
+from dorff.plan.graph_sizes import TermRecipe as TermRecipe
 
 FORMS: dict[str, dict[str, Any]] = {
     "edges": {"form": "edges"},

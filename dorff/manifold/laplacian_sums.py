@@ -17,7 +17,7 @@ from dorff.graphs import KNN, Graph, Manifold, degrees, inverse_roots, local_gra
 from dorff.loops import differences
 from dorff.moments import UNIT, Accumulator, BoolArray, FloatArray, IntArray, Moments, Part, probe
 from dorff.passes import BlockSums, RowSums, block_rows
-from dorff.plan.term_costs import GROUP_ROWS, Form, Places, TermRecipe, difference_shift, tile_rows
+from dorff.plan.graph_sizes import GROUP_ROWS, Form, Places, TermRecipe, difference_shift, tile_rows
 
 
 def entries(W: sparse.csr_array, rows: IntArray) -> tuple[IntArray, IntArray, FloatArray]:

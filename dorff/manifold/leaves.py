@@ -32,8 +32,7 @@ from dorff.manifold.laplacian_sums import GraphSums, edge_runs, finished, new_su
 from dorff.moments import BoolArray, FloatArray, IntArray, Moments
 from dorff.passes import FoldRule, Leaf, Pass, RowSums, Summand, Tree, load_pass, sum_leaf
 from dorff.passes.leaf import LeafRun, fresh_checkpoint
-from dorff.plan.graph_sizes import Sizes
-from dorff.plan.term_costs import GROUP_ROWS, Form, Places, TermRecipe
+from dorff.plan.graph_sizes import GROUP_ROWS, Form, Places, Sizes, TermRecipe
 from dorff.spec.registry import Config
 from dorff.store import Lease, Receipt, read_plain, seal, unseal, write_atomic
 

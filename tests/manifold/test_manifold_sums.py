@@ -37,8 +37,17 @@ from dorff.manifold.leaves import ShardPart, group_reads
 from dorff.moments import UNIT, Accumulator, FloatArray, IntArray, Moments, syr2k
 from dorff.passes import BlockSums, FoldRule, Leaf, Pass, freeze, frozen_hash, load_pass, sum_leaf
 from dorff.plan import graph_sizes
-from dorff.plan.graph_sizes import Degrees, GraphCosts, Sizes
-from dorff.plan.term_costs import GROUP_ROWS, Form, TermRecipe, difference_shift, term_bytes, term_flops
+from dorff.plan.graph_sizes import (
+    GROUP_ROWS,
+    Degrees,
+    Form,
+    GraphCosts,
+    Sizes,
+    TermRecipe,
+    difference_shift,
+    term_bytes,
+    term_flops,
+)
 
 D, M = 3, 12
 SIZES = Sizes(partition_rows=400)
