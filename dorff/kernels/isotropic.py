@@ -17,8 +17,7 @@ from numpy.polynomial import Polynomial
 from scipy.special import gammaincinv, gammaln, kve
 
 from dorff.errors import InputError
-from dorff.kernels.measure import Measure
-from dorff.kernels.scalar import BoolArray, FloatArray, Lengthscale
+from dorff.kernels.scalar import BoolArray, FloatArray, Lengthscale, Measure
 from dorff.kernels.stretched import Isotropic
 from dorff.spec.part import LengthscaleSpec, Positive
 from dorff.spec.registry import Config

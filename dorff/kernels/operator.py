@@ -16,9 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dorff.errors import InputError
-from dorff.kernels.measure import Measure
 from dorff.kernels.output import Output, as_output
-from dorff.kernels.scalar import FloatArray, IntArray, ScalarKernel, Spectral
+from dorff.kernels.scalar import FloatArray, IntArray, Measure, ScalarKernel, Spectral
 from dorff.spec.registry import Config
 
 

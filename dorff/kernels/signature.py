@@ -9,10 +9,9 @@ from typing import final
 import numpy as np
 
 from dorff.errors import InputError
-from dorff.kernels.measure import Measure
 from dorff.kernels.operator import BaseKernel
 from dorff.kernels.sampled import matrices, refuse_negative, sampled
-from dorff.kernels.scalar import FloatArray
+from dorff.kernels.scalar import FloatArray, Measure
 from dorff.kernels.spectral import MatrixFunction, check_sizes, evaluated, scaled_root, whole
 from dorff.kernels.tabulated import Tabulated, fold, folded_nodes, fourier_sum, plane_waves
 from dorff.spec.registry import Config

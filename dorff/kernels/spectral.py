@@ -10,9 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dorff.errors import InputError
-from dorff.kernels.measure import Measure
 from dorff.kernels.operator import BaseKernel
-from dorff.kernels.scalar import FloatArray, Spectral
+from dorff.kernels.scalar import FloatArray, Measure, Spectral
 from dorff.spec.registry import Config
 
 #: Of many points (..., d), a matrix (..., p, p) for each.

@@ -11,8 +11,7 @@ from scipy.spatial.distance import cdist
 from scipy.special import gammainccinv, ndtri
 
 from dorff.errors import InputError
-from dorff.kernels.measure import Measure
-from dorff.kernels.scalar import BoolArray, FloatArray, Lengthscale, Spectral
+from dorff.kernels.scalar import BoolArray, FloatArray, Lengthscale, Measure, Spectral
 from dorff.spec.registry import Config
 
 

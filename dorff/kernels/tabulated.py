@@ -12,8 +12,7 @@ import numpy.typing as npt
 from scipy.special import spherical_jn
 
 from dorff.errors import InputError
-from dorff.kernels.measure import Measure
-from dorff.kernels.scalar import FloatArray, Spectral
+from dorff.kernels.scalar import FloatArray, Measure, Spectral
 from dorff.spec.registry import Config
 
 ComplexArray = npt.NDArray[np.complex128]

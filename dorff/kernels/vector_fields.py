@@ -9,9 +9,8 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from dorff.errors import InputError
-from dorff.kernels.measure import Measure
 from dorff.kernels.operator import BaseKernel, OperatorKernel
-from dorff.kernels.scalar import FloatArray, ScalarKernel, Spectral
+from dorff.kernels.scalar import FloatArray, Measure, ScalarKernel, Spectral
 from dorff.spec.registry import Config
 
 
