@@ -7,7 +7,6 @@ from dorff.kernels.multi_view import MultiView, View
 from dorff.kernels.operator import BaseKernel, Decomposable, OperatorKernel, Sum, mixture
 from dorff.kernels.output import Covariance, Factor, Graph, Identity, Learned, Matrix, Output, Simplex
 from dorff.kernels.pointwise import ArcCosine, Pointwise
-from dorff.kernels.product import Cauchy, Laplacian
 from dorff.kernels.scalar import (
     Activation,
     Explicit,
@@ -19,6 +18,6 @@ from dorff.kernels.scalar import (
 )
 from dorff.kernels.signature import FromSignature
 from dorff.kernels.spectral import SpectralDensity
-from dorff.kernels.stretched import Isotropic, Product
+from dorff.kernels.stretched import Cauchy, Isotropic, Laplacian, Product
 from dorff.kernels.tabulated import Tabulated
 from dorff.kernels.vector_fields import CurlFree, DivergenceFree

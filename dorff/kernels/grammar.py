@@ -11,8 +11,8 @@ from dorff.kernels.isotropic import Gaussian, Matern, MaternSpec, RationalQuadra
 from dorff.kernels.multi_view import MultiView
 from dorff.kernels.operator import Decomposable, OperatorKernel, Sum
 from dorff.kernels.pointwise import ArcCosine, ArcCosineSpec, Pointwise, PointwiseSpec
-from dorff.kernels.product import Cauchy, Laplacian
 from dorff.kernels.scalar import ScalarKernel
+from dorff.kernels.stretched import Cauchy, Laplacian
 from dorff.kernels.vector_fields import CurlFree, DivergenceFree
 from dorff.spec.kernel import DecomposableSpec, MultiViewSpec, SumSpec, VectorFieldSpec
 from dorff.spec.part import LengthscaleSpec
