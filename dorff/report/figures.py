@@ -1,4 +1,9 @@
-"""What every figure shares: canvas, size, colours, text that any font can draw."""
+"""Figures: how they are made, and curves.
+
+What every figure shares: canvas, size, colours, text that any font can draw.
+
+Plots for models of any shape: each output along each input, the other inputs in the middle of their range.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +12,13 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Final
 
+import numpy as np
 from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from dorff.report.describe import Subject
 from dorff.report.units import ColumnLabel
 
 INK: Final = "#1f2933"
@@ -62,3 +69,38 @@ def label_axes(axes: Axes, x: ColumnLabel, y: ColumnLabel | str, *, title: str |
 def alike(columns: Sequence[ColumnLabel]) -> bool:
     """Whether lengths along these axes can be compared, so that a plot should not stretch one."""
     return len({column.unit for column in columns}) == 1
+
+
+MOST_INPUTS: Final = 4
+MOST_OUTPUTS: Final = 4
+POINTS: Final = 200
+
+
+def curve_plots(subject: Subject) -> bytes:
+    """A panel for each of the first few inputs and outputs."""
+    across, down = min(subject.model.d, MOST_INPUTS), min(subject.model.p, MOST_OUTPUTS)
+    figure = new_figure(max(3.1 * across, 7.0), max(2.5 * down, 3.6) + 0.4)
+    panels = figure.subplots(down, across, squeeze=False, sharey="row", sharex="col")
+    for i in range(across):
+        x = np.linspace(subject.low[i], subject.high[i], POINTS)
+        grid = np.tile(subject.middle, (POINTS, 1))
+        grid[:, i] = x
+        values = subject.model.predict(grid)
+        for j in range(down):
+            axes = panels[j, i]
+            axes.plot(x, values[:, j], color=LINES[j % len(LINES)], lw=1.8)
+            axes.grid(color=FAINT, alpha=0.3, lw=0.6)
+            label_axes(axes, subject.inputs[i], subject.targets[j])
+            axes.label_outer()
+    return png(figure)
+
+
+def shown(subject: Subject) -> str:
+    """What of the model the curves show, in words."""
+    d, p = subject.model.d, subject.model.p
+    inputs = f"the first {MOST_INPUTS} of {d} inputs" if d > MOST_INPUTS else "each input" if d > 1 else "the input"
+    outputs = (
+        f"the first {MOST_OUTPUTS} of {p} outputs" if p > MOST_OUTPUTS else "each output" if p > 1 else "the output"
+    )
+    rest = ", the other inputs held in the middle of their range" if d > 1 else ""
+    return f"{outputs} along {inputs}{rest}"

@@ -16,9 +16,9 @@ from dorff.errors import InputError
 from dorff.features import Projected
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
-from dorff.report.curves import curve_plots, shown
 from dorff.report.describe import Subject, kernel_terms, kernel_title, mapping
 from dorff.report.fields import Observations, derivative_plots, field_plot, slice_plots
+from dorff.report.figures import curve_plots, shown
 from dorff.report.selection import MOST_LINES, Candidate, choice_plot, from_info, measure
 from dorff.store import check_output, load_model, resolve_model, write_atomic
 
