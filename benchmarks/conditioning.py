@@ -33,9 +33,8 @@ from dorff.moments import Accumulator, Moments, Triangle, TriangleAccumulator
 from dorff.moments.blas import pinned
 from dorff.solvers import Problem, Solution, solve
 from dorff.solvers.cg import ConjugateGradientSolver
-from dorff.solvers.direct import CholeskySolver, SpectralSolver
+from dorff.solvers.direct import CholeskySolver, SpectralSolver, problem_of
 from dorff.solvers.matrixfree import make_system, of_moments
-from dorff.solvers.qr import problem_of
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt

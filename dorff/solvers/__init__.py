@@ -3,12 +3,11 @@
 from dorff.solvers.apart import untouched
 from dorff.solvers.cg import cg_bytes
 from dorff.solvers.choose import Choice, Score, choose, least, of_first, setting_scores
-from dorff.solvers.direct import MOST_FACTORS, solve, solve_bytes
+from dorff.solvers.direct import MOST_FACTORS, solve, solve_bytes, triangle_bytes
 from dorff.solvers.few_labels import Common
 from dorff.solvers.penalty import Penalty
 from dorff.solvers.preconditioners import sampled_bytes
 from dorff.solvers.problem import Problem, check_width, target_covariance
-from dorff.solvers.qr import triangle_bytes
 from dorff.solvers.ridge_path import path_bytes
 from dorff.solvers.scores import Criterion, Ridge, RidgeScores, Solution
 from dorff.solvers.select import R2, Spread, row_sums, squared_error

@@ -17,12 +17,11 @@ from dorff.model.weights import Density, OperatorWeights, operator_weights
 from dorff.moments import FloatArray
 from dorff.solvers.apart import output_directions, targets_apart
 from dorff.solvers.cg import ConjugateGradientSolver
-from dorff.solvers.direct import SpectralSolver, solve
+from dorff.solvers.direct import SpectralSolver, problem_of, solve
 from dorff.solvers.learned import learn_output
 from dorff.solvers.matrixfree import make_system, of_moments
 from dorff.solvers.penalty import Penalty
 from dorff.solvers.problem import Parts, Problem, Units, target_covariance
-from dorff.solvers.qr import problem_of
 from dorff.solvers.scores import OF_FITS, Criterion, Ridge, Solution
 from dorff.solvers.uncertainty import posterior
 

@@ -41,9 +41,9 @@ from dorff.predict.shared import planned_workers
 from dorff.solvers import Problem, Size, Solution, cg_bytes, sampled_bytes, solve, solve_bytes, triangle_bytes
 from dorff.solvers.cg import ConjugateGradientSolver
 from dorff.solvers.choose import choose
+from dorff.solvers.direct import problem_of
 from dorff.solvers.matrixfree import Border, System, make_system, of_moments
 from dorff.solvers.preconditioners import Sample, Sampled, nystrom, nystrom_bytes
-from dorff.solvers.qr import problem_of
 from dorff.solvers.setting import Setting
 from dorff.solvers.uncertainty import posterior, posterior_bytes
 from dorff.spec import Job

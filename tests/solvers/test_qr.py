@@ -14,9 +14,8 @@ from dorff.kernels.scalar import FloatArray
 from dorff.model.weights import OperatorWeights
 from dorff.moments import MIXED_UNIT, Kind, Moments, Part, Triangle, TriangleAccumulator, by_fold, pooled
 from dorff.passes import BlockSums
-from dorff.solvers import Problem, Solution, qr, solve
-from dorff.solvers.direct import SpectralSolver
-from dorff.solvers.qr import problem_of
+from dorff.solvers import Problem, Solution, direct, solve
+from dorff.solvers.direct import SpectralSolver, problem_of
 
 OBSERVE: tuple[FloatArray | None, ...] = (
     None, np.array([[1.0, 0.5]]), np.array([[1.0, 2.0], [0.0, 1.0], [1.0, 1.0]]),
@@ -89,7 +88,7 @@ def test_rows_that_miss_targets_and_folds(which: str) -> None:
 def test_a_system_wider_than_lapack_counts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = frequencies.IID().draw(CASES[0][1], d=2, p=2, count=6, seed=1)
     parts = list(triangles(drawn.omega, *rows(30, 2, 2)).values())
-    monkeypatch.setattr(qr, "LARGEST_SVD", 11)
+    monkeypatch.setattr(direct, "LARGEST_SVD", 11)
     with pytest.raises(InputError, match=r"features.count: the QR of the features has 12 columns.*solve.qr: false"):
         problem_of(parts, weights_of(CASES[0][1], drawn))
 
