@@ -20,5 +20,13 @@ from dorff.moments.base import (
     unseen,
 )
 from dorff.moments.blas import FloatArray, SingleArray, symv, syr2k, syrk, tpqrt, trmv
-from dorff.moments.gram import MIXED_UNIT, Accumulator, Folds, Moments, Triangle, TriangleAccumulator
-from dorff.moments.products import ProductAccumulator, Products
+from dorff.moments.gram import (
+    MIXED_UNIT,
+    Accumulator,
+    Folds,
+    Moments,
+    ProductAccumulator,
+    Products,
+    Triangle,
+    TriangleAccumulator,
+)
