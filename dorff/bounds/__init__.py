@@ -13,14 +13,16 @@ from dorff.bounds.operators import (
     sriperumbudur_szabo,
     sutherland_schneider,
 )
-from dorff.bounds.rules import (
+from dorff.bounds.variance import (
     munkhoeva_printed,
     munkhoeva_rff_printed,
     quadrature_uniform,
     ridge_deviation,
     ridge_epsilon,
+    variance,
+    variance_bound,
+    variance_printed,
 )
-from dorff.bounds.variance import variance, variance_bound, variance_printed
 
 __all__ = [
     "Constants",
