@@ -42,7 +42,8 @@ from dorff.fit import fit
 from dorff.model import Model
 from dorff.passes import PassSums
 from dorff.plan import freeze_constants, make_plan
-from dorff.spec import Job, load_job
+from dorff.spec.job import Job
+from dorff.spec.reader import load_job
 from dorff.store import Lease, Receipt, append_history, load_model, read_history
 
 ROWS = 420_000

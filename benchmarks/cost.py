@@ -29,7 +29,7 @@ from dorff.features import FeatureMap, Recipe
 from dorff.fit import run_pass
 from dorff.moments import syrk
 from dorff.plan import freeze_constants, make_plan
-from dorff.spec import Job
+from dorff.spec.job import Job
 
 GAUSSIAN = {"type": "gaussian", "lengthscale": 1.0}
 KERNELS = {

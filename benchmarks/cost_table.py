@@ -49,7 +49,7 @@ from dorff.plan.costs import WORKER_BYTES
 from dorff.plan.routes import EXPECTED_PASSES
 from dorff.plan.seconds import BESIDE, CHOLESKY, Pace
 from dorff.solvers import LARGEST_DIRECT, Size, cg_bytes, solve_bytes
-from dorff.spec import Job
+from dorff.spec.job import Job
 
 MiB: Final = 2**20
 ROWS = [10**e for e in range(6, 13)]

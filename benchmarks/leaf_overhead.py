@@ -33,7 +33,7 @@ from dorff.engine.worker import forget_spare
 from dorff.moments import Kind
 from dorff.passes import frozen, leaf
 from dorff.plan import freeze_constants, make_plan
-from dorff.spec import Job
+from dorff.spec.job import Job
 from dorff.store import Receipt
 from dorff.store.receipts import Checkpoint
 

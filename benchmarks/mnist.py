@@ -22,7 +22,7 @@ import numpy as np
 from dorff import ORFFRegressor, frequencies, kernels, load_model
 from dorff.data import ingest
 from dorff.fit import fit
-from dorff.spec import Job
+from dorff.spec.job import Job
 
 DATA = Path(__file__).resolve().parent.parent.parent / "shared" / "data" / "mnist"
 LENGTHSCALES = (6.0, 7.0, 8.5, 10.0)

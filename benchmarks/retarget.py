@@ -52,7 +52,7 @@ from dorff.kernels import OperatorKernel
 from dorff.kernels.scalar import FloatArray
 from dorff.model.weights import Density, effective_sample_size, operator_weights
 from dorff.plan.sharing import LEAST_SHARE, sample_sizes
-from dorff.spec import Job
+from dorff.spec.job import Job
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt

@@ -44,7 +44,7 @@ from dorff.moments import Accumulator, Moments
 from dorff.passes import Leaf, Summand, Tree, load_pass
 from dorff.passes import blocks as leaf_sizes
 from dorff.plan import Plan, freeze_constants, make_plan
-from dorff.spec import Job
+from dorff.spec.job import Job
 from dorff.store import Receipt, save_moments
 
 D, WRITTEN = 16, 4  # inputs, shards with rows in them

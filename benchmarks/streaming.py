@@ -35,7 +35,7 @@ from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
 from dorff.plan import freeze_constants, make_plan
 from dorff.solvers import Choice
-from dorff.spec import Job
+from dorff.spec.job import Job
 
 D, LENGTHSCALE, WAVES, TEST_ROWS, WORKERS = 64, 8.0, 512, 10_000, 2
 

@@ -29,7 +29,7 @@ from dorff.data import open_dataset
 from dorff.features import cut
 from dorff.model.weights import operator_weights
 from dorff.plan import freeze_constants, make_plan
-from dorff.spec import load_job
+from dorff.spec.reader import load_job
 
 FloatArray = npt.NDArray[np.float64]
 SHARES = (0.1, 0.3, 0.5, 0.7, 0.9)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dorff.errors import LeaseError
 from dorff.fit.publish import Verdict, publish
-from dorff.spec import Publish
+from dorff.spec.job import Publish
 from dorff.store import LEASE, Lease
 
 

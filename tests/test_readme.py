@@ -11,7 +11,7 @@ import pytest
 import yaml
 from places import ROOT
 
-from dorff.spec import load_job
+from dorff.spec.reader import load_job
 
 README, GUIDE, KERNELS, FEW_LABELS, OPERATIONS = (
     (ROOT / page).read_text(encoding="utf-8")

@@ -25,7 +25,7 @@ from dorff.moments.blas import pin
 from dorff.passes import SMALLEST_LEAF, block_rows, leaf_bounds
 from dorff.plan import make_plan
 from dorff.plan.seconds import Pace
-from dorff.spec import Job
+from dorff.spec.job import Job
 
 
 @final

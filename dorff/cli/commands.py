@@ -327,7 +327,7 @@ def _engine(
     from dorff.engine import open_engine
     from dorff.predict import check_uncertain
     from dorff.predict.shared import ModelInputs, planned_workers
-    from dorff.spec import LocalCluster, SerialCluster
+    from dorff.spec.cluster import LocalCluster, SerialCluster
     from dorff.store import load_model
 
     fitted = load_model(model, posterior=bool(wanted))

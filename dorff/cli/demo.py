@@ -23,7 +23,8 @@ from dorff.fit.tune import TuneResult, tune
 from dorff.plan import make_plan
 from dorff.predict import predict, score
 from dorff.report import Candidate, write_report
-from dorff.spec import Job, load_job
+from dorff.spec.job import Job
+from dorff.spec.reader import load_job
 from dorff.store import space_on, write_atomic
 
 MARK: Final = ".dorff-demo"

@@ -26,7 +26,7 @@ def plan(job: JobFile, root: Root = None, as_json: Json = False) -> None:
     """What a fit will do and need, without a pass over the rows; exit code 4 if it would not fit."""
     from dorff.fit import expected_passes
     from dorff.plan import make_plan
-    from dorff.spec import load_job
+    from dorff.spec.reader import load_job
 
     planned = make_plan(load_job(job, root=root))
     costs, terms = planned.costs, [term.manifold.config() for term in planned.terms]
@@ -68,7 +68,8 @@ def fit(job: JobFile, root: Root = None, metrics: Metrics = None, as_json: Json 
     """Fit, or go on with a fit, and publish the model; what earlier runs of the job did is used again."""
     from dorff.fit import fit as run
     from dorff.plan.lengthscale import lengthscale_words
-    from dorff.spec import ClassTargets, load_job
+    from dorff.spec.job import ClassTargets
+    from dorff.spec.reader import load_job
 
     with recorded(metrics, "fit", job) as figures:
         described = load_job(job, root=root)

@@ -21,7 +21,7 @@ from dorff.errors import InputError
 
 if TYPE_CHECKING:
     from dorff.fit.tune import Trial, TuneResult
-    from dorff.spec import Job
+    from dorff.spec.job import Job
 
 LONGEST_NAME = 60
 FEW_DIGITS = 3
@@ -44,7 +44,7 @@ def tune(
     Writes DIR/best.yaml, the job with the winner alone, which `dorff fit` takes without reading the data again; every
     trial in DIR/path.csv, and drawn in DIR/path.png.
     """
-    from dorff.spec import load_job
+    from dorff.spec.reader import load_job
     from dorff.store import check_output
 
     folder = job.with_name(f"{job.stem}-tune") if out is None else out

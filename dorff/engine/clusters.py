@@ -26,13 +26,13 @@ from distributed.security import Security
 from distributed.utils import silence_logging_cmgr
 from distributed.versions import VersionMismatchWarning
 
-from dorff import spec
 from dorff.engine.base import TRIES, Engine
 from dorff.engine.dask import PATIENCE, DaskEngine
 from dorff.engine.signals import starting_without_interrupts, stopping_on_signals
 from dorff.engine.worker import PACKAGES, Leaving, own_versions, refuse_others
 from dorff.errors import DorffError, IncompleteError, InputError
 from dorff.errors.stopping import stop_requested
+from dorff.spec import cluster as spec
 from dorff.spec.registry import CLUSTERS
 
 

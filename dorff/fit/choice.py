@@ -22,7 +22,7 @@ from dorff.plan.kernels import array_columns
 from dorff.plan.manifold_terms import penalty
 from dorff.solvers import R2, Criterion, Penalty, Setting, choose
 from dorff.solvers.apart import targets_apart
-from dorff.spec import MultiViewSpec
+from dorff.spec.kernel import MultiViewSpec
 
 
 def settings(plan: Plan, terms: Sequence[Moments] = ()) -> list[Setting]:

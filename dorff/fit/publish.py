@@ -22,7 +22,7 @@ from dorff.model import Model
 from dorff.plan import Plan
 from dorff.predict import score
 from dorff.solvers import R2, Choice
-from dorff.spec import ClassTargets, Job, Publish
+from dorff.spec.job import ClassTargets, Job, Publish
 from dorff.store import Lease, append_history, forget, lease_beside, load_model, read_history
 
 

@@ -33,7 +33,7 @@ from dorff.model import Model
 from dorff.moments.blas import pinned
 from dorff.plan import Plan, freeze_constants, make_plan, narrow_constants
 from dorff.solvers import Choice, Fit, Score
-from dorff.spec import Job
+from dorff.spec.job import Job
 from dorff.storage.location import locate
 from dorff.store import LEASE, Lease, read_history, resolve_model
 

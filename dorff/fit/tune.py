@@ -17,7 +17,7 @@ from dorff.moments import Folds, Moments, Part, Solvable
 from dorff.plan import Plan, make_plan
 from dorff.plan.costs import WORKER_BYTES
 from dorff.solvers import R2, Score, least, of_first, path_bytes, setting_scores
-from dorff.spec import Job
+from dorff.spec.job import Job
 from dorff.store import load_moments, save_moments
 
 Told = Callable[[int, int], None]  # trials done, trials in all

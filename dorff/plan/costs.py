@@ -29,7 +29,7 @@ from dorff.plan.manifold_terms import ManifoldTerm, TermCosts, term_costs, weigh
 from dorff.plan.routes import Means, Route, Shape, Way, choose_route
 from dorff.plan.seconds import MIXED, QR, SEARCH, START, START_WORKERS, Pace, pace_bytes, solve_work
 from dorff.solvers import Size, learned_term, path_bytes, posterior_bytes, solve_bytes, triangle_bytes, untouched
-from dorff.spec import Job
+from dorff.spec.job import Job
 from dorff.storage.files import free_bytes
 from dorff.storage.location import locate
 

@@ -21,7 +21,7 @@ from dorff.plan.lengthscale import TuningRows, tuned_config, tuning_rows
 from dorff.plan.plan import Plan
 from dorff.plan.sharing import make_recipe
 from dorff.solvers import spread
-from dorff.spec import Job
+from dorff.spec.job import Job
 
 # Rows for centres, and for the median distance: few, so that a data set that grows had them from the start. Scales
 # (`standardize`) take the first leaf, up to SAMPLE_BYTES.

@@ -22,7 +22,7 @@ from dorff.passes.blocks import most_sums
 from dorff.plan.graph_sizes import Form, GraphCosts, Places, TermRecipe, difference_shift, term_bytes, term_flops
 from dorff.plan.kernels import read_matrices
 from dorff.solvers import Penalty
-from dorff.spec import Job
+from dorff.spec.job import Job
 
 # In flops of `syrk` (measured on one core): half of what it takes to rank a candidate for a list of neighbours, among
 # those of several partitions and among the rows of a group; and to look at a number of a neighbour's features.

@@ -25,7 +25,7 @@ from dorff.plan.lengthscale import lengthscale_words, tunes
 from dorff.plan.manifold_terms import ManifoldTerm, make_terms, weight_grid
 from dorff.plan.sharing import check_sharing, check_targets, make_recipe
 from dorff.solvers import check_apart, check_output, learned_term
-from dorff.spec import ClassTargets, Job
+from dorff.spec.job import ClassTargets, Job
 from dorff.storage.location import locate
 
 

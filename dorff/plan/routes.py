@@ -12,7 +12,7 @@ from dorff.errors import DoesNotFitError, InputError
 from dorff.passes.blocks import product_rows
 from dorff.plan.seconds import BESIDE, CHOLESKY, Pace
 from dorff.solvers import LARGEST_DIRECT, Size, cg_bytes, sampled_bytes
-from dorff.spec import Job
+from dorff.spec.job import Job
 
 MiB: Final = 2**20
 EXPECTED_PASSES: Final = 40  # before a row is read; a run tells how many it will be when it has seen a sample

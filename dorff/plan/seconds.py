@@ -19,7 +19,7 @@ from dorff.passes.blocks import block_rows
 from dorff.solvers import MOST_FACTORS, Size
 from dorff.solvers.choose import LARGE
 from dorff.solvers.ridge_path import MOST_COLUMNS, near_shifts
-from dorff.spec import Job
+from dorff.spec.job import Job
 
 # Times k^3 over the rate of `syrk` (measured on one core, k = 1024 to 3072): a factor and what a fit asks of it, its
 # inverse, a spectrum, and the QR of as many rows as columns.

@@ -15,7 +15,7 @@ from dorff.features import Recipe
 from dorff.kernels import OperatorKernel, ScalarKernel, Spectral
 from dorff.kernels.scalar import FloatArray
 from dorff.model.weights import Density, covered, effective_sample_size
-from dorff.spec import Job
+from dorff.spec.job import Job
 
 #: The least effective sample size of a kernel that was not drawn for, as a share of that of frequencies of its own.
 LEAST_SHARE: Final = 0.5

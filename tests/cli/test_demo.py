@@ -16,7 +16,8 @@ from dorff.engine import SerialEngine
 from dorff.errors import InputError
 from dorff.fit import fit
 from dorff.fit.tune import tune
-from dorff.spec import Job, load_job
+from dorff.spec.job import Job
+from dorff.spec.reader import load_job
 from dorff.store import load_model
 
 pytestmark = pytest.mark.process  # the demo starts a cluster of its own

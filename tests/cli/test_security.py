@@ -19,7 +19,7 @@ from hostile import MUCH, deep, refused, small
 from dorff.errors import DorffError
 from dorff.frequencies import IID
 from dorff.plan import make_plan
-from dorff.spec import load_job
+from dorff.spec.reader import load_job
 from dorff.store import load_model, save_model
 
 #: Every command of a fit's life, twice: the second time whatever unpickles (or pickles) raises. The first is to

@@ -29,7 +29,7 @@ from dorff.passes import blocks as leaf_sizes
 from dorff.passes import leaf_bounds
 from dorff.plan import freeze_constants, make_plan
 from dorff.plan.freezing import MEDIAN_SAMPLE
-from dorff.spec import Job
+from dorff.spec.job import Job
 from dorff.store import load_model
 
 ROWS, SHARD = 20_000, 1024

@@ -34,7 +34,8 @@ from dorff.moments import Moments
 from dorff.passes import PassSums, Tree
 from dorff.passes import blocks as leaf_sizes
 from dorff.plan import freeze_constants, make_plan
-from dorff.spec import Job, load_job
+from dorff.spec.job import Job
+from dorff.spec.reader import load_job
 from dorff.store import load_model
 
 HERE = Path(__file__).parent

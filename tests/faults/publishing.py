@@ -28,7 +28,7 @@ from dorff.errors import DorffError
 from dorff.fit.publish import Verdict, publish
 from dorff.model import Model
 from dorff.model.weights import OperatorWeights
-from dorff.spec import Publish
+from dorff.spec.job import Publish
 from dorff.store import LEASE, Lease, current_version, load_model, read_history
 
 FAULTS: dict[str, Fault] = {"kill": Kill(), "full": FullDisk(), "bad": BadDisk()}

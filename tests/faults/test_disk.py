@@ -50,7 +50,8 @@ from dorff.errors import DoesNotFitError, InputError
 from dorff.fit import fit
 from dorff.plan import costs, make_plan, seconds
 from dorff.plan.routes import Way
-from dorff.spec import LocalCluster, SerialCluster, load_job
+from dorff.spec.cluster import LocalCluster, SerialCluster
+from dorff.spec.reader import load_job
 from dorff.store import load_model
 
 Record = Callable[..., None]

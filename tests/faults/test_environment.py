@@ -39,7 +39,7 @@ from dorff.engine import SerialEngine
 from dorff.errors import InputError
 from dorff.fit import fit
 from dorff.loops import cache_directory
-from dorff.spec import load_job
+from dorff.spec.reader import load_job
 
 Record = Callable[..., None]
 READ = r"sea\.zarr/x/c/"

@@ -30,7 +30,7 @@ from dorff.passes.frozen import seal_of
 from dorff.passes.sweep import Sweep, _columns
 from dorff.plan import freeze_constants, make_plan
 from dorff.plan.graph_sizes import Sizes
-from dorff.spec import load_job
+from dorff.spec.reader import load_job
 from dorff.store import Checkpoint, Receipt, load_model, undamaged
 
 LEAF, BEGUN = 512, 4096  # rows of a leaf; of one that has several blocks

@@ -45,7 +45,8 @@ from dorff.errors import GateError
 from dorff.fit import fit
 from dorff.passes import PassSums
 from dorff.plan import freeze_constants, make_plan
-from dorff.spec import LocalCluster, load_job
+from dorff.spec.cluster import LocalCluster
+from dorff.spec.reader import load_job
 
 Record = Callable[..., None]
 pytestmark = [

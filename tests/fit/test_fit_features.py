@@ -17,7 +17,7 @@ from dorff.errors import InputError
 from dorff.fit import fit
 from dorff.plan import freeze_constants, make_plan
 from dorff.report import write_report
-from dorff.spec import Job
+from dorff.spec.job import Job
 
 N, D_SMALL, D_LARGE = 700, 3, 120
 SCALARS: list[dict[str, Any]] = [

@@ -23,7 +23,7 @@ from dorff.kernels.scalar import FloatArray
 from dorff.passes import blocks as leaf_sizes
 from dorff.plan import make_plan
 from dorff.predict import predict
-from dorff.spec import Job
+from dorff.spec.job import Job
 from dorff.store import load_model
 
 SHARD, N, GI, RIDGE = 256, 700, 3e-3, 1e-4

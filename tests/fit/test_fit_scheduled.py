@@ -19,7 +19,7 @@ from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
 from dorff.passes import blocks as leaf_sizes
 from dorff.plan import Plan, make_plan
-from dorff.spec import Job
+from dorff.spec.job import Job
 from dorff.store import Lease, load_model, read_history
 
 SHARD = 512

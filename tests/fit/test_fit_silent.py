@@ -16,7 +16,8 @@ from dorff.fit import fit
 from dorff.kernels.scalar import FloatArray
 from dorff.plan import make_plan
 from dorff.predict import predict, score
-from dorff.spec import Job, load_job
+from dorff.spec.job import Job
+from dorff.spec.reader import load_job
 from dorff.store import load_model
 
 Q, SHARD, N = 5, 128, 1500

@@ -20,7 +20,7 @@ from dorff.model.calibration import Calibration
 from dorff.plan import make_plan
 from dorff.predict import predict, score
 from dorff.solvers import R2
-from dorff.spec import Job
+from dorff.spec.job import Job
 
 N, SHARD = 6000, 512
 RNG = np.random.default_rng(0)

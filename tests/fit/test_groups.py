@@ -31,7 +31,7 @@ from dorff.model.calibration import Calibration, Conformal
 from dorff.passes import FoldRule
 from dorff.passes import blocks as leaf_sizes
 from dorff.plan import freeze_constants, make_plan
-from dorff.spec import Job
+from dorff.spec.job import Job
 from dorff.store import load_model
 from tests.cases import LAW
 from tests.command_line import call

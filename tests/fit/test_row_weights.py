@@ -19,7 +19,7 @@ from dorff.model import Model
 from dorff.model.calibration import Calibration
 from dorff.plan import freeze_constants, make_plan
 from dorff.predict import score
-from dorff.spec import Job
+from dorff.spec.job import Job
 from dorff.store import load_model
 
 N, D, RIDGE = 150, 2, 1e-3

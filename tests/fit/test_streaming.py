@@ -33,7 +33,7 @@ from dorff.passes import blocks as leaf_sizes
 from dorff.plan import constants_of, freeze_constants, make_plan, routes
 from dorff.plan.seconds import START_WORKERS
 from dorff.solvers import Fit
-from dorff.spec import Job
+from dorff.spec.job import Job
 from dorff.store import load_model
 
 ROWS, SHARD, TIGHT = 2_500, 512, 1e-10

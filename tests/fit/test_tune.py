@@ -19,7 +19,7 @@ from dorff.fit.tune import tune
 from dorff.plan import freeze_constants, make_plan
 from dorff.report import trial_plot
 from dorff.report.selection import from_info
-from dorff.spec import load_job
+from dorff.spec.reader import load_job
 from dorff.store import load_model
 
 SCALAR = {"type": "gaussian", "lengthscale": 0.5}

@@ -18,7 +18,7 @@ from dorff.errors import StoppedError
 from dorff.errors.stopping import clear_stop, request_stop
 from dorff.moments import FloatArray
 from dorff.passes import FoldRule, Leaf, Pass, Tree, freeze, frozen_hash, load_pass
-from dorff.spec import LocalCluster
+from dorff.spec.cluster import LocalCluster
 from dorff.store.receipts import Checkpoint
 
 SHARD, LEAVES, FOLDS = 64, 7, FoldRule(3, by_rows=True, seed=5)

@@ -24,7 +24,7 @@ from dorff.passes import Leaf, Pass, PassSums, Tree, leaf_bounds, load_pass
 from dorff.passes import blocks as leaf_sizes
 from dorff.passes.blocks import window_start
 from dorff.plan import freeze_constants, make_plan
-from dorff.spec import Job
+from dorff.spec.job import Job
 from dorff.store import Receipt
 from tests.cases import LAW
 

@@ -17,7 +17,7 @@ from dorff.passes import FoldRule, Leaf, PassSums, Place, Tree
 from dorff.passes.blocks import most_sums
 from dorff.passes.leaf import merge_nodes
 from dorff.plan import costs
-from dorff.spec import Job
+from dorff.spec.job import Job
 from dorff.store import Receipt
 
 

@@ -46,7 +46,7 @@ from dorff.solvers.matrixfree import Border, System, make_system, of_moments
 from dorff.solvers.preconditioners import Sample, Sampled, nystrom, nystrom_bytes
 from dorff.solvers.setting import Setting
 from dorff.solvers.uncertainty import posterior, posterior_bytes
-from dorff.spec import Job
+from dorff.spec.job import Job
 from dorff.store import load_model
 
 MIB: Final = 2**20

@@ -31,7 +31,7 @@ from dorff.solvers import Size
 from dorff.solvers.cg import iterate
 from dorff.solvers.matrixfree import Border, System, make_system
 from dorff.solvers.preconditioners import Sample, Sampled
-from dorff.spec import Job
+from dorff.spec.job import Job
 
 GAUSSIAN = {"type": "gaussian", "lengthscale": 1.0}
 PLAIN = {"type": "decomposable", "scalar": GAUSSIAN}

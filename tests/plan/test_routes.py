@@ -13,7 +13,7 @@ from dorff.plan.costs import iterations
 from dorff.plan.routes import Means, Route, Shape, choose_route, product_rows, sample_rows
 from dorff.plan.seconds import CHOLESKY, EIGH, NOISE, NOMINAL, Pace, solve_work
 from dorff.solvers import Size
-from dorff.spec import Job
+from dorff.spec.job import Job
 
 GiB = 2.0**30
 

@@ -25,7 +25,7 @@ from dorff.plan import seconds
 from dorff.plan.routes import Means, Shape, choose_route
 from dorff.plan.seconds import Pace, solve_work
 from dorff.solvers import Setting, Size, choose
-from dorff.spec import Job
+from dorff.spec.job import Job
 
 BENCHMARKS: Final = ROOT / "benchmarks"
 FEW: Final = [1e-4, 1e-6, 1e-8]

@@ -27,7 +27,7 @@ from dorff.passes import FoldRule
 from dorff.predict import score
 from dorff.report.selection import from_info
 from dorff.solvers import R2, Spread, row_sums
-from dorff.spec import Job
+from dorff.spec.job import Job
 from dorff.store import load_model, read_history, save_model
 from tests.cases import LAW, moments_of, plain_map
 from tests.command_line import call

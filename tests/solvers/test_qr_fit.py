@@ -16,7 +16,7 @@ from dorff.kernels.scalar import FloatArray
 from dorff.moments import Triangle
 from dorff.passes import blocks as leaf_sizes
 from dorff.plan import make_plan
-from dorff.spec import Job
+from dorff.spec.job import Job
 from dorff.store import load_model
 
 ROWS, SHARD = 3000, 256

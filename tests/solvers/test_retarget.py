@@ -21,7 +21,7 @@ from dorff.kernels import CurlFree, Decomposable, DivergenceFree, Gaussian, Mate
 from dorff.model.weights import covered, effective_sample_size, operator_weights
 from dorff.plan.sharing import check_sharing, check_targets
 from dorff.solvers import Setting
-from dorff.spec import Job
+from dorff.spec.job import Job
 
 # (drawn for, target, d, p): shorter, longer, of another spectrum, of another operator, and from mixtures.
 CASES: dict[str, tuple[list[OperatorKernel], OperatorKernel, int, int]] = {

@@ -29,9 +29,10 @@ from dorff.engine import SerialEngine
 from dorff.errors import DoesNotFitError, DorffError, InputError
 from dorff.fit import fit
 from dorff.plan import make_plan
-from dorff.spec import Job, load_job
+from dorff.spec.job import Job
 from dorff.spec.kernel import BoundedSpec, TermSpec, ViewSpec
 from dorff.spec.part import Idle, Part, Typed
+from dorff.spec.reader import load_job
 from dorff.spec.registry import CLUSTERS, KERNELS, OUTPUTS, SAMPLERS, SCALARS
 
 GAUSS = {"type": "gaussian", "lengthscale": 3.0}

@@ -8,7 +8,7 @@ import pytest
 from dorff import frequencies, kernels
 from dorff.engine import SerialEngine, open_engine
 from dorff.errors import InputError
-from dorff.spec import load_job
+from dorff.spec.reader import load_job
 from dorff.spec.registry import CLUSTERS, OUTPUTS, SAMPLERS, SCALARS
 
 PLUGIN = """

@@ -15,7 +15,9 @@ from dorff import kernels
 from dorff.errors import InputError
 from dorff.kernels.explicit import SYSTEMS
 from dorff.kernels.pointwise import FUNCTIONS
-from dorff.spec import ClassTargets, Job, LocalCluster, RemoteCluster, SerialCluster, load_job
+from dorff.spec.cluster import LocalCluster, RemoteCluster, SerialCluster
+from dorff.spec.job import ClassTargets, Job
+from dorff.spec.reader import load_job
 
 MINIMAL = """\
 data: {store: sea.zarr}

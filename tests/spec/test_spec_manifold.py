@@ -7,20 +7,10 @@ import pytest
 import yaml
 
 from dorff.errors import InputError
-from dorff.spec import (
-    Data,
-    Folds,
-    GivenSpec,
-    GraphOutput,
-    IdentitySpec,
-    Job,
-    KnnSpec,
-    ManifoldSpec,
-    MatrixOutput,
-    MultiViewSpec,
-    Solve,
-    load_job,
-)
+from dorff.spec.job import Data, Folds, Job, Solve
+from dorff.spec.kernel import GraphOutput, MatrixOutput, MultiViewSpec
+from dorff.spec.manifold import GivenSpec, IdentitySpec, KnnSpec, ManifoldSpec
+from dorff.spec.reader import load_job
 
 SINGLE = {"type": "decomposable", "scalar": {"lengthscale": 1.0}}
 CURL = {"type": "curl_free", "scalar": {"lengthscale": 0.5}}

@@ -24,7 +24,7 @@ from test_store import small_model
 
 from dorff.errors import InputError, LeaseError
 from dorff.fit.publish import Verdict, publish
-from dorff.spec import Publish
+from dorff.spec.job import Publish
 from dorff.store import LEASE, Lease, current_version, forget, lease_state, load_model, read_history, seal, versions
 from dorff.store import lease as leases
 

@@ -13,7 +13,7 @@ from test_store import small_model
 from dorff.errors import GateError, InputError, LeaseError
 from dorff.fit.publish import Verdict, publish
 from dorff.model import Model
-from dorff.spec import Publish
+from dorff.spec.job import Publish
 from dorff.store import (
     LEASE,
     Lease,

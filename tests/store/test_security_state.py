@@ -24,7 +24,7 @@ from dorff.data import ingest, open_dataset
 from dorff.errors import InputError
 from dorff.passes import frozen_hash, load_pass
 from dorff.plan import freeze_constants, make_plan
-from dorff.spec import load_job
+from dorff.spec.reader import load_job
 from dorff.storage.files import identity, seal
 from dorff.store import Receipt, load_moments, merge_moments, undamaged
 from dorff.store.moments import _MAGIC as MAGIC

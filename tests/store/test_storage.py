@@ -17,7 +17,7 @@ from dorff.engine import SerialEngine
 from dorff.errors import InputError, LeaseError
 from dorff.fit import fit
 from dorff.predict import score
-from dorff.spec import Job
+from dorff.spec.job import Job
 from dorff.storage.files import remove_tree, unfinished, write_atomic
 from dorff.storage.location import SCHEMES, Location, is_remote, locate
 from dorff.store import (
