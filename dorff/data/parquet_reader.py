@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import types
 
-from dorff.data.edges import EDGES, RUN, Edges, EdgeSource
+from dorff.data.edge_source import EDGES, RUN, Edges, EdgeSource
 from dorff.data.labels import Run
 from dorff.data.readers import BLOCK_BYTES, Numbers, Reader, SourceBlock, common_dtype, reading, side_by_side
 from dorff.errors import InputError

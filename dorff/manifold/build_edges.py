@@ -23,7 +23,8 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from dorff.data import Dataset
-from dorff.data.edges import EdgeSource, open_graph
+from dorff.data.edge_source import EdgeSource
+from dorff.data.edges import open_graph
 from dorff.errors import InputError
 from dorff.graphs import adjacency, both_ways, check_edges, edge_weights, row_sums, undirected
 from dorff.manifold.build_files import FloatArray, IntArray, write_parts

@@ -1,0 +1,229 @@
+"""What a graph on disk is, entries (i, j, w) read in runs; and those of Zarr groups: edges, or a CSR matrix."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Final, final
+
+import numpy as np
+import numpy.typing as npt
+
+from dorff.data.array_files import Fault
+from dorff.data.metadata import Attributes
+from dorff.data.nodes import StoredArray, check_seals, committed_rows, group_attributes, open_array
+from dorff.errors import InputError
+from dorff.storage.location import locate
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+Edges = tuple[IntArray, IntArray, FloatArray]
+
+RUN: Final = 2**20  # entries read at a time
+POINTERS: Final = 2**16  # of a matrix's row pointers, read at a time
+EDGES: Final = ("i", "j", "w")
+MATRIX: Final = ("indptr", "indices", "data")
+
+
+class EdgeSource(ABC):
+    """The entries (i, j, w) of a graph on disk: names and numbers only, small and picklable.
+
+    `kind` "edges" is a list: each undirected edge once, or in both directions with one weight. "csr" is a matrix, with
+    both. `n` is the number of nodes where the source says it, `count` that of the entries. Nothing is nodes of the
+    values: whether nodes are in range and weights right is for who knows the rows (`dorff.graphs`).
+    """
+
+    kind: ClassVar[str]
+    path: str
+    n: int | None
+    count: int
+
+    @final
+    def read(self, start: int, stop: int) -> Edges:
+        """Entries start..stop-1: i and j int64, w float64, 1 where none is stored.
+
+        Raises:
+            InputError: entries it has not; a file, chunk or page that is missing or damaged, as far as checksums tell.
+        """
+        if not 0 <= start <= stop <= self.count:
+            raise InputError(
+                f"{self.path}: wanted entries between 0 and {self.count}, got {start} to {stop}; open it again."
+            )
+        return self._read(start, stop)
+
+    def degrees(self, start: int, stop: int) -> IntArray:
+        """How many entries nodes start..stop-1 are an end of, (stop - start,); of a matrix, which has an edge at both
+        its ends, how many begin at them. Ends that are no such node are not counted. InputError as `read`."""
+        counts = np.zeros(stop - start, np.int64)
+        for at in range(0, self.count, RUN):
+            for ends in self.read(at, min(at + RUN, self.count))[:2]:
+                np.add.at(counts, ends[(ends >= start) & (ends < stop)] - start, 1)
+        return counts
+
+    def stamp(self) -> str:
+        """A fingerprint of its files: their names, sizes and times of change."""
+        root, digest = locate(self.path), hashlib.blake2b(digest_size=16)
+        files = [root] if root.is_file() else sorted(p for p in root.rglob("*") if p.is_file())
+        for file in files:
+            status = file.stat()
+            digest.update(f"{file.relative_to(root)} {status.st_size} {status.st_mtime_ns}\n".encode())
+        return digest.hexdigest()
+
+    @abstractmethod
+    def _read(self, start: int, stop: int) -> Edges: ...
+
+
+@final
+@dataclass(frozen=True)
+class ZarrEdges(EdgeSource):
+    """The arrays i, j and perhaps w of a Zarr group."""
+
+    kind: ClassVar[str] = "edges"
+    path: str
+    n: int | None
+    count: int
+    weighted: bool
+
+    def _read(self, start: int, stop: int) -> Edges:
+        i, j = (_whole_numbers(self.path, name, start, stop) for name in EDGES[:2])
+        return i, j, _weights(self.path, "w" if self.weighted else None, start, stop)
+
+
+@final
+@dataclass(frozen=True)
+class ZarrMatrix(EdgeSource):
+    """The arrays indptr, indices and perhaps data of a Zarr group."""
+
+    kind: ClassVar[str] = "csr"
+    path: str
+    n: int
+    count: int
+    weighted: bool
+
+    def _read(self, start: int, stop: int) -> Edges:
+        j = _whole_numbers(self.path, "indices", start, stop)
+        return self._rows(start, stop), j, _weights(self.path, "data" if self.weighted else None, start, stop)
+
+    def degrees(self, start: int, stop: int) -> IntArray:
+        return np.maximum(np.diff(self._pointers(start, stop - start + 1)), 0)
+
+    def _rows(self, start: int, stop: int) -> IntArray:
+        """The row of each entry: row r has those from indptr[r] to indptr[r + 1] - 1."""
+        low, high = 0, -(-self.n // POINTERS)  # runs of pointers: that of the first row is from low, before high
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self._pointers(middle * POINTERS, 1)[0] <= start else (low, middle)
+        parts = []
+        for first in range(low * POINTERS, self.n, POINTERS):
+            pointers = self._pointers(first, min(POINTERS, self.n - first) + 1)
+            if (np.diff(pointers) < 0).any():
+                raise InputError(f"{self.path}: its indptr does not ascend after row {first}; write it anew.")
+            inside = np.clip(pointers, start, stop)
+            counts = inside[1:] - inside[:-1]
+            parts.append(np.repeat(np.arange(first, first + len(counts)), counts))
+            if pointers[-1] >= stop:
+                break
+        rows = np.concatenate(parts) if parts else np.empty(0, np.int64)
+        if len(rows) != stop - start:
+            raise InputError(
+                f"{self.path}: its indptr does not ascend from 0 to the number of indices; write it anew."
+            )
+        return rows
+
+    def _pointers(self, first: int, count: int) -> IntArray:
+        return _whole_numbers(self.path, "indptr", first, first + count)
+
+
+def open_zarr_graph(root: Path) -> EdgeSource:
+    """The edges or matrix in the Zarr group at `root`; InputError as `open_graph`."""
+    attributes = group_attributes(root)
+    there = {name for name in (*EDGES, *MATRIX) if (root / name).is_dir()}
+    names = EDGES if "i" in there or "j" in there else MATRIX
+    if names is MATRIX and not there & set(MATRIX[:2]):
+        raise InputError(
+            f"{root}: wanted a graph, the arrays i and j (and w) or indptr and indices (and data), but it has none of "
+            "them; write one with dorff.data.edges.write_graph."
+        )
+    weighted = names[2] in there or names[2] in (attributes.get("columns") or {})
+    arrays = {name: open_array(root, name) for name in names[: 2 + weighted]}
+    check_seals(root, attributes, arrays)
+    for name, stored in arrays.items():
+        _check_array(root, name, stored, whole=name != names[2])
+    count = committed_rows(root, attributes)
+    count = arrays[names[1]].rows if count is None else count
+    paired = arrays if names is EDGES else {name: arrays[name] for name in names[1:] if name in arrays}
+    if any(stored.rows != count for stored in paired.values()):
+        lengths = ", ".join(f"{name} {stored.rows}" for name, stored in paired.items())
+        raise InputError(f"{root}: wanted arrays of one length, got {lengths}; write the graph anew.")
+    nodes = _nodes(root, attributes)
+    if names is EDGES:
+        return ZarrEdges(str(root), nodes, count, weighted)
+    return _matrix(root, arrays["indptr"].rows - 1, nodes, count, weighted)
+
+
+def _matrix(root: Path, n: int, nodes: int | None, count: int, weighted: bool) -> ZarrMatrix:
+    ends = [int(_whole_numbers(str(root), "indptr", at, at + 1)[0]) for at in (0, n)] if n >= 0 else []
+    if ends != [0, count] or nodes not in (None, n):
+        got = f"{n + 1} pointers{f' from {ends[0]} to {ends[1]}' if ends else ''}"
+        raise InputError(
+            f"{root}: wanted an indptr that ascends from 0 to the number of indices, {count}, with one more than the "
+            f"nodes{'' if nodes is None else f', {nodes}'}; got {got}: write it anew."
+        )
+    return ZarrMatrix(str(root), n, count, weighted)
+
+
+def _nodes(root: Path, attributes: Attributes) -> int | None:
+    """How many nodes the group's attributes say it has."""
+    ours = attributes.get("dorff")
+    nodes = ours.get("nodes") if isinstance(ours, dict) else attributes.get("nodes")
+    shape = attributes.get("shape")
+    if nodes is None and isinstance(shape, list):
+        if len(shape) != 2 or shape[0] != shape[1]:
+            raise InputError(f"{root}: wanted a square matrix, its attribute shape says {shape}; write it anew.")
+        nodes = shape[0]
+    if nodes is not None and (not isinstance(nodes, int) or isinstance(nodes, bool) or nodes < 0):
+        raise InputError(f"{root}: wanted the number of nodes in its attributes, got {nodes!r}; write it anew.")
+    return nodes
+
+
+def _check_array(root: Path, name: str, stored: StoredArray, *, whole: bool) -> None:
+    kind = np.dtype(stored.array.dtype).kind
+    if stored.columns != 1:
+        raise InputError(f"{root}: array {name}: wanted one column, got {stored.columns}; write it as one.")
+    if whole and not (kind in "iu" and stored.packing.plain):
+        raise InputError(
+            f"{root}: array {name}: wanted whole numbers of nodes, got {stored.array.dtype}"
+            f"{'' if stored.packing.plain else ', packed'}; write it as int64."
+        )
+
+
+def _whole_numbers(path: str, name: str, start: int, stop: int) -> IntArray:
+    values = np.empty((stop - start, 1), np.int64)
+    _fill(path, name, start, stop, values)
+    return values[:, 0]
+
+
+def _weights(path: str, name: str | None, start: int, stop: int) -> FloatArray:
+    values = np.ones((stop - start, 1))
+    if name is not None:
+        _fill(path, name, start, stop, values)
+    return values[:, 0]
+
+
+def _fill(path: str, name: str, start: int, stop: int, out: npt.NDArray[Any]) -> None:
+    """Read a run of an array of one column into out (stop - start, 1); no chunk that is absent is read as zeros."""
+    stored = open_array(locate(path), name)
+    if start < stop and stored.rows < stop:
+        raise InputError(f"{path}: array {name} has {stored.rows} entries now, fewer than {stop}; open it again.")
+    if fault := stored.read(start, stop, out, step=stop):
+        raise _damage(path, fault)
+
+
+def _damage(path: str, fault: Fault) -> InputError:
+    hint = "; other writers may leave out chunks that equal the fill value: have them write empty chunks"
+    return InputError(
+        f"{path}: array {fault.array}, chunk {fault.chunk} is {fault.kind}; restore it from a copy or write the graph "
+        f"anew{hint if fault.kind == 'missing' else ''}."
+    )
