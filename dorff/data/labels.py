@@ -100,9 +100,9 @@ class LabelTable:
         seen = run.values[: int(run.index.max(initial=MISSING)) + 1]
         place = np.array([*(self._code(value, where) for value in seen), MISSING], np.int32)
         codes = place[run.index]
-        found = np.bincount(codes[codes != MISSING], minlength=len(self._values))
-        found[: len(self._counts)] += self._counts
-        self._counts = found
+        of_rows = np.bincount(codes[codes != MISSING], minlength=len(self._values))
+        of_rows[: len(self._counts)] += self._counts
+        self._counts = of_rows
         return codes[:, None]
 
     def _code(self, value: Any, where: str) -> int:
@@ -237,11 +237,11 @@ class Coding:
     @classmethod
     def of_values(cls, values: Sequence[Any], classes: Classes, where: str, *, boolean: bool) -> Coding:
         """Of another's array: `values` are all that it holds."""
-        found = [label_of(bool(v) if boolean else v, where) for v in values]
-        own = dict.fromkeys(label for label in found if label is not None)
+        of_rows = [label_of(bool(v) if boolean else v, where) for v in values]
+        own = dict.fromkeys(label for label in of_rows if label is not None)
         labels, places = _placed(tuple(own), classes, where)
         place = {None: MISSING} | dict(zip(own, places, strict=True))
-        return cls(labels, tuple(place[label] for label in found), tuple(values))
+        return cls(labels, tuple(place[label] for label in of_rows), tuple(values))
 
     def codes(self, stored: npt.NDArray[Any], where: Callable[[int], str]) -> Codes:
         """Places in `labels` (n,) of stored values (n,); -1 where there is none.

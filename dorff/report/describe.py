@@ -65,8 +65,8 @@ def _columns(names: object, count: int, default: str) -> tuple[ColumnLabel, ...]
 def _bounds(values: object, count: int) -> FloatArray | None:
     if not isinstance(values, Sequence) or len(values) != count:
         return None
-    found = np.array([value if isinstance(value, int | float) else np.nan for value in values], dtype=np.float64)
-    return found if np.isfinite(found).all() else None
+    places = np.array([value if isinstance(value, int | float) else np.nan for value in values], dtype=np.float64)
+    return places if np.isfinite(places).all() else None
 
 
 def _widened(low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -101,7 +101,7 @@ def kernel_title(kernel: kernels.OperatorKernel) -> str:
 
 def kernel_terms(model: Model) -> list[KernelTerm]:
     """The terms with a positive weight, those of each view; shares add to 1."""
-    found, traces = [], []
+    places, traces = [], []
     for kernel, columns, view in _parts(model):
         inputs = Subject.of(model).inputs
         unit = common_unit([inputs[c] for c in columns]) if np.all(model.feature_map.scale == 1) else None
@@ -109,9 +109,9 @@ def kernel_terms(model: Model) -> list[KernelTerm]:
             if weight > 0:
                 traces.append(weight * term.trace(len(columns), model.p))
                 measure = _measure(term, model, len(columns))
-                found.append((view + _name(term), f"{weight:.4g} {_formula(term)}", _scalar(term, unit) + measure))
+                places.append((view + _name(term), f"{weight:.4g} {_formula(term)}", _scalar(term, unit) + measure))
     shares = np.array(traces) / sum(traces)
-    return [KernelTerm(float(share), *words) for share, words in zip(shares, found, strict=True)]
+    return [KernelTerm(float(share), *words) for share, words in zip(shares, places, strict=True)]
 
 
 def _parts(model: Model) -> list[tuple[kernels.OperatorKernel, Sequence[int], str]]:

@@ -138,11 +138,11 @@ class Lease:
 def _claim(path: Path, holder: Holder) -> int:
     """Write the next token's file, unless the lease is held; returns the token."""
     with locked(path) as now:
-        token, found, changed = _newest(path)
-        if found is not None and found.holds(now - changed):
-            until = _local_time(time.time() + found.seconds - (now - changed))
+        token, held, changed = _newest(path)
+        if held is not None and held.holds(now - changed):
+            until = _local_time(time.time() + held.seconds - (now - changed))
             raise LeaseError(
-                f"{path}: held by {found} until {until} at least; wait for that run to end, then run again"
+                f"{path}: held by {held} until {until} at least; wait for that run to end, then run again"
             )
         write_atomic(_file(path, token + 1), [seal(asdict(holder))], sync=True)
         for older in _files(path) - {token + 1}:

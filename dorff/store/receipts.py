@@ -169,8 +169,12 @@ class Checkpoint:
             tuples = ("checksums", "low", "high")
             if body is None:
                 return None
-            found = cls(**{**body, **{name: tuple(body[name]) for name in tuples}})
-            return found if plausible(found) and found.start <= found.row <= found.stop else None
+            receipts_here = cls(**{**body, **{name: tuple(body[name]) for name in tuples}})
+            return (
+                receipts_here
+                if plausible(receipts_here) and receipts_here.start <= receipts_here.row <= receipts_here.stop
+                else None
+            )
         except (FileNotFoundError, KeyError, TypeError):  # the last two: another version's
             return None
 
