@@ -22,7 +22,7 @@ from dorff.moments import MOST_PATTERNS, FloatArray
 from dorff.passes.spec import Configs, FoldRule, PassSpec
 from dorff.spec.registry import Config
 from dorff.store import identity, read_plain, write_atomic, write_json
-from dorff.store.npz import read_npz
+from dorff.store.moments import read_npz
 from dorff.store.stored_model import UNREADABLE
 
 

@@ -31,7 +31,7 @@ from dorff.model.posterior import Posterior, SeparableBlock
 from dorff.model.weights import OperatorWeights
 from dorff.storage.files import check_confined
 from dorff.store import load_model, save_model
-from dorff.store.npz import read_npz
+from dorff.store.moments import read_npz
 
 
 def drawn(kernel: kernels.ScalarKernel, sampler: Any, d: int = 3, count: int = 24) -> FeatureMap:
