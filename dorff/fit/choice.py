@@ -18,7 +18,7 @@ from dorff.model.posterior import Posterior
 from dorff.moments import Moments, Part, Solvable
 from dorff.moments.blas import pinned
 from dorff.plan import Plan, keeps_posterior
-from dorff.plan.kernels import array_columns
+from dorff.plan.lengthscale import array_columns
 from dorff.plan.manifold_terms import penalty
 from dorff.solvers import R2, Criterion, Penalty, Setting, choose
 from dorff.solvers.apart import targets_apart

@@ -16,8 +16,7 @@ from dorff.kernels.scalar import FloatArray, IntArray
 from dorff.moments import MOST_PATTERNS, patterns_of
 from dorff.passes import Configs, FrozenConstants, Pass, RowsName, freeze, frozen_hash
 from dorff.plan.costs import SAMPLE_BYTES
-from dorff.plan.kernels import build_kernels, with_medians
-from dorff.plan.lengthscale import TuningRows, tuned_config, tuning_rows
+from dorff.plan.lengthscale import TuningRows, build_kernels, tuned_config, tuning_rows, with_medians
 from dorff.plan.plan import Plan
 from dorff.plan.sharing import make_recipe
 from dorff.solvers import spread

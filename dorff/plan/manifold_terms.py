@@ -20,7 +20,7 @@ from dorff.model.weights import Density, served
 from dorff.moments import Moments
 from dorff.passes.blocks import most_sums
 from dorff.plan.graph_sizes import Form, GraphCosts, Places, TermRecipe, difference_shift, term_bytes, term_flops
-from dorff.plan.kernels import read_matrices
+from dorff.plan.lengthscale import read_matrices
 from dorff.solvers import Penalty
 from dorff.spec.job import Job
 

@@ -20,8 +20,7 @@ from dorff.moments import MOST_PATTERNS, Kind
 from dorff.passes import Configs, FoldRule, FrozenConstants, Pass, PassSpec, Words, frozen_hash, load_pass
 from dorff.passes.blocks import LARGEST_LEAF, Leaf, block_rows, leaf_bounds, window_start
 from dorff.plan.costs import Costs, estimate, refuse_small_machine, refuse_small_workers
-from dorff.plan.kernels import build_kernels, read_matrices, read_matrix, with_columns
-from dorff.plan.lengthscale import lengthscale_words, tunes
+from dorff.plan.lengthscale import build_kernels, lengthscale_words, read_matrices, read_matrix, tunes, with_columns
 from dorff.plan.manifold_terms import ManifoldTerm, make_terms, weight_grid
 from dorff.plan.sharing import check_sharing, check_targets, make_recipe
 from dorff.solvers import check_apart, check_output, learned_term
