@@ -27,10 +27,19 @@ from dorff.data.edge_source import EdgeSource
 from dorff.data.edges import open_graph
 from dorff.errors import InputError
 from dorff.graphs import adjacency, both_ways, check_edges, edge_weights, row_sums, undirected
-from dorff.manifold.build_files import FloatArray, IntArray, write_parts
 from dorff.manifold.build_knn import LISTED, LISTS, ROWS, SCALES, SHARDS
 from dorff.manifold.build_layout import Layout, load_layout
-from dorff.manifold.build_spec import BuildTask, ChangedError, DamagedError, GraphSpec, Written, read_inputs
+from dorff.manifold.build_spec import (
+    BuildTask,
+    ChangedError,
+    DamagedError,
+    FloatArray,
+    GraphSpec,
+    IntArray,
+    Written,
+    read_inputs,
+    write_parts,
+)
 from dorff.plan.graph_sizes import Sizes
 from dorff.spec.registry import Config
 from dorff.store import read_plain, write_atomic

@@ -21,9 +21,19 @@ import scipy.sparse as sp
 
 from dorff.data import Dataset
 from dorff.graphs import neighbours, own_scale
-from dorff.manifold.build_files import FloatArray, IntArray, packed, row_sums, write_parts
 from dorff.manifold.build_layout import BLOCK, HOMES, INPUTS, MEMBERS, ROW, Layout, load_layout
-from dorff.manifold.build_spec import BuildTask, GraphSpec, Written, load_spec, read_inputs
+from dorff.manifold.build_spec import (
+    BuildTask,
+    FloatArray,
+    GraphSpec,
+    IntArray,
+    Written,
+    load_spec,
+    packed,
+    read_inputs,
+    row_sums,
+    write_parts,
+)
 from dorff.store import write_atomic
 
 #: A candidate of a partition: its place in the run, and what ROW says.

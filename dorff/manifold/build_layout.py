@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dorff.graphs import KNN
-from dorff.manifold.build_files import FloatArray, IntArray, read_rows
-from dorff.manifold.build_spec import BuildTask, DamagedError, GraphSpec, load_spec
+from dorff.manifold.build_spec import BuildTask, DamagedError, FloatArray, GraphSpec, IntArray, load_spec, read_rows
 
 #: What is known of each row of a run: its place among the run's rows in their file (-1: left out), the partition that
 #: it is in, and its checksum.

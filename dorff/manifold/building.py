@@ -23,9 +23,17 @@ from dorff.engine import Engine
 from dorff.errors import IncompleteError, InputError
 from dorff.graphs import KNN, Given, Graph, checked
 from dorff.manifold.build_edges import CUTS, graph_shape
-from dorff.manifold.build_files import read_record
 from dorff.manifold.build_layout import load_layout
-from dorff.manifold.build_spec import GRAPH, BuildTask, ChangedError, DamagedError, GraphSpec, lasting, load_spec
+from dorff.manifold.build_spec import (
+    GRAPH,
+    BuildTask,
+    ChangedError,
+    DamagedError,
+    GraphSpec,
+    lasting,
+    load_spec,
+    read_record,
+)
 from dorff.manifold.build_stages import Stages, Told
 from dorff.manifold.edge_store import Shards, is_done, write_done
 from dorff.passes import Pass

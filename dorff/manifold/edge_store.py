@@ -17,9 +17,18 @@ from dorff.data import Dataset
 from dorff.errors import IncompleteError, InputError
 from dorff.graphs import KNN
 from dorff.manifold.build_edges import DEGREES, NODES, load_edges
-from dorff.manifold.build_files import FloatArray, IntArray, read_record, write_record
 from dorff.manifold.build_layout import Layout, load_layout
-from dorff.manifold.build_spec import BuildTask, ChangedError, DamagedError, GraphSpec, load_spec
+from dorff.manifold.build_spec import (
+    BuildTask,
+    ChangedError,
+    DamagedError,
+    FloatArray,
+    GraphSpec,
+    IntArray,
+    load_spec,
+    read_record,
+    write_record,
+)
 from dorff.spec.registry import Config
 from dorff.storage.location import locate
 from dorff.store import Receipt

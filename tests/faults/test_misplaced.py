@@ -24,7 +24,7 @@ from dorff.errors import DorffError, InputError, StoppedError
 from dorff.errors.stopping import clear_stop, request_stop
 from dorff.fit import fit
 from dorff.manifold import building
-from dorff.manifold.build_files import read_parts, read_record
+from dorff.manifold.build_spec import read_parts, read_record
 from dorff.passes import PassSums
 from dorff.passes.frozen import seal_of
 from dorff.passes.sweep import Sweep, _columns

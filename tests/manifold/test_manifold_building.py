@@ -32,10 +32,9 @@ from dorff.errors import IncompleteError, InputError, LeaseError
 from dorff.graphs import KNN, Given, Graph, Identity, check_edges, edge_weights, local_graph, neighbours, own_scale
 from dorff.kernels.scalar import FloatArray
 from dorff.manifold import build_edges, build_knn, build_layout
-from dorff.manifold.build_files import packed, read_parts, write_parts
 from dorff.manifold.build_knn import _landmarks
 from dorff.manifold.build_layout import _kind, _table, load_layout
-from dorff.manifold.build_spec import BuildTask, _cuts, load_spec
+from dorff.manifold.build_spec import BuildTask, _cuts, load_spec, packed, read_parts, write_parts
 from dorff.manifold.build_stages import NEAREST
 from dorff.manifold.building import build
 from dorff.manifold.edge_store import Shards, _degrees, _record
