@@ -17,7 +17,7 @@ import dorff.cli.tuning as tuning
 from dorff import __version__
 from dorff.cli.guard import guarded, put, show
 from dorff.cli.logs import Style, logging, say
-from dorff.cli.progress import meter
+from dorff.cli.metrics import meter
 from dorff.cli.sentences import score_text
 from dorff.errors import InputError
 

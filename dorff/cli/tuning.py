@@ -14,9 +14,8 @@ import typer
 
 from dorff.cli.guard import show
 from dorff.cli.logs import say
-from dorff.cli.metrics import recorded
+from dorff.cli.metrics import Progress, meter, recorded
 from dorff.cli.options import JobFile, Json, Metrics, Root
-from dorff.cli.progress import Progress, meter
 from dorff.errors import InputError
 
 if TYPE_CHECKING:

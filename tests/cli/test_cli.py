@@ -17,7 +17,7 @@ import pytest
 import typer
 from command_line import DORFF, call, contents, field, run, write_csv, write_job
 
-from dorff.cli import progress
+from dorff.cli import metrics
 from dorff.cli.guard import guarded, rows_of, show, size
 from dorff.errors import DoesNotFitError, GateError, IncompleteError, InputError, LeaseError
 
@@ -266,7 +266,7 @@ def test_text_for_people() -> None:
 
 def test_pace_counts_from_the_first_call() -> None:
     now = iter([0.0, 10.0, 20.0])
-    pace = progress._Rate(clock=lambda: next(now))
+    pace = metrics._Rate(clock=lambda: next(now))
     assert pace.text(5000, 25000) == "5,000 of 25,000 rows"
     assert pace.text(15000, 25000) == "15,000 of 25,000 rows, 1,000 rows/s, 0:00:10 left"
     assert pace.text(25000, None) == "25,000 rows, 1,000 rows/s"
@@ -275,8 +275,8 @@ def test_pace_counts_from_the_first_call() -> None:
 def test_without_a_terminal_there_is_a_line_every_so_often(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "EVERY", 0.2)
-    with progress.meter("fit") as told:
+    monkeypatch.setattr(metrics, "EVERY", 0.2)
+    with metrics.meter("fit") as told:
         for done in range(60):
             told(done * 10, 600)
             time.sleep(0.01)
