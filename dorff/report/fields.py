@@ -13,9 +13,8 @@ from scipy.spatial import cKDTree
 
 from dorff.kernels import Spectral
 from dorff.kernels.scalar import FloatArray
-from dorff.report.describe import Subject
+from dorff.report.describe import ColumnLabel, Rate, Subject, common_unit, rate
 from dorff.report.figures import ACCENT, INK, alike, drawable, label_axes, new_figure, png
-from dorff.report.units import ColumnLabel, Rate, common_unit, rate
 
 ARROWS: Final = 26  # along the longer side
 CELLS: Final = 160

@@ -18,8 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from dorff.report.describe import Subject
-from dorff.report.units import ColumnLabel
+from dorff.report.describe import ColumnLabel, Subject
 
 INK: Final = "#1f2933"
 FAINT: Final = "#9aa5b1"

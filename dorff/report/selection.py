@@ -16,9 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from dorff.errors import InputError
-from dorff.report.describe import Subject, mapping
+from dorff.report.describe import ColumnLabel, Subject, common_unit, mapping
 from dorff.report.figures import ACCENT, FAINT, INK, LINES, drawable, label_axes, new_figure, png
-from dorff.report.units import ColumnLabel, common_unit
 
 MOST_LINES: Final = 8
 

@@ -24,7 +24,7 @@ from dorff.model import Model
 from dorff.moments import by_fold
 from dorff.passes import BlockSums
 from dorff.report import Candidate, write_report
-from dorff.report.units import rate, read_column
+from dorff.report.describe import rate, read_column
 from dorff.solvers import Setting
 from dorff.store import save_model
 
