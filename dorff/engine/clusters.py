@@ -26,9 +26,8 @@ from distributed.security import Security
 from distributed.utils import silence_logging_cmgr
 from distributed.versions import VersionMismatchWarning
 
-from dorff.engine.base import TRIES, Engine
+from dorff.engine.base import TRIES, Engine, starting_without_interrupts, stopping_on_signals
 from dorff.engine.dask import PATIENCE, DaskEngine
-from dorff.engine.signals import starting_without_interrupts, stopping_on_signals
 from dorff.engine.worker import PACKAGES, Leaving, own_versions, refuse_others
 from dorff.errors import DorffError, IncompleteError, InputError
 from dorff.errors.stopping import stop_requested

@@ -14,8 +14,7 @@ from typing import Any, Final, final
 
 from distributed import Client, Future, KilledWorker, LocalCluster
 
-from dorff.engine.base import TRIES, Done, Engine, Task, try_again
-from dorff.engine.signals import Stop, stopping_on_signals
+from dorff.engine.base import TRIES, Done, Engine, Stop, Task, stopping_on_signals, try_again
 from dorff.engine.worker import HUNG, NOTICE, Call, HungWorkers, forget_spare, own_versions, run_call, stop_run
 from dorff.errors import IncompleteError, InputError, QuarantineError, StoppedError
 

@@ -18,7 +18,7 @@ import pytest
 from distributed import Client, Worker
 
 from dorff.engine import DaskEngine, Engine, SerialEngine, Task, local_cluster, stopping_on_signals
-from dorff.engine.signals import Stop
+from dorff.engine.base import Stop
 from dorff.engine.worker import Leaving
 from dorff.errors import CorruptError, DorffError, IncompleteError, InputError, QuarantineError, StoppedError
 from dorff.errors.stopping import clear_stop, stop_requested
@@ -266,7 +266,7 @@ def test_two_signals_at_once_are_one() -> None:
 
 def test_signals_are_one_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     stop, now, interrupted = Stop(), [0.0], []
-    monkeypatch.setattr("dorff.engine.signals.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("dorff.engine.base.time", SimpleNamespace(monotonic=lambda: now[0]))
     for now[0] in (10.0, 10.0, 10.05, 10.25):
         try:
             stop.handle(signal.SIGTERM, None)
