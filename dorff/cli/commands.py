@@ -12,7 +12,7 @@ import typer
 
 import dorff.cli.fitting as fitting
 import dorff.cli.fitting as scheduled
-import dorff.cli.options as options
+import dorff.cli.guard as options
 import dorff.cli.tuning as tuning
 from dorff import __version__
 from dorff.cli.guard import guarded, put, show

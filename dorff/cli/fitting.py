@@ -14,10 +14,9 @@ from typing import Annotated
 
 import typer
 
-from dorff.cli.guard import rows_of, show, size
+from dorff.cli.guard import JobFile, Json, Metrics, Root, Store, rows_of, show, size
 from dorff.cli.logs import say
 from dorff.cli.metrics import meter, of_fit, recorded
-from dorff.cli.options import JobFile, Json, Metrics, Root, Store
 from dorff.cli.sentences import crowd_text, fit_text, patterns_text, term_text
 
 

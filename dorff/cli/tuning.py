@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dorff.cli.guard import show
+from dorff.cli.guard import JobFile, Json, Metrics, Root, show
 from dorff.cli.logs import say
 from dorff.cli.metrics import Progress, meter, recorded
-from dorff.cli.options import JobFile, Json, Metrics, Root
 from dorff.errors import InputError
 
 if TYPE_CHECKING:
