@@ -80,6 +80,7 @@ class StoredRows:
 
 
 Rows: TypeAlias = "FloatArray | StoredRows | da.Array"
+Deferred = StoredRows | da.Array  # whose values are read when they are needed
 
 
 def runs_of(rows: int, unit: int) -> Iterator[tuple[int, int]]:

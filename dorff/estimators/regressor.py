@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Self, final
 
-import dask.array as da
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse
@@ -21,8 +20,8 @@ from dorff.errors import InputError
 from dorff.estimators.array_sums import ArraySums, one_thread
 from dorff.estimators.arrays import (
     Deal,
+    Deferred,
     GivenFolds,
-    StoredRows,
     finite,
     partly,
     row_weights,
@@ -290,7 +289,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         unit (to compare it with other kernels give `scoring="r2"`). Holds y and the predictions in memory. `views` are
         as of `predict`."""
         y = unwrap(y, "y")
-        if isinstance(y, StoredRows | da.Array):
+        if isinstance(y, Deferred):
             flat = y.ndim == 1
             check = partly if self._with_gaps else finite
             y = check(np.asarray(with_rows(y, "y")[:], dtype=np.float64), "y", 0)
@@ -384,7 +383,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
 
     def _validated(self, X: Any, y: Any) -> tuple[Any, Any]:
         """What scikit-learn demands of X and y, without reading what lies in Zarr or Dask."""
-        lazy = tuple(isinstance(values, StoredRows | da.Array) for values in (X, y))
+        lazy = tuple(isinstance(values, Deferred) for values in (X, y))
         if scipy.sparse.issparse(y):
             raise InputError("y is a sparse matrix; give a dense one, y.toarray()")
         if not any(lazy) and not self._with_gaps:

@@ -90,8 +90,7 @@ def fit_streaming(
         if fit.noise is None:
             fit = setting.noised(corners, fit, _squares(fit, setting, sweeper, corners))
     sweeper.tidy()
-    seconds = time.perf_counter() - began
-    return Streamed(fit, sweeper.receipts, sweeper.fresh, sweeper.count, iterated, seconds)
+    return Streamed(fit, sweeper.receipts, sweeper.fresh, sweeper.count, iterated, time.perf_counter() - began)
 
 
 def system_of(

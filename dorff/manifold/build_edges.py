@@ -40,8 +40,8 @@ from dorff.manifold.build_spec import (
     read_inputs,
     write_parts,
 )
+from dorff.passes import Config
 from dorff.plan.graph_sizes import Sizes
-from dorff.spec.registry import Config
 from dorff.store import read_plain, write_atomic
 
 NODES, DEGREES, OWN_SCALES = range(3)  # parts of the file beside a shard's edges

@@ -23,9 +23,8 @@ import numpy.typing as npt
 from dorff.data import Dataset
 from dorff.errors import IncompleteError
 from dorff.graphs import KNN, Graph
-from dorff.passes import not_finite
+from dorff.passes import Config, not_finite
 from dorff.plan.graph_sizes import Sizes
-from dorff.spec.registry import Config
 from dorff.store import Receipt, identity, open_plain, read_plain, seal, unseal, write_atomic
 
 FloatArray = npt.NDArray[np.float64]

@@ -36,9 +36,8 @@ from dorff.manifold.build_spec import (
 )
 from dorff.manifold.build_stages import Stages, Told
 from dorff.manifold.edge_store import Shards, is_done, write_done
-from dorff.passes import Pass
+from dorff.passes import Config, Pass
 from dorff.plan.graph_sizes import Sizes, copied_bytes, given_source
-from dorff.spec.registry import Config
 from dorff.storage.files import hide, rmtree
 from dorff.storage.location import locate
 from dorff.store import Lease, remove_torn

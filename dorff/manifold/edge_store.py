@@ -29,7 +29,7 @@ from dorff.manifold.build_spec import (
     read_record,
     write_record,
 )
-from dorff.spec.registry import Config
+from dorff.passes import Config
 from dorff.storage.location import locate
 from dorff.store import Receipt
 

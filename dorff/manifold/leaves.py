@@ -30,10 +30,9 @@ from dorff.graphs import Manifold
 from dorff.manifold.edge_store import Adjacency
 from dorff.manifold.laplacian_sums import GraphSums, edge_runs, finished, new_sums, row_runs
 from dorff.moments import BoolArray, FloatArray, IntArray, Moments
-from dorff.passes import FoldRule, Leaf, Pass, RowSums, Summand, Tree, load_pass, sum_leaf
+from dorff.passes import Config, FoldRule, Leaf, Pass, RowSums, Summand, Tree, load_pass, sum_leaf
 from dorff.passes.leaf import LeafRun, fresh_checkpoint
 from dorff.plan.graph_sizes import GROUP_ROWS, Form, Places, Sizes, TermRecipe
-from dorff.spec.registry import Config
 from dorff.store import Lease, Receipt, read_plain, seal, unseal, write_atomic
 
 

@@ -6,3 +6,4 @@ from dorff.passes.leaf import PassSums, Stage, Summand, not_finite, sum_leaf, un
 from dorff.passes.spec import Configs, FoldRule, PassSpec, Words
 from dorff.passes.sweep import Sweeper
 from dorff.passes.tree import Tree
+from dorff.spec.registry import Config
