@@ -2,8 +2,6 @@
 
 The driver's signals: the first one asks for an orderly stop, the second one ends it at once.
 
-What an engine is, and the one that runs tasks in this process.
-
 The engine's contract: run tasks in any order, with what each one's end asks for next.
 
 The serial engine: one task after another in this process. The oracle of the tests.

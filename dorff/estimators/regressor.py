@@ -156,7 +156,6 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
     With a `kernels.MultiView` kernel of V views f has V outputs for each target, and the targets are compared with
     the views' mean (C of Minh's section 4): `predict` gives that, or the mean of the views named; `observe` cannot
     be given. Terms of one view, and between views, are `graphs.Manifold(view=...)` and `Manifold(between=True)`.
-
     Every refusal is a `dorff.errors.InputError` or scikit-learn's own; both are ValueErrors.
     """
 

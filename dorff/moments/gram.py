@@ -1,7 +1,5 @@
 """The kinds of moments: a Gram matrix, products with it, and the triangle of a QR.
 
-Moments by a Gram matrix, and by the triangle of a QR.
-
 Gram moments: Z^T Z, half a product a row, from which everything well conditioned follows.
 
 Triangles: the R of a QR of the rows, in which no condition number is squared.
