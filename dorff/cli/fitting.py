@@ -66,7 +66,7 @@ def fit(job: JobFile, root: Root = None, metrics: Metrics = None, as_json: Json 
     """Fit, or go on with a fit, and publish the model; what earlier runs of the job did is used again."""
     from dorff.fit import fit as run
     from dorff.plan.lengthscale import lengthscale_words
-    from dorff.spec.job import ClassTargets
+    from dorff.spec.data import ClassTargets
     from dorff.spec.reader import load_job
 
     with recorded(metrics, "fit", job) as figures:

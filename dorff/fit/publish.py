@@ -22,7 +22,8 @@ from dorff.model import Model
 from dorff.plan import Plan
 from dorff.predict import score
 from dorff.solvers import R2, Choice
-from dorff.spec.job import ClassTargets, Job, Publish
+from dorff.spec.data import ClassTargets
+from dorff.spec.job import Job, Publish
 from dorff.store import Lease, append_history, forget, lease_beside, load_model, read_history
 
 

@@ -24,7 +24,8 @@ from dorff.plan.lengthscale import build_kernels, lengthscale_words, read_matric
 from dorff.plan.manifold_terms import ManifoldTerm, make_terms, weight_grid
 from dorff.plan.sharing import check_sharing, check_targets, make_recipe
 from dorff.solvers import check_apart, check_output, learned_term
-from dorff.spec.job import ClassTargets, Job
+from dorff.spec.data import ClassTargets
+from dorff.spec.job import Job
 from dorff.storage.location import locate
 
 

@@ -1,79 +1,22 @@
 """The grammar of JOB.yaml as types. Omitted keys take the values written here."""
 
 import math
+from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BeforeValidator, Discriminator, Field, PlainSerializer, Tag, model_validator
+from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
 from dorff.spec import checks
 from dorff.spec.cluster import Cluster, LocalCluster
-from dorff.spec.kernel import Kernel, Kernels
+from dorff.spec.data import ClassTargets, Data, with_inputs
+from dorff.spec.kernel import DecomposableSpec, Kernel, Kernels, LearnedOutputSpec, MultiViewSpec
 from dorff.spec.manifold import Manifold
-from dorff.spec.part import ArrayName, FilePath, Idle, Names, NotNegative, OneOf, Part, Rows, Typed
+from dorff.spec.part import FilePath, Idle, NotNegative, OneOf, Part, Rows, Typed
 from dorff.spec.registry import SAMPLERS, Word
-from dorff.spec.together import check_manifold, check_views, idle_keys, with_inputs
 
 _ITERATIVE: Final = ("cg", "streaming")  # routes that factor no system
 
 Sampler = Annotated[Typed, Word(SAMPLERS, default="orthogonal")]
-
-
-class ClassTargets(Part):
-    """An array of class codes, which becomes one target a class."""
-
-    classes: ArrayName
-
-
-Targets = Annotated[
-    Annotated[str | tuple[str, ...], Tag("<arrays>")] | Annotated[ClassTargets, Tag("<classes>")],
-    Discriminator(lambda value: "<arrays>" if isinstance(value, str | tuple) else "<classes>"),
-    BeforeValidator(checks.targets),
-]
-
-
-def _unseen(_: "Data", job: "Job") -> str:
-    given = bool(job.manifold) and "each term's graph is given, of the rows of data.store"
-    seen = any(term.graph.type != "given" for term in job.manifold)
-    return "" if seen else given or "only manifold terms see its rows, and the job has none"
-
-
-class Data(Part):
-    """Where the rows are; several arrays are stacked.
-
-    `weights` names an array of row weights. `nan`: what to do with rows of NaN or infinity; `partial` uses the
-    outputs that are there, and so does `unlabelled`, which keeps the rows without any for the manifold terms (and
-    leaves them out where the job has none). `labelled` names a column of 0 and 1: a row of 0 is unlabelled, whatever
-    its targets say. `unlabelled` is a second data set, of rows with the same inputs, that the manifold terms see too.
-
-    `window` is for data that grow: only about that many of the last rows are used, at least so
-    many where there are, up to the start of their first leaf.
-    """
-
-    store: FilePath
-    inputs: Names = "x"
-    targets: Targets = "y"
-    weights: ArrayName | None = None
-    nan: Annotated[str, OneOf("refuse", "drop", "partial", "unlabelled")] = "refuse"
-    labelled: ArrayName | None = None
-    unlabelled: Annotated[FilePath | None, Idle(_unseen, refused=True)] = None
-    window: Annotated[int, Field(ge=1)] | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _unlabelled_stay(cls, value: Any) -> Any:
-        if isinstance(value, dict) and value.get("labelled") is not None:
-            return {"nan": "unlabelled", **value}
-        return value
-
-    @model_validator(mode="after")
-    def _labelled_says_which(self) -> Self:
-        if self.labelled is not None and self.nan != "unlabelled":
-            raise checks.Refusal(
-                f"must be unlabelled where labelled names the column that tells such rows, came {self.nan}; leave it "
-                "out",
-                key="nan",
-            )
-        return self
 
 
 class Features(Part):
@@ -289,8 +232,8 @@ class Job(Part):
 
     @model_validator(mode="after")
     def _views_and_terms(self) -> Self:
-        check_views(self)
-        check_manifold(self)
+        _check_views(self)
+        _check_manifold(self)
         return self
 
     @model_validator(mode="after")
@@ -303,11 +246,97 @@ class Job(Part):
 
     @model_validator(mode="after")
     def _every_key_counts(self) -> Self:
-        for key, problem in idle_keys(self, refused=True):
+        for key, problem in _idle_keys(self, refused=True):
             raise checks.Refusal(problem, key=key)
         return self
 
     @property
     def warnings(self) -> list[str]:
         """What it asks for in vain, but is not refused for."""
-        return [f"{key} {problem}" for key, problem in idle_keys(self, refused=False)]
+        return [f"{key} {problem}" for key, problem in _idle_keys(self, refused=False)]
+
+
+def _idle_keys(job: "Job", *, refused: bool) -> Iterator[tuple[str, str]]:
+    """The keys that were set to what they would not be anyway and have no effect on this job, and what is wrong: those
+    that it is refused for, or those that it warns of (`Idle`)."""
+    for place, part in _parts(job, ""):
+        for key in sorted(part.model_fields_set):
+            field, value = type(part).model_fields[key], getattr(part, key)
+            rules = [rule for rule in field.metadata if isinstance(rule, Idle) and rule.refused == refused]
+            if rules and value != field.get_default() and (why := rules[0].why(part, job)):
+                yield f"{place}{key}", f"has no effect: {why}; leave it out"
+
+
+def _parts(value: Any, place: str) -> Iterator[tuple[str, Part]]:
+    """Every mapping of a job, with its dotted place before its keys."""
+    if isinstance(value, Part):
+        yield place, value
+        for key in type(value).model_fields:
+            yield from _parts(getattr(value, key), f"{place}{key}.")
+    elif isinstance(value, tuple):
+        for number, item in enumerate(value):
+            alone = place == "manifold." and len(value) == 1  # written without a list, as a rule
+            yield from _parts(item, place if alone else f"{place.removesuffix('.')}[{number}].")
+
+
+def _check_views(job: "Job") -> None:
+    """Refuses kernels of other views, and arrays that are not the views'."""
+    kernels = (*job.kernels, *job.features.kernels)
+    viewed = [kernel for kernel in kernels if isinstance(kernel, MultiViewSpec)]
+    if not viewed:
+        return
+    seen = {tuple((view.name, view.arrays) for view in kernel.views) for kernel in viewed}
+    if len(viewed) < len(kernels) or len(seen) > 1:
+        raise checks.Refusal(
+            "has kernels of other views, or of none, beside one of views, and one pass cannot serve them; give all "
+            "kernels (those of features.drawn_for too) the same views, or write a job for each",
+            key="kernel",
+        )
+    given = (job.data.inputs,) if isinstance(job.data.inputs, str) else job.data.inputs
+    if sorted(given) != sorted(viewed[0].arrays):
+        raise checks.Refusal(
+            f"must be the arrays of the kernel's views, {', '.join(viewed[0].arrays)}, each once, came "
+            f"{', '.join(given)}; leave it out, and they are",
+            key="data.inputs",
+        )
+
+
+def _check_manifold(job: "Job") -> None:
+    """Refuses manifold terms of unknown views, and ways of solving or choosing that such terms have not."""
+    if not job.manifold:
+        return
+    _check_terms(job)
+    solve = job.solve
+    if solve.route in ("cg", "streaming"):
+        raise checks.Refusal(
+            f"is {solve.route}, which has no manifold terms; set it to auto, or leave manifold out", key="solve.route"
+        )
+    if solve.ridge_per_output:
+        raise checks.Refusal(
+            "solves for each output alone, which manifold terms do not allow; leave it out, or manifold",
+            key="solve.ridge_per_output",
+        )
+    if any(isinstance(one, DecomposableSpec) and _is_learned(one.output) for one in job.kernels):
+        raise checks.Refusal(
+            "is learned, which manifold terms do not allow; give a matrix, or covariance, or leave manifold out",
+            key="kernel.output",
+        )
+    if job.trials > 1 and solve.select != "kfold":
+        raise checks.Refusal(
+            f"is {solve.select}, which cannot choose among {job.trials} trials with manifold terms (it knows nothing "
+            "of unlabelled rows); set solve.select: kfold, or ask for one ridge, weight, kernel and count",
+            key="solve.select",
+        )
+
+
+def _is_learned(output: object) -> bool:
+    return output == "learned" or isinstance(output, LearnedOutputSpec)
+
+
+def _check_terms(job: "Job") -> None:
+    kernel = job.kernels[0]
+    names = tuple(view.name for view in kernel.views) if isinstance(kernel, MultiViewSpec) else ()
+    for number, term in enumerate(job.manifold):
+        if names and term.view is not None:
+            key = f"manifold[{number}].view" if len(job.manifold) > 1 else "manifold.view"
+            checks.KnownNames(names).name(term.view, key=key)

@@ -16,10 +16,10 @@ import pytest
 from distributed import Client
 from processes import LOOPBACK, scheduler, until, worker
 
-from dorff import spec
 from dorff.engine import Engine, Task, open_engine
 from dorff.errors import IncompleteError, StoppedError
 from dorff.errors.stopping import stop_requested
+from dorff.spec import cluster as spec
 
 pytestmark = pytest.mark.process
 

@@ -22,11 +22,11 @@ from distributed.security import Security
 from places import PYTHONPATH
 from processes import LOOPBACK, scheduler, until, worker
 
-from dorff import spec
 from dorff.engine import Engine, Task, credentials, local_cluster, open_engine
 from dorff.engine.clusters import security_for
 from dorff.engine.worker import own_versions, refuse_others
 from dorff.errors import IncompleteError, InputError
+from dorff.spec import cluster as spec
 
 OUTSIDE = sorted(
     one.address
@@ -286,7 +286,7 @@ def test_a_cluster_without_workers_is_said_so(plain: str) -> None:
 
 
 STARTING = """
-from dorff import spec
+from dorff.spec import cluster as spec
 from dorff.engine import open_engine
 
 try:

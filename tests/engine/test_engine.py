@@ -178,7 +178,8 @@ DRIVER = """
 import json, sys
 from dorff.passes import blocks
 from dorff.fit import fit
-from dorff.spec import Job, RemoteCluster
+from dorff.spec.cluster import RemoteCluster
+from dorff.spec.job import Job
 if __name__ == "__main__":
     blocks.SMALLEST_LEAF = blocks.LARGE_FIRST_LEAF = int(sys.argv[2])
     report = fit(Job.model_validate(json.loads(sys.argv[1])))

@@ -15,7 +15,7 @@ PLUGIN = """
 from typing import Annotated, ClassVar, Literal
 from dorff import frequencies, kernels
 from dorff.engine import SerialEngine
-from dorff.spec import ClusterSpec
+from dorff.spec.cluster import ClusterSpec
 from dorff.spec.cluster import Bytes
 from dorff.spec.part import LengthscaleSpec, Part, Positive, Typed, within
 from dorff.spec.registry import Entry

@@ -16,7 +16,8 @@ from dorff.errors import InputError
 from dorff.kernels.explicit import SYSTEMS
 from dorff.kernels.pointwise import FUNCTIONS
 from dorff.spec.cluster import LocalCluster, RemoteCluster, SerialCluster
-from dorff.spec.job import ClassTargets, Job
+from dorff.spec.data import ClassTargets
+from dorff.spec.job import Job
 from dorff.spec.reader import load_job
 
 MINIMAL = """\

@@ -7,7 +7,8 @@ import pytest
 import yaml
 
 from dorff.errors import InputError
-from dorff.spec.job import Data, Folds, Job, Solve
+from dorff.spec.data import Data
+from dorff.spec.job import Folds, Job, Solve
 from dorff.spec.kernel import GraphOutput, MatrixOutput, MultiViewSpec
 from dorff.spec.manifold import GivenSpec, IdentitySpec, KnnSpec, ManifoldSpec
 from dorff.spec.reader import load_job
