@@ -131,11 +131,6 @@ def exact_cost(kernel: OperatorKernel, n: int, p: int, observed: int | None = No
     return ExactCost(8 * (matrices * rows**2 + 6 * n * q * (p + 1)) + 2 * BLOCK_BYTES, flops)
 
 
-def exact_is_cheaper(n: int, p: int, m: int, r: int) -> bool:
-    """Whether the dual system, p n wide, is no wider than that of m features of rank r (Minh 2016, eq. 75)."""
-    return m * r >= p * n
-
-
 class _ExactSystem(ABC):
     """(B K B^T + diag(noise)) z = right, over the N observed values."""
 

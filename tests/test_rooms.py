@@ -34,7 +34,7 @@ ARROWS: dict[str, str] = {
     "store": "moments model storage",
     "engine": "spec moments",  # where tasks run: knows nothing of rows
     "passes": "data features graphs store engine",  # a pass over the rows: its spec and constants, leaves, the tree
-    "plan": "exact passes solvers",
+    "plan": "passes solvers",
     "manifold": "plan",  # graphs over data larger than memory, and the sums T of manifold terms
     "predict": "plan",
     "fit": "predict manifold",  # direct and streaming fits, searches, the gate and the switch to a new version
@@ -193,7 +193,7 @@ def test_the_table_says_what_the_design_says() -> None:
     below = {"spec", "storage", "errors"}  # what the words of a job are made with
     assert reach["model"] == {"features", "frequencies", "kernels", "loops", *below}
     assert "engine" not in reach["solvers"] and "solvers" not in reach["store"]
-    assert reach["cli"] == set(ARROWS) - {"cli", ""}
+    assert reach["cli"] == set(ARROWS) - {"cli", "exact", ""}
 
 
 def test_what_is_imported_first_is_light_and_solvers_see_no_model() -> None:

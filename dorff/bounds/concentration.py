@@ -1,10 +1,5 @@
-"""Concentration inequalities, and Orlicz norms.
-
-What the proofs are made of: tails of a mean of matrices, a net over the differences of inputs; and the number of
-frequencies that a bound asks for.
-
-The psi_1 Orlicz norm: how heavy a random variable's exponential tail is.
-"""
+"""What the proofs are made of: tails of a mean of matrices, a net over the differences of inputs, the number of
+frequencies that a bound asks for; and the psi_1 Orlicz norm, which says how heavy an exponential tail is."""
 
 from __future__ import annotations
 

@@ -1,14 +1,9 @@
-"""Bounds for operator-valued kernels, and for scalar ones.
+"""Bounds on the error of an operator-valued kernel: Brault et al. (2016), theorem 10; Minh (2016), theorems 11, 12.
 
-Bounds on the error of an operator-valued kernel: Brault et al. (2016), theorem 10; Minh (2016), theorems 11, 12.
-
-`frequencies` is D, drawn independently; the error is that of K~_0(delta) = mean of cos<omega_j, delta> mu~(omega_j).
-Each function gives a probability, 1 where the bound says nothing.
-
-Bounds for decomposable kernels: |A|_2 times a bound for the scalar kernel (Brault et al. 2016, corollary 2).
-
-The error |K~ - K|_2 is |A|_2 |k~ - k|, so a scalar bound holds with epsilon / |A|_2. `frequencies` is D, drawn
-independently; features come in cosine and sine pairs. Each function gives a probability, 1 where it says nothing.
+`frequencies` is D, drawn independently; the error is that of K~_0(delta) = mean of cos<omega_j, delta> mu~(omega_j),
+or of a decomposable kernel |A|_2 |k~ - k|: a bound for the scalar kernel holds with epsilon / |A|_2 (Brault et al.
+2016, corollary 2). Features come in cosine and sine pairs. Each function gives a probability, 1 where the bound says
+nothing.
 """
 
 from __future__ import annotations

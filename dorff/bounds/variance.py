@@ -1,9 +1,5 @@
-"""The variance of features, and rules for their number.
-
-The variance of one random feature's kernel, cos<omega, delta> mu~(omega), as a matrix.
-
-Bounds of Munkhoeva et al. (2018): spherical-radial rules of degree (3,3), and kernel ridge regression.
-"""
+"""The variance of one random feature's kernel, cos<omega, delta> mu~(omega), as a matrix; and bounds of Munkhoeva et
+al. (2018): spherical-radial rules of degree (3,3), and kernel ridge regression."""
 
 from __future__ import annotations
 

@@ -26,6 +26,7 @@ from dorff.passes import SMALLEST_LEAF, block_rows, leaf_bounds
 from dorff.plan import make_plan
 from dorff.plan.seconds import Pace
 from dorff.spec.job import Job
+from dorff.spec.registry import Config
 
 
 @final
@@ -72,7 +73,7 @@ def bench(
         for n in (n1, n2):
             write_random(home / f"{n}.zarr", n, d)
         limits, rates, shares, inside = [bare_syrk(m, workers)], [], [], []
-        jobs = {n: partial(_job, home, n, d, m, sampler, workers) for n in (n1, n2)}
+        jobs = {n: partial(_job, home, n, _of_shape(d, m, sampler, workers)) for n in (n1, n2)}
         features = m * Pace.of(make_plan(jobs[n1](0)).recipe, m + 2).number
         for repeat in range(repeats):
             (t1, _), (t2, busy) = (_timed_fit(jobs[n](repeat)) for n in (n1, n2))
@@ -145,17 +146,18 @@ def write_random(path: Path, n: int, d: int, *, seed: int = 0) -> None:
     write_metadata(path, layouts, rows=n, columns={"x": tuple(f"x{i}" for i in range(d)), "y": ("y",)})
 
 
-def _job(home: Path, n: int, d: int, m: int, sampler: str, workers: int, repeat: int) -> Job:
-    return Job.model_validate(
-        {
-            "data": {"store": str(home / f"{n}.zarr")},
-            "kernel": {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": d**0.5}},
-            "features": {"count": m, "sampler": {"type": sampler}},
-            "cluster": {"type": "local", "workers": workers, "memory": "8GiB"},
-            "state": str(home / f"state-{n}-{repeat}"),
-            "model": str(home / "model"),
-        }
-    )
+def _of_shape(d: int, m: int, sampler: str, workers: int) -> Config:
+    """What all fits have in common."""
+    return {
+        "kernel": {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": d**0.5}},
+        "features": {"count": m, "sampler": {"type": sampler}},
+        "cluster": {"type": "local", "workers": workers, "memory": "8GiB"},
+    }
+
+
+def _job(home: Path, n: int, shape: Config, repeat: int) -> Job:
+    places = {"state": str(home / f"state-{n}-{repeat}"), "model": str(home / "model")}
+    return Job.model_validate({"data": {"store": str(home / f"{n}.zarr")}, **shape, **places})
 
 
 def _timed_fit(job: Job) -> tuple[float, float]:

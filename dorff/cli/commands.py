@@ -281,6 +281,14 @@ command()(scheduled.credentials)
 
 
 @command()
+def schema() -> None:
+    """Print the JSON Schema of job files, by which editors complete and check them."""
+    from dorff.spec.reader import job_schema
+
+    show(job_schema(), "", as_json=True)
+
+
+@command()
 def bench(
     d: Annotated[int, typer.Option("-d", help="Inputs.")] = 16,
     m: Annotated[int, typer.Option("-m", help="Features.")] = 1024,

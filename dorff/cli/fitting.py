@@ -1,9 +1,5 @@
-"""What `dorff fit` does, once or on a schedule.
-
-`dorff plan` and `dorff fit`.
-
-What a schedule needs beside fits: old versions, old sums and old rows removed; credentials for a cluster.
-"""
+"""`dorff plan` and `dorff fit`, and what a schedule needs beside fits: old versions, sums and rows removed,
+credentials for a cluster."""
 
 from __future__ import annotations
 

@@ -1,9 +1,5 @@
-"""What guards a command, and the options that several have.
-
-How a command ends: its result on stdout, or one sentence on stderr and an exit code.
-
-The arguments and options that several commands have, and how their text is read.
-"""
+"""How a command ends: its result on stdout, or one sentence on stderr and an exit code; and the options that several
+commands have."""
 
 from __future__ import annotations
 

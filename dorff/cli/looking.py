@@ -1,9 +1,4 @@
-"""What `dorff inspect` shows of a path, graphs among it.
-
-`dorff inspect`: says what is at a path, from its metadata alone.
-
-What `dorff inspect` says of graphs: those that users give, and those that a state keeps for its manifold terms.
-"""
+"""`dorff inspect`: says what is at a path from its metadata alone; of a graph, a state, a model or a data set."""
 
 from __future__ import annotations
 

@@ -1,9 +1,5 @@
-"""What a run tells while it goes on: progress and metrics.
-
-Figures of a run for Prometheus' textfile collector, of runs that fail too.
-
-Progress on stderr: a bar on a terminal, elsewhere a line every so often.
-"""
+"""What a run tells while it goes on: progress on stderr, a bar on a terminal, elsewhere a line every so often; and
+figures for Prometheus' textfile collector, of runs that fail too."""
 
 from __future__ import annotations
 

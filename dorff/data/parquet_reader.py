@@ -1,9 +1,4 @@
-"""Parquet: rows, and the edges of graphs.
-
-Parquet files.
-
-Edges in Parquet files: the columns i, j, w.
-"""
+"""Parquet: rows, and the edges of graphs, in the columns i, j, w."""
 
 from __future__ import annotations
 

@@ -1,11 +1,5 @@
-"""What an engine is, the one that runs tasks in this process, and signals that end a run.
-
-The driver's signals: the first one asks for an orderly stop, the second one ends it at once.
-
-The engine's contract: run tasks in any order, with what each one's end asks for next.
-
-The serial engine: one task after another in this process. The oracle of the tests.
-"""
+"""The engine's contract: run tasks in any order, with what each one's end asks for next. The serial engine, the oracle
+of the tests. The driver's signals: the first asks for an orderly stop, the second ends the run at once."""
 
 from __future__ import annotations
 

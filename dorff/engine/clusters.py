@@ -1,9 +1,4 @@
-"""Clusters of Dask, and the credentials they are reached with.
-
-TLS credentials: those of a job, and new ones.
-
-From a job's `cluster:` to an engine.
-"""
+"""From a job's `cluster:` to an engine; the TLS credentials of a job, and new ones."""
 
 from __future__ import annotations
 

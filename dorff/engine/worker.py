@@ -1,13 +1,6 @@
-"""What is asked of a worker: its versions, memory, whether it hangs, and its tasks.
-
-Whether workers have the packages that the driver has.
-
-What runs on a worker: a task, with the driver's versions and one BLAS thread; and the worker's orderly end.
-
-Workers of a local cluster that hang: silent, and without using the processor.
-
-Memory of this process: its peak, its children's among it; and what it keeps from one task to the next.
-"""
+"""What runs on a worker: a task, with the driver's versions and one BLAS thread, and the worker's orderly end; and
+what is asked of it: its packages' versions, its memory, and whether it hangs, silent and without using the
+processor."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Rows as users give them.
-
-The kinds of array that estimators take beyond NumPy's, and their rows as float64.
-
-What a caller says of each row: its weight, and the fold it is in.
-"""
+"""What estimators are given: arrays of any kind as rows of float64, and of each row its weight and its fold."""
 
 from __future__ import annotations
 

@@ -2,5 +2,5 @@
 
 from dorff.features.base import FeatureMap, ScalarMap
 from dorff.features.projected import Projected, cut
-from dorff.features.recipe import Drawn, feature_arrays, features_from
+from dorff.features.recipe import Drawn, feature_arrays, features_from, sampler_of
 from dorff.features.recipe import Recipe as Recipe  # README's

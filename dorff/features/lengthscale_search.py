@@ -1,9 +1,5 @@
-"""The length-scales that the evidence of a few rows finds.
-
-The log evidence of a Bayesian linear model on random features, and its gradient by the length-scales.
-
-`lengthscale: tune`: the length-scales at which a sample of rows has the most evidence.
-"""
+"""`lengthscale: tune`: the length-scales at which a sample of rows has the most evidence, that of a Bayesian linear
+model on random features, with its gradient."""
 
 from __future__ import annotations
 

@@ -1,9 +1,5 @@
-"""Features by projections of the inputs: sin and cos, and units.
-
-Features of projections: cosines and sines, or any phi(omega . x).
-
-Features whose frequencies move with the length-scales, from one fixed draw; and how their weights psi follow.
-"""
+"""Features of projections: cosines and sines, or any phi(omega . x); and features whose frequencies move with the
+length-scales, from one fixed draw."""
 
 from __future__ import annotations
 

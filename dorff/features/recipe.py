@@ -1,9 +1,5 @@
-"""How a feature map is made from its description, and how it is stored.
-
-From a kernel and a sampler to a feature map: how many columns, what they cost, and the draw.
-
-Feature maps as plain JSON and arrays, and back.
-"""
+"""From a kernel and a sampler to a feature map: how many columns, what they cost, the draw; and feature maps as plain
+JSON and arrays, and back."""
 
 from __future__ import annotations
 
@@ -14,11 +10,12 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
+from dorff import frequencies
 from dorff.errors import InputError
 from dorff.features.base import FeatureMap, ScalarMap, numbers
 from dorff.features.expansions import Eigenfunctions, Maclaurin, Monomials, monomial_count, series
 from dorff.features.projected import Projected, layout
-from dorff.frequencies import IID, Cost, Orthogonal, Sampler, transform_from
+from dorff.frequencies import IID, Cost, Orthogonal, Sampler, default_sampler, transform_from
 from dorff.frequencies.transforms import Arrays
 from dorff.kernels import (
     Decomposable,
@@ -49,6 +46,11 @@ class Drawn:
         if self.log_density is None or not isinstance(self.phi, Projected):
             return None
         return self.phi.omega, self.log_density, self.serves
+
+
+def sampler_of(config: Config | None, kernel: OperatorKernel) -> Sampler:
+    """The sampler that a description says; where there is none, the kernel's own (`frequencies.default_sampler`)."""
+    return default_sampler(kernel) if config is None else frequencies.from_config(config)
 
 
 @final

@@ -1,9 +1,4 @@
-"""The report of a fit, and what was known before it.
-
-What a fit says of itself.
-
-Whether a fit has anything new to do.
-"""
+"""What a fit says of itself, and whether it has anything new to do."""
 
 from __future__ import annotations
 

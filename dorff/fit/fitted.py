@@ -1,11 +1,5 @@
-"""What a fit has made, and its manifold terms.
-
-What follows from a choice and its sums: noise, posterior, evidence, a fit without some rows, the model.
-
-The same for jobs, streaming and estimators, which differ in where the rows come from and where the model goes.
-
-The sums T of a job's manifold terms: a graph, where one is to be built, and a pass over its rows.
-"""
+"""What follows from a choice and its sums: noise, posterior, evidence, a fit without some rows, the model; the same
+for jobs, streaming and estimators. And the sums T of a job's manifold terms."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The gate, and the switch to a new version of a model.
-
-Publishing: a new version becomes current when it is good enough, in one step, by the run that holds the lease.
-
-What a new model must be before it takes the place of the current one; who may publish.
-"""
+"""Publishing: a new version becomes current when it is good enough, in one step, by the run that holds the lease."""
 
 from __future__ import annotations
 

@@ -1,11 +1,5 @@
-"""Samplers that draw frequencies by themselves: independent, quasi-Monte Carlo, and on grids.
-
-IID and orthogonal frequencies.
-
-Quasi-Monte Carlo frequencies.
-
-Sub-sampled dense grids of Gauss-Hermite nodes.
-"""
+"""Frequencies drawn one by one or row by row: IID, orthogonal, quasi-Monte Carlo, and sub-sampled dense grids of
+Gauss-Hermite nodes."""
 
 from __future__ import annotations
 

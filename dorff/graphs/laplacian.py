@@ -1,11 +1,5 @@
-"""The edges of a graph: their weights, checks, and Laplacian.
-
-Degrees and Laplacians of weights W, symmetric and not negative.
-
-From lists of neighbours to the symmetric weights W of a graph.
-
-What a graph that a user gives must be, or one sentence.
-"""
+"""From lists of neighbours to symmetric weights W, to degrees and Laplacians; and what a graph that a user gives must
+be."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -130,32 +130,34 @@ def _product_pairs(rows: FloatArray, asked: IntArray, kept: IntArray, k: int) ->
         points = asked[start : start + step]
         x2, z2 = squares[points], squares[kept]
         out = held[: len(kept) * len(points)].reshape(len(kept), -1)
-        place, column = _near(centred[points].astype(np.float32), coarse, x2, z2, own[points], k, out)
+        place, column = _near(
+            _Points(centred[points].astype(np.float32), x2), _Points(coarse, z2), own[points], k, out
+        )
         if len(place) > (k + _CROWDED) * len(points):
             fine = np.empty((len(kept), len(points)))
-            place, column = _near(centred[points], centred[kept], x2, z2, own[points], k, fine)
+            place, column = _near(_Points(centred[points], x2), _Points(centred[kept], z2), own[points], k, fine)
         yield start + place, kept[column]
 
 
-def _near(
-    X: npt.NDArray[Any],
-    Z: npt.NDArray[Any],
-    x2: FloatArray,
-    z2: FloatArray,
-    own: IntArray,
-    k: int,
-    out: npt.NDArray[Any],
-) -> Pairs:
-    """Pairs (row of X, row of Z) that rounding lets be among the k nearest; `own` is where a row of X is in Z, or -1.
-    `out` (rows of Z, rows of X), of their type, is for the distances.
+class _Points(NamedTuple):
+    """Points (n, d) of some type, and their squares (n,) before they were rounded to it."""
 
-    x2 and z2 are the rows' squares before they were rounded to their type, of unit roundoff u. A squared distance is
-    off by less than (4 d + 32) u (|x|^2 + |z|^2): d u of the product, 4 u each of centring and of rounding to the
-    type, the rest of adding up; and as much again for the d u of the sum of squares that it is compared with.
+    values: npt.NDArray[Any]
+    squares: FloatArray
+
+
+def _near(queries: _Points, candidates: _Points, own: IntArray, k: int, out: npt.NDArray[Any]) -> Pairs:
+    """Pairs (row X of `queries`, row Z of `candidates`) that rounding lets be among the k nearest; `own` is where a
+    row of X is in Z, or -1. `out` (rows of Z, rows of X), of their type, is for the distances.
+
+    With x2 and z2 the squares, and u the unit roundoff of the type: a squared distance is off by less than
+    (4 d + 32) u (|x|^2 + |z|^2): d u of the product, 4 u each of centring and of rounding to the type, the rest of
+    adding up; and as much again for the d u of the sum of squares that it is compared with.
 
     A length that at least k rows of Z keep below is the k-th least of the minima of sets of them: hardly longer than
     the k-th least of all where sets are many, and found in one pass.
     """
+    (X, x2), (Z, z2) = queries, candidates
     info, n = np.finfo(X.dtype), len(Z)
     c = (2 * X.shape[1] + 16) * float(info.eps)
     B = np.matmul(Z, (-2.0 * X).astype(X.dtype).T, out=out)

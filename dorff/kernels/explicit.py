@@ -1,9 +1,5 @@
-"""Kernels with features of their own, Mehler's among them.
-
-Kernels that bring features of their own: polynomials, and kernels given by their eigenpairs.
-
-E phi(w . x) phi(w . z) for a phi without a closed form, by its Hermite series.
-"""
+"""Kernels that bring features of their own: polynomials, kernels given by their eigenpairs, and E phi(w . x) phi(w .
+z) for a phi without a closed form, by its Hermite series (Mehler)."""
 
 from __future__ import annotations
 

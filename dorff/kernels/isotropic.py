@@ -1,9 +1,5 @@
-"""Isotropic scalar kernels, the Bessel kernel among them.
-
-The modified Bessel function K in the form that Matern kernels have, safe at zero and at any order.
-
-The isotropic kernels: Gaussian, Matern and rational quadratic.
-"""
+"""Isotropic scalar kernels: Gaussian, Matern, rational quadratic; and the Bessel function K of the Matern kernels,
+safe at zero and at any order."""
 
 from __future__ import annotations
 

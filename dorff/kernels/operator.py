@@ -1,9 +1,5 @@
-"""Operator-valued kernels, and the decomposable one.
-
-Operator-valued kernels: exact values and the spectral roots that psi is made of.
-
-Decomposable kernels: a scalar kernel times an output matrix.
-"""
+"""Operator-valued kernels: exact values, and the spectral roots that psi is made of; decomposable ones, a scalar
+kernel times an output matrix."""
 
 from __future__ import annotations
 

@@ -1,9 +1,5 @@
-"""Scalar kernels, and the measures they are transforms of.
-
-The probability laws that frequencies may be drawn from, given a scalar kernel's spectrum.
-
-What every scalar kernel offers, and the four families that feature maps tell apart.
-"""
+"""What every scalar kernel offers, the four families that feature maps tell apart, and the probability laws that
+frequencies may be drawn from, given a kernel's spectrum."""
 
 from __future__ import annotations
 

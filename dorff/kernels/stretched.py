@@ -1,9 +1,5 @@
-"""Kernels of scaled inputs, and products of kernels.
-
-Shift-invariant kernels of inputs in length-scales: isotropic ones and products, and what their measures are.
-
-The kernels that are products over the inputs: Laplacian and Cauchy.
-"""
+"""Shift-invariant kernels of inputs in length-scales: products over the inputs (Laplacian, Cauchy) and of kernels, and
+their measures."""
 
 from __future__ import annotations
 

@@ -1,10 +1,6 @@
-"""Loops that go row by row, and checks of what loops are given.
-
-Loops over whole rows: the bounds of a block's columns; and sums of weighted differences of rows, which are what a
-graph's Laplacian does to the features of its nodes.
-
-What the loops ask of their arguments, checked in a few microseconds, and the flat arrays they run on.
-"""
+"""Loops over whole rows: the bounds of a block's columns, and sums of weighted differences of rows, which are what a
+graph's Laplacian does to the features of its nodes. And what all loops ask of their arguments, checked in a few
+microseconds."""
 
 from __future__ import annotations
 

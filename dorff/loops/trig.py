@@ -1,10 +1,5 @@
-"""Loops for sin, cos and ramps.
-
-Trigonometric features: the cosine and the sine of every entry, at the speed of the vector unit.
-
-Step and ramp features (Heaviside, ReLU) of the arc-cosine kernels of order 0 and 1 (Cho & Saul 2009), and
-their odd and even parts: sign and absolute value.
-"""
+"""Cosine and sine of every entry, at the speed of the vector unit; step and ramp features (Heaviside, ReLU) of the
+arc-cosine kernels of order 0 and 1 (Cho & Saul 2009), and their odd and even parts."""
 
 from __future__ import annotations
 

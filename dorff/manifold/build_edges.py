@@ -1,14 +1,9 @@
-"""Edges of a graph that is built: their merging, and those that are given.
+"""The last tasks of a graph's building: the edge store, the complete symmetric adjacency of each shard's rows; from
+lists of neighbours, or from edges that the user gives in any order.
 
-The last tasks of a neighbours' graph, and the edge store: the complete symmetric adjacency of each shard's rows.
-
-Which files that are cut by shard have a part of which shard is turned about: by shard, some shards at a time. As many
-names as there are files times shards are never held at once, nor are they in one file.
-
-The tasks that bring a graph that the user gives, in any order of its edges, into an edge store.
-
-Its shards are runs of rows. Edges are read in runs of any size and dealt to the shards of both ends, so that each
-shard can be checked and written by itself.
+Which files that are cut by shard have a part of which shard is turned about some shards at a time: as many names as
+there are files times shards are never held at once, nor are they in one file. Given edges are read in runs of any size
+and dealt to the shards (runs of rows) of both ends, so that each shard can be checked and written by itself.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ many times more is cut by row number.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -153,7 +153,11 @@ def groups(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
     shards = [np.empty((0, 5), np.int64)]
     for p, ends in _candidates_of(spec, tasks, len(homes)):
         if homes[p]:
-            shards.append(_shards_of(spec, runs, own, tasks, p, ends, spec.sizes.rows(dataset.d)))
+            row_at = partial(_row_at, spec, runs, tasks, p, ends)
+            older = int(ends[own.start - 1]) if own.start else 0
+            pieces = _pieces(older, int(ends[-1]), spec.sizes.rows(dataset.d))
+            firsts = {older: int(runs[own.start, 0])}
+            shards.append(_shards_of(p, pieces, firsts, row_at))
     return write_parts(spec.path(task), [np.concatenate(shards).astype("<i8")]), ()
 
 
@@ -167,23 +171,22 @@ def _candidates_of(spec: GraphSpec, tasks: Sequence[BuildTask], P: int) -> Itera
         yield from enumerate(ends.T, block * BLOCK)
 
 
+def _row_at(spec: GraphSpec, runs: IntArray, tasks: Sequence[BuildTask], p: int, ends: IntArray, place: int) -> int:
+    """The number of the row that is the candidate at this place in partition p."""
+    run = int(np.searchsorted(ends, place, "right"))
+    if run == len(runs):
+        return int(runs[-1, 1])
+    member = np.frombuffer(spec.read(tasks[run], (MEMBERS + p,))[0], MEMBER)[place - int(ends[run])]
+    return int(runs[run, 0] + member["row"])
+
+
 def _shards_of(
-    spec: GraphSpec, runs: IntArray, own: range, tasks: Sequence[BuildTask], p: int, ends: IntArray, most: int
+    p: int, pieces: Iterable[tuple[int, int, int, int]], firsts: Mapping[int, int], row_at: Callable[[int], int]
 ) -> IntArray:
-    """The rows (shards, 5) of `Layout.groups` of one partition."""
-
-    def row_at(place: int) -> int:
-        """The number of the row that is the candidate at this place in the partition."""
-        run = int(np.searchsorted(ends, place, "right"))
-        if run == len(runs):
-            return int(runs[-1, 1])
-        member = np.frombuffer(spec.read(tasks[run], (MEMBERS + p,))[0], MEMBER)[place - int(ends[run])]
-        return int(runs[run, 0] + member["row"])
-
-    older, total = int(ends[own.start - 1]) if own.start else 0, int(ends[-1])
+    """The rows (shards, 5) of `Layout.groups` of one partition; `firsts` are rows of places that need no reading."""
     shards = []
-    for reach, a, b, end in _pieces(older, total, most):
-        first = int(runs[own.start, 0]) if a == older else row_at(a)
+    for reach, a, b, end in pieces:
+        first = firsts[a] if a in firsts else row_at(a)
         shards.append((p, row_at(reach), first, row_at(b), row_at(end)))
     return np.array(shards, np.int64)
 

@@ -1,9 +1,5 @@
-"""What a graph that is built is, and the files that its tasks write.
-
-Files of many parts, each read alone and with a checksum of its own; and rows of inputs, each with one.
-
-What all tasks of one graph's building have in common, frozen in its folder; and where their files lie.
-"""
+"""What all tasks of one graph's building have in common, frozen in its folder; and its files: of many parts, each read
+alone and with a checksum of its own, and of rows of inputs."""
 
 from __future__ import annotations
 

@@ -1,11 +1,8 @@
-"""Sums of a manifold term, by shards and by leaves.
+"""T over a data set: by leaves, where each is a graph of its own, or by shards, where the graph is across leaves.
 
-Parts of a graph across leaves: some of a shard's rows with all that they need, added to a term's sums.
-
-A part has few enough rows that their inputs are in memory, whatever the order of the graph's rows: of a graph in
-random order the rows that a shard touches are many times its own. Parts depend on the edges and the inputs' width.
-
-T over a data set: by leaves, where each is a graph of its own, or by shards, where the graph is across leaves.
+A shard is summed by parts of few enough rows that their inputs are in memory, whatever the order of the graph's rows:
+of a graph in random order the rows that a shard touches are many times its own. Parts depend on the edges and the
+inputs' width.
 """
 
 from __future__ import annotations

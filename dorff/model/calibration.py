@@ -1,9 +1,5 @@
-"""What held-out rows say of a model: probabilities calibrated, and conformal bands.
-
-Probabilities of classes from decision values: one temperature, found on held-out rows.
-
-Bands that hold what they say: factors on standard deviations, from held-out rows.
-"""
+"""What held-out rows say of a model: one temperature that makes decision values probabilities of classes, and factors
+on standard deviations, so that bands hold what they say."""
 
 from __future__ import annotations
 

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
-from typing import ClassVar, Final, Self, TypeVar
+from operator import itemgetter
+from typing import Any, ClassVar, Final, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +51,9 @@ class Kind(StrEnum):
     GRAM = "gram"
     TRIANGLE = "triangle"
     PRODUCT = "product"
+
+
+HEADER: Final = ("m", "q", "n", "observed", "unit")  # what a file says of sums beside their numbers
 
 
 class Described(ABC):
@@ -107,8 +111,8 @@ class Sums(Described):
 
     @classmethod
     @abstractmethod
-    def read(cls, m: int, q: int, n: int, y0: FloatArray, values: FloatArray, observed: str, unit: float) -> Self:
-        """The sums whose pieces, end to end, are `values`."""
+    def read(cls, header: Mapping[str, Any], y0: FloatArray, values: FloatArray) -> Self:
+        """The sums whose pieces, end to end, are `values`; a file's `header` has m, q, n, observed and unit."""
 
     @abstractmethod
     def absorb(self, other: Self) -> Self:
@@ -176,7 +180,8 @@ class Solvable(Sums):
         return length == width * (width + 1) // 2
 
     @classmethod
-    def read(cls, m: int, q: int, n: int, y0: FloatArray, values: FloatArray, observed: str, unit: float) -> Self:
+    def read(cls, header: Mapping[str, Any], y0: FloatArray, values: FloatArray) -> Self:
+        m, q, n, observed, unit = itemgetter(*HEADER)(header)
         return cls(m, q, n, y0, values, observed, unit)
 
 

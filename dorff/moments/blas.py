@@ -1,11 +1,7 @@
-"""BLAS as moments need it: calls, and how many threads it takes.
-
-BLAS and LAPACK on the arrays of a pass, without the interpreter's lock.
+"""BLAS and LAPACK on the arrays of a pass, without the interpreter's lock; BLAS threads, pinned and checked.
 
 SciPy's own wrappers hold that lock; a call of half a second would stop the worker's heartbeat and its read-ahead.
 Calling the same functions through ctypes releases it.
-
-BLAS threads, pinned and checked.
 """
 
 from __future__ import annotations

@@ -1,22 +1,18 @@
-"""The kinds of moments: a Gram matrix, products with it, and the triangle of a QR.
-
-Gram moments: Z^T Z, half a product a row, from which everything well conditioned follows.
-
-Triangles: the R of a QR of the rows, in which no condition number is squared.
-
-Products: Z^T Z times a few given columns, for systems whose matrix is too large to keep.
-"""
+"""The kinds of moments: Z^T Z, half a product a row; the R of a QR of the rows, in which no condition number is
+squared; Z^T Z times a few given columns, for systems whose matrix is too large to keep."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Final, Self, final
+from operator import itemgetter
+from typing import Any, ClassVar, Final, Self, final
 
 import numpy as np
 
 from dorff.errors import InputError
 from dorff.moments.base import (
+    HEADER,
     SHOWN,
     UNIT,
     Adder,
@@ -295,7 +291,8 @@ class Products(Sums):
         return length % width == 0
 
     @classmethod
-    def read(cls, m: int, q: int, n: int, y0: FloatArray, values: FloatArray, observed: str, unit: float) -> Self:
+    def read(cls, header: Mapping[str, Any], y0: FloatArray, values: FloatArray) -> Self:
+        m, q, n, observed, unit = itemgetter(*HEADER)(header)
         return cls(m, q, n, y0, values.reshape(m + 1 + q, -1), observed, unit)
 
     def __add__(self, other: Products) -> Products:

@@ -1,9 +1,5 @@
-"""Rows in blocks, and where they are cut.
-
-Blocks of rows: featurized into one buffer, and added to the sums of their fold and pattern of targets.
-
-How rows are cut: leaves, the units of work, and blocks, what is featurized at a time.
-"""
+"""How rows are cut, into leaves, the units of work, and blocks, which are featurized at a time into one buffer and
+added to the sums of their fold and pattern of targets."""
 
 from __future__ import annotations
 

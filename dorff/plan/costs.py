@@ -14,7 +14,6 @@ import psutil
 
 from dorff.data import Dataset
 from dorff.errors import DoesNotFitError
-from dorff.exact import exact_is_cheaper
 from dorff.features import Recipe
 from dorff.features.lengthscale_search import FEATURES, ROWS
 from dorff.kernels import Decomposable, MultiView, OperatorKernel
@@ -135,6 +134,11 @@ def estimate(
         route.name, route.reason, way.passes + sum(len(term.sources) for term in terms), fewer,
         tuple(one for one in route.ways if one.name != way.name and not one.against), way.pass_seconds,
     )  # fmt: skip
+
+
+def exact_is_cheaper(n: int, p: int, m: int, r: int) -> bool:
+    """Whether the dual system, p n wide, is no wider than that of m features of rank r (Minh 2016, eq. 75)."""
+    return m * r >= p * n
 
 
 def iterations(job: Job, kernels: int, folds: int) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, final
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from dorff.data import Dataset, RowBlock, class_counts
 from dorff.errors import InputError
 from dorff.features import FeatureMap
+from dorff.features.lengthscale_search import FEATURES, tune_lengthscales
 from dorff.kernels.scalar import FloatArray, IntArray
 from dorff.moments import MOST_PATTERNS, patterns_of
 from dorff.passes import Configs, FrozenConstants, Pass, RowsName, freeze, frozen_hash
@@ -208,10 +210,11 @@ def _numbers(plan: Plan, scaled: FloatArray, weights: FloatArray | None) -> _Ker
 def _tuned(plan: Plan, kernels: _Kernels, rows: TuningRows, scaled: FloatArray) -> _Kernels:
     """The kernels with the length-scales of most evidence."""
     spec, drawn, fitted = plan.spec, kernels.drawn or (), kernels.fitted or ()
-    configs, searches = tuned_config(
-        [*drawn, *fitted], scaled, rows.Y, seed=spec.seed, count=spec.count, intercept=plan.job.solve.intercept,
-        observe=plan.observe, weights=rows.weights,
+    tune = partial(
+        tune_lengthscales, X=scaled, Y=rows.Y, n_features=min(FEATURES, spec.count), seed=spec.seed,
+        intercept=plan.job.solve.intercept, observe=plan.observe, weights=rows.weights,
     )  # fmt: skip
+    configs, searches = tuned_config([*drawn, *fitted], tune)
     status = [None if one is None else one.status for one in searches]
     split = len(drawn)
     return _Kernels(configs[:split], configs[split:] or None, rows.name, tuple(status[split:] or status))

@@ -1,9 +1,5 @@
-"""Sizes of graphs, and what manifold terms cost.
-
-What a manifold term's sums depend on, and what they cost.
-
-How a graph across leaves is cut, and what building it takes: bytes of a task, bytes on disk, flops.
-"""
+"""How a graph across leaves is cut, and what building it takes: bytes of a task, bytes on disk, flops; what a manifold
+term's sums depend on, and what they cost."""
 
 from __future__ import annotations
 

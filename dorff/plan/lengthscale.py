@@ -1,9 +1,5 @@
-"""Kernels of a job, and words for their length-scales filled in.
-
-`lengthscale: tune` in a job: the rows that tell, and the kernels with the numbers that they tell.
-
-The kernels of a job: its words made objects, its views' arrays made columns, its matrices read from their files.
-"""
+"""The kernels of a job: its words made objects, its views' arrays made columns, its matrices read from their files;
+and `lengthscale: tune`: the rows that tell, and the kernels with the numbers that they tell."""
 
 from __future__ import annotations
 
@@ -20,7 +16,7 @@ from dorff import kernels
 from dorff.data import Dataset
 from dorff.data.nodes import open_array
 from dorff.errors import InputError
-from dorff.features.lengthscale_search import FEATURES, ROWS, Tuned, tune_lengthscales
+from dorff.features.lengthscale_search import ROWS, Tuned
 from dorff.kernels.scalar import FloatArray
 from dorff.moments.blas import pinned
 from dorff.passes import Configs, RowsName
@@ -95,15 +91,12 @@ def tunes(config: Config) -> bool | None:
     return _EACH in words
 
 
-def tuned_config(
-    configs: Sequence[Config], X: FloatArray, Y: FloatArray, *, seed: int, count: int = FEATURES,
-    intercept: bool = True, observe: FloatArray | None = None, weights: FloatArray | None = None,
-) -> tuple[list[Config], list[Tuned | None]]:  # fmt: skip
+def tuned_config(configs: Sequence[Config], tune: Callable[..., Tuned]) -> tuple[list[Config], list[Tuned | None]]:
     """The kernels with numbers for the word tune, and what was found for each; None where nothing was to be.
 
-    X (l, d) are scaled inputs and `count` the features of the fit, of which 512 at most are used here; the rest is as
-    in `tune_lengthscales`. Each kernel is tuned on its own; those that differ in output matrices alone, which tuning
-    does not look at, are tuned once. On one BLAS thread, since the bits depend on it.
+    `tune` is `tune_lengthscales` of the rows, called with a kernel and `each`. Each kernel is tuned on its own; those
+    that differ in output matrices alone, which tuning does not look at, are tuned once. On one BLAS thread, since the
+    bits depend on it.
     """
     by_kernel: dict[str, Tuned] = {}
     searches: list[Tuned | None] = []
@@ -116,10 +109,7 @@ def tuned_config(
         if name not in by_kernel:
             kernel = kernels.from_config(_replaced(config, "lengthscale", 1.0))
             with pinned():
-                by_kernel[name] = tune_lengthscales(
-                    kernel, X, Y, each=each, n_features=min(FEATURES, count), seed=seed, intercept=intercept,
-                    observe=observe, weights=weights,
-                )  # fmt: skip
+                by_kernel[name] = tune(kernel, each=each)
         searches.append(by_kernel[name])
     return [_filled(config, tuned) for config, tuned in zip(configs, searches, strict=True)], searches
 

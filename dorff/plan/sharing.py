@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from dorff import frequencies, kernels
+from dorff import kernels
 from dorff.data import Dataset
 from dorff.errors import InputError
-from dorff.features import Recipe
+from dorff.features import Recipe, sampler_of
 from dorff.kernels import OperatorKernel, ScalarKernel, Spectral
 from dorff.kernels.scalar import FloatArray
 from dorff.model.weights import Density, covered, effective_sample_size
@@ -30,7 +30,7 @@ def make_recipe(
     fixed = [kernel.fix(d, p, np.eye(p)) for kernel in candidates]
     kernel = kernels.mixture(fixed, d, p)
     chosen = job.features.sampler.model_dump() if "sampler" in job.features.model_fields_set else None
-    sampler = frequencies.from_config(chosen) if chosen else frequencies.default_sampler(kernel)
+    sampler = sampler_of(chosen, kernel)
     if len(fixed) > 1 and not sampler.mixes and len(sampler.laws(kernel, d, p)) > 1:
         raise InputError(
             "kernel: a list of kernels of several spectra is served by a mixture of them, which sampler "

@@ -112,7 +112,7 @@ def score(
         return ()
 
     shared = (str(version), content(version), dataset, levels, sight)
-    tasks = [Task(score_rows, (*shared, start, stop), start) for start, stop in dataset.cuts(step)]
+    tasks = [Task(score_rows, (*shared, range(start, stop)), start) for start, stop in dataset.cuts(step)]
     engine.run(tasks, done)
     scored = sum(part.rows for part in parts.values())
     if not scored:
@@ -140,12 +140,12 @@ def _scored(model: Model, targets: str | Sequence[str] | None) -> str | Sequence
 
 
 def score_rows(
-    model: str, name: str, dataset: Dataset, levels: Sequence[float], sight: ModelInputs, start: int, stop: int
+    model: str, name: str, dataset: Dataset, levels: Sequence[float], sight: ModelInputs, span: range
 ) -> ScoreSums:
-    """Of the rows start..stop-1, by the rule that the model was fitted with: rows of NaN or infinity are refused or
+    """Of the rows `span`, by the rule that the model was fitted with: rows of NaN or infinity are refused or
     left out; where it was `nan: partial` or `unlabelled`, targets that are there count."""
     fitted = cached_model(model, name, posterior=bool(levels))
-    rows, rule = dataset.block(start, stop).weighty(), fitted.info.get("data", {}).get("nan", "refuse")
+    rows, rule = dataset.block(span.start, span.stop).weighty(), fitted.info.get("data", {}).get("nan", "refuse")
     good = rows.whole(partial=rule in ("partial", "unlabelled"))
     if rule == "refuse" and not good.all():
         row = int(np.argmin(good))

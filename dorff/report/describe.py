@@ -1,9 +1,5 @@
-"""What a report says of a model in words, and units of columns.
-
-Units read from column names such as `x_km` or `u_m_s`, for labels and for derivatives.
-
-A model in words and symbols, and the names and ranges of its columns.
-"""
+"""A model in words and symbols, the names and ranges of its columns, and the units that names such as `x_km` or
+`u_m_s` say."""
 
 from __future__ import annotations
 

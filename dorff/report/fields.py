@@ -101,12 +101,12 @@ def _arrows(axes: Axes, plane: Plane, observations: Observations | None, unit: s
     reference = max(_top(np.linalg.norm(vectors[near], axis=1)), 1e-300)
     style: Any = {"scale": reference * ARROWS / 2.2, "width": 0.0018, "headwidth": 4.0}  # the longest: 2.2 cells
     fitted = axes.quiver(*grid[near].T, *vectors[near].T, color=INK, pivot="mid", **style)
-    _key(axes, fitted, reference, unit, 0.0, "fitted", INK)
+    _key(fitted, reference, unit, 0.0, "fitted", INK)
     if observations is not None:
         X, Y = _thinned(observations, subject)
         axes.plot(*observations[0].T, ".", ms=1.6, color=ACCENT, alpha=0.6)
         seen = axes.quiver(*X.T, *Y.T, color=ACCENT, alpha=0.9, **style)
-        _key(axes, seen, reference, unit, 0.32, "observed", ACCENT)
+        _key(seen, reference, unit, 0.32, "observed", ACCENT)
 
 
 def derivative_plots(subject: Subject, observations: Observations | None) -> bytes:
@@ -189,11 +189,12 @@ def _top(values: FloatArray) -> float:
     return float(np.percentile(values, 99))
 
 
-def _key(axes: Axes, arrows: Quiver, reference: float, unit: str | None, at: float, what: str, colour: str) -> None:
+def _key(arrows: Quiver, reference: float, unit: str | None, at: float, what: str, colour: str) -> None:
     """A key above the axes: how long an arrow of a round length is."""
     step = 10.0 ** np.floor(np.log10(reference))
     size = step * max(factor for factor in (1, 2, 5) if factor * step <= reference * (1 + 1e-9))
     text = f"{what}, {size:g}{f' {unit}' if unit else ''}"
+    axes: Any = arrows.axes
     axes.quiverkey(arrows, 0.06 + at, 1.025, size, text, labelpos="E", color=colour, labelcolor=colour)
 
 

@@ -1,9 +1,5 @@
-"""Figures: how they are made, and curves.
-
-What every figure shares: canvas, size, colours, text that any font can draw.
-
-Plots for models of any shape: each output along each input, the other inputs in the middle of their range.
-"""
+"""What every figure shares (canvas, size, colours, text that any font can draw), and plots for models of any shape:
+each output along each input, the other inputs in the middle of their range."""
 
 from __future__ import annotations
 

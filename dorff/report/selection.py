@@ -1,9 +1,4 @@
-"""Pictures of what was selected, and of the path of ridges.
-
-How kernel and ridge were chosen: scores against the ridge, a line a candidate.
-
-What a grid of trials found: scores against the ridge, a colour for each kernel and a line style for each m.
-"""
+"""How kernel and ridge were chosen: scores against the ridge, a line a candidate, of a fit or of a grid of trials."""
 
 from __future__ import annotations
 

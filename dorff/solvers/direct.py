@@ -1,9 +1,5 @@
-"""Solves of systems that are held whole: of moments, and of a QR triangle.
-
-Direct solvers: one Cholesky factor after another, or every ridge from one diagonalisation.
-
-Problems from triangles: singular values of the features in place of eigenvalues of their products.
-"""
+"""Direct solvers: one Cholesky factor after another, or every ridge from one diagonalisation; of moments, or of the
+triangle of a QR, with singular values of the features in place of eigenvalues of their products."""
 
 from __future__ import annotations
 

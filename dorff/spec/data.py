@@ -17,7 +17,7 @@ class ClassTargets(Part):
 
 
 Targets = Annotated[
-    Annotated[str | tuple[str, ...], Tag("<arrays>")] | Annotated[ClassTargets, Tag("<classes>")],
+    Annotated[Names, Tag("<arrays>")] | Annotated[ClassTargets, Tag("<classes>")],
     Discriminator(lambda value: "<arrays>" if isinstance(value, str | tuple) else "<classes>"),
     BeforeValidator(checks.targets),
 ]

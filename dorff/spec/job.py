@@ -4,14 +4,14 @@ import math
 from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
+from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
 
 from dorff.spec import checks
 from dorff.spec.cluster import Cluster, LocalCluster
 from dorff.spec.data import ClassTargets, Data, with_inputs
 from dorff.spec.kernel import DecomposableSpec, Kernel, Kernels, LearnedOutputSpec, MultiViewSpec
 from dorff.spec.manifold import Manifold
-from dorff.spec.part import FilePath, Idle, NotNegative, OneOf, Part, Rows, Typed
+from dorff.spec.part import Counts, FilePath, FoldsBy, Idle, NotNegative, OneOf, Part, Ridges, Rows, Typed
 from dorff.spec.registry import SAMPLERS, Word
 
 _ITERATIVE: Final = ("cg", "streaming")  # routes that factor no system
@@ -27,7 +27,7 @@ class Features(Part):
     `precision: mixed` rounds features and the products of blocks to float32.
     """
 
-    count: Annotated[int | tuple[int, ...], BeforeValidator(checks.counts)] = 2048
+    count: Counts = 2048
     sampler: Sampler = Typed(type="orthogonal")
     seed: Annotated[int, Field(ge=0)] = 0
     drawn_for: Kernels | None = None
@@ -53,13 +53,21 @@ class Folds(Part):
     """
 
     count: Annotated[int, Field(ge=2)] = 5
-    by: Annotated[str, BeforeValidator(checks.folds_by)] = "leaves"
+    by: FoldsBy = "leaves"
 
 
 ClassWeight = Annotated[
     Literal["none", "balanced"] | tuple[tuple[str, float], ...],
     BeforeValidator(checks.class_weight),
     PlainSerializer(lambda weights: dict(weights) if isinstance(weights, tuple) else weights),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"enum": ["none", "balanced"]},
+                {"type": "object", "additionalProperties": {"type": "number", "exclusiveMinimum": 0}},
+            ]
+        }
+    ),
 ]
 
 
@@ -122,7 +130,7 @@ class Solve(Part):
     label is kept as (label, weight) pairs, labels as text.
     """
 
-    ridge: Annotated[float | tuple[float, ...], BeforeValidator(checks.ridge)] = 1e-6
+    ridge: Ridges = 1e-6
     ridge_per_output: Annotated[bool, Idle(_chooses)] = False
     select: Annotated[str, OneOf("gcv", "evidence", "kfold"), Idle(_compares)] = "gcv"
     folds: Annotated[Folds, Idle(_deals)] = Folds()

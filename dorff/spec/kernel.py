@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import (
     BeforeValidator,
     Discriminator,
+    Field,
     SerializerFunctionWrapHandler,
     Tag,
     model_serializer,
@@ -12,7 +13,7 @@ from pydantic import (
 )
 
 from dorff.spec import checks
-from dorff.spec.part import Idle, Names, NotNegative, Part, Positive, Rows, Square, Typed
+from dorff.spec.part import Idle, Names, NotNegative, Part, Positive, Rows, Share, Square, Typed, ViewName
 from dorff.spec.registry import KERNELS, OUTPUTS, SCALARS, Keyed, Word, kind_of
 
 Scalar = Annotated[Typed, Word(SCALARS, default="gaussian", later=("skeleton",))]
@@ -56,8 +57,8 @@ class DecomposableSpec(Typed):
 class BoundedSpec(Typed):
     """The bounded measure with `split`, between 0 and 1, of the Gaussian's exponent moved to the weight."""
 
-    type: Literal["bounded"] = "bounded"
-    split: Annotated[float, BeforeValidator(checks.share)] = 0.5
+    type: Literal["bounded"]
+    split: Share = 0.5
 
 
 Measure = Annotated[
@@ -99,7 +100,7 @@ def _alone(one: "SumSpec", _: Any) -> str:
 class SumSpec(Typed):
     """A positive combination of kernels, on one set of frequencies or, concatenated, each on one of its own."""
 
-    terms: Annotated[tuple[TermSpec, ...], BeforeValidator(checks.terms)]
+    terms: Annotated[tuple[TermSpec, ...], Field(json_schema_extra={"minItems": 1}), BeforeValidator(checks.terms)]
     concatenate: Annotated[bool, Idle(_alone, refused=True)] = False
 
 
@@ -107,7 +108,7 @@ class ViewSpec(Part):
     """A view: the arrays that it sees, and its kernel. Without a `name` it goes by its arrays'."""
 
     inputs: Names
-    name: Annotated[str, BeforeValidator(checks.view)] = ""
+    name: ViewName = ""
     kernel: "Single"
 
     @model_validator(mode="before")
@@ -128,7 +129,7 @@ class ViewSpec(Part):
 class MultiViewSpec(Typed):
     """A function for each view of the same rows, their mean observed (Minh 2016, section 4)."""
 
-    views: Annotated[tuple[ViewSpec, ...], BeforeValidator(checks.views)]
+    views: Annotated[tuple[ViewSpec, ...], Field(json_schema_extra={"minItems": 2}), BeforeValidator(checks.views)]
 
     @model_validator(mode="after")
     def _names_apart(self) -> Self:
@@ -172,7 +173,8 @@ def _single(value: object) -> object:
 Single = Annotated[Typed, Word(KERNELS, later=("product",), without=("multi_view",)), BeforeValidator(_single)]
 Kernel = Annotated[Typed, Word(KERNELS, later=("product",)), BeforeValidator(_kernel)]
 Kernels = Annotated[
-    Annotated[Kernel, Tag("<one>")] | Annotated[tuple[Kernel, ...], Tag("<several>")],
+    Annotated[Kernel, Tag("<one>")]
+    | Annotated[tuple[Kernel, ...], Field(json_schema_extra={"minItems": 1}), Tag("<several>")],
     Discriminator(lambda value: "<several>" if isinstance(value, tuple) else "<one>"),
     BeforeValidator(checks.kernels),
 ]

@@ -2,18 +2,19 @@
 
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
 
 from dorff.spec import checks
 from dorff.spec.checks import KnownNames
 from dorff.spec.kernel import GraphOutput, MatrixOutput
-from dorff.spec.part import FilePath, Idle, OneOf, Part
+from dorff.spec.part import FilePath, Idle, OneOf, OneOrMore, Part, Positive, Ridges, ViewName
 
 _GRAPHS = KnownNames(("knn", "given", "identity"), default="knn")
 _WEIGHTS = KnownNames(("heat", "binary"))
 _LAPLACIANS = KnownNames(("unnormalised", "normalised"))
 _OUTPUTS = KnownNames(("identity", "{matrix: FILE}", "{graph: FILE, offset: 0.1}"))
 _OUTPUT_KEYS: Final = ("matrix", "graph")
+_POWERS: Final = WithJsonSchema({"anyOf": [{"const": 1}, {"type": "integer", "minimum": 2, "multipleOf": 2}]})
 
 
 def _edge_weights(value: object) -> object:
@@ -65,7 +66,7 @@ class KnnSpec(Part):
 
     type: Literal["knn"] = "knn"
     neighbours: Annotated[int, Field(ge=1)] = 10
-    weights: Annotated[Literal["heat", "binary"] | float, BeforeValidator(_edge_weights)] = "heat"
+    weights: Annotated[Literal["heat", "binary"] | Positive, BeforeValidator(_edge_weights)] = "heat"
     within: Annotated[str, OneOf("data", "leaf")] = "data"
     append: Annotated[str, OneOf("rebuild", "link"), Idle(_apart, refused=True)] = "rebuild"
 
@@ -73,14 +74,14 @@ class KnnSpec(Part):
 class GivenSpec(Part):
     """A graph in a Zarr group or a Parquet file: edges between rows' numbers, or a sparse matrix."""
 
-    type: Literal["given"] = "given"
+    type: Literal["given"]
     path: FilePath
 
 
 class IdentitySpec(Part):
     """No graph: L is the identity, over all rows."""
 
-    type: Literal["identity"] = "identity"
+    type: Literal["identity"]
 
 
 Graph = Annotated[KnnSpec | GivenSpec | IdentitySpec, Discriminator("type"), BeforeValidator(_GRAPHS.typed)]
@@ -122,13 +123,13 @@ class ManifoldSpec(Part):
     """
 
     graph: Graph = KnnSpec()
-    weight: Annotated[float | tuple[float, ...], BeforeValidator(checks.ridge)]
+    weight: Ridges
     laplacian: Annotated[
         Literal["unnormalised", "normalised"], BeforeValidator(_laplacian), Idle(_graphless, refused=True)
     ] = "unnormalised"
-    power: Annotated[int, BeforeValidator(_power), Idle(_graphless, refused=True)] = 1
+    power: Annotated[int, BeforeValidator(_power), _POWERS, Idle(_graphless, refused=True)] = 1
     outputs: Coupling = None
-    view: Annotated[Annotated[str, BeforeValidator(checks.view)] | None, Idle(_of_all, refused=True)] = None
+    view: Annotated[ViewName | None, Idle(_of_all, refused=True)] = None
     between: Annotated[bool, Idle(_viewless, refused=True)] = False
     form: Annotated[str, OneOf("auto", "edges", "difference"), Idle(_one_way, refused=True)] = "auto"
     scale: Annotated[str, OneOf("sum", "mean")] = "sum"
@@ -155,9 +156,4 @@ class ManifoldSpec(Part):
         return self
 
 
-def terms(value: object) -> object:
-    """A term, or a list of them, as a tuple."""
-    return tuple(value) if isinstance(value, list | tuple) else (value,)
-
-
-Manifold = Annotated[tuple[ManifoldSpec, ...], BeforeValidator(terms)]
+Manifold = Annotated[tuple[ManifoldSpec, ...], OneOrMore()]

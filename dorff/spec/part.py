@@ -73,6 +73,22 @@ class OneOf:
         return {"enum": list(self.names.built)}
 
 
+@final
+class OneOrMore:
+    """Beside a tuple: an item that is given without a list is a list of one."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        return core_schema.no_info_before_validator_function(_as_tuple, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler) -> Any:
+        several = handler(schema)
+        return {"anyOf": [several["items"], several]}
+
+
+def _as_tuple(value: object) -> object:
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
 _WRITTEN = PlainSerializer(lambda value: str(value) if isinstance(value, Path) else value)
 
 _PATH: Final = {"type": "string", "minLength": 1}
@@ -80,6 +96,11 @@ _ROWS: Final = {"type": "array", "minItems": 1, "items": {"type": "array", "item
 _NAME: Final = {"type": "string", "minLength": 1}
 _NAMES: Final = {"anyOf": [_NAME, {"type": "array", "items": _NAME, "minItems": 1, "uniqueItems": True}]}
 _NUMBERS: Final = {"type": "array", "items": {"type": "number", "exclusiveMinimum": 0}, "minItems": 1}
+_COUNT: Final = {"type": "integer", "minimum": 2}
+_NOT_NEGATIVE: Final = {"type": "number", "minimum": 0}
+_ENDS: Final = {"from": _NUMBERS["items"], "to": _NUMBERS["items"], "count": _COUNT}
+_RANGE: Final = {"type": "object", "properties": _ENDS, "required": [*_ENDS], "additionalProperties": False}
+_SEVERAL: Final = {"type": "array", "items": _NOT_NEGATIVE, "minItems": 1}
 
 FilePath = Annotated[Path, BeforeValidator(checks.path), PlainSerializer(str), WithJsonSchema(_PATH)]
 ArrayName = Annotated[str, BeforeValidator(checks.array), WithJsonSchema(_NAME)]
@@ -93,7 +114,27 @@ Square = Annotated[Path | tuple[tuple[float, ...], ...], BeforeValidator(checks.
 Positive = Annotated[
     float, BeforeValidator(checks.positive), WithJsonSchema({"type": "number", "exclusiveMinimum": 0})
 ]
-NotNegative = Annotated[float, BeforeValidator(checks.not_negative), WithJsonSchema({"type": "number", "minimum": 0})]
+NotNegative = Annotated[float, BeforeValidator(checks.not_negative), WithJsonSchema(_NOT_NEGATIVE)]
+#: A number, several, or {from, to, count}.
+Ridges = Annotated[
+    float | tuple[float, ...],
+    BeforeValidator(checks.ridge),
+    WithJsonSchema({"anyOf": [_NOT_NEGATIVE, _SEVERAL, _RANGE]}),
+]
+#: A whole number of 2 or more, or several.
+Counts = Annotated[
+    int | tuple[int, ...],
+    BeforeValidator(checks.counts),
+    WithJsonSchema({"anyOf": [_COUNT, {"type": "array", "items": _COUNT, "minItems": 1, "uniqueItems": True}]}),
+]
+#: A number between 0 and 1.
+Share = Annotated[
+    float,
+    BeforeValidator(checks.share),
+    WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}),
+]
+ViewName = Annotated[str, BeforeValidator(checks.view), WithJsonSchema(_NAME)]
+FoldsBy = Annotated[str, BeforeValidator(checks.folds_by), WithJsonSchema(_NAME)]
 #: Radial and spherical degree of a quadrature rule.
 Degrees = Annotated[
     tuple[int, int], BeforeValidator(checks.degree), WithJsonSchema({"enum": [[1, 1], [1, 3], [3, 3]]})

@@ -1,8 +1,11 @@
-"""Reads a job file. Whatever is wrong with it is said in one sentence, before anything else of dorff runs."""
+"""Reads a job file. Whatever is wrong with it is said in one sentence, before anything else of dorff runs.
+
+`job_schema` says as a JSON Schema what a job file may say, for editors.
+"""
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,10 +15,12 @@ from pydantic import ValidationError
 from dorff.errors import InputError
 from dorff.spec.checks import Refusal, show
 from dorff.spec.job import Job
+from dorff.spec.registry import Config, Entry, Registry
 
 MOST_VALUES = 1_000_000  # what a matrix written out may need, and a handful of aliases must not become
 MOST_PLACES: Final = 8  # of further faults that are named
 LONG_TEXT = 100  # characters
+DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 MOST_BYTES: Final = 2**25  # of a job file with such a matrix
 
 
@@ -91,6 +96,51 @@ def load_job(path: str | os.PathLike[str], *, root: str | os.PathLike[str] | Non
         shown = ", ".join(places[:MOST_PLACES]) + (", ..." if len(places) > MOST_PLACES else "")
         more = f" (and {len(places)} more: {shown})" if others else ""
         raise InputError(f"{source}: {_sentence(first, raw)}{more}") from None  # pydantic's repeats values
+
+
+def job_schema() -> Config:
+    """The JSON Schema (draft 2020-12) of job files, words of installed packages included.
+
+    It looks at each value alone: what the parts of a job must agree on, `load_job` checks.
+    """
+    definitions: Config = {}
+
+    def put_words(node: Any) -> Any:
+        """`node` with the schemas of registries' words in their places."""
+        if isinstance(node, list):
+            return [put_words(item) for item in node]
+        if not isinstance(node, dict):
+            return node
+        words = node.get("words")
+        own = {} if words is None or isinstance(words, dict) else words.schema(refer)
+        return {key: put_words(item) for key, item in node.items() if not own or key != "words"} | own
+
+    def refer(entry: Entry, registry: Registry) -> Config:
+        name = f"{registry.kind}.{entry.name}"
+        if name not in definitions:
+            definitions[name] = {}  # a word's options may hold the word itself
+            definitions[name] = _of_options(entry, definitions, put_words)
+        return {"$ref": f"#/$defs/{name}"}
+
+    schema = Job.model_json_schema()
+    parts = schema.pop("$defs", {})
+    whole = put_words(schema)
+    return {"$schema": DIALECT, "title": "A dorff job", **whole, "$defs": put_words(parts) | definitions}
+
+
+def _of_options(entry: Entry, definitions: Config, put_words: Callable[[Any], Any]) -> Config:
+    """The schema of a word's options; those of their parts are added to `definitions`."""
+    schema = entry.options.model_json_schema()
+    for name, part in schema.pop("$defs", {}).items():
+        if name not in definitions:
+            definitions[name] = {}
+            definitions[name] = put_words(part)
+    says = [text for text in (entry.formula, schema.get("description"), entry.source) if text]
+    if "type" in schema["properties"]:
+        schema["properties"]["type"] = {"const": entry.name}
+    schema["required"] = [name for name in schema.get("required", []) if name != "type"]
+    found: Config = put_words({**schema, "title": entry.name, "description": "\n".join(says)})
+    return found
 
 
 def _folder(root: Path) -> Path:

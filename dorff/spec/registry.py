@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoints, entry_points
@@ -105,6 +105,9 @@ class Registry:
             importlib.import_module(module)
 
 
+Refer: TypeAlias = Callable[[Entry, Registry], Config]  # gives a "$ref" to the schema of a word's options
+
+
 @final
 @dataclass(frozen=True)
 class Word:
@@ -144,7 +147,11 @@ class Word:
         return core_schema.with_info_plain_validator_function(self.read)
 
     def __get_pydantic_json_schema__(self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler) -> Any:
-        return {"words": self}  # `spec.schema` puts the words' own schemas here
+        return {"words": self}  # in whose place `job_schema` puts `schema`
+
+    def schema(self, refer: Refer) -> Config:
+        """The JSON Schema of the mappings that may stand here."""
+        return {"anyOf": [*_of_names(self.registry, self.names, self.default, refer), *_of_keys(self.registry, refer)]}
 
 
 @final
@@ -182,6 +189,11 @@ class Keyed:
     def __get_pydantic_json_schema__(self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler) -> Any:
         return {"words": self}
 
+    def schema(self, refer: Refer) -> Config:
+        """The JSON Schema of what may stand here."""
+        alone = [entry.name for entry in self.registry.entries() if entry.alone]
+        return {"anyOf": [{"enum": alone}, *_of_keys(self.registry, refer)]}
+
 
 @cache
 def _entry_points(group: str, path: tuple[str, ...]) -> EntryPoints:
@@ -201,6 +213,17 @@ def _keyed(registry: Registry, value: dict[str, object]) -> Entry | None:
     """The entry whose word is a key of the mapping, where that is how it is written."""
     entries = (_entry(registry, name, key=name) for name in registry.names if name in value)
     return next((entry for entry in entries if entry is not None and entry.written), None)
+
+
+def _of_names(registry: Registry, names: Sequence[str], default: str | None, refer: Refer) -> list[Config]:
+    """The schemas of mappings whose `type` is a word, which only the default may leave out."""
+    entries = [entry for name in names if (entry := registry.get(name)) is not None]
+    return [{**refer(one, registry), **({} if one.name == default else {"required": ["type"]})} for one in entries]
+
+
+def _of_keys(registry: Registry, refer: Refer) -> list[Config]:
+    """The schemas of mappings that have a word as a key."""
+    return [{**refer(one, registry), "required": [one.name]} for one in registry.entries() if one.written]
 
 
 def lazily(module: str, name: str) -> Callable[..., Any]:

@@ -1,9 +1,5 @@
-"""Files of moments, and of NumPy arrays in one file.
-
-Sums as checksummed files: a file a tree node, a section a fold and pattern; written and merged by pieces.
-
-Archives of arrays, read without trust: what one claims is compared with its bytes before memory is taken.
-"""
+"""Sums as checksummed files: a file a tree node, a section a fold and pattern; written and merged by pieces. Archives
+of arrays are read without trust: what one claims is compared with its bytes before memory is taken."""
 
 from __future__ import annotations
 
@@ -108,7 +104,7 @@ def _whole(file: BinaryIO, section: _Section, of: type[S]) -> S:
     for _ in _decoded(file, section, values):
         pass  # one piece, the whole array
     y0 = np.array(section["y0"], dtype=np.float64)
-    return of.read(section["m"], section["q"], section["n"], y0, values, section["observed"], section["unit"])
+    return of.read(section, y0, values)
 
 
 def undamaged(path: Path) -> bool:

@@ -1,9 +1,5 @@
-"""Receipts of leaves: written, read, and pruned.
-
-Receipts: the only truth about which leaves are done; checkpoints of those that were stopped; a model's history.
-
-Old versions of models and old moments, removed when asked.
-"""
+"""Receipts, the only truth about which leaves are done; checkpoints of those that were stopped; a model's history; and
+old versions and moments, removed when asked."""
 
 from __future__ import annotations
 

@@ -10,8 +10,9 @@ from sklearn.kernel_ridge import KernelRidge
 
 from dorff import frequencies, kernels
 from dorff.errors import InputError
-from dorff.exact import BLOCK_BYTES, ExactRidge, exact_cost, exact_is_cheaper
+from dorff.exact import BLOCK_BYTES, ExactRidge, exact_cost
 from dorff.kernels import OperatorKernel
+from dorff.plan.costs import exact_is_cheaper
 from dorff.solvers import Problem, solve
 
 both = pytest.mark.parametrize("intercept", [True, False], ids=["intercept", "origin"])

@@ -1,6 +1,7 @@
 """`lengthscale: tune`: the evidence against dense and scikit-learn twins, its gradient, and what it finds."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -332,7 +333,7 @@ def test_words_of_a_job_become_numbers() -> None:
     configs = [job_kernel("tune"), job_kernel(0.3), job_kernel("tune", output="covariance"), job_kernel("tune each"),
                pair, job_kernel("median")]  # fmt: skip
     assert [tunes(config) for config in configs] == [False, None, False, True, False, None]
-    filled, found = tuned_config(configs, X, Y, seed=0, count=64)
+    filled, found = tuned_config(configs, partial(tune_lengthscales, X=X, Y=Y, n_features=64))
     assert found[0] is found[2] and found[1] is None and found[5] is None
     wanted = tune_lengthscales(kernels.Decomposable(UNIT), X, Y, n_features=64)
     assert filled[0]["scalar"]["lengthscale"] == filled[2]["scalar"]["lengthscale"] == wanted.lengthscale[0]

@@ -101,7 +101,8 @@ def test_products_are_the_moments_times_columns() -> None:
     np.testing.assert_array_equal(one.values, other.values)
     np.testing.assert_allclose(one.values, whole.values, atol=1e-11)
     assert one.n == 60 and one.length == 60 and np.array_equal(left.values, of(Z[:25]).values)
-    again = Products.read(M, Q, 60, Y0, np.concatenate(list(whole.pieces())), "", UNIT)
+    header = {"m": M, "q": Q, "n": 60, "observed": "", "unit": UNIT}
+    again = Products.read(header, Y0, np.concatenate(list(whole.pieces())))
     np.testing.assert_array_equal(again.values, whole.values)
     with pytest.raises(InputError, match="columns of 15 numbers"):
         ProductAccumulator(M, Q, Y0, V=V[:-1])

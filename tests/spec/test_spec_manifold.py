@@ -74,7 +74,7 @@ def test_one_term_or_a_list_and_their_weights(tmp_path: Path) -> None:
 
 def test_the_graphs(tmp_path: Path) -> None:
     given = term(tmp_path, graph={"type": "given", "path": "edges.parquet"}).graph
-    assert given == GivenSpec(path=tmp_path / "edges.parquet")
+    assert given == GivenSpec(type="given", path=tmp_path / "edges.parquet")
     for weights in ("binary", 0.5, 2):
         assert term(tmp_path, graph={"weights": weights}).graph == KnnSpec(weights=weights)
     assert term(tmp_path, graph={"within": "leaf"}).graph == KnnSpec(within="leaf")
@@ -104,7 +104,7 @@ def test_a_dumped_job_reads_back_as_the_same_job(tmp_path: Path, mode: str) -> N
     job = load(tmp_path, manifold=terms, kernel=VIEWS, data=data, solve={"select": "kfold"})
     assert Job.model_validate(job.model_dump(mode=mode)) == job
     hash(job)
-    assert job.manifold[2].graph == IdentitySpec()
+    assert job.manifold[2].graph == IdentitySpec(type="identity")
     (plain,) = load(tmp_path, manifold=[TERM]).manifold
     assert Job.model_validate(load(tmp_path, manifold=[TERM]).model_dump(mode=mode)).manifold == (plain,)
 

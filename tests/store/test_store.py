@@ -108,7 +108,8 @@ def test_files_of_any_kind_merge_to_the_bits_of_their_sums(tmp_path: Path, kind:
         found = some_moments(seed, m=9)
         unit = 1e-7 if seed == 3 else 1e-16
         values = found.packed if kind is Triangle else found.packed[: 12 * 3]
-        return kind.read(9, 2, found.n, found.y0, values, "", unit)
+        header = {"m": 9, "q": 2, "n": found.n, "observed": "", "unit": unit}
+        return kind.read(header, found.y0, values)
 
     left, right = {(0, ""): some(1), (1, ""): some(2)}, {(1, ""): some(3), (2, ""): some(4)}
     save_moments(paths[0], left)
