@@ -2,6 +2,7 @@
 
 import ast
 import re
+import runpy
 
 import pytest
 from test_rooms import ARROWS, PACKAGE, ROOT
@@ -61,3 +62,8 @@ def test_links_lead_to_files_and_headings(page: str) -> None:
         if not target.exists() or (anchor and anchor not in slugs(target.read_text(encoding="utf-8"))):
             lost.append(link)
     assert lost == []
+
+
+def test_the_reference_of_jobs_is_what_the_reader_knows() -> None:
+    page = runpy.run_path(str(DOCS / "job.py"))["page"]
+    assert (DOCS / "job.md").read_text(encoding="utf-8") == page(), "run: python docs/job.py"

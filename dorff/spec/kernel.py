@@ -70,8 +70,8 @@ Measure = Annotated[
 
 
 class VectorFieldSpec(Typed):
-    """Of derivatives of k0. `measure` None: the best that the sampler has. It is then left out of the dump, as it
-    was of the job."""
+    """Of derivatives of k0. `measure` is the law that frequencies are drawn from; left out, the best that the sampler
+    has."""
 
     scalar: Scalar
     measure: Measure | None = None

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from dorff.errors import InputError
 from dorff.spec.checks import Refusal, show
 from dorff.spec.job import Job
+from dorff.spec.part import Typed
 from dorff.spec.registry import Config, Entry, Registry
 
 MOST_VALUES = 1_000_000  # what a matrix written out may need, and a handful of aliases must not become
@@ -135,11 +136,12 @@ def _of_options(entry: Entry, definitions: Config, put_words: Callable[[Any], An
         if name not in definitions:
             definitions[name] = {}
             definitions[name] = put_words(part)
-    says = [text for text in (entry.formula, schema.get("description"), entry.source) if text]
+    help_text = schema.get("description") if entry.options.__doc__ != Typed.__doc__ else None
+    says = [text for text in (entry.formula, help_text, entry.source) if text]
     if "type" in schema["properties"]:
         schema["properties"]["type"] = {"const": entry.name}
     schema["required"] = [name for name in schema.get("required", []) if name != "type"]
-    found: Config = put_words({**schema, "title": entry.name, "description": "\n".join(says)})
+    found: Config = put_words({**schema, "title": entry.name, "description": "\n\n".join(says)})
     return found
 
 
