@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self, final
+from typing import Any, ClassVar, Self, final
 
 import numpy as np
 
@@ -38,8 +38,8 @@ class Sizes(Sums):
         return length == width - 1  # of no features
 
     @classmethod
-    def read(cls, m: int, q: int, n: int, y0: FloatArray, values: FloatArray, observed: str, unit: float) -> Self:
-        return cls(m, q, n, y0, values, observed, unit)
+    def read(cls, header: Mapping[str, Any], y0: FloatArray, values: FloatArray) -> Self:
+        return cls(0, header["q"], header["n"], y0, values, unit=header["unit"])
 
     def absorb(self, other: Sizes) -> Sizes:
         self.check_same(other)
