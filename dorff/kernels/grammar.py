@@ -1,4 +1,4 @@
-"""The words of JOB.yaml for kernels, with what the report says of each, and what they build."""
+"""From the words of JOB.yaml to kernels; and the words of operator-valued kernels."""
 
 from __future__ import annotations
 
@@ -6,37 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dorff.errors import InputError
-from dorff.kernels.explicit import Mercer, MercerSpec, Polynomial, PolynomialSpec
-from dorff.kernels.isotropic import Gaussian, Matern, MaternSpec, RationalQuadratic, RationalQuadraticSpec
 from dorff.kernels.multi_view import MultiView
 from dorff.kernels.operator import Decomposable, OperatorKernel, Sum
-from dorff.kernels.pointwise import ArcCosine, ArcCosineSpec, Pointwise, PointwiseSpec
 from dorff.kernels.scalar import ScalarKernel
-from dorff.kernels.stretched import Cauchy, Laplacian
 from dorff.kernels.vector_fields import CurlFree, DivergenceFree
 from dorff.spec.kernel import DecomposableSpec, MultiViewSpec, SumSpec, VectorFieldSpec
-from dorff.spec.part import LengthscaleSpec
 from dorff.spec.registry import KERNELS, SCALARS, Entry, kind_of
-
-_DOUBLE = "2 E φ(w·x) φ(w·z), φ a step (order 0) or a ramp (order 1)"
-
-SCALARS.add(
-    Entry("gaussian", Gaussian, LengthscaleSpec, "exp(−|x − z|² / 2s²)", "Rahimi & Recht 2007"),
-    Entry("laplacian", Laplacian, LengthscaleSpec, "exp(−|x − z|₁ / s)", "Rahimi & Recht 2007"),
-    Entry("matern", Matern, MaternSpec, "Matérn of |x − z| / s", "Rasmussen & Williams 2006, eq. 4.14"),
-    Entry("cauchy", Cauchy, LengthscaleSpec, "∏ 1 / (1 + (xᵢ − zᵢ)² / s²)", "Rahimi & Recht 2007"),
-    Entry(
-        "rational_quadratic",
-        RationalQuadratic,
-        RationalQuadraticSpec,
-        "(1 + |x − z|² / 2αs²)^−α",
-        "Rasmussen & Williams 2006, eq. 4.19",
-    ),
-    Entry("arc_cosine", ArcCosine, ArcCosineSpec, _DOUBLE, "Cho & Saul 2009"),
-    Entry("polynomial", Polynomial, PolynomialSpec, "(scale x·z + offset)^degree"),
-    Entry("pointwise", lambda function: Pointwise(function), PointwiseSpec, "E φ(w·x) φ(w·z)", "Munkhoeva 2018"),
-    Entry("mercer", Mercer.named, MercerSpec, "Σ λⱼ φⱼ(x) φⱼ(z)", "Mercer 1909"),
-)
 
 
 def scalar_from_config(config: Mapping[str, Any]) -> ScalarKernel:
