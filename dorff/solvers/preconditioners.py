@@ -41,17 +41,6 @@ class Preconditioner(ABC):
 
 
 @final
-class Plain(Preconditioner):
-    """The identity."""
-
-    def solve(self, r: FloatArray, a: FloatArray, shift: float) -> FloatArray:
-        return r
-
-    def spread(self, a: FloatArray, shift: float) -> float:
-        return 1.0
-
-
-@final
 @dataclass(frozen=True, eq=False)
 class LowRank(Preconditioner):
     """The inverse of U diag(a g + shift) U* + (a t + shift)(I - U U*): `basis` U (k, rank) of orthonormal columns,
@@ -77,15 +66,15 @@ def most_rank(k: int) -> int:
     return max(1, min(k // 2, MOST_RANK))
 
 
-def nystrom(system: System, shift: float, *, rank: int | None = None, seed: int = 0) -> LowRank:
+def nystrom(system: System, shift: float) -> LowRank:
     """From products of G with Gaussian vectors: Frangella, Tropp & Udell (2023, Randomized Nystrom preconditioning,
     algorithm 2.1 and equation 1.3).
 
-    The rank is doubled until the smallest eigenvalue found is below 10 shift, or it is `rank`: k / 2, or 1024. For
-    its memory see `nystrom_bytes`.
+    The rank is doubled until the smallest eigenvalue found is below 10 shift, or it is `most_rank`. For its memory see
+    `nystrom_bytes`.
     """
-    k, rng, largest = system.size, np.random.default_rng(seed), float(system.a.max())
-    most, s = min(k, most_rank(k) if rank is None else max(1, rank)), 0
+    k, rng, largest = system.size, np.random.default_rng(0), float(system.a.max())
+    most, s = most_rank(k), 0
     omega, product = (np.empty((k, most), order="F") for _ in range(2))  # pages that nobody writes to take no memory
     while True:
         wanted = min(most, max(FIRST_RANK, 2 * s))
