@@ -10,7 +10,6 @@ import numpy as np
 
 from dorff.errors import InputError
 from dorff.kernels import MultiView
-from dorff.model.weights import operator_weights
 from dorff.moments import Moments, Solvable, pooled
 from dorff.solvers.apart import untouched
 from dorff.solvers.few_labels import Common, few_label_errors
@@ -176,13 +175,11 @@ def of_first(folds: Folds, setting: Setting, m: int) -> tuple[Folds, Setting]:
     """The folds' moments and the setting of the first m features, whole pairs of all cosines and then all sines.
 
     The kernel's estimate is a mean over frequencies: of D, the first D' have features sqrt(D / D') larger; penalties
-    are cut as the moments are. InputError for a number that is odd, or larger than there are, and for a multi-view
-    kernel, whose views have frequencies of their own, one view's after another's.
+    are cut as the moments are; m is even. InputError for a multi-view kernel, whose views have frequencies of their
+    own, one view's after another's.
     """
     if m == setting.m:
         return folds, setting
-    if not 2 <= m <= setting.m or m % 2:
-        raise InputError(f"counts: wanted even numbers of features from 2 to {setting.m}, got {m}; correct it")
     if isinstance(setting.kernel, MultiView):
         raise InputError("features.count: several do not go with a multi-view kernel; give one count")
     D, first = setting.m // 2, m // 2
@@ -238,8 +235,7 @@ def _neighbours(folds: Sequence[Moments], setting: Setting) -> bool:
     """Whether the folds' systems are large and can be solved together (see `path_errors`)."""
     if setting.observe is not None or setting.penalties or learned_term(setting.kernel) is not None:
         return False
-    kernel = setting.fixed([folds[0]])
-    weights = operator_weights(kernel, setting.m, setting.density, normalize=setting.normalize)
+    weights = setting.weights(setting.fixed([folds[0]]))
     unknowns = setting.m if weights.separable else int(np.prod(weights.shape[:2]))
     return unknowns >= LARGE
 
@@ -247,7 +243,7 @@ def _neighbours(folds: Sequence[Moments], setting: Setting) -> bool:
 def _check_apart(folds: Folds, setting: Setting) -> None:
     """InputError unless each output is one target's, with a system of its own."""
     setting.check_scored()
-    weights = operator_weights(setting.fixed(pooled(folds)), setting.m, setting.density, normalize=setting.normalize)
+    weights = setting.weights(setting.fixed(pooled(folds)))
     if not (weights.separable and untouched(weights.root[0], setting.observe)):
         raise InputError(
             "ridge_per_output: by k-fold it needs outputs that do not share a system: a kernel that is one scalar "

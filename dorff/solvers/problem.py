@@ -211,8 +211,7 @@ class Problem:
         """
         if np.ndim(ridge) == 0:
             return np.full(len(block.a), self.l * ridge)
-        if np.shape(ridge) != (p := len(self.outputs_apart()),):
-            raise InputError(f"ridge: wanted one number, or one for each of {p} outputs; got shape {np.shape(ridge)}")
+        self.outputs_apart()
         return np.asarray(self.l * np.asarray(ridge)[block.columns])
 
     def coefficients(self, solved: Sequence[FloatArray]) -> FloatArray:

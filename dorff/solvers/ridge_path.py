@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 from scipy.linalg import lapack
 
-from dorff.model.weights import operator_weights
 from dorff.moments import BoolArray, FloatArray, Moments, pooled
 from dorff.solvers.cg import ConjugateGradients
 from dorff.solvers.problem import check_width
@@ -187,8 +186,7 @@ class Training:
 
     @classmethod
     def of(cls, moments: Moments, setting: Setting) -> Training:
-        scale = setting.scaling([moments])
-        weights = operator_weights(setting.fixed([moments]), setting.m, setting.density, normalize=setting.normalize)
+        scale, weights = setting.scaling([moments]), setting.weights(setting.fixed([moments]))
         rows = UnpackedMoments(moments)
         S, R, E = rows.centred(intercept=setting.intercept)
         R, E, sums = R / scale, E / np.outer(scale, scale), rows.full[rows.m].copy()
