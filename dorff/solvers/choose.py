@@ -149,13 +149,14 @@ def fold_scores(
     if per_output:
         _check_apart(folds, setting)
     held_out = _fold_errors(folds, setting, ridges, common or Common())
-    errors, rungs, digits = held_out.squares, held_out.rungs, held_out.digits
+    errors, rungs, digits, totals = held_out.squares, held_out.rungs, held_out.digits, held_out.squares.sum(axis=1)
     parts = [part for fold in folds for part in fold]
     spread, unit = Spread.of_moments(parts), max(part.unit for part in parts)
     entries = float(sum(part.corner[0, 0] * np.count_nonzero(part.mask) for part in parts))
-    totals = held_out.totals(_energy(folds) if setting.free_scale else 0.0, unit)
-    # At the best scale of f squared errors are of all outputs of a row together.
-    r2 = R2.POOLED.score(totals[:, None], spread) if setting.free_scale else setting.r2.score(errors, spread)
+    r2 = setting.r2.score(errors, spread)
+    if setting.free_scale:
+        totals = held_out.of_best_scale(_energy(folds), unit)
+        r2 = R2.POOLED.score(totals[:, None], spread)  # its squared errors are of all outputs of a row together
     table = [
         Score(0, ridge, float(value), setting.m, None, rung, float(left), None if np.isnan(one) else float(one))
         for ridge, value, rung, left, one in zip(ridges, totals / entries, rungs, digits, r2, strict=True)
@@ -210,19 +211,17 @@ def _fold_errors(folds: Folds, setting: Setting, ridges: Sequence[float], common
             held_out = path_errors(whole, setting, ridges)
         if held_out is not None:
             return held_out
-    errors, C = np.zeros((len(ridges), folds[0][0].q)), setting.observe
-    digits = np.full(len(ridges), np.inf)
-    sizes = np.zeros(len(ridges)) if setting.free_scale else None
+    errors, C, size = FoldErrors.none([DIRECT] * len(ridges), folds[0][0].q), setting.observe, 0.0
     for held, fold in enumerate(folds):
         training = pooled([other for number, other in enumerate(folds) if number != held])
         for position, fit in enumerate(setting.solve(training, ridges)):
             W, bias = (fit.W, fit.bias) if C is None else (fit.W @ C.T, C @ fit.bias)
-            if sizes is not None:
+            if setting.free_scale:
                 W, bias = about_mean(W, bias)
-                sizes[position] += sum(squared_size(part, W, bias) for part in fold)
-            errors[position] += np.sum([squared_error(part, W, bias) for part in fold], axis=0)
-            digits[position] = min(digits[position], fit.solution.digits)
-    return FoldErrors(errors, [DIRECT] * len(ridges), digits, sizes)
+                size = sum(squared_size(part, W, bias) for part in fold)
+            squares = np.sum([squared_error(part, W, bias) for part in fold], axis=0)
+            errors.add(position, squares, fit.solution.digits, size)
+    return errors
 
 
 def _whole(folds: Folds) -> list[Moments] | None:

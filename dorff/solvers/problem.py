@@ -154,11 +154,6 @@ class Problem:
         return [*seen, *self.pulls]
 
     @cached_property
-    def energy(self) -> float:
-        """The scaled targets' squares about what the intercept alone takes; with what penalties make of that."""
-        return float(self.totals.energy.sum())
-
-    @cached_property
     def totals(self) -> system.Totals:
         """What there is to explain: of each direction, or of all together."""
         inverse, y = self.free

@@ -253,22 +253,21 @@ def path_errors(folds: Sequence[Moments], setting: Setting, ridges: Sequence[flo
     solved = _solutions(family, Columns.together(each))
     if solved is None:
         return None
-    errors, alone = np.zeros((len(ridges), folds[0].q)), np.zeros(len(ridges), bool)
-    sizes = np.zeros(len(ridges)) if setting.free_scale else None
-    digits, unit = np.full(len(ridges), np.inf), max(fold.unit for fold in folds)
-    ends = np.cumsum([len(one.shift) for one in each])
+    errors, size = FoldErrors.none(["neighbours"] * len(ridges), folds[0].q), np.zeros(len(ridges))
+    ends, unit = np.cumsum([len(one.shift) for one in each]), max(fold.unit for fold in folds)
     for fold, training, end in zip(folds, trainings, ends, strict=True):
         mine = slice(end - len(ridges) * len(training.a), end)
-        digits = np.minimum(digits, training.digits(solved.X[:, mine], solved.least[mine], np.array(ridges), unit))
+        digits = training.digits(solved.X[:, mine], solved.least[mine], np.array(ridges), unit)
         W, bias = training.functions(solved.X[:, mine], intercept=setting.intercept, y0=fold.y0)
         rows = UnpackedMoments(fold)
-        if sizes is not None:
+        if setting.free_scale:
             W, bias = about_mean(W, bias + fold.y0)
             bias = bias - fold.y0
-            sizes += rows.sizes(W, bias)
-        errors += rows.squared_errors(W, bias)
-        alone |= solved.alone[mine].reshape(len(ridges), -1).any(axis=1)
-    return FoldErrors(errors, ["factored" if one else "neighbours" for one in alone], digits, sizes)
+            size = rows.sizes(W, bias)
+        errors.add(slice(None), rows.squared_errors(W, bias), digits, size)
+        for ridge in np.flatnonzero(solved.alone[mine].reshape(len(ridges), -1).any(axis=1)):
+            errors.rungs[ridge] = "factored"
+    return errors
 
 
 def path_bytes(m: int, q: int, *, unknowns: int, folds: int, ridges: int) -> int:

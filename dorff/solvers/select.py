@@ -112,14 +112,24 @@ class FoldErrors:
     squares: FloatArray
     rungs: list[str]
     digits: FloatArray
-    sizes: FloatArray | None = None
+    sizes: FloatArray
 
-    def totals(self, energy: float, unit: float) -> FloatArray:
-        """(ridges,): the summed squared errors of all targets; where f has a free scale those of s f with the best
-        s >= 0, or of 0 where nothing but rounding (`unit`) is left of f. The targets' summed squares are `energy`."""
+    @classmethod
+    def none(cls, rungs: list[str], q: int) -> Self:
+        """Before the first fold."""
+        ridges = len(rungs)
+        return cls(np.zeros((ridges, q)), rungs, np.full(ridges, np.inf), np.zeros(ridges))
+
+    def add(self, at: int | slice, squares: FloatArray, digits: float | FloatArray, sizes: float | FloatArray) -> None:
+        """What a fold gives at one or all of the ridges."""
+        self.squares[at] += squares
+        self.digits[at] = np.minimum(self.digits[at], digits)
+        self.sizes[at] += sizes
+
+    def of_best_scale(self, energy: float, unit: float) -> FloatArray:
+        """(ridges,): the summed squared errors of all targets of s f with the best s >= 0, or of 0 where nothing but
+        rounding (`unit`) is left of f. The targets' summed squares are `energy`."""
         totals: FloatArray = self.squares.sum(axis=1)
-        if self.sizes is None:
-            return totals
         along = np.maximum(self.sizes + energy - totals, 0.0) / 2
         there = self.sizes > (_TINY * unit) ** 2 * energy
         return energy - np.divide(along**2, self.sizes, out=np.zeros_like(along), where=there)

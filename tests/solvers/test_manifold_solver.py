@@ -16,7 +16,7 @@ from dorff import frequencies, kernels
 from dorff.errors import InputError
 from dorff.kernels.scalar import FloatArray
 from dorff.model.weights import OperatorWeights
-from dorff.moments import MIXED_UNIT, Accumulator, Moments, TriangleAccumulator
+from dorff.moments import MIXED_UNIT, Accumulator, Moments
 from dorff.solvers import Fit, Penalty, Problem, Setting, choose, solve
 from dorff.solvers.cg import ConjugateGradientSolver
 from dorff.solvers.choose import fold_scores
@@ -626,10 +626,6 @@ def test_what_does_not_go_with_penalties():
         choose(folds, [setting], [1e-3, 1.0], by="kfold", per_output=True)
     with pytest.raises(InputError, match="learned"):
         replace(setting, kernel=kernels.Decomposable(kernels.Gaussian(0.8), "learned"))
-    triangle = TriangleAccumulator(2 * D, 2, np.zeros(2))
-    triangle.add(np.ones((3, 2 * D + 3)))
-    with pytest.raises(InputError, match="go neither with a manifold term"):
-        setting.solve([triangle.moments()], [1e-3])
     views, _, of_views = one_setting("views", True, False)
     with pytest.raises(InputError, match="several do not go with a multi-view kernel"):
         choose([of_views.parts()], [views], [1e-3], counts=[D])
