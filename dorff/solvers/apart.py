@@ -79,9 +79,9 @@ class SplitProblem:
         psi[np.arange(m), 0 if weights.views is None else weights.views] = weights.gain
         blocks = []
         for there, at in self._groups([rows for rows, _, _ in sums]):
-            sights = self._sights([sums[i] for i in there], terms, at)
-            if sights:
-                G, rhs, removed, unit = assembled(psi, np.arange(m), sights, intercept=intercept)
+            bordered = self._bordered([sums[i] for i in there], terms, at)
+            if bordered:
+                G, rhs, removed, unit = assembled(psi, np.arange(m), bordered, intercept=intercept)
             else:  # targets that no row has
                 G, rhs, removed, unit = np.zeros((m, m)), np.zeros((m, len(at))), 0.0, 0.0
             rotation, columns = self.rotation[:, at], self.columns[at]
@@ -98,7 +98,7 @@ class SplitProblem:
             groups[there, share.tobytes()].append(j)
         return [(there, at) for (there, _), at in groups.items()]
 
-    def _sights(self, sums: Sequence[Pattern], terms: Sequence[PenaltyTerm], at: list[int]) -> list[BorderedSums]:
+    def _bordered(self, sums: Sequence[Pattern], terms: Sequence[PenaltyTerm], at: list[int]) -> list[BorderedSums]:
         load, C = self.load[:, at], self.views[None]
         seen = [BorderedSums(S, one.s, one.n, C, (R @ load)[:, None], (one.y @ load)[None]) for one, S, R in sums]
         shares = zip(terms, self.shares[at[0]], strict=True)

@@ -14,7 +14,7 @@ from dorff.moments import Moments, Solvable, pooled
 from dorff.solvers.apart import untouched
 from dorff.solvers.few_labels import Common, few_label_errors
 from dorff.solvers.ridge_path import path_errors
-from dorff.solvers.scores import OF_FITS, Criterion, FitScore
+from dorff.solvers.scores import OF_FITS, Criterion, FitScore, geometric_mean
 from dorff.solvers.select import R2, FoldErrors, Spread, about_mean, squared_error, squared_size
 from dorff.solvers.setting import Fit, Setting, learned_term
 
@@ -165,11 +165,10 @@ def fold_scores(
         return table
     best, left = np.argmin(errors, axis=0), errors.min(axis=0)
     each = np.asarray(ridges, dtype=np.float64)[best]
-    mean = float(np.exp(np.log(each).mean())) if np.all(each > 0) else 0.0
     value, last = float(left.sum() / entries), float(setting.r2.score(left, spread))
     rung, kept = rungs[int(best[0])], float(digits[best].min())
     r2_each = None if np.isnan(last) else last
-    return [*table, Score(0, mean, value, setting.m, tuple(each.tolist()), rung, kept, r2_each)]
+    return [*table, Score(0, geometric_mean(each), value, setting.m, tuple(each.tolist()), rung, kept, r2_each)]
 
 
 def of_first(folds: Folds, setting: Setting, m: int) -> tuple[Folds, Setting]:

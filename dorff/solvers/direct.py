@@ -118,7 +118,7 @@ class SpectralSolver(DirectSolver):
     def solve(self, ridge: Ridge, *, scores: bool = False) -> Solution:
         """With the scores, which come for nothing, but for penalties."""
         solved = [self.factor(block, ridge).solve() for block in self.problem.blocks]
-        return Solution.of(self.problem, ridge, solved, self.rung, scores=not self.problem.pulls)
+        return Solution.of(self.problem, ridge, solved, self.rung, scores=not self.problem.penalty_borders)
 
 
 @final

@@ -193,16 +193,13 @@ class _Training:
         for number, one in enumerate(first):
             (at,), a, share = np.nonzero(group == number), self.a[one], self.shares[one]
             if a == 0:
-                if self.intercept:
-                    b[at] = self._constant(self.weight * share * self.spectrum.ones, at)
+                if self.intercept:  # it is all there is
+                    end = self.weight * share * self.spectrum.ones
+                    b[at] = (self.ones @ self.Y[:, at] - end * self.constant[at]) / (self.ones @ self.ones + end)
                 continue
             u[:, at], b[at], digits = self._column(self.l * ridge / a, self.weight * share, at)
             left = min(left, digits)
         return u, b, left
-
-    def _constant(self, end: float, at: IntArray) -> FloatArray:
-        """The intercepts of directions that have nothing else."""
-        return np.asarray((self.ones @ self.Y[:, at] - end * self.constant[at]) / (self.ones @ self.ones + end))
 
     def _column(self, shift: float, weight: float, at: IntArray) -> tuple[FloatArray, FloatArray, float]:
         """Of directions that have the same (l ridge / a) and l gI times the share of the penalty."""

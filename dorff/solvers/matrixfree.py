@@ -5,21 +5,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import final
 
 import numpy as np
-import numpy.typing as npt
 
 from dorff.errors import InputError
 from dorff.model.weights import OperatorWeights
 from dorff.moments import FloatArray, Moments, Solvable
 from dorff.solvers.apart import SplitProblem
 from dorff.solvers.problem import Problem, kept_shift
-from dorff.solvers.system import Block, Rows, Size
+from dorff.solvers.system import Block, IntArray, Rows, Size
 
 #: V (w, c) -> M V (w, c) for each pattern of targets: a product with moments, or a pass over the data.
 Operator = Callable[[FloatArray], Sequence[FloatArray]]
-IntArray = npt.NDArray[np.integer[Any]]
 
 
 @final

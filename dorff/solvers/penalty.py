@@ -67,15 +67,15 @@ class PenaltyTerm:
     f0: FloatArray
     unit: float
 
-    def sight(self) -> BorderedSums:
+    def sums(self) -> BorderedSums:
         """For all outputs together."""
-        return self._sight(np.asarray(np.kron(_root(self.views), _root(self.outputs))), self.f0[:, None])
+        return self._sums(np.asarray(np.kron(_root(self.views), _root(self.outputs))), self.f0[:, None])
 
     def along(self, share: float, load: FloatArray) -> BorderedSums:
         """For combinations of the outputs that it does not couple: `load` (p, c), each with `share` of Q."""
-        return self._sight(np.sqrt(share) * _root(self.views), self.f0.reshape(len(self.views), -1) @ load)
+        return self._sums(np.sqrt(share) * _root(self.views), self.f0.reshape(len(self.views), -1) @ load)
 
-    def _sight(self, B: FloatArray, f0: FloatArray) -> BorderedSums:
+    def _sums(self, B: FloatArray, f0: FloatArray) -> BorderedSums:
         m, target = len(self.T) - 1, -B @ f0
         s, n = self.T[:m, m], float(self.T[m, m])
         return BorderedSums(self.T[:m, :m], s, n, B, np.multiply.outer(s, target), n * target, self.unit)

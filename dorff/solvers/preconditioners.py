@@ -81,7 +81,7 @@ def nystrom(system: System, shift: float) -> LowRank:
         # Orthogonal to those before: a basis of one random subspace, which grows.
         more = np.asfortranarray(rng.standard_normal((k, wanted - s)))
         more -= omega[:, :s] @ (omega[:, :s].T @ more)
-        omega[:, s:wanted] = _orthonormal(more)[0]
+        omega[:, s:wanted] = scipy.linalg.qr(more, mode="economic", overwrite_a=True, check_finite=False)[0]
         del more
         for start in range(s, wanted, SIDE_BY_SIDE):
             some = slice(start, min(start + SIDE_BY_SIDE, wanted))
@@ -114,16 +114,11 @@ def _approximation(omega: FloatArray, product: FloatArray) -> tuple[FloatArray, 
     inner = omega.T @ shifted
     eigenvalues, vectors = np.linalg.eigh((inner + inner.T) / 2)
     kept = eigenvalues > min(nu, eigenvalues[-1] / 2)
-    Q, R = _orthonormal(_turned(shifted, vectors[:, kept] / np.sqrt(eigenvalues[kept])))
+    square = _turned(shifted, vectors[:, kept] / np.sqrt(eigenvalues[kept]))
+    Q, R = scipy.linalg.qr(square, mode="economic", overwrite_a=True, check_finite=False)
     del inner, vectors
     V, singular, _ = np.linalg.svd(R)
     return Q, V, np.maximum(singular**2 - nu, 0.0)
-
-
-def _orthonormal(columns: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Q and R of a QR of columns (k, s), column-major, over which Q is written."""
-    Q, R = scipy.linalg.qr(columns, mode="economic", overwrite_a=True, check_finite=False)
-    return Q, R
 
 
 def _turned(columns: FloatArray, turn: FloatArray) -> FloatArray:

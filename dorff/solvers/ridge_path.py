@@ -17,7 +17,6 @@ from operator import add
 from typing import Any, Final, final
 
 import numpy as np
-import numpy.typing as npt
 from scipy.linalg import lapack
 
 from dorff.moments import BoolArray, FloatArray, Moments, pooled
@@ -26,6 +25,7 @@ from dorff.solvers.problem import check_width
 from dorff.solvers.scores import digits_left
 from dorff.solvers.select import FoldErrors, about_mean, rounding_level
 from dorff.solvers.setting import Setting
+from dorff.solvers.system import IntArray
 
 WIDEST: Final = 32.0  # the largest of the shifts that one factor serves, over the least
 MOST_STEPS: Final = 60  # of conjugate gradients; more are not neighbours
@@ -33,8 +33,6 @@ TOLERANCE: Final = 1e-10  # of f's error, of the training error: both root mean 
 
 FLOOR: Final = 1e-8  # of the targets' energy: a training error below it counts as it, for the tolerance
 MOST_COLUMNS: Final = 256  # side by side
-
-Indices = npt.NDArray[np.integer[Any]]
 
 
 @final
@@ -81,7 +79,7 @@ class Columns:
     """Systems (G + shift) x = rhs, a column each: whose S (c,), shift (c,), rhs (k, c), and the energy (c,) of the
     targets, of which the training error is left."""
 
-    whose: Indices
+    whose: IntArray
     shift: FloatArray
     rhs: FloatArray
     energy: FloatArray
@@ -141,7 +139,7 @@ class Family:
         """
         now, whole = columns, np.zeros(len(columns.shift), bool)
 
-        def precondition(r: FloatArray, _: Indices) -> FloatArray:
+        def precondition(r: FloatArray, _: IntArray) -> FloatArray:
             return np.asarray(lapack.dpotrs(factor, r, lower=1)[0])
 
         solved = ConjugateGradients(lambda p, _: self._product(now, p), precondition, columns.rhs)
@@ -312,8 +310,8 @@ def _solutions(family: Family, columns: Columns) -> _Solved | None:
 
 
 def _near(
-    family: Family, columns: Columns, whose: int, at: Indices, pole: float, solutions: _Solved
-) -> Indices | None:
+    family: Family, columns: Columns, whose: int, at: IntArray, pole: float, solutions: _Solved
+) -> IntArray | None:
     """Solve the columns `at` by the factor of `whose` at the pole; those left over, None where there is no factor."""
     if not len(at):
         return at
@@ -328,9 +326,9 @@ def _near(
     return np.concatenate(left)
 
 
-def near_shifts(shifts: FloatArray) -> list[Indices]:
+def near_shifts(shifts: FloatArray) -> list[IntArray]:
     """The columns by their shifts, the largest first, in groups that one factor serves."""
-    groups, order = list[Indices](), np.argsort(-shifts, kind="stable")
+    groups, order = list[IntArray](), np.argsort(-shifts, kind="stable")
     while len(order):
         near = shifts[order] * WIDEST >= shifts[order[0]]
         groups.append(order[near])

@@ -55,11 +55,6 @@ class Fit:
         return self.weights.combined(self.solution.h) * self.scale
 
     @property
-    def converged(self) -> bool:
-        """False where an iteration, or the learning of an output matrix, ran out of steps."""
-        return self.solution.converged
-
-    @property
     def log_evidence(self) -> float | None:
         """Log marginal likelihood of the targets in their own units, the noise of each target at its best, where it
         was asked for or came for nothing."""
@@ -103,21 +98,17 @@ class Setting:
             raise InputError("manifold: does not go with output 'learned'; give a matrix, or covariance")
 
     @property
-    def together(self) -> bool:
-        """Whether one scale must serve all targets, because outputs are tied to directions, mixed by C, or because
-        another kernel that this one is compared with needs it (`one_scale`)."""
-        return self.one_scale or self.kernel.vector_field or self.observe is not None
-
-    @property
     def r2(self) -> select.R2:
         """What held-out R2 is of."""
         return self.r2_of or select.R2.of([self.kernel], self.observe, classes=self.free_scale)
 
     def scaling(self, parts: Parts) -> FloatArray:
-        """The targets' scale (q,), of ones if not asked for."""
+        """The targets' scale (q,), ones if not asked for; one number for all where outputs are tied to directions or
+        mixed by C, or another kernel that this one is compared with needs it (`one_scale`)."""
         if not self.standardize:
             return np.ones(parts[0].q)
-        return spread(np.diag(target_covariance(parts)), together=self.together)
+        together = self.one_scale or self.kernel.vector_field or self.observe is not None
+        return spread(np.diag(target_covariance(parts)), together=together)
 
     def fixed(self, parts: Parts) -> OperatorKernel:
         """The kernel with its output matrices written out; a covariance is that of the scaled targets."""
@@ -221,9 +212,7 @@ class Setting:
 
     def _residuals(self, parts: Parts, fit: Fit) -> FloatArray:
         """Summed squares (q,) of the scaled targets."""
-        C = np.eye(parts[0].q) if self.observe is None else self.observe
-        squares = sum(select.squared_error(part, fit.W @ C.T, C @ fit.bias) for part in parts)
-        return np.asarray(squares / self.scaling(parts) ** 2)
+        return select.squared_errors(parts, fit.W, fit.bias, self.observe) / self.scaling(parts) ** 2
 
     def _counts(self, parts: Parts) -> FloatArray:
         """Entries (q,) of each target, less one for an intercept."""

@@ -478,7 +478,7 @@ def test_route_cg_is_the_same_fit_without_scores(name, options):
         return
     cg = replace(case.setting, method="cg")
     (fit,), (wanted,) = cg.solve(case.parts, [RIDGE]), case.setting.solve(case.parts, [RIDGE])
-    assert fit.solution.rung == "cg" and fit.converged and fit.solution.digits > 8
+    assert fit.solution.rung == "cg" and fit.solution.converged and fit.solution.digits > 8
     np.testing.assert_allclose(fit.W, wanted.W, atol=1e-8 * np.abs(wanted.W).max())
     np.testing.assert_allclose(fit.bias, wanted.bias, atol=1e-8 * np.abs(wanted.bias).max())
     left = np.where(np.isfinite(case.Y), case.Y - (case.F @ fit.W + fit.bias) @ case.C.T, 0.0) / case.scale

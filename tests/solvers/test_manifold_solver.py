@@ -560,7 +560,7 @@ def test_several_penalties_add_and_weight_zero_is_none():
     twice = replace(one, terms=[(L, None, None, weight / 2), (L, None, None, weight / 2), (L, None, None, 0.0)])
     (solution,), (same,) = solve(one.problem(), [1e-3]), solve(twice.problem(), [1e-3])
     assert close(same.h, solution.h, 1e-11)
-    assert len(twice.problem().pulls) == 2
+    assert len(twice.problem().penalty_borders) == 2
 
 
 def test_a_penalty_smooths():
