@@ -56,7 +56,7 @@ class SplitProblem:
             return _of_combinations(weights, C, whole=whole and not outputs)
         root = root / units
         coupling = [matrix for matrix in outputs if matrix is not None]
-        if untouched(root, None) and all(_is_diagonal(matrix) for matrix in coupling):
+        if untouched(root) and all(_is_diagonal(matrix) for matrix in coupling):
             a, U, V = np.sum(root**2, axis=1), np.eye(len(root)), np.eye(root.shape[1])
             columns = np.argmax(np.abs(root), axis=1)
         elif not whole:
@@ -105,22 +105,22 @@ class SplitProblem:
         return seen + [term.along(float(share), load) for term, share in shares if share > 0]
 
 
-def untouched(root: FloatArray, observe: FloatArray | None) -> bool:
-    """Whether each row of the root belongs to one target alone, and to each target at most one row."""
+def untouched(root: FloatArray) -> bool:
+    """Whether each row of the root belongs to one output alone, and to each output at most one row."""
     entries = root != 0
-    return observe is None and bool(np.all(entries.sum(axis=1) == 1) and np.all(entries.sum(axis=0) <= 1))
+    return bool(np.all(entries.sum(axis=1) == 1) and np.all(entries.sum(axis=0) <= 1))
 
 
 def targets_apart(weights: OperatorWeights, observe: FloatArray | None) -> bool:
     """Whether each target has a problem of its own: a diagonal output matrix, and the targets are the outputs, or a
     mean of views of them."""
     one = len(weights.root) == 1 and _views_seen(weights, observe) is not None
-    return one and untouched(weights.root[0], None)
+    return one and untouched(weights.root[0])
 
 
 def output_directions(root: FloatArray) -> FloatArray:
     """V (p, p), the `directions` of a problem of C = I whose weights are one matrix with this root (r, p)."""
-    return np.eye(root.shape[1]) if untouched(root, None) else turned(root)[2]
+    return np.eye(root.shape[1]) if untouched(root) else turned(root)[2]
 
 
 def turned(seen: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:

@@ -103,17 +103,15 @@ def choose(
 
 
 def setting_scores(
-    folds: Folds, setting: Setting, ridges: Sequence[float], *, by: Criterion | str, per_output: bool = False,
-    common: Common | None = None,
-) -> list[Score]:  # fmt: skip
-    """The trials of one setting: its scores at every ridge, or by every output's best ridge (`choose`). `common` as in
-    `fold_scores`."""
-    trials = _trials(folds, setting, ridges, Criterion(by), per_output=per_output, common=common)
+    folds: Folds, setting: Setting, ridges: Sequence[float], *, by: Criterion | str, per_output: bool = False
+) -> list[Score]:
+    """The trials of one setting: its scores at every ridge, or by every output's best ridge (`choose`)."""
+    trials = _trials(folds, setting, ridges, Criterion(by), per_output=per_output, common=Common())
     return [score for score, _ in trials]
 
 
 def _trials(
-    folds: Folds, setting: Setting, ridges: Sequence[float], by: Criterion, *, per_output: bool, common: Common | None
+    folds: Folds, setting: Setting, ridges: Sequence[float], by: Criterion, *, per_output: bool, common: Common
 ) -> list[tuple[Score, Fit | None]]:
     """Scores, with the fits that they are of where these are to all rows."""
     if (rule := OF_FITS.get(by)) is None:
@@ -242,7 +240,7 @@ def _check_apart(folds: Folds, setting: Setting) -> None:
     """InputError unless each output is one target's, with a system of its own."""
     setting.check_scored()
     weights = setting.weights(setting.fixed(pooled(folds)))
-    if not (weights.separable and untouched(weights.root[0], setting.observe)):
+    if not (weights.separable and setting.observe is None and untouched(weights.root[0])):
         raise InputError(
             "ridge_per_output: by k-fold it needs outputs that do not share a system: a kernel that is one scalar "
             "kernel times a diagonal matrix, such as identity, and targets that are the outputs; use gcv or evidence, "

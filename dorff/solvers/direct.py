@@ -137,8 +137,9 @@ class SpectralFactor(BlockFactor):
     @property
     def _shifted(self) -> FloatArray:
         """The same plus the shift, inf where a column has none and they are below the rounding level."""
-        grid, shift = self._grid, self.shift
-        return np.where((shift > 0) | (grid > self.of.floor * float(grid.max(initial=0.0))), grid + shift, np.inf)
+        grid, shift, rounding = self._grid, self.shift, EPS * len(self.of.rhs)
+        least = (rounding if self.of.squared else rounding**2) * float(grid.max(initial=0.0))
+        return np.where((shift > 0) | (grid > least), grid + shift, np.inf)
 
     def in_eigenvectors(self) -> BlockSolution:
         """The solution, its x (k, c) in the eigenvectors."""

@@ -213,7 +213,10 @@ class Problem:
         """h (m, r) from the blocks' solutions."""
         h = np.zeros(self.weights.shape[:2])
         for block, x in zip(self.blocks, solved, strict=True):
-            block.place(h, x)
+            if block.rotation is None:
+                h[block.at] = x[:, 0]
+            else:
+                h[:, block.at] += x @ block.rotation.T  # a block may have some of the columns only
         return h
 
     def bias(self, W: FloatArray) -> FloatArray:

@@ -103,12 +103,6 @@ class Block:
         """Whether one Cholesky factor serves all columns at one ridge, and nothing better is known already."""
         return self.given is None and bool(np.ptp(self.a) <= 1e-14 * float(np.max(self.a)))
 
-    @property
-    def floor(self) -> float:
-        """Of the largest eigenvalue: those below are rounding."""
-        rounding = EPS * len(self.rhs)
-        return rounding if self.squared else rounding**2
-
     @cached_property
     def spectrum(self) -> Spectrum:
         """Eigenvalues (k,) and vectors (k, k) of G, or `given`; those that rounding made negative count as zero."""
@@ -122,13 +116,6 @@ class Block:
     def rotated(self) -> FloatArray:
         """V^T rhs (k, c), V the eigenvectors of G."""
         return self.spectrum[1].T @ self.rhs if self.turned is None else self.turned
-
-    def place(self, h: FloatArray, x: FloatArray) -> None:
-        """Write x (k, c) to where it belongs in h (m, r), zeros before the first block."""
-        if self.rotation is None:
-            h[self.at] = x[:, 0]
-        else:
-            h[:, self.at] += x @ self.rotation.T  # a block may have some of the columns only
 
 
 @final
