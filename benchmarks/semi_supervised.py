@@ -64,7 +64,8 @@ from dorff.kernels import median_lengthscale
 from dorff.manifold import in_memory
 from dorff.moments import by_fold, pooled
 from dorff.plan.manifold_terms import penalty
-from dorff.solvers import Penalty, Setting, setting_scores
+from dorff.solvers import Penalty, Setting
+from dorff.solvers.choose import fold_scores
 from dorff.solvers.few_labels import Common
 
 matplotlib.use("Agg")
@@ -170,7 +171,7 @@ class Shared:
             trials = [
                 (score.value, score.ridge, weight)
                 for weight in weights
-                for score in setting_scores(parts, self._weighted(weight), ridges, by="kfold", common=self.common)
+                for score in fold_scores(parts, self._weighted(weight), ridges, common=self.common)
             ]
         _, ridge, weight = min(trials)
         (fit,) = self._weighted(weight).solve(pooled(parts), [ridge])

@@ -129,7 +129,7 @@ def streaming(made: Job) -> dict[str, Any]:
     inside = sum(receipt.seconds for receipt in found.fresh) / WORKERS
     return {
         "m": plan.costs.m, "error": error(model), "passes": found.passes, "expected_passes": expected,
-        "converged": found.fit.converged, "seconds": found.seconds,
+        "converged": found.fit.solution.converged, "seconds": found.seconds,
         "plan_seconds": plan.costs.of_passes(expected).seconds,
         "row_us": 1e6 * inside / max(made_passes, 1) / plan.dataset.n,
         "worker_peak_bytes": max(peaks), "plan_worker_bytes": plan.costs.worker_bytes, "worker_memory": memory,

@@ -84,7 +84,7 @@ class Fitted:
 
     @cached_property
     def posterior(self) -> Posterior:
-        """Of the coefficients. InputError for route cg, which factors no system."""
+        """Of the coefficients, of a fit whose system was formed."""
         parts, setting = self.total()
         return setting.posterior(parts, self.noised.fit)
 

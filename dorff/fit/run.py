@@ -317,4 +317,4 @@ def _held_by(plan: Plan) -> str | None:
 def _status(fit: Fit) -> str:
     if fit.solution.ill_conditioned:
         return "ill_conditioned"
-    return "ok" if fit.converged else "not_converged"
+    return "ok" if fit.solution.converged else "not_converged"

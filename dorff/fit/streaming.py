@@ -26,7 +26,7 @@ from dorff.plan import Plan, freeze_constants
 from dorff.plan.routes import EXPECTED_PASSES, MOST_PASSES, sample_rows
 from dorff.solvers import Fit, Setting
 from dorff.solvers.apart import targets_apart
-from dorff.solvers.cg import Iterated, Steps, iterate
+from dorff.solvers.cg import Iterated, iterate
 from dorff.solvers.matrixfree import Border, Operator, System, make_system
 from dorff.solvers.preconditioners import Sample, Sampled
 from dorff.solvers.select import independent
@@ -82,11 +82,11 @@ def fit_streaming(
         besides = 1 + (not independent(system.problem))  # the borders' pass, and one for each target's residuals
         pace.passes(1, besides + min(EXPECTED_PASSES, most))
 
-        def told(steps: Steps) -> None:
-            pace.passes(1 + steps.iterations, besides + min(steps.iterations + steps.left, most))
+        def iterations(done: int, left: int) -> None:
+            pace.passes(1 + done, besides + min(done + left, most))
 
-        iterated = iterate(system, ridge, preconditioner, tolerance=tolerance, most=most, told=told)
-        fit = setting.fit_of(kernel, iterated.problem, iterated.solution)
+        iterated = iterate(system, ridge, preconditioner, tolerance=tolerance, most=most, progress=iterations)
+        fit = setting.fit_of(kernel, system.problem, iterated.solution)
         if fit.noise is None:
             fit = setting.noised(corners, fit, _squares(fit, setting, sweeper, corners))
     sweeper.tidy()

@@ -10,6 +10,7 @@ from typing import Any, Final, Self, final
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import brentq
+from scipy.special import log_softmax, softmax
 
 from dorff.errors import InputError
 
@@ -70,7 +71,7 @@ class Calibration:
 
         def excess(log_slope: float) -> float:
             """Derivative of the mean negative log-likelihood by the slope; it grows with the slope."""
-            expected = np.einsum("nk,nk->n", softmax(np.exp(log_slope) * f), f)
+            expected = np.einsum("nk,nk->n", softmax(np.exp(log_slope) * f, axis=1), f)
             return float(w @ expected) - target
 
         low = np.log(FLATTEST / spread)
@@ -85,13 +86,11 @@ class Calibration:
 
     def probabilities(self, decisions: npt.ArrayLike) -> FloatArray:
         """(n, K), rows of sum 1, for decision values (n, K)."""
-        return softmax(self.slope * np.asarray(decisions, dtype=np.float64))
+        return np.asarray(softmax(self.slope * np.asarray(decisions, dtype=np.float64), axis=1))
 
     def log_probabilities(self, decisions: npt.ArrayLike) -> FloatArray:
         """(n, K): logarithms of the probabilities, finite where those underflow."""
-        shifted = _below_zero(self.slope * np.asarray(decisions, dtype=np.float64))
-        logs: FloatArray = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-        return logs
+        return np.asarray(log_softmax(self.slope * np.asarray(decisions, dtype=np.float64), axis=1))
 
     def config(self) -> dict[str, float]:
         """As JSON numbers, for a model's file."""
@@ -111,23 +110,10 @@ def most_rows(outputs: int) -> int:
     return min(CALIBRATION_ROWS, max(256, MOST_NUMBERS // outputs))
 
 
-def softmax(values: FloatArray) -> FloatArray:
-    """exp(values) (n, K) over its rows' sums, whatever the values' size."""
-    weights = np.exp(_below_zero(values))
-    weights /= weights.sum(axis=1, keepdims=True)
-    return weights
-
-
 def log_loss(log_probabilities: npt.ArrayLike, codes: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> float:
     """Mean of -log p of the true class, for log probabilities (n, K) and classes 0..K-1 (n,)."""
     logs, labels, w = _checked(log_probabilities, codes, weights)
     return float(-(w @ logs[np.arange(len(logs)), labels]))
-
-
-def _below_zero(values: FloatArray) -> FloatArray:
-    """Each row less its largest entry, whose exponentials cannot overflow."""
-    shifted: FloatArray = values - values.max(axis=1, keepdims=True)
-    return shifted
 
 
 def _checked(

@@ -103,12 +103,13 @@ class Model:
         columns."""
         M = self._mean(views)
         W, b = (self._combined, self.intercept) if M is None else (self._combined @ M.T, M @ self.intercept)
-        return self._by_blocks(X, (self.p,), lambda F: F @ W + b, views)
+        return self._by_blocks(X, (self.p,), lambda rows: self.feature_map.transform(rows) @ W + b, views)
 
     def predict_views(self, X: npt.ArrayLike) -> FloatArray:
         """What each view says, (n, V, p) at X (n, d), in the targets' units; InputError of a model without views."""
         self._multi_view()
-        flat = self._by_blocks(X, self.intercept.shape, lambda F: F @ self._combined + self.intercept)
+        W, b, transform = self._combined, self.intercept, self.feature_map.transform
+        flat = self._by_blocks(X, b.shape, lambda rows: transform(rows) @ W + b)
         return flat.reshape(len(flat), self.kernel.V, self.p)
 
     def observed(self, values: FloatArray) -> FloatArray:
@@ -120,15 +121,13 @@ class Model:
 
         InputError for features without a derivative (Heaviside's).
         """
-        inputs, features, M = self._checked(X, views), self.feature_map, self._mean(views)
+        features, M = self.feature_map, self._mean(views)
         W = self._combined if M is None else self._combined @ M.T
-        out = np.empty((len(inputs), self.p, self.d))
-        step = block_rows(self.feature_map.m)
-        for start in range(0, len(inputs), step):
-            rows = slice(start, start + step)
-            scaled = (inputs[rows] - features.center) / features.scale
-            out[rows] = features.phi.jacobian(scaled, W) / features.scale
-        return out
+
+        def of_rows(rows: FloatArray) -> FloatArray:
+            return features.phi.jacobian((rows - features.center) / features.scale, W) / features.scale
+
+        return self._by_blocks(X, (self.p, self.d), of_rows, views)
 
     def std(self, X: npt.ArrayLike, *, noise: bool = False, views: Views = None) -> FloatArray:
         """Posterior standard deviations at X (n, d), in the targets' units: of f (n, p), without noise; with `noise`
@@ -139,23 +138,23 @@ class Model:
         features cannot express. Of a mean of views f is that mean, and the noise that of a target, as all views were
         fitted to it. Memory: see `Posterior`. InputError where there is no posterior.
         """
-        posterior, C = self._known(), self._taken(noise, views)
-        added = np.diag(posterior.noise) if noise else 0.0
-        return np.sqrt(self._by_blocks(X, (self._width(noise),), lambda F: posterior.variance(F, C) + added, views))
+        posterior, C, k = self._uncertain(noise, views)
+        transform, added = self.feature_map.transform, np.diag(posterior.noise) if noise else 0.0
+        return np.sqrt(self._by_blocks(X, (k,), lambda rows: posterior.variance(transform(rows), C) + added, views))
 
     def covariance(self, X: npt.ArrayLike, *, noise: bool = False, views: Views = None) -> FloatArray:
         """Posterior covariances across outputs at X (n, d), in the targets' units squared: of f (n, p, p), without
         noise; with `noise` those of a new target C f plus its noise (n, q, q), for a row of mean weight."""
-        posterior, C, k = self._known(), self._taken(noise, views), self._width(noise)
-        added = posterior.noise if noise else 0.0
-        return self._by_blocks(X, (k, k), lambda F: posterior.covariance(F, C) + added, views)
+        posterior, C, k = self._uncertain(noise, views)
+        transform, added = self.feature_map.transform, posterior.noise if noise else 0.0
+        return self._by_blocks(X, (k, k), lambda rows: posterior.covariance(transform(rows), C) + added, views)
 
     def sample(self, count: int, *, seed: int = 0) -> tuple[Model, ...]:
         """`count` whole functions drawn from the posterior, each a model without one; no noise is in them. At all
         inputs together they have the posterior's joint law. 8 m (r + p) bytes a draw; the same for the same seed."""
         if count < 1:
             raise InputError(f"count must be 1 or more, not {count}")
-        h, b = self._known().draw(np.random.default_rng(seed), count, self.coefficients.shape)
+        h, b = self._kept_posterior().draw(np.random.default_rng(seed), count, self.coefficients.shape)
         return tuple(
             replace(self, coefficients=self.coefficients + dh, intercept=self.intercept + db, posterior=None)
             for dh, db in zip(h, b, strict=True)
@@ -201,7 +200,7 @@ class Model:
             return float(ndtri(0.5 + 0.5 * level))
         return self.conformal.factor(level)
 
-    def _known(self) -> Posterior:
+    def _kept_posterior(self) -> Posterior:
         if self.posterior is None:
             raise InputError(
                 "the model keeps no posterior, which standard deviations, bands and samples need: fit with "
@@ -221,28 +220,24 @@ class Model:
             return None
         return mean_of(self.kernel.V, self._multi_view().chosen(views), self.p)
 
-    def _taken(self, noise: bool, views: Views) -> FloatArray | None:
-        """What uncertainty is asked of: f or a mean of its views, or with noise the targets; None for f."""
-        M = self._mean(views)
-        return self.observe if M is None and noise else M
-
-    def _width(self, noise: bool) -> int:
-        return len(self._known().noise) if noise else self.p
+    def _uncertain(self, noise: bool, views: Views) -> tuple[Posterior, FloatArray | None, int]:
+        """The posterior, and of what its uncertainty is asked, with its size: of f (None) or a mean of its views, or
+        with noise of the targets."""
+        posterior, M = self._kept_posterior(), self._mean(views)
+        C = self.observe if M is None and noise else M
+        return posterior, C, self.p if C is None else len(C)
 
     def _by_blocks(
-        self,
-        X: npt.ArrayLike,
-        shape: tuple[int, ...],
-        of_features: Callable[[FloatArray], FloatArray],
+        self, X: npt.ArrayLike, shape: tuple[int, ...], of_rows: Callable[[FloatArray], FloatArray],
         views: Views = None,
-    ) -> FloatArray:
-        """What `of_features` makes (rows, *shape) of each block's features F (rows, m), for X (n, d)."""
+    ) -> FloatArray:  # fmt: skip
+        """What `of_rows` makes (rows, *shape) of each block (rows, d) of X (n, d)."""
         inputs = self._checked(X, views)
         out = np.empty((len(inputs), *shape))
         step = block_rows(self.feature_map.m)
         for start in range(0, len(inputs), step):
             rows = slice(start, start + step)
-            out[rows] = of_features(self.feature_map.transform(inputs[rows]))
+            out[rows] = of_rows(inputs[rows])
         return out
 
     def _checked(self, X: npt.ArrayLike, views: Views) -> FloatArray:

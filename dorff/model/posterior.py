@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from functools import cached_property
 from typing import Any, ClassVar, Final, final
 
 import numpy as np
@@ -35,6 +34,10 @@ class PosteriorBlock(ABC):
     basis: FloatArray
     spread: FloatArray
     variance: FloatArray
+
+    #: What names of arrays call the kind of block; those it has beside these three, and their shapes in letters.
+    kind: ClassVar[str]
+    shapes: ClassVar[Mapping[str, str]]
 
     @abstractmethod
     def covariance(self, F: FloatArray, C: FloatArray | None = None) -> FloatArray:
@@ -80,6 +83,7 @@ class SeparableBlock(PosteriorBlock):
     into: FloatArray
 
     kind: ClassVar[str] = "separable"
+    shapes: ClassVar[Mapping[str, str]] = {"gain": "m", "centre": "m", "loading": "cp", "into": "cr"}
 
     def _of_columns(self, F: FloatArray, spread: FloatArray) -> FloatArray:
         """(n, ...): the variances (k', ...) of what x has along each column of the basis, made phi . x's."""
@@ -126,6 +130,7 @@ class CoupledBlock(PosteriorBlock):
     centre: FloatArray
 
     kind: ClassVar[str] = "coupled"
+    shapes: ClassVar[Mapping[str, str]] = {"feature": "k", "row": "k", "loading": "kp", "centre": "kp"}
 
     def _projected(self, F: FloatArray, C: FloatArray | None) -> FloatArray:
         """(n, p, k'): Phi^T basis times the root of the spread; with C (n, q, k') of C Phi^T."""
@@ -161,8 +166,8 @@ class Posterior:
 
     `intercept_covariance` (p, p) is that of f where the blocks' features are at their centres, in the targets' units
     (zeros without an intercept); `noise` (q, q) the noise covariance of the targets C f for a row of mean weight.
-    Evaluations go by blocks of rows and need at most `STEP_BYTES`, or `row_bytes` where one row needs more, beside
-    their result and `nbytes`, the arrays themselves.
+    Evaluations go by blocks of rows and need at most `STEP_BYTES`, or what one row needs where that is more, beside
+    their result and the arrays themselves.
     """
 
     blocks: tuple[PosteriorBlock, ...]
@@ -173,20 +178,11 @@ class Posterior:
     def p(self) -> int:
         return len(self.intercept_covariance)
 
-    @cached_property
-    def nbytes(self) -> int:
-        """Bytes of all arrays."""
-        return sum(value.nbytes for value in self.arrays().values())
-
-    @property
-    def row_bytes(self) -> int:
-        """Working memory that one row of an evaluation needs."""
-        return max((block.row_bytes for block in self.blocks), default=0) + 8 * self.p**2
-
     @property
     def step(self) -> int:
         """Rows that are evaluated at a time."""
-        return max(1, STEP_BYTES // self.row_bytes)
+        row_bytes = max((block.row_bytes for block in self.blocks), default=0) + 8 * self.p**2
+        return max(1, STEP_BYTES // row_bytes)
 
     def covariance(self, F: FloatArray, C: FloatArray | None = None) -> FloatArray:
         """(n, p, p): the covariance of f across outputs, without noise, for each row of features F (n, m); with C
@@ -226,7 +222,6 @@ class Posterior:
         """Every array by a name of its own, as `of_arrays` takes them."""
         named: dict[str, AnyArray] = {"posterior_intercept": self.intercept_covariance, "posterior_noise": self.noise}
         for number, block in enumerate(self.blocks):
-            assert isinstance(block, SeparableBlock | CoupledBlock)
             for part in fields(block):
                 named[f"posterior_{number}_{block.kind}_{part.name}"] = getattr(block, part.name)
         return named
@@ -250,15 +245,10 @@ class Posterior:
         return cls(tuple(blocks), arrays["posterior_intercept"], arrays["posterior_noise"])
 
 
-#: The arrays that the two shapes of block have beside basis, spread and variance, and their shapes.
-_SEPARABLE: Final = {"gain": "m", "centre": "m", "loading": "cp", "into": "cr"}
-_COUPLED: Final = {"feature": "k", "row": "k", "loading": "kp", "centre": "kp"}
-
-
 def _block(arrays: Mapping[str, AnyArray], prefix: str, shape: tuple[int, int, int]) -> PosteriorBlock | None:
     """The block whose arrays' names begin with `prefix`; None where there is none."""
     kind: type[SeparableBlock | CoupledBlock]
-    for kind, others in ((SeparableBlock, _SEPARABLE), (CoupledBlock, _COUPLED)):
+    for kind in (SeparableBlock, CoupledBlock):
         full = f"{prefix}{kind.kind}_"
         if full + "basis" not in arrays:
             continue
@@ -268,7 +258,7 @@ def _block(arrays: Mapping[str, AnyArray], prefix: str, shape: tuple[int, int, i
         sizes = dict(zip("mrp", shape, strict=True)) | {"k": k, "c": c}
         shape_of_one = arrays[full + "spread"].shape[1:] if full + "spread" in arrays else ()
         _check(arrays, full + "spread", (kept, *(shape_of_one if shape_of_one in ((c,), (c, c)) else (1,))))
-        for name, letters in others.items():
+        for name, letters in kind.shapes.items():
             _check(arrays, full + name, tuple(sizes[letter] for letter in letters))
         block = kind(**{part.name: arrays[full + part.name] for part in fields(kind)})
         if not _within(block, sizes):

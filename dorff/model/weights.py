@@ -38,11 +38,6 @@ class OperatorWeights:
     views: IntArray | None = None
     count: int = 1
 
-    @classmethod
-    def of(cls, psi: FloatArray) -> OperatorWeights:
-        """Of weights psi (m, r, p) written out."""
-        return cls(np.ones(len(psi)), psi[:1] if np.all(psi == psi[0]) else psi)
-
     @property
     def separable(self) -> bool:
         """Whether psi is one matrix times a number a feature."""

@@ -224,7 +224,7 @@ def _coupled(job: Job, kernel: OperatorKernel, patterns: int) -> bool:
 
 def _apart(kernel: OperatorKernel) -> bool:
     """Whether the output matrix is diagonal."""
-    return untouched(operator_weights(kernel, 1, None).root[0], None)
+    return untouched(operator_weights(kernel, 1, None).root[0])
 
 
 def _rank(kernel: OperatorKernel, d: int) -> int:

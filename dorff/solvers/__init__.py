@@ -7,9 +7,9 @@ from dorff.solvers.direct import MOST_FACTORS, solve, solve_bytes, triangle_byte
 from dorff.solvers.few_labels import Common
 from dorff.solvers.penalty import Penalty
 from dorff.solvers.preconditioners import sampled_bytes
-from dorff.solvers.problem import Problem, check_width, target_covariance
+from dorff.solvers.problem import Problem, target_covariance
 from dorff.solvers.ridge_path import path_bytes
-from dorff.solvers.scores import Criterion, Ridge, RidgeScores, Solution
+from dorff.solvers.scores import Criterion, Ridge, Solution
 from dorff.solvers.select import R2, Spread, row_sums, squared_error
 from dorff.solvers.setting import Fit, Setting, carried_ridges, check_apart, check_output, learned_term, spread
 from dorff.solvers.system import LARGEST_DIRECT, LARGEST_EVD, Size

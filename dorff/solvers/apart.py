@@ -56,7 +56,7 @@ class SplitProblem:
             return _of_combinations(weights, C, whole=whole and not outputs)
         root = root / units
         coupling = [matrix for matrix in outputs if matrix is not None]
-        if untouched(root, None) and all(_is_diagonal(matrix) for matrix in coupling):
+        if untouched(root) and all(_is_diagonal(matrix) for matrix in coupling):
             a, U, V = np.sum(root**2, axis=1), np.eye(len(root)), np.eye(root.shape[1])
             columns = np.argmax(np.abs(root), axis=1)
         elif not whole:
@@ -79,9 +79,9 @@ class SplitProblem:
         psi[np.arange(m), 0 if weights.views is None else weights.views] = weights.gain
         blocks = []
         for there, at in self._groups([rows for rows, _, _ in sums]):
-            sights = self._sights([sums[i] for i in there], terms, at)
-            if sights:
-                G, rhs, removed, unit = assembled(psi, np.arange(m), sights, intercept=intercept)
+            bordered = self._bordered([sums[i] for i in there], terms, at)
+            if bordered:
+                G, rhs, removed, unit = assembled(psi, np.arange(m), bordered, intercept=intercept)
             else:  # targets that no row has
                 G, rhs, removed, unit = np.zeros((m, m)), np.zeros((m, len(at))), 0.0, 0.0
             rotation, columns = self.rotation[:, at], self.columns[at]
@@ -98,29 +98,29 @@ class SplitProblem:
             groups[there, share.tobytes()].append(j)
         return [(there, at) for (there, _), at in groups.items()]
 
-    def _sights(self, sums: Sequence[Pattern], terms: Sequence[PenaltyTerm], at: list[int]) -> list[BorderedSums]:
+    def _bordered(self, sums: Sequence[Pattern], terms: Sequence[PenaltyTerm], at: list[int]) -> list[BorderedSums]:
         load, C = self.load[:, at], self.views[None]
         seen = [BorderedSums(S, one.s, one.n, C, (R @ load)[:, None], (one.y @ load)[None]) for one, S, R in sums]
         shares = zip(terms, self.shares[at[0]], strict=True)
         return seen + [term.along(float(share), load) for term, share in shares if share > 0]
 
 
-def untouched(root: FloatArray, observe: FloatArray | None) -> bool:
-    """Whether each row of the root belongs to one target alone, and to each target at most one row."""
+def untouched(root: FloatArray) -> bool:
+    """Whether each row of the root belongs to one output alone, and to each output at most one row."""
     entries = root != 0
-    return observe is None and bool(np.all(entries.sum(axis=1) == 1) and np.all(entries.sum(axis=0) <= 1))
+    return bool(np.all(entries.sum(axis=1) == 1) and np.all(entries.sum(axis=0) <= 1))
 
 
 def targets_apart(weights: OperatorWeights, observe: FloatArray | None) -> bool:
     """Whether each target has a problem of its own: a diagonal output matrix, and the targets are the outputs, or a
     mean of views of them."""
     one = len(weights.root) == 1 and _views_seen(weights, observe) is not None
-    return one and untouched(weights.root[0], None)
+    return one and untouched(weights.root[0])
 
 
 def output_directions(root: FloatArray) -> FloatArray:
     """V (p, p), the `directions` of a problem of C = I whose weights are one matrix with this root (r, p)."""
-    return np.eye(root.shape[1]) if untouched(root, None) else turned(root)[2]
+    return np.eye(root.shape[1]) if untouched(root) else turned(root)[2]
 
 
 def turned(seen: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:

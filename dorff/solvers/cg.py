@@ -11,8 +11,7 @@ from scipy.linalg import eigh_tridiagonal
 
 from dorff.moments import BoolArray, FloatArray
 from dorff.solvers.matrixfree import System
-from dorff.solvers.preconditioners import Plain, Preconditioner, nystrom, nystrom_bytes
-from dorff.solvers.problem import Problem
+from dorff.solvers.preconditioners import Preconditioner, nystrom, nystrom_bytes
 from dorff.solvers.scores import BlockSolution, Ridge, Solution, Solver, digits_left
 from dorff.solvers.system import EPS, IntArray, Size
 
@@ -80,30 +79,14 @@ def dots(a: FloatArray, b: FloatArray) -> FloatArray:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Steps:
-    """Where an iteration is: how many are done, the largest relative error bound of a column, and how many more it
-    seems to take."""
-
-    iterations: int
-    error: float
-    left: int
-
-
-@final
-@dataclass(frozen=True, eq=False)
 class Iterated:
     """A solution by iterations. `errors` holds the largest relative residual before each and after the last, in the
     preconditioner's norm: about the error of the fitted values in the norm of the system, relative to theirs.
     `preconditioned` is the condition number that the iterations saw."""
 
-    problem: Problem
     solution: Solution
     errors: tuple[float, ...]
     preconditioned: float
-
-    @property
-    def converged(self) -> bool:
-        return self.solution.converged
 
     @property
     def iterations(self) -> int:
@@ -112,12 +95,13 @@ class Iterated:
 
 def iterate(
     system: System, ridge: float, preconditioner: Preconditioner, *, tolerance: float = TOLERANCE,
-    most: int = MOST_ITERATIONS, told: Callable[[Steps], None] = lambda _: None,
+    most: int = MOST_ITERATIONS, progress: Callable[[int, int], None] = lambda _done, _left: None,
 ) -> Iterated:  # fmt: skip
     """Conjugate gradients for all columns side by side: one product serves all of them.
 
     A column is done when r* P^-1 r is `tolerance`^2 of what it was at x = 0. Where rounding stops the fall, or `most`
-    iterations are done, the solution says that it did not converge.
+    iterations are done, the solution says that it did not converge. `progress` is called after each iteration, with
+    how many are done and how many more it seems to take.
     """
     shift, a, rhs = system.problem.l * ridge, system.a, system.rhs
 
@@ -125,55 +109,44 @@ def iterate(
         return system.apply(p, at) * a[at] + shift * p
 
     columns = ConjugateGradients(product, lambda r, at: preconditioner.solve(r, a[at], shift), rhs.copy())
-    rho, steps = columns.rho.copy(), [_Lanczos() for _ in a]
+    rho, steps = columns.rho.copy(), [list[tuple[float, float]]() for _ in a]
     first = np.where(rho > 0, rho, 1.0)
     columns.finish(~(rho > 0))
     errors = [1.0 if len(columns.at) else 0.0]  # nothing to explain: 0 is the solution
     while len(columns.at) and len(errors) <= most and columns.step():
         rho[columns.at] = columns.rho
         for column, alpha, beta in zip(columns.at, columns.alpha, columns.beta, strict=True):
-            steps[column].add(alpha, beta)
+            steps[column].append((alpha, beta))
         errors.append(float(np.sqrt(np.max(rho / first))))
         columns.finish(columns.rho <= tolerance**2 * first[columns.at])
-        told(Steps(len(errors) - 1, errors[-1], _left(errors, tolerance)))
+        progress(len(errors) - 1, _left(errors, tolerance))
         if len(errors) > 100 and min(errors[-50:]) >= min(errors[:-50]):  # rounding: it will not fall any more
             break
     converged = not len(columns.at)
     columns.finish(np.ones(len(columns.at), dtype=bool))
     x = columns.solved
-    seen = max((one.condition() for one in steps), default=1.0)
+    seen = max((_condition(np.array(one)) for one in steps if one), default=1.0)
     # Small eigenvalues that the iteration did not meet count as well: the residual may lie there.
     worst = max(seen, preconditioner.slack(a, shift))
-    if isinstance(preconditioner, Plain):
-        worst = max((one.largest() for one in steps), default=0.0) / shift if shift > 0 else np.inf
-        worst = max(seen, worst)
     condition = worst * preconditioner.spread(a, shift)
     # A residual that small in the preconditioner's norm is an error no larger than this in the system's.
     solution = _solution(system, x, rhs, ridge, condition, errors[-1] * np.sqrt(worst))
-    return Iterated(system.problem, replace(solution, converged=converged), tuple(errors), seen)
+    return Iterated(replace(solution, converged=converged), tuple(errors), seen)
 
 
 @final
 class ConjugateGradientSolver(Solver):
-    """Of a system that is known by its products with vectors. `rank` is the most that the preconditioner may have, 0
-    for none; there are no scores, which need the spectrum."""
+    """Of a system that is known by its products with vectors; there are no scores, which need the spectrum."""
 
     rung = RUNG
 
-    def __init__(
-        self, system: System, *, tolerance: float = TOLERANCE, most: int = MOST_ITERATIONS, rank: int | None = None
-    ) -> None:
+    def __init__(self, system: System) -> None:
         super().__init__(system.problem)
-        self._system, self._tolerance, self._most, self._rank = system, tolerance, most, rank
-
-    def iterated(self, ridge: float) -> Iterated:
-        """The solution at one ridge, and how it was found."""
-        shift = self.problem.l * ridge
-        preconditioner = Plain() if self._rank == 0 else nystrom(self._system, shift, rank=self._rank)
-        return iterate(self._system, ridge, preconditioner, tolerance=self._tolerance, most=self._most)
+        self._system = system
 
     def solve(self, ridge: Ridge, *, scores: bool = False) -> Solution:
-        return self.iterated(float(ridge)).solution
+        ridge = float(ridge)
+        return iterate(self._system, ridge, nystrom(self._system, self.problem.l * ridge)).solution
 
 
 def cg_bytes(size: Size) -> int:
@@ -204,32 +177,11 @@ def _left(errors: Sequence[float], tolerance: float) -> int:
     return int(np.ceil(np.log(errors[-1] / tolerance) / rate)) if rate > 0 else MOST_ITERATIONS
 
 
-@final
-class _Lanczos:
-    """The tridiagonal matrix that an iteration has built: its eigenvalues are those of the preconditioned system."""
-
-    def __init__(self) -> None:
-        self._diagonal: list[float] = []
-        self._beside: list[float] = []
-        self._carried = 0.0
-
-    def add(self, alpha: float, beta: float) -> None:
-        self._diagonal.append(1.0 / alpha + self._carried)
-        self._beside.append(np.sqrt(beta) / alpha)
-        self._carried = beta / alpha
-
-    def largest(self) -> float:
-        return max(self._values(), default=0.0)
-
-    def condition(self) -> float:
-        values = self._values()
-        if not values:
-            return 1.0
-        return values[-1] / values[0] if values[0] > 0 else np.inf
-
-    def _values(self) -> list[float]:
-        if not self._diagonal:
-            return []
-        eigenvalues = eigh_tridiagonal(np.array(self._diagonal), np.array(self._beside[:-1]), eigvals_only=True)
-        values: list[float] = eigenvalues.tolist()
-        return values
+def _condition(steps: FloatArray) -> float:
+    """Of the preconditioned system: its eigenvalues are about those of the tridiagonal matrix that the steps'
+    coefficients alpha and beta, (n, 2), have built (Lanczos)."""
+    alpha, beta = steps.T
+    diagonal = 1.0 / alpha
+    diagonal[1:] += beta[:-1] / alpha[:-1]
+    values = eigh_tridiagonal(diagonal, np.sqrt(beta[:-1]) / alpha[:-1], eigvals_only=True)
+    return float(values[-1] / values[0]) if values[0] > 0 else np.inf

@@ -10,12 +10,11 @@ import numpy as np
 
 from dorff.errors import InputError
 from dorff.kernels import MultiView
-from dorff.model.weights import operator_weights
 from dorff.moments import Moments, Solvable, pooled
 from dorff.solvers.apart import untouched
 from dorff.solvers.few_labels import Common, few_label_errors
 from dorff.solvers.ridge_path import path_errors
-from dorff.solvers.scores import OF_FITS, Criterion, FitScore
+from dorff.solvers.scores import OF_FITS, Criterion, FitScore, geometric_mean
 from dorff.solvers.select import R2, FoldErrors, Spread, about_mean, squared_error, squared_size
 from dorff.solvers.setting import Fit, Setting, learned_term
 
@@ -104,17 +103,15 @@ def choose(
 
 
 def setting_scores(
-    folds: Folds, setting: Setting, ridges: Sequence[float], *, by: Criterion | str, per_output: bool = False,
-    common: Common | None = None,
-) -> list[Score]:  # fmt: skip
-    """The trials of one setting: its scores at every ridge, or by every output's best ridge (`choose`). `common` as in
-    `fold_scores`."""
-    trials = _trials(folds, setting, ridges, Criterion(by), per_output=per_output, common=common)
+    folds: Folds, setting: Setting, ridges: Sequence[float], *, by: Criterion | str, per_output: bool = False
+) -> list[Score]:
+    """The trials of one setting: its scores at every ridge, or by every output's best ridge (`choose`)."""
+    trials = _trials(folds, setting, ridges, Criterion(by), per_output=per_output, common=Common())
     return [score for score, _ in trials]
 
 
 def _trials(
-    folds: Folds, setting: Setting, ridges: Sequence[float], by: Criterion, *, per_output: bool, common: Common | None
+    folds: Folds, setting: Setting, ridges: Sequence[float], by: Criterion, *, per_output: bool, common: Common
 ) -> list[tuple[Score, Fit | None]]:
     """Scores, with the fits that they are of where these are to all rows."""
     if (rule := OF_FITS.get(by)) is None:
@@ -150,13 +147,14 @@ def fold_scores(
     if per_output:
         _check_apart(folds, setting)
     held_out = _fold_errors(folds, setting, ridges, common or Common())
-    errors, rungs, digits = held_out.squares, held_out.rungs, held_out.digits
+    errors, rungs, digits, totals = held_out.squares, held_out.rungs, held_out.digits, held_out.squares.sum(axis=1)
     parts = [part for fold in folds for part in fold]
     spread, unit = Spread.of_moments(parts), max(part.unit for part in parts)
     entries = float(sum(part.corner[0, 0] * np.count_nonzero(part.mask) for part in parts))
-    totals = held_out.totals(_energy(folds) if setting.free_scale else 0.0, unit)
-    # At the best scale of f squared errors are of all outputs of a row together.
-    r2 = R2.POOLED.score(totals[:, None], spread) if setting.free_scale else setting.r2.score(errors, spread)
+    r2 = setting.r2.score(errors, spread)
+    if setting.free_scale:
+        totals = held_out.of_best_scale(_energy(folds), unit)
+        r2 = R2.POOLED.score(totals[:, None], spread)  # its squared errors are of all outputs of a row together
     table = [
         Score(0, ridge, float(value), setting.m, None, rung, float(left), None if np.isnan(one) else float(one))
         for ridge, value, rung, left, one in zip(ridges, totals / entries, rungs, digits, r2, strict=True)
@@ -165,24 +163,21 @@ def fold_scores(
         return table
     best, left = np.argmin(errors, axis=0), errors.min(axis=0)
     each = np.asarray(ridges, dtype=np.float64)[best]
-    mean = float(np.exp(np.log(each).mean())) if np.all(each > 0) else 0.0
     value, last = float(left.sum() / entries), float(setting.r2.score(left, spread))
     rung, kept = rungs[int(best[0])], float(digits[best].min())
     r2_each = None if np.isnan(last) else last
-    return [*table, Score(0, mean, value, setting.m, tuple(each.tolist()), rung, kept, r2_each)]
+    return [*table, Score(0, geometric_mean(each), value, setting.m, tuple(each.tolist()), rung, kept, r2_each)]
 
 
 def of_first(folds: Folds, setting: Setting, m: int) -> tuple[Folds, Setting]:
     """The folds' moments and the setting of the first m features, whole pairs of all cosines and then all sines.
 
     The kernel's estimate is a mean over frequencies: of D, the first D' have features sqrt(D / D') larger; penalties
-    are cut as the moments are. InputError for a number that is odd, or larger than there are, and for a multi-view
-    kernel, whose views have frequencies of their own, one view's after another's.
+    are cut as the moments are; m is even. InputError for a multi-view kernel, whose views have frequencies of their
+    own, one view's after another's.
     """
     if m == setting.m:
         return folds, setting
-    if not 2 <= m <= setting.m or m % 2:
-        raise InputError(f"counts: wanted even numbers of features from 2 to {setting.m}, got {m}; correct it")
     if isinstance(setting.kernel, MultiView):
         raise InputError("features.count: several do not go with a multi-view kernel; give one count")
     D, first = setting.m // 2, m // 2
@@ -213,19 +208,17 @@ def _fold_errors(folds: Folds, setting: Setting, ridges: Sequence[float], common
             held_out = path_errors(whole, setting, ridges)
         if held_out is not None:
             return held_out
-    errors, C = np.zeros((len(ridges), folds[0][0].q)), setting.observe
-    digits = np.full(len(ridges), np.inf)
-    sizes = np.zeros(len(ridges)) if setting.free_scale else None
+    errors, C, size = FoldErrors.none([DIRECT] * len(ridges), folds[0][0].q), setting.observe, 0.0
     for held, fold in enumerate(folds):
         training = pooled([other for number, other in enumerate(folds) if number != held])
         for position, fit in enumerate(setting.solve(training, ridges)):
             W, bias = (fit.W, fit.bias) if C is None else (fit.W @ C.T, C @ fit.bias)
-            if sizes is not None:
+            if setting.free_scale:
                 W, bias = about_mean(W, bias)
-                sizes[position] += sum(squared_size(part, W, bias) for part in fold)
-            errors[position] += np.sum([squared_error(part, W, bias) for part in fold], axis=0)
-            digits[position] = min(digits[position], fit.solution.digits)
-    return FoldErrors(errors, [DIRECT] * len(ridges), digits, sizes)
+                size = sum(squared_size(part, W, bias) for part in fold)
+            squares = np.sum([squared_error(part, W, bias) for part in fold], axis=0)
+            errors.add(position, squares, fit.solution.digits, size)
+    return errors
 
 
 def _whole(folds: Folds) -> list[Moments] | None:
@@ -238,8 +231,7 @@ def _neighbours(folds: Sequence[Moments], setting: Setting) -> bool:
     """Whether the folds' systems are large and can be solved together (see `path_errors`)."""
     if setting.observe is not None or setting.penalties or learned_term(setting.kernel) is not None:
         return False
-    kernel = setting.fixed([folds[0]])
-    weights = operator_weights(kernel, setting.m, setting.density, normalize=setting.normalize)
+    weights = setting.weights(setting.fixed([folds[0]]))
     unknowns = setting.m if weights.separable else int(np.prod(weights.shape[:2]))
     return unknowns >= LARGE
 
@@ -247,8 +239,8 @@ def _neighbours(folds: Sequence[Moments], setting: Setting) -> bool:
 def _check_apart(folds: Folds, setting: Setting) -> None:
     """InputError unless each output is one target's, with a system of its own."""
     setting.check_scored()
-    weights = operator_weights(setting.fixed(pooled(folds)), setting.m, setting.density, normalize=setting.normalize)
-    if not (weights.separable and untouched(weights.root[0], setting.observe)):
+    weights = setting.weights(setting.fixed(pooled(folds)))
+    if not (weights.separable and setting.observe is None and untouched(weights.root[0])):
         raise InputError(
             "ridge_per_output: by k-fold it needs outputs that do not share a system: a kernel that is one scalar "
             "kernel times a diagonal matrix, such as identity, and targets that are the outputs; use gcv or evidence, "

@@ -118,7 +118,7 @@ class SpectralSolver(DirectSolver):
     def solve(self, ridge: Ridge, *, scores: bool = False) -> Solution:
         """With the scores, which come for nothing, but for penalties."""
         solved = [self.factor(block, ridge).solve() for block in self.problem.blocks]
-        return Solution.of(self.problem, ridge, solved, self.rung, scores=not self.problem.pulls)
+        return Solution.of(self.problem, ridge, solved, self.rung, scores=not self.problem.penalty_borders)
 
 
 @final
@@ -137,8 +137,9 @@ class SpectralFactor(BlockFactor):
     @property
     def _shifted(self) -> FloatArray:
         """The same plus the shift, inf where a column has none and they are below the rounding level."""
-        grid, shift = self._grid, self.shift
-        return np.where((shift > 0) | (grid > self.of.floor * float(grid.max(initial=0.0))), grid + shift, np.inf)
+        grid, shift, rounding = self._grid, self.shift, EPS * len(self.of.rhs)
+        least = (rounding if self.of.squared else rounding**2) * float(grid.max(initial=0.0))
+        return np.where((shift > 0) | (grid > least), grid + shift, np.inf)
 
     def in_eigenvectors(self) -> BlockSolution:
         """The solution, its x (k, c) in the eigenvectors."""
@@ -212,14 +213,9 @@ def problem_of(
     as many rows of its R (centring). What is left is B (k, k), B^T B = G, and the targets' T (k, c). Nothing is
     squared before B's singular values are, so eigenvalues of G are right down to (1e-16)^2 of the largest where a
     Gram matrix keeps 1e-16, and a condition number costs half its exponent in digits (Golub & Van Loan 2013, ch. 5.3).
-    InputError for a block wider than LAPACK can count, and for triangles with penalties, which are sums of products
-    (Gram), or with several views.
+    Triangles go neither with penalties, which are sums of products (Gram), nor with several views. InputError for a
+    block wider than LAPACK can count.
     """
-    if (penalties or weights.views is not None) and any(isinstance(part, Triangle) for part in parts):
-        raise InputError(
-            "solve.qr: triangles go neither with a manifold term, whose sums are products, nor with multi-view "
-            "kernels; set solve.qr: false"
-        )
     grams = [part.gram() if isinstance(part, Triangle) else part for part in parts]
     problem = Problem.of(grams, weights, intercept=intercept, scale=scale, observe=observe, penalties=penalties)
     rows = [_Rows(part, problem) for part in parts if isinstance(part, Triangle)]

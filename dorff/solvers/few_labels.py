@@ -122,8 +122,7 @@ def few_label_errors(
         return None
     if any(fold.unit > UNIT for fold in folds):
         return None  # float32's noise would be taken for rows
-    errors, digits = np.zeros((len(ridges), folds[0].q)), np.full(len(ridges), np.inf)
-    sizes = np.zeros(len(ridges)) if setting.free_scale else None
+    errors = FoldErrors.none([RUNG] * len(ridges), folds[0].q)
     for held, fold in enumerate(folds):
         others = [other for number, other in enumerate(folds) if number != held]
         training = _Training.of(others, setting, penalties[0] if penalties else None, common)
@@ -131,13 +130,10 @@ def few_label_errors(
             return None
         rows, seen = common.rows(fold), common.turned(fold, training.spectrum)
         for number, ridge in enumerate(ridges):
-            u, b, left = training.solved(ridge)
+            u, b, digits = training.solved(ridge)
             squares, size = training.errors(fold, rows, seen, u, b, free_scale=setting.free_scale)
-            errors[number] += squares
-            digits[number] = min(digits[number], left)
-            if sizes is not None:
-                sizes[number] += size
-    return FoldErrors(errors, [RUNG] * len(ridges), digits, sizes)
+            errors.add(number, squares, digits, size)
+    return errors
 
 
 @final
@@ -197,16 +193,13 @@ class _Training:
         for number, one in enumerate(first):
             (at,), a, share = np.nonzero(group == number), self.a[one], self.shares[one]
             if a == 0:
-                if self.intercept:
-                    b[at] = self._constant(self.weight * share * self.spectrum.ones, at)
+                if self.intercept:  # it is all there is
+                    end = self.weight * share * self.spectrum.ones
+                    b[at] = (self.ones @ self.Y[:, at] - end * self.constant[at]) / (self.ones @ self.ones + end)
                 continue
             u[:, at], b[at], digits = self._column(self.l * ridge / a, self.weight * share, at)
             left = min(left, digits)
         return u, b, left
-
-    def _constant(self, end: float, at: IntArray) -> FloatArray:
-        """The intercepts of directions that have nothing else."""
-        return np.asarray((self.ones @ self.Y[:, at] - end * self.constant[at]) / (self.ones @ self.ones + end))
 
     def _column(self, shift: float, weight: float, at: IntArray) -> tuple[FloatArray, FloatArray, float]:
         """Of directions that have the same (l ridge / a) and l gI times the share of the penalty."""

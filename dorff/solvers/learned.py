@@ -29,7 +29,6 @@ from typing import final
 import numpy as np
 
 from dorff.errors import InputError
-from dorff.kernels import Learned
 from dorff.moments import FloatArray
 
 NORMS = {"trace": 1, "frobenius": 2}  # k in: the eigenvalues' k-th powers add up to p
@@ -53,11 +52,6 @@ class LearnedOutput:
     history: tuple[float, ...]
     converged: bool
 
-    @property
-    def matrix(self) -> FloatArray:
-        """A (p, p), of rank r."""
-        return self.factor @ self.factor.T
-
 
 def learn_output(
     spectrum: FloatArray,
@@ -74,9 +68,9 @@ def learn_output(
     and penalty; an iteration costs about 6 m p^2 + 30 p^3 flops, and there are some tens to some hundreds. The end
     is within about 1e-6 of the least objective, relative to what W explains. At ridge 0 A is the limit from above,
     that of the least-norm W.
-    InputError for another penalty, and where the features explain nothing of the targets.
+    InputError where the features explain nothing of the targets.
     """
-    k = NORMS[Learned(penalty).penalty]
+    k = NORMS[penalty]
     C = np.eye(rotated.shape[1]) if observe is None else observe
     loss, p = _Loss(np.maximum(spectrum, 0.0), rotated @ C, C, l, l * ridge), C.shape[1]
     a = np.ones(p)
@@ -112,14 +106,11 @@ class _Loss:
         """For A = B B': by how much the best W lowers the objective, its singular values and right vectors."""
         values, Q = _right(self.C @ B)
         rhs = self.RC @ B @ Q
-        X = rhs / self._denominator(values**2)
-        return float(np.sum(rhs * X)) / self.l, *_right(np.linalg.qr(X, mode="r") @ (B @ Q).T)
-
-    def _denominator(self, values: FloatArray) -> FloatArray:
-        """s_i mu_j + l ridge; at ridge 0 what is at rounding level is left out (the least-norm solution)."""
-        grid = np.multiply.outer(self.s, values)
+        grid = np.multiply.outer(self.s, values**2)
         floor = np.finfo(np.float64).eps * len(grid) * float(grid.max())
-        return grid + self.shift if self.shift > 0 else np.where(grid > floor, grid, np.inf)
+        # At ridge 0 what is at rounding level is left out (the least-norm solution).
+        X = rhs / (grid + self.shift if self.shift > 0 else np.where(grid > floor, grid, np.inf))
+        return float(np.sum(rhs * X)) / self.l, *_right(np.linalg.qr(X, mode="r") @ (B @ Q).T)
 
 
 def _right(matrix: FloatArray) -> tuple[FloatArray, FloatArray]:

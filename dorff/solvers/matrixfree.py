@@ -5,21 +5,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import final
 
 import numpy as np
-import numpy.typing as npt
 
 from dorff.errors import InputError
 from dorff.model.weights import OperatorWeights
 from dorff.moments import FloatArray, Moments, Solvable
-from dorff.solvers.apart import turned, untouched
+from dorff.solvers.apart import SplitProblem
 from dorff.solvers.problem import Problem, kept_shift
-from dorff.solvers.system import Block, Rows, Size
+from dorff.solvers.system import Block, IntArray, Rows, Size
 
 #: V (w, c) -> M V (w, c) for each pattern of targets: a product with moments, or a pass over the data.
 Operator = Callable[[FloatArray], Sequence[FloatArray]]
-IntArray = npt.NDArray[np.integer[Any]]
 
 
 @final
@@ -172,25 +170,17 @@ class System(ABC):
 class Separable(System):
     """psi is one matrix for all features: the systems are those of its eigenvectors, or of targets apart."""
 
-    def __init__(self, problem: Problem, operator: Operator, R: Sequence[FloatArray]) -> None:
-        root = problem.weights.root[0]
-        seen, r = root @ problem.C.T, len(root)
-        if untouched(root, problem.observe):
-            columns = np.argmax(np.abs(root), axis=1)
-            self._a, self._rotation, directions = np.sum(root**2, axis=1), np.eye(r), np.eye(root.shape[1])
-        else:
-            self._a, self._rotation, directions = turned(seen)[0:3]
-            columns = np.arange(r)
-        self._columns = columns
-        problem = replace(problem, directions=directions if problem.observe is None else None)
-        basis = seen.T @ self._rotation
+    def __init__(self, problem: Problem, operator: Operator, R: Sequence[FloatArray], split: SplitProblem) -> None:
+        self._split = split
+        problem = replace(problem, directions=split.directions)
+        basis = (problem.weights.root[0] @ problem.C.T).T @ split.rotation
         there = np.array([one.n * ~np.any(basis[~one.mask] != 0, axis=0) for one in problem.rows])
         self._n = np.maximum(there.sum(axis=0), np.finfo(np.float64).tiny)
         super().__init__(problem, operator, R, basis)
 
     def _block(self, problem: Problem) -> Block:
-        none = np.zeros((0, 0))
-        return Block(none, self._a, none, np.arange(len(self._a)), self._rotation, self._columns)
+        none, split = np.zeros((0, 0)), self._split
+        return Block(none, split.a, none, np.arange(len(split.a)), split.rotation, split.columns)
 
     @property
     def size(self) -> int:
@@ -266,6 +256,5 @@ def make_system(
     problem = Problem((), weights, tuple(rows for rows, _ in seen), scale, observe, intercept)
     R = [one for _, one in seen]
     whole = len(borders) == 1 and bool(borders[0].corner.mask.all())
-    if weights.separable and (whole or untouched(weights.root[0], observe)):
-        return Separable(problem, operator, R)
-    return Coupled(problem, operator, R)
+    split = SplitProblem.of(weights, observe, [], whole=whole) if weights.separable else None
+    return Coupled(problem, operator, R) if split is None else Separable(problem, operator, R, split)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, final
+from typing import final
 
 import numpy as np
 
 from dorff.errors import InputError
 from dorff.model.weights import OperatorWeights
-from dorff.moments import FloatArray, Kind, Moments
+from dorff.moments import FloatArray, Moments
 from dorff.solvers.system import EPS, BorderedSums
-
-_SLACK: Final = 1e-10  # of the largest entry: asymmetry and negative eigenvalues below it are rounding
 
 
 @final
@@ -27,7 +25,7 @@ class Penalty:
 
     `shift` is what rounding costs where T was found as a difference and may have negative eigenvalues: that many times
     T's largest diagonal entry is added to its diagonal. The column of ones is then left out where its own entry is no
-    larger than that: L 1 is 0, as far as T can tell. InputError for anything that is no such penalty.
+    larger than that: L 1 is 0, as far as T can tell.
     """
 
     sums: Moments
@@ -36,25 +34,11 @@ class Penalty:
     views: FloatArray | None = None
     shift: float = 0.0
 
-    def __post_init__(self) -> None:
-        if self.sums.q or self.sums.kind is not Kind.GRAM:
-            raise InputError(f"penalty: T is moments without targets, got {self.sums.q} targets; sum inputs alone")
-        for name in ("weight", "shift"):
-            value = getattr(self, name)
-            if not 0 <= value < np.inf:
-                raise InputError(f"penalty: {name} must be a number of at least 0, got {value}; correct it")
-        for name in ("outputs", "views"):
-            _check_positive(name, getattr(self, name))
-
     def check(self, weights: OperatorWeights) -> None:
-        """InputError for T or Q of another size than functions with these weights have."""
-        m, p = len(weights.gain), weights.root.shape[2]
-        if self.sums.m != m:
-            raise InputError(f"penalty: T is of {self.sums.m} features, the kernel has {m}; sum it over the same ones")
-        for name, size in (("views", weights.count), ("outputs", p)):
-            matrix = getattr(self, name)
-            if matrix is not None and len(matrix) != size:
-                raise InputError(f"penalty: {name} must be ({size}, {size}) here, got {matrix.shape}; correct it")
+        """InputError for outputs of another number than functions with these weights have."""
+        p = weights.root.shape[2]
+        if self.outputs is not None and len(self.outputs) != p:
+            raise InputError(f"penalty: outputs must be ({p}, {p}) here, got {self.outputs.shape}; correct it")
 
     def term(self, weights: OperatorWeights, weight: float, f0: FloatArray) -> PenaltyTerm:
         """Of functions with these weights, about the constant f0 (V p,): all of it times `weight` (l gI)."""
@@ -83,15 +67,15 @@ class PenaltyTerm:
     f0: FloatArray
     unit: float
 
-    def sight(self) -> BorderedSums:
+    def sums(self) -> BorderedSums:
         """For all outputs together."""
-        return self._sight(np.asarray(np.kron(_root(self.views), _root(self.outputs))), self.f0[:, None])
+        return self._sums(np.asarray(np.kron(_root(self.views), _root(self.outputs))), self.f0[:, None])
 
     def along(self, share: float, load: FloatArray) -> BorderedSums:
         """For combinations of the outputs that it does not couple: `load` (p, c), each with `share` of Q."""
-        return self._sight(np.sqrt(share) * _root(self.views), self.f0.reshape(len(self.views), -1) @ load)
+        return self._sums(np.sqrt(share) * _root(self.views), self.f0.reshape(len(self.views), -1) @ load)
 
-    def _sight(self, B: FloatArray, f0: FloatArray) -> BorderedSums:
+    def _sums(self, B: FloatArray, f0: FloatArray) -> BorderedSums:
         m, target = len(self.T) - 1, -B @ f0
         s, n = self.T[:m, m], float(self.T[m, m])
         return BorderedSums(self.T[:m, :m], s, n, B, np.multiply.outer(s, target), n * target, self.unit)
@@ -104,16 +88,3 @@ def _root(matrix: FloatArray) -> FloatArray:
     values, vectors = np.linalg.eigh(matrix)
     some = values > len(values) * EPS * values[-1]
     return np.asarray((vectors[:, some] * np.sqrt(values[some])).T)
-
-
-def _check_positive(name: str, matrix: FloatArray | None) -> None:
-    if matrix is None:
-        return
-    if matrix.ndim != 2 or len(matrix) != matrix.shape[1] or not len(matrix) or not np.isfinite(matrix).all():
-        raise InputError(f"penalty: {name} must be a square matrix of finite numbers, got shape {matrix.shape}")
-    size = float(np.abs(matrix).max())
-    if np.abs(matrix - matrix.T).max() > _SLACK * size:
-        raise InputError(f"penalty: {name} must be symmetric; give (Q + Q^T) / 2 if that is what was meant")
-    least = float(np.linalg.eigvalsh(matrix)[0])
-    if least < -_SLACK * size:
-        raise InputError(f"penalty: {name} must be positive, its least eigenvalue is {least:.3g}; give B^T B")

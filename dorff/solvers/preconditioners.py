@@ -41,17 +41,6 @@ class Preconditioner(ABC):
 
 
 @final
-class Plain(Preconditioner):
-    """The identity."""
-
-    def solve(self, r: FloatArray, a: FloatArray, shift: float) -> FloatArray:
-        return r
-
-    def spread(self, a: FloatArray, shift: float) -> float:
-        return 1.0
-
-
-@final
 @dataclass(frozen=True, eq=False)
 class LowRank(Preconditioner):
     """The inverse of U diag(a g + shift) U* + (a t + shift)(I - U U*): `basis` U (k, rank) of orthonormal columns,
@@ -77,22 +66,22 @@ def most_rank(k: int) -> int:
     return max(1, min(k // 2, MOST_RANK))
 
 
-def nystrom(system: System, shift: float, *, rank: int | None = None, seed: int = 0) -> LowRank:
+def nystrom(system: System, shift: float) -> LowRank:
     """From products of G with Gaussian vectors: Frangella, Tropp & Udell (2023, Randomized Nystrom preconditioning,
     algorithm 2.1 and equation 1.3).
 
-    The rank is doubled until the smallest eigenvalue found is below 10 shift, or it is `rank`: k / 2, or 1024. For
-    its memory see `nystrom_bytes`.
+    The rank is doubled until the smallest eigenvalue found is below 10 shift, or it is `most_rank`. For its memory see
+    `nystrom_bytes`.
     """
-    k, rng, largest = system.size, np.random.default_rng(seed), float(system.a.max())
-    most, s = min(k, most_rank(k) if rank is None else max(1, rank)), 0
+    k, rng, largest = system.size, np.random.default_rng(0), float(system.a.max())
+    most, s = most_rank(k), 0
     omega, product = (np.empty((k, most), order="F") for _ in range(2))  # pages that nobody writes to take no memory
     while True:
         wanted = min(most, max(FIRST_RANK, 2 * s))
         # Orthogonal to those before: a basis of one random subspace, which grows.
         more = np.asfortranarray(rng.standard_normal((k, wanted - s)))
         more -= omega[:, :s] @ (omega[:, :s].T @ more)
-        omega[:, s:wanted] = _orthonormal(more)[0]
+        omega[:, s:wanted] = scipy.linalg.qr(more, mode="economic", overwrite_a=True, check_finite=False)[0]
         del more
         for start in range(s, wanted, SIDE_BY_SIDE):
             some = slice(start, min(start + SIDE_BY_SIDE, wanted))
@@ -125,16 +114,11 @@ def _approximation(omega: FloatArray, product: FloatArray) -> tuple[FloatArray, 
     inner = omega.T @ shifted
     eigenvalues, vectors = np.linalg.eigh((inner + inner.T) / 2)
     kept = eigenvalues > min(nu, eigenvalues[-1] / 2)
-    Q, R = _orthonormal(_turned(shifted, vectors[:, kept] / np.sqrt(eigenvalues[kept])))
+    square = _turned(shifted, vectors[:, kept] / np.sqrt(eigenvalues[kept]))
+    Q, R = scipy.linalg.qr(square, mode="economic", overwrite_a=True, check_finite=False)
     del inner, vectors
     V, singular, _ = np.linalg.svd(R)
     return Q, V, np.maximum(singular**2 - nu, 0.0)
-
-
-def _orthonormal(columns: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Q and R of a QR of columns (k, s), column-major, over which Q is written."""
-    Q, R = scipy.linalg.qr(columns, mode="economic", overwrite_a=True, check_finite=False)
-    return Q, R
 
 
 def _turned(columns: FloatArray, turn: FloatArray) -> FloatArray:

@@ -46,8 +46,8 @@ class Problem:
     row of the matrix belongs to one target; None elsewhere. `unit` is the relative rounding error of the system: that
     of the rows' sums, or that of the penalties' in the worst block.
 
-    Penalties add weight <f, M f> for each (`Penalty`). They are as rows more, with targets of 0 for f, of which
-    `pulls` are the borders; but they count for no rows, so that l and the entries observed stay the labelled rows'.
+    Penalties add weight <f, M f> for each (`Penalty`). They are as rows more, with targets of 0 for f, of which there
+    are the `penalty_borders`; but they count for no rows, so that l and the entries observed stay the labelled rows'.
     What they make of the least objective is in the noise variance: f has the prior of both, ridge and penalties.
 
     `noise` (q,) are variances that the scaled targets' noise has relative to one another, all 1 if None: each target,
@@ -62,7 +62,7 @@ class Problem:
     intercept: bool
     directions: FloatArray | None = None
     unit: float = system.EPS
-    pulls: tuple[system.BorderedSums, ...] = ()
+    penalty_borders: tuple[system.BorderedSums, ...] = ()
     noise: FloatArray | None = None
 
     @classmethod
@@ -93,7 +93,7 @@ class Problem:
         sums = [_unpacked(part, problem.units, back) for part in parts]
         problem = replace(problem, rows=tuple(rows for rows, _, _ in sums))
         terms = [penalty.term(weights, penalty.weight * problem.l, problem.constant) for penalty in penalties]
-        problem = replace(problem, pulls=tuple(term.sight().border for term in terms))
+        problem = replace(problem, penalty_borders=tuple(term.sums().border for term in terms))
         if split is None:
             blocks: tuple[system.Block, ...] = (_coupled(problem, sums, terms),)
         else:
@@ -135,7 +135,7 @@ class Problem:
         """(k, p): what the intercept takes of features that go with rows psi (k, p); zeros without one."""
         centre = np.zeros_like(psi)
         if self.intercept:
-            for one in self.sights:
+            for one in self.borders:
                 centre += one.s[feature, None] * ((psi @ one.C.T) @ one.C)
             centre = centre @ self.free[0]
         return centre
@@ -143,28 +143,23 @@ class Problem:
     @cached_property
     def free(self) -> tuple[FloatArray, FloatArray]:
         """Of the intercept's own system: the inverse of sum n C*C (p, p), and sum C* y (p,), with the penalties'."""
-        inverse, y = system.free_system(self.sights)
+        inverse, y = system.free_system(self.borders)
         return inverse, y[:, 0]
 
     @cached_property
-    def sights(self) -> list[system.BorderedSums]:
+    def borders(self) -> list[system.BorderedSums]:
         """The borders of the rows, and of the penalties."""
         C, none = self.C, np.empty((0, 0))
         seen = [system.BorderedSums(none, one.s, one.n, C[one.mask], none, one.y[one.mask, None]) for one in self.rows]
-        return [*seen, *self.pulls]
-
-    @cached_property
-    def energy(self) -> float:
-        """The scaled targets' squares about what the intercept alone takes; with what penalties make of that."""
-        return float(self.totals.energy.sum())
+        return [*seen, *self.penalty_borders]
 
     @cached_property
     def totals(self) -> system.Totals:
         """What there is to explain: of each direction, or of all together."""
         inverse, y = self.free
         free = self._along(y, inverse @ y) * self.intercept
-        pulled = np.sum([pull.C.T @ pull.y[:, 0] for pull in self.pulls], axis=0) if self.pulls else np.zeros(len(y))
-        held = -self._along(self.constant, pulled)
+        of_penalties = sum((one.C.T @ one.y[:, 0] for one in self.penalty_borders), np.zeros(len(y)))
+        held = -self._along(self.constant, of_penalties)
         if self.directions is not None:
             return _totals_apart(self, self.directions, held, free)
         squares = float(sum(np.trace(rows.squares) for rows in self.rows)) + held
@@ -211,15 +206,17 @@ class Problem:
         """
         if np.ndim(ridge) == 0:
             return np.full(len(block.a), self.l * ridge)
-        if np.shape(ridge) != (p := len(self.outputs_apart()),):
-            raise InputError(f"ridge: wanted one number, or one for each of {p} outputs; got shape {np.shape(ridge)}")
+        self.outputs_apart()
         return np.asarray(self.l * np.asarray(ridge)[block.columns])
 
     def coefficients(self, solved: Sequence[FloatArray]) -> FloatArray:
         """h (m, r) from the blocks' solutions."""
         h = np.zeros(self.weights.shape[:2])
         for block, x in zip(self.blocks, solved, strict=True):
-            block.place(h, x)
+            if block.rotation is None:
+                h[block.at] = x[:, 0]
+            else:
+                h[:, block.at] += x @ block.rotation.T  # a block may have some of the columns only
         return h
 
     def bias(self, W: FloatArray) -> FloatArray:
@@ -230,7 +227,7 @@ class Problem:
         if not self.intercept:
             return np.zeros(W.shape[1])
         inverse, y = self.free
-        b = inverse @ (y - sum(one.C.T @ (one.C @ (one.s @ W)) for one in self.sights))
+        b = inverse @ (y - sum(one.C.T @ (one.C @ (one.s @ W)) for one in self.borders))
         y0 = self.rows[0].y0
         if self.observe is None:
             return np.asarray(y0 + self.scale * b)
@@ -271,13 +268,13 @@ def _coupled(problem: Problem, sums: Sequence[Pattern], terms: Sequence[PenaltyT
     """One system for everything."""
     weights, C = problem.weights, problem.C
     feature, row = np.nonzero(np.broadcast_to(np.any(weights.root != 0, axis=2), weights.shape[:2]))
-    sights = [
+    bordered = [
         system.BorderedSums(S, one.s, one.n, C[one.mask], R[:, one.mask, None], one.y[one.mask, None])
         for one, S, R in sums
     ]
-    sights += [term.sight() for term in terms]
+    bordered += [term.sums() for term in terms]
     psi = weights.psi[feature, row]
-    G, rhs, removed, unit = system.assembled(psi, feature, sights, intercept=problem.intercept, row=row)
+    G, rhs, removed, unit = system.assembled(psi, feature, bordered, intercept=problem.intercept, row=row)
     return system.Block(G, np.ones(1), rhs, (feature, row), removed=removed, unit=unit)
 
 

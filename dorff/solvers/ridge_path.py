@@ -17,16 +17,15 @@ from operator import add
 from typing import Any, Final, final
 
 import numpy as np
-import numpy.typing as npt
 from scipy.linalg import lapack
 
-from dorff.model.weights import operator_weights
 from dorff.moments import BoolArray, FloatArray, Moments, pooled
 from dorff.solvers.cg import ConjugateGradients
 from dorff.solvers.problem import check_width
 from dorff.solvers.scores import digits_left
 from dorff.solvers.select import FoldErrors, about_mean, rounding_level
 from dorff.solvers.setting import Setting
+from dorff.solvers.system import IntArray
 
 WIDEST: Final = 32.0  # the largest of the shifts that one factor serves, over the least
 MOST_STEPS: Final = 60  # of conjugate gradients; more are not neighbours
@@ -34,8 +33,6 @@ TOLERANCE: Final = 1e-10  # of f's error, of the training error: both root mean 
 
 FLOOR: Final = 1e-8  # of the targets' energy: a training error below it counts as it, for the tolerance
 MOST_COLUMNS: Final = 256  # side by side
-
-Indices = npt.NDArray[np.integer[Any]]
 
 
 @final
@@ -82,7 +79,7 @@ class Columns:
     """Systems (G + shift) x = rhs, a column each: whose S (c,), shift (c,), rhs (k, c), and the energy (c,) of the
     targets, of which the training error is left."""
 
-    whose: Indices
+    whose: IntArray
     shift: FloatArray
     rhs: FloatArray
     energy: FloatArray
@@ -142,7 +139,7 @@ class Family:
         """
         now, whole = columns, np.zeros(len(columns.shift), bool)
 
-        def precondition(r: FloatArray, _: Indices) -> FloatArray:
+        def precondition(r: FloatArray, _: IntArray) -> FloatArray:
             return np.asarray(lapack.dpotrs(factor, r, lower=1)[0])
 
         solved = ConjugateGradients(lambda p, _: self._product(now, p), precondition, columns.rhs)
@@ -187,8 +184,7 @@ class Training:
 
     @classmethod
     def of(cls, moments: Moments, setting: Setting) -> Training:
-        scale = setting.scaling([moments])
-        weights = operator_weights(setting.fixed([moments]), setting.m, setting.density, normalize=setting.normalize)
+        scale, weights = setting.scaling([moments]), setting.weights(setting.fixed([moments]))
         rows = UnpackedMoments(moments)
         S, R, E = rows.centred(intercept=setting.intercept)
         R, E, sums = R / scale, E / np.outer(scale, scale), rows.full[rows.m].copy()
@@ -255,22 +251,21 @@ def path_errors(folds: Sequence[Moments], setting: Setting, ridges: Sequence[flo
     solved = _solutions(family, Columns.together(each))
     if solved is None:
         return None
-    errors, alone = np.zeros((len(ridges), folds[0].q)), np.zeros(len(ridges), bool)
-    sizes = np.zeros(len(ridges)) if setting.free_scale else None
-    digits, unit = np.full(len(ridges), np.inf), max(fold.unit for fold in folds)
-    ends = np.cumsum([len(one.shift) for one in each])
+    errors, size = FoldErrors.none(["neighbours"] * len(ridges), folds[0].q), np.zeros(len(ridges))
+    ends, unit = np.cumsum([len(one.shift) for one in each]), max(fold.unit for fold in folds)
     for fold, training, end in zip(folds, trainings, ends, strict=True):
         mine = slice(end - len(ridges) * len(training.a), end)
-        digits = np.minimum(digits, training.digits(solved.X[:, mine], solved.least[mine], np.array(ridges), unit))
+        digits = training.digits(solved.X[:, mine], solved.least[mine], np.array(ridges), unit)
         W, bias = training.functions(solved.X[:, mine], intercept=setting.intercept, y0=fold.y0)
         rows = UnpackedMoments(fold)
-        if sizes is not None:
+        if setting.free_scale:
             W, bias = about_mean(W, bias + fold.y0)
             bias = bias - fold.y0
-            sizes += rows.sizes(W, bias)
-        errors += rows.squared_errors(W, bias)
-        alone |= solved.alone[mine].reshape(len(ridges), -1).any(axis=1)
-    return FoldErrors(errors, ["factored" if one else "neighbours" for one in alone], digits, sizes)
+            size = rows.sizes(W, bias)
+        errors.add(slice(None), rows.squared_errors(W, bias), digits, size)
+        for ridge in np.flatnonzero(solved.alone[mine].reshape(len(ridges), -1).any(axis=1)):
+            errors.rungs[ridge] = "factored"
+    return errors
 
 
 def path_bytes(m: int, q: int, *, unknowns: int, folds: int, ridges: int) -> int:
@@ -315,8 +310,8 @@ def _solutions(family: Family, columns: Columns) -> _Solved | None:
 
 
 def _near(
-    family: Family, columns: Columns, whose: int, at: Indices, pole: float, solutions: _Solved
-) -> Indices | None:
+    family: Family, columns: Columns, whose: int, at: IntArray, pole: float, solutions: _Solved
+) -> IntArray | None:
     """Solve the columns `at` by the factor of `whose` at the pole; those left over, None where there is no factor."""
     if not len(at):
         return at
@@ -331,9 +326,9 @@ def _near(
     return np.concatenate(left)
 
 
-def near_shifts(shifts: FloatArray) -> list[Indices]:
+def near_shifts(shifts: FloatArray) -> list[IntArray]:
     """The columns by their shifts, the largest first, in groups that one factor serves."""
-    groups, order = list[Indices](), np.argsort(-shifts, kind="stable")
+    groups, order = list[IntArray](), np.argsort(-shifts, kind="stable")
     while len(order):
         near = shifts[order] * WIDEST >= shifts[order[0]]
         groups.append(order[near])

@@ -112,14 +112,24 @@ class FoldErrors:
     squares: FloatArray
     rungs: list[str]
     digits: FloatArray
-    sizes: FloatArray | None = None
+    sizes: FloatArray
 
-    def totals(self, energy: float, unit: float) -> FloatArray:
-        """(ridges,): the summed squared errors of all targets; where f has a free scale those of s f with the best
-        s >= 0, or of 0 where nothing but rounding (`unit`) is left of f. The targets' summed squares are `energy`."""
+    @classmethod
+    def none(cls, rungs: list[str], q: int) -> Self:
+        """Before the first fold."""
+        ridges = len(rungs)
+        return cls(np.zeros((ridges, q)), rungs, np.full(ridges, np.inf), np.zeros(ridges))
+
+    def add(self, at: int | slice, squares: FloatArray, digits: float | FloatArray, sizes: float | FloatArray) -> None:
+        """What a fold gives at one or all of the ridges."""
+        self.squares[at] += squares
+        self.digits[at] = np.minimum(self.digits[at], digits)
+        self.sizes[at] += sizes
+
+    def of_best_scale(self, energy: float, unit: float) -> FloatArray:
+        """(ridges,): the summed squared errors of all targets of s f with the best s >= 0, or of 0 where nothing but
+        rounding (`unit`) is left of f. The targets' summed squares are `energy`."""
         totals: FloatArray = self.squares.sum(axis=1)
-        if self.sizes is None:
-            return totals
         along = np.maximum(self.sizes + energy - totals, 0.0) / 2
         there = self.sizes > (_TINY * unit) ** 2 * energy
         return energy - np.divide(along**2, self.sizes, out=np.zeros_like(along), where=there)
@@ -149,6 +159,14 @@ def squared_error(moments: Solvable, W: FloatArray, bias: FloatArray) -> FloatAr
     else:
         error, least = np.sum(V * (full @ V), axis=0), moments.unit * size
     return np.where(moments.mask, np.maximum(error, least), 0.0)
+
+
+def squared_errors(
+    parts: Sequence[Solvable], W: FloatArray, bias: FloatArray, observe: FloatArray | None
+) -> FloatArray:
+    """(q,): those of all parts together, of C f."""
+    W, bias = (W, bias) if observe is None else (W @ observe.T, observe @ bias)
+    return np.asarray(np.sum([squared_error(part, W, bias) for part in parts], axis=0))
 
 
 def rounding_level(full: FloatArray, k: int, squares: FloatArray) -> FloatArray:
@@ -224,7 +242,8 @@ def _stepped(problem: Problem, parts: Sequence[Solvable], ridge: float) -> tuple
     W = problem.weights.combined(problem.coefficients([one.x for one in solved]))
     s2, noise, counts = float(scores.variance[0]), problem.noise, contrasts(problem)
     unit = max(s2, float(np.finfo(np.float64).tiny))
-    squares, held = residual_squares(problem, parts, W) / unit, sum(float(one.shrunk.sum()) for one in solved) / unit
+    squares = squared_errors(parts, W * problem.outputs, problem.bias(W), problem.observe) / problem.units**2 / unit
+    held = sum(float(one.shrunk.sum()) for one in solved) / unit
     share = counts * noise / max(float(counts @ noise), 1.0)
     bottom = problem.entries - _spent(problem) - freedom + share * freedom.sum()
     there = (counts > 0) & (bottom > 0)
@@ -242,13 +261,6 @@ def _spent(problem: Problem) -> FloatArray:
     """The intercept's degrees of freedom (q,) at each target."""
     free = np.einsum("qp,ps,qs->q", problem.C, problem.free[0], problem.C)
     return problem.intercept * np.asarray(free * sum(one.n * one.mask for one in problem.rows))
-
-
-def residual_squares(problem: Problem, parts: Sequence[Solvable], W: FloatArray) -> FloatArray:
-    """(q,): summed squares of the targets, divided as the problem's are, less C f; W (m, p) is in the scaled units."""
-    bias, C = problem.bias(W), np.eye(len(problem.scale)) if problem.observe is None else problem.observe
-    W = (W * problem.outputs) @ C.T
-    return np.asarray(np.sum([squared_error(part, W, C @ bias) for part in parts], axis=0) / problem.units**2)
 
 
 def _solved(
@@ -296,7 +308,7 @@ def noise_variance(problem: Problem, solution: Solution) -> FloatArray | None:
     variance = solution.variance
     if variance is None or not independent(problem):
         return None
-    if len(variance) > 1 and solution.ridges is None and not problem.pulls:
+    if len(variance) > 1 and solution.ridges is None and not problem.penalty_borders:
         if solution.rss is None or solution.freedom is None:
             return None
         left = problem.entries - solution.freedom

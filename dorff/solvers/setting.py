@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, final
 
@@ -55,11 +55,6 @@ class Fit:
         return self.weights.combined(self.solution.h) * self.scale
 
     @property
-    def converged(self) -> bool:
-        """False where an iteration, or the learning of an output matrix, ran out of steps."""
-        return self.solution.converged
-
-    @property
     def log_evidence(self) -> float | None:
         """Log marginal likelihood of the targets in their own units, the noise of each target at its best, where it
         was asked for or came for nothing."""
@@ -80,7 +75,7 @@ class Setting:
     and one ridge for all outputs. `free_scale`: targets are one-hot rows, and only the order of f's values counts, so
     that held-out errors are those of s f with the best s >= 0. `r2_of` is what k-fold chooses by, where other kernels
     that this one is compared with have a say; what it is of by itself if None. InputError for a learned output matrix
-    or "cg" with penalties.
+    with penalties.
     """
 
     kernel: OperatorKernel
@@ -101,14 +96,6 @@ class Setting:
         check_output(self.kernel, self.observe)  # refused here where it cannot be, before any pass
         if self.penalties and learned_term(self.kernel) is not None:
             raise InputError("manifold: does not go with output 'learned'; give a matrix, or covariance")
-        if self.penalties and self.method == CG:
-            raise InputError("manifold: needs a system that is formed, not route cg; set solve.route: direct")
-
-    @property
-    def together(self) -> bool:
-        """Whether one scale must serve all targets, because outputs are tied to directions, mixed by C, or because
-        another kernel that this one is compared with needs it (`one_scale`)."""
-        return self.one_scale or self.kernel.vector_field or self.observe is not None
 
     @property
     def r2(self) -> select.R2:
@@ -116,10 +103,12 @@ class Setting:
         return self.r2_of or select.R2.of([self.kernel], self.observe, classes=self.free_scale)
 
     def scaling(self, parts: Parts) -> FloatArray:
-        """The targets' scale (q,), of ones if not asked for."""
+        """The targets' scale (q,), ones if not asked for; one number for all where outputs are tied to directions or
+        mixed by C, or another kernel that this one is compared with needs it (`one_scale`)."""
         if not self.standardize:
             return np.ones(parts[0].q)
-        return spread(np.diag(target_covariance(parts)), together=self.together)
+        together = self.one_scale or self.kernel.vector_field or self.observe is not None
+        return spread(np.diag(target_covariance(parts)), together=together)
 
     def fixed(self, parts: Parts) -> OperatorKernel:
         """The kernel with its output matrices written out; a covariance is that of the scaled targets."""
@@ -133,47 +122,38 @@ class Setting:
         """A fit for each ridge, or for each array (p,) of ridges, one a direction of the outputs (`solve_each`).
 
         `scores` asks for GCV scores and, unless `evidence` is False, for evidences, which are not always computed
-        otherwise. InputError for an array where the outputs do not fall apart.
+        otherwise. InputError for an array where the outputs do not fall apart, and for scores with penalties.
         """
+        if scores or any(np.ndim(ridge) for ridge in ridges):
+            self.check_scored()
         fits = self._solved(parts, ridges, scores=scores)
         return self.judged(parts, fits) if scores and evidence is not False else fits
 
     def _solved(self, parts: Parts, ridges: Sequence[Ridge], *, scores: bool) -> list[Fit]:
-        if scores or any(np.ndim(ridge) for ridge in ridges):
-            self.check_scored()
         kernel, scale = self.fixed(parts), self.scaling(parts)
         if self.method == CG:
-            self._check_cg(scores=scores)
             system = make_system(
                 *of_moments(parts), self.weights(kernel), intercept=self.intercept, scale=scale, observe=self.observe
             )
             solver = ConjugateGradientSolver(system)
-            solutions = [solver.solve(_single(ridge)) for ridge in ridges]
-            return [self.fit_of(kernel, solver.problem, solution) for solution in solutions]
+            return [self.fit_of(kernel, solver.problem, solver.solve(ridge)) for ridge in ridges]
         problem = self._of_weights(self.weights(kernel), parts, scale)
         if (learned := learned_term(self.kernel)) is not None:
             # The matrix of each block is given up for its spectrum.
             blocks = tuple(replace(block, given=block.spectrum, G=np.empty((0, 0))) for block in problem.blocks)
             problem = replace(problem, blocks=blocks)
-            return [self._learned(learned, problem, parts, _single(ridge)) for ridge in ridges]
+            return [self._learned(learned, problem, parts, float(ridge)) for ridge in ridges]
         return [self.fit_of(kernel, problem, solution) for solution in solve(problem, ridges, scores=scores)]
 
     def solve_each(self, parts: Parts, ridges: Sequence[float], criterion: str) -> Fit:
         """Every direction of the outputs with the best of the ridges for it alone, by "gcv" or "evidence".
 
         Directions are the targets themselves where the output matrix is diagonal, else its eigenvectors: in these a
-        kernel that is one scalar kernel times a matrix falls apart. InputError for other kernels, for an output matrix
-        that is learned (which mixes them at each ridge), and for k-fold: compare arrays of ridges with `solve`. The
-        GCV score is the mean of the directions' own.
+        kernel that is one scalar kernel times a matrix falls apart. InputError for other kernels. The GCV score is the
+        mean of the directions' own.
         """
-        if (rule := OF_FITS.get(Criterion(criterion))) is None:
-            raise InputError(f"ridge_per_output: goes with select: gcv or evidence here, not {criterion!r}")
         self.check_scored()
-        if learned_term(self.kernel) is not None:
-            raise InputError("ridge_per_output: output 'learned' has one ridge; give a matrix, or identity")
-        if self.method == CG:
-            self._check_cg(scores=True)
-        kernel = self.fixed(parts)
+        rule, kernel = OF_FITS[Criterion(criterion)], self.fixed(parts)
         problem = self._of_weights(self.weights(kernel), parts, self.scaling(parts))
         problem.outputs_apart()
         spectral = SpectralSolver(problem)
@@ -189,7 +169,8 @@ class Setting:
         that `solvers.uncertainty` states, from the same moments."""
         judged = [fit for fit in fits if fit.log_evidence is not None or self._unscored]
         lacking = [fit for fit in fits if fit.log_evidence is None and not self._unscored]
-        for fit, model in zip(lacking, self.noise_models(parts, lacking), strict=True):
+        models = select.noise_models(parts, (self.reweighed(parts, fit) for fit in lacking))
+        for fit, model in zip(lacking, models, strict=True):
             noise = None if targets_apart(fit.weights, self.observe) else self._in_units(parts, model.variance)
             solution = replace(fit.solution, log_evidence=model.log_evidence)
             noise = noise if fit.noise_variance is None else fit.noise_variance
@@ -214,15 +195,8 @@ class Setting:
     def _in_units(self, parts: Parts, variance: FloatArray) -> FloatArray:
         return select.noise_of(parts, self.scaling(parts), variance)
 
-    def noise_models(self, parts: Parts, fits: Sequence[Fit]) -> Iterator[select.NoiseModel]:
-        """Of the targets that fits of this setting are of, for the weights and ridge of each. InputError for route cg
-        and with penalties."""
-        self.check_scored()
-        if self.method == CG:
-            self._check_cg(scores=True)
-        return select.noise_models(parts, (self._trial(parts, fit) for fit in fits))
-
-    def _trial(self, parts: Parts, fit: Fit) -> select.Reweighed:
+    def reweighed(self, parts: Parts, fit: Fit) -> select.Reweighed:
+        """What finding the noise of each target starts from, for the weights and ridge of a fit."""
         scale, solution = self.scaling(parts), fit.solution
         weights = fit.weights if solution.ridges is None else as_one_ridge(fit.weights, solution)
 
@@ -238,18 +212,14 @@ class Setting:
 
     def _residuals(self, parts: Parts, fit: Fit) -> FloatArray:
         """Summed squares (q,) of the scaled targets."""
-        C = np.eye(parts[0].q) if self.observe is None else self.observe
-        squares = sum(select.squared_error(part, fit.W @ C.T, C @ fit.bias) for part in parts)
-        return np.asarray(squares / self.scaling(parts) ** 2)
+        return select.squared_errors(parts, fit.W, fit.bias, self.observe) / self.scaling(parts) ** 2
 
     def _counts(self, parts: Parts) -> FloatArray:
         """Entries (q,) of each target, less one for an intercept."""
         return np.maximum(sum(part.n * part.mask for part in parts) - self.intercept, 0.0)
 
     def posterior(self, parts: Parts, fit: Fit) -> Posterior:
-        """The posterior of the model that `fit` is of, from the same moments. InputError for route cg."""
-        if self.method == CG:
-            raise InputError("posterior: route cg factors no system, which it needs; set solve.route: direct")
+        """The posterior of the model that `fit` is of, from the same moments."""
         noise = self.noised(parts, fit).noise
         assert noise is not None
         return posterior(self._of_weights(fit.weights, parts, self.scaling(parts)), fit.solution, noise, parts)
@@ -261,13 +231,6 @@ class Setting:
                 "manifold: gcv, evidence and ridge_per_output do not count what a manifold term says; choose by kfold "
                 "(of the labelled rows), with one ridge for all outputs"
             )
-
-    def _check_cg(self, *, scores: bool) -> None:
-        """InputError for what needs a system that is formed."""
-        if scores:
-            raise InputError("select: gcv and evidence need a system that is formed; with route cg choose by kfold")
-        if learned_term(self.kernel) is not None:
-            raise InputError("solve.route: cg does not go with output 'learned', which needs a spectrum; set direct")
 
     def weights(self, kernel: OperatorKernel) -> OperatorWeights:
         """psi of a kernel whose output matrices are written out."""
@@ -335,15 +298,6 @@ def as_one_ridge(weights: OperatorWeights, solution: Solution) -> OperatorWeight
     V = output_directions(weights.root[0])
     each = solution.variance / solution.variance.mean() * solution.ridge / solution.ridges
     return replace(weights, root=weights.root @ (V * np.sqrt(each)) @ V.T)
-
-
-def _single(ridge: Ridge) -> float:
-    if np.ndim(ridge) > 0:
-        raise InputError(
-            "ridge: an output 'learned', or route cg, has one ridge for all outputs; give a number, a matrix for the "
-            "output, or route direct"
-        )
-    return float(ridge)
 
 
 def learned_term(kernel: OperatorKernel) -> tuple[float, Decomposable, Learned] | None:

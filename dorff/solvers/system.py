@@ -103,12 +103,6 @@ class Block:
         """Whether one Cholesky factor serves all columns at one ridge, and nothing better is known already."""
         return self.given is None and bool(np.ptp(self.a) <= 1e-14 * float(np.max(self.a)))
 
-    @property
-    def floor(self) -> float:
-        """Of the largest eigenvalue: those below are rounding."""
-        rounding = EPS * len(self.rhs)
-        return rounding if self.squared else rounding**2
-
     @cached_property
     def spectrum(self) -> Spectrum:
         """Eigenvalues (k,) and vectors (k, k) of G, or `given`; those that rounding made negative count as zero."""
@@ -122,13 +116,6 @@ class Block:
     def rotated(self) -> FloatArray:
         """V^T rhs (k, c), V the eigenvectors of G."""
         return self.spectrum[1].T @ self.rhs if self.turned is None else self.turned
-
-    def place(self, h: FloatArray, x: FloatArray) -> None:
-        """Write x (k, c) to where it belongs in h (m, r), zeros before the first block."""
-        if self.rotation is None:
-            h[self.at] = x[:, 0]
-        else:
-            h[:, self.at] += x @ self.rotation.T  # a block may have some of the columns only
 
 
 @final
@@ -182,20 +169,20 @@ class BorderedSums:
 
 
 def assembled(
-    psi: FloatArray, feature: IntArray, sights: Sequence[BorderedSums], *, intercept: bool, row: IntArray | None = None
+    psi: FloatArray, feature: IntArray, sums: Sequence[BorderedSums], *, intercept: bool, row: IntArray | None = None
 ) -> tuple[FloatArray, FloatArray, float, float]:
     """G (k, k), rhs (k, c), `Block.removed` and `Block.unit` of f = sum_k F_feature[k] psi_k x_k + b, psi (k, P), of
     which each is `row` (k,) of its feature's; all the same if None.
 
-    G[k, j] is the sum over the sights of S_kj psi_k C*C psi_j^T (Minh 2016, eq. 74). The free b is eliminated,
+    G[k, j] is the sum over all sums of S_kj psi_k C*C psi_j^T (Minh 2016, eq. 74). The free b is eliminated,
     exactly.
     """
     k, P = psi.shape
-    G, rhs, across = np.zeros((k, k)), np.zeros((k, sights[0].y.shape[1])), np.zeros((k, P))
-    all_of_them = np.array_equal(feature, np.arange(len(sights[0].S)))
+    G, rhs, across = np.zeros((k, k)), np.zeros((k, sums[0].y.shape[1])), np.zeros((k, P))
+    all_of_them = np.array_equal(feature, np.arange(len(sums[0].S)))
     row = np.zeros(k, np.int64) if row is None else row
     lost, size = np.zeros((2, row.max() + 1))
-    for one in sights:
+    for one in sums:
         seen = psi @ one.C.T
         part = seen @ seen.T
         part *= one.S if all_of_them else one.S[np.ix_(feature, feature)]
@@ -210,18 +197,18 @@ def assembled(
     unit = float(np.max(lost / np.maximum(size, np.finfo(np.float64).tiny)))
     if not intercept:
         return G, rhs, 0.0, unit
-    inverse, y = free_system(sights)
+    inverse, y = free_system(sums)
     G -= across @ inverse @ across.T
     rhs -= across @ (inverse @ y)
     return G, rhs, float(np.sum((across.T @ across) * inverse)), unit
 
 
-def free_system(sights: Sequence[BorderedSums]) -> tuple[FloatArray, FloatArray]:
+def free_system(sums: Sequence[BorderedSums]) -> tuple[FloatArray, FloatArray]:
     """Of the intercept's own system: the inverse of sum n C*C (P, P), and sum C* y (P, c).
 
-    What the sights show by less than `OPEN` of the most is left open: where L 1 is 0 a penalty says nothing of a
+    What the sums show by less than `OPEN` of the most is left open: where L 1 is 0 a penalty says nothing of a
     constant, but its sums have been rounded.
     """
-    square = sum(one.n * one.C.T @ one.C for one in sights)
+    square = sum(one.n * one.C.T @ one.C for one in sums)
     inverse = np.asarray(np.linalg.pinv(square, rcond=OPEN, hermitian=True))
-    return inverse, np.asarray(sum(one.C.T @ one.y for one in sights))
+    return inverse, np.asarray(sum(one.C.T @ one.y for one in sums))

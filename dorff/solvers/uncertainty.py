@@ -29,7 +29,9 @@ from dorff.solvers.scores import Solution
 from dorff.solvers.select import contrasts, independent, mean_weight
 from dorff.solvers.system import Block, IntArray, Size
 
-Spread = tuple[FloatArray, FloatArray]  # basis (k, k'), spread (k', c): the columns' inverses basis diag(s_j) basis^T
+Inverses = tuple[
+    FloatArray, FloatArray
+]  # basis (k, k'), spread (k', c): the columns' inverses basis diag(s_j) basis^T
 
 STRIPE: Final = 256  # rows of a matrix that are weighed at a time
 
@@ -54,7 +56,7 @@ class _Noise:
         fitted = solution.variance
         prior = level * (np.ones(len(fitted)) if solution.ridges is None else fitted / fitted.mean())
         # A penalty's own target, 0, has no noise: with it f is that of the model of one noise a direction.
-        alone = fitted if problem.pulls else variance if independent(problem) else None
+        alone = fitted if problem.penalty_borders else variance if independent(problem) else None
         return cls(variance, level, prior, alone)
 
     @property
@@ -110,7 +112,7 @@ def _intercept(problem: Problem, about: _Noise) -> FloatArray:
     return np.asarray(scaled * np.outer(scale, scale))
 
 
-def _spread(problem: Problem, block: Block, ridge: float | FloatArray, *, spectral: bool) -> Spread:
+def _spread(problem: Problem, block: Block, ridge: float | FloatArray, *, spectral: bool) -> Inverses:
     """`spectral` asks for the eigenvectors of G."""
     factor = SpectralSolver(problem).factor(block, ridge) if spectral else factor_of(problem, block, ridge)
     basis, spread = factor.inverses()
@@ -177,8 +179,9 @@ def _centre(problem: Problem, block: Block) -> FloatArray:
     direction = 0 if block.columns is None else int(block.columns[0])
     there = [(rows.s, rows.n) for rows in problem.rows if problem.directions is None or rows.mask[direction]]
     if problem.directions is not None:
-        shares = [float(np.sum((pull.C @ problem.directions[:, direction]) ** 2)) for pull in problem.pulls]
-        there += [(pull.s * share, pull.n * share) for pull, share in zip(problem.pulls, shares, strict=True)]
+        penalties, along = problem.penalty_borders, problem.directions[:, direction]
+        shares = [float(np.sum((one.C @ along) ** 2)) for one in penalties]
+        there += [(one.s * share, one.n * share) for one, share in zip(penalties, shares, strict=True)]
     n = sum(n for _, n in there)
     if not problem.intercept or n == 0:
         return np.zeros(len(problem.weights.gain))

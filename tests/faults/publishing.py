@@ -37,7 +37,7 @@ FAULTS: dict[str, Fault] = {"kill": Kill(), "full": FullDisk(), "bad": BadDisk()
 def model(value: float) -> Model:
     """A small model whose coefficients are all `value`."""
     kernel = kernels.Decomposable(kernels.Gaussian(1.0)).fix(1, 1)
-    weights = OperatorWeights.of(np.ones((4, 1, 1)))
+    weights = OperatorWeights(np.ones(4), np.ones((1, 1, 1)))
     return Model(
         plain_map(np.ones((2, 1))), weights, np.full((4, 1), value), np.ones(1), np.ones(1), kernel, {}, 0
     )  # fmt: skip

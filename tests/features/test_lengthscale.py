@@ -67,7 +67,8 @@ def problem_of(evidence, lengthscale) -> Problem:
     psi = evidence.features.psi(lengthscale)
     psi = psi * np.eye(Y.shape[1]) if separable else psi
     features = plain_map(evidence.features.units / lengthscale)
-    weights = OperatorWeights.of(np.concatenate([psi, psi]))
+    psi = np.concatenate([psi, psi])
+    weights = OperatorWeights(np.ones(len(psi)), psi[:1] if np.all(psi == psi[0]) else psi)
     return Problem.of(moments_of(features, evidence.X, Y), weights, intercept=evidence.intercept)
 
 

@@ -287,7 +287,7 @@ def test_a_learned_matrix_stands_alone_and_keeps_its_weight():
 
     (plain,), (weighted,) = setting(kernel).solve([part], [1e-3]), setting(10 * kernel).solve([part], [1e-2])
     np.testing.assert_allclose(weighted.W, plain.W, rtol=1e-6, atol=1e-9)
-    assert weighted.kernel.terms()[0][0] == 10 and plain.converged
+    assert weighted.kernel.terms()[0][0] == 10 and plain.solution.converged
     for mixed in (kernel + kernels.CurlFree(scalar), kernels.CurlFree(scalar) + kernel):
         with pytest.raises(InputError, match="no other term"):
             setting(mixed)

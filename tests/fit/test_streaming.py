@@ -133,7 +133,7 @@ def test_streaming_equals_the_direct_solve(
     np.testing.assert_allclose(found.fit.noise, noise, rtol=1e-8, atol=1e-12)
     if kernel is PLAIN:
         np.testing.assert_allclose(found.fit.noise, wanted.noise, rtol=0.05, atol=1e-12)
-    assert found.fit.solution.rung == "cg" and found.fit.converged
+    assert found.fit.solution.rung == "cg" and found.fit.solution.converged
     apart = kernel is PLAIN
     assert found.passes == found.iterated.iterations + (1 if apart else 2)  # one for the residuals of each target
 
@@ -416,7 +416,7 @@ def test_plan_tells_the_passes_of_these_data_and_their_seconds(
 def test_no_more_passes_are_expected_than_there_may_be(store: Path, tmp_path: Path) -> None:
     seen: list[int] = []
     found = streamed(job(store, tmp_path), most=2, progress=lambda _done, total: seen.append(total))
-    assert found.passes == 4 and not found.fit.converged  # the borders, two, and the residuals
+    assert found.passes == 4 and not found.fit.solution.converged  # the borders, two, and the residuals
     assert max(seen) == 4 * ROWS
 
 

@@ -8,17 +8,18 @@ from cases import LAW, calibration_error
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
+from scipy.special import softmax
 from sklearn.metrics import log_loss as sklearns
 
 from dorff.errors import InputError
-from dorff.model.calibration import FLATTEST, Calibration, log_loss, softmax
+from dorff.model.calibration import FLATTEST, Calibration, log_loss
 
 
 def drawn(n: int, K: int, slope: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Decision values (n, K) and classes drawn from softmax(slope f)."""
     rng = np.random.default_rng(seed)
     f = rng.standard_normal((n, K))
-    return f, (softmax(slope * f).cumsum(axis=1) < rng.random((n, 1))).sum(axis=1).clip(0, K - 1)
+    return f, (softmax(slope * f, axis=1).cumsum(axis=1) < rng.random((n, 1))).sum(axis=1).clip(0, K - 1)
 
 
 @pytest.mark.parametrize("K", [2, 3, 26])
@@ -31,7 +32,7 @@ def test_is_the_most_likely_slope(K, weighted):
     targets = (n * np.eye(K)[codes] + 1.0 / K) / (n + 1.0)
 
     def loss(slope: float) -> float:
-        return float(-(w / w.sum()) @ np.sum(targets * np.log(softmax(slope * f)), axis=1))
+        return float(-(w / w.sum()) @ np.sum(targets * np.log(softmax(slope * f, axis=1)), axis=1))
 
     best = minimize_scalar(loss, bounds=(0.1, 10.0), method="bounded", options={"xatol": 1e-9}).x
     found = Calibration.fit(f, codes, w if weighted else None)
@@ -103,7 +104,7 @@ def test_what_tells_nothing_apart():
 
 
 def test_rows_of_other_sizes_do_not_matter():
-    p = softmax(np.array([[1000.0, 999.0], [-1000.0, -1001.0]]))
+    p = Calibration(1.0).probabilities([[1000.0, 999.0], [-1000.0, -1001.0]])
     np.testing.assert_allclose(p, np.tile(1.0 / (1.0 + np.exp([-1.0, 1.0])), (2, 1)), rtol=1e-12)
 
 
@@ -116,7 +117,7 @@ def test_large_values_do_not_overflow():
 def test_scores():
     f, codes = drawn(400, 3, 1.0)
     w = np.random.default_rng(3).uniform(size=400)
-    p = softmax(f)
+    p = softmax(f, axis=1)
     assert log_loss(np.log(p), codes, w) == pytest.approx(sklearns(codes, p, sample_weight=w))
     # by hand: bins (0, 0.5], (0.5, 1]; confidences 0.4 (wrong); 0.6, 0.8 (right, wrong)
     three = [[0.4, 0.35, 0.25], [0.6, 0.2, 0.2], [0.1, 0.1, 0.8]]
@@ -124,7 +125,9 @@ def test_scores():
     assert calibration_error(three, [1, 0, 0], bins=2, weights=[1, 1, 0]) == pytest.approx((0.4 + 0.4) / 2)
     assert calibration_error([[1.0, 0.0]], [0]) == 0.0
     f, codes = drawn(20_000, 3, 1.0)
-    assert calibration_error(softmax(f), codes) < 0.02 < 0.1 < calibration_error(softmax(3.0 * f), codes)
+    assert (
+        calibration_error(softmax(f, axis=1), codes) < 0.02 < 0.1 < calibration_error(softmax(3.0 * f, axis=1), codes)
+    )
 
 
 def test_goes_through_json():

@@ -39,7 +39,7 @@ from dorff.plan.routes import Means, Shape, Way, choose_route
 from dorff.plan.seconds import Pace
 from dorff.predict.shared import planned_workers
 from dorff.solvers import Problem, Size, Solution, cg_bytes, sampled_bytes, solve, solve_bytes, triangle_bytes
-from dorff.solvers.cg import ConjugateGradientSolver
+from dorff.solvers.cg import iterate
 from dorff.solvers.choose import choose
 from dorff.solvers.direct import problem_of
 from dorff.solvers.matrixfree import Border, System, make_system, of_moments
@@ -200,7 +200,8 @@ class Sums:
 
 
 def by_products(sums: Sums, ridge: float) -> Solution:
-    return ConjugateGradientSolver(make_system(*of_moments(sums.parts), sums.weights), most=3).solve(ridge)
+    system = make_system(*of_moments(sums.parts), sums.weights)
+    return iterate(system, ridge, nystrom(system, system.problem.l * ridge), most=3).solution
 
 
 @pytest.mark.parametrize("gaps", [False, True], ids=["whole", "gaps"])
@@ -229,7 +230,7 @@ def test_a_product_with_a_vector_holds_what_is_said(name: str, gaps: bool) -> No
 def test_a_preconditioner_holds_what_is_said() -> None:
     """Of the largest rank; the system is one that costs nothing to apply."""
     m = 6144
-    weights = OperatorWeights.of(np.ones((m, 1, 1)))
+    weights = OperatorWeights(np.ones(m), np.ones((1, 1, 1)))
     border = Border(m, m, np.zeros(1), np.vstack([np.zeros((m, 2)), np.eye(2)]))
     diagonal = np.linspace(1.0, 2.0, m + 2)[:, None]
     system = make_system([border], lambda V: [diagonal * V], weights)
@@ -240,7 +241,7 @@ def test_a_preconditioner_holds_what_is_said() -> None:
 def test_a_preconditioner_of_coupled_targets_holds_what_is_said() -> None:
     """Of so few unknowns that a product with the vectors, each of all targets, is the most there is."""
     m, q = 200, 6
-    weights = OperatorWeights.of(np.random.default_rng(0).standard_normal((m, 1, q)))
+    weights = OperatorWeights(np.ones(m), np.random.default_rng(0).standard_normal((m, 1, q)))
     border = Border(m, m, np.zeros(q), np.vstack([np.zeros((m, 1 + q)), np.eye(1 + q)]))
     diagonal = np.linspace(1.0, 2.0, m + 1 + q)[:, None]
     system = make_system([border], lambda V: [diagonal * V], weights)

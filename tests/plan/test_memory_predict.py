@@ -26,14 +26,14 @@ from dorff.store import load_model, save_model
 
 def saved(folder: Path, d: int, m: int, p: int, k: int) -> Path:
     """A model of m features and p outputs that are one and the same; its posterior has a square basis of k, if any."""
-    rng, ones = np.random.default_rng(0), np.ones((1, p))
+    rng = np.random.default_rng(0)
     kernel = kernels.Decomposable(kernels.Gaussian(1.0)).fix(d, 1)
     omega = frequencies.IID().draw(kernel, d=d, p=1, count=m // 2, seed=0).omega
     block = CoupledBlock(
         rng.standard_normal((k, k)), np.ones((k, 1)), np.ones(1), rng.integers(0, m, k), np.zeros(k, np.int64),
         rng.standard_normal((k, p)), np.zeros((k, p)),
     )  # fmt: skip
-    weights = OperatorWeights.of(np.broadcast_to(ones, (m, 1, p)))
+    weights = OperatorWeights(np.ones(m), np.ones((1, 1, p)))
     return save_model(Model(
         plain_map(omega), weights, rng.standard_normal((m, 1)), np.zeros(p), np.ones(p), kernel, {"type": "iid"}, 0,
         posterior=Posterior((block,), np.eye(p), np.eye(p)) if k else None,

@@ -119,7 +119,7 @@ def still(size: Size, rows: int) -> tuple[System, Sample]:
     F = rng.standard_normal((rows, size.m))
     columns = np.vstack([rng.standard_normal((size.m, 1 + size.q)), np.eye(1 + size.q)])
     diagonal = np.linspace(1.0, 2.0, size.width)[:, None]
-    weights = OperatorWeights.of(np.broadcast_to(np.eye(size.q), (size.m, size.q, size.q)))
+    weights = OperatorWeights(np.ones(size.m), np.eye(size.q)[None])
     system = make_system([Border(size.m, size.m, np.zeros(size.q), columns)], lambda V: [diagonal * V], weights)
     return system, Sample(np.arange(float(rows))[:, None], np.ones(rows), lambda x: F[x[:, 0].astype(int)])
 

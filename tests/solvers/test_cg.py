@@ -15,16 +15,26 @@ from dorff.kernels import OperatorKernel
 from dorff.kernels.scalar import FloatArray
 from dorff.model.weights import OperatorWeights
 from dorff.moments import Accumulator, Moments
-from dorff.solvers import Fit, Problem, Setting, solve
-from dorff.solvers.cg import ConjugateGradientSolver, Iterated, Steps, iterate
+from dorff.solvers import Fit, Problem, Setting, preconditioners, solve
+from dorff.solvers.cg import Iterated, iterate
 from dorff.solvers.matrixfree import System, make_system, of_moments
-from dorff.solvers.preconditioners import Plain, Sample, Sampled, nystrom
+from dorff.solvers.preconditioners import Preconditioner, Sample, Sampled, nystrom
 
 N, D, RIDGE = 150, 32, 1e-4
 Case = tuple[list[Moments], OperatorWeights, FloatArray]
 CASES = [(name, d) for d in (2, 3) for name, _ in every_kernel(d, d)]
 PATTERNS = {"all": slice(0, 80), "no second": slice(80, 120), "no first": slice(120, N)}
 C = np.array([[1.0, 0.0, 0.5], [0.0, 2.0, 1.0]])
+
+
+class Plain(Preconditioner):
+    """The identity. What the iteration has seen of the largest eigenvalue is all there is above the shift."""
+
+    def solve(self, r: FloatArray, a: FloatArray, shift: float) -> FloatArray:
+        return r
+
+    def spread(self, a: FloatArray, shift: float) -> float:
+        return 1.0
 
 
 def case(kernel: OperatorKernel, d: int, *, observe: FloatArray | None = None, partial: bool = False) -> Case:
@@ -43,7 +53,8 @@ def case(kernel: OperatorKernel, d: int, *, observe: FloatArray | None = None, p
 
 
 def by_products(parts: list[Moments], weights: OperatorWeights, **options: Any) -> Iterated:
-    return ConjugateGradientSolver(make_system(*of_moments(parts), weights, **options)).iterated(RIDGE)
+    system = make_system(*of_moments(parts), weights, **options)
+    return iterate(system, RIDGE, nystrom(system, system.problem.l * RIDGE))
 
 
 def compared(parts: list[Moments], weights: OperatorWeights, **options: Any) -> Iterated:
@@ -52,7 +63,7 @@ def compared(parts: list[Moments], weights: OperatorWeights, **options: Any) -> 
     (wanted,) = solve(problem, [RIDGE])
     found = by_products(parts, weights, **options)
     solution = found.solution
-    assert found.converged and solution.rung == "cg"
+    assert found.solution.converged and solution.rung == "cg"
     np.testing.assert_allclose(solution.h, wanted.h, rtol=0, atol=1e-8 * np.abs(wanted.h).max())
     np.testing.assert_allclose(solution.variance, wanted.variance, rtol=1e-8)
     assert 0.05 < solution.condition / wanted.condition < 50
@@ -88,7 +99,7 @@ def test_a_target_that_no_row_has_stays_at_zero() -> None:
     full[:, -1] = full[-1] = 0.0
     packed = np.concatenate([full[: column + 1, column] for column in range(one.width)])
     found = by_products([replace(one, packed=packed, observed="10")], weights)
-    assert found.converged and not found.solution.h[:, 1].any() and found.solution.h[:, 0].any()
+    assert found.solution.converged and not found.solution.h[:, 1].any() and found.solution.h[:, 0].any()
 
 
 def system(kernel: OperatorKernel, d: int) -> tuple[System, FloatArray]:
@@ -111,39 +122,41 @@ def test_preconditioners_save_iterations(name: str) -> None:
     assert counts[1] < 0.5 * counts[0] and counts[2] < 0.5 * counts[0]
 
 
-def test_a_preconditioner_is_symmetric_and_positive() -> None:
+def test_a_preconditioner_is_symmetric_and_positive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preconditioners, "most_rank", lambda _: 20)
     made, F = system(dict(every_kernel(2, 2))["helmholtz trace"], 2)
     shift, rng = made.problem.l * RIDGE, np.random.default_rng(0)
     sample = Sample(np.arange(40.0)[:, None], rng.uniform(0.5, 2.0, 40), lambda x: F[x[:, 0].astype(int)].copy())
-    for preconditioner in (nystrom(made, shift, rank=20), Sampled(made, sample, shift)):
+    for preconditioner in (nystrom(made, shift), Sampled(made, sample, shift)):
         inverse = preconditioner.solve(np.eye(made.size), np.ones(made.size), shift)
         np.testing.assert_allclose(inverse, inverse.T, atol=1e-10 * np.abs(inverse).max())
         assert np.linalg.eigvalsh((inverse + inverse.T) / 2).min() > 0
 
 
-def test_nystrom_of_full_rank_is_the_inverse() -> None:
+def test_nystrom_of_full_rank_is_the_inverse(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preconditioners, "most_rank", lambda k: k)
     made, _ = system(kernels.Decomposable(kernels.Gaussian(0.7)), 2)
     shift = made.problem.l * RIDGE
     G = made.apply(np.eye(made.size), np.zeros(made.size, int))
-    inverse = nystrom(made, 0.0, rank=made.size).solve(np.eye(made.size), np.ones(made.size), shift)
+    inverse = nystrom(made, 0.0).solve(np.eye(made.size), np.ones(made.size), shift)
     np.testing.assert_allclose(inverse, np.linalg.inv(G + shift * np.eye(len(G))), rtol=0, atol=1e-6 / shift)
 
 
 def test_an_iteration_says_how_far_it_is_and_when_it_did_not_get_there() -> None:
     made, _ = system(dict(every_kernel(2, 2))["curl trace"], 2)
-    seen: list[Steps] = []
-    found = iterate(made, RIDGE, Plain(), tolerance=1e-8, told=seen.append)
-    assert [one.iterations for one in seen] == list(range(1, found.iterations + 1)) and found.converged
-    assert seen[-1].left == 0 and seen[-1].error <= 1e-8 < seen[-2].error
-    assert 0.5 < (seen[len(seen) // 2].left + len(seen) // 2) / found.iterations < 2
+    seen: list[tuple[int, int]] = []
+    found = iterate(made, RIDGE, Plain(), tolerance=1e-8, progress=lambda *steps: seen.append(steps))
+    assert [done for done, _ in seen] == list(range(1, found.iterations + 1)) and found.solution.converged
+    assert seen[-1][1] == 0 and found.errors[-1] <= 1e-8 < found.errors[-2]
+    assert 0.5 < (seen[len(seen) // 2][1] + len(seen) // 2) / found.iterations < 2
     short = iterate(made, RIDGE, Plain(), tolerance=1e-8, most=5)
-    assert not short.converged and short.iterations == 5 and short.solution.digits < 3
+    assert not short.solution.converged and short.iterations == 5 and short.solution.digits < 3
 
 
 def test_too_much_to_ask_ends_and_says_so() -> None:
     made, _ = system(dict(every_kernel(2, 2))["identity"], 2)
     found = iterate(made, 1e-14, Plain(), tolerance=1e-16, most=3000)
-    assert not found.converged and found.iterations < 3000
+    assert not found.solution.converged and found.iterations < 3000
 
 
 @pytest.mark.parametrize("name", ["matrix", "curl trace"])
@@ -166,21 +179,22 @@ def test_nothing_to_explain_is_explained_at_once() -> None:
     sums = Accumulator(features.shape[1], 2, np.full(2, 3.0))
     sums.add(np.column_stack([features, np.ones(N), np.zeros((N, 2))]))
     found = by_products([sums.moments()], weights)
-    assert found.converged and found.errors == (0.0,) and not found.solution.ill_conditioned
+    assert found.solution.converged and found.errors == (0.0,) and not found.solution.ill_conditioned
     assert not found.solution.h.any() and parts[0].n == N
 
 
-def test_stated_digits_hold_where_an_iteration_is_cut_short() -> None:
+def test_stated_digits_hold_where_an_iteration_is_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the system's norm, relative to the solution's: a residual alone can be far smaller than the error."""
+    monkeypatch.setattr(preconditioners, "most_rank", lambda _: 1)
     made, _ = system(dict(every_kernel(2, 2))["curl trace"], 2)
     G = made.apply(np.eye(made.size), np.zeros(made.size, int)) + made.problem.l * 1e-7 * np.eye(made.size)
     x = np.linalg.solve(G, made.rhs)[:, 0]
     stated = []
     for most in (5, 20, 60, 120):
-        found = iterate(made, 1e-7, Plain(), most=most)
-        off = found.solution.h[found.problem.blocks[0].at] - x
+        found = iterate(made, 1e-7, nystrom(made, made.problem.l * 1e-7), most=most)
+        off = found.solution.h[made.problem.blocks[0].at] - x
         error = np.sqrt((off @ G @ off) / (x @ G @ x))
-        assert not found.converged and found.solution.digits <= max(0.0, -np.log10(error) + 0.3)
+        assert not found.solution.converged and found.solution.digits <= max(0.0, -np.log10(error) + 0.3)
         stated.append(found.solution.digits)
     assert max(stated) > 0.2
 

@@ -249,7 +249,7 @@ class ForgedModel:
 def small_model() -> Model:
     rng = np.random.default_rng(0)
     features = plain_map(rng.standard_normal((3, 2)))
-    weights = OperatorWeights.of(np.broadcast_to(np.eye(2), (6, 2, 2)))
+    weights = OperatorWeights(np.ones(6), np.eye(2)[None])
     kernel = kernels.Decomposable(GAUSSIAN).fix(2, 2)
     return Model(
         features, weights, rng.standard_normal((6, 2)), np.zeros(2), np.ones(2), kernel, IID().config(), 0,

@@ -185,7 +185,7 @@ def small_model() -> Model:
     kernel = kernels.Decomposable(kernels.Gaussian(1.0)).fix(1, 1)
     return Model(
         plain_map(omega),
-        OperatorWeights.of(np.ones((4, 1, 1))),
+        OperatorWeights(np.ones(4), np.ones((1, 1, 1))),
         np.ones((4, 1)),
         np.ones(1),
         np.ones(1),
