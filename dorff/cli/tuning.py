@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 LONGEST_NAME = 60
 FEW_DIGITS = 3
 _SHORT = {"curl_free": "curl", "divergence_free": "div"}
-_CRITERIA = {"kfold": "held-out R2", "gcv": "GCV", "evidence": "evidence"}
 
 
 def tune(
@@ -132,6 +131,7 @@ def _write(folder: Path, job: Path, described: Job, tuned: TuneResult, names: Se
     import yaml
 
     from dorff.report import trial_plot
+    from dorff.solvers import criterion_of
     from dorff.store import write_atomic
 
     head = f"# The best of what `dorff tune {job.name}` tried; `dorff fit` of it uses the same moments.\n"
@@ -142,7 +142,7 @@ def _write(folder: Path, job: Path, described: Job, tuned: TuneResult, names: Se
         "path.csv": _csv(tuned.table, names),
         "path.png": trial_plot(
             [(_named(t, names), t.m, t.ridge, t.least) for t in single or tuned.table],
-            described.solve.select,
+            criterion_of(described.solve.select),
             (tuned.trial.ridge, tuned.trial.least),
         ),
     }
@@ -195,19 +195,19 @@ def _warnings(tuned: TuneResult) -> Iterator[str]:
 
 
 def _sentence(described: Job, tuned: TuneResult, names: Sequence[str], files: Mapping[str, Path]) -> str:
-    from dorff.report.selection import NAMES, shown
+    from dorff.solvers import criterion_of
 
-    best, select = tuned.trial, described.solve.select
+    best, criterion = tuned.trial, criterion_of(described.solve.select)
     kernel = f"kernel {best.kernel} of 0..{len(names) - 1} ({names[best.kernel]}), " if len(names) > 1 else ""
     ridge = f"ridge {best.ridge:.3g}" if best.ridges is None else f"a ridge for each output about {best.ridge:.3g}"
     weights = "".join(f"manifold weight {weight:.3g}, " for weight in best.manifold)
     if best.r2 is not None:
         value = f"R2 {best.r2:.4f}, {tuned.r2_of}"
     else:
-        value = f"{NAMES[select]} {shown(best.least, select):.6g}"
+        value = f"{criterion.axis} {criterion.shown(best.least):.6g}"
     read = "not read, its moments were there" if tuned.reads == 0 else f"read {tuned.reads:.3g} times"
     return (
-        f"tune: the best of {len(tuned.table):,} trials by {_CRITERIA[select]} is {kernel}{weights}{ridge}, "
+        f"tune: the best of {len(tuned.table):,} trials by {criterion.title} is {kernel}{weights}{ridge}, "
         f"{best.m:,} features: {value}; data {read}, {tuned.pass_seconds:.1f} s; "
         f"trials {tuned.grid_seconds:.1f} s; fit it with: dorff fit {files['best']}"
     )

@@ -34,12 +34,12 @@ from dorff.kernels.scalar import FloatArray
 from dorff.model.model import Model, Views
 from dorff.moments import Folds, pooled
 from dorff.plan import center_and_scale, target_means
-from dorff.solvers import Choice, Criterion, Setting, choose
+from dorff.solvers import Choice, Setting, choose
 
 Finish = Callable[[FloatArray], npt.NDArray[Any]]  # from f (k, p) to what is asked for; may be pickled
 Answer = Callable[[Model, FloatArray], npt.NDArray[Any]]  # from a model and X (k, d) to that
 _HOMES = {"kernel": "kernels", "sampler": "frequencies"}
-_TABLES = {Criterion.GCV: "gcv_", Criterion.EVIDENCE: "log_evidences_", Criterion.KFOLD: "cv_errors_"}
+_TABLES = {"gcv": "gcv_", "evidence": "log_evidences_", "kfold": "cv_errors_"}
 
 
 @final
@@ -106,9 +106,9 @@ class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             raise InputError(f"cv must be None or a number of folds of 2 or more, not {self.cv!r}")
 
     @property
-    def _by(self) -> Criterion:
+    def _by(self) -> str:
         """What ridges are compared by."""
-        return Criterion.GCV if self.cv is None else Criterion.KFOLD
+        return "gcv" if self.cv is None else "kfold"
 
     def _ridges(self) -> list[float]:
         try:
@@ -202,8 +202,8 @@ class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             self.__dict__.pop(name, None)
         if choice.table:
             scores = np.array([score.value for score in choice.table])
-            setattr(self, _TABLES[self._by], -scores if self._by is Criterion.EVIDENCE else scores)
-            if self._by is Criterion.KFOLD:
+            setattr(self, _TABLES.get(self._by, f"{self._by}_scores_"), -scores if self._by == "evidence" else scores)
+            if self._by == "kfold":
                 self.cv_scores_ = np.array([np.nan if score.r2 is None else score.r2 for score in choice.table])
         if penalties is not None:
             weights = penalties.combinations

@@ -37,7 +37,8 @@ from dorff.kernels import Decomposable, MultiView, OperatorKernel, ScalarKernel
 from dorff.kernels.scalar import FloatArray
 from dorff.model.model import Model, Views
 from dorff.passes import PRECISIONS, FoldRule
-from dorff.solvers import R2, Criterion, Spread, row_sums
+from dorff.solvers import R2, Spread, criterion_of, row_sums
+from dorff.spec.registry import CRITERIA
 
 
 @final
@@ -330,8 +331,8 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         return folds if seen is None else GivenFolds(folds.of[seen])
 
     @property
-    def _by(self) -> Criterion:
-        return Criterion(self.criterion) if self.cv is None else Criterion.KFOLD
+    def _by(self) -> str:
+        return self.criterion if self.cv is None else "kfold"
 
     @property
     def _partial(self) -> bool:
@@ -350,8 +351,11 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         super()._check_arguments()
         if self.missing not in ("refuse", "partial"):
             raise InputError(f"missing must be 'refuse' or 'partial', not {self.missing!r}")
-        if self.criterion not in ("gcv", "evidence"):
-            raise InputError(f"criterion must be 'gcv' or 'evidence' (or give cv), not {self.criterion!r}")
+        of_fits = [name for name in CRITERIA.names if criterion_of(name).of_fit is not None]
+        if self.criterion not in of_fits:
+            raise InputError(
+                f"criterion must be {' or '.join(map(repr, of_fits))} (or give cv), not {self.criterion!r}"
+            )
         if self.precision not in PRECISIONS:
             raise InputError(f"precision must be 'double' or 'mixed', not {self.precision!r}")
 

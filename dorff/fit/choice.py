@@ -20,7 +20,7 @@ from dorff.moments.blas import pinned
 from dorff.plan import Plan, keeps_posterior
 from dorff.plan.lengthscale import array_columns
 from dorff.plan.manifold_terms import penalty
-from dorff.solvers import R2, Criterion, Penalty, Setting, choose
+from dorff.solvers import R2, Penalty, Setting, choose
 from dorff.solvers.apart import targets_apart
 from dorff.spec.kernel import MultiViewSpec
 
@@ -60,7 +60,7 @@ def penalties(plan: Plan, terms: Sequence[Moments], weights: Sequence[float]) ->
 def solve_pass(plan: Plan, passed: PassResult) -> Fitted:
     """Choose among the job's kernels, manifold weights and ridges, and solve."""
     solving, each = plan.job.solve, settings(plan, passed.manifold)
-    per_output, by = solving.ridge_per_output, Criterion(solving.select)
+    per_output, by = solving.ridge_per_output, solving.select
     folds = filled(plan, passed.folds)
     with pinned():
         choice = choose(folds, each, solving.ridges, by=by, per_output=per_output, counts=plan.counts)

@@ -13,6 +13,7 @@ from matplotlib.lines import Line2D
 from dorff.errors import InputError
 from dorff.report.describe import ColumnLabel, Subject, common_unit, mapping
 from dorff.report.figures import ACCENT, FAINT, INK, LINES, drawable, label_axes, new_figure, png
+from dorff.solvers.scores import Criterion
 
 MOST_LINES: Final = 8
 
@@ -95,20 +96,11 @@ def choice_plot(candidates: Sequence[Candidate], subject: Subject) -> bytes | No
 
 T = TypeVar("T", bound=Hashable)
 STYLES: Final = ("-", "--", "-.", ":")
-NAMES: Final = {"kfold": "root of 1 - R2 on held-out rows", "gcv": "root of the GCV score", "evidence": "log evidence"}
-
-
-def shown(value: float, criterion: str) -> float:
-    """What is drawn of a minimised value: a root mean square, in the targets' units or, by k-fold, in their deviation;
-    or a log evidence."""
-    if criterion == "evidence":
-        return -value
-    return math.sqrt(value) if value >= 0 else math.nan
 
 
 def trial_plot(
     trials: Sequence[tuple[str, int, float, float]],
-    criterion: str,
+    criterion: Criterion,
     winner: tuple[float, float],
     unit: str | None = None,
 ) -> bytes:
@@ -117,7 +109,7 @@ def trial_plot(
 
     InputError where no trial has a value that is a number.
     """
-    trials = [trial for trial in trials if math.isfinite(shown(trial[3], criterion))]
+    trials = [trial for trial in trials if math.isfinite(criterion.shown(trial[3]))]
     if not trials:
         raise InputError("path plot: none of the trials has a score that is a number; try larger ridges")
     colours = dict(zip(_best([(kernel, value) for kernel, _, _, value in trials], LINES), LINES, strict=False))
@@ -126,20 +118,20 @@ def trial_plot(
     paths: dict[tuple[str, int], list[tuple[float, float]]] = {}
     for kernel, m, ridge, value in trials:
         if kernel in colours and m in styles:
-            paths.setdefault((kernel, m), []).append((ridge, shown(value, criterion)))
+            paths.setdefault((kernel, m), []).append((ridge, criterion.shown(value)))
     figure = new_figure(9.5, 5.2)
     axes = figure.add_subplot()
     for (kernel, m), points in paths.items():
         ridges, values = zip(*sorted(points), strict=True)
         axes.plot(ridges, values, ls=styles[m], marker="o", ms=3, lw=1.4, color=colours[kernel])
-    best, least = winner[0], shown(winner[1], criterion)
+    best, least = winner[0], criterion.shown(winner[1])
     axes.plot([best], [least], "o", ms=13, mfc="none", mew=2.0, color=ACCENT, zorder=5)
     axes.annotate(f"best: {least:.5g}", (best, least), (0, -22), textcoords="offset points", ha="center", color=ACCENT)
     scores = [value for points in paths.values() for _, value in points]
     if min(scores) > 0 and max(scores) > 10 * min(scores):
         axes.set_yscale("log")
     _scale(axes, [ridge for points in paths.values() for ridge, _ in points])
-    label = NAMES[criterion] + (f" ({unit})" if unit and criterion == "gcv" else "")
+    label = criterion.axis + (f" ({unit})" if unit and criterion.in_units else "")
     label_axes(axes, ColumnLabel("ridge"), label)
     axes.margins(y=0.12)
     axes.grid(color=FAINT, alpha=0.3, lw=0.6)

@@ -9,7 +9,7 @@ from dorff.solvers.penalty import Penalty
 from dorff.solvers.preconditioners import sampled_bytes
 from dorff.solvers.problem import Problem, target_covariance
 from dorff.solvers.ridge_path import path_bytes
-from dorff.solvers.scores import Criterion, Ridge, Solution
+from dorff.solvers.scores import Criterion, Ridge, Solution, criterion_of
 from dorff.solvers.select import R2, Spread, row_sums, squared_error
 from dorff.solvers.setting import Fit, Setting, carried_ridges, check_apart, check_output, learned_term, spread
 from dorff.solvers.system import LARGEST_DIRECT, LARGEST_EVD, Size

@@ -14,7 +14,7 @@ from dorff.moments import Moments, Solvable, pooled
 from dorff.solvers.apart import untouched
 from dorff.solvers.few_labels import Common, few_label_errors
 from dorff.solvers.ridge_path import path_errors
-from dorff.solvers.scores import OF_FITS, Criterion, FitScore, geometric_mean
+from dorff.solvers.scores import FitScore, criterion_of, geometric_mean
 from dorff.solvers.select import R2, FoldErrors, Spread, about_mean, squared_error, squared_size
 from dorff.solvers.setting import Fit, Setting, learned_term
 
@@ -68,7 +68,7 @@ class Choice:
 
 
 def choose(
-    folds: Folds, candidates: Sequence[Setting], ridges: Sequence[float], *, by: Criterion | str | None = None,
+    folds: Folds, candidates: Sequence[Setting], ridges: Sequence[float], *, by: str | None = None,
     per_output: bool = False, counts: Sequence[int] = (),
 ) -> Choice:  # fmt: skip
     """The best by the criterion, k-fold where there are folds and GCV else if left out; the first of equals.
@@ -79,14 +79,14 @@ def choose(
     all where it is for one candidate. InputError for k-fold with fewer than two folds, and where outputs with ridges
     of their own do not fall apart.
     """
-    by = Criterion(by or (Criterion.GCV if len(folds) == 1 else Criterion.KFOLD))
+    by = by or ("gcv" if len(folds) == 1 else "kfold")
     table, best, fitted, common = list[Score](), None, None, Common()
     r2_of = R2.POOLED if any(one.r2 is R2.POOLED for one in candidates) else R2.MEAN
     only = len(candidates) * len(ridges) * max(1, len(counts)) == 1
     for number, candidate in enumerate(candidates):
         for m in counts or (candidate.m,):
             parts, setting = of_first(folds, replace(candidate, r2_of=r2_of), m)
-            if only and by in OF_FITS:
+            if only and criterion_of(by).of_fit is not None:
                 (single,) = setting.solve(pooled(parts), ridges)
                 return Choice(0, single, (), setting.m)
             trials = _trials(parts, setting, ridges, by, per_output=per_output, common=common)
@@ -103,18 +103,18 @@ def choose(
 
 
 def setting_scores(
-    folds: Folds, setting: Setting, ridges: Sequence[float], *, by: Criterion | str, per_output: bool = False
+    folds: Folds, setting: Setting, ridges: Sequence[float], *, by: str, per_output: bool = False
 ) -> list[Score]:
     """The trials of one setting: its scores at every ridge, or by every output's best ridge (`choose`)."""
-    trials = _trials(folds, setting, ridges, Criterion(by), per_output=per_output, common=Common())
+    trials = _trials(folds, setting, ridges, by, per_output=per_output, common=Common())
     return [score for score, _ in trials]
 
 
 def _trials(
-    folds: Folds, setting: Setting, ridges: Sequence[float], by: Criterion, *, per_output: bool, common: Common
+    folds: Folds, setting: Setting, ridges: Sequence[float], by: str, *, per_output: bool, common: Common
 ) -> list[tuple[Score, Fit | None]]:
     """Scores, with the fits that they are of where these are to all rows."""
-    if (rule := OF_FITS.get(by)) is None:
+    if (rule := criterion_of(by).of_fit) is None:
         return [(score, None) for score in fold_scores(folds, setting, ridges, per_output=per_output, common=common)]
     if per_output:
         fits = [setting.solve_each(pooled(folds), ridges, by)]

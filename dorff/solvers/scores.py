@@ -8,18 +8,20 @@ same for all (`select.noise_models`), which is this one for targets divided by t
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cached_property
-from typing import Final, final
+from typing import final
 
 import numpy as np
 
+from dorff.errors import InputError
 from dorff.moments import FloatArray
 from dorff.solvers.problem import Problem
 from dorff.solvers.system import EPS, Block
+from dorff.spec.registry import CRITERIA, Entry
 
 Ridge = float | FloatArray  # one for all, or (p,) with one for each of the problem's directions
 _TINY = float(np.finfo(np.float64).tiny)
@@ -254,14 +256,6 @@ class DirectSolver(Solver):
         return Solution.of(self.problem, ridge, solved, self.rung, scores=scores)
 
 
-class Criterion(StrEnum):
-    """What the best is found by: least GCV score, most log evidence, most R2 on rows held out (`R2`)."""
-
-    GCV = "gcv"
-    EVIDENCE = "evidence"
-    KFOLD = "kfold"
-
-
 @final
 @dataclass(frozen=True)
 class FitScore:
@@ -273,12 +267,45 @@ class FitScore:
     noise: bool = False
 
 
-#: Of the criteria that hold out no rows.
-OF_FITS: Final = {
-    Criterion.GCV: FitScore(lambda solution: solution.gcv, lambda scores: scores.gcv_each),
-    Criterion.EVIDENCE: FitScore(
-        lambda solution: None if solution.log_evidence is None else -solution.log_evidence,
-        lambda scores: -scores.evidence_each,
-        noise=True,
-    ),
-}
+@final
+@dataclass(frozen=True)
+class Criterion:
+    """What the best of several fits is found by: its `title`, and what `shown` makes of a value for people to see,
+    called `axis` there, in the targets' units if `in_units`. Without `of_fit` it scores predictions of rows held out.
+    """
+
+    title: str
+    axis: str
+    shown: Callable[[float], float]
+    in_units: bool = False
+    of_fit: FitScore | None = None
+
+
+def criterion_of(name: str) -> Criterion:
+    """The criterion of a word; InputError where no installed package has it."""
+    entry = CRITERIA.get(name)
+    if entry is None:
+        raise InputError(f"criterion {name!r} is not known; use one of: {', '.join(CRITERIA.names)}")
+    criterion: Criterion = entry.build()
+    return criterion
+
+
+def _root(value: float) -> float:
+    return math.sqrt(value) if value >= 0 else math.nan
+
+
+_GCV = FitScore(lambda solution: solution.gcv, lambda scores: scores.gcv_each)
+_EVIDENCE = FitScore(
+    lambda solution: None if solution.log_evidence is None else -solution.log_evidence,
+    lambda scores: -scores.evidence_each,
+    noise=True,
+)
+_OF_GCV = Criterion("GCV", "root of the GCV score", _root, in_units=True, of_fit=_GCV)
+_OF_EVIDENCE = Criterion("evidence", "log evidence", lambda value: -value, of_fit=_EVIDENCE)
+_OF_ROWS = Criterion("held-out R2", "root of 1 - R2 on held-out rows", _root)
+
+CRITERIA.add(
+    Entry("gcv", lambda: _OF_GCV, source="Golub, Heath & Wahba 1979"),
+    Entry("evidence", lambda: _OF_EVIDENCE, source="MacKay 1992"),
+    Entry("kfold", lambda: _OF_ROWS),
+)

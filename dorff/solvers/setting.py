@@ -22,7 +22,7 @@ from dorff.solvers.learned import learn_output
 from dorff.solvers.matrixfree import make_system, of_moments
 from dorff.solvers.penalty import Penalty
 from dorff.solvers.problem import Parts, Problem, Units, target_covariance
-from dorff.solvers.scores import OF_FITS, Criterion, Ridge, Solution
+from dorff.solvers.scores import Ridge, Solution, criterion_of
 from dorff.solvers.uncertainty import posterior
 
 CG: Final = "cg"  # the other `Setting.method`
@@ -153,7 +153,8 @@ class Setting:
         mean of the directions' own.
         """
         self.check_scored()
-        rule, kernel = OF_FITS[Criterion(criterion)], self.fixed(parts)
+        rule, kernel = criterion_of(criterion).of_fit, self.fixed(parts)
+        assert rule is not None
         problem = self._of_weights(self.weights(kernel), parts, self.scaling(parts))
         problem.outputs_apart()
         spectral = SpectralSolver(problem)

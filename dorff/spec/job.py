@@ -12,7 +12,7 @@ from dorff.spec.data import ClassTargets, Data, with_inputs
 from dorff.spec.kernel import DecomposableSpec, Kernel, Kernels, LearnedOutputSpec, MultiViewSpec
 from dorff.spec.manifold import Manifold
 from dorff.spec.part import Counts, FilePath, FoldsBy, Idle, NotNegative, OneOf, Part, Ridges, Rows, Typed
-from dorff.spec.registry import SAMPLERS, Word
+from dorff.spec.registry import CRITERIA, SAMPLERS, NameOf, Word
 
 _ITERATIVE: Final = ("cg", "streaming")  # routes that factor no system
 
@@ -132,7 +132,7 @@ class Solve(Part):
 
     ridge: Ridges = 1e-6
     ridge_per_output: Annotated[bool, Idle(_chooses)] = False
-    select: Annotated[str, OneOf("gcv", "evidence", "kfold"), Idle(_compares)] = "gcv"
+    select: Annotated[str, NameOf(CRITERIA), Idle(_compares)] = "gcv"
     folds: Annotated[Folds, Idle(_deals)] = Folds()
     standardize: bool = False
     intercept: bool = True

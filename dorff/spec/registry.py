@@ -226,6 +226,23 @@ def _of_keys(registry: Registry, refer: Refer) -> list[Config]:
     return [{**refer(one, registry), "required": [one.name]} for one in registry.entries() if one.written]
 
 
+@final
+@dataclass(frozen=True)
+class NameOf:
+    """Beside `str`: a word of a registry, none of which has options."""
+
+    registry: Registry
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        return core_schema.no_info_before_validator_function(self._checked, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler) -> Any:
+        return {"enum": list(self.registry.names)}
+
+    def _checked(self, value: object) -> object:
+        return KnownNames(self.registry.names).name(value)
+
+
 def lazily(module: str, name: str) -> Callable[..., Any]:
     """A function of a module that is imported when it is called: what runs a job is not needed to read one."""
     return lambda *arguments: getattr(importlib.import_module(module), name)(*arguments)
@@ -235,6 +252,7 @@ SCALARS: Final = Registry("scalars", "dorff.kernels")
 KERNELS: Final = Registry("kernels", "dorff.kernels")
 OUTPUTS: Final = Registry("outputs", "dorff.kernels")
 SAMPLERS: Final = Registry("samplers", "dorff.frequencies")
+CRITERIA: Final = Registry("criteria", "dorff.solvers.scores")  # `build` gives a `Criterion`
 #: `build` is called with the options and with seconds of patience, and gives an `engine.Engine`.
 CLUSTERS: Final = Registry("clusters", "dorff.spec.cluster")
 READERS: Final = Registry("readers", "dorff.data.sources")  # a word is the end of a file's name, such as .npy

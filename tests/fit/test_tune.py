@@ -19,6 +19,7 @@ from dorff.fit.tune import tune
 from dorff.plan import freeze_constants, make_plan
 from dorff.report import trial_plot
 from dorff.report.selection import from_info
+from dorff.solvers import criterion_of
 from dorff.spec.reader import load_job
 from dorff.store import load_model
 
@@ -250,8 +251,8 @@ def test_kernels_are_called_by_what_tells_them_apart(configs: list[dict[str, Any
 
 def test_a_plot_needs_a_number() -> None:
     with pytest.raises(InputError, match="none of the trials has a score that is a number"):
-        trial_plot([("k", 2, 0.0, float("inf"))], "gcv", (0.0, float("inf")))
-    assert trial_plot([("k", 2, 0.0, 1.0), ("k", 2, 1.0, 2.0)], "evidence", (0.0, 1.0))[:4] == b"\x89PNG"
+        trial_plot([("k", 2, 0.0, float("inf"))], criterion_of("gcv"), (0.0, float("inf")))
+    assert trial_plot([("k", 2, 0.0, 1.0), ("k", 2, 1.0, 2.0)], criterion_of("evidence"), (0.0, 1.0))[:4] == b"\x89PNG"
 
 
 def test_length_scales_that_rows_tell_are_each_jobs_own(sea: Path, tmp_path: Path) -> None:
