@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from cases import LAW, assert_mean
+from dense_butterfly import butterfly_matrix
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.linalg import hadamard
@@ -15,7 +16,7 @@ from dorff.features import Recipe
 from dorff.frequencies import IID, QMC, ROM, SORF, Fastfood, GaussQuadrature, Orthogonal, Quadrature
 from dorff.frequencies.quadrature import butterfly_angles
 from dorff.frequencies.structured import padded, some_rows, with_an_entry
-from dorff.loops import butterfly_matrix, simplex_vertices
+from dorff.loops import simplex_vertices
 
 HAAR = Quadrature(mixing="haar")
 STRUCTURED = (SORF(), ROM(), ROM(blocks=2), Fastfood(), Quadrature(), Quadrature((1, 3)))
