@@ -32,7 +32,7 @@ class ExactRidge:
     eq. 72, whose system (C*C J K + l gA) a = C* y is p n wide and not symmetric, and has the same f. Brault's (2016)
     lambda of eq. 11 is `ridge`; the one of eq. 12 is N times it.
 
-    `dual` a (n, p) is 0 for rows of no observed value; `observe` (q, p). See `exact_cost` for what a fit takes.
+    `dual` a (n, p) is 0 for rows of no observed value; `observe` (q, p).
     """
 
     kernel: OperatorKernel
@@ -102,33 +102,6 @@ class ExactRidge:
                 values[start:stop] = np.einsum("nkpq,kq->np", gram, self.dual)
         values += self.intercept
         return values
-
-
-@final
-@dataclass(frozen=True)
-class ExactCost:
-    """What an exact fit holds at its peak, in bytes, and does, in floating-point operations."""
-
-    bytes: int
-    flops: float
-
-
-def exact_cost(kernel: OperatorKernel, n: int, p: int, observed: int | None = None) -> ExactCost:
-    """Of n rows, p outputs and as many observed values of a row, or `observed`, none missing.
-
-    In general one matrix of (n q)^2 numbers, factored in place: (n q)^3 / 3 flops. One scalar kernel times a matrix
-    A takes two of n^2 and a factor for each distinct eigenvalue of C A C^T: those of A are counted, or all q if
-    `observed` is given. `kernel` must have its output matrices fixed.
-    """
-    q, right = observed or p, p + 1
-    separable = _separable(kernel)
-    if separable is None:
-        rows, matrices, factors = n * q, 1, 1
-    else:
-        rows, matrices, right = n, 2, q * right
-        factors = q if observed else len(_clusters(np.linalg.eigh(separable[1])[0]))
-    flops = factors * rows**3 / 3 + 2.0 * rows**2 * right
-    return ExactCost(8 * (matrices * rows**2 + 6 * n * q * (p + 1)) + 2 * BLOCK_BYTES, flops)
 
 
 class _ExactSystem(ABC):
