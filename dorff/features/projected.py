@@ -18,7 +18,6 @@ from dorff.features.base import FeatureMap, ScalarMap, numbers
 from dorff.frequencies import QMC, Dense, Frequencies, Orthogonal, Sampler, Transform, default_sampler
 from dorff.frequencies.transforms import Arrays
 from dorff.kernels import (
-    Activation,
     CurlFree,
     Decomposable,
     DivergenceFree,
@@ -28,7 +27,8 @@ from dorff.kernels import (
     Spectral,
     from_config,
 )
-from dorff.kernels.scalar import FloatArray
+from dorff.kernels.pointwise import FUNCTIONS
+from dorff.kernels.scalar import Activation, FloatArray
 from dorff.kernels.stretched import Stretched
 from dorff.loops import absolutes, ramps, signs, steps, trig_pairs
 from dorff.spec.registry import Config
@@ -37,24 +37,25 @@ from dorff.spec.registry import Config
 Law = tuple[FloatArray, FloatArray, npt.NDArray[np.bool_] | None]
 
 #: By activation, and whether its points are reflected.
-_LOOPS: Final[dict[tuple[Activation | None, bool], Callable[[FloatArray, FloatArray, FloatArray], None]]] = {
-    (Activation.STEP, False): steps,
-    (Activation.RAMP, False): ramps,
-    (Activation.STEP, True): signs,
-    (Activation.RAMP, True): absolutes,
+_LOOPS: Final[dict[tuple[Activation, bool], Callable[[FloatArray, FloatArray, FloatArray], None]]] = {
+    (FUNCTIONS["step"], False): steps,
+    (FUNCTIONS["relu"], False): ramps,
+    (FUNCTIONS["step"], True): signs,
+    (FUNCTIONS["relu"], True): absolutes,
 }
 
 
 def layout(phi: GaussianWeighted | None, reflected: bool) -> tuple[int, float]:
     """Columns for each frequency, and the factor of the inputs as columns of their own: 0.0 where they are not."""
-    if phi is None or (reflected and phi.split is None):
+    split = phi.activation.split if phi is not None and reflected else None
+    if phi is None or (reflected and split is None):
         return 2, 0.0
-    return 1, phi.scale * phi.split.slope if reflected and phi.split else 0.0
+    return 1, phi.scale * split.slope if split else 0.0
 
 
 def _values(phi: GaussianWeighted, t: FloatArray) -> FloatArray:
     """phi(t), looked at, since it may be anybody's function."""
-    values = np.asarray(phi.function(t))
+    values = np.asarray(phi.activation.function(t))
     if values.shape != t.shape or not np.all(np.isfinite(values)):
         raise InputError(
             f"{phi!r}: phi must give a finite number for every number; it gave shape {values.shape} for {t.shape}"
@@ -95,9 +96,9 @@ class Projected(ScalarMap):
         if phi is not None:
             weights = weights * phi.scale
             centre *= (phi.scale * phi.centre) ** 2
-            if reflected and phi.split:
-                centre += phi.split.constant**2 * float(np.sum(weights**2))
-                weights = weights * phi.split.gain
+            if reflected and (split := phi.activation.split):
+                centre += split.constant**2 * float(np.sum(weights**2))
+                weights = weights * split.gain
             elif reflected:
                 weights = weights / math.sqrt(2.0)
         if centre_column and centre < 0:
@@ -137,7 +138,7 @@ class Projected(ScalarMap):
         elif loop := _LOOPS.get((phi.activation, self.reflected)):
             loop(work, out, self.weights)
         else:
-            split = phi.split if self.reflected else None
+            split = phi.activation.split if self.reflected else None
             np.multiply(split.rest(work) if split else _values(phi, work), self.weights, out=out[:, :D])
             if self.reflected and not split:
                 out[:, D : 2 * D] = _values(phi, -work) * self.weights
@@ -152,7 +153,7 @@ class Projected(ScalarMap):
 
     @property
     def differentiable(self) -> bool:
-        return self.phi is None or self.phi.derivative is not None
+        return self.phi is None or self.phi.activation.derivative is not None
 
     def first(self, count: int) -> Projected:
         """The features of the first `count` frequencies alone: columns :count and D : D + count, times
@@ -195,7 +196,7 @@ class Projected(ScalarMap):
         if self.phi is None:
             F = self.transform(x)
             return F[:, :D] * w[D : 2 * D] - F[:, D : 2 * D] * w[:D]
-        derivative, split = self.phi.derivative, self.phi.split
+        derivative, split = self.phi.activation.derivative, self.phi.activation.split
         assert derivative is not None and split is not None  # `differentiable`
         z = np.empty((len(x), D))
         self.projection.project(x, z)

@@ -129,7 +129,8 @@ class Recipe:
     def _centre_column(self) -> bool:
         phi, sampler = self._phi, self.sampler
         centred = sampler.centred and (phi is None or phi.centre != 0)
-        constant = sampler.reflected and phi is not None and phi.split is not None and phi.split.constant != 0
+        split = phi.activation.split if phi is not None else None
+        constant = sampler.reflected and split is not None and split.constant != 0
         return not self.intercept and (constant or (centred and self._seen_at_zero))
 
     @property
