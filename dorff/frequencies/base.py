@@ -49,6 +49,7 @@ class Sampler(ABC):
     mixture, where `mixes`; else, and always for a concatenated sum, which has a law for each term, law by law.
     """
 
+    kind: ClassVar[str]  #: its word in JOB.yaml
     mixes: ClassVar[bool]
 
     @property
@@ -61,9 +62,9 @@ class Sampler(ABC):
         """Whether the rule has a weight for omega = 0."""
         return False
 
-    @abstractmethod
     def config(self) -> Config:
-        """The sampler in the grammar of JOB.yaml."""
+        """The sampler in the grammar of JOB.yaml: its word, and its fields as options."""
+        return {"type": self.kind, **vars(self)}
 
     @abstractmethod
     def accept(self, law: kernels.Spectral, measure: kernels.Measure, d: int) -> None:

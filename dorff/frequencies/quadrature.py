@@ -67,6 +67,7 @@ class Quadrature(RuleSampler):
     mixing: str = "butterfly"
     radii: str = "own"
     centre: str = "signed"
+    kind = "quadrature"
 
     def __post_init__(self) -> None:
         if isinstance(self.degree, list | np.ndarray):
@@ -96,13 +97,7 @@ class Quadrature(RuleSampler):
         return self.degree == (3, 3) and self.centre != "drop"
 
     def config(self) -> Config:
-        return {
-            "type": "quadrature",
-            "degree": list(self.degree),
-            "mixing": self.mixing,
-            "radii": self.radii,
-            "centre": self.centre,
-        }
+        return super().config() | {"degree": list(self.degree)}
 
     def accept(self, law: Spectral, measure: Measure, d: int) -> None:
         law = isotropic(law, measure, "quadrature")

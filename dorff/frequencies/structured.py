@@ -20,7 +20,6 @@ from dorff.frequencies.transforms import HADAMARD_FROM, HadamardChain, IntArray,
 from dorff.kernels import Isotropic, Measure, Spectral
 from dorff.kernels.scalar import FloatArray
 from dorff.spec.part import Typed, within
-from dorff.spec.registry import Config
 
 
 def padded(d: int) -> int:
@@ -45,11 +44,11 @@ class _HadamardSampler(RuleSampler):
         return law.radii(rng, count, n, Measure.UNBOUNDED)
 
     def accept(self, law: Spectral, measure: Measure, d: int) -> None:
-        isotropic(law, measure, str(self.config()["type"]))
+        isotropic(law, measure, self.kind)
 
     @final
     def rule(self, rng: np.random.Generator, law: Law, count: int, d: int) -> Frequencies:
-        spectrum, n = isotropic(law.spectrum, law.measure, str(self.config()["type"])), padded(d)
+        spectrum, n = isotropic(law.spectrum, law.measure, self.kind), padded(d)
         if law.weighed:
             chain = with_an_entry(self.directions(rng, count if n == d else -(-count // d) * n, d), count)
             radii = spectrum.radii(rng, count, d, law.measure)
@@ -126,11 +125,10 @@ class SORF(_Rademacher):
     Matern curl-free one (nu = 3.5) 21%.
     """
 
+    kind = "sorf"
+
     def directions(self, rng: np.random.Generator, count: int, d: int) -> HadamardChain:
         return self._chain(rng, np.arange(count), d)
-
-    def config(self) -> Config:
-        return {"type": "sorf"}
 
 
 class ROMSpec(Typed):
@@ -151,6 +149,7 @@ class ROM(_Rademacher):
     """
 
     blocks: int = 3
+    kind = "rom"
 
     def __post_init__(self) -> None:
         if not isinstance(self.blocks, int) or isinstance(self.blocks, bool) or not 1 <= self.blocks <= 16:
@@ -161,9 +160,6 @@ class ROM(_Rademacher):
 
     def factors(self) -> int:
         return self.blocks
-
-    def config(self) -> Config:
-        return {"type": "rom", "blocks": self.blocks}
 
 
 @final
@@ -176,6 +172,8 @@ class Fastfood(_HadamardSampler):
     uniform; rows of one block are correlated.
     """
 
+    kind = "fastfood"
+
     def directions(self, rng: np.random.Generator, count: int, d: int) -> HadamardChain:
         n = padded(d)
         B = -(-count // n)
@@ -184,9 +182,6 @@ class Fastfood(_HadamardSampler):
         rows = np.arange(count)
         lengths = np.linalg.norm(diagonals[:, 1], axis=1)[rows // n] * math.sqrt(n)
         return HadamardChain(np.ones(d), diagonals, permutation, rows, 1 / lengths)
-
-    def config(self) -> Config:
-        return {"type": "fastfood"}
 
 
 def some_rows(rng: np.random.Generator, width: int, count: int) -> IntArray:

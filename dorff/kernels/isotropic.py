@@ -16,7 +16,6 @@ from dorff.errors import InputError
 from dorff.kernels.scalar import BoolArray, FloatArray, Lengthscale, Measure
 from dorff.kernels.stretched import Isotropic
 from dorff.spec.part import LengthscaleSpec, Positive
-from dorff.spec.registry import Config
 
 # From this order on the uniform expansion has all the digits, and the scaled K begins to overflow.
 UNIFORM_FROM = 50.0
@@ -71,17 +70,15 @@ _TINY = 1e-280
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Gaussian(Isotropic):
     """exp(-|x - z|^2 / (2 s^2)), s = `lengthscale` in the inputs' own units: one number, or one per input.
 
     Its spectrum is N(0, I / s^2) (Rahimi & Recht 2007). Minh's sigma is sqrt(2) s.
     """
 
+    kind = "gaussian"
     lengthscale: float | tuple[float, ...]
-
-    def __init__(self, lengthscale: Lengthscale) -> None:
-        self._set_lengthscale(lengthscale)
 
     @property
     def variance(self) -> float:
@@ -105,9 +102,6 @@ class Gaussian(Isotropic):
         density: FloatArray = -0.5 * (unit.shape[1] * math.log(2 * math.pi) + np.sum(unit**2, axis=1))
         return density
 
-    def config(self) -> Config:
-        return self._config("gaussian")
-
 
 class MaternSpec(LengthscaleSpec):
     """The Matern kernel of smoothness nu."""
@@ -116,7 +110,7 @@ class MaternSpec(LengthscaleSpec):
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Matern(Isotropic):
     """2^(1 - nu) / Gamma(nu) t^nu K_nu(t), t = sqrt(2 nu) |x - z| / s, s = `lengthscale` (Rasmussen & Williams 4.14).
 
@@ -126,12 +120,13 @@ class Matern(Isotropic):
     needs nu > 1: below, E |omega|^2 is infinite.
     """
 
+    kind = "matern"
     lengthscale: float | tuple[float, ...]
     nu: float
     mixed = True
 
     def __init__(self, lengthscale: Lengthscale, *, nu: float = 1.5) -> None:
-        self._set_lengthscale(lengthscale)
+        super().__init__(lengthscale)
         object.__setattr__(self, "nu", positive_number("nu", nu))
 
     @property
@@ -175,9 +170,6 @@ class Matern(Isotropic):
         density: FloatArray = constant - (nu + d / 2) * np.log1p(np.sum(unit**2, axis=1) / (2 * nu))
         return density
 
-    def config(self) -> Config:
-        return self._config("matern", nu=self.nu)
-
 
 class RationalQuadraticSpec(LengthscaleSpec):
     """(1 + |x - z|^2 / (2 alpha lengthscale^2))^-alpha."""
@@ -186,7 +178,7 @@ class RationalQuadraticSpec(LengthscaleSpec):
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class RationalQuadratic(Isotropic):
     """(1 + |x - z|^2 / (2 alpha s^2))^-alpha, s = `lengthscale` (Rasmussen & Williams 4.19).
 
@@ -195,12 +187,13 @@ class RationalQuadratic(Isotropic):
     chi2_(d+2) * t, t ~ Gamma(alpha + 1, scale 1 / alpha).
     """
 
+    kind = "rational_quadratic"
     lengthscale: float | tuple[float, ...]
     alpha: float
     mixed = True
 
     def __init__(self, lengthscale: Lengthscale, *, alpha: float = 1.0) -> None:
-        self._set_lengthscale(lengthscale)
+        super().__init__(lengthscale)
         object.__setattr__(self, "alpha", positive_number("alpha", alpha))
 
     @property
@@ -235,9 +228,6 @@ class RationalQuadratic(Isotropic):
             return np.asarray(constant + math.log(2.0) + log_kve(0.0, z) - z)
         constant += abs(v) * math.log(2.0) + float(gammaln(abs(v)))
         return np.asarray(constant + log_matern(abs(v), z) + (v - abs(v)) * np.log(z))
-
-    def config(self) -> Config:
-        return self._config("rational_quadratic", alpha=self.alpha)
 
 
 def positive_number(name: str, value: float) -> float:

@@ -208,8 +208,8 @@ class Split:
 @final
 @dataclass(frozen=True, eq=False)
 class Activation:
-    """phi on arrays of any shape; its derivative, None where there is none (a step) or it is not known; phi in its even
-    and odd parts, None where they are not known."""
+    """phi on arrays of any shape, its derivative (None: there is none, as of a step, or it is not known), and its even
+    and odd parts (None: not known)."""
 
     function: Function
     derivative: Function | None = None

@@ -25,8 +25,24 @@ class Stretched(Spectral):
     are finite.
     """
 
-    #: Whether `mixing` is random.
-    mixed: ClassVar[bool] = False
+    kind: ClassVar[str]  #: its word in JOB.yaml
+    mixed: ClassVar[bool] = False  #: whether `mixing` is random
+
+    def __init__(self, lengthscale: Lengthscale) -> None:
+        try:
+            values = np.asarray(lengthscale, dtype=np.float64)
+        except (TypeError, ValueError):
+            values = np.empty(0)
+        if values.ndim > 1 or values.size == 0 or not np.all(np.isfinite(values)) or np.any(values < 1e-300):
+            raise InputError(
+                f"lengthscale must be a positive number or a list of them, one per input, not {lengthscale!r}"
+            )
+        plain = float(values) if values.ndim == 0 else tuple(float(v) for v in values)
+        object.__setattr__(self, "lengthscale", plain)
+
+    def config(self) -> Config:
+        value = self.lengthscale if isinstance(self.lengthscale, float) else list(self.lengthscale)
+        return {"type": self.kind, **vars(self), "lengthscale": value}
 
     @property
     @abstractmethod
@@ -106,23 +122,6 @@ class Stretched(Spectral):
             return 0.0, np.full(d, 1.0 / self.second_moments(d).sum())
         total = 1.0 + d * self.variance
         return 1.0 / total, self.stretch(d) ** -2 / total
-
-    def _set_lengthscale(self, lengthscale: Lengthscale) -> None:
-        """Checks a length-scale and keeps it as a float or a tuple of floats."""
-        try:
-            values = np.asarray(lengthscale, dtype=np.float64)
-        except (TypeError, ValueError):
-            values = np.empty(0)
-        if values.ndim > 1 or values.size == 0 or not np.all(np.isfinite(values)) or np.any(values < 1e-300):
-            raise InputError(
-                f"lengthscale must be a positive number or a list of them, one per input, not {lengthscale!r}"
-            )
-        plain = float(values) if values.ndim == 0 else tuple(float(v) for v in values)
-        object.__setattr__(self, "lengthscale", plain)
-
-    def _config(self, kind: str, **more: float) -> Config:
-        value = self.lengthscale if isinstance(self.lengthscale, float) else list(self.lengthscale)
-        return {"type": kind, "lengthscale": value, **more}
 
 
 class Isotropic(Stretched):
@@ -229,17 +228,15 @@ _ROUGH = (
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Laplacian(Product):
     """exp(-|x - z|_1 / s), s = `lengthscale`; scikit-learn's gamma is 1 / s.
 
     Its frequencies are independent Cauchy variables of scale 1 / s (Rahimi & Recht 2007): no moments at all.
     """
 
+    kind = "laplacian"
     lengthscale: float | tuple[float, ...]
-
-    def __init__(self, lengthscale: Lengthscale) -> None:
-        self._set_lengthscale(lengthscale)
 
     def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
         scale = self.stretch(X.shape[1])
@@ -261,22 +258,17 @@ class Laplacian(Product):
     def _log_density(self, unit: FloatArray) -> FloatArray:
         return np.asarray(-np.sum(math.log(math.pi) + np.log1p(unit**2), axis=1))
 
-    def config(self) -> Config:
-        return self._config("laplacian")
-
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Cauchy(Product):
     """prod_i 1 / (1 + ((x_i - z_i) / s)^2), s = `lengthscale`.
 
     Its frequencies are independent Laplace variables of scale 1 / s (Rahimi & Recht 2007).
     """
 
+    kind = "cauchy"
     lengthscale: float | tuple[float, ...]
-
-    def __init__(self, lengthscale: Lengthscale) -> None:
-        self._set_lengthscale(lengthscale)
 
     def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
         scale = self.stretch(X.shape[1])
@@ -316,6 +308,3 @@ class Cauchy(Product):
 
     def _log_density(self, unit: FloatArray) -> FloatArray:
         return np.asarray(-np.sum(math.log(2.0) + np.abs(unit), axis=1))
-
-    def config(self) -> Config:
-        return self._config("cauchy")

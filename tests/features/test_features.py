@@ -317,7 +317,8 @@ def test_a_map_writes_only_its_columns_and_centres_and_scales():
     ("kernel", "sampler"),
     [(GAUSSIAN, Orthogonal()), (GAUSSIAN, Quadrature()), (kernels.ArcCosine(1), IID()),
      (kernels.ArcCosine(1), Quadrature()), (kernels.Polynomial(3), IID()),
-     *((kernels.Pointwise(name), sampler) for name in FUNCTIONS if name != "step" for sampler in (IID(), Quadrature()))],
+     *((kernels.Pointwise(name), sampler) for name in FUNCTIONS if name != "step"
+       for sampler in (IID(), Quadrature()))],
     ids=repr,
 )  # fmt: skip
 def test_jacobian_against_central_differences(kernel, sampler):

@@ -410,15 +410,14 @@ def test_weighted_kernels_are_their_expectations(kernel):
 @pytest.mark.parametrize("kernel", WEIGHTED, ids=name)
 def test_splits_are_even_and_odd_parts(kernel):
     """phi again from its parts; with its reflection no product of unlike parts is left."""
-    split, t = kernel.activation.split, np.concatenate([[0.0, 800.0], np.random.default_rng(0).normal(0, 4, 50)])
+    phi, split = kernel.activation.function, kernel.activation.split
+    t = np.concatenate([[0.0, 800.0], np.random.default_rng(0).normal(0, 4, 50)])
     if split is None:
         assert callable(kernel.phi)
         return
     whole = split.constant + split.slope * t + split.gain * split.rest(t)
-    np.testing.assert_allclose(whole, kernel.activation.function(t), rtol=1e-13, atol=1e-15)
-    both = np.multiply.outer(whole, whole) + np.multiply.outer(
-        kernel.activation.function(-t), kernel.activation.function(-t)
-    )
+    np.testing.assert_allclose(whole, phi(t), rtol=1e-13, atol=1e-15)
+    both = np.multiply.outer(whole, whole) + np.multiply.outer(phi(-t), phi(-t))
     parts = np.multiply.outer(split.rest(t), split.rest(t))
     parts = split.constant**2 + split.slope**2 * np.multiply.outer(t, t) + split.gain**2 * parts
     np.testing.assert_allclose(both / 2, parts, rtol=1e-12, atol=1e-12)
