@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, final
@@ -104,17 +103,9 @@ class ExactRidge:
         return values
 
 
-class _ExactSystem(ABC):
-    """(B K B^T + diag(noise)) z = right, over the N observed values."""
-
-    @abstractmethod
-    def solve(self, right: FloatArray) -> FloatArray:
-        """z (N, c) for right (N, c)."""
-
-
 @final
-class _Dense(_ExactSystem):
-    """Any kernel and any pattern of observed values."""
+class _Dense:
+    """(B K B^T + diag(noise)) z = right over the N observed values, right and z (N, c): any kernel and any pattern."""
 
     def __init__(
         self, kernel: OperatorKernel, X: FloatArray, C: FloatArray, some: npt.NDArray[np.bool_], noise: FloatArray
@@ -138,8 +129,8 @@ class _Dense(_ExactSystem):
 
 
 @final
-class _Separable(_ExactSystem):
-    """k0 A observed through C with nothing missing: k0 a + noise for each eigenvalue a of C A C^T."""
+class _Separable:
+    """The same of k0 A observed through C with nothing missing: k0 a + noise for each eigenvalue a of C A C^T."""
 
     def __init__(self, scalar: ScalarKernel, A: FloatArray, X: FloatArray, C: FloatArray, noise: FloatArray) -> None:
         self._values, self._vectors = np.linalg.eigh(C @ A @ C.T)
@@ -165,7 +156,7 @@ class _Separable(_ExactSystem):
 
 def _system(
     kernel: OperatorKernel, X: FloatArray, C: FloatArray, some: npt.NDArray[np.bool_], noise: FloatArray
-) -> _ExactSystem:
+) -> _Dense | _Separable:
     separable = _separable(kernel)
     if separable is not None and some.all():
         return _Separable(*separable, X, C, noise)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.polynomial.hermite_e import hermegauss
 
 from dorff.errors import InputError
-from dorff.frequencies.base import DenseSampler, Law, RuleSampler, isotropic, unbounded
+from dorff.frequencies.base import DenseSampler, Law, Sampler, isotropic, unbounded
 from dorff.frequencies.found import Frequencies, uniform
 from dorff.frequencies.transforms import Dense
 from dorff.kernels import Gaussian, Measure, Spectral
@@ -142,7 +142,7 @@ class GaussQuadratureSpec(Typed):
 
 @final
 @dataclass(frozen=True)
-class GaussQuadrature(RuleSampler):
+class GaussQuadrature(Sampler):
     """Nodes of the product Gauss-Hermite grid, drawn with its weights as probabilities (Dao, De Sa & Re 2017).
 
     `points` nodes an axis. A grid of no more nodes than asked for is taken whole, with its weights. Biased as the
@@ -181,9 +181,3 @@ class GaussQuadrature(RuleSampler):
         else:
             omega, weights = rng.choice(nodes, size=(D, d), p=mass), uniform(D)
         return Frequencies(Dense(omega * law.spectrum.stretch(d)), weights)
-
-    def numbers(self, d: int, count: int) -> int:
-        return 2 * self.size(d, count) * d
-
-    def flops(self, d: int, count: int) -> float:
-        return 2.0 * self.size(d, count) * d

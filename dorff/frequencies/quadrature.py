@@ -9,7 +9,7 @@ from typing import Annotated, Final, final
 import numpy as np
 
 from dorff.errors import InputError
-from dorff.frequencies.base import Law, RuleSampler, isotropic, unbounded
+from dorff.frequencies.base import Law, Sampler, isotropic, unbounded
 from dorff.frequencies.found import Frequencies
 from dorff.frequencies.independent import directions, frame, frame_numbers, orthogonal_directions
 from dorff.frequencies.structured import some_rows
@@ -35,7 +35,7 @@ class QuadratureSpec(Typed):
 
 @final
 @dataclass(frozen=True)
-class Quadrature(RuleSampler):
+class Quadrature(Sampler):
     """Means of randomly rotated spherical-radial rules (Genz & Monahan 1998; Munkhoeva et al. 2018, section 2).
 
     `degree` (radial, spherical): (1,1) one direction a rotation, which is IID; (1,3) the axes of a rotation, which is
@@ -68,6 +68,7 @@ class Quadrature(RuleSampler):
     radii: str = "own"
     centre: str = "signed"
     kind = "quadrature"
+    reflected = True
 
     def __post_init__(self) -> None:
         if isinstance(self.degree, list | np.ndarray):
@@ -87,10 +88,6 @@ class Quadrature(RuleSampler):
                 raise InputError(
                     f"sampler.{name} has no effect on a rule of degree {self.degree}, came {value!r}; leave it out"
                 )
-
-    @property
-    def reflected(self) -> bool:
-        return True
 
     @property
     def centred(self) -> bool:
@@ -172,12 +169,12 @@ class Quadrature(RuleSampler):
 
     def numbers(self, d: int, count: int) -> int:
         if self.mixing == "haar" or self.degree == (1, 1) or d < BUTTERFLY_FROM:
-            return 2 * count * d + frame_numbers(count, d) + (d + 1) * d
+            return super().numbers(d, count) + frame_numbers(count, d) + (d + 1) * d
         return (3 * FACTORS + 2) * -(-count // self._width(d)) * self._width(d) + d + 1
 
     def flops(self, d: int, count: int) -> float:
         if self.mixing == "haar" or self.degree == (1, 1) or d < BUTTERFLY_FROM:
-            return 2.0 * count * d
+            return super().flops(d, count)
         width = self._width(d)
         return 3.0 * FACTORS * -(-count // width) * width * (1 + math.log2(d))
 

@@ -14,7 +14,7 @@ from typing import Annotated, final
 import numpy as np
 
 from dorff.errors import InputError
-from dorff.frequencies.base import Law, RuleSampler, isotropic
+from dorff.frequencies.base import Law, Sampler, isotropic
 from dorff.frequencies.found import Frequencies, uniform
 from dorff.frequencies.transforms import HADAMARD_FROM, HadamardChain, IntArray, settled
 from dorff.kernels import Isotropic, Measure, Spectral
@@ -27,7 +27,7 @@ def padded(d: int) -> int:
     return 1 << max(d - 1, 0).bit_length()
 
 
-class _HadamardSampler(RuleSampler):
+class _HadamardSampler(Sampler):
     """What the three share: blocks of n rows, all of every block but the last one's remainder.
 
     Where psi depends on the frequency a row's first d entries are made a direction in R^d, for a radius of the
@@ -64,12 +64,12 @@ class _HadamardSampler(RuleSampler):
 
     def numbers(self, d: int, count: int) -> int:
         n = padded(d)
-        return (self.factors() + 2) * -(-count // n) * n + d if d >= HADAMARD_FROM else 2 * count * d
+        return (self.factors() + 2) * -(-count // n) * n + d if d >= HADAMARD_FROM else super().numbers(d, count)
 
     def flops(self, d: int, count: int) -> float:
         n = padded(d)
         if d < HADAMARD_FROM:
-            return 2.0 * count * d
+            return super().flops(d, count)
         return self.factors() * -(-count // n) * n * (2 + math.log2(n))
 
 

@@ -161,13 +161,6 @@ class MultiView(OperatorKernel):
         fixed = [(view.columns, view.kernel.fix(view.d, p // self.V)) for view in self.views]
         return MultiView(fixed, self.names)
 
-    def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
-        (weight, base), *others = self.terms()
-        values = weight * base.gram(X, Z)
-        for weight, base in others:
-            values += weight * base.gram(X, Z)
-        return values
-
     def config(self) -> Config:
         views = [
             {"columns": list(view.columns), "name": view.name, "kernel": view.kernel.config()} for view in self.views

@@ -20,9 +20,13 @@ from dorff.spec.registry import Config
 class OperatorKernel(ABC):
     """A p x p matrix-valued positive definite kernel. Positive multiples and sums are kernels again."""
 
-    @abstractmethod
     def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
         """Exact values, (n, k, p, p), for X (n, d) and Z (k, d)."""
+        (weight, base), *others = self.terms()
+        total = weight * base.gram(X, Z)
+        for weight, base in others:
+            total += weight * base.gram(X, Z)
+        return total
 
     @abstractmethod
     def terms(self) -> tuple[tuple[float, BaseKernel], ...]:
@@ -91,6 +95,10 @@ class BaseKernel(OperatorKernel):
         return False
 
     @abstractmethod
+    def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
+        """As `OperatorKernel.gram`."""
+
+    @abstractmethod
     def root(self, omega: FloatArray) -> FloatArray:
         """U (D, r, p) with U^T U = M(omega), for frequencies omega (D, d)."""
 
@@ -156,12 +164,6 @@ class Sum(OperatorKernel):
                 "leave concatenate out, or add output matrices instead"
             )
 
-    def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
-        total = self.parts[0][0] * self.parts[0][1].gram(X, Z)
-        for weight, kernel in self.parts[1:]:
-            total = total + weight * kernel.gram(X, Z)
-        return total
-
     def config(self) -> Config:
         terms = [{"weight": weight, "kernel": kernel.config()} for weight, kernel in self.parts]
         return {"type": "sum", "terms": terms, **({"concatenate": True} if self.concatenate else {})}
@@ -212,13 +214,13 @@ class Decomposable(BaseKernel):
 
     scalar: ScalarKernel
     output: Output
+    measure = Measure.UNBOUNDED
 
     def __init__(
         self, scalar: ScalarKernel, output: Output | str | Mapping[str, Any] | npt.ArrayLike = "identity"
     ) -> None:
         object.__setattr__(self, "scalar", scalar)
         object.__setattr__(self, "output", as_output(output))
-        object.__setattr__(self, "measure", Measure.UNBOUNDED)
 
     @property
     def matrix(self) -> FloatArray:
