@@ -124,8 +124,7 @@ class _Dense:
         self._factor = _cholesky(K)
 
     def solve(self, right: FloatArray) -> FloatArray:
-        z: FloatArray = scipy.linalg.cho_solve((self._factor, False), right, check_finite=False)
-        return z
+        return np.asarray(scipy.linalg.cho_solve((self._factor, False), right, check_finite=False))
 
 
 @final
@@ -150,8 +149,7 @@ class _Separable:
             rights = turned[cluster].transpose(1, 0, 2).reshape(n, -1)
             z = scipy.linalg.cho_solve((factor, False), rights, check_finite=False)
             turned[cluster] = z.reshape(n, -1, turned.shape[2]).transpose(1, 0, 2)
-        solved: FloatArray = np.einsum("knc,jk->njc", turned, self._vectors).reshape(right.shape)
-        return solved
+        return np.asarray(np.einsum("knc,jk->njc", turned, self._vectors).reshape(right.shape))
 
 
 def _system(
@@ -184,8 +182,7 @@ def _cholesky(K: FloatArray) -> FloatArray:
         factor, _ = scipy.linalg.cho_factor(K.T, lower=False, overwrite_a=True, check_finite=False)
     except np.linalg.LinAlgError:
         raise InputError("the kernel's matrix is singular to rounding at this ridge; give a larger ridge") from None
-    upper: FloatArray = factor
-    return upper
+    return np.asarray(factor)
 
 
 def _blocks(n: int, numbers: int) -> Iterator[tuple[int, int]]:

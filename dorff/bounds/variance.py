@@ -55,16 +55,14 @@ def _norm(matrix: FloatArray) -> float:
 
 def _signature(kernel: BaseKernel, delta: FloatArray) -> FloatArray:
     """K_0(delta), (p, p)."""
-    values: FloatArray = kernel.gram(delta[None, :], np.zeros((1, len(delta))))[0, 0]
-    return values
+    return np.asarray(kernel.gram(delta[None, :], np.zeros((1, len(delta))))[0, 0])
 
 
 def _squared(kernel: BaseKernel, eta: FloatArray) -> FloatArray:
     """S(eta) = E cos<omega, eta> mu~(omega)^2, (p, p)."""
     if isinstance(kernel, Decomposable):
         root = kernel.root(np.ones((1, len(eta))))[0]
-        squared: FloatArray = _signature(kernel, eta) @ root.T @ root
-        return squared
+        return np.asarray(_signature(kernel, eta) @ root.T @ root)
     d, a = len(eta), inverse_square(kernel)
     split = split_of(kernel)
     if split is None:

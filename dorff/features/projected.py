@@ -4,7 +4,7 @@ length-scales, from one fixed draw."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -28,20 +28,20 @@ from dorff.kernels import (
     from_config,
 )
 from dorff.kernels.pointwise import FUNCTIONS
-from dorff.kernels.scalar import Activation, FloatArray
+from dorff.kernels.scalar import FloatArray
 from dorff.kernels.stretched import Stretched
-from dorff.loops import absolutes, ramps, signs, steps, trig_pairs
+from dorff.loops import ABSOLUTE, RAMP, SIGN, STEP, pieces, trig_pairs
 from dorff.spec.registry import Config
 
 #: Frequencies (D, d), their log density (D,), and which terms (T, D) of the kernel they serve.
 Law = tuple[FloatArray, FloatArray, npt.NDArray[np.bool_] | None]
 
-#: By activation, and whether its points are reflected.
-_LOOPS: Final[dict[tuple[Activation, bool], Callable[[FloatArray, FloatArray, FloatArray], None]]] = {
-    (FUNCTIONS["step"], False): steps,
-    (FUNCTIONS["relu"], False): ramps,
-    (FUNCTIONS["step"], True): signs,
-    (FUNCTIONS["relu"], True): absolutes,
+#: What a loop is for: by activation, and whether its points are reflected.
+_PIECES: Final = {
+    (FUNCTIONS["step"], False): STEP,
+    (FUNCTIONS["relu"], False): RAMP,
+    (FUNCTIONS["step"], True): SIGN,
+    (FUNCTIONS["relu"], True): ABSOLUTE,
 }
 
 
@@ -135,8 +135,8 @@ class Projected(ScalarMap):
         D, phi = work.shape[1], self.phi
         if phi is None:
             trig_pairs(work, out, self.weights)
-        elif loop := _LOOPS.get((phi.activation, self.reflected)):
-            loop(work, out, self.weights)
+        elif (piece := _PIECES.get((phi.activation, self.reflected))) is not None:
+            pieces(work, out, self.weights, piece)
         else:
             split = phi.activation.split if self.reflected else None
             np.multiply(split.rest(work) if split else _values(phi, work), self.weights, out=out[:, :D])
@@ -161,16 +161,7 @@ class Projected(ScalarMap):
 
         InputError unless these are pairs of equal weight and nothing else, of which any part estimates the kernel.
         """
-        self.check_parts()
         D = self.projection.D
-        if not 1 <= count <= D:
-            raise InputError(f"count: wanted 1 to {D} of the frequencies, got {count}; correct it")
-        if count == D:
-            return self
-        return Projected(Dense(self.omega[:count].copy()), self.weights[:count] * math.sqrt(D / count))
-
-    def check_parts(self) -> None:
-        """InputError where a part of the features estimates another kernel."""
         equal = np.allclose(self.weights, self.weights[0], rtol=1e-12, atol=0.0)
         if self.phi is not None or self.centre != 0 or not equal:
             raise InputError(
@@ -178,6 +169,11 @@ class Projected(ScalarMap):
                 "kernel's or sampler's features are others: give one count, or use sampler iid or orthogonal with a "
                 "shift-invariant kernel"
             )
+        if not 1 <= count <= D:
+            raise InputError(f"count: wanted 1 to {D} of the frequencies, got {count}; correct it")
+        if count == D:
+            return self
+        return Projected(Dense(self.omega[:count].copy()), self.weights[:count] * math.sqrt(D / count))
 
     def jacobian(self, x: FloatArray, W: FloatArray) -> FloatArray:
         if not self.differentiable:
@@ -289,8 +285,7 @@ class UnitFeatures:
 
     def phases(self, X: FloatArray, lengthscale: FloatArray) -> FloatArray:
         """omega . x, (n, D), for X (n, d) and the length-scale(s) (1,) or (d,)."""
-        z: FloatArray = X @ (self.units / lengthscale).T
-        return z
+        return np.asarray(X @ (self.units / lengthscale).T)
 
     def columns(self, X: FloatArray, lengthscale: FloatArray) -> FloatArray:
         """F (n, 2 D): all cosines, then all sines, each over sqrt(D)."""
@@ -302,13 +297,11 @@ class UnitFeatures:
     def psi(self, lengthscale: FloatArray) -> FloatArray:
         """psi (D, R, P) as above, R maybe more than P."""
         omega = np.column_stack([self.units / lengthscale, np.ones(len(self.units))])
-        psi: FloatArray = self.sizes[:, :, None] * np.einsum("jk,rpk->jrp", omega, self.roots)
-        return psi
+        return np.asarray(self.sizes[:, :, None] * np.einsum("jk,rpk->jrp", omega, self.roots))
 
     def omega_gradient(self, of_psi: FloatArray) -> FloatArray:
         """What a gradient (D, R, P) by psi says by omega, (D, d)."""
-        gradient: FloatArray = np.einsum("jrp,jr,rpk->jk", of_psi, self.sizes, self.roots[:, :, :-1])
-        return gradient
+        return np.asarray(np.einsum("jrp,jr,rpk->jk", of_psi, self.sizes, self.roots[:, :, :-1]))
 
 
 def with_lengthscale(

@@ -31,8 +31,7 @@ def frame(rng: np.random.Generator, rows: int, d: int) -> FloatArray:
     factor, upper = np.linalg.qr(rng.standard_normal((d, rows)))
     # QR alone is not Haar: the signs of R's diagonal must be undone (Mezzadri 2007).
     factor *= np.sign(np.diag(upper))
-    rotated: FloatArray = factor.T
-    return rotated
+    return np.asarray(factor.T)
 
 
 def orthogonal_directions(rng: np.random.Generator, count: int, d: int) -> FloatArray:

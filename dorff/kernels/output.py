@@ -176,8 +176,7 @@ class Matrix(Output):
         self.check(p)
         values, vectors = np.linalg.eigh(self.A)
         keep = values > values[-1] * p * _EPS
-        root: FloatArray = np.sqrt(values[keep])[:, None] * vectors[:, keep].T
-        return root
+        return np.asarray(np.sqrt(values[keep])[:, None] * vectors[:, keep].T)
 
     def matrix(self, p: int) -> FloatArray:
         self.check(p)
@@ -256,8 +255,7 @@ class Graph(Output):
         # Below the rounding level of L its eigenvalues are zeros, to which the offset is added exactly.
         values = np.where(values > values[-1] * p * _EPS, values, 0.0) + self.offset
         keep = values > 0
-        root: FloatArray = vectors[:, keep].T / np.sqrt(values[keep])[:, None]
-        return root
+        return np.asarray(vectors[:, keep].T / np.sqrt(values[keep])[:, None])
 
     def trace(self, p: int) -> float:
         return float(np.sum(self.root(p) ** 2))

@@ -138,8 +138,7 @@ def _step_gram(X: FloatArray, Z: FloatArray) -> FloatArray:
 def _ramp_gram(X: FloatArray, Z: FloatArray) -> FloatArray:
     x, z, angles = _polar(X, Z)
     shape = np.sin(angles) + (math.pi - angles) * np.cos(angles)
-    values: FloatArray = np.outer(x, z) * shape / (2 * math.pi)
-    return values
+    return np.asarray(np.outer(x, z) * shape / (2 * math.pi))
 
 
 def _erf_gram(X: FloatArray, Z: FloatArray) -> FloatArray:
@@ -147,14 +146,12 @@ def _erf_gram(X: FloatArray, Z: FloatArray) -> FloatArray:
     x, z, angles = _polar(X, Z)
     both = 2 * np.outer(x, z)
     across = np.sqrt(1 + 2 * x[:, None] ** 2 + 2 * z**2 + (both * np.sin(angles)) ** 2)
-    values: FloatArray = 2 / math.pi * np.arctan2(both * np.cos(angles), across)
-    return values
+    return np.asarray(2 / math.pi * np.arctan2(both * np.cos(angles), across))
 
 
 def _waves(X: FloatArray, Z: FloatArray, sign: float) -> FloatArray:
     apart, together = cdist(X, Z, "sqeuclidean"), cdist(X, -Z, "sqeuclidean")
-    values: FloatArray = 0.5 * (np.exp(-0.5 * apart) + sign * np.exp(-0.5 * together))
-    return values
+    return np.asarray(0.5 * (np.exp(-0.5 * apart) + sign * np.exp(-0.5 * together)))
 
 
 _EXACT: dict[str, Callable[[FloatArray, FloatArray], FloatArray]] = {

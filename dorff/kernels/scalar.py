@@ -1,4 +1,4 @@
-"""What every scalar kernel offers, the four families that feature maps tell apart, and the probability laws that
+"""What every scalar kernel offers, the families that feature maps tell apart, and the probability laws that
 frequencies may be drawn from, given a kernel's spectrum."""
 
 from __future__ import annotations
@@ -230,10 +230,6 @@ class GaussianWeighted(ScalarKernel):
     def centre(self) -> float:
         """phi(0), without `scale`."""
         return float(np.asarray(self.activation.function(np.zeros((1, 1)))).ravel()[0])
-
-
-class Explicit(ScalarKernel):
-    """A kernel that brings features of its own, not projections onto random frequencies."""
 
 
 def median_lengthscale(X: FloatArray, *, absolute: bool = False, weights: FloatArray | None = None) -> float:

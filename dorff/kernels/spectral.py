@@ -217,5 +217,4 @@ def scaled_root(values: FloatArray, vectors: FloatArray, floor: FloatArray, log_
     r = max(1, int(kept.sum(axis=1).max(initial=0)))
     with np.errstate(divide="ignore", invalid="ignore"):  # in logs, for a density may be less than any float64
         logs = np.where(kept, 0.5 * (np.log(values) - log_density[:, None]), -np.inf)[:, -r:]
-    root: FloatArray = np.exp(logs)[:, :, None] * np.swapaxes(vectors, 1, 2)[:, -r:]
-    return root
+    return np.asarray(np.exp(logs)[:, :, None] * np.swapaxes(vectors, 1, 2)[:, -r:])

@@ -240,8 +240,7 @@ class Laplacian(Product):
 
     def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
         scale = self.stretch(X.shape[1])
-        values: FloatArray = np.exp(-cdist(X * scale, Z * scale, "cityblock"))
-        return values
+        return np.asarray(np.exp(-cdist(X * scale, Z * scale, "cityblock")))
 
     @property
     def variance(self) -> float:
@@ -252,8 +251,7 @@ class Laplacian(Product):
 
     def _coordinates(self, uniforms: FloatArray, *, biased: bool) -> FloatArray:
         # -cot(pi u) is tan(pi (u - 1/2)) with the digits of a small u kept.
-        values: FloatArray = -1 / np.tan(math.pi * uniforms)
-        return values
+        return np.asarray(-1 / np.tan(math.pi * uniforms))
 
     def _log_density(self, unit: FloatArray) -> FloatArray:
         return np.asarray(-np.sum(math.log(math.pi) + np.log1p(unit**2), axis=1))
@@ -282,8 +280,7 @@ class Cauchy(Product):
                     factor *= factor
                     factor += 1.0
                     inverse[start : start + step] *= factor
-        values: FloatArray = np.reciprocal(inverse, out=inverse)
-        return values
+        return np.asarray(np.reciprocal(inverse, out=inverse))
 
     @property
     def variance(self) -> float:
@@ -303,8 +300,7 @@ class Cauchy(Product):
     def _coordinates(self, uniforms: FloatArray, *, biased: bool) -> FloatArray:
         tail = 2 * np.minimum(uniforms, 1 - uniforms)
         size = gammainccinv(3.0, tail) if biased else -np.log(tail)
-        values: FloatArray = np.where(uniforms < 0.5, -size, size)
-        return values
+        return np.asarray(np.where(uniforms < 0.5, -size, size))
 
     def _log_density(self, unit: FloatArray) -> FloatArray:
         return np.asarray(-np.sum(math.log(2.0) + np.abs(unit), axis=1))

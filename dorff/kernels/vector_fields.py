@@ -120,8 +120,7 @@ class DivergenceFree(VectorField):
         safe = np.where(scale > 0, scale, 1.0)
         p = omega.shape[1]
         reflection = np.eye(p) - 2.0 * v[:, :, None] * v[:, None, :] / safe[:, None, None]
-        root: FloatArray = norms[:, None, None] * reflection[:, 1:, :]
-        return root
+        return np.asarray(norms[:, None, None] * reflection[:, 1:, :])
 
     def trace(self, d: int, p: int) -> float:
         return (d - 1) * float(self._spectral.second_moments(d).sum())

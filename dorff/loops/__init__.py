@@ -4,4 +4,4 @@ from dorff.loops.butterfly import simplex_vertices
 from dorff.loops.config import cache_directory, loop
 from dorff.loops.projections import butterfly_rules, hadamard_chain
 from dorff.loops.rowwise import differences, scan
-from dorff.loops.trig import absolutes, ramps, signs, steps, trig_pairs
+from dorff.loops.trig import ABSOLUTE, RAMP, SIGN, STEP, pieces, trig_pairs

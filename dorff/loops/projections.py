@@ -74,16 +74,12 @@ def butterfly_rules(
     cosines[k, s] and sines[k, s]; with `simplex`, y = V^T y, V of `simplex_vertices`. Then, the width being d,
     or d + 1 with `simplex`, out[:, j] = gains[j] * y[rows[j] - k width] for rows[j] in [k width, (k + 1) width).
 
-    x               (b, d) float64, any d >= 1, C-ordered rows (they may lie in a wider buffer).
-    stretch         (d,).
     permutations    (B, K, d) int32, K >= 1, entries in [0, d).
     cosines, sines  (B, K, d - 1).
     rows            (D,) int64, ascending, in [0, B width).
-    gains           (D,).
-    out             (b, >= D), rows likewise; further columns are left as they are. May not overlap x.
 
-    The rules are those of Munkhoeva et al. (2018, section 2.4). A row's result does not depend on the other rows, to
-    the bit. Raises InputError where shape, type, memory layout or an index does not fit.
+    d is 1 or more; the other arguments, errors and the promise of the bits are those of `hadamard_chain`. The rules
+    are those of Munkhoeva et al. (2018, section 2.4).
     """
     block("x", x)
     (b, d), shape = x.shape, permutations.shape

@@ -78,8 +78,13 @@ def _mend(x: F64, c: F64, s: F64, w: F64) -> None:
             s[j] = w[j] * math.sin(x[j])
 
 
-def steps(z: F64, out: F64, weights: F64) -> None:
-    """Write `weights * H(z)`: H is 0 below zero, 1/2 at zero and 1 above; NaN stays NaN.
+STEP, SIGN, RAMP, ABSOLUTE = range(4)
+
+
+def pieces(z: F64, out: F64, weights: F64, piece: int) -> None:
+    """Write `weights * phi(z)`; NaN stays NaN.
+
+    phi is the `piece`: STEP, 0 below zero, 1/2 at zero and 1 above; SIGN, 0 at zero; RAMP, max(z, 0); or ABSOLUTE.
 
     z        (b, D) float64, C-ordered rows (they may lie in a wider buffer).
     out      (b, >= D), rows likewise; further columns are left as they are.
@@ -87,22 +92,7 @@ def steps(z: F64, out: F64, weights: F64) -> None:
 
     Raises InputError where shape, type or memory layout does not fit, or where out overlaps z.
     """
-    _run(_piece_rows, z, out, weights, _STEP)
-
-
-def signs(z: F64, out: F64, weights: F64) -> None:
-    """Write `weights * sign(z)`, the sign of zero 0; NaN stays NaN. Arguments and errors are those of `steps`."""
-    _run(_piece_rows, z, out, weights, _SIGN)
-
-
-def ramps(z: F64, out: F64, weights: F64) -> None:
-    """Write `weights * max(z, 0)`; NaN stays NaN. Arguments and errors are those of `steps`."""
-    _run(_piece_rows, z, out, weights, _RAMP)
-
-
-def absolutes(z: F64, out: F64, weights: F64) -> None:
-    """Write `weights * |z|`; NaN stays NaN. Arguments and errors are those of `steps`."""
-    _run(_piece_rows, z, out, weights, _ABSOLUTE)
+    _run(_piece_rows, z, out, weights, piece)
 
 
 def _run(rows: Callable[..., None], z: F64, out: F64, weights: F64, *piece: int, halves: int = 1) -> None:
@@ -114,19 +104,16 @@ def _run(rows: Callable[..., None], z: F64, out: F64, weights: F64, *piece: int,
         rows(flat(z, D), flat(out, halves * D, writeable=True), b, flat_weights, *piece)
 
 
-_STEP, _SIGN, _RAMP, _ABSOLUTE = range(4)
-
-
 @loop
 def _piece_rows(rows: Strided, into: Strided, b: int, weights: F64, piece: int) -> None:
     (z, z_step), (out, out_step), D = rows, into, weights.size
     for i in range(b):
         x, y = z[i * z_step : i * z_step + D], out[i * out_step : i * out_step + D]
-        if piece == _STEP:
+        if piece == STEP:
             _levels(x, y, weights, 0.0, 0.5)
-        elif piece == _SIGN:
+        elif piece == SIGN:
             _levels(x, y, weights, -1.0, 0.0)
-        elif piece == _RAMP:
+        elif piece == RAMP:
             _ramps(x, y, weights)
         else:
             _absolutes(x, y, weights)
