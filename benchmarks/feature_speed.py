@@ -96,7 +96,7 @@ def of_maps(repeats: int) -> list[dict[str, Any]]:
             features, out = feature_map(sampler, d, 8192), np.empty((512, 8192))
             work = features.workspace(512)
             figures = against(partial(peer.transform, X), partial(features, X, out, work), repeats)
-            stored = features.phi.projection.nbytes // 8 + len(features.phi.weights)
+            stored = sum(array.size for array in features.phi.projection.arrays().values()) + len(features.phi.weights)
             found.append({"map": name, "d": d, "m": features.m, **figures, "numbers": stored, "dense": 4096 * d})
             print(found[-1], flush=True)
     return found

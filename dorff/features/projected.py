@@ -283,15 +283,11 @@ class UnitFeatures:
         """The same of targets C f, C (q, p): psi C^T in place of psi."""
         return replace(self, roots=np.einsum("rpk,qp->rqk", self.roots, C))
 
-    def phases(self, X: FloatArray, lengthscale: FloatArray) -> FloatArray:
-        """omega . x, (n, D), for X (n, d) and the length-scale(s) (1,) or (d,)."""
-        return np.asarray(X @ (self.units / lengthscale).T)
-
     def columns(self, X: FloatArray, lengthscale: FloatArray) -> FloatArray:
-        """F (n, 2 D): all cosines, then all sines, each over sqrt(D)."""
+        """F (n, 2 D) of X (n, d) and the length-scale(s) (1,) or (d,): all cosines, then all sines, over sqrt(D)."""
         D = len(self.units)
         F = np.empty((len(X), 2 * D))
-        trig_pairs(self.phases(X, lengthscale), F, np.full(D, D**-0.5))
+        trig_pairs(X @ (self.units / lengthscale).T, F, np.full(D, D**-0.5))
         return F
 
     def psi(self, lengthscale: FloatArray) -> FloatArray:

@@ -129,8 +129,8 @@ class Quadrature(Sampler):
         self, rng: np.random.Generator, law: Isotropic, measure: Measure, count: int, width: int, d: int
     ) -> FloatArray:
         if self.radii == "own":
-            return law.unit.radii(rng, count, d, measure)
-        return np.repeat(law.unit.radii(rng, -(-count // width), d, measure), width)[:count]
+            return law.radii(rng, count, d, measure)
+        return np.repeat(law.radii(rng, -(-count // width), d, measure), width)[:count]
 
     def _redraw(
         self, rng: np.random.Generator, law: Isotropic, radii: FloatArray, moment: float, width: int, d: int

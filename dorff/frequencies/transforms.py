@@ -59,11 +59,6 @@ class Transform(ABC):
     def fits(self) -> bool:
         """Whether the arrays' types, shapes and indices fit each other: they may come from a file."""
 
-    @final
-    @property
-    def nbytes(self) -> int:
-        return sum(value.nbytes for value in self.arrays().values())
-
 
 @final
 @dataclass(frozen=True, eq=False)

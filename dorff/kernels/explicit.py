@@ -49,9 +49,7 @@ class Polynomial(ScalarKernel):
                 f"degree {degree}, offset {offset!r} and scale {scale!r} make numbers beyond float64; use a degree of "
                 f"at most {MOST_DEGREE}, and an offset and a scale near 1"
             )
-        object.__setattr__(self, "degree", int(degree))
-        object.__setattr__(self, "offset", float(offset))
-        object.__setattr__(self, "scale", float(scale))
+        vars(self).update(degree=int(degree), offset=float(offset), scale=float(scale))
 
     def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
         return np.asarray((self.scale * (X @ Z.T) + self.offset) ** self.degree)
@@ -118,8 +116,7 @@ class Mercer(ScalarKernel):
             if eigenfunctions not in SYSTEMS:
                 raise InputError(f"eigenfunctions: {eigenfunctions!r} is not known; use {' or '.join(SYSTEMS)}")
             eigenfunctions = SYSTEMS[eigenfunctions]
-        object.__setattr__(self, "eigenvalues", tuple(values.tolist()))
-        object.__setattr__(self, "eigenfunctions", eigenfunctions)
+        vars(self).update(eigenvalues=tuple(values.tolist()), eigenfunctions=eigenfunctions)
 
     @classmethod
     def named(cls, system: str, count: int) -> Mercer:

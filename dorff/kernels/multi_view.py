@@ -169,7 +169,7 @@ class MultiView(OperatorKernel):
 
 
 @final
-@dataclass(frozen=True, eq=False, init=False)
+@dataclass(frozen=True, eq=False)
 class InView(BaseKernel):
     """A view's kernel k as one of all inputs and outputs: e_v e_v^T (x) k of the view's columns."""
 
@@ -178,11 +178,9 @@ class InView(BaseKernel):
     number: int
     views: int
 
-    def __init__(self, base: BaseKernel, columns: tuple[int, ...], number: int, views: int) -> None:
-        for name, value in (("base", base), ("columns", columns), ("number", number), ("views", views)):
-            object.__setattr__(self, name, value)
-        object.__setattr__(self, "scalar", base.scalar)
-        object.__setattr__(self, "measure", base.measures[0] if base.measure is None else base.measure)
+    def __post_init__(self) -> None:
+        measure = self.base.measures[0] if self.base.measure is None else self.base.measure
+        vars(self).update(scalar=self.base.scalar, measure=measure)
 
     @property
     def V(self) -> int:

@@ -134,8 +134,8 @@ class Sum(OperatorKernel):
             if kernel.V > 1:
                 raise InputError("a multi-view kernel has no multiples and no sums; weigh or add its views' kernels")
             flat += [(float(weight) * inner, base) for inner, base in kernel.terms()]
-        object.__setattr__(self, "parts", tuple(flat))
-        object.__setattr__(self, "concatenate", concatenate or any(kernel.concatenated for _, kernel in parts))
+        concatenate = concatenate or any(kernel.concatenated for _, kernel in parts)
+        vars(self).update(parts=tuple(flat), concatenate=concatenate)
 
     @property
     def concatenated(self) -> bool:
@@ -219,8 +219,7 @@ class Decomposable(BaseKernel):
     def __init__(
         self, scalar: ScalarKernel, output: Output | str | Mapping[str, Any] | npt.ArrayLike = "identity"
     ) -> None:
-        object.__setattr__(self, "scalar", scalar)
-        object.__setattr__(self, "output", as_output(output))
+        vars(self).update(scalar=scalar, output=as_output(output))
 
     @property
     def matrix(self) -> FloatArray:

@@ -241,8 +241,7 @@ class Graph(Output):
             raise InputError(f"the offset of the output graph must be zero or a positive number, not {offset!r}")
         if offset == 0 and not np.any(W - np.diag(np.diag(W))):
             raise InputError("the output graph has no edge and no offset, so its matrix is zero; give it either")
-        object.__setattr__(self, "weights", W)
-        object.__setattr__(self, "offset", float(offset))
+        vars(self).update(weights=W, offset=float(offset))
 
     @property
     def p(self) -> int:
@@ -288,7 +287,10 @@ def as_output(value: Any) -> Output:
     if not isinstance(value, str | Mapping):
         return Matrix(value)
     options = {} if isinstance(value, str) else dict(value)
-    entry = OUTPUTS.get(value) if isinstance(value, str) else _keyed(options)
+    named = (
+        [OUTPUTS.get(value)] if isinstance(value, str) else [e for e in map(OUTPUTS.get, options) if e and e.written]
+    )
+    entry = next(iter(named), None)
     if entry is None or (not options and not entry.alone) or set(options) - set(entry.options.model_fields):
         names = ", ".join(repr(one.name) for one in OUTPUTS.entries() if one.alone)
         raise InputError(
@@ -299,12 +301,6 @@ def as_output(value: Any) -> Output:
     if not isinstance(output, Output):
         raise InputError(f"output: {entry.name} of another package builds no Output")
     return output
-
-
-def _keyed(options: Mapping[str, Any]) -> Entry | None:
-    """The entry whose word is a key of the mapping."""
-    entries = (OUTPUTS.get(name) for name in OUTPUTS.names if name in options)
-    return next((entry for entry in entries if entry is not None and entry.written), None)
 
 
 def _numbers(value: npt.ArrayLike, name: str, *, square: bool = False) -> FloatArray:

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from copy import copy
 from dataclasses import dataclass
-from typing import ClassVar, Self, final
+from typing import ClassVar, final
 
 import numpy as np
 from scipy.spatial.distance import cdist
@@ -131,29 +130,16 @@ class Isotropic(Stretched):
     the length-scales differ.
     """
 
-    @property
-    def isotropic(self) -> bool:
-        """Whether one length-scale serves all inputs."""
-        return isinstance(self.lengthscale, float) or len(set(self.lengthscale)) == 1
-
-    @property
-    def unit(self) -> Self:
-        """The kernel of inputs in length-scales."""
-        twin = copy(self)
-        object.__setattr__(twin, "lengthscale", 1.0)
-        return twin
-
     def rotation_invariant(self, measure: Measure) -> bool:
-        return measure != Measure.TRACE or self.isotropic
+        return measure != Measure.TRACE or len(set(np.ravel(self.lengthscale))) == 1
 
     @final
     def radii(self, rng: np.random.Generator, count: int, d: int, measure: Measure) -> FloatArray:
-        """Radii (count,) of frequencies under a rotation-invariant measure, before `stretch` turns them into omega.
+        """Radii (count,) of frequencies under a measure, in length-scales: before `stretch` turns them into omega.
 
         |omega|^2 rho_0 makes chi(d) of a normal vector's length chi(d + 2).
         """
         self.check_measure(measure)
-        assert self.rotation_invariant(measure)
         biased = np.full(count, measure == Measure.TRACE)
         if measure == Measure.DEFENSIVE:
             biased = rng.random(count) > self._tilt(measure, d)[0]
