@@ -8,11 +8,6 @@ from dorff.loops.config import loop
 from dorff.loops.rowwise import F64, Array
 from dorff.loops.tiles import Lines, line_code
 
-
-def is_power_of_two(n: int) -> bool:
-    return n > 0 and n & (n - 1) == 0
-
-
 # A transform of 2^k entries is one pass of radix 2, 4, 8 or 16, which also multiplies and permutes, and then passes of
 # radix 4 and 16: 16 lines, and what is made of them, just stay in the 32 registers of AVX-512.
 

@@ -7,7 +7,7 @@ import numpy as np
 from dorff.errors import InputError
 from dorff.loops.butterfly import project, rotate, simplex_entries
 from dorff.loops.config import loop
-from dorff.loops.hadamard import is_power_of_two, transform, transform_permuted
+from dorff.loops.hadamard import transform, transform_permuted
 from dorff.loops.rowwise import F64, Array, Strided, block, flat, output, parameter
 from dorff.loops.tiles import LANES, copy_permuted, give_rows, new_tile, take_rows
 
@@ -39,7 +39,7 @@ def hadamard_chain(
     """
     block("x", x)
     (b, d), shape = x.shape, diagonals.shape
-    if len(shape) != 3 or not shape[1] or not is_power_of_two(shape[2]) or shape[2] < d:
+    if len(shape) != 3 or not shape[1] or shape[2].bit_count() != 1 or shape[2] < d:
         wanted = f"of shape (blocks, 1 or more, a power of two from {d} on)"
         raise InputError(f"diagonals must be {wanted}, but are of shape {shape}; pad the inputs to a power of two.")
     B, K, n = shape

@@ -92,7 +92,7 @@ def block(name: str, a: Array) -> None:
         raise InputError(f"{name} must have C-ordered rows, but has strides {a.strides} bytes; copy it.")
 
 
-def output(out: Array, source: str, a: Array, columns: int, *, overlap: bool = False) -> None:
+def output(out: Array, source: str, a: Array, columns: int) -> None:
     """Refuse an `out` that cannot hold `columns` results for each row of the block `a`, called `source`."""
     block("out", out)
     if out.shape[0] != a.shape[0] or out.shape[1] < columns:
@@ -100,7 +100,7 @@ def output(out: Array, source: str, a: Array, columns: int, *, overlap: bool = F
         raise InputError(f"out must be {wanted} for this {source}, but is {out.dtype} of shape {out.shape}.")
     if not out.flags.writeable:
         raise InputError("out must be writeable, but is read-only; pass a copy.")
-    if not overlap and np.may_share_memory(a, out):
+    if np.may_share_memory(a, out):
         raise InputError(f"out must not overlap {source} in memory; give {source} a buffer of its own.")
 
 
