@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from dorff.errors import InputError
 from dorff.features.base import FeatureMap, ScalarMap, numbers
-from dorff.frequencies import QMC, Dense, Frequencies, Orthogonal, Sampler, Transform, default_sampler
+from dorff.frequencies import QMC, Dense, Frequencies, Orthogonal, Transform, default_sampler
 from dorff.frequencies.transforms import Arrays
 from dorff.kernels import (
     CurlFree,
@@ -265,7 +265,9 @@ class UnitFeatures:
         P = 1 if separable else p
         parts = [np.eye(1, d + 1, d)[None] if separable else _linear_root(base, d, p) for _, base in terms]
         rows = min(P, sum(len(part) for part in parts))
-        drawn = _sampler(unit).draw(unit, d=d, p=p, count=max(1, columns // (2 * rows)), seed=seed)
+        chosen = default_sampler(unit)
+        sampler = chosen if isinstance(chosen, Orthogonal) else QMC()
+        drawn = sampler.draw(unit, d=d, p=p, count=max(1, columns // (2 * rows)), seed=seed)
         assert drawn.log_density is not None  # of all samplers that mix
         sizes = []
         for (weight, base), part in zip(terms, parts, strict=True):
@@ -324,11 +326,6 @@ def with_lengthscale(
     return from_config(
         {**replaced(kernel.config()), **({"concatenate": False} if identity and kernel.concatenated else {})}
     )
-
-
-def _sampler(unit: OperatorKernel) -> Sampler:
-    chosen = default_sampler(unit)
-    return chosen if isinstance(chosen, Orthogonal) else QMC()
 
 
 def _linear_root(base: object, d: int, p: int) -> FloatArray:

@@ -147,11 +147,6 @@ class Sum(OperatorKernel):
     def fix(self, d: int, p: int, covariance: FloatArray | None = None) -> OperatorKernel:
         if not any(weight > 0 for weight, _ in self.parts):
             raise InputError("a sum of kernels needs at least one positive weight")
-        self._check_shared()
-        fixed = [(weight, kernel.fix(d, p, covariance)) for weight, kernel in self.parts]
-        return Sum(fixed, concatenate=self.concatenate)
-
-    def _check_shared(self) -> None:
         odd, alone = _not_shift_invariant(self.parts)
         if odd is not None and not alone:
             raise InputError(
@@ -163,6 +158,8 @@ class Sum(OperatorKernel):
                 f"a sum of kernels with {type(odd).__name__}, which is not shift-invariant, cannot be concatenated; "
                 "leave concatenate out, or add output matrices instead"
             )
+        fixed = [(weight, kernel.fix(d, p, covariance)) for weight, kernel in self.parts]
+        return Sum(fixed, concatenate=self.concatenate)
 
     def config(self) -> Config:
         terms = [{"weight": weight, "kernel": kernel.config()} for weight, kernel in self.parts]
