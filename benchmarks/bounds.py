@@ -29,6 +29,7 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+import printed_bounds
 
 from dorff import bounds, frequencies, kernels
 from dorff.bounds import Constants
@@ -56,7 +57,7 @@ Bound = Callable[[Constants, float, int], float]
 #: The bound, and what it bounds: spectral norm or Hilbert-Schmidt norm, sup over the grid or one difference.
 BOUNDS: dict[str, tuple[Bound, str]] = {
     "Brault 10, derived": (bounds.brault_uniform, "spectral"),
-    "Brault 10, u corrected": (bounds.brault_printed, "spectral"),
+    "Brault 10, u corrected": (printed_bounds.brault_printed, "spectral"),
     "Minh 11 (pointwise)": (bounds.minh_pointwise, "point"),
     "Minh 12": (bounds.minh_uniform, "hs"),
     "Rahimi & Recht": (bounds.rahimi_recht, "spectral"),
@@ -186,9 +187,9 @@ def quadrature(draws: int, epsilon: float) -> Iterator[dict[str, Any]]:
         for d in (1, 2, 4, 8, 16):
             constants = Constants.of(kernels.Decomposable(G), d=d, p=1, diameter=ratio)
             promised = {
-                "Munkhoeva 3.1, M = 1/2": partial(bounds.munkhoeva_printed, d, ratio, bound=0.5),
-                "Munkhoeva 3.1": partial(bounds.munkhoeva_printed, d, ratio),
-                "Munkhoeva's RFF": partial(bounds.munkhoeva_rff_printed, d, ratio),
+                "Munkhoeva 3.1, M = 1/2": partial(printed_bounds.munkhoeva_printed, d, ratio, bound=0.5),
+                "Munkhoeva 3.1": partial(printed_bounds.munkhoeva_printed, d, ratio),
+                "Munkhoeva's RFF": partial(printed_bounds.munkhoeva_rff_printed, d, ratio),
                 "quadrature, derived": partial(bounds.quadrature_uniform, d, ratio),
                 "Sutherland & Schneider": partial(bounds.sutherland_schneider, constants),
                 "RFF, derived": partial(bounds.brault_uniform, constants),
@@ -210,7 +211,7 @@ def faults() -> dict[str, Any]:
     """Numbers for the statements that fail as printed."""
     rng = np.random.default_rng(0)
     ratio, epsilon = 1000.0, 0.1
-    columns = bounds.features_needed(partial(bounds.munkhoeva_printed, 1, ratio, bound=0.5), epsilon, DELTA)
+    columns = bounds.features_needed(partial(printed_bounds.munkhoeva_printed, 1, ratio, bound=0.5), epsilon, DELTA)
     rho = np.sqrt(rng.chisquare(3, (1000, columns // 4, 2)))
     missed = np.abs(np.mean(1 - np.sum((1 - np.cos(rho * ratio)) / rho**2, axis=2) / 2, axis=1)) > epsilon
     x, omega = np.linspace(0, 12, 3001), np.abs(rng.standard_normal(5000))
@@ -223,7 +224,7 @@ def faults() -> dict[str, Any]:
     field = kernels.CurlFree(kernels.Gaussian(0.03), Measure.UNBOUNDED)
     wide = Constants.of(field, d=2, p=2, diameter=0.06)
     # Where u < 0 the print has a probability of zero at an epsilon that ten frequencies always exceed somewhere.
-    u, b, D = bounds.printed_spread(wide), wide.variance, 10
+    u, b, D = printed_bounds.printed_spread(wide), wide.variance, 10
     small = (1 - 1e-6) * 6 * b / -u
     exponent = small**2 * D / (8 * 4 * (b + small * u / 6))
     grid, exceeded = ball(2, 0.06), 0
@@ -235,10 +236,10 @@ def faults() -> dict[str, Any]:
     return {
         "munkhoeva_half": {"d": 1, "ratio": ratio, "columns": columns, "allowed": DELTA, "seen": float(missed.mean())},
         "lipschitz_squared_over_sigma_squared_at_one_frequency": float(np.mean(slopes**2)),
-        "proposition_12": {"printed": bounds.variance_printed(*pieces), "exact": float(np.var(cosine * A))},
+        "proposition_12": {"printed": printed_bounds.variance_printed(*pieces), "exact": float(np.var(cosine * A))},
         "spread_of_curl_at_lengthscale_0.03": {
             "printed": u,
-            "corrected": bounds.corrected_spread(wide),
+            "corrected": printed_bounds.corrected_spread(wide),
             "epsilon": small / wide.top,
             "log_of_printed_tail": -exponent,
             "seen": exceeded / 200,
@@ -257,7 +258,7 @@ def variances() -> dict[str, list[float]]:
         at, twice = (kernel.gram(x * delta, origin)[0, 0] for x in (1, 2))
         found["delta"].append(float(r))
         found["exact"].append(float(np.linalg.norm(bounds.variance(kernel, delta[0]), 2)))
-        found["Prop. 12, printed"].append(bounds.variance_printed(mean, at, twice, mean, spread))
+        found["Prop. 12, printed"].append(printed_bounds.variance_printed(mean, at, twice, mean, spread))
         cosine = float(G.gram(2 * delta, origin)[0, 0])
         found["always true"].append(bounds.variance_bound(mean, at, twice, mean, spread, cosine))
     return found

@@ -32,10 +32,11 @@ import matplotlib
 import numpy as np
 import scipy.stats
 from minh_table1 import spectral_weights
+from printed_bounds import variance_printed
 from tables import compute, interval, write
 
 from dorff import frequencies, kernels
-from dorff.bounds import variance, variance_bound, variance_printed
+from dorff.bounds import variance, variance_bound
 from dorff.kernels.scalar import FloatArray
 
 matplotlib.use("Agg")

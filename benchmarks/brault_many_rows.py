@@ -28,11 +28,12 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+from exact_cost import exact_cost
 from halves import exact_by_halves
 from tables import compute, interval, write
 
 from dorff import ORFFRegressor, kernels
-from dorff.exact import ExactRidge, exact_cost
+from dorff.exact import ExactRidge
 from dorff.kernels.scalar import FloatArray
 
 matplotlib.use("Agg")

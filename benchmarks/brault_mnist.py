@@ -33,12 +33,12 @@ from typing import Any
 import matplotlib
 import numpy as np
 import numpy.typing as npt
+from exact_cost import exact_cost
 from halves import Times, exact_by_halves
 from mnist import DATA, images, labels
 from tables import compute, interval, write
 
 from dorff import ORFFRegressor, kernels
-from dorff.exact import exact_cost
 from dorff.kernels.scalar import FloatArray
 
 matplotlib.use("Agg")

@@ -32,7 +32,7 @@ from sklearn.kernel_approximation import RBFSampler
 
 from dorff import frequencies, kernels
 from dorff.features import FeatureMap, Recipe
-from dorff.loops import hadamard, trig_pairs
+from dorff.loops import hadamard_chain, trig_pairs
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -74,7 +74,9 @@ def of_hadamard(repeats: int) -> list[dict[str, Any]]:
     for n in (1024, 4096):
         x = np.random.default_rng(0).standard_normal((256, n))
         H, out = hadamard_matrix(n).astype(np.float64), np.empty_like(x)
-        figures = against(partial(np.matmul, x, H, out=out), partial(hadamard, x, out), repeats)
+        none, rows, ones = np.empty((1, 0), np.int32), np.arange(n), np.ones(n)
+        loop = partial(hadamard_chain, x, ones, ones.reshape(1, 1, n), none, rows, ones, out)
+        figures = against(partial(np.matmul, x, H, out=out), loop, repeats)
         found.append({"n": n, **figures})
     return found
 
@@ -94,7 +96,7 @@ def of_maps(repeats: int) -> list[dict[str, Any]]:
             features, out = feature_map(sampler, d, 8192), np.empty((512, 8192))
             work = features.workspace(512)
             figures = against(partial(peer.transform, X), partial(features, X, out, work), repeats)
-            stored = features.phi.projection.nbytes // 8 + len(features.phi.weights)
+            stored = sum(array.size for array in features.phi.projection.arrays().values()) + len(features.phi.weights)
             found.append({"map": name, "d": d, "m": features.m, **figures, "numbers": stored, "dense": 4096 * d})
             print(found[-1], flush=True)
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, final
@@ -32,7 +31,7 @@ class ExactRidge:
     eq. 72, whose system (C*C J K + l gA) a = C* y is p n wide and not symmetric, and has the same f. Brault's (2016)
     lambda of eq. 11 is `ridge`; the one of eq. 12 is N times it.
 
-    `dual` a (n, p) is 0 for rows of no observed value; `observe` (q, p). See `exact_cost` for what a fit takes.
+    `dual` a (n, p) is 0 for rows of no observed value; `observe` (q, p).
     """
 
     kernel: OperatorKernel
@@ -105,43 +104,8 @@ class ExactRidge:
 
 
 @final
-@dataclass(frozen=True)
-class ExactCost:
-    """What an exact fit holds at its peak, in bytes, and does, in floating-point operations."""
-
-    bytes: int
-    flops: float
-
-
-def exact_cost(kernel: OperatorKernel, n: int, p: int, observed: int | None = None) -> ExactCost:
-    """Of n rows, p outputs and as many observed values of a row, or `observed`, none missing.
-
-    In general one matrix of (n q)^2 numbers, factored in place: (n q)^3 / 3 flops. One scalar kernel times a matrix
-    A takes two of n^2 and a factor for each distinct eigenvalue of C A C^T: those of A are counted, or all q if
-    `observed` is given. `kernel` must have its output matrices fixed.
-    """
-    q, right = observed or p, p + 1
-    separable = _separable(kernel)
-    if separable is None:
-        rows, matrices, factors = n * q, 1, 1
-    else:
-        rows, matrices, right = n, 2, q * right
-        factors = q if observed else len(_clusters(np.linalg.eigh(separable[1])[0]))
-    flops = factors * rows**3 / 3 + 2.0 * rows**2 * right
-    return ExactCost(8 * (matrices * rows**2 + 6 * n * q * (p + 1)) + 2 * BLOCK_BYTES, flops)
-
-
-class _ExactSystem(ABC):
-    """(B K B^T + diag(noise)) z = right, over the N observed values."""
-
-    @abstractmethod
-    def solve(self, right: FloatArray) -> FloatArray:
-        """z (N, c) for right (N, c)."""
-
-
-@final
-class _Dense(_ExactSystem):
-    """Any kernel and any pattern of observed values."""
+class _Dense:
+    """(B K B^T + diag(noise)) z = right over the N observed values, right and z (N, c): any kernel and any pattern."""
 
     def __init__(
         self, kernel: OperatorKernel, X: FloatArray, C: FloatArray, some: npt.NDArray[np.bool_], noise: FloatArray
@@ -160,13 +124,12 @@ class _Dense(_ExactSystem):
         self._factor = _cholesky(K)
 
     def solve(self, right: FloatArray) -> FloatArray:
-        z: FloatArray = scipy.linalg.cho_solve((self._factor, False), right, check_finite=False)
-        return z
+        return np.asarray(scipy.linalg.cho_solve((self._factor, False), right, check_finite=False))
 
 
 @final
-class _Separable(_ExactSystem):
-    """k0 A observed through C with nothing missing: k0 a + noise for each eigenvalue a of C A C^T."""
+class _Separable:
+    """The same of k0 A observed through C with nothing missing: k0 a + noise for each eigenvalue a of C A C^T."""
 
     def __init__(self, scalar: ScalarKernel, A: FloatArray, X: FloatArray, C: FloatArray, noise: FloatArray) -> None:
         self._values, self._vectors = np.linalg.eigh(C @ A @ C.T)
@@ -186,13 +149,12 @@ class _Separable(_ExactSystem):
             rights = turned[cluster].transpose(1, 0, 2).reshape(n, -1)
             z = scipy.linalg.cho_solve((factor, False), rights, check_finite=False)
             turned[cluster] = z.reshape(n, -1, turned.shape[2]).transpose(1, 0, 2)
-        solved: FloatArray = np.einsum("knc,jk->njc", turned, self._vectors).reshape(right.shape)
-        return solved
+        return np.asarray(np.einsum("knc,jk->njc", turned, self._vectors).reshape(right.shape))
 
 
 def _system(
     kernel: OperatorKernel, X: FloatArray, C: FloatArray, some: npt.NDArray[np.bool_], noise: FloatArray
-) -> _ExactSystem:
+) -> _Dense | _Separable:
     separable = _separable(kernel)
     if separable is not None and some.all():
         return _Separable(*separable, X, C, noise)
@@ -220,8 +182,7 @@ def _cholesky(K: FloatArray) -> FloatArray:
         factor, _ = scipy.linalg.cho_factor(K.T, lower=False, overwrite_a=True, check_finite=False)
     except np.linalg.LinAlgError:
         raise InputError("the kernel's matrix is singular to rounding at this ridge; give a larger ridge") from None
-    upper: FloatArray = factor
-    return upper
+    return np.asarray(factor)
 
 
 def _blocks(n: int, numbers: int) -> Iterator[tuple[int, int]]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from places import ROOT
+from places import ROOT, benchmark
 
 from dorff.spec.reader import load_job
 
@@ -30,10 +29,7 @@ def test_it_is_short() -> None:
 
 
 def test_the_figures_are_those_of_the_result_files() -> None:
-    spec = importlib.util.spec_from_file_location("readme", ROOT / "benchmarks" / "readme.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = benchmark("readme")
     assert list(module.PAGES) == ["README.md", "docs/evidence.md"]
     for page, lines in module.PAGES.items():
         text = (ROOT / page).read_text(encoding="utf-8")

@@ -9,7 +9,6 @@ nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from scipy.optimize import minimize_scalar
 
@@ -45,40 +44,6 @@ def brault_uniform(constants: Constants, epsilon: float, frequencies: int) -> fl
     return over_net(constants.d, constants.diameter, anchor, steep * (2 / epsilon) ** 2, 2)
 
 
-def printed_spread(constants: Constants) -> float:
-    """u of theorem 10 as printed, 2 m log(2^1.5 (m / b)^2): the logarithm of a number with a unit."""
-    m = _orlicz(constants)
-    return 2 * m * math.log(2**1.5 * (m / constants.variance) ** 2)
-
-
-def corrected_spread(constants: Constants) -> float:
-    """u of theorem 10 with m^2 / b, 2 m log(2^1.5 m^2 / b). More than the proof needs (see `derived_spread`)."""
-    m = _orlicz(constants)
-    return 2 * m * math.log(2**1.5 * m**2 / constants.variance)
-
-
-def brault_printed(
-    constants: Constants, epsilon: float, frequencies: int, *, spread: Callable[[Constants], float] = corrected_spread
-) -> float:
-    """Theorem 10 of Brault et al. (2016) with its printed constants, u corrected, cut off at 1.
-
-    spread=printed_spread is the print to the letter; where its u is not positive there is no bound, and the result
-    is 1. For what does not follow from the proof see `brault_uniform`.
-    """
-    positive(epsilon=epsilon, frequencies=frequencies)
-    D, d, b, u = frequencies, constants.d, constants.variance, spread(constants)
-    if u <= 0:
-        return 1.0
-    if epsilon * u <= 2 * (math.e - 1) * b:
-        exponent = epsilon**2 * D / (8 * (d + 2) * (b + epsilon * u / 6))
-    else:
-        exponent = epsilon * D / ((d + 2) * (math.e - 1) * u)
-    factor = math.log(constants.p) + math.log((d / 2) ** (-d / (d + 2)) + (d / 2) ** (2 / (d + 2)))
-    factor += (6 * d + 2) / (d + 2) * math.log(2)
-    ratio = math.sqrt(constants.slope_squared) * constants.diameter / epsilon
-    return total(factor + 2 * d / (d + 2) * math.log(ratio) - exponent)
-
-
 def minh_pointwise(constants: Constants, epsilon: float, frequencies: int) -> float:
     """A bound on P(|K~_0(delta) - K_0(delta)|_HS >= epsilon) for any one delta: Minh (2016), theorem 11, eq. 62.
 
@@ -106,11 +71,6 @@ def minh_uniform(constants: Constants, epsilon: float, frequencies: int) -> floa
 def _rate(constants: Constants, epsilon: float) -> float:
     M = constants.hs_largest
     return 0.0 if math.isinf(M) else epsilon / (2 * M) * math.log1p(M * epsilon / constants.hs_squared)
-
-
-def _orlicz(constants: Constants) -> float:
-    """m = 4 (psi_1 norm of |A(omega)| + |K|_inf)."""
-    return 4 * (constants.orlicz + constants.top)
 
 
 def rahimi_recht(constants: Constants, epsilon: float, frequencies: int) -> float:

@@ -34,25 +34,15 @@ def variance(kernel: BaseKernel, delta: FloatArray) -> FloatArray:
     return 0.5 * (_squared(kernel, origin) + _squared(kernel, 2 * delta)) - exact @ exact
 
 
-def variance_printed(
-    zero: FloatArray, at: FloatArray, twice: FloatArray, mean: FloatArray, spread: FloatArray
-) -> float:
-    """Prop. 12 of Brault et al. (2016) for D = 1, as printed: false in general, see `variance_bound`.
-
-    (|(K_0(2 delta) + K_0(0)) E A - 2 K_0(delta)^2| + 2 |V A|) / 2, spectral norms, of `zero` K_0(0), `at`
-    K_0(delta), `twice` K_0(2 delta), `mean` E A(omega) and `spread` V A(omega), all (p, p). It leaves the covariance
-    of cos^2 and A out, which for the curl-free and divergence-free Gaussian happens to help.
-    """
-    return 0.5 * _norm((twice + zero) @ mean - 2 * at @ at) + _norm(spread)
-
-
 def variance_bound(
     zero: FloatArray, at: FloatArray, twice: FloatArray, mean: FloatArray, spread: FloatArray, cosine: float
 ) -> float:
     """A bound on D |V[K~_0(delta)]|_2 that always holds, from what Prop. 12 of Brault et al. (2016) uses.
 
     With c = cos^2<omega, delta>, E c A^2 = E c (A - E A)^2 + E c (A E A + E A A) - E c (E A)^2, and the first term is
-    at most V A. Arguments as in `variance_printed`, and `cosine` = E cos<omega, 2 delta> under the law of omega.
+    at most V A. Of `zero` K_0(0), `at` K_0(delta), `twice` K_0(2 delta), `mean` E A(omega), `spread` V A(omega), all
+    (p, p), and `cosine` = E cos<omega, 2 delta> under the law of omega. What the paper prints leaves the covariance of
+    cos^2 and A out, and is false in general.
     """
     squared = 0.5 * (zero + twice)
     cross = squared @ mean + mean @ squared
@@ -65,16 +55,14 @@ def _norm(matrix: FloatArray) -> float:
 
 def _signature(kernel: BaseKernel, delta: FloatArray) -> FloatArray:
     """K_0(delta), (p, p)."""
-    values: FloatArray = kernel.gram(delta[None, :], np.zeros((1, len(delta))))[0, 0]
-    return values
+    return np.asarray(kernel.gram(delta[None, :], np.zeros((1, len(delta))))[0, 0])
 
 
 def _squared(kernel: BaseKernel, eta: FloatArray) -> FloatArray:
     """S(eta) = E cos<omega, eta> mu~(omega)^2, (p, p)."""
     if isinstance(kernel, Decomposable):
         root = kernel.root(np.ones((1, len(eta))))[0]
-        squared: FloatArray = _signature(kernel, eta) @ root.T @ root
-        return squared
+        return np.asarray(_signature(kernel, eta) @ root.T @ root)
     d, a = len(eta), inverse_square(kernel)
     split = split_of(kernel)
     if split is None:
@@ -110,34 +98,6 @@ def split_of(kernel: BaseKernel) -> float | None:
     """The share of the Gaussian's exponent that is in the weight: 0 for UNBOUNDED; None for the tilted measures."""
     measure = measure_of(kernel)
     return 0.0 if measure == Measure.UNBOUNDED else measure.split
-
-
-def munkhoeva_printed(d: int, ratio: float, epsilon: float, columns: int, *, bound: float | None = None) -> float:
-    """Proposition 3.1 of Munkhoeva et al. (2018) for the Gaussian: beta_d (l / (s eps))^(2d/(d+1))
-    exp(-D eps^2 / (8 M^2 (d + 1))), beta_d = (d^(-d/(d+1)) + d^(1/(d+1))) 2^((6d+1)/(d+1)) (d/(d+1))^(d/(d+1)).
-
-    `ratio` is the inputs' diameter l over the length-scale s; `columns` is their D, 2 (d + 1) for each of n rules.
-    `bound` is M, the sup of |1 - f(rho z)| / rho^2: ratio^2 / 2, which the paper takes for 1/2. Even so it does not
-    follow from the proof at hand: the d + 1 points of a rule share a rotation, so that D points are n independent
-    terms, of range M. See `quadrature_uniform`.
-    """
-    positive(d=d, ratio=ratio, epsilon=epsilon, columns=columns)
-    M = 0.5 * ratio**2 if bound is None else bound
-    return total(
-        _log_beta(d) + 2 * d / (d + 1) * math.log(ratio / epsilon) - columns * epsilon**2 / (8 * M**2 * (d + 1))
-    )
-
-
-def munkhoeva_rff_printed(d: int, ratio: float, epsilon: float, columns: int) -> float:
-    """What Munkhoeva et al. (2018) set beside it: independent frequencies, exp(-D eps^2 / (8 (d + 1))), the factor
-    that of Sutherland & Schneider (2015), proposition 2, for features with a random phase.
-
-    That proposition has 32 (d + 1) for 8 (d + 1): the summands 2 cos cos have range 4. Cosine and sine pairs,
-    which are what both compare with, have 8 (d + 2) and another factor: see `sutherland_schneider`.
-    """
-    positive(d=d, ratio=ratio, epsilon=epsilon, columns=columns)
-    factor = _log_beta(d) + d / (d + 1) * math.log((3 * d + 3) / (2 * d))
-    return total(factor + 2 * d / (d + 1) * math.log(ratio / epsilon) - columns * epsilon**2 / (8 * (d + 1)))
 
 
 def quadrature_uniform(d: int, ratio: float, epsilon: float, frequencies: int) -> float:
@@ -189,8 +149,3 @@ def ridge_epsilon(epsilon: float, *, ridge: float, rms: float, kernel: float = 1
     """
     positive(epsilon=epsilon, ridge=ridge, rms=rms, kernel=kernel)
     return ridge**2 * epsilon / (rms * (ridge + kernel))
-
-
-def _log_beta(d: int) -> float:
-    factor = math.log(d ** (-d / (d + 1)) + d ** (1 / (d + 1)))
-    return factor + (6 * d + 1) / (d + 1) * math.log(2) + d / (d + 1) * math.log(d / (d + 1))

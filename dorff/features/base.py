@@ -75,8 +75,7 @@ class ScalarMap(ABC):
 
     def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
         """The estimate of the kernel, (n, k), for X (n, d) and Z (k, d)."""
-        estimate: FloatArray = self.transform(X) @ self.transform(Z).T
-        return estimate
+        return np.asarray(self.transform(X) @ self.transform(Z).T)
 
 
 @final

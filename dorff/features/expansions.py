@@ -36,17 +36,27 @@ def monomial_count(kernel: Polynomial, d: int) -> int:
     return sum(math.comb(d + n - 1, n) for n, a in enumerate(series(kernel)) if a > 0)
 
 
+class OwnFeatures(ScalarMap):
+    """Features whose columns have `weights` (m,) each."""
+
+    weights: FloatArray
+
+    @property
+    def m(self) -> int:
+        return len(self.weights)
+
+
 @final
 @dataclass(frozen=True, eq=False)
-class Monomials(ScalarMap):
+class Monomials(OwnFeatures):
     """Every monomial of the kernel: F(x) . F(z) is the polynomial kernel exactly.
 
-    Column j is `coefficients[j]` times the product of the inputs `factors[j]` (degree of them; d stands for 1).
+    Column j is `weights[j]` times the product of the inputs `factors[j]` (degree of them; d stands for 1).
     """
 
     inputs: int
     factors: npt.NDArray[np.integer[Any]]
-    coefficients: FloatArray
+    weights: FloatArray
     kind = "monomials"
 
     @classmethod
@@ -64,14 +74,10 @@ class Monomials(ScalarMap):
     def d(self) -> int:
         return self.inputs
 
-    @property
-    def m(self) -> int:
-        return len(self.coefficients)
-
     def write(self, x: FloatArray, out: FloatArray, work: FloatArray) -> None:
         padded = np.column_stack([x, np.ones(len(x))])
         F = out[:, : self.m]
-        F[:] = self.coefficients
+        F[:] = self.weights
         for factor in self.factors.T:
             F *= padded[:, factor]
 
@@ -83,7 +89,7 @@ class Monomials(ScalarMap):
         padded = np.column_stack([x, np.ones(len(x))])
         out = np.zeros((len(x), W.shape[1], self.d + 1))
         for k, wanted in enumerate(self.factors.T):
-            others = np.tile(self.coefficients, (len(x), 1))
+            others = np.tile(self.weights, (len(x), 1))
             for j, factor in enumerate(self.factors.T):
                 if j != k:
                     others *= padded[:, factor]
@@ -98,20 +104,16 @@ class Monomials(ScalarMap):
 
     def fits(self) -> bool:
         within = not self.factors.size or bool(self.factors.min() >= 0 and self.factors.max() <= self.inputs)
-        return (
-            self.factors.dtype == np.int64
-            and self.factors.ndim == 2
-            and numbers((len(self.factors),), self.coefficients)
-            and within
-        )
+        typed = self.factors.dtype == np.int64 and self.factors.ndim == 2
+        return typed and within and numbers((len(self.factors),), self.weights)
 
     def arrays(self) -> Arrays:
-        return {"factors": self.factors, "feature_weights": self.coefficients}
+        return {"factors": self.factors, "feature_weights": self.weights}
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Maclaurin(ScalarMap):
+class Maclaurin(OwnFeatures):
     """Random features of a polynomial kernel (Kar & Karnick 2012): products of n projections on random signs.
 
     The kernel is sum_n a_n (x . z)^n. Degrees share the columns before the draw, rather than by it: it has less
@@ -148,10 +150,6 @@ class Maclaurin(ScalarMap):
         return int(self.signs.shape[1])
 
     @property
-    def m(self) -> int:
-        return len(self.degrees)
-
-    @property
     def work_columns(self) -> int:
         return len(self.signs)
 
@@ -183,7 +181,7 @@ class Maclaurin(ScalarMap):
 
 @final
 @dataclass(frozen=True, eq=False)
-class Eigenfunctions(ScalarMap):
+class Eigenfunctions(OwnFeatures):
     """Eigenfunctions of a Mercer kernel, drawn with probability lambda_i / |lambda|_1 (Oono's note, 6.3):
     column j is sqrt(|lambda|_1 / m) phi_{i_j} (the note prints |lambda|_1 / sqrt(m)).
 
@@ -208,10 +206,6 @@ class Eigenfunctions(ScalarMap):
     def d(self) -> int:
         return self.inputs
 
-    @property
-    def m(self) -> int:
-        return len(self.indices)
-
     def write(self, x: FloatArray, out: FloatArray, work: FloatArray) -> None:
         np.multiply(self.kernel.functions(x, self.indices), self.weights, out=out[:, : self.m])
 
@@ -220,12 +214,8 @@ class Eigenfunctions(ScalarMap):
 
     def fits(self) -> bool:
         within = bool(np.all((self.indices >= 0) & (self.indices < len(self.kernel.eigenvalues))))
-        return (
-            self.indices.dtype == np.int64
-            and self.indices.ndim == 1
-            and numbers(self.indices.shape, self.weights)
-            and within
-        )
+        typed = self.indices.dtype == np.int64 and self.indices.ndim == 1
+        return typed and within and numbers(self.indices.shape, self.weights)
 
     def arrays(self) -> Arrays:
         return {"indices": self.indices, "feature_weights": self.weights}

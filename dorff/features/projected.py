@@ -4,7 +4,7 @@ length-scales, from one fixed draw."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -15,10 +15,9 @@ import numpy.typing as npt
 
 from dorff.errors import InputError
 from dorff.features.base import FeatureMap, ScalarMap, numbers
-from dorff.frequencies import QMC, Dense, Frequencies, Orthogonal, Sampler, Transform, default_sampler
+from dorff.frequencies import QMC, Dense, Frequencies, Orthogonal, Transform, default_sampler
 from dorff.frequencies.transforms import Arrays
 from dorff.kernels import (
-    Activation,
     CurlFree,
     Decomposable,
     DivergenceFree,
@@ -28,33 +27,35 @@ from dorff.kernels import (
     Spectral,
     from_config,
 )
+from dorff.kernels.pointwise import FUNCTIONS
 from dorff.kernels.scalar import FloatArray
 from dorff.kernels.stretched import Stretched
-from dorff.loops import absolutes, ramps, signs, steps, trig_pairs
+from dorff.loops import ABSOLUTE, RAMP, SIGN, STEP, pieces, trig_pairs
 from dorff.spec.registry import Config
 
 #: Frequencies (D, d), their log density (D,), and which terms (T, D) of the kernel they serve.
 Law = tuple[FloatArray, FloatArray, npt.NDArray[np.bool_] | None]
 
-#: By activation, and whether its points are reflected.
-_LOOPS: Final[dict[tuple[Activation | None, bool], Callable[[FloatArray, FloatArray, FloatArray], None]]] = {
-    (Activation.STEP, False): steps,
-    (Activation.RAMP, False): ramps,
-    (Activation.STEP, True): signs,
-    (Activation.RAMP, True): absolutes,
+#: What a loop is for: by activation, and whether its points are reflected.
+_PIECES: Final = {
+    (FUNCTIONS["step"], False): STEP,
+    (FUNCTIONS["relu"], False): RAMP,
+    (FUNCTIONS["step"], True): SIGN,
+    (FUNCTIONS["relu"], True): ABSOLUTE,
 }
 
 
 def layout(phi: GaussianWeighted | None, reflected: bool) -> tuple[int, float]:
     """Columns for each frequency, and the factor of the inputs as columns of their own: 0.0 where they are not."""
-    if phi is None or (reflected and phi.split is None):
+    split = phi.activation.split if phi is not None and reflected else None
+    if phi is None or (reflected and split is None):
         return 2, 0.0
-    return 1, phi.scale * phi.split.slope if reflected and phi.split else 0.0
+    return 1, phi.scale * split.slope if split else 0.0
 
 
 def _values(phi: GaussianWeighted, t: FloatArray) -> FloatArray:
     """phi(t), looked at, since it may be anybody's function."""
-    values = np.asarray(phi.function(t))
+    values = np.asarray(phi.activation.function(t))
     if values.shape != t.shape or not np.all(np.isfinite(values)):
         raise InputError(
             f"{phi!r}: phi must give a finite number for every number; it gave shape {values.shape} for {t.shape}"
@@ -95,9 +96,9 @@ class Projected(ScalarMap):
         if phi is not None:
             weights = weights * phi.scale
             centre *= (phi.scale * phi.centre) ** 2
-            if reflected and phi.split:
-                centre += phi.split.constant**2 * float(np.sum(weights**2))
-                weights = weights * phi.split.gain
+            if reflected and (split := phi.activation.split):
+                centre += split.constant**2 * float(np.sum(weights**2))
+                weights = weights * split.gain
             elif reflected:
                 weights = weights / math.sqrt(2.0)
         if centre_column and centre < 0:
@@ -134,10 +135,10 @@ class Projected(ScalarMap):
         D, phi = work.shape[1], self.phi
         if phi is None:
             trig_pairs(work, out, self.weights)
-        elif loop := _LOOPS.get((phi.activation, self.reflected)):
-            loop(work, out, self.weights)
+        elif (piece := _PIECES.get((phi.activation, self.reflected))) is not None:
+            pieces(work, out, self.weights, piece)
         else:
-            split = phi.split if self.reflected else None
+            split = phi.activation.split if self.reflected else None
             np.multiply(split.rest(work) if split else _values(phi, work), self.weights, out=out[:, :D])
             if self.reflected and not split:
                 out[:, D : 2 * D] = _values(phi, -work) * self.weights
@@ -152,7 +153,7 @@ class Projected(ScalarMap):
 
     @property
     def differentiable(self) -> bool:
-        return self.phi is None or self.phi.derivative is not None
+        return self.phi is None or self.phi.activation.derivative is not None
 
     def first(self, count: int) -> Projected:
         """The features of the first `count` frequencies alone: columns :count and D : D + count, times
@@ -160,16 +161,7 @@ class Projected(ScalarMap):
 
         InputError unless these are pairs of equal weight and nothing else, of which any part estimates the kernel.
         """
-        self.check_parts()
         D = self.projection.D
-        if not 1 <= count <= D:
-            raise InputError(f"count: wanted 1 to {D} of the frequencies, got {count}; correct it")
-        if count == D:
-            return self
-        return Projected(Dense(self.omega[:count].copy()), self.weights[:count] * math.sqrt(D / count))
-
-    def check_parts(self) -> None:
-        """InputError where a part of the features estimates another kernel."""
         equal = np.allclose(self.weights, self.weights[0], rtol=1e-12, atol=0.0)
         if self.phi is not None or self.centre != 0 or not equal:
             raise InputError(
@@ -177,6 +169,11 @@ class Projected(ScalarMap):
                 "kernel's or sampler's features are others: give one count, or use sampler iid or orthogonal with a "
                 "shift-invariant kernel"
             )
+        if not 1 <= count <= D:
+            raise InputError(f"count: wanted 1 to {D} of the frequencies, got {count}; correct it")
+        if count == D:
+            return self
+        return Projected(Dense(self.omega[:count].copy()), self.weights[:count] * math.sqrt(D / count))
 
     def jacobian(self, x: FloatArray, W: FloatArray) -> FloatArray:
         if not self.differentiable:
@@ -195,7 +192,7 @@ class Projected(ScalarMap):
         if self.phi is None:
             F = self.transform(x)
             return F[:, :D] * w[D : 2 * D] - F[:, D : 2 * D] * w[:D]
-        derivative, split = self.phi.derivative, self.phi.split
+        derivative, split = self.phi.activation.derivative, self.phi.activation.split
         assert derivative is not None and split is not None  # `differentiable`
         z = np.empty((len(x), D))
         self.projection.project(x, z)
@@ -268,7 +265,9 @@ class UnitFeatures:
         P = 1 if separable else p
         parts = [np.eye(1, d + 1, d)[None] if separable else _linear_root(base, d, p) for _, base in terms]
         rows = min(P, sum(len(part) for part in parts))
-        drawn = _sampler(unit).draw(unit, d=d, p=p, count=max(1, columns // (2 * rows)), seed=seed)
+        chosen = default_sampler(unit)
+        sampler = chosen if isinstance(chosen, Orthogonal) else QMC()
+        drawn = sampler.draw(unit, d=d, p=p, count=max(1, columns // (2 * rows)), seed=seed)
         assert drawn.log_density is not None  # of all samplers that mix
         sizes = []
         for (weight, base), part in zip(terms, parts, strict=True):
@@ -286,28 +285,21 @@ class UnitFeatures:
         """The same of targets C f, C (q, p): psi C^T in place of psi."""
         return replace(self, roots=np.einsum("rpk,qp->rqk", self.roots, C))
 
-    def phases(self, X: FloatArray, lengthscale: FloatArray) -> FloatArray:
-        """omega . x, (n, D), for X (n, d) and the length-scale(s) (1,) or (d,)."""
-        z: FloatArray = X @ (self.units / lengthscale).T
-        return z
-
     def columns(self, X: FloatArray, lengthscale: FloatArray) -> FloatArray:
-        """F (n, 2 D): all cosines, then all sines, each over sqrt(D)."""
+        """F (n, 2 D) of X (n, d) and the length-scale(s) (1,) or (d,): all cosines, then all sines, over sqrt(D)."""
         D = len(self.units)
         F = np.empty((len(X), 2 * D))
-        trig_pairs(self.phases(X, lengthscale), F, np.full(D, D**-0.5))
+        trig_pairs(X @ (self.units / lengthscale).T, F, np.full(D, D**-0.5))
         return F
 
     def psi(self, lengthscale: FloatArray) -> FloatArray:
         """psi (D, R, P) as above, R maybe more than P."""
         omega = np.column_stack([self.units / lengthscale, np.ones(len(self.units))])
-        psi: FloatArray = self.sizes[:, :, None] * np.einsum("jk,rpk->jrp", omega, self.roots)
-        return psi
+        return np.asarray(self.sizes[:, :, None] * np.einsum("jk,rpk->jrp", omega, self.roots))
 
     def omega_gradient(self, of_psi: FloatArray) -> FloatArray:
         """What a gradient (D, R, P) by psi says by omega, (D, d)."""
-        gradient: FloatArray = np.einsum("jrp,jr,rpk->jk", of_psi, self.sizes, self.roots[:, :, :-1])
-        return gradient
+        return np.asarray(np.einsum("jrp,jr,rpk->jk", of_psi, self.sizes, self.roots[:, :, :-1]))
 
 
 def with_lengthscale(
@@ -334,11 +326,6 @@ def with_lengthscale(
     return from_config(
         {**replaced(kernel.config()), **({"concatenate": False} if identity and kernel.concatenated else {})}
     )
-
-
-def _sampler(unit: OperatorKernel) -> Sampler:
-    chosen = default_sampler(unit)
-    return chosen if isinstance(chosen, Orthogonal) else QMC()
 
 
 def _linear_root(base: object, d: int, p: int) -> FloatArray:

@@ -118,8 +118,15 @@ class Recipe:
         return self.kernel.terms()[0][1].scalar
 
     @property
+    def _own(self) -> int:
+        """How many features the scalar kernel brings itself; 0 where they are those of frequencies."""
+        if isinstance(self.scalar, Polynomial):
+            return monomial_count(self.scalar, self.d)
+        return len(self.scalar.eigenvalues) if isinstance(self.scalar, Mercer) else 0
+
+    @property
     def _explicit(self) -> bool:
-        return isinstance(self.scalar, Polynomial | Mercer)
+        return self._own > 0
 
     @property
     def _phi(self) -> GaussianWeighted | None:
@@ -129,7 +136,8 @@ class Recipe:
     def _centre_column(self) -> bool:
         phi, sampler = self._phi, self.sampler
         centred = sampler.centred and (phi is None or phi.centre != 0)
-        constant = sampler.reflected and phi is not None and phi.split is not None and phi.split.constant != 0
+        split = phi.activation.split if phi is not None else None
+        constant = sampler.reflected and split is not None and split.constant != 0
         return not self.intercept and (constant or (centred and self._seen_at_zero))
 
     @property
@@ -170,19 +178,13 @@ class Recipe:
     @property
     def m(self) -> int:
         """Columns of F: n_features, or fewer where the rule needs another number."""
-        if isinstance(self.scalar, Polynomial):
-            return min(monomial_count(self.scalar, self.d), self.n_features)
-        if isinstance(self.scalar, Mercer):
-            return min(len(self.scalar.eigenvalues), self.n_features)
-        return self.frequencies * self._each + self._beside
+        return min(self._own, self.n_features) if self._explicit else self.frequencies * self._each + self._beside
 
     @property
     def seeded(self) -> bool:
         """Whether the draw depends on the seed."""
-        if isinstance(self.scalar, Polynomial):
-            return self.m < monomial_count(self.scalar, self.d)
-        if isinstance(self.scalar, Mercer):
-            return self.m < len(self.scalar.eigenvalues)
+        if self._explicit:
+            return self.m < self._own
         several = len(self.sampler.laws(self.kernel, self.d, self.p)) > 1  # which are mixed at random
         return several or self.sampler.seeded(self.d, self._count)
 
@@ -220,7 +222,7 @@ class Recipe:
             raise InputError(f"seed must be a whole number of 0 or more, not {seed!r}")
         rng, scalar = np.random.default_rng(seed), self.scalar
         if isinstance(scalar, Polynomial):
-            if self.m == monomial_count(scalar, self.d):
+            if self.m == self._own:
                 return Drawn(Monomials.of(scalar, self.d), None)
             return Drawn(Maclaurin.of(scalar, self.d, self.m, rng), None)
         if isinstance(scalar, Mercer):

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dorff.errors import InputError
-from dorff.frequencies.base import DenseSampler, Law, RuleSampler, Sampler
+from dorff.frequencies.base import DenseSampler, Law, Sampler
 from dorff.frequencies.found import Cost, Frequencies
 from dorff.frequencies.independent import IID, QMC, GaussQuadrature, GaussQuadratureSpec, Orthogonal, QMCSpec
 from dorff.frequencies.quadrature import Quadrature, QuadratureSpec

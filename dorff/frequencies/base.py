@@ -47,27 +47,28 @@ class Sampler(ABC):
 
     A kernel of several laws (distinct pairs of a scalar kernel and a measure) has them drawn together, from their
     mixture, where `mixes`; else, and always for a concatenated sum, which has a law for each term, law by law.
+
+    One that does not mix is a rule for one rotation-invariant law, whose weights or points are no plain sample of it.
+    It serves every operator kernel: the estimate of a term is the rule's for g(omega) = cos(omega . delta) M(omega).
     """
 
-    mixes: ClassVar[bool]
-
-    @property
-    def reflected(self) -> bool:
-        """Whether each frequency is used together with its negative (see `features.projected` for the columns)."""
-        return False
+    kind: ClassVar[str]  #: its word in JOB.yaml
+    mixes: ClassVar[bool] = False
+    #: Whether each frequency is used together with its negative (see `features.projected` for the columns).
+    reflected: ClassVar[bool] = False
 
     @property
     def centred(self) -> bool:
         """Whether the rule has a weight for omega = 0."""
         return False
 
-    @abstractmethod
     def config(self) -> Config:
-        """The sampler in the grammar of JOB.yaml."""
+        """The sampler in the grammar of JOB.yaml: its word, and its fields as options."""
+        return {"type": self.kind, **vars(self)}
 
-    @abstractmethod
     def accept(self, law: kernels.Spectral, measure: kernels.Measure, d: int) -> None:
         """Does nothing if there is a rule for the law, else raises the InputError that says why not."""
+        return
 
     @abstractmethod
     def rule(self, rng: np.random.Generator, law: Law, count: int, d: int) -> Frequencies:
@@ -81,13 +82,13 @@ class Sampler(ABC):
         """Whether those frequencies depend on the seed."""
         return True
 
-    @abstractmethod
     def numbers(self, d: int, count: int) -> int:
         """How many numbers (of 8 bytes) the transform of `count` frequencies of one law holds."""
+        return 2 * self.size(d, count) * d
 
-    @abstractmethod
     def flops(self, d: int, count: int) -> float:
         """Floating-point operations of the transform of one row, for one law."""
+        return 2.0 * self.size(d, count) * d
 
     @final
     def check(self, kernel: kernels.OperatorKernel, d: int, p: int) -> None:
@@ -238,9 +239,6 @@ class DenseSampler(Sampler):
 
     mixes = True
 
-    def accept(self, law: kernels.Spectral, measure: kernels.Measure, d: int) -> None:
-        return
-
     @abstractmethod
     def omega(
         self, rng: np.random.Generator, law: kernels.Spectral, measure: kernels.Measure, count: int, d: int
@@ -251,21 +249,6 @@ class DenseSampler(Sampler):
     def rule(self, rng: np.random.Generator, law: Law, count: int, d: int) -> Frequencies:
         omega = self.omega(rng, law.spectrum, law.measure, count, d)
         return Frequencies(Dense(np.ascontiguousarray(omega)), uniform(count))
-
-    def numbers(self, d: int, count: int) -> int:
-        return 2 * count * d
-
-    def flops(self, d: int, count: int) -> float:
-        return 2.0 * count * d
-
-
-class RuleSampler(Sampler):
-    """A rule for one rotation-invariant law, whose weights or points are no plain sample of it.
-
-    It serves every operator kernel: the estimate of a term is the rule's for g(omega) = cos(omega . delta) M(omega).
-    """
-
-    mixes = False
 
 
 def spectrum(scalar: kernels.ScalarKernel) -> kernels.Spectral:

@@ -11,13 +11,12 @@ import numpy as np
 from numpy.polynomial.hermite_e import hermegauss
 
 from dorff.errors import InputError
-from dorff.frequencies.base import DenseSampler, Law, RuleSampler, isotropic, unbounded
+from dorff.frequencies.base import DenseSampler, Law, Sampler, isotropic, unbounded
 from dorff.frequencies.found import Frequencies, uniform
 from dorff.frequencies.transforms import Dense
 from dorff.kernels import Gaussian, Measure, Spectral
 from dorff.kernels.scalar import FloatArray
 from dorff.spec.part import OneOf, Typed, within
-from dorff.spec.registry import Config
 
 
 def directions(rng: np.random.Generator, count: int, d: int) -> FloatArray:
@@ -32,8 +31,7 @@ def frame(rng: np.random.Generator, rows: int, d: int) -> FloatArray:
     factor, upper = np.linalg.qr(rng.standard_normal((d, rows)))
     # QR alone is not Haar: the signs of R's diagonal must be undone (Mezzadri 2007).
     factor *= np.sign(np.diag(upper))
-    rotated: FloatArray = factor.T
-    return rotated
+    return np.asarray(factor.T)
 
 
 def orthogonal_directions(rng: np.random.Generator, count: int, d: int) -> FloatArray:
@@ -54,11 +52,10 @@ def frame_numbers(count: int, d: int) -> int:
 class IID(DenseSampler):
     """Independent frequencies (Rahimi & Recht 2007); the G of Munkhoeva et al. (2018). Unbiased."""
 
+    kind = "iid"
+
     def omega(self, rng: np.random.Generator, law: Spectral, measure: Measure, count: int, d: int) -> FloatArray:
         return law.draw(rng, count, d, measure)
-
-    def config(self) -> Config:
-        return {"type": "iid"}
 
 
 @final
@@ -67,6 +64,8 @@ class Orthogonal(DenseSampler):
     """Haar-orthogonal blocks of d directions, a radius of its own for each row (Yu et al. 2016; the Gort of
     Munkhoeva et al. 2018). Unbiased; for laws that no rotation changes.
     """
+
+    kind = "orthogonal"
 
     def accept(self, law: Spectral, measure: Measure, d: int) -> None:
         isotropic(law, measure, "orthogonal")
@@ -78,9 +77,6 @@ class Orthogonal(DenseSampler):
 
     def numbers(self, d: int, count: int) -> int:
         return super().numbers(d, count) + frame_numbers(count, d)
-
-    def config(self) -> Config:
-        return {"type": "orthogonal"}
 
 
 class QMCSpec(Typed):
@@ -102,6 +98,7 @@ class QMC(DenseSampler):
 
     sequence: str = "sobol"
     scramble: bool = True
+    kind = "qmc"
 
     def __post_init__(self) -> None:
         if self.sequence not in ("sobol", "halton"):
@@ -135,9 +132,6 @@ class QMC(DenseSampler):
             u = points.random(count)
         return law.quantiles(np.clip(u, 2.0**-53, 1 - 2.0**-53), d, measure)
 
-    def config(self) -> Config:
-        return {"type": "qmc", "sequence": self.sequence, "scramble": self.scramble}
-
 
 class GaussQuadratureSpec(Typed):
     """A sub-sampled Gauss-Hermite grid of `points` nodes an axis."""
@@ -147,7 +141,7 @@ class GaussQuadratureSpec(Typed):
 
 @final
 @dataclass(frozen=True)
-class GaussQuadrature(RuleSampler):
+class GaussQuadrature(Sampler):
     """Nodes of the product Gauss-Hermite grid, drawn with its weights as probabilities (Dao, De Sa & Re 2017).
 
     `points` nodes an axis. A grid of no more nodes than asked for is taken whole, with its weights. Biased as the
@@ -156,6 +150,7 @@ class GaussQuadrature(RuleSampler):
     """
 
     points: int = 8
+    kind = "gauss_quadrature"
 
     def __post_init__(self) -> None:
         if not isinstance(self.points, int) or isinstance(self.points, bool) or not 2 <= self.points <= 64:
@@ -185,12 +180,3 @@ class GaussQuadrature(RuleSampler):
         else:
             omega, weights = rng.choice(nodes, size=(D, d), p=mass), uniform(D)
         return Frequencies(Dense(omega * law.spectrum.stretch(d)), weights)
-
-    def config(self) -> Config:
-        return {"type": "gauss_quadrature", "points": self.points}
-
-    def numbers(self, d: int, count: int) -> int:
-        return 2 * self.size(d, count) * d
-
-    def flops(self, d: int, count: int) -> float:
-        return 2.0 * self.size(d, count) * d

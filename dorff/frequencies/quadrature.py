@@ -9,7 +9,7 @@ from typing import Annotated, Final, final
 import numpy as np
 
 from dorff.errors import InputError
-from dorff.frequencies.base import Law, RuleSampler, isotropic, unbounded
+from dorff.frequencies.base import Law, Sampler, isotropic, unbounded
 from dorff.frequencies.found import Frequencies
 from dorff.frequencies.independent import directions, frame, frame_numbers, orthogonal_directions
 from dorff.frequencies.structured import some_rows
@@ -35,7 +35,7 @@ class QuadratureSpec(Typed):
 
 @final
 @dataclass(frozen=True)
-class Quadrature(RuleSampler):
+class Quadrature(Sampler):
     """Means of randomly rotated spherical-radial rules (Genz & Monahan 1998; Munkhoeva et al. 2018, section 2).
 
     `degree` (radial, spherical): (1,1) one direction a rotation, which is IID; (1,3) the axes of a rotation, which is
@@ -67,6 +67,8 @@ class Quadrature(RuleSampler):
     mixing: str = "butterfly"
     radii: str = "own"
     centre: str = "signed"
+    kind = "quadrature"
+    reflected = True
 
     def __post_init__(self) -> None:
         if isinstance(self.degree, list | np.ndarray):
@@ -88,21 +90,11 @@ class Quadrature(RuleSampler):
                 )
 
     @property
-    def reflected(self) -> bool:
-        return True
-
-    @property
     def centred(self) -> bool:
         return self.degree == (3, 3) and self.centre != "drop"
 
     def config(self) -> Config:
-        return {
-            "type": "quadrature",
-            "degree": list(self.degree),
-            "mixing": self.mixing,
-            "radii": self.radii,
-            "centre": self.centre,
-        }
+        return super().config() | {"degree": list(self.degree)}
 
     def accept(self, law: Spectral, measure: Measure, d: int) -> None:
         law = isotropic(law, measure, "quadrature")
@@ -137,8 +129,8 @@ class Quadrature(RuleSampler):
         self, rng: np.random.Generator, law: Isotropic, measure: Measure, count: int, width: int, d: int
     ) -> FloatArray:
         if self.radii == "own":
-            return law.unit.radii(rng, count, d, measure)
-        return np.repeat(law.unit.radii(rng, -(-count // width), d, measure), width)[:count]
+            return law.radii(rng, count, d, measure)
+        return np.repeat(law.radii(rng, -(-count // width), d, measure), width)[:count]
 
     def _redraw(
         self, rng: np.random.Generator, law: Isotropic, radii: FloatArray, moment: float, width: int, d: int
@@ -177,12 +169,12 @@ class Quadrature(RuleSampler):
 
     def numbers(self, d: int, count: int) -> int:
         if self.mixing == "haar" or self.degree == (1, 1) or d < BUTTERFLY_FROM:
-            return 2 * count * d + frame_numbers(count, d) + (d + 1) * d
+            return super().numbers(d, count) + frame_numbers(count, d) + (d + 1) * d
         return (3 * FACTORS + 2) * -(-count // self._width(d)) * self._width(d) + d + 1
 
     def flops(self, d: int, count: int) -> float:
         if self.mixing == "haar" or self.degree == (1, 1) or d < BUTTERFLY_FROM:
-            return 2.0 * count * d
+            return super().flops(d, count)
         width = self._width(d)
         return 3.0 * FACTORS * -(-count // width) * width * (1 + math.log2(d))
 

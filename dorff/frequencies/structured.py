@@ -14,13 +14,12 @@ from typing import Annotated, final
 import numpy as np
 
 from dorff.errors import InputError
-from dorff.frequencies.base import Law, RuleSampler, isotropic
+from dorff.frequencies.base import Law, Sampler, isotropic
 from dorff.frequencies.found import Frequencies, uniform
 from dorff.frequencies.transforms import HADAMARD_FROM, HadamardChain, IntArray, settled
 from dorff.kernels import Isotropic, Measure, Spectral
 from dorff.kernels.scalar import FloatArray
 from dorff.spec.part import Typed, within
-from dorff.spec.registry import Config
 
 
 def padded(d: int) -> int:
@@ -28,7 +27,7 @@ def padded(d: int) -> int:
     return 1 << max(d - 1, 0).bit_length()
 
 
-class _HadamardSampler(RuleSampler):
+class _HadamardSampler(Sampler):
     """What the three share: blocks of n rows, all of every block but the last one's remainder.
 
     Where psi depends on the frequency a row's first d entries are made a direction in R^d, for a radius of the
@@ -45,11 +44,11 @@ class _HadamardSampler(RuleSampler):
         return law.radii(rng, count, n, Measure.UNBOUNDED)
 
     def accept(self, law: Spectral, measure: Measure, d: int) -> None:
-        isotropic(law, measure, str(self.config()["type"]))
+        isotropic(law, measure, self.kind)
 
     @final
     def rule(self, rng: np.random.Generator, law: Law, count: int, d: int) -> Frequencies:
-        spectrum, n = isotropic(law.spectrum, law.measure, str(self.config()["type"])), padded(d)
+        spectrum, n = isotropic(law.spectrum, law.measure, self.kind), padded(d)
         if law.weighed:
             chain = with_an_entry(self.directions(rng, count if n == d else -(-count // d) * n, d), count)
             radii = spectrum.radii(rng, count, d, law.measure)
@@ -65,12 +64,12 @@ class _HadamardSampler(RuleSampler):
 
     def numbers(self, d: int, count: int) -> int:
         n = padded(d)
-        return (self.factors() + 2) * -(-count // n) * n + d if d >= HADAMARD_FROM else 2 * count * d
+        return (self.factors() + 2) * -(-count // n) * n + d if d >= HADAMARD_FROM else super().numbers(d, count)
 
     def flops(self, d: int, count: int) -> float:
         n = padded(d)
         if d < HADAMARD_FROM:
-            return 2.0 * count * d
+            return super().flops(d, count)
         return self.factors() * -(-count // n) * n * (2 + math.log2(n))
 
 
@@ -126,11 +125,10 @@ class SORF(_Rademacher):
     Matern curl-free one (nu = 3.5) 21%.
     """
 
+    kind = "sorf"
+
     def directions(self, rng: np.random.Generator, count: int, d: int) -> HadamardChain:
         return self._chain(rng, np.arange(count), d)
-
-    def config(self) -> Config:
-        return {"type": "sorf"}
 
 
 class ROMSpec(Typed):
@@ -151,6 +149,7 @@ class ROM(_Rademacher):
     """
 
     blocks: int = 3
+    kind = "rom"
 
     def __post_init__(self) -> None:
         if not isinstance(self.blocks, int) or isinstance(self.blocks, bool) or not 1 <= self.blocks <= 16:
@@ -161,9 +160,6 @@ class ROM(_Rademacher):
 
     def factors(self) -> int:
         return self.blocks
-
-    def config(self) -> Config:
-        return {"type": "rom", "blocks": self.blocks}
 
 
 @final
@@ -176,6 +172,8 @@ class Fastfood(_HadamardSampler):
     uniform; rows of one block are correlated.
     """
 
+    kind = "fastfood"
+
     def directions(self, rng: np.random.Generator, count: int, d: int) -> HadamardChain:
         n = padded(d)
         B = -(-count // n)
@@ -184,9 +182,6 @@ class Fastfood(_HadamardSampler):
         rows = np.arange(count)
         lengths = np.linalg.norm(diagonals[:, 1], axis=1)[rows // n] * math.sqrt(n)
         return HadamardChain(np.ones(d), diagonals, permutation, rows, 1 / lengths)
-
-    def config(self) -> Config:
-        return {"type": "fastfood"}
 
 
 def some_rows(rng: np.random.Generator, width: int, count: int) -> IntArray:

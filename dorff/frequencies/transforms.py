@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, ClassVar, Final, final
 
@@ -24,6 +24,7 @@ HADAMARD_FROM: Final = 48
 BUTTERFLY_FROM: Final = 112
 
 
+@dataclass(frozen=True, eq=False)
 class Transform(ABC):
     """omega (D, d) as a linear map. `tile_rows` is the block of rows it works best on."""
 
@@ -44,9 +45,9 @@ class Transform(ABC):
     def project(self, x: FloatArray, out: FloatArray) -> None:
         """Write x omega^T, x (b, d), into out (b, D)."""
 
-    @abstractmethod
     def arrays(self) -> Arrays:
         """All that the transform holds, by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def dense(self) -> FloatArray:
         """omega (D, d), by sending the unit vectors through."""
@@ -57,11 +58,6 @@ class Transform(ABC):
     @abstractmethod
     def fits(self) -> bool:
         """Whether the arrays' types, shapes and indices fit each other: they may come from a file."""
-
-    @final
-    @property
-    def nbytes(self) -> int:
-        return sum(value.nbytes for value in self.arrays().values())
 
 
 @final
@@ -90,9 +86,6 @@ class Dense(Transform):
 
     def dense(self) -> FloatArray:
         return self.omega
-
-    def arrays(self) -> Arrays:
-        return {"omega": self.omega}
 
     def fits(self) -> bool:
         return self.omega.ndim == 2 and 0 not in self.omega.shape and _finite(self.omega)
@@ -149,15 +142,6 @@ class HadamardChain(_Blocks):
             and _below(self.permutation, n)
         )
 
-    def arrays(self) -> Arrays:
-        return {
-            "stretch": self.stretch,
-            "diagonals": self.diagonals,
-            "permutation": self.permutation,
-            "rows": self.rows,
-            "gains": self.gains,
-        }
-
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -199,17 +183,6 @@ class ButterflyRules(_Blocks):
             and _below(self.permutations, d)
         )
 
-    def arrays(self) -> Arrays:
-        return {
-            "stretch": self.stretch,
-            "permutations": self.permutations,
-            "cosines": self.cosines,
-            "sines": self.sines,
-            "vertices": self.vertices,
-            "rows": self.rows,
-            "gains": self.gains,
-        }
-
 
 def _finite(*arrays: npt.NDArray[Any]) -> bool:
     return all(array.dtype == np.float64 and bool(np.isfinite(array).all()) for array in arrays)
@@ -233,12 +206,10 @@ def settled(transform: Transform, worth_from: int) -> Transform:
 
 def transform_from(kind: str, arrays: Mapping[str, npt.NDArray[Any]]) -> Transform:
     """The transform that `kind` and `arrays()` describe; InputError, or KeyError, where they do not fit each other."""
-    kinds: dict[str, type[Dense] | type[HadamardChain] | type[ButterflyRules]]
-    kinds = {"dense": Dense, "hadamard": HadamardChain, "butterfly": ButterflyRules}
-    if kind not in kinds:
+    form = {form.kind: form for form in (Dense, HadamardChain, ButterflyRules)}.get(kind)
+    if form is None:
         raise InputError(f"transform {kind!r} is not known; it is of a newer version of dorff")
-    form = kinds[kind]
-    transform = form(**{name: arrays[name] for name in form.__dataclass_fields__})
+    transform = form(**{field.name: arrays[field.name] for field in fields(form)})
     if not transform.fits():
         raise InputError(f"the {kind} transform's arrays do not fit each other")
     return transform

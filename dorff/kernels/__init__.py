@@ -9,7 +9,6 @@ from dorff.kernels.output import Covariance, Factor, Graph, Identity, Learned, M
 from dorff.kernels.pointwise import ArcCosine, ArcCosineSpec, Pointwise, PointwiseSpec
 from dorff.kernels.scalar import (
     Activation,
-    Explicit,
     GaussianWeighted,
     Measure,
     ScalarKernel,

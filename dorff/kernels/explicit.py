@@ -11,7 +11,7 @@ from typing import Annotated, Final, final
 import numpy as np
 
 from dorff.errors import InputError
-from dorff.kernels.scalar import Explicit, FloatArray, Function, IntArray
+from dorff.kernels.scalar import FloatArray, Function, IntArray, ScalarKernel
 from dorff.spec.part import NotNegative, OneOf, Positive, Typed, within
 from dorff.spec.registry import Config
 
@@ -30,7 +30,7 @@ class PolynomialSpec(Typed):
 
 @final
 @dataclass(frozen=True)
-class Polynomial(Explicit):
+class Polynomial(ScalarKernel):
     """(scale x.z + offset)^degree. In scikit-learn's words scale is gamma and offset is coef0."""
 
     degree: int
@@ -49,13 +49,10 @@ class Polynomial(Explicit):
                 f"degree {degree}, offset {offset!r} and scale {scale!r} make numbers beyond float64; use a degree of "
                 f"at most {MOST_DEGREE}, and an offset and a scale near 1"
             )
-        object.__setattr__(self, "degree", int(degree))
-        object.__setattr__(self, "offset", float(offset))
-        object.__setattr__(self, "scale", float(scale))
+        vars(self).update(degree=int(degree), offset=float(offset), scale=float(scale))
 
     def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
-        values: FloatArray = (self.scale * (X @ Z.T) + self.offset) ** self.degree
-        return values
+        return np.asarray((self.scale * (X @ Z.T) + self.offset) ** self.degree)
 
     def config(self) -> Config:
         return {"type": "polynomial", "degree": self.degree, "offset": self.offset, "scale": self.scale}
@@ -80,8 +77,7 @@ class Sines:
         low, high = float(np.min(X, initial=0.0)), float(np.max(X, initial=1.0))
         if low < 0 or high > 1:
             raise InputError(f"the inputs of Mercer '{self.name}' lie in [0, 1], but run from {low:g} to {high:g}")
-        values: FloatArray = math.sqrt(2.0) * np.sin(X * ((indices + 1 - self.shift) * math.pi))
-        return values
+        return np.asarray(math.sqrt(2.0) * np.sin(X * ((indices + 1 - self.shift) * math.pi)))
 
     def check(self, d: int) -> None:
         if d != 1:
@@ -101,7 +97,7 @@ class MercerSpec(Typed):
 
 @final
 @dataclass(frozen=True)
-class Mercer(Explicit):
+class Mercer(ScalarKernel):
     """sum_j eigenvalue_j phi_j(x) phi_j(z) over L eigenpairs (Mercer's theorem; Oono, section 6.3).
 
     `eigenfunctions` is a Python function (X (n, d), indices (s,)) -> (n, s) of the wanted functions, counted from
@@ -120,8 +116,7 @@ class Mercer(Explicit):
             if eigenfunctions not in SYSTEMS:
                 raise InputError(f"eigenfunctions: {eigenfunctions!r} is not known; use {' or '.join(SYSTEMS)}")
             eigenfunctions = SYSTEMS[eigenfunctions]
-        object.__setattr__(self, "eigenvalues", tuple(values.tolist()))
-        object.__setattr__(self, "eigenfunctions", eigenfunctions)
+        vars(self).update(eigenvalues=tuple(values.tolist()), eigenfunctions=eigenfunctions)
 
     @classmethod
     def named(cls, system: str, count: int) -> Mercer:

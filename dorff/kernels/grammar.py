@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dorff.errors import InputError
@@ -49,16 +49,9 @@ def from_config(config: Mapping[str, Any]) -> OperatorKernel:
     return kernel
 
 
-def _decomposable(scalar: Mapping[str, Any], output: Any) -> Decomposable:
-    return Decomposable(scalar_from_config(scalar), output)
-
-
-def _curl_free(scalar: Mapping[str, Any], measure: Any = None) -> CurlFree:
-    return CurlFree(scalar_from_config(scalar), measure)
-
-
-def _divergence_free(scalar: Mapping[str, Any], measure: Any = None) -> DivergenceFree:
-    return DivergenceFree(scalar_from_config(scalar), measure)
+def _of(kind: Callable[..., OperatorKernel]) -> Callable[..., OperatorKernel]:
+    """What builds a kernel of one scalar kernel, which is described."""
+    return lambda scalar, **options: kind(scalar_from_config(scalar), **options)
 
 
 def _sum(terms: Sequence[Mapping[str, Any]], concatenate: bool = False) -> Sum:
@@ -73,9 +66,9 @@ def _multi_view(views: Sequence[Mapping[str, Any]]) -> MultiView:
 
 
 KERNELS.add(
-    Entry("decomposable", _decomposable, DecomposableSpec, "k₀ A", "Brault 2016, definition 7"),
-    Entry("curl_free", _curl_free, VectorFieldSpec, "(−∇∇ᵀ k₀)", "Minh 2016, eq. 32"),
-    Entry("divergence_free", _divergence_free, VectorFieldSpec, "(∇∇ᵀ − ΔI) k₀", "Minh 2016, eq. 32"),
+    Entry("decomposable", _of(Decomposable), DecomposableSpec, "k₀ A", "Brault 2016, definition 7"),
+    Entry("curl_free", _of(CurlFree), VectorFieldSpec, "(−∇∇ᵀ k₀)", "Minh 2016, eq. 32"),
+    Entry("divergence_free", _of(DivergenceFree), VectorFieldSpec, "(∇∇ᵀ − ΔI) k₀", "Minh 2016, eq. 32"),
     Entry("sum", _sum, SumSpec, source="Minh 2016, eq. 58-60"),
     Entry("multi_view", _multi_view, MultiViewSpec, source="Minh 2016, section 4"),
 )

@@ -16,7 +16,6 @@ from dorff.errors import InputError
 from dorff.kernels.scalar import BoolArray, FloatArray, Lengthscale, Measure
 from dorff.kernels.stretched import Isotropic
 from dorff.spec.part import LengthscaleSpec, Positive
-from dorff.spec.registry import Config
 
 # From this order on the uniform expansion has all the digits, and the scaled K begins to overflow.
 UNIFORM_FROM = 50.0
@@ -34,8 +33,7 @@ def log_matern(order: float, z: FloatArray) -> FloatArray:
         log = (1 - order) * np.log(2.0) - gammaln(order) + order * np.log(z) + log_kve(order, z) - z
         # K overflows near zero where the order is large: two terms of its series (DLMF 10.31.1) are exact there.
         start = -(z**2) / (4 * (order - 1)) if order > 1 else 0.0 * z
-    found: FloatArray = np.minimum(np.where(np.isfinite(log), log, start), 0.0)
-    return found
+    return np.asarray(np.minimum(np.where(np.isfinite(log), log, start), 0.0))
 
 
 def log_kve(order: float, z: FloatArray) -> FloatArray:
@@ -52,8 +50,7 @@ def _uniform(order: float, z: FloatArray) -> FloatArray:
     scaled = [u * (-1.0 / order) ** k for k, u in enumerate(_debye_polynomials())]
     series = sum(scaled, Polynomial([0.0]))
     ratio = np.log(series(1 / root)) - np.log(series(1.0))
-    log: FloatArray = -order * (excess - np.log1p(excess / 2)) - 0.5 * np.log(root) + ratio
-    return log
+    return np.asarray(-order * (excess - np.log1p(excess / 2)) - 0.5 * np.log(root) + ratio)
 
 
 @cache
@@ -71,17 +68,15 @@ _TINY = 1e-280
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Gaussian(Isotropic):
     """exp(-|x - z|^2 / (2 s^2)), s = `lengthscale` in the inputs' own units: one number, or one per input.
 
     Its spectrum is N(0, I / s^2) (Rahimi & Recht 2007). Minh's sigma is sqrt(2) s.
     """
 
+    kind = "gaussian"
     lengthscale: float | tuple[float, ...]
-
-    def __init__(self, lengthscale: Lengthscale) -> None:
-        self._set_lengthscale(lengthscale)
 
     @property
     def variance(self) -> float:
@@ -91,8 +86,7 @@ class Gaussian(Isotropic):
         return
 
     def _values(self, squared: FloatArray) -> FloatArray:
-        values: FloatArray = np.exp(-0.5 * squared)
-        return values
+        return np.asarray(np.exp(-0.5 * squared))
 
     def _slopes(self, squared: FloatArray) -> tuple[FloatArray, FloatArray]:
         values = self._values(squared)
@@ -102,11 +96,7 @@ class Gaussian(Isotropic):
         return math.sqrt(d)
 
     def _log_density(self, unit: FloatArray) -> FloatArray:
-        density: FloatArray = -0.5 * (unit.shape[1] * math.log(2 * math.pi) + np.sum(unit**2, axis=1))
-        return density
-
-    def config(self) -> Config:
-        return self._config("gaussian")
+        return np.asarray(-0.5 * (unit.shape[1] * math.log(2 * math.pi) + np.sum(unit**2, axis=1)))
 
 
 class MaternSpec(LengthscaleSpec):
@@ -116,7 +106,7 @@ class MaternSpec(LengthscaleSpec):
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Matern(Isotropic):
     """2^(1 - nu) / Gamma(nu) t^nu K_nu(t), t = sqrt(2 nu) |x - z| / s, s = `lengthscale` (Rasmussen & Williams 4.14).
 
@@ -126,12 +116,13 @@ class Matern(Isotropic):
     needs nu > 1: below, E |omega|^2 is infinite.
     """
 
+    kind = "matern"
     lengthscale: float | tuple[float, ...]
     nu: float
     mixed = True
 
     def __init__(self, lengthscale: Lengthscale, *, nu: float = 1.5) -> None:
-        self._set_lengthscale(lengthscale)
+        super().__init__(lengthscale)
         object.__setattr__(self, "nu", positive_number("nu", nu))
 
     @property
@@ -149,8 +140,7 @@ class Matern(Isotropic):
         polynomials = {0.5: (1.0,), 1.5: (1.0, 1.0), 2.5: (1.0, 1.0, 1 / 3)}
         if self.nu in polynomials:
             return np.asarray(np.polynomial.polynomial.polyval(t, polynomials[self.nu]) * np.exp(-t), dtype=np.float64)
-        values: FloatArray = np.exp(log_matern(self.nu, t))
-        return values
+        return np.asarray(np.exp(log_matern(self.nu, t)))
 
     def _slopes(self, squared: FloatArray) -> tuple[FloatArray, FloatArray]:
         """With M_v the kernel's formula at order v: dM_v/dt = -t M_(v-1) / (2 (v - 1)) (DLMF 10.29.4) once, and again.
@@ -166,17 +156,12 @@ class Matern(Isotropic):
         return slope, nu / (4 * (nu - 1)) * np.where(t > 0, np.exp(log), 0.0)
 
     def _mixing(self, uniforms: FloatArray, biased: BoolArray) -> FloatArray:
-        mixing: FloatArray = self.nu / np.maximum(gammaincinv(self.nu - biased, uniforms), _TINY)
-        return mixing
+        return np.asarray(self.nu / np.maximum(gammaincinv(self.nu - biased, uniforms), _TINY))
 
     def _log_density(self, unit: FloatArray) -> FloatArray:
         d, nu = unit.shape[1], self.nu
         constant = float(gammaln(nu + d / 2) - gammaln(nu)) - 0.5 * d * math.log(2 * math.pi * nu)
-        density: FloatArray = constant - (nu + d / 2) * np.log1p(np.sum(unit**2, axis=1) / (2 * nu))
-        return density
-
-    def config(self) -> Config:
-        return self._config("matern", nu=self.nu)
+        return np.asarray(constant - (nu + d / 2) * np.log1p(np.sum(unit**2, axis=1) / (2 * nu)))
 
 
 class RationalQuadraticSpec(LengthscaleSpec):
@@ -186,7 +171,7 @@ class RationalQuadraticSpec(LengthscaleSpec):
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class RationalQuadratic(Isotropic):
     """(1 + |x - z|^2 / (2 alpha s^2))^-alpha, s = `lengthscale` (Rasmussen & Williams 4.19).
 
@@ -195,12 +180,13 @@ class RationalQuadratic(Isotropic):
     chi2_(d+2) * t, t ~ Gamma(alpha + 1, scale 1 / alpha).
     """
 
+    kind = "rational_quadratic"
     lengthscale: float | tuple[float, ...]
     alpha: float
     mixed = True
 
     def __init__(self, lengthscale: Lengthscale, *, alpha: float = 1.0) -> None:
-        self._set_lengthscale(lengthscale)
+        super().__init__(lengthscale)
         object.__setattr__(self, "alpha", positive_number("alpha", alpha))
 
     @property
@@ -208,8 +194,7 @@ class RationalQuadratic(Isotropic):
         return 1.0
 
     def _values(self, squared: FloatArray) -> FloatArray:
-        values: FloatArray = np.exp(-self.alpha * np.log1p(squared / (2 * self.alpha)))
-        return values
+        return np.asarray(np.exp(-self.alpha * np.log1p(squared / (2 * self.alpha))))
 
     def _slopes(self, squared: FloatArray) -> tuple[FloatArray, FloatArray]:
         base = 1 + squared / (2 * self.alpha)
@@ -217,8 +202,7 @@ class RationalQuadratic(Isotropic):
         return slope, -0.5 * (1 + 1 / self.alpha) * slope * squared / base
 
     def _mixing(self, uniforms: FloatArray, biased: BoolArray) -> FloatArray:
-        mixing: FloatArray = gammaincinv(self.alpha + biased, uniforms) / self.alpha
-        return mixing
+        return np.asarray(gammaincinv(self.alpha + biased, uniforms) / self.alpha)
 
     def _log_density(self, unit: FloatArray) -> FloatArray:
         """As `Spectral._log_density`: 2 alpha^alpha / ((2 pi)^(d/2) Gamma(alpha)) (z / 2 alpha)^v K_v(z).
@@ -235,9 +219,6 @@ class RationalQuadratic(Isotropic):
             return np.asarray(constant + math.log(2.0) + log_kve(0.0, z) - z)
         constant += abs(v) * math.log(2.0) + float(gammaln(abs(v)))
         return np.asarray(constant + log_matern(abs(v), z) + (v - abs(v)) * np.log(z))
-
-    def config(self) -> Config:
-        return self._config("rational_quadratic", alpha=self.alpha)
 
 
 def positive_number(name: str, value: float) -> float:

@@ -161,13 +161,6 @@ class MultiView(OperatorKernel):
         fixed = [(view.columns, view.kernel.fix(view.d, p // self.V)) for view in self.views]
         return MultiView(fixed, self.names)
 
-    def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
-        (weight, base), *others = self.terms()
-        values = weight * base.gram(X, Z)
-        for weight, base in others:
-            values += weight * base.gram(X, Z)
-        return values
-
     def config(self) -> Config:
         views = [
             {"columns": list(view.columns), "name": view.name, "kernel": view.kernel.config()} for view in self.views
@@ -176,7 +169,7 @@ class MultiView(OperatorKernel):
 
 
 @final
-@dataclass(frozen=True, eq=False, init=False)
+@dataclass(frozen=True, eq=False)
 class InView(BaseKernel):
     """A view's kernel k as one of all inputs and outputs: e_v e_v^T (x) k of the view's columns."""
 
@@ -185,11 +178,9 @@ class InView(BaseKernel):
     number: int
     views: int
 
-    def __init__(self, base: BaseKernel, columns: tuple[int, ...], number: int, views: int) -> None:
-        for name, value in (("base", base), ("columns", columns), ("number", number), ("views", views)):
-            object.__setattr__(self, name, value)
-        object.__setattr__(self, "scalar", base.scalar)
-        object.__setattr__(self, "measure", base.measures[0] if base.measure is None else base.measure)
+    def __post_init__(self) -> None:
+        measure = self.base.measures[0] if self.base.measure is None else self.base.measure
+        vars(self).update(scalar=self.base.scalar, measure=measure)
 
     @property
     def V(self) -> int:

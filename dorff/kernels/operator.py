@@ -20,9 +20,13 @@ from dorff.spec.registry import Config
 class OperatorKernel(ABC):
     """A p x p matrix-valued positive definite kernel. Positive multiples and sums are kernels again."""
 
-    @abstractmethod
     def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
         """Exact values, (n, k, p, p), for X (n, d) and Z (k, d)."""
+        (weight, base), *others = self.terms()
+        total = weight * base.gram(X, Z)
+        for weight, base in others:
+            total += weight * base.gram(X, Z)
+        return total
 
     @abstractmethod
     def terms(self) -> tuple[tuple[float, BaseKernel], ...]:
@@ -91,6 +95,10 @@ class BaseKernel(OperatorKernel):
         return False
 
     @abstractmethod
+    def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
+        """As `OperatorKernel.gram`."""
+
+    @abstractmethod
     def root(self, omega: FloatArray) -> FloatArray:
         """U (D, r, p) with U^T U = M(omega), for frequencies omega (D, d)."""
 
@@ -126,8 +134,8 @@ class Sum(OperatorKernel):
             if kernel.V > 1:
                 raise InputError("a multi-view kernel has no multiples and no sums; weigh or add its views' kernels")
             flat += [(float(weight) * inner, base) for inner, base in kernel.terms()]
-        object.__setattr__(self, "parts", tuple(flat))
-        object.__setattr__(self, "concatenate", concatenate or any(kernel.concatenated for _, kernel in parts))
+        concatenate = concatenate or any(kernel.concatenated for _, kernel in parts)
+        vars(self).update(parts=tuple(flat), concatenate=concatenate)
 
     @property
     def concatenated(self) -> bool:
@@ -139,11 +147,6 @@ class Sum(OperatorKernel):
     def fix(self, d: int, p: int, covariance: FloatArray | None = None) -> OperatorKernel:
         if not any(weight > 0 for weight, _ in self.parts):
             raise InputError("a sum of kernels needs at least one positive weight")
-        self._check_shared()
-        fixed = [(weight, kernel.fix(d, p, covariance)) for weight, kernel in self.parts]
-        return Sum(fixed, concatenate=self.concatenate)
-
-    def _check_shared(self) -> None:
         odd, alone = _not_shift_invariant(self.parts)
         if odd is not None and not alone:
             raise InputError(
@@ -155,12 +158,8 @@ class Sum(OperatorKernel):
                 f"a sum of kernels with {type(odd).__name__}, which is not shift-invariant, cannot be concatenated; "
                 "leave concatenate out, or add output matrices instead"
             )
-
-    def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
-        total = self.parts[0][0] * self.parts[0][1].gram(X, Z)
-        for weight, kernel in self.parts[1:]:
-            total = total + weight * kernel.gram(X, Z)
-        return total
+        fixed = [(weight, kernel.fix(d, p, covariance)) for weight, kernel in self.parts]
+        return Sum(fixed, concatenate=self.concatenate)
 
     def config(self) -> Config:
         terms = [{"weight": weight, "kernel": kernel.config()} for weight, kernel in self.parts]
@@ -212,13 +211,12 @@ class Decomposable(BaseKernel):
 
     scalar: ScalarKernel
     output: Output
+    measure = Measure.UNBOUNDED
 
     def __init__(
         self, scalar: ScalarKernel, output: Output | str | Mapping[str, Any] | npt.ArrayLike = "identity"
     ) -> None:
-        object.__setattr__(self, "scalar", scalar)
-        object.__setattr__(self, "output", as_output(output))
-        object.__setattr__(self, "measure", Measure.UNBOUNDED)
+        vars(self).update(scalar=scalar, output=as_output(output))
 
     @property
     def matrix(self) -> FloatArray:

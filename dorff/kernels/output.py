@@ -28,19 +28,20 @@ class Output(ABC):
         return None
 
     @abstractmethod
-    def root(self, p: int, covariance: FloatArray | None = None) -> FloatArray:
-        """B^T (r, p) with A = B B^T and r the numerical rank of A: no row for an eigenvalue at rounding level.
+    def root(self, p: int) -> FloatArray:
+        """B^T (r, p) with A = B B^T and r the numerical rank of A: no row for an eigenvalue at rounding level."""
+
+    def fixed(self, p: int, covariance: FloatArray | None = None) -> Output:
+        """The same A with its numbers written out (`p` is then set); InputError where they cannot be known.
 
         `covariance` (p, p) is that of the targets, where it is known.
         """
+        self.check(p)
+        return self
 
-    @abstractmethod
-    def fixed(self, p: int, covariance: FloatArray | None = None) -> Output:
-        """The same A with its numbers written out (`p` is then set); InputError where they cannot be known."""
-
-    @abstractmethod
     def trace(self, p: int) -> float:
         """tr A, or p where A is not known before the data: any positive share of the frequencies will do."""
+        return float(p)
 
     @abstractmethod
     def config(self) -> Any:
@@ -55,9 +56,9 @@ class Output(ABC):
                 "give a matrix with one row per output"
             )
 
-    def matrix(self, p: int, covariance: FloatArray | None = None) -> FloatArray:
+    def matrix(self, p: int) -> FloatArray:
         """A (p, p)."""
-        root = self.root(p, covariance)
+        root = self.root(p)
         return root.T @ root
 
 
@@ -66,14 +67,11 @@ class Output(ABC):
 class Identity(Output):
     """A = I: independent outputs."""
 
-    def root(self, p: int, covariance: FloatArray | None = None) -> FloatArray:
+    def root(self, p: int) -> FloatArray:
         return np.eye(p)
 
     def fixed(self, p: int, covariance: FloatArray | None = None) -> Output:
         return Matrix(np.eye(p))
-
-    def trace(self, p: int) -> float:
-        return float(p)
 
     def config(self) -> str:
         return "identity"
@@ -84,8 +82,8 @@ class Identity(Output):
 class Covariance(Output):
     """A is the targets' empirical covariance, known once the moments are."""
 
-    def root(self, p: int, covariance: FloatArray | None = None) -> FloatArray:
-        return self.fixed(p, covariance).root(p)
+    def root(self, p: int) -> FloatArray:
+        return self.fixed(p).root(p)
 
     def fixed(self, p: int, covariance: FloatArray | None = None) -> Output:
         if covariance is None:
@@ -98,9 +96,6 @@ class Covariance(Output):
         if not np.any(covariance):
             raise InputError("output 'covariance': the targets do not vary, so their covariance is zero")
         return Matrix(covariance)
-
-    def trace(self, p: int) -> float:
-        return float(p)
 
     def config(self) -> str:
         return "covariance"
@@ -116,7 +111,7 @@ class Simplex(Output):
     B B^T is a multiple of I in R^(p-1).
     """
 
-    def root(self, p: int, covariance: FloatArray | None = None) -> FloatArray:
+    def root(self, p: int) -> FloatArray:
         if p < 2:
             raise InputError(f"output 'simplex' needs two classes or more, got p = {p}; use identity for one output")
         codes = np.array([[1.0, -1.0]])
@@ -127,9 +122,6 @@ class Simplex(Output):
 
     def fixed(self, p: int, covariance: FloatArray | None = None) -> Output:
         return Factor(self.root(p).T)
-
-    def trace(self, p: int) -> float:
-        return float(p)
 
     def config(self) -> str:
         return "simplex"
@@ -151,35 +143,24 @@ class Learned(Output):
         if self.penalty not in ("trace", "frobenius"):
             raise InputError(f"the penalty of a learned output must be 'trace' or 'frobenius', not {self.penalty!r}")
 
-    def root(self, p: int, covariance: FloatArray | None = None) -> FloatArray:
+    def root(self, p: int) -> FloatArray:
         self.check(p)
         return np.eye(p)
 
-    def matrix(self, p: int, covariance: FloatArray | None = None) -> FloatArray:
+    def matrix(self, p: int) -> FloatArray:
         raise InputError("output 'learned': A has no values before a fit from moments; fit first, or give a matrix")
 
     def fixed(self, p: int, covariance: FloatArray | None = None) -> Output:
         self.check(p)
         return Learned(self.penalty, p)
 
-    def trace(self, p: int) -> float:
-        return float(p)
-
     def config(self) -> Any:
         return "learned" if self.penalty == "trace" else {"learned": self.penalty}
 
 
-class _Given(Output):
-    """An output matrix whose numbers are given from the start."""
-
-    def fixed(self, p: int, covariance: FloatArray | None = None) -> Output:
-        self.check(p)
-        return self
-
-
 @final
 @dataclass(frozen=True, eq=False)
-class Matrix(_Given):
+class Matrix(Output):
     """A given, symmetric and positive semi-definite (p, p)."""
 
     A: FloatArray
@@ -191,14 +172,13 @@ class Matrix(_Given):
     def p(self) -> int:
         return len(self.A)
 
-    def root(self, p: int, covariance: FloatArray | None = None) -> FloatArray:
+    def root(self, p: int) -> FloatArray:
         self.check(p)
         values, vectors = np.linalg.eigh(self.A)
         keep = values > values[-1] * p * _EPS
-        root: FloatArray = np.sqrt(values[keep])[:, None] * vectors[:, keep].T
-        return root
+        return np.asarray(np.sqrt(values[keep])[:, None] * vectors[:, keep].T)
 
-    def matrix(self, p: int, covariance: FloatArray | None = None) -> FloatArray:
+    def matrix(self, p: int) -> FloatArray:
         self.check(p)
         return self.A
 
@@ -211,7 +191,7 @@ class Matrix(_Given):
 
 @final
 @dataclass(frozen=True, eq=False)
-class Factor(_Given):
+class Factor(Output):
     """A = B B^T, of B (p, r): the outputs are B times r latent functions (linear coregionalisation)."""
 
     B: FloatArray
@@ -225,7 +205,7 @@ class Factor(_Given):
     def p(self) -> int:
         return len(self.B)
 
-    def root(self, p: int, covariance: FloatArray | None = None) -> FloatArray:
+    def root(self, p: int) -> FloatArray:
         """B^T itself where its rows are independent, otherwise fewer rows with the same B B^T."""
         self.check(p)
         U, s, _ = np.linalg.svd(self.B, full_matrices=False)
@@ -242,7 +222,7 @@ class Factor(_Given):
 
 @final
 @dataclass(frozen=True, eq=False)
-class Graph(_Given):
+class Graph(Output):
     """A = pinv(L + offset I), L = diag(W 1) - W the Laplacian of a graph of outputs (Evgeniou et al. 2005).
 
     The penalty is then sum_jk W_jk |f_j - f_k|^2 / 2 + offset sum_j |f_j|^2. `weights` W (p, p) is symmetric and not
@@ -261,22 +241,20 @@ class Graph(_Given):
             raise InputError(f"the offset of the output graph must be zero or a positive number, not {offset!r}")
         if offset == 0 and not np.any(W - np.diag(np.diag(W))):
             raise InputError("the output graph has no edge and no offset, so its matrix is zero; give it either")
-        object.__setattr__(self, "weights", W)
-        object.__setattr__(self, "offset", float(offset))
+        vars(self).update(weights=W, offset=float(offset))
 
     @property
     def p(self) -> int:
         return len(self.weights)
 
-    def root(self, p: int, covariance: FloatArray | None = None) -> FloatArray:
+    def root(self, p: int) -> FloatArray:
         self.check(p)
         W = self.weights - np.diag(np.diag(self.weights))
         values, vectors = np.linalg.eigh(np.diag(W.sum(axis=1)) - W)
         # Below the rounding level of L its eigenvalues are zeros, to which the offset is added exactly.
         values = np.where(values > values[-1] * p * _EPS, values, 0.0) + self.offset
         keep = values > 0
-        root: FloatArray = vectors[:, keep].T / np.sqrt(values[keep])[:, None]
-        return root
+        return np.asarray(vectors[:, keep].T / np.sqrt(values[keep])[:, None])
 
     def trace(self, p: int) -> float:
         return float(np.sum(self.root(p) ** 2))
@@ -309,7 +287,10 @@ def as_output(value: Any) -> Output:
     if not isinstance(value, str | Mapping):
         return Matrix(value)
     options = {} if isinstance(value, str) else dict(value)
-    entry = OUTPUTS.get(value) if isinstance(value, str) else _keyed(options)
+    named = (
+        [OUTPUTS.get(value)] if isinstance(value, str) else [e for e in map(OUTPUTS.get, options) if e and e.written]
+    )
+    entry = next(iter(named), None)
     if entry is None or (not options and not entry.alone) or set(options) - set(entry.options.model_fields):
         names = ", ".join(repr(one.name) for one in OUTPUTS.entries() if one.alone)
         raise InputError(
@@ -320,12 +301,6 @@ def as_output(value: Any) -> Output:
     if not isinstance(output, Output):
         raise InputError(f"output: {entry.name} of another package builds no Output")
     return output
-
-
-def _keyed(options: Mapping[str, Any]) -> Entry | None:
-    """The entry whose word is a key of the mapping."""
-    entries = (OUTPUTS.get(name) for name in OUTPUTS.names if name in options)
-    return next((entry for entry in entries if entry is not None and entry.written), None)
 
 
 def _numbers(value: npt.ArrayLike, name: str, *, square: bool = False) -> FloatArray:

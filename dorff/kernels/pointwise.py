@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, final
 
@@ -21,72 +22,24 @@ def _step(t: FloatArray) -> FloatArray:
     return np.heaviside(t, 0.5)
 
 
-def _ramp(t: FloatArray) -> FloatArray:
-    return np.maximum(t, 0.0)
-
-
-def _softplus(t: FloatArray) -> FloatArray:
-    return np.logaddexp(0.0, t)
-
-
-def _tanh_half(t: FloatArray) -> FloatArray:
-    return np.tanh(t / 2)
-
-
 def _softplus_even(t: FloatArray) -> FloatArray:
     size = np.abs(t)
     return np.log1p(np.exp(-size)) + size / 2
 
 
-def _bell(t: FloatArray) -> FloatArray:
-    values: FloatArray = 2 / math.sqrt(math.pi) * np.exp(-(t**2))
-    return values
-
-
-def _tanh_slope(t: FloatArray) -> FloatArray:
-    return 1 - np.tanh(t) ** 2
-
-
-def _sigmoid_slope(t: FloatArray) -> FloatArray:
-    values: FloatArray = expit(t) * expit(-t)
-    return values
-
-
-def _minus_sin(t: FloatArray) -> FloatArray:
-    return -np.sin(t)
-
-
 # The functions that a job may name.
-FUNCTIONS: dict[str, Function] = {
-    "step": _step,
-    "relu": _ramp,
-    "erf": erf,
-    "tanh": np.tanh,
-    "sigmoid": expit,
-    "softplus": _softplus,
-    "sin": np.sin,
-    "cos": np.cos,
+FUNCTIONS: dict[str, Activation] = {
+    "step": Activation(_step, None, Split(np.sign, gain=0.5, constant=0.5)),
+    "relu": Activation(lambda t: np.maximum(t, 0.0), _step, Split(np.abs, gain=0.5, slope=0.5)),
+    "erf": Activation(erf, lambda t: 2 / math.sqrt(math.pi) * np.exp(-(t**2)), Split(erf)),
+    "tanh": Activation(np.tanh, lambda t: 1 - np.tanh(t) ** 2, Split(np.tanh)),
+    "sigmoid": Activation(
+        expit, lambda t: expit(t) * expit(-t), Split(lambda t: np.tanh(t / 2), gain=0.5, constant=0.5)
+    ),
+    "softplus": Activation(lambda t: np.logaddexp(0.0, t), expit, Split(_softplus_even, slope=0.5)),
+    "sin": Activation(np.sin, np.cos, Split(np.sin)),
+    "cos": Activation(np.cos, lambda t: -np.sin(t), Split(np.cos)),
 }
-DERIVATIVES: dict[str, Function] = {
-    "relu": _step,
-    "erf": _bell,
-    "tanh": _tanh_slope,
-    "sigmoid": _sigmoid_slope,
-    "softplus": expit,
-    "sin": np.cos,
-    "cos": _minus_sin,
-}
-SPLITS: dict[str, Split] = {
-    "step": Split(np.sign, gain=0.5, constant=0.5),
-    "relu": Split(np.abs, gain=0.5, slope=0.5),
-    "erf": Split(erf),
-    "tanh": Split(np.tanh),
-    "sigmoid": Split(_tanh_half, gain=0.5, constant=0.5),
-    "softplus": Split(_softplus_even, slope=0.5),
-    "sin": Split(np.sin),
-    "cos": Split(np.cos),
-}
-_ACTIVATIONS = {"step": Activation.STEP, "relu": Activation.RAMP}
 
 
 class ArcCosineSpec(Typed):
@@ -112,6 +65,7 @@ class ArcCosine(GaussianWeighted):
     """
 
     order: int = 1
+    scale = math.sqrt(2.0)
 
     def __post_init__(self) -> None:
         if isinstance(self.order, bool) or self.order not in (0, 1):
@@ -122,28 +76,8 @@ class ArcCosine(GaussianWeighted):
         return 2 * (_step_gram(X, Z) if self.order == 0 else _ramp_gram(X, Z))
 
     @property
-    def scale(self) -> float:
-        return math.sqrt(2.0)
-
-    @property
-    def activation(self) -> Activation | None:
-        return Activation.RAMP if self.order else Activation.STEP
-
-    @property
-    def function(self) -> Function:
-        return _ramp if self.order else _step
-
-    @property
-    def derivative(self) -> Function | None:
-        return DERIVATIVES["relu"] if self.order else None
-
-    @property
-    def centre(self) -> float:
-        return 0.0 if self.order else 0.5
-
-    @property
-    def split(self) -> Split | None:
-        return SPLITS["relu" if self.order else "step"]
+    def activation(self) -> Activation:
+        return FUNCTIONS["relu" if self.order else "step"]
 
     def config(self) -> Config:
         return {"type": "arc_cosine", "order": self.order}
@@ -157,7 +91,7 @@ class Pointwise(GaussianWeighted):
     `phi` is a name (step, relu, erf, tanh, sigmoid, softplus, sin, cos) or a Python function of an array that
     gives an array of the same shape. Only names can be stored. Step and relu are half of ArcCosine; erf is
     Williams (1997); sin and cos are Gaussians. The others come from a Hermite series, to 1e-13 where phi(|x| t) is
-    smooth in t; where it looks like a step or has a kink, to what `mehler.hermite_gram` says.
+    smooth in t; where it looks like a step or has a kink, to what `explicit.hermite_gram` says.
     """
 
     phi: str | Function
@@ -167,35 +101,14 @@ class Pointwise(GaussianWeighted):
             raise InputError(f"phi must be a function or one of {', '.join(FUNCTIONS)}, not {self.phi!r}")
 
     def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
-        exact = {"step": _step_gram, "relu": _ramp_gram, "erf": _erf_gram, "sin": _sin_gram, "cos": _cos_gram}
-        if isinstance(self.phi, str) and self.phi in exact:
-            return exact[self.phi](X, Z)
+        if isinstance(self.phi, str) and self.phi in _EXACT:
+            return _EXACT[self.phi](X, Z)
         x, z, angles = _polar(X, Z)
-        return hermite_gram(self.function, x, z, np.cos(angles))
+        return hermite_gram(self.activation.function, x, z, np.cos(angles))
 
     @property
-    def scale(self) -> float:
-        return 1.0
-
-    @property
-    def activation(self) -> Activation | None:
-        return _ACTIVATIONS.get(self.phi) if isinstance(self.phi, str) else None
-
-    @property
-    def function(self) -> Function:
-        return FUNCTIONS[self.phi] if isinstance(self.phi, str) else self.phi
-
-    @property
-    def derivative(self) -> Function | None:
-        return DERIVATIVES.get(self.phi) if isinstance(self.phi, str) else None
-
-    @property
-    def centre(self) -> float:
-        return float(np.asarray(self.function(np.zeros((1, 1)))).ravel()[0])
-
-    @property
-    def split(self) -> Split | None:
-        return SPLITS[self.phi] if isinstance(self.phi, str) else None
+    def activation(self) -> Activation:
+        return FUNCTIONS[self.phi] if isinstance(self.phi, str) else Activation(self.phi)
 
     def config(self) -> Config:
         if not isinstance(self.phi, str):
@@ -225,8 +138,7 @@ def _step_gram(X: FloatArray, Z: FloatArray) -> FloatArray:
 def _ramp_gram(X: FloatArray, Z: FloatArray) -> FloatArray:
     x, z, angles = _polar(X, Z)
     shape = np.sin(angles) + (math.pi - angles) * np.cos(angles)
-    values: FloatArray = np.outer(x, z) * shape / (2 * math.pi)
-    return values
+    return np.asarray(np.outer(x, z) * shape / (2 * math.pi))
 
 
 def _erf_gram(X: FloatArray, Z: FloatArray) -> FloatArray:
@@ -234,19 +146,18 @@ def _erf_gram(X: FloatArray, Z: FloatArray) -> FloatArray:
     x, z, angles = _polar(X, Z)
     both = 2 * np.outer(x, z)
     across = np.sqrt(1 + 2 * x[:, None] ** 2 + 2 * z**2 + (both * np.sin(angles)) ** 2)
-    values: FloatArray = 2 / math.pi * np.arctan2(both * np.cos(angles), across)
-    return values
+    return np.asarray(2 / math.pi * np.arctan2(both * np.cos(angles), across))
 
 
 def _waves(X: FloatArray, Z: FloatArray, sign: float) -> FloatArray:
     apart, together = cdist(X, Z, "sqeuclidean"), cdist(X, -Z, "sqeuclidean")
-    values: FloatArray = 0.5 * (np.exp(-0.5 * apart) + sign * np.exp(-0.5 * together))
-    return values
+    return np.asarray(0.5 * (np.exp(-0.5 * apart) + sign * np.exp(-0.5 * together)))
 
 
-def _sin_gram(X: FloatArray, Z: FloatArray) -> FloatArray:
-    return _waves(X, Z, -1.0)
-
-
-def _cos_gram(X: FloatArray, Z: FloatArray) -> FloatArray:
-    return _waves(X, Z, 1.0)
+_EXACT: dict[str, Callable[[FloatArray, FloatArray], FloatArray]] = {
+    "step": _step_gram,
+    "relu": _ramp_gram,
+    "erf": _erf_gram,
+    "sin": lambda X, Z: _waves(X, Z, -1.0),
+    "cos": lambda X, Z: _waves(X, Z, 1.0),
+}

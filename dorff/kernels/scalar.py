@@ -1,4 +1,4 @@
-"""What every scalar kernel offers, the four families that feature maps tell apart, and the probability laws that
+"""What every scalar kernel offers, the families that feature maps tell apart, and the probability laws that
 frequencies may be drawn from, given a kernel's spectrum."""
 
 from __future__ import annotations
@@ -7,7 +7,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, ClassVar, final
 
 import numpy as np
@@ -103,14 +102,6 @@ BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.integer[Any]]
 Lengthscale = float | Sequence[float] | FloatArray
 Function = Callable[[FloatArray], FloatArray]
-
-
-class Activation(StrEnum):
-    """What a projection omega . x becomes: a cos/sin pair, the Heaviside step (1/2 at 0) or the ramp max(0, .)."""
-
-    TRIG = "trig"
-    STEP = "step"
-    RAMP = "ramp"
 
 
 class ScalarKernel(ABC):
@@ -214,42 +205,31 @@ class Split:
     slope: float = 0.0
 
 
+@final
+@dataclass(frozen=True, eq=False)
+class Activation:
+    """phi on arrays of any shape, its derivative (None: there is none, as of a step, or it is not known), and its even
+    and odd parts (None: not known)."""
+
+    function: Function
+    derivative: Function | None = None
+    split: Split | None = None
+
+
 class GaussianWeighted(ScalarKernel):
     """k(x, z) = E [scale phi(w . x)] [scale phi(w . z)], w ~ N(0, I). Not shift-invariant."""
 
-    @property
-    @abstractmethod
-    def scale(self) -> float:
-        """The constant in front of phi."""
+    scale: ClassVar[float] = 1.0
 
     @property
     @abstractmethod
-    def activation(self) -> Activation | None:
-        """phi where a jitted loop exists for it, else None."""
+    def activation(self) -> Activation:
+        """phi, without `scale`."""
 
     @property
-    @abstractmethod
-    def function(self) -> Function:
-        """phi on arrays of any shape, without `scale`."""
-
-    @property
-    @abstractmethod
-    def derivative(self) -> Function | None:
-        """d phi / dt on arrays, without `scale`; None where there is none (a step) or it is not known."""
-
-    @property
-    @abstractmethod
     def centre(self) -> float:
         """phi(0), without `scale`."""
-
-    @property
-    @abstractmethod
-    def split(self) -> Split | None:
-        """phi, without `scale`, in its even and odd parts; None where they are not known."""
-
-
-class Explicit(ScalarKernel):
-    """A kernel that brings features of its own, not projections onto random frequencies."""
+        return float(np.asarray(self.activation.function(np.zeros((1, 1)))).ravel()[0])
 
 
 def median_lengthscale(X: FloatArray, *, absolute: bool = False, weights: FloatArray | None = None) -> float:

@@ -9,17 +9,15 @@ from typing import final
 import numpy as np
 
 from dorff.errors import InputError
-from dorff.kernels.operator import BaseKernel
 from dorff.kernels.sampled import matrices, refuse_negative, sampled
 from dorff.kernels.scalar import FloatArray, Measure
-from dorff.kernels.spectral import MatrixFunction, check_sizes, evaluated, scaled_root, whole
+from dorff.kernels.spectral import MatrixFunction, OfFunction, evaluated, scaled_root, whole
 from dorff.kernels.tabulated import Tabulated, fold, folded_nodes, fourier_sum, plane_waves
-from dorff.spec.registry import Config
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class FromSignature(BaseKernel):
+class FromSignature(OfFunction):
     """K(x, z) = K0(x - z), K0 a function of delta (..., d) that gives real symmetric matrices (..., p, p); d <= 3.
 
     `box` holds half-widths in input units, a number (with `d`) or one for each input: beyond |delta_j| <= box_j K0
@@ -41,7 +39,7 @@ class FromSignature(BaseKernel):
     box: tuple[float, ...]
     p: int
     scalar: Tabulated
-    measure: Measure
+    measure = Measure.UNBOUNDED
     samples: FloatArray  # of K0, folded (see `tabulated.fold`): the upper triangles, in the last axis
     peak: float  # the largest eigenvalue of mu on the FFT's grid
     floor: float  # eigenvalues of mu up to this cannot be told from zero
@@ -59,23 +57,9 @@ class FromSignature(BaseKernel):
         sides = _half_widths(box, d)
         p = _outputs(signature, len(sides))
         grid, lowest, peak = sampled(signature, sides, p, points)
-        object.__setattr__(self, "signature", signature)
-        object.__setattr__(self, "box", sides)
-        object.__setattr__(self, "p", p)
-        object.__setattr__(self, "scalar", grid.law())
-        object.__setattr__(self, "measure", Measure.UNBOUNDED)
+        vars(self).update(signature=signature, box=sides, p=p, scalar=grid.law(), peak=peak)
         object.__setattr__(self, "samples", fold(grid.table * grid.volume))
-        object.__setattr__(self, "peak", peak)
         object.__setattr__(self, "floor", max(-4 * lowest, 32 * p * np.finfo(np.float64).eps * peak))
-
-    def fix(self, d: int, p: int, covariance: FloatArray | None = None) -> FromSignature:
-        check_sizes(self, self.p, p)
-        self.scalar.check(d)
-        return self
-
-    @property
-    def vector_field(self) -> bool:
-        return True  # nobody knows what its matrices say about directions
 
     def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
         return evaluated(self.signature, X[:, None, :] - Z[None, :, :], self.p, "signature")
@@ -99,12 +83,6 @@ class FromSignature(BaseKernel):
 
     def trace(self, d: int, p: int) -> float:
         return float(np.trace(self.gram(np.zeros((1, d)), np.zeros((1, d)))[0, 0]))
-
-    def config(self) -> Config:
-        raise InputError(
-            "a FromSignature kernel of a Python function cannot be stored; use curl_free, divergence_free or "
-            "decomposable kernels and their sums where one will do"
-        )
 
 
 def _outputs(signature: MatrixFunction, d: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any, Self, final
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +23,34 @@ _EQUAL = 1e-10  # symmetry and positivity, relative to the matrix
 _TINY = np.finfo(np.float64).tiny  # what is less has lost its digits
 
 
+class OfFunction(BaseKernel):
+    """A kernel of Python functions with real symmetric matrices (p, p), which lives in memory only."""
+
+    p: int
+
+    @property
+    def vector_field(self) -> bool:
+        return True  # nobody knows what its matrices say about directions
+
+    def fix(self, d: int, p: int, covariance: FloatArray | None = None) -> Self:
+        if self.p != p:
+            raise InputError(
+                f"{type(self).__name__} has matrices of {self.p} x {self.p}, but there are {p} targets; give a "
+                "function whose matrices have one row per target"
+            )
+        self.scalar.check(d)
+        return self
+
+    def config(self) -> Config:
+        raise InputError(
+            f"a {type(self).__name__} kernel of a Python function cannot be stored; use curl_free, divergence_free or "
+            "decomposable kernels and their sums where one will do"
+        )
+
+
 @final
 @dataclass(frozen=True)
-class SpectralDensity(BaseKernel):
+class SpectralDensity(OfFunction):
     """K(x, z) = int cos(omega . (x - z)) mu(omega) d omega, mu any real symmetric positive semi-definite density.
 
     `mu` takes frequencies omega (D, d), in 1 / input units, and gives (D, p, p), the density with respect to d omega
@@ -40,6 +65,7 @@ class SpectralDensity(BaseKernel):
     p: int
     signature: MatrixFunction | None
     _traces: dict[int, float] = field(compare=False, repr=False)  # by d, once they are known
+    measure = Measure.UNBOUNDED
 
     def __init__(
         self, mu: MatrixFunction, proposal: Spectral, *, p: int, signature: MatrixFunction | None = None
@@ -48,23 +74,12 @@ class SpectralDensity(BaseKernel):
             raise InputError("mu and signature must be functions of an array of frequencies or differences")
         if not isinstance(proposal, Spectral):
             raise InputError(f"proposal must be a kernel with a spectrum, such as Gaussian(0.5), not {proposal!r}")
-        object.__setattr__(self, "mu", mu)
-        object.__setattr__(self, "proposal", proposal)
-        object.__setattr__(self, "p", whole("p", p))
-        object.__setattr__(self, "signature", signature)
-        object.__setattr__(self, "_traces", {})
-        object.__setattr__(self, "scalar", proposal)
-        object.__setattr__(self, "measure", Measure.UNBOUNDED)
+        vars(self).update(mu=mu, proposal=proposal, p=whole("p", p), signature=signature, _traces={}, scalar=proposal)
 
-    def fix(self, d: int, p: int, covariance: FloatArray | None = None) -> SpectralDensity:
-        check_sizes(self, self.p, p)
-        self.scalar.check(d)
+    def fix(self, d: int, p: int, covariance: FloatArray | None = None) -> Self:
+        super().fix(d, p)
         self.trace(d, p)
         return self
-
-    @property
-    def vector_field(self) -> bool:
-        return True  # nobody knows what its matrices say about directions
 
     def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
         if self.signature is None:
@@ -110,12 +125,6 @@ class SpectralDensity(BaseKernel):
         if d not in self._traces:
             self._traces[d] = _trace(self, d)
         return self._traces[d]
-
-    def config(self) -> Config:
-        raise InputError(
-            "a SpectralDensity kernel of a Python function cannot be stored; use curl_free, divergence_free or "
-            "decomposable kernels and their sums where one will do"
-        )
 
 
 def _trace(kernel: SpectralDensity, d: int) -> float:
@@ -166,15 +175,6 @@ def whole(name: str, value: object) -> int:
     return int(value)
 
 
-def check_sizes(kernel: BaseKernel, size: int, p: int) -> None:
-    """InputError unless a kernel of matrices size x size has p targets to serve."""
-    if size != p:
-        raise InputError(
-            f"{type(kernel).__name__} has matrices of {size} x {size}, but there are {p} targets; give a function "
-            "whose matrices have one row per target"
-        )
-
-
 def place(point: FloatArray) -> str:
     """A point, for a message."""
     return "(" + ", ".join(f"{number:.6g}" for number in point) + ")"
@@ -217,5 +217,4 @@ def scaled_root(values: FloatArray, vectors: FloatArray, floor: FloatArray, log_
     r = max(1, int(kept.sum(axis=1).max(initial=0)))
     with np.errstate(divide="ignore", invalid="ignore"):  # in logs, for a density may be less than any float64
         logs = np.where(kept, 0.5 * (np.log(values) - log_density[:, None]), -np.inf)[:, -r:]
-    root: FloatArray = np.exp(logs)[:, :, None] * np.swapaxes(vectors, 1, 2)[:, -r:]
-    return root
+    return np.asarray(np.exp(logs)[:, :, None] * np.swapaxes(vectors, 1, 2)[:, -r:])

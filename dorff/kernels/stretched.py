@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from copy import copy
 from dataclasses import dataclass
-from typing import ClassVar, Self, final
+from typing import ClassVar, final
 
 import numpy as np
 from scipy.spatial.distance import cdist
@@ -25,8 +24,24 @@ class Stretched(Spectral):
     are finite.
     """
 
-    #: Whether `mixing` is random.
-    mixed: ClassVar[bool] = False
+    kind: ClassVar[str]  #: its word in JOB.yaml
+    mixed: ClassVar[bool] = False  #: whether `mixing` is random
+
+    def __init__(self, lengthscale: Lengthscale) -> None:
+        try:
+            values = np.asarray(lengthscale, dtype=np.float64)
+        except (TypeError, ValueError):
+            values = np.empty(0)
+        if values.ndim > 1 or values.size == 0 or not np.all(np.isfinite(values)) or np.any(values < 1e-300):
+            raise InputError(
+                f"lengthscale must be a positive number or a list of them, one per input, not {lengthscale!r}"
+            )
+        plain = float(values) if values.ndim == 0 else tuple(float(v) for v in values)
+        object.__setattr__(self, "lengthscale", plain)
+
+    def config(self) -> Config:
+        value = self.lengthscale if isinstance(self.lengthscale, float) else list(self.lengthscale)
+        return {"type": self.kind, **vars(self), "lengthscale": value}
 
     @property
     @abstractmethod
@@ -107,23 +122,6 @@ class Stretched(Spectral):
         total = 1.0 + d * self.variance
         return 1.0 / total, self.stretch(d) ** -2 / total
 
-    def _set_lengthscale(self, lengthscale: Lengthscale) -> None:
-        """Checks a length-scale and keeps it as a float or a tuple of floats."""
-        try:
-            values = np.asarray(lengthscale, dtype=np.float64)
-        except (TypeError, ValueError):
-            values = np.empty(0)
-        if values.ndim > 1 or values.size == 0 or not np.all(np.isfinite(values)) or np.any(values < 1e-300):
-            raise InputError(
-                f"lengthscale must be a positive number or a list of them, one per input, not {lengthscale!r}"
-            )
-        plain = float(values) if values.ndim == 0 else tuple(float(v) for v in values)
-        object.__setattr__(self, "lengthscale", plain)
-
-    def _config(self, kind: str, **more: float) -> Config:
-        value = self.lengthscale if isinstance(self.lengthscale, float) else list(self.lengthscale)
-        return {"type": kind, "lengthscale": value, **more}
-
 
 class Isotropic(Stretched):
     """A kernel of the distance alone (in length-scales), and a mixture of Gaussians: unit coordinates are normal.
@@ -132,29 +130,16 @@ class Isotropic(Stretched):
     the length-scales differ.
     """
 
-    @property
-    def isotropic(self) -> bool:
-        """Whether one length-scale serves all inputs."""
-        return isinstance(self.lengthscale, float) or len(set(self.lengthscale)) == 1
-
-    @property
-    def unit(self) -> Self:
-        """The kernel of inputs in length-scales."""
-        twin = copy(self)
-        object.__setattr__(twin, "lengthscale", 1.0)
-        return twin
-
     def rotation_invariant(self, measure: Measure) -> bool:
-        return measure != Measure.TRACE or self.isotropic
+        return measure != Measure.TRACE or len(set(np.ravel(self.lengthscale))) == 1
 
     @final
     def radii(self, rng: np.random.Generator, count: int, d: int, measure: Measure) -> FloatArray:
-        """Radii (count,) of frequencies under a rotation-invariant measure, before `stretch` turns them into omega.
+        """Radii (count,) of frequencies under a measure, in length-scales: before `stretch` turns them into omega.
 
         |omega|^2 rho_0 makes chi(d) of a normal vector's length chi(d + 2).
         """
         self.check_measure(measure)
-        assert self.rotation_invariant(measure)
         biased = np.full(count, measure == Measure.TRACE)
         if measure == Measure.DEFENSIVE:
             biased = rng.random(count) > self._tilt(measure, d)[0]
@@ -229,22 +214,19 @@ _ROUGH = (
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Laplacian(Product):
     """exp(-|x - z|_1 / s), s = `lengthscale`; scikit-learn's gamma is 1 / s.
 
     Its frequencies are independent Cauchy variables of scale 1 / s (Rahimi & Recht 2007): no moments at all.
     """
 
+    kind = "laplacian"
     lengthscale: float | tuple[float, ...]
-
-    def __init__(self, lengthscale: Lengthscale) -> None:
-        self._set_lengthscale(lengthscale)
 
     def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
         scale = self.stretch(X.shape[1])
-        values: FloatArray = np.exp(-cdist(X * scale, Z * scale, "cityblock"))
-        return values
+        return np.asarray(np.exp(-cdist(X * scale, Z * scale, "cityblock")))
 
     @property
     def variance(self) -> float:
@@ -255,28 +237,22 @@ class Laplacian(Product):
 
     def _coordinates(self, uniforms: FloatArray, *, biased: bool) -> FloatArray:
         # -cot(pi u) is tan(pi (u - 1/2)) with the digits of a small u kept.
-        values: FloatArray = -1 / np.tan(math.pi * uniforms)
-        return values
+        return np.asarray(-1 / np.tan(math.pi * uniforms))
 
     def _log_density(self, unit: FloatArray) -> FloatArray:
         return np.asarray(-np.sum(math.log(math.pi) + np.log1p(unit**2), axis=1))
 
-    def config(self) -> Config:
-        return self._config("laplacian")
-
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Cauchy(Product):
     """prod_i 1 / (1 + ((x_i - z_i) / s)^2), s = `lengthscale`.
 
     Its frequencies are independent Laplace variables of scale 1 / s (Rahimi & Recht 2007).
     """
 
+    kind = "cauchy"
     lengthscale: float | tuple[float, ...]
-
-    def __init__(self, lengthscale: Lengthscale) -> None:
-        self._set_lengthscale(lengthscale)
 
     def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
         scale = self.stretch(X.shape[1])
@@ -290,8 +266,7 @@ class Cauchy(Product):
                     factor *= factor
                     factor += 1.0
                     inverse[start : start + step] *= factor
-        values: FloatArray = np.reciprocal(inverse, out=inverse)
-        return values
+        return np.asarray(np.reciprocal(inverse, out=inverse))
 
     @property
     def variance(self) -> float:
@@ -311,11 +286,7 @@ class Cauchy(Product):
     def _coordinates(self, uniforms: FloatArray, *, biased: bool) -> FloatArray:
         tail = 2 * np.minimum(uniforms, 1 - uniforms)
         size = gammainccinv(3.0, tail) if biased else -np.log(tail)
-        values: FloatArray = np.where(uniforms < 0.5, -size, size)
-        return values
+        return np.asarray(np.where(uniforms < 0.5, -size, size))
 
     def _log_density(self, unit: FloatArray) -> FloatArray:
         return np.asarray(-np.sum(math.log(2.0) + np.abs(unit), axis=1))
-
-    def config(self) -> Config:
-        return self._config("cauchy")

@@ -54,10 +54,8 @@ class Tabulated(Spectral):
             raise InputError(f"widths must be positive numbers and floor between 0 and 1; got {sides} and {floor!r}")
         table = (table + np.flip(table)) / (2 * table.sum())
         table = (1 - floor) * table + floor / table.size
-        object.__setattr__(self, "masses", table)
-        object.__setattr__(self, "widths", sides)
-        object.__setattr__(self, "digest", hashlib.sha256(table.tobytes() + repr(table.shape).encode()).hexdigest())
-        object.__setattr__(self, "lengthscale", 1.0)
+        digest = hashlib.sha256(table.tobytes() + repr(table.shape).encode()).hexdigest()
+        vars(self).update(masses=table, widths=sides, digest=digest, lengthscale=1.0)
 
     def check(self, d: int) -> None:
         if d != len(self.widths):

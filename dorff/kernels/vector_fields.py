@@ -26,6 +26,7 @@ class VectorField(BaseKernel):
     """
 
     kind: ClassVar[str]
+    scalar: Spectral
     measures = (Measure.TRACE, Measure.UNBOUNDED)
 
     def __init__(self, scalar: ScalarKernel, measure: Measure | str | Mapping[str, Any] | None = None) -> None:
@@ -38,17 +39,11 @@ class VectorField(BaseKernel):
         chosen = None if measure is None else Measure.of(measure)
         if chosen is not None:
             scalar.check_measure(chosen)
-        object.__setattr__(self, "scalar", scalar)
-        object.__setattr__(self, "measure", chosen)
+        vars(self).update(scalar=scalar, measure=chosen)
 
     @property
     def vector_field(self) -> bool:
         return True
-
-    @property
-    def _spectral(self) -> Spectral:
-        assert isinstance(self.scalar, Spectral)
-        return self.scalar
 
     def fix(self, d: int, p: int, covariance: FloatArray | None = None) -> OperatorKernel:
         if d != p:
@@ -71,18 +66,18 @@ class CurlFree(VectorField):
     and eq. 33 with sigma = sqrt(2) s). d = p.
     """
 
-    scalar: ScalarKernel
+    scalar: Spectral
     measure: Measure | None
     kind = "curl_free"
 
     def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
-        return -self._spectral.hessian(X, Z)
+        return -self.scalar.hessian(X, Z)
 
     def root(self, omega: FloatArray) -> FloatArray:
         return omega[:, None, :].copy()
 
     def trace(self, d: int, p: int) -> float:
-        return float(self._spectral.second_moments(d).sum())
+        return float(self.scalar.second_moments(d).sum())
 
 
 @final
@@ -94,12 +89,12 @@ class DivergenceFree(VectorField):
     a k0 {[(p - 1) - a |delta|^2] I + a delta delta^T}, a = 1 / s^2.
     """
 
-    scalar: ScalarKernel
+    scalar: Spectral
     measure: Measure | None
     kind = "divergence_free"
 
     def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
-        values, d = self._spectral.hessian(X, Z), X.shape[1]
+        values, d = self.scalar.hessian(X, Z), X.shape[1]
         values[..., range(d), range(d)] -= np.trace(values, axis1=-2, axis2=-1)[..., None]
         return values
 
@@ -120,8 +115,7 @@ class DivergenceFree(VectorField):
         safe = np.where(scale > 0, scale, 1.0)
         p = omega.shape[1]
         reflection = np.eye(p) - 2.0 * v[:, :, None] * v[:, None, :] / safe[:, None, None]
-        root: FloatArray = norms[:, None, None] * reflection[:, 1:, :]
-        return root
+        return np.asarray(norms[:, None, None] * reflection[:, 1:, :])
 
     def trace(self, d: int, p: int) -> float:
-        return (d - 1) * float(self._spectral.second_moments(d).sum())
+        return (d - 1) * float(self.scalar.second_moments(d).sum())

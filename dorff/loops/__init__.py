@@ -1,8 +1,7 @@
 """Jitted loops: the parts of dorff that NumPy does not do at the machine's speed."""
 
-from dorff.loops.butterfly import butterfly, butterfly_matrix, simplex_product, simplex_vertices
+from dorff.loops.butterfly import simplex_vertices
 from dorff.loops.config import cache_directory, loop
-from dorff.loops.hadamard import hadamard
 from dorff.loops.projections import butterfly_rules, hadamard_chain
 from dorff.loops.rowwise import differences, scan
-from dorff.loops.trig import absolutes, ramps, signs, steps, trig_pairs
+from dorff.loops.trig import ABSOLUTE, RAMP, SIGN, STEP, pieces, trig_pairs

@@ -1,4 +1,4 @@
-"""Butterfly rotations and regular simplices, for a block of rows: O(d log d) and O(d) a row, for any d."""
+"""Butterfly rotations and regular simplices, of tiles: O(d log d) and O(d) a row, for any d."""
 
 from __future__ import annotations
 
@@ -9,53 +9,8 @@ import numpy as np
 
 from dorff.errors import InputError
 from dorff.loops.config import loop
-from dorff.loops.rowwise import F64, Array, Floats, Strided, block, flat, output, parameter
-from dorff.loops.tiles import Lines, give_rows, lanes, line_code, new_tile, take_rows
-
-
-def butterfly(x: Floats, cosines: Floats, sines: Floats, out: Floats) -> None:
-    """Write `out[i] = B x[i]`, B the butterfly rotation with these angles' cosines and sines, on one thread.
-
-    x               (b, d) float64 or float32, any d >= 1, C-ordered rows (they may lie in a wider buffer).
-    cosines, sines  (d - 1,) of x's type.
-    out             (b, >= d) of x's type, rows likewise; further columns are left as they are. May not overlap x.
-
-    B (Genz 1998; Munkhoeva et al. 2018, section 2.4, prints d = 4) is the product of factors of stride 1, 2, 4,
-    ... < d, from left to right. In the factor of stride h, entries i and i + h of a group of 2h turn by one angle,
-    (a, b) -> (c a - s b, s a + c b), where both exist; an entry without a partner stays. The angles are counted
-    from stride 1 on, group by group: d - 1 in all. A row's result does not depend on the other rows, to the bit.
-    Raises InputError where shape, type or memory layout does not fit.
-    """
-    block("x", x)
-    b, d = x.shape
-    if d == 0:
-        raise InputError("x must have at least one column, but has none; leave such inputs out.")
-    output(out, "x", x, d)
-    c = parameter("cosines", cosines, (d - 1,), x.dtype)
-    s = parameter("sines", sines, (d - 1,), x.dtype)
-    if b == 0:
-        return
-    _butterfly_rows(flat(x, d), c, s, flat(out, d, writeable=True), b, d)
-
-
-def simplex_product(x: Floats, out: Floats) -> None:
-    """Write `out[i] = V^T x[i]`, the products with the vertices of `simplex_vertices`, in O(d), on one thread.
-
-    x    (b, d) float64 or float32, any d >= 1, C-ordered rows (they may lie in a wider buffer).
-    out  (b, >= d + 1) of x's type, rows likewise; further columns are left as they are. May not overlap x.
-
-    A row's result does not depend on the other rows, to the bit. Raises InputError where shape, type or memory
-    layout does not fit.
-    """
-    block("x", x)
-    b, d = x.shape
-    if d == 0:
-        raise InputError("x must have at least one column, but has none; leave such inputs out.")
-    output(out, "x", x, d + 1)
-    if b == 0:
-        return
-    on, before = simplex_entries(d, x.dtype.char)
-    _simplex_rows(flat(x, d), on, before, flat(out, d + 1, writeable=True), b, d)
+from dorff.loops.rowwise import F64
+from dorff.loops.tiles import LANES, Lines, line_code
 
 
 def simplex_vertices(d: int) -> F64:
@@ -73,25 +28,6 @@ def simplex_vertices(d: int) -> F64:
     return rest
 
 
-def butterfly_matrix(cosines: F64, sines: F64) -> F64:
-    """The matrix B (d, d) of `butterfly`, in O(d^2) and plain NumPy; cosines and sines (d - 1,)."""
-    d = len(cosines) + 1
-    B = np.eye(d)
-    angle, stride = d - 1, 1
-    while 2 * stride < d:
-        stride *= 2
-    while stride:  # the widest stride acts first
-        starts = range(0, d - stride, 2 * stride)
-        angle -= len(starts)
-        for k, start in enumerate(starts):
-            c, s = cosines[angle + k], sines[angle + k]
-            end = min(start + 2 * stride, d)
-            a, b = B[start : end - stride].copy(), B[start + stride : end].copy()
-            B[start : end - stride], B[start + stride : end] = c * a - s * b, s * a + c * b
-        stride //= 2
-    return B
-
-
 def _entries(d: int) -> tuple[F64, F64]:
     """The vertices' own entries (i = j) and those of all later vertices (i < j), (d,) each."""
     left = d + 1.0 - np.arange(d)  # d - i + 2
@@ -100,35 +36,11 @@ def _entries(d: int) -> tuple[F64, F64]:
 
 
 @lru_cache(maxsize=8)
-def simplex_entries(d: int, dtype: str) -> tuple[Array, Array]:
+def simplex_entries(d: int) -> tuple[F64, F64]:
     """The simplex as the loops take it: both (d,), read-only."""
-    on, before = (np.append(a, 0).astype(dtype)[:-1] for a in _entries(d))
+    on, before = _entries(d)
     on.flags.writeable = before.flags.writeable = False
     return on, before
-
-
-@loop
-def _butterfly_rows(rows: Strided, cosines: Floats, sines: Floats, out: Strided, b: int, d: int) -> None:
-    x, x_step = rows
-    w, tile = lanes(x), new_tile(d, x)
-    ones, every = np.ones(d, x.dtype), np.arange(d)
-    for first in range(0, b, w):
-        valid = min(w, b - first)
-        take_rows(x, x_step, first, valid, ones, tile)
-        rotate(tile, cosines, sines)
-        give_rows(tile, (every, 0), ones, out, first * out[1], valid)
-
-
-@loop
-def _simplex_rows(rows: Strided, on: Floats, before: Floats, out: Strided, b: int, d: int) -> None:
-    x, x_step = rows
-    w, tile, total = lanes(x), new_tile(d + 1, x), new_tile(1, x)
-    ones, every = np.ones(d + 1, x.dtype), np.arange(d + 1)
-    for first in range(0, b, w):
-        valid = min(w, b - first)
-        take_rows(x, x_step, first, valid, ones[:d], tile)
-        project(tile, on, before, total)
-        give_rows(tile, (every, 0), ones, out, first * out[1], valid)
 
 
 # The stages of d = 2^k entries are passes of radix 2, 4 or 8, three stages at a time: so many lines, and their
@@ -163,8 +75,14 @@ _turns2, _turns4, _turns8 = (_turns(radix) for radix in (2, 4, 8))
 
 
 @loop
-def rotate(tile: Floats, cosines: Floats, sines: Floats) -> None:
-    """tile = B tile, in place; cosines and sines (d - 1,)."""
+def rotate(tile: F64, cosines: F64, sines: F64) -> None:
+    """tile = B tile, in place, B the butterfly rotation with these angles' cosines and sines (d - 1,).
+
+    B (Genz 1998; Munkhoeva et al. 2018, section 2.4, prints d = 4) is the product of factors of stride 1, 2, 4,
+    ... < d, from left to right. In the factor of stride h, entries i and i + h of a group of 2h turn by one angle,
+    (a, b) -> (c a - s b, s a + c b), where both exist; an entry without a partner stays. The angles are counted
+    from stride 1 on, group by group: d - 1 in all.
+    """
     n = cosines.size
     rest = n + 1
     while rest > 0:
@@ -179,7 +97,7 @@ def rotate(tile: Floats, cosines: Floats, sines: Floats) -> None:
 
 
 @loop
-def _rotate_part(tile: Floats, cosines: Floats, sines: Floats, low: int, size: int) -> None:
+def _rotate_part(tile: F64, cosines: F64, sines: F64, low: int, size: int) -> None:
     """All stages within `size` entries from `low` on, a power of two that divides `low`."""
     wide, step = size, 1
     while 8 * step < size:
@@ -196,7 +114,7 @@ def _rotate_part(tile: Floats, cosines: Floats, sines: Floats, low: int, size: i
 
 
 @loop
-def _pass(tile: Floats, cosines: Floats, sines: Floats, low: int, size: int, wide: int, step: int) -> None:
+def _pass(tile: F64, cosines: F64, sines: F64, low: int, size: int, wide: int, step: int) -> None:
     """The stages of stride wide / 2 to step of `size` entries from `low` on; wide / step is 1, 2, 4 or 8."""
     n, radix = cosines.size, wide // step
     o1, o2, o4 = n - n // step, n - n // (2 * step), n - n // (4 * step)
@@ -233,13 +151,14 @@ _sums1, _sums8 = _sums(1), _sums(8)
 
 
 @loop
-def project(tile: Floats, on: Floats, before: Floats, total: Floats) -> None:
-    """tile = V^T tile, from d entries to d + 1, in place; on and before (d,). `total` is a tile of one entry."""
-    w, d = lanes(tile), on.size
+def project(tile: F64, on: F64, before: F64, total: F64) -> None:
+    """tile = V^T tile, V of `simplex_vertices`, from d entries to d + 1, in place; on and before (d,). `total` is a
+    tile of one entry."""
+    d = on.size
     total[:] = 0
     for i in range(0, d - 7, 8):
         _sums8(tile, on, before, i, total)
     for i in range(d // 8 * 8, d):
         _sums1(tile, on, before, i, total)
-    for lane in range(w):  # Numba takes seconds to compile the assignment of one slice to another
-        tile[d * w + lane] = total[lane]
+    for lane in range(LANES):  # Numba takes seconds to compile the assignment of one slice to another
+        tile[d * LANES + lane] = total[lane]

@@ -19,7 +19,7 @@ from uuid import uuid4
 import llvmlite  # type: ignore[import-untyped]
 import numba
 from llvmlite.binding import get_host_cpu_name  # type: ignore[import-untyped]
-from numba.core.caching import _Cache
+from numba.core.caching import NullCache
 from numba.core.compiler import CompileResult
 from numba.core.dispatcher import Dispatcher
 
@@ -107,7 +107,7 @@ def _private(path: Path) -> Path:
 
 
 @final
-class _DiskCache(_Cache):
+class _DiskCache(NullCache):
     """One function's compiled signatures, each a file of its own that appears whole or not at all.
 
     Numba's own cache is set by process-wide variables, and its index file lets two processes that compile
@@ -117,16 +117,10 @@ class _DiskCache(_Cache):
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._enabled = True
-
-    @property
-    def cache_path(self) -> str | None:
-        directory = cache_directory()
-        return None if directory is None else str(directory)
 
     def _file(self, signature: object, codegen: Any) -> Path | None:
         directory = cache_directory()
-        if directory is None or not self._enabled:
+        if directory is None:
             return None
         key = repr((self._name, signature, codegen.magic_tuple()))
         return directory / f"{self._name}-{hashlib.sha256(key.encode()).hexdigest()[:32]}"
@@ -164,16 +158,3 @@ class _DiskCache(_Cache):
             _log.warning("the compiled loop %s cannot be kept: %s", file, error)
             with suppress(OSError):  # the same trouble again, already told
                 new.unlink()
-
-    def enable(self) -> None:
-        self._enabled = True
-
-    def disable(self) -> None:
-        self._enabled = False
-
-    def flush(self) -> None:
-        """Forget this function's kept code."""
-        directory = cache_directory()
-        if directory is not None:
-            for file in directory.glob(f"{self._name}-*"):
-                file.unlink(missing_ok=True)

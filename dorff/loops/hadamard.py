@@ -1,54 +1,12 @@
-"""The Walsh-Hadamard transform of a block of rows, in O(n log n) a row."""
+"""The Walsh-Hadamard transform of tiles, in O(n log n) a row; H is that of scipy.linalg.hadamard: H H = n I."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from dorff.errors import InputError
 from dorff.loops.config import loop
-from dorff.loops.rowwise import Array, Floats, block, flat, output
-from dorff.loops.tiles import Lines, give_rows, lanes, line_code, new_tile, take_rows
-
-
-def hadamard(x: Floats, out: Floats) -> None:
-    """Write `out[i] = H x[i]`, H the Walsh-Hadamard matrix of +1 and -1 in Sylvester's order, on one thread.
-
-    x    (b, n) float64 or float32, n a power of two, C-ordered rows (they may lie in a wider buffer).
-    out  (b, >= n) of x's type, rows likewise; further columns are left as they are. May be x itself.
-
-    H is that of scipy.linalg.hadamard, not normalised: H H = n I. A row's result does not depend on the other
-    rows, to the bit. Raises InputError where shape, type or memory layout does not fit.
-    """
-    block("x", x)
-    b, n = x.shape
-    if not is_power_of_two(n):
-        raise InputError(f"x must have a power of two columns, but has {n}; pad it with zeros.")
-    itself = x.ctypes.data == out.ctypes.data and (x.strides == out.strides or b == 1)
-    output(out, "x", x, n, overlap=itself)
-    if b == 0:
-        return
-    flat_x, x_step = flat(x, n)
-    flat_out, out_step = flat(out, n, writeable=True)
-    _rows(flat_x, x_step, flat_out, out_step, b, n)
-
-
-def is_power_of_two(n: int) -> bool:
-    return n > 0 and n & (n - 1) == 0
-
-
-@loop
-def _rows(x: Floats, x_step: int, out: Floats, out_step: int, b: int, n: int) -> None:
-    w = lanes(x)
-    tile = new_tile(n, x)
-    ones, every = np.ones(n, x.dtype), np.arange(n)
-    for first in range(0, b, w):
-        valid = min(w, b - first)
-        take_rows(x, x_step, first, valid, ones, tile)
-        transform(tile, ones, tile)
-        give_rows(tile, (every, 0), ones, (out, out_step), first * out_step, valid)
-
+from dorff.loops.rowwise import F64, Array
+from dorff.loops.tiles import Lines, line_code
 
 # A transform of 2^k entries is one pass of radix 2, 4, 8 or 16, which also multiplies and permutes, and then passes of
 # radix 4 and 16: 16 lines, and what is made of them, just stay in the 32 registers of AVX-512.
@@ -109,7 +67,7 @@ _next4, _next16 = _next(4), _next(16)
 
 
 @loop
-def transform(source: Floats, factors: Floats, tile: Floats) -> None:
+def transform(source: F64, factors: F64, tile: F64) -> None:
     """tile = H (factors * source); factors (n,). The tile may be the source itself."""
     n = factors.size
     step = _first_step(n)
@@ -128,7 +86,7 @@ def transform(source: Floats, factors: Floats, tile: Floats) -> None:
 
 
 @loop
-def transform_permuted(source: Floats, order: Array, factors: Floats, tile: Floats) -> None:
+def transform_permuted(source: F64, order: Array, factors: F64, tile: F64) -> None:
     """tile = H (factors * source[order]); order and factors (n,). The tile may not be the source."""
     n = factors.size
     step = _first_step(n)
@@ -158,7 +116,7 @@ def _first_step(n: int) -> int:
 
 
 @loop
-def _finish(tile: Floats, n: int, size: int) -> None:
+def _finish(tile: F64, n: int, size: int) -> None:
     """The transforms of each `size` lines: by radix 4 down to 256 lines, 16 KiB, then in the first-level cache.
 
     Wide strides are powers of two, so that the lines compete for one set of that cache: 4 fit, 16 do not.

@@ -75,19 +75,15 @@ def _add_four(
         out[c] += near + (w2 * (x[c] - z2[c]) + w3 * (x[c] - z3[c]))
 
 
-F32 = NDArray[np.float32]
-Floats = F64 | F32
 Array = NDArray[Any]
 Strided = tuple[Array, int]  # rows in a flat array, and the entries from row to row
 
-_FLOATS = (np.dtype(np.float64), np.dtype(np.float32))
-
 
 def block(name: str, a: Array) -> None:
-    """Refuse what is no float64 or float32 matrix with contiguous rows; the rows may lie in a wider buffer."""
-    if a.ndim != 2 or a.dtype not in _FLOATS:
+    """Refuse what is no float64 matrix with contiguous rows; the rows may lie in a wider buffer."""
+    if a.ndim != 2 or a.dtype != np.float64:
         was = f"{a.dtype} of shape {a.shape}"
-        raise InputError(f"{name} must be a float64 or float32 matrix, but is {was}; convert it.")
+        raise InputError(f"{name} must be a float64 matrix, but is {was}; convert it.")
     if a.flags.c_contiguous:
         return
     tight = a.shape[1] <= 1 or a.strides[1] == a.itemsize
@@ -96,15 +92,15 @@ def block(name: str, a: Array) -> None:
         raise InputError(f"{name} must have C-ordered rows, but has strides {a.strides} bytes; copy it.")
 
 
-def output(out: Array, source: str, a: Array, columns: int, *, overlap: bool = False) -> None:
+def output(out: Array, source: str, a: Array, columns: int) -> None:
     """Refuse an `out` that cannot hold `columns` results for each row of the block `a`, called `source`."""
     block("out", out)
-    if out.dtype != a.dtype or out.shape[0] != a.shape[0] or out.shape[1] < columns:
-        wanted = f"{a.dtype} of shape ({a.shape[0]}, {columns} or more)"
+    if out.shape[0] != a.shape[0] or out.shape[1] < columns:
+        wanted = f"float64 of shape ({a.shape[0]}, {columns} or more)"
         raise InputError(f"out must be {wanted} for this {source}, but is {out.dtype} of shape {out.shape}.")
     if not out.flags.writeable:
         raise InputError("out must be writeable, but is read-only; pass a copy.")
-    if not overlap and np.may_share_memory(a, out):
+    if np.may_share_memory(a, out):
         raise InputError(f"out must not overlap {source} in memory; give {source} a buffer of its own.")
 
 

@@ -17,28 +17,25 @@ from numba import types
 from numba.extending import intrinsic
 
 from dorff.loops.config import loop
-from dorff.loops.rowwise import Array, Floats, Strided
+from dorff.loops.rowwise import F64, Array, Strided
 
 LINE = 64  # bytes of a cache line and of the widest vector
+LANES = 8  # float64 numbers in a line
 _CONTRACT = ("contract",)  # as in `loop`: fused multiply-add, and no other liberty
 _INT = ir.IntType(64)
 _MASK = ir.IntType(32)
-
-
-def lanes_of(kind: Any) -> int:
-    """Numbers of this Numba array type in a line: 8 in float64, 16 in float32."""
-    return LINE * 8 // int(kind.dtype.bitwidth)
 
 
 @final
 class Lines:
     """A piece of code being built that works on whole lines. Arrays are addresses, integers LLVM values."""
 
-    def __init__(self, builder: Any, number: Any, lanes: int) -> None:
-        self.b, self.lanes = builder, lanes
-        self.vector = ir.VectorType(number, lanes)
-        self.first = _INT(0)
-        self.none = ir.Constant(self.vector, ir.Undefined)
+    first = _INT(0)
+    vector = ir.VectorType(ir.DoubleType(), LANES)
+    none = ir.Constant(vector, ir.Undefined)
+
+    def __init__(self, builder: Any) -> None:
+        self.b = builder
 
     def after(self, index: Any, k: int) -> Any:
         """index + k"""
@@ -54,13 +51,13 @@ class Lines:
         return number if number.type == _INT else self.b.zext(number, _INT)
 
     def load(self, array: Any, index: Any) -> Any:
-        """A line's worth of numbers, from anywhere."""
+        """LANES numbers, from anywhere."""
         address = self.b.bitcast(self.b.gep(array, [index]), self.vector.as_pointer())
-        return self.b.load(address, align=LINE // self.lanes)
+        return self.b.load(address, align=LINE // LANES)
 
     def store(self, value: Any, array: Any, index: Any) -> None:
         address = self.b.bitcast(self.b.gep(array, [index]), self.vector.as_pointer())
-        self.b.store(value, address, align=LINE // self.lanes)
+        self.b.store(value, address, align=LINE // LANES)
 
     def line(self, tile: Any, entry: Any) -> Any:
         return self.b.gep(self.b.bitcast(tile, self.vector.as_pointer()), [entry])
@@ -74,7 +71,7 @@ class Lines:
     def spread(self, array: Any, index: Any) -> Any:
         """One number in all lanes."""
         one = self.b.insert_element(self.none, self.b.load(self.b.gep(array, [index])), _MASK(0))
-        return self._pick(one, self.none, [0] * self.lanes)
+        return self._pick(one, self.none, [0] * LANES)
 
     def times(self, x: Any, y: Any) -> Any:
         return self.b.fmul(x, y, flags=_CONTRACT)
@@ -88,20 +85,20 @@ class Lines:
     def transposed(self, rows: list[Any]) -> list[Any]:
         """lanes vectors of lanes numbers, transposed in registers: blocks of 1, 2, 4, ... change places."""
         step = 1
-        while step < self.lanes:
-            low = [i if not i & step else self.lanes + i - step for i in range(self.lanes)]
-            high = [i + step if not i & step else self.lanes + i for i in range(self.lanes)]
-            pairs = [(rows[i & ~step], rows[i | step]) for i in range(self.lanes)]
+        while step < LANES:
+            low = [i if not i & step else LANES + i - step for i in range(LANES)]
+            high = [i + step if not i & step else LANES + i for i in range(LANES)]
+            pairs = [(rows[i & ~step], rows[i | step]) for i in range(LANES)]
             rows = [self._pick(*pair, high if i & step else low) for i, pair in enumerate(pairs)]
             step *= 2
         return rows
 
     def _pick(self, x: Any, y: Any, mask: list[int]) -> Any:
-        return self.b.shuffle_vector(x, y, ir.Constant(ir.VectorType(_MASK, self.lanes), mask))
+        return self.b.shuffle_vector(x, y, ir.Constant(ir.VectorType(_MASK, LANES), mask))
 
 
 def line_code(emit: Callable[..., None]) -> Any:
-    """An intrinsic that takes what `emit` takes after its `Lines`; the first argument is an array of the numbers."""
+    """An intrinsic that takes what `emit` takes after its `Lines`."""
 
     def typer(_: Any, *kinds: Any) -> Any:
         def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -109,7 +106,7 @@ def line_code(emit: Callable[..., None]) -> Any:
                 context.make_array(kind)(context, builder, value).data if isinstance(kind, types.Array) else value
                 for kind, value in zip(kinds, arguments, strict=True)
             ]
-            emit(Lines(builder, context.get_data_type(kinds[0].dtype), lanes_of(kinds[0])), *values)
+            emit(Lines(builder), *values)
             return context.get_dummy_value()
 
         return types.void(*(kind if isinstance(kind, types.Array) else types.intp for kind in kinds)), build
@@ -121,14 +118,6 @@ def line_code(emit: Callable[..., None]) -> Any:
     return intrinsic(named)
 
 
-def _lanes(_: Any, a: Any) -> Any:
-    """Numbers of the array `a` in a line, known when the caller is compiled."""
-    return types.intp(a), lambda context, *_: context.get_constant(types.intp, lanes_of(a))
-
-
-lanes: Callable[[Array], int] = intrinsic(_lanes)  # type: ignore[assignment] # typed as the compiler calls it
-
-
 @line_code
 def _copy_line(v: Lines, source: Any, order: Any, tile: Any, entry: Any) -> None:
     v.store_line(v.load_line(source, v.entry(order, entry)), tile, entry)
@@ -138,7 +127,7 @@ def _copy_line(v: Lines, source: Any, order: Any, tile: Any, entry: Any) -> None
 def _square_in(v: Lines, x: Any, at: Any, step: Any, factors: Any, tile: Any, entry: Any) -> None:
     """Entries `entry` and on of the tile: a square of x, times its columns' factors."""
     factor = v.load(factors, entry)
-    rows = [v.times(v.load(x, v.at(at, step, k)), factor) for k in range(v.lanes)]
+    rows = [v.times(v.load(x, v.at(at, step, k)), factor) for k in range(LANES)]
     for k, line in enumerate(v.transposed(rows)):
         v.store_line(line, tile, v.after(entry, k))
 
@@ -151,14 +140,14 @@ def _squares_out(count: int) -> Any:
         v: Lines, tile: Any, entries: Any, j: Any, offset: Any, gains: Any, out: Any, at: Any, step: Any
     ) -> None:
         rows = []
-        for c in range(0, count * v.lanes, v.lanes):
-            named = [v.b.sub(v.entry(entries, v.after(j, c + k)), offset) for k in range(v.lanes)]
+        for c in range(0, count * LANES, LANES):
+            named = [v.b.sub(v.entry(entries, v.after(j, c + k)), offset) for k in range(LANES)]
             gain = v.load(gains, v.after(j, c))
             lines = v.transposed([v.load_line(tile, entry) for entry in named])
             rows.append([v.times(row, gain) for row in lines])
-        for k in range(v.lanes):
+        for k in range(LANES):
             for c in range(count):
-                v.store(rows[c][k], out, v.after(v.at(at, step, k), c * v.lanes))
+                v.store(rows[c][k], out, v.after(v.at(at, step, k), c * LANES))
 
     return squares
 
@@ -167,25 +156,24 @@ _square_out, _squares_out2 = _squares_out(1), _squares_out(2)
 
 
 @loop
-def new_tile(entries: int, like: Floats) -> Floats:
+def new_tile(entries: int) -> F64:
     """A tile of so many entries, not initialised, that starts on a cache line."""
-    w = lanes(like)
-    room = np.empty((entries + 1) * w, like.dtype)
-    start = (-room.ctypes.data % LINE) // (LINE // w)
-    return room[start : start + entries * w]
+    room = np.empty((entries + 1) * LANES)
+    start = (-room.ctypes.data % LINE) // (LINE // LANES)
+    return room[start : start + entries * LANES]
 
 
 @loop
-def copy_permuted(source: Floats, order: Array, tile: Floats) -> None:
+def copy_permuted(source: F64, order: Array, tile: F64) -> None:
     """tile = source[order]"""
     for i in range(order.size):
         _copy_line(source, order, tile, i)
 
 
 @loop
-def take_rows(x: Floats, x_step: int, first: int, valid: int, factors: Floats, tile: Floats) -> None:
+def take_rows(x: F64, x_step: int, first: int, valid: int, factors: F64, tile: F64) -> None:
     """tile[i, lane] = factors[i] * x[first + lane, i]; lanes from `valid` on become zero."""
-    w, d, at = lanes(x), factors.size, first * x_step
+    w, d, at = LANES, factors.size, first * x_step
     if valid == w and w <= d:
         for i in range(0, d - w, w):
             _square_in(x, at + i, x_step, factors, tile, i)
@@ -198,11 +186,11 @@ def take_rows(x: Floats, x_step: int, first: int, valid: int, factors: Floats, t
 
 
 @loop
-def give_rows(tile: Floats, chosen: Strided, gains: Floats, into: Strided, at: int, valid: int) -> None:
+def give_rows(tile: F64, chosen: Strided, gains: F64, into: Strided, at: int, valid: int) -> None:
     """out[at + lane * out_step + j] = gains[j] * tile[entries[j] - offset, lane] for the valid lanes; `chosen` are the
     entries and their offset, `into` is out with its step."""
     (entries, offset), (out, out_step) = chosen, into
-    w, D = lanes(tile), gains.size
+    w, D = LANES, gains.size
     if valid == w and w <= D:
         for j in range(0, D - 2 * w, 2 * w):
             _squares_out2(tile, entries, j, offset, gains, out, at + j, out_step)

@@ -8,6 +8,7 @@ import pytest
 from cases import LAW, assert_mean, positive
 from hypothesis import given
 from hypothesis import strategies as st
+from places import benchmark
 from scipy import integrate, optimize, stats
 
 from dorff import bounds, frequencies, kernels
@@ -17,6 +18,7 @@ from dorff.errors import InputError
 from dorff.kernels import Measure
 
 S = 0.7  # lengthscale
+printed_bounds = benchmark("printed_bounds")
 G = kernels.Gaussian(S)
 FIELDS = [
     kind(G, measure)
@@ -274,8 +276,8 @@ def test_theorem_10_as_printed():
     constants, d, D, e = by_hand(), 3, 40000, math.e
     m = 4 * (1.9 + 1.1)
     u = 2 * m * math.log(2**1.5 * m**2 / 0.6)
-    assert bounds.corrected_spread(constants) == pytest.approx(u)
-    assert bounds.printed_spread(constants) == pytest.approx(2 * m * math.log(2**1.5 * (m / 0.6) ** 2))
+    assert printed_bounds.corrected_spread(constants) == pytest.approx(u)
+    assert printed_bounds.printed_spread(constants) == pytest.approx(2 * m * math.log(2**1.5 * (m / 0.6) ** 2))
     C = 5 * ((d / 2) ** (-d / (d + 2)) + (d / 2) ** (2 / (d + 2))) * 2 ** ((6 * d + 2) / (d + 2))
     bend = 2 * (e - 1) * 0.6 / u
     for epsilon in (0.5 * bend, 0.99 * bend, 1.01 * bend, 9 * bend):
@@ -284,18 +286,20 @@ def test_theorem_10_as_printed():
             if epsilon > bend:
                 exponent = epsilon * count / ((d + 2) * (e - 1) * u)
             printed = C * (math.sqrt(7.1) * 1.7 / epsilon) ** (2 / (1 + 2 / d)) * math.exp(-exponent)
-            found = bounds.brault_printed(constants, epsilon, count)
+            found = printed_bounds.brault_printed(constants, epsilon, count)
             assert found == pytest.approx(min(1.0, printed), rel=1e-9, abs=0)
             shrunk = by_hand(**{name: 1e-3 * getattr(constants, name) for name in ("top", "orlicz")},
                              variance=0.6e-6, slope_squared=7.1e-6)  # fmt: skip
-            assert bounds.brault_printed(shrunk, 1e-3 * epsilon, count) == pytest.approx(found, rel=1e-9, abs=0)
+            assert printed_bounds.brault_printed(shrunk, 1e-3 * epsilon, count) == pytest.approx(
+                found, rel=1e-9, abs=0
+            )
     assert min(1.0, printed) < 1
-    literal = partial(bounds.brault_printed, constants, spread=bounds.printed_spread)
-    assert literal(1.0, D) != bounds.brault_printed(constants, 1.0, D)
+    literal = partial(printed_bounds.brault_printed, constants, spread=printed_bounds.printed_spread)
+    assert literal(1.0, D) != printed_bounds.brault_printed(constants, 1.0, D)
     negative = by_hand(variance=25.0)
-    assert bounds.printed_spread(negative) < 0 < bounds.corrected_spread(negative)
-    assert bounds.brault_printed(negative, 0.5, 10**9) < 1e-9
-    assert bounds.brault_printed(negative, 0.5, 10**9, spread=bounds.printed_spread) == 1
+    assert printed_bounds.printed_spread(negative) < 0 < printed_bounds.corrected_spread(negative)
+    assert printed_bounds.brault_printed(negative, 0.5, 10**9) < 1e-9
+    assert printed_bounds.brault_printed(negative, 0.5, 10**9, spread=printed_bounds.printed_spread) == 1
 
 
 def test_theorem_11_and_12_as_printed():
@@ -386,12 +390,13 @@ def test_proposition_3_1_as_printed():
     for M in (None, 0.5, 1.9):
         printed = cover * math.exp(-D * epsilon**2 / (8 * (ratio**2 / 2 if M is None else M) ** 2 * (d + 1)))
         assert (
-            bounds.munkhoeva_printed(d, ratio, epsilon, D, bound=M) == pytest.approx(printed, rel=1e-9, abs=0)
+            printed_bounds.munkhoeva_printed(d, ratio, epsilon, D, bound=M) == pytest.approx(printed, rel=1e-9, abs=0)
             and printed < 1
         )
     printed = cover * ((3 * d + 3) / (2 * d)) ** (d / (d + 1)) * math.exp(-D * epsilon**2 / (8 * (d + 1)))
     assert (
-        bounds.munkhoeva_rff_printed(d, ratio, epsilon, D) == pytest.approx(printed, rel=1e-9, abs=0) and printed < 1
+        printed_bounds.munkhoeva_rff_printed(d, ratio, epsilon, D) == pytest.approx(printed, rel=1e-9, abs=0)
+        and printed < 1
     )
 
 
@@ -428,7 +433,7 @@ def test_proposition_12_as_printed_and_as_mended():
     rng = np.random.default_rng(3)
     zero, at, twice, mean, spread = (positive(3, 3, seed) * rng.uniform(0.5, 2) for seed in range(5))
     printed = np.linalg.norm((twice + zero) @ mean - 2 * at @ at, 2) / 2 + 2 * np.linalg.norm(spread, 2) / 2
-    assert bounds.variance_printed(zero, at, twice, mean, spread) == pytest.approx(printed)
+    assert printed_bounds.variance_printed(zero, at, twice, mean, spread) == pytest.approx(printed)
     cosine = 0.35  # E c A^2 less K_0^2, with E c A = (K_0(0) + K_0(2 delta)) / 2 and E c = (1 + E cos 2) / 2
     half = (zero + twice) / 2
     mended = np.linalg.norm(half @ mean + mean @ half - (1 + cosine) / 2 * mean @ mean - at @ at, 2)
@@ -481,7 +486,7 @@ def test_proposition_12_is_false_as_printed():
     A = 1 + 0.1 * Z
     terms = [np.array([[value]]) for value in (A.mean(), (cosine * A).mean(), (Z * A).mean(), A.mean(), A.var())]
     exact = np.var(cosine * A)
-    assert bounds.variance_printed(*terms) == pytest.approx(0.53) and exact == pytest.approx(0.5525)
+    assert printed_bounds.variance_printed(*terms) == pytest.approx(0.53) and exact == pytest.approx(0.5525)
     assert exact <= bounds.variance_bound(*terms, Z.mean()) == pytest.approx(0.555)
 
 
@@ -505,7 +510,7 @@ def test_proposition_12_holds_for_vector_fields(kind):
     for r in np.linspace(0, 3, 25):
         delta = r * np.eye(d)[0]
         at, twice = (kernel.gram(x * delta[None], np.zeros((1, d)))[0, 0] for x in (1, 2))
-        printed = bounds.variance_printed(mean, at, twice, mean, spread)
+        printed = printed_bounds.variance_printed(mean, at, twice, mean, spread)
         exact = np.linalg.norm(bounds.variance(kernel, delta), 2)
         assert exact <= printed * (1 + 1e-12)
         cosine = float(G.gram(2 * delta[None], np.zeros((1, d)))[0, 0])
@@ -746,7 +751,7 @@ def test_errors_stay_within_the_bounds(kernel):
     constants = bounds.Constants.of(kernel, d=d, p=2, diameter=diameter)
     spectral = errors(kernel, d, diameter, D, 120, 2)
     hs = errors(kernel, d, diameter, D, 120, "fro")
-    cases = [(bounds.brault_uniform, spectral.max(axis=1)), (bounds.brault_printed, spectral.max(axis=1))]
+    cases = [(bounds.brault_uniform, spectral.max(axis=1)), (printed_bounds.brault_printed, spectral.max(axis=1))]
     if constants.decomposable:
         scalars = (bounds.rahimi_recht, bounds.sutherland_schneider, bounds.sriperumbudur_szabo)
         cases += [(bound, spectral.max(axis=1)) for bound in scalars]
@@ -758,20 +763,20 @@ def test_errors_stay_within_the_bounds(kernel):
             epsilon = promised(partial(bound, constants), probability, D)
             allowed = probability + 4 * math.sqrt(probability * (1 - probability) / len(found))
             assert np.mean(found >= epsilon) <= allowed
-            loose = bound in (bounds.brault_printed, bounds.sriperumbudur_szabo)
+            loose = bound in (printed_bounds.brault_printed, bounds.sriperumbudur_szabo)
             assert epsilon < (500 if loose else 60) * np.quantile(found, 1 - probability)  # not idle either
 
 
 def test_the_derived_theorem_10_beats_the_print():
     for kernel in FIELDS:
         constants = bounds.Constants.of(kernel, d=3, p=3, diameter=2.0)
-        derived, printed = (partial(f, constants) for f in (bounds.brault_uniform, bounds.brault_printed))
+        derived, printed = (partial(f, constants) for f in (bounds.brault_uniform, printed_bounds.brault_printed))
         assert bounds.features_needed(derived, 0.3, 0.05) < bounds.features_needed(printed, 0.3, 0.05)
         m = 4 * (constants.orlicz + constants.top)
-        assert bounds.corrected_spread(constants) == pytest.approx(
+        assert printed_bounds.corrected_spread(constants) == pytest.approx(
             2 * m * math.log(2**1.5 * m**2 / constants.variance)
         )
-        assert bounds.corrected_spread(constants) > derived_spread(constants.variance, m / 4 / math.log(2))
+        assert printed_bounds.corrected_spread(constants) > derived_spread(constants.variance, m / 4 / math.log(2))
 
 
 def test_the_printed_spread_has_a_unit():
@@ -780,10 +785,10 @@ def test_the_printed_spread_has_a_unit():
         return bounds.Constants.of(field, d=2, p=2, diameter=2.0 / math.sqrt(unit))
 
     small, large = spread(1.0), spread(1000.0)
-    assert bounds.corrected_spread(large) == pytest.approx(1000 * bounds.corrected_spread(small))
-    assert bounds.printed_spread(small) > 0 > bounds.printed_spread(large)
-    literal = partial(bounds.brault_printed, spread=bounds.printed_spread)
-    assert literal(large, 1e4, 10**6) == 1 > bounds.brault_printed(large, 1e4, 10**6)
+    assert printed_bounds.corrected_spread(large) == pytest.approx(1000 * printed_bounds.corrected_spread(small))
+    assert printed_bounds.printed_spread(small) > 0 > printed_bounds.printed_spread(large)
+    literal = partial(printed_bounds.brault_printed, spread=printed_bounds.printed_spread)
+    assert literal(large, 1e4, 10**6) == 1 > printed_bounds.brault_printed(large, 1e4, 10**6)
 
 
 def test_closed_forms():
@@ -826,11 +831,11 @@ def test_the_highest_variance_is_found_between_the_places_that_are_tried():
 
 def test_bounds_say_nothing_of_an_epsilon_next_to_nothing():
     constants = by_hand(decomposable=True)
-    operators = (bounds.brault_uniform, bounds.brault_printed, bounds.minh_pointwise, bounds.minh_uniform)
+    operators = (bounds.brault_uniform, printed_bounds.brault_printed, bounds.minh_pointwise, bounds.minh_uniform)
     for bound in (*operators, bounds.rahimi_recht, bounds.sutherland_schneider, bounds.sriperumbudur_szabo):
         assert bound(constants, 1e-3, 1) == bound(constants, 1e-150, 1) == 1
     assert bounds.rahimi_recht(constants, 1e-153, 1) == 1  # whose ratio's square is no float
-    for bound in (bounds.munkhoeva_printed, bounds.munkhoeva_rff_printed, bounds.quadrature_uniform):
+    for bound in (printed_bounds.munkhoeva_printed, printed_bounds.munkhoeva_rff_printed, bounds.quadrature_uniform):
         assert bound(50, 1.0, 1e-3, 51) == bound(50, 1.0, 1e-200, 51) == 1
 
 
@@ -850,13 +855,13 @@ def test_sriperumbudur_and_szabo_depend_on_no_unit():
 
 def test_arguments_must_be_positive():
     constants = bounds.Constants.of(kernels.Decomposable(G), d=2, p=2, diameter=1.0)
-    operators = (bounds.brault_uniform, bounds.brault_printed, bounds.minh_pointwise, bounds.minh_uniform)
+    operators = (bounds.brault_uniform, printed_bounds.brault_printed, bounds.minh_pointwise, bounds.minh_uniform)
     scalars = (bounds.rahimi_recht, bounds.sutherland_schneider, bounds.sriperumbudur_szabo)
     for bound in operators + scalars:
         for epsilon, D, name in ((0.0, 10, "epsilon"), (math.nan, 10, "epsilon"), (0.1, 0, "frequencies")):
             with pytest.raises(InputError, match=f"{name} must be a positive number"):
                 bound(constants, epsilon, D)
-    for bound in (bounds.munkhoeva_printed, bounds.munkhoeva_rff_printed, bounds.quadrature_uniform):
+    for bound in (printed_bounds.munkhoeva_printed, printed_bounds.munkhoeva_rff_printed, bounds.quadrature_uniform):
         with pytest.raises(InputError, match="ratio must be a positive number, not -1"):
             bound(2, -1.0, 0.1, 10)
     with pytest.raises(InputError, match="rms must be a positive number"):
@@ -902,13 +907,13 @@ def test_quadrature_errors_stay_within_the_bound():
 
 def test_munkhoeva_with_the_papers_M_is_false():
     d, ratio, epsilon = 1, 1000.0, 0.1
-    columns = bounds.features_needed(partial(bounds.munkhoeva_printed, d, ratio, bound=0.5), epsilon, 0.05)
+    columns = bounds.features_needed(partial(printed_bounds.munkhoeva_printed, d, ratio, bound=0.5), epsilon, 0.05)
     n = columns // (2 * (d + 1))
     rng = np.random.default_rng(0)
     rho = np.sqrt(rng.chisquare(d + 2, (100, n, d + 1)))
     estimate = np.mean(1 - np.sum((1 - np.cos(rho * ratio)) / rho**2, axis=2) / 2, axis=1)  # the kernel there is 0
     assert np.mean(np.abs(estimate) > epsilon) > 0.05 + 4 * math.sqrt(0.05 * 0.95 / 100)
-    assert bounds.munkhoeva_printed(d, ratio, epsilon, columns) == 1  # M = ratio^2 / 2 promises nothing here
+    assert printed_bounds.munkhoeva_printed(d, ratio, epsilon, columns) == 1  # M = ratio^2 / 2 promises nothing here
 
 
 def test_munkhoevas_numbers_of_features():
@@ -917,13 +922,13 @@ def test_munkhoevas_numbers_of_features():
     beta = (d**-power + d ** (1 - power)) * 2 ** ((6 * d + 1) / (d + 1)) * power**power
     logs = 2 * power * math.log(ratio / epsilon) + math.log(beta / delta)
     for M in (0.5, 2.0):
-        bound = partial(bounds.munkhoeva_printed, d, ratio, bound=M)
+        bound = partial(printed_bounds.munkhoeva_printed, d, ratio, bound=M)
         wanted = 8 * M**2 * (d + 1) / epsilon**2 * logs
         assert bounds.features_needed(bound, epsilon, delta) == math.ceil(wanted)
-    default = partial(bounds.munkhoeva_printed, d, ratio)
+    default = partial(printed_bounds.munkhoeva_printed, d, ratio)
     assert bounds.features_needed(default, epsilon, delta) == math.ceil(wanted)  # M = ratio^2 / 2 = 2
     wanted = 8 * (d + 1) / epsilon**2 * (logs + power * math.log((3 * d + 3) / (2 * d)))
-    found = bounds.features_needed(partial(bounds.munkhoeva_rff_printed, d, ratio), epsilon, delta)
+    found = bounds.features_needed(partial(printed_bounds.munkhoeva_rff_printed, d, ratio), epsilon, delta)
     assert found == math.ceil(wanted)
 
 

@@ -6,15 +6,17 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from cases import SAMPLERS, every_kernel, feature_matrix, moments_of, plain_map, rows, weights_of
+from places import benchmark
 from sklearn.kernel_ridge import KernelRidge
 
 from dorff import frequencies, kernels
 from dorff.errors import InputError
-from dorff.exact import BLOCK_BYTES, ExactRidge, exact_cost
+from dorff.exact import BLOCK_BYTES, ExactRidge
 from dorff.kernels import OperatorKernel
 from dorff.plan.costs import exact_is_cheaper
 from dorff.solvers import Problem, solve
 
+exact_cost = benchmark("exact_cost").exact_cost
 both = pytest.mark.parametrize("intercept", [True, False], ids=["intercept", "origin"])
 
 

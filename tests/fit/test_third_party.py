@@ -24,15 +24,12 @@ from dorff.spec.part import LengthscaleSpec, Part, Positive
 from dorff.spec.registry import Entry, lazily
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Bell(Isotropic):
     """The Gaussian, so that there is something to compare with."""
 
+    kind = "bell"
     lengthscale: float | tuple[float, ...]
-
-    def __init__(self, lengthscale):
-        self._set_lengthscale(lengthscale)
-
     variance = property(lambda self: 1.0)
 
     def _values(self, squared):
@@ -44,9 +41,6 @@ class Bell(Isotropic):
 
     def _log_density(self, unit):
         return -0.5 * (unit.shape[1] * np.log(2 * np.pi) + np.sum(unit**2, axis=1))
-
-    def config(self):
-        return self._config("bell")
 
 
 @dataclass(frozen=True)

@@ -176,7 +176,7 @@ def mean_over(base: BaseKernel, points: FloatArray, mass: FloatArray) -> FloatAr
     X, Z = inputs(points.shape[1])
     scalar = base.scalar
     if isinstance(scalar, GaussianWeighted):
-        near, far = (scalar.scale * scalar.function(x @ points.T) for x in (X, Z))
+        near, far = (scalar.scale * scalar.activation.function(x @ points.T) for x in (X, Z))
         waves = near[:, None] * far[None]
         omega = points[:1]
     else:

@@ -27,10 +27,10 @@ def graph(p: int, seed: int, density: float):
 
 def check_root(output: kernels.Output, p: int, A, covariance=None) -> None:
     """The root has as many rows as A has rank, gives A, and stays the root once the output is fixed."""
-    root = output.root(p, covariance)
+    fixed = output.fixed(p, covariance)
+    root = output.root(p) if covariance is None else fixed.root(p)
     assert root.shape == (np.linalg.matrix_rank(A, hermitian=True), p)
     np.testing.assert_allclose(root.T @ root, A, atol=1e-12 * np.abs(A).max())
-    fixed = output.fixed(p, covariance)
     assert fixed.p == p
     again = fixed.root(p)
     assert again.shape == root.shape
