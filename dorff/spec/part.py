@@ -103,7 +103,7 @@ _RANGE: Final = {"type": "object", "properties": _ENDS, "required": [*_ENDS], "a
 _SEVERAL: Final = {"type": "array", "items": _NOT_NEGATIVE, "minItems": 1}
 
 FilePath = Annotated[Path, BeforeValidator(checks.path), PlainSerializer(str), WithJsonSchema(_PATH)]
-ArrayName = Annotated[str, BeforeValidator(checks.array), WithJsonSchema(_NAME)]
+ArrayName = Annotated[str, BeforeValidator(checks.text("the name of an array")), WithJsonSchema(_NAME)]
 #: The name of an array, or several, stacked.
 Names = Annotated[str | tuple[str, ...], BeforeValidator(checks.arrays), WithJsonSchema(_NAMES)]
 _MATRIX = WithJsonSchema({"anyOf": [_PATH, _ROWS]})
@@ -133,8 +133,8 @@ Share = Annotated[
     BeforeValidator(checks.share),
     WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}),
 ]
-ViewName = Annotated[str, BeforeValidator(checks.view), WithJsonSchema(_NAME)]
-FoldsBy = Annotated[str, BeforeValidator(checks.folds_by), WithJsonSchema(_NAME)]
+ViewName = Annotated[str, BeforeValidator(checks.text("the name of a view")), WithJsonSchema(_NAME)]
+FoldsBy = Annotated[str, BeforeValidator(checks.text("leaves, rows or the name of a column")), WithJsonSchema(_NAME)]
 #: Radial and spherical degree of a quadrature rule.
 Degrees = Annotated[
     tuple[int, int], BeforeValidator(checks.degree), WithJsonSchema({"enum": [[1, 1], [1, 3], [3, 3]]})
