@@ -177,13 +177,10 @@ def _tuned(report: FitReport) -> str:
     """The length-scale that was found, and a word of warning where the search was not a plain success."""
     if report.tuned is None:
         return ""
-    numbers = [f"{number:.3g}" for number in _flat(report.lengthscale[0])]
+    lengths = report.lengthscale[0]
+    numbers = [f"{number:.3g}" for number in (lengths if isinstance(lengths, list) else [lengths])]
     warning = "" if report.tuned == "converged" else f" ({report.tuned})"
     return f", length-scale {', '.join(numbers)}{warning}"
-
-
-def _flat(lengthscale: float | list[float]) -> list[float]:
-    return lengthscale if isinstance(lengthscale, list) else [lengthscale]
 
 
 def score_text(scores: Scores) -> str:

@@ -16,7 +16,7 @@ from distributed import get_worker
 
 from dorff import __version__
 from dorff.data import RowBlock
-from dorff.estimators.arrays import Deal, Rows, StoredRows, finite, partly, runs_of
+from dorff.estimators.arrays import Deal, Rows, StoredRows, finite, runs_of
 from dorff.estimators.class_labels import OneHot, StoredLabels, one_hot
 from dorff.features import FeatureMap, Recipe
 from dorff.fit import Fitted
@@ -211,9 +211,8 @@ def spread_runs(n: int, count: int, rows: int) -> list[tuple[int, int]]:
 
 
 def matrix(values: Any, name: str, first: int, *, partial: bool = False) -> FloatArray:
-    """One chunk's or slice's values as finite float64, C-contiguous; `partial` lets NaN pass."""
-    check = partly if partial else finite
-    return check(np.ascontiguousarray(values, dtype=np.float64), name, first)
+    """One chunk's or slice's values as `finite` float64, C-contiguous."""
+    return finite(np.ascontiguousarray(values, dtype=np.float64), name, first, partial=partial)
 
 
 @final
@@ -224,7 +223,7 @@ class ArrayReader:
     def __init__(self, rows: FloatArray | StoredRows | OneHot, name: str, *, partial: bool = False) -> None:
         self._classes = rows.classes if isinstance(rows, OneHot) else None
         self._rows = rows.labels if isinstance(rows, OneHot) else rows
-        self._name, self._check = name, partly if partial else finite
+        self._name, self._partial = name, partial
         self._start, self._kept = 0, self._rows[:0]
 
     def read(self, start: int, stop: int) -> FloatArray:
@@ -237,8 +236,9 @@ class ArrayReader:
         if not self._start <= start <= stop <= self._start + len(self._kept):
             unit = self._rows.unit_rows
             self._start = start // unit * unit
-            kept = self._rows[self._start : -(-stop // unit) * unit]
-            self._kept = kept if isinstance(self._rows, StoredLabels) else self._check(kept, self._name, self._start)
+            self._kept = self._rows[self._start : -(-stop // unit) * unit]
+            if not isinstance(self._rows, StoredLabels):
+                finite(self._kept, self._name, self._start, partial=self._partial)
         return self._kept[start - self._start : stop - self._start]
 
 

@@ -69,10 +69,6 @@ class StoredRows:
         values, _ = self.dataset.read(start, max(start, stop))
         return np.ascontiguousarray(values[:, columns[0]]) if columns else values
 
-    def runs(self) -> Iterator[tuple[int, int]]:
-        """(start, stop) of runs that decode each chunk once."""
-        return runs_of(len(self), self.unit_rows)
-
 
 Rows: TypeAlias = "FloatArray | StoredRows | da.Array"
 Deferred = StoredRows | da.Array  # whose values are read when they are needed
@@ -122,10 +118,12 @@ def _check(values: StoredRows | da.Array, name: str) -> None:
         raise InputError(f"{name} must hold real numbers, not {values.dtype}; convert it first")
 
 
-def finite(values: FloatArray, name: str, first: int) -> FloatArray:
-    """`values` (n, columns), whose first row is number `first`; InputError at a number that is not finite."""
-    if not np.isfinite(values).all():
-        row, column = (int(at) for at in np.argwhere(~np.isfinite(values))[0])
+def finite(values: FloatArray, name: str, first: int, *, partial: bool = False) -> FloatArray:
+    """`values` (n, columns), whose first row is number `first`; InputError at a number that is not finite. `partial`
+    lets NaN pass, for a number that was not observed."""
+    wrong = np.isinf(values) if partial else ~np.isfinite(values)
+    if wrong.any():
+        row, column = (int(at) for at in np.argwhere(wrong)[0])
         raise InputError(
             f"{name}, row {first + row}, column {column}: expected a finite number, got {values[row, column]} "
             "(NaN or infinity); mend the data or drop the row"
@@ -142,12 +140,6 @@ def known(values: da.Array, name: str) -> da.Array:
     """A Dask array whose chunks' lengths are known; InputError for others."""
     if any(np.isnan(size) for size in values.chunks[0]):
         raise InputError(f"{name} has chunks of unknown length; call {name}.compute_chunk_sizes() first")
-    return values
-
-
-def partly(values: FloatArray, name: str, first: int) -> FloatArray:
-    """As `finite`, but that NaN stands for a number that was not observed."""
-    finite(np.where(np.isnan(values), 0.0, values), name, first)
     return values
 
 

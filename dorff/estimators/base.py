@@ -22,7 +22,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dorff.errors import InputError
 from dorff.estimators.array_sums import Drawing, Targets, sample, sampled_weights
-from dorff.estimators.arrays import Rows, StoredRows, finite_in, unwrap
+from dorff.estimators.arrays import Rows, StoredRows, finite_in, runs_of, unwrap
 from dorff.estimators.semi import Flags, ManifoldLike, Penalties, check_trials, columns_read, terms_of
 from dorff.features import FeatureMap, Recipe
 from dorff.fit import Fitted, folds_with_rows
@@ -253,7 +253,7 @@ class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         if not isinstance(X, StoredRows):
             return answer(model, X)
         out = np.empty((len(X), *columns), dtype)
-        for start, stop in X.runs():
+        for start, stop in runs_of(len(X), X.unit_rows):
             out[start:stop] = answer(model, finite_in(X[start:stop], read, "X", start))
         return out
 

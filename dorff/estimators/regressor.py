@@ -23,7 +23,6 @@ from dorff.estimators.arrays import (
     Deferred,
     GivenFolds,
     finite,
-    partly,
     row_weights,
     together,
     unwrap,
@@ -290,8 +289,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         y = unwrap(y, "y")
         if isinstance(y, Deferred):
             flat = y.ndim == 1
-            check = partly if self._with_gaps else finite
-            y = check(np.asarray(with_rows(y, "y")[:], dtype=np.float64), "y", 0)
+            y = finite(np.asarray(with_rows(y, "y")[:], dtype=np.float64), "y", 0, partial=self._with_gaps)
             y = y[:, 0] if flat else y
         values = np.asarray(self.predict(X, views=views))
         if self.model_.observe is not None:
