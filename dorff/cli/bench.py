@@ -136,7 +136,6 @@ def write_random(path: Path, n: int, d: int, *, seed: int = 0) -> None:
 
 
 def _of_shape(d: int, m: int, sampler: str, workers: int) -> Config:
-    """What all fits have in common."""
     return {
         "kernel": {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": d**0.5}},
         "features": {"count": m, "sampler": {"type": sampler}},

@@ -62,7 +62,6 @@ def crowd_text(m: int, rows: int) -> str:
 
 
 def _crowded(report: FitReport) -> str:
-    """The same of a fit that was made all the same."""
     return f"; {crowd}" if (crowd := crowd_text(report.m, report.rows_used)) else ""
 
 
@@ -145,7 +144,6 @@ def _scored(report: FitReport, classes: bool) -> str:
 
 
 def _remedy(report: FitReport) -> str:
-    """What to do where rounding has eaten the digits."""
     if report.status != "ill_conditioned":
         return ""
     return (
@@ -207,5 +205,4 @@ def _r2(value: float | None) -> str:
 
 
 def _apart(per_output: Mapping[str, Mapping[str, float]], kind: str) -> str:
-    """The share of each target that is inside."""
     return "  ".join(f"{name} {100 * shares[kind]:.1f}%" for name, shares in per_output.items())

@@ -107,7 +107,6 @@ class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
 
     @property
     def _by(self) -> Criterion:
-        """What ridges are compared by."""
         return Criterion.GCV if self.cv is None else Criterion.KFOLD
 
     def _ridges(self) -> list[float]:

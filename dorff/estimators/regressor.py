@@ -337,7 +337,6 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
 
     @property
     def _with_gaps(self) -> bool:
-        """Whether targets may be NaN."""
         return self._partial or self.manifold is not None
 
     @property

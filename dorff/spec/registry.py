@@ -226,7 +226,6 @@ def _keyed(registry: Registry, value: dict[str, object], only: Sequence[str] = (
 
 
 def _of_keys(registry: Registry, refer: Refer, only: Sequence[str] = ()) -> list[Config]:
-    """The schemas of mappings that have a word as a key."""
     return [{**refer(one, registry), "required": [one.name]} for one in registry.entries(only) if one.written]
 
 
