@@ -119,7 +119,8 @@ class ArraySums:
                 sums.add(dealt.X, dealt.Y, fold, partial=self.partial, weights=dealt.weights)
 
     def of_chunk(self, first: int, X: FloatArray, Y: FloatArray, weights: FloatArray | None = None) -> Folds:
-        """Moments of the chunk whose first row is number `first`."""
+        """Moments of the chunk whose first row is number `first`; a Dask task."""
+        pin_worker()
         sums = self._sums(len(X))
         if len(X):
             self._add(sums, first, matrix(X, "X", first), matrix(Y, "y", first, partial=self.partial), weights)
@@ -128,7 +129,7 @@ class ArraySums:
     def _of_chunks(self, X: da.Array, Y: Any, weights: FloatArray | None) -> Folds:
         """A task a chunk, merged by a tree over chunk numbers: the bits depend on the chunks, not on who ran them."""
         shared = delayed(self)
-        task, merge = delayed(_moments_of_chunk), delayed(_merged)
+        task, merge = delayed(ArraySums.of_chunk), delayed(_merged)
         nodes = [task(shared, first, x, y, part(weights, first, first + rows)) for first, rows, x, y in chunks(X, Y)]
         while len(nodes) > 1:
             pairs = zip(nodes[::2], nodes[1::2], strict=False)
@@ -149,12 +150,6 @@ def chunks(X: da.Array, Y: da.Array) -> Iterator[tuple[int, int, Any, Any]]:
 def part(weights: FloatArray | None, start: int, stop: int) -> FloatArray | None:
     """The weights of the rows start..stop-1."""
     return None if weights is None else weights[start:stop]
-
-
-def _moments_of_chunk(sums: ArraySums, first: int, X: FloatArray, Y: FloatArray, weights: FloatArray | None) -> Folds:
-    """A Dask task."""
-    pin_worker()
-    return sums.of_chunk(first, X, Y, weights)
 
 
 def pin_worker() -> None:

@@ -18,7 +18,7 @@ from dask.delayed import delayed
 from scipy.linalg import LinAlgWarning
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import validate_data
 
 from dorff.errors import InputError
 from dorff.estimators.array_sums import Drawing, Targets, sample, sampled_weights
@@ -235,10 +235,8 @@ class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     ) -> Any:
         """What `finish` makes of f at X (n, d), (n, *columns): a lazy Dask array for Dask input, else NumPy. `views`
         are those that f is the mean of, where not of all."""
-        check_is_fitted(self)
-        return self._answered(
-            X, self.model_, bound(_finished, finish=finish, views=views), columns, dtype, views=views
-        )
+        answer = bound(_finished, finish=finish, views=views)
+        return self._answered(X, self.model_, answer, columns, dtype, views=views)
 
     def _answered(
         self, X: Any, model: Model, answer: Answer, columns: tuple[int, ...], dtype: Any = np.float64,

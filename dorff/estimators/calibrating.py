@@ -47,7 +47,7 @@ class HeldRows:
         """f (k, K) and the classes (k,) of the held-out rows, of inputs X (n, d) and one-hot rows Y (n, K)."""
         if isinstance(X, da.Array):
             assert isinstance(Y, da.Array)
-            shared, task = delayed(self), delayed(_of_chunk)
+            shared, task = delayed(self), delayed(HeldRows.of_chunk)
             windows = self.windows
             parts = compute(
                 *(
@@ -74,8 +74,7 @@ class HeldRows:
         kept = inside & (self.deal.of_rows(rows) == held_fold(self.deal))
         return self.model.predict(X[kept]), Y[kept].argmax(axis=1)
 
-
-def _of_chunk(held: HeldRows, first: int, X: FloatArray, Y: FloatArray) -> tuple[FloatArray, Codes]:
-    """A Dask task."""
-    pin_worker()
-    return held.of_run(first, matrix(X, "X", first), matrix(Y, "y", first))
+    def of_chunk(self, first: int, X: FloatArray, Y: FloatArray) -> tuple[FloatArray, Codes]:
+        """Of the chunk whose first row is number `first`; a Dask task."""
+        pin_worker()
+        return self.of_run(first, matrix(X, "X", first), matrix(Y, "y", first))

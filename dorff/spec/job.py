@@ -303,9 +303,13 @@ def _check_manifold(job: "Job") -> None:
     """Refuses manifold terms of unknown views, and ways of solving or choosing that such terms have not."""
     if not job.manifold:
         return
-    _check_terms(job)
-    solve = job.solve
-    if solve.route in ("cg", "streaming"):
+    kernel, solve = job.kernels[0], job.solve
+    names = tuple(view.name for view in kernel.views) if isinstance(kernel, MultiViewSpec) else ()
+    for number, term in enumerate(job.manifold):
+        if names and term.view is not None:
+            key = f"manifold[{number}].view" if len(job.manifold) > 1 else "manifold.view"
+            checks.KnownNames(names).name(term.view, key=key)
+    if solve.route in _ITERATIVE:
         raise checks.Refusal(
             f"is {solve.route}, which has no manifold terms; set it to auto, or leave manifold out", key="solve.route"
         )
@@ -314,7 +318,8 @@ def _check_manifold(job: "Job") -> None:
             "solves for each output alone, which manifold terms do not allow; leave it out, or manifold",
             key="solve.ridge_per_output",
         )
-    if any(isinstance(one, DecomposableSpec) and _is_learned(one.output) for one in job.kernels):
+    outputs = [one.output for one in job.kernels if isinstance(one, DecomposableSpec)]
+    if any(output == "learned" or isinstance(output, LearnedOutputSpec) for output in outputs):
         raise checks.Refusal(
             "is learned, which manifold terms do not allow; give a matrix, or covariance, or leave manifold out",
             key="kernel.output",
@@ -325,16 +330,3 @@ def _check_manifold(job: "Job") -> None:
             "of unlabelled rows); set solve.select: kfold, or ask for one ridge, weight, kernel and count",
             key="solve.select",
         )
-
-
-def _is_learned(output: object) -> bool:
-    return output == "learned" or isinstance(output, LearnedOutputSpec)
-
-
-def _check_terms(job: "Job") -> None:
-    kernel = job.kernels[0]
-    names = tuple(view.name for view in kernel.views) if isinstance(kernel, MultiViewSpec) else ()
-    for number, term in enumerate(job.manifold):
-        if names and term.view is not None:
-            key = f"manifold[{number}].view" if len(job.manifold) > 1 else "manifold.view"
-            checks.KnownNames(names).name(term.view, key=key)
