@@ -140,7 +140,7 @@ def _plan(path: Path) -> dict[str, Any]:
         "checkpoints": len({file.name.split(".")[0] for file in (folder / "checkpoints").glob("[0-9]*")}),
         "rows_used": sum(receipt.rows_used for receipt in receipts),
         "terms": terms(folder),
-        "graphs": built(folder),
+        "graphs": [_built(file) for file in sorted(folder.glob(f"graphs/*/{GRAPH}"))],
         "bytes": _bytes_below(folder),
         "last_used": datetime.fromtimestamp(last_used(folder), UTC).isoformat(timespec="seconds"),
         "lease": lease_state(lease_beside(folder)),
@@ -226,13 +226,8 @@ def given(path: Path) -> dict[str, Any]:
     }
 
 
-def built(folder: Path) -> list[dict[str, Any]]:
-    """The graphs that the state `folder` of a pass keeps."""
-    return [_built(file) for file in sorted(folder.glob(f"graphs/*/{GRAPH}"))]
-
-
 def _built(file: Path) -> dict[str, Any]:
-    """One of them. `nodes` are the rows that it is of, `edges` those of the generations that are finished."""
+    """A kept graph. `nodes` are the rows that it is of, `edges` those of the generations that are finished."""
     frame, parts = _read(file, identity(file)), sorted(part.parent for part in file.parent.glob(f"*/{GENERATION}"))
     spans = [_read(part / GENERATION, identity(part / GENERATION)) for part in parts]
     done = [_read(part / DONE, identity(part / DONE)) for part in parts if (part / DONE).exists()]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, final
@@ -11,6 +11,7 @@ import dask.array as da
 import numpy as np
 import numpy.typing as npt
 import zarr
+from sklearn.model_selection import check_cv
 from zarr.storage import LocalStore, MemoryStore
 
 from dorff.data import Dataset
@@ -205,14 +206,15 @@ class GivenFolds:
         return cls(fold_of)
 
     @classmethod
-    def from_splits(cls, splits: Iterable[Any], n: int) -> GivenFolds:
-        """Of (training rows, held-out rows) pairs of n rows, such as scikit-learn's splitters make. InputError unless
+    def from_splits(cls, cv: Any, n: int) -> GivenFolds:
+        """Of a splitter of scikit-learn, or its (training rows, held-out rows) pairs, of n rows. InputError unless
         every row is held out once and trained on otherwise: the folds' sums then make every training set."""
         fold_of = np.full(n, -1, dtype=np.int64)
         try:
+            splits = check_cv(cv).split(np.empty((n, 1)))
             pairs = [[np.arange(n)[np.asarray(part)] for part in (train, test)] for train, test in splits]
         except (TypeError, ValueError, IndexError) as error:
-            raise InputError(f"cv must be None, a number of folds or splits of the {n} rows ({error})") from None
+            raise InputError(f"cv must be None, a number of folds, or splits of the {n} rows ({error})") from None
         for number, (train, test) in enumerate(pairs):
             whole = np.array_equal(np.sort(np.concatenate([train, test])), np.arange(n))
             if not whole or np.any(fold_of[test] >= 0):

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 from sklearn.base import MultiOutputMixin, RegressorMixin
-from sklearn.model_selection import check_cv
 from sklearn.utils import check_array, check_consistent_length, column_or_1d
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -319,12 +318,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
             return GivenFolds.balanced(np.zeros(n, np.int64), int(self.cv), seed)
         if self.cv is None or isinstance(self.cv, numbers.Integral):
             return FoldRule(int(self.cv or 1), by_rows=True, seed=seed)
-        n = n if seen is None else len(seen)
-        try:
-            splits = check_cv(self.cv).split(np.empty((n, 1)))
-        except (TypeError, ValueError) as error:
-            raise InputError(f"cv must be None, a number of folds, or splits of the {n} rows ({error})") from None
-        folds = GivenFolds.from_splits(splits, n)
+        folds = GivenFolds.from_splits(self.cv, n if seen is None else len(seen))
         return folds if seen is None else GivenFolds(folds.of[seen])
 
     @property
