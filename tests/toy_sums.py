@@ -45,8 +45,6 @@ class Sizes(Sums):
         self.check_same(other)
         return replace(self, n=self.n + other.n, values=self.values + other.values)
 
-    __add__ = absorb
-
 
 @final
 class SizeAdder(Adder):

@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing.connection import Connection
+from multiprocessing.queues import SimpleQueue
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import final
 
@@ -101,36 +102,24 @@ def even_rows(least: int, d: int, m: int, workers: int) -> int:
 def bare_syrk(m: int, processes: int, *, seconds: float = 4.0) -> float:
     """Rows a second, summed, of single-threaded `syrk` loops on ready (block, m) features, run side by side."""
     context = multiprocessing.get_context("spawn")
-    pipes, children = [], []
+    ready, rates = context.Barrier(processes), context.SimpleQueue()
     for _ in range(processes):
-        ours, theirs = context.Pipe()
-        child = context.Process(target=_syrk_loop, args=(theirs, m, seconds), daemon=True)
-        child.start()
-        pipes.append(ours)
-        children.append(child)
-    for pipe in pipes:
-        pipe.recv()  # all are ready
-    for pipe in pipes:
-        pipe.send(None)
-    total = sum(float(pipe.recv()) for pipe in pipes)
-    for child in children:
-        child.join()
-    return total
+        context.Process(target=_syrk_loop, args=(ready, rates, m, seconds), daemon=True).start()
+    return sum(float(rates.get()) for _ in range(processes))
 
 
-def _syrk_loop(pipe: Connection, m: int, seconds: float) -> None:
+def _syrk_loop(ready: Barrier, rates: SimpleQueue[float], m: int, seconds: float) -> None:
     pin()
     block = block_rows(m + 2)
     Z = np.random.default_rng(os.getpid()).standard_normal((block, m))
     square = np.zeros((m, m), order="F")
     syrk(Z, square)
-    pipe.send(None)
-    pipe.recv()
+    ready.wait()
     began, rows = time.perf_counter(), 0
     while time.perf_counter() - began < seconds:
         syrk(Z, square)
         rows += block
-    pipe.send(rows / (time.perf_counter() - began))
+    rates.put(rows / (time.perf_counter() - began))
 
 
 def write_random(path: Path, n: int, d: int, *, seed: int = 0) -> None:
@@ -147,7 +136,6 @@ def write_random(path: Path, n: int, d: int, *, seed: int = 0) -> None:
 
 
 def _of_shape(d: int, m: int, sampler: str, workers: int) -> Config:
-    """What all fits have in common."""
     return {
         "kernel": {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": d**0.5}},
         "features": {"count": m, "sampler": {"type": sampler}},

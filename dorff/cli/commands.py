@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Annotated, ParamSpec
 
 import typer
 
-import dorff.cli.fitting as fitting
-import dorff.cli.fitting as scheduled
-import dorff.cli.guard as options
-import dorff.cli.tuning as tuning
 from dorff import __version__
+from dorff.cli import fitting, tuning
+from dorff.cli import guard as options
 from dorff.cli.guard import guarded, put, show
 from dorff.cli.logs import Style, logging, say
 from dorff.cli.metrics import meter
@@ -275,9 +273,9 @@ def inspect(
     show(description, yaml.safe_dump(description, sort_keys=False).rstrip(), as_json=as_json)
 
 
-command()(scheduled.prune)
-command()(scheduled.trim)
-command()(scheduled.credentials)
+command()(fitting.prune)
+command()(fitting.trim)
+command()(fitting.credentials)
 
 
 @command()

@@ -202,7 +202,6 @@ def _name(share: float) -> str:
 
 
 def _candidates(search: Search, tuned: TuneResult) -> list[Candidate]:
-    """The trials as the page draws them."""
     candidates = []
     for number, (share, lengthscale) in enumerate(search.kernels):
         scores = tuple((trial.ridge, trial.value) for trial in tuned.table if trial.job == number)

@@ -161,7 +161,6 @@ def _sentence(error: BaseException, *, goes_on: bool) -> tuple[int, str]:
 
 
 def _kept_traceback(error: BaseException) -> str:
-    """Keep the traceback in a file, and say where."""
     try:
         with tempfile.NamedTemporaryFile(
             "w", prefix="dorff-bug-", suffix=".txt", delete=False, encoding="utf-8"

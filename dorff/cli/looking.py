@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-import dorff.cli.looking as graphs
 from dorff.data import Classes, open_dataset
 from dorff.data.edges import open_graph
 from dorff.data.labels import CLASSES, stored_labels
@@ -43,7 +42,7 @@ def look(path: Path) -> dict[str, Any]:
     Raises InputError where it is none of them, or damaged.
     """
     what = kind(path)
-    return {"model": _model, "state": _state, "graph": graphs.given, "dataset": _dataset}[what](path)
+    return {"model": _model, "state": _state, "graph": given, "dataset": _dataset}[what](path)
 
 
 def kind(path: Path) -> str:
@@ -52,7 +51,7 @@ def kind(path: Path) -> str:
         raise InputError(f"{path}: there is nothing; give a data set, a state directory or a model")
     if any((path / name).exists() for name in ("current", HISTORY, "coefficients")):
         return "model"
-    return "state" if _plans(path) else "graph" if graphs.is_graph(path) else "dataset"
+    return "state" if _plans(path) else "graph" if is_graph(path) else "dataset"
 
 
 def _plans(path: Path) -> list[Path]:
@@ -140,8 +139,8 @@ def _plan(path: Path) -> dict[str, Any]:
         "damaged": len(files) - len(receipts),
         "checkpoints": len({file.name.split(".")[0] for file in (folder / "checkpoints").glob("[0-9]*")}),
         "rows_used": sum(receipt.rows_used for receipt in receipts),
-        "terms": graphs.terms(folder),
-        "graphs": graphs.built(folder),
+        "terms": terms(folder),
+        "graphs": [_built(file) for file in sorted(folder.glob(f"graphs/*/{GRAPH}"))],
         "bytes": _bytes_below(folder),
         "last_used": datetime.fromtimestamp(last_used(folder), UTC).isoformat(timespec="seconds"),
         "lease": lease_state(lease_beside(folder)),
@@ -202,7 +201,7 @@ def _array(group: Path, attributes: dict[str, Any], name: str) -> dict[str, Any]
 
 
 def _bytes_below(path: Path) -> int:
-    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    return sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())
 
 
 def is_graph(path: Path) -> bool:
@@ -217,24 +216,18 @@ def is_graph(path: Path) -> bool:
 def given(path: Path) -> dict[str, Any]:
     """A graph that a user gives. `entries` are those that are stored, an edge once or in both directions."""
     source = open_graph(path)
-    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
     return {
         "kind": "graph",
         "path": str(path),
         "layout": source.kind,
         "nodes": source.n,
         "entries": source.count,
-        "bytes": sum(file.stat().st_size for file in files),
+        "bytes": _bytes_below(path),
     }
 
 
-def built(folder: Path) -> list[dict[str, Any]]:
-    """The graphs that the state `folder` of a pass keeps."""
-    return [_built(file) for file in sorted(folder.glob(f"graphs/*/{GRAPH}"))]
-
-
 def _built(file: Path) -> dict[str, Any]:
-    """One of them. `nodes` are the rows that it is of, `edges` those of the generations that are finished."""
+    """A kept graph. `nodes` are the rows that it is of, `edges` those of the generations that are finished."""
     frame, parts = _read(file, identity(file)), sorted(part.parent for part in file.parent.glob(f"*/{GENERATION}"))
     spans = [_read(part / GENERATION, identity(part / GENERATION)) for part in parts]
     done = [_read(part / DONE, identity(part / DONE)) for part in parts if (part / DONE).exists()]
@@ -246,7 +239,7 @@ def _built(file: Path) -> dict[str, Any]:
         "edges": sum(owned for one in done for _, owned in one["shards"].values()),
         "shards": len({shard for one in done for shard in one["shards"]}),
         "finished": bool(spans) and len(done) == len(spans),
-        "bytes": sum(path.stat().st_size for path in file.parent.rglob("*") if path.is_file()),
+        "bytes": _bytes_below(file.parent),
     }
 
 

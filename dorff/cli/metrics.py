@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -132,14 +132,12 @@ class Progress(Protocol):
     def __call__(self, done: int, total: int | None = None, /) -> None: ...
 
 
-@contextmanager
-def meter(what: str, unit: str = "rows") -> Iterator[Progress]:
+def meter(what: str, unit: str = "rows") -> AbstractContextManager[Progress]:
     """Show the rows (or other units) that are done, rows a second and the time left, until the block ends.
 
     The first call sets where the pace is counted from.
     """
-    with (_bar if sys.stderr.isatty() else _lines)(what, unit) as progress:
-        yield progress
+    return (_bar if sys.stderr.isatty() else _lines)(what, unit)
 
 
 @final

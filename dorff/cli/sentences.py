@@ -32,7 +32,8 @@ def fit_text(report: FitReport, weights: Sequence[Sequence[float]] = (), *, clas
         f"{_rewritten(report)}; "
         f"{report.seconds:.1f} s, {share}; "
         f"{peak} of {size(report.plan_peak_bytes)} planned; {report.m:,} features, condition {report.condition:.2g} "
-        f"({report.rung}, {report.status}), ridge {report.ridge:.3g}{_at_the_edge(report)}"
+        f"({report.rung}, {report.status}), ridge {report.ridge:.3g}"
+        f"{_at_the_edge(report.ridge, [row['ridge'] for row in report.table])}"
         f"{_weighed(report, weights)}{_tuned(report)}{_scored(report, classes)}; model {report.model}"
         f"{_remedy(report)}{_guessed(report)}{_crowded(report)}"
     )
@@ -62,7 +63,6 @@ def crowd_text(m: int, rows: int) -> str:
 
 
 def _crowded(report: FitReport) -> str:
-    """The same of a fit that was made all the same."""
     return f"; {crowd}" if (crowd := crowd_text(report.m, report.rows_used)) else ""
 
 
@@ -90,13 +90,9 @@ def _alone(report: FitReport) -> str:
 
 
 def _weighed(report: FitReport, weights: Sequence[Sequence[float]]) -> str:
-    """The weight of each manifold term, and a word of warning where it is the last one tried on its side."""
-    parts = []
-    for weight, tried in zip(report.manifold, weights or [()] * len(report.manifold), strict=True):
-        side = (
-            "" if len(set(tried)) < 2 or weight == 0 else {min(tried): "smallest", max(tried): "largest"}.get(weight)
-        )
-        parts.append(f"{weight:.3g}" + (f" (the {side} tried: list ones beyond it)" if side else ""))
+    """The weight of each manifold term."""
+    pairs = zip(report.manifold, weights or [()] * len(report.manifold), strict=True)
+    parts = [f"{weight:.3g}{_at_the_edge(weight, tried if weight else ())}" for weight, tried in pairs]
     return f", manifold {'weight' if len(parts) == 1 else 'weights'} {', '.join(parts)}" if parts else ""
 
 
@@ -145,7 +141,6 @@ def _scored(report: FitReport, classes: bool) -> str:
 
 
 def _remedy(report: FitReport) -> str:
-    """What to do where rounding has eaten the digits."""
     if report.status != "ill_conditioned":
         return ""
     return (
@@ -165,25 +160,21 @@ def _guessed(report: FitReport) -> str:
     )
 
 
-def _at_the_edge(report: FitReport) -> str:
-    """A word of warning where the best ridge is the last one tried on its side."""
-    tried = sorted({row["ridge"] for row in report.table})
-    if len(tried) < 2 or tried[0] < report.ridge < tried[-1]:
+def _at_the_edge(best: float, tried: Sequence[float]) -> str:
+    """A word of warning where the best is the last one tried on its side."""
+    if len(set(tried)) < 2 or min(tried) < best < max(tried):
         return ""
-    return f" (the {'smallest' if report.ridge == tried[0] else 'largest'} tried: list ones beyond it)"
+    return f" (the {'smallest' if best == min(tried) else 'largest'} tried: list ones beyond it)"
 
 
 def _tuned(report: FitReport) -> str:
     """The length-scale that was found, and a word of warning where the search was not a plain success."""
     if report.tuned is None:
         return ""
-    numbers = [f"{number:.3g}" for number in _flat(report.lengthscale[0])]
+    lengths = report.lengthscale[0]
+    numbers = [f"{number:.3g}" for number in (lengths if isinstance(lengths, list) else [lengths])]
     warning = "" if report.tuned == "converged" else f" ({report.tuned})"
     return f", length-scale {', '.join(numbers)}{warning}"
-
-
-def _flat(lengthscale: float | list[float]) -> list[float]:
-    return lengthscale if isinstance(lengthscale, list) else [lengthscale]
 
 
 def score_text(scores: Scores) -> str:
@@ -210,5 +201,4 @@ def _r2(value: float | None) -> str:
 
 
 def _apart(per_output: Mapping[str, Mapping[str, float]], kind: str) -> str:
-    """The share of each target that is inside."""
     return "  ".join(f"{name} {100 * shares[kind]:.1f}%" for name, shares in per_output.items())

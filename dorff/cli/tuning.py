@@ -127,7 +127,6 @@ def _values(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _write(folder: Path, job: Path, described: Job, tuned: TuneResult, names: Sequence[str]) -> dict[str, Path]:
-    """best.yaml, path.csv and path.png."""
     import yaml
 
     from dorff.report import trial_plot

@@ -16,7 +16,7 @@ from distributed import get_worker
 
 from dorff import __version__
 from dorff.data import RowBlock
-from dorff.estimators.arrays import Deal, Rows, StoredRows, finite, partly, runs_of
+from dorff.estimators.arrays import Deal, Rows, StoredRows, finite, runs_of
 from dorff.estimators.class_labels import OneHot, StoredLabels, one_hot
 from dorff.features import FeatureMap, Recipe
 from dorff.fit import Fitted
@@ -119,7 +119,8 @@ class ArraySums:
                 sums.add(dealt.X, dealt.Y, fold, partial=self.partial, weights=dealt.weights)
 
     def of_chunk(self, first: int, X: FloatArray, Y: FloatArray, weights: FloatArray | None = None) -> Folds:
-        """Moments of the chunk whose first row is number `first`."""
+        """Moments of the chunk whose first row is number `first`; a Dask task."""
+        pin_worker()
         sums = self._sums(len(X))
         if len(X):
             self._add(sums, first, matrix(X, "X", first), matrix(Y, "y", first, partial=self.partial), weights)
@@ -128,7 +129,7 @@ class ArraySums:
     def _of_chunks(self, X: da.Array, Y: Any, weights: FloatArray | None) -> Folds:
         """A task a chunk, merged by a tree over chunk numbers: the bits depend on the chunks, not on who ran them."""
         shared = delayed(self)
-        task, merge = delayed(_moments_of_chunk), delayed(_merged)
+        task, merge = delayed(ArraySums.of_chunk), delayed(_merged)
         nodes = [task(shared, first, x, y, part(weights, first, first + rows)) for first, rows, x, y in chunks(X, Y)]
         while len(nodes) > 1:
             pairs = zip(nodes[::2], nodes[1::2], strict=False)
@@ -149,12 +150,6 @@ def chunks(X: da.Array, Y: da.Array) -> Iterator[tuple[int, int, Any, Any]]:
 def part(weights: FloatArray | None, start: int, stop: int) -> FloatArray | None:
     """The weights of the rows start..stop-1."""
     return None if weights is None else weights[start:stop]
-
-
-def _moments_of_chunk(sums: ArraySums, first: int, X: FloatArray, Y: FloatArray, weights: FloatArray | None) -> Folds:
-    """A Dask task."""
-    pin_worker()
-    return sums.of_chunk(first, X, Y, weights)
 
 
 def pin_worker() -> None:
@@ -211,9 +206,8 @@ def spread_runs(n: int, count: int, rows: int) -> list[tuple[int, int]]:
 
 
 def matrix(values: Any, name: str, first: int, *, partial: bool = False) -> FloatArray:
-    """One chunk's or slice's values as finite float64, C-contiguous; `partial` lets NaN pass."""
-    check = partly if partial else finite
-    return check(np.ascontiguousarray(values, dtype=np.float64), name, first)
+    """One chunk's or slice's values as `finite` float64, C-contiguous."""
+    return finite(np.ascontiguousarray(values, dtype=np.float64), name, first, partial=partial)
 
 
 @final
@@ -224,7 +218,7 @@ class ArrayReader:
     def __init__(self, rows: FloatArray | StoredRows | OneHot, name: str, *, partial: bool = False) -> None:
         self._classes = rows.classes if isinstance(rows, OneHot) else None
         self._rows = rows.labels if isinstance(rows, OneHot) else rows
-        self._name, self._check = name, partly if partial else finite
+        self._name, self._partial = name, partial
         self._start, self._kept = 0, self._rows[:0]
 
     def read(self, start: int, stop: int) -> FloatArray:
@@ -237,8 +231,9 @@ class ArrayReader:
         if not self._start <= start <= stop <= self._start + len(self._kept):
             unit = self._rows.unit_rows
             self._start = start // unit * unit
-            kept = self._rows[self._start : -(-stop // unit) * unit]
-            self._kept = kept if isinstance(self._rows, StoredLabels) else self._check(kept, self._name, self._start)
+            self._kept = self._rows[self._start : -(-stop // unit) * unit]
+            if not isinstance(self._rows, StoredLabels):
+                finite(self._kept, self._name, self._start, partial=self._partial)
         return self._kept[start - self._start : stop - self._start]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, final
@@ -11,6 +11,7 @@ import dask.array as da
 import numpy as np
 import numpy.typing as npt
 import zarr
+from sklearn.model_selection import check_cv
 from zarr.storage import LocalStore, MemoryStore
 
 from dorff.data import Dataset
@@ -69,10 +70,6 @@ class StoredRows:
         values, _ = self.dataset.read(start, max(start, stop))
         return np.ascontiguousarray(values[:, columns[0]]) if columns else values
 
-    def runs(self) -> Iterator[tuple[int, int]]:
-        """(start, stop) of runs that decode each chunk once."""
-        return runs_of(len(self), self.unit_rows)
-
 
 Rows: TypeAlias = "FloatArray | StoredRows | da.Array"
 Deferred = StoredRows | da.Array  # whose values are read when they are needed
@@ -122,10 +119,12 @@ def _check(values: StoredRows | da.Array, name: str) -> None:
         raise InputError(f"{name} must hold real numbers, not {values.dtype}; convert it first")
 
 
-def finite(values: FloatArray, name: str, first: int) -> FloatArray:
-    """`values` (n, columns), whose first row is number `first`; InputError at a number that is not finite."""
-    if not np.isfinite(values).all():
-        row, column = (int(at) for at in np.argwhere(~np.isfinite(values))[0])
+def finite(values: FloatArray, name: str, first: int, *, partial: bool = False) -> FloatArray:
+    """`values` (n, columns), whose first row is number `first`; InputError at a number that is not finite. `partial`
+    lets NaN pass, for a number that was not observed."""
+    wrong = np.isinf(values) if partial else ~np.isfinite(values)
+    if wrong.any():
+        row, column = (int(at) for at in np.argwhere(wrong)[0])
         raise InputError(
             f"{name}, row {first + row}, column {column}: expected a finite number, got {values[row, column]} "
             "(NaN or infinity); mend the data or drop the row"
@@ -142,12 +141,6 @@ def known(values: da.Array, name: str) -> da.Array:
     """A Dask array whose chunks' lengths are known; InputError for others."""
     if any(np.isnan(size) for size in values.chunks[0]):
         raise InputError(f"{name} has chunks of unknown length; call {name}.compute_chunk_sizes() first")
-    return values
-
-
-def partly(values: FloatArray, name: str, first: int) -> FloatArray:
-    """As `finite`, but that NaN stands for a number that was not observed."""
-    finite(np.where(np.isnan(values), 0.0, values), name, first)
     return values
 
 
@@ -213,14 +206,15 @@ class GivenFolds:
         return cls(fold_of)
 
     @classmethod
-    def from_splits(cls, splits: Iterable[Any], n: int) -> GivenFolds:
-        """Of (training rows, held-out rows) pairs of n rows, such as scikit-learn's splitters make. InputError unless
+    def from_splits(cls, cv: Any, n: int) -> GivenFolds:
+        """Of a splitter of scikit-learn, or its (training rows, held-out rows) pairs, of n rows. InputError unless
         every row is held out once and trained on otherwise: the folds' sums then make every training set."""
         fold_of = np.full(n, -1, dtype=np.int64)
         try:
+            splits = check_cv(cv).split(np.empty((n, 1)))
             pairs = [[np.arange(n)[np.asarray(part)] for part in (train, test)] for train, test in splits]
         except (TypeError, ValueError, IndexError) as error:
-            raise InputError(f"cv must be None, a number of folds or splits of the {n} rows ({error})") from None
+            raise InputError(f"cv must be None, a number of folds, or splits of the {n} rows ({error})") from None
         for number, (train, test) in enumerate(pairs):
             whole = np.array_equal(np.sort(np.concatenate([train, test])), np.arange(n))
             if not whole or np.any(fold_of[test] >= 0):

@@ -18,11 +18,11 @@ from dask.delayed import delayed
 from scipy.linalg import LinAlgWarning
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import validate_data
 
 from dorff.errors import InputError
 from dorff.estimators.array_sums import Drawing, Targets, sample, sampled_weights
-from dorff.estimators.arrays import Rows, StoredRows, finite_in, unwrap
+from dorff.estimators.arrays import Rows, StoredRows, finite_in, runs_of, unwrap
 from dorff.estimators.semi import Flags, ManifoldLike, Penalties, check_trials, columns_read, terms_of
 from dorff.features import FeatureMap, Recipe
 from dorff.fit import Fitted, folds_with_rows
@@ -107,7 +107,6 @@ class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
 
     @property
     def _by(self) -> str:
-        """What ridges are compared by."""
         return "gcv" if self.cv is None else "kfold"
 
     def _ridges(self) -> list[float]:
@@ -236,10 +235,8 @@ class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     ) -> Any:
         """What `finish` makes of f at X (n, d), (n, *columns): a lazy Dask array for Dask input, else NumPy. `views`
         are those that f is the mean of, where not of all."""
-        check_is_fitted(self)
-        return self._answered(
-            X, self.model_, bound(_finished, finish=finish, views=views), columns, dtype, views=views
-        )
+        answer = bound(_finished, finish=finish, views=views)
+        return self._answered(X, self.model_, answer, columns, dtype, views=views)
 
     def _answered(
         self, X: Any, model: Model, answer: Answer, columns: tuple[int, ...], dtype: Any = np.float64,
@@ -253,7 +250,7 @@ class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         if not isinstance(X, StoredRows):
             return answer(model, X)
         out = np.empty((len(X), *columns), dtype)
-        for start, stop in X.runs():
+        for start, stop in runs_of(len(X), X.unit_rows):
             out[start:stop] = answer(model, finite_in(X[start:stop], read, "X", start))
         return out
 

@@ -15,7 +15,6 @@ from dorff.estimators.array_sums import ArrayReader, Targets, chunks, matrix, pi
 from dorff.estimators.arrays import Rows
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
-from dorff.model.calibration import most_rows
 from dorff.passes import FoldRule
 
 FOLDS: Final = 5  # of which one is held out, where no `cv` says otherwise
@@ -39,11 +38,6 @@ class HeldRows:
     n: int
     most: int
 
-    @classmethod
-    def of_classes(cls, model: Model, deal: FoldRule, n: int) -> HeldRows:
-        """As many rows as a calibration takes."""
-        return cls(model, deal, n, most_rows(model.p))
-
     @property
     def windows(self) -> list[tuple[int, int]]:
         """(start, stop) of the rows looked through."""
@@ -53,7 +47,7 @@ class HeldRows:
         """f (k, K) and the classes (k,) of the held-out rows, of inputs X (n, d) and one-hot rows Y (n, K)."""
         if isinstance(X, da.Array):
             assert isinstance(Y, da.Array)
-            shared, task = delayed(self), delayed(_of_chunk)
+            shared, task = delayed(self), delayed(HeldRows.of_chunk)
             windows = self.windows
             parts = compute(
                 *(
@@ -64,10 +58,10 @@ class HeldRows:
             )
         else:
             assert not isinstance(Y, da.Array)
-            whole, inputs, targets = len(self.windows) == 1, ArrayReader(X, "X"), ArrayReader(Y, "y")
+            inputs, targets = ArrayReader(X, "X"), ArrayReader(Y, "y")
             parts = [
                 self.of_run(start, inputs.read(start, stop), targets.read(start, stop))
-                for start, stop in (runs(X, Y) if whole else self.windows)
+                for start, stop in (runs(X, Y) if len(self.windows) == 1 else self.windows)
             ]
         f, codes = (np.concatenate(each)[: self.most] for each in zip(*parts, strict=True))
         return f, codes
@@ -80,8 +74,7 @@ class HeldRows:
         kept = inside & (self.deal.of_rows(rows) == held_fold(self.deal))
         return self.model.predict(X[kept]), Y[kept].argmax(axis=1)
 
-
-def _of_chunk(held: HeldRows, first: int, X: FloatArray, Y: FloatArray) -> tuple[FloatArray, Codes]:
-    """A Dask task."""
-    pin_worker()
-    return held.of_run(first, matrix(X, "X", first), matrix(Y, "y", first))
+    def of_chunk(self, first: int, X: FloatArray, Y: FloatArray) -> tuple[FloatArray, Codes]:
+        """Of the chunk whose first row is number `first`; a Dask task."""
+        pin_worker()
+        return self.of_run(first, matrix(X, "X", first), matrix(Y, "y", first))

@@ -17,7 +17,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from zarr.storage import LocalStore
 
 from dorff.data.array_files import ArrayFiles
-from dorff.data.nodes import open_zarr
+from dorff.data.nodes import StoredArray, open_zarr
 from dorff.data.packing import NUMBER_KINDS, Packing
 from dorff.errors import InputError
 from dorff.estimators.arrays import known, opened, runs_of
@@ -37,8 +37,7 @@ class StoredLabels:
     numbers that are not packed keep their type.
     """
 
-    files: ArrayFiles
-    packing: Packing
+    stored: StoredArray
 
     @classmethod
     def of(cls, array: zarr.Array[Any], name: str) -> Self:
@@ -48,7 +47,8 @@ class StoredLabels:
         directory = (Path(array.store.root) / array.path).absolute()
         what = f"{name}, array {directory.name} of {directory.parent}"
         files = ArrayFiles(open_zarr(directory, what, v3=array.metadata.zarr_format == 3), directory, directory.name)
-        return cls(files, Packing.of(dict(array.attrs)))
+        numbers = np.dtype(array.dtype).kind in NUMBER_KINDS  # text is not packed
+        return cls(StoredArray(files, Packing.of(dict(array.attrs)) if numbers else Packing(), None))
 
     @property
     def shape(self) -> tuple[int]:
@@ -65,33 +65,23 @@ class StoredLabels:
     @property
     def unit_rows(self) -> int:
         """Rows of a chunk: reading multiples of it decodes none twice."""
-        return max(1, self.files.inner[0])
+        return max(1, self.stored.files.inner[0])
 
     def __len__(self) -> int:
-        return self.files.shape[0]
+        return self.stored.rows
 
     def __getitem__(self, key: slice | tuple[slice]) -> Labels:
         """Labels (k,) of a slice without step; as a tuple of one, as Dask asks."""
         start, stop, _ = (key[0] if isinstance(key, tuple) else key).indices(len(self))
         stop = max(start, stop)
-        region = ((start, stop), *((0, width) for width in self.files.shape[1:]))
-        if fault := self.files.first_fault(region) if stop > start else None:
-            raise self._damage(fault.chunk, fault.kind)
-        try:
-            values = np.asarray(self.files.array[start:stop])
-        except MemoryError:
-            raise
-        except Exception as error:
-            raise self._damage(f"of rows {start} to {stop}", "damaged") from error
-        values = values.reshape(stop - start)
-        values = _fixed_text(values)
-        return self.packing.decode(values) if values.dtype.kind in NUMBER_KINDS else values
-
-    def _damage(self, chunk: str, kind: str) -> InputError:
-        directory = self.files.directory
-        return InputError(
-            f"{directory.parent}: array {directory.name}, chunk {chunk} is {kind}; restore it from a copy"
-        )
+        values = np.empty((stop - start, 1), self.stored.packing.dtype(np.dtype(self.stored.array.dtype)))
+        if fault := self.stored.read(start, stop, values, step=max(1, len(self))):
+            directory = self.stored.files.directory
+            raise InputError(
+                f"{directory.parent}: array {directory.name}, chunk {fault.chunk} is {fault.kind}; restore it from a "
+                "copy"
+            )
+        return _fixed_text(values[:, 0])
 
 
 AnyLabels: TypeAlias = "Labels | StoredLabels | da.Array"
@@ -232,10 +222,7 @@ def _counted(labels: Labels, first: int) -> tuple[Labels, npt.NDArray[np.int64]]
         )
     if labels.dtype.kind == "O" and len({type(label) for label in labels.tolist()}) > 1:
         raise InputError(f"y has labels of mixed types in rows {first} to {first + len(labels) - 1}; give all as text")
-    classes, counts = np.unique(labels, return_counts=True)
-    if len(classes) > MOST_CLASSES:
-        raise InputError(f"y has more than {MOST_CLASSES} different labels; use ORFFRegressor for numbers")
-    return classes, counts
+    return np.unique(labels, return_counts=True)
 
 
 def _merged(parts: Iterable[tuple[Labels, npt.NDArray[np.int64]]]) -> tuple[Labels, npt.NDArray[np.int64]]:

@@ -40,7 +40,7 @@ from dorff.frequencies import Sampler
 from dorff.graphs import Manifold
 from dorff.kernels import Decomposable, OperatorKernel, ScalarKernel
 from dorff.kernels.scalar import FloatArray
-from dorff.model.calibration import Calibration
+from dorff.model.calibration import Calibration, most_rows
 from dorff.model.model import Model, Views
 from dorff.passes import FoldRule
 
@@ -275,7 +275,7 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
         choosing these alone. Folds in memory are held out in turn, others once."""
         if isinstance(deal, FoldRule):
             model = _without(held_fold(deal), drawing, fitted)
-            f, codes = HeldRows.of_classes(model, deal, X.shape[0]).read(X, Y)
+            f, codes = HeldRows(model, deal, X.shape[0], most_rows(model.p)).read(X, Y)
             return Calibration.fit(f, codes, self.class_weight_[codes])
         assert isinstance(deal, GivenFolds)
         codes = _codes(Y)

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 from sklearn.base import MultiOutputMixin, RegressorMixin
-from sklearn.model_selection import check_cv
 from sklearn.utils import check_array, check_consistent_length, column_or_1d
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -23,7 +22,6 @@ from dorff.estimators.arrays import (
     Deferred,
     GivenFolds,
     finite,
-    partly,
     row_weights,
     together,
     unwrap,
@@ -291,8 +289,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         y = unwrap(y, "y")
         if isinstance(y, Deferred):
             flat = y.ndim == 1
-            check = partly if self._with_gaps else finite
-            y = check(np.asarray(with_rows(y, "y")[:], dtype=np.float64), "y", 0)
+            y = finite(np.asarray(with_rows(y, "y")[:], dtype=np.float64), "y", 0, partial=self._with_gaps)
             y = y[:, 0] if flat else y
         values = np.asarray(self.predict(X, views=views))
         if self.model_.observe is not None:
@@ -322,12 +319,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
             return GivenFolds.balanced(np.zeros(n, np.int64), int(self.cv), seed)
         if self.cv is None or isinstance(self.cv, numbers.Integral):
             return FoldRule(int(self.cv or 1), by_rows=True, seed=seed)
-        n = n if seen is None else len(seen)
-        try:
-            splits = check_cv(self.cv).split(np.empty((n, 1)))
-        except (TypeError, ValueError) as error:
-            raise InputError(f"cv must be None, a number of folds, or splits of the {n} rows ({error})") from None
-        folds = GivenFolds.from_splits(splits, n)
+        folds = GivenFolds.from_splits(self.cv, n if seen is None else len(seen))
         return folds if seen is None else GivenFolds(folds.of[seen])
 
     @property
@@ -340,7 +332,6 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
 
     @property
     def _with_gaps(self) -> bool:
-        """Whether targets may be NaN."""
         return self._partial or self.manifold is not None
 
     @property

@@ -19,7 +19,7 @@ from dorff.moments.base import (
     probe,
     unseen,
 )
-from dorff.moments.blas import FloatArray, SingleArray, symv, syr2k, syrk, tpqrt, trmv
+from dorff.moments.blas import FloatArray, syr2k, syrk, tpqrt
 from dorff.moments.gram import (
     MIXED_UNIT,
     Accumulator,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from operator import itemgetter
@@ -118,9 +119,9 @@ class Sums(Described):
     def absorb(self, other: Self) -> Self:
         """The sum of two disjoint sets of rows, written over this one's array: no third array is in memory."""
 
-    @abstractmethod
     def __add__(self, other: Self) -> Self:
-        """The sum of two disjoint sets of rows."""
+        """The sum of two disjoint sets of rows, exact but for rounding."""
+        return copy.deepcopy(self).absorb(other)
 
     def check_same(self, other: Sums) -> None:
         """InputError where the two are not of the same plan."""
@@ -166,10 +167,6 @@ class Solvable(Sums):
     @property
     def length(self) -> int:
         return self.width * (self.width + 1) // 2
-
-    def __add__(self, other: Self) -> Self:
-        """Exact but for rounding."""
-        return replace(self, packed=self.packed.copy()).absorb(other)
 
     def pieces(self) -> Iterator[FloatArray]:
         """`packed`, as one piece."""

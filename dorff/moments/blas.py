@@ -81,33 +81,6 @@ def tpqrt(R: FloatArray, B: FloatArray, *, triangular: bool = False) -> None:
     assert not failed.value  # it can only name an argument, and all were looked at
 
 
-def symv(square: FloatArray, x: FloatArray) -> FloatArray:
-    """M x (w,) for the symmetric M whose upper triangle is that of `square` (w, w), column-major."""
-    y = np.zeros(len(x))
-    one = ctypes.byref(ctypes.c_double(1.0))
-    _check_square(square, x)
-    matrix, unit = (square.ctypes.data, _integer(square.strides[1] // 8)), _integer(1)
-    _routine("dsymv")(b"U", _integer(len(x)), one, *matrix, x.ctypes.data, unit, one, y.ctypes.data, unit)
-    return y
-
-
-def trmv(R: FloatArray, x: FloatArray) -> FloatArray:
-    """R x (w,) for the upper triangle of R (w, w), column-major."""
-    _check_square(R, x)
-    y = x.copy()
-    _routine("dtrmv")(
-        b"U", b"N", b"N", _integer(len(x)), R.ctypes.data, _integer(R.strides[1] // 8), y.ctypes.data, _integer(1)
-    )
-    return y
-
-
-def _check_square(square: FloatArray, x: FloatArray) -> None:
-    """InputError unless BLAS reads float64 (w, w), column-major, and contiguous (w,)."""
-    plain = square.dtype == x.dtype == np.float64 and x.flags.c_contiguous and x.ndim == 1
-    if not plain or square.shape != (len(x), len(x)) or not square.flags.f_contiguous:
-        raise InputError(f"wanted a column-major float64 square and as long a vector, not {square.shape}, {x.shape}")
-
-
 def _integer(value: int) -> Any:
     return ctypes.byref(ctypes.c_int(value))
 

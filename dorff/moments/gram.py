@@ -9,6 +9,7 @@ from operator import itemgetter
 from typing import Any, ClassVar, Final, Self, final
 
 import numpy as np
+from scipy.linalg import blas
 
 from dorff.errors import InputError
 from dorff.moments.base import (
@@ -26,7 +27,7 @@ from dorff.moments.base import (
     unpack,
     zeroed,
 )
-from dorff.moments.blas import FloatArray, SingleArray, symv, syr2k, syrk, tpqrt, trmv
+from dorff.moments.blas import FloatArray, SingleArray, syr2k, syrk, tpqrt
 
 # Of mixed sums: u = 2^-24, float32's own. A product of two rounded numbers is wrong by 2 u, a float32 sum of at most
 # SINGLE_ROWS of them by about as much where their errors are independent, by more the less the rows differ. Measured
@@ -58,12 +59,7 @@ class Moments(Solvable):
 
     @property
     def corner(self) -> FloatArray:
-        square = np.empty((1 + self.q, 1 + self.q))
-        for j in range(1 + self.q):
-            column = self.m + j
-            start = column * (column + 1) // 2 + self.m
-            square[: j + 1, j] = square[j, : j + 1] = self.packed[start : start + j + 1]
-        return square
+        return self.columns(np.empty(0, np.int64), 1.0).full
 
     def squares(self, V: FloatArray) -> FloatArray:
         return np.asarray(np.sum(V * (self.full @ V), axis=0))
@@ -145,7 +141,7 @@ class Accumulator(PackedAdder):
         """Entry (i, j) of the sums may be wrong by unit (n + w) sqrt(G_ii G_jj), by the order they were added in."""
         size = np.abs(np.diag(self.square)).sum() + np.abs(self.witness).sum()
         slack = MIXED_SLACK if self._mixed else SHOWN * (self.n + self.width)
-        squares = np.dot(self.probe, symv(self.square, self.probe))
+        squares = np.dot(self.probe, blas.dsymv(1.0, self.square, self.probe))
         return np.array([squares]), self.witness[:1], np.array([self.unit * slack * size])
 
     def pieces(self) -> Iterator[FloatArray]:
@@ -256,7 +252,7 @@ class TriangleAccumulator(PackedAdder):
 
     def compared(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """|R u|^2 is |Z u|^2: reflections move no length by more than unit (n + w) of all lengths together."""
-        Ru = trmv(self.square, self.probe)
+        Ru = blas.dtrmv(self.square, self.probe)
         size = sum(float(np.dot(piece, piece)) for piece in packed_columns(self.square)) + self.witness
         return np.array([np.dot(Ru, Ru)]), self.witness, self.unit * SHOWN * (self.n + self.width) * size
 
@@ -294,9 +290,6 @@ class Products(Sums):
     def read(cls, header: Mapping[str, Any], y0: FloatArray, values: FloatArray) -> Self:
         m, q, n, observed, unit = itemgetter(*HEADER)(header)
         return cls(m, q, n, y0, values.reshape(m + 1 + q, -1), observed, unit)
-
-    def __add__(self, other: Products) -> Products:
-        return replace(self, values=self.values.copy()).absorb(other)
 
     def absorb(self, other: Products) -> Products:
         self.check_same(other)

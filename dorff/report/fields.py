@@ -14,7 +14,7 @@ from scipy.spatial import cKDTree
 from dorff.kernels import Spectral
 from dorff.kernels.scalar import FloatArray
 from dorff.report.describe import ColumnLabel, Rate, Subject, common_unit, rate
-from dorff.report.figures import ACCENT, INK, alike, drawable, label_axes, new_figure, png
+from dorff.report.figures import ACCENT, INK, drawable, label_axes, new_figure, png
 
 ARROWS: Final = 26  # along the longer side
 CELLS: Final = 160
@@ -48,7 +48,7 @@ class Plane:
     def square(self) -> bool:
         """Whether a unit is as long along x as along y: equal units, and sides that are not too unlike."""
         sides = (self.subject.high - self.subject.low)[[self.i, self.j]]
-        return alike([self.x, self.y]) and float(sides.max() / sides.min()) < 6
+        return self.x.unit == self.y.unit and float(sides.max() / sides.min()) < 6
 
     def height(self, width: float) -> float:
         """The height of a figure whose axes are about `width` inches wide."""

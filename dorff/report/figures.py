@@ -4,7 +4,6 @@ each output along each input, the other inputs in the middle of their range."""
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
 from functools import cache
 from typing import Final
 
@@ -59,11 +58,6 @@ def label_axes(axes: Axes, x: ColumnLabel, y: ColumnLabel | str, *, title: str |
     axes.tick_params(colors=INK, labelsize=9)
     for side in axes.spines.values():
         side.set_color(FAINT)
-
-
-def alike(columns: Sequence[ColumnLabel]) -> bool:
-    """Whether lengths along these axes can be compared, so that a plot should not stretch one."""
-    return len({column.unit for column in columns}) == 1
 
 
 MOST_INPUTS: Final = 4

@@ -29,16 +29,15 @@ SHOWN_ROWS = 12
 @final
 @dataclass(frozen=True)
 class Figure:
-    """A plot as a PNG in base64, with its title, its caption and what it shows in words."""
+    """A plot as a PNG, with its title and its caption."""
 
     title: str
     caption: str
-    alt: str
-    data: str
+    png: bytes
 
-    @classmethod
-    def of(cls, title: str, caption: str, png: bytes) -> Figure:
-        return cls(title, caption, f"{title}: {caption}", base64.b64encode(png).decode())
+    @property
+    def base64(self) -> str:
+        return base64.b64encode(self.png).decode()
 
 
 def write_report(
@@ -128,21 +127,21 @@ def _figures(subject: Subject, observations: Observations | None) -> Iterator[Fi
             if seen is not None
             else ""
         )
-        yield Figure.of("The field", f"Fitted vectors {where}, coloured by length{extra}.", field_plot(subject, seen))
+        yield Figure("The field", f"Fitted vectors {where}, coloured by length{extra}.", field_plot(subject, seen))
         if not smooth:
             return
         a, b = (column.name for column in subject.inputs)
         u, v = (column.name for column in subject.targets)
-        yield Figure.of(
+        yield Figure(
             "Divergence and vorticity",
             f"∂{u}/∂{a} + ∂{v}/∂{b}, and ∂{v}/∂{a} − ∂{u}/∂{b}, from the model's analytic derivatives.",
             derivative_plots(subject, seen),
         )
     elif d == p == 3 and smooth:
         caption = f"Planes through the middle {where}; derivatives are analytic."
-        yield Figure.of("The field in three planes", caption, slice_plots(subject))
+        yield Figure("The field in three planes", caption, slice_plots(subject))
     else:
-        yield Figure.of("Slices", f"Predicted: {shown(subject)}; {where}.", curve_plots(subject))
+        yield Figure("Slices", f"Predicted: {shown(subject)}; {where}.", curve_plots(subject))
 
 
 def _choice_figure(tried: Sequence[Candidate], subject: Subject) -> Figure | None:
@@ -151,7 +150,7 @@ def _choice_figure(tried: Sequence[Candidate], subject: Subject) -> Figure | Non
         return None
     which = f"the best {MOST_LINES} of {len(tried)} kernels" if len(tried) > MOST_LINES else "each kernel tried"
     caption = f"Estimated error on rows not seen, for {which} and each ridge; the ring marks the best."
-    return Figure.of("How kernel and ridge were chosen", caption, drawn)
+    return Figure("How kernel and ridge were chosen", caption, drawn)
 
 
 def _summary(subject: Subject) -> str:

@@ -13,9 +13,11 @@ from matplotlib.lines import Line2D
 from dorff.errors import InputError
 from dorff.report.describe import ColumnLabel, Subject, common_unit, mapping
 from dorff.report.figures import ACCENT, FAINT, INK, LINES, drawable, label_axes, new_figure, png
-from dorff.solvers.scores import Criterion
+from dorff.solvers.scores import Criterion, criterion_of, root
 
 MOST_LINES: Final = 8
+
+_ERROR: Final = Criterion("error", "root mean squared error", root, in_units=True)
 
 
 @final
@@ -66,8 +68,11 @@ def from_info(info: Mapping[str, Any]) -> list[Candidate]:
 
 def measure(candidates: Sequence[Candidate]) -> str:
     """What the roots of the scores are."""
-    held_out = any(one.held_out for one in candidates)
-    return "root of 1 - R2 on held-out rows" if held_out else "root mean squared error"
+    return _criterion(candidates).axis
+
+
+def _criterion(candidates: Sequence[Candidate]) -> Criterion:
+    return criterion_of("kfold") if any(one.held_out for one in candidates) else _ERROR
 
 
 def choice_plot(candidates: Sequence[Candidate], subject: Subject) -> bytes | None:
@@ -75,23 +80,9 @@ def choice_plot(candidates: Sequence[Candidate], subject: Subject) -> bytes | No
     drawn = sorted((one for one in candidates if len(one.finite) > 1), key=lambda one: one.best[1])[:MOST_LINES]
     if not drawn:
         return None
-    unit = None if any(one.held_out for one in drawn) else common_unit(subject.targets)
-    figure = new_figure(9.0, 4.6)
-    axes = figure.add_subplot()
-    for number, one in enumerate(drawn):
-        ridges, values = zip(*one.finite, strict=True)
-        axes.plot(ridges, values, "o-", ms=4, lw=1.6, color=LINES[number], label=drawable(one.label))
-    ridge, value = drawn[0].best
-    axes.plot([ridge], [value], "o", ms=12, mfc="none", mew=1.8, color=ACCENT)
-    positive = [one for candidate in drawn for one, _ in candidate.finite]
-    if min(positive) > 0:
-        axes.set_xscale("log")
-    else:
-        axes.set_xscale("symlog", linthresh=min([one for one in positive if one > 0], default=1.0))
-    label_axes(axes, ColumnLabel("ridge"), f"{measure(drawn)}{f' ({unit})' if unit else ''}")
-    axes.grid(color=FAINT, alpha=0.3, lw=0.6)
-    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=9, labelcolor=INK)
-    return png(figure)
+    trials = [(one.label, 0, ridge, value) for one in drawn for ridge, value in one.scores]
+    ridge, root = drawn[0].best
+    return trial_plot(trials, _criterion(drawn), (ridge, root**2), common_unit(subject.targets))
 
 
 T = TypeVar("T", bound=Hashable)

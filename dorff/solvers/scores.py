@@ -290,7 +290,8 @@ def criterion_of(name: str) -> Criterion:
     return criterion
 
 
-def _root(value: float) -> float:
+def root(value: float) -> float:
+    """The root of a mean square; NaN of what is none."""
     return math.sqrt(value) if value >= 0 else math.nan
 
 
@@ -300,9 +301,9 @@ _EVIDENCE = FitScore(
     lambda scores: -scores.evidence_each,
     noise=True,
 )
-_OF_GCV = Criterion("GCV", "root of the GCV score", _root, in_units=True, of_fit=_GCV)
+_OF_GCV = Criterion("GCV", "root of the GCV score", root, in_units=True, of_fit=_GCV)
 _OF_EVIDENCE = Criterion("evidence", "log evidence", lambda value: -value, of_fit=_EVIDENCE)
-_OF_ROWS = Criterion("held-out R2", "root of 1 - R2 on held-out rows", _root)
+_OF_ROWS = Criterion("held-out R2", "root of 1 - R2 on held-out rows", root)
 
 CRITERIA.add(
     Entry("gcv", lambda: _OF_GCV, source="Golub, Heath & Wahba 1979"),

@@ -7,10 +7,12 @@ refuses. A problem's text reads on from the dotted place of the value: "must be 
 import difflib
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from numbers import Real
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import BaseModel, ValidationInfo
 
@@ -101,40 +103,49 @@ def _no_secret(text: str) -> None:
         )
 
 
+def _real(value: object) -> float:
+    """A number; NaN for what is none."""
+    return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+
+
 def number(value: object, *, above: float | None = None, least: float = -math.inf) -> float:
     """A finite number greater than `above`, or at least `least`."""
     low = least if above is None else above
     wanted = f"a number of at least {least:g}" if above is None else f"a number greater than {above:g}"
-    found = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    found = _real(value)
     if not math.isfinite(found) or found < low or found == above:
         raise Refusal(f"must be {'a number' if low == -math.inf else wanted}, came {show(value)}; correct it")
     return found
 
 
-def _numbers(value: object, *, above: float | None = None, least: float = -math.inf) -> float | tuple[float, ...]:
+positive = partial(number, above=0.0)
+not_negative = partial(number, least=0.0)
+
+
+def share(value: object) -> float:
+    """A number between 0 and 1, neither of them."""
+    if not 0.0 < _real(value) < 1.0:
+        raise Refusal(f"must be a number between 0 and 1, came {show(value)}; correct it")
+    return _real(value)
+
+
+N = TypeVar("N", int, float)
+
+
+def _one_or_more(value: object, check: Callable[[object], N]) -> N | tuple[N, ...]:
     if not isinstance(value, list | tuple):
-        return number(value, above=above, least=least)
+        return check(value)
     if not value:
         raise Refusal("must be a number or a list of numbers, came an empty list; add a number")
-    return tuple(number(item, above=above, least=least) for item in value)
-
-
-def positive(value: object) -> float:
-    """A positive number."""
-    return number(value, above=0.0)
-
-
-def not_negative(value: object) -> float:
-    """Zero or a positive number."""
-    return number(value, least=0.0)
+    return tuple(map(check, value))
 
 
 def ridge(value: object) -> float | tuple[float, ...]:
     """One number or several, none negative; {from, to, count} are as many numbers of equal ratios."""
     if not isinstance(value, dict):
-        return _numbers(value, least=0.0)
+        return _one_or_more(value, not_negative)
     for key in value:
-        if key not in ("from", "to", "count"):
+        if key not in RANGE:
             raise Refusal(f"is not a known key; {nearest(key, RANGE)}use: {', '.join(RANGE)}", key=str(key))
     low, high, count = (_of_range(value, key) for key in RANGE)
     if not low < high:
@@ -144,7 +155,7 @@ def ridge(value: object) -> float | tuple[float, ...]:
 
 def _of_range(value: dict[str, object], key: str) -> float:
     try:
-        return counted(value.get(key)) if key == "count" else number(value.get(key), above=0.0)
+        return counted(value.get(key)) if key == "count" else positive(value.get(key))
     except Refusal as refusal:
         raise Refusal(str(refusal), key=key) from None
 
@@ -158,12 +169,8 @@ def counted(value: object) -> int:
 
 def counts(value: object) -> int | tuple[int, ...]:
     """A whole number of 2 or more, or a list of such."""
-    if not isinstance(value, list | tuple):
-        return counted(value)
-    if not value:
-        raise Refusal("must be a number or a list of numbers, came an empty list; add a number")
-    numbers = tuple(counted(item) for item in value)
-    if len(set(numbers)) < len(numbers):
+    numbers = _one_or_more(value, counted)
+    if isinstance(numbers, tuple) and len(set(numbers)) < len(numbers):
         raise Refusal(f"must have each count once, came {show(value)}; take out what is twice")
     return numbers
 
@@ -173,26 +180,22 @@ def lengthscale(value: object) -> str | float | tuple[float, ...]:
     if value == {"tune": "each"}:
         return "tune each"
     if not isinstance(value, str | dict):
-        return _numbers(value, above=0.0)
+        return _one_or_more(value, positive)
     if value in WORDS:
         return str(value)
     wanted = "a number, a list of numbers (one an input), median, tune or {tune: each}"
     raise Refusal(f"must be {wanted}, came {show(value)}; {nearest(value, WORDS) or 'correct it'}".strip())
 
 
-def share(value: object) -> float:
-    """A number between 0 and 1, neither of them."""
-    found = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
-    if not 0.0 < found < 1.0:
-        raise Refusal(f"must be a number between 0 and 1, came {show(value)}; correct it")
-    return found
+def text(wanted: str) -> Callable[[object], str]:
+    """The check of a text that is not empty: `wanted`."""
 
+    def check(value: object) -> str:
+        if not isinstance(value, str) or not value:
+            raise Refusal(f"must be {wanted}, came {show(value)}; correct it")
+        return value
 
-def array(value: object) -> str:
-    """The name of an array."""
-    if not isinstance(value, str) or not value:
-        raise Refusal(f"must be the name of an array, came {show(value)}; correct it")
-    return value
+    return check
 
 
 def arrays(value: object) -> str | tuple[str, ...]:
@@ -207,21 +210,20 @@ def arrays(value: object) -> str | tuple[str, ...]:
     return names
 
 
-def view(value: object) -> str:
-    """The name of a view."""
-    if not isinstance(value, str) or not value:
-        raise Refusal(f"must be the name of a view, came {show(value)}; correct it")
-    return value
+def _listed(least: int, wanted: str, remedy: str) -> Callable[[object], tuple[object, ...]]:
+    """The check of a list of at least so many, `wanted`, which becomes a tuple."""
+
+    def check(value: object) -> tuple[object, ...]:
+        if not isinstance(value, list | tuple) or len(value) < least:
+            raise Refusal(f"must be a list of {wanted}, came {show(value)}; {remedy}")
+        return tuple(value)
+
+    return check
 
 
-def views(value: object) -> tuple[object, ...]:
-    """A list of at least two, as a tuple."""
-    if not isinstance(value, list | tuple) or len(value) < 2:
-        raise Refusal(
-            f"must be a list of {{inputs, kernel}}, two at least, came {show(value)}; add a view, or write the kernel "
-            "of the only one itself"
-        )
-    return tuple(value)
+terms = _listed(1, "{weight, kernel}, at least one", "add a term")
+_ONE = "add a view, or write the kernel of the only one itself"
+views = _listed(2, "{inputs, kernel}, two at least", _ONE)
 
 
 def targets(value: object) -> object:
@@ -238,13 +240,6 @@ def class_weight(value: object) -> str | tuple[tuple[str, float], ...]:
         if not isinstance(label, str | int | float) or isinstance(label, bool):
             raise Refusal(f"has the label {show(label)}, which is neither text nor a number; write it in quotes")
     return tuple((str(label), positive(weight)) for label, weight in pairs)
-
-
-def terms(value: object) -> tuple[object, ...]:
-    """A list of at least one, as a tuple."""
-    if not isinstance(value, list | tuple) or not value:
-        raise Refusal(f"must be a list of {{weight, kernel}}, at least one, came {show(value)}; add a term")
-    return tuple(value)
 
 
 def kernels(value: object) -> object:
@@ -268,11 +263,7 @@ def rows(value: object, info: ValidationInfo, *, square: bool = False) -> Path |
     return tuple(tuple(number(item) for item in row) for row in given)
 
 
-def square(value: object, info: ValidationInfo) -> Path | tuple[tuple[float, ...], ...]:
-    """A file's path, or the rows of a square matrix."""
-    return rows(value, info, square=True)
-
-
+square = partial(rows, square=True)
 _MEASURES = KnownNames(("trace", "unbounded", "defensive", "bounded", "{type: bounded, split: 0.3}"))
 
 
@@ -281,13 +272,6 @@ def measure(value: object) -> object:
     if isinstance(value, dict) and (name := value.get("type", "bounded")) != "bounded" and name in _MEASURES.built:
         raise Refusal(f"takes keys for bounded alone; write measure: {name}")
     return KnownNames(("bounded",)).typed(value) if isinstance(value, dict | BaseModel) else _MEASURES.name(value)
-
-
-def folds_by(value: object) -> str:
-    """`leaves`, `rows`, or the name of a column whose values are kept together."""
-    if not isinstance(value, str) or not value:
-        raise Refusal(f"must be leaves, rows or the name of a column, came {show(value)}; correct it")
-    return value
 
 
 def posterior(value: object) -> object:

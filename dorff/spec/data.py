@@ -5,9 +5,7 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from dorff.spec import checks
-from dorff.spec.kernel import MultiViewSpec
 from dorff.spec.part import ArrayName, FilePath, Idle, Names, OneOf, Part
-from dorff.spec.registry import kind_of
 
 
 class ClassTargets(Part):
@@ -66,34 +64,3 @@ class Data(Part):
                 key="nan",
             )
         return self
-
-
-def with_inputs(job: dict[str, Any]) -> dict[str, Any]:
-    """A job as it was written, with its views' arrays as `data.inputs` where it names none."""
-    kernel, data = job.get("kernel"), job.get("data")
-    first = kernel[0] if isinstance(kernel, list | tuple) and kernel else kernel
-    if isinstance(data, dict):
-        silent = data.get("inputs") is None
-    else:
-        silent = "inputs" not in getattr(data, "model_fields_set", ("inputs",))
-    if data is None or not silent or (arrays := _arrays(first)) is None:
-        return job
-    copied = {**data, "inputs": arrays} if isinstance(data, dict) else data.model_copy(update={"inputs": arrays})
-    return {**job, "data": copied}
-
-
-def _arrays(kernel: Any) -> tuple[str, ...] | None:
-    """The arrays of a kernel's views; None where it has none, or they are not as they should be."""
-    if isinstance(kernel, MultiViewSpec):
-        return kernel.arrays
-    if not isinstance(kernel, dict) or kind_of(kernel) != "multi_view":
-        return None
-    views = kernel.get("views")
-    given = [_value(view, "inputs") for view in views] if isinstance(views, list | tuple) else []
-    several = [list(names) if isinstance(names, list | tuple) else [names] for names in given]
-    names = [name for one in several for name in one]
-    return tuple(dict.fromkeys(names)) if names and all(isinstance(name, str) for name in names) else None
-
-
-def _value(view: Any, key: str) -> Any:
-    return view.get(key) if isinstance(view, dict) else getattr(view, key, None)

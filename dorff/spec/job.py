@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, mo
 
 from dorff.spec import checks
 from dorff.spec.cluster import Cluster, LocalCluster
-from dorff.spec.data import ClassTargets, Data, with_inputs
+from dorff.spec.data import ClassTargets, Data
 from dorff.spec.kernel import DecomposableSpec, Kernel, Kernels, LearnedOutputSpec, MultiViewSpec
 from dorff.spec.manifold import Manifold
 from dorff.spec.part import Counts, FilePath, FoldsBy, Idle, NotNegative, OneOf, Part, Ridges, Rows, Typed
@@ -214,11 +214,6 @@ class Job(Part):
         """Whether rows are dealt to folds, to choose by or to hold some out."""
         return self.solve.select == "kfold" or self.holds_out
 
-    @model_validator(mode="before")
-    @classmethod
-    def _inputs_of_views(cls, value: Any) -> Any:
-        return with_inputs(value) if isinstance(value, dict) else value
-
     @model_validator(mode="after")
     def _a_place_each(self) -> Self:
         given = (self.data.store, self.data.unlabelled, self.publish.holdout, self.state, self.model)
@@ -231,29 +226,24 @@ class Job(Part):
         return self
 
     @model_validator(mode="after")
-    def _labelled_rows_are_dealt(self) -> Self:
-        folds = self.solve.folds
+    def _unsaid(self) -> Self:
+        """Puts in what follows from other keys: what was read says so, and so does what is written of it."""
+        first, folds = self.kernels[0], self.solve.folds
+        if isinstance(first, MultiViewSpec) and "inputs" not in self.data.model_fields_set:
+            object.__setattr__(self, "data", self.data.model_copy(update={"inputs": first.arrays}))
         if self.deals and self.data.nan == "unlabelled" and "by" not in folds.model_fields_set:
             dealt = self.solve.model_copy(update={"folds": folds.model_copy(update={"by": "rows"})})
-            object.__setattr__(self, "solve", dealt)  # what was read says so, and so does what is written of it
+            object.__setattr__(self, "solve", dealt)
         return self
 
     @model_validator(mode="after")
-    def _views_and_terms(self) -> Self:
+    def _parts_agree(self) -> Self:
         _check_views(self)
         _check_manifold(self)
-        return self
-
-    @model_validator(mode="after")
-    def _bands_of_numbers(self) -> Self:
         if self.solve.conformal and self.solve.posterior is False:
             raise checks.Refusal(
                 "corrects the posterior's bands, but posterior is false; leave that out", key="solve.conformal"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _every_key_counts(self) -> Self:
         for key, problem in _idle_keys(self, refused=True):
             raise checks.Refusal(problem, key=key)
         return self
@@ -313,9 +303,13 @@ def _check_manifold(job: "Job") -> None:
     """Refuses manifold terms of unknown views, and ways of solving or choosing that such terms have not."""
     if not job.manifold:
         return
-    _check_terms(job)
-    solve = job.solve
-    if solve.route in ("cg", "streaming"):
+    kernel, solve = job.kernels[0], job.solve
+    names = tuple(view.name for view in kernel.views) if isinstance(kernel, MultiViewSpec) else ()
+    for number, term in enumerate(job.manifold):
+        if names and term.view is not None:
+            key = f"manifold[{number}].view" if len(job.manifold) > 1 else "manifold.view"
+            checks.KnownNames(names).name(term.view, key=key)
+    if solve.route in _ITERATIVE:
         raise checks.Refusal(
             f"is {solve.route}, which has no manifold terms; set it to auto, or leave manifold out", key="solve.route"
         )
@@ -324,7 +318,8 @@ def _check_manifold(job: "Job") -> None:
             "solves for each output alone, which manifold terms do not allow; leave it out, or manifold",
             key="solve.ridge_per_output",
         )
-    if any(isinstance(one, DecomposableSpec) and _is_learned(one.output) for one in job.kernels):
+    outputs = [one.output for one in job.kernels if isinstance(one, DecomposableSpec)]
+    if any(output == "learned" or isinstance(output, LearnedOutputSpec) for output in outputs):
         raise checks.Refusal(
             "is learned, which manifold terms do not allow; give a matrix, or covariance, or leave manifold out",
             key="kernel.output",
@@ -335,16 +330,3 @@ def _check_manifold(job: "Job") -> None:
             "of unlabelled rows); set solve.select: kfold, or ask for one ridge, weight, kernel and count",
             key="solve.select",
         )
-
-
-def _is_learned(output: object) -> bool:
-    return output == "learned" or isinstance(output, LearnedOutputSpec)
-
-
-def _check_terms(job: "Job") -> None:
-    kernel = job.kernels[0]
-    names = tuple(view.name for view in kernel.views) if isinstance(kernel, MultiViewSpec) else ()
-    for number, term in enumerate(job.manifold):
-        if names and term.view is not None:
-            key = f"manifold[{number}].view" if len(job.manifold) > 1 else "manifold.view"
-            checks.KnownNames(names).name(term.view, key=key)

@@ -2,18 +2,16 @@
 
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, WithJsonSchema, model_validator
 
 from dorff.spec import checks
 from dorff.spec.checks import KnownNames
-from dorff.spec.kernel import GraphOutput, MatrixOutput
 from dorff.spec.part import FilePath, Idle, OneOf, OneOrMore, Part, Positive, Ridges, ViewName
+from dorff.spec.registry import OUTPUTS, Keyed
 
 _GRAPHS = KnownNames(("knn", "given", "identity"), default="knn")
 _WEIGHTS = KnownNames(("heat", "binary"))
 _LAPLACIANS = KnownNames(("unnormalised", "normalised"))
-_OUTPUTS = KnownNames(("identity", "{matrix: FILE}", "{graph: FILE, offset: 0.1}"))
-_OUTPUT_KEYS: Final = ("matrix", "graph")
 _POWERS: Final = WithJsonSchema({"anyOf": [{"const": 1}, {"type": "integer", "minimum": 2, "multipleOf": 2}]})
 
 
@@ -36,20 +34,6 @@ def _power(value: object) -> int:
     raise checks.Refusal(
         f"must be 1, or even (L^2, L^4 ... are sums of squares), came {checks.show(value)}; correct it"
     )
-
-
-def _outputs(value: object) -> object:
-    if isinstance(value, dict) and value and not any(key in value for key in _OUTPUT_KEYS):
-        key = next(iter(value))
-        hint = checks.nearest(key, _OUTPUT_KEYS)
-        raise checks.Refusal(f"is not a known key; {hint}use one of: {', '.join(_OUTPUT_KEYS)}", key=str(key))
-    kept = value is None or isinstance(value, Part) or (isinstance(value, dict) and value)
-    return value if kept else _OUTPUTS.name(value)
-
-
-def _outputs_tag(value: object) -> str:
-    keys = value if isinstance(value, dict) else getattr(type(value), "model_fields", {})
-    return next((f"<{key}>" for key in _OUTPUT_KEYS if key in keys), "<name>")
 
 
 def _apart(graph: "KnnSpec", _: Any) -> str:
@@ -85,13 +69,7 @@ class IdentitySpec(Part):
 
 
 Graph = Annotated[KnnSpec | GivenSpec | IdentitySpec, Discriminator("type"), BeforeValidator(_GRAPHS.typed)]
-Coupling = Annotated[
-    Annotated[Literal["identity"] | None, Tag("<name>")]
-    | Annotated[MatrixOutput, Tag("<matrix>")]
-    | Annotated[GraphOutput, Tag("<graph>")],
-    Discriminator(_outputs_tag),
-    BeforeValidator(_outputs),
-]
+Coupling = Annotated[str | Part, Keyed(OUTPUTS, only=("identity", "matrix", "graph"))]
 
 
 def _graphless(term: "ManifoldSpec", _: Any) -> str:
@@ -128,7 +106,7 @@ class ManifoldSpec(Part):
         Literal["unnormalised", "normalised"], BeforeValidator(_laplacian), Idle(_graphless, refused=True)
     ] = "unnormalised"
     power: Annotated[int, BeforeValidator(_power), _POWERS, Idle(_graphless, refused=True)] = 1
-    outputs: Coupling = None
+    outputs: Coupling | None = None
     view: Annotated[ViewName | None, Idle(_of_all, refused=True)] = None
     between: Annotated[bool, Idle(_viewless, refused=True)] = False
     form: Annotated[str, OneOf("auto", "edges", "difference"), Idle(_one_way, refused=True)] = "auto"

@@ -91,9 +91,8 @@ def _as_tuple(value: object) -> object:
 
 _WRITTEN = PlainSerializer(lambda value: str(value) if isinstance(value, Path) else value)
 
-_PATH: Final = {"type": "string", "minLength": 1}
 _ROWS: Final = {"type": "array", "minItems": 1, "items": {"type": "array", "items": {"type": "number"}, "minItems": 1}}
-_NAME: Final = {"type": "string", "minLength": 1}
+_NAME: Final = {"type": "string", "minLength": 1}  # or path
 _NAMES: Final = {"anyOf": [_NAME, {"type": "array", "items": _NAME, "minItems": 1, "uniqueItems": True}]}
 _NUMBERS: Final = {"type": "array", "items": {"type": "number", "exclusiveMinimum": 0}, "minItems": 1}
 _COUNT: Final = {"type": "integer", "minimum": 2}
@@ -102,19 +101,17 @@ _ENDS: Final = {"from": _NUMBERS["items"], "to": _NUMBERS["items"], "count": _CO
 _RANGE: Final = {"type": "object", "properties": _ENDS, "required": [*_ENDS], "additionalProperties": False}
 _SEVERAL: Final = {"type": "array", "items": _NOT_NEGATIVE, "minItems": 1}
 
-FilePath = Annotated[Path, BeforeValidator(checks.path), PlainSerializer(str), WithJsonSchema(_PATH)]
-ArrayName = Annotated[str, BeforeValidator(checks.array), WithJsonSchema(_NAME)]
+FilePath = Annotated[Path, BeforeValidator(checks.path), PlainSerializer(str), WithJsonSchema(_NAME)]
+ArrayName = Annotated[str, Field(min_length=1), BeforeValidator(checks.text("the name of an array"))]
 #: The name of an array, or several, stacked.
 Names = Annotated[str | tuple[str, ...], BeforeValidator(checks.arrays), WithJsonSchema(_NAMES)]
-_MATRIX = WithJsonSchema({"anyOf": [_PATH, _ROWS]})
+_MATRIX = WithJsonSchema({"anyOf": [_NAME, _ROWS]})
 #: A matrix: the file that holds it, or its rows.
 Rows = Annotated[Path | tuple[tuple[float, ...], ...], BeforeValidator(checks.rows), _WRITTEN, _MATRIX]
 Square = Annotated[Path | tuple[tuple[float, ...], ...], BeforeValidator(checks.square), _WRITTEN, _MATRIX]
 
-Positive = Annotated[
-    float, BeforeValidator(checks.positive), WithJsonSchema({"type": "number", "exclusiveMinimum": 0})
-]
-NotNegative = Annotated[float, BeforeValidator(checks.not_negative), WithJsonSchema(_NOT_NEGATIVE)]
+Positive = Annotated[float, Field(gt=0), BeforeValidator(checks.positive)]
+NotNegative = Annotated[float, Field(ge=0), BeforeValidator(checks.not_negative)]
 #: A number, several, or {from, to, count}.
 Ridges = Annotated[
     float | tuple[float, ...],
@@ -128,13 +125,9 @@ Counts = Annotated[
     WithJsonSchema({"anyOf": [_COUNT, {"type": "array", "items": _COUNT, "minItems": 1, "uniqueItems": True}]}),
 ]
 #: A number between 0 and 1.
-Share = Annotated[
-    float,
-    BeforeValidator(checks.share),
-    WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}),
-]
-ViewName = Annotated[str, BeforeValidator(checks.view), WithJsonSchema(_NAME)]
-FoldsBy = Annotated[str, BeforeValidator(checks.folds_by), WithJsonSchema(_NAME)]
+Share = Annotated[float, Field(gt=0, lt=1), BeforeValidator(checks.share)]
+ViewName = Annotated[str, Field(min_length=1), BeforeValidator(checks.text("the name of a view"))]
+FoldsBy = Annotated[str, Field(min_length=1), BeforeValidator(checks.text("leaves, rows or the name of a column"))]
 #: Radial and spherical degree of a quadrature rule.
 Degrees = Annotated[
     tuple[int, int], BeforeValidator(checks.degree), WithJsonSchema({"enum": [[1, 1], [1, 3], [3, 3]]})

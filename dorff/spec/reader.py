@@ -146,7 +146,6 @@ def _of_options(entry: Entry, definitions: Config, put_words: Callable[[Any], An
 
 
 def _folder(root: Path) -> Path:
-    """The root, its own links followed."""
     if not root.is_dir():
         raise InputError(f"root {root}: is not a folder; name the one that a job's paths have to be in")
     return root.resolve()
@@ -188,7 +187,6 @@ def _sentence(error: Mapping[str, Any], raw: object) -> str:
 
 
 def _where(error: Mapping[str, Any], raw: object) -> str:
-    """The dotted place of one of pydantic's errors."""
     loc, refusal = error["loc"], error.get("ctx", {}).get("error")
     if error["type"] == "missing":
         return _place(loc[:-1], raw, str(loc[-1]))

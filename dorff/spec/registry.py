@@ -91,9 +91,9 @@ class Registry:
         """The entry of a word where it is dorff's own, or its package was imported already."""
         return self._entries.get(name)
 
-    def entries(self) -> list[Entry]:
-        """Every word's, other packages' too."""
-        return [entry for name in self.names if (entry := self.get(name)) is not None]
+    def entries(self, names: Sequence[str] = ()) -> list[Entry]:
+        """Those of these words, or of every word, other packages' too."""
+        return [entry for name in names or self.names if (entry := self.get(name)) is not None]
 
     def formula(self, config: Mapping[str, Any]) -> str:
         """The formula of what a configuration describes, for the report; a letter where it has none."""
@@ -150,16 +150,22 @@ class Word:
         return {"words": self}  # in whose place `job_schema` puts `schema`
 
     def schema(self, refer: Refer) -> Config:
-        """The JSON Schema of the mappings that may stand here."""
-        return {"anyOf": [*_of_names(self.registry, self.names, self.default, refer), *_of_keys(self.registry, refer)]}
+        """The JSON Schema of the mappings that may stand here; only the default may leave out its `type`."""
+        typed = [
+            {**refer(one, self.registry), **({} if one.name == self.default else {"required": ["type"]})}
+            for one in self.registry.entries(self.names)
+        ]
+        return {"anyOf": [*typed, *_of_keys(self.registry, refer)]}
 
 
 @final
 @dataclass(frozen=True)
 class Keyed:
-    """Beside a field's type: a word of the registry that needs no options, or a mapping that has a word as a key."""
+    """Beside a field's type: a word of the registry that needs no options, or a mapping that has a word as a key;
+    `only` are the words that go here, where not all do."""
 
     registry: Registry
+    only: tuple[str, ...] = ()
 
     def read(self, value: object, info: ValidationInfo) -> str | Part:
         """The word, or the options of the mapping's word, checked."""
@@ -167,21 +173,26 @@ class Keyed:
             return value
         if isinstance(value, dict) and value:
             return self._mapping(value, info)
-        entry = _entry(self.registry, value, key=None)
+        entry = _entry(self.registry, value, key=None) if not self.only or value in self.only else None
         if entry is not None and entry.alone:
             return entry.name
-        entries = self.registry.entries()
-        shown = [one.name for one in entries if one.alone], [one.written for one in entries if one.written]
-        KnownNames((*shown[0], *shown[1])).name(value)
+        alone, keyed = self._alone(), [entry.written for entry in self._keyed()]
+        KnownNames((*alone, *keyed)).name(value)
         raise Refusal(f"needs a value, came {show(value)}; write it as a mapping")
 
     def _mapping(self, value: dict[str, Any], info: ValidationInfo) -> Part:
-        if (keyed := _keyed(self.registry, value)) is not None:
+        if (keyed := _keyed(self.registry, value, self.only)) is not None:
             return keyed.options.model_validate(value, context=info.context)
-        keys = [entry.name for entry in self.registry.entries() if entry.written]
+        keys = [entry.name for entry in self._keyed()]
         key = next(iter(value))
         hint = nearest(key, keys)
         raise Refusal(f"is not a known key; {hint}use one of: {', '.join(keys)}", key=str(key))
+
+    def _alone(self) -> list[str]:
+        return [entry.name for entry in self.registry.entries(self.only) if entry.alone]
+
+    def _keyed(self) -> list[Entry]:
+        return [entry for entry in self.registry.entries(self.only) if entry.written]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         return core_schema.with_info_plain_validator_function(self.read)
@@ -191,8 +202,7 @@ class Keyed:
 
     def schema(self, refer: Refer) -> Config:
         """The JSON Schema of what may stand here."""
-        alone = [entry.name for entry in self.registry.entries() if entry.alone]
-        return {"anyOf": [{"enum": alone}, *_of_keys(self.registry, refer)]}
+        return {"anyOf": [{"enum": self._alone()}, *_of_keys(self.registry, refer, self.only)]}
 
 
 @cache
@@ -209,21 +219,14 @@ def _entry(registry: Registry, name: object, *, key: str | None) -> Entry | None
         raise Refusal(str(error), key=key) from None
 
 
-def _keyed(registry: Registry, value: dict[str, object]) -> Entry | None:
+def _keyed(registry: Registry, value: dict[str, object], only: Sequence[str] = ()) -> Entry | None:
     """The entry whose word is a key of the mapping, where that is how it is written."""
-    entries = (_entry(registry, name, key=name) for name in registry.names if name in value)
+    entries = (_entry(registry, name, key=name) for name in only or registry.names if name in value)
     return next((entry for entry in entries if entry is not None and entry.written), None)
 
 
-def _of_names(registry: Registry, names: Sequence[str], default: str | None, refer: Refer) -> list[Config]:
-    """The schemas of mappings whose `type` is a word, which only the default may leave out."""
-    entries = [entry for name in names if (entry := registry.get(name)) is not None]
-    return [{**refer(one, registry), **({} if one.name == default else {"required": ["type"]})} for one in entries]
-
-
-def _of_keys(registry: Registry, refer: Refer) -> list[Config]:
-    """The schemas of mappings that have a word as a key."""
-    return [{**refer(one, registry), "required": [one.name]} for one in registry.entries() if one.written]
+def _of_keys(registry: Registry, refer: Refer, only: Sequence[str] = ()) -> list[Config]:
+    return [{**refer(one, registry), "required": [one.name]} for one in registry.entries(only) if one.written]
 
 
 @final

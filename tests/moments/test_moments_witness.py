@@ -8,7 +8,6 @@ from cases import LAW, plain_map
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dorff.errors import InputError
 from dorff.moments import (
     Accumulator,
     Adder,
@@ -17,8 +16,6 @@ from dorff.moments import (
     ProductAccumulator,
     TriangleAccumulator,
     probe,
-    symv,
-    trmv,
 )
 from dorff.passes import BlockSums
 
@@ -153,19 +150,6 @@ def test_the_probe_is_fixed_and_of_numbers_of_size_one_to_two() -> None:
     assert np.array_equal(probe(10), u[:10]) and not u.flags.writeable
     # Checkpoints hold sums along it: another NumPy must give the same.
     assert [number.hex() for number in u[:2].tolist()] == ["0x1.89c5239171ee8p+0", "-0x1.57e09987848c1p+0"]
-
-
-def test_products_with_a_triangle_alone() -> None:
-    rng = np.random.default_rng(0)
-    square, x = np.asfortranarray(rng.standard_normal((130, 130))), rng.standard_normal(130)
-    upper = np.triu(square)
-    square[np.tril_indices(130, -1)] = np.nan
-    np.testing.assert_allclose(symv(square, x), (upper + np.triu(upper, 1).T) @ x, rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(trmv(square, x), upper @ x, rtol=1e-12, atol=1e-12)
-    for product in (symv, trmv):
-        for wrong, vector in [(upper, x), (square, x[::2]), (square, x[1:]), (square.astype(np.float32), x)]:
-            with pytest.raises(InputError, match="column-major float64 square"):
-                product(wrong, vector)
 
 
 def test_pairs_of_rows_say_how_large_their_products_were_before_they_cancelled():
