@@ -72,7 +72,7 @@ class StoredArray:
             return None
         if self.plain is not None:
             return self.plain.read(start, stop, self.packing, out)
-        if fault := self.files.first_fault(row_region(self.files.shape, start, stop)):
+        if fault := next(self.files.faults(row_region(self.files.shape, start, stop), decode=False), None):
             return fault
         for a, b in pairwise([start, *range((start // step + 1) * step, stop, step), stop]):
             try:
@@ -83,7 +83,7 @@ class StoredArray:
                 if transient(error):
                     raise
                 unreadable = Fault(self.files.name, f"of rows {a} to {b}", "damaged")
-                return next(self.files.faults(row_region(self.files.shape, a, b)), unreadable)
+                return next(self.files.faults(row_region(self.files.shape, a, b), decode=True), unreadable)
             out[a - start : b - start] = self.packing.decode(rows).reshape(b - a, -1)
         return None
 

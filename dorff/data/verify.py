@@ -83,6 +83,6 @@ def _array_faults(node: Node, attributes: Attributes | None) -> list[Fault]:
             return [Fault(node.name, node.key, "damaged")]
         region = ((first, rows), *region[1:])  # rows of an append that was cut are nobody's yet, trimmed ones no more
     try:
-        return list(ArrayFiles(array, node.path, node.name).faults(region))
+        return list(ArrayFiles(array, node.path, node.name).faults(region, decode=True))
     except OSError as error:
         raise InputError(f"{node.path}: cannot be read ({error.strerror}); check the permissions.") from error

@@ -75,7 +75,7 @@ class StoredLabels:
         start, stop, _ = (key[0] if isinstance(key, tuple) else key).indices(len(self))
         stop = max(start, stop)
         region = ((start, stop), *((0, width) for width in self.files.shape[1:]))
-        if fault := self.files.first_fault(region) if stop > start else None:
+        if fault := next(self.files.faults(region, decode=False), None) if stop > start else None:
             raise self._damage(fault.chunk, fault.kind)
         try:
             values = np.asarray(self.files.array[start:stop])
