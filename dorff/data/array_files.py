@@ -46,6 +46,15 @@ class Fault:
     chunk: str
     kind: str
 
+    def __str__(self) -> str:
+        return f"array {self.array}, chunk {self.chunk} is {self.kind}"
+
+    @property
+    def hint(self) -> str:
+        """What may be the reason in a store that others wrote, to be added to a remedy."""
+        hint = "; other writers may leave out chunks that equal the fill value: have them write empty chunks"
+        return hint if self.kind == "missing" else ""
+
 
 @final
 @dataclass(frozen=True)

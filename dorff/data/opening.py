@@ -56,7 +56,7 @@ def open_dataset(
     group = locate(path).absolute()
     attributes = nodes.group_attributes(group)
     classes = targets if isinstance(targets, Classes) else None
-    x_names, y_names = _names(inputs), _names(targets.name if isinstance(targets, Classes) else targets)
+    x_names, y_names = several(inputs), several(targets.name if isinstance(targets, Classes) else targets)
     if not x_names:
         raise InputError(
             f"{group}: inputs: wanted at least one array, got none; name the arrays that hold the inputs."
@@ -136,7 +136,8 @@ def _labels(dataset: Dataset, start: int, stop: int) -> npt.NDArray[Any]:
     return values if labelled is None else values[labelled]
 
 
-def _names(names: str | Sequence[str] | None) -> tuple[str, ...]:
+def several(names: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Names of which one may be given as such, or none."""
     return () if names is None else (names,) if isinstance(names, str) else tuple(names)
 
 

@@ -16,7 +16,18 @@ from pyarrow import types
 
 from dorff.data.edge_source import EDGES, RUN, Edges, EdgeSource
 from dorff.data.labels import Run
-from dorff.data.readers import BLOCK_BYTES, Numbers, Reader, SourceBlock, common_dtype, reading, side_by_side
+from dorff.data.readers import (
+    BLOCK_BYTES,
+    LABELS,
+    NUMBERS,
+    Numbers,
+    Reader,
+    SourceBlock,
+    common_dtype,
+    reading,
+    side_by_side,
+    unwanted,
+)
 from dorff.errors import InputError
 
 
@@ -36,9 +47,7 @@ class ParquetReader(Reader):
             return np.dtype(np.float32)
         if any(is_of(kind) for is_of in (types.is_floating, types.is_integer, types.is_decimal, types.is_boolean)):
             return np.dtype(np.float64)
-        raise InputError(
-            f"{self.path}: column {column!r} holds {kind}, wanted real numbers; convert it or leave it out."
-        )
+        raise unwanted(self.path, column, kind, NUMBERS)
 
     def _read(self, columns: Sequence[str], labels: Sequence[str]) -> Iterator[SourceBlock]:
         """Read batches of rows."""
@@ -62,10 +71,7 @@ class ParquetReader(Reader):
         if types.is_temporal(kind):
             column = column.cast(pa.string())
         elif types.is_nested(kind):
-            raise InputError(
-                f"{self.path}: column {name!r} holds {kind}, wanted labels: text, whole numbers or booleans; "
-                "convert it."
-            )
+            raise unwanted(self.path, name, kind, LABELS)
         elif types.is_float16(kind) or types.is_null(kind):
             column = column.cast(pa.float32())
         return Run.of(column)
