@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, Final, Self, final
 
 import google_crc32c
@@ -176,11 +175,9 @@ class ShardWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is not None:
-            self._writing.__exit__(kind, error, trace)
+    def __exit__(self, *failure: Any) -> None:
+        if failure[0] is not None:
+            self._writing.__exit__(*failure)
             return
         if self._filled:
             self._write_chunk()

@@ -120,20 +120,18 @@ def group_attributes(path: Path) -> Attributes:
     """The attributes of the group at `path`; refuses what is not a Zarr group in a local folder."""
     if not path.exists():
         raise InputError(f"{path}: wanted a Zarr store in a local folder, but there is none; check the path.")
-    here = node(path) if path.is_dir() else Node("", path, problem="missing")
+    here = node(path)
     if here.problem == "missing":
         raise InputError(
             f"{path}: is not a Zarr store (no {' or '.join(METADATA)} in it); make one of it with `dorff ingest`."
         )
+    content = read_json(path / here.key)  # says what is damaged
     if here.problem or here.is_array:
         what = "its metadata is damaged" if here.problem else "it is a single Zarr array, not a group"
-        if here.problem:
-            read_json(path / here.key)  # says what
         raise InputError(f"{path}: wanted a Zarr group, but {what}; give the group that holds the arrays.")
-    if (path / "zarr.json").is_file():
-        attributes = read_json(path / "zarr.json").get("attributes", {})
-    else:
-        attributes = read_json(path / ".zattrs") if (path / ".zattrs").is_file() else {}
+    if here.key != "zarr.json":  # of Zarr v2
+        content = {"attributes": read_json(path / ".zattrs")} if (path / ".zattrs").is_file() else {}
+    attributes = content.get("attributes", {})
     if not isinstance(attributes, dict):
         raise InputError(f"{path}: its attributes are damaged; restore its metadata from a copy or ingest again.")
     return attributes
