@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from dorff.data.array_files import row_region
 from dorff.data.labels import MISSING, Codes, Coding, Label, stored_labels
-from dorff.data.nodes import StoredArray, committed_first, committed_rows, group_attributes, open_array
+from dorff.data.nodes import StoredArray, committed, group_attributes, open_array
 from dorff.data.rows import Column, Reads, RowBlock, group_keys
 from dorff.errors import InputError
 from dorff.storage.location import locate
@@ -302,7 +302,7 @@ def class_counts(dataset: Dataset) -> tuple[float, ...]:
     table = stored_labels(attributes, path)
     counts = np.zeros(len(coding.labels) + 1)  # the last: of rows without a label
     counted = table is not None and coding.values is None and dataset.weights is None and dataset.labelled is None
-    same = (committed_first(path, attributes), committed_rows(path, attributes)) == (dataset.first, dataset.n)
+    same = committed(path, attributes) == range(dataset.first, dataset.n)
     if counted and table is not None and same:
         np.add.at(counts, np.array(coding.places), table.counts)
     else:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dorff.data.metadata import Attributes
-from dorff.data.nodes import StoredArray, check_seals, committed_rows, group_attributes, open_array
+from dorff.data.nodes import StoredArray, check_seals, committed, group_attributes, open_array
 from dorff.errors import InputError
 from dorff.storage.location import locate
 
@@ -149,8 +149,8 @@ def open_zarr_graph(root: Path) -> EdgeSource:
     check_seals(root, attributes, arrays)
     for name, stored in arrays.items():
         _check_array(root, name, stored, whole=name != names[2])
-    count = committed_rows(root, attributes)
-    count = arrays[names[1]].rows if count is None else count
+    rows = committed(root, attributes)
+    count = arrays[names[1]].rows if rows is None else rows.stop
     paired = arrays if names is EDGES else {name: arrays[name] for name in names[1:] if name in arrays}
     if any(stored.rows != count for stored in paired.values()):
         lengths = ", ".join(f"{name} {stored.rows}" for name, stored in paired.items())

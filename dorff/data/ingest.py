@@ -16,7 +16,7 @@ import numpy as np
 from dorff.data.labels import CLASSES, GROUPS, NO_GROUP, LabelTable, group_codes, stored_labels
 from dorff.data.layout import ArrayLayout, ShardWriter, commit, shard_and_unit_rows, write_metadata
 from dorff.data.metadata import Attributes, normal, read_json, reported, rewrite, staging
-from dorff.data.nodes import committed_rows, group_attributes, open_array
+from dorff.data.nodes import group_attributes, ingested, open_array
 from dorff.data.opening import check_disjoint, open_dataset, several
 from dorff.data.packing import FillValues
 from dorff.data.readers import Numbers, Reader, common_dtype
@@ -237,13 +237,8 @@ def _existing(
     store: Path, readers: Sequence[Reader], columns: dict[str, tuple[str, ...]], shard_rows: int | None
 ) -> _Target:
     attributes = group_attributes(store)
-    rows = committed_rows(store, attributes)
-    held = attributes.get("columns")
-    if rows is None or not isinstance(held, dict):
-        raise InputError(
-            f"{store}: was not made by `dorff ingest`, so rows cannot be appended; ingest all its rows into "
-            "a new store."
-        )
+    remedy = "so rows cannot be appended; ingest all its rows into a new store."
+    (_, rows), held = ingested(store, attributes, remedy)
     if held != {name: list(of) for name, of in columns.items()}:
         raise InputError(
             f"{store}: has the columns {held}, but the sources give {columns}; append the same inputs and targets."

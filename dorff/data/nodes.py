@@ -137,27 +137,30 @@ def group_attributes(path: Path) -> Attributes:
     return attributes
 
 
-def committed_rows(path: Path, attributes: Attributes) -> int | None:
-    """The rows that dorff committed to this group; None for a store written by others."""
+def committed(path: Path, attributes: Attributes) -> range | None:
+    """The rows that dorff committed to this group, without those that `trim` took away; None in a store of others."""
     if "dorff" not in attributes:
         return None
-    rows = attributes["dorff"].get("rows") if isinstance(attributes["dorff"], dict) else None
+    ours = attributes["dorff"] if isinstance(attributes["dorff"], dict) else {}
+    rows, first = ours.get("rows"), ours.get("first", 0)
     if not isinstance(rows, int) or rows < 0:
         raise InputError(
             f"{path}: its attribute dorff.rows is not a number of rows; restore its metadata from a copy."
         )
-    return rows
-
-
-def committed_first(path: Path, attributes: Attributes) -> int:
-    """The first row that the group still has; 0 but where `trim` took earlier ones away."""
-    rows = committed_rows(path, attributes)
-    first = 0 if rows is None else attributes["dorff"].get("first", 0)
-    if not isinstance(first, int) or not 0 <= first <= (rows or 0):
+    if not isinstance(first, int) or not 0 <= first <= rows:
         raise InputError(
             f"{path}: its attribute dorff.first is not the number of a row; restore its metadata from a copy."
         )
-    return first
+    return range(first, rows)
+
+
+def ingested(path: Path, attributes: Attributes, remedy: str) -> tuple[tuple[int, int], Mapping[str, Any]]:
+    """The first row and the one past the last of a store that ingest made, and its arrays' columns; InputError, with
+    this remedy, of any other."""
+    rows, columns = committed(path, attributes), attributes.get("columns")
+    if rows is None or not isinstance(columns, dict):
+        raise InputError(f"{path}: was not made by `dorff ingest`, {remedy}")
+    return (rows.start, rows.stop), columns
 
 
 def stored_columns(attributes: Attributes, name: str, width: int) -> tuple[str, ...]:
