@@ -259,27 +259,24 @@ class Dataset:
         self._check_rows(start, stop)
         stored = open_array(locate(self.path), self.targets[0], text=True)
         dtype = np.dtype(stored.array.dtype)
-        values = np.empty((stop - start, 1), dtype if dtype.kind in "SU" else np.float64)
-        self._read_array(stored, start, stop, values)
-        return values[:, 0]
+        out = np.empty((stop - start, 1), dtype if dtype.kind in "SU" else np.float64)
+        return self._read_array(stored, start, stop, out)[:, 0]
 
     def exact(self, name: str, start: int, stop: int) -> npt.NDArray[Any]:
         """Rows (stop - start, columns) of one array of the store: int64 where it holds whole numbers, else float64."""
         self._check_rows(start, stop)
         stored = self._open(name)
         whole = stored.packing.plain and np.dtype(stored.array.dtype).kind in "biu"
-        values = np.empty((stop - start, stored.columns), np.int64 if whole else np.float64)
-        self._read_array(stored, start, stop, values)
-        return values
+        out = np.empty((stop - start, stored.columns), np.int64 if whole else np.float64)
+        return self._read_array(stored, start, stop, out)
 
     def _column(self, column: Column, start: int, stop: int) -> npt.NDArray[Any]:
         return np.ascontiguousarray(self.exact(column.array, start, stop)[:, column.place])
 
-    def _read_array(self, stored: StoredArray, start: int, stop: int, out: npt.NDArray[Any]) -> None:
-        name = stored.files.name
+    def _read_array(self, stored: StoredArray, start: int, stop: int, out: npt.NDArray[Any]) -> npt.NDArray[Any]:
         if stored.rows < stop:
             raise InputError(
-                f"{self.path}: array {name} has {stored.rows} rows now, fewer than {stop}; it was cut "
+                f"{self.path}: array {stored.files.name} has {stored.rows} rows now, fewer than {stop}; it was cut "
                 "or replaced: open it again."
             )
         # A unit at a time: what decoding needs beside the result does not grow with the rows asked for.
@@ -288,6 +285,7 @@ class Dataset:
                 f"{self.path}: {fault}; `dorff verify {self.path}` lists all such chunks, then restore them from a "
                 f"copy or ingest again{fault.hint}."
             )
+        return out
 
 
 def class_counts(dataset: Dataset) -> tuple[float, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -127,21 +127,19 @@ def open_parquet_graph(root: Path, files: tuple[str, ...]) -> ParquetEdges:
 
 
 def _check_columns(file: str, schema: Any) -> None:
-    wanted: dict[str, Callable[[Any], bool]] = {"i": pa.types.is_integer, "j": pa.types.is_integer}
     others = [name for name in schema.names if name not in EDGES and not name.startswith("__")]  # but pandas' index
     if "w" not in schema.names and others:
         raise InputError(
             f"{file}: wanted the columns i, j and perhaps w, got {schema.names}; name the weights w, and drop what is "
             "none."
         )
-    if "w" in schema.names:
-        wanted["w"] = lambda kind: pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)
-    for name, right in wanted.items():
+    for name in EDGES[: 2 + ("w" in schema.names)]:
         if name not in schema.names:
             raise InputError(f"{file}: wanted the columns i, j and perhaps w, got {schema.names}; rename them.")
-        if not right(schema.field(name).type):
-            what = "numbers" if name == "w" else "whole numbers of nodes"
-            raise InputError(f"{file}: column {name}: wanted {what}, got {schema.field(name).type}; convert it.")
+        kind, what = schema.field(name).type, "numbers" if name == "w" else "whole numbers of nodes"
+        weight = name == "w" and (types.is_floating(kind) or types.is_boolean(kind))
+        if not types.is_integer(kind) and not weight:
+            raise InputError(f"{file}: column {name}: wanted {what}, got {kind}; convert it.")
 
 
 def _read_parquet(file: str, names: tuple[str, ...], skip: int, out: tuple[npt.NDArray[Any], ...]) -> None:

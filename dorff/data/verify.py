@@ -13,8 +13,6 @@ from dorff.data.nodes import Node, committed, group_attributes, open_zarr, walk
 from dorff.errors import InputError
 from dorff.storage.location import locate
 
-__all__ = ["Fault", "verify"]
-
 
 def verify(path: str | os.PathLike[str]) -> list[Fault]:
     """Decode every chunk of every array below `path`, and list those that are missing or damaged.
