@@ -127,11 +127,10 @@ def trim(
     For data that grow without end: data.window in a job says how many of the last rows a fit uses.
     """
     from dorff.data import trim as run
-    from dorff.data.nodes import committed_first, committed_rows, group_attributes
+    from dorff.data.nodes import committed, group_attributes
 
     def held(path: Path) -> int:
-        attributes = group_attributes(path)
-        return (committed_rows(path, attributes) or 0) - committed_first(path, attributes)
+        return len(committed(path, group_attributes(path)) or ())
 
     before = held(store.absolute())
     rows = run(store, keep=keep)

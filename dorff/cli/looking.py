@@ -11,7 +11,7 @@ from typing import Any, Final
 from dorff.data import Classes, open_dataset
 from dorff.data.edges import open_graph
 from dorff.data.labels import CLASSES, stored_labels
-from dorff.data.nodes import committed_first, committed_rows, group_attributes, open_array, stored_columns, walk
+from dorff.data.nodes import committed, group_attributes, open_array, stored_columns, walk
 from dorff.errors import InputError
 from dorff.manifold.build_spec import GENERATION, GRAPH
 from dorff.manifold.edge_store import DONE
@@ -168,13 +168,14 @@ def _leaves(
 def _dataset(path: Path) -> dict[str, Any]:
     group = path.absolute()
     attributes = group_attributes(group)
+    rows = committed(group, attributes)
     arrays = [_array(group, attributes, node.name) for node in walk(group) if node.is_array]
     arrays += [{"name": node.name, "problem": node.problem} for node in walk(group) if node.problem]
     return {
         "kind": "dataset",
         "path": str(path),
-        "rows": committed_rows(group, attributes),
-        "first": committed_first(group, attributes),
+        "rows": None if rows is None else rows.stop,
+        "first": 0 if rows is None else rows.start,
         "arrays": arrays,
         "bytes": _bytes_below(path),
     }

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final, Literal, final
 
 import google_crc32c
 import numpy as np
@@ -31,7 +31,6 @@ FloatArray = npt.NDArray[np.float64]
 Region = tuple[tuple[int, int], ...]  # for each dimension the first index and the one past the last
 Coordinates = tuple[int, ...]
 _CRC_BYTES: Final = 4
-STATES: Final = ("present", "missing", "damaged")
 
 
 @final
@@ -47,6 +46,15 @@ class Fault:
     chunk: str
     kind: str
 
+    def __str__(self) -> str:
+        return f"array {self.array}, chunk {self.chunk} is {self.kind}"
+
+    @property
+    def hint(self) -> str:
+        """What may be the reason in a store that others wrote, to be added to a remedy."""
+        hint = "; other writers may leave out chunks that equal the fill value: have them write empty chunks"
+        return hint if self.kind == "missing" else ""
+
 
 @final
 @dataclass(frozen=True)
@@ -58,6 +66,7 @@ class ShardIndex:
     at_end: bool
     checked: bool
     dtype: str
+    codecs: tuple[Any, ...]  # of its chunks
 
     def read(self, path: Path) -> tuple[npt.NDArray[np.uint64], int] | None:
         """The index, (*counts, 2), and the file's size; None where it is cut short or its checksum wrong."""
@@ -96,23 +105,29 @@ class ArrayFiles:
         for at in _grid(region, self.outer):
             yield at, self.array.metadata.encode_chunk_key(at)
 
-    def chunks(self, region: Region) -> Iterator[tuple[str, str, Region]]:
-        """Every chunk of the region as (label, state, extent in the array), a state one of STATES."""
-        for at, key in self.files(region):
-            states = self._states(at, key, region)
-            if isinstance(states, str):
-                yield key, states, self._extent(at, self.outer)
-                continue
-            first = tuple(start // rows for (start, _), rows in zip(self._inside(at, region), self.inner, strict=True))
-            for place, state in np.ndenumerate(states):
-                inner = tuple(i + j for i, j in zip(first, place, strict=True))
-                absolute = tuple(
-                    i * (n // c) + j for i, n, c, j in zip(at, self.outer, self.inner, inner, strict=True)
-                )
-                yield f"{key}[{','.join(map(str, inner))}]", STATES[state], self._extent(absolute, self.inner)
+    def faults(self, region: Region, *, decode: bool) -> Iterator[Fault]:
+        """Every missing or damaged chunk of the region; with `decode` by decoding each one that is there, without it
+        by one small read for a shard."""
+        for label, state, extent in self._chunks(region):
+            if decode and state == "present" and not self._decodes(extent):
+                state = "damaged"
+            if state != "present":
+                yield Fault(self.name, label, state)
 
-    def _states(self, at: Coordinates, key: str, region: Region) -> str | npt.NDArray[np.int8]:
-        """The state of a whole file or, for a readable shard, of its chunks: places in STATES."""
+    def _chunks(self, region: Region) -> Iterator[tuple[str, str, Region]]:
+        """Every chunk of the region as (label, state, extent in the array): present, missing or damaged."""
+        for at, key in self.files(region):
+            states, whole = self._states(key), self._extent(at, self.outer)
+            if isinstance(states, str):
+                yield key, states, whole
+                continue
+            part = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(region, whole, strict=True))
+            for chunk in _grid(part, self.inner):
+                place = tuple(i % (n // c) for i, n, c in zip(chunk, self.outer, self.inner, strict=True))
+                yield f"{key}[{','.join(map(str, place))}]", str(states[place]), self._extent(chunk, self.inner)
+
+    def _states(self, key: str) -> str | npt.NDArray[np.str_]:
+        """The state of a whole file or, for a readable shard, of its chunks."""
         path = self.directory / key
         if not path.is_file():
             return "missing"
@@ -121,37 +136,10 @@ class ArrayFiles:
         listing = self.index.read(path)
         if listing is None:
             return "damaged"
-        entries, size = listing
-        inside = zip(self._inside(at, region), self.inner, strict=True)
-        offset, length = np.moveaxis(entries[tuple(slice(a // rows, -(-b // rows)) for (a, b), rows in inside)], -1, 0)
+        (offset, length), size = np.moveaxis(listing[0], -1, 0), listing[1]
         absent = (offset == ABSENT) & (length == ABSENT)
         within = (length > 0) & (offset <= size) & (length <= size - np.minimum(offset, np.uint64(size)))
-        return np.where(absent, 1, np.where(within, 0, 2)).astype(np.int8)
-
-    def _inside(self, at: Coordinates, region: Region) -> Region:
-        """The part of the region in one file, counted from the file's own first element."""
-        return tuple(
-            (max(start - i * rows, 0), min(stop - i * rows, rows))
-            for (start, stop), i, rows in zip(region, at, self.outer, strict=True)
-        )
-
-    def first_fault(self, region: Region) -> Fault | None:
-        """The first chunk of the region that is not there; decodes none, one small read for a shard."""
-        for at, key in self.files(region):
-            states = self._states(at, key, region)
-            if (states != "present") if isinstance(states, str) else states.any():
-                return next(
-                    Fault(self.name, label, state) for label, state, _ in self.chunks(region) if state != "present"
-                )
-        return None
-
-    def faults(self, region: Region) -> Iterator[Fault]:
-        """Every missing or damaged chunk of the region, decoding each one that is there."""
-        for label, state, extent in self.chunks(region):
-            if state == "present" and not self._decodes(extent):
-                state = "damaged"
-            if state != "present":
-                yield Fault(self.name, label, state)
+        return np.where(absent, "missing", np.where(within, "present", "damaged"))
 
     def _decodes(self, extent: Region) -> bool:
         try:
@@ -199,8 +187,13 @@ def _shard_index(array: zarr.Array[Any], what: str) -> ShardIndex | None:
         counts=tuple(s // c for s, c in zip(array.shards or array.chunks, sharding.chunk_shape, strict=True)),
         at_end=sharding.index_location.value == "end",
         checked=len(sharding.index_codecs) == 2,
-        dtype=">u8" if order.endian is not None and order.endian.value == "big" else "<u8",
+        dtype=f"{_endian(order)}u8",
+        codecs=tuple(sharding.codecs),
     )
+
+
+def _endian(codec: BytesCodec) -> Literal["<", ">"]:
+    return ">" if codec.endian is not None and codec.endian.value == "big" else "<"
 
 
 @final
@@ -216,10 +209,9 @@ class PlainShards:
     @classmethod
     def of(cls, files: ArrayFiles) -> PlainShards | None:
         """None for an array that lies otherwise."""
-        codecs: tuple[Any, ...] = getattr(files.array.metadata, "codecs", ())
-        if files.index is None or len(codecs) != 1 or not isinstance(codecs[0], ShardingCodec):
+        if files.index is None:
             return None
-        first, *rest = codecs[0].codecs
+        first, *rest = files.index.codecs
         if not isinstance(first, BytesCodec) or len(rest) > 1 or not all(isinstance(c, Crc32cCodec) for c in rest):
             return None
         if len(files.shape) > 2 or files.inner[1:] != files.shape[1:] != (0,):
@@ -227,8 +219,7 @@ class PlainShards:
         stored = np.dtype(files.array.dtype)
         if stored.kind not in NUMBER_KINDS or stored.itemsize * math.prod(files.inner) >= 2**30:  # one read's limit
             return None
-        big = first.endian is not None and first.endian.value == "big"
-        return cls(files, files.index, stored.newbyteorder(">" if big else "<"), bool(rest))
+        return cls(files, files.index, stored.newbyteorder(_endian(first)), bool(rest))
 
     def read(self, start: int, stop: int, packing: Packing, out: FloatArray) -> Fault | None:
         """Write rows start..stop-1, decoded, into `out`; the first chunk that is missing or damaged, or None."""

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from dorff.data.array_files import row_region
 from dorff.data.labels import MISSING, Codes, Coding, Label, stored_labels
-from dorff.data.nodes import StoredArray, committed_first, committed_rows, group_attributes, open_array
+from dorff.data.nodes import StoredArray, committed, group_attributes, open_array
 from dorff.data.rows import Column, Reads, RowBlock, group_keys
 from dorff.errors import InputError
 from dorff.storage.location import locate
@@ -132,15 +132,15 @@ class Dataset:
         if self.labelled is None:
             return None
         values = self._column(self.labelled, start, stop)
-        strange = (values != 0) & (values != 1)
+        labelled: npt.NDArray[np.bool_] = values == 1
+        strange = (values != 0) & ~labelled
         if strange.any():
             row = int(np.argmax(strange))
             raise InputError(
                 f"{self.path}: row {start + row}, column {self.labelled.name}: wanted 1 (labelled) or 0 (unlabelled), "
                 f"got {values[row]}; mend the data, or name another column."
             )
-        known: npt.NDArray[np.bool_] = values == 1
-        return known
+        return labelled
 
     def inputs_only(self) -> Dataset:
         """The same rows, with the same numbers and cuts, of inputs alone: q is 0."""
@@ -157,14 +157,10 @@ class Dataset:
 
     def codes(self, start: int, stop: int) -> Codes:
         """Each row's place in `labels`, (stop - start,); -1 where it is not labelled. InputError unless classes."""
-        coding, values, where = (
-            self.classes(),
-            self.stored_labels(start, stop),
-            f"{self.path}: array {self.targets[0]}",
-        )
-        if (labelled := self.labelled_rows(start, stop)) is None:
-            return coding.codes(values, lambda row: f"{where}, row {start + row}")
-        codes, rows = np.full(stop - start, MISSING, dtype=np.intp), np.flatnonzero(labelled)
+        coding, values, labelled = self.classes(), self.stored_labels(start, stop), self.labelled_rows(start, stop)
+        where = f"{self.path}: array {self.targets[0]}"
+        codes = np.full(stop - start, MISSING, dtype=np.intp)
+        rows = np.flatnonzero(np.ones(len(codes), bool) if labelled is None else labelled)
         codes[rows] = coding.codes(values[rows], lambda row: f"{where}, row {start + rows[row]}")
         return codes
 
@@ -223,14 +219,15 @@ class Dataset:
 
         Classes have the key "labels", and the columns of weights, groups and of what is labelled have theirs.
         """
-        arrays = {name: self._open(name) for name in self.arrays}
+        arrays = {}
+        for name in self.arrays:
+            stored = self._open(name)
+            packing = repr(stored.packing)
+            arrays[name] = {"dtype": str(stored.array.dtype), "columns": stored.columns, "packing": packing}
         return {
             "inputs": list(self.inputs),
             "targets": list(self.targets),
-            "arrays": {
-                name: {"dtype": str(stored.array.dtype), "columns": stored.columns, "packing": repr(stored.packing)}
-                for name, stored in arrays.items()
-            },
+            "arrays": arrays,
             "shard_rows": self.shard_rows,
             "unit_rows": self.unit_rows,
             "d": self.d,
@@ -250,7 +247,7 @@ class Dataset:
         return open_array(locate(self.path), name, text=self.coding is not None and name in self.targets)
 
     def _read_arrays(self, names: tuple[str, ...], start: int, stop: int) -> FloatArray:
-        arrays = [open_array(locate(self.path), name) for name in names]
+        arrays = [self._open(name) for name in names]
         out, column = np.empty((stop - start, sum(stored.columns for stored in arrays))), 0
         for stored in arrays:
             self._read_array(stored, start, stop, out[:, column : column + stored.columns])
@@ -262,39 +259,33 @@ class Dataset:
         self._check_rows(start, stop)
         stored = open_array(locate(self.path), self.targets[0], text=True)
         dtype = np.dtype(stored.array.dtype)
-        values = np.empty((stop - start, 1), dtype if dtype.kind in "SU" else np.float64)
-        self._read_array(stored, start, stop, values)
-        return values[:, 0]
+        out = np.empty((stop - start, 1), dtype if dtype.kind in "SU" else np.float64)
+        return self._read_array(stored, start, stop, out)[:, 0]
 
     def exact(self, name: str, start: int, stop: int) -> npt.NDArray[Any]:
         """Rows (stop - start, columns) of one array of the store: int64 where it holds whole numbers, else float64."""
         self._check_rows(start, stop)
-        stored = open_array(locate(self.path), name)
+        stored = self._open(name)
         whole = stored.packing.plain and np.dtype(stored.array.dtype).kind in "biu"
-        values = np.empty((stop - start, stored.columns), np.int64 if whole else np.float64)
-        self._read_array(stored, start, stop, values)
-        return values
+        out = np.empty((stop - start, stored.columns), np.int64 if whole else np.float64)
+        return self._read_array(stored, start, stop, out)
 
     def _column(self, column: Column, start: int, stop: int) -> npt.NDArray[Any]:
         return np.ascontiguousarray(self.exact(column.array, start, stop)[:, column.place])
 
-    def _read_array(self, stored: StoredArray, start: int, stop: int, out: npt.NDArray[Any]) -> None:
-        name = stored.files.name
+    def _read_array(self, stored: StoredArray, start: int, stop: int, out: npt.NDArray[Any]) -> npt.NDArray[Any]:
         if stored.rows < stop:
             raise InputError(
-                f"{self.path}: array {name} has {stored.rows} rows now, fewer than {stop}; it was cut "
+                f"{self.path}: array {stored.files.name} has {stored.rows} rows now, fewer than {stop}; it was cut "
                 "or replaced: open it again."
             )
         # A unit at a time: what decoding needs beside the result does not grow with the rows asked for.
         if fault := stored.read(start, stop, out, step=self.unit_rows):
-            raise self._damage(name, fault.chunk, fault.kind)
-
-    def _damage(self, array: str, chunk: str, kind: str) -> InputError:
-        hint = "; other writers may leave out chunks that equal the fill value: have them write empty chunks"
-        return InputError(
-            f"{self.path}: array {array}, chunk {chunk} is {kind}; `dorff verify {self.path}` lists all "
-            f"such chunks, then restore them from a copy or ingest again{hint if kind == 'missing' else ''}."
-        )
+            raise InputError(
+                f"{self.path}: {fault}; `dorff verify {self.path}` lists all such chunks, then restore them from a "
+                f"copy or ingest again{fault.hint}."
+            )
+        return out
 
 
 def class_counts(dataset: Dataset) -> tuple[float, ...]:
@@ -309,7 +300,7 @@ def class_counts(dataset: Dataset) -> tuple[float, ...]:
     table = stored_labels(attributes, path)
     counts = np.zeros(len(coding.labels) + 1)  # the last: of rows without a label
     counted = table is not None and coding.values is None and dataset.weights is None and dataset.labelled is None
-    same = (committed_first(path, attributes), committed_rows(path, attributes)) == (dataset.first, dataset.n)
+    same = committed(path, attributes) == range(dataset.first, dataset.n)
     if counted and table is not None and same:
         np.add.at(counts, np.array(coding.places), table.counts)
     else:

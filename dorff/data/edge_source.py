@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, final
@@ -11,9 +12,8 @@ from typing import Any, ClassVar, Final, final
 import numpy as np
 import numpy.typing as npt
 
-from dorff.data.array_files import Fault
 from dorff.data.metadata import Attributes
-from dorff.data.nodes import StoredArray, check_seals, committed_rows, group_attributes, open_array
+from dorff.data.nodes import StoredArray, check_seals, committed, group_attributes, open_array
 from dorff.errors import InputError
 from dorff.storage.location import locate
 
@@ -87,8 +87,8 @@ class ZarrEdges(EdgeSource):
     weighted: bool
 
     def _read(self, start: int, stop: int) -> Edges:
-        i, j = (_whole_numbers(self.path, name, start, stop) for name in EDGES[:2])
-        return i, j, _weights(self.path, "w" if self.weighted else None, start, stop)
+        i, j = (_values(self.path, name, start, stop) for name in EDGES[:2])
+        return i, j, _values(self.path, "w", start, stop, float) if self.weighted else np.ones(stop - start)
 
 
 @final
@@ -103,20 +103,18 @@ class ZarrMatrix(EdgeSource):
     weighted: bool
 
     def _read(self, start: int, stop: int) -> Edges:
-        j = _whole_numbers(self.path, "indices", start, stop)
-        return self._rows(start, stop), j, _weights(self.path, "data" if self.weighted else None, start, stop)
+        weights = _values(self.path, "data", start, stop, float) if self.weighted else np.ones(stop - start)
+        return self._rows(start, stop), _values(self.path, "indices", start, stop), weights
 
     def degrees(self, start: int, stop: int) -> IntArray:
         return np.maximum(np.diff(self._pointers(start, stop - start + 1)), 0)
 
     def _rows(self, start: int, stop: int) -> IntArray:
         """The row of each entry: row r has those from indptr[r] to indptr[r + 1] - 1."""
-        low, high = 0, -(-self.n // POINTERS)  # runs of pointers: that of the first row is from low, before high
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self._pointers(middle * POINTERS, 1)[0] <= start else (low, middle)
+        firsts = range(0, self.n, POINTERS)  # of runs of pointers; one before `at` has the row of the first entry
+        at = bisect_right(firsts, start, lo=1, key=lambda first: self._pointers(first, 1)[0])
         parts = []
-        for first in range(low * POINTERS, self.n, POINTERS):
+        for first in firsts[at - 1 :]:
             pointers = self._pointers(first, min(POINTERS, self.n - first) + 1)
             if (np.diff(pointers) < 0).any():
                 raise InputError(f"{self.path}: its indptr does not ascend after row {first}; write it anew.")
@@ -133,7 +131,7 @@ class ZarrMatrix(EdgeSource):
         return rows
 
     def _pointers(self, first: int, count: int) -> IntArray:
-        return _whole_numbers(self.path, "indptr", first, first + count)
+        return _values(self.path, "indptr", first, first + count)
 
 
 def open_zarr_graph(root: Path) -> EdgeSource:
@@ -151,8 +149,8 @@ def open_zarr_graph(root: Path) -> EdgeSource:
     check_seals(root, attributes, arrays)
     for name, stored in arrays.items():
         _check_array(root, name, stored, whole=name != names[2])
-    count = committed_rows(root, attributes)
-    count = arrays[names[1]].rows if count is None else count
+    rows = committed(root, attributes)
+    count = arrays[names[1]].rows if rows is None else rows.stop
     paired = arrays if names is EDGES else {name: arrays[name] for name in names[1:] if name in arrays}
     if any(stored.rows != count for stored in paired.values()):
         lengths = ", ".join(f"{name} {stored.rows}" for name, stored in paired.items())
@@ -164,7 +162,7 @@ def open_zarr_graph(root: Path) -> EdgeSource:
 
 
 def _matrix(root: Path, n: int, nodes: int | None, count: int, weighted: bool) -> ZarrMatrix:
-    ends = [int(_whole_numbers(str(root), "indptr", at, at + 1)[0]) for at in (0, n)] if n >= 0 else []
+    ends = [int(_values(str(root), "indptr", at, at + 1)[0]) for at in (0, n)] if n >= 0 else []
     if ends != [0, count] or nodes not in (None, n):
         got = f"{n + 1} pointers{f' from {ends[0]} to {ends[1]}' if ends else ''}"
         raise InputError(
@@ -199,31 +197,12 @@ def _check_array(root: Path, name: str, stored: StoredArray, *, whole: bool) -> 
         )
 
 
-def _whole_numbers(path: str, name: str, start: int, stop: int) -> IntArray:
-    values = np.empty((stop - start, 1), np.int64)
-    _fill(path, name, start, stop, values)
-    return values[:, 0]
-
-
-def _weights(path: str, name: str | None, start: int, stop: int) -> FloatArray:
-    values = np.ones((stop - start, 1))
-    if name is not None:
-        _fill(path, name, start, stop, values)
-    return values[:, 0]
-
-
-def _fill(path: str, name: str, start: int, stop: int, out: npt.NDArray[Any]) -> None:
-    """Read a run of an array of one column into out (stop - start, 1); no chunk that is absent is read as zeros."""
+def _values(path: str, name: str, start: int, stop: int, dtype: type = np.int64) -> npt.NDArray[Any]:
+    """A run of an array of one column, (stop - start,); no chunk that is absent is read as zeros."""
     stored = open_array(locate(path), name)
     if start < stop and stored.rows < stop:
         raise InputError(f"{path}: array {name} has {stored.rows} entries now, fewer than {stop}; open it again.")
-    if fault := stored.read(start, stop, out, step=stop):
-        raise _damage(path, fault)
-
-
-def _damage(path: str, fault: Fault) -> InputError:
-    hint = "; other writers may leave out chunks that equal the fill value: have them write empty chunks"
-    return InputError(
-        f"{path}: array {fault.array}, chunk {fault.chunk} is {fault.kind}; restore it from a copy or write the graph "
-        f"anew{hint if fault.kind == 'missing' else ''}."
-    )
+    values: npt.NDArray[Any] = np.empty((stop - start, 1), dtype)
+    if fault := stored.read(start, stop, values, step=stop):
+        raise InputError(f"{path}: {fault}; restore it from a copy or write the graph anew{fault.hint}.")
+    return values[:, 0]

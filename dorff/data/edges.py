@@ -19,7 +19,6 @@ from dorff.errors import InputError
 from dorff.storage.files import sync_directory
 from dorff.storage.location import locate
 
-__all__ = ["EdgeSource", "open_graph", "write_graph"]
 PARQUET: Final = b"PAR1"  # how such a file begins
 EQUAL: Final = 1e-10  # as of graphs that are read: a computed matrix may be symmetric only to rounding
 

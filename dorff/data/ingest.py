@@ -16,8 +16,8 @@ import numpy as np
 from dorff.data.labels import CLASSES, GROUPS, NO_GROUP, LabelTable, group_codes, stored_labels
 from dorff.data.layout import ArrayLayout, ShardWriter, commit, shard_and_unit_rows, write_metadata
 from dorff.data.metadata import Attributes, normal, read_json, reported, rewrite, staging
-from dorff.data.nodes import committed_rows, group_attributes, open_array
-from dorff.data.opening import check_disjoint, open_dataset
+from dorff.data.nodes import group_attributes, ingested, open_array
+from dorff.data.opening import check_disjoint, open_dataset, several
 from dorff.data.packing import FillValues
 from dorff.data.readers import Numbers, Reader, common_dtype
 from dorff.data.sources import WithConstants, open_source
@@ -27,7 +27,7 @@ from dorff.storage.location import locate
 
 WEIGHTS: Final = "weights"
 CODED: Final = (CLASSES, GROUPS)  # arrays of whole numbers that stand for labels
-OWN: Final = ("x", "y", CLASSES, WEIGHTS, GROUPS)  # arrays that have an argument each
+OWN: Final = ("x", "y", CLASSES, WEIGHTS, GROUPS)  # arrays that have an argument each, in the order of these
 NAMES: Final = {"x": "inputs", "y": "targets"}
 Progress = Callable[[int], None]
 Notice = Callable[[str], None]
@@ -138,16 +138,14 @@ def ingest(
             raise InputError(
                 "--again: one source is not twice in a new data set; leave it out, or give --append to add to one."
             )
-        single = {CLASSES: classes, WEIGHTS: weights, GROUPS: groups}
-        names = {"x": _several(inputs), "y": _several(targets)}
-        names |= {array: () if column is None else (column,) for array, column in single.items()}
-        names |= {array: _several(of) for array, of in (also or {}).items()}
-        for array in also or {}:
-            _check_further(array, names[array])
+        own = dict(zip(OWN, (inputs, targets, classes, weights, groups), strict=True))
+        further = {array: several(of) for array, of in (also or {}).items()}
+        for array, of in further.items():
+            _check_further(array, of)
+        names = {array: several(of) for array, of in own.items()} | further
         asked = [name for of in names.values() for name in of]
         readers = [WithConstants(open_source(source, asked)) for source in sources]
         columns = _resolve(readers, names)
-        tell = notice or (lambda _: None)
         _check_columns(columns)
         with staging(store) as folder:
             target = _existing(store, readers, columns, shard_rows) if append else _fresh(readers, columns, shard_rows)
@@ -158,6 +156,7 @@ def ingest(
                 write_metadata(folder, target.arrays, rows=added, columns=columns, more=target.attributes())
                 folder.rename(store)
                 sync_directory(store.parent)
+        tell = notice or (lambda _: None)
         for value in absent.unmet.values():
             tell(f"--missing {value}: no value of the columns named is it; see how the sources write it")
         if unusable:
@@ -169,10 +168,6 @@ def ingest(
         if ungrouped:
             tell(f"{ungrouped:,} of {added:,} rows have no group: together they are one more group")
         return target.rows + added
-
-
-def _several(names: str | Sequence[str]) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else tuple(names)
 
 
 def _check_further(array: str, columns: Sequence[str]) -> None:
@@ -242,13 +237,8 @@ def _existing(
     store: Path, readers: Sequence[Reader], columns: dict[str, tuple[str, ...]], shard_rows: int | None
 ) -> _Target:
     attributes = group_attributes(store)
-    rows = committed_rows(store, attributes)
-    held = attributes.get("columns")
-    if rows is None or not isinstance(held, dict):
-        raise InputError(
-            f"{store}: was not made by `dorff ingest`, so rows cannot be appended; ingest all its rows into "
-            "a new store."
-        )
+    remedy = "so rows cannot be appended; ingest all its rows into a new store."
+    (_, rows), held = ingested(store, attributes, remedy)
     if held != {name: list(of) for name, of in columns.items()}:
         raise InputError(
             f"{store}: has the columns {held}, but the sources give {columns}; append the same inputs and targets."
@@ -305,11 +295,10 @@ def _write(
     places = {array: [place[c] for c in of] for array, of in plain.items()}
     added = unusable = ungrouped = 0
     with ExitStack() as stack:
-        made = {
-            name: ShardWriter(staging / name, layout, start=target.rows - target.rows % layout.shard_rows)
-            for name, layout in target.arrays.items()
-        }
-        writers = {name: stack.enter_context(writer) for name, writer in made.items()}
+        writers = {}
+        for name, layout in target.arrays.items():
+            start = target.rows - target.rows % layout.shard_rows
+            writers[name] = stack.enter_context(ShardWriter(staging / name, layout, start=start))
         for name, rows in (target.tail or {}).items():
             writers[name].write(rows)
         for reader in readers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final, TypeAlias, final
@@ -53,10 +53,6 @@ class Run:
 
     def __len__(self) -> int:
         return len(self.index)
-
-    def without(self, values: Collection[float]) -> Run:
-        """The rows with no value in the place of these."""
-        return Run(tuple(None if value in values else value for value in self.values), self.index)
 
     def __getitem__(self, rows: slice) -> Run:
         return Run(self.values, self.index[rows])

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, Final, Self, final
 
 import google_crc32c
@@ -110,19 +109,6 @@ def shard_and_unit_rows(d: int, q: int, shard_rows: int | None = None) -> tuple[
     return shard_rows, min(divisors, key=lambda k: (abs(math.log(k / wanted)), k))
 
 
-def group_metadata(
-    first: int, rows: int, columns: Mapping[str, tuple[str, ...]], more: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """The group's `zarr.json`; readers trust its `dorff.rows`, the committed rows, over the shapes. Rows before
-    `dorff.first` are not there.
-
-    `more` goes into the attribute `dorff` too, and is committed with the rows.
-    """
-    names = {array: list(of_array) for array, of_array in columns.items()}
-    attributes = {"columns": names, "dorff": {"first": first, "rows": rows, **(more or {})}}
-    return {"zarr_format": 3, "node_type": "group", "attributes": attributes}
-
-
 def write_metadata(
     group: Path,
     arrays: Mapping[str, ArrayLayout],
@@ -132,13 +118,18 @@ def write_metadata(
     columns: Mapping[str, tuple[str, ...]],
     more: Mapping[str, Any] | None = None,
 ) -> None:
-    """Commit the rows first..rows-1: write each array's metadata and, last, the group's; each atomically."""
+    """Commit the rows first..rows-1: write each array's metadata and, last, the group's; each atomically.
+
+    Readers trust the group's `dorff.rows` over the arrays' shapes; `more` goes into its attribute `dorff` too.
+    """
     for name, layout in arrays.items():
         (group / name).mkdir(parents=True, exist_ok=True)
         # The dimensions' names are what xarray needs to open a store.
         named = {**layout.metadata(rows), "dimension_names": ["row", f"{name}_column"]}
         write_json(group / name / "zarr.json", sealed(named))
-    write_json(group / "zarr.json", sealed(group_metadata(first, rows, columns, more)))
+    names = {array: list(of_array) for array, of_array in columns.items()}
+    attributes = {"columns": names, "dorff": {"first": first, "rows": rows, **(more or {})}}
+    write_json(group / "zarr.json", sealed({"zarr_format": 3, "node_type": "group", "attributes": attributes}))
 
 
 def commit(group: Path, changes: Mapping[str, Any]) -> None:
@@ -184,11 +175,9 @@ class ShardWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is not None:
-            self._writing.__exit__(kind, error, trace)
+    def __exit__(self, *failure: Any) -> None:
+        if failure[0] is not None:
+            self._writing.__exit__(*failure)
             return
         if self._filled:
             self._write_chunk()

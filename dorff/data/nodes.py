@@ -72,7 +72,7 @@ class StoredArray:
             return None
         if self.plain is not None:
             return self.plain.read(start, stop, self.packing, out)
-        if fault := self.files.first_fault(row_region(self.files.shape, start, stop)):
+        if fault := next(self.files.faults(row_region(self.files.shape, start, stop), decode=False), None):
             return fault
         for a, b in pairwise([start, *range((start // step + 1) * step, stop, step), stop]):
             try:
@@ -83,7 +83,7 @@ class StoredArray:
                 if transient(error):
                     raise
                 unreadable = Fault(self.files.name, f"of rows {a} to {b}", "damaged")
-                return next(self.files.faults(row_region(self.files.shape, a, b)), unreadable)
+                return next(self.files.faults(row_region(self.files.shape, a, b), decode=True), unreadable)
             out[a - start : b - start] = self.packing.decode(rows).reshape(b - a, -1)
         return None
 
@@ -120,46 +120,47 @@ def group_attributes(path: Path) -> Attributes:
     """The attributes of the group at `path`; refuses what is not a Zarr group in a local folder."""
     if not path.exists():
         raise InputError(f"{path}: wanted a Zarr store in a local folder, but there is none; check the path.")
-    here = node(path) if path.is_dir() else Node("", path, problem="missing")
+    here = node(path)
     if here.problem == "missing":
         raise InputError(
             f"{path}: is not a Zarr store (no {' or '.join(METADATA)} in it); make one of it with `dorff ingest`."
         )
+    content = read_json(path / here.key)  # says what is damaged
     if here.problem or here.is_array:
         what = "its metadata is damaged" if here.problem else "it is a single Zarr array, not a group"
-        if here.problem:
-            read_json(path / here.key)  # says what
         raise InputError(f"{path}: wanted a Zarr group, but {what}; give the group that holds the arrays.")
-    if (path / "zarr.json").is_file():
-        attributes = read_json(path / "zarr.json").get("attributes", {})
-    else:
-        attributes = read_json(path / ".zattrs") if (path / ".zattrs").is_file() else {}
+    if here.key != "zarr.json":  # of Zarr v2
+        content = {"attributes": read_json(path / ".zattrs")} if (path / ".zattrs").is_file() else {}
+    attributes = content.get("attributes", {})
     if not isinstance(attributes, dict):
         raise InputError(f"{path}: its attributes are damaged; restore its metadata from a copy or ingest again.")
     return attributes
 
 
-def committed_rows(path: Path, attributes: Attributes) -> int | None:
-    """The rows that dorff committed to this group; None for a store written by others."""
+def committed(path: Path, attributes: Attributes) -> range | None:
+    """The rows that dorff committed to this group, without those that `trim` took away; None in a store of others."""
     if "dorff" not in attributes:
         return None
-    rows = attributes["dorff"].get("rows") if isinstance(attributes["dorff"], dict) else None
+    ours = attributes["dorff"] if isinstance(attributes["dorff"], dict) else {}
+    rows, first = ours.get("rows"), ours.get("first", 0)
     if not isinstance(rows, int) or rows < 0:
         raise InputError(
             f"{path}: its attribute dorff.rows is not a number of rows; restore its metadata from a copy."
         )
-    return rows
-
-
-def committed_first(path: Path, attributes: Attributes) -> int:
-    """The first row that the group still has; 0 but where `trim` took earlier ones away."""
-    rows = committed_rows(path, attributes)
-    first = 0 if rows is None else attributes["dorff"].get("first", 0)
-    if not isinstance(first, int) or not 0 <= first <= (rows or 0):
+    if not isinstance(first, int) or not 0 <= first <= rows:
         raise InputError(
             f"{path}: its attribute dorff.first is not the number of a row; restore its metadata from a copy."
         )
-    return first
+    return range(first, rows)
+
+
+def ingested(path: Path, attributes: Attributes, remedy: str) -> tuple[tuple[int, int], Mapping[str, Any]]:
+    """The first row and the one past the last of a store that ingest made, and its arrays' columns; InputError, with
+    this remedy, of any other."""
+    rows, columns = committed(path, attributes), attributes.get("columns")
+    if rows is None or not isinstance(columns, dict):
+        raise InputError(f"{path}: was not made by `dorff ingest`, {remedy}")
+    return (rows.start, rows.stop), columns
 
 
 def stored_columns(attributes: Attributes, name: str, width: int) -> tuple[str, ...]:

@@ -56,7 +56,7 @@ def open_dataset(
     group = locate(path).absolute()
     attributes = nodes.group_attributes(group)
     classes = targets if isinstance(targets, Classes) else None
-    x_names, y_names = _names(inputs), _names(targets.name if isinstance(targets, Classes) else targets)
+    x_names, y_names = several(inputs), several(targets.name if isinstance(targets, Classes) else targets)
     if not x_names:
         raise InputError(
             f"{group}: inputs: wanted at least one array, got none; name the arrays that hold the inputs."
@@ -70,12 +70,12 @@ def open_dataset(
     ]
     arrays |= {column.array: nodes.open_array(group, column.array) for column in columns if column is not None}
     nodes.check_seals(group, attributes, arrays)
-    shard_rows, unit_rows = _row_grids(list(arrays.values()))
+    rows, (shard_rows, unit_rows) = _rows(group, attributes, arrays), _row_grids(list(arrays.values()))
     dataset = Dataset(
         path=str(group),
         inputs=x_names,
         targets=y_names,
-        n=_length(group, arrays, nodes.committed_rows(group, attributes)),
+        n=rows.stop,
         d=sum(width[name] for name in x_names),
         q=sum(width[name] for name in y_names),
         shard_rows=shard_rows,
@@ -85,7 +85,7 @@ def open_dataset(
         weights=columns[0],
         groups=columns[1],
         labelled=columns[2],
-        first=nodes.committed_first(group, attributes),
+        first=rows.start,
     )
     return dataset if classes is None else _with_classes(dataset, classes, attributes)
 
@@ -136,16 +136,17 @@ def _labels(dataset: Dataset, start: int, stop: int) -> npt.NDArray[Any]:
     return values if labelled is None else values[labelled]
 
 
-def _names(names: str | Sequence[str] | None) -> tuple[str, ...]:
+def several(names: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Names of which one may be given as such, or none."""
     return () if names is None else (names,) if isinstance(names, str) else tuple(names)
 
 
-def _length(group: Path, arrays: dict[str, nodes.StoredArray], committed: int | None) -> int:
-    if committed is not None:
+def _rows(group: Path, attributes: Attributes, arrays: dict[str, nodes.StoredArray]) -> range:
+    if (committed := nodes.committed(group, attributes)) is not None:
         for name, stored in arrays.items():
-            if stored.rows < committed:
+            if stored.rows < committed.stop:
                 raise InputError(
-                    f"{group}: array {name} has {stored.rows} rows, fewer than the {committed} of the "
+                    f"{group}: array {name} has {stored.rows} rows, fewer than the {committed.stop} of the "
                     "store; restore it or ingest again."
                 )
         return committed
@@ -155,7 +156,7 @@ def _length(group: Path, arrays: dict[str, nodes.StoredArray], committed: int | 
             raise InputError(
                 f"{group}: array {first} has {n} rows but array {name} has {rows}; inputs and targets need as many."
             )
-    return n
+    return range(n)
 
 
 def _row_grids(arrays: list[nodes.StoredArray]) -> tuple[int, int]:

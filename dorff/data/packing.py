@@ -88,7 +88,7 @@ class FillValues:
         """Further rows of labels without those given."""
         for label in run.values:
             self.unmet.pop(self._given.get(label, np.nan), None)
-        return run.without(self._given)
+        return Run(tuple(None if value in self._given else value for value in run.values), run.index)
 
     def _set_apart(self, j: int, values: Array) -> Array:
         """Count what may be fill values of a column; returns what is none."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +16,18 @@ from pyarrow import types
 
 from dorff.data.edge_source import EDGES, RUN, Edges, EdgeSource
 from dorff.data.labels import Run
-from dorff.data.readers import BLOCK_BYTES, Numbers, Reader, SourceBlock, common_dtype, reading, side_by_side
+from dorff.data.readers import (
+    BLOCK_BYTES,
+    LABELS,
+    NUMBERS,
+    Numbers,
+    Reader,
+    SourceBlock,
+    common_dtype,
+    reading,
+    side_by_side,
+    unwanted,
+)
 from dorff.errors import InputError
 
 
@@ -36,9 +47,7 @@ class ParquetReader(Reader):
             return np.dtype(np.float32)
         if any(is_of(kind) for is_of in (types.is_floating, types.is_integer, types.is_decimal, types.is_boolean)):
             return np.dtype(np.float64)
-        raise InputError(
-            f"{self.path}: column {column!r} holds {kind}, wanted real numbers; convert it or leave it out."
-        )
+        raise unwanted(self.path, column, kind, NUMBERS)
 
     def _read(self, columns: Sequence[str], labels: Sequence[str]) -> Iterator[SourceBlock]:
         """Read batches of rows."""
@@ -62,10 +71,7 @@ class ParquetReader(Reader):
         if types.is_temporal(kind):
             column = column.cast(pa.string())
         elif types.is_nested(kind):
-            raise InputError(
-                f"{self.path}: column {name!r} holds {kind}, wanted labels: text, whole numbers or booleans; "
-                "convert it."
-            )
+            raise unwanted(self.path, name, kind, LABELS)
         elif types.is_float16(kind) or types.is_null(kind):
             column = column.cast(pa.float32())
         return Run.of(column)
@@ -121,21 +127,19 @@ def open_parquet_graph(root: Path, files: tuple[str, ...]) -> ParquetEdges:
 
 
 def _check_columns(file: str, schema: Any) -> None:
-    wanted: dict[str, Callable[[Any], bool]] = {"i": pa.types.is_integer, "j": pa.types.is_integer}
     others = [name for name in schema.names if name not in EDGES and not name.startswith("__")]  # but pandas' index
     if "w" not in schema.names and others:
         raise InputError(
             f"{file}: wanted the columns i, j and perhaps w, got {schema.names}; name the weights w, and drop what is "
             "none."
         )
-    if "w" in schema.names:
-        wanted["w"] = lambda kind: pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)
-    for name, right in wanted.items():
+    for name in EDGES[: 2 + ("w" in schema.names)]:
         if name not in schema.names:
             raise InputError(f"{file}: wanted the columns i, j and perhaps w, got {schema.names}; rename them.")
-        if not right(schema.field(name).type):
-            what = "numbers" if name == "w" else "whole numbers of nodes"
-            raise InputError(f"{file}: column {name}: wanted {what}, got {schema.field(name).type}; convert it.")
+        kind, what = schema.field(name).type, "numbers" if name == "w" else "whole numbers of nodes"
+        weight = name == "w" and (types.is_floating(kind) or types.is_boolean(kind))
+        if not types.is_integer(kind) and not weight:
+            raise InputError(f"{file}: column {name}: wanted {what}, got {kind}; convert it.")
 
 
 def _read_parquet(file: str, names: tuple[str, ...], skip: int, out: tuple[npt.NDArray[Any], ...]) -> None:

@@ -24,6 +24,8 @@ from dorff.errors import IncompleteError, InputError
 
 Numbers = npt.NDArray[Any]  # (rows, columns asked for), float32 or float64
 BLOCK_BYTES: Final = 4 * 2**20
+NUMBERS: Final = "real numbers; convert it or leave it out"
+LABELS: Final = "labels: text, whole numbers or booleans; convert it"
 
 
 @final
@@ -152,19 +154,9 @@ def reading(path: str, format_name: str) -> Iterator[None]:
         ) from error
 
 
-def check_numbers(path: str, column: str, dtype: np.dtype[Any]) -> None:
-    """Refuse a type that is not of real numbers."""
-    if dtype.kind not in NUMBER_KINDS:
-        raise InputError(f"{path}: column {column!r} holds {dtype}, wanted real numbers; convert it or leave it out.")
-
-
-def check_labels(path: str, column: str, dtype: np.dtype[Any]) -> None:
-    """Refuse a type that labels cannot have."""
-    if dtype.kind not in NUMBER_KINDS + "SU":
-        raise InputError(
-            f"{path}: column {column!r} holds {dtype}, wanted labels: text, whole numbers or booleans; convert it "
-            "(NumPy's objects by .astype(str))."
-        )
+def unwanted(path: str, column: str, kind: object, wanted: str) -> InputError:
+    """Of a column of a type that is not wanted."""
+    return InputError(f"{path}: column {column!r} holds {kind}, wanted {wanted}.")
 
 
 def side_by_side(columns: Sequence[npt.NDArray[Any]], rows: int) -> Numbers:
@@ -226,7 +218,8 @@ class ArraysReader(Reader):
     def dtype(self, column: str) -> np.dtype[Any]:
         """The array's type."""
         dtype = self.arrays[self._place[column][0]].dtype
-        check_numbers(self.path, column, dtype)
+        if dtype.kind not in NUMBER_KINDS:
+            raise unwanted(self.path, column, dtype, NUMBERS)
         return dtype
 
     def _read(self, columns: Sequence[str], labels: Sequence[str]) -> Iterator[SourceBlock]:
@@ -235,29 +228,29 @@ class ArraysReader(Reader):
         for column in columns:
             name, j = self._place[column]
             wanted.setdefault(name, []).append(j)
-        labelled = [self._place[label] for label in labels]
-        self._check_lengths([*wanted, *(name for name, _ in labelled)])
         order = {place: i for i, place in enumerate((name, j) for name, places in wanted.items() for j in places)}
         pick = [order[self._place[column]] for column in columns]
-        infos = [self.arrays[name] for name in (*wanted, *(name for name, _ in labelled))]
-        self.rows = infos[0].shape[0]
-        rows = max(1, BLOCK_BYTES // sum(max(8, i.dtype.itemsize) * math.prod(i.shape[1:]) for i in infos))
         dtype = common_dtype([self.dtype(column) for column in columns])
-        for label, (name, _) in zip(labels, labelled, strict=True):
-            check_labels(self.path, label, self.arrays[name].dtype)
-        streams = [self.stream(name, places, rows) for name, places in wanted.items()]
-        label_streams = [self.stream(name, [j], rows) for name, j in labelled]
+        arrays = [*wanted.items(), *((name, [j]) for name, j in (self._place[label] for label in labels))]
+        self._check([name for name, _ in arrays], labels)
+        infos = [self.arrays[name] for name, _ in arrays]
+        rows = max(1, BLOCK_BYTES // sum(max(8, i.dtype.itemsize) * math.prod(i.shape[1:]) for i in infos))
         count = 0
         with reading(self.path, self.format_name):
-            for parts in zip(*streams, *label_streams, strict=True):
+            for parts in zip(*(self.stream(name, places, rows) for name, places in arrays), strict=True):
                 count += len(parts[0])
                 self._digest.follow(self.path, count, self.rows)
-                runs = tuple(Run.of(part[:, 0]) for part in parts[len(streams) :])
-                numbers = parts[: len(streams)] or (np.empty((len(parts[-1]), 0)),)
+                runs = tuple(Run.of(part[:, 0]) for part in parts[len(wanted) :])
+                numbers = parts[: len(wanted)] or (np.empty((len(parts[-1]), 0)),)
                 yield SourceBlock(np.concatenate(numbers, axis=1)[:, pick].astype(dtype, copy=False), runs)
 
-    def _check_lengths(self, names: list[str]) -> None:
+    def _check(self, names: list[str], labels: Sequence[str]) -> None:
+        """Set `rows`; InputError where arrays differ in length, or a type is none of labels."""
+        for label in labels:
+            if (dtype := self.arrays[self._place[label][0]].dtype).kind not in NUMBER_KINDS + "SU":
+                raise unwanted(self.path, label, dtype, f"{LABELS} (NumPy's objects by .astype(str))")
         first, n = names[0], self.arrays[names[0]].shape[0]
+        self.rows = n
         for name in names[1:]:
             if (rows := self.arrays[name].shape[0]) != n:
                 raise InputError(

@@ -115,31 +115,26 @@ class SideBySide(Reader):
 
     def _read(self, columns: Sequence[str], labels: Sequence[str]) -> Iterator[SourceBlock]:
         """Read in step the sources that hold these columns; InputError when they differ in length."""
-        numbers, runs = ([self._place[name] for name in wanted] for wanted in (columns, labels))
-        readers = [r for r in self._readers if any(r is reader for reader, _ in numbers + runs)]
-        of, of_runs = (
-            [[name for reader, name in wanted if reader is r] for r in readers] for wanted in (numbers, runs)
+        held = {self._place[name][0] for name in (*columns, *labels)}
+        readers = [reader for reader in self._readers if reader in held]
+        streams = [r.blocks(self._of(r, columns), self._of(r, labels)) for r in readers]
+        pick, pick_runs = (
+            np.argsort([i for r in readers for i, name in enumerate(names) if self._place[name][0] is r])
+            for names in (columns, labels)
         )
-        pick, pick_runs = _places(readers, of, numbers), _places(readers, of_runs, runs)
-        streams = [r.blocks(*names) for r, *names in zip(readers, of, of_runs, strict=True)]
         for parts in _in_step(readers, streams):
             label_runs = [run for part in parts for run in part.labels]
             together = np.concatenate([part.numbers for part in parts], axis=1)
             yield SourceBlock(together[:, pick], tuple(label_runs[place] for place in pick_runs))
         self.rows = readers[0].rows
 
+    def _of(self, reader: Reader, names: Sequence[str]) -> list[str]:
+        """What one source calls those of the columns that it holds."""
+        return [name for holder, name in map(self._place.__getitem__, names) if holder is reader]
+
     def content(self) -> str:
         """Of those that were read."""
         return "+".join(reader.content() for reader in self._readers if reader.rows)
-
-
-def _places(
-    readers: Sequence[Reader], names: Sequence[Sequence[str]], asked: Sequence[tuple[Reader, str]]
-) -> list[int]:
-    """Where each column asked for is among those that the readers give, one reader after another."""
-    given = ((r, name) for r, of in zip(readers, names, strict=True) for name in of)
-    order = {column: place for place, column in enumerate(given)}
-    return [order[column] for column in asked]
 
 
 @final

@@ -12,7 +12,7 @@ import numpy as np
 from dorff.data.labels import CLASSES, stored_labels
 from dorff.data.layout import commit
 from dorff.data.metadata import Attributes, reported, staging
-from dorff.data.nodes import check_seals, committed_first, committed_rows, group_attributes, open_array
+from dorff.data.nodes import check_seals, group_attributes, ingested, open_array
 from dorff.data.opening import open_dataset
 from dorff.errors import InputError
 from dorff.storage.files import rmtree, sync_directory
@@ -47,16 +47,12 @@ def trim(store: str | os.PathLike[str], *, keep: int) -> int:
 def _trimmed(path: Path, keep: int) -> int:
     with staging(path):
         attributes = group_attributes(path)
-        rows, names = committed_rows(path, attributes), attributes.get("columns")
-        if rows is None or not isinstance(names, dict):
-            raise InputError(
-                f"{path}: was not made by `dorff ingest`, so rows cannot be taken away; leave them out when it is "
-                "ingested."
-            )
+        remedy = "so rows cannot be taken away; leave them out when it is ingested."
+        (before, rows), names = ingested(path, attributes, remedy)
         arrays = {name: open_array(path, name) for name in names}
         check_seals(path, attributes, arrays)
         shards = {name: stored.files.outer[0] for name, stored in arrays.items()}
-        unit, before = math.lcm(*shards.values()), committed_first(path, attributes)
+        unit = math.lcm(*shards.values())
         first = max(before, (rows - keep) // unit * unit)
         if first > before:
             commit(path, {"first": first, **_counts(path, attributes, first)})

@@ -9,11 +9,9 @@ from typing import Any
 from dorff.data.array_files import ArrayFiles, Fault
 from dorff.data.labels import stored_labels
 from dorff.data.metadata import Attributes, has_seal, lost_seal
-from dorff.data.nodes import Node, committed_first, committed_rows, group_attributes, open_zarr, walk
+from dorff.data.nodes import Node, committed, group_attributes, open_zarr, walk
 from dorff.errors import InputError
 from dorff.storage.location import locate
-
-__all__ = ["Fault", "verify"]
 
 
 def verify(path: str | os.PathLike[str]) -> list[Fault]:
@@ -60,7 +58,7 @@ def _group_faults(node: Node, groups: dict[str, dict[str, Any]]) -> Iterator[Fau
     """Put the attributes of a group that is whole among `groups`."""
     try:
         attributes = group_attributes(node.path)
-        committed_first(node.path, attributes)
+        committed(node.path, attributes)
         stored_labels(attributes, node.path)
     except InputError:
         yield Fault(node.name, node.key, "damaged")
@@ -78,11 +76,12 @@ def _array_faults(node: Node, attributes: Attributes | None) -> list[Fault]:
     if attributes is not None and lost_seal(attributes, name, sealed=has_seal(dict(array.attrs))):
         return [Fault(node.name, node.key, "damaged")]
     if attributes is not None and name in _columns(attributes):
-        first, rows = committed_first(node.path, attributes), committed_rows(node.path, attributes) or 0
-        if not region or array.shape[0] < rows:
+        rows = committed(node.path, attributes) or range(0)
+        if not region or array.shape[0] < rows.stop:
             return [Fault(node.name, node.key, "damaged")]
-        region = ((first, rows), *region[1:])  # rows of an append that was cut are nobody's yet, trimmed ones no more
+        # Rows of an append that was cut are nobody's yet, trimmed ones no more.
+        region = ((rows.start, rows.stop), *region[1:])
     try:
-        return list(ArrayFiles(array, node.path, node.name).faults(region))
+        return list(ArrayFiles(array, node.path, node.name).faults(region, decode=True))
     except OSError as error:
         raise InputError(f"{node.path}: cannot be read ({error.strerror}); check the permissions.") from error

@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import final
 
-from dorff.data.nodes import committed_first, group_attributes
+from dorff.data.nodes import committed, group_attributes
 from dorff.engine import Engine
 from dorff.errors import IncompleteError, InputError
 from dorff.features import cut
@@ -66,7 +66,8 @@ def not_trimmed(plan: Plan) -> Iterator[None]:
     except InputError as error:
         path = locate(plan.dataset.path)
         with suppress(InputError):
-            if committed_first(path, group_attributes(path)) > plan.dataset.first:
+            rows = committed(path, group_attributes(path))
+            if rows is not None and rows.start > plan.dataset.first:
                 raise IncompleteError(f"{path}: rows were trimmed while the job ran; run it again") from error
         raise
 

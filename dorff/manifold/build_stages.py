@@ -166,8 +166,8 @@ class GraphStage(Stage):
             if earlier is not None and earlier.digest != digest:
                 raise ChangedError
             stamp, seconds = source.stamp(leaf.start, leaf.stop, read), time.perf_counter() - began
-            sums = leaf.stop - leaf.start, 0, 0, (), (), seconds, 0.0  # of rows, their bounds and seconds
-            receipt = Receipt(self.hash, number, leaf.start, leaf.stop, digest, stamp, *sums, facts=tuple(facts))
+            which, used = (self.hash, number, leaf.start, leaf.stop, stamp), leaf.stop - leaf.start
+            receipt = Receipt(*which, digest=digest, rows_used=used, seconds=seconds, facts=tuple(facts))
             receipt.save(self.receipts)
         return receipt
 

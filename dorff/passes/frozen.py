@@ -21,7 +21,7 @@ from dorff.model.weights import Density
 from dorff.moments import MOST_PATTERNS, FloatArray
 from dorff.passes.spec import Configs, FoldRule, PassSpec
 from dorff.spec.registry import Config
-from dorff.store import identity, read_plain, write_atomic, write_json
+from dorff.store import identity, read_plain, write_atomic
 from dorff.store.moments import read_npz
 from dorff.store.stored_model import UNREADABLE
 
@@ -155,7 +155,7 @@ def freeze(directory: Path, spec: PassSpec, constants: FrozenConstants) -> None:
     body = {"question": words, "features": constants.features.phi.config(), "arrays": digest}
     body["check"] = seal_of(body, directory)
     write_atomic(directory / "arrays.npz", [buffer.getbuffer()], sync=True)
-    write_json(directory / "plan.json", body, sync=True)
+    write_atomic(directory / "plan.json", [json.dumps(body, indent=1, sort_keys=True).encode()], sync=True)
 
 
 def seal_of(body: Mapping[str, Any], directory: Path) -> str:

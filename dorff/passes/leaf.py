@@ -167,7 +167,7 @@ class LeafRun:
             raise InputError(f"{frozen.directory}: the frozen plan is gone or another; run the job again")
         save_moments(self.place.node(0, receipt.number, receipt.key), self.sums.sums)
         self.sums.keep_spare()
-        receipt = receipt.timed(self.now().seconds)
+        receipt = replace(receipt, seconds=self.now().seconds)
         receipt.save(self.place.receipts)
         Checkpoint.remove(self.place.checkpoints, receipt.number)
         return receipt
@@ -239,8 +239,7 @@ class _RowRun(LeafRun):
 def fresh_checkpoint(place: Place, leaf: Leaf, stamp: str, d: int) -> Checkpoint:
     """That of a leaf of which nothing is summed: rows of d inputs, `stamp` names what they are."""
     low, high = (float("inf"),) * d, (float("-inf"),) * d
-    nothing = stamp, (), 0, 0, low, high, 0.0, 0.0
-    return Checkpoint(place.hash, leaf.number, leaf.start, leaf.stop, leaf.start, *nothing)
+    return Checkpoint(place.hash, leaf.number, leaf.start, leaf.stop, stamp, row=leaf.start, low=low, high=high)
 
 
 def merge_nodes(left: str, right: str, into: str, kind: type[Summand]) -> bool:

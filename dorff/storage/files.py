@@ -83,11 +83,6 @@ def unfinished(directory: Path, begin: str = ".") -> list[Path]:
         return [path for path in directory.glob(f"{begin}*") if _UNFINISHED.fullmatch(path.name)]
 
 
-def write_json(path: Path, value: Any, *, sync: bool = False) -> None:
-    """`value` as readable JSON, atomically."""
-    write_atomic(path, [json.dumps(value, indent=1, sort_keys=True).encode()], sync=sync)
-
-
 def identity(path: Path, names: int = 3) -> str:
     """What a file that is kept is, as the last `names` of its path say: a hash of the plan, sweep, term or graph that
     it is of, and which part of that.

@@ -16,6 +16,8 @@ from typing import Any, BinaryIO, Final, Self, cast
 
 from dorff.errors import InputError
 
+_BUFFER: Final = 2**20  # bytes of a file that are written at a time: sums come a short column after another
+
 
 class Location(PosixPath):
     """A path with what `pathlib` lacks: whole files, locks, durability, free space, and Zarr.
@@ -45,7 +47,7 @@ class Location(PosixPath):
         """
         temporary = self.with_name(f".{self.name}.{uuid.uuid4().hex}")  # no other writer's
         try:
-            with temporary.open("wb") as file:
+            with temporary.open("wb", buffering=_BUFFER) as file:
                 yield file
                 if sync:
                     file.flush()

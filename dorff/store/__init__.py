@@ -11,7 +11,6 @@ from dorff.storage.files import (
     space_on,
     unseal,
     write_atomic,
-    write_json,
 )
 from dorff.store.lease import LEASE, Lease, forget, lease_beside, lease_state
 from dorff.store.models import (

@@ -76,7 +76,7 @@ def load_held(path: Path, of: Callable[[Part], Adder]) -> bool:
                 length = sum(len(piece) for piece in pieces)
                 if section != _section(_part(section), adder, _HELD + adder.kind, length):
                     return False
-                _fill(file, pieces)
+                list(_decoded(file, pieces))
             return True
     except (FileNotFoundError, _DamagedError):
         return False
@@ -101,8 +101,7 @@ def _whole(file: BinaryIO, section: _Section, of: type[S]) -> S:
     if section["kind"] != of.kind:
         raise InputError(f"a file holds sums of kind {section['kind']}, wanted {of.kind}; run the job again")
     values = np.empty(section["length"])
-    for _ in _decoded(file, section, values):
-        pass  # one piece, the whole array
+    list(_decoded(file, _cut(section, values)))
     y0 = np.array(section["y0"], dtype=np.float64)
     return of.read(section, y0, values)
 
@@ -113,8 +112,7 @@ def undamaged(path: Path) -> bool:
     try:
         with open_plain(path) as file:
             for section in _header(file):
-                for _ in _decoded(file, section, buffer):
-                    pass
+                list(_decoded(file, _cut(section, buffer)))
             return True
     except (FileNotFoundError, _DamagedError):
         return False
@@ -145,7 +143,7 @@ def _added(left: BinaryIO, right: BinaryIO) -> list[tuple[_Section, Iterator[Flo
         first, second = of_left.get(part), of_right.get(part)
         if first is None or second is None:
             (file, alone) = (left, of_left[part]) if second is None else (right, of_right[part])
-            sections.append((alone, _decoded(file, alone, buffers[0])))
+            sections.append((alone, _decoded(file, _cut(alone, buffers[0]))))
             continue
         if any(first[name] != second[name] for name in ("kind", "length", "m", "q", "y0")):
             raise InputError("moments of different plans cannot be added: kind, m, q and y0 must be the same")
@@ -153,8 +151,8 @@ def _added(left: BinaryIO, right: BinaryIO) -> list[tuple[_Section, Iterator[Flo
         if not Sums.kinds[first["kind"]].by_numbers:
             sections.append((merged, _absorbed(left, first, right, second)))
         else:
-            read = zip(_decoded(left, first, buffers[0]), _decoded(right, second, buffers[1]), strict=True)
-            sections.append((merged, (np.add(x, y, out=x) for x, y in read)))
+            read = (_decoded(file, _cut(first, buffer)) for file, buffer in zip((left, right), buffers, strict=True))
+            sections.append((merged, (np.add(x, y, out=x) for x, y in zip(*read, strict=True))))
     return sections
 
 
@@ -169,26 +167,10 @@ def _encoded(path: Path, sections: Sequence[tuple[_Section, Iterator[FloatArray]
     yield _MAGIC + struct.pack("<II", len(header), google_crc32c.value(header)) + header
     for _, pieces in sections:
         checksum = 0
-        for piece in _gathered(pieces):
+        for piece in pieces:
             checksum = google_crc32c.extend(checksum, piece)
             yield piece.data.cast("B")
         yield struct.pack("<I", checksum)
-
-
-def _gathered(pieces: Iterable[FloatArray]) -> Iterator[FloatArray]:
-    """The same numbers, short pieces put together: a write for each column would take twice as long."""
-    buffer, filled = np.empty(_PIECE), 0
-    for piece in pieces:
-        if filled and filled + len(piece) > _PIECE:
-            yield buffer[:filled]
-            filled = 0
-        if len(piece) > _PIECE:
-            yield piece
-        else:
-            buffer[filled : filled + len(piece)] = piece
-            filled += len(piece)
-    if filled:
-        yield buffer[:filled]
 
 
 def _header(file: BinaryIO) -> list[_Section]:
@@ -231,38 +213,27 @@ def _length(section: _Section) -> int:
     return int(length)
 
 
-def _decoded(file: BinaryIO, section: _Section, buffer: FloatArray) -> Iterator[FloatArray]:
-    """The section's numbers, a buffer's worth at a time, each in the same memory; its checksum is looked at last."""
-    left, checksum = int(section["length"]), 0
+def _cut(section: _Section, buffer: FloatArray) -> Iterator[FloatArray]:
+    """Arrays for all of a section's numbers, one after another, each in the buffer's memory."""
+    left = int(section["length"])
     while left:
-        piece = buffer[: min(len(buffer), left)]
-        checksum = _read(file, piece, checksum)
-        left -= len(piece)
-        yield piece
-    _end(file, checksum)
+        yield buffer[:left]
+        left -= len(buffer[:left])
 
 
-def _fill(file: BinaryIO, pieces: Iterable[FloatArray]) -> None:
-    """Read a section's numbers into these arrays."""
+def _decoded(file: BinaryIO, pieces: Iterable[FloatArray]) -> Iterator[FloatArray]:
+    """A section's numbers, read into these arrays one after another; its checksum is looked at last."""
     checksum = 0
     for piece in pieces:
-        checksum = _read(file, piece, checksum)
-    _end(file, checksum)
-
-
-def _read(file: BinaryIO, piece: FloatArray, checksum: int) -> int:
-    if file.readinto(piece.data.cast("B")) != piece.nbytes:  # type: ignore[attr-defined]  # not in typeshed's BinaryIO
-        raise _DamagedError
-    return int(google_crc32c.extend(checksum, piece))
-
-
-def _end(file: BinaryIO, checksum: int) -> None:
+        if file.readinto(piece.data.cast("B")) != piece.nbytes:  # type: ignore[attr-defined]  # not in typeshed's
+            raise _DamagedError
+        checksum = google_crc32c.extend(checksum, piece)
+        yield piece
     if file.read(4) != struct.pack("<I", checksum):
         raise _DamagedError
 
 
 _HEADERS: Final = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-_NPZ_PIECE: Final = 2**20  # bytes
 _KINDS: Final = "fiub"  # numbers and booleans: no objects, which would be pickled
 
 
@@ -278,7 +249,7 @@ def read_npz(raw: bytes) -> dict[str, npt.NDArray[Any]]:
             names = [member.filename for member in members]
             if len(set(names)) < len(names) or sum(member.file_size for member in members) > len(raw):
                 raise ValueError("two arrays of one name, or more in it than its bytes hold")
-            return {_name(member): _array(archive, _plain(member)) for member in members}
+            return {_name(member): _array(archive, member) for member in members}
     except (zipfile.BadZipFile, RuntimeError, EOFError, OverflowError, SyntaxError, TokenError) as error:
         raise ValueError(f"not an archive of arrays: {error}") from error
 
@@ -287,29 +258,21 @@ def _name(member: zipfile.ZipInfo) -> str:
     name = member.filename.removesuffix(".npy")
     if not name.isidentifier() or name == member.filename:
         raise ValueError(f"{member.filename!r} is no array's name")
+    if member.compress_type != zipfile.ZIP_STORED or member.compress_size != member.file_size or member.flag_bits & 1:
+        raise ValueError(f"{member.filename!r} is packed")
     return name
 
 
-def _plain(member: zipfile.ZipInfo) -> zipfile.ZipInfo:
-    """A member that is stored as it is, neither packed nor encrypted."""
-    if member.compress_type != zipfile.ZIP_STORED or member.compress_size != member.file_size or member.flag_bits & 1:
-        raise ValueError(f"{member.filename!r} is packed")
-    return member
-
-
 def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> npt.NDArray[Any]:
-    """The array in a NPY file, read piece by piece, so that it is in memory once beside the archive."""
+    """The array in a NPY file whose header is looked at first."""
     with archive.open(member) as file:
         version = np.lib.format.read_magic(file)
         if version not in _HEADERS:
             raise ValueError(f"an array's format is {version}, wanted 1.0 or 2.0")
-        shape, fortran, dtype = _HEADERS[version](file)
-        if dtype.kind not in _KINDS or any(type(size) is not int or size < 0 for size in shape):
+        shape, _, dtype = _HEADERS[version](file)
+        if dtype.kind not in _KINDS or min(shape, default=0) < 0:
             raise ValueError(f"an array of {dtype} {shape}, wanted numbers")
         if math.prod(shape) * dtype.itemsize != member.file_size - file.tell():
             raise ValueError(f"an array claims to be {dtype} {shape}, which is not what it holds")
-        values = np.empty(shape[::-1] if fortran else shape, dtype)
-        content = values.reshape(-1).view(np.uint8)
-        for at in range(0, len(content), _NPZ_PIECE):
-            content[at : at + _NPZ_PIECE] = np.frombuffer(file.read(_NPZ_PIECE), np.uint8)
-    return values.T.copy() if fortran else values
+        file.seek(0)
+        return np.asarray(np.lib.format.read_array(file, allow_pickle=False), order="C")

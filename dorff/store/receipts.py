@@ -7,9 +7,10 @@ import hashlib
 import json
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import KW_ONLY, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Self, final
 
@@ -48,42 +49,76 @@ _TYPES: Final[dict[str, Callable[[Any], bool]]] = {
     "int": _count,
     "str": lambda value: isinstance(value, str),
     "float": lambda value: _bound(value) and 0 <= value < math.inf,
-    "tuple[int, ...]": lambda value: all(map(_count, value)),
-    "tuple[float, ...]": lambda value: all(map(_bound, value)),
+    "tuple[int, ...]": lambda value: isinstance(value, tuple) and all(map(_count, value)),
+    "tuple[float, ...]": lambda value: isinstance(value, tuple) and all(map(_bound, value)),
 }
 
 
-def plausible(record: Any) -> bool:
-    """Whether each field of a dataclass is of its type: counts and seconds from 0 on, text, numbers for bounds."""
-    return all(_TYPES[str(field.type)](getattr(record, field.name)) for field in fields(record))
-
-
-@final
 @dataclass(frozen=True)
-class Receipt:
-    """A finished leaf: which rows, what was in them, what became of them.
+class LeafRecord(ABC):
+    """What is kept of a leaf: which rows, what was in them, what became of them.
 
-    `digest` is of the rows' values as read, `stamp` of the files that held them (size and time; cheap to ask
-    again). `key` names the leaf's moments by all that determines them: plan, rows and digest. `low` and `high`
-    (d,) bound the inputs of the rows used; `rows_unlabelled` have no target, `rows_dropped` are all others, those of
-    weight 0 too, `rows_read` those read from the store. Seconds are wall time in the leaf, and in its BLAS `syrk`
-    calls. `facts` are whole numbers that a leaf which is no sum hands on.
+    `stamp` is of the files that held the rows (size and time; cheap to ask again). `low` and `high` (d,) bound the
+    inputs of the rows used; `rows_unlabelled` have no target, `rows_read` are those read from the store. Seconds are
+    wall time in the leaf, and in its BLAS `syrk` calls.
     """
 
     plan: str
     number: int
     start: int
     stop: int
-    digest: str
     stamp: str
-    rows_used: int
-    rows_dropped: int
-    rows_read: int
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-    seconds: float
-    syrk_seconds: float
+    _: KW_ONLY
+    rows_used: int = 0
+    rows_read: int = 0
     rows_unlabelled: int = 0
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+    seconds: float = 0.0
+    syrk_seconds: float = 0.0
+
+    @classmethod
+    def load(cls, directory: Path, number: int) -> Self | None:
+        """What was kept of a leaf, or None where there is none, a byte of it changed, or it is another leaf's or
+        plan's: the leaf is to be done again."""
+        path = _path(directory, number)
+        try:
+            body = unseal(read_plain(path), identity(path))
+            if body is None:
+                return None
+            words: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in body.items()}
+            record = cls(**words)
+        except (FileNotFoundError, TypeError):  # the latter: another version's
+            return None
+        typed = all(_TYPES[str(field.type)](getattr(record, field.name)) for field in fields(record))
+        return record if typed and record.number == number and record._adds_up else None
+
+    @property
+    @abstractmethod
+    def _adds_up(self) -> bool:
+        """Whether its rows do."""
+
+    def _keep(self, directory: Path, *, sync: bool) -> None:
+        path = _path(directory, self.number)
+        write_atomic(path, [seal(asdict(self), identity(path))], sync=sync)
+
+
+def _path(directory: Path, number: int) -> Path:
+    return directory / f"{number:06d}.json"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Receipt(LeafRecord):
+    """A finished leaf.
+
+    `digest` is of the rows' values as read; `key` names the leaf's moments by all that determines them: plan, rows and
+    digest. `rows_dropped` are neither used nor unlabelled, those of weight 0 too. `facts` are whole numbers that a
+    leaf which is no sum hands on.
+    """
+
+    digest: str
+    rows_dropped: int = 0
     facts: tuple[int, ...] = ()
 
     @property
@@ -93,86 +128,36 @@ class Receipt:
 
     @property
     def _adds_up(self) -> bool:
-        rows = self.stop - self.start
-        told = self.rows_used + self.rows_dropped + self.rows_unlabelled
-        return 0 < rows == told and len(self.low) == len(self.high)
-
-    def timed(self, seconds: float) -> Receipt:
-        return replace(self, seconds=seconds)
+        rows = self.rows_used + self.rows_dropped + self.rows_unlabelled
+        return 0 < self.stop - self.start == rows and len(self.low) == len(self.high)
 
     def save(self, directory: Path) -> None:
-        path = _path(directory, self.number)
-        write_atomic(path, [seal(asdict(self), identity(path))], sync=False)
-
-    @classmethod
-    def load(cls, directory: Path, number: int) -> Receipt | None:
-        """The receipt of a leaf, or None where there is none, a byte of it changed, or it is another leaf's or plan's:
-        the leaf is to be done again."""
-        path = _path(directory, number)
-        try:
-            body = unseal(read_plain(path), identity(path))
-            if body is None:
-                return None
-            lists = {name: tuple(body.get(name, ())) for name in ("low", "high", "facts")}
-            receipt = cls(**{**body, **lists})
-            return receipt if plausible(receipt) and receipt.number == number and receipt._adds_up else None
-        except (FileNotFoundError, KeyError, TypeError):  # the last two: another version's
-            return None
-
-
-def _path(directory: Path, number: int) -> Path:
-    return directory / f"{number:06d}.json"
+        self._keep(directory, sync=False)
 
 
 @final
-@dataclass(frozen=True)
-class Checkpoint:
-    """A leaf whose rows start..row-1 are summed, of start..stop-1. All else as in `Receipt`: `checksums` go on to its
-    digest. It counts for the same plan, rows and stamp alone.
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint(LeafRecord):
+    """A leaf whose rows start..row-1 are summed, of start..stop-1; `checksums` go on to its receipt's digest. For the
+    same plan, rows and stamp alone.
 
     Two files: the sums, named by what they are of; and a text that names them, written last.
     """
 
-    plan: str
-    number: int
-    start: int
-    stop: int
     row: int
-    stamp: str
-    checksums: tuple[int, ...]
-    rows_used: int
-    rows_read: int
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-    seconds: float
-    syrk_seconds: float
-    rows_unlabelled: int = 0
+    checksums: tuple[int, ...] = ()
+
+    @property
+    def _adds_up(self) -> bool:
+        return self.start <= self.row <= self.stop
 
     def save(self, directory: Path, sums: Mapping[Part, Adder]) -> None:
         """Keep these sums, instead of what was kept of this leaf before; once it returns they outlive a power cut."""
         save_held(self._sums(directory), sums)
-        text = _text(directory, self.number)
-        write_atomic(text, [seal(asdict(self), identity(text))], sync=True)
+        self._keep(directory, sync=True)
         for path in directory.glob(f"{self.number:06d}-*"):
             if path != self._sums(directory):
                 path.unlink(missing_ok=True)
-
-    @classmethod
-    def load(cls, directory: Path, number: int) -> Self | None:
-        """The checkpoint of a leaf; None where there is none, or it is damaged."""
-        try:
-            body = unseal(read_plain(_text(directory, number)), identity(_text(directory, number)))
-            tuples = ("checksums", "low", "high")
-            if body is None:
-                return None
-            receipts_here = cls(**{**body, **{name: tuple(body[name]) for name in tuples}})
-            return (
-                receipts_here
-                if plausible(receipts_here) and receipts_here.start <= receipts_here.row <= receipts_here.stop
-                else None
-            )
-        except (FileNotFoundError, KeyError, TypeError):  # the last two: another version's
-            return None
 
     def restore(self, directory: Path, of: Callable[[Part], Adder]) -> bool:
         """Read the sums into the empty adders that `of` gives, to the bit. False where they are absent, damaged or
@@ -182,18 +167,15 @@ class Checkpoint:
     def receipt(self) -> Receipt:
         """What is left of the task once all of it is summed."""
         return Receipt(
-            plan=self.plan, number=self.number, start=self.start, stop=self.stop,
-            digest="".join(f"{crc:08x}" for crc in self.checksums), stamp=self.stamp, rows_used=self.rows_used,
-            rows_dropped=self.stop - self.start - self.rows_used - self.rows_unlabelled, rows_read=self.rows_read,
-            low=self.low, high=self.high, seconds=self.seconds, syrk_seconds=self.syrk_seconds,
-            rows_unlabelled=self.rows_unlabelled,
-        )  # fmt: skip
+            **{field.name: getattr(self, field.name) for field in fields(LeafRecord)},
+            digest="".join(f"{crc:08x}" for crc in self.checksums),
+            rows_dropped=self.stop - self.start - self.rows_used - self.rows_unlabelled,
+        )
 
     @staticmethod
     def remove(directory: Path, number: int) -> None:
         """Delete what was kept of a leaf, if anything was."""
-        _text(directory, number).unlink(missing_ok=True)
-        for path in directory.glob(f"{number:06d}-*"):
+        for path in (_path(directory, number), *directory.glob(f"{number:06d}-*")):
             path.unlink(missing_ok=True)
 
     def _sums(self, directory: Path) -> Path:
@@ -201,10 +183,6 @@ class Checkpoint:
         what = [self.plan, self.start, self.stop, self.row, self.stamp, self.checksums]
         name = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]
         return directory / f"{self.number:06d}-{name}.sums"
-
-
-def _text(directory: Path, number: int) -> Path:
-    return directory / f"{number:06d}.json"
 
 
 HISTORY: Final = "history.jsonl"

@@ -36,9 +36,10 @@ def build_model(arrays: Arrays, words: Mapping[str, Any]) -> Model:
 
 
 def _built(arrays: Arrays, words: Mapping[str, Any]) -> Model:
+    _check_words(words)
     m, _ = arrays["coefficients"].shape
     roots, r, inside = arrays["root"].shape
-    kernel = kernels.from_config(_mapping(words, "kernel"))
+    kernel = kernels.from_config(words["kernel"])
     features = features_from(words["features"], arrays)
     weights = _weights(arrays, kernel, features)
     p = kernel.V * inside
@@ -71,10 +72,16 @@ def _built(arrays: Arrays, words: Mapping[str, Any]) -> Model:
     return Model(
         feature_map=features, operator_weights=weights,
         coefficients=arrays["coefficients"], intercept=arrays["intercept"], target_scale=arrays["target_scale"],
-        kernel=kernel, sampler=_mapping(words, "sampler"),
-        seed=_whole(words, "seed"), info=_mapping(words, "info"), observe=arrays.get("observe"),
+        kernel=kernel, sampler=words["sampler"], seed=words["seed"], info=words["info"], observe=arrays.get("observe"),
         posterior=posterior,
     )  # fmt: skip
+
+
+def _check_words(words: Mapping[str, Any]) -> None:
+    for key, kind in {"kernel": Mapping, "sampler": Mapping, "info": Mapping, "seed": int}.items():
+        if not isinstance(words[key], kind) or isinstance(words[key], bool):
+            wanted = "a whole number" if kind is int else "a mapping"
+            raise InputError(f"{key} should be {wanted}, got {type(words[key]).__name__}")
 
 
 def _weights(arrays: Arrays, kernel: kernels.OperatorKernel, features: FeatureMap) -> OperatorWeights:
@@ -101,17 +108,3 @@ def _check(name: str, value: np.ndarray[Any, Any], shape: tuple[int, ...]) -> No
     if not fits or not np.isfinite(value).all():
         got = f"{value.dtype} of shape {value.shape}" if not fits else "numbers that are not"
         raise InputError(f"array {name} should be float64 of shape {shape}, and finite; got {got}")
-
-
-def _mapping(words: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = words[key]
-    if not isinstance(value, Mapping):
-        raise InputError(f"{key} should be a mapping, got {type(value).__name__}")
-    return value
-
-
-def _whole(words: Mapping[str, Any], key: str) -> int:
-    value = words[key]
-    if type(value) is not int:
-        raise InputError(f"{key} should be a whole number, got {type(value).__name__}")
-    return value

@@ -177,7 +177,7 @@ def test_a_changed_receipt_is_none(tmp_path_factory: pytest.TempPathFactory, at:
 
 
 def test_the_key_is_of_content_not_of_time() -> None:
-    assert RECEIPT.timed(99.0).key == RECEIPT.key
+    assert replace(RECEIPT, seconds=99.0).key == RECEIPT.key
 
 
 def small_model() -> Model:
