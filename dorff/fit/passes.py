@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import final
@@ -13,15 +13,13 @@ from dorff.data.nodes import committed_first, group_attributes
 from dorff.engine import Engine
 from dorff.errors import IncompleteError, InputError
 from dorff.features import cut
-from dorff.fit.fitted import TermSums
+from dorff.fit.fitted import Progress, TermSums
 from dorff.moments import Kind, Moments, Part, Solvable, Triangle
 from dorff.passes import PassSums, Tree
 from dorff.plan import Plan, freeze_constants
 from dorff.storage.files import rmtree
 from dorff.storage.location import locate
 from dorff.store import Lease, Receipt
-
-Progress = Callable[[int, int], None]  # rows done, rows in all
 
 
 @final

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,8 +19,6 @@ from dorff.plan.costs import WORKER_BYTES
 from dorff.solvers import R2, Score, least, of_first, path_bytes, setting_scores
 from dorff.spec.job import Job
 from dorff.store import load_moments, save_moments
-
-Told = Callable[[int, int], None]  # trials done, trials in all
 
 
 @final
@@ -72,7 +70,11 @@ class TuneResult:
 
 
 def tune(
-    jobs: Sequence[Job], *, engine: Engine | None = None, progress: Progress | None = None, told: Told | None = None
+    jobs: Sequence[Job],
+    *,
+    engine: Engine | None = None,
+    progress: Progress | None = None,
+    told: Progress | None = None,
 ) -> TuneResult:
     """Score every job with each of its kernels, numbers of features and ridges; the least wins, the first of equals.
 
@@ -101,7 +103,7 @@ def tune(
         return _tuned(plans, opened, progress, told)
 
 
-def _tuned(plans: Sequence[Plan], engine: Engine, progress: Progress | None, told: Told | None) -> TuneResult:
+def _tuned(plans: Sequence[Plan], engine: Engine, progress: Progress | None, told: Progress | None) -> TuneResult:
     began = time.perf_counter()
     passed = {plan.directory: run_pass(plan, engine, progress) for plan in {p.directory: p for p in plans}.values()}
     terms = {_terms_of(plan): [term.sums for term in sum_terms(plan, engine, lambda _: None)] for plan in _each(plans)}
@@ -135,7 +137,7 @@ def _grid(
     passed: dict[Path, PassResult],
     terms: Mapping[str, Sequence[Moments]],
     engine: Engine,
-    told: Told | None,
+    told: Progress | None,
 ) -> list[Trial]:
     """Every trial, in order; a task scores one setting (a kernel with weights of the manifold terms) at one m, the
     largest first, from files of the pass's folds and of the terms' sums."""

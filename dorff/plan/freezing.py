@@ -165,9 +165,14 @@ def constants_of(plan: Plan, *, narrow: bool = False) -> FrozenConstants:
 
 
 def draw_features(
-    X: FloatArray, weights: FloatArray | None, described: Callable[[Scaled], tuple[K, Recipe]], seed: int, *,
-    tied: Sequence[IntArray] | None, shift_invariant: bool,
-) -> tuple[K, Recipe, Drawn, FeatureMap]:  # fmt: skip
+    X: FloatArray,
+    weights: FloatArray | None,
+    described: Callable[[Scaled], tuple[K, Recipe]],
+    seed: int,
+    *,
+    tied: Sequence[IntArray] | None,
+    shift_invariant: bool,
+) -> tuple[K, Recipe, Drawn, FeatureMap]:
     """Features, of a job and of an estimator, as rows X (n, d) of `weights` (n,) tell: what these are centred and
     divided by, then kernels and a recipe as `described` by what so scales inputs, then the recipe's draw of the seed.
 

@@ -239,7 +239,7 @@ def _checked(way: Way, shape: Shape, means: Means, asks: str) -> Way:
         against = asks
     elif way.worker_bytes > means.worker_memory:
         against = f"a worker needs {_bytes(way.worker_bytes)} and has {_bytes(means.worker_memory)}"
-    return Way(**{**way.__dict__, "against": against})
+    return replace(way, against=against)
 
 
 def _others(ways: Sequence[Way], wanted: str) -> str:
