@@ -56,18 +56,9 @@ def publish(
     version = store.write_version(model, root)
     try:
         old = _current(root)
-        try:
-            verdict = judge(version, old)
-        except (InputError, OSError):  # maybe because the next holder of the lease removed the version
-            lease.check()
-            raise
-        line = {
-            **record,
-            "time": datetime.now(UTC).isoformat(timespec="seconds"),
-            "token": lease.token,
-            "score": verdict.score,
-            "old_score": verdict.old_score,
-        }
+        verdict = judge(version, old)
+        line = {**record, "time": _now(), "token": lease.token}
+        line |= {"score": verdict.score, "old_score": verdict.old_score}
         if verdict.reasons:
             raise _refused(root, verdict.reasons, line, old, lease)
         with lease.fenced():
@@ -75,12 +66,18 @@ def publish(
             version = store.number_version(version)
             store.switch_current(root, version.name)
             append_history(root, {**line, "outcome": "published", "version": version.name})
-    except BaseException:
+    except BaseException as error:
         _withdraw(version)
+        if isinstance(error, InputError | OSError):  # maybe because the next holder of the lease removed the version
+            lease.check()
         raise
     if rule.keep is not None:
         store.prune_versions(root, rule.keep)
     return version, verdict
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _refused(root: Path, reasons: Sequence[str], line: Mapping[str, Any], old: Path | None, lease: Lease) -> GateError:
@@ -159,8 +156,7 @@ def not_covered(plan: Plan, error: QuarantineError) -> GateError:
 def refuse_coverage(root: Path, error: GateError) -> GateError:
     """The same, once the history of a model that is there tells it."""
     if root.exists() and (current := read_history(root)):
-        time = datetime.now(UTC).isoformat(timespec="seconds")
-        append_history(root, {"time": time, "outcome": "refused", "reasons": [str(error)]})
+        append_history(root, {"time": _now(), "outcome": "refused", "reasons": [str(error)]})
         name = next((line["version"] for line in reversed(current) if line["outcome"] == "published"), None)
         return GateError(f"{error}; {name} stays current" if name else str(error))
     return error
