@@ -22,7 +22,7 @@ from dorff.fit.publish import history_of, judge, leased, not_covered, publish, r
 from dorff.fit.streaming import fit_streaming
 from dorff.model import Model
 from dorff.moments.blas import pinned
-from dorff.plan import Plan, freeze_constants, make_plan, narrow_constants
+from dorff.plan import Plan, freeze_constants, make_plan
 from dorff.solvers import Choice, Score
 from dorff.spec.job import Job
 from dorff.storage.location import locate
@@ -189,7 +189,7 @@ def _narrowed(plan: Plan, work: Callable[[], T]) -> T:
     try:
         return work()
     except PatternsError:
-        narrow_constants(plan)
+        freeze_constants(plan, narrow=True)
         return work()
 
 

@@ -32,16 +32,12 @@ SMALL_SAMPLE: Final = 256
 MEDIAN_SAMPLE: Final = 1000
 
 
-def freeze_constants(plan: Plan) -> Pass:
-    """The plan's pass; its constants are frozen, unless they are and the rows they came from are unchanged."""
-    if not _still_frozen(plan):
-        freeze(plan.directory, plan.spec, constants_of(plan))
+def freeze_constants(plan: Plan, *, narrow: bool = False) -> Pass:
+    """The plan's pass; its constants are frozen, unless they are and the rows they came from are unchanged. Anew where
+    `narrow` says that rows were seen to have more patterns of targets than there are sums for."""
+    if narrow or not _still_frozen(plan):
+        freeze(plan.directory, plan.spec, constants_of(plan, narrow=narrow))
     return plan.frozen()
-
-
-def narrow_constants(plan: Plan) -> None:
-    """Freeze them anew, for rows that were seen to have more patterns of targets than there are sums for."""
-    freeze(plan.directory, plan.spec, constants_of(plan, narrow=True))
 
 
 def _still_frozen(plan: Plan) -> bool:
@@ -132,8 +128,8 @@ def _counted(rows: RowBlock) -> Counter[str]:
 
 
 def constants_of(plan: Plan, *, narrow: bool = False) -> FrozenConstants:
-    """The constants that the pass needs from data, from its first rows; `narrow`: rows have been seen to have more
-    patterns of targets than there are sums for. Nothing is written."""
+    """The constants that the pass needs from data, from its first rows; `narrow` as in `freeze_constants`. Nothing is
+    written."""
     dataset, spec = plan.dataset, plan.spec
     rows, sample = _sample(plan)
     tied: Sequence[IntArray] | None = None
