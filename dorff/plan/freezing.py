@@ -132,6 +132,7 @@ def constants_of(plan: Plan, *, narrow: bool = False) -> FrozenConstants:
     written."""
     dataset, spec = plan.dataset, plan.spec
     rows, sample = _sample(plan)
+    drawn = build_kernels(plan.drawn_configs, dataset.d)
     tied: Sequence[IntArray] | None = None
     if spec.standardize:
         kernel, together = plan.candidates[0], (np.arange(dataset.d),) if spec.one_scale else ()
@@ -139,11 +140,12 @@ def constants_of(plan: Plan, *, narrow: bool = False) -> FrozenConstants:
 
     def described(scaled: Scaled) -> tuple[_Kernels, Recipe]:
         kernels = _numbers(plan, rows, scaled)
-        sources = build_kernels(kernels.drawn or plan.drawn_configs, dataset.d)
+        sources = drawn if kernels.drawn is None else build_kernels(kernels.drawn, dataset.d)
         return kernels, make_recipe(sources, dataset, plan.job, plan.observe)
 
+    invariant = all(base.scalar.shift_invariant for kernel in drawn for _, base in kernel.terms())
     kernels, _, draw, features = draw_features(
-        rows.X, rows.weights, described, spec.seed, tied=tied, shift_invariant=plan.shift_invariant
+        rows.X, rows.weights, described, spec.seed, tied=tied, shift_invariant=invariant
     )
     return FrozenConstants(
         features,

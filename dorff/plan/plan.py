@@ -71,12 +71,6 @@ class Plan:
         return tuple(dict.fromkeys(even)) if len(given) > 1 else ()
 
     @property
-    def shift_invariant(self) -> bool:
-        """Whether the kernels see differences of inputs alone, so that centring them changes nothing."""
-        drawn = build_kernels(self.drawn_configs, self.dataset.d)
-        return all(base.scalar.shift_invariant for kernel in drawn for _, base in kernel.terms())
-
-    @property
     def warnings(self) -> list[str]:
         """What the job asks for in vain, as it says itself and as these data tell."""
         job, sentences, idle = self.job, list[str](), self.recipe.idle
@@ -342,7 +336,7 @@ def _spec(
         rows=dataset.rows_spec(),
         recipe=recipe.question(),
         sampler=recipe.sampler.config(),
-        count=max(job.features.counts),
+        count=recipe.n_features,
         precision=job.features.precision,
         sums=Kind.GRAM,
         seed=job.features.seed,
