@@ -53,7 +53,20 @@ def run_pass(
     """Collect the moments: compute what is missing, merge the fixed tree; what nobody needs any more is deleted, where
     a lease on the state is given only while it is held (LeaseError)."""
     with nothing_left(plan), not_trimmed(plan):
-        return _run_pass(plan, engine, progress, lease)
+        frozen = freeze_constants(plan)
+        plan.sharing()
+        for m in plan.counts:
+            cut(frozen.features, frozen.constants.density, m // 2)  # refused before the pass
+        began = time.perf_counter()
+        tree = Tree(PassSums.at(frozen), plan.dataset, plan.leaves, kept=plan.costs.kept_level)
+        of: type[Solvable] = Triangle if plan.spec.sums is Kind.TRIANGLE else Moments
+        counted = None if progress is None else lambda rows: progress(rows, plan.dataset.rows)
+        folds = tree.collect(engine, of, counted)
+        with nullcontext() if lease is None else lease.fenced():
+            tree.tidy()
+    receipts = [tree.receipts[number] for number in sorted(tree.receipts)]
+    fresh = [receipt for receipt in receipts if receipt.number in tree.computed]
+    return PassResult(folds, receipts, fresh, time.perf_counter() - began, rewritten=tuple(sorted(tree.rewritten)))
 
 
 @contextmanager
@@ -85,23 +98,6 @@ def nothing_left(plan: Plan) -> Iterator[None]:
                 with suppress(OSError):  # never made, or something else is in it
                     path.rmdir()
         raise
-
-
-def _run_pass(plan: Plan, engine: Engine, progress: Progress | None, lease: Lease | None) -> PassResult:
-    frozen = freeze_constants(plan)
-    plan.sharing()
-    for m in plan.counts:
-        cut(frozen.features, frozen.constants.density, m // 2)  # refused before the pass
-    began = time.perf_counter()
-    tree = Tree(PassSums.at(frozen), plan.dataset, plan.leaves, kept=plan.costs.kept_level)
-    of: type[Solvable] = Triangle if plan.spec.sums is Kind.TRIANGLE else Moments
-    counted = None if progress is None else lambda rows: progress(rows, plan.dataset.rows)
-    folds = tree.collect(engine, of, counted)
-    with nullcontext() if lease is None else lease.fenced():
-        tree.tidy()
-    receipts = [tree.receipts[number] for number in sorted(tree.receipts)]
-    fresh = [receipt for receipt in receipts if receipt.number in tree.computed]
-    return PassResult(folds, receipts, fresh, time.perf_counter() - began, rewritten=tuple(sorted(tree.rewritten)))
 
 
 def fingerprint(receipts: Sequence[Receipt]) -> str:

@@ -19,6 +19,7 @@ from dorff.predict import score
 from dorff.solvers import R2
 from dorff.spec.data import ClassTargets
 from dorff.spec.job import Job, Publish
+from dorff.storage.location import locate
 from dorff.store import Lease, append_history, forget, lease_beside, load_model, read_history
 
 
@@ -135,8 +136,9 @@ def leased(*wanted: Path) -> Iterator[list[Lease]]:
                 folder.rmdir()
 
 
-def not_covered(plan: Plan, error: QuarantineError) -> GateError:
-    """What to say of rows that cannot be summed because whoever tries is killed."""
+def refuse_coverage(plan: Plan, error: QuarantineError) -> GateError:
+    """What to say of rows that cannot be summed because whoever tries is killed, once the history of a model that is
+    there tells it."""
     numbers = sorted(tag[1] for tag in error.tags if isinstance(tag, tuple) and tag[0] == 0)
     leaves = [leaf for leaf in plan.leaves if leaf.number in numbers]
     rows, of = sum(leaf.stop - leaf.start for leaf in leaves), plan.dataset.rows
@@ -147,19 +149,15 @@ def not_covered(plan: Plan, error: QuarantineError) -> GateError:
         for leaf in leaves[:8]
     )
     what = f"coverage {1 - rows / of:.4%}: {named} of {plan.dataset.path}" if leaves else str(error)
-    return GateError(
+    why = (
         f"{what} killed its worker each time it was tried, alone too; all other leaves are done, and nothing is "
         "published: look at the workers' memory and logs and at these rows, then run again"
     )
-
-
-def refuse_coverage(root: Path, error: GateError) -> GateError:
-    """The same, once the history of a model that is there tells it."""
+    root, name = locate(plan.job.model), None
     if root.exists() and (current := read_history(root)):
-        append_history(root, {"time": _now(), "outcome": "refused", "reasons": [str(error)]})
+        append_history(root, {"time": _now(), "outcome": "refused", "reasons": [why]})
         name = next((line["version"] for line in reversed(current) if line["outcome"] == "published"), None)
-        return GateError(f"{error}; {name} stays current" if name else str(error))
-    return error
+    return GateError(f"{why}; {name} stays current" if name else why)
 
 
 def judge(job: Job, report: FitReport, new: Path, old: Path | None) -> Verdict:

@@ -18,7 +18,7 @@ from dorff.fit.fit_report import FitReport, current_model, made, nothing_new, re
 from dorff.fit.fitted import Fitted, Progress, sum_terms
 from dorff.fit.held import calibrate, conformalize
 from dorff.fit.passes import PassResult, not_trimmed, nothing_left, run_pass
-from dorff.fit.publish import history_of, judge, leased, not_covered, publish, refuse_coverage, state_lease
+from dorff.fit.publish import history_of, judge, leased, publish, refuse_coverage, state_lease
 from dorff.fit.streaming import fit_streaming
 from dorff.model import Model
 from dorff.moments.blas import pinned
@@ -51,7 +51,7 @@ def fit(job: Job, *, engine: Engine | None = None, progress: Progress | None = N
             try:
                 solved = _solved(run)
             except QuarantineError as error:
-                raise refuse_coverage(locate(job.model), not_covered(again, error)) from error
+                raise refuse_coverage(again, error) from error
             report = solved if isinstance(solved, FitReport) else _published(run, solved, root, began)
     return replace(report, seconds=time.perf_counter() - began)
 

@@ -15,6 +15,7 @@ from dorff.data import Classes, Dataset, open_dataset
 from dorff.data.opening import check_disjoint
 from dorff.errors import DoesNotFitError, IncompleteError, InputError
 from dorff.features import Recipe
+from dorff.kernels.multi_view import mean_of
 from dorff.kernels.scalar import FloatArray
 from dorff.moments import MOST_PATTERNS, Kind
 from dorff.passes import Configs, FoldRule, FrozenConstants, Pass, PassSpec, Words, frozen_hash, load_pass
@@ -292,7 +293,7 @@ def _observation(job: Job, dataset: Dataset, configs: Configs) -> FloatArray | N
     """C (q, p) of the job, None where targets are values of f itself."""
     if configs[0]["type"] == "multi_view":
         V = len(configs[0]["views"])
-        return np.kron(np.full(V, 1.0 / V), np.eye(dataset.q))
+        return mean_of(V, range(V), dataset.q)
     if job.solve.observe is None:
         return None
     given = job.solve.observe
