@@ -71,8 +71,8 @@ class RowBlock:
     def __len__(self) -> int:
         return len(self.X)
 
-    def __getitem__(self, keep: npt.NDArray[np.bool_] | slice) -> RowBlock:
-        """The rows marked in `keep` (n,); a run of them is in the same memory."""
+    def __getitem__(self, keep: npt.NDArray[np.bool_ | np.intp] | slice) -> RowBlock:
+        """The rows that `keep` marks (n,) or numbers; a run of them is in the same memory."""
         weights = None if self.weights is None else self.weights[keep]
         groups = None if self.groups is None else self.groups[keep]
         return RowBlock(self.numbers[keep], self.X[keep], self.Y[keep], weights, groups)

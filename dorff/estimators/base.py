@@ -24,7 +24,7 @@ from dorff.errors import InputError
 from dorff.estimators.array_sums import Drawing, Targets, sample, sampled_weights
 from dorff.estimators.arrays import Rows, StoredRows, finite_in, runs_of, unwrap
 from dorff.estimators.semi import Flags, ManifoldLike, Penalties, check_trials, columns_read, terms_of
-from dorff.features import FeatureMap, Recipe
+from dorff.features import Recipe
 from dorff.fit import Fitted, folds_with_rows
 from dorff.frequencies import Sampler, default_sampler
 from dorff.graphs import Manifold
@@ -33,7 +33,7 @@ from dorff.kernels.multi_view import mean_of
 from dorff.kernels.scalar import FloatArray
 from dorff.model.model import Model, Views
 from dorff.moments import Folds, pooled
-from dorff.plan import center_and_scale, target_means
+from dorff.plan import draw_features, target_means
 from dorff.solvers import Choice, Setting, choose
 
 Finish = Callable[[FloatArray], npt.NDArray[Any]]  # from f (k, p) to what is asked for; may be pickled
@@ -147,20 +147,25 @@ class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         own = w
         if inputs is not None:
             (some_x, _), own = sample(inputs, inputs[:, :0]), None
-        center, scale = center_and_scale(
+
+        def described(scaled: Callable[[FloatArray], FloatArray]) -> tuple[OperatorKernel, Recipe]:
+            kernel = self._operator_kernel(scaled(some_x), own)
+            sampler = default_sampler(kernel) if self.sampler is None else self.sampler
+            return kernel, Recipe(
+                kernel.fix(d, p, covariance), sampler, d, p, int(self.n_features), bool(self.intercept)
+            )
+
+        tied = self.kernel.tied(d) if isinstance(self.kernel, OperatorKernel) else ()
+        kernel, recipe, drawn, features = draw_features(
             some_x,
             own,
-            standardize=self.standardize,
+            described,
+            seed,
+            tied=tied if self.standardize else None,
             shift_invariant=self._shift_invariant(),
-            tied=self.kernel.tied(d) if isinstance(self.kernel, OperatorKernel) else (),
         )
-        kernel = self._operator_kernel((some_x - center) / scale, own)
-        sampler = default_sampler(kernel) if self.sampler is None else self.sampler
-        recipe = Recipe(kernel.fix(d, p, covariance), sampler, d, p, int(self.n_features), bool(self.intercept))
         for name, why in self._ignored(recipe.idle):
             warnings.warn(f"{name}={getattr(self, name)!r} has no effect: {why}", UserWarning, stacklevel=3)
-        drawn = recipe.draw(seed)
-        features = FeatureMap(drawn.phi, center, scale)
         setting = Setting(
             kernel, d, features.m, drawn.density, scale_targets, bool(self.intercept), observe, free_scale=free_scale
         )

@@ -153,10 +153,6 @@ def _of_these(model: Model, receipts: Sequence[Receipt]) -> Model | None:
 
 def rewritten_since(model: Model | None, receipts: Sequence[Receipt]) -> set[int]:
     """The leaves whose rows had other values when this model was made of them."""
-    before = {} if model is None else {(number, start, stop): digest for number, start, stop, digest in _leaves(model)}
+    leaves: list[tuple[int, int, int, str]] = [] if model is None else model.info.get("data", {}).get("leaves", [])
+    before = {(number, start, stop): digest for number, start, stop, digest in leaves}
     return {one.number for one in receipts if before.get((one.number, one.start, one.stop), one.digest) != one.digest}
-
-
-def _leaves(model: Model) -> list[tuple[int, int, int, str]]:
-    leaves: list[tuple[int, int, int, str]] = model.info.get("data", {}).get("leaves", [])
-    return leaves

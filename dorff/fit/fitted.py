@@ -106,7 +106,7 @@ class Fitted:
         return Model(kept, fit.weights, h, fit.bias, fit.scale, fit.kernel, sampler, seed, info, observe)
 
 
-Told = Callable[[int, int], None]  # rows done, rows in all
+Progress = Callable[[int, int], None]  # rows done, rows in all
 GRAPHS, TERMS = "graphs", "terms"  # folders of built graphs and of sums, in that of the pass
 STAGES: Final = 7  # of building a graph, at most: half of what a term's pass is told to be
 
@@ -122,7 +122,7 @@ class TermSums:
 
 
 def sum_terms(
-    plan: Plan, engine: Engine, told: Callable[[int], Told | None], *, lease: Lease | None = None
+    plan: Plan, engine: Engine, told: Callable[[int], Progress | None], *, lease: Lease | None = None
 ) -> tuple[TermSums, ...]:
     """T of each term of the plan, added over its sources: computed, or read where it is there already.
 
@@ -155,7 +155,7 @@ def sum_terms(
 
 
 def _sum(
-    plan: Plan, term: ManifoldTerm, source: Dataset, engine: Engine, told: Told | None, lease: Lease | None
+    plan: Plan, term: ManifoldTerm, source: Dataset, engine: Engine, told: Progress | None, lease: Lease | None
 ) -> TermSums:
     """T of a term over one source's rows."""
     frozen, (kernel, *_) = plan.frozen(), plan.fitted()

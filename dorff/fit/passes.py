@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import final
@@ -13,15 +13,13 @@ from dorff.data.nodes import committed, group_attributes
 from dorff.engine import Engine
 from dorff.errors import IncompleteError, InputError
 from dorff.features import cut
-from dorff.fit.fitted import TermSums
+from dorff.fit.fitted import Progress, TermSums
 from dorff.moments import Kind, Moments, Part, Solvable, Triangle
 from dorff.passes import PassSums, Tree
 from dorff.plan import Plan, freeze_constants
 from dorff.storage.files import rmtree
 from dorff.storage.location import locate
 from dorff.store import Lease, Receipt
-
-Progress = Callable[[int, int], None]  # rows done, rows in all
 
 
 @final
@@ -55,7 +53,20 @@ def run_pass(
     """Collect the moments: compute what is missing, merge the fixed tree; what nobody needs any more is deleted, where
     a lease on the state is given only while it is held (LeaseError)."""
     with nothing_left(plan), not_trimmed(plan):
-        return _run_pass(plan, engine, progress, lease)
+        frozen = freeze_constants(plan)
+        plan.sharing()
+        for m in plan.counts:
+            cut(frozen.features, frozen.constants.density, m // 2)  # refused before the pass
+        began = time.perf_counter()
+        tree = Tree(PassSums.at(frozen), plan.dataset, plan.leaves, kept=plan.costs.kept_level)
+        of: type[Solvable] = Triangle if plan.spec.sums is Kind.TRIANGLE else Moments
+        counted = None if progress is None else lambda rows: progress(rows, plan.dataset.rows)
+        folds = tree.collect(engine, of, counted)
+        with nullcontext() if lease is None else lease.fenced():
+            tree.tidy()
+    receipts = [tree.receipts[number] for number in sorted(tree.receipts)]
+    fresh = [receipt for receipt in receipts if receipt.number in tree.computed]
+    return PassResult(folds, receipts, fresh, time.perf_counter() - began, rewritten=tuple(sorted(tree.rewritten)))
 
 
 @contextmanager
@@ -88,23 +99,6 @@ def nothing_left(plan: Plan) -> Iterator[None]:
                 with suppress(OSError):  # never made, or something else is in it
                     path.rmdir()
         raise
-
-
-def _run_pass(plan: Plan, engine: Engine, progress: Progress | None, lease: Lease | None) -> PassResult:
-    frozen = freeze_constants(plan)
-    plan.sharing()
-    for m in plan.counts:
-        cut(frozen.features, frozen.constants.density, m // 2)  # refused before the pass
-    began = time.perf_counter()
-    tree = Tree(PassSums.at(frozen), plan.dataset, plan.leaves, kept=plan.costs.kept_level)
-    of: type[Solvable] = Triangle if plan.spec.sums is Kind.TRIANGLE else Moments
-    counted = None if progress is None else lambda rows: progress(rows, plan.dataset.rows)
-    folds = tree.collect(engine, of, counted)
-    with nullcontext() if lease is None else lease.fenced():
-        tree.tidy()
-    receipts = [tree.receipts[number] for number in sorted(tree.receipts)]
-    fresh = [receipt for receipt in receipts if receipt.number in tree.computed]
-    return PassResult(folds, receipts, fresh, time.perf_counter() - began, rewritten=tuple(sorted(tree.rewritten)))
 
 
 def fingerprint(receipts: Sequence[Receipt]) -> str:

@@ -16,9 +16,10 @@ from dorff.fit.fit_report import FitReport
 from dorff.model import Model
 from dorff.plan import Plan
 from dorff.predict import score
-from dorff.solvers import R2, Choice
+from dorff.solvers import R2
 from dorff.spec.data import ClassTargets
 from dorff.spec.job import Job, Publish
+from dorff.storage.location import locate
 from dorff.store import Lease, append_history, forget, lease_beside, load_model, read_history
 
 
@@ -39,12 +40,13 @@ def publish(
     model: Model,
     root: Path,
     *,
-    lease: store.Lease,
+    lease: Lease,
     rule: Publish,
     record: Mapping[str, Any],
     judge: Callable[[Path, Path | None], Verdict],
-) -> Path:
-    """Write a version of the model, have it judged beside the current one, and switch to it; returns its directory.
+) -> tuple[Path, Verdict]:
+    """Write a version of the model, have it judged beside the current one, and switch to it; returns its directory and
+    the verdict.
 
     `record` goes to the history with the outcome, published or refused; of several versions `rule.keep` are kept.
     Whatever happens, and wherever this is killed, `current` names a whole version: the old one or the new one.
@@ -55,46 +57,34 @@ def publish(
     version = store.write_version(model, root)
     try:
         old = _current(root)
-        verdict = _judged(judge, version, old, lease)
-        line = {
-            **record,
-            "time": datetime.now(UTC).isoformat(timespec="seconds"),
-            "token": lease.token,
-            "score": verdict.score,
-            "old_score": verdict.old_score,
-        }
+        verdict = judge(version, old)
+        line = {**record, "time": _now(), "token": lease.token}
+        line |= {"score": verdict.score, "old_score": verdict.old_score}
         if verdict.reasons:
             raise _refused(root, verdict.reasons, line, old, lease)
         with lease.fenced():
             _mend_history(root)
             version = store.number_version(version)
             store.switch_current(root, version.name)
-            store.append_history(root, {**line, "outcome": "published", "version": version.name})
-    except BaseException:
+            append_history(root, {**line, "outcome": "published", "version": version.name})
+    except BaseException as error:
         _withdraw(version)
+        if isinstance(error, InputError | OSError):  # maybe because the next holder of the lease removed the version
+            lease.check()
         raise
     if rule.keep is not None:
         store.prune_versions(root, rule.keep)
-    return version
+    return version, verdict
 
 
-def _judged(
-    judge: Callable[[Path, Path | None], Verdict], version: Path, old: Path | None, lease: store.Lease
-) -> Verdict:
-    """The verdict; a judge that fails because the next holder of the lease removed the version is told so."""
-    try:
-        return judge(version, old)
-    except (InputError, OSError):
-        lease.check()
-        raise
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _refused(
-    root: Path, reasons: Sequence[str], line: Mapping[str, Any], old: Path | None, lease: store.Lease
-) -> GateError:
+def _refused(root: Path, reasons: Sequence[str], line: Mapping[str, Any], old: Path | None, lease: Lease) -> GateError:
     """What to say of a refusal, once the history tells it."""
     with lease.fenced():
-        store.append_history(root, {**line, "outcome": "refused", "reasons": list(reasons)})
+        append_history(root, {**line, "outcome": "refused", "reasons": list(reasons)})
     return GateError(
         f"{root}: the new model is not published: {'; '.join(reasons)}. "
         + (f"{old.name} stays current" if old else "There is no model yet")
@@ -103,7 +93,7 @@ def _refused(
 
 def _current(root: Path) -> Path | None:
     """The current version; where `current` is damaged or its version gone, the one published last that is there."""
-    named = [line["version"] for line in store.read_history(root) if line["outcome"] == "published"]
+    named = [line["version"] for line in read_history(root) if line["outcome"] == "published"]
     with suppress(InputError):
         named.append(store.current_version(root))
     return next((root / name for name in reversed(named) if name and (root / name).is_dir()), None)
@@ -112,9 +102,9 @@ def _current(root: Path) -> Path | None:
 def _mend_history(root: Path) -> None:
     """Add the line of a version that became current just before its run was killed."""
     current = _current(root)
-    versions = {line["version"] for line in store.read_history(root) if line["outcome"] == "published"}
+    versions = {line["version"] for line in read_history(root) if line["outcome"] == "published"}
     if current is not None and current.name not in versions:
-        store.append_history(root, {"outcome": "published", "version": current.name, "mended": True})
+        append_history(root, {"outcome": "published", "version": current.name, "mended": True})
 
 
 def _withdraw(version: Path) -> None:
@@ -146,8 +136,9 @@ def leased(*wanted: Path) -> Iterator[list[Lease]]:
                 folder.rmdir()
 
 
-def not_covered(plan: Plan, error: QuarantineError) -> GateError:
-    """What to say of rows that cannot be summed because whoever tries is killed."""
+def refuse_coverage(plan: Plan, error: QuarantineError) -> GateError:
+    """What to say of rows that cannot be summed because whoever tries is killed, once the history of a model that is
+    there tells it."""
     numbers = sorted(tag[1] for tag in error.tags if isinstance(tag, tuple) and tag[0] == 0)
     leaves = [leaf for leaf in plan.leaves if leaf.number in numbers]
     rows, of = sum(leaf.stop - leaf.start for leaf in leaves), plan.dataset.rows
@@ -158,25 +149,15 @@ def not_covered(plan: Plan, error: QuarantineError) -> GateError:
         for leaf in leaves[:8]
     )
     what = f"coverage {1 - rows / of:.4%}: {named} of {plan.dataset.path}" if leaves else str(error)
-    return GateError(
+    why = (
         f"{what} killed its worker each time it was tried, alone too; all other leaves are done, and nothing is "
         "published: look at the workers' memory and logs and at these rows, then run again"
     )
-
-
-def refuse_coverage(root: Path, error: GateError) -> GateError:
-    """The same, once the history of a model that is there tells it."""
+    root, name = locate(plan.job.model), None
     if root.exists() and (current := read_history(root)):
-        time = datetime.now(UTC).isoformat(timespec="seconds")
-        append_history(root, {"time": time, "outcome": "refused", "reasons": [str(error)]})
+        append_history(root, {"time": _now(), "outcome": "refused", "reasons": [why]})
         name = next((line["version"] for line in reversed(current) if line["outcome"] == "published"), None)
-        return GateError(f"{error}; {name} stays current" if name else str(error))
-    return error
-
-
-def held_out_score(choice: Choice) -> float | None:
-    """The R2 of the chosen model on rows held out; None unless k-fold chose."""
-    return max((row.r2 for row in choice.table if row.r2 is not None), default=None)
+    return GateError(f"{why}; {name} stays current" if name else why)
 
 
 def judge(job: Job, report: FitReport, new: Path, old: Path | None) -> Verdict:
@@ -195,10 +176,7 @@ def judge(job: Job, report: FitReport, new: Path, old: Path | None) -> Verdict:
         return Verdict(mine, None, tuple(reasons))
     other = None
     try:
-        if not _whole(old):
-            other = _told_score(old, r2_of, new)
-        else:
-            other = _kept_score(old, r2_of) if rule.holdout is None else held_out(job, old, r2_of)
+        other = _old_score(job, old, new, r2_of)
     except InputError as error:
         reasons.append(
             f"the current model cannot be compared with it ({error}): publish to another place, or once without "
@@ -212,14 +190,30 @@ def judge(job: Job, report: FitReport, new: Path, old: Path | None) -> Verdict:
     return Verdict(mine, other, tuple(reasons))
 
 
-def _told_score(version: Path, r2_of: R2, new: Path) -> float | None:
-    """What history says of a version: of a damaged one, which must not let a worse one in, nor keep all others out."""
-    lines = [line for line in read_history(version.parent) if line.get("version") == version.name]
-    score = lines[-1].get("score") if lines else None
-    if not isinstance(score, float | int):
+def _old_score(job: Job, old: Path, new: Path, r2_of: R2) -> float | None:
+    """The held-out score of the current version; None where there is none."""
+    try:
+        model = load_model(old, posterior=False)
+    except InputError:  # what history says of it: a damaged one must not let a worse one in, nor keep all others out
+        line = history_of(old)
+        if not isinstance(score := line.get("score"), float | int):
+            return None
+        check_same_r2(line, r2_of, load_model(new, posterior=False))
+        return float(score)
+    if job.publish.holdout is not None:
+        return held_out(job, old, r2_of)
+    report = model.info.get("report", {})
+    if report.get("score_by") != "kfold":  # of its own folds, where it was chosen by them
         return None
-    check_same_r2(lines[-1], r2_of, load_model(new, posterior=False))
-    return float(score)
+    check_same_r2(report, r2_of, model)
+    kept: float | None = report.get("score")
+    return kept
+
+
+def history_of(version: Path) -> Mapping[str, Any]:
+    """The last line of history on a version; empty where there is none."""
+    lines = [line for line in read_history(version.parent) if line.get("version") == version.name]
+    return lines[-1] if lines else {}
 
 
 def check_same_r2(told: Mapping[str, Any], r2_of: R2, model: Model) -> None:
@@ -230,15 +224,6 @@ def check_same_r2(told: Mapping[str, Any], r2_of: R2, model: Model) -> None:
         raise InputError(f"its score is an R2 {other}, this one's is {r2_of}")
 
 
-def _whole(version: Path) -> bool:
-    """Whether a model can be read."""
-    try:
-        load_model(version, posterior=False)
-    except InputError:
-        return False
-    return True
-
-
 def held_out(job: Job, version: Path, r2_of: R2) -> float:
     """The score of a version on the job's holdout: accuracy for classes, else R2; the same for all versions."""
     targets = job.data.targets
@@ -247,14 +232,3 @@ def held_out(job: Job, version: Path, r2_of: R2) -> float:
     assert holdout is not None
     scores = score(version, holdout, engine=SerialEngine(), inputs=inputs, targets=names, r2_of=r2_of, weights=weights)
     return scores.r2 if scores.accuracy is None else scores.accuracy
-
-
-def _kept_score(version: Path, r2_of: R2) -> float | None:
-    """What a version's own folds said of it, where it was chosen by them."""
-    model = load_model(version, posterior=False)
-    report = model.info.get("report", {})
-    if report.get("score_by") != "kfold":
-        return None
-    check_same_r2(report, r2_of, model)
-    kept: float | None = report.get("score")
-    return kept

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, fields, replace
-from pathlib import Path
+from functools import partial
 from typing import Any, Final, TypeVar, final
 
 import numpy as np
@@ -15,27 +15,18 @@ from dorff.engine import Engine, PeakMemory, open_engine, peak_memory
 from dorff.errors import IncompleteError, PatternsError, QuarantineError
 from dorff.fit.choice import build_model, posterior_of, r2_of, settings, solve_pass
 from dorff.fit.fit_report import FitReport, current_model, made, nothing_new, rewritten_since, same_rows
-from dorff.fit.fitted import Fitted, sum_terms
+from dorff.fit.fitted import Fitted, Progress, sum_terms
 from dorff.fit.held import calibrate, conformalize
-from dorff.fit.passes import PassResult, Progress, not_trimmed, nothing_left, run_pass
-from dorff.fit.publish import (
-    Verdict,
-    held_out_score,
-    judge,
-    leased,
-    not_covered,
-    publish,
-    refuse_coverage,
-    state_lease,
-)
+from dorff.fit.passes import PassResult, not_trimmed, nothing_left, run_pass
+from dorff.fit.publish import history_of, judge, leased, publish, refuse_coverage, state_lease
 from dorff.fit.streaming import fit_streaming
 from dorff.model import Model
 from dorff.moments.blas import pinned
-from dorff.plan import Plan, freeze_constants, make_plan, narrow_constants
-from dorff.solvers import Choice, Fit, Score
+from dorff.plan import Plan, freeze_constants, make_plan
+from dorff.solvers import Choice, Score
 from dorff.spec.job import Job
 from dorff.storage.location import locate
-from dorff.store import LEASE, Lease, read_history, resolve_model
+from dorff.store import LEASE, Lease, resolve_model
 
 T = TypeVar("T")
 ROUNDS: Final = 3  # of passes in which what the terms are of changes
@@ -53,22 +44,16 @@ def fit(job: Job, *, engine: Engine | None = None, progress: Progress | None = N
     report = None if (current := nothing_new(plan)) is None else _unchanged(plan, current, None)
     if report is None:
         with leased(state_lease(plan), locate(job.model) / LEASE) as (state, root), peak_memory() as peak:
-            plan = _planned_again(plan)
-            run = _FitRun(plan, engine, progress, peak, state)
+            again = make_plan(job)  # by what is there now that nobody else changes it
+            if again.directory != plan.directory:
+                raise IncompleteError(f"{plan.dataset.path}: changed while the job began; run it again")
+            run = _FitRun(again, engine, progress, peak, state)
             try:
                 solved = _solved(run)
             except QuarantineError as error:
-                raise refuse_coverage(locate(job.model), not_covered(plan, error)) from error
+                raise refuse_coverage(again, error) from error
             report = solved if isinstance(solved, FitReport) else _published(run, solved, root, began)
     return replace(report, seconds=time.perf_counter() - began)
-
-
-def _planned_again(plan: Plan) -> Plan:
-    """The plan by what is there now that nobody else changes it: rows may have come since, and been fitted."""
-    again = make_plan(plan.job)
-    if again.directory != plan.directory:
-        raise IncompleteError(f"{plan.dataset.path}: changed while the job began; run it again")
-    return again
 
 
 @final
@@ -94,14 +79,11 @@ def _published(run: _FitRun, solved: Solved, lease: Lease, began: float) -> FitR
     since = rewritten_since(current_model(run.plan), solved.last[1].receipts)
     report = replace(report, rewritten=sorted(since.union(report.rewritten)), seconds=time.perf_counter() - began)
     model = replace(model, info={**model.info, "made": solved.made, "report": asdict(report)})
-    verdict = Verdict(None, None)
-
-    def compared(new: Path, old: Path | None) -> Verdict:
-        nonlocal verdict
-        verdict = judge(job, report, new, old)
-        return verdict
-
-    path = publish(model, locate(job.model), lease=lease, rule=job.publish, record=_record(report), judge=compared)
+    kept = ("rows_used", "rows_dropped", "leaves_computed", "leaves_reused", "rewritten", "digits", "ridge", "m")
+    record = {key: getattr(report, key) for key in (*kept, "r2_of")}
+    path, verdict = publish(
+        model, locate(job.model), lease=lease, rule=job.publish, record=record, judge=partial(judge, job, report)
+    )
     by = report.score_by if job.publish.holdout is None else "holdout"
     return replace(report, score=verdict.score, score_by=by, model=str(path))
 
@@ -112,9 +94,9 @@ def _unchanged(plan: Plan, model: Model, passed: PassResult | None) -> FitReport
     if set(kept) != {field.name for field in fields(FitReport)}:
         return None
     report, version = FitReport(**kept), resolve_model(locate(plan.job.model))
-    lines = [line for line in read_history(version.parent) if line.get("version") == version.name]
-    if report.score is None and lines and lines[-1].get("score") is not None:  # judged after it was written
-        report = replace(report, score=lines[-1]["score"], score_by="holdout")
+    score = history_of(version).get("score")
+    if report.score is None and score is not None:  # judged after it was written
+        report = replace(report, score=score, score_by="holdout")
     return replace(
         report, outcome="unchanged", leaves_computed=len(fresh), leaves_reused=len(plan.leaves) - len(fresh),
         reads=sum(receipt.rows_read for receipt in fresh) / plan.dataset.rows, syrk_share=None, rewritten=[],
@@ -122,27 +104,25 @@ def _unchanged(plan: Plan, model: Model, passed: PassResult | None) -> FitReport
     )  # fmt: skip
 
 
-def _record(report: FitReport) -> dict[str, Any]:
-    """What history keeps of a fit."""
-    keys = ("rows_used", "rows_dropped", "leaves_computed", "leaves_reused", "rewritten", "digits", "ridge", "m")
-    return {key: getattr(report, key) for key in (*keys, "r2_of")}
-
-
 @final
 @dataclass(frozen=True, eq=False)
 class Solved:
-    """Every plan and its pass, the last of them those that the choice was made from; the threads of the engine; the
-    held-out score, and what the model depends on."""
+    """Every plan and its pass, the last of them those that the choice was made from; the threads of the engine, and
+    what the model depends on."""
 
     passes: tuple[tuple[Plan, PassResult], ...]
     fitted: Fitted
     threads: int
-    score: float | None
     made: dict[str, Any]
 
     @property
     def last(self) -> tuple[Plan, PassResult]:
         return self.passes[-1]
+
+    @property
+    def score(self) -> float | None:
+        """The R2 of the chosen model on rows held out; None unless k-fold chose."""
+        return max((row.r2 for row in self.fitted.choice.table if row.r2 is not None), default=None)
 
 
 def _solved(run: _FitRun) -> Solved | FitReport:
@@ -159,18 +139,16 @@ def _solved(run: _FitRun) -> Solved | FitReport:
     peak.sample()
     fitted = solve_pass(plan, passed)
     peak.sample()
-    score = held_out_score(fitted.choice)
     # Of rounded features more digits would be for nothing.
     worth = fitted.fit.solution.ill_conditioned and plan.job.features.precision == "double"
     worth = worth and plan.costs.route == "direct"
     if not worth or not plan.job.solve.qr or (again := plan.by_qr()) is None:
-        return Solved(((plan, passed),), fitted, threads, score, of)
+        return Solved(((plan, passed),), fitted, threads, of)
     passed.folds.clear()
     with leased(state_lease(again)) as (lease,):
         second, threads = _pass(replace(run, plan=again, lease=lease))
     peak.sample()
-    fitted = solve_pass(again, second)
-    return Solved(((plan, passed), (again, second)), fitted, threads, held_out_score(fitted.choice), of)
+    return Solved(((plan, passed), (again, second)), solve_pass(again, second), threads, of)
 
 
 def _streamed(run: _FitRun) -> Solved:
@@ -185,7 +163,7 @@ def _streamed(run: _FitRun) -> Solved:
         threads = running.threads
     passed = PassResult({}, streamed.receipts, streamed.fresh, streamed.seconds, streamed.passes)
     fitted = Fitted((setting,), {}, Choice(0, streamed.fit, (), plan.costs.m))
-    return Solved(((plan, passed),), fitted, threads, None, of)
+    return Solved(((plan, passed),), fitted, threads, of)
 
 
 def _pass(run: _FitRun) -> tuple[PassResult, int]:
@@ -211,7 +189,7 @@ def _narrowed(plan: Plan, work: Callable[[], T]) -> T:
     try:
         return work()
     except PatternsError:
-        narrow_constants(plan)
+        freeze_constants(plan, narrow=True)
         return work()
 
 
@@ -272,7 +250,7 @@ def _report(solved: Solved, peak: int | None) -> FitReport:
         condition=float(solution.condition),
         digits=float(solution.digits),
         rung=solution.rung,
-        status=_status(choice.fit),
+        status="ill_conditioned" if solution.ill_conditioned else "ok" if solution.converged else "not_converged",
         ridge=solution.ridge,
         ridges=None if solution.ridges is None else solution.ridges.tolist(),
         log_evidence=solution.log_evidence,
@@ -312,9 +290,3 @@ def _held_by(plan: Plan) -> str | None:
     if rule.count == 1:
         return None
     return "leaves" if not rule.by_rows else "rows" if by == "leaves" else by
-
-
-def _status(fit: Fit) -> str:
-    if fit.solution.ill_conditioned:
-        return "ill_conditioned"
-    return "ok" if fit.solution.converged else "not_converged"

@@ -15,7 +15,7 @@ from dorff.data import RowBlock
 from dorff.engine import Engine
 from dorff.errors import InputError
 from dorff.fit.choice import no_target
-from dorff.fit.passes import Progress
+from dorff.fit.fitted import Progress
 from dorff.kernels import OperatorKernel
 from dorff.model.weights import operator_weights
 from dorff.moments import FloatArray, Moments, unseen

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,8 +19,6 @@ from dorff.plan.costs import WORKER_BYTES
 from dorff.solvers import R2, Score, least, of_first, path_bytes, setting_scores
 from dorff.spec.job import Job
 from dorff.store import load_moments, save_moments
-
-Told = Callable[[int, int], None]  # trials done, trials in all
 
 
 @final
@@ -72,7 +70,11 @@ class TuneResult:
 
 
 def tune(
-    jobs: Sequence[Job], *, engine: Engine | None = None, progress: Progress | None = None, told: Told | None = None
+    jobs: Sequence[Job],
+    *,
+    engine: Engine | None = None,
+    progress: Progress | None = None,
+    told: Progress | None = None,
 ) -> TuneResult:
     """Score every job with each of its kernels, numbers of features and ridges; the least wins, the first of equals.
 
@@ -85,12 +87,12 @@ def tune(
     _comparable(jobs)
     plans = [make_plan(job) for job in jobs]
     _same_units(plans)
-    if any(plan.costs.route == "streaming" for plan in plans):
-        raise InputError(
-            "solve.route: streaming keeps no sums to choose from; tune with fewer features (features.count), or set "
-            "solve.route: direct or cg"
-        )
     for plan in plans:
+        if plan.costs.route == "streaming":
+            raise InputError(
+                "solve.route: streaming keeps no sums to choose from; tune with fewer features (features.count), or "
+                "set solve.route: direct or cg"
+            )
         if plan.job.solve.select != "kfold" and any(map(any, plan.weights)):
             raise InputError(
                 f"solve.select: {plan.job.solve.select} knows nothing of unlabelled rows, and cannot score a job with "
@@ -101,10 +103,11 @@ def tune(
         return _tuned(plans, opened, progress, told)
 
 
-def _tuned(plans: Sequence[Plan], engine: Engine, progress: Progress | None, told: Told | None) -> TuneResult:
+def _tuned(plans: Sequence[Plan], engine: Engine, progress: Progress | None, told: Progress | None) -> TuneResult:
     began = time.perf_counter()
     passed = {plan.directory: run_pass(plan, engine, progress) for plan in {p.directory: p for p in plans}.values()}
-    terms = {_terms_of(plan): [term.sums for term in sum_terms(plan, engine, lambda _: None)] for plan in _each(plans)}
+    apart = {_terms_of(plan): plan for plan in plans}
+    terms = {name: [one.sums for one in sum_terms(plan, engine, lambda _: None)] for name, plan in apart.items()}
     middle = time.perf_counter()
     table = _grid(plans, passed, terms, engine, told)
     winner = min(table, key=lambda trial: trial.least)
@@ -125,17 +128,12 @@ def _terms_of(plan: Plan) -> str:
     return json.dumps([str(plan.directory), [term.sums_name() for term in plan.terms]], sort_keys=True)
 
 
-def _each(plans: Sequence[Plan]) -> list[Plan]:
-    """A plan for each of the sums of terms that there are."""
-    return list({_terms_of(plan): plan for plan in plans}.values())
-
-
 def _grid(
     plans: Sequence[Plan],
     passed: dict[Path, PassResult],
     terms: Mapping[str, Sequence[Moments]],
     engine: Engine,
-    told: Told | None,
+    told: Progress | None,
 ) -> list[Trial]:
     """Every trial, in order; a task scores one setting (a kernel with weights of the manifold terms) at one m, the
     largest first, from files of the pass's folds and of the terms' sums."""
@@ -148,6 +146,7 @@ def _grid(
     grid.sort(key=lambda one: -one[0])
     tried: dict[tuple[int, int, int], list[Trial]] = {}
     each, of = [len(plan.job.solve.ridges) for plan in plans], _r2_of(plans)
+    tell = told or (lambda _done, _all: None)
     total = sum(each[number] for _, number, _, _ in grid)
 
     def done(task: Task, result: Sequence[Score]) -> Sequence[Task]:
@@ -157,33 +156,26 @@ def _grid(
         tried[task.tag] = [
             Trial(number, s.ridge, s.value, kernel, s.m, s.ridges, s.rung, s.digits, manifold, s.r2) for s in result
         ]
-        if told is not None:
-            told(sum(each[tag[0]] for tag in tried), total)
+        tell(sum(each[tag[0]] for tag in tried), total)
         return ()
 
-    if told is not None:
-        told(0, total)
+    tell(0, total)
     with ExitStack() as stack:
         files = {directory: stack.enter_context(_shared(directory, one.folds)) for directory, one in passed.items()}
         sums = {
-            _terms_of(plan): [
-                stack.enter_context(_shared(plan.directory, {(0, ""): T}, f"term-{number}-{at}"))
-                for at, T in enumerate(terms[_terms_of(plan)])
+            name: [
+                stack.enter_context(_shared(plans[0].directory, {(0, ""): T}, f"term-{number}-{at}"))
+                for at, T in enumerate(several)
             ]
-            for number, plan in enumerate(_each(plans))
+            for number, (name, several) in enumerate(terms.items())
         }
         solver = engine if all(_fits_a_worker(plan) for plan in plans) else SerialEngine()
-        solver.run(
-            [
-                Task(
-                    score_setting,
-                    (plans[number], files[plans[number].directory], sums[_terms_of(plans[number])], setting, m, of),
-                    (number, setting, at),
-                )
-                for m, number, setting, at in grid
-            ],
-            done,
-        )
+        tasks = []
+        for m, number, setting, at in grid:
+            plan = plans[number]
+            what = (plan, files[plan.directory], sums[_terms_of(plan)], setting, m, of)
+            tasks.append(Task(score_setting, what, (number, setting, at)))
+        solver.run(tasks, done)
     return [trial for tag in sorted(tried) for trial in tried[tag]]
 
 

@@ -23,6 +23,7 @@ from dorff.model.weights import operator_weights
 from dorff.moments import MOST_PATTERNS, Kind
 from dorff.passes import PassSpec
 from dorff.passes.blocks import Leaf, most_sums
+from dorff.plan.graph_sizes import MiB
 from dorff.plan.lengthscale import tunes
 from dorff.plan.manifold_terms import ManifoldTerm, TermCosts, term_costs, weight_grid
 from dorff.plan.routes import Means, Route, Shape, Way, choose_route
@@ -32,7 +33,6 @@ from dorff.spec.job import Job
 from dorff.storage.files import free_bytes
 from dorff.storage.location import locate
 
-MiB: Final = 2**20
 # Resident bytes of a process before it has data: interpreter, libraries, loops, Dask's own. The most that was measured
 # of any sampler, on a machine's first run, which compiles the loops, was 275 of a serial fit, 293 of the driver of
 # workers and what Python starts beside them, 245 of a worker; 228, 250 and 229 once they are compiled. Of a worker's,

@@ -3,43 +3,41 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, final
+from typing import Final, TypeVar, final
 
 import numpy as np
 
 from dorff.data import Dataset, RowBlock, class_counts
 from dorff.errors import InputError
-from dorff.features import FeatureMap
+from dorff.features import Drawn, FeatureMap, Recipe
 from dorff.features.lengthscale_search import FEATURES, tune_lengthscales
 from dorff.kernels.scalar import FloatArray, IntArray
 from dorff.moments import MOST_PATTERNS, patterns_of
 from dorff.passes import Configs, FrozenConstants, Pass, RowsName, freeze, frozen_hash
 from dorff.plan.costs import SAMPLE_BYTES
-from dorff.plan.lengthscale import TuningRows, build_kernels, tuned_config, tuning_rows, with_medians
+from dorff.plan.lengthscale import build_kernels, tuned_config, tuning_rows, with_medians
 from dorff.plan.plan import Plan
 from dorff.plan.sharing import make_recipe
 from dorff.solvers import spread
 from dorff.spec.job import Job
 
+K = TypeVar("K")
+Scaled = Callable[[FloatArray], FloatArray]  # inputs (n, d), centred and divided by their scales
 # Rows for centres, and for the median distance: few, so that a data set that grows had them from the start. Scales
 # (`standardize`) take the first leaf, up to SAMPLE_BYTES.
 SMALL_SAMPLE: Final = 256
 MEDIAN_SAMPLE: Final = 1000
 
 
-def freeze_constants(plan: Plan) -> Pass:
-    """The plan's pass; its constants are frozen, unless they are and the rows they came from are unchanged."""
-    if not _still_frozen(plan):
-        freeze(plan.directory, plan.spec, constants_of(plan))
+def freeze_constants(plan: Plan, *, narrow: bool = False) -> Pass:
+    """The plan's pass; its constants are frozen, unless they are and the rows they came from are unchanged. Anew where
+    `narrow` says that rows were seen to have more patterns of targets than there are sums for."""
+    if narrow or not _still_frozen(plan):
+        freeze(plan.directory, plan.spec, constants_of(plan, narrow=narrow))
     return plan.frozen()
-
-
-def narrow_constants(plan: Plan) -> None:
-    """Freeze them anew, for rows that were seen to have more patterns of targets than there are sums for."""
-    freeze(plan.directory, plan.spec, constants_of(plan, narrow=True))
 
 
 def _still_frozen(plan: Plan) -> bool:
@@ -59,7 +57,7 @@ def _still_frozen(plan: Plan) -> bool:
     if tuning is None or tuning.first < dataset.first:
         return True
     rows = dataset.window(tuning.first)
-    return tuning.rows <= rows.n and tuning == tuning_rows(rows, tuning.rows).name
+    return tuning.rows <= rows.n and tuning == tuning_rows(rows, tuning.rows)[1]
 
 
 def _named(rows: RowBlock) -> RowsName:
@@ -72,16 +70,12 @@ def _sample(plan: Plan) -> tuple[RowBlock, RowsName]:
 
     Where none of them has a target there are more, up to SAMPLE_BYTES: targets are shifted by the mean of those found.
     """
-    dataset, rows = plan.dataset, SMALL_SAMPLE
+    dataset, most = plan.dataset, _most_rows(plan)
+    rows = MEDIAN_SAMPLE if plan.spec.has_words else SMALL_SAMPLE
     if plan.job.solve.standardize:
-        rows = min(
-            plan.leaves[0].stop - plan.leaves[0].start,
-            max(SMALL_SAMPLE, SAMPLE_BYTES // (8 * (dataset.d + dataset.q))),
-        )
-    elif plan.spec.has_words:
-        rows = MEDIAN_SAMPLE
+        rows = min(plan.leaves[0].stop - plan.leaves[0].start, max(SMALL_SAMPLE, most))
     read = dataset.block(dataset.first, min(dataset.n, dataset.first + rows))
-    unlabelled, most = plan.job.data.nan == "unlabelled", SAMPLE_BYTES // (8 * (dataset.d + dataset.q))
+    unlabelled = plan.job.data.nan == "unlabelled"
     while unlabelled and len(read) < min(most, dataset.rows) and not np.isfinite(read.Y).any():
         read = dataset.block(dataset.first, dataset.first + min(2 * len(read), most, dataset.rows))
     used = read.weighty()
@@ -98,6 +92,11 @@ def _sample(plan: Plan) -> tuple[RowBlock, RowsName]:
     return used, _named(read)
 
 
+def _most_rows(plan: Plan) -> int:
+    """The rows of SAMPLE_BYTES."""
+    return SAMPLE_BYTES // (8 * (plan.dataset.d + plan.dataset.q))
+
+
 def _patterns(plan: Plan, *, narrow: bool) -> tuple[str, ...] | None:
     """The patterns of targets that rows may have, where they have more than there are sums for; None where all count.
 
@@ -108,8 +107,7 @@ def _patterns(plan: Plan, *, narrow: bool) -> tuple[str, ...] | None:
     dataset, nan = plan.dataset, plan.job.data.nan
     if nan not in ("partial", "unlabelled") or dataset.labels is not None:
         return None
-    sample = max(SMALL_SAMPLE, SAMPLE_BYTES // (8 * (dataset.d + dataset.q)))
-    stop = min(plan.leaves[0].stop, dataset.first + sample)
+    stop = min(plan.leaves[0].stop, dataset.first + max(SMALL_SAMPLE, _most_rows(plan)))
     counts = _counted(dataset.block(dataset.first, stop))
     kept = sorted(counts, key=lambda name: (-counts[name], name))
     if len(kept) <= MOST_PATTERNS and not narrow:
@@ -130,22 +128,27 @@ def _counted(rows: RowBlock) -> Counter[str]:
 
 
 def constants_of(plan: Plan, *, narrow: bool = False) -> FrozenConstants:
-    """The constants that the pass needs from data, from its first rows; `narrow`: rows have been seen to have more
-    patterns of targets than there are sums for. Nothing is written."""
+    """The constants that the pass needs from data, from its first rows; `narrow` as in `freeze_constants`. Nothing is
+    written."""
     dataset, spec = plan.dataset, plan.spec
     rows, sample = _sample(plan)
-    center, scale = center_and_scale(
-        rows.X, rows.weights, standardize=spec.standardize, tied=_tied(plan), shift_invariant=plan.shift_invariant
+    drawn = build_kernels(plan.drawn_configs, dataset.d)
+    tied: Sequence[IntArray] | None = None
+    if spec.standardize:
+        kernel, together = plan.candidates[0], (np.arange(dataset.d),) if spec.one_scale else ()
+        tied = kernel.tied(dataset.d) if kernel.V > 1 else together
+
+    def described(scaled: Scaled) -> tuple[_Kernels, Recipe]:
+        kernels = _numbers(plan, rows, scaled)
+        sources = drawn if kernels.drawn is None else build_kernels(kernels.drawn, dataset.d)
+        return kernels, make_recipe(sources, dataset, plan.job, plan.observe)
+
+    invariant = all(base.scalar.shift_invariant for kernel in drawn for _, base in kernel.terms())
+    kernels, _, draw, features = draw_features(
+        rows.X, rows.weights, described, spec.seed, tied=tied, shift_invariant=invariant
     )
-    kernels = _numbers(plan, (rows.X - center) / scale, rows.weights) if spec.has_words else None
-    if kernels is not None and spec.tuning:
-        tuning = tuning_rows(dataset, dataset.n)
-        kernels = _tuned(plan, kernels, tuning, (tuning.X - center) / scale)
-    kernels = kernels or _Kernels(None, None)
-    sources = build_kernels(kernels.drawn or plan.drawn_configs, dataset.d)
-    draw = make_recipe(sources, dataset, plan.job, plan.observe).draw(spec.seed)
     return FrozenConstants(
-        FeatureMap(draw.phi, center, scale),
+        features,
         draw,
         y0=target_means(rows.Y, rows.weights),
         class_weight=_class_weight(plan.job, dataset),
@@ -159,20 +162,33 @@ def constants_of(plan: Plan, *, narrow: bool = False) -> FrozenConstants:
     )
 
 
-def center_and_scale(
-    X: FloatArray, weights: FloatArray | None, *, standardize: bool, tied: Sequence[IntArray], shift_invariant: bool
-) -> tuple[FloatArray, FloatArray]:
-    """What inputs are centred and divided by, (d,) each, as rows X (n, d) of `weights` (n,) tell; inputs that are
-    `tied` have one scale. Features that see more of the inputs than their differences see them as they are, unless
-    scaled."""
+def draw_features(
+    X: FloatArray,
+    weights: FloatArray | None,
+    described: Callable[[Scaled], tuple[K, Recipe]],
+    seed: int,
+    *,
+    tied: Sequence[IntArray] | None,
+    shift_invariant: bool,
+) -> tuple[K, Recipe, Drawn, FeatureMap]:
+    """Features, of a job and of an estimator, as rows X (n, d) of `weights` (n,) tell: what these are centred and
+    divided by, then kernels and a recipe as `described` by what so scales inputs, then the recipe's draw of the seed.
+
+    Inputs that are `tied` have one scale; None where none is scaled. Features that see more of the inputs than their
+    differences see them as they are, unless scaled.
+    """
     d = X.shape[1]
-    mean, scale = np.average(X, axis=0, weights=weights), np.ones(d)
-    if standardize:
-        variance = np.average((X - mean) ** 2, axis=0, weights=weights)
+    center, scale = np.average(X, axis=0, weights=weights), np.ones(d)
+    if tied is not None:
+        variance = np.average((X - center) ** 2, axis=0, weights=weights)
         scale = spread(variance, together=False)
         for columns in tied:
             scale[columns] = spread(variance[columns], together=True)
-    return mean if shift_invariant or standardize else np.zeros(d), scale
+    elif not shift_invariant:
+        center = np.zeros(d)
+    kernels, recipe = described(lambda rows: (rows - center) / scale)
+    drawn = recipe.draw(seed)
+    return kernels, recipe, drawn, FeatureMap(drawn.phi, center, scale)
 
 
 def target_means(Y: FloatArray, weights: FloatArray | None) -> FloatArray:
@@ -180,14 +196,6 @@ def target_means(Y: FloatArray, weights: FloatArray | None) -> FloatArray:
     there = np.isfinite(Y) * (1.0 if weights is None else weights[:, None])
     total = there.sum(axis=0)
     return np.asarray((np.where(there > 0, Y, 0.0) * there).sum(axis=0) / np.where(total > 0, total, 1.0))
-
-
-def _tied(plan: Plan) -> tuple[IntArray, ...]:
-    """The inputs that may not be scaled apart, by their numbers."""
-    d, kernel = plan.dataset.d, plan.candidates[0]
-    if kernel.V > 1:
-        return kernel.tied(d)
-    return (np.arange(d),) if plan.spec.one_scale else ()
 
 
 @final
@@ -201,23 +209,25 @@ class _Kernels:
     status: tuple[str | None, ...] | None = None
 
 
-def _numbers(plan: Plan, scaled: FloatArray, weights: FloatArray | None) -> _Kernels:
-    """The kernels, with the median of distances between scaled rows for the word."""
-    fitted = None if plan.spec.words[1] is None else with_medians(plan.kernel_configs, scaled, weights)
-    return _Kernels(with_medians(plan.drawn_configs, scaled, weights), fitted)
-
-
-def _tuned(plan: Plan, kernels: _Kernels, rows: TuningRows, scaled: FloatArray) -> _Kernels:
-    """The kernels with the length-scales of most evidence."""
-    spec, drawn, fitted = plan.spec, kernels.drawn or (), kernels.fitted or ()
+def _numbers(plan: Plan, sample: RowBlock, scaled: Scaled) -> _Kernels:
+    """The kernels: the median of distances between the sample's rows for its word, then length-scales of most evidence
+    for theirs."""
+    spec = plan.spec
+    if not spec.has_words:
+        return _Kernels(None, None)
+    x = scaled(sample.X)
+    drawn = with_medians(plan.drawn_configs, x, sample.weights)
+    fitted = [] if spec.words[1] is None else with_medians(plan.kernel_configs, x, sample.weights)
+    if not spec.tuning:
+        return _Kernels(drawn, fitted or None)
+    rows, name = tuning_rows(plan.dataset, plan.dataset.n)
     tune = partial(
-        tune_lengthscales, X=scaled, Y=rows.Y, n_features=min(FEATURES, spec.count), seed=spec.seed,
+        tune_lengthscales, X=scaled(rows.X), Y=rows.Y, n_features=min(FEATURES, spec.count), seed=spec.seed,
         intercept=plan.job.solve.intercept, observe=plan.observe, weights=rows.weights,
     )  # fmt: skip
     configs, searches = tuned_config([*drawn, *fitted], tune)
-    status = [None if one is None else one.status for one in searches]
-    split = len(drawn)
-    return _Kernels(configs[:split], configs[split:] or None, rows.name, tuple(status[split:] or status))
+    status, split = [None if one is None else one.status for one in searches], len(drawn)
+    return _Kernels(configs[:split], configs[split:] or None, name, tuple(status[split:] or status))
 
 
 def _class_weight(job: Job, dataset: Dataset) -> FloatArray | None:

@@ -63,13 +63,11 @@ class TermRecipe:
         """The recipe of a term, its form chosen where it is "auto": the cheaper one, by the graph's words alone."""
         if isinstance(term.graph, Identity):
             return cls(term.graph, False, 1, Form.IDENTITY)  # every column has its own outputs to go by
-        normalised = term.normalised
         if term.power > 1:
-            return cls(term.graph, normalised, term.power, Form.POWER, inputs, columns)
+            return cls(term.graph, term.normalised, term.power, Form.POWER, inputs, columns)
         few = isinstance(term.graph, KNN) and MUTUAL * term.graph.neighbours < CHEAPER_FROM
         auto = Form.EDGES if few else Form.DIFFERENCE
-        form = auto if term.form == "auto" else Form(term.form)
-        return cls(term.graph, normalised, 1, form, inputs, columns)
+        return cls(term.graph, term.normalised, 1, auto if term.form == "auto" else Form(term.form), inputs, columns)
 
     @property
     def hops(self) -> int:
@@ -82,20 +80,12 @@ class TermRecipe:
 
     def config(self) -> Config:
         """The recipe as JSON."""
-        return {
-            "graph": self.graph.config(),
-            "normalised": self.normalised,
-            "power": self.power,
-            "form": str(self.form),
-            "inputs": self.inputs,
-            "columns": self.columns,
-        }
+        return {**vars(self), "graph": self.graph.config(), "form": str(self.form)}
 
     @classmethod
     def from_config(cls, config: Config) -> Self:
-        inputs, columns = (None if one is None else tuple(one) for one in (config["inputs"], config["columns"]))
-        graph = Graph.from_config(config["graph"])
-        return cls(graph, config["normalised"], config["power"], Form(config["form"]), inputs, columns)
+        places = {key: None if config[key] is None else tuple(config[key]) for key in ("inputs", "columns")}
+        return cls(**{**config, **places, "graph": Graph.from_config(config["graph"]), "form": Form(config["form"])})
 
 
 def term_flops(recipe: TermRecipe, m: int, edges: float | None = None, *, look: float = 3.0) -> float:

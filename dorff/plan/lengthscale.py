@@ -6,14 +6,14 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from dorff import kernels
-from dorff.data import Dataset
+from dorff.data import Dataset, RowBlock
 from dorff.data.nodes import open_array
 from dorff.errors import InputError
 from dorff.features.lengthscale_search import ROWS, Tuned
@@ -27,47 +27,31 @@ UNITS: Final = 64  # runs that are read, of `Dataset.unit_rows` rows each
 _ONE, _EACH = "tune", "tune each"
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class TuningRows:
-    """X (l, d), Y (l, q) and weights (l,), None where all are 1; `name` says which rows of which values they are."""
-
-    X: FloatArray
-    Y: FloatArray
-    weights: FloatArray | None
-    name: RowsName
-
-
-def tuning_rows(dataset: Dataset, n: int) -> TuningRows:
-    """At most `ROWS` rows, evenly spread over those up to number n, of those that are whole and have weight.
+def tuning_rows(dataset: Dataset, n: int) -> tuple[RowBlock, RowsName]:
+    """At most `ROWS` rows, evenly spread over those up to number n, of those that are whole and have weight; and the
+    name of these rows and values.
 
     Up to 64 runs are read, evenly spread. n is the number of rows at the first plan: rows appended later do not change
     the length-scales, and so a fit of the same rows all at once may find others (as with class_weight: balanced).
     InputError where no row counts.
     """
     starts = np.arange(dataset.first, n, dataset.unit_rows)
-    starts = starts[np.linspace(0, len(starts) - 1, min(UNITS, len(starts))).astype(np.intp)]
-    share = -(-ROWS // len(starts))
+    starts = starts[_spread(len(starts), UNITS)]
     taken = []
     for start in starts.tolist():
-        stop = min(start + dataset.unit_rows, n)
-        X, Y = dataset.read(start, stop)
-        given = dataset.row_weights(start, stop)
-        weights = np.ones(len(X)) if given is None else given
-        good = np.isfinite(X).all(axis=1) & np.isfinite(Y).all(axis=1) & np.isfinite(weights) & (weights > 0)
-        at = _spread(np.flatnonzero(good), share)
-        taken.append((X[at], Y[at], weights[at]))
-    X, Y, weights = (np.concatenate(parts) for parts in zip(*taken, strict=True))
-    if not len(X):
+        rows = dataset.block(start, min(start + dataset.unit_rows, n)).weighty()
+        at = np.flatnonzero(rows.whole())
+        taken.append(rows[at[_spread(len(at), -(-ROWS // len(starts)))]])
+    rows = RowBlock.joined(taken)
+    if not len(rows):
         raise InputError(
             f"kernel: lengthscale 'tune' needs rows of {dataset.path} with all inputs and targets, and found none in "
             f"{len(starts)} runs of {dataset.unit_rows}; give a number, or median"
         )
-    at = _spread(np.arange(len(X)), ROWS)
-    X, Y, weights = X[at], Y[at], weights[at]
-    crc = zlib.crc32(weights.data, zlib.crc32(Y.data, zlib.crc32(X.data)))
-    name = RowsName(dataset.first, n, crc)
-    return TuningRows(X, Y, None if dataset.weights is None else weights, name)
+    rows = rows[_spread(len(rows), ROWS)]
+    weights = np.ones(len(rows)) if rows.weights is None else rows.weights
+    crc = zlib.crc32(weights.data, zlib.crc32(rows.Y.data, zlib.crc32(rows.X.data)))
+    return rows, RowsName(dataset.first, n, crc)
 
 
 def tunes(config: Config) -> bool | None:
@@ -100,7 +84,8 @@ def tuned_config(configs: Sequence[Config], tune: Callable[..., Tuned]) -> tuple
     """
     by_kernel: dict[str, Tuned] = {}
     searches: list[Tuned | None] = []
-    for config in configs:
+    filled = list(configs)
+    for at, config in enumerate(configs):
         each = tunes(config)
         if each is None:
             searches.append(None)
@@ -111,15 +96,9 @@ def tuned_config(configs: Sequence[Config], tune: Callable[..., Tuned]) -> tuple
             with pinned():
                 by_kernel[name] = tune(kernel, each=each)
         searches.append(by_kernel[name])
-    return [_filled(config, tuned) for config, tuned in zip(configs, searches, strict=True)], searches
-
-
-def _filled(config: Config, tuned: Tuned | None) -> Config:
-    if tuned is None:
-        return config
-    numbers = tuned.lengthscale.tolist()
-    filled: Config = _replaced(config, "lengthscale", numbers[0] if len(numbers) == 1 else numbers)
-    return filled
+        numbers = by_kernel[name].lengthscale.tolist()
+        filled[at] = _replaced(config, "lengthscale", numbers[0] if len(numbers) == 1 else numbers)
+    return filled, searches
 
 
 def lengthscale_words(value: Any) -> set[str]:
@@ -141,20 +120,20 @@ def _lengthscales(value: Any) -> Iterator[Any]:
 
 
 def _replaced(value: Any, name: str, put: Any) -> Any:
+    return _mapped(value, lambda key, item: put if key == name else item)
+
+
+def _mapped(value: Any, put: Callable[[str, Any], Any]) -> Any:
+    """The same configuration with what `put` makes of a key and its item, which it gives back where it has no other;
+    such items are gone through in turn."""
     if isinstance(value, dict):
-        return {key: put if key == name else _replaced(item, name, put) for key, item in value.items()}
-    return [_replaced(item, name, put) for item in value] if isinstance(value, list | tuple) else value
+        return {key: _mapped(item, put) if (other := put(key, item)) is item else other for key, item in value.items()}
+    return [_mapped(item, put) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _spread(at: FloatArray | Any, count: int) -> Any:
-    """At most `count` of these, evenly spread."""
-    return at[np.linspace(0, len(at) - 1, min(count, len(at))).astype(np.intp)]
-
-
-_FILES: Final = ("matrix", "factor", "graph")
-
-
-WORDS: Final = ("median", "tune", "tune each")
+def _spread(n: int, count: int) -> npt.NDArray[np.intp]:
+    """At most `count` numbers from 0 to n - 1, evenly spread."""
+    return np.linspace(0, n - 1, min(count, n)).astype(np.intp)
 
 
 def build_kernels(configs: Sequence[Config], d: int) -> tuple[kernels.OperatorKernel, ...]:
@@ -186,7 +165,7 @@ def _with_numbers(value: Any, number: Callable[[Config, Sequence[int]], Any], co
     if isinstance(value, dict):
         columns = value.get("columns", columns)
         replaced = {key: _with_numbers(item, number, columns) for key, item in value.items()}
-        if replaced.get("lengthscale") in WORDS:
+        if isinstance(replaced.get("lengthscale"), str):
             replaced["lengthscale"] = number(replaced, columns)
         return replaced
     return [_with_numbers(item, number, columns) for item in value] if isinstance(value, list | tuple) else value
@@ -202,7 +181,7 @@ def with_columns(config: Config, dataset: Dataset) -> Config:
         {
             "name": view["name"],
             "kernel": view["kernel"],
-            "columns": [one for name in _names(view["inputs"]) for one in columns[name]],
+            "columns": [one for name in np.atleast_1d(view["inputs"]).tolist() for one in columns[name]],
         }
         for view in config["views"]
     ]
@@ -219,18 +198,12 @@ def array_columns(dataset: Dataset) -> dict[str, range]:
     return columns
 
 
-def _names(names: str | Sequence[str]) -> Sequence[str]:
-    return (names,) if isinstance(names, str) else names
-
-
 def read_matrices(config: Any) -> Any:
     """The same configuration with output matrices that are files read in."""
-    if isinstance(config, dict):
-        return {
-            key: read_matrix(Path(value)) if key in _FILES and isinstance(value, str) else read_matrices(value)
-            for key, value in config.items()
-        }
-    return [read_matrices(value) for value in config] if isinstance(config, list | tuple) else config
+    files = ("matrix", "factor", "graph")
+    return _mapped(
+        config, lambda key, item: read_matrix(Path(item)) if key in files and isinstance(item, str) else item
+    )
 
 
 def read_matrix(path: Path) -> list[list[float]]:

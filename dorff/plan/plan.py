@@ -15,6 +15,7 @@ from dorff.data import Classes, Dataset, open_dataset
 from dorff.data.opening import check_disjoint
 from dorff.errors import DoesNotFitError, IncompleteError, InputError
 from dorff.features import Recipe
+from dorff.kernels.multi_view import mean_of
 from dorff.kernels.scalar import FloatArray
 from dorff.moments import MOST_PATTERNS, Kind
 from dorff.passes import Configs, FoldRule, FrozenConstants, Pass, PassSpec, Words, frozen_hash, load_pass
@@ -69,12 +70,6 @@ class Plan:
         given = self.job.features.counts
         even = [self.costs.m if count >= self.costs.m else count // 2 * 2 for count in given]
         return tuple(dict.fromkeys(even)) if len(given) > 1 else ()
-
-    @property
-    def shift_invariant(self) -> bool:
-        """Whether the kernels see differences of inputs alone, so that centring them changes nothing."""
-        drawn = build_kernels(self.drawn_configs, self.dataset.d)
-        return all(base.scalar.shift_invariant for kernel in drawn for _, base in kernel.terms())
 
     @property
     def warnings(self) -> list[str]:
@@ -298,7 +293,7 @@ def _observation(job: Job, dataset: Dataset, configs: Configs) -> FloatArray | N
     """C (q, p) of the job, None where targets are values of f itself."""
     if configs[0]["type"] == "multi_view":
         V = len(configs[0]["views"])
-        return np.kron(np.full(V, 1.0 / V), np.eye(dataset.q))
+        return mean_of(V, range(V), dataset.q)
     if job.solve.observe is None:
         return None
     given = job.solve.observe
@@ -342,7 +337,7 @@ def _spec(
         rows=dataset.rows_spec(),
         recipe=recipe.question(),
         sampler=recipe.sampler.config(),
-        count=max(job.features.counts),
+        count=recipe.n_features,
         precision=job.features.precision,
         sums=Kind.GRAM,
         seed=job.features.seed,

@@ -10,11 +10,11 @@ import numpy as np
 
 from dorff.errors import DoesNotFitError, InputError
 from dorff.passes.blocks import product_rows
+from dorff.plan.graph_sizes import MiB
 from dorff.plan.seconds import BESIDE, CHOLESKY, Pace
 from dorff.solvers import LARGEST_DIRECT, Size, cg_bytes, sampled_bytes
 from dorff.spec.job import Job
 
-MiB: Final = 2**20
 EXPECTED_PASSES: Final = 40  # before a row is read; a run tells how many it will be when it has seen a sample
 MOST_PASSES: Final = 500
 ITERATIONS: Final = 30  # of conjugate gradients on moments, and the sketch's columns: 32 to 1024 by kernel and ridge
@@ -239,7 +239,7 @@ def _checked(way: Way, shape: Shape, means: Means, asks: str) -> Way:
         against = asks
     elif way.worker_bytes > means.worker_memory:
         against = f"a worker needs {_bytes(way.worker_bytes)} and has {_bytes(means.worker_memory)}"
-    return Way(**{**way.__dict__, "against": against})
+    return replace(way, against=against)
 
 
 def _others(ways: Sequence[Way], wanted: str) -> str:

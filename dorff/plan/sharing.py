@@ -8,11 +8,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from dorff import kernels
 from dorff.data import Dataset
 from dorff.errors import InputError
 from dorff.features import Recipe, sampler_of
-from dorff.kernels import OperatorKernel, ScalarKernel, Spectral
+from dorff.kernels import OperatorKernel, ScalarKernel, Spectral, mixture
 from dorff.kernels.scalar import FloatArray
 from dorff.model.weights import Density, covered, effective_sample_size
 from dorff.spec.job import Job
@@ -23,12 +22,12 @@ _AROUND: Final = (0.6, 1.0, 1.6)  # of a length-scale, for a mixture that serves
 
 
 def make_recipe(
-    candidates: Sequence[kernels.OperatorKernel], dataset: Dataset, job: Job, observe: FloatArray | None
+    candidates: Sequence[OperatorKernel], dataset: Dataset, job: Job, observe: FloatArray | None
 ) -> Recipe:
     """The features that serve every kernel: of the one, or of the mixture of all."""
     d, p = dataset.d, dataset.q if observe is None else observe.shape[1]
     fixed = [kernel.fix(d, p, np.eye(p)) for kernel in candidates]
-    kernel = kernels.mixture(fixed, d, p)
+    kernel = mixture(fixed, d, p)
     chosen = job.features.sampler.model_dump() if "sampler" in job.features.model_fields_set else None
     sampler = sampler_of(chosen, kernel)
     if len(fixed) > 1 and not sampler.mixes and len(sampler.laws(kernel, d, p)) > 1:
@@ -50,7 +49,11 @@ def check_sharing(targets: Sequence[OperatorKernel], drawn_for: Sequence[Operato
             "use; leave concatenate out of `kernel` and `drawn_for`, or leave drawn_for out"
         )
     if not isinstance(recipe.scalar, Spectral):
-        _one_scalar(targets, recipe.scalar)
+        if any(scalar != recipe.scalar for scalar in _scalars(targets)):
+            raise InputError(
+                f"features.drawn_for: the features of a {type(recipe.scalar).__name__} kernel serve that scalar "
+                "kernel alone, with any output matrix; give `kernel` the same one, or leave drawn_for out"
+            )
     elif not recipe.sampler.mixes:
         raise InputError(
             f"features.drawn_for: sampler {recipe.sampler.config()['type']} is a rule for one spectrum, whose points "
@@ -90,7 +93,13 @@ def check_targets(
             own = replace(recipe, kernel=target).draw(seed).density
             assert own is not None  # a sampler that mixes tells its density
             size, most = sample_sizes(target, recipe, density, own)
-            _refuse(kernel, size, len(density[0]), most)
+            if size < LEAST_SHARE * most:
+                raise InputError(
+                    f"kernel: {_name(kernel)} is too far from what the frequencies were drawn for: its effective "
+                    f"sample size is {size:.0f} of {len(density[0])} frequencies, less than half of the {most:.0f} "
+                    "that as many of its own have; draw for it too: list it in features.drawn_for beside the others, "
+                    f"or length-scales around it: [{_around(kernel)}]"
+                )
         sizes.append(size)
     return sizes
 
@@ -104,17 +113,6 @@ def sample_sizes(target: OperatorKernel, recipe: Recipe, density: Density, own: 
     """
     seen = len(density[0]) * covered(target, own, _log_density(recipe, own[0]))
     return max(1.0, min(effective_sample_size(target, density), seen)), effective_sample_size(target, own)
-
-
-def _refuse(kernel: OperatorKernel, size: float, D: int, own: float) -> None:
-    """InputError for an effective sample size below half of `own`."""
-    if size >= LEAST_SHARE * own:
-        return
-    raise InputError(
-        f"kernel: {_name(kernel)} is too far from what the frequencies were drawn for: its effective sample size is "
-        f"{size:.0f} of {D} frequencies, less than half of the {own:.0f} that as many of its own have; draw for it "
-        f"too: list it in features.drawn_for beside the others, or length-scales around it: [{_around(kernel)}]"
-    )
 
 
 def _around(kernel: OperatorKernel) -> str:
@@ -141,14 +139,6 @@ def _log_density(recipe: Recipe, omega: FloatArray) -> FloatArray:
     laws = recipe.sampler.laws(recipe.kernel, recipe.d, recipe.p)
     parts = [np.log(size / sum(counts)) + law.log_density(omega) for law, size in zip(laws, counts, strict=True)]
     return np.asarray(np.logaddexp.reduce(parts, axis=0))
-
-
-def _one_scalar(targets: Sequence[OperatorKernel], drawn: ScalarKernel) -> None:
-    if any(scalar != drawn for scalar in _scalars(targets)):
-        raise InputError(
-            f"features.drawn_for: the features of a {type(drawn).__name__} kernel serve that scalar kernel alone, "
-            "with any output matrix; give `kernel` the same one, or leave drawn_for out"
-        )
 
 
 def _scalars(targets: Sequence[OperatorKernel]) -> list[ScalarKernel]:

@@ -113,10 +113,6 @@ class Writing:
             path.mkdir(parents=True, exist_ok=True)
         return path
 
-    def there(self, staging: Path, number: int) -> bool:
-        """Whether a shard of every array is."""
-        return all((staging / array / "c" / str(number) / SHARD).exists() for array in self.arrays)
-
 
 def predict(
     model: Path, store: Path, out: Path, *, engine: Engine, inputs: str | Sequence[str] | None = None,
@@ -187,7 +183,8 @@ def _write(
     staging = writing.staging(out)
     _remove_unfinished(staging)
     shards = range(dataset.first // shard, -(-dataset.n // shard))
-    missing = [number for number in shards if not writing.there(staging, number)]
+    places = [staging / array / "c" for array in writing.arrays]
+    missing = [number for number in shards if not all((place / str(number) / SHARD).exists() for place in places)]
     finished = len(shards) - len(missing)
 
     def tell() -> None:

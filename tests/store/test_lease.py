@@ -156,7 +156,7 @@ def test_a_paused_holder_is_overtaken_and_fenced(start: Callable[..., tuple[int,
     with pytest.raises(LeaseError, match="held by"):
         Lease.take(tmp_path / LEASE)  # alive, as far as anybody can tell
     with taken(tmp_path / LEASE) as lease:
-        version = publish(small_model(), tmp_path, lease=lease, rule=Publish(), record={"who": "quick"}, judge=good)
+        version, _ = publish(small_model(), tmp_path, lease=lease, rule=Publish(), record={"who": "quick"}, judge=good)
         os.kill(pid, signal.SIGCONT)
         pipe.send("go on")
         assert "was taken over by process" in pipe.recv()

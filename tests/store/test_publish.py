@@ -58,7 +58,7 @@ def test_each_model_is_judged_beside_the_current_one_and_then_current(tmp_path: 
         return Verdict(value_of(new), None if old is None else value_of(old))
 
     for value in (1.0, 2.0, 3.0):
-        path = publish(model(value), tmp_path, lease=lease, rule=RULE, record={"rows": value}, judge=judge)
+        path, _ = publish(model(value), tmp_path, lease=lease, rule=RULE, record={"rows": value}, judge=judge)
         assert path == tmp_path / f"v00000{value:.0f}" and value_of(tmp_path) == value
     assert seen == [(1.0, None, None), (2.0, 1.0, "v000001"), (3.0, 2.0, "v000002")]
     history = read_history(tmp_path)
