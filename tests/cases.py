@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+import scipy.sparse as sp
 from hypothesis import settings
 from numpy.typing import ArrayLike
 
 from dorff import frequencies, kernels
 from dorff.features import FeatureMap, Projected
+from dorff.graphs import degrees, inverse_roots
 from dorff.kernels import OperatorKernel
 from dorff.kernels.scalar import FloatArray
 from dorff.model.weights import OperatorWeights, operator_weights
@@ -31,6 +33,23 @@ def assert_mean(draws: ArrayLike, exact: ArrayLike, *, errors: float = 5.0, roun
     error = values.std(axis=0, ddof=1) / np.sqrt(len(values))
     allowed = errors * error + rounding * max(1.0, np.abs(wanted).max())
     np.testing.assert_array_less(np.abs(values.mean(axis=0) - wanted), allowed)
+
+
+def laplacian(W: sp.csr_array, *, normalised: bool = False) -> sp.csr_array:
+    """D - W, or the symmetric normalised I - D^-1/2 W D^-1/2 (n, n), without a diagonal entry for a row of degree 0.
+
+    f^T L f is the sum over edges of w_ij (f_i - f_j)^2, or of w_ij (f_i / sqrt(d_i) - f_j / sqrt(d_j))^2
+    (Chung 1997, 1.2).
+    """
+    d = degrees(W)
+    if not normalised:
+        return sp.csr_array(sp.diags_array(d) - W)
+    r = inverse_roots(d)
+    i = np.repeat(np.arange(len(d)), np.diff(W.indptr))
+    scaled = sp.csr_array((W.data * (r[i] * r[W.indices]), W.indices, W.indptr), shape=W.shape)
+    L = sp.csr_array(sp.diags_array((d > 0).astype(np.float64)) - scaled)
+    L.eliminate_zeros()
+    return L
 
 
 def positive(p: int, rank: int, seed: int = 0) -> FloatArray:

@@ -11,33 +11,10 @@ from dorff.graphs.laplacian import (
     degrees,
     edge_weights,
     inverse_roots,
-    laplacian,
     local_graph,
     own_scale,
     row_sums,
     undirected,
 )
-from dorff.graphs.nearest import neighbours, working_bytes
+from dorff.graphs.nearest import neighbours
 from dorff.graphs.term import Manifold
-
-__all__ = [
-    "KNN",
-    "Given",
-    "Graph",
-    "Identity",
-    "Manifold",
-    "adjacency",
-    "both_ways",
-    "check_edges",
-    "checked",
-    "degrees",
-    "edge_weights",
-    "inverse_roots",
-    "laplacian",
-    "local_graph",
-    "neighbours",
-    "own_scale",
-    "row_sums",
-    "undirected",
-    "working_bytes",
-]

@@ -31,23 +31,6 @@ def inverse_roots(degree: FloatArray) -> FloatArray:
     return np.divide(1.0, np.sqrt(degree), out=np.zeros_like(degree), where=degree > 0)
 
 
-def laplacian(W: sp.csr_array, *, normalised: bool = False) -> sp.csr_array:
-    """D - W, or the symmetric normalised I - D^-1/2 W D^-1/2 (n, n), without a diagonal entry for a row of degree 0.
-
-    f^T L f is the sum over edges of w_ij (f_i - f_j)^2, or of w_ij (f_i / sqrt(d_i) - f_j / sqrt(d_j))^2
-    (Chung 1997, 1.2).
-    """
-    d = degrees(W)
-    if not normalised:
-        return sp.csr_array(sp.diags_array(d) - W)
-    r = inverse_roots(d)
-    i = np.repeat(np.arange(len(d)), np.diff(W.indptr))
-    scaled = sp.csr_array((W.data * (r[i] * r[W.indices]), W.indices, W.indptr), shape=W.shape)
-    L = sp.csr_array(sp.diags_array((d > 0).astype(np.float64)) - scaled)
-    L.eliminate_zeros()
-    return L
-
-
 def local_graph(X: npt.ArrayLike, knn: KNN, *, numbers: npt.ArrayLike | None = None) -> sp.csr_array:
     """W (n, n) of the nearest-neighbour graph of the rows X (n, d): symmetric, not negative, nothing on its diagonal.
 

@@ -66,11 +66,6 @@ def neighbours(
     return index, distance
 
 
-def working_bytes(n: int, d: int) -> int:
-    """What `neighbours` of n rows of d inputs holds at its peak, beside its arguments and its answer."""
-    return 28 * n * d + 70 * _BLOCK + 100 * (_PAIRS + n)
-
-
 def _checked_rows(X: npt.ArrayLike) -> FloatArray:
     rows = np.ascontiguousarray(X, np.float64)
     if rows.ndim != 2 or not rows.shape[1]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, Final, final
 
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dorff.errors import InputError
-from dorff.graphs.graph import IdentityGraph, RowGraph, one_of, refuse_unknown
+from dorff.graphs.graph import IdentityGraph, RowGraph, one_of
 from dorff.graphs.nearest import FloatArray
 from dorff.spec.registry import Config
 
@@ -113,22 +113,13 @@ class Manifold:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Manifold:
-        """The term that `config` describes, or InputError.
+        """The term that such a `config` is of.
 
         `outputs` may be absent, "identity", {"matrix": Q}, or {"graph": W, "offset": c}: Q = D - W + c I of a graph of
         the outputs, so that outputs with an edge between them are kept alike.
         """
-        names = tuple(field.name for field in fields(cls))
-        refuse_unknown(config, names, "manifold term")
-        if not isinstance(config.get("graph"), Mapping):
-            raise InputError("manifold.graph: is missing; give one such as {type: knn, neighbours: 10}.")
-        given = dict(config) | {
-            "graph": RowGraph.from_config(config["graph"]),
-            "outputs": _outputs(config.get("outputs")),
-        }
-        if isinstance(given.get("weight"), list):
-            given["weight"] = tuple(given["weight"])
-        return cls(**given)
+        made = {"graph": RowGraph.from_config(config["graph"]), "outputs": _outputs(config.get("outputs"))}
+        return cls(**{**config, **made})
 
 
 def positive(Q: npt.ArrayLike) -> FloatArray:
@@ -193,23 +184,13 @@ def _check_power(power: Any, form: str) -> None:
         )
 
 
-def _outputs(config: Any) -> FloatArray | None:
+def _outputs(config: Any) -> npt.ArrayLike | None:
     if config is None or config == "identity":
         return None
-    if not isinstance(config, Mapping):
-        return positive(config)
-    refuse_unknown(config, ("matrix", "graph", "offset"), "mapping of outputs")
-    if ("matrix" in config) == ("graph" in config) or ("offset" in config and "graph" not in config):
-        raise InputError("manifold.outputs: wanted a matrix, or a graph with an offset if any; give one of the two.")
     if "matrix" in config:
-        return positive(config["matrix"])
-    W = positive_weights(config["graph"])
-    return positive(np.diag(W.sum(axis=1)) - W + float(config.get("offset", 0.0)) * np.eye(len(W)))
-
-
-def positive_weights(W: npt.ArrayLike) -> FloatArray:
-    """The weights (p, p) of a graph of outputs; InputError unless square, finite and not negative."""
-    A = np.array(W, np.float64)
-    if A.ndim != 2 or A.shape[0] != A.shape[1] or not np.isfinite(A).all() or (A < 0).any():
+        matrix: npt.ArrayLike = config["matrix"]
+        return matrix
+    W = np.array(config["graph"], np.float64)
+    if W.ndim != 2 or W.shape[0] != W.shape[1] or not np.isfinite(W).all() or (W < 0).any():
         raise InputError("manifold.outputs.graph: wanted a square matrix of finite weights of at least 0; mend it.")
-    return A
+    return np.diag(W.sum(axis=1)) - W + float(config.get("offset", 0.0)) * np.eye(len(W))

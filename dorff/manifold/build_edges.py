@@ -214,7 +214,7 @@ EDGE: Final = np.dtype([("i", "<i8"), ("j", "<i8"), ("w", "<f8")])
 
 def screen(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
     """Write which rows (rows,) of a shard have finite inputs; the digest is of the inputs."""
-    start, stop = map(int, spec.runs(0)[task.number])
+    start, stop = map(int, spec.runs(0)[task.number, :2])
     X = read_inputs(spec, dataset, start, stop)
     good = np.isfinite(X).all(axis=1)
     digest = write_parts(spec.path(task), [good.astype("u1")])
@@ -294,7 +294,7 @@ def complete(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
     InputError at an edge with two weights, or, of a matrix, with one direction.
     """
     runs, left = spec.runs(0), spec.numbers(BuildTask(CUTS, 0, 0), 1)[0]
-    start, stop = map(int, runs[task.number])
+    start, stop = map(int, runs[task.number, :2])
     dealt = [spec.read(BuildTask("bucket", 0, at), (part,))[0] for at, part in naming(spec, "gather", 0, task.number)]
     edges = np.frombuffer(b"".join(dealt), EDGE)
     both, path = spec.config["kind"] == "csr", spec.config["graph"]["path"]

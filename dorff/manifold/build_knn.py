@@ -10,8 +10,8 @@ many times more is cut by row number.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from collections.abc import Iterator, Sequence
+from functools import cache, lru_cache, partial, reduce
 from pathlib import Path
 from typing import Any, Final
 
@@ -52,7 +52,8 @@ _TILE: Final = 2**21  # distances to landmarks, or counts of candidates, held at
 
 def landmarks(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
     """Write the landmarks (P, k), in scaled inputs: of the first generation, for all."""
-    start, stop = spec.begun(0)
+    runs = spec.runs(0)
+    start, stop = int(runs[0, 0]), int(runs[-1, 1])
     n, d = stop - start, dataset.d
     wanted = spec.sizes.partitions(n, d)
     count = min(n, spec.sizes.rows(d), wanted * spec.sizes.sample_rows)
@@ -104,7 +105,7 @@ def assign(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
 
     Rows whose inputs are not finite are left out.
     """
-    start, stop = map(int, spec.runs(task.generation)[task.number])
+    start, stop = map(int, spec.runs(task.generation)[task.number, :2])
     kept, near, rows = _dealt(spec, dataset, start, stop)
     order = np.argsort(near[:, 0], kind="stable")
     rows = rows[order]
@@ -146,19 +147,16 @@ def _dealt(spec: GraphSpec, dataset: Dataset, start: int, stop: int) -> tuple[In
 def groups(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
     """Write which rows of which partitions are a shard each: those of a generation. See `Layout.groups`."""
     runs, own = spec.runs(task.generation), spec.new_runs(task.generation)
-    tasks = [spec.run_task(task.generation, run) for run in range(len(runs))]
-    homes = spec.numbers(tasks[own.start], HOMES)[0]  # (P,)
-    for run in own[1:]:
-        homes = homes + spec.numbers(tasks[run], HOMES)[0]
-    shards = [np.empty((0, 5), np.int64)]
+    tasks = [BuildTask("assign", generation, run) for run, generation in enumerate(runs[:, 2].tolist())]
+    homes = reduce(np.add, (spec.numbers(tasks[run], HOMES)[0] for run in own))  # (P,)
+    shards = []
     for p, ends in _candidates_of(spec, tasks, len(homes)):
         if homes[p]:
-            row_at = partial(_row_at, spec, runs, tasks, p, ends)
-            older = int(ends[own.start - 1]) if own.start else 0
-            pieces = _pieces(older, int(ends[-1]), spec.sizes.rows(dataset.d))
-            firsts = {older: int(runs[own.start, 0])}
-            shards.append(_shards_of(p, pieces, firsts, row_at))
-    return write_parts(spec.path(task), [np.concatenate(shards).astype("<i8")]), ()
+            row_at = cache(partial(_row_at, spec, runs, tasks, p, ends))
+            older = int(ends[own[0] - 1]) if own[0] else 0
+            for reach, first, last, end in _pieces(older, int(ends[-1]), spec.sizes.rows(dataset.d)):
+                shards.append((p, row_at(reach), row_at(first), row_at(last), row_at(end)))
+    return write_parts(spec.path(task), [np.array(shards, "<i8").reshape(-1, 5)]), ()
 
 
 def _candidates_of(spec: GraphSpec, tasks: Sequence[BuildTask], P: int) -> Iterator[tuple[int, IntArray]]:
@@ -178,17 +176,6 @@ def _row_at(spec: GraphSpec, runs: IntArray, tasks: Sequence[BuildTask], p: int,
         return int(runs[-1, 1])
     member = np.frombuffer(spec.read(tasks[run], (MEMBERS + p,))[0], MEMBER)[place - int(ends[run])]
     return int(runs[run, 0] + member["row"])
-
-
-def _shards_of(
-    p: int, pieces: Iterable[tuple[int, int, int, int]], firsts: Mapping[int, int], row_at: Callable[[int], int]
-) -> IntArray:
-    """The rows (shards, 5) of `Layout.groups` of one partition; `firsts` are rows of places that need no reading."""
-    shards = []
-    for reach, a, b, end in pieces:
-        first = firsts[a] if a in firsts else row_at(a)
-        shards.append((p, row_at(reach), first, row_at(b), row_at(end)))
-    return np.array(shards, np.int64)
 
 
 def _pieces(older: int, total: int, most: int) -> Iterator[tuple[int, int, int, int]]:
@@ -239,12 +226,7 @@ def _candidates(layout: Layout, p: int, begin: int, end: int) -> npt.NDArray[Any
 
 def _scaled(layout: Layout, some: npt.NDArray[Any]) -> FloatArray:
     """The scaled inputs (c, k) of candidates."""
-    x = np.empty((len(some), len(layout.spec.columns)))
-    for run in np.unique(some["run"]):
-        here = np.flatnonzero(some["run"] == run)
-        X = layout.copies(int(run), some["place"][here].astype(np.int64), some["crc"][here])
-        x[here] = layout.spec.scaled(X)
-    return x
+    return layout.spec.scaled(layout.copies(some["run"], some))
 
 
 def _nearest_of(
@@ -260,13 +242,8 @@ def _nearest_of(
         part = others[at : at + max(1, most // 2)]
         x, places = np.concatenate([own, _scaled(layout, candidates[part])]), np.concatenate([queries, part])
         index, distance = neighbours(x, k, queries=np.arange(len(queries)), numbers=numbers[places])
-        parts.append((np.where(index >= 0, places[index], -1), distance))
-    index = np.concatenate([part[0] for part in parts], axis=1)
-    distance = np.concatenate([part[1] for part in parts], axis=1)
-    order = np.lexsort((index, distance), axis=-1)  # places ascend as numbers do
-    index, distance = np.take_along_axis(index, order, axis=1), np.take_along_axis(distance, order, axis=1)
-    again = np.zeros(index.shape, bool)  # queries are with every part
-    again[:, 1:] = index[:, 1:] == index[:, :-1]
-    index, distance = np.where(again, -1, index), np.where(again, np.inf, distance)
-    order = np.argsort(distance, axis=1, kind="stable")[:, :k]
+        listed = index >= (len(queries) if at else 0)  # queries are with every part, and count with the first
+        parts.append((np.where(listed, places[index], -1), np.where(listed, distance, np.inf)))
+    index, distance = (np.concatenate(one, axis=1) for one in zip(*parts, strict=True))
+    order = np.lexsort((index, distance), axis=-1)[:, :k]  # places ascend as numbers do
     return np.take_along_axis(index, order, axis=1), np.take_along_axis(distance, order, axis=1)

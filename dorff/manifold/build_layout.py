@@ -27,7 +27,7 @@ Table = npt.NDArray[Any]
 class Layout:
     """The runs and shards of all generations up to one.
 
-    `runs` (R, 2) are first rows and the ones after the last. Of neighbours' graphs a shard is what a row of `groups`
+    `runs` (R, 3) are those of `GraphSpec.runs`. Of neighbours' graphs a shard is what a row of `groups`
     (G, 5) says: its partition, the first row that may be listed, the first that lists, the one after the last that
     does, and the one after the last that may be listed. Of a given graph it is a run. `ends` (generations + 1,) counts
     the shards of all generations before each.
@@ -57,7 +57,7 @@ class Layout:
 
     def run_task(self, run: int) -> BuildTask:
         """The task that wrote a run's files."""
-        return self.spec.run_task(self.generation, run)
+        return BuildTask("assign", int(self.runs[run, 2]), run)
 
     def shards_of(self, homes: IntArray, rows: IntArray) -> IntArray:
         """The shard (k,) of rows at home in these partitions."""
@@ -68,39 +68,36 @@ class Layout:
 
     def shard_of(self, rows: IntArray) -> IntArray:
         """The shard (k,) of each row; -1 for a row that was left out."""
-        runs = self.run_of(rows)
         if not isinstance(self.spec.graph, KNN):
-            return runs
-        shards = np.full(len(rows), -1)
-        for run in np.unique(runs):
-            here = np.flatnonzero(runs == run)
-            table = self.table(int(run))[rows[here] - self.runs[run, 0]]
-            kept = table["place"] >= 0
-            shards[here[kept]] = self.shards_of(table["home"][kept].astype(np.int64), rows[here[kept]])
+            return self.run_of(rows)
+        table, shards = self.table(rows), np.full(len(rows), -1)
+        kept = table["place"] >= 0
+        shards[kept] = self.shards_of(table["home"][kept].astype(np.int64), rows[kept])
         return shards
 
-    def table(self, run: int) -> Table:
-        """What is known (rows,) of each row of a run."""
-        return _table(self.spec.directory, self.run_task(run))
+    def table(self, rows: IntArray) -> Table:
+        """What ROW says (k,) of each row."""
+        runs, table = self.run_of(rows), np.empty(len(rows), ROW)
+        for run in np.unique(runs):
+            here = runs == run
+            table[here] = _table(self.spec.directory, self.run_task(int(run)))[rows[here] - self.runs[run, 0]]
+        return table
 
     def inputs(self, rows: IntArray) -> FloatArray:
         """X (k, d) of rows that were not left out, from their copies."""
-        runs, d = self.run_of(rows), self.spec.config["d"]
-        X = np.empty((len(rows), d))
-        for run in np.unique(runs):
-            here = runs == run
-            table = self.table(int(run))[rows[here] - self.runs[run, 0]]
-            X[here] = self.copies(int(run), table["place"].astype(np.int64), table["crc"])
-        return X
+        return self.copies(self.run_of(rows), self.table(rows))
 
-    def copies(self, run: int, places: IntArray, sums: npt.NDArray[np.uint32]) -> FloatArray:
-        """X (k, d) of the rows at these places of a run's file. DamagedError."""
-        task = self.run_task(run)
-        kind = _kind(self.spec.directory, task)
-        try:
-            return read_rows(self.spec.path(task, INPUTS), kind, self.spec.config["d"], places, sums)
-        except (FileNotFoundError, ValueError) as error:
-            raise DamagedError(task) from error
+    def copies(self, runs: IntArray, rows: Table) -> FloatArray:
+        """X (k, d) of rows of these runs (k,), of which `rows` (k,) says what ROW does. DamagedError."""
+        d, X = self.spec.config["d"], np.empty((len(rows), self.spec.config["d"]))
+        for run in np.unique(runs):
+            task, here = self.run_task(int(run)), runs == run
+            places, kind = rows["place"][here].astype(np.int64), _kind(self.spec.directory, task)
+            try:
+                X[here] = read_rows(self.spec.path(task, INPUTS), kind, d, places, rows["crc"][here])
+            except (FileNotFoundError, ValueError) as error:
+                raise DamagedError(task) from error
+        return X
 
 
 @lru_cache(maxsize=32)

@@ -233,32 +233,15 @@ class GraphSpec:
             raise ChangedError
         return record["start"], record["stop"]
 
-    def begun(self, generation: int) -> tuple[int, int]:
-        """The rows of a generation that there is. IncompleteError where there is none: its folder was deleted."""
-        span = self.span(generation)
-        if span is None:
-            raise _deleted(self.directory)
-        return span
-
-    def cuts(self, generation: int) -> IntArray:
-        """(runs, 2): the first row of each run of a generation and the one after its last."""
-        start, stop = self.begun(generation)
-        edges = [start, *range(start - start % self.step + self.step, stop, self.step), stop]
-        return np.array([*pairwise(edges)], np.int64)
-
     def runs(self, generation: int) -> IntArray:
-        """(runs, 2): those of all generations up to this one."""
+        """(runs, 3): of each run of all generations up to this one the first row, the one after the last, and the
+        generation."""
         return np.concatenate([_cuts(self.directory, one) for one in range(generation + 1)])
 
-    def run_task(self, generation: int, run: int) -> BuildTask:
-        """The task that wrote the files of a run, of a generation or an older one."""
-        ends = np.cumsum([len(_cuts(self.directory, one)) for one in range(generation + 1)])
-        return BuildTask("assign", int(np.searchsorted(ends, run, "right")), run)
-
-    def new_runs(self, generation: int) -> range:
+    def new_runs(self, generation: int) -> list[int]:
         """The numbers of a generation's own runs."""
-        every, own = len(self.runs(generation)), len(_cuts(self.directory, generation))
-        return range(every - own, every)
+        numbers: list[int] = np.flatnonzero(self.runs(generation)[:, 2] == generation).tolist()
+        return numbers
 
 
 @lru_cache(maxsize=16)
@@ -290,7 +273,13 @@ def lasting(directory: Path) -> Iterator[None]:
 
 @lru_cache(maxsize=64)
 def _cuts(directory: Path, generation: int) -> IntArray:
-    return load_spec(directory).cuts(generation)
+    """The runs of a generation. IncompleteError where there is none: its folder was deleted."""
+    spec = load_spec(directory)
+    span = spec.span(generation)
+    if span is None:
+        raise _deleted(directory)
+    edges = [span[0], *range(span[0] - span[0] % spec.step + spec.step, span[1], spec.step), span[1]]
+    return np.array([(start, stop, generation) for start, stop in pairwise(edges)], np.int64)
 
 
 def read_inputs(spec: GraphSpec, dataset: Dataset, start: int, stop: int) -> FloatArray:

@@ -56,17 +56,11 @@ class Step:
     reads: Callable[[GraphSpec, Dataset, BuildTask], Reading] | None = None
 
 
-def _first_rows(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Reading:
-    """The rows of the first generation."""
-    return _rows(dataset, *spec.begun(0))
-
-
-def _run(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Reading:
-    """A run of rows."""
-    return _rows(dataset, *map(int, spec.runs(task.generation)[task.number]))
-
-
-def _rows(dataset: Dataset, start: int, stop: int) -> Reading:
+def _rows(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Reading:
+    """A run of rows; of landmarks all of the first generation."""
+    runs = spec.runs(task.generation)
+    some = runs if task.stage == "landmarks" else runs[[task.number]]
+    start, stop = int(some[0, 0]), int(some[-1, 1])
     return Reading(f"{dataset.path}: rows {start}..{stop - 1}", dataset.stamp(start, stop))
 
 
@@ -77,8 +71,8 @@ def _given_edges(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Reading:
 
 
 NEAREST: Final[dict[str, Step]] = {
-    "landmarks": Step(landmarks, "landmarks found", reads=_first_rows),
-    "assign": Step(assign, "runs of rows dealt to partitions", ("parts", INPUTS), _run),
+    "landmarks": Step(landmarks, "landmarks found", reads=_rows),
+    "assign": Step(assign, "runs of rows dealt to partitions", ("parts", INPUTS), _rows),
     "groups": Step(groups, "shards laid out"),
     "lists": Step(lists, "shards with their neighbours listed"),
     CUTS: Step(cut, "lists counted"),
@@ -86,7 +80,7 @@ NEAREST: Final[dict[str, Step]] = {
     "collect": Step(collect, "shards of edges written", ("parts", EDGES)),
 }
 GIVEN: Final[dict[str, Step]] = {
-    "screen": Step(screen, "runs of rows looked at", reads=_run),
+    "screen": Step(screen, "runs of rows looked at", reads=_rows),
     "bucket": Step(bucket, "runs of edges read", reads=_given_edges),
     CUTS: Step(cut_given, "edges counted"),
     "gather": Step(gather, "edges sorted"),

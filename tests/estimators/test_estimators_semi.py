@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import scipy.sparse
 import zarr
+from cases import laplacian
 from scipy.linalg import LinAlgWarning
 from sklearn.base import clone
 from sklearn.datasets import make_moons
@@ -21,7 +22,7 @@ from dorff import ORFFClassifier, ORFFRegressor, kernels, load_model
 from dorff.data.edges import write_graph
 from dorff.errors import InputError
 from dorff.estimators.arrays import GivenFolds
-from dorff.graphs import KNN, Identity, Manifold, laplacian, local_graph
+from dorff.graphs import KNN, Identity, Manifold, local_graph
 from dorff.store import save_model
 
 GAUSSIAN = kernels.Gaussian(1.0)

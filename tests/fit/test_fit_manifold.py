@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import zarr
+from cases import laplacian
 
 from dorff.data.edges import write_graph
 from dorff.engine import Engine, SerialEngine, Task, open_engine
 from dorff.engine.base import Done
 from dorff.errors import DorffError, GateError, InputError
 from dorff.fit import FitReport, fit
-from dorff.graphs import KNN, laplacian, local_graph, neighbours
+from dorff.graphs import KNN, local_graph, neighbours
 from dorff.kernels.scalar import FloatArray
 from dorff.passes import blocks as leaf_sizes
 from dorff.plan import make_plan

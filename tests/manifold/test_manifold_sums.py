@@ -12,7 +12,7 @@ from typing import Any, final
 import numpy as np
 import pytest
 import zarr
-from cases import LAW, trig_map
+from cases import LAW, laplacian, trig_map
 from distributed import Client
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +27,7 @@ from dorff.engine.worker import forget_spare
 from dorff.errors import IncompleteError, InputError, StoppedError
 from dorff.errors.stopping import clear_stop, request_stop
 from dorff.features import FeatureMap
-from dorff.graphs import KNN, Given, Graph, Identity, Manifold, degrees, laplacian, local_graph
+from dorff.graphs import KNN, Given, Graph, Identity, Manifold, degrees, local_graph
 from dorff.loops import differences
 from dorff.manifold import GraphSums, LeafTerm, ShardTerm, added, build, in_memory, sum_term
 from dorff.manifold import leaves as term_leaves
