@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, ParamSpec
 
 import typer
 
+import dorff.cli.fitting as fitting
+import dorff.cli.guard as options
+import dorff.cli.tuning as tuning
 from dorff import __version__
-from dorff.cli import fitting, tuning
-from dorff.cli import guard as options
 from dorff.cli.guard import guarded, put, show
 from dorff.cli.logs import Style, logging, say
 from dorff.cli.metrics import meter
