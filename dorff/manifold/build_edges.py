@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import io
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -161,9 +161,8 @@ def load_edges(spec: GraphSpec, task: BuildTask, crc: int) -> Edges:
     return values
 
 
-def content_sum(values: tuple[npt.NDArray[Any], ...]) -> int:
-    """CRC32 of arrays."""
-    crc = 0
+def content_sum(values: Sequence[npt.NDArray[Any]], crc: int = 0) -> int:
+    """CRC32 of arrays, after what `crc` is of."""
     for value in values:
         crc = zlib.crc32(np.ascontiguousarray(value).data, crc)
     return crc

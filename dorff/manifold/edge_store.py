@@ -16,7 +16,7 @@ import numpy as np
 from dorff.data import Dataset
 from dorff.errors import IncompleteError, InputError
 from dorff.graphs import KNN
-from dorff.manifold.build_edges import DEGREES, NODES, load_edges
+from dorff.manifold.build_edges import DEGREES, NODES, Edges, load_edges
 from dorff.manifold.build_layout import Layout, load_layout
 from dorff.manifold.build_spec import (
     BuildTask,
@@ -34,18 +34,6 @@ from dorff.storage.location import locate
 from dorff.store import Receipt
 
 DONE: Final = "done.json"
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Adjacency:
-    """All edges of some rows: `rows` (s,), ascending, each with at least one; of row `rows[i]` those to the rows
-    `indices[indptr[i]:indptr[i + 1]]`, ascending, with these `weights`."""
-
-    rows: IntArray
-    indptr: IntArray
-    indices: IntArray
-    weights: FloatArray
 
 
 @final
@@ -90,32 +78,28 @@ class Shards:
             if self.far:
                 lines.append(json.dumps(done, sort_keys=True))
             for shard in range(start, stop):
-                generations = [one for one, record in enumerate(done) if str(shard) in record["shards"]]
-                generations = generations[:1] if self.owned else generations
-                lines += [f"{one} {shard} {done[one]['shards'][str(shard)][0]}" for one in generations]
-                last = max([last, *generations])
+                for generation, digest in self._written(shard):
+                    lines.append(f"{generation} {shard} {digest}")
+                    last = max(last, generation)
             lines += [done[one]["rows"] for one in range(last + 1)]
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:32]
 
-    def adjacency(self, shard: int) -> Adjacency:
-        """The edges of the rows of a shard that have any."""
+    def adjacency(self, shard: int) -> Edges:
+        """(i, j, weights) of the edges of a shard's rows i, each (edges,), in the order of i and then of j."""
         with self._mending():
-            tasks = [
-                (BuildTask("collect", generation, shard), int(record["shards"][str(shard)][0][:8], 16))
-                for generation, record in enumerate(self._done())
-                if str(shard) in record["shards"]
+            parts = [
+                load_edges(self._spec(), BuildTask("collect", generation, shard), int(digest[:8], 16))
+                for generation, digest in self._written(shard)
             ]
-            tasks = tasks[:1] if self.owned else tasks
-            parts = [load_edges(self._spec(), task, crc) for task, crc in tasks]
-        i, j, w = (np.concatenate([part[at] for part in parts]) for at in range(3))
-        if self.owned:
-            i, j, w = i[j < i], j[j < i], w[j < i]
-        elif len(parts) > 1:
-            order = np.lexsort((j, i))
-            i, j, w = i[order], j[order], w[order]
-        rows, held = np.unique(i, return_counts=True)
-        indptr = np.concatenate([[0], np.cumsum(held)])
-        return Adjacency(rows, indptr, j, w)
+        i, j, w = (np.concatenate(ends) for ends in zip(*parts, strict=True))
+        some = np.flatnonzero(j < i) if self.owned else np.lexsort((j, i))
+        return i[some], j[some], w[some]
+
+    def _written(self, shard: int) -> list[tuple[int, str]]:
+        """The generations that wrote edges of a shard, with a digest of these; where each is once, the first alone."""
+        records = enumerate(record["shards"] for record in self._done())
+        written = [(generation, shards[str(shard)][0]) for generation, shards in records if str(shard) in shards]
+        return written[:1] if self.owned else written
 
     def holding(self, rows: IntArray) -> IntArray:
         """The shard (k,) of each row; -1 for a row that was left out."""

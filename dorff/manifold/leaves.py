@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import math
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Final, Protocol, Self, final
+from typing import Final, Self, final
 
 import numpy as np
 from scipy import sparse
@@ -24,37 +23,14 @@ from dorff.data import Dataset
 from dorff.engine import Engine
 from dorff.errors import IncompleteError, InputError
 from dorff.graphs import Manifold
-from dorff.manifold.edge_store import Adjacency
+from dorff.manifold.build_edges import content_sum
+from dorff.manifold.edge_store import Shards
 from dorff.manifold.laplacian_sums import GraphSums, edge_runs, finished, new_sums, row_runs
 from dorff.moments import BoolArray, FloatArray, IntArray, Moments
 from dorff.passes import Config, FoldRule, Leaf, Pass, RowSums, Summand, Tree, load_pass, sum_leaf
 from dorff.passes.leaf import LeafRun, fresh_checkpoint
 from dorff.plan.graph_sizes import GROUP_ROWS, Form, Places, Sizes, TermRecipe
 from dorff.store import Lease, Receipt, read_plain, seal, unseal, write_atomic
-
-
-class Store(Protocol):
-    """A graph across leaves, cut into shards; small, picklable."""
-
-    @property
-    def path(self) -> str: ...
-    @property
-    def count(self) -> int: ...
-    def stamp(self, start: int, stop: int) -> str: ...
-    def adjacency(self, shard: int) -> Adjacency: ...
-    def degrees(self, rows: IntArray) -> FloatArray: ...
-    def inputs(self, rows: IntArray) -> FloatArray: ...
-    def holding(self, rows: IntArray) -> IntArray:
-        """The shard (k,) of each row."""
-        ...
-
-    def of_owned(self) -> Self:
-        """The same, its stamps of the edges to earlier rows alone."""
-        ...
-
-    def of_far(self) -> Self:
-        """The same, its stamps of all edges and rows, whatever their shard."""
-        ...
 
 
 @final
@@ -69,7 +45,7 @@ class ShardPart:
     degree: FloatArray
 
     @classmethod
-    def cut(cls, store: Store, shard: int, recipe: TermRecipe, limit: int) -> Iterator[ShardPart]:
+    def cut(cls, store: Shards, shard: int, recipe: TermRecipe, limit: int) -> Iterator[ShardPart]:
         """The parts of a shard, in the order of its rows: each of at most `limit` (at least 2) rows with those that
         they need, or, of a power of L, of a single row with those within as many edges as L is taken times.
 
@@ -78,7 +54,7 @@ class ShardPart:
         if recipe.form is Form.POWER:
             yield from cls._of_rows(store, shard, recipe, limit)
             return
-        i, j, w = _entries(store.adjacency(shard), None)
+        i, j, w = store.adjacency(shard)
         if recipe.form is Form.EDGES:
             earlier = j < i
             i, j, w = i[earlier], j[earlier], w[earlier]
@@ -87,42 +63,36 @@ class ShardPart:
             yield cls._read(store, W, np.isin(touched, i[run]), touched, recipe)
 
     @classmethod
-    def _of_rows(cls, store: Store, shard: int, recipe: TermRecipe, limit: int) -> Iterator[ShardPart]:
+    def _of_rows(cls, store: Shards, shard: int, recipe: TermRecipe, limit: int) -> Iterator[ShardPart]:
         """Runs of whole rows. The edges are in memory for all of the shard: they are small beside inputs."""
-        adjacency = store.adjacency(shard)
-        reached, edges = [adjacency.rows], [_entries(adjacency, None)]
+        edges = [store.adjacency(shard)]
+        own = np.unique(edges[0][0])
+        reached = [own]
         for _ in range(recipe.hops - 1):
             beyond = np.setdiff1d(np.concatenate([j for _, j, _ in edges]), np.concatenate(reached))
-            holding = store.holding(beyond)
-            for other in np.unique(holding):
-                edges.append(_entries(store.adjacency(int(other)), beyond[holding == other]))
+            for other in np.unique(store.holding(beyond)).tolist():
+                i, j, w = store.adjacency(other)
+                reach = np.isin(i, beyond)
+                edges.append((i[reach], j[reach], w[reach]))
             reached.append(beyond)
         i, j, w = (np.concatenate(ends) for ends in zip(*edges, strict=True))
         numbers = np.unique(np.concatenate([*reached, j]))
         W = _matrix(numbers, i, j, w)
-        for levels in row_runs(W, np.searchsorted(numbers, adjacency.rows), recipe.hops, limit):
+        for levels in row_runs(W, np.searchsorted(numbers, own), recipe.hops, limit):
             some = levels[-1]
             yield cls._read(store, W[some][:, some], np.isin(some, levels[0]), numbers[some], recipe)
 
     @classmethod
     def _read(
-        cls, store: Store, W: sparse.csr_array, own: BoolArray, numbers: IntArray, recipe: TermRecipe
+        cls, store: Shards, W: sparse.csr_array, own: BoolArray, numbers: IntArray, recipe: TermRecipe
     ) -> ShardPart:
         degree = store.degrees(numbers) if recipe.normalised else np.zeros(len(numbers))
         return cls(store.inputs(numbers), W, own, numbers, degree)
 
     def checksum(self, before: int) -> int:
         """CRC32 of all of it, continued."""
-        for array in (self.numbers, self.own, self.W.indptr, self.W.indices, self.W.data, self.degree, self.X):
-            before = zlib.crc32(np.ascontiguousarray(array).data.cast("B") if array.size else b"", before)
-        return before
-
-
-def _entries(adjacency: Adjacency, some: IntArray | None) -> tuple[IntArray, IntArray, FloatArray]:
-    """(i, j, weight) of a shard's edges, or of those of some of its rows."""
-    i = np.repeat(adjacency.rows, np.diff(adjacency.indptr))
-    keep = slice(None) if some is None else np.isin(i, some)
-    return i[keep], adjacency.indices[keep], adjacency.weights[keep]
+        W = self.W
+        return content_sum((self.numbers, self.own, W.indptr, W.indices, W.data, self.degree, self.X), before)
 
 
 def _matrix(numbers: IntArray, i: IntArray, j: IntArray, weights: FloatArray) -> sparse.csr_array:
@@ -205,7 +175,7 @@ class ShardTerm(TermPlace):
         frozen, recipe = self.described()
         return frozen, GraphSums(frozen.features, recipe)
 
-    def leaf(self, source: Store, leaf: Leaf) -> Receipt:
+    def leaf(self, source: Shards, leaf: Leaf) -> Receipt:
         """Goes on from a checkpoint of the same shards, to the bit.
 
         Raises:
@@ -238,7 +208,7 @@ def shard_leaves(count: int) -> list[Leaf]:
 
 
 def sum_term(
-    frozen: Pass, term: Manifold, rows: Dataset | Store, leaves: Sequence[Leaf] | None, engine: Engine,
+    frozen: Pass, term: Manifold, rows: Dataset | Shards, leaves: Sequence[Leaf] | None, engine: Engine,
     told: Callable[[int], None], *, inputs: Places = None, columns: Places = None, name: str = "",
     lease: Lease | None = None,
 ) -> tuple[Moments, list[Receipt]]:  # fmt: skip

@@ -250,15 +250,6 @@ def test_sources_add_what_each_lost_not_the_share_of_it() -> None:
 
 
 @final
-@dataclass(frozen=True)
-class Rows:
-    rows: IntArray
-    indptr: IntArray
-    indices: IntArray
-    weights: FloatArray
-
-
-@final
 @dataclass(frozen=True, eq=False)
 class Shards:
     """A graph of rows in memory, its rows dealt to shards."""
@@ -275,10 +266,10 @@ class Shards:
     def stamp(self, start: int, stop: int) -> str:
         return f"{start} {stop} {self.stamps[0]}"
 
-    def adjacency(self, shard: int) -> Rows:
+    def adjacency(self, shard: int) -> tuple[IntArray, IntArray, FloatArray]:
         rows = np.flatnonzero(self.shard == shard)
         some = self.W[rows]
-        return Rows(rows, some.indptr.astype(np.int64), some.indices.astype(np.int64), some.data)
+        return np.repeat(rows, np.diff(some.indptr)), some.indices.astype(np.int64), some.data
 
     def degrees(self, rows: IntArray) -> FloatArray:
         return degrees(self.W)[rows]
@@ -470,8 +461,8 @@ def edges_of(graph: BuiltShards, n: int) -> sparse.csr_array:
     """W (n, n)."""
     W = sparse.lil_array((n, n))
     for shard in range(graph.count):
-        part = graph.adjacency(shard)
-        W[np.repeat(part.rows, np.diff(part.indptr)), part.indices] = part.weights
+        i, j, w = graph.adjacency(shard)
+        W[i, j] = w
     return sparse.csr_array(W)
 
 
