@@ -42,10 +42,6 @@ class Stop:
         self._caught, self._at = number, now
         request_stop()
 
-    @property
-    def asked(self) -> bool:
-        return stop_requested()
-
     def error(self) -> BaseException:
         """What a run ends with that was stopped."""
         if self._caught == signal.SIGINT:
@@ -70,7 +66,7 @@ def stopping_on_signals() -> Iterator[Stop]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        stopped = stop.asked
+        stopped = stop_requested()
         clear_stop()
         if stopped and not isinstance(sys.exception(), KeyboardInterrupt):
             raise stop.error()
@@ -178,7 +174,7 @@ class SerialEngine(Engine):
     def _run(self, waiting: deque[Task], done: Done, stop: Stop) -> None:
         failures = Counter[int]()  # by the task's identity: tasks may be equal
         while waiting:
-            if stop.asked:
+            if stop_requested():
                 raise stop.error()
             if self._rng is not None:
                 waiting.rotate(int(self._rng.integers(len(waiting))))

@@ -10,7 +10,7 @@ import ssl
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from distributed.versions import VersionMismatchWarning
 
 from dorff.engine.base import TRIES, Engine, starting_without_interrupts, stopping_on_signals
 from dorff.engine.dask import PATIENCE, DaskEngine
-from dorff.engine.worker import PACKAGES, Leaving, own_versions, refuse_others
+from dorff.engine.worker import PACKAGES, Leaving, own_versions, refuse_others, repeating
 from dorff.errors import DorffError, IncompleteError, InputError
 from dorff.errors.stopping import stop_requested
 from dorff.spec import cluster as spec
@@ -177,25 +177,17 @@ def _started(cluster: spec.LocalCluster, patience: float) -> DaskEngine:
     return DaskEngine(client, patience=patience, on_close=lambda: local.close())
 
 
-@contextmanager
-def _killing_when_stopped() -> Iterator[None]:
+def _killing_when_stopped() -> AbstractContextManager[None]:
     """A process that starts inside listens to nobody yet: once a stop is asked for it is killed, and Dask gives up."""
-    before, over = active_children(), threading.Event()
+    before = active_children()
 
     def kill() -> None:
-        while not over.wait(0.1):
-            for process in active_children() if stop_requested() else ():
-                if process not in before:
-                    with suppress(OSError, ValueError):  # it has ended meanwhile
-                        process.kill()
+        for process in active_children() if stop_requested() else ():
+            if process not in before:
+                with suppress(OSError, ValueError):  # it has ended meanwhile
+                    process.kill()
 
-    thread = threading.Thread(target=kill, name="dorff-starting", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+    return repeating(kill, 0.1, "dorff-starting")
 
 
 def connect(cluster: spec.RemoteCluster, patience: float) -> DaskEngine:

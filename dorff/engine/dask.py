@@ -17,6 +17,7 @@ from distributed import Client, Future, KilledWorker, LocalCluster
 from dorff.engine.base import TRIES, Done, Engine, Stop, Task, stopping_on_signals, try_again
 from dorff.engine.worker import HUNG, NOTICE, Call, HungWorkers, forget_spare, own_versions, run_call, stop_run
 from dorff.errors import IncompleteError, InputError, QuarantineError, StoppedError
+from dorff.errors.stopping import stop_requested
 
 PATIENCE: Final = 45.0  # seconds without a scheduler that answers, or without a worker
 LOSSES: Final = 10  # of a task whose scheduler was lost
@@ -99,7 +100,7 @@ class _DaskRun:
         self._waiting.extend(map(_Try, tasks))
         try:
             while self._waiting or self._running or self._suspects:
-                if self._stop.asked:
+                if stop_requested():
                     self._end_all()
                     raise self._stop.error()
                 self._workers.look()
@@ -111,7 +112,7 @@ class _DaskRun:
         finally:
             for future in self._running:
                 future.release()  # what nobody wants is not run
-        if self._killers and not self._stop.asked:
+        if self._killers and not stop_requested():
             names = ", ".join(map(str, self._killers))
             raise QuarantineError(
                 f"tasks killed their worker every time they were tried: {names}; all others are done, and kept: give "

@@ -258,18 +258,28 @@ def _proportional(pid: int) -> int:
 @contextmanager
 def peak_memory(*, every: float = 1.0) -> Iterator[PeakMemory]:
     """Sample about once in `every` seconds until the block ends; a sample costs about a millisecond."""
-    peak, over = PeakMemory(), threading.Event()
-
-    def watch() -> None:
-        while not over.wait(every):
-            peak.sample()
-
-    thread = threading.Thread(target=watch, name="dorff-memory", daemon=True)
-    thread.start()
+    peak = PeakMemory()
     try:
-        yield peak
+        with repeating(peak.sample, every, "dorff-memory"):
+            yield peak
     finally:
         peak.sample()
+
+
+@contextmanager
+def repeating(action: Callable[[], None], every: float, name: str) -> Iterator[None]:
+    """Do this once in `every` seconds until the block ends, in a thread of this name."""
+    over = threading.Event()
+
+    def repeat() -> None:
+        while not over.wait(every):
+            action()
+
+    thread = threading.Thread(target=repeat, name=name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
         over.set()
         thread.join()
 

@@ -13,7 +13,6 @@ from dorff.graphs.laplacian import (
     inverse_roots,
     local_graph,
     own_scale,
-    row_sums,
     undirected,
 )
 from dorff.graphs.nearest import neighbours

@@ -14,16 +14,11 @@ from dorff.graphs.graph import KNN
 from dorff.graphs.nearest import FloatArray, IntArray, neighbours
 
 
-def row_sums(indptr: npt.NDArray[Any], weights: FloatArray) -> FloatArray:
-    """The degrees (rows,) of a CSR matrix's rows, each added up from its first entry to its last."""
-    rows = len(indptr) - 1
-    sums = np.bincount(np.repeat(np.arange(rows), np.diff(indptr)), weights=weights, minlength=rows)
-    return sums.astype(np.float64)  # whole numbers where there is no entry
-
-
 def degrees(W: sp.csr_array) -> FloatArray:
-    """d_i = sum_j W_ij (n,)."""
-    return row_sums(W.indptr, W.data)
+    """d_i = sum_j W_ij (n,), each added up from its first entry to its last."""
+    n = W.shape[0]
+    sums = np.bincount(np.repeat(np.arange(n), np.diff(W.indptr)), weights=W.data, minlength=n)
+    return sums.astype(np.float64)  # whole numbers where there is no entry
 
 
 def inverse_roots(degree: FloatArray) -> FloatArray:

@@ -45,7 +45,9 @@ def neighbours(
     Raises:
         InputError: X is not a matrix of finite numbers below 1e150 in size, or k below 1.
     """
-    rows, count = _checked_rows(X), _checked_count(k)
+    rows, count = _checked_rows(X), int(k)
+    if k < 1:
+        raise InputError(f"k: wanted at least 1 neighbour, got {k}; give a whole number such as 10.")
     n = len(rows)
     wanted = np.arange(n) if queries is None else np.asarray(queries, np.int64)
     order = np.arange(n) if numbers is None else np.asarray(numbers, np.int64)
@@ -77,12 +79,6 @@ def _checked_rows(X: npt.ArrayLike) -> FloatArray:
             "drop such rows, or mend or scale them."
         )
     return rows + 0.0  # of -0 and 0, one: copies are found by their bytes
-
-
-def _checked_count(k: int) -> int:
-    if k < 1:
-        raise InputError(f"k: wanted at least 1 neighbour, got {k}; give a whole number such as 10.")
-    return int(k)
 
 
 def _without_copies(rows: FloatArray, order: IntArray, most: int) -> IntArray:

@@ -15,13 +15,12 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
 
 from dorff.data import Dataset
 from dorff.data.edge_source import EdgeSource
 from dorff.data.edges import open_graph
 from dorff.errors import InputError
-from dorff.graphs import adjacency, both_ways, check_edges, edge_weights, row_sums, undirected
+from dorff.graphs import KNN, adjacency, both_ways, check_edges, degrees, edge_weights, undirected
 from dorff.manifold.build_knn import LISTED, LISTS, ROWS, SCALES, SHARDS
 from dorff.manifold.build_layout import Layout, load_layout
 from dorff.manifold.build_spec import (
@@ -46,24 +45,31 @@ Edges = tuple[IntArray, IntArray, FloatArray]
 
 
 def cut(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
-    """Write which shards are together in a file of `sources`."""
-    layout = load_layout(spec.directory, task.generation)
-    cuts = cuts_of(spec, _listed(layout, task.generation), SHARDS, layout.count)
-    return write_parts(spec.path(task), [cuts.astype("<i8")]), (len(cuts),)
+    """Write which shards are together in a file of names; and the shards of a given graph with rows left out."""
+    layout, left = load_layout(spec.directory, task.generation), list[int]()
+    cuts = cuts_of(spec, *_naming_shards(layout, task.generation), layout.count)
+    if not isinstance(spec.graph, KNN):
+        left = [n for n in range(layout.count) if b"\0" in spec.read(BuildTask("screen", 0, n), (0,))[0]]
+    return write_parts(spec.path(task), [cuts.astype("<i8"), np.array(left, "<i8")]), (len(cuts),)
 
 
 def sources(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
-    """Write for some shards which new lists name their rows: (k, 2) of the lists' shard and the part of its file."""
+    """Write for some shards which files of new lists, or of given edges, name their rows: (k, 2) of the number of each
+    and the part of it. The whole numbers are the shards of older generations that are named."""
     layout = load_layout(spec.directory, task.generation)
-    parts, named = turned(spec, task, _listed(layout, task.generation), SHARDS, LISTS, layout.count)
-    older = named[named < layout.ends[task.generation]].tolist()
-    return write_parts(spec.path(task), parts), older
+    parts, named = turned(spec, task, *_naming_shards(layout, task.generation), layout.count)
+    return write_parts(spec.path(task), parts), named[named < layout.ends[task.generation]].tolist()
 
 
-def _listed(layout: Layout, generation: int) -> Iterator[BuildTask]:
-    """The tasks that wrote a generation's lists. DamagedError at once for all whose lists were deleted."""
+def _naming_shards(layout: Layout, generation: int) -> tuple[Iterator[BuildTask], int]:
+    """The tasks whose files are cut by shard, and the part that says which shards the parts after it are of.
+
+    DamagedError at once for all whose lists were deleted.
+    """
+    if not isinstance(layout.spec.graph, KNN):
+        return (BuildTask("bucket", 0, number) for number in range(layout.spec.config["edge_runs"])), 0
     _require(layout.spec, _lists(layout, generation))
-    return _lists(layout, generation)
+    return _lists(layout, generation), SHARDS
 
 
 def _lists(layout: Layout, generation: int) -> Iterator[BuildTask]:
@@ -95,12 +101,8 @@ def collect(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
         if not new or source != own_lists:
             part = spec.read(source, (number,))[0]
             entries.append(_weighed(spec, np.frombuffer(part, LISTED), (rows, scales)))
-    i, j, w = both_ways(*(np.concatenate([one[at] for one in entries]) for at in range(3)))
-    own = np.isin(i, rows)
-    i, j, w = i[own], j[own], w[own]
-    columns, place = np.unique(j, return_inverse=True)
-    W = adjacency(np.searchsorted(rows, i), place, w, (len(rows), len(columns)))
-    return save_edges(spec, task, rows, W, columns, scales)
+    edges = both_ways(*(np.concatenate(ends) for ends in zip(*entries, strict=True)))
+    return save_edges(spec, task, rows, edges, scales)
 
 
 def own_scales(layout: Layout, shard: int, generation: int) -> tuple[IntArray, FloatArray]:
@@ -120,10 +122,8 @@ def _weighed(spec: GraphSpec, listed: npt.NDArray[Any], scales: tuple[IntArray, 
     return listed["row"], listed["neighbour"], w
 
 
-def save_edges(
-    spec: GraphSpec, task: BuildTask, rows: IntArray, W: sp.csr_array, columns: IntArray, scales: FloatArray
-) -> Written:
-    """Write the edges W (s, c) of a shard's rows (s,) to the rows `columns` (c,), the rows' degrees and scales.
+def save_edges(spec: GraphSpec, task: BuildTask, rows: IntArray, edges: Edges, scales: FloatArray) -> Written:
+    """Write those of the edges that begin at a shard's rows (s,), ascending, and the rows' degrees and scales.
 
     The digest begins with the checksum of the edges; the whole numbers are how many edges the shard owns, and how many
     of its rows have none.
@@ -131,16 +131,18 @@ def save_edges(
     import pyarrow as pa  # large, and only fits with a graph need it
     import pyarrow.parquet as pq
 
-    i, j = np.repeat(rows, np.diff(W.indptr)), columns[W.indices]
-    w = W.data.astype(np.float64)
-    values = (i.astype(np.int64), j.astype(np.int64), w)
+    i, j, w = edges
+    own = np.isin(i, rows)
+    columns, place = np.unique(j[own], return_inverse=True)
+    W = adjacency(np.searchsorted(rows, i[own]), place, w[own], (len(rows), len(columns)))
+    held = np.diff(W.indptr)
+    values = np.repeat(rows, held), columns[W.indices], W.data
     table = pa.table({name: value for (name, _), value in zip(COLUMNS, values, strict=True)})
     buffer = io.BytesIO()
     pq.write_table(table, buffer, write_page_checksum=True, compression="zstd", use_dictionary=["row"])
     write_atomic(spec.path(task, EDGES), [buffer.getbuffer()], sync=False)
-    nodes = [rows.astype("<i8"), row_sums(W.indptr, w), scales]
-    alone = int((np.diff(W.indptr) == 0).sum())
-    return f"{content_sum(values):08x}{write_parts(spec.path(task), nodes)}", (int((j < i).sum()), alone)
+    digest = write_parts(spec.path(task), [rows.astype("<i8"), degrees(W), scales])
+    return f"{content_sum(values):08x}{digest}", (int((values[1] < values[0]).sum()), int((held == 0).sum()))
 
 
 def load_edges(spec: GraphSpec, task: BuildTask, crc: int) -> Edges:
@@ -182,10 +184,10 @@ def cuts_of(spec: GraphSpec, files: Iterable[BuildTask], part: int, count: int) 
 
 
 def turned(
-    spec: GraphSpec, task: BuildTask, files: Iterable[BuildTask], part: int, first: int, count: int
+    spec: GraphSpec, task: BuildTask, files: Iterable[BuildTask], part: int, count: int
 ) -> tuple[list[npt.NDArray[np.int64]], IntArray]:
-    """What a file of names holds: of each shard (k, 2) the number of a file that names it and its part there, from
-    `first` on; and the shards that are named at all."""
+    """What a file of names holds: of each shard (k, 2) the number of a file that names it in this part, and its own
+    part there; and the shards that are named at all."""
     cuts = np.append(spec.numbers(BuildTask(CUTS, task.generation, 0), 0)[0], count)
     start, stop = cuts[task.number : task.number + 2]
     rows = [np.empty((0, 3), np.int64)]
@@ -193,7 +195,7 @@ def turned(
         names = spec.numbers(one, part)[0]
         a, b = np.searchsorted(names, (start, stop))
         if a < b:
-            rows.append(np.column_stack([names[a:b], np.full(b - a, one.number), first + np.arange(a, b)]))
+            rows.append(np.column_stack([names[a:b], np.full(b - a, one.number), part + 1 + np.arange(a, b)]))
     table = np.concatenate(rows)
     table = table[np.argsort(table[:, 0], kind="stable")]
     parts = np.split(table[:, 1:].astype("<i8"), np.searchsorted(table[:, 0], np.arange(start + 1, stop)))
@@ -223,12 +225,20 @@ def screen(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
 def bucket(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
     """Deal a run of edges to the shards of their ends.
 
-    InputError at a node that is no row, or a weight that is negative or not finite.
+    InputError at a node that is no row, or a weight that is negative or not finite; ChangedError where the graph is no
+    longer cut as when the build began.
     """
-    i, j, w = _edges(spec, dataset, spec.config["graph"]["path"], task.number)
+    path = spec.config["graph"]["path"]
+    source = open_graph(path)
+    if any(spec.config[name] != value for name, value in graph_shape(source, spec.sizes).items()):
+        raise ChangedError
+    first = task.number * spec.sizes.edge_run
+    i, j, w = source.read(first, min(first + spec.sizes.edge_run, source.count))
+    check_edges(i, j, w, n=dataset.n, what=path)
     edges = np.empty(len(i), EDGE)
     edges["i"], edges["j"], edges["w"] = i, j, w
-    ends = [_shards(spec, edges[name]) for name in ("i", "j")]
+    run_of = load_layout(spec.directory, 0).run_of
+    ends = [np.maximum(run_of(edges[name]), 0) for name in ("i", "j")]  # rows left behind are with the first
     apart = ends[0] != ends[1]
     shard, edges = np.concatenate([ends[0], ends[1][apart]]), np.concatenate([edges, edges[apart]])
     order = np.argsort(shard, kind="stable")
@@ -236,17 +246,6 @@ def bucket(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
     parts: list[npt.NDArray[Any]] = [names.astype("<i8")]
     parts += np.split(edges[order], np.searchsorted(shard[order], names[1:]))
     return write_parts(spec.path(task), parts), ()
-
-
-def _edges(spec: GraphSpec, dataset: Dataset, path: str, run: int) -> Edges:
-    """A run of the graph's edges. ChangedError where the graph is no longer cut as when the build began."""
-    source = open_graph(path)
-    if any(spec.config[name] != value for name, value in graph_shape(source, spec.sizes).items()):
-        raise ChangedError
-    at = run * spec.sizes.edge_run
-    i, j, w = source.read(at, min(at + spec.sizes.edge_run, source.count))
-    check_edges(i, j, w, n=dataset.n, what=path)
-    return i, j, w
 
 
 def graph_shape(source: EdgeSource, sizes: Sizes) -> Config:
@@ -262,30 +261,6 @@ def graph_stamp(path: str) -> str:
         return "not to be opened"
 
 
-def _shards(spec: GraphSpec, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The shard of each row; rows that the data set has left behind are in the first, and without edges."""
-    return np.maximum(np.searchsorted(spec.runs(0)[:, 0], rows, "right") - 1, 0)
-
-
-def cut_given(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
-    """Write which shards are together in a file of `gather`; and the shards with rows that are left out."""
-    count = len(spec.runs(0))
-    cuts = cuts_of(spec, _buckets(spec), 0, count)
-    left = [n for n in range(count) if b"\0" in spec.read(BuildTask("screen", 0, n), (0,))[0]]
-    parts = [cuts.astype("<i8"), np.array(left, "<i8")]
-    return write_parts(spec.path(task), parts), (len(cuts),)
-
-
-def gather(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
-    """Write for some shards which files of edges each is in, (k, 2): their number and the part."""
-    parts, _ = turned(spec, task, _buckets(spec), 0, 1, len(spec.runs(0)))
-    return write_parts(spec.path(task), parts), ()
-
-
-def _buckets(spec: GraphSpec) -> Iterator[BuildTask]:
-    return (BuildTask("bucket", 0, number) for number in range(spec.config["edge_runs"]))
-
-
 def complete(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
     """Write the edges of a shard's rows. Edges to rows that are left out, or left behind, are left out; rows that have
     none are counted.
@@ -298,14 +273,10 @@ def complete(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
     edges = np.frombuffer(b"".join(dealt), EDGE)
     both, path = spec.config["kind"] == "csr", spec.config["graph"]["path"]
     i, j, w = both_ways(*undirected(edges["i"], edges["j"], edges["w"], both=both, what=path))
-    keep = (i >= start) & (i < stop) & (j >= runs[0, 0])
+    keep = j >= runs[0, 0]
     for one in left.tolist():
         good = np.frombuffer(spec.read(BuildTask("screen", 0, one), (0,))[0], "u1").astype(bool)
         for end in (i, j):
             inside = np.flatnonzero((end >= runs[one, 0]) & (end < runs[one, 1]))
             keep[inside] &= good[end[inside] - runs[one, 0]]
-    i, j, w = i[keep], j[keep], w[keep]
-    columns, place = np.unique(j, return_inverse=True)
-    rows = np.arange(start, stop)
-    W = adjacency(i - start, place, w, (len(rows), len(columns)))
-    return save_edges(spec, task, rows, W, columns, np.zeros(0))
+    return save_edges(spec, task, np.arange(start, stop), (i[keep], j[keep], w[keep]), np.zeros(0))

@@ -19,12 +19,11 @@ import numpy.typing as npt
 from dorff.data import Dataset
 from dorff.errors import IncompleteError
 from dorff.graphs import KNN, Graph
+from dorff.moments import FloatArray, IntArray
 from dorff.passes import Config, not_finite
 from dorff.plan.graph_sizes import Sizes
 from dorff.store import Receipt, identity, open_plain, read_plain, seal, unseal, write_atomic
 
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 #: Where a part begins, its bytes, its CRC32, and the CRC32 of these three, the part's number and the file's identity.
 _ENTRY: Final = np.dtype([("begin", "<i8"), ("size", "<i8"), ("crc", "<u4"), ("own", "<u4")])
 _KINDS: Final = ("|u1", "<f4", "<f8")  # that rows are kept as: the first that loses nothing
@@ -139,9 +138,6 @@ class BuildTask(NamedTuple):
     stage: str
     generation: int
     number: int
-
-    def __str__(self) -> str:
-        return f"{self.stage} {self.number}"
 
 
 class DamagedError(Exception):

@@ -15,19 +15,7 @@ from typing import Final, NamedTuple, final
 from dorff.data import Dataset
 from dorff.engine import Engine, Task
 from dorff.graphs import KNN
-from dorff.manifold.build_edges import (
-    CUTS,
-    EDGES,
-    bucket,
-    collect,
-    complete,
-    cut,
-    cut_given,
-    gather,
-    graph_stamp,
-    screen,
-    sources,
-)
+from dorff.manifold.build_edges import CUTS, EDGES, bucket, collect, complete, cut, graph_stamp, screen, sources
 from dorff.manifold.build_knn import assign, groups, landmarks, lists
 from dorff.manifold.build_layout import INPUTS
 from dorff.manifold.build_spec import BuildTask, ChangedError, GraphSpec, Written, lasting, load_spec
@@ -82,8 +70,8 @@ NEAREST: Final[dict[str, Step]] = {
 GIVEN: Final[dict[str, Step]] = {
     "screen": Step(screen, "runs of rows looked at", reads=_rows),
     "bucket": Step(bucket, "runs of edges read", reads=_given_edges),
-    CUTS: Step(cut_given, "edges counted"),
-    "gather": Step(gather, "edges sorted"),
+    CUTS: Step(cut, "edges counted"),
+    "gather": Step(sources, "edges sorted"),
     "collect": Step(complete, "shards of edges written", ("parts", EDGES)),
 }
 
@@ -184,7 +172,7 @@ class Stages:
         words, folder = files.step.words, self._spec.path(files.task(0)).parent
         name = hashlib.sha256(" ".join([*self._made_of, stage, str(generation)]).encode()).hexdigest()[:16]
         leaves = [Leaf(number, number, number + 1, full=False) for number in numbers]
-        tree = Tree(GraphStage(folder, name), files, leaves, kept=-1)
+        tree = Tree(GraphStage(folder, name), files, leaves)
 
         def done(task: Task, receipt: Receipt) -> list[Task]:
             following = tree.done(task, receipt)

@@ -35,7 +35,7 @@ from dorff.manifold.build_spec import (
     read_record,
 )
 from dorff.manifold.build_stages import Stages, Told
-from dorff.manifold.edge_store import Shards, is_done, write_done
+from dorff.manifold.edge_store import DONE, Shards, write_done
 from dorff.passes import Config, Pass
 from dorff.plan.graph_sizes import Sizes, copied_bytes, given_source
 from dorff.storage.files import hide, rmtree
@@ -234,7 +234,7 @@ def _nearest(stages: Stages, spec: GraphSpec, generation: int, deleted: Sequence
     rows = stages.run("assign", generation, spec.new_runs(generation))
     stages.run("groups", generation, [0])
     new = load_layout(spec.directory, generation).new(generation)
-    if wanted := deleted if is_done(spec, generation) else new:
+    if wanted := deleted if (spec.folder(generation) / DONE).exists() else new:
         stages.run("lists", generation, wanted)
     (counted,) = stages.run(CUTS, generation, [0])
     names = stages.run("sources", generation, range(counted.facts[0]))

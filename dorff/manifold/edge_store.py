@@ -161,11 +161,6 @@ def write_done(spec: GraphSpec, generation: int, rows: Sequence[Receipt], shards
         write_record(path, body, sync=True)
 
 
-def is_done(spec: GraphSpec, generation: int) -> bool:
-    """Whether a generation was finished once."""
-    return (spec.folder(generation) / DONE).exists()
-
-
 @lru_cache(maxsize=64)
 def _record(directory: str, generation: int) -> Config:
     try:

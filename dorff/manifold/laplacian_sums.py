@@ -367,5 +367,4 @@ def in_memory(
     else:
         for rows in _cuts(len(X), GROUP_ROWS):
             sums.add(X[rows], np.zeros((len(X[rows]), 0)))
-    parts = {part: adder.moments() for part, adder in sums.sums.items() if isinstance(adder, Accumulator)}
-    return finished(parts, features, recipe)
+    return finished(sums.total(Moments), features, recipe)

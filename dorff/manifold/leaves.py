@@ -232,7 +232,7 @@ def sum_term(
         elif recipe.form is Form.EDGES:  # later rows are nothing to an earlier one's edges
             rows = rows.of_owned()
     assert leaves is not None
-    tree = Tree(kind.of(frozen, recipe, name), rows, leaves, kept=-1)
+    tree = Tree(kind.of(frozen, recipe, name), rows, leaves)
     total = tree.collect(engine, Moments, told)
     with nullcontext() if lease is None else lease.fenced():
         tree.tidy()

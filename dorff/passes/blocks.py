@@ -49,6 +49,15 @@ class RowSums(ABC):
             self.sums[part] = self.empty(part)
         return self.sums[part]
 
+    def total(self, of: type[S]) -> dict[moments.Part, S]:
+        """Copies of what has been added so far, fold by fold."""
+        copies: dict[moments.Part, S] = {}
+        for part, adder in self.sums.items():
+            sums = adder.moments()
+            assert isinstance(sums, of)
+            copies[part] = sums
+        return copies
+
     def clear(self) -> None:
         """Forget what has been added; the memory is used again."""
         if self.sums:
@@ -159,15 +168,6 @@ class BlockSums(RowSums):
         if self._kind is moments.Kind.TRIANGLE:
             return moments.TriangleAccumulator(m, len(y0), y0, square=square, block=self._reflected, observed=observed)
         return moments.Accumulator(m, len(y0), y0, square=square, observed=observed)
-
-    def total(self, of: type[S]) -> dict[moments.Part, S]:
-        """Copies of what has been added so far, fold by fold."""
-        copies: dict[moments.Part, S] = {}
-        for part, adder in self.sums.items():
-            sums = adder.moments()
-            assert isinstance(sums, of)
-            copies[part] = sums
-        return copies
 
     def moments(self) -> moments.Folds:
         """`total`, of the gram kind."""

@@ -15,7 +15,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Final, final
+from typing import final
 
 import numpy as np
 
@@ -29,8 +29,6 @@ from dorff.passes.frozen import Pass, load_pass
 from dorff.passes.leaf import Summand, block_sums
 from dorff.passes.tree import Tree
 from dorff.storage.files import rmtree
-
-NONE_KEPT: Final = -1
 
 
 @final
@@ -119,7 +117,7 @@ class Sweeper:
         return parts
 
     def _run(self, sweep: Sweep, V: FloatArray) -> dict[Part, Products]:
-        tree = Tree(sweep, self._dataset, self._leaves, kept=NONE_KEPT)
+        tree = Tree(sweep, self._dataset, self._leaves)
         first = not self.receipts
         if first and len(tree.receipts) == len(self._leaves) and (total := store.load_sums(sweep.total, Products)):
             self.receipts = [tree.receipts[number] for number in sorted(tree.receipts)]

@@ -45,7 +45,7 @@ class Tree:
     earlier receipt says.
     """
 
-    def __init__(self, sums: Stage, source: Stamped, leaves: Sequence[Leaf], *, kept: int) -> None:
+    def __init__(self, sums: Stage, source: Stamped, leaves: Sequence[Leaf], *, kept: int = -1) -> None:
         self._sums, self._source, self._kept = sums, source, kept
         self._leaves = {leaf.number: leaf for leaf in leaves}
         full = [leaf.number for leaf in leaves if leaf.full]

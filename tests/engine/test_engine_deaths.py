@@ -258,10 +258,10 @@ def test_an_error_does_not_swallow_a_signal() -> None:
 
 def test_two_signals_at_once_are_one() -> None:
     """`timeout` sends its own to the process, and then to the group that it is in."""
-    with pytest.raises(StoppedError), stopping_on_signals() as stop:
+    with pytest.raises(StoppedError), stopping_on_signals():
         for _ in range(2):
             signal.raise_signal(signal.SIGTERM)
-        assert stop.asked
+        assert stop_requested()
 
 
 def test_signals_are_one_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,7 +272,7 @@ def test_signals_are_one_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
             stop.handle(signal.SIGTERM, None)
         except KeyboardInterrupt:
             interrupted.append(now[0])
-    assert interrupted == [10.25] and stop.asked
+    assert interrupted == [10.25] and stop_requested()
     clear_stop()
 
 

@@ -625,7 +625,7 @@ def test_names_are_never_held_together(tmp_path: Path, monkeypatch: pytest.Monke
     tracemalloc.start()
     try:
         for number in range(len(cuts)):
-            parts, named = build_edges.turned(spec, BuildTask("sources", 0, number), files, 0, 1, count)
+            parts, named = build_edges.turned(spec, BuildTask("sources", 0, number), files, 0, count)
             write_parts(spec.path(BuildTask("sources", 0, number)), parts)
         assert tracemalloc.get_traced_memory()[1] < 5 * 24 * 2**14
     finally:
