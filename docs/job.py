@@ -17,7 +17,11 @@ HEAD = """# JOB.yaml
 Written by `python docs/job.py` from what the reader of jobs knows: every key, what it takes, and what it is where it
 is left out; a key with nothing in the last column has to be given. The [guide](guide.md) has whole jobs; which keys go
 together, `dorff plan` says. `dorff schema` prints the same as a JSON Schema, with the words of other packages that are
-installed.
+installed. (An editor that reads YAML 1.1 takes `1e-6` for text and may mark it; dorff reads a number. `1.0e-6` is one
+to both.)
+
+Text is a folder or file where the page says where something is (relative to the job's own folder), the name of an
+array of the data else. Bytes may have a unit: `4GiB`.
 """
 WORDS = {  # a kind of word: its heading, in the order of the page
     "kernels": "Kernels",
@@ -26,6 +30,13 @@ WORDS = {  # a kind of word: its heading, in the order of the page
     "samplers": "Samplers",
     "clusters": "Clusters",
 }
+SAID = {  # how a job says which one; of the others by their `type`
+    "kernels": "`kernel: {type: curl_free, scalar: ...}`",
+    "scalars": "`scalar: {type: gaussian, lengthscale: 0.2}`",
+    "samplers": "`sampler: {type: orthogonal}`",
+    "clusters": "`cluster: {type: serial}`; of one that runs `cluster: {address: tls://HOST:PORT}` is enough",
+}
+OUTPUTS = "Its one key says which one: `output: {matrix: A.npy}`. Those without keys are words: `output: identity`."
 PLAIN = {"string": "text", "integer": "whole number", "number": "number", "boolean": "true or false", "null": ""}
 
 
@@ -37,7 +48,8 @@ def page() -> str:
         if "." not in name:
             lines += _section(_title(name), part, 3)
     for kind, title in WORDS.items():
-        lines.append(f"## {title}\n")
+        how = f"`type` says which one: {SAID[kind]}." if kind in SAID else OUTPUTS
+        lines.append(f"## {title}\n\n{how}\n")
         for name, part in parts.items():
             if name.startswith(f"{kind}."):
                 lines += _section(_title(name), part, 3)
@@ -99,7 +111,7 @@ def _default(value: dict[str, Any]) -> str:
 
 
 def _plain(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value).replace('"', "")
+    return value if isinstance(value, str) else json.dumps(value).replace('"', "").replace(str(2**32), "4GiB")
 
 
 if __name__ == "__main__":

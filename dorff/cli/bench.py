@@ -103,9 +103,15 @@ def bare_syrk(m: int, processes: int, *, seconds: float = 4.0) -> float:
     """Rows a second, summed, of single-threaded `syrk` loops on ready (block, m) features, run side by side."""
     context = multiprocessing.get_context("spawn")
     ready, rates = context.Barrier(processes), context.SimpleQueue()
-    for _ in range(processes):
-        context.Process(target=_syrk_loop, args=(ready, rates, m, seconds), daemon=True).start()
-    return sum(float(rates.get()) for _ in range(processes))
+    loops = [
+        context.Process(target=_syrk_loop, args=(ready, rates, m, seconds), daemon=True) for _ in range(processes)
+    ]
+    for loop in loops:
+        loop.start()
+    total = sum(float(rates.get()) for _ in loops)
+    for loop in loops:
+        loop.join()  # they hold their memory, and use a core, until they have ended
+    return total
 
 
 def _syrk_loop(ready: Barrier, rates: SimpleQueue[float], m: int, seconds: float) -> None:

@@ -222,7 +222,15 @@ def _counted(labels: Labels, first: int) -> tuple[Labels, npt.NDArray[np.int64]]
         )
     if labels.dtype.kind == "O" and len({type(label) for label in labels.tolist()}) > 1:
         raise InputError(f"y has labels of mixed types in rows {first} to {first + len(labels) - 1}; give all as text")
-    return np.unique(labels, return_counts=True)
+    classes, counts = np.unique(labels, return_counts=True)
+    _check_number(classes)
+    return classes, counts
+
+
+def _check_number(classes: Labels) -> None:
+    """Of a chunk too: a column of numbers would fill the driver's memory before its chunks are merged."""
+    if len(classes) > MOST_CLASSES:
+        raise InputError(f"y has more than {MOST_CLASSES} different labels; use ORFFRegressor for numbers")
 
 
 def _merged(parts: Iterable[tuple[Labels, npt.NDArray[np.int64]]]) -> tuple[Labels, npt.NDArray[np.int64]]:
@@ -234,8 +242,7 @@ def _merged(parts: Iterable[tuple[Labels, npt.NDArray[np.int64]]]) -> tuple[Labe
         every = own if classes is None else np.concatenate([classes, own])
         classes, place = np.unique(every, return_inverse=True)
         counts = np.bincount(place, np.concatenate([counts, some])).astype(np.int64)
-        if len(classes) > MOST_CLASSES:
-            raise InputError(f"y has more than {MOST_CLASSES} different labels; use ORFFRegressor for numbers")
+        _check_number(classes)
     if classes is None:
         raise InputError("y has no labels; give at least one row")
     return classes, counts

@@ -162,9 +162,10 @@ def _grid(
     tell(0, total)
     with ExitStack() as stack:
         files = {directory: stack.enter_context(_shared(directory, one.folds)) for directory, one in passed.items()}
+        where = {_terms_of(plan): plan.directory for plan in plans}
         sums = {
             name: [
-                stack.enter_context(_shared(plans[0].directory, {(0, ""): T}, f"term-{number}-{at}"))
+                stack.enter_context(_shared(where[name], {(0, ""): T}, f"term-{number}-{at}"))
                 for at, T in enumerate(several)
             ]
             for number, (name, several) in enumerate(terms.items())

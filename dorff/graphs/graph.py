@@ -6,7 +6,7 @@ import hashlib
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from numbers import Integral, Real
 from typing import Any, Final, final
@@ -31,13 +31,13 @@ class RowGraph(ABC):
 
     @staticmethod
     def from_config(config: Mapping[str, Any]) -> RowGraph:
-        """The graph that such a `config` is of."""
-        match config["type"]:
-            case "knn":
-                return KNN(**{key: value for key, value in config.items() if key != "type"})
-            case "given":
-                return Given(config["path"])
-        return IdentityGraph()
+        """The graph that such a `config` is of, or InputError."""
+        kind = one_of("graph.type", config.get("type"), tuple(_KEYS))
+        refuse_unknown(config, ("type", *_KEYS[kind]), f"graph of type {kind}")
+        given = {key: value for key, value in config.items() if key != "type"}
+        if kind == "given" and not given:
+            raise InputError("graph.path: a graph of type given needs the path of its edges; add it.")
+        return Given(*given.values()) if kind == "given" else KNN(**given) if kind == "knn" else IdentityGraph()
 
 
 @final
@@ -141,7 +141,18 @@ class IdentityGraph(RowGraph):
         return {"type": "identity"}
 
 
-def one_of(name: str, value: Any, allowed: tuple[str, ...]) -> None:
-    """InputError unless the value is one of the words."""
+_KEYS: Final = {"knn": tuple(KNN.__dataclass_fields__), "given": ("path",), "identity": ()}
+
+
+def refuse_unknown(config: Mapping[str, Any], names: Collection[str], what: str) -> None:
+    """InputError at a key that is not one of the names."""
+    for key in config:
+        if key not in names:
+            raise InputError(f"{key}: is not known to a {what}; use {', '.join(names)}.")
+
+
+def one_of(name: str, value: Any, allowed: tuple[str, ...]) -> str:
+    """The value; InputError unless it is one of the words."""
     if not isinstance(value, str) or value not in allowed:
         raise InputError(f"{name}: wanted one of {', '.join(allowed)}, got {value!r}; use one of them.")
+    return value

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dorff.errors import InputError
-from dorff.graphs.graph import IdentityGraph, RowGraph, one_of
+from dorff.graphs.graph import IdentityGraph, RowGraph, one_of, refuse_unknown
 from dorff.graphs.nearest import FloatArray
 from dorff.spec.registry import Config
 
@@ -113,11 +113,14 @@ class Manifold:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Manifold:
-        """The term that such a `config` is of.
+        """The term that such a `config` is of, or InputError.
 
         `outputs` may be absent, "identity", {"matrix": Q}, or {"graph": W, "offset": c}: Q = D - W + c I of a graph of
         the outputs, so that outputs with an edge between them are kept alike.
         """
+        refuse_unknown(config, cls.__dataclass_fields__, "manifold term")
+        if not isinstance(config.get("graph"), Mapping):
+            raise InputError("manifold.graph: is missing; give one such as {type: knn, neighbours: 10}.")
         made = {"graph": RowGraph.from_config(config["graph"]), "outputs": _outputs(config.get("outputs"))}
         return cls(**{**config, **made})
 
@@ -187,9 +190,14 @@ def _check_power(power: Any, form: str) -> None:
 def _outputs(config: Any) -> npt.ArrayLike | None:
     if config is None or config == "identity":
         return None
-    if "matrix" in config:
-        matrix: npt.ArrayLike = config["matrix"]
+    if not isinstance(config, Mapping):
+        matrix: npt.ArrayLike = config
         return matrix
+    refuse_unknown(config, ("matrix", "graph", "offset"), "mapping of outputs")
+    if ("matrix" in config) == ("graph" in config) or ("offset" in config and "graph" not in config):
+        raise InputError("manifold.outputs: wanted a matrix, or a graph with an offset if any; give one of the two.")
+    if "matrix" in config:
+        return _outputs(config["matrix"])
     W = np.array(config["graph"], np.float64)
     if W.ndim != 2 or W.shape[0] != W.shape[1] or not np.isfinite(W).all() or (W < 0).any():
         raise InputError("manifold.outputs.graph: wanted a square matrix of finite weights of at least 0; mend it.")

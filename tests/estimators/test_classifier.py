@@ -25,7 +25,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from dorff import ORFFClassifier, ORFFRegressor, kernels, load_model
 from dorff.errors import InputError
 from dorff.estimators.calibrating import FOLDS, HeldRows
-from dorff.estimators.class_labels import MOST_CLASSES, OneHot, find_classes, one_hot
+from dorff.estimators.class_labels import MOST_CLASSES, OneHot, _counted, find_classes, one_hot
 from dorff.model.calibration import Calibration, log_loss
 from dorff.passes import FoldRule
 from dorff.store import save_model
@@ -381,6 +381,8 @@ def test_labels_that_are_none_are_refused(tmp_path):
     for y in (da.from_array(many, chunks=-1), da.from_array(many, chunks=MOST_CLASSES)):
         with pytest.raises(InputError, match="y has more than 16384 different labels"):
             find_classes(y)
+    with pytest.raises(InputError, match="y has more than 16384 different labels"):
+        _counted(many, 0)  # where the chunk is, not only where the chunks' classes come together
     with pytest.raises(InputError, match="y has no labels"):
         find_classes(da.from_array(many[:0], chunks=1))
     with pytest.raises(InputError, match="y has other labels now"):
