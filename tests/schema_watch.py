@@ -26,7 +26,7 @@ BEYOND = re.compile(
             *("two views that are called", "arrays of the kernel's views", "kernels of other views"),
             *("must begin below its end", "rows of p numbers", "rows of numbers, all as long", "came (nan|-?inf)"),
             *("leads to", "cannot be followed", "password or a signed query", r"came 'a\\x00b'", "has the label True"),
-            *("came '9{20,}", "must be one of: pixels"),  # bytes beyond all; a view that the kernel has not
+            *("came '9{20,}", "must be one of: (pixels|left)"),  # bytes beyond all; a view that the kernel has not
         ]
     )
 )

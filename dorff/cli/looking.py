@@ -16,6 +16,7 @@ from dorff.errors import InputError
 from dorff.manifold.build_spec import GENERATION, GRAPH
 from dorff.manifold.edge_store import DONE
 from dorff.passes import Leaf, PassSpec, leaf_bounds
+from dorff.storage.files import total_bytes
 from dorff.store import (
     LEASE,
     Receipt,
@@ -202,7 +203,7 @@ def _array(group: Path, attributes: dict[str, Any], name: str) -> dict[str, Any]
 
 
 def _bytes_below(path: Path) -> int:
-    return sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())
+    return total_bytes(file for file in (path, *path.rglob("*")) if file.is_file())
 
 
 def is_graph(path: Path) -> bool:

@@ -30,7 +30,7 @@ from dorff.plan.routes import Means, Route, Shape, Way, choose_route
 from dorff.plan.seconds import MIXED, QR, SEARCH, START, START_WORKERS, Pace, pace_bytes, solve_work
 from dorff.solvers import Size, learned_term, path_bytes, posterior_bytes, solve_bytes, triangle_bytes, untouched
 from dorff.spec.job import Job
-from dorff.storage.files import free_bytes
+from dorff.storage.files import free_bytes, total_bytes
 from dorff.storage.location import locate
 
 # Resident bytes of a process before it has data: interpreter, libraries, loops, Dask's own. The most that was measured
@@ -300,7 +300,7 @@ def refuse_small_workers(job: Job, costs: Costs) -> None:
 def refuse_small_machine(job: Job, costs: Costs, directory: Path) -> None:
     """DoesNotFitError, with the numbers and what to do, where this machine's memory or the disk is too small."""
     machine, workers = psutil.virtual_memory().total, job.cluster.workers
-    held = sum(file.stat().st_size for file in (directory / "nodes").glob("*.moments"))
+    held = total_bytes((directory / "nodes").glob("*.moments"))
     free = free_bytes(locate(job.state)) + held
     each = WORKER_BYTES if job.cluster.on_this_machine and not job.cluster.in_driver else 0
     fitting = [

@@ -132,6 +132,8 @@ class Word:
         """The options of the value's word, checked."""
         if isinstance(value, Part):
             return value
+        if value in self.names:
+            raise Refusal(f"must be a mapping of keys, came {show(value)}; write {{type: {value}}}")
         if not isinstance(value, dict):
             return Typed.model_validate(value, context=info.context)
         if (keyed := _keyed(self.registry, value)) is not None:

@@ -147,6 +147,15 @@ def free_bytes(path: Path) -> int:
     return locate(path).free_bytes()
 
 
+def total_bytes(files: Iterable[Path]) -> int:
+    """The size of files together; one that another process deletes meanwhile counts as none."""
+    total = 0
+    for file in files:
+        with suppress(FileNotFoundError):
+            total += file.stat().st_size
+    return total
+
+
 def sync_tree(path: Path) -> None:
     """Make everything at and below this directory survive a power cut."""
     for below in path.rglob("*"):

@@ -384,6 +384,10 @@ def test_what_is_not_built_yet_is_refused_by_name(
         ),
         ({"features": {"seed": -1}}, "features.seed must be greater than or equal to 0, came -1; correct it"),
         ({"features": None}, "features must be a mapping of keys, came None; correct it"),
+        (
+            {"features": {"sampler": "quadrature"}},
+            "features.sampler must be a mapping of keys, came 'quadrature'; write {type: quadrature}",
+        ),
         ({"features": {"sampler": 3}}, "features.sampler must be a mapping of keys, came 3; correct it"),
         ({"data": {}}, "data.store is missing; add it"),
         (

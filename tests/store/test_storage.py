@@ -18,7 +18,7 @@ from dorff.errors import InputError, LeaseError
 from dorff.fit import fit
 from dorff.predict import score
 from dorff.spec.job import Job
-from dorff.storage.files import remove_tree, unfinished, write_atomic
+from dorff.storage.files import remove_tree, total_bytes, unfinished, write_atomic
 from dorff.storage.location import SCHEMES, Location, is_remote, locate
 from dorff.store import (
     Lease,
@@ -168,3 +168,16 @@ def test_a_whole_fit_and_another_of_appended_rows(home: Location, tmp_path: Path
     second = fit(job)
     assert second.rows_used == 6000 and current_version(home / "model") == "v000002"
     assert lease_state(home / "model" / "lease") is None
+
+
+def test_a_file_that_is_deleted_meanwhile_has_no_bytes(tmp_path: Path) -> None:
+    """As when `dorff plan` counts the sums of a fit that runs, which are merged and deleted all the time."""
+    for name in "abc":
+        (tmp_path / name).write_bytes(b"12345")
+
+    def files() -> Iterator[Path]:
+        yield tmp_path / "a"
+        (tmp_path / "b").unlink()
+        yield from (tmp_path / "b", tmp_path / "c")
+
+    assert total_bytes(files()) == 10
