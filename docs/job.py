@@ -30,13 +30,13 @@ WORDS = {  # a kind of word: its heading, in the order of the page
     "samplers": "Samplers",
     "clusters": "Clusters",
 }
-SAID = {  # how a job says which one; of the others by their `type`
-    "kernels": "`kernel: {type: curl_free, scalar: ...}`",
-    "scalars": "`scalar: {type: gaussian, lengthscale: 0.2}`",
-    "samplers": "`sampler: {type: orthogonal}`",
-    "clusters": "`cluster: {type: serial}`; of one that runs `cluster: {address: tls://HOST:PORT}` is enough",
+CHOICE = {  # of a kind of word: how a job says which one
+    "kernels": "`type` says which one: `kernel: {type: curl_free, scalar: ...}`.",
+    "scalars": "`type` says which one: `scalar: {type: gaussian, lengthscale: 0.2}`.",
+    "outputs": "The one key says which: `output: {matrix: A.npy}`. Those without keys are words: `output: identity`.",
+    "samplers": "`type` says which one: `sampler: {type: orthogonal}`.",
+    "clusters": "`type` says which one: `cluster: {type: serial}`; for one that runs its `address` is enough.",
 }
-OUTPUTS = "Its one key says which one: `output: {matrix: A.npy}`. Those without keys are words: `output: identity`."
 PLAIN = {"string": "text", "integer": "whole number", "number": "number", "boolean": "true or false", "null": ""}
 
 
@@ -48,8 +48,7 @@ def page() -> str:
         if "." not in name:
             lines += _section(_title(name), part, 3)
     for kind, title in WORDS.items():
-        how = f"`type` says which one: {SAID[kind]}." if kind in SAID else OUTPUTS
-        lines.append(f"## {title}\n\n{how}\n")
+        lines.append(f"## {title}\n\n{CHOICE[kind]}\n")
         for name, part in parts.items():
             if name.startswith(f"{kind}."):
                 lines += _section(_title(name), part, 3)

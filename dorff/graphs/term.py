@@ -187,18 +187,17 @@ def _check_power(power: Any, form: str) -> None:
         )
 
 
-def _outputs(config: Any) -> npt.ArrayLike | None:
+def _outputs(config: Any) -> FloatArray | None:
     if config is None or config == "identity":
         return None
     if not isinstance(config, Mapping):
-        matrix: npt.ArrayLike = config
-        return matrix
+        return positive(config)
     refuse_unknown(config, ("matrix", "graph", "offset"), "mapping of outputs")
     if ("matrix" in config) == ("graph" in config) or ("offset" in config and "graph" not in config):
         raise InputError("manifold.outputs: wanted a matrix, or a graph with an offset if any; give one of the two.")
     if "matrix" in config:
-        return _outputs(config["matrix"])
+        return positive(config["matrix"])
     W = np.array(config["graph"], np.float64)
     if W.ndim != 2 or W.shape[0] != W.shape[1] or not np.isfinite(W).all() or (W < 0).any():
         raise InputError("manifold.outputs.graph: wanted a square matrix of finite weights of at least 0; mend it.")
-    return np.diag(W.sum(axis=1)) - W + float(config.get("offset", 0.0)) * np.eye(len(W))
+    return positive(np.diag(W.sum(axis=1)) - W + float(config.get("offset", 0.0)) * np.eye(len(W)))

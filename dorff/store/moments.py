@@ -274,5 +274,5 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> npt.NDArray[Any
             raise ValueError(f"an array of {dtype} {shape}, wanted numbers")
         if math.prod(shape) * dtype.itemsize != member.file_size - file.tell():
             raise ValueError(f"an array claims to be {dtype} {shape}, which is not what it holds")
-    with archive.open(member) as file:  # again from its start: where one seeks, the checksum is not verified
+        file.seek(0)
         return np.asarray(np.lib.format.read_array(file, allow_pickle=False), order="C")
