@@ -28,6 +28,7 @@ WORDS = {  # a kind of word: its heading, in the order of the page
     "scalars": "Scalar kernels",
     "outputs": "Output matrices",
     "samplers": "Samplers",
+    "graphs": "Graphs",
     "clusters": "Clusters",
 }
 CHOICE = {  # of a kind of word: how a job says which one
@@ -35,6 +36,7 @@ CHOICE = {  # of a kind of word: how a job says which one
     "scalars": "`type` says which one: `scalar: {type: gaussian, lengthscale: 0.2}`.",
     "outputs": "The one key says which: `output: {matrix: A.npy}`. Those without keys are words: `output: identity`.",
     "samplers": "`type` says which one: `sampler: {type: orthogonal}`.",
+    "graphs": "`type` says which one: `graph: {type: knn}`.",
     "clusters": "`type` says which one: `cluster: {type: serial}`; for one that runs its `address` is enough.",
 }
 PLAIN = {"string": "text", "integer": "whole number", "number": "number", "boolean": "true or false", "null": ""}
@@ -56,9 +58,9 @@ def page() -> str:
 
 
 def _title(name: str) -> str:
-    """The heading of a definition; output matrices are called so, since other things have their names too."""
+    """The heading of a definition; output matrices and graphs are called so: other things have their names."""
     kind, _, word = name.rpartition(".")
-    return f"{word} (outputs)" if kind == "outputs" else word.removesuffix("Spec").lower()
+    return f"{word} ({kind})" if kind in ("outputs", "graphs") else word.removesuffix("Spec").lower()
 
 
 def _link(name: str) -> str:

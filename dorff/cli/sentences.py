@@ -99,11 +99,12 @@ def _weighed(report: FitReport, weights: Sequence[Sequence[float]]) -> str:
 def term_text(term: Mapping[str, Any], unlabelled: object = None) -> str:
     """A manifold term as a job says it; `unlabelled` is the path of the second data set, where there is one."""
     graph, weight = term["graph"], term["weight"]
-    what = {
+    known = {
         "knn": "{neighbours} nearest neighbours within the {within}, {weights} weights",
         "given": "the graph {path}",
         "identity": "agreement between views" if term["between"] else "every row by itself",
-    }[graph["type"]].format_map(graph)
+    }
+    what = known.get(graph["type"], "the graph {type}").format_map(graph)
     view = f"view {term['view']}: " if term["view"] is not None else ""
     power = f" to the power {term['power']}" if term["power"] > 1 else ""
     linked = ", appended rows linked" if graph.get("append") == "link" else ""

@@ -51,7 +51,7 @@ class Stop:
 
 @contextmanager
 def stopping_on_signals() -> Iterator[Stop]:
-    """Inside the block a first SIGTERM or SIGINT sets `process.stopping`, a second one is a KeyboardInterrupt at once.
+    """Inside the block a first SIGTERM or SIGINT sets `errors.stopping`, a second one is a KeyboardInterrupt at once.
 
     After a first one the block ends with `Stop.error`, whatever else it ends with: an error may be what the signal did
     to others, and who tries again after an error must not swallow the signal.
@@ -126,7 +126,7 @@ class Engine(ABC):
         - a task that kills its worker every time is left out after three workers; all others are done, but those
           that it would have made possible; then a QuarantineError names it.
 
-        A first SIGTERM or SIGINT is an orderly stop: the tasks that run are asked to stop (`process.stopping`), and
+        A first SIGTERM or SIGINT is an orderly stop: the tasks that run are asked to stop (`errors.stopping`), and
         the run ends with a StoppedError or, of SIGINT, a KeyboardInterrupt, even where all were done by then. A second
         signal ends the run at once.
         """

@@ -22,7 +22,8 @@ class MissingArrayError(InputError):
 
 
 class DoesNotFitError(DorffError, ValueError):
-    """The plan needs more memory or disk than the job allows; nothing was read or written."""
+    """The job needs more memory or disk than it allows or the machine has. The plan says so before a row is read; the
+    triangle of a QR alone is measured after the pass that asks for it, whose sums are kept."""
 
     exit_code = 4
 

@@ -40,6 +40,7 @@ Finish = Callable[[FloatArray], npt.NDArray[Any]]  # from f (k, p) to what is as
 Answer = Callable[[Model, FloatArray], npt.NDArray[Any]]  # from a model and X (k, d) to that
 _HOMES = {"kernel": "kernels", "sampler": "frequencies"}
 _TABLES = {"gcv": "gcv_", "evidence": "log_evidences_", "kfold": "cv_errors_"}
+_OTHER_TABLE = "scores_"  # of a criterion of another package
 
 
 @final
@@ -202,11 +203,11 @@ class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
 
     def _keep(self, choice: Choice, penalties: Penalties | None) -> None:
         """The attributes that say what was chosen, and by which scores; a warning where it has few digits."""
-        for name in (*_TABLES.values(), "cv_scores_", "trials_", "manifold_"):  # of an earlier fit
+        for name in (*_TABLES.values(), _OTHER_TABLE, "cv_scores_", "trials_", "manifold_"):  # of an earlier fit
             self.__dict__.pop(name, None)
         if choice.table:
             scores = np.array([score.value for score in choice.table])
-            setattr(self, _TABLES.get(self._by, f"{self._by}_scores_"), -scores if self._by == "evidence" else scores)
+            setattr(self, _TABLES.get(self._by, _OTHER_TABLE), -scores if self._by == "evidence" else scores)
             if self._by == "kfold":
                 self.cv_scores_ = np.array([np.nan if score.r2 is None else score.r2 for score in choice.table])
         if penalties is not None:

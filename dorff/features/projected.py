@@ -342,7 +342,9 @@ def _linear_root(base: object, d: int, p: int) -> FloatArray:
         root = np.zeros((len(pairs), p, d + 1))
         for row, (i, j) in zip(root, pairs, strict=True):
             row[j, i], row[i, j] = 1.0, -1.0
-    else:
+    elif isinstance(base, Decomposable):
         root = np.zeros((p, p, d + 1))
         root[range(p), range(p), d] = 1.0
+    else:
+        raise InputError(f"lengthscale: that of {type(base).__name__} cannot be tuned; give a number, or median")
     return root

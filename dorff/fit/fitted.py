@@ -85,15 +85,17 @@ class Fitted:
     @cached_property
     def posterior(self) -> Posterior:
         """Of the coefficients, of a fit whose system was formed."""
+        fit = self.noised.fit  # before the sums are added again: they are held once at a time
         parts, setting = self.total()
-        return setting.posterior(parts, self.noised.fit)
+        return setting.posterior(parts, fit)
 
     @cached_property
     def log_evidence(self) -> float:
         """Log marginal likelihood of the targets at the fit's ridge. InputError where there are manifold terms."""
+        fit = self.noised.fit
         parts, setting = self.total()
         setting.check_scored()
-        value = setting.judged(parts, [self.noised.fit])[0].log_evidence
+        value = setting.judged(parts, [fit])[0].log_evidence
         assert value is not None  # of a system that was formed: route cg is for jobs alone, which do not ask
         return value
 

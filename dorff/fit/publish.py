@@ -57,9 +57,10 @@ def publish(
     version = store.write_version(model, root)
     try:
         old = _current(root)
-        verdict = judge(version, old)
-        line = {**record, "time": _now(), "token": lease.token}
-        line |= {"score": verdict.score, "old_score": verdict.old_score}
+        with _or_lost(lease):
+            verdict = judge(version, old)
+        scores = {"score": verdict.score, "old_score": verdict.old_score}
+        line = {**record, "time": _now(), "token": lease.token, **scores}
         if verdict.reasons:
             raise _refused(root, verdict.reasons, line, old, lease)
         with lease.fenced():
@@ -67,14 +68,22 @@ def publish(
             version = store.number_version(version)
             store.switch_current(root, version.name)
             append_history(root, {**line, "outcome": "published", "version": version.name})
-    except BaseException as error:
+    except BaseException:
         _withdraw(version)
-        if isinstance(error, InputError | OSError):  # maybe because the next holder of the lease removed the version
-            lease.check()
         raise
     if rule.keep is not None:
         store.prune_versions(root, rule.keep)
     return version, verdict
+
+
+@contextmanager
+def _or_lost(lease: Lease) -> Iterator[None]:
+    """LeaseError where what fails may do so because the next holder of the lease removed the version."""
+    try:
+        yield
+    except (InputError, OSError):
+        lease.check()
+        raise
 
 
 def _now() -> str:

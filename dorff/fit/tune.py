@@ -87,20 +87,30 @@ def tune(
     _comparable(jobs)
     plans = [make_plan(job) for job in jobs]
     _same_units(plans)
+    _with_scores(plans)
+    running = open_engine(jobs[0].cluster) if engine is None else nullcontext(engine)
+    with leased(*map(state_lease, plans)), running as opened:
+        return _tuned(plans, opened, progress, told)
+
+
+def _with_scores(plans: Sequence[Plan]) -> None:
+    """InputError for a job whose way of solving, or whose terms, leave nothing to choose by."""
     for plan in plans:
         if plan.costs.route == "streaming":
             raise InputError(
                 "solve.route: streaming keeps no sums to choose from; tune with fewer features (features.count), or "
                 "set solve.route: direct or cg"
             )
+        if plan.costs.route == "cg" and plan.job.solve.select != "kfold":
+            raise InputError(
+                f"solve.select: {plan.job.solve.select} needs a system that is factored, and route cg has none; set "
+                "solve.select: kfold, or solve.route: direct"
+            )
         if plan.job.solve.select != "kfold" and any(map(any, plan.weights)):
             raise InputError(
                 f"solve.select: {plan.job.solve.select} knows nothing of unlabelled rows, and cannot score a job with "
                 "manifold terms; set solve.select: kfold, or fit the job"
             )
-    running = open_engine(jobs[0].cluster) if engine is None else nullcontext(engine)
-    with leased(*map(state_lease, plans)), running as opened:
-        return _tuned(plans, opened, progress, told)
 
 
 def _tuned(plans: Sequence[Plan], engine: Engine, progress: Progress | None, told: Progress | None) -> TuneResult:

@@ -15,7 +15,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from dorff.errors import InputError
-from dorff.spec.registry import Config
+from dorff.spec.manifold import GivenSpec, IdentitySpec, KnnSpec
+from dorff.spec.registry import GRAPHS, Config, Entry, kind_of
 
 WITHIN: Final = ("data", "leaf")
 APPEND: Final = ("rebuild", "link")
@@ -32,12 +33,15 @@ class RowGraph(ABC):
     @staticmethod
     def from_config(config: Mapping[str, Any]) -> RowGraph:
         """The graph that such a `config` is of, or InputError."""
-        kind = one_of("graph.type", config.get("type"), tuple(_KEYS))
-        refuse_unknown(config, ("type", *_KEYS[kind]), f"graph of type {kind}")
-        given = {key: value for key, value in config.items() if key != "type"}
-        if kind == "given" and not given:
-            raise InputError("graph.path: a graph of type given needs the path of its edges; add it.")
-        return Given(*given.values()) if kind == "given" else KNN(**given) if kind == "knn" else IdentityGraph()
+        entry = GRAPHS.get(one_of("graph.type", kind_of(config), GRAPHS.names))
+        assert entry is not None  # it is one of the names
+        options = {name: field for name, field in entry.options.model_fields.items() if name != "type"}
+        refuse_unknown(config, ("type", *options), f"graph of type {entry.name}")
+        for name, field in options.items():
+            if field.is_required() and name not in config:
+                raise InputError(f"graph.{name}: a graph of type {entry.name} needs the {name}; add it.")
+        graph: RowGraph = entry.build(**{key: value for key, value in config.items() if key != "type"})
+        return graph
 
 
 @final
@@ -141,7 +145,11 @@ class IdentityGraph(RowGraph):
         return {"type": "identity"}
 
 
-_KEYS: Final = {"knn": tuple(KNN.__dataclass_fields__), "given": ("path",), "identity": ()}
+GRAPHS.add(
+    Entry("knn", KNN, KnnSpec, source="Zelnik-Manor & Perona 2004"),
+    Entry("given", lambda path: Given(path), GivenSpec),
+    Entry("identity", IdentityGraph, IdentitySpec),
+)
 
 
 def refuse_unknown(config: Mapping[str, Any], names: Collection[str], what: str) -> None:

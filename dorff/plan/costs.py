@@ -28,7 +28,16 @@ from dorff.plan.lengthscale import tunes
 from dorff.plan.manifold_terms import ManifoldTerm, TermCosts, term_costs, weight_grid
 from dorff.plan.routes import Means, Route, Shape, Way, choose_route
 from dorff.plan.seconds import MIXED, QR, SEARCH, START, START_WORKERS, Pace, pace_bytes, solve_work
-from dorff.solvers import Size, learned_term, path_bytes, posterior_bytes, solve_bytes, triangle_bytes, untouched
+from dorff.solvers import (
+    Size,
+    criterion_of,
+    learned_term,
+    path_bytes,
+    posterior_bytes,
+    solve_bytes,
+    triangle_bytes,
+    untouched,
+)
 from dorff.spec.job import Job
 from dorff.storage.files import free_bytes, total_bytes
 from dorff.storage.location import locate
@@ -246,7 +255,8 @@ def _solve_bytes(job: Job, kernel: OperatorKernel, size: Size, *, qr: bool) -> i
     are corrected that of the fit without some rows beside it, and what of these rows is evaluated at a time."""
     square, solving = 8 * size.k**2, triangle_bytes(size) if qr else solve_bytes(size)
     unknowns = _unknowns(job, kernel, size)
-    if job.solve.select == "evidence" or size.coupled or _tied(kernel, size):  # the noise of each target is found
+    noise = criterion_of(job.solve.select).noise
+    if noise or size.coupled or _tied(kernel, size):  # the noise of each target is found
         solving = max(solving, posterior_bytes(size))
     if keeps_posterior(job, unknowns):
         kept = max(8 * unknowns**2, size.blocks * square)

@@ -14,6 +14,7 @@ from dorff.plan.graph_sizes import MiB
 from dorff.plan.seconds import BESIDE, CHOLESKY, Pace
 from dorff.solvers import LARGEST_DIRECT, Size, cg_bytes, sampled_bytes
 from dorff.spec.job import Job
+from dorff.spec.registry import ROUTES, Entry
 
 EXPECTED_PASSES: Final = 40  # before a row is read; a run tells how many it will be when it has seen a sample
 MOST_PASSES: Final = 500
@@ -132,7 +133,7 @@ def choose_route(job: Job, shape: Shape, means: Means, *, learned: bool = False,
     """
     wanted = job.solve.route
     asks = {way: _asks(job, learned, candidates, folds=way == "cg") for way in ("cg", "streaming")}
-    kinds = (_direct, _cg, _streaming)
+    kinds = [entry.build for entry in ROUTES.entries()]
     ways = tuple(_checked(way, shape, means, asks.get(way.name, "")) for way in (of(shape, means) for of in kinds))
     if wanted != "auto":
         (way,) = (way for way in ways if way.name == wanted)
@@ -228,6 +229,13 @@ def _streaming(shape: Shape, means: Means) -> Way:
     passes = BESIDE * shape.n * row / min(means.workers, shape.leaves) + 2 * dual / t * row
     seconds = EXPECTED_PASSES * passes + sample
     return Way("streaming", worker, driver, disk, shape.n * flops, EXPECTED_PASSES, seconds, pass_seconds=passes)
+
+
+ROUTES.add(
+    Entry("direct", _direct),
+    Entry("cg", _cg, source="Hestenes & Stiefel 1952"),
+    Entry("streaming", _streaming, source="Hestenes & Stiefel 1952"),
+)
 
 
 def _checked(way: Way, shape: Shape, means: Means, asks: str) -> Way:

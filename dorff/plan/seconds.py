@@ -16,7 +16,7 @@ from dorff.features import FeatureMap, Recipe
 from dorff.moments import syrk
 from dorff.moments.blas import pinned
 from dorff.passes.blocks import block_rows
-from dorff.solvers import MOST_FACTORS, Size
+from dorff.solvers import MOST_FACTORS, Size, criterion_of
 from dorff.solvers.choose import LARGE
 from dorff.solvers.ridge_path import MOST_COLUMNS, near_shifts
 from dorff.spec.job import Job
@@ -127,7 +127,7 @@ def solve_work(job: Job, sizes: Sequence[Size], combinations: int, *, keeps: boo
     `path` says that folds of large systems may be solved along a path of ridges."""
     solving, counts, trials = job.solve, job.features.counts, len(job.solve.ridges)
     single = trials * combinations * len(counts) * len(sizes) == 1
-    noises = solving.select == "evidence" and not single
+    noises = criterion_of(solving.select).noise and not single
     work = 0.0
     for size in (replace(one, m=one.m * count // max(counts)) for one in sizes for count in counts):
         if solving.select == "kfold" and size.folds > 1:

@@ -14,7 +14,7 @@ from dorff import frequencies, kernels
 from dorff.features import Projected
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
-from dorff.spec.registry import KERNELS, SCALARS
+from dorff.spec.registry import KERNELS, SCALARS, kind_of
 
 # suffix: (unit as shown, what it measures, in SI units)
 _UNITS: Final = {
@@ -159,12 +159,13 @@ def _widened(low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]
 @final
 @dataclass(frozen=True)
 class KernelTerm:
-    """One term of the kernel: its share of tr k(0), its name, its formula and its scalar kernel."""
+    """One term of the kernel: its share of tr k(0), its name, its formula, its scalar kernel, and papers on them."""
 
     share: float
     name: str
     formula: str
     scalar: str
+    source: str
 
 
 def kernel_title(kernel: kernels.OperatorKernel) -> str:
@@ -189,7 +190,8 @@ def kernel_terms(model: Model) -> list[KernelTerm]:
             if weight > 0:
                 traces.append(weight * term.trace(len(columns), model.p))
                 measure = _measure(term, model, len(columns))
-                places.append((view + _name(term), f"{weight:.4g} {_formula(term)}", _scalar(term, unit) + measure))
+                formula, scalar = f"{weight:.4g} {_formula(term)}", _scalar(term, unit) + measure
+                places.append((view + _name(term), formula, scalar, _source(term)))
     shares = np.array(traces) / sum(traces)
     return [KernelTerm(float(share), *words) for share, words in zip(shares, places, strict=True)]
 
@@ -225,6 +227,11 @@ def _formula(term: kernels.BaseKernel) -> str:
     if isinstance(term, kernels.Decomposable):
         return "k₀ I" if _independent(term) else "k₀ A"
     return KERNELS.formula(term.config())
+
+
+def _source(term: kernels.BaseKernel) -> str:
+    entries = KERNELS.get(kind_of(term.config())), SCALARS.get(kind_of(term.scalar.config()))
+    return "; ".join(dict.fromkeys(entry.source for entry in entries if entry is not None and entry.source))
 
 
 def _brief(value: object) -> str:

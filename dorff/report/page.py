@@ -20,6 +20,7 @@ from dorff.report.describe import Subject, kernel_terms, kernel_title, mapping
 from dorff.report.fields import Observations, derivative_plots, field_plot, slice_plots
 from dorff.report.figures import curve_plots, shown
 from dorff.report.selection import MOST_LINES, Candidate, choice_plot, from_info, measure
+from dorff.spec.registry import SAMPLERS, kind_of
 from dorff.store import check_output, load_model, resolve_model, write_atomic
 
 NOT_KEPT = "not recorded"
@@ -250,8 +251,9 @@ def _frequencies(model: Model) -> str:
     if not isinstance(model.feature_map.phi, Projected):
         return f"none: {model.feature_map.phi.kind}, seed {model.seed}"
     options = dict(mapping(model.sampler))
-    name = str(options.pop("type", "?")).replace("_", " ")
-    return ", ".join([name, *(f"{key} {value}" for key, value in options.items()), f"seed {model.seed}"])
+    entry, name = SAMPLERS.get(kind_of(options)), str(options.pop("type", "?")).replace("_", " ")
+    words = ", ".join([name, *(f"{key} {value}" for key, value in options.items()), f"seed {model.seed}"])
+    return f"{words} ({entry.source})" if entry is not None and entry.source else words
 
 
 def _number(value: object, unit: str = "") -> str:

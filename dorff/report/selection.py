@@ -43,9 +43,10 @@ class Candidate:
 
 def from_info(info: Mapping[str, Any]) -> list[Candidate]:
     """The candidates in a model's fit report, by held-out R2 where k-fold chose: kernels with their numbers of
-    features and weights of manifold terms; none where the report has none, or evidences, which are no errors."""
+    features and weights of manifold terms; none where the report has none, or scores that are no errors, such as
+    evidences."""
     report = mapping(info.get("report"))
-    rows = () if report.get("select") == "evidence" else report.get("table")
+    rows = report.get("table") if report.get("select", "gcv") in ("gcv", "kfold") else ()
     paths: dict[tuple[int, int, tuple[float, ...]], list[tuple[float, float]]] = {}
     for row in rows if isinstance(rows, Sequence) else ():
         entry = mapping(row)

@@ -153,7 +153,7 @@ def cg_bytes(size: Size) -> int:
     """The most memory of a `ConjugateGradientSolver` of moments, beside the packed sums: these as squares, its
     preconditioner, and the vectors of `iterate`: a column for each row of psi, or one."""
     columns, column = 1 if size.coupled else size.r, System.column_bytes(size)
-    return size.unpacked + nystrom_bytes(size.k, column) + columns * (12 * 8 * size.k + column)
+    return size.unpacked + nystrom_bytes(size.k, column) + columns * (10 * 8 * size.k + column)
 
 
 def _solution(

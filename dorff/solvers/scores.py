@@ -271,8 +271,8 @@ class FitScore:
 @dataclass(frozen=True)
 class Criterion:
     """What the best of several fits is found by: its `title`, and what `shown` makes of a value for people to see,
-    called `axis` there, in the targets' units if `in_units`. Without `of_fit` it scores predictions of rows held out.
-    """
+    called `axis` there, in the targets' units if `in_units`. k-fold alone has no `of_fit`: it scores predictions of
+    rows held out."""
 
     title: str
     axis: str
@@ -280,13 +280,20 @@ class Criterion:
     in_units: bool = False
     of_fit: FitScore | None = None
 
+    @property
+    def noise(self) -> bool:
+        """Whether it needs `Setting.judged`."""
+        return self.of_fit is not None and self.of_fit.noise
+
 
 def criterion_of(name: str) -> Criterion:
     """The criterion of a word; InputError where no installed package has it."""
     entry = CRITERIA.get(name)
     if entry is None:
         raise InputError(f"criterion {name!r} is not known; use one of: {', '.join(CRITERIA.names)}")
-    criterion: Criterion = entry.build()
+    criterion = entry.build()
+    if not isinstance(criterion, Criterion) or (criterion.of_fit is None and name != "kfold"):
+        raise InputError(f"dorff.criteria {name}: builds no Criterion with `of_fit`; correct its package")
     return criterion
 
 

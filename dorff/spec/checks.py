@@ -82,9 +82,11 @@ def path(value: object, info: ValidationInfo) -> Path:
     if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
         raise Refusal(f"must be a path, came {show(value)}; write one (in quotes where it looks like a number)")
     _no_secret(str(value))
-    if is_remote(value):
-        return locate(value)
     context = info.context or {}
+    if is_remote(value):
+        if context.get("root") is not None:
+            raise Refusal(f"leads to {value}, out of the root {context['root']}; run without --root")
+        return locate(value)
     try:
         found = Path(context.get("folder", ""), Path(value).expanduser())
         root = context.get("root")

@@ -24,7 +24,8 @@ Bytes = Annotated[int, BeforeValidator(checks.memory), _BYTES]
 
 class ClusterSpec(Part):
     """The options of a type of cluster. `in_driver`: tasks run in the driver's own process. `on_this_machine`: its
-    workers share the driver's memory and disk, and the plan refuses a machine that is too small for them."""
+    workers share the driver's memory and disk, and the plan counts them to what this machine has to hold. Elsewhere it
+    has to hold the driver only."""
 
     in_driver: ClassVar[bool] = False
     on_this_machine: ClassVar[bool] = True

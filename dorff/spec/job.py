@@ -12,7 +12,7 @@ from dorff.spec.data import ClassTargets, Data
 from dorff.spec.kernel import DecomposableSpec, Kernel, Kernels, LearnedOutputSpec, MultiViewSpec
 from dorff.spec.manifold import Manifold
 from dorff.spec.part import Counts, FilePath, FoldsBy, Idle, NotNegative, OneOf, Part, Ridges, Rows, Typed
-from dorff.spec.registry import CRITERIA, SAMPLERS, NameOf, Word
+from dorff.spec.registry import CRITERIA, ROUTES, SAMPLERS, NameOf, Word
 
 _ITERATIVE: Final = ("cg", "streaming")  # routes that factor no system
 
@@ -139,7 +139,7 @@ class Solve(Part):
     observe: Annotated[Rows | None, Idle(_mean, refused=True)] = None
     posterior: Annotated[bool | Literal["auto"], BeforeValidator(checks.posterior), Idle(_unsure)] = "auto"
     conformal: Annotated[bool, Idle(_classes, refused=True)] = False
-    route: Annotated[str, OneOf("auto", "direct", "cg", "streaming")] = "auto"
+    route: Annotated[str, NameOf(ROUTES, also=("auto",))] = "auto"
     qr: Annotated[bool, Idle(_sharpens)] = True
     class_weight: Annotated[ClassWeight, Idle(_numbers, refused=True)] = "none"
     calibrate: Annotated[bool, Idle(_numbers)] = True

@@ -2,14 +2,13 @@
 
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BeforeValidator, Discriminator, Field, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from dorff.spec import checks
 from dorff.spec.checks import KnownNames
 from dorff.spec.part import FilePath, Idle, OneOf, OneOrMore, Part, Positive, Ridges, ViewName
-from dorff.spec.registry import OUTPUTS, Keyed
+from dorff.spec.registry import GRAPHS, OUTPUTS, Keyed, Word
 
-_GRAPHS = KnownNames(("knn", "given", "identity"), default="knn")
 _WEIGHTS = KnownNames(("heat", "binary"))
 _LAPLACIANS = KnownNames(("unnormalised", "normalised"))
 _POWERS: Final = WithJsonSchema({"anyOf": [{"const": 1}, {"type": "integer", "minimum": 2, "multipleOf": 2}]})
@@ -68,7 +67,7 @@ class IdentitySpec(Part):
     type: Literal["identity"]
 
 
-Graph = Annotated[KnnSpec | GivenSpec | IdentitySpec, Discriminator("type"), BeforeValidator(_GRAPHS.typed)]
+Graph = Annotated[Part, Word(GRAPHS, default="knn")]
 Coupling = Annotated[str | Part, Keyed(OUTPUTS, only=("identity", "matrix", "graph"))]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoints, entry_points
@@ -34,8 +35,8 @@ def kind_of(config: object) -> Any:
 class Entry:
     """A word: what `build`s the thing of the options as keyword arguments, the `options` with their types and help.
 
-    `formula` and `source` (author, year) are for the report; `written` is how the word is shown where it is the key of
-    a mapping and no name.
+    `formula` and `source` (author, year) are for the report and the JSON Schema; `written` is how the word is shown
+    where it is the key of a mapping and no name.
     """
 
     name: str
@@ -53,11 +54,11 @@ class Entry:
 
 @final
 class Registry:
-    """The entries of one kind. Importing the modules `home` adds those of dorff itself."""
+    """The entries of one kind. Importing the modules `home` adds those of dorff; a `closed` one has no others."""
 
-    def __init__(self, kind: str, *home: str) -> None:
+    def __init__(self, kind: str, *home: str, closed: bool = False) -> None:
         self.kind = kind
-        self.group: Final = f"dorff.{kind}"
+        self.group: Final = "" if closed else f"dorff.{kind}"
         self._home = home
         self._entries: dict[str, Entry] = {}
 
@@ -82,8 +83,8 @@ class Registry:
                     entry = point.load()
                 except Exception as error:  # whatever another package's code raises
                     raise InputError(f"{self.group} {name}: {point.value} cannot be loaded ({error})") from error
-                if not isinstance(entry, Entry):
-                    raise InputError(f"{self.group} {name}: {point.value} is no dorff.spec.registry.Entry")
+                if not isinstance(entry, Entry) or entry.name != name:
+                    raise InputError(f"{self.group} {name}: {point.value} is no dorff.spec.registry.Entry so named")
                 self._entries[name] = entry
         return self._entries.get(name)
 
@@ -92,8 +93,12 @@ class Registry:
         return self._entries.get(name)
 
     def entries(self, names: Sequence[str] = ()) -> list[Entry]:
-        """Those of these words, or of every word, other packages' too."""
-        return [entry for name in names or self.names if (entry := self.get(name)) is not None]
+        """Those of these words, or of every word; without the words of packages that cannot be loaded."""
+        entries = list[Entry]()
+        for name in names or self.names:
+            with suppress(InputError):  # who uses that word is told
+                entries += filter(None, [self.get(name)])
+        return entries
 
     def formula(self, config: Mapping[str, Any]) -> str:
         """The formula of what a configuration describes, for the report; a letter where it has none."""
@@ -234,18 +239,20 @@ def _of_keys(registry: Registry, refer: Refer, only: Sequence[str] = ()) -> list
 @final
 @dataclass(frozen=True)
 class NameOf:
-    """Beside `str`: a word of a registry, none of which has options."""
+    """Beside `str`: a word of a registry, none of which has options, or one of `also`."""
 
     registry: Registry
+    also: tuple[str, ...] = ()
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         return core_schema.no_info_before_validator_function(self._checked, handler(source))
 
     def __get_pydantic_json_schema__(self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler) -> Any:
-        return {"enum": list(self.registry.names)}
+        says = [f"{one.name}: {one.source}" for one in self.registry.entries() if one.source]
+        return {"enum": [*self.also, *self.registry.names], "description": "; ".join(says)}
 
     def _checked(self, value: object) -> object:
-        return KnownNames(self.registry.names).name(value)
+        return KnownNames((*self.also, *self.registry.names)).name(value)
 
 
 def lazily(module: str, name: str) -> Callable[..., Any]:
@@ -257,7 +264,9 @@ SCALARS: Final = Registry("scalars", "dorff.kernels")
 KERNELS: Final = Registry("kernels", "dorff.kernels")
 OUTPUTS: Final = Registry("outputs", "dorff.kernels")
 SAMPLERS: Final = Registry("samplers", "dorff.frequencies")
+GRAPHS: Final = Registry("graphs", "dorff.graphs")  # `build` gives one of the graphs of `dorff.graphs`
 CRITERIA: Final = Registry("criteria", "dorff.solvers.scores")  # `build` gives a `Criterion`
 #: `build` is called with the options and with seconds of patience, and gives an `engine.Engine`.
 CLUSTERS: Final = Registry("clusters", "dorff.spec.cluster")
+ROUTES: Final = Registry("routes", "dorff.plan.routes", closed=True)  # `build` gives a `Way`
 READERS: Final = Registry("readers", "dorff.data.sources")  # a word is the end of a file's name, such as .npy

@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from importlib.metadata import entry_points
 from pathlib import PosixPath
 from typing import Any, BinaryIO, Final, Self, cast
 
@@ -163,20 +164,31 @@ class Location(PosixPath):
         return shutil.disk_usage(self).free
 
 
-#: The class of each scheme but local folders'; a storage that is not dorff's own adds itself.
+#: The class of each scheme but local folders'. Another package adds one by an entry point of `dorff.storage`, which is
+#: named as the scheme.
 SCHEMES: Final[dict[str, type[Location]]] = {}
 
 
 def locate(path: str | os.PathLike[str]) -> Location:
-    """The location of a path: SCHEME://PATH of a scheme that is in `SCHEMES`, and any other in a local folder."""
+    """The location of a path: SCHEME://PATH of a scheme that dorff or an installed package knows, and any other in a
+    local folder. InputError where that package is broken."""
     if isinstance(path, Location):
         return path
     scheme, mark, rest = os.fspath(path).partition("://")
+    if mark and scheme not in SCHEMES:
+        for point in entry_points(group="dorff.storage", name=scheme):
+            try:
+                kind = point.load()
+            except Exception as error:  # whatever another package's code raises
+                raise InputError(f"dorff.storage {scheme}: {point.value} cannot be loaded ({error})") from error
+            if not (isinstance(kind, type) and issubclass(kind, Location)):
+                raise InputError(f"dorff.storage {scheme}: {point.value} is no Location")
+            SCHEMES[scheme] = kind
     return SCHEMES[scheme](f"/{rest}") if mark and scheme in SCHEMES else Location(path)
 
 
 def is_remote(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is in one of `SCHEMES`."""
+    """Whether a path is of such a scheme."""
     return type(locate(path)) is not Location
 
 

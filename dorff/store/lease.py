@@ -18,7 +18,7 @@ from typing import Any, Final, Self, final
 import psutil
 
 from dorff.errors import DorffError, InputError, LeaseError
-from dorff.storage.files import make_directory, read_plain, reading, seal, space_on, unseal, write_atomic
+from dorff.storage.files import make_directory, open_plain, reading, seal, space_on, unseal, write_atomic
 from dorff.storage.location import locate
 
 LEASE: Final = "lease"  # its name in what it is of, such as a model's root
@@ -202,8 +202,8 @@ def _newest(path: Path) -> tuple[int, Holder | None, float]:
         token = max(_files(path), default=0)
     try:
         file = _file(path, token)
-        with reading(path):  # first read, so that a network's file system asks its server for the time, too
-            record, changed = unseal(read_plain(file)), file.lstat().st_mtime
+        with reading(path), open_plain(file) as opened:  # so that a network's file system asks its server
+            record, changed = unseal(opened.read(1 << 16)), file.lstat().st_mtime
         return token, None if record is None else Holder(**record), changed
     except (FileNotFoundError, TypeError):
         return token, None, 0.0

@@ -67,7 +67,7 @@ def test_help_imports_nothing_that_is_slow() -> None:
     assert {"typer", "dorff.cli.commands"} <= loaded
     assert not {"numpy", "numba", "dask", "distributed", "zarr", "pydantic", "yaml", "rich"} & loaded
     rooms = {name.split(".")[1] for name in loaded if name.startswith("dorff.")}
-    assert rooms <= {"cli", "errors", "process"}
+    assert rooms <= {"cli", "errors"}
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -112,8 +112,9 @@ def test_deaths_that_dask_forgives_count(tmp_path: Path) -> None:
         run(DaskEngine(client), Task(die, (str(tmp_path / "killer"),), "killer"), *tasks)
     assert caught.value.tags == ("killer",)
     assert (tmp_path / "killer").read_text() == "x" * 8
-    # A worker that dies with a task's answer has that task run again.
-    assert {letter for number in range(3) for letter in (tmp_path / f"{number}").read_text()} == {"x"}
+    # A worker that dies with a task's answer has that task run again: each of eight deaths can lose no more than one.
+    again = [len((tmp_path / f"{number}").read_text()) - 1 for number in range(3)]
+    assert min(again) >= 0 and sum(again) <= 8
 
 
 @pytest.mark.slow

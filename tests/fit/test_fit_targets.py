@@ -121,6 +121,8 @@ def test_the_command_line_scores_a_classifier(classes: Path, tmp_path: Path) -> 
     assert json.loads(call("inspect", tmp_path / "model", "--json").stdout)["kind"] == "model"
     wrong = call("score", tmp_path / "model", classes, "--targets", "x", "--workers", "1")
     assert wrong.exit_code == 3 and "x" in wrong.stderr
+    several = call("score", tmp_path / "model", classes, "--targets", "classes,x", "--workers", "1")
+    assert several.exit_code == 3 and "scored by one array of labels, not by classes, x" in several.stderr
 
 
 @pytest.fixture(scope="module")

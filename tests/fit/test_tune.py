@@ -249,6 +249,14 @@ def test_kernels_are_called_by_what_tells_them_apart(configs: list[dict[str, Any
     assert kernel_names(configs) == names
 
 
+@pytest.mark.parametrize(("route", "select"), [("cg", "gcv"), ("cg", "evidence"), ("streaming", "gcv")])
+def test_a_route_without_scores_is_refused_before_its_pass(sea: Path, tmp_path: Path, route: str, select: str) -> None:
+    solve = {"ridge": 1e-3, "select": select, "route": route}
+    done = call("tune", a_job(sea, tmp_path, kernel=CURL, features={"count": 64}, solve=solve))
+    why = "keeps no sums to choose from" if route == "streaming" else f"{select} needs a system that is factored"
+    assert done.exit_code == 3 and why in done.stderr and not (tmp_path / "runs").exists()
+
+
 def test_a_plot_needs_a_number() -> None:
     with pytest.raises(InputError, match="none of the trials has a score that is a number"):
         trial_plot([("k", 2, 0.0, float("inf"))], criterion_of("gcv"), (0.0, float("inf")))

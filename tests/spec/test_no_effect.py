@@ -33,7 +33,7 @@ from dorff.spec.job import Job
 from dorff.spec.kernel import BoundedSpec, TermSpec, ViewSpec
 from dorff.spec.part import Idle, Part, Typed
 from dorff.spec.reader import load_job
-from dorff.spec.registry import CLUSTERS, KERNELS, OUTPUTS, SAMPLERS, SCALARS
+from dorff.spec.registry import CLUSTERS, GRAPHS, KERNELS, OUTPUTS, SAMPLERS, SCALARS
 
 GAUSS = {"type": "gaussian", "lengthscale": 3.0}
 SINGLE = {"type": "decomposable", "scalar": GAUSS}
@@ -353,7 +353,7 @@ def parts_of(kind: Any) -> Iterator[type[Part]]:
 
 def named_parts() -> Iterator[tuple[str, type[Part]]]:
     """Every mapping of a job: a word's options by the word, others by their class."""
-    keyed = [entry.options for registry in (OUTPUTS, CLUSTERS) for entry in registry.entries()]
+    keyed = [entry.options for registry in (OUTPUTS, CLUSTERS, GRAPHS) for entry in registry.entries()]
     plain = [Job, TermSpec, ViewSpec, BoundedSpec, *keyed]
     for part in dict.fromkeys(part for kind in plain for part in parts_of(kind)):
         if part is not Typed:

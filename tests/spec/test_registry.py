@@ -1,11 +1,14 @@
 """Words of other packages: found by entry points, with options, in jobs and in stored kernels."""
 
+import re
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from command_line import call
 
-from dorff import frequencies, kernels
+from dorff import ORFFRegressor, frequencies, kernels
 from dorff.engine import SerialEngine, open_engine
 from dorff.errors import InputError
 from dorff.spec.reader import load_job
@@ -102,3 +105,30 @@ def test_without_the_package_its_words_are_refused_in_one_sentence(tmp_path: Pat
         load_job(job(tmp_path))
     with pytest.raises(InputError, match=r"scalar\.type: 'hat' is not built"):
         kernels.scalar_from_config({"type": "hat", "lengthscale": 1.0})
+
+
+def test_a_package_that_is_broken_is_named_where_its_word_is_used_and_only_there(installed: Path) -> None:
+    points = POINTS.replace("even = ", "torn = nowhere:torn\neven = ") + "torn = nowhere:torn\nother = hats:here\n"
+    points += "[dorff.criteria]\nbad = hats:bad\nlost = nowhere:lost\n"
+    (installed / "hats-1.0.dist-info" / "entry_points.txt").write_text(points)
+    (installed / "hats.py").write_text(PLUGIN + "bad = Entry('bad', dict)\n")
+    path = job(installed)
+    path.write_text(JOB.replace("BLOCKS", "4").replace("{even: 0.5}", "evn"))
+    with pytest.raises(InputError, match=r"kernel\.output must be one of: identity, .*\{even: 0\.5\}; came 'evn'"):
+        load_job(path)
+    path.write_text(path.read_text().replace("evn", "torn"))
+    with pytest.raises(InputError, match=r"dorff\.outputs torn: nowhere:torn cannot be loaded"):
+        load_job(path)
+    with pytest.raises(InputError, match=r"dorff\.clusters other: hats:here is no dorff\.spec\.registry\.Entry"):
+        CLUSTERS.get("other")
+    rows = np.arange(40.0).reshape(20, 2)
+    ORFFRegressor(n_features=8, ridge=[1e-3, 1.0]).fit(rows, rows)  # loads no criterion of others
+    for word, why in {"bad": "builds no Criterion with `of_fit`", "lost": r"nowhere:lost cannot be loaded"}.items():
+        with pytest.raises(InputError, match=f"dorff.criteria {word}: {why}"):
+            ORFFRegressor(n_features=8, ridge=[1e-3, 1.0], criterion=word).fit(rows, rows)
+
+
+def test_help_names_words_that_there_are() -> None:
+    """It is written by hand, so that it is there before any library is imported."""
+    named = re.search(r"come from: ([a-z, ]+) \.\.\.", " ".join(call("bench", "--help").stdout.split()))
+    assert named is not None and set(named[1].split(", ")) <= set(SAMPLERS.names)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
@@ -199,6 +200,17 @@ def test_a_damaged_lease_is_free_and_yet_its_token_grows(tmp_path: Path) -> None
             assert next_one.token == token
         assert sorted(path.name for path in tmp_path.iterdir()) == [f"lease.{token:06d}", "lease.lock"]
     lease.release()
+
+
+def test_of_a_lease_only_its_beginning_is_read(tmp_path: Path) -> None:
+    """Whoever can write there cannot fill the memory of those who come."""
+    Lease.take(tmp_path / LEASE).release()
+    os.truncate(tmp_path / "lease.000001", 2**28)  # a hollow file
+    tracemalloc.start()
+    with Lease.take(tmp_path / LEASE) as lease:
+        assert lease.token == 2
+    assert tracemalloc.get_traced_memory()[1] < 2**22
+    tracemalloc.stop()
 
 
 def test_a_holder_whose_files_were_removed_notices(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ from dorff.errors import InputError, LeaseError
 from dorff.fit import fit
 from dorff.predict import score
 from dorff.spec.job import Job
+from dorff.spec.reader import load_job
+from dorff.storage import location
 from dorff.storage.files import remove_tree, total_bytes, unfinished, write_atomic
 from dorff.storage.location import SCHEMES, Location, is_remote, locate
 from dorff.store import (
@@ -181,3 +183,31 @@ def test_a_file_that_is_deleted_meanwhile_has_no_bytes(tmp_path: Path) -> None:
         yield from (tmp_path / "b", tmp_path / "c")
 
     assert total_bytes(files()) == 10
+
+
+def test_a_storage_of_another_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cellar-1.0.dist-info").mkdir()
+    points = "[dorff.storage]\ncellar = cellar:Cellar\nlost = nowhere:Lost\nodd = cellar:ODD\n"
+    (tmp_path / "cellar-1.0.dist-info" / "entry_points.txt").write_text(points)
+    (tmp_path / "cellar.py").write_text(
+        "from dorff.storage.location import Location\n\nODD = 3\n\nclass Cellar(Location):\n    __slots__ = ()\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(location, "SCHEMES", {})
+    assert not is_remote("attic://a/b") and locate("a:b") == Location("a:b")
+    wine = locate("cellar://a/b")
+    assert type(wine).__name__ == "Cellar" and wine.parts[-2:] == ("a", "b") and is_remote("cellar://a")
+    for scheme, why in {"lost": "nowhere:Lost cannot be loaded", "odd": "cellar:ODD is no Location"}.items():
+        with pytest.raises(InputError, match=rf"dorff\.storage {scheme}: {why}"):
+            locate(f"{scheme}://a")
+
+
+def test_a_root_is_not_left_for_another_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SCHEMES, "memory", MemoryLocation)
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        "{data: {store: a.zarr}, kernel: {type: curl_free, scalar: {lengthscale: 1}}, state: s, model: 'memory://m'}"
+    )
+    assert load_job(job).model == locate("memory://m")
+    with pytest.raises(InputError, match=r"model leads to memory://m, out of the root .*; run without --root"):
+        load_job(job, root=tmp_path)
