@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from dorff.spec.job import Job
 from dorff.spec.reader import job_schema
-from dorff.spec.registry import CLUSTERS, KERNELS, OUTPUTS, SAMPLERS, SCALARS
+from dorff.spec.registry import CLUSTERS, CRITERIA, GRAPHS, KERNELS, OUTPUTS, SAMPLERS, SCALARS
 
 BEYOND = re.compile(
     "|".join(
@@ -25,7 +25,8 @@ BEYOND = re.compile(
             *("a place each", "must be unlabelled where", "leave graph out, or between", "posterior is false"),
             *("two views that are called", "arrays of the kernel's views", "kernels of other views"),
             *("must begin below its end", "rows of p numbers", "rows of numbers, all as long", "came (nan|-?inf)"),
-            *("leads to", "cannot be followed", "password or a signed query", r"came 'a\\x00b'", "has the label True"),
+            *("leads to", "cannot be followed", "cannot be loaded", "password or a signed query"),
+            *(r"came 'a\\x00b'", "has the label True"),
             *("came '9{20,}", "must be one of: (pixels|left)"),  # bytes beyond all; a view that the kernel has not
         ]
     )
@@ -45,7 +46,7 @@ def _validator(words: tuple[str, ...]) -> Any:
 
 def taken(raw: object) -> bool:
     """Whether the schema takes a job, words of packages that are installed now included."""
-    registries = (CLUSTERS, KERNELS, OUTPUTS, SAMPLERS, SCALARS)
+    registries = (CLUSTERS, CRITERIA, GRAPHS, KERNELS, OUTPUTS, SAMPLERS, SCALARS)
     return bool(_validator(tuple(name for registry in registries for name in registry.names)).is_valid(raw))
 
 

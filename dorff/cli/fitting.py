@@ -47,9 +47,9 @@ def plan(job: JobFile, root: Root = None, as_json: Json = False) -> None:
     result = {key: getattr(costs, key) for key in keys} | ({"manifold": terms} if terms else {})
     if planned.crowded:
         text["targets"], result["patterns"] = patterns_text(planned.patterns), planned.patterns
-    if crowd := crowd_text(costs.m, planned.dataset.rows):
+    if crowd := "" if terms else crowd_text(costs.m, planned.dataset.rows):
         say(f"plan: {crowd}", "warning")
-    if costs.exact_is_cheaper:
+    if costs.exact_is_cheaper and not terms:  # the exact model has no terms
         text["advice"] = (
             f"so few rows that an exact kernel model is the smaller system ({costs.m * costs.rank:,} unknowns here, "
             "no more there): see dorff.exact.ExactRidge, or lower features.count"

@@ -63,7 +63,8 @@ def crowd_text(m: int, rows: int) -> str:
 
 
 def _crowded(report: FitReport) -> str:
-    return f"; {crowd}" if (crowd := crowd_text(report.m, report.rows_used)) else ""
+    """Terms see more rows than those with targets, and an exact model has none."""
+    return f"; {crowd}" if not report.manifold and (crowd := crowd_text(report.m, report.rows_used)) else ""
 
 
 def _unlabelled(report: FitReport) -> str:

@@ -131,7 +131,7 @@ class Reader(ABC):
     def _nearest(self, name: str) -> str:
         near = difflib.get_close_matches(name, self.columns, n=1)
         if near:
-            return f"; did you mean {near[0]!r}?"
+            return f" (did you mean {near[0]!r}?)"
         held = ", ".join(self.columns[:20]) + (", ..." if len(self.columns) > 20 else "")
         return f"; its columns are: {held}; name some of them"
 

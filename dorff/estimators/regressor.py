@@ -60,7 +60,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         pairs, uses fewer: `model_.feature_map.m`.
     sampler : Sampler or None
         Where frequencies come from; None is `frequencies.Orthogonal()`, or `frequencies.IID()` for a kernel whose
-        spectrum rotations change (Laplacian, Cauchy).
+        spectrum rotations change (a product over inputs, such as the Laplacian).
     ridge : float or list of floats
         Of a list, the best by `criterion` is taken, or by held-out R2 (that of `score`) where `cv` is given.
     cv : int, splitter, iterable of splits, or None
@@ -119,6 +119,8 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         The ridge and the weights that each of `cv_errors_` then is of.
     log_evidences_ : ndarray (number of ridges,)
         Log marginal likelihoods, where several ridges were compared by evidence.
+    scores_ : ndarray (number of ridges,)
+        Scores, where several ridges were compared by a criterion of another package.
     log_evidence_ : float
         Log marginal likelihood of the targets at `ridge_`, each target's noise variance at its best: that of Bayesian
         linear regression on the features, h ~ N(0, s2 / (l ridge) I), s2 the mean of these, flat in the intercept.

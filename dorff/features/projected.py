@@ -312,8 +312,8 @@ def with_lengthscale(
     for _, base in kernel.terms():
         if not isinstance(base.scalar, Stretched):
             raise InputError(
-                f"lengthscale: {type(base.scalar).__name__} has none to tune; use gaussian, matern, "
-                "rational_quadratic, laplacian or cauchy"
+                f"lengthscale: {type(base.scalar).__name__} has none to tune; use a kernel with "
+                "one, such as gaussian or matern"
             )
     value = float(np.ravel(lengthscale)[0]) if np.size(lengthscale) == 1 else np.asarray(lengthscale).tolist()
 

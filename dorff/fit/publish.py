@@ -45,8 +45,7 @@ def publish(
     record: Mapping[str, Any],
     judge: Callable[[Path, Path | None], Verdict],
 ) -> tuple[Path, Verdict]:
-    """Write a version of the model, have it judged beside the current one, and switch to it; returns its directory and
-    the verdict.
+    """Write a version of the model, have it judged, and switch to it; returns its directory and the verdict.
 
     `record` goes to the history with the outcome, published or refused; of several versions `rule.keep` are kept.
     Whatever happens, and wherever this is killed, `current` names a whole version: the old one or the new one.
@@ -57,8 +56,11 @@ def publish(
     version = store.write_version(model, root)
     try:
         old = _current(root)
-        with _or_lost(lease):
+        try:
             verdict = judge(version, old)
+        except (InputError, OSError):  # maybe because the next holder of the lease removed the version
+            lease.check()
+            raise
         scores = {"score": verdict.score, "old_score": verdict.old_score}
         line = {**record, "time": _now(), "token": lease.token, **scores}
         if verdict.reasons:
@@ -74,16 +76,6 @@ def publish(
     if rule.keep is not None:
         store.prune_versions(root, rule.keep)
     return version, verdict
-
-
-@contextmanager
-def _or_lost(lease: Lease) -> Iterator[None]:
-    """LeaseError where what fails may do so because the next holder of the lease removed the version."""
-    try:
-        yield
-    except (InputError, OSError):
-        lease.check()
-        raise
 
 
 def _now() -> str:

@@ -26,8 +26,8 @@ SAMPLERS.add(
 
 
 def default_sampler(kernel: OperatorKernel) -> Sampler:
-    """Orthogonal, or IID for kernels with a law that rotations change, under the measure they prefer: Laplacian,
-    Cauchy, and vector fields with unequal length-scales.
+    """Orthogonal, or IID for kernels with a law that rotations change, under the measure they prefer: products
+    over inputs, and vector fields with unequal length-scales.
     """
     laws = [(base.scalar, base.measures[0] if base.measure is None else base.measure) for _, base in kernel.terms()]
     turned = any(isinstance(scalar, Spectral) and not scalar.rotation_invariant(measure) for scalar, measure in laws)

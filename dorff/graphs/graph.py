@@ -40,7 +40,9 @@ class RowGraph(ABC):
         for name, field in options.items():
             if field.is_required() and name not in config:
                 raise InputError(f"graph.{name}: a graph of type {entry.name} needs the {name}; add it.")
-        graph: RowGraph = entry.build(**{key: value for key, value in config.items() if key != "type"})
+        graph = entry.build(**{key: value for key, value in config.items() if key != "type"})
+        if not isinstance(graph, KNN | Given | IdentityGraph):
+            raise InputError(f"dorff.graphs {entry.name}: builds no graph of dorff.graphs; correct its package")
         return graph
 
 

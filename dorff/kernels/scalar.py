@@ -182,7 +182,7 @@ class Spectral(ScalarKernel):
         if isinstance(self.lengthscale, tuple) and len(self.lengthscale) != d:
             raise InputError(
                 f"lengthscale has {len(self.lengthscale)} numbers but the inputs have {d} columns; "
-                "give one number, or one per column"
+                "give one number, or one per column (to try several, list kernels)"
             )
         return np.broadcast_to(1.0 / np.asarray(self.lengthscale, dtype=np.float64), (d,)).copy()
 

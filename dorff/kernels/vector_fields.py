@@ -17,9 +17,9 @@ from dorff.spec.registry import Config
 class VectorField(BaseKernel):
     """What the curl-free and the divergence-free kernel share: d = p, and a scalar kernel with second derivatives.
 
-    Any shift-invariant one whose frequencies have second moments (Minh 2016, lemma 7), with any length-scales:
-    Gaussian, Matern with nu > 1, rational quadratic, Cauchy. InputError for others, and for a measure that the
-    scalar kernel does not have. Derivatives are by the inputs as given, which must be lengths of one unit along
+    Any shift-invariant one whose frequencies have second moments (Minh 2016, lemma 7), with any length-scales: the
+    Gaussian, say, or Matern with nu > 1. InputError for others, and for a measure that the scalar kernel does not
+    have. Derivatives are by the inputs as given, which must be lengths of one unit along
     the targets' directions: of longitudes and latitudes, which are no lengths, divergence and curl are not those
     of the flow on the sphere. Project them to a plane, in km, first. Without a measure it is the trace measure, or
     the spectrum's own where the sampler has no rule for that.
@@ -33,7 +33,7 @@ class VectorField(BaseKernel):
         if not isinstance(scalar, Spectral):
             raise InputError(
                 f"{type(self).__name__} is made of derivatives of a shift-invariant kernel, which {scalar!r} is not; "
-                "use a Gaussian, Matern (nu > 1), RationalQuadratic or Cauchy kernel, or a decomposable kernel"
+                "use a smooth one, such as the Gaussian or Matern (nu > 1), or a decomposable kernel"
             )
         scalar.check_derivatives()
         chosen = None if measure is None else Measure.of(measure)

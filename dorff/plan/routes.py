@@ -14,7 +14,6 @@ from dorff.plan.graph_sizes import MiB
 from dorff.plan.seconds import BESIDE, CHOLESKY, Pace
 from dorff.solvers import LARGEST_DIRECT, Size, cg_bytes, sampled_bytes
 from dorff.spec.job import Job
-from dorff.spec.registry import ROUTES, Entry
 
 EXPECTED_PASSES: Final = 40  # before a row is read; a run tells how many it will be when it has seen a sample
 MOST_PASSES: Final = 500
@@ -133,7 +132,7 @@ def choose_route(job: Job, shape: Shape, means: Means, *, learned: bool = False,
     """
     wanted = job.solve.route
     asks = {way: _asks(job, learned, candidates, folds=way == "cg") for way in ("cg", "streaming")}
-    kinds = [entry.build for entry in ROUTES.entries()]
+    kinds = (_direct, _cg, _streaming)
     ways = tuple(_checked(way, shape, means, asks.get(way.name, "")) for way in (of(shape, means) for of in kinds))
     if wanted != "auto":
         (way,) = (way for way in ways if way.name == wanted)
@@ -169,9 +168,9 @@ def _asks(job: Job, learned: bool, candidates: int, *, folds: bool) -> str:
         (candidates, "kernels"),
         (len(job.features.counts), "counts of features"),
     )
-    by_folds = folds and solving.select == "kfold"
+    by_folds, by = folds and solving.select == "kfold", f" by {solving.select} (kfold it can)" if folds else ""
     several: Sequence[tuple[bool, str]] = (
-        *((count > 1 and not by_folds, f"{count} {what} to choose from") for count, what in choices),
+        *((count > 1 and not by_folds, f"{count} {what} to choose from{by}") for count, what in choices),
         (solving.select == "kfold" and not folds, "select: kfold"),
         (solving.ridge_per_output, "ridge_per_output"),
         (solving.posterior is True, "posterior: true"),
@@ -229,13 +228,6 @@ def _streaming(shape: Shape, means: Means) -> Way:
     passes = BESIDE * shape.n * row / min(means.workers, shape.leaves) + 2 * dual / t * row
     seconds = EXPECTED_PASSES * passes + sample
     return Way("streaming", worker, driver, disk, shape.n * flops, EXPECTED_PASSES, seconds, pass_seconds=passes)
-
-
-ROUTES.add(
-    Entry("direct", _direct),
-    Entry("cg", _cg, source="Hestenes & Stiefel 1952"),
-    Entry("streaming", _streaming, source="Hestenes & Stiefel 1952"),
-)
 
 
 def _checked(way: Way, shape: Shape, means: Means, asks: str) -> Way:

@@ -181,7 +181,7 @@ def _fit(model: Model) -> dict[str, str]:
         "Leaves": f"{_number(report.get('leaves_computed'))} computed, {_number(report.get('leaves_reused'))} reused"
         if report
         else NOT_KEPT,
-        "Pass over the data": _number(report.get("seconds"), " s"),
+        "Time of the fit": _number(report.get("seconds"), " s"),
         "Time inside syrk": f"{share:.0%}" if isinstance(share, float) else NOT_KEPT,
         "Peak memory": f"{peak} of {planned} planned" if report else NOT_KEPT,
         **_held_out(report),

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationInfo
 
+from dorff.errors import InputError
 from dorff.errors.secrets import carries_secret, redact
 from dorff.storage.location import is_remote, locate
 
@@ -83,10 +84,14 @@ def path(value: object, info: ValidationInfo) -> Path:
         raise Refusal(f"must be a path, came {show(value)}; write one (in quotes where it looks like a number)")
     _no_secret(str(value))
     context = info.context or {}
-    if is_remote(value):
+    try:
+        place = locate(value)
+    except InputError as error:  # a broken package
+        raise Refusal(str(error)) from None
+    if is_remote(place):
         if context.get("root") is not None:
             raise Refusal(f"leads to {value}, out of the root {context['root']}; run without --root")
-        return locate(value)
+        return place
     try:
         found = Path(context.get("folder", ""), Path(value).expanduser())
         root = context.get("root")

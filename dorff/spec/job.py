@@ -12,7 +12,7 @@ from dorff.spec.data import ClassTargets, Data
 from dorff.spec.kernel import DecomposableSpec, Kernel, Kernels, LearnedOutputSpec, MultiViewSpec
 from dorff.spec.manifold import Manifold
 from dorff.spec.part import Counts, FilePath, FoldsBy, Idle, NotNegative, OneOf, Part, Ridges, Rows, Typed
-from dorff.spec.registry import CRITERIA, ROUTES, SAMPLERS, NameOf, Word
+from dorff.spec.registry import CRITERIA, SAMPLERS, NameOf, Word
 
 _ITERATIVE: Final = ("cg", "streaming")  # routes that factor no system
 
@@ -23,6 +23,7 @@ class Features(Part):
     """`count` is a ceiling on the columns of F, cosines and sines together: pairs use the even number below. Of
     several the best is chosen: the moments are those of the largest, the others parts of them.
 
+    Where `sampler` is left out, it is `iid` for a spectrum that rotations change, such as the Laplacian's.
     `drawn_for` names other kernels whose spectra the frequencies are drawn from; they are then weighed for `kernel`.
     `precision: mixed` rounds features and the products of blocks to float32.
     """
@@ -139,7 +140,7 @@ class Solve(Part):
     observe: Annotated[Rows | None, Idle(_mean, refused=True)] = None
     posterior: Annotated[bool | Literal["auto"], BeforeValidator(checks.posterior), Idle(_unsure)] = "auto"
     conformal: Annotated[bool, Idle(_classes, refused=True)] = False
-    route: Annotated[str, NameOf(ROUTES, also=("auto",))] = "auto"
+    route: Annotated[str, OneOf("auto", "direct", "cg", "streaming")] = "auto"
     qr: Annotated[bool, Idle(_sharpens)] = True
     class_weight: Annotated[ClassWeight, Idle(_numbers, refused=True)] = "none"
     calibrate: Annotated[bool, Idle(_numbers)] = True

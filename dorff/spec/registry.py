@@ -54,11 +54,11 @@ class Entry:
 
 @final
 class Registry:
-    """The entries of one kind. Importing the modules `home` adds those of dorff; a `closed` one has no others."""
+    """The entries of one kind. Importing the modules `home` adds those of dorff itself."""
 
-    def __init__(self, kind: str, *home: str, closed: bool = False) -> None:
+    def __init__(self, kind: str, *home: str) -> None:
         self.kind = kind
-        self.group: Final = "" if closed else f"dorff.{kind}"
+        self.group: Final = f"dorff.{kind}"
         self._home = home
         self._entries: dict[str, Entry] = {}
 
@@ -239,20 +239,19 @@ def _of_keys(registry: Registry, refer: Refer, only: Sequence[str] = ()) -> list
 @final
 @dataclass(frozen=True)
 class NameOf:
-    """Beside `str`: a word of a registry, none of which has options, or one of `also`."""
+    """Beside `str`: a word of a registry, none of which has options."""
 
     registry: Registry
-    also: tuple[str, ...] = ()
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         return core_schema.no_info_before_validator_function(self._checked, handler(source))
 
     def __get_pydantic_json_schema__(self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler) -> Any:
         says = [f"{one.name}: {one.source}" for one in self.registry.entries() if one.source]
-        return {"enum": [*self.also, *self.registry.names], "description": "; ".join(says)}
+        return {"enum": list(self.registry.names), "description": "; ".join(says)}
 
     def _checked(self, value: object) -> object:
-        return KnownNames((*self.also, *self.registry.names)).name(value)
+        return KnownNames(self.registry.names).name(value)
 
 
 def lazily(module: str, name: str) -> Callable[..., Any]:
@@ -268,5 +267,4 @@ GRAPHS: Final = Registry("graphs", "dorff.graphs")  # `build` gives one of the g
 CRITERIA: Final = Registry("criteria", "dorff.solvers.scores")  # `build` gives a `Criterion`
 #: `build` is called with the options and with seconds of patience, and gives an `engine.Engine`.
 CLUSTERS: Final = Registry("clusters", "dorff.spec.cluster")
-ROUTES: Final = Registry("routes", "dorff.plan.routes", closed=True)  # `build` gives a `Way`
 READERS: Final = Registry("readers", "dorff.data.sources")  # a word is the end of a file's name, such as .npy

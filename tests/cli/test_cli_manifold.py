@@ -86,6 +86,15 @@ def refused(*words: object) -> str:
     return result.stderr.strip().splitlines()[-1]
 
 
+@pytest.mark.parametrize("terms", [(), ({"graph": LEAF, "weight": 1e-4},)], ids=["none", "one"])
+def test_a_job_with_terms_is_not_advised_to_do_without(place: Path, terms: tuple[object, ...]) -> None:
+    """The exact model, which few rows are advised to take, has none."""
+    job(place / "job.yaml", manifold=list(terms), data={"nan": "unlabelled"}, features={"count": 1200})
+    done = [call(command, "job.yaml") for command in ("plan", "fit")]
+    assert [one.exit_code for one in done] == [0, 0], done[1].stderr
+    assert [("ExactRidge" in one.stdout + one.stderr) for one in done] == [not terms] * 2
+
+
 def test_the_rows_without_labels_are_counted_and_the_weight_is_chosen(place: Path) -> None:
     manifold = {"graph": LEAF, "weight": [0, 1e-4, 1e-2], "laplacian": "normalised"}
     job(place / "job.yaml", manifold=manifold, solve={**FOLDS, "ridge": [1e-6, 1e-3]})

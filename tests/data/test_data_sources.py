@@ -190,7 +190,7 @@ def _bad_files(folder: Path) -> dict[str, tuple[list[str], list[str], str]]:
     return {
         "absent.csv": (["a"], ["b"], "there is no such file"),
         "folder.csv": (["a"], ["b"], "wanted a file, got a folder"),
-        "good.csv": (["aa"], ["b"], "has no column 'aa'; did you mean 'a'?"),
+        "good.csv": (["aa"], ["b"], "has no column 'aa' (did you mean 'a'?)"),
         "text.csv": (["a"], ["b"], "column 'b', row 7: wanted a number, got 'abc'"),
         "ragged.csv": (["a"], ["b"], "row 3: wanted 2 fields, got 3"),
         "empty.csv": (["a"], ["b"], "is empty"),

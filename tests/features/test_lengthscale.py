@@ -305,7 +305,7 @@ def test_a_class_that_the_sample_misses_is_no_matter() -> None:
 def test_what_cannot_be_tuned_is_refused() -> None:
     X, Y = np.zeros((9, 2)), np.arange(9.0)
     kernel = kernels.Decomposable(UNIT)
-    with pytest.raises(InputError, match="ArcCosine has none to tune; use gaussian"):
+    with pytest.raises(InputError, match="ArcCosine has none to tune; use a kernel with one"):
         tune_lengthscales(kernels.Decomposable(kernels.ArcCosine(1)), X, Y)
     with pytest.raises(InputError, match="of as many rows; got shapes"):
         tune_lengthscales(kernel, X, Y[:5])

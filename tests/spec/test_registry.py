@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from command_line import call
 
-from dorff import ORFFRegressor, frequencies, kernels
+from dorff import ORFFRegressor, frequencies, graphs, kernels
 from dorff.engine import SerialEngine, open_engine
 from dorff.errors import InputError
 from dorff.spec.reader import load_job
-from dorff.spec.registry import CLUSTERS, OUTPUTS, SAMPLERS, SCALARS
+from dorff.spec.registry import CLUSTERS, CRITERIA, GRAPHS, OUTPUTS, SAMPLERS, SCALARS
 
 PLUGIN = """
 from typing import Annotated, ClassVar, Literal
@@ -43,6 +43,15 @@ class HereSpec(ClusterSpec):
 here = Entry("here", lambda cluster, patience: SerialEngine(shuffle=cluster.memory), HereSpec)
 even = Entry("even", lambda even: kernels.Matrix([[1, even], [even, 1]]), EvenSpec, written="{even: 0.5}")
 """
+MORE = """
+from dorff.solvers import Criterion
+from dorff.solvers.scores import FitScore
+
+bad = Entry("bad", dict)
+loss = FitScore(lambda solution: solution.gcv, lambda scores: scores.gcv_each)
+least = Entry("least", lambda: Criterion("least", "loss", abs, of_fit=loss))
+odd = Entry("odd", dict)
+"""
 POINTS = "[dorff.scalars]\nhat = hats:hat\n[dorff.samplers]\nplain = hats:plain\n[dorff.outputs]\neven = hats:even\n"
 POINTS += "[dorff.clusters]\nhere = hats:here\n"
 JOB = """
@@ -62,7 +71,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (info / "entry_points.txt").write_text(POINTS)
     (tmp_path / "hats.py").write_text(PLUGIN)
     monkeypatch.syspath_prepend(str(tmp_path))
-    for registry in (SCALARS, OUTPUTS, SAMPLERS, CLUSTERS):
+    for registry in (SCALARS, OUTPUTS, SAMPLERS, CLUSTERS, CRITERIA, GRAPHS):
         monkeypatch.setattr(registry, "_entries", dict(registry._entries))
     yield tmp_path
     sys.modules.pop("hats", None)
@@ -109,9 +118,10 @@ def test_without_the_package_its_words_are_refused_in_one_sentence(tmp_path: Pat
 
 def test_a_package_that_is_broken_is_named_where_its_word_is_used_and_only_there(installed: Path) -> None:
     points = POINTS.replace("even = ", "torn = nowhere:torn\neven = ") + "torn = nowhere:torn\nother = hats:here\n"
-    points += "[dorff.criteria]\nbad = hats:bad\nlost = nowhere:lost\n"
+    points += "[dorff.criteria]\nbad = hats:bad\nlost = nowhere:lost\nleast = hats:least\n"
+    points += "[dorff.graphs]\nodd = hats:odd\n"
     (installed / "hats-1.0.dist-info" / "entry_points.txt").write_text(points)
-    (installed / "hats.py").write_text(PLUGIN + "bad = Entry('bad', dict)\n")
+    (installed / "hats.py").write_text(PLUGIN + MORE)
     path = job(installed)
     path.write_text(JOB.replace("BLOCKS", "4").replace("{even: 0.5}", "evn"))
     with pytest.raises(InputError, match=r"kernel\.output must be one of: identity, .*\{even: 0\.5\}; came 'evn'"):
@@ -122,7 +132,14 @@ def test_a_package_that_is_broken_is_named_where_its_word_is_used_and_only_there
     with pytest.raises(InputError, match=r"dorff\.clusters other: hats:here is no dorff\.spec\.registry\.Entry"):
         CLUSTERS.get("other")
     rows = np.arange(40.0).reshape(20, 2)
-    ORFFRegressor(n_features=8, ridge=[1e-3, 1.0]).fit(rows, rows)  # loads no criterion of others
+    fitted = ORFFRegressor(n_features=8, ridge=[1e-3, 1.0]).fit(rows, rows)  # loads no criterion of others
+    scores = fitted.gcv_
+    fitted.set_params(criterion="least").fit(rows, rows)
+    assert np.array_equal(fitted.scores_, scores) and not hasattr(fitted, "gcv_")
+    fitted.set_params(criterion="gcv").fit(rows, rows)
+    assert np.array_equal(fitted.gcv_, scores) and not hasattr(fitted, "scores_")
+    with pytest.raises(InputError, match=r"dorff\.graphs odd: builds no graph of dorff\.graphs"):
+        graphs.Graph.from_config({"type": "odd"})
     for word, why in {"bad": "builds no Criterion with `of_fit`", "lost": r"nowhere:lost cannot be loaded"}.items():
         with pytest.raises(InputError, match=f"dorff.criteria {word}: {why}"):
             ORFFRegressor(n_features=8, ridge=[1e-3, 1.0], criterion=word).fit(rows, rows)

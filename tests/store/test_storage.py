@@ -200,6 +200,12 @@ def test_a_storage_of_another_package(tmp_path: Path, monkeypatch: pytest.Monkey
     for scheme, why in {"lost": "nowhere:Lost cannot be loaded", "odd": "cellar:ODD is no Location"}.items():
         with pytest.raises(InputError, match=rf"dorff\.storage {scheme}: {why}"):
             locate(f"{scheme}://a")
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        "{data: {store: a}, kernel: {type: curl_free, scalar: {lengthscale: 1}}, state: s, model: 'lost://m'}"
+    )
+    with pytest.raises(InputError, match=r"job\.yaml: model dorff\.storage lost: nowhere:Lost cannot be loaded"):
+        load_job(job)
 
 
 def test_a_root_is_not_left_for_another_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
