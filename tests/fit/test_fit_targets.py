@@ -355,6 +355,10 @@ def test_scores_leave_out_what_is_missing(gaps: tuple[Path, FloatArray], tmp_pat
     assert scores.r2 == pytest.approx(np.mean(1 - np.nansum(residual**2, axis=0) / about))
     pooled = score(tmp_path / "model", store, engine=SerialEngine(), r2_of=R2.POOLED)
     assert pooled.r2 == pytest.approx(1 - np.nansum(residual**2) / about.sum())
+    np.savez(tmp_path / "none.npz", x=X, y=np.full_like(Y, np.nan))
+    ingest([tmp_path / "none.npz"], tmp_path / "none.zarr", inputs=["x"], targets=["y"])
+    with pytest.raises(InputError, match=r"none\.zarr: no row has finite inputs and a target to score"):
+        score(tmp_path / "model", tmp_path / "none.zarr", engine=SerialEngine())
 
 
 @pytest.mark.process
