@@ -351,7 +351,7 @@ CRITERIA.add(
     )
     return (
         USE
-        + """assert len(fitted(kernels.CurlFree(G), ridge=[1e-6, 1e-3, 1.0], criterion="aic").aic_scores_) == 3
+        + """assert len(fitted(kernels.CurlFree(G), ridge=[1e-6, 1e-3, 1.0], criterion="aic").scores_) == 3
 Job.model_validate(job | {"kernel": curl, "solve": {"select": "aic", "ridge": [1, 2]}})
 """
     )

@@ -153,6 +153,19 @@ def test_a_term_that_does_nothing_is_refused(store: Path, tmp_path: Path, graph:
     run(store, manifold=[{"weight": 1.0}, {"graph": spec, "weight": 0.0}])  # switched off
 
 
+@pytest.mark.parametrize("within", ["data", "leaf"])
+def test_progress_counts_the_rows_of_a_term_after_those_of_the_pass(store: Path, within: str) -> None:
+    """Of a graph over the data the first half is its building, the second the term's sums."""
+    seen: list[tuple[int, int]] = []
+    graph = {"type": "knn", "neighbours": 5, "within": within}
+    made = job(store, manifold={"graph": graph, "weight": GI})
+    fit(made, engine=SerialEngine(), progress=lambda done, total: seen.append((done, total)))
+    done = [rows for rows, _ in seen]
+    assert {total for _, total in seen} == {2 * N} and done == sorted(done) and done[-1] == 2 * N
+    assert any(N < rows <= N + N // 2 for rows in done)
+    assert within == "data" or len(set(done)) == 7  # none, then three leaves of the pass and of the term
+
+
 def test_a_graph_within_leaves(store: Path) -> None:
     X, Y = sea()
     plan = make_plan(job(store))
