@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from places import ROOT, benchmark
+from schema_watch import taken
 
 from dorff.spec.reader import load_job
 
@@ -60,6 +61,8 @@ def test_the_job_files_are_valid(tmp_path: Path) -> None:
         [yaml.safe_load(text) for text in blocks(page, "yaml")] for page in (README, FEW_LABELS, OPERATIONS)
     )
     assert [yaml.safe_load(text) for text in blocks(GUIDE, "yaml")] == [job, scheduled]
+    # As editors read them: by YAML 1.1, in which 1e-8 is text, and by the schema.
+    assert all(taken(one) for one in (job, job | scheduled, few_labels, few_labels | views))
     path = tmp_path / "job.yaml"
     path.write_text(yaml.safe_dump(job))
     assert load_job(path).features.count == 2048
