@@ -24,7 +24,8 @@ from dorff.model import Model
 from dorff.moments import by_fold
 from dorff.passes import BlockSums
 from dorff.report import Candidate, write_report
-from dorff.report.describe import rate, read_column
+from dorff.report.describe import Subject, rate, read_column
+from dorff.report.fields import _scale
 from dorff.solvers import Setting
 from dorff.store import save_model
 
@@ -255,5 +256,8 @@ def test_units_of_columns_and_derivatives() -> None:
     assert per_second.unit == "s⁻¹" and per_second.factor == pytest.approx(1e-3)
     scaled = per_second.scaled(0.035)  # 3.5e-5 1/s
     assert scaled.unit == "10⁻⁵ s⁻¹" and 0.035 * scaled.factor == pytest.approx(3.5)
+    subject = Subject.of(a_model(helmholtz(), 2, 2, an_info(["x_km", "y_km"], ["u_m_s", "v_m_s"])))
+    unit, limit = _scale(subject, [np.full((3, 2), -0.035)])
+    assert unit == scaled and limit == pytest.approx(3.5)  # of the colours, in the unit that is shown
     assert rate([read_column("x_m")], [read_column("B_uT")]).unit == "µT / m"
     assert rate([x, read_column("z")], [u, u]).unit == "target units per input unit"
