@@ -239,6 +239,8 @@ def _data(subject: Subject) -> dict[str, str]:
     }
     for column, low, high in list(zip(subject.inputs, subject.low, subject.high, strict=True))[:SHOWN_ROWS]:
         facts[f"Input {column.label}"] = f"{low:.5g} to {high:.5g}" if subject.known_box else NOT_KEPT
+    if (left := len(subject.inputs) - SHOWN_ROWS) > 0:
+        facts["Other inputs"] = f"{left:,}"
     return facts
 
 

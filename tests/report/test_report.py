@@ -117,8 +117,9 @@ def test_the_page_has_the_numbers_of_the_report(tmp_path: Path) -> None:
     page = written(model, tmp_path)
     for number in (
         "54,321", "17", "3 computed, 2 reused", "12.35 s", "91%", "777 MiB of 888 MiB", "1.235e+05", "cholesky",
-        "3e-05", "feedbeef" * 4, "9.8.7", "6.5.4", "sea.zarr", "x (km)", "u (m/s)", "orthogonal, seed 0",
-        "Helmholtz", "30%", "70%", "s = 0.7 km; trace measure",
+        "3e-05", "feedbeef" * 4, "9.8.7", "6.5.4", "sea.zarr", "x (km)", "u (m/s)",
+        "orthogonal, seed 0 (Yu et al. 2016)", "Helmholtz", "30%", "70%", "s = 0.7 km; trace measure",
+        "Minh 2016, eq. 32; Rahimi & Recht 2007",
     ):  # fmt: skip
         assert number in page.text, number
     assert len(pictures(page)) == 3  # the field, its derivatives, the choice
@@ -144,12 +145,13 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     assert "<script>alert(1)</script>" in page.text and "{{ 7*7 }} 温度" in page.text and "</td><script>" in page.text
 
 
-@pytest.mark.parametrize(("d", "known"), [(1, True), (2, False), (3, True), (4, False), (5, True)])
+@pytest.mark.parametrize(("d", "known"), [(1, True), (2, False), (3, True), (4, False), (5, True), (15, True)])
 def test_a_scalar_model_of_any_number_of_inputs(tmp_path: Path, d: int, known: bool) -> None:
     info = an_info([f"input{i}" for i in range(d)], ["depth_m"]) if known else {}
     page = written(a_model(kernels.Decomposable(GAUSSIAN), d, 1, info), tmp_path)
     assert len(pictures(page)) == (2 if known else 1)
-    assert ("the first 4 of 5 inputs" in page.text) == (d == 5)
+    assert (f"the first 4 of {d} inputs" in page.text) == (d > 4) == ("Input input4" in page.text)
+    assert ("Input input11" in page.text) == bool(re.search(r"Other inputs\s+3\s", page.text)) == (d == 15)
     assert ("54,321" if known else "not recorded") in page.text
 
 
