@@ -168,7 +168,7 @@ def _asks(job: Job, learned: bool, candidates: int, *, folds: bool) -> str:
         (candidates, "kernels"),
         (len(job.features.counts), "counts of features"),
     )
-    by_folds, by = folds and solving.select == "kfold", f" by {solving.select} (kfold it can)" if folds else ""
+    by_folds, by = folds and solving.select == "kfold", f" by {solving.select} (by kfold it can)" if folds else ""
     several: Sequence[tuple[bool, str]] = (
         *((count > 1 and not by_folds, f"{count} {what} to choose from{by}") for count, what in choices),
         (solving.select == "kfold" and not folds, "select: kfold"),

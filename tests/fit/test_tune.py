@@ -257,6 +257,12 @@ def test_a_route_without_scores_is_refused_before_its_pass(sea: Path, tmp_path: 
     assert done.exit_code == 3 and why in done.stderr and not (tmp_path / "runs").exists()
 
 
+def test_cg_is_told_what_it_can_choose_by(sea: Path, tmp_path: Path) -> None:
+    job = a_job(sea, tmp_path, kernel=CURL, features={"count": 64}, solve={"ridge": RIDGES, "route": "cg"})
+    done = call("tune", job)
+    assert done.exit_code == 3 and "3 ridges to choose from by gcv (by kfold it can)" in done.stderr
+
+
 def test_a_plot_needs_a_number() -> None:
     with pytest.raises(InputError, match="none of the trials has a score that is a number"):
         trial_plot([("k", 2, 0.0, float("inf"))], criterion_of("gcv"), (0.0, float("inf")))

@@ -26,6 +26,7 @@ from dorff.passes import BlockSums
 from dorff.report import Candidate, write_report
 from dorff.report.describe import Subject, rate, read_column
 from dorff.report.fields import _scale
+from dorff.report.selection import from_info
 from dorff.solvers import Setting
 from dorff.store import save_model
 
@@ -197,6 +198,12 @@ def test_observations_and_candidates_are_drawn(tmp_path: Path) -> None:
     assert "first <one>" in page.text and "0.4" in page.text and "observations" in page.text
     with pytest.raises(InputError, match=r"observations: must be X \(n, 2\) and Y \(n, 2\)"):
         write_report(tmp_path / "model", observations=(X, X[:, :1]))
+
+
+@pytest.mark.parametrize(("select", "drawn"), [("gcv", 2), ("kfold", 2), ("evidence", 0), ("another's", 0)])
+def test_only_scores_that_are_errors_are_drawn(select: str, drawn: int) -> None:
+    table = [{"ridge": 1e-3, "value": 0.5}, {"ridge": 1.0, "value": 0.7}]
+    assert sum(len(one.scores) for one in from_info({"report": {"select": select, "table": table}})) == drawn
 
 
 def test_a_bad_condition_is_said(tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def test_a_file_that_is_deleted_meanwhile_has_no_bytes(tmp_path: Path) -> None:
 
 def test_a_storage_of_another_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "cellar-1.0.dist-info").mkdir()
-    points = "[dorff.storage]\ncellar = cellar:Cellar\nlost = nowhere:Lost\nodd = cellar:ODD\n"
+    points = "[dorff.storage]\ncellar = cellar:Cellar\nlost = nowhere:Lost\nodd = cellar:ODD\nint = builtins:int\n"
     (tmp_path / "cellar-1.0.dist-info" / "entry_points.txt").write_text(points)
     (tmp_path / "cellar.py").write_text(
         "from dorff.storage.location import Location\n\nODD = 3\n\nclass Cellar(Location):\n    __slots__ = ()\n"
@@ -197,7 +197,8 @@ def test_a_storage_of_another_package(tmp_path: Path, monkeypatch: pytest.Monkey
     assert not is_remote("attic://a/b") and locate("a:b") == Location("a:b")
     wine = locate("cellar://a/b")
     assert type(wine).__name__ == "Cellar" and wine.parts[-2:] == ("a", "b") and is_remote("cellar://a")
-    for scheme, why in {"lost": "nowhere:Lost cannot be loaded", "odd": "cellar:ODD is no Location"}.items():
+    wrong = {"lost": "nowhere:Lost cannot be loaded", "odd": "cellar:ODD is no Loc", "int": "builtins:int is no Loc"}
+    for scheme, why in wrong.items():
         with pytest.raises(InputError, match=rf"dorff\.storage {scheme}: {why}"):
             locate(f"{scheme}://a")
     job = tmp_path / "job.yaml"
