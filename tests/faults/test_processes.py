@@ -228,28 +228,34 @@ def test_a_leaf_that_always_kills_its_worker_is_quarantined_and_named(
 def test_sigterm_stops_at_a_block_and_resume_loses_at_most_one(
     cluster: str, faults: Faults, store: Path, truth: Found, tmp_path: Path, record_fault: Record
 ) -> None:
-    where = "driver" if cluster == "serial" else "worker"
+    where, workers = ("driver", 1) if cluster == "serial" else ("worker", 2)
     job = write_job(tmp_path, store, cluster={"type": cluster})
     faults.add("log", rf"{READ}(?![0-7]/)", "log", where=where)  # not the first leaf, which is read for the plan too
     faults.add("slow", READ, "sleep", amount=0.02, where=where)
     with start("fit", job, "--json", faults=faults) as running:
         wait_until(lambda: receipts(tmp_path) >= 4, what="the fourth receipt")
+        # Each worker is halted where it opens a leaf's first file. The signal then has a block's 1.2 s to arrive in.
+        firsts = "|".join(map(str, range(0, SHARDS, LEAF // SHARD)))
+        faults.add("slow", READ, "sleep", amount=0.15, where=where)
+        faults.add("stop", rf"{READ}({firsts})/", "SIGSTOP", where=where, times=workers)
+        faults.wait("stop", workers)
+        halted = [psutil.Process(pid) for pid in faults.hits("stop")[:workers]]
+        wait_until(lambda: all(one.status() == psutil.STATUS_STOPPED for one in halted), what="the halt")
         before = faults.logged("log")
-        wait_until(lambda: faults.logged("log") > before, what="the reading of another leaf")
-        before = faults.logged("log")
+        for process in halted:
+            process.resume()
         running.signal(signal.SIGTERM)
         ended = running.end()
     assert ended.code == 5
-    # How long that takes is a matter of what is still read: no more than the rest of a leaf's block and what is ahead.
-    workers = 1 if cluster == "serial" else 2
+    faults.remove("slow")
+    # No more than the rest of a leaf's block and what is ahead.
     assert faults.logged("log") - before <= workers * 2 * LEAF // SHARD, "it went on to another leaf"
     assert files(tmp_path, "runs/*/checkpoints/*"), "nothing was saved of the leaf that was stopped"
     assert not current(tmp_path)
     assert run_fit(job, faults=faults).code == 0
     lost, twice = found(job).against(truth)
     again = (faults.logged("log") // 2 - (SHARDS - 8)) * SHARD
-    stopped = 1 if cluster == "serial" else 2
-    assert again <= stopped * BLOCK, "more than a block of each leaf that was stopped was read again"
+    assert again <= workers * BLOCK, "more than a block of each leaf that was stopped was read again"
     record_fault(
         f"SIGTERM with 20 s notice ({cluster})", 1, "exit 5, then same bits", lost, twice, f"{again} rows read"
     )
