@@ -187,6 +187,11 @@ def open_array(path: Path, name: str, *, text: bool = False) -> StoredArray:
     return _open(path, name, key, stat.st_mtime_ns, stat.st_size, NUMBER_KINDS + "SU" * text)
 
 
+def has_array(path: Path, name: str) -> bool:
+    """Whether the group at `path` has a node of that name."""
+    return any((path / name / key).is_file() for key in METADATA)
+
+
 def _no_array(path: Path, name: str) -> InputError:
     there = [n.name for n in walk(path) if n.is_array]
     held = ", ".join(there[:20]) if there else "none"

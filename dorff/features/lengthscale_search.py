@@ -203,6 +203,8 @@ class _EvidenceSystem:
 
 ROWS: Final = 8192
 FEATURES: Final = 512  # columns of the linear model: of F, times the rows of psi for fields
+QUICK_BELOW: Final = 20_000  # rows of data whose search takes fewer rows and features, of a job and an estimator
+QUICK_ROWS, QUICK = 2048, 256
 STARTS: Final = (1 / 3, 1.0, 3.0)  # times the first guess
 REACH: Final = (1e-2, 1e3)  # the length-scales looked at, times the first guess
 RATIOS: Final = (1e-8, 1e6)  # the ratios of noise variance to signal variance looked at

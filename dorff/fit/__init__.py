@@ -6,4 +6,4 @@ from dorff.fit.fitted import Fitted, Progress, folds_with_rows, sum_terms
 from dorff.fit.passes import PassResult, run_pass
 from dorff.fit.publish import leased, state_lease
 from dorff.fit.run import fit
-from dorff.fit.trial import expected_passes
+from dorff.fit.streaming import expected_passes

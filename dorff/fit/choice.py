@@ -22,6 +22,7 @@ from dorff.plan.lengthscale import array_columns
 from dorff.plan.manifold_terms import penalty
 from dorff.solvers import R2, Penalty, Setting, choose
 from dorff.solvers.apart import targets_apart
+from dorff.spec.checks import AUTO
 from dorff.spec.kernel import MultiViewSpec
 
 
@@ -63,7 +64,14 @@ def solve_pass(plan: Plan, passed: PassResult) -> Fitted:
     per_output, by = solving.ridge_per_output, solving.select
     folds = filled(plan, passed.folds)
     with pinned():
-        choice = choose(folds, each, solving.ridges, by=by, per_output=per_output, counts=plan.counts)
+        choice = choose(
+            folds,
+            each,
+            None if solving.ridge == AUTO else solving.ridges,
+            by=by,
+            per_output=per_output,
+            counts=plan.counts,
+        )
     return Fitted(each, passed.folds, choice)
 
 

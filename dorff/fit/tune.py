@@ -17,6 +17,7 @@ from dorff.moments import Folds, Moments, Part, Solvable
 from dorff.plan import Plan, make_plan
 from dorff.plan.costs import WORKER_BYTES
 from dorff.solvers import R2, Score, least, of_first, path_bytes, setting_scores
+from dorff.spec.checks import AUTO
 from dorff.spec.job import Job
 from dorff.store import load_moments, save_moments
 
@@ -208,9 +209,10 @@ def score_setting(plan: Plan, path: Path, terms: Sequence[Path], number: int, m:
     folds, solve = _read(path), plan.job.solve
     sums = [_read(one)[0, ""] for one in terms]
     parts, setting = of_first(filled(plan, folds), replace(settings(plan, sums)[number], r2_of=of), m)
+    ridges = None if solve.ridge == AUTO else solve.ridges
     return [
         replace(score, candidate=number)
-        for score in setting_scores(parts, setting, solve.ridges, by=solve.select, per_output=solve.ridge_per_output)
+        for score in setting_scores(parts, setting, ridges, by=solve.select, per_output=solve.ridge_per_output)
     ]
 
 

@@ -1,4 +1,4 @@
-"""Operator kernels given by their signature."""
+"""Operator kernels given by their signature: sampled on a grid, and its spectrum by the fast Fourier transform."""
 
 from __future__ import annotations
 
@@ -7,12 +7,29 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
+import numpy.typing as npt
+from scipy.fft import fftn, fftshift, ifftshift
 
 from dorff.errors import InputError
-from dorff.kernels.sampled import matrices, refuse_negative, sampled
 from dorff.kernels.scalar import FloatArray, Measure
-from dorff.kernels.spectral import MatrixFunction, OfFunction, evaluated, scaled_root, whole
-from dorff.kernels.tabulated import Tabulated, fold, folded_nodes, fourier_sum, plane_waves
+from dorff.kernels.spectral import (
+    MatrixFunction,
+    OfFunction,
+    evaluated,
+    place,
+    refuse_asymmetric,
+    scaled_root,
+    whole,
+)
+from dorff.kernels.tabulated import Tabulated, fold, folded_nodes, fourier_sum, nodes, plane_waves
+
+_SMALL = 1e-6  # of K0(0) on the faces of the box; of the spectrum's peak at the edge of the grid
+_NEGATIVE = 1e-5  # of the largest eigenvalue: less is what a K0 cut off at _SMALL may show
+_SYMMETRIC = 1e-9
+_BETWEEN = 1e-2  # of K0(0): how well K0 between the grid's points must come back
+_MOST, _LONGEST = 2**24, 2**16  # numbers on the grid (128 MiB); points on each side of zero
+_BLOCK = 2**20  # numbers at a time
+_FIRST = 8  # points on each side of zero
 
 
 @final
@@ -105,3 +122,175 @@ def _half_widths(box: float | Sequence[float], d: int | None) -> tuple[float, ..
     if not np.all(np.isfinite(values)) or np.any(values <= 0):
         raise InputError(f"box must hold positive numbers, the half-widths in input units, not {box!r}")
     return tuple(float(value) for value in values)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class SampledSignature:
+    """K0 at nodes -box ... box, 2 n_j + 1 along each input: both ends, so that the grid is even, as K0 is."""
+
+    signature: MatrixFunction
+    box: tuple[float, ...]
+    p: int
+    table: FloatArray  # (N_1, ..., N_d, p (p + 1) / 2), the upper triangles
+
+    @classmethod
+    def of(cls, signature: MatrixFunction, box: tuple[float, ...], halves: Sequence[int], p: int) -> SampledSignature:
+        """Samples K0 and checks that it is symmetric, even and zero on the faces of the box."""
+        shape, upper = tuple(2 * n + 1 for n in halves), np.triu_indices(p)
+        along = [nodes(count, side / (count // 2)) for count, side in zip(shape, box, strict=True)]
+        size, table = int(np.prod(shape)), np.empty((int(np.prod(shape)), len(upper[0])))
+        scale = float(np.abs(evaluated(signature, np.zeros((1, len(box))), p, "signature")).max())
+        if scale == 0:
+            raise InputError("signature is zero at delta = 0, where no other value of a positive kernel is larger")
+        step = max(1, _BLOCK // p**2)
+        for start in range(0, size, step):
+            cells = np.unravel_index(np.arange(start, min(start + step, size)), shape)
+            delta = np.stack([values[cell] for values, cell in zip(along, cells, strict=True)], axis=1)
+            values = evaluated(signature, delta, p, "signature")
+            apart = np.abs(values - np.swapaxes(values, 1, 2)).max(axis=(1, 2))
+            refuse_asymmetric("signature", delta, apart > _SYMMETRIC * scale)
+            table[start : start + len(delta)] = values[:, *upper]
+        grid = cls(signature, box, p, table.reshape(*shape, -1))
+        grid._check_even(scale)
+        grid._check_faces(scale)
+        return grid
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.table.shape[:-1]
+
+    @property
+    def steps(self) -> FloatArray:
+        """Distances of the nodes, (d,)."""
+        return np.asarray(2 * np.asarray(self.box) / (np.asarray(self.shape) - 1))
+
+    @property
+    def widths(self) -> FloatArray:
+        """Sides of the FFT's cells, (d,)."""
+        return np.asarray(2 * np.pi / (np.asarray(self.shape) * self.steps))
+
+    @property
+    def volume(self) -> float:
+        """What turns a sum over the nodes into mu."""
+        return float(np.prod(self.steps / (2 * np.pi)))
+
+    def _at(self, cell: int, sides: FloatArray) -> FloatArray:
+        """The middle (d,) of a cell of the grid."""
+        index = np.asarray(np.unravel_index(cell, self.shape)) - np.asarray(self.shape) // 2
+        return np.asarray(index * sides, dtype=np.float64)
+
+    def _check_even(self, scale: float) -> None:
+        apart = np.abs(self.table - np.flip(self.table, axis=tuple(range(len(self.shape))))).max(axis=-1)
+        if apart.max() > _SYMMETRIC * scale:
+            raise InputError(
+                f"signature must be the same at delta and -delta, but differs at delta = "
+                f"{place(self._at(int(np.argmax(apart)), self.steps))}; of a kernel K0(-delta) is K0(delta) transposed"
+            )
+
+    def _check_faces(self, scale: float) -> None:
+        sizes = np.abs(self.table).max(axis=-1)
+        sizes[tuple(slice(1, -1) for _ in self.shape)] = 0.0
+        if sizes.max() > _SMALL * scale:
+            raise InputError(
+                f"box: beyond it the signature counts as zero, but at delta = "
+                f"{place(self._at(int(np.argmax(sizes)), self.steps))} it is {sizes.max():.3g}, and {scale:.3g} at "
+                f"zero; it has to fall to {_SMALL:g} of that within the box: make the box wider"
+            )
+
+    def spectrum(self) -> FloatArray:
+        """mu at the centres of the FFT's cells, upper triangles, in the table's shape."""
+        return self.volume * _transformed(self.table)
+
+    def extremes(self, spectrum: FloatArray) -> tuple[float, float]:
+        """The spectrum's lowest eigenvalue and the largest in size; InputError where the first is clearly negative."""
+        half = self.shape[0] // 2
+        values = np.linalg.eigvalsh(matrices(spectrum[half:].reshape(-1, spectrum.shape[-1]), self.p))
+        lowest, peak = float(values[:, 0].min()), float(np.abs(values).max())
+        cell = half * int(np.prod(self.shape[1:])) + int(np.argmin(values[:, 0]))
+        refuse_negative(lowest, peak, self._at(cell, self.widths))
+        return lowest, peak
+
+    def rough(self, spectrum: FloatArray) -> npt.NDArray[np.bool_]:
+        """The inputs (d,) along which the grid is too coarse."""
+        sizes = np.abs(spectrum).max(axis=-1)
+        edges = [float(np.take(sizes, 0, axis=axis).max()) for axis in range(sizes.ndim)]
+        rough: npt.NDArray[np.bool_] = np.asarray(edges) > _SMALL * sizes.max()
+        if rough.any():
+            return rough
+        # A spectrum far beyond the grid's edge is folded into it, and may look well within.
+        delta = np.asarray(self.box) * np.random.default_rng(0).uniform(-1, 1, (64, sizes.ndim)) ** 3
+        folded = fold(spectrum * np.prod(self.widths))
+        at = folded_nodes(folded, self.widths)
+        back = matrices(fourier_sum(folded, delta, lambda t, axis: plane_waves(t, at[axis])), self.p)
+        exact = evaluated(self.signature, delta, self.p, "signature")
+        return np.full(sizes.ndim, np.abs(back - exact).max() > _BETWEEN * np.abs(exact).max())
+
+    def law(self) -> Tabulated:
+        """The law of density tr mu, averaged over each cell: that of K0's trace times a sinc for each input."""
+        diagonal = np.flatnonzero(np.equal(*np.triu_indices(self.p)))
+        masses = self.table[..., diagonal].sum(axis=-1, keepdims=True)
+        for axis, (count, step, width) in enumerate(zip(self.shape, self.steps, self.widths, strict=True)):
+            mean = np.sinc(nodes(count, step) * width / (2 * np.pi))
+            masses = masses * np.expand_dims(mean, tuple(other for other in range(masses.ndim) if other != axis))
+        spectrum = _transformed(masses)[..., 0]
+        return Tabulated(np.maximum(spectrum, 0.0), tuple(self.widths))
+
+
+def sampled(
+    signature: MatrixFunction, box: tuple[float, ...], p: int, points: int | Sequence[int] | None
+) -> tuple[SampledSignature, float, float]:
+    """K0 on a grid that is fine enough, or of the points given, and the `extremes` of its spectrum.
+
+    The grid of a positive K0 has a positive spectrum however coarse it is: what lies beyond its edges is added within.
+    """
+    halves = _halves(points, len(box))
+    while True:
+        grid = SampledSignature.of(signature, box, halves, p)
+        spectrum = grid.spectrum()
+        lowest, peak = grid.extremes(spectrum)
+        if points is not None or not (rough := grid.rough(spectrum)).any():
+            return grid, lowest, peak
+        growth = 2.0 ** (1 / np.count_nonzero(rough))  # twice as many points
+        halves = [int(np.ceil(n * growth)) if more else n for n, more in zip(halves, rough, strict=True)]
+        if max(halves) > _LONGEST or np.prod([2.0 * n + 1 for n in halves]) * grid.table.shape[-1] > _MOST:
+            raise InputError(
+                f"signature is too rough for its box: on a grid of {grid.shape} points its spectrum still reaches the "
+                "edge; use a smaller box, a smoother signature, or give the grid's `points` and bear with the error"
+            )
+
+
+def _halves(points: int | Sequence[int] | None, d: int) -> list[int]:
+    """How many nodes lie on each side of zero, for each input."""
+    if points is None:
+        return [_FIRST] * d
+    counts = [whole("points", count) for count in np.atleast_1d(np.asarray(points, dtype=object))]
+    if len(counts) not in (1, d) or min(counts) < 2:
+        raise InputError(f"points must be 2 or more, one number or one for each of {d} inputs, not {points!r}")
+    return [count // 2 for count in (counts * d if len(counts) == 1 else counts)]
+
+
+def _transformed(table: FloatArray) -> FloatArray:
+    """sum_j table_j exp(i omega_c . node_j), real as the table is even, over all axes but the last."""
+    values = np.empty_like(table)
+    for part in range(table.shape[-1]):  # the complex numbers of one at a time
+        values[..., part] = fftshift(fftn(ifftshift(table[..., part])).real)
+    return values
+
+
+def refuse_negative(lowest: float, peak: float, omega: FloatArray) -> None:
+    """InputError where an eigenvalue, at omega (d,), is more negative than cutting off K0 makes it."""
+    if lowest < -_NEGATIVE * peak:
+        raise InputError(
+            f"signature is not that of a positive kernel: at omega = {place(omega)} its spectrum has an eigenvalue of "
+            f"{lowest / peak:.3g} times the largest in size; every eigenvalue of int K0(delta) cos(omega . delta) "
+            "d delta must be zero or more"
+        )
+
+
+def matrices(packed: FloatArray, p: int) -> FloatArray:
+    """Symmetric matrices (D, p, p) of their upper triangles (D, p (p + 1) / 2)."""
+    full, (i, j) = np.empty((len(packed), p, p)), np.triu_indices(p)
+    full[:, i, j] = packed
+    full[:, j, i] = packed
+    return full

@@ -19,7 +19,7 @@ from dorff.features import Drawn, FeatureMap, Projected, feature_arrays, feature
 from dorff.frequencies.transforms import Arrays
 from dorff.model.weights import Density
 from dorff.moments import MOST_PATTERNS, FloatArray
-from dorff.passes.spec import Configs, FoldRule, PassSpec
+from dorff.passes.spec import GROUPED, Configs, FoldRule, PassSpec
 from dorff.spec.registry import Config
 from dorff.store import identity, read_plain, write_atomic
 from dorff.store.moments import read_npz
@@ -42,6 +42,9 @@ class FrozenConstants:
     """What the first rows told. `sample` names these; `patterns` are the ways to miss targets that count (None: all
     do), and fold 0 has the group or row `first`.
 
+    `run` is how many rows are dealt to folds together, and `sampled` what a sample of rows told (`plan.sampled`), both
+    where the spec leaves the first to them.
+
     Where length-scales are words, `drawn` and `fitted` are the kernels with numbers in their place (`fitted` None:
     those drawn for are fitted), `tuning_rows` names the rows that were searched by, and `tuned` says what became of
     that for each kernel.
@@ -58,6 +61,8 @@ class FrozenConstants:
     fitted: Configs | None = None
     tuning_rows: RowsName | None = None
     tuned: tuple[str | None, ...] | None = None
+    run: int | None = None
+    sampled: Config | None = None
 
     @cached_property
     def density(self) -> Density | None:
@@ -74,6 +79,8 @@ class FrozenConstants:
             "resolved": resolved or None,
             "tuning_rows": None if self.tuning_rows is None else asdict(self.tuning_rows),
             "tuned": self.tuned,
+            "run": self.run,
+            "sampled": self.sampled,
         }
 
     def arrays(self) -> Arrays:
@@ -92,6 +99,8 @@ class FrozenConstants:
         if not all(isinstance(one, str) and set(one) <= {"0", "1"} for one in patterns or ()):
             raise InputError("its patterns of targets are not those of a plan")
         resolved, tuning, tuned = config["resolved"] or {}, config["tuning_rows"], config["tuned"]
+        if config["run"] is not None and (type(config["run"]) is not int or config["run"] < GROUPED):
+            raise InputError("its folds are not those of a plan")
         return cls(
             features,
             Drawn(features.phi, arrays.get("log_density"), arrays.get("serves")),
@@ -104,6 +113,8 @@ class FrozenConstants:
             fitted=resolved.get("kernel"),
             tuning_rows=None if tuning is None else RowsName(**tuning),
             tuned=None if tuned is None else tuple(tuned),
+            run=config["run"],
+            sampled=config["sampled"],
         )
 
 
@@ -141,8 +152,9 @@ class Pass(Place):
 
     @property
     def folds(self) -> FoldRule:
-        """The rule of the spec, with the row or group that fold 0 has."""
-        return replace(self.spec.folds, first=self.constants.first)
+        """The rule of the spec, with the row or group that fold 0 has, and what a sample of rows told."""
+        rule, run = replace(self.spec.folds, first=self.constants.first), self.constants.run
+        return rule if run is None else replace(rule, run=run)
 
 
 def freeze(directory: Path, spec: PassSpec, constants: FrozenConstants) -> None:

@@ -24,6 +24,7 @@ Words: TypeAlias = tuple[Configs | None, Configs | None]  # kernels with words t
 FORMAT: Final = 2
 MOST_ROWS: Final = 2**31  # of a block: no plan asks for more
 MOST_FOLDS: Final = 2**20
+GROUPED, AS_SAMPLED, IN_BLOCKS = 0, -1, -2  # in the place of the rows of a run
 _WORDS: Final = {
     "nan": ("refuse", "drop", "partial", "unlabelled"),
     "sums": tuple(Kind),
@@ -41,6 +42,10 @@ class FoldRule:
 
     With `held` there are two folds: 0 is one of `held` that leaves or rows are dealt to, 1 all the others. Of rows it
     is the one that `first` is dealt to, a row's number or a group's key: it always has a row.
+
+    Rows of one `run`, of that many rows in order, are dealt together; `GROUPED` says that those of a group are, and
+    `AS_SAMPLED` that a sample of the rows is to tell how long a run is, `IN_BLOCKS` the same of more than one: the
+    constants of a pass do.
     """
 
     count: int = 1
@@ -48,18 +53,25 @@ class FoldRule:
     seed: int = 0
     held: int = 0
     first: int = 0
+    run: int = 1
 
     @classmethod
-    def one_held(cls, count: int, by_rows: bool, seed: int) -> FoldRule:
+    def one_held(cls, count: int, by_rows: bool, seed: int, run: int = 1) -> FoldRule:
         """One fold of `count` held out, the others together."""
-        return cls(2, by_rows, seed, count)
+        return cls(2, by_rows, seed, count, run=run)
 
     def of_leaf(self, number: int) -> int:
         return int(number % self.held > 0) if self.held else number % self.count
 
     def of(self, rows: RowBlock) -> Rows:
-        """Fold numbers (n,) of rows that are dealt: those of a group together."""
-        return self.of_rows(rows.numbers if rows.groups is None else rows.groups)
+        """Fold numbers (n,) of rows that are dealt: those of a group, or of a run, together."""
+        return self.of_rows(self.units(rows))
+
+    def units(self, rows: RowBlock) -> Rows | Keys:
+        """What is dealt, of each row (n,): its group's key, or the number of its run."""
+        if self.run == GROUPED and rows.groups is not None:
+            return rows.groups
+        return rows.numbers // max(self.run, 1)
 
     def of_rows(self, rows: Rows | Keys) -> Rows:
         """Fold numbers (n,): splitmix64 of the row's number or group's key (n,), so that appended rows move no others.
@@ -153,6 +165,7 @@ def _check_numbers(config: Mapping[str, Any]) -> None:
     folds = config["folds"]
     counts = [(config[name], 1, MOST_ROWS) for name in ("block_rows", "read_rows")]
     counts += [(folds["count"], 1, MOST_FOLDS), (folds["held"], 0, MOST_FOLDS), (folds["first"], -(2**63), 2**64)]
+    counts += [(folds["run"], IN_BLOCKS, MOST_ROWS)]
     whole = all(type(value) is int and least <= value <= most for value, least, most in counts)
     if not whole or type(folds["seed"]) is not int or type(folds["by_rows"]) is not bool:
         raise InputError("its numbers of rows or folds are not those of a plan")

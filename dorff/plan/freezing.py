@@ -13,13 +13,15 @@ import numpy as np
 from dorff.data import Dataset, RowBlock, class_counts
 from dorff.errors import InputError
 from dorff.features import Drawn, FeatureMap, Recipe
-from dorff.features.lengthscale_search import FEATURES, tune_lengthscales
+from dorff.features.lengthscale_search import FEATURES, QUICK, QUICK_BELOW, QUICK_ROWS, ROWS, tune_lengthscales
 from dorff.kernels.scalar import FloatArray, IntArray
 from dorff.moments import MOST_PATTERNS, patterns_of
 from dorff.passes import Configs, FrozenConstants, Pass, RowsName, freeze, frozen_hash
+from dorff.passes.spec import AS_SAMPLED, IN_BLOCKS
 from dorff.plan.costs import SAMPLE_BYTES
 from dorff.plan.lengthscale import build_kernels, tuned_config, tuning_rows, with_medians
 from dorff.plan.plan import Plan
+from dorff.plan.sampled import FirstLook, block_length, look, sample_runs, sketch
 from dorff.plan.sharing import make_recipe
 from dorff.solvers import spread
 from dorff.spec.job import Job
@@ -147,6 +149,7 @@ def constants_of(plan: Plan, *, narrow: bool = False) -> FrozenConstants:
     kernels, _, draw, features = draw_features(
         rows.X, rows.weights, described, spec.seed, tied=tied, shift_invariant=invariant
     )
+    run, sampled = _looked(plan, kernels, features)
     return FrozenConstants(
         features,
         draw,
@@ -154,12 +157,28 @@ def constants_of(plan: Plan, *, narrow: bool = False) -> FrozenConstants:
         class_weight=_class_weight(plan.job, dataset),
         sample=sample,
         patterns=_patterns(plan, narrow=narrow),
-        first=spec.folds.first if rows.groups is None else int(rows.groups[0]),
+        first=spec.folds.first if rows.groups is None or run is not None else int(rows.groups[0]),
         drawn=kernels.drawn,
         fitted=kernels.fitted,
         tuning_rows=kernels.rows,
         tuned=kernels.status,
+        run=run,
+        sampled=None if sampled is None else sampled.config(),
     )
+
+
+def _looked(plan: Plan, kernels: _Kernels, features: FeatureMap) -> tuple[int | None, FirstLook | None]:
+    """How many rows are dealt to folds together, and what a sample of rows told, where the spec leaves it to that."""
+    dataset, spec = plan.dataset, plan.spec
+    if spec.folds.run not in (AS_SAMPLED, IN_BLOCKS):
+        return None, None
+    read = [dataset.block(start, stop).weighty() for start, stop in sample_runs(dataset.first, dataset.n)]
+    rows = RowBlock.joined([block[block.whole()] for block in read])
+    scaled = (rows.X - features.center) / features.scale
+    chosen = build_kernels(kernels.fitted or kernels.drawn or plan.kernel_configs, dataset.d)
+    F = sketch(chosen[0], scaled, spec.seed)
+    run, sampled = look(scaled, F, rows.Y, rows.numbers, spec.folds, n=dataset.rows)
+    return (block_length(dataset.rows, plan.job.solve.folds.count) if spec.folds.run == IN_BLOCKS else run), sampled
 
 
 def draw_features(
@@ -221,9 +240,11 @@ def _numbers(plan: Plan, sample: RowBlock, scaled: Scaled) -> _Kernels:
     if not spec.tuning:
         return _Kernels(drawn, fitted or None)
     rows, name = tuning_rows(plan.dataset, plan.dataset.n)
+    quick = plan.dataset.n < QUICK_BELOW  # whose fit takes seconds, too
     tune = partial(
-        tune_lengthscales, X=scaled(rows.X), Y=rows.Y, n_features=min(FEATURES, spec.count), seed=spec.seed,
-        intercept=plan.job.solve.intercept, observe=plan.observe, weights=rows.weights,
+        tune_lengthscales, X=scaled(rows.X), Y=rows.Y, n_features=min(QUICK if quick else FEATURES, spec.count),
+        seed=spec.seed, intercept=plan.job.solve.intercept, observe=plan.observe, weights=rows.weights,
+        rows=QUICK_ROWS if quick else ROWS,
     )  # fmt: skip
     configs, searches = tuned_config([*drawn, *fitted], tune)
     status, split = [None if one is None else one.status for one in searches], len(drawn)

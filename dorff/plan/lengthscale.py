@@ -20,6 +20,7 @@ from dorff.features.lengthscale_search import ROWS, Tuned
 from dorff.kernels.scalar import FloatArray
 from dorff.moments.blas import pinned
 from dorff.passes import Configs, RowsName
+from dorff.spec.checks import AUTO
 from dorff.spec.registry import Config
 from dorff.storage.location import locate
 
@@ -59,7 +60,7 @@ def tunes(config: Config) -> bool | None:
 
     InputError for a sum in which not all terms are tuned alike.
     """
-    words = set(_lengthscales(config))
+    words = set(all_lengthscales(config))
     if not words & {_ONE, _EACH}:
         return None
     if config["type"] == "multi_view":
@@ -103,20 +104,28 @@ def tuned_config(configs: Sequence[Config], tune: Callable[..., Tuned]) -> tuple
 
 def lengthscale_words(value: Any) -> set[str]:
     """The words that stand for length-scales in configurations of kernels."""
-    return {word for word in _lengthscales(value) if word}
+    return {word for word in all_lengthscales(value) if word}
 
 
-def _lengthscales(value: Any) -> Iterator[Any]:
+def with_words(config: Config) -> Config:
+    """The same kernel, `auto` length-scales replaced by the word that it comes to: one for each input, but one for all
+    in vector fields and in sums, whose terms share it, and the median distance in views, which are not tuned."""
+    word = {"decomposable": _EACH, "multi_view": "median"}.get(config["type"], _ONE)
+    filled: Config = _mapped(config, lambda key, item: word if key == "lengthscale" and item == AUTO else item)
+    return filled
+
+
+def all_lengthscales(value: Any) -> Iterator[Any]:
     """Every length-scale in a configuration: a word, or None for numbers."""
     if isinstance(value, dict):
         for key, item in value.items():
             if key == "lengthscale":
                 yield item if isinstance(item, str) else None
             else:
-                yield from _lengthscales(item)
+                yield from all_lengthscales(item)
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from _lengthscales(item)
+            yield from all_lengthscales(item)
 
 
 def _replaced(value: Any, name: str, put: Any) -> Any:

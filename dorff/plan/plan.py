@@ -6,13 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import final
+from typing import Final, final
 
 import numpy as np
 
 from dorff import kernels
-from dorff.data import Classes, Dataset, open_dataset
-from dorff.data.opening import check_disjoint
+from dorff.data import Dataset
 from dorff.errors import DoesNotFitError, IncompleteError, InputError
 from dorff.features import Recipe
 from dorff.kernels.multi_view import mean_of
@@ -20,14 +19,26 @@ from dorff.kernels.scalar import FloatArray
 from dorff.moments import MOST_PATTERNS, Kind
 from dorff.passes import Configs, FoldRule, FrozenConstants, Pass, PassSpec, Words, frozen_hash, load_pass
 from dorff.passes.blocks import LARGEST_LEAF, Leaf, block_rows, leaf_bounds, window_start
+from dorff.passes.spec import AS_SAMPLED, GROUPED, IN_BLOCKS
 from dorff.plan.costs import Costs, estimate, refuse_small_machine, refuse_small_workers
-from dorff.plan.lengthscale import build_kernels, lengthscale_words, read_matrices, read_matrix, tunes, with_columns
+from dorff.plan.lengthscale import (
+    build_kernels,
+    lengthscale_words,
+    read_matrices,
+    read_matrix,
+    tunes,
+    with_columns,
+    with_words,
+)
 from dorff.plan.manifold_terms import ManifoldTerm, make_terms, weight_grid
+from dorff.plan.resolving import Chosen, Resolved, every_count, open_data, resolutions
 from dorff.plan.sharing import check_sharing, check_targets, make_recipe
 from dorff.solvers import check_apart, check_output, learned_term
-from dorff.spec.data import ClassTargets
+from dorff.spec.checks import AUTO
 from dorff.spec.job import Job
 from dorff.storage.location import locate
+
+_RUNS: Final = {"rows": 1, "leaves": 1, "blocks": IN_BLOCKS, AUTO: AS_SAMPLED}
 
 
 @final
@@ -38,7 +49,8 @@ class Plan:
     Frequencies are drawn for `drawn_configs`, which are `kernel_configs` unless the job says otherwise. `observe` is
     C (q, p) where targets are values of C f, the mean of the views for a multi-view kernel, else None. In `candidates`
     and `recipe` length-scales that rows must tell are about 1. `terms` are the manifold terms. `constants` are
-    those of a plan that is tried in memory; otherwise they are read from where they were frozen.
+    those of a plan that is tried in memory; otherwise they are read from where they were frozen. `resolved` are the
+    keys that the job left out, which `job` has.
     """
 
     job: Job
@@ -53,6 +65,7 @@ class Plan:
     costs: Costs
     terms: tuple[ManifoldTerm, ...] = ()
     constants: FrozenConstants | None = None
+    resolved: tuple[Chosen, ...] = ()
 
     @property
     def weights(self) -> list[tuple[float, ...]]:
@@ -176,13 +189,63 @@ class Plan:
 
 
 def make_plan(job: Job) -> Plan:
-    """Plan a job without reading a row.
+    """Plan a job without reading a row. Keys that the job leaves out are filled in (`resolving`): what was begun with
+    is kept, so that appended rows change nothing; of what was not, the first that fits.
 
     Raises InputError for a job that cannot be done, DoesNotFitError for one that is too big.
     """
-    dataset = _open(job)
+    dataset, begun = open_data(job), locate(job.state).exists()
+    refused: DoesNotFitError | None = None
+    for draft in map(_drafted, every_count(job, dataset) if begun else ()):
+        if frozen_hash(draft.directory) is not None:
+            return draft.priced()
+    for resolved in resolutions(job, dataset):
+        try:
+            return _drafted(resolved).priced()
+        except DoesNotFitError as error:
+            refused = refused or error
+    assert refused is not None
+    raise refused
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Draft:
+    """A plan whose costs are not known yet."""
+
+    resolved: Resolved
+    dataset: Dataset
+    kernel_configs: Configs
+    drawn_configs: Configs
+    observe: FloatArray | None
+    leaves: tuple[Leaf, ...]
+    candidates: tuple[kernels.OperatorKernel, ...]
+    recipe: Recipe
+    spec: PassSpec
+
+    @property
+    def directory(self) -> Path:
+        return locate(self.resolved.job.state) / self.spec.name
+
+    def priced(self) -> Plan:
+        """With its costs; DoesNotFitError where they are too many."""
+        job = self.resolved.job
+        terms = make_terms(job, self.dataset, self.candidates[0])
+        costs = estimate(job, self.dataset, self.leaves, self.recipe, self.candidates, self.spec, terms)
+        plan = Plan(
+            job, self.dataset, self.kernel_configs, self.drawn_configs, self.observe, self.leaves, self.candidates,
+            self.recipe, self.spec, costs, terms, None, self.resolved.chosen,
+        )  # fmt: skip
+        refuse_small_workers(job, costs)
+        refuse_small_machine(job, costs, plan.directory)
+        return plan
+
+
+def _drafted(resolved: Resolved) -> _Draft:
+    job = resolved.job
+    dataset = open_data(job)
     configs, own = (
-        tuple(with_columns(read_matrices(one.model_dump(mode="python")), dataset) for one in kernels_of)
+        tuple(with_columns(read_matrices(with_words(one.model_dump(mode="python"))), dataset) for one in kernels_of)
         for kernels_of in (job.kernels, job.features.kernels)
     )
     drawn = own or configs
@@ -203,12 +266,7 @@ def make_plan(job: Job) -> Plan:
     spec = _spec(job, dataset, recipe, _fold_rule(job, dataset, leaves), words, observe)
     together = job.solve.observe is not None or any(kernel.vector_field for kernel in candidates + sources)
     spec = _begun(job, replace(spec, one_scale=spec.standardize and together))
-    terms = make_terms(job, dataset, candidates[0])
-    costs = estimate(job, dataset, leaves, recipe, candidates, spec, terms)
-    plan = Plan(job, dataset, configs, drawn, observe, leaves, candidates, recipe, spec, costs, terms)
-    refuse_small_workers(job, costs)
-    refuse_small_machine(job, costs, plan.directory)
-    return plan
+    return _Draft(resolved, dataset, configs, drawn, observe, leaves, candidates, recipe, spec)
 
 
 def _check_kernels(
@@ -234,61 +292,6 @@ def _begun(job: Job, spec: PassSpec) -> PassSpec:
     return spec if frozen_hash(locate(job.state) / by_rows.name) is None else by_rows
 
 
-def _open(job: Job) -> Dataset:
-    by = job.solve.folds.by
-    groups = by if by not in ("leaves", "rows") and job.deals else None
-    dataset = open_dataset(
-        str(job.data.store),
-        inputs=job.data.inputs,
-        targets=_targets(job),
-        weights=job.data.weights,
-        groups=groups,
-        labelled=job.data.labelled,
-    )
-    if not dataset.rows:
-        raise InputError(f"{dataset.path}: has no rows to fit")
-    if dataset.labels is not None and dataset.q < 2:
-        raise InputError(
-            f"data.targets: {dataset.path} has one class only, {', '.join(dataset.target_columns)}; a classifier "
-            "needs rows of two or more"
-        )
-    check_disjoint(dataset.inputs, dataset.targets, f"data: {dataset.path}: array")
-    if dataset.labels is None:
-        check_disjoint(dataset.input_columns, dataset.target_columns, f"data: {dataset.path}: column")
-    for key, path in (("state", locate(job.state)), ("model", locate(job.model))):
-        if path.exists() and not path.is_dir():
-            raise InputError(f"{key}: {path} is a file; name a folder, which need not exist yet")
-    _check_holdout(job, dataset)
-    if isinstance(job.solve.class_weight, tuple):
-        for label, _ in job.solve.class_weight:
-            if label not in dataset.target_columns:
-                raise InputError(
-                    f"solve.class_weight: {dataset.path} has no class {label!r}; it has "
-                    f"{', '.join(dataset.target_columns[:8])}"
-                )
-    return dataset
-
-
-def _check_holdout(job: Job, dataset: Dataset) -> None:
-    """InputError where the rows that a new model is to be scored on are not there, or are of another kind."""
-    if job.publish.holdout is None:
-        return
-    try:
-        held = open_dataset(str(job.publish.holdout), inputs=job.data.inputs, targets=_targets(job))
-    except InputError as error:
-        raise InputError(f"publish.holdout: {error}") from error
-    if held.d != dataset.d or (dataset.labels is None and held.q != dataset.q) or not held.rows:
-        raise InputError(
-            f"publish.holdout: {held.path} has {held.rows} rows of {held.d} inputs and {held.q} targets, but the data "
-            f"have {dataset.d} and {dataset.q}; name rows of the same arrays"
-        )
-
-
-def _targets(job: Job) -> str | Sequence[str] | Classes:
-    targets = job.data.targets
-    return Classes(targets.classes) if isinstance(targets, ClassTargets) else targets
-
-
 def _observation(job: Job, dataset: Dataset, configs: Configs) -> FloatArray | None:
     """C (q, p) of the job, None where targets are values of f itself."""
     if configs[0]["type"] == "multi_view":
@@ -310,7 +313,7 @@ def _observation(job: Job, dataset: Dataset, configs: Configs) -> FloatArray | N
 def _fold_rule(job: Job, dataset: Dataset, leaves: Sequence[Leaf]) -> FoldRule:
     """Folds where they choose; or one of them against all others, where one is held out for something else."""
     folds, few = job.solve.folds, len(leaves) < job.solve.folds.count
-    by_rows = folds.by != "leaves"  # or by their groups
+    by_rows, run = folds.by != "leaves", _RUNS.get(folds.by, GROUPED)
     if job.solve.select == "kfold":
         if few and not by_rows:
             raise InputError(
@@ -322,8 +325,10 @@ def _fold_rule(job: Job, dataset: Dataset, leaves: Sequence[Leaf]) -> FoldRule:
                 f"data.window: leaves grow to {LARGEST_LEAF} rows as data do, and {folds.count} folds of leaves are "
                 f"asked for: a window has to be of {folds.count * LARGEST_LEAF} rows at least; use folds.by: rows"
             )
-        return FoldRule(folds.count, by_rows, job.features.seed)
-    return FoldRule.one_held(folds.count, by_rows or few, job.features.seed) if job.holds_out else FoldRule()
+        return FoldRule(folds.count, by_rows, job.features.seed, run=run)
+    if not job.holds_out:
+        return FoldRule()
+    return FoldRule.one_held(folds.count, by_rows or few, job.features.seed, run)
 
 
 def _spec(
@@ -341,7 +346,7 @@ def _spec(
         precision=job.features.precision,
         sums=Kind.GRAM,
         seed=job.features.seed,
-        standardize=job.solve.standardize,
+        standardize=job.solve.standardize is True,
         nan=job.data.nan,
         class_weight=job.solve.class_weight,
         folds=folds,

@@ -21,6 +21,8 @@ from dorff.solvers.setting import Fit, Setting, learned_term
 Folds = Sequence[Sequence[Solvable]]  # of each fold the moments of each pattern of targets
 LARGE: Final = 512  # unknowns from which folds are solved as neighbours of their sum
 DIRECT: Final = "direct"
+FIRST, LAST = (-8, 1), (-14, 5)  # powers of ten of ridges, times k(x, x): those tried at once, and all that may be
+STEPS: Final = (1, 2, 3)  # beyond an end
 
 
 @final
@@ -68,10 +70,12 @@ class Choice:
 
 
 def choose(
-    folds: Folds, candidates: Sequence[Setting], ridges: Sequence[float], *, by: str | None = None,
+    folds: Folds, candidates: Sequence[Setting], ridges: Sequence[float] | None, *, by: str | None = None,
     per_output: bool = False, counts: Sequence[int] = (),
 ) -> Choice:  # fmt: skip
     """The best by the criterion, k-fold where there are folds and GCV else if left out; the first of equals.
+
+    `ridges` None are those of a range that extends itself (`setting_scores`).
 
     `counts` are numbers of features to choose from, the settings' own if none are given: features are whole cosine and
     sine pairs of equal weight, of which the first are used (`of_first`). `per_output` gives each output a ridge of its
@@ -82,11 +86,11 @@ def choose(
     by = by or ("gcv" if len(folds) == 1 else "kfold")
     table, best, fitted, common = list[Score](), None, None, Common()
     r2_of = R2.POOLED if any(one.r2 is R2.POOLED for one in candidates) else R2.MEAN
-    only = len(candidates) * len(ridges) * max(1, len(counts)) == 1
+    only = ridges is not None and len(candidates) * len(ridges) * max(1, len(counts)) == 1
     for number, candidate in enumerate(candidates):
         for m in counts or (candidate.m,):
             parts, setting = of_first(folds, replace(candidate, r2_of=r2_of), m)
-            if only and criterion_of(by).of_fit is not None:
+            if only and ridges is not None and criterion_of(by).of_fit is not None:
                 (single,) = setting.solve(pooled(parts), ridges)
                 return Choice(0, single, (), setting.m)
             trials = _trials(parts, setting, ridges, by, per_output=per_output, common=common)
@@ -103,17 +107,23 @@ def choose(
 
 
 def setting_scores(
-    folds: Folds, setting: Setting, ridges: Sequence[float], *, by: str, per_output: bool = False
+    folds: Folds, setting: Setting, ridges: Sequence[float] | None, *, by: str, per_output: bool = False
 ) -> list[Score]:
-    """The trials of one setting: its scores at every ridge, or by every output's best ridge (`choose`)."""
+    """The trials of one setting: its scores at every ridge, or by every output's best ridge (`choose`).
+
+    Without `ridges` they are powers of ten times the mean of k(x, x): FIRST of them, then more beyond an end while the
+    best is there, as far as LAST; then two between the best and its neighbours.
+    """
     trials = _trials(folds, setting, ridges, by, per_output=per_output, common=Common())
     return [score for score, _ in trials]
 
 
 def _trials(
-    folds: Folds, setting: Setting, ridges: Sequence[float], by: str, *, per_output: bool, common: Common
+    folds: Folds, setting: Setting, ridges: Sequence[float] | None, by: str, *, per_output: bool, common: Common
 ) -> list[tuple[Score, Fit | None]]:
     """Scores, with the fits that they are of where these are to all rows."""
+    if ridges is None:
+        return _searched(folds, setting, by, per_output=per_output, common=common)
     if (rule := criterion_of(by).of_fit) is None:
         return [(score, None) for score in fold_scores(folds, setting, ridges, per_output=per_output, common=common)]
     if per_output:
@@ -121,6 +131,32 @@ def _trials(
     else:
         fits = setting.solve(pooled(folds), ridges, scores=True, evidence=rule.noise)
     return [(_score(fit, setting.m, rule), fit) for fit in fits]
+
+
+def _searched(
+    folds: Folds, setting: Setting, by: str, *, per_output: bool, common: Common
+) -> list[tuple[Score, Fit | None]]:
+    """Scores of the ridges that `setting_scores` tells."""
+    level = setting.level(folds[0])
+    if per_output:  # each output has a best of its own
+        every = [level * 10.0**power for power in range(*LAST)]
+        return _trials(folds, setting, every, by, per_output=True, common=common)
+    trials = dict[float, tuple[Score, Fit | None]]()
+    wanted = [float(power) for power in range(*FIRST)]
+    while wanted:
+        more = _trials(folds, setting, [level * 10.0**one for one in wanted], by, per_output=False, common=common)
+        trials |= dict(zip(wanted, more, strict=True))
+        best, tried = min(trials, key=lambda power: (trials[power][0].least, power)), sorted(trials)
+        if best == tried[0]:
+            wanted = [best - step for step in STEPS if best - step >= LAST[0]]
+        elif best == tried[-1]:
+            wanted = [best + step for step in STEPS if best + step < LAST[1]]
+        else:
+            wanted = []
+    between = [best - 0.5, best + 0.5]
+    more = _trials(folds, setting, [level * 10.0**one for one in between], by, per_output=False, common=common)
+    trials |= dict(zip(between, more, strict=True))
+    return [trials[power] for power in sorted(trials)]
 
 
 def _score(fit: Fit, m: int, rule: FitScore) -> Score:

@@ -102,6 +102,14 @@ class Setting:
         """What held-out R2 is of."""
         return self.r2_of or select.R2.of([self.kernel], self.observe, classes=self.free_scale)
 
+    def level(self, parts: Parts) -> float:
+        """The mean of k(x, x) over the rows and the outputs, as the features have it, to three digits; 1 where it is
+        none."""
+        weights, rows = self.weights(self.fixed(parts)), sum(float(part.corner[0, 0]) for part in parts)
+        squares = np.sum([np.diag(part.full)[: self.m] for part in parts], axis=0)
+        level = float(squares @ weights.sizes) / (rows * weights.shape[2])
+        return float(f"{level:.3g}") if level > 0 and np.isfinite(level) else 1.0
+
     def scaling(self, parts: Parts) -> FloatArray:
         """The targets' scale (q,), ones if not asked for; one number for all where outputs are tied to directions or
         mixed by C, or another kernel that this one is compared with needs it (`one_scale`)."""

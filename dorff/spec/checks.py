@@ -27,7 +27,8 @@ _UNITS = {
 
 
 RANGE = ("from", "to", "count")  # of a list of numbers
-WORDS = ("median", "tune", "tune each")  # for a length-scale
+AUTO = "auto"  # dorff chooses, and says what and why
+WORDS = ("median", "tune", "tune each", AUTO)  # for a length-scale
 
 
 class Refusal(ValueError):
@@ -147,7 +148,12 @@ def _one_or_more(value: object, check: Callable[[object], N]) -> N | tuple[N, ..
     return tuple(map(check, value))
 
 
-def ridge(value: object) -> float | tuple[float, ...]:
+def ridge(value: object) -> str | float | tuple[float, ...]:
+    """`auto`, or numbers as `penalties`."""
+    return AUTO if value == AUTO else penalties(value)
+
+
+def penalties(value: object) -> float | tuple[float, ...]:
     """One number or several, none negative; {from, to, count} are as many numbers of equal ratios."""
     if not isinstance(value, dict):
         return _one_or_more(value, not_negative)
@@ -174,8 +180,10 @@ def counted(value: object) -> int:
     return value
 
 
-def counts(value: object) -> int | tuple[int, ...]:
-    """A whole number of 2 or more, or a list of such."""
+def counts(value: object) -> str | int | tuple[int, ...]:
+    """A whole number of 2 or more, or a list of such, or `auto`."""
+    if value == AUTO:
+        return AUTO
     numbers = _one_or_more(value, counted)
     if isinstance(numbers, tuple) and len(set(numbers)) < len(numbers):
         raise Refusal(f"must have each count once, came {show(value)}; take out what is twice")
@@ -281,9 +289,9 @@ def measure(value: object) -> object:
     return KnownNames(("bounded",)).typed(value) if isinstance(value, dict | BaseModel) else _MEASURES.name(value)
 
 
-def posterior(value: object) -> object:
+def switch(value: object) -> object:
     """Yes, no, or `auto`."""
-    return value if isinstance(value, bool) else KnownNames(("auto", "true", "false")).name(value)
+    return value if isinstance(value, bool) else KnownNames((AUTO, "true", "false")).name(value)
 
 
 def degree(value: object) -> tuple[int, int]:

@@ -15,20 +15,24 @@ from dorff.spec.part import Counts, FilePath, FoldsBy, Idle, NotNegative, OneOf,
 from dorff.spec.registry import CRITERIA, SAMPLERS, NameOf, Word
 
 _ITERATIVE: Final = ("cg", "streaming")  # routes that factor no system
+FIRST_RIDGES: Final = tuple(10.0**power for power in range(-8, 1))
+STREAMING_RIDGE: Final = 1e-6
+MOST_FEATURES: Final = 4096  # of `auto`
 
 Sampler = Annotated[Typed, Word(SAMPLERS, default="orthogonal")]
 
 
 class Features(Part):
     """`count` is a ceiling on the columns of F, cosines and sines together: pairs use the even number below. Of
-    several the best is chosen: the moments are those of the largest, the others parts of them.
+    several the best is chosen: the moments are those of the largest, the others parts of them. `auto` is as many as
+    the rows of the first plan and the workers' memory are for.
 
     Where `sampler` is left out, it is `iid` for a spectrum that rotations change, such as the Laplacian's.
     `drawn_for` names other kernels whose spectra the frequencies are drawn from; they are then weighed for `kernel`.
     `precision: mixed` rounds features and the products of blocks to float32.
     """
 
-    count: Counts = 2048
+    count: Counts = "auto"
     sampler: Sampler = Typed(type="orthogonal")
     seed: Annotated[int, Field(ge=0)] = 0
     drawn_for: Kernels | None = None
@@ -36,7 +40,9 @@ class Features(Part):
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Every count asked for, in the order given."""
+        """Every count asked for, in the order given; of `auto` the most that it may be."""
+        if self.count == "auto":
+            return (MOST_FEATURES,)
         return self.count if isinstance(self.count, tuple) else (self.count,)
 
     @property
@@ -47,14 +53,16 @@ class Features(Part):
 
 
 class Folds(Part):
-    """Folds of leaves, of rows, or of the groups that a column tells apart; assigned before the pass.
+    """Folds of leaves, of rows, of blocks (runs of rows), or of the groups that a column tells apart; assigned before
+    the pass.
 
-    Left out, `by` is leaves, but rows where `data.nan` is unlabelled: labels often stand in a few runs of the rows,
-    and then most leaves have none.
+    `auto` is groups where the data have a column of that name; else blocks where rows of the first plan's sample tell
+    the errors of those beside them, and rows where not. It is rows where `data.nan` is unlabelled: labels often stand
+    in a few runs of the rows.
     """
 
     count: Annotated[int, Field(ge=2)] = 5
-    by: FoldsBy = "leaves"
+    by: FoldsBy = "auto"
 
 
 ClassWeight = Annotated[
@@ -73,17 +81,17 @@ ClassWeight = Annotated[
 
 
 def _compares(solve: "Solve", job: "Job") -> str:
-    alone = solve.select == "evidence" and job.trials == 1
+    alone = job.criterion == "evidence" and job.trials == 1
     return "there is one kernel, count of features and ridge, and nothing to choose" if alone else ""
 
 
-def _chooses(solve: "Solve", _: "Job") -> str:
-    return "there is one ridge, for all outputs" if len(solve.ridges) == 1 and solve.select != "kfold" else ""
+def _chooses(solve: "Solve", job: "Job") -> str:
+    return "there is one ridge, for all outputs" if len(solve.ridges) == 1 and job.criterion != "kfold" else ""
 
 
 def _deals(solve: "Solve", job: "Job") -> str:
     ways = "set select: kfold, or conformal: true" if job.classes is None else "set select: kfold, or calibrate: true"
-    return "" if job.deals else f"select is {solve.select}, and no rows are held out ({ways})"
+    return "" if job.deals else f"select is {job.criterion}, and no rows are held out ({ways})"
 
 
 def _unsure(solve: "Solve", job: "Job") -> str:
@@ -131,14 +139,14 @@ class Solve(Part):
     label is kept as (label, weight) pairs, labels as text.
     """
 
-    ridge: Ridges = 1e-6
+    ridge: Ridges = "auto"
     ridge_per_output: Annotated[bool, Idle(_chooses)] = False
-    select: Annotated[str, NameOf(CRITERIA), Idle(_compares)] = "gcv"
+    select: Annotated[str, NameOf(CRITERIA, "auto"), Idle(_compares)] = "auto"
     folds: Annotated[Folds, Idle(_deals)] = Folds()
-    standardize: bool = False
+    standardize: Annotated[bool | Literal["auto"], BeforeValidator(checks.switch)] = "auto"
     intercept: bool = True
     observe: Annotated[Rows | None, Idle(_mean, refused=True)] = None
-    posterior: Annotated[bool | Literal["auto"], BeforeValidator(checks.posterior), Idle(_unsure)] = "auto"
+    posterior: Annotated[bool | Literal["auto"], BeforeValidator(checks.switch), Idle(_unsure)] = "auto"
     conformal: Annotated[bool, Idle(_classes, refused=True)] = False
     route: Annotated[str, OneOf("auto", "direct", "cg", "streaming")] = "auto"
     qr: Annotated[bool, Idle(_sharpens)] = True
@@ -147,12 +155,15 @@ class Solve(Part):
 
     @property
     def ridges(self) -> tuple[float, ...]:
-        """Every ridge asked for, in the order given."""
+        """Every ridge asked for, in the order given; of `auto` those that are tried first, times k(x, x): streaming,
+        which keeps no sums to choose from, has one."""
+        if self.ridge == "auto":
+            return FIRST_RIDGES if self.route != "streaming" else (STREAMING_RIDGE,)
         return self.ridge if isinstance(self.ridge, tuple) else (self.ridge,)
 
 
 def _unscored(publish: "Publish", job: "Job") -> str:
-    scored = publish.holdout is not None or job.solve.select == "kfold"
+    scored = publish.holdout is not None or job.criterion == "kfold"
     return "" if scored else "no rows are held out to score (name publish.holdout, or set solve.select: kfold)"
 
 
@@ -180,7 +191,7 @@ class Job(Part):
     """
 
     data: Data
-    kernel: Kernels
+    kernel: Kernels = DecomposableSpec(type="decomposable")
     manifold: Manifold = ()
     features: Features = Features()
     solve: Solve = Solve()
@@ -206,6 +217,14 @@ class Job(Part):
         return math.prod(map(len, several))
 
     @property
+    def criterion(self) -> str:
+        """What `solve.select` comes to: `auto` is k-fold where there is something to choose that it can choose."""
+        if self.solve.select != "auto":
+            return self.solve.select
+        shared = self.solve.ridge_per_output and not all(_falls_apart(kernel) for kernel in self.kernels)
+        return "gcv" if self.trials == 1 or shared else "kfold"
+
+    @property
     def holds_out(self) -> bool:
         """Whether rows are held out to calibrate the probabilities of classes, or to see how wide bands must be."""
         return self.solve.conformal or (self.classes is not None and self.solve.calibrate)
@@ -213,7 +232,7 @@ class Job(Part):
     @property
     def deals(self) -> bool:
         """Whether rows are dealt to folds, to choose by or to hold some out."""
-        return self.solve.select == "kfold" or self.holds_out
+        return self.criterion == "kfold" or self.holds_out
 
     @model_validator(mode="after")
     def _a_place_each(self) -> Self:
@@ -253,6 +272,10 @@ class Job(Part):
     def warnings(self) -> list[str]:
         """What it asks for in vain, but is not refused for."""
         return [f"{key} {problem}" for key, problem in _idle_keys(self, refused=False)]
+
+
+def _falls_apart(kernel: Kernel) -> bool:
+    return isinstance(kernel, DecomposableSpec) and kernel.output == "identity"
 
 
 def _idle_keys(job: "Job", *, refused: bool) -> Iterator[tuple[str, str]]:
@@ -325,9 +348,9 @@ def _check_manifold(job: "Job") -> None:
             "is learned, which manifold terms do not allow; give a matrix, or covariance, or leave manifold out",
             key="kernel.output",
         )
-    if job.trials > 1 and solve.select != "kfold":
+    if job.trials > 1 and job.criterion != "kfold":
         raise checks.Refusal(
-            f"is {solve.select}, which cannot choose among {job.trials} trials with manifold terms (it knows nothing "
+            f"is {job.criterion}, which cannot choose among {job.trials} trials with manifold terms (it knows nothing "
             "of unlabelled rows); set solve.select: kfold, or ask for one ridge, weight, kernel and count",
             key="solve.select",
         )

@@ -1,6 +1,6 @@
 """What `kernel` of a job may say: operator kernels and their output matrices."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
     BeforeValidator,
@@ -13,10 +13,23 @@ from pydantic import (
 )
 
 from dorff.spec import checks
-from dorff.spec.part import Idle, Names, NotNegative, Part, Positive, Rows, Share, Square, Typed, ViewName
+from dorff.spec.part import (
+    Idle,
+    LengthscaleSpec,
+    Names,
+    NotNegative,
+    Part,
+    Positive,
+    Rows,
+    Share,
+    Square,
+    Typed,
+    ViewName,
+)
 from dorff.spec.registry import KERNELS, OUTPUTS, SCALARS, Keyed, Word, kind_of
 
 Scalar = Annotated[Typed, Word(SCALARS, default="gaussian", later=("skeleton",))]
+GAUSSIAN: Final = LengthscaleSpec(type="gaussian")
 
 
 class MatrixOutput(Part):
@@ -50,7 +63,7 @@ Output = Annotated[str | Part, Keyed(OUTPUTS)]
 class DecomposableSpec(Typed):
     """k0(x, z) A, with A the output matrix."""
 
-    scalar: Scalar
+    scalar: Scalar = GAUSSIAN
     output: Output = "identity"
 
 
@@ -73,7 +86,7 @@ class VectorFieldSpec(Typed):
     """Of derivatives of k0. `measure` is the law that frequencies are drawn from; left out, the best that the sampler
     has."""
 
-    scalar: Scalar
+    scalar: Scalar = GAUSSIAN
     measure: Measure | None = None
 
     @model_serializer(mode="wrap")

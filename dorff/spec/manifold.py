@@ -6,7 +6,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from dorff.spec import checks
 from dorff.spec.checks import KnownNames
-from dorff.spec.part import FilePath, Idle, OneOf, OneOrMore, Part, Positive, Ridges, ViewName
+from dorff.spec.part import FilePath, Idle, OneOf, OneOrMore, Part, Penalties, Positive, ViewName
 from dorff.spec.registry import GRAPHS, OUTPUTS, Keyed, Word
 
 _WEIGHTS = KnownNames(("heat", "binary"))
@@ -100,7 +100,7 @@ class ManifoldSpec(Part):
     """
 
     graph: Graph = KnnSpec()
-    weight: Ridges
+    weight: Penalties
     laplacian: Annotated[
         Literal["unnormalised", "normalised"], BeforeValidator(_laplacian), Idle(_graphless, refused=True)
     ] = "unnormalised"

@@ -99,6 +99,7 @@ _COUNT: Final = {"type": "integer", "minimum": 2}
 _NOT_NEGATIVE: Final = {"type": "number", "minimum": 0}
 _ENDS: Final = {"from": _NUMBERS["items"], "to": _NUMBERS["items"], "count": _COUNT}
 _RANGE: Final = {"type": "object", "properties": _ENDS, "required": [*_ENDS], "additionalProperties": False}
+_AUTO: Final = {"const": checks.AUTO}
 _SEVERAL: Final = {"type": "array", "items": _NOT_NEGATIVE, "minItems": 1}
 
 FilePath = Annotated[Path, BeforeValidator(checks.path), PlainSerializer(str), WithJsonSchema(_NAME)]
@@ -113,16 +114,22 @@ Square = Annotated[Path | tuple[tuple[float, ...], ...], BeforeValidator(checks.
 Positive = Annotated[float, Field(gt=0), BeforeValidator(checks.positive)]
 NotNegative = Annotated[float, Field(ge=0), BeforeValidator(checks.not_negative)]
 #: A number, several, or {from, to, count}.
-Ridges = Annotated[
+Penalties = Annotated[
     float | tuple[float, ...],
-    BeforeValidator(checks.ridge),
+    BeforeValidator(checks.penalties),
     WithJsonSchema({"anyOf": [_NOT_NEGATIVE, _SEVERAL, _RANGE]}),
 ]
-#: A whole number of 2 or more, or several.
+#: The same, or auto.
+Ridges = Annotated[
+    float | tuple[float, ...] | Literal["auto"],
+    BeforeValidator(checks.ridge),
+    WithJsonSchema({"anyOf": [_NOT_NEGATIVE, _SEVERAL, _RANGE, _AUTO]}),
+]
+#: A whole number of 2 or more, several, or auto.
 Counts = Annotated[
-    int | tuple[int, ...],
+    int | tuple[int, ...] | Literal["auto"],
     BeforeValidator(checks.counts),
-    WithJsonSchema({"anyOf": [_COUNT, {"type": "array", "items": _COUNT, "minItems": 1, "uniqueItems": True}]}),
+    WithJsonSchema({"anyOf": [_COUNT, {"type": "array", "items": _COUNT, "minItems": 1, "uniqueItems": True}, _AUTO]}),
 ]
 #: A number between 0 and 1.
 Share = Annotated[float, Field(gt=0, lt=1), BeforeValidator(checks.share)]
@@ -134,7 +141,7 @@ Degrees = Annotated[
 ]
 #: A number, one an input, or how it is found.
 Lengthscale = Annotated[
-    float | tuple[float, ...] | Literal["median", "tune", "tune each"],
+    float | tuple[float, ...] | Literal["median", "tune", "tune each", "auto"],
     BeforeValidator(checks.lengthscale),
     WithJsonSchema({"anyOf": [_NUMBERS["items"], _NUMBERS, {"enum": [*checks.WORDS]}, {"const": {"tune": "each"}}]}),
 ]
@@ -142,6 +149,7 @@ Lengthscale = Annotated[
 
 class LengthscaleSpec(Typed):
     """The options of a kernel with a length-scale: a number, a list with one an input, `median` (a sample's median
-    distance), `tune` or `tune each` (one an input), which maximise the evidence of a sample."""
+    distance), `tune` or `tune each` (one an input), which maximise the evidence of a sample; left out, `tune each`,
+    but `tune` in vector fields and sums, and `median` in views."""
 
-    lengthscale: Lengthscale
+    lengthscale: Lengthscale = "auto"

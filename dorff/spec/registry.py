@@ -239,19 +239,20 @@ def _of_keys(registry: Registry, refer: Refer, only: Sequence[str] = ()) -> list
 @final
 @dataclass(frozen=True)
 class NameOf:
-    """Beside `str`: a word of a registry, none of which has options."""
+    """Beside `str`: a word of a registry, none of which has options, or one `more`."""
 
     registry: Registry
+    more: str
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         return core_schema.no_info_before_validator_function(self._checked, handler(source))
 
     def __get_pydantic_json_schema__(self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler) -> Any:
         says = [f"{one.name}: {one.source}" for one in self.registry.entries() if one.source]
-        return {"enum": list(self.registry.names), "description": "; ".join(says)}
+        return {"enum": [*self.registry.names, self.more], "description": "; ".join(says)}
 
     def _checked(self, value: object) -> object:
-        return KnownNames(self.registry.names).name(value)
+        return KnownNames((*self.registry.names, self.more)).name(value)
 
 
 def lazily(module: str, name: str) -> Callable[..., Any]:

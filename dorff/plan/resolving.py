@@ -1,0 +1,173 @@
+"""The data of a job, and what the job leaves to them: each key that it does not name, chosen by the sizes of the data
+before a row is read, with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import numpy as np
+
+from dorff.data import Classes, Dataset, open_dataset
+from dorff.data.nodes import has_array
+from dorff.data.opening import check_disjoint
+from dorff.errors import InputError
+from dorff.plan.lengthscale import all_lengthscales
+from dorff.spec.checks import AUTO
+from dorff.spec.data import ClassTargets
+from dorff.spec.job import MOST_FEATURES, STREAMING_RIDGE, Job
+from dorff.storage.location import locate
+
+COUNTS: Final = (MOST_FEATURES, 2048, 1024, 512, 256)  # of features, of which one is chosen
+MANY_ROWS: Final = 100_000  # that have the first of these
+GROUPS: Final = "groups"  # the array of them that is used without being named
+
+
+@final
+@dataclass(frozen=True)
+class Chosen:
+    """A key that the job leaves to dorff, what it came to, and why."""
+
+    key: str
+    value: Any
+    why: str
+
+
+@final
+@dataclass(frozen=True)
+class Resolved:
+    """A job with every such key filled in that sizes tell."""
+
+    job: Job
+    chosen: tuple[Chosen, ...] = ()
+
+    def filled(self, part: str, key: str, value: Any, why: str) -> Resolved:
+        """The same with this key too; `part` is the mapping that has it."""
+        filled = getattr(self.job, part).model_copy(update={key: value})
+        return Resolved(
+            self.job.model_copy(update={part: filled}), (*self.chosen, Chosen(f"{part}.{key}", value, why))
+        )
+
+
+def resolutions(job: Job, dataset: Dataset) -> Iterator[Resolved]:
+    """The job filled in, the best first, then such that need less: for who has not the memory."""
+    base = _of_choice(job, dataset)
+    counts = tuple(count for count in COUNTS if count <= _count(dataset)) if job.features.count == AUTO else (0,)
+    for count in counts:
+        one = base
+        if count:
+            few = "as the rows" if count == counts[0] else "as fit the memory"
+            why = (
+                f"{dataset.rows:,} rows: as many {few}, {COUNTS[1]:,} at most ({COUNTS[0]:,} from {MANY_ROWS:,} rows)"
+            )
+            one = base.filled("features", "count", count, why)
+        yield one
+        if one.job.deals and one.job.solve.folds.by == AUTO:
+            yield _by(one, "leaves", "sums of leaves take less memory than sums of rows of every fold")
+    if job.solve.select == AUTO and job.solve.ridge == AUTO and job.solve.route == AUTO:
+        solve = job.solve.model_copy(update={"route": "streaming"})
+        one = _of_choice(job.model_copy(update={"solve": solve}), dataset)
+        one = one.filled("features", "count", counts[0], "as many as the rows") if counts[0] else one
+        yield one.filled(
+            "solve", "route", "streaming", "no sums fit the memory, so that there is nothing to choose by"
+        )
+
+
+def every_count(job: Job, dataset: Dataset) -> Iterator[Resolved]:
+    """The job with each number of features that `auto` may stand for: a state that was begun with one keeps it."""
+    base = _of_choice(job, dataset)
+    for count in COUNTS if job.features.count == AUTO else ():
+        yield base.filled("features", "count", count, "as the sums in the state have")
+
+
+def _count(dataset: Dataset) -> int:
+    if dataset.rows >= MANY_ROWS:
+        return COUNTS[0]
+    return int(np.clip(2 ** round(np.log2(max(dataset.rows, 1))), COUNTS[-1], COUNTS[1]))
+
+
+def _of_choice(job: Job, dataset: Dataset) -> Resolved:
+    """What does not depend on memory."""
+    one, solve = Resolved(job), job.solve
+    if solve.standardize == AUTO:
+        scaled = _unsaid(job)
+        why = "the length-scale is found too" if scaled else "the length-scale is in the inputs' own units"
+        one = one.filled("solve", "standardize", scaled, why)
+    if solve.select == AUTO:
+        rule = job.criterion
+        why = "by errors on rows that were held out" if rule == "kfold" else "nothing is chosen by held-out rows"
+        one = one.filled("solve", "select", rule, why)
+    if solve.ridge == AUTO and solve.route == "streaming":
+        one = one.filled("solve", "ridge", STREAMING_RIDGE, "streaming keeps no sums to choose from")
+    if one.job.deals and solve.folds.by == AUTO and has_array(locate(str(job.data.store)), GROUPS):
+        one = _by(one, GROUPS, "the data have a column of groups")
+    return one
+
+
+def _unsaid(job: Job) -> bool:
+    """Whether all length-scales of its kernels, of which there are some, are left to dorff."""
+    words = list(all_lengthscales([kernel.model_dump() for kernel in (*job.kernels, *job.features.kernels)]))
+    return bool(words) and set(words) == {AUTO}
+
+
+def _by(one: Resolved, by: str, why: str) -> Resolved:
+    folds = one.job.solve.folds.model_copy(update={"by": by})
+    solve = one.job.solve.model_copy(update={"folds": folds})
+    return Resolved(one.job.model_copy(update={"solve": solve}), (*one.chosen, Chosen("solve.folds.by", by, why)))
+
+
+def open_data(job: Job) -> Dataset:
+    """The data set of a job; InputError where it cannot be fitted, or what a new model is scored on is another."""
+    by = job.solve.folds.by
+    groups = by if by not in (AUTO, "leaves", "rows", "blocks") and job.deals else None
+    dataset = open_dataset(
+        str(job.data.store),
+        inputs=job.data.inputs,
+        targets=_targets(job),
+        weights=job.data.weights,
+        groups=groups,
+        labelled=job.data.labelled,
+    )
+    if not dataset.rows:
+        raise InputError(f"{dataset.path}: has no rows to fit")
+    if dataset.labels is not None and dataset.q < 2:
+        raise InputError(
+            f"data.targets: {dataset.path} has one class only, {', '.join(dataset.target_columns)}; a classifier "
+            "needs rows of two or more"
+        )
+    check_disjoint(dataset.inputs, dataset.targets, f"data: {dataset.path}: array")
+    if dataset.labels is None:
+        check_disjoint(dataset.input_columns, dataset.target_columns, f"data: {dataset.path}: column")
+    for key, path in (("state", locate(job.state)), ("model", locate(job.model))):
+        if path.exists() and not path.is_dir():
+            raise InputError(f"{key}: {path} is a file; name a folder, which need not exist yet")
+    _check_holdout(job, dataset)
+    if isinstance(job.solve.class_weight, tuple):
+        for label, _ in job.solve.class_weight:
+            if label not in dataset.target_columns:
+                raise InputError(
+                    f"solve.class_weight: {dataset.path} has no class {label!r}; it has "
+                    f"{', '.join(dataset.target_columns[:8])}"
+                )
+    return dataset
+
+
+def _check_holdout(job: Job, dataset: Dataset) -> None:
+    """InputError where the rows that a new model is to be scored on are not there, or are of another kind."""
+    if job.publish.holdout is None:
+        return
+    try:
+        held = open_dataset(str(job.publish.holdout), inputs=job.data.inputs, targets=_targets(job))
+    except InputError as error:
+        raise InputError(f"publish.holdout: {error}") from error
+    if held.d != dataset.d or (dataset.labels is None and held.q != dataset.q) or not held.rows:
+        raise InputError(
+            f"publish.holdout: {held.path} has {held.rows} rows of {held.d} inputs and {held.q} targets, but the data "
+            f"have {dataset.d} and {dataset.q}; name rows of the same arrays"
+        )
+
+
+def _targets(job: Job) -> str | Sequence[str] | Classes:
+    targets = job.data.targets
+    return Classes(targets.classes) if isinstance(targets, ClassTargets) else targets

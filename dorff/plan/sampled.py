@@ -1,0 +1,157 @@
+"""What some thousand rows tell before the pass: whether rows beside each other are alike beyond what their inputs say,
+and how good a linear model is."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Final, final
+
+import numpy as np
+import scipy.linalg
+
+from dorff.features import Recipe, sampler_of
+from dorff.kernels import Decomposable, Gaussian, MultiView, OperatorKernel, Spectral, median_lengthscale
+from dorff.kernels.scalar import FloatArray
+from dorff.moments.blas import pinned
+from dorff.passes.spec import FoldRule, Rows
+from dorff.spec.registry import Config
+
+RUNS, RUN_ROWS = 32, 128  # rows that are looked at: runs of them, spread evenly
+FEATURES: Final = 512  # of the model that they are predicted by
+BESIDE: Final = 16  # rows on either side that may be left out too
+MOST_TRIED: Final = 512  # rows that are predicted so
+LEAST: Final = 16  # rows that tell anything
+ALIKE: Final = 0.3  # the share of an error that rows beside tell, from which on rows are dealt in blocks
+CORRELATED: Final = 0.5  # errors of rows in order, alike
+NOTHING: Final = 0.01  # of a target's variance: an error below it
+BLOCKS: Final = 8  # for each fold, at least
+_RIDGES: Final = tuple(10.0**power for power in range(-9, 2))
+_TINY: Final = 1e-9
+_LINEAR_RIDGES: Final = (1e-8, 1e-6, 1e-4, 1e-2, 1.0)
+
+
+@final
+@dataclass(frozen=True)
+class FirstLook:
+    """What `rows` rows told. `dependence` is the share of the least held-out error that rows beside each other tell:
+    1 - E1 / E2 of the mean squared errors with a row left out alone (E1), and with `beside` rows on either side (E2),
+    each at its best ridge; `correlation` that of the former with the error at the next row. `linear` is the held-out
+    R2 of a linear model for each target, by the folds of the pass; None where a target does not vary."""
+
+    rows: int
+    beside: int
+    dependence: float
+    correlation: float
+    linear: tuple[float | None, ...]
+
+    def config(self) -> Config:
+        return asdict(self)
+
+
+def sketch(kernel: OperatorKernel, X: FloatArray, seed: int) -> FloatArray:
+    """A few features (n, m) of scaled inputs X (n, d): of a kernel's first scalar kernel, or of a Gaussian where that
+    has no spectrum, or sees some of the inputs only. Outputs are not asked how they go together."""
+    scalar = None if isinstance(kernel, MultiView) else next(base.scalar for _, base in kernel.terms())
+    if not isinstance(scalar, Spectral):
+        scalar = Gaussian(median_lengthscale(X[:: max(1, len(X) // 1000)]))
+    sampler = sampler_of({"type": "iid"}, Decomposable(scalar))
+    return Recipe.of(scalar, sampler, d=X.shape[1], n_features=FEATURES).draw(seed).phi.transform(X)
+
+
+def sample_runs(start: int, stop: int) -> list[tuple[int, int]]:
+    """Runs of rows from start to stop - 1 that are looked at: all rows where they are few."""
+    if stop - start <= RUNS * RUN_ROWS:
+        return [(start, stop)]
+    return [(int(at), int(at) + RUN_ROWS) for at in np.linspace(start, stop - RUN_ROWS, RUNS)]
+
+
+def dependence(F: FloatArray, Y: FloatArray, numbers: Rows) -> tuple[float, float, int]:
+    """How much of the error at a row those beside it tell, the correlation of errors of rows in order (`FirstLook`),
+    and how many rows on either side are meant; of features F (n, m), targets Y (n, q) and the rows' numbers (n,) in
+    order.
+
+    The first is leave-one-out against h-block cross-validation (Burman, Chow & Nolan 1994) of ridge regression: with
+    the hat matrix H of all rows and a row's neighbours B, the residual e without them is the row's entry of
+    (I - H_BB)^-1 e_B. Departures: the intercept is that of all rows, and errors below a hundredth of the targets'
+    variance are nothing that need be told.
+    """
+    Y = _scaled(Y)
+    n, beside = len(F), int(np.clip(len(F) // 20, 1, BESIDE))
+    if n < LEAST or not Y.shape[1]:
+        return 0.0, 0.0, beside
+    tried = np.linspace(0, n - 1, min(n, MOST_TRIED)).astype(np.intp)
+    near = [np.flatnonzero(abs(numbers - numbers[at]) <= beside) for at in tried]
+    F = F - F.mean(axis=0)
+    values, vectors = scipy.linalg.eigh(F.T @ F, check_finite=False)
+    Z, values = F @ vectors, np.maximum(values, 0.0)
+    seen, alone, together = Z.T @ Y, [], []
+    for ridge in _RIDGES:
+        size = np.sqrt(values + ridge * n)
+        roots = Z / size
+        left = Y - roots @ (seen / size[:, None])
+        errors = left / np.maximum(1.0 - np.sum(roots**2, axis=1) - 1.0 / n, _TINY)[:, None]
+        alone.append((float(np.mean(errors[tried] ** 2)), _correlation(errors, numbers)))
+        each = [_without(roots[rows], left[rows])[rows == at] for at, rows in zip(tried, near, strict=True)]
+        together.append(float(np.mean(np.square(each))))
+    (least, correlation), most = min(alone), max(min(together), NOTHING)
+    return max(0.0, 1.0 - max(least, NOTHING) / most), correlation, beside
+
+
+def _without(roots: FloatArray, left: FloatArray) -> FloatArray:
+    """The errors of rows with rows of the hat matrix's root and residuals `left` (k, q), where all k are left out."""
+    rest = -roots @ roots.T
+    rest[np.diag_indices(len(rest))] += 1.0 + _TINY
+    return np.asarray(scipy.linalg.solve(rest, left, assume_a="pos", check_finite=False))
+
+
+def _correlation(errors: FloatArray, numbers: Rows) -> float:
+    """Of errors (n, q) of scaled targets with those of the next row, the mean of targets'."""
+    next_to = np.flatnonzero(np.diff(numbers) == 1)
+    errors = errors - errors.mean(axis=0)
+    products = np.mean(errors[next_to] * errors[next_to + 1], axis=0) if len(next_to) else np.zeros(errors.shape[1])
+    return float(np.mean(products / np.maximum(np.mean(errors**2, axis=0), NOTHING)))
+
+
+def block_length(rows: int, folds: int) -> int:
+    """Rows of a block: a power of two, of which there are at least `BLOCKS` for each fold where there are as many."""
+    return int(2 ** max(0, int(np.log2(max(1, rows / (BLOCKS * folds))))))
+
+
+def linear_r2(X: FloatArray, Y: FloatArray, fold_of: Rows) -> tuple[float | None, ...]:
+    """Held-out R2 of each target (q,) by ridge regression on the inputs X (n, d), at the best of a few ridges for it;
+    None of targets that do not vary, and where all rows are in one fold."""
+    folds = np.unique(fold_of)
+    spread = np.sum((Y - Y.mean(axis=0)) ** 2, axis=0)
+    if len(folds) < 2:
+        return (None,) * Y.shape[1]
+    errors = np.zeros((len(_LINEAR_RIDGES), Y.shape[1]))
+    for fold in folds:
+        train, held = fold_of != fold, fold_of == fold
+        centre, mean = X[train].mean(axis=0), Y[train].mean(axis=0)
+        size = X[train].std(axis=0)
+        A = (X - centre) / np.where(size > 0, size, 1.0)
+        U, s, Vt = scipy.linalg.svd(A[train], full_matrices=False, check_finite=False)
+        along = U.T @ (Y[train] - mean)
+        for at, ridge in enumerate(_LINEAR_RIDGES):
+            W = Vt.T @ (along * (s / (s**2 + ridge * len(U)))[:, None])
+            errors[at] += np.sum((Y[held] - mean - A[held] @ W) ** 2, axis=0)
+    least: list[float] = errors.min(axis=0).tolist()
+    return tuple(1.0 - error / float(of) if of > 0 else None for error, of in zip(least, spread, strict=True))
+
+
+def look(
+    X: FloatArray, F: FloatArray, Y: FloatArray, numbers: Rows, rule: FoldRule, *, n: int
+) -> tuple[int, FirstLook]:
+    """How many rows are dealt to folds together, of n in all, and what the sample told; `rule` is that of the spec."""
+    with pinned():
+        share, correlation, beside = dependence(F, Y, numbers)
+        alike = share > ALIKE or correlation > CORRELATED
+        run = block_length(n, rule.held or rule.count) if alike else 1
+        folds = FoldRule(rule.held or rule.count, True, rule.seed).of_rows(numbers // run)
+        return run, FirstLook(len(X), beside, share, correlation, linear_r2(X, Y, folds))
+
+
+def _scaled(Y: FloatArray) -> FloatArray:
+    """Targets that vary, about their means and over their deviations."""
+    Y = Y[:, np.ptp(Y, axis=0) > 0] if len(Y) else Y[:, :0]
+    return np.asarray((Y - Y.mean(axis=0)) / Y.std(axis=0)) if Y.size else Y
