@@ -44,7 +44,8 @@ class FitReport:
     summed before, `coverage` is the share of rows that were summed or dropped by the job's rule. `score` is that of
     held-out rows, `score_by` says which: on "holdout" R2, or accuracy of classes; by "kfold" R2, of classes that
     of their one-hot rows at the best scale of f. `r2_of` says what an R2 is of (`solvers.R2`). `warnings` say what
-    the job asks for in vain.
+    the job asks for in vain, and what is wrong with the fit. `quality` is that of held-out rows (`fit.quality`), None
+    where none were held out; `choices` are the keys that the job left out, what they came to and why.
     """
 
     rows_used: int
@@ -86,6 +87,8 @@ class FitReport:
     model: str
     warnings: list[str]
     patterns: list[str] | None = None
+    quality: dict[str, Any] | None = None
+    choices: list[dict[str, Any]] = field(default_factory=list)
     table: list[dict[str, Any]] = field(default_factory=list)
 
 

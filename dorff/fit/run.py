@@ -19,9 +19,11 @@ from dorff.fit.fitted import Fitted, Progress, sum_terms
 from dorff.fit.held import calibrate, conformalize
 from dorff.fit.passes import PassResult, not_trimmed, nothing_left, run_pass
 from dorff.fit.publish import history_of, judge, leased, publish, refuse_coverage, state_lease
+from dorff.fit.quality import quality_of, warnings_of
 from dorff.fit.streaming import fit_streaming
 from dorff.model import Model
 from dorff.moments.blas import pinned
+from dorff.passes.spec import GROUPED
 from dorff.plan import Plan, freeze_constants, make_plan
 from dorff.solvers import Choice, Score
 from dorff.spec.job import Job
@@ -100,7 +102,7 @@ def _unchanged(plan: Plan, model: Model, passed: PassResult | None) -> FitReport
     return replace(
         report, outcome="unchanged", leaves_computed=len(fresh), leaves_reused=len(plan.leaves) - len(fresh),
         reads=sum(receipt.rows_read for receipt in fresh) / plan.dataset.rows, syrk_share=None, rewritten=[],
-        model=str(version), warnings=plan.warnings,
+        model=str(version),
     )  # fmt: skip
 
 
@@ -232,6 +234,7 @@ def _report(solved: Solved, peak: int | None) -> FitReport:
     fresh = [receipt for one in passes for receipt in one.fresh]
     seconds = sum(one.seconds for one in passes)
     counted = ("rows_used", "rows_dropped", "rows_unlabelled")
+    quality = quality_of(plan, solved.fitted, _held_by(plan)) if last.folds else None
     used, dropped, unlabelled = (sum(getattr(one, key) for one in last.receipts) for key in counted)
     return FitReport(
         rows_used=used,
@@ -271,7 +274,9 @@ def _report(solved: Solved, peak: int | None) -> FitReport:
         r2_of=r2_of(plan),
         score_by=None if solved.score is None else "kfold",
         model=str(plan.job.model),
-        warnings=plan.warnings,
+        warnings=[*plan.warnings, *warnings_of(plan, solved.fitted, quality)],
+        quality=None if quality is None else quality.config(),
+        choices=[asdict(one) for one in plan.choices],
         patterns=None if (kept := plan.frozen().constants.patterns) is None else list(kept),
         table=[_trial(score, plan) for score in choice.table],
     )
@@ -280,13 +285,17 @@ def _report(solved: Solved, peak: int | None) -> FitReport:
 def _trial(score: Score, plan: Plan) -> dict[str, Any]:
     """A trial as the report has it: `candidate` is the kernel's number, `manifold` the weights of terms, if any."""
     kernel, weights = divmod(score.candidate, len(plan.weights))
-    trial = {**asdict(score), "candidate": kernel}
+    trial = {**asdict(replace(score, squares=None)), "candidate": kernel}
+    del trial["squares"]
     return {**trial, "manifold": list(plan.weights[weights])} if plan.terms else trial
 
 
 def _held_by(plan: Plan) -> str | None:
-    """What is dealt to folds: rows or groups where there were too few leaves, whatever the job says."""
+    """What is dealt to folds: rows, blocks of them, or groups, where there were too few leaves or the sample told it,
+    whatever the job says."""
     rule, by = plan.frozen().folds, plan.job.solve.folds.by
     if rule.count == 1:
         return None
-    return "leaves" if not rule.by_rows else "rows" if by == "leaves" else by
+    if not rule.by_rows:
+        return "leaves"
+    return by if rule.run == GROUPED else "rows" if rule.run == 1 else "blocks"

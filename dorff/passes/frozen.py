@@ -43,7 +43,8 @@ class FrozenConstants:
     do), and fold 0 has the group or row `first`.
 
     `run` is how many rows are dealt to folds together, and `sampled` what a sample of rows told (`plan.sampled`), both
-    where the spec leaves the first to them.
+    where the spec leaves the first to them. `distances` are the median distance of rows over the length-scale of each
+    kernel, None of those that have none.
 
     Where length-scales are words, `drawn` and `fitted` are the kernels with numbers in their place (`fitted` None:
     those drawn for are fitted), `tuning_rows` names the rows that were searched by, and `tuned` says what became of
@@ -63,6 +64,7 @@ class FrozenConstants:
     tuned: tuple[str | None, ...] | None = None
     run: int | None = None
     sampled: Config | None = None
+    distances: Sequence[float | None] | None = None
 
     @cached_property
     def density(self) -> Density | None:
@@ -81,6 +83,7 @@ class FrozenConstants:
             "tuned": self.tuned,
             "run": self.run,
             "sampled": self.sampled,
+            "distances": self.distances,
         }
 
     def arrays(self) -> Arrays:
@@ -115,6 +118,7 @@ class FrozenConstants:
             tuned=None if tuned is None else tuple(tuned),
             run=config["run"],
             sampled=config["sampled"],
+            distances=config["distances"],
         )
 
 

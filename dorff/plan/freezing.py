@@ -14,6 +14,7 @@ from dorff.data import Dataset, RowBlock, class_counts
 from dorff.errors import InputError
 from dorff.features import Drawn, FeatureMap, Recipe
 from dorff.features.lengthscale_search import FEATURES, QUICK, QUICK_BELOW, QUICK_ROWS, ROWS, tune_lengthscales
+from dorff.kernels import OperatorKernel
 from dorff.kernels.scalar import FloatArray, IntArray
 from dorff.moments import MOST_PATTERNS, patterns_of
 from dorff.passes import Configs, FrozenConstants, Pass, RowsName, freeze, frozen_hash
@@ -21,7 +22,7 @@ from dorff.passes.spec import AS_SAMPLED, IN_BLOCKS
 from dorff.plan.costs import SAMPLE_BYTES
 from dorff.plan.lengthscale import build_kernels, tuned_config, tuning_rows, with_medians
 from dorff.plan.plan import Plan
-from dorff.plan.sampled import FirstLook, block_length, look, sample_runs, sketch
+from dorff.plan.sampled import FirstLook, block_length, distance, look, sample_runs, sketch
 from dorff.plan.sharing import make_recipe
 from dorff.solvers import spread
 from dorff.spec.job import Job
@@ -150,6 +151,7 @@ def constants_of(plan: Plan, *, narrow: bool = False) -> FrozenConstants:
         rows.X, rows.weights, described, spec.seed, tied=tied, shift_invariant=invariant
     )
     run, sampled = _looked(plan, kernels, features)
+    x = (rows.X - features.center) / features.scale
     return FrozenConstants(
         features,
         draw,
@@ -164,6 +166,7 @@ def constants_of(plan: Plan, *, narrow: bool = False) -> FrozenConstants:
         tuned=kernels.status,
         run=run,
         sampled=None if sampled is None else sampled.config(),
+        distances=[distance(one, x) for one in _chosen(plan, kernels)] if np.isfinite(x).all() else None,
     )
 
 
@@ -175,10 +178,14 @@ def _looked(plan: Plan, kernels: _Kernels, features: FeatureMap) -> tuple[int | 
     read = [dataset.block(start, stop).weighty() for start, stop in sample_runs(dataset.first, dataset.n)]
     rows = RowBlock.joined([block[block.whole()] for block in read])
     scaled = (rows.X - features.center) / features.scale
-    chosen = build_kernels(kernels.fitted or kernels.drawn or plan.kernel_configs, dataset.d)
-    F = sketch(chosen[0], scaled, spec.seed)
+    F = sketch(_chosen(plan, kernels)[0], scaled, spec.seed)
     run, sampled = look(scaled, F, rows.Y, rows.numbers, spec.folds, n=dataset.rows)
     return (block_length(dataset.rows, plan.job.solve.folds.count) if spec.folds.run == IN_BLOCKS else run), sampled
+
+
+def _chosen(plan: Plan, kernels: _Kernels) -> Sequence[OperatorKernel]:
+    """The kernels to choose from."""
+    return build_kernels(kernels.fitted or kernels.drawn or plan.kernel_configs, plan.dataset.d)
 
 
 def draw_features(

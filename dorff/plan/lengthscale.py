@@ -117,15 +117,21 @@ def with_words(config: Config) -> Config:
 
 def all_lengthscales(value: Any) -> Iterator[Any]:
     """Every length-scale in a configuration: a word, or None for numbers."""
+    for item in lengthscales(value):
+        yield item if isinstance(item, str) else None
+
+
+def lengthscales(value: Any) -> Iterator[Any]:
+    """Every length-scale in a configuration."""
     if isinstance(value, dict):
         for key, item in value.items():
             if key == "lengthscale":
-                yield item if isinstance(item, str) else None
+                yield item
             else:
-                yield from all_lengthscales(item)
+                yield from lengthscales(item)
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from all_lengthscales(item)
+            yield from lengthscales(item)
 
 
 def _replaced(value: Any, name: str, put: Any) -> Any:

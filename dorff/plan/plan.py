@@ -31,7 +31,7 @@ from dorff.plan.lengthscale import (
     with_words,
 )
 from dorff.plan.manifold_terms import ManifoldTerm, make_terms, weight_grid
-from dorff.plan.resolving import Chosen, Resolved, every_count, open_data, resolutions
+from dorff.plan.resolving import Chosen, Resolved, every_count, open_data, resolutions, told_by_rows
 from dorff.plan.sharing import check_sharing, check_targets, make_recipe
 from dorff.solvers import check_apart, check_output, learned_term
 from dorff.spec.checks import AUTO
@@ -66,6 +66,13 @@ class Plan:
     terms: tuple[ManifoldTerm, ...] = ()
     constants: FrozenConstants | None = None
     resolved: tuple[Chosen, ...] = ()
+
+    @property
+    def choices(self) -> tuple[Chosen, ...]:
+        """What the job left out, as far as it is known: once constants are frozen, what rows told too."""
+        if frozen_hash(self.directory) is None and self.constants is None:
+            return self.resolved
+        return (*self.resolved, *told_by_rows(self.job, self.frozen().constants, self.kernel_configs, self.configs()))
 
     @property
     def weights(self) -> list[tuple[float, ...]]:

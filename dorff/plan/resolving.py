@@ -13,7 +13,8 @@ from dorff.data import Classes, Dataset, open_dataset
 from dorff.data.nodes import has_array
 from dorff.data.opening import check_disjoint
 from dorff.errors import InputError
-from dorff.plan.lengthscale import all_lengthscales
+from dorff.passes import Configs, FrozenConstants
+from dorff.plan.lengthscale import all_lengthscales, lengthscales
 from dorff.spec.checks import AUTO
 from dorff.spec.data import ClassTargets
 from dorff.spec.job import MOST_FEATURES, STREAMING_RIDGE, Job
@@ -103,6 +104,23 @@ def _of_choice(job: Job, dataset: Dataset) -> Resolved:
     if one.job.deals and solve.folds.by == AUTO and has_array(locate(str(job.data.store)), GROUPS):
         one = _by(one, GROUPS, "the data have a column of groups")
     return one
+
+
+def told_by_rows(job: Job, constants: FrozenConstants, words: Configs, configs: Configs) -> Iterator[Chosen]:
+    """What the rows told: how folds are dealt, and the length-scales that stand for the job's `words`."""
+    looked, run = constants.sampled, constants.run
+    if looked is not None and run is not None and job.solve.folds.by == AUTO:
+        by = "rows" if run == 1 else f"blocks of {run:,} rows"
+        why = (
+            f"rows beside a row tell {looked['dependence']:.0%} of its error, errors of rows in order correlate by "
+            f"{looked['correlation']:.2f}, of {looked['rows']:,} rows"
+        )
+        yield Chosen("solve.folds.by", by, why)
+    for number, (kernel, word, config) in enumerate(zip(job.kernels, words, configs, strict=True)):
+        if AUTO in all_lengthscales(kernel.model_dump()):
+            key = f"kernel[{number}].lengthscale" if len(configs) > 1 else "kernel.lengthscale"
+            came = next(iter(lengthscales(config)))
+            yield Chosen(key, came, f"{next(iter(all_lengthscales(word)))}: of most evidence on a sample of rows")
 
 
 def _unsaid(job: Job) -> bool:

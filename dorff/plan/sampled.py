@@ -58,6 +58,17 @@ def sketch(kernel: OperatorKernel, X: FloatArray, seed: int) -> FloatArray:
     return Recipe.of(scalar, sampler, d=X.shape[1], n_features=FEATURES).draw(seed).phi.transform(X)
 
 
+def distance(kernel: OperatorKernel, X: FloatArray) -> float | None:
+    """The median distance between scaled rows X (n, d) over the length-scale of a kernel's first term; None where it
+    has none, or sees some of the inputs only, and where rows are alike."""
+    scalar = None if isinstance(kernel, MultiView) else next(base.scalar for _, base in kernel.terms())
+    lengthscale = None if scalar is None else scalar.config().get("lengthscale")
+    varying = np.ptp(X, axis=0) > 0
+    if lengthscale is None or len(X) < 2 or not varying.any():
+        return None
+    return float(median_lengthscale((X / lengthscale)[:, varying]))
+
+
 def sample_runs(start: int, stop: int) -> list[tuple[int, int]]:
     """Runs of rows from start to stop - 1 that are looked at: all rows where they are few."""
     if stop - start <= RUNS * RUN_ROWS:
@@ -123,7 +134,7 @@ def linear_r2(X: FloatArray, Y: FloatArray, fold_of: Rows) -> tuple[float | None
     folds = np.unique(fold_of)
     spread = np.sum((Y - Y.mean(axis=0)) ** 2, axis=0)
     if len(folds) < 2:
-        return (None,) * Y.shape[1]
+        return tuple(None for _ in range(Y.shape[1]))
     errors = np.zeros((len(_LINEAR_RIDGES), Y.shape[1]))
     for fold in folds:
         train, held = fold_of != fold, fold_of == fold
@@ -135,8 +146,8 @@ def linear_r2(X: FloatArray, Y: FloatArray, fold_of: Rows) -> tuple[float | None
         for at, ridge in enumerate(_LINEAR_RIDGES):
             W = Vt.T @ (along * (s / (s**2 + ridge * len(U)))[:, None])
             errors[at] += np.sum((Y[held] - mean - A[held] @ W) ** 2, axis=0)
-    least: list[float] = errors.min(axis=0).tolist()
-    return tuple(1.0 - error / float(of) if of > 0 else None for error, of in zip(least, spread, strict=True))
+    r2 = 1.0 - errors.min(axis=0) / np.where(spread > 0, spread, 1.0)
+    return tuple(float(one) if of > 0 else None for one, of in zip(r2, spread, strict=True))
 
 
 def look(

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, final
 
 import numpy as np
 
 from dorff.errors import InputError
 from dorff.kernels import MultiView
-from dorff.moments import Moments, Solvable, pooled
+from dorff.moments import FloatArray, Moments, Solvable, pooled
 from dorff.solvers.apart import untouched
 from dorff.solvers.few_labels import Common, few_label_errors
 from dorff.solvers.ridge_path import path_errors
-from dorff.solvers.scores import FitScore, criterion_of, geometric_mean
+from dorff.solvers.scores import FitScore, Ridge, criterion_of, geometric_mean
 from dorff.solvers.select import R2, FoldErrors, Spread, about_mean, squared_error, squared_size
 from dorff.solvers.setting import Fit, Setting, learned_term
 
@@ -35,7 +35,8 @@ class Score:
     choice is by that: of outputs in different units `value` hears the one of the largest numbers alone.
     `ridges` are those of the outputs where each has its own; `ridge` is then their geometric mean. `rung` says how
     the value was found: "direct", along a path "neighbours" or "factored" (`solvers.ridge_path`), or for folds of few
-    rows "rows" (`solvers.few_labels`). `digits` are `Solution.digits`, of all folds the fewest.
+    rows "rows" (`solvers.few_labels`). `digits` are `Solution.digits`, of all folds the fewest. `squares` are the
+    summed squared errors of each target on held-out rows, by k-fold.
     """
 
     candidate: int
@@ -46,6 +47,7 @@ class Score:
     rung: str = DIRECT
     digits: float | None = None
     r2: float | None = None
+    squares: tuple[float, ...] | None = field(default=None, repr=False)
 
     @property
     def least(self) -> float:
@@ -192,8 +194,10 @@ def fold_scores(
         totals = held_out.of_best_scale(_energy(folds), unit)
         r2 = R2.POOLED.score(totals[:, None], spread)  # its squared errors are of all outputs of a row together
     table = [
-        Score(0, ridge, float(value), setting.m, None, rung, float(left), None if np.isnan(one) else float(one))
-        for ridge, value, rung, left, one in zip(ridges, totals / entries, rungs, digits, r2, strict=True)
+        Score(0, ridge, float(value), setting.m, None, rung, float(left), _or_none(one), tuple(each.tolist()))
+        for ridge, value, rung, left, one, each in zip(
+            ridges, totals / entries, rungs, digits, r2, errors, strict=True
+        )
     ]
     if not per_output:
         return table
@@ -201,8 +205,19 @@ def fold_scores(
     each = np.asarray(ridges, dtype=np.float64)[best]
     value, last = float(left.sum() / entries), float(setting.r2.score(left, spread))
     rung, kept = rungs[int(best[0])], float(digits[best].min())
-    r2_each = None if np.isnan(last) else last
-    return [*table, Score(0, geometric_mean(each), value, setting.m, tuple(each.tolist()), rung, kept, r2_each)]
+    of_each = Score(0, geometric_mean(each), value, setting.m, tuple(each.tolist()), rung, kept, _or_none(last))
+    return [*table, replace(of_each, squares=tuple(left.tolist()))]
+
+
+def _or_none(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
+
+
+def held_out_squares(folds: Folds, setting: Setting, ridge: Ridge) -> FloatArray:
+    """Summed squared errors (q,) on the rows of all folds at one ridge, or with one (p,) for each direction."""
+    if np.ndim(ridge) == 0:
+        return np.asarray(_fold_errors(folds, setting, [float(ridge)], Common()).squares[0])
+    return np.asarray(_one_by_one(folds, setting, [ridge]).squares[0])
 
 
 def of_first(folds: Folds, setting: Setting, m: int) -> tuple[Folds, Setting]:
@@ -244,6 +259,11 @@ def _fold_errors(folds: Folds, setting: Setting, ridges: Sequence[float], common
             held_out = path_errors(whole, setting, ridges)
         if held_out is not None:
             return held_out
+    return _one_by_one(folds, setting, ridges)
+
+
+def _one_by_one(folds: Folds, setting: Setting, ridges: Sequence[Ridge]) -> FoldErrors:
+    """By a solve for each fold."""
     errors, C, size = FoldErrors.none([DIRECT] * len(ridges), folds[0][0].q), setting.observe, 0.0
     for held, fold in enumerate(folds):
         training = pooled([other for number, other in enumerate(folds) if number != held])

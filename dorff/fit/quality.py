@@ -1,0 +1,222 @@
+"""How good a fit is on rows that it has not seen, against predicting the mean and a linear model; and warnings, each
+with a remedy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, final
+
+import numpy as np
+
+from dorff.fit.fitted import Fitted
+from dorff.kernels import MultiView, Spectral
+from dorff.moments import FloatArray, Solvable, by_fold, pooled
+from dorff.moments.blas import pinned
+from dorff.plan import Plan
+from dorff.solvers import Spread, held_out_squares, of_first
+from dorff.solvers.choose import LAST
+from dorff.solvers.select import squared_errors
+from dorff.spec.checks import AUTO
+
+NO_BETTER: Final = 0.05  # R2 that is as good as none
+OVER: Final = 0.4  # R2 of the rows that were fitted above that of others
+GAIN: Final = 0.1  # of the error, by twice the features
+BAND: Final = 0.95
+COVERS: Final = 0.85  # of rows held out, less than which is too little
+FAR: Final = (1e-2, 30.0)  # the median distance over the length-scale: outside it the kernel is flat, or a spike
+LEAST_COLUMNS: Final = 64
+
+
+@final
+@dataclass(frozen=True)
+class OutputQuality:
+    """Of a target: R2 (None where it does not vary) and root mean squared error on held-out rows, those of the mean of
+    the other rows and of a linear model, and R2 on the rows of the fit. `inside` is the share of held-out rows that
+    bands of 95% would have if errors were normal, None where the noise is not known."""
+
+    target: str
+    r2: float | None
+    rmse: float
+    rmse_mean: float
+    r2_linear: float | None
+    r2_train: float | None
+    inside: float | None
+
+
+@final
+@dataclass(frozen=True)
+class Quality:
+    """What `folds` folds of `by` (rows, blocks, groups, leaves) tell, over `rows` rows. The linear model is of
+    `linear_rows` of them, and so are `dependence` and `correlation` (`plan.sampled`); 0 and None where no sample was
+    looked at. `half` is R2 with the first half of the features, `outputs` those of each target."""
+
+    by: str
+    folds: int
+    rows: int
+    r2: float | None
+    half: float | None
+    linear_rows: int
+    dependence: float | None
+    correlation: float | None
+    outputs: tuple[OutputQuality, ...]
+
+    def config(self) -> dict[str, Any]:
+        """As JSON."""
+        return {**asdict(self), "outputs": [asdict(one) for one in self.outputs]}
+
+
+def quality_of(plan: Plan, fitted: Fitted, by: str | None) -> Quality | None:
+    """What the folds' sums tell of the fit; `by` is what was dealt to them. None where rows were not held out, and of
+    classes, whose squared errors say little."""
+    folds, choice = by_fold(fitted.sums), fitted.choice
+    if len(folds) < 2 or by is None or plan.dataset.labels is not None:
+        return None
+    parts, setting = of_first(folds, fitted.settings[choice.candidate], choice.m)
+    solution = choice.fit.solution
+    ridge = solution.ridge if solution.ridges is None else solution.ridges
+    with pinned():
+        squares = _squares(fitted)
+        squares = held_out_squares(parts, setting, ridge) if squares is None else squares
+        every = [part for fold in parts for part in fold]
+        spread, total = Spread.of_moments(every), pooled(parts)
+        train = squared_errors(total, choice.fit.W, choice.fit.bias, setting.observe)
+        half = _half(plan, fitted, ridge)
+    counts = np.sum([part.corner[0, 0] * part.mask for part in every], axis=0)
+    looked, noise = plan.frozen().constants.sampled, choice.fit.noise
+    linear = [None] * len(counts) if looked is None else looked["linear"]
+    each, mean = spread.each(squares), _of_mean(parts)
+    trained, rmse = spread.each(train), np.sqrt(squares / np.maximum(counts, 1e-300))
+    spent = 1.0 if solution.freedom is None else 1.0 + float(solution.freedom.sum()) / max(float(counts.sum()), 1.0)
+    outputs = [
+        OutputQuality(
+            name, _number(each[at]), float(rmse[at]), math.sqrt(mean[at] / counts[at]) if counts[at] else math.nan,
+            linear[at], _number(trained[at]),
+            None if noise is None else _inside(math.sqrt(spent * noise[at, at]), float(rmse[at])),
+        )
+        for at, name in enumerate(plan.dataset.target_columns)
+    ]  # fmt: skip
+    return Quality(
+        by, len(folds), sum(part.n for part in every), _number(setting.r2.score(squares, spread)), half,
+        0 if looked is None else looked["rows"], None if looked is None else looked["dependence"],
+        None if looked is None else looked["correlation"], tuple(outputs),
+    )  # fmt: skip
+
+
+def _squares(fitted: Fitted) -> FloatArray | None:
+    """The held-out squares of the trial that was chosen, where k-fold chose it."""
+    choice = fitted.choice
+    for row in choice.table:
+        same = row.candidate == choice.candidate and row.m == choice.m and row.ridge == choice.fit.solution.ridge
+        if same and row.squares is not None and (row.ridges is None) == (choice.fit.solution.ridges is None):
+            return np.array(row.squares)
+    return None
+
+
+def _half(plan: Plan, fitted: Fitted, ridge: float | FloatArray) -> float | None:
+    """Held-out R2 with the first half of the features, None where features are not alike."""
+    choice, kernel = fitted.choice, fitted.fit.kernel
+    alike = not isinstance(kernel, MultiView) and all(isinstance(one.scalar, Spectral) for _, one in kernel.terms())
+    if not alike or choice.m < LEAST_COLUMNS or choice.m % 4 or plan.costs.route != "direct":
+        return None
+    parts, setting = of_first(by_fold(fitted.sums), fitted.settings[choice.candidate], choice.m // 2)
+    spread = Spread.of_moments([part for fold in parts for part in fold])
+    return _number(setting.r2.score(held_out_squares(parts, setting, ridge), spread))
+
+
+def _of_mean(folds: Sequence[Sequence[Solvable]]) -> FloatArray:
+    """Summed squared errors (q,) of predicting each fold's targets by the mean of the other folds' rows."""
+    sums = [
+        np.sum([[p.corner[0, 0] * p.mask, p.corner[0, 1:], np.diag(p.corner)[1:]] for p in fold], axis=0)
+        for fold in folds
+    ]
+    total, errors = np.sum(sums, axis=0), np.zeros(sums[0].shape[1])
+    for weight, first, squares in sums:
+        left = total[0] - weight
+        mean = (total[1] - first) / np.where(left > 0, left, 1.0)
+        errors += squares - 2.0 * mean * first + mean**2 * weight
+    return np.asarray(np.maximum(errors, 0.0))
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _inside(deviation: float, error: float) -> float:
+    """The share of normal errors of this root mean square within a band of 95% of this deviation."""
+    return 1.0 if error == 0 else math.erf(1.959964 * deviation / (error * math.sqrt(2.0)))
+
+
+def warnings_of(plan: Plan, fitted: Fitted, quality: Quality | None) -> Iterator[str]:
+    """What is wrong with the fit, and what to do."""
+    yield from _far(plan, fitted)
+    if quality is None:
+        return
+    poor = [one.target for one in quality.outputs if one.r2 is not None and one.r2 < NO_BETTER]
+    if poor:
+        yield (
+            f"held-out R2 of {_names(poor)} is {_least(quality, poor):.2f}: hardly better than the mean; look whether "
+            "the inputs can tell it (dorff report), and give more of them or more rows"
+        )
+    over = [one for one in quality.outputs if one.r2 is not None and (one.r2_train or 0.0) - one.r2 > OVER]
+    if over and not poor:
+        yield (
+            f"R2 of {_names([one.target for one in over])} falls from {over[0].r2_train:.2f} on the fit's own rows to "
+            f"{over[0].r2:.2f} on held-out rows: it learns rows by heart; give more rows, or fewer inputs"
+        )
+    yield from _edges(plan, fitted, quality)
+    narrow = [one for one in quality.outputs if one.inside is not None and one.inside < COVERS]
+    if narrow and not plan.job.solve.conformal and plan.job.solve.posterior is not False:
+        yield (
+            f"bands of 95% would have about {min(one.inside or 0.0 for one in narrow):.0%} of held-out rows of "
+            f"{_names([one.target for one in narrow])}; set solve.conformal: true"
+        )
+    if quality.half is not None and quality.r2 is not None and not poor:
+        fell = 1.0 - (1.0 - quality.r2) / max(1.0 - quality.half, 1e-300)
+        if fell > GAIN and quality.half < 0.999:
+            yield (
+                f"more features would do better: with twice as many the held-out error fell by {fell:.0%}, to "
+                f"{1 - quality.r2:.3g} of the variance at {fitted.choice.m:,}; raise features.count"
+            )
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+def _least(quality: Quality, names: Sequence[str]) -> float:
+    return min(one.r2 for one in quality.outputs if one.target in names and one.r2 is not None)
+
+
+def _edges(plan: Plan, fitted: Fitted, quality: Quality) -> Iterator[str]:
+    """A ridge at the end of what was tried, or can be."""
+    tried, best = {row.ridge for row in fitted.choice.table}, fitted.fit.solution.ridge
+    if len(tried) < 2 or min(tried) < best < max(tried):
+        return
+    smallest = best == min(tried)
+    if plan.job.solve.ridge != AUTO:
+        yield f"the ridge is the {'smallest' if smallest else 'largest'} tried, {best:.3g}; set solve.ridge: auto"
+    elif smallest and quality.by == "rows":
+        yield (
+            f"the best ridge is the smallest that can be, {best:.3g}: the targets have no noise, or rows are alike "
+            "that are in several folds; set solve.folds.by: blocks, or name groups, if rows belong together"
+        )
+    elif not smallest:
+        yield f"the best ridge is the largest that can be, 1e{LAST[1] - 1:+d} of k(x, x): the inputs tell nothing here"
+
+
+def _far(plan: Plan, fitted: Fitted) -> Iterator[str]:
+    """Length-scales far from the rows' distances."""
+    distances = plan.frozen().constants.distances
+    if distances is None:
+        return
+    kernel = fitted.choice.candidate // len(plan.weights)
+    distance = distances[kernel] if kernel < len(distances) else None
+    if distance is not None and not FAR[0] < distance < FAR[1]:
+        flat = distance <= FAR[0]
+        yield (
+            f"the length-scale is {1 / distance if flat else distance:,.0f} times "
+            f"{'longer' if flat else 'shorter'} than rows are apart, in the units that the fit sees: the kernel is "
+            f"{'almost flat' if flat else 'zero between most rows'}; leave lengthscale out, and it is found"
+        )
