@@ -13,7 +13,7 @@ import typer
 from dorff.cli.guard import JobFile, Json, Metrics, Root, Store, rows_of, show, size
 from dorff.cli.logs import say
 from dorff.cli.metrics import meter, of_fit, recorded
-from dorff.cli.sentences import crowd_text, fit_text, patterns_text, term_text
+from dorff.cli.sentences import choices_text, crowd_text, fit_text, patterns_text, quality_text, term_text
 
 
 def plan(job: JobFile, root: Root = None, as_json: Json = False) -> None:
@@ -45,6 +45,7 @@ def plan(job: JobFile, root: Root = None, as_json: Json = False) -> None:
         **{f"term {number}": term_text(term, more) for number, term in enumerate(terms, 1)},
     }
     result = {key: getattr(costs, key) for key in keys} | ({"manifold": terms} if terms else {})
+    text |= choices_text(choices := [asdict(one) for one in planned.choices])
     if planned.crowded:
         text["targets"], result["patterns"] = patterns_text(planned.patterns), planned.patterns
     if crowd := "" if terms else crowd_text(costs.m, planned.dataset.rows):
@@ -55,7 +56,8 @@ def plan(job: JobFile, root: Root = None, as_json: Json = False) -> None:
             "no more there): see dorff.exact.ExactRidge, or lower features.count"
         )
     _warn(planned.warnings)
-    show(result | {"warnings": planned.warnings}, rows_of(text), as_json=as_json)
+    result |= {"choices": choices, "warnings": planned.warnings}
+    show(result, rows_of(text), as_json=as_json)
 
 
 def fit(job: JobFile, root: Root = None, metrics: Metrics = None, as_json: Json = False) -> None:
@@ -68,7 +70,7 @@ def fit(job: JobFile, root: Root = None, metrics: Metrics = None, as_json: Json 
     with recorded(metrics, "fit", job) as figures:
         described = load_job(job, root=root)
         words = lengthscale_words([kernel.model_dump() for kernel in described.kernels])
-        if any(word.startswith("tune") for word in words):
+        if any(word.startswith(("tune", "auto")) for word in words):
             say("fit: length-scales are found first, on a sample of rows, unless they were before")
         for number, term in enumerate(described.manifold, 1):
             shown = term_text(term.model_dump(mode="json"), described.data.unlabelled)
@@ -89,7 +91,8 @@ def fit(job: JobFile, root: Root = None, metrics: Metrics = None, as_json: Json 
     summary = fit_text(report, [term.weights for term in described.manifold], classes=classes)
     if as_json:
         say(summary)
-    show(asdict(report), summary, as_json=as_json)
+    table = rows_of(quality_text(report.quality) | choices_text(report.choices))
+    show(asdict(report), f"{summary}\n{table}" if table else summary, as_json=as_json)
 
 
 def _warn(warnings: Sequence[str]) -> None:

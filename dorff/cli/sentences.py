@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from dorff.predict import Scores
 
 
+SHOWN: Final = 12  # of many values
 MANY: Final = 4  # features a row: more than a feature map is for
 
 
@@ -37,6 +39,30 @@ def fit_text(report: FitReport, weights: Sequence[Sequence[float]] = (), *, clas
         f"{_weighed(report, weights)}{_tuned(report)}{_scored(report, classes)}; model {report.model}"
         f"{_remedy(report)}{_guessed(report)}{_crowded(report)}"
     )
+
+
+def choices_text(choices: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """What dorff chose of what the job leaves out, by its key, and why."""
+
+    def shown(value: Any) -> str:
+        if isinstance(value, list | tuple):
+            return ", ".join(map(shown, value[:SHOWN])) + (", ..." if len(value) > SHOWN else "")
+        return f"{value:.3g}" if isinstance(value, float) else str(value).lower()
+
+    return {one["key"]: f"{shown(one['value'])}  ({one['why']})" for one in choices}
+
+
+def quality_text(quality: Mapping[str, Any] | None) -> dict[str, str]:
+    """How good each target is on held-out rows, by its name; that of the worst first where there are many."""
+    if quality is None:
+        return {}
+    outputs = sorted(quality["outputs"], key=lambda one: -math.inf if one["r2"] is None else one["r2"])
+    kept = quality["outputs"] if len(outputs) <= SHOWN else outputs[:SHOWN]
+    return {
+        f"held-out {one['target']}": f"R2 {_r2(one['r2'])} (linear model {_r2(one['r2_linear'])}, own rows "
+        f"{_r2(one['r2_train'])})  rmse {one['rmse']:.4g} (mean {one['rmse_mean']:.4g})"
+        for one in kept
+    }
 
 
 def patterns_text(kept: Sequence[str] | None) -> str:
