@@ -16,13 +16,13 @@ import numpy as np
 import numpy.typing as npt
 from dask.delayed import delayed
 from scipy.linalg import LinAlgWarning
-from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
 from dorff.errors import InputError
 from dorff.estimators.array_sums import Drawing, Targets, sample, sampled_weights
 from dorff.estimators.arrays import Rows, StoredRows, finite_in, runs_of, unwrap
+from dorff.estimators.parameters import Nested, named_kernel
 from dorff.estimators.semi import Flags, ManifoldLike, Penalties, check_trials, columns_read, terms_of
 from dorff.features import Recipe
 from dorff.fit import Fitted, folds_with_rows
@@ -56,10 +56,10 @@ def absent() -> Iterator[None]:
         raise AbsentError(str(error)) from error
 
 
-class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
+class ORFFEstimator(Nested, ABC):
     """A scikit-learn estimator whose model is one `Model`, `model_`."""
 
-    kernel: OperatorKernel | ScalarKernel | None
+    kernel: OperatorKernel | ScalarKernel | str | None
     n_features: int
     sampler: Sampler | None
     ridge: float | Sequence[float]
@@ -80,7 +80,7 @@ class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             raise InputError(f"n_features must be a whole number of 2 or more, got {count!r}; use 1024, say")
         for name, kinds in (("kernel", OperatorKernel | ScalarKernel), ("sampler", Sampler)):
             value = getattr(self, name)
-            if value is not None and not isinstance(value, kinds):
+            if value is not None and not isinstance(self._given if name == "kernel" else value, kinds):
                 raise InputError(f"{name} must be one of dorff.{_HOMES[name]}, not {value!r}")
         self._check_cv()
         ridges = self._ridges()
@@ -136,8 +136,9 @@ class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         (q, p). What inputs alone tell is that of `inputs` (k, d), where given."""
         seed, d, p = self._seed(), X.shape[1], Y.shape[1] if observe is None else observe.shape[1]
         covariance = np.eye(p) if observe is None else None
-        if isinstance(self.kernel, OperatorKernel):
-            self.kernel.fix(d, p, covariance)  # what cannot be is refused before a row is read
+        given = self._given
+        if isinstance(given, OperatorKernel):
+            given.fix(d, p, covariance)  # what cannot be is refused before a row is read
         if isinstance(self.cv, numbers.Integral) and self.cv > X.shape[0]:
             rows = "rows" if inputs is None else "labelled rows"
             raise InputError(f"cv = {self.cv} folds need as many {rows}, but n_samples = {len(X)}; use fewer folds")
@@ -156,7 +157,7 @@ class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
                 kernel.fix(d, p, covariance), sampler, d, p, int(self.n_features), bool(self.intercept)
             )
 
-        tied = self.kernel.tied(d) if isinstance(self.kernel, OperatorKernel) else ()
+        tied = given.tied(d) if isinstance(given, OperatorKernel) else ()
         kernel, recipe, drawn, features = draw_features(
             some_x,
             own,
@@ -174,15 +175,22 @@ class ORFFEstimator(BaseEstimator, ABC):  # type: ignore[misc]
 
     def _shift_invariant(self) -> bool:
         """Whether the kernel sees differences of inputs alone; the default one does."""
-        if isinstance(self.kernel, OperatorKernel):
-            return all(base.scalar.shift_invariant for _, base in self.kernel.terms())
-        return self.kernel is None or self.kernel.shift_invariant
+        given = self._given
+        if isinstance(given, OperatorKernel):
+            return all(base.scalar.shift_invariant for _, base in given.terms())
+        return given is None or given.shift_invariant
+
+    @property
+    def _given(self) -> OperatorKernel | ScalarKernel | None:
+        """The kernel; of a name one whose length-scale is 1."""
+        return named_kernel(self.kernel) if isinstance(self.kernel, str) else self.kernel
 
     def _operator_kernel(self, scaled: FloatArray, weights: FloatArray | None) -> OperatorKernel:
-        if isinstance(self.kernel, OperatorKernel):
-            return self.kernel
-        if self.kernel is not None:
-            return self._of_scalar(self.kernel)
+        given = named_kernel(self.kernel, scaled, weights) if isinstance(self.kernel, str) else self.kernel
+        if isinstance(given, OperatorKernel):
+            return given
+        if given is not None:
+            return self._of_scalar(given)
         return self._of_scalar(Gaussian(median_lengthscale(scaled, weights=weights)))
 
     def _solve(self, drawing: Drawing, sums: Folds, penalties: Penalties | None = None) -> tuple[Fitted, Model]:

@@ -17,10 +17,9 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dorff.errors import InputError
-from dorff.estimators.array_sums import ArraySums, Drawing, Targets, one_thread
+from dorff.estimators.array_sums import FOLDS, ArraySums, Drawing, HeldRows, Targets, held_fold, one_thread
 from dorff.estimators.arrays import Deal, GivenFolds, Rows, StoredRows, together, unwrap, with_rows
 from dorff.estimators.base import ORFFEstimator, unchanged
-from dorff.estimators.calibrating import FOLDS, HeldRows, held_fold
 from dorff.estimators.class_labels import (
     AnyLabels,
     Labels,
@@ -109,7 +108,7 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        kernel: OperatorKernel | ScalarKernel | None = None,
+        kernel: OperatorKernel | ScalarKernel | str | None = None,
         n_features: int = 1024,
         *,
         coding: str = "simplex",
@@ -213,7 +212,7 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
 
     def _ignored(self, idle: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         yield from super()._ignored(idle)
-        if self.coding != "simplex" and isinstance(self.kernel, OperatorKernel):
+        if self.coding != "simplex" and isinstance(self._given, OperatorKernel):
             yield "coding", "it is what a scalar kernel stands for, and kernel is an operator kernel"
 
     def _weights(self, counts: npt.NDArray[np.int64]) -> FloatArray:

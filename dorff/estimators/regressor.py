@@ -52,9 +52,10 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
 
     Parameters
     ----------
-    kernel : OperatorKernel, ScalarKernel or None
+    kernel : OperatorKernel, ScalarKernel, name or None
         A scalar kernel k0 stands for `Decomposable(k0, "identity")`; None for that of a Gaussian whose length-scale
-        is the median distance between rows of a sample.
+        is the median distance between rows of a sample. "matern", "curl_free" (over a Gaussian) and the other words
+        of JOB.yaml name kernels of that length-scale. Their parameters are `kernel__lengthscale` and so on.
     n_features : int
         The most columns of the feature matrix, cosines and sines together. A rule that needs another number, such as
         pairs, uses fewer: `model_.feature_map.m`.
@@ -162,7 +163,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
 
     def __init__(
         self,
-        kernel: OperatorKernel | ScalarKernel | None = None,
+        kernel: OperatorKernel | ScalarKernel | str | None = None,
         n_features: int = 1024,
         *,
         sampler: Sampler | None = None,

@@ -79,7 +79,7 @@ class ScalarMap(ABC):
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class FeatureMap:
     """F = phi((X - center) / scale). center and scale (d,), in the inputs' units.
 
@@ -90,6 +90,9 @@ class FeatureMap:
     phi: ScalarMap
     center: FloatArray
     scale: FloatArray
+
+    def __repr__(self) -> str:
+        return f"FeatureMap(d={self.d}, m={self.m}, phi={type(self.phi).__name__})"
 
     @property
     def m(self) -> int:

@@ -5,11 +5,10 @@ from typing import Any
 
 from dorff.errors import InputError
 from dorff.frequencies.base import DenseSampler, Law, Sampler
-from dorff.frequencies.found import Cost, Frequencies
 from dorff.frequencies.independent import IID, QMC, GaussQuadrature, GaussQuadratureSpec, Orthogonal, QMCSpec
 from dorff.frequencies.quadrature import Quadrature, QuadratureSpec
 from dorff.frequencies.structured import ROM, SORF, Fastfood, ROMSpec
-from dorff.frequencies.transforms import Dense, Transform, transform_from
+from dorff.frequencies.transforms import Cost, Dense, Frequencies, Transform, transform_from
 from dorff.kernels import OperatorKernel, Spectral
 from dorff.spec.registry import SAMPLERS, Entry, kind_of
 

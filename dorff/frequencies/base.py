@@ -11,8 +11,7 @@ import numpy as np
 
 from dorff import kernels
 from dorff.errors import InputError
-from dorff.frequencies.found import Cost, Frequencies, dealt, of_views, uniform
-from dorff.frequencies.transforms import Dense
+from dorff.frequencies.transforms import Cost, Dense, Frequencies, dealt, of_views, uniform
 from dorff.kernels.scalar import FloatArray
 from dorff.spec.registry import Config
 

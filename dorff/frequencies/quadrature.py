@@ -10,10 +10,9 @@ import numpy as np
 
 from dorff.errors import InputError
 from dorff.frequencies.base import Law, Sampler, isotropic, unbounded
-from dorff.frequencies.found import Frequencies
 from dorff.frequencies.independent import directions, frame, frame_numbers, orthogonal_directions
 from dorff.frequencies.structured import some_rows
-from dorff.frequencies.transforms import BUTTERFLY_FROM, ButterflyRules, Dense, Transform, settled
+from dorff.frequencies.transforms import BUTTERFLY_FROM, ButterflyRules, Dense, Frequencies, Transform, settled
 from dorff.kernels import Isotropic, Measure, Spectral
 from dorff.kernels.scalar import FloatArray
 from dorff.loops import simplex_vertices

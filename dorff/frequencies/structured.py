@@ -15,8 +15,7 @@ import numpy as np
 
 from dorff.errors import InputError
 from dorff.frequencies.base import Law, Sampler, isotropic
-from dorff.frequencies.found import Frequencies, uniform
-from dorff.frequencies.transforms import HADAMARD_FROM, HadamardChain, IntArray, settled
+from dorff.frequencies.transforms import HADAMARD_FROM, Frequencies, HadamardChain, IntArray, settled, uniform
 from dorff.kernels import Isotropic, Measure, Spectral
 from dorff.kernels.scalar import FloatArray
 from dorff.spec.part import Typed, within

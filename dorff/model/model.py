@@ -36,7 +36,7 @@ def evaluation_bytes(m: int) -> int:
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Model:
     """f(x) = intercept + target_scale * sum_a phi_a(x) psi_a^T h_a.
 
@@ -65,6 +65,9 @@ class Model:
     info: Mapping[str, Any] = field(default_factory=dict)
     observe: FloatArray | None = None
     posterior: Posterior | None = None
+
+    def __repr__(self) -> str:
+        return f"Model(d={self.d}, p={self.p}, m={self.feature_map.m}, kernel={type(self.kernel).__name__})"
 
     @property
     def weights(self) -> FloatArray:

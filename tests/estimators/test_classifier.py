@@ -24,7 +24,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dorff import ORFFClassifier, ORFFRegressor, kernels, load_model
 from dorff.errors import InputError
-from dorff.estimators.calibrating import FOLDS, HeldRows
+from dorff.estimators.array_sums import FOLDS, HeldRows
 from dorff.estimators.class_labels import MOST_CLASSES, OneHot, _counted, find_classes, one_hot
 from dorff.model.calibration import Calibration, log_loss
 from dorff.passes import FoldRule

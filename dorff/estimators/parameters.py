@@ -1,0 +1,148 @@
+"""Parameters as scikit-learn names them, those of kernels and samplers too: `kernel__scalar__lengthscale`; and kernels
+by their names."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Self, TypeAlias
+
+from sklearn.base import BaseEstimator
+
+from dorff.errors import InputError
+from dorff.frequencies import Sampler
+from dorff.kernels import (
+    MultiView,
+    OperatorKernel,
+    Output,
+    ScalarKernel,
+    Sum,
+    from_config,
+    median_lengthscale,
+    scalar_from_config,
+)
+from dorff.kernels.scalar import FloatArray
+from dorff.spec.checks import nearest
+from dorff.spec.registry import KERNELS, SCALARS, Entry, Registry
+
+Kernel: TypeAlias = "OperatorKernel | ScalarKernel"
+_OPEN: Final = ("kernel", "sampler")  # parameters of estimators that have parameters of their own
+
+
+class Nested(BaseEstimator):  # type: ignore[misc]
+    """An estimator whose kernel and sampler, which never change, have parameters: to set one makes another object."""
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The parameters; with `deep` those of the kernel and the sampler too, as `kernel__scalar__lengthscale`. Terms
+        and weights of a sum go by their numbers: `kernel__term0__scalar__lengthscale`, `kernel__weight0`."""
+        own: dict[str, Any] = super().get_params(deep)
+        for name in _OPEN if deep else ():
+            own.update(_inside(own[name], name))
+        return own
+
+    def set_params(self, **params: Any) -> Self:
+        """Sets parameters as `get_params` names them. Those of a kernel that is a name, or None, need its length-scale
+        among them. InputError for one that there is not."""
+        inner: dict[str, dict[str, Any]] = {name: {} for name in _OPEN}
+        outer = {}
+        for key, value in params.items():
+            name, _, rest = key.partition("__")
+            if rest and name in _OPEN:
+                inner[name][rest] = value
+            else:
+                outer[key] = value
+        super().set_params(**outer)
+        for name, changes in inner.items():
+            if changes:
+                setattr(self, name, changed(getattr(self, name), changes, name))
+        return self
+
+
+def arguments(value: object) -> dict[str, Any]:
+    """What a kernel, an output matrix or a sampler was made of, by the names of its arguments; nothing of what is none
+    of these, or does not keep them."""
+    if isinstance(value, Sum):
+        terms = {f"term{number}": term for number, (_, term) in enumerate(value.parts)}
+        weights = {f"weight{number}": weight for number, (weight, _) in enumerate(value.parts)}
+        return {**terms, **weights, "concatenate": value.concatenate}
+    if not isinstance(value, OperatorKernel | ScalarKernel | Output | Sampler) or isinstance(value, MultiView):
+        return {}
+    kept = vars(value)
+    names = list(inspect.signature(type(value)).parameters)
+    return {name: kept[name] for name in names} if all(name in kept for name in names) else {}
+
+
+def changed(value: object, changes: Mapping[str, Any], name: str) -> Any:
+    """Another of the same kind with some `arguments`, of what is in it too, replaced: {"scalar__lengthscale": 2.0}.
+    `name` is its own, for messages. InputError for arguments that it has not."""
+    if isinstance(value, str) or (value is None and name == "kernel"):
+        return _changed_by_name(value or "gaussian", changes)
+    own, inner = arguments(value), dict[str, dict[str, Any]]()
+    for key, new in changes.items():
+        first, _, rest = key.partition("__")
+        if first not in own:
+            has = f"{nearest(first, own)}it has {', '.join(own)}" if own else "it has none"
+            raise InputError(f"{name}__{first} is no parameter: {name} is {_kind(value)}; {has}")
+        if rest:
+            inner.setdefault(first, {})[rest] = new
+        else:
+            own[first] = new
+    for first, rests in inner.items():
+        own[first] = changed(own[first], rests, f"{name}__{first}")
+    if isinstance(value, Sum):
+        parts = [(own[f"weight{number}"], own[f"term{number}"]) for number in range(len(value.parts))]
+        return Sum(parts, concatenate=own["concatenate"])
+    return type(value)(**own)
+
+
+def _changed_by_name(value: str, changes: Mapping[str, Any]) -> Kernel:
+    one, other = (changed(_built(value, lengthscale), changes, "kernel") for lengthscale in (1.0, 2.0))
+    if one.config() != other.config():
+        inside = "" if isinstance(_built(value, 1.0), ScalarKernel) else "scalar__"
+        raise InputError(
+            f"kernel is {value!r}, whose length-scale comes from the data, which a kernel with other parameters has "
+            f"not; give kernel__{inside}lengthscale too"
+        )
+    kernel: Kernel = one
+    return kernel
+
+
+def _inside(value: object, name: str) -> Iterator[tuple[str, Any]]:
+    for key, item in arguments(value).items():
+        yield f"{name}__{key}", item
+        yield from _inside(item, f"{name}__{key}")
+
+
+def _kind(value: object) -> str:
+    return "None" if value is None else f"of type {type(value).__name__}"
+
+
+def named_kernel(name: str, X: FloatArray | None = None, weights: FloatArray | None = None) -> Kernel:
+    """The kernel that a word of JOB.yaml stands for: a scalar one, or an operator-valued one over a Gaussian. Its
+    length-scale is the median distance of scaled inputs X (n, d) of `weights` (n,); 1 where there are none. InputError
+    for a word that there is not, or that needs more."""
+    absolute = name == "laplacian"
+    return _built(name, 1.0 if X is None else median_lengthscale(X, absolute=absolute, weights=weights))
+
+
+def _built(name: str, lengthscale: float) -> Kernel:
+    scalars, operators = _alone(SCALARS, "lengthscale"), _alone(KERNELS, "scalar")
+    if name not in scalars and name not in operators:
+        names = [*scalars, *operators]
+        raise InputError(
+            f"kernel must be one of dorff.kernels, not {name!r}; {nearest(name, names)}of those that need no more "
+            f"than a length-scale the name will do: {', '.join(names)}"
+        )
+    entry = scalars.get(name, scalars["gaussian"])
+    of_length = {"lengthscale": lengthscale} if "lengthscale" in entry.options.model_fields else {}
+    scalar = {"type": entry.name, **of_length}
+    return scalar_from_config(scalar) if name in scalars else from_config({"type": name, "scalar": scalar})
+
+
+def _alone(registry: Registry, given: str) -> dict[str, Entry]:
+    """The entries that need no option but `given`."""
+    needs = {
+        entry: {name for name, field in entry.options.model_fields.items() if field.is_required()}
+        for entry in registry.entries()
+    }
+    return {entry.name: entry for entry, names in needs.items() if names <= {"type", given}}
