@@ -11,13 +11,14 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from dorff import frequencies, graphs, kernels
-    from dorff.estimators import ORFFClassifier, ORFFRegressor
+    from dorff.estimators import ORFFClassifier, ORFFRegressor, RandomFeatures
     from dorff.features.lengthscale_search import tune_lengthscales
     from dorff.store.models import load_model
 
 __all__ = [
     "ORFFClassifier",
     "ORFFRegressor",
+    "RandomFeatures",
     "__version__",
     "frequencies",
     "graphs",
@@ -29,6 +30,7 @@ __all__ = [
 _HOMES = {
     "ORFFClassifier": "dorff.estimators",
     "ORFFRegressor": "dorff.estimators",
+    "RandomFeatures": "dorff.estimators",
     "load_model": "dorff.store",
     "frequencies": "dorff.frequencies",
     "graphs": "dorff.graphs",

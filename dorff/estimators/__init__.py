@@ -1,6 +1,7 @@
 """scikit-learn estimators over NumPy, pandas, Dask, Zarr and xarray."""
 
 from dorff.estimators.classifier import ORFFClassifier
+from dorff.estimators.random_features import RandomFeatures
 from dorff.estimators.regressor import ORFFRegressor
 
-__all__ = ["ORFFClassifier", "ORFFRegressor"]
+__all__ = ["ORFFClassifier", "ORFFRegressor", "RandomFeatures"]

@@ -9,20 +9,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial as bound
-from typing import Any, final
+from typing import Any, TypeAlias, TypeVar, final
 
 import dask.array as da
 import numpy as np
 import numpy.typing as npt
 from dask.delayed import delayed
 from scipy.linalg import LinAlgWarning
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
 from dorff.errors import InputError
 from dorff.estimators.array_sums import Drawing, Targets, sample, sampled_weights
 from dorff.estimators.arrays import Rows, StoredRows, finite_in, runs_of, unwrap
-from dorff.estimators.parameters import Nested, named_kernel
+from dorff.estimators.parameters import Nested, named_kernel, seed_of
 from dorff.estimators.semi import Flags, ManifoldLike, Penalties, check_trials, columns_read, terms_of
 from dorff.features import Recipe
 from dorff.fit import Fitted, folds_with_rows
@@ -37,7 +36,8 @@ from dorff.plan import draw_features, target_means
 from dorff.solvers import Choice, Setting, choose
 
 Finish = Callable[[FloatArray], npt.NDArray[Any]]  # from f (k, p) to what is asked for; may be pickled
-Answer = Callable[[Model, FloatArray], npt.NDArray[Any]]  # from a model and X (k, d) to that
+M = TypeVar("M")
+Answer: TypeAlias = Callable[[M, FloatArray], npt.NDArray[Any]]  # from a model and X (k, d) to that
 _HOMES = {"kernel": "kernels", "sampler": "frequencies"}
 _TABLES = {"gcv": "gcv_", "evidence": "log_evidences_", "kfold": "cv_errors_"}
 _OTHER_TABLE = "scores_"  # of a criterion of another package
@@ -117,11 +117,7 @@ class ORFFEstimator(Nested, ABC):
             raise InputError(f"ridge must be a number of 0 or more, or a list of them, not {self.ridge!r}") from None
 
     def _seed(self) -> int:
-        if isinstance(self.random_state, numbers.Integral):
-            if self.random_state < 0:
-                raise InputError(f"random_state must be 0 or more, not {self.random_state}")
-            return int(self.random_state)
-        return int(check_random_state(self.random_state).randint(2**31))
+        return seed_of(self.random_state)
 
     def _average(self, q: int) -> FloatArray | None:
         """C (q, V q) of a kernel of V views: the targets are their mean; None for other kernels."""
@@ -253,26 +249,34 @@ class ORFFEstimator(Nested, ABC):
         return self._answered(X, self.model_, answer, columns, dtype, views=views)
 
     def _answered(
-        self, X: Any, model: Model, answer: Answer, columns: tuple[int, ...], dtype: Any = np.float64,
+        self, X: Any, model: Model, answer: Answer[Model], columns: tuple[int, ...], dtype: Any = np.float64,
         *, views: Views = None,
     ) -> Any:  # fmt: skip
         """What `answer` makes of a model and X (n, d), (n, *columns): a lazy Dask array for Dask input, else NumPy."""
         read = None if views is None else columns_read(model.kernel, views, model.d)
         X = self._inputs(unwrap(X, "X"), reset=False, read=read)
-        if isinstance(X, da.Array):
-            return _by_chunks(X, model, answer, columns, dtype, read)
-        if not isinstance(X, StoredRows):
-            return answer(model, X)
-        out = np.empty((len(X), *columns), dtype)
-        for start, stop in runs_of(len(X), X.unit_rows):
-            out[start:stop] = answer(model, finite_in(X[start:stop], read, "X", start))
-        return out
+        return answered(X, replace(model, info={}), answer, columns, dtype, read)
+
+
+def answered(
+    X: Any, model: M, answer: Answer[M], columns: tuple[int, ...], dtype: Any = np.float64, read: Flags | None = None
+) -> Any:
+    """What `answer` makes of a model, or of a feature map, and X (n, d), (n, *columns): a lazy Dask array for Dask
+    input, else NumPy. Only the columns `read` (d,) of what is read here are looked at, where it is given."""
+    if isinstance(X, da.Array):
+        return _by_chunks(X, model, answer, columns, dtype, read)
+    if not isinstance(X, StoredRows):
+        return answer(model, X)
+    out = np.empty((len(X), *columns), dtype)
+    for start, stop in runs_of(len(X), X.unit_rows):
+        out[start:stop] = answer(model, finite_in(X[start:stop], read, "X", start))
+    return out
 
 
 def _by_chunks(
-    X: da.Array, model: Model, answer: Answer, columns: tuple[int, ...], dtype: Any, read: Flags | None
+    X: da.Array, model: M, answer: Answer[M], columns: tuple[int, ...], dtype: Any, read: Flags | None
 ) -> da.Array:
-    shared = delayed(replace(model, info={}))  # one copy in the graph
+    shared = delayed(model)  # one copy in the graph
     mapped: da.Array = X.rechunk({1: -1}).map_blocks(
         _answer_of_chunk,
         shared,
@@ -287,7 +291,7 @@ def _by_chunks(
 
 
 def _answer_of_chunk(
-    X: FloatArray, model: Model, *, answer: Answer, read: Flags | None, block_id: tuple[int, ...]
+    X: FloatArray, model: M, *, answer: Answer[M], read: Flags | None, block_id: tuple[int, ...]
 ) -> npt.NDArray[Any]:
     return answer(model, finite_in(np.ascontiguousarray(X, dtype=np.float64), read, f"X, chunk {block_id[0]}", 0))
 

@@ -4,10 +4,13 @@ by their names."""
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+import numbers
+from collections.abc import Iterator
 from typing import Any, Final, Self, TypeAlias
 
+import numpy as np
 from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
 
 from dorff.errors import InputError
 from dorff.frequencies import Sampler
@@ -26,16 +29,17 @@ from dorff.spec.checks import nearest
 from dorff.spec.registry import KERNELS, SCALARS, Entry, Registry
 
 Kernel: TypeAlias = "OperatorKernel | ScalarKernel"
+Parameters: TypeAlias = dict[str, Any]
 _OPEN: Final = ("kernel", "sampler")  # parameters of estimators that have parameters of their own
 
 
 class Nested(BaseEstimator):  # type: ignore[misc]
     """An estimator whose kernel and sampler, which never change, have parameters: to set one makes another object."""
 
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
+    def get_params(self, deep: bool = True) -> Parameters:
         """The parameters; with `deep` those of the kernel and the sampler too, as `kernel__scalar__lengthscale`. Terms
         and weights of a sum go by their numbers: `kernel__term0__scalar__lengthscale`, `kernel__weight0`."""
-        own: dict[str, Any] = super().get_params(deep)
+        own: Parameters = super().get_params(deep)
         for name in _OPEN if deep else ():
             own.update(_inside(own[name], name))
         return own
@@ -43,7 +47,7 @@ class Nested(BaseEstimator):  # type: ignore[misc]
     def set_params(self, **params: Any) -> Self:
         """Sets parameters as `get_params` names them. Those of a kernel that is a name, or None, need its length-scale
         among them. InputError for one that there is not."""
-        inner: dict[str, dict[str, Any]] = {name: {} for name in _OPEN}
+        inner: dict[str, Parameters] = {name: {} for name in _OPEN}
         outer = {}
         for key, value in params.items():
             name, _, rest = key.partition("__")
@@ -58,7 +62,16 @@ class Nested(BaseEstimator):  # type: ignore[misc]
         return self
 
 
-def arguments(value: object) -> dict[str, Any]:
+def seed_of(random_state: int | np.random.RandomState | None) -> int:
+    """The seed that a number is, or that scikit-learn's random state gives."""
+    if isinstance(random_state, numbers.Integral):
+        if random_state < 0:
+            raise InputError(f"random_state must be 0 or more, not {random_state}")
+        return int(random_state)
+    return int(check_random_state(random_state).randint(2**31))
+
+
+def arguments(value: object) -> Parameters:
     """What a kernel, an output matrix or a sampler was made of, by the names of its arguments; nothing of what is none
     of these, or does not keep them."""
     if isinstance(value, Sum):
@@ -72,12 +85,12 @@ def arguments(value: object) -> dict[str, Any]:
     return {name: kept[name] for name in names} if all(name in kept for name in names) else {}
 
 
-def changed(value: object, changes: Mapping[str, Any], name: str) -> Any:
+def changed(value: object, changes: Parameters, name: str) -> Any:
     """Another of the same kind with some `arguments`, of what is in it too, replaced: {"scalar__lengthscale": 2.0}.
     `name` is its own, for messages. InputError for arguments that it has not."""
     if isinstance(value, str) or (value is None and name == "kernel"):
         return _changed_by_name(value or "gaussian", changes)
-    own, inner = arguments(value), dict[str, dict[str, Any]]()
+    own, inner = arguments(value), dict[str, Parameters]()
     for key, new in changes.items():
         first, _, rest = key.partition("__")
         if first not in own:
@@ -95,7 +108,7 @@ def changed(value: object, changes: Mapping[str, Any], name: str) -> Any:
     return type(value)(**own)
 
 
-def _changed_by_name(value: str, changes: Mapping[str, Any]) -> Kernel:
+def _changed_by_name(value: str, changes: Parameters) -> Kernel:
     one, other = (changed(_built(value, lengthscale), changes, "kernel") for lengthscale in (1.0, 2.0))
     if one.config() != other.config():
         inside = "" if isinstance(_built(value, 1.0), ScalarKernel) else "scalar__"
