@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias, final
 
 import dask.array as da
@@ -18,13 +19,14 @@ from distributed import get_worker
 
 from dorff import __version__
 from dorff.data import RowBlock
+from dorff.errors import InputError
 from dorff.estimators.arrays import Deal, Rows, StoredRows, finite, runs_of
 from dorff.estimators.class_labels import OneHot, StoredLabels, one_hot
 from dorff.features import FeatureMap, Recipe
 from dorff.fit import Fitted
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
-from dorff.moments import Folds, check_patterns
+from dorff.moments import Folds, check_patterns, merge_folds
 from dorff.moments.blas import pin, pinned
 from dorff.passes import BlockSums, FoldRule, block_rows
 from dorff.solvers import Setting
@@ -32,7 +34,7 @@ from dorff.solvers import Setting
 SAMPLE_RUNS, RUN_ROWS = 16, 64
 FOLDS: Final = 5  # of which one is held out, where no `cv` says otherwise
 WINDOWS: Final = 256  # runs of rows looked through where there are more than enough
-MEMORY_ROWS = 2**16  # of arrays in memory, dealt to folds at a time
+PART_ROWS = 2**14  # that one thread sums, of arrays in memory and in Zarr
 MOST_ONES = 2**22  # numbers of one-hot rows made at a time
 
 Codes = npt.NDArray[np.int64]
@@ -96,17 +98,35 @@ class ArraySums:
     partial: bool = False
     precision: str = "double"
 
-    def of(self, X: Rows, Y: Targets, weights: FloatArray | None = None) -> Folds:
+    def of(self, X: Rows, Y: Targets, weights: FloatArray | None = None, *, first: int = 0, jobs: int = 1) -> Folds:
         """Moments of each fold and pattern of X (n, d) and Y (n, q): both Dask arrays of the same row chunks, or
-        neither. `weights` (n,) are the rows', all 1 if None."""
+        neither. `weights` (n,) are the rows', all 1 if None; the first row is number `first`. Parts of other arrays
+        are summed in so many threads as `jobs`, and added in order: the bits do not depend on their number."""
         if isinstance(X, da.Array):
-            return self._of_chunks(X, Y, weights)
+            return self._of_chunks(X, Y, weights, first)
         assert not isinstance(Y, da.Array)
-        sums = self._sums(len(X))
-        inputs, targets = ArrayReader(X, "X"), ArrayReader(Y, "y", partial=self.partial)
-        for start, stop in runs(X, Y):
-            self._add(sums, start, inputs.read(start, stop), targets.read(start, stop), part(weights, start, stop))
-        return sums.moments()
+        read = list(runs(X, Y))
+        step = max(1, PART_ROWS // max(read[0][1] - read[0][0], 1))
+        parts = [read[start : start + step] for start in range(0, len(read), step)]
+        readers = self._readers(X, Y) if jobs == 1 else None
+
+        def of_part(part_runs: list[tuple[int, int]]) -> Folds:
+            sums = self._sums(part_runs[-1][1] - part_runs[0][0])
+            inputs, targets = readers or self._readers(X, Y)
+            for start, stop in part_runs:
+                rows = inputs.read(start, stop), targets.read(start, stop), part(weights, start, stop)
+                self._add(sums, first + start, *rows)
+            return sums.moments()
+
+        total: Folds = {}
+        with ThreadPoolExecutor(jobs) as pool:
+            for start in range(0, len(parts), jobs):  # no more at a time, as each holds its sums
+                for sums in (pool.map if jobs > 1 else map)(of_part, parts[start : start + jobs]):
+                    total = merge_folds(total, sums)
+        return total
+
+    def _readers(self, X: FloatArray | StoredRows, Y: FloatArray | StoredRows | OneHot) -> Readers:
+        return ArrayReader(X, "X"), ArrayReader(Y, "y", partial=self.partial)
 
     def _sums(self, rows: int) -> BlockSums:
         block = min(block_rows(self.features.m + 1 + len(self.y0)), max(rows, 1))
@@ -132,16 +152,37 @@ class ArraySums:
             self._add(sums, first, matrix(X, "X", first), matrix(Y, "y", first, partial=self.partial), weights)
         return sums.moments()
 
-    def _of_chunks(self, X: da.Array, Y: Any, weights: FloatArray | None) -> Folds:
+    def _of_chunks(self, X: da.Array, Y: Any, weights: FloatArray | None, before: int) -> Folds:
         """A task a chunk, merged by a tree over chunk numbers: the bits depend on the chunks, not on who ran them."""
         shared = delayed(self)
         task, merge = delayed(ArraySums.of_chunk), delayed(_merged)
-        nodes = [task(shared, first, x, y, part(weights, first, first + rows)) for first, rows, x, y in chunks(X, Y)]
+        nodes = [
+            task(shared, before + first, x, y, part(weights, first, first + count))
+            for first, count, x, y in chunks(X, Y)
+        ]
         while len(nodes) > 1:
             pairs = zip(nodes[::2], nodes[1::2], strict=False)
             nodes = [merge(left, right) for left, right in pairs] + nodes[len(nodes) // 2 * 2 :]
         folds: Folds = nodes[0].compute()
         return folds
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """Rows that have come so far: what was known before the first, their sums, and how many there were."""
+
+    drawing: Drawing
+    summing: ArraySums
+    sums: Folds = field(default_factory=dict)
+    rows: int = 0
+
+    def added(self, X: Rows, Y: Targets, weights: FloatArray | None, jobs: int) -> Stream:
+        """With rows as of `ArraySums.of`. InputError for another number of targets."""
+        if Y.shape[1] != len(self.drawing.y0):
+            raise InputError(f"y has {Y.shape[1]} targets, but partial_fit began with {len(self.drawing.y0)}")
+        sums = self.summing.of(X, Y, weights, first=self.rows, jobs=jobs)
+        return replace(self, sums=_merged(self.sums, sums) if self.sums else sums, rows=self.rows + X.shape[0])
 
 
 def chunks(X: da.Array, Y: da.Array) -> Iterator[tuple[int, int, Any, Any]]:
@@ -243,13 +284,16 @@ class ArrayReader:
         return self._kept[start - self._start : stop - self._start]
 
 
+Readers = tuple[ArrayReader, ArrayReader]
+
+
 def runs(X: FloatArray | StoredRows, Y: FloatArray | StoredRows | OneHot) -> Iterator[tuple[int, int]]:
     """Runs of rows by which to read: whole chunks of the inputs, or of the targets where only they are stored."""
     targets = Y.labels if isinstance(Y, OneHot) else Y
     for rows in (X, targets):
         if isinstance(rows, StoredRows | StoredLabels):
             return runs_of(len(rows), rows.unit_rows)
-    step = MEMORY_ROWS
+    step = PART_ROWS
     if isinstance(Y, OneHot):  # whose rows are made anew, a number for each class
         step = max(1, min(step, MOST_ONES // Y.shape[1]))
     return ((start, min(start + step, len(X))) for start in range(0, len(X), step))
@@ -276,8 +320,9 @@ class HeldRows:
         """(start, stop) of the rows looked through."""
         return spread_runs(self.n, WINDOWS, -(-self.most * (self.deal.held or self.deal.count) // WINDOWS))
 
-    def read(self, X: Rows, Y: Targets) -> tuple[FloatArray, Codes]:
-        """f (k, K) and the classes (k,) of the held-out rows, of inputs X (n, d) and one-hot rows Y (n, K)."""
+    def read(self, X: Rows, Y: Targets) -> tuple[FloatArray, Codes, Codes]:
+        """f (k, K), the classes (k,) and the numbers (k,) of the held-out rows, of inputs X (n, d) and one-hot rows
+        Y (n, K)."""
         if isinstance(X, da.Array):
             assert isinstance(Y, da.Array)
             shared, task = delayed(self), delayed(HeldRows.of_chunk)
@@ -296,18 +341,18 @@ class HeldRows:
                 self.of_run(start, inputs.read(start, stop), targets.read(start, stop))
                 for start, stop in (runs(X, Y) if len(self.windows) == 1 else self.windows)
             ]
-        f, codes = (np.concatenate(each)[: self.most] for each in zip(*parts, strict=True))
-        return f, codes
+        f, codes, numbers = (np.concatenate(each)[: self.most] for each in zip(*parts, strict=True))
+        return f, codes, numbers
 
-    def of_run(self, first: int, X: FloatArray, Y: FloatArray) -> tuple[FloatArray, Codes]:
+    def of_run(self, first: int, X: FloatArray, Y: FloatArray) -> tuple[FloatArray, Codes, Codes]:
         """Of the run of rows whose first is number `first`."""
         rows = np.arange(first, first + len(X))
         starts, stops = np.array(self.windows).T
         inside = rows < stops[np.searchsorted(starts, rows, side="right") - 1]  # the first window starts at row 0
         kept = inside & (self.deal.of_rows(rows) == held_fold(self.deal))
-        return self.model.predict(X[kept]), Y[kept].argmax(axis=1)
+        return self.model.predict(X[kept]), Y[kept].argmax(axis=1), rows[kept]
 
-    def of_chunk(self, first: int, X: FloatArray, Y: FloatArray) -> tuple[FloatArray, Codes]:
+    def of_chunk(self, first: int, X: FloatArray, Y: FloatArray) -> tuple[FloatArray, Codes, Codes]:
         """Of the chunk whose first row is number `first`; a Dask task."""
         pin_worker()
         return self.of_run(first, matrix(X, "X", first), matrix(Y, "y", first))

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import numbers
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, final
 
 import dask.array as da
 import numpy as np
 import numpy.typing as npt
+import psutil
 import zarr
-from sklearn.model_selection import check_cv
+from sklearn.model_selection import GroupKFold, check_cv
 from zarr.storage import LocalStore, MemoryStore
 
 from dorff.data import Dataset
 from dorff.data.nodes import open_array
-from dorff.errors import InputError
+from dorff.errors import DoesNotFitError, InputError
 from dorff.kernels.scalar import FloatArray
+from dorff.moments import Folds, Moments, pooled
+from dorff.passes import FoldRule
+from dorff.solvers import Choice, Score, Setting, Spread
+from dorff.solvers.select import squared_errors
 
+Flags: TypeAlias = npt.NDArray[np.bool_]
+MOST_PARTS = 64  # of rows, by splits that are no partition
 READ_ROWS = 2048  # rows read at a time from a stored array, or one run of its chunks where those hold more
 
 
@@ -93,8 +102,8 @@ def unwrap(values: Any, name: str) -> Any:
 
 def opened(values: Any, name: str, of_store: Callable[[zarr.Array[Any], str], Any]) -> Any:
     """What `unwrap` gives, unchecked; a Zarr array in a local folder is what `of_store` makes of it."""
-    if type(values).__module__.partition(".")[0] == "xarray" and hasattr(values, "data"):
-        values = values.data
+    if type(values).__module__.partition(".")[0] == "xarray":
+        values = _columns(values, name) if type(values).__name__ == "Dataset" else values.data
     if isinstance(values, zarr.Group):
         raise InputError(f"{name} is a Zarr group; give one of its arrays, such as group['x']")
     if hasattr(values, "to_dask_array"):
@@ -109,6 +118,20 @@ def opened(values: Any, name: str, of_store: Callable[[zarr.Array[Any], str], An
         f"{name} is a Zarr array in a {type(values.store).__name__}, where lost chunks cannot be told from zeros; "
         "copy it to a local folder first, or give a NumPy array"
     )
+
+
+def _columns(dataset: Any, name: str) -> Any:
+    """The variables of an xarray Dataset, all (n,) along one dimension, as columns: a pandas data frame, or a Dask
+    array where one is Dask's; y (n,) of one."""
+    variables = list(dataset.data_vars.values())
+    dims = {str(one.name): one.dims for one in variables}
+    if len(set(dims.values())) != 1 or variables[0].ndim != 1:
+        raise InputError(f"{name} is a Dataset whose variables are not all along one dimension ({dims}); stack() it")
+    if name == "y" and len(variables) == 1:
+        return variables[0].data
+    if any(isinstance(one.data, da.Array) for one in variables):
+        return da.stack([one.data for one in variables], axis=1)
+    return dataset.to_dataframe()[list(dims)]
 
 
 def _check(values: StoredRows | da.Array, name: str) -> None:
@@ -184,9 +207,11 @@ class Deal(Protocol):
 @final
 @dataclass(frozen=True, eq=False)
 class GivenFolds:
-    """Folds row by row, `of` (n,)."""
+    """Folds row by row, `of` (n,); and, where the splits are no partition, what each `uses` them for, (splits, folds):
+    0 nothing, 1 to train on, 2 to hold out."""
 
     of: Numbers
+    uses: Numbers | None = None
 
     @property
     def count(self) -> int:
@@ -206,26 +231,75 @@ class GivenFolds:
         return cls(fold_of)
 
     @classmethod
-    def from_splits(cls, cv: Any, n: int) -> GivenFolds:
-        """Of a splitter of scikit-learn, or its (training rows, held-out rows) pairs, of n rows. InputError unless
-        every row is held out once and trained on otherwise: the folds' sums then make every training set."""
-        fold_of = np.full(n, -1, dtype=np.int64)
+    def from_splits(cls, cv: Any, n: int, y: Any = None, groups: Any = None) -> GivenFolds:
+        """Of a splitter of scikit-learn, or its (training rows, held-out rows) pairs, of n rows. Where these are no
+        partition folds are the parts that all of them cut the rows into, of whose sums each training set's is made.
+        InputError for splits that are none, and that cut the rows into more than MOST_PARTS."""
         try:
-            splits = check_cv(cv).split(np.empty((n, 1)))
+            splits = check_cv(cv, y).split(np.empty((n, 1)), y, groups)
             pairs = [[np.arange(n)[np.asarray(part)] for part in (train, test)] for train, test in splits]
         except (TypeError, ValueError, IndexError) as error:
             raise InputError(f"cv must be None, a number of folds, or splits of the {n} rows ({error})") from None
-        for number, (train, test) in enumerate(pairs):
-            whole = np.array_equal(np.sort(np.concatenate([train, test])), np.arange(n))
-            if not whole or np.any(fold_of[test] >= 0):
-                raise InputError(
-                    f"cv: split {number} is none of a partition; hold every row out once and train on all others, as "
-                    "KFold, GroupKFold and LeaveOneGroupOut do (not TimeSeriesSplit or ShuffleSplit)"
-                )
-            fold_of[test] = number
-        if len(pairs) < 2 or np.any(fold_of < 0):
-            raise InputError("cv: the splits must be two or more and hold every row out once")
-        return cls(fold_of)
+        uses = np.zeros((n, len(pairs)), dtype=np.int8)  # of a row in a split: 1 to train on, 2 held out
+        for number, pair in enumerate(pairs):
+            for use, rows in enumerate(pair, 1):
+                if not len(rows) or len(np.unique(rows)) < len(rows) or uses[rows, number].any():
+                    raise InputError(f"cv: split {number} has no rows to train on or to hold out, or names one twice")
+                uses[rows, number] = use
+        held = uses == 2
+        if len(pairs) > 1 and np.all(held.sum(axis=1) == 1) and np.all(uses > 0):
+            return cls(held.argmax(axis=1))
+        kinds, fold_of = np.unique(uses, axis=0, return_inverse=True)
+        if not pairs or len(kinds) > MOST_PARTS:
+            raise InputError(
+                f"cv: the splits must be one or more, and cut the rows into {MOST_PARTS} parts at most, each of which "
+                f"needs sums of its own; {len(pairs)} cut them into {len(kinds)}; use fewer"
+            )
+        return cls(fold_of.ravel(), kinds.T.astype(np.int64))
+
+
+def dealt(cv: Any, n: int, seed: int, *, seen: Flags | None = None, y: Any = None, groups: Any = None) -> Deal:
+    """Which folds the n rows are in, which of all rows are those that are `seen`, where given. `y` and `groups`, a
+    label a row, are for a splitter; rows of a group are in one fold. InputError for groups without folds."""
+    if groups is not None:
+        if cv is None:
+            raise InputError("groups: folds alone look at them; give cv too, such as cv=5")
+        groups = np.asarray(groups)
+        cv = GroupKFold(int(cv)) if isinstance(cv, numbers.Integral) else cv
+    if seen is not None and isinstance(cv, numbers.Integral):
+        return GivenFolds.balanced(np.zeros(n, np.int64), int(cv), seed)
+    if cv is None or isinstance(cv, numbers.Integral):
+        return FoldRule(int(cv or 1), by_rows=True, seed=seed)
+    folds = GivenFolds.from_splits(
+        cv, n if seen is None else len(seen), y if isinstance(y, np.ndarray) else None, groups
+    )
+    return folds if seen is None else replace(folds, of=folds.of[seen])
+
+
+def choose_by_splits(uses: Numbers, sums: Folds, settings: Sequence[Setting], ridges: Sequence[float]) -> Choice:
+    """As `solvers.choose` by k-fold, of splits that are no partition: `uses` (splits, folds) says of each fold's rows
+    whether a split trains on them (1) or holds them out (2)."""
+    squares: list[list[FloatArray]] = [[] for _ in range(len(settings) * len(ridges))]
+    heldout: list[Moments] = []
+    for number, use in enumerate(uses):
+        train, held = ([one for (fold, _), one in sums.items() if use[fold] == kind and one.n] for kind in (1, 2))
+        if not train or not held:
+            raise InputError(f"cv: split {number} has no rows with targets to train on or to hold out")
+        fits = [(setting, fit) for setting in settings for fit in setting.solve(pooled([train]), ridges)]
+        for errors, (setting, fit) in zip(squares, fits, strict=True):
+            errors.append(squared_errors(held, fit.W, fit.bias, setting.observe))
+        heldout += held
+    errors, spread = np.sum(squares, axis=1).reshape(len(settings), len(ridges), -1), Spread.of_moments(heldout)
+    entries = float(sum(one.corner[0, 0] * np.count_nonzero(one.mask) for one in heldout))
+    r2 = [setting.r2.score(own, spread) for setting, own in zip(settings, errors, strict=True)]
+    table = tuple(
+        Score(at, ridge, float(left.sum() / entries), setting.m, r2=None if np.isnan(one) else float(one))
+        for at, setting in enumerate(settings)
+        for ridge, left, one in zip(ridges, errors[at], r2[at], strict=True)
+    )
+    best = min(table, key=lambda score: score.least)
+    (fit,) = settings[best.candidate].solve(pooled([list(sums.values())]), [best.ridge])
+    return Choice(best.candidate, fit, table, best.m)
 
 
 def row_weights(weights: Any, n: int) -> FloatArray | None:
@@ -249,3 +323,23 @@ def row_weights(weights: Any, n: int) -> FloatArray | None:
             "sample_weight must be finite and not negative, and no fit is left where all weights are zero"
         )
     return numbers
+
+
+def check_memory(m: int, q: int) -> None:
+    """DoesNotFitError where the sums of m features and q targets, and a system made of them, are beyond all memory."""
+    wanted, free = 16 * (m + q + 1) ** 2, psutil.virtual_memory().available
+    if wanted > free:
+        raise DoesNotFitError(
+            f"n_features = {m} needs {wanted / 2**30:.1f} GiB for sums and a system of (m + q + 1)^2 numbers each; "
+            f"{free / 2**30:.1f} GiB of memory are free; lower n_features"
+        )
+
+
+@contextmanager
+def enough_memory(remedy: str) -> Iterator[None]:
+    """What memory did not suffice for is a DoesNotFitError: what was asked for, what there is, and the `remedy`."""
+    try:
+        yield
+    except MemoryError as error:
+        free = psutil.virtual_memory().available / 2**30
+        raise DoesNotFitError(f"{str(error) or 'out of memory'}; {free:.1f} GiB of memory are free; {remedy}") from error

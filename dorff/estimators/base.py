@@ -15,14 +15,27 @@ import dask.array as da
 import numpy as np
 import numpy.typing as npt
 from dask.delayed import delayed
+from dask.system import CPU_COUNT
 from scipy.linalg import LinAlgWarning
 from sklearn.utils.validation import validate_data
 
 from dorff.errors import InputError
-from dorff.estimators.array_sums import Drawing, Targets, sample, sampled_weights
-from dorff.estimators.arrays import Rows, StoredRows, finite_in, runs_of, unwrap
+from dorff.estimators.array_sums import Drawing, Stream, Targets, sample, sampled_weights
+from dorff.estimators.arrays import (
+    Deal,
+    Flags,
+    GivenFolds,
+    Rows,
+    StoredRows,
+    check_memory,
+    choose_by_splits,
+    enough_memory,
+    finite_in,
+    runs_of,
+    unwrap,
+)
 from dorff.estimators.parameters import Nested, named_kernel, seed_of
-from dorff.estimators.semi import Flags, ManifoldLike, Penalties, check_trials, columns_read, terms_of
+from dorff.estimators.semi import ManifoldLike, Penalties, check_trials, columns_read, terms_of
 from dorff.features import Recipe
 from dorff.fit import Fitted, folds_with_rows
 from dorff.frequencies import Sampler, default_sampler
@@ -69,6 +82,7 @@ class ORFFEstimator(Nested, ABC):
     standardize: bool
     manifold: ManifoldLike
     graph: Any
+    n_jobs: int | None
 
     @abstractmethod
     def _of_scalar(self, scalar: ScalarKernel) -> OperatorKernel:
@@ -103,7 +117,8 @@ class ORFFEstimator(Nested, ABC):
         return terms
 
     def _check_cv(self) -> None:
-        if self.cv is not None and (not isinstance(self.cv, numbers.Integral) or self.cv < 2):
+        number = isinstance(self.cv, numbers.Number | str)
+        if number and (not isinstance(self.cv, numbers.Integral) or self.cv < 2):
             raise InputError(f"cv must be None or a number of folds of 2 or more, not {self.cv!r}")
 
     @property
@@ -149,9 +164,9 @@ class ORFFEstimator(Nested, ABC):
         def described(scaled: Callable[[FloatArray], FloatArray]) -> tuple[OperatorKernel, Recipe]:
             kernel = self._operator_kernel(scaled(some_x), own)
             sampler = default_sampler(kernel) if self.sampler is None else self.sampler
-            return kernel, Recipe(
-                kernel.fix(d, p, covariance), sampler, d, p, int(self.n_features), bool(self.intercept)
-            )
+            recipe = Recipe(kernel.fix(d, p, covariance), sampler, d, p, int(self.n_features), bool(self.intercept))
+            check_memory(recipe.m, Y.shape[1])
+            return kernel, recipe
 
         tied = given.tied(d) if isinstance(given, OperatorKernel) else ()
         kernel, recipe, drawn, features = draw_features(
@@ -189,7 +204,31 @@ class ORFFEstimator(Nested, ABC):
             return self._of_scalar(given)
         return self._of_scalar(Gaussian(median_lengthscale(scaled, weights=weights)))
 
-    def _solve(self, drawing: Drawing, sums: Folds, penalties: Penalties | None = None) -> tuple[Fitted, Model]:
+    def _begun(self) -> Stream | None:
+        """The rows of earlier calls. InputError where those of `partial_fit` cannot be added to them."""
+        stream: Stream | None = vars(self).get("_stream")
+        if stream is None and "model_" in vars(self):
+            warnings.warn("partial_fit begins anew: this fit kept no sums to add to", stacklevel=3)
+        if self.manifold is not None or not (self.cv is None or isinstance(self.cv, numbers.Integral)):
+            raise InputError("partial_fit: a manifold, and splits, are of all rows together; use fit, or cv=5, say")
+        return stream
+
+    @property
+    def _remedy(self) -> str:
+        """For a fit that memory does not suffice for."""
+        folds = "" if self.cv is None else ", or the number of folds (cv)"
+        return f"lower n_features, now {self.n_features}{folds}, or give Zarr or Dask arrays for X and y"
+
+    def _jobs(self) -> int:
+        """Threads."""
+        if self.n_jobs is not None and (not isinstance(self.n_jobs, numbers.Integral) or not self.n_jobs):
+            raise InputError(f"n_jobs must be None or a whole number, -1 for all cores, not {self.n_jobs!r}")
+        jobs = int(self.n_jobs or 1)
+        return jobs if jobs > 0 else max(1, int(CPU_COUNT) + 1 + jobs)
+
+    def _solve(
+        self, drawing: Drawing, sums: Folds, penalties: Penalties | None = None, deal: Deal | None = None
+    ) -> tuple[Fitted, Model]:
         """The fit and the model of the ridge and the penalties' weights, or of the best of the lists."""
         no_rows, no_target = "y has no row with a target that was observed; give some", "no row has this target"
         folds = folds_with_rows(sums, no_rows, lambda at: f"y, column {at}: {no_target}; leave the column out")
@@ -198,7 +237,11 @@ class ORFFEstimator(Nested, ABC):
         if self.cv is not None and len(folds) < 2:
             raise InputError(f"cv = {self.cv}: rows fell into one fold; give more rows, or leave cv out")
         settings = [drawing.setting] if penalties is None else penalties.settings(drawing.setting)
-        fitted = Fitted(settings, sums, choose(folds, settings, self._ridges(), by=self._by))
+        if isinstance(deal, GivenFolds) and deal.uses is not None:
+            choice = choose_by_splits(deal.uses, sums, settings, self._ridges())
+        else:
+            choice = choose(folds, settings, self._ridges(), by=self._by)
+        fitted = Fitted(settings, sums, choice)
         self._keep(fitted.choice, penalties)
         report = {}
         if penalties is not None:
@@ -255,7 +298,8 @@ class ORFFEstimator(Nested, ABC):
         """What `answer` makes of a model and X (n, d), (n, *columns): a lazy Dask array for Dask input, else NumPy."""
         read = None if views is None else columns_read(model.kernel, views, model.d)
         X = self._inputs(unwrap(X, "X"), reset=False, read=read)
-        return answered(X, replace(model, info={}), answer, columns, dtype, read)
+        with enough_memory("predict fewer rows at a time, or give a Zarr or Dask array"):
+            return answered(X, replace(model, info={}), answer, columns, dtype, read)
 
 
 def answered(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,11 +15,23 @@ from sklearn.base import ClassifierMixin
 from sklearn.metrics import accuracy_score
 from sklearn.utils import check_array, column_or_1d
 from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import _check_partial_fit_first_call
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dorff.errors import InputError
-from dorff.estimators.array_sums import FOLDS, ArraySums, Drawing, HeldRows, Targets, held_fold, one_thread
-from dorff.estimators.arrays import Deal, GivenFolds, Rows, StoredRows, together, unwrap, with_rows
+from dorff.estimators.array_sums import FOLDS, ArraySums, Drawing, HeldRows, Stream, Targets, held_fold, one_thread
+from dorff.estimators.arrays import (
+    Deal,
+    GivenFolds,
+    Rows,
+    StoredRows,
+    dealt,
+    enough_memory,
+    row_weights,
+    together,
+    unwrap,
+    with_rows,
+)
 from dorff.estimators.base import ORFFEstimator, unchanged
 from dorff.estimators.class_labels import (
     AnyLabels,
@@ -52,6 +65,12 @@ def _calibrates(estimator: Any) -> bool:
     return True
 
 
+def _reads_once(estimator: Any) -> bool:
+    if estimator.calibrate:
+        raise AttributeError("partial_fit reads rows once, and calibrate=True some of them twice; set calibrate=False")
+    return True
+
+
 @final
 class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
     """Classes by vector-valued kernel ridge regression on operator-valued random Fourier features.
@@ -62,7 +81,7 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
 
     Parameters
     ----------
-    kernel, n_features, sampler, ridge, cv, random_state, intercept
+    kernel, n_features, sampler, ridge, cv, random_state, intercept, n_jobs
         As of `ORFFRegressor`; ridges are compared by squared error on the one-hot targets, f times the number that
         serves best, as that changes no class (and a manifold makes f smaller the more it weighs). An OperatorKernel is
         taken as it is, with an output for each class.
@@ -114,7 +133,7 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
         coding: str = "simplex",
         sampler: Sampler | None = None,
         ridge: float | Sequence[float] = 1e-6,
-        cv: int | None = None,
+        cv: Any = None,
         class_weight: str | Mapping[Any, float] | None = None,
         calibrate: bool = True,
         random_state: int | np.random.RandomState | None = 0,
@@ -122,6 +141,7 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
         standardize: bool = False,
         manifold: ManifoldLike = None,
         graph: Any = None,
+        n_jobs: int | None = None,
     ) -> None:
         self.kernel = kernel
         self.n_features = n_features
@@ -136,42 +156,76 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
         self.standardize = standardize
         self.manifold = manifold
         self.graph = graph
+        self.n_jobs = n_jobs
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Fit to inputs X (n, d) and labels y (n,)."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, groups: Any = None) -> Self:
+        """Fit to inputs X (n, d) and labels y (n,). `sample_weight` (n,) >= 0 is how much a row counts, beside its
+        class's weight; held in memory. `groups` are as of `ORFFRegressor.fit`."""
+        self._stream: Stream | None = None
+        self._add(X, y, sample_weight, groups, None)
+        self._stream = None  # whose sums of folds are not kept
+        return self
+
+    @available_if(_reads_once)  # type: ignore[untyped-decorator]
+    def partial_fit(self, X: Any, y: Any, classes: npt.ArrayLike | None = None, sample_weight: Any = None) -> Self:
+        """Add rows to those of earlier calls, and fit to all of them: as `ORFFRegressor.partial_fit`. `classes` (K,),
+        all labels that there will be, are needed at the first call."""
+        self._stream = self._begun()
+        if self.class_weight == "balanced":
+            raise InputError("partial_fit: 'balanced' weighs classes by all rows together; give class_weight a dict")
+        _check_partial_fit_first_call(self, classes)
+        self._add(X, y, sample_weight, None, self.classes_)
+        return self
+
+    def _add(self, X: Any, y: Any, sample_weight: Any, groups: Any, classes: Labels | None) -> None:
         self._check_arguments()
         terms = self._manifold_terms()
         X, y = in_memory_where(terms, unwrap(X, "X"), unwrap_labels(y))
         if terms:
             refuse_gaps(y)
-        X, labels = self._validated(X, y)
-        rows, seen = X, None
+        X, labels = self._validated(X, y, reset=self._stream is None)
+        rows, seen, weights = X, None, row_weights(sample_weight, X.shape[0])
         if terms:
             assert isinstance(labels, np.ndarray)
             seen = labelled(labels)
             X, labels = X[seen], plain_type(labels[seen])
-        coded: AnyLabels = labels
-        if isinstance(labels, StoredLabels | da.Array):
-            self.classes_, counts = find_classes(labels)
-            classes = self.classes_
-        else:
-            self.classes_, coded, counts = in_memory(labels)
-            classes = np.arange(len(self.classes_))
-        if len(classes) < 2:
-            raise InputError(f"y has one class only, {self.classes_.tolist()[0]!r}; a classifier needs two or more")
-        self.class_weight_ = self._weights(counts)
+            weights = None if weights is None else row_weights(weights[seen], len(X))
+        coded, classes = self._coded(labels, weights, classes)
         X = with_rows(X, "X")
         if isinstance(X, da.Array) and not isinstance(coded, da.Array):
             coded = da.from_array(coded, chunks=(X.chunks[0] if len(X) == len(coded) else -1,))
         X, Y = together(X, target_rows(coded, classes))
-        with one_thread():
-            self._fit(X, Y, terms, None if seen is None else rows)
+        with enough_memory(self._remedy), one_thread():
+            self._fit(X, Y, terms, None if seen is None else rows, weights, groups)
         self.__dict__.pop("transduction_", None)  # of an earlier fit
         if seen is not None:
             self.transduction_ = np.empty(len(rows), self.classes_.dtype)
             self.transduction_[seen] = labels
             self.transduction_[~seen] = _likeliest(self.model_.predict(rows[~seen]), self.classes_)
-        return self
+
+    def _coded(
+        self, labels: AnyLabels, weights: FloatArray | None, classes: Labels | None
+    ) -> tuple[AnyLabels, Labels]:
+        """Labels (n,), those in memory as numbers, and what stands for each class (K,) among them: `classes` where
+        they are known before."""
+        if classes is not None:
+            self.class_weight_ = self._weights(np.ones(len(classes)))
+            return labels, classes
+        coded: AnyLabels = labels
+        if isinstance(labels, StoredLabels | da.Array):
+            classes, counts = find_classes(labels)
+            self.classes_, codes = (
+                classes,
+                None if weights is None else np.searchsorted(classes, np.asarray(labels[:])),
+            )
+        else:
+            self.classes_, codes, counts = in_memory(labels)
+            classes, coded = np.arange(len(self.classes_)), codes
+        if len(classes) < 2:
+            raise InputError(f"y has one class only, {self.classes_.tolist()[0]!r}; a classifier needs two or more")
+        weighed = counts if weights is None or codes is None else np.bincount(codes, weights, len(classes))
+        self.class_weight_ = self._weights(weighed)
+        return coded, classes
 
     def predict(self, X: Any, *, views: Views = None) -> Any:
         """Labels (n,) at X (n, d). `views` are as of `ORFFRegressor.predict`."""
@@ -215,13 +269,13 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
         if self.coding != "simplex" and isinstance(self._given, OperatorKernel):
             yield "coding", "it is what a scalar kernel stands for, and kernel is an operator kernel"
 
-    def _weights(self, counts: npt.NDArray[np.int64]) -> FloatArray:
+    def _weights(self, counts: npt.NDArray[Any]) -> FloatArray:
         """How much a row of each class (K,) counts."""
         chosen, K = self.class_weight, len(counts)
         if chosen is None:
             return np.ones(K)
         if isinstance(chosen, str) and chosen == "balanced":
-            return np.asarray(counts.sum() / (K * counts))
+            return np.asarray(counts.sum() / (K * np.where(counts > 0, counts, 1.0)))
         if not isinstance(chosen, Mapping):
             raise InputError(f"class_weight must be 'balanced', a dict of labels to weights, or None, not {chosen!r}")
         labels = self.classes_.tolist()
@@ -232,36 +286,48 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
             raise InputError(f"class_weight must be numbers above 0, not {dict(chosen)!r}; leave out a class's rows")
         return weights
 
-    def _validated(self, X: Any, y: Any) -> tuple[Any, AnyLabels]:
+    def _validated(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, AnyLabels]:
         """What scikit-learn demands of X and y, without reading what lies in Zarr or Dask."""
         if isinstance(y, StoredLabels | da.Array):
-            return self._inputs(X, reset=True), y
+            return self._inputs(X, reset=reset), y
         if isinstance(X, StoredRows | da.Array):
             if y is None:
                 raise InputError("fit requires y to be passed, but the target y is None")
             y = column_or_1d(check_array(y, ensure_2d=False, dtype=None, input_name="y"), warn=True)
-            X = self._inputs(X, reset=True)
+            X = self._inputs(X, reset=reset)
         else:
-            X, y = validate_data(self, X, y, dtype=np.float64)
+            X, y = validate_data(self, X, y, dtype=np.float64, reset=reset)
         return X, y
 
-    def _fit(self, X: Rows, Y: Targets, terms: Sequence[Manifold], inputs: FloatArray | None) -> None:
-        """To rows X (n, d) and Y (n, K), and to the terms over `inputs` (k, d), all rows."""
-        drawing = self._draw(X, Y, observe=self._average(Y.shape[1]), inputs=inputs, free_scale=True)
-        deal = self._deal(Y, drawing.seed, semi=bool(terms))
-        sums = ArraySums(drawing.features, drawing.y0, deal, self.class_weight_)
-        penalties = None if inputs is None else Penalties.of(terms, drawing, inputs, X.shape[0])
-        fitted, model = self._solve(drawing, sums.of(X, Y), penalties)
+    def _fit(
+        self, X: Rows, Y: Targets, terms: Sequence[Manifold], inputs: FloatArray | None, weights: FloatArray | None,
+        groups: Any,
+    ) -> None:  # fmt: skip
+        """To rows X (n, d) and Y (n, K) of `weights` (n,), and to the terms over `inputs` (k, d), all rows."""
+        stream, jobs = self._stream, self._jobs()
+        if stream is None:
+            observe = self._average(Y.shape[1])
+            drawing = self._draw(X, Y, observe=observe, weights=weights, inputs=inputs, free_scale=True)
+            deal = self._deal(Y, drawing.seed, groups, semi=bool(terms))
+            stream = Stream(drawing, ArraySums(drawing.features, drawing.y0, deal, self.class_weight_))
+        stream = stream.added(X, Y, weights, jobs)
+        penalties = None if inputs is None else Penalties.of(terms, stream.drawing, inputs, X.shape[0])
+        fitted, model = self._solve(stream.drawing, stream.sums, penalties, stream.summing.folds)
         info = {**model.info, "labels": [_plain(label) for label in self.classes_]}
         self.__dict__.pop("calibration_", None)  # of an earlier fit
         if self.calibrate:
-            self.calibration_ = self._calibration(drawing, deal, fitted, X, Y)
+            self.calibration_ = self._calibration(stream, fitted, X, Y, weights)
             info["calibration"] = self.calibration_.config()
-        self.model_ = replace(model, info=info)
+        self.model_, self._stream = replace(model, info=info), stream
 
-    def _deal(self, Y: Targets, seed: int, *, semi: bool) -> Deal:
+    def _deal(self, Y: Targets, seed: int, groups: Any, *, semi: bool) -> Deal:
         """Which folds rows are in. Without `cv` they are those that a calibration needs, and with no need of that one;
         a fifth alone where rows are held out once."""
+        by_number = self.cv is None or isinstance(self.cv, numbers.Integral)
+        if groups is not None or not by_number:
+            if semi or (self.calibrate and not isinstance(Y, OneHot)):
+                raise InputError("cv: groups and splits need X and y in memory, or calibrate=False, and no manifold")
+            return dealt(self.cv, Y.shape[0], seed, y=_codes(Y) if isinstance(Y, OneHot) else None, groups=groups)
         if semi:
             codes, folds = _codes(Y), FOLDS if self.calibrate else 1
             return GivenFolds.balanced(codes, int(self.cv or min(folds, len(codes))), seed)
@@ -269,19 +335,22 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
             return FoldRule.one_held(FOLDS, by_rows=True, seed=seed)
         return FoldRule(self.cv or 1, by_rows=True, seed=seed)
 
-    def _calibration(self, drawing: Drawing, deal: Deal, fitted: Fitted, X: Rows, Y: Targets) -> Calibration:
+    def _calibration(
+        self, stream: Stream, fitted: Fitted, X: Rows, Y: Targets, weights: FloatArray | None
+    ) -> Calibration:
         """Of a fit to the other folds, at the same ridge and weights of penalties; the held-out rows had a part in
         choosing these alone. Folds in memory are held out in turn, others once."""
+        deal = stream.summing.folds
         if isinstance(deal, FoldRule):
-            model = _without(held_fold(deal), drawing, fitted)
-            f, codes = HeldRows(model, deal, X.shape[0], most_rows(model.p)).read(X, Y)
-            return Calibration.fit(f, codes, self.class_weight_[codes])
-        assert isinstance(deal, GivenFolds)
-        codes = _codes(Y)
-        f = np.empty(Y.shape)
-        for fold in range(deal.count):
-            f[deal.of == fold] = _without(fold, drawing, fitted).predict(X[deal.of == fold])
-        return Calibration.fit(f, codes, self.class_weight_[codes])
+            model = _without(held_fold(deal), stream.drawing, fitted)
+            f, codes, rows = HeldRows(model, deal, X.shape[0], most_rows(model.p)).read(X, Y)
+        else:
+            assert isinstance(deal, GivenFolds)
+            f, codes, rows = np.empty(Y.shape), _codes(Y), np.arange(Y.shape[0])
+            for fold in range(deal.count):
+                f[deal.of == fold] = _without(fold, stream.drawing, fitted).predict(X[deal.of == fold])
+        counted = self.class_weight_[codes] * (1.0 if weights is None else weights[rows])
+        return Calibration.fit(f, codes, counted)
 
 
 def _without(held: int, drawing: Drawing, fitted: Fitted) -> Model:

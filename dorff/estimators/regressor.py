@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,11 +15,11 @@ from sklearn.utils import check_array, check_consistent_length, column_or_1d
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dorff.errors import InputError
-from dorff.estimators.array_sums import ArraySums, one_thread
+from dorff.estimators.array_sums import ArraySums, Stream, one_thread
 from dorff.estimators.arrays import (
-    Deal,
     Deferred,
-    GivenFolds,
+    dealt,
+    enough_memory,
     finite,
     row_weights,
     together,
@@ -28,13 +27,13 @@ from dorff.estimators.arrays import (
     with_rows,
 )
 from dorff.estimators.base import ORFFEstimator, absent, first_column, unchanged
-from dorff.estimators.semi import Flags, ManifoldLike, Penalties, in_memory_where, with_targets
+from dorff.estimators.semi import ManifoldLike, Penalties, in_memory_where, with_targets
 from dorff.fit import Fitted
 from dorff.frequencies import Sampler
 from dorff.kernels import Decomposable, MultiView, OperatorKernel, ScalarKernel
 from dorff.kernels.scalar import FloatArray
 from dorff.model.model import Model, Views
-from dorff.passes import PRECISIONS, FoldRule
+from dorff.passes import PRECISIONS
 from dorff.solvers import R2, Spread, row_sums
 from dorff.spec.registry import CRITERIA
 
@@ -65,8 +64,9 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
     ridge : float or list of floats
         Of a list, the best by `criterion` is taken, or by held-out R2 (that of `score`) where `cv` is given.
     cv : int, splitter, iterable of splits, or None
-        Number of folds: rows are dealt to them by a hash of their number and the seed, during the one pass. Or a
-        splitter of scikit-learn, or its splits, that hold every row out once.
+        Number of folds: rows are dealt to them by a hash of their number and the seed, during the one pass, or by
+        `groups`. Or a splitter of scikit-learn, or its splits; those that are no partition (TimeSeriesSplit) may cut
+        the rows into 64 parts, each of which has sums.
     criterion : "gcv" or "evidence"
         What a list of ridges is compared by without `cv`: generalised cross-validation, or the log marginal
         likelihood of the targets (`log_evidence_`).
@@ -100,6 +100,9 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
     graph : graphs.Graph, sparse or dense matrix (n, n), path, or None
         What a number's term is made of: `graphs.KNN()` if None, whose neighbours are found among all rows, in scaled
         inputs. A matrix has the weights of edges.
+    n_jobs : int or None
+        Threads that sum rows of NumPy and Zarr (-1: one a core), with about 8 (m + q + 1)^2 bytes each; any number of
+        them gives the same bits. Dask has a scheduler of its own; what is solved has one thread.
 
     Attributes
     ----------
@@ -179,6 +182,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         posterior: bool = True,
         manifold: ManifoldLike = None,
         graph: Any = None,
+        n_jobs: int | None = None,
     ) -> None:
         self.kernel = kernel
         self.n_features = n_features
@@ -195,16 +199,33 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         self.posterior = posterior
         self.manifold = manifold
         self.graph = graph
+        self.n_jobs = n_jobs
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, groups: Any = None) -> Self:
         """Fit to inputs X (n, d) and targets y (n, q) or (n,).
 
         `sample_weight` (n,) >= 0 is how much a row counts, of any kind that y may be; held in memory. A row of weight
-        2 is that row given twice, but for its noise: a row's noise variance is `noise_` over its weight.
+        2 is that row given twice, but for its noise: a row's noise variance is `noise_` over its weight. `groups` (n,)
+        are for `cv`: rows of a group are held out together.
         """
+        self._stream: Stream | None = None
+        self._add(X, y, sample_weight, groups)
+        if self.cv is not None or not self.posterior:  # whose sums take memory of their own
+            self._stream = None
+        return self
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Add rows to those of earlier calls, and fit to all of them: as `fit` of all rows at once, but that scales,
+        means and the length-scale are those of the first call's rows. It goes on from `fit` where `posterior` is kept
+        and there is no `cv`."""
+        self._stream = self._begun()
+        self._add(X, y, sample_weight, None)
+        return self
+
+    def _add(self, X: Any, y: Any, sample_weight: Any, groups: Any) -> None:
         self._check_arguments()
-        terms = self._manifold_terms()
-        X, y = self._validated(*in_memory_where(terms, unwrap(X, "X"), unwrap(y, "y")))
+        terms, stream, jobs = self._manifold_terms(), self._stream, self._jobs()
+        X, y = self._validated(*in_memory_where(terms, unwrap(X, "X"), unwrap(y, "y")), reset=stream is None)
         observe = self._observation(1 if y.ndim == 1 else y.shape[1])
         self._one_target = y.ndim == 1
         views = isinstance(self.kernel, MultiView)
@@ -215,21 +236,22 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
             inputs, seen = X, with_targets(Y, partial=self._partial)
             X, Y = X[seen], Y[seen]
             weights = None if weights is None else row_weights(weights[seen], len(X))
-        with one_thread():
-            drawing = self._draw(
-                X, Y, scale_targets=self.standardize, observe=observe, partial=self._partial, weights=weights,
-                inputs=inputs,
-            )  # fmt: skip
-            sums = ArraySums(
-                drawing.features, drawing.y0, self._deal(X.shape[0], drawing.seed, seen), partial=self._partial,
-                precision=self.precision,
-            )  # fmt: skip
-            penalties = None if inputs is None else Penalties.of(terms, drawing, inputs, len(X))
-            fitted, self.model_ = self._solve(drawing, sums.of(X, Y, weights), penalties)
+        with enough_memory(self._remedy), one_thread():
+            if stream is None:
+                drawing = self._draw(
+                    X, Y, scale_targets=self.standardize, observe=observe, partial=self._partial, weights=weights,
+                    inputs=inputs,
+                )  # fmt: skip
+                deal = dealt(self.cv, X.shape[0], drawing.seed, seen=seen, y=y, groups=groups)
+                sums = ArraySums(drawing.features, drawing.y0, deal, partial=self._partial, precision=self.precision)
+                stream = Stream(drawing, sums)
+            stream = stream.added(X, Y, weights, jobs)
+            penalties = None if inputs is None else Penalties.of(terms, stream.drawing, inputs, len(X))
+            fitted, self.model_ = self._solve(stream.drawing, stream.sums, penalties, stream.summing.folds)
+            self._stream = stream
             self._fitted = fitted.pooled() if self.posterior else None
             self._posterior_model: Model | None = None  # made when it is first asked for
             self._noise = None if self.posterior else fitted.noised.fit.noise
-        return self
 
     @property
     def noise_(self) -> FloatArray:
@@ -312,19 +334,6 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
     def _of_scalar(self, scalar: ScalarKernel) -> OperatorKernel:
         return Decomposable(scalar)
 
-    def _check_cv(self) -> None:
-        if isinstance(self.cv, numbers.Number | str):
-            super()._check_cv()
-
-    def _deal(self, n: int, seed: int, seen: Flags | None) -> Deal:
-        """Which folds the n rows are in, which of all rows are those that are `seen`, where given."""
-        if seen is not None and isinstance(self.cv, numbers.Integral):
-            return GivenFolds.balanced(np.zeros(n, np.int64), int(self.cv), seed)
-        if self.cv is None or isinstance(self.cv, numbers.Integral):
-            return FoldRule(int(self.cv or 1), by_rows=True, seed=seed)
-        folds = GivenFolds.from_splits(self.cv, n if seen is None else len(seen))
-        return folds if seen is None else GivenFolds(folds.of[seen])
-
     @property
     def _by(self) -> str:
         return self.criterion if self.cv is None else "kfold"
@@ -378,19 +387,19 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
             )
         return C
 
-    def _validated(self, X: Any, y: Any) -> tuple[Any, Any]:
+    def _validated(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, Any]:
         """What scikit-learn demands of X and y, without reading what lies in Zarr or Dask."""
         lazy = tuple(isinstance(values, Deferred) for values in (X, y))
         if scipy.sparse.issparse(y):
             raise InputError("y is a sparse matrix; give a dense one, y.toarray()")
         if not any(lazy) and not self._with_gaps:
-            X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
+            X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True, reset=reset)
             return X, y
         if y is None:
             raise InputError("fit requires y to be passed, but the target y is None")
         if not lazy[1]:
             y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y", ensure_all_finite=self._finite)
-        return self._inputs(X, reset=True), y
+        return self._inputs(X, reset=reset), y
 
 
 def _mean_and_std(model: Model, X: FloatArray, *, noise: bool, views: Views) -> FloatArray:

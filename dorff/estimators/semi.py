@@ -10,12 +10,11 @@ from typing import Any, TypeAlias, final
 
 import dask.array as da
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse
 
 from dorff.errors import InputError
 from dorff.estimators.array_sums import Drawing
-from dorff.estimators.arrays import StoredRows
+from dorff.estimators.arrays import Flags, StoredRows
 from dorff.estimators.class_labels import StoredLabels
 from dorff.graphs import KNN, Given, Graph, Manifold, adjacency, both_ways, check_edges, checked, undirected
 from dorff.kernels import MultiView, OperatorKernel
@@ -26,7 +25,6 @@ from dorff.plan.graph_sizes import given_source
 from dorff.plan.manifold_terms import features_of, of_views, penalty
 from dorff.solvers import Penalty, Setting
 
-Flags: TypeAlias = npt.NDArray[np.bool_]
 ManifoldLike: TypeAlias = "float | Sequence[float] | Manifold | Sequence[Manifold] | None"
 
 

@@ -10,9 +10,10 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import DotProduct
-from sklearn.model_selection import GroupKFold, KFold, ShuffleSplit, TimeSeriesSplit
+from sklearn.metrics import r2_score
+from sklearn.model_selection import GroupKFold, KFold, ShuffleSplit, StratifiedKFold, TimeSeriesSplit
 
-from dorff import ORFFRegressor, kernels, load_model
+from dorff import ORFFClassifier, ORFFRegressor, kernels, load_model
 from dorff.errors import InputError
 from dorff.store import save_model
 
@@ -196,22 +197,78 @@ def test_splits_of_scikit_learn_are_the_folds():
     for rows, cv in (((X, Y), masks), ((x, y), splits)):
         np.testing.assert_allclose(clone(estimator).set_params(cv=cv).fit(*rows).cv_errors_, expected, rtol=1e-6)
     assert clone(estimator).set_params(cv=KFold(3)).fit(X, Y).cv_errors_.shape == (2,)
+    by_number = clone(estimator).set_params(cv=4).fit(X, Y, groups=groups)
+    np.testing.assert_allclose(by_number.cv_errors_, fitted.cv_errors_, rtol=1e-12)
+    np.testing.assert_allclose(
+        clone(estimator).set_params(cv=GroupKFold(4)).fit(X, Y, groups=groups.tolist()).cv_errors_, expected, rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize("cv", [TimeSeriesSplit(3, gap=5), ShuffleSplit(3, test_size=0.3, random_state=0)])
+def test_splits_that_are_no_partition_are_made_of_their_parts(cv):
+    X, Y = field(120)
+    w, ridges = np.random.default_rng(0).integers(0, 3, 120), [1e-6, 1e-1, 1e2]
+    fitted = ORFFRegressor(COUPLED, 32, ridge=ridges, cv=cv).fit(X, Y, w)
+    errors, scores = [], []
+    for ridge in ridges:
+        single, held = ORFFRegressor(COUPLED, 32, ridge=ridge), []
+        for a, b in cv.split(X):
+            held.append(np.column_stack([Y[b], single.fit(X[a], Y[a], w[a]).predict(X[b]), w[b]]))
+        y, f, of_rows = np.split(np.concatenate(held), [2, 4], axis=1)
+        errors.append((of_rows * (f - y) ** 2).sum() / (2 * of_rows.sum()))
+        scores.append(r2_score(y, f, sample_weight=of_rows[:, 0]))
+    np.testing.assert_allclose(fitted.cv_errors_, errors, rtol=1e-6)
+    np.testing.assert_allclose(fitted.cv_scores_, scores, rtol=1e-6)
+    assert fitted.ridge_ == ridges[int(np.argmax(scores))]
+    np.testing.assert_allclose(fitted.predict(X), single.set_params(ridge=fitted.ridge_).fit(X, Y, w).predict(X))
+    labels = np.digitize(Y[:, 0], [-1.0, 1.0])
+    for calibrate in (False, True):
+        classes = ORFFClassifier(GAUSSIAN, 32, ridge=ridges, cv=cv, calibrate=calibrate).fit(X, labels)
+        assert classes.score(X, labels) > 0.7 and classes.cv_errors_.shape == (3,)
+
+
+def test_splits_by_groups_and_labels_of_a_classifier():
+    X, Y = field(120)
+    labels, groups = np.digitize(Y[:, 0], [-1.0, 1.0]), np.arange(120) % 7
+    estimator = ORFFClassifier(GAUSSIAN, 32, ridge=[1e-6, 1e-1], cv=4)
+    fitted = clone(estimator).fit(X, labels, groups=groups)
+    for cv in (GroupKFold(4), list(GroupKFold(4).split(X, groups=groups))):
+        same = clone(estimator).set_params(cv=cv).fit(X, labels, groups=groups)
+        assert np.array_equal(same.cv_errors_, fitted.cv_errors_)
+        assert np.array_equal(same.predict_proba(X), fitted.predict_proba(X))
+    strata = list(StratifiedKFold(4).split(X, labels))
+    by_name = clone(estimator).set_params(cv=StratifiedKFold(4)).fit(X, labels)
+    assert np.array_equal(by_name.cv_errors_, clone(estimator).set_params(cv=strata).fit(X, labels).cv_errors_)
+    lazy = da.from_array(X, chunks=(50, 2)), da.from_array(labels, chunks=50)
+    with pytest.raises(InputError, match="groups and splits need X and y in memory, or calibrate=False"):
+        clone(estimator).fit(*lazy, groups=groups)
+    uncalibrated = clone(estimator).set_params(calibrate=False).fit(*lazy, groups=groups)
+    np.testing.assert_allclose(uncalibrated.cv_errors_, fitted.cv_errors_, rtol=1e-6)
+    for wrong in (ORFFClassifier(cv=None), ORFFRegressor(cv=None)):
+        with pytest.raises(InputError, match="groups: folds alone look at them; give cv too"):
+            wrong.fit(X, labels, groups=groups)
+    with pytest.raises(InputError, match="split 0 has no rows with targets"):  # all that it trains on weigh nothing
+        weightless, others = np.arange(9), np.arange(9, 60)
+        splits = [(weightless, others), (others, np.arange(60, 120))]
+        ORFFRegressor(cv=splits, ridge=[1e-3, 1.0]).fit(X, Y, np.arange(120) > 8)
+    with pytest.raises(InputError, match=r"into 64 parts at most, each of .*; 90 cut them into 120; use fewer"):
+        ORFFRegressor(cv=ShuffleSplit(90, random_state=0)).fit(X, Y)
 
 
 @pytest.mark.parametrize(
     ("cv", "message"),
     [
-        (TimeSeriesSplit(3), "split 0 is none of a partition"),
-        (ShuffleSplit(3, random_state=0), "is none of a partition"),
-        ([(np.arange(10, 20), np.arange(10))], "two or more"),
-        ([(np.arange(10, 20), np.arange(10))] * 2, "split 1 is none of a partition"),
+        ([], "the splits must be one or more"),
+        ([(np.arange(0), np.arange(10))], "split 0 has no rows to train on or to hold out"),
+        ([([1, 2], [1])], "split 0 has no rows .* or names one twice"),
+        ([([1, 1], [2])], "split 0 has no rows .* or names one twice"),
         ([([0], [99])], "splits of the 20 rows"),
         ([1, 2], "splits of the 20 rows"),
         ("all", "cv must be None or a number of folds"),
         (object(), "splits of the 20 rows"),
     ],
 )  # fmt: skip
-def test_splits_that_are_no_partition_are_refused(cv, message):
+def test_splits_that_cannot_be_are_refused(cv, message):
     with pytest.raises(InputError, match=message):
         ORFFRegressor(n_features=8, cv=cv, ridge=[1e-3, 1.0]).fit(*field(20))
 
