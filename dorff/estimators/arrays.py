@@ -270,9 +270,8 @@ def dealt(cv: Any, n: int, seed: int, *, seen: Flags | None = None, y: Any = Non
         return GivenFolds.balanced(np.zeros(n, np.int64), int(cv), seed)
     if cv is None or isinstance(cv, numbers.Integral):
         return FoldRule(int(cv or 1), by_rows=True, seed=seed)
-    folds = GivenFolds.from_splits(
-        cv, n if seen is None else len(seen), y if isinstance(y, np.ndarray) else None, groups
-    )
+    y = y if isinstance(y, np.ndarray) else None
+    folds = GivenFolds.from_splits(cv, n if seen is None else len(seen), y, groups)
     return folds if seen is None else replace(folds, of=folds.of[seen])
 
 
@@ -319,10 +318,21 @@ def row_weights(weights: Any, n: int) -> FloatArray | None:
     if numbers.shape != (n,):
         raise InputError(f"sample_weight must have one number for each of the {n} rows; got shape {numbers.shape}")
     if not (np.isfinite(numbers).all() and np.all(numbers >= 0) and numbers.any()):
-        raise InputError(
-            "sample_weight must be finite and not negative, and no fit is left where all weights are zero"
-        )
+        raise InputError("sample_weight must be finite and not negative, and no fit is left where all are zero")
     return numbers
+
+
+def observed_by(observe: Any, q: int) -> FloatArray:
+    """C (q, p), of which the q targets are values; InputError for what is no such matrix."""
+    try:
+        C = np.asarray(observe, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"observe must be a matrix of numbers, not {observe!r}") from None
+    if C.ndim != 2 or len(C) != q or C.shape[1] < 1 or not np.isfinite(C).all() or not C.any():
+        raise InputError(
+            f"observe must be finite, not all zero, with a row for each of the {q} targets; got shape {C.shape}"
+        )
+    return C
 
 
 def check_memory(m: int, q: int) -> None:
@@ -342,4 +352,6 @@ def enough_memory(remedy: str) -> Iterator[None]:
         yield
     except MemoryError as error:
         free = psutil.virtual_memory().available / 2**30
-        raise DoesNotFitError(f"{str(error) or 'out of memory'}; {free:.1f} GiB of memory are free; {remedy}") from error
+        raise DoesNotFitError(
+            f"{str(error) or 'out of memory'}; {free:.1f} GiB of memory are free; {remedy}"
+        ) from error

@@ -241,9 +241,8 @@ class ORFFEstimator(Nested, ABC):
             choice = choose_by_splits(deal.uses, sums, settings, self._ridges())
         else:
             choice = choose(folds, settings, self._ridges(), by=self._by)
-        fitted = Fitted(settings, sums, choice)
-        self._keep(fitted.choice, penalties)
-        report = {}
+        self._keep(choice, penalties)
+        fitted, report = Fitted(settings, sums, choice), {}
         if penalties is not None:
             report = {"manifold": list(self.manifold_), "rows_unlabelled": penalties.unlabelled}
         return fitted, drawing.model(fitted, report)
@@ -299,7 +298,7 @@ class ORFFEstimator(Nested, ABC):
         read = None if views is None else columns_read(model.kernel, views, model.d)
         X = self._inputs(unwrap(X, "X"), reset=False, read=read)
         with enough_memory("predict fewer rows at a time, or give a Zarr or Dask array"):
-            return answered(X, replace(model, info={}), answer, columns, dtype, read)
+            return answered(X, model, answer, columns, dtype, read)
 
 
 def answered(
@@ -320,7 +319,7 @@ def answered(
 def _by_chunks(
     X: da.Array, model: M, answer: Answer[M], columns: tuple[int, ...], dtype: Any, read: Flags | None
 ) -> da.Array:
-    shared = delayed(model)  # one copy in the graph
+    shared = delayed(replace(model, info={}) if isinstance(model, Model) else model)  # one copy in the graph
     mapped: da.Array = X.rechunk({1: -1}).map_blocks(
         _answer_of_chunk,
         shared,

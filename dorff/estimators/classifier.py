@@ -214,10 +214,8 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
         coded: AnyLabels = labels
         if isinstance(labels, StoredLabels | da.Array):
             classes, counts = find_classes(labels)
-            self.classes_, codes = (
-                classes,
-                None if weights is None else np.searchsorted(classes, np.asarray(labels[:])),
-            )
+            codes = None if weights is None else np.searchsorted(classes, np.asarray(labels[:]))
+            self.classes_ = classes
         else:
             self.classes_, codes, counts = in_memory(labels)
             classes, coded = np.arange(len(self.classes_)), codes

@@ -21,6 +21,7 @@ from dorff.estimators.arrays import (
     dealt,
     enough_memory,
     finite,
+    observed_by,
     row_weights,
     together,
     unwrap,
@@ -375,17 +376,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
             if self.observe is not None:
                 raise InputError("observe: with a MultiView kernel it is the mean of the views; leave observe out")
             return self._average(q)
-        if self.observe is None:
-            return None
-        try:
-            C = np.asarray(self.observe, dtype=np.float64)
-        except (TypeError, ValueError):
-            raise InputError(f"observe must be a matrix of numbers, not {self.observe!r}") from None
-        if C.ndim != 2 or len(C) != q or C.shape[1] < 1 or not np.isfinite(C).all() or not C.any():
-            raise InputError(
-                f"observe must be finite, not all zero, with a row for each of the {q} targets; got shape {C.shape}"
-            )
-        return C
+        return None if self.observe is None else observed_by(self.observe, q)
 
     def _validated(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, Any]:
         """What scikit-learn demands of X and y, without reading what lies in Zarr or Dask."""
