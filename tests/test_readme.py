@@ -45,9 +45,12 @@ def blocks(page: str, language: str) -> list[str]:
 def test_the_python_examples_run_one_after_the_other(capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {}
     (fit,), (features, bounds) = blocks(README, "python"), blocks(KERNELS, "python")
-    assert blocks(GUIDE, "python") == [fit] and len([line for line in fit.splitlines() if line]) <= 12
+    same, grids = blocks(GUIDE, "python")
+    assert same == fit and len([line for line in fit.splitlines() if line]) <= 12
     exec(compile(fit, "README.md", "exec"), names)
     r2, _ridge = capsys.readouterr().out.split()[:2]
+    exec(compile(grids, "guide.md", "exec"), names)
+    assert names["search"].best_score_ > 0.99 and names["nightly"].score(names["X"], names["Y"]) > 0.99
     assert float(r2) > 0.99
     exec(compile(features, "docs/kernels.md", "exec"), names)
     exact = names["kernels"].Gaussian(1.0).gram(names["X"][:9], names["X"][:9])
