@@ -38,6 +38,8 @@ def test_products_of_features_are_the_kernel(kernel, options):
     seen = X / X.std(axis=0) if "standardize" in options else X
     exact = kernel.gram(seen[:40], seen[:40])
     assert np.abs(F @ F.T - exact).max() < 0.06 * np.abs(exact).max()
+    if kernel.shift_invariant:  # a rule's weights, its centre's too, sum to 1
+        assert np.allclose(np.sum(F**2, axis=1), 1.0)
     assert F.shape[1] == features.feature_map_.m == len(features.get_feature_names_out()) <= 8192
 
 
