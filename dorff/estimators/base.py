@@ -69,6 +69,15 @@ def absent() -> Iterator[None]:
         raise AbsentError(str(error)) from error
 
 
+def reads_once(estimator: Any) -> bool:
+    """Whether rows may come in parts; AttributeError, which hides `partial_fit`, that says why not."""
+    if estimator.manifold is not None:
+        raise AttributeError("partial_fit: a manifold is of all rows together; leave it out, or use fit")
+    if getattr(estimator, "calibrate", False):
+        raise AttributeError("partial_fit reads rows once, and calibrate=True some of them twice; set calibrate=False")
+    return True
+
+
 class ORFFEstimator(Nested, ABC):
     """A scikit-learn estimator whose model is one `Model`, `model_`."""
 
@@ -209,8 +218,8 @@ class ORFFEstimator(Nested, ABC):
         stream: Stream | None = vars(self).get("_stream")
         if stream is None and "model_" in vars(self):
             warnings.warn("partial_fit begins anew: this fit kept no sums to add to", stacklevel=3)
-        if self.manifold is not None or not (self.cv is None or isinstance(self.cv, numbers.Integral)):
-            raise InputError("partial_fit: a manifold, and splits, are of all rows together; use fit, or cv=5, say")
+        if not (self.cv is None or isinstance(self.cv, numbers.Integral)):
+            raise InputError("partial_fit: splits are of all rows together; use fit, or cv=5, say")
         return stream
 
     @property

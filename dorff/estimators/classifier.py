@@ -32,7 +32,7 @@ from dorff.estimators.arrays import (
     unwrap,
     with_rows,
 )
-from dorff.estimators.base import ORFFEstimator, unchanged
+from dorff.estimators.base import ORFFEstimator, reads_once, unchanged
 from dorff.estimators.class_labels import (
     AnyLabels,
     Labels,
@@ -62,12 +62,6 @@ CODINGS = {"simplex": "simplex", "one_vs_all": "identity"}  # and their output m
 def _calibrates(estimator: Any) -> bool:
     if not estimator.calibrate:
         raise AttributeError("probabilities need calibrate=True")
-    return True
-
-
-def _reads_once(estimator: Any) -> bool:
-    if estimator.calibrate:
-        raise AttributeError("partial_fit reads rows once, and calibrate=True some of them twice; set calibrate=False")
     return True
 
 
@@ -166,7 +160,7 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
         self._stream = None  # whose sums of folds are not kept
         return self
 
-    @available_if(_reads_once)  # type: ignore[untyped-decorator]
+    @available_if(reads_once)  # type: ignore[untyped-decorator]
     def partial_fit(self, X: Any, y: Any, classes: npt.ArrayLike | None = None, sample_weight: Any = None) -> Self:
         """Add rows to those of earlier calls, and fit to all of them: as `ORFFRegressor.partial_fit`. `classes` (K,),
         all labels that there will be, are needed at the first call."""

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import scipy.sparse
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_array, check_consistent_length, column_or_1d
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dorff.errors import InputError
@@ -27,7 +28,7 @@ from dorff.estimators.arrays import (
     unwrap,
     with_rows,
 )
-from dorff.estimators.base import ORFFEstimator, absent, first_column, unchanged
+from dorff.estimators.base import ORFFEstimator, absent, first_column, reads_once, unchanged
 from dorff.estimators.semi import ManifoldLike, Penalties, in_memory_where, with_targets
 from dorff.fit import Fitted
 from dorff.frequencies import Sampler
@@ -215,6 +216,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
             self._stream = None
         return self
 
+    @available_if(reads_once)  # type: ignore[untyped-decorator]
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Add rows to those of earlier calls, and fit to all of them: as `fit` of all rows at once, but that scales,
         means and the length-scale are those of the first call's rows. It goes on from `fit` where `posterior` is kept

@@ -98,8 +98,7 @@ def test_classes_in_parts():
 @pytest.mark.parametrize(
     ("estimator", "message"),
     [
-        (ORFFRegressor(manifold=1e-3), "partial_fit: a manifold, and splits, are of all rows together"),
-        (ORFFRegressor(cv=[([0], [1])]), "partial_fit: a manifold, and splits"),
+        (ORFFRegressor(cv=[([0], [1])]), "partial_fit: splits are of all rows together"),
         (ORFFClassifier(calibrate=False), "classes must be passed on the first call"),
         (ORFFClassifier(calibrate=False, class_weight="balanced"), "'balanced' weighs classes by all rows together"),
     ],
@@ -111,6 +110,7 @@ def test_what_cannot_come_in_parts_is_refused(estimator, message):
     with pytest.raises(AttributeError, match="partial_fit") as refusal:
         ORFFClassifier().partial_fit(X, Y[:, 0] > 0)
     assert "set calibrate=False" in str(refusal.value.__cause__)
+    assert not hasattr(ORFFRegressor(manifold=1e-3), "partial_fit")
     online = ORFFRegressor(n_features=8).partial_fit(X, Y)
     with pytest.raises(InputError, match="y has 1 targets, but partial_fit began with 2"):
         online.partial_fit(X, Y[:, 0])
