@@ -4,7 +4,7 @@ summed; and a second read, of one fold's rows alone: decision values that a cali
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -29,6 +29,7 @@ from dorff.model import Model
 from dorff.moments import Folds, check_patterns, merge_folds
 from dorff.moments.blas import pin, pinned
 from dorff.passes import BlockSums, FoldRule, block_rows
+from dorff.plan.sampled import FirstLook
 from dorff.solvers import Setting
 
 SAMPLE_RUNS, RUN_ROWS = 16, 64
@@ -73,6 +74,12 @@ class Drawing:
     setting: Setting
     recipe: Recipe
     seed: int
+    looked: tuple[int, FirstLook] | None = None
+
+    @property
+    def run(self) -> int:
+        """Rows that are dealt to folds together."""
+        return 1 if self.looked is None else self.looked[0]
 
     def model(self, fitted: Fitted, report: Mapping[str, Any] | None = None) -> Model:
         """The model of a fit; `report` is what else its own says."""
@@ -221,9 +228,11 @@ def sampled_runs(n: int) -> list[tuple[int, int]]:
     return spread_runs(n, SAMPLE_RUNS, RUN_ROWS)
 
 
-def sample(X: Rows, Y: Targets, *, partial: bool = False) -> tuple[FloatArray, FloatArray]:
-    """The rows of `sampled_runs`."""
-    some = sampled_runs(int(X.shape[0]))
+def sample(
+    X: Rows, Y: Targets, *, partial: bool = False, some: Sequence[tuple[int, int]] = ()
+) -> tuple[FloatArray, FloatArray]:
+    """The rows of the runs `some`, of `sampled_runs` where there are none."""
+    some = some or sampled_runs(int(X.shape[0]))
     if isinstance(X, da.Array):
         assert isinstance(Y, da.Array)
         chunks_x, chunks_y = compute([X[a:b] for a, b in some], [Y[a:b] for a, b in some])

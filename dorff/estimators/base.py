@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 import warnings
 from abc import ABC, abstractmethod
@@ -20,7 +21,7 @@ from scipy.linalg import LinAlgWarning
 from sklearn.utils.validation import validate_data
 
 from dorff.errors import InputError
-from dorff.estimators.array_sums import Drawing, Stream, Targets, sample, sampled_weights
+from dorff.estimators.array_sums import FOLDS, Drawing, Stream, Targets, sample, sampled_weights
 from dorff.estimators.arrays import (
     Deal,
     Flags,
@@ -34,7 +35,7 @@ from dorff.estimators.arrays import (
     runs_of,
     unwrap,
 )
-from dorff.estimators.parameters import Nested, named_kernel, seed_of
+from dorff.estimators.parameters import Nested, is_auto, looked_at, named_kernel, seed_of, tuned
 from dorff.estimators.semi import ManifoldLike, Penalties, check_trials, columns_read, terms_of
 from dorff.features import Recipe
 from dorff.fit import Fitted, folds_with_rows
@@ -45,8 +46,11 @@ from dorff.kernels.multi_view import mean_of
 from dorff.kernels.scalar import FloatArray
 from dorff.model.model import Model, Views
 from dorff.moments import Folds, pooled
-from dorff.plan import draw_features, target_means
+from dorff.passes import FoldRule
+from dorff.plan import draw_features, features_for, target_means
 from dorff.solvers import Choice, Setting, choose
+from dorff.spec.checks import AUTO
+from dorff.spec.job import FIRST_RIDGES
 
 Finish = Callable[[FloatArray], npt.NDArray[Any]]  # from f (k, p) to what is asked for; may be pickled
 M = TypeVar("M")
@@ -82,13 +86,13 @@ class ORFFEstimator(Nested, ABC):
     """A scikit-learn estimator whose model is one `Model`, `model_`."""
 
     kernel: OperatorKernel | ScalarKernel | str | None
-    n_features: int
+    n_features: int | str
     sampler: Sampler | None
-    ridge: float | Sequence[float]
+    ridge: float | Sequence[float] | str
     cv: Any
     random_state: int | np.random.RandomState | None
     intercept: bool
-    standardize: bool
+    standardize: bool | str
     manifold: ManifoldLike
     graph: Any
     n_jobs: int | None
@@ -99,8 +103,8 @@ class ORFFEstimator(Nested, ABC):
 
     def _check_arguments(self) -> None:
         count = self.n_features
-        if not isinstance(count, numbers.Integral) or isinstance(count, bool) or count < 2:
-            raise InputError(f"n_features must be a whole number of 2 or more, got {count!r}; use 1024, say")
+        if not is_auto(count) and (not isinstance(count, numbers.Integral) or isinstance(count, bool) or count < 2):
+            raise InputError(f"n_features must be a whole number of 2 or more, or 'auto', got {count!r}")
         for name, kinds in (("kernel", OperatorKernel | ScalarKernel), ("sampler", Sampler)):
             value = getattr(self, name)
             if value is not None and not isinstance(self._given if name == "kernel" else value, kinds):
@@ -108,37 +112,59 @@ class ORFFEstimator(Nested, ABC):
         self._check_cv()
         ridges = self._ridges()
         if not ridges or not all(np.isfinite(ridge) and ridge >= 0 for ridge in ridges):
-            raise InputError(f"ridge must be a number of 0 or more, or a list of them, not {self.ridge!r}")
+            raise InputError(f"ridge must be a number >= 0, a list of them, or 'auto', not {self.ridge!r}")
 
     def _ignored(self, idle: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         """Parameters that are not left at their defaults and change nothing, with the reason. `idle` says so of the
         draw's."""
         if self.sampler is not None and "sampler" in idle:
             yield "sampler", idle["sampler"]
-        deals = self.cv is not None or getattr(self, "calibrate", False)
+        deals = self._cv is not None or getattr(self, "calibrate", False)
         if self.random_state != 0 and "seed" in idle and not deals and self.manifold is None:
             yield "random_state", idle["seed"]
 
     def _manifold_terms(self) -> tuple[Manifold, ...]:
         """Those asked for; InputError where they or their number cannot be."""
         terms = terms_of(self.manifold, self.graph)
-        check_trials(terms, self._ridges(), self.cv)
+        check_trials(terms, self._ridges(), self._cv)
         return terms
 
     def _check_cv(self) -> None:
-        number = isinstance(self.cv, numbers.Number | str)
+        number = isinstance(self.cv, numbers.Number | str) and not is_auto(self.cv)
         if number and (not isinstance(self.cv, numbers.Integral) or self.cv < 2):
-            raise InputError(f"cv must be None or a number of folds of 2 or more, not {self.cv!r}")
+            raise InputError(f"cv must be 'auto', None or a number of folds of 2 or more, not {self.cv!r}")
+
+    @property
+    def _cv(self) -> Any:
+        """`cv`; of "auto" the folds that there are: FOLDS where something is to be chosen and `criterion` does not."""
+        if not is_auto(self.cv):
+            return self.cv
+        terms = terms_of(self.manifold, self.graph)
+        several = is_auto(self.ridge) or len(self._ridges()) * math.prod(len(term.weights) for term in terms) > 1
+        few = vars(self).get("_rows", FOLDS) < FOLDS
+        return FOLDS if several and is_auto(getattr(self, "criterion", AUTO)) and not few else None
 
     @property
     def _by(self) -> str:
-        return "gcv" if self.cv is None else "kfold"
+        return "gcv" if self._cv is None else "kfold"
+
+    @property
+    def _unsaid(self) -> bool:
+        """Whether the length-scale is left to the rows."""
+        return self.kernel is None or isinstance(self.kernel, str)
+
+    @property
+    def _scales(self) -> bool:
+        """`standardize`; of "auto", where the length-scale is left to the rows too."""
+        return self._unsaid if is_auto(self.standardize) else bool(self.standardize)
 
     def _ridges(self) -> list[float]:
+        if is_auto(self.ridge):
+            return list(FIRST_RIDGES)
         try:
             return [float(ridge) for ridge in np.atleast_1d(np.asarray(self.ridge, dtype=np.float64))]
         except (TypeError, ValueError):
-            raise InputError(f"ridge must be a number of 0 or more, or a list of them, not {self.ridge!r}") from None
+            raise InputError(f"ridge must be a number >= 0, a list of them, or 'auto', not {self.ridge!r}") from None
 
     def _seed(self) -> int:
         return seed_of(self.random_state)
@@ -159,9 +185,10 @@ class ORFFEstimator(Nested, ABC):
         given = self._given
         if isinstance(given, OperatorKernel):
             given.fix(d, p, covariance)  # what cannot be is refused before a row is read
-        if isinstance(self.cv, numbers.Integral) and self.cv > X.shape[0]:
+        self._rows = int(X.shape[0])
+        if isinstance(self._cv, numbers.Integral) and self._cv > X.shape[0]:
             rows = "rows" if inputs is None else "labelled rows"
-            raise InputError(f"cv = {self.cv} folds need as many {rows}, but n_samples = {len(X)}; use fewer folds")
+            raise InputError(f"cv = {self._cv} folds need as many {rows}, but n_samples = {len(X)}; use fewer folds")
         some_x, some_y = sample(X, Y, partial=partial)
         w = sampled_weights(weights, len(some_x))
         if w is not None:
@@ -170,10 +197,15 @@ class ORFFEstimator(Nested, ABC):
         if inputs is not None:
             (some_x, _), own = sample(inputs, inputs[:, :0]), None
 
+        n = int(X.shape[0])
+        count = features_for(n) if is_auto(self.n_features) else int(self.n_features)
+
         def described(scaled: Callable[[FloatArray], FloatArray]) -> tuple[OperatorKernel, Recipe]:
             kernel = self._operator_kernel(scaled(some_x), own)
+            if self._unsaid:
+                kernel = tuned(kernel, X, Y, scaled, n=n, seed=seed, observe=observe, weights=weights)
             sampler = default_sampler(kernel) if self.sampler is None else self.sampler
-            recipe = Recipe(kernel.fix(d, p, covariance), sampler, d, p, int(self.n_features), bool(self.intercept))
+            recipe = Recipe(kernel.fix(d, p, covariance), sampler, d, p, count, bool(self.intercept))
             check_memory(recipe.m, Y.shape[1])
             return kernel, recipe
 
@@ -183,7 +215,7 @@ class ORFFEstimator(Nested, ABC):
             own,
             described,
             seed,
-            tied=tied if self.standardize else None,
+            tied=tied if self._scales else None,
             shift_invariant=self._shift_invariant(),
         )
         for name, why in self._ignored(recipe.idle):
@@ -191,7 +223,10 @@ class ORFFEstimator(Nested, ABC):
         setting = Setting(
             kernel, d, features.m, drawn.density, scale_targets, bool(self.intercept), observe, free_scale=free_scale
         )
-        return Drawing(features, target_means(some_y, w), setting, recipe, seed)
+        looked = None
+        if is_auto(self.cv) and isinstance(self._cv, numbers.Integral) and inputs is None:
+            looked = looked_at(kernel, X, Y, features, rule=FoldRule(FOLDS, True, seed))
+        return Drawing(features, target_means(some_y, w), setting, recipe, seed, looked)
 
     def _shift_invariant(self) -> bool:
         """Whether the kernel sees differences of inputs alone; the default one does."""
@@ -218,14 +253,14 @@ class ORFFEstimator(Nested, ABC):
         stream: Stream | None = vars(self).get("_stream")
         if stream is None and "model_" in vars(self):
             warnings.warn("partial_fit begins anew: this fit kept no sums to add to", stacklevel=3)
-        if not (self.cv is None or isinstance(self.cv, numbers.Integral)):
+        if not (self._cv is None or isinstance(self._cv, numbers.Integral)):
             raise InputError("partial_fit: splits are of all rows together; use fit, or cv=5, say")
         return stream
 
     @property
     def _remedy(self) -> str:
         """For a fit that memory does not suffice for."""
-        folds = "" if self.cv is None else ", or the number of folds (cv)"
+        folds = "" if self._cv is None else ", or the number of folds (cv)"
         return f"lower n_features, now {self.n_features}{folds}, or give Zarr or Dask arrays for X and y"
 
     def _jobs(self) -> int:
@@ -243,13 +278,13 @@ class ORFFEstimator(Nested, ABC):
         folds = folds_with_rows(sums, no_rows, lambda at: f"y, column {at}: {no_target}; leave the column out")
         if not all(np.isfinite(part.packed).all() for part in pooled(folds)):
             raise InputError("y has numbers so large that their squares overflow float64; rescale the targets")
-        if self.cv is not None and len(folds) < 2:
+        if self._cv is not None and len(folds) < 2:
             raise InputError(f"cv = {self.cv}: rows fell into one fold; give more rows, or leave cv out")
         settings = [drawing.setting] if penalties is None else penalties.settings(drawing.setting)
         if isinstance(deal, GivenFolds) and deal.uses is not None:
             choice = choose_by_splits(deal.uses, sums, settings, self._ridges())
         else:
-            choice = choose(folds, settings, self._ridges(), by=self._by)
+            choice = choose(folds, settings, None if is_auto(self.ridge) else self._ridges(), by=self._by)
         self._keep(choice, penalties)
         fitted, report = Fitted(settings, sums, choice), {}
         if penalties is not None:

@@ -55,6 +55,7 @@ from dorff.kernels.scalar import FloatArray
 from dorff.model.calibration import Calibration, most_rows
 from dorff.model.model import Model, Views
 from dorff.passes import FoldRule
+from dorff.spec.checks import AUTO
 
 CODINGS = {"simplex": "simplex", "one_vs_all": "identity"}  # and their output matrices
 
@@ -90,7 +91,7 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
         Hold the rows of one fold out (of `cv`, or of 5), fit to the others, and find `slope` on its rows, which are
         read once more: all of them, or 2^17 from all over the data. The model is then fitted to all rows. Needs a
         second set of sums. Without it there is no `predict_proba`.
-    standardize : bool
+    standardize : bool or "auto"
         Divide inputs by their standard deviations; targets stay ones and zeros.
     manifold, graph
         As of `ORFFRegressor`. Rows of label -1, as everywhere in scikit-learn, are then unlabelled; labels of text
@@ -122,17 +123,17 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
     def __init__(
         self,
         kernel: OperatorKernel | ScalarKernel | str | None = None,
-        n_features: int = 1024,
+        n_features: int | str = AUTO,
         *,
         coding: str = "simplex",
         sampler: Sampler | None = None,
-        ridge: float | Sequence[float] = 1e-6,
-        cv: Any = None,
+        ridge: float | Sequence[float] | str = AUTO,
+        cv: Any = AUTO,
         class_weight: str | Mapping[Any, float] | None = None,
         calibrate: bool = True,
         random_state: int | np.random.RandomState | None = 0,
         intercept: bool = True,
-        standardize: bool = False,
+        standardize: bool | str = AUTO,
         manifold: ManifoldLike = None,
         graph: Any = None,
         n_jobs: int | None = None,
@@ -300,7 +301,7 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
         if stream is None:
             observe = self._average(Y.shape[1])
             drawing = self._draw(X, Y, observe=observe, weights=weights, inputs=inputs, free_scale=True)
-            deal = self._deal(Y, drawing.seed, groups, semi=bool(terms))
+            deal = self._deal(Y, drawing.seed, groups, semi=bool(terms), run=drawing.run)
             stream = Stream(drawing, ArraySums(drawing.features, drawing.y0, deal, self.class_weight_))
         stream = stream.added(X, Y, weights, jobs)
         penalties = None if inputs is None else Penalties.of(terms, stream.drawing, inputs, X.shape[0])
@@ -312,20 +313,20 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
             info["calibration"] = self.calibration_.config()
         self.model_, self._stream = replace(model, info=info), stream
 
-    def _deal(self, Y: Targets, seed: int, groups: Any, *, semi: bool) -> Deal:
+    def _deal(self, Y: Targets, seed: int, groups: Any, *, semi: bool, run: int) -> Deal:
         """Which folds rows are in. Without `cv` they are those that a calibration needs, and with no need of that one;
         a fifth alone where rows are held out once."""
-        by_number = self.cv is None or isinstance(self.cv, numbers.Integral)
+        by_number = self._cv is None or isinstance(self._cv, numbers.Integral)
         if groups is not None or not by_number:
             if semi or (self.calibrate and not isinstance(Y, OneHot)):
                 raise InputError("cv: groups and splits need X and y in memory, or calibrate=False, and no manifold")
-            return dealt(self.cv, Y.shape[0], seed, y=_codes(Y) if isinstance(Y, OneHot) else None, groups=groups)
+            return dealt(self._cv, Y.shape[0], seed, y=_codes(Y) if isinstance(Y, OneHot) else None, groups=groups)
         if semi:
             codes, folds = _codes(Y), FOLDS if self.calibrate else 1
-            return GivenFolds.balanced(codes, int(self.cv or min(folds, len(codes))), seed)
-        if self.cv is None and self.calibrate:
+            return GivenFolds.balanced(codes, int(self._cv or min(folds, len(codes))), seed)
+        if self._cv is None and self.calibrate:
             return FoldRule.one_held(FOLDS, by_rows=True, seed=seed)
-        return FoldRule(self.cv or 1, by_rows=True, seed=seed)
+        return FoldRule(self._cv or 1, by_rows=True, seed=seed, run=run)
 
     def _calibration(
         self, stream: Stream, fitted: Fitted, X: Rows, Y: Targets, weights: FloatArray | None

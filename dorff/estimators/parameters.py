@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 import numbers
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, Self, TypeAlias
 
 import numpy as np
@@ -13,6 +13,10 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 
 from dorff.errors import InputError
+from dorff.estimators.array_sums import Targets, sample, spread_runs
+from dorff.estimators.arrays import Rows
+from dorff.features import FeatureMap
+from dorff.features.lengthscale_search import FEATURES, QUICK, QUICK_BELOW, QUICK_ROWS, ROWS, tune_lengthscales
 from dorff.frequencies import Sampler
 from dorff.kernels import (
     MultiView,
@@ -25,7 +29,9 @@ from dorff.kernels import (
     scalar_from_config,
 )
 from dorff.kernels.scalar import FloatArray
-from dorff.spec.checks import nearest
+from dorff.passes import FoldRule
+from dorff.plan.sampled import FirstLook, look, sample_runs, sketch
+from dorff.spec.checks import AUTO, nearest
 from dorff.spec.registry import KERNELS, SCALARS, Entry, Registry
 
 Kernel: TypeAlias = "OperatorKernel | ScalarKernel"
@@ -159,3 +165,42 @@ def _alone(registry: Registry, given: str) -> dict[str, Entry]:
         for entry in registry.entries()
     }
     return {entry.name: entry for entry, names in needs.items() if names <= {"type", given}}
+
+
+def is_auto(value: Any) -> bool:
+    """Whether a parameter leaves its value to the rows."""
+    return isinstance(value, str) and value == AUTO
+
+
+def tuned(
+    kernel: OperatorKernel, X: Rows, Y: Targets, scaled: Callable[[FloatArray], FloatArray], *, n: int, **options: Any
+) -> OperatorKernel:
+    """The kernel with the length-scales of most evidence on some of n rows: one for each input, or one of a vector
+    field. As it is where it has none, and where no row has all targets."""
+    if not any("lengthscale" in base.scalar.config() for _, base in kernel.terms()):
+        return kernel
+    runs = spread_runs(n, 128, 64) if n >= QUICK_BELOW else spread_runs(n, 32, 64)
+    some_x, some_y = sample(X, Y, partial=True, some=runs)
+    weights = options.pop("weights")
+    if weights is not None:
+        weights = np.concatenate([weights[start:stop] for start, stop in runs])
+    whole = np.isfinite(some_y).all(axis=1) & (True if weights is None else weights > 0)
+    if not whole.any():
+        return kernel
+    rows, m = (ROWS, FEATURES) if n >= QUICK_BELOW else (QUICK_ROWS, QUICK)
+    each = not kernel.vector_field
+    return tune_lengthscales(
+        kernel, scaled(some_x), some_y, each=each, rows=rows, n_features=m, weights=weights, **options
+    ).kernel
+
+
+def looked_at(
+    kernel: OperatorKernel, X: Rows, Y: Targets, features: FeatureMap, *, rule: FoldRule
+) -> tuple[int, FirstLook]:
+    """What a sample of the rows tells (`plan.sampled`), as of a job."""
+    runs = sample_runs(0, int(X.shape[0]))
+    some_x, some_y = sample(X, Y, partial=True, some=runs)
+    numbers = np.concatenate([np.arange(start, stop) for start, stop in runs])
+    whole = np.isfinite(some_y).all(axis=1)
+    x = ((some_x - features.center) / features.scale)[whole]
+    return look(x, sketch(kernel, x, rule.seed), some_y[whole], numbers[whole], rule, n=int(X.shape[0]))

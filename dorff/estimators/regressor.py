@@ -37,6 +37,7 @@ from dorff.kernels.scalar import FloatArray
 from dorff.model.model import Model, Views
 from dorff.passes import PRECISIONS
 from dorff.solvers import R2, Spread, row_sums
+from dorff.spec.checks import AUTO
 from dorff.spec.registry import CRITERIA
 
 
@@ -54,32 +55,35 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
     Parameters
     ----------
     kernel : OperatorKernel, ScalarKernel, name or None
-        A scalar kernel k0 stands for `Decomposable(k0, "identity")`; None for that of a Gaussian whose length-scale
-        is the median distance between rows of a sample. "matern", "curl_free" (over a Gaussian) and the other words
-        of JOB.yaml name kernels of that length-scale. Their parameters are `kernel__lengthscale` and so on.
-    n_features : int
+        A scalar kernel k0 stands for `Decomposable(k0, "identity")`; None for that of a Gaussian. "matern",
+        "curl_free" (over a Gaussian) and the other words of JOB.yaml name kernels. Of None and of a name, length-scales
+        are those of most evidence on a sample of rows (`tune_lengthscales`): one for each input, but one for all of a
+        vector field. Parameters are `kernel__lengthscale` and so on.
+    n_features : int or "auto"
         The most columns of the feature matrix, cosines and sines together. A rule that needs another number, such as
-        pairs, uses fewer: `model_.feature_map.m`.
+        pairs, uses fewer: `model_.feature_map.m`. "auto": about as many as rows, 256 to 2048, 4096 from 100,000 rows.
     sampler : Sampler or None
         Where frequencies come from; None is `frequencies.Orthogonal()`, or `frequencies.IID()` for a kernel whose
         spectrum rotations change (a product over inputs, such as the Laplacian).
-    ridge : float or list of floats
-        Of a list, the best by `criterion` is taken, or by held-out R2 (that of `score`) where `cv` is given.
-    cv : int, splitter, iterable of splits, or None
+    ridge : float, list of floats or "auto"
+        Of a list, the best by held-out R2 (that of `score`) is taken, or by `criterion`; "auto" tries powers of ten,
+        more of them while the best is at an end.
+    cv : "auto", int, splitter, iterable of splits, or None
         Number of folds: rows are dealt to them by a hash of their number and the seed, during the one pass, or by
         `groups`. Or a splitter of scikit-learn, or its splits; those that are no partition (TimeSeriesSplit) may cut
-        the rows into 64 parts, each of which has sums.
-    criterion : "gcv" or "evidence"
-        What a list of ridges is compared by without `cv`: generalised cross-validation, or the log marginal
+        the rows into 64 parts, each of which has sums. "auto": 5 where something is to be chosen and no `criterion`
+        given, of blocks of rows where a sample says that rows in order tell each other's errors.
+    criterion : "gcv", "evidence" or "auto"
+        What a list of ridges is compared by without `cv`: generalised cross-validation ("auto"), or the log marginal
         likelihood of the targets (`log_evidence_`).
     random_state : int, RandomState or None
         An int is the seed of frequencies (and folds) itself, the `seed` of a job file.
     intercept : bool
         Whether b is fitted, without ridge.
-    standardize : bool
+    standardize : bool or "auto"
         Divide inputs and targets by their standard deviations: column by column, but by one number for all inputs
         and one for all targets when the kernel is a vector-field one, which other scaling would break.
-        Length-scales are then in scaled units.
+        Length-scales are then in scaled units. "auto": where they are not given.
     observe : array (q, p) or None
         C where the targets are values of C f, f in R^p (Minh 2016, eq. 67); the identity if None. `predict` gives f.
         With `standardize` one scale then serves all targets.
@@ -169,17 +173,17 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
     def __init__(
         self,
         kernel: OperatorKernel | ScalarKernel | str | None = None,
-        n_features: int = 1024,
+        n_features: int | str = AUTO,
         *,
         sampler: Sampler | None = None,
-        ridge: float | Sequence[float] = 1e-6,
-        cv: Any = None,
+        ridge: float | Sequence[float] | str = AUTO,
+        cv: Any = AUTO,
         random_state: int | np.random.RandomState | None = 0,
         intercept: bool = True,
-        standardize: bool = False,
+        standardize: bool | str = AUTO,
         observe: npt.ArrayLike | None = None,
         missing: str = "refuse",
-        criterion: str = "gcv",
+        criterion: str = AUTO,
         precision: str = "double",
         posterior: bool = True,
         manifold: ManifoldLike = None,
@@ -212,7 +216,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         """
         self._stream: Stream | None = None
         self._add(X, y, sample_weight, groups)
-        if self.cv is not None or not self.posterior:  # whose sums take memory of their own
+        if self._cv is not None or not self.posterior:  # whose sums take memory of their own
             self._stream = None
         return self
 
@@ -242,10 +246,10 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         with enough_memory(self._remedy), one_thread():
             if stream is None:
                 drawing = self._draw(
-                    X, Y, scale_targets=self.standardize, observe=observe, partial=self._partial, weights=weights,
+                    X, Y, scale_targets=self._scales, observe=observe, partial=self._partial, weights=weights,
                     inputs=inputs,
                 )  # fmt: skip
-                deal = dealt(self.cv, X.shape[0], drawing.seed, seen=seen, y=y, groups=groups)
+                deal = dealt(self._cv, X.shape[0], drawing.seed, run=drawing.run, seen=seen, y=y, groups=groups)
                 sums = ArraySums(drawing.features, drawing.y0, deal, partial=self._partial, precision=self.precision)
                 stream = Stream(drawing, sums)
             stream = stream.added(X, Y, weights, jobs)
@@ -339,7 +343,9 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
 
     @property
     def _by(self) -> str:
-        return self.criterion if self.cv is None else "kfold"
+        if self._cv is not None:
+            return "kfold"
+        return "gcv" if self.criterion == AUTO else self.criterion
 
     @property
     def _partial(self) -> bool:
@@ -357,7 +363,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         super()._check_arguments()
         if self.missing not in ("refuse", "partial"):
             raise InputError(f"missing must be 'refuse' or 'partial', not {self.missing!r}")
-        of_fits = [name for name in CRITERIA.names if name != "kfold"]
+        of_fits = [AUTO, *(name for name in CRITERIA.names if name != "kfold")]
         if self.criterion not in of_fits:
             raise InputError(
                 f"criterion must be {' or '.join(map(repr, of_fits))} (or give cv), not {self.criterion!r}"
@@ -367,9 +373,9 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
 
     def _ignored(self, idle: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         yield from super()._ignored(idle)
-        if self.criterion != "gcv" and self.cv is not None:
+        if self.criterion not in (AUTO, "gcv") and self._cv is not None:
             yield "criterion", "with cv trials are compared by their held-out errors"
-        elif self.criterion != "gcv" and len(self._ridges()) == 1:
+        elif self.criterion not in (AUTO, "gcv") and len(self._ridges()) == 1:
             yield "criterion", "there is one ridge, and nothing to choose"
 
     def _observation(self, q: int) -> FloatArray | None:

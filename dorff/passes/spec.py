@@ -65,19 +65,14 @@ class FoldRule:
 
     def of(self, rows: RowBlock) -> Rows:
         """Fold numbers (n,) of rows that are dealt: those of a group, or of a run, together."""
-        return self.of_rows(self.units(rows))
-
-    def units(self, rows: RowBlock) -> Rows | Keys:
-        """What is dealt, of each row (n,): its group's key, or the number of its run."""
-        if self.run == GROUPED and rows.groups is not None:
-            return rows.groups
-        return rows.numbers // max(self.run, 1)
+        return self.of_rows(rows.groups if self.run == GROUPED and rows.groups is not None else rows.numbers)
 
     def of_rows(self, rows: Rows | Keys) -> Rows:
         """Fold numbers (n,): splitmix64 of the row's number or group's key (n,), so that appended rows move no others.
 
         So many groups are in a fold by chance: of few groups some folds may have none.
         """
+        rows = rows if self.run <= 1 else rows // self.run
         if not self.held:
             return self._dealt(rows, self.count)
         first = self._dealt(np.array([self.first], np.uint64), self.held)

@@ -3,3 +3,4 @@
 from dorff.plan.costs import Costs, keeps_posterior
 from dorff.plan.freezing import constants_of, draw_features, freeze_constants, target_means
 from dorff.plan.plan import Plan, make_plan
+from dorff.plan.resolving import features_for

@@ -54,7 +54,9 @@ class Resolved:
 def resolutions(job: Job, dataset: Dataset) -> Iterator[Resolved]:
     """The job filled in, the best first, then such that need less: for who has not the memory."""
     base = _of_choice(job, dataset)
-    counts = tuple(count for count in COUNTS if count <= _count(dataset)) if job.features.count == AUTO else (0,)
+    counts = (
+        tuple(count for count in COUNTS if count <= features_for(dataset.rows)) if job.features.count == AUTO else (0,)
+    )
     for count in counts:
         one = base
         if count:
@@ -82,10 +84,11 @@ def every_count(job: Job, dataset: Dataset) -> Iterator[Resolved]:
         yield base.filled("features", "count", count, "as the sums in the state have")
 
 
-def _count(dataset: Dataset) -> int:
-    if dataset.rows >= MANY_ROWS:
+def features_for(rows: int) -> int:
+    """How many features suit so many rows."""
+    if rows >= MANY_ROWS:
         return COUNTS[0]
-    return int(np.clip(2 ** round(np.log2(max(dataset.rows, 1))), COUNTS[-1], COUNTS[1]))
+    return int(np.clip(2 ** round(np.log2(max(rows, 1))), COUNTS[-1], COUNTS[1]))
 
 
 def _of_choice(job: Job, dataset: Dataset) -> Resolved:
