@@ -146,7 +146,10 @@ class ORFFEstimator(Nested, ABC):
 
     @property
     def _by(self) -> str:
-        return "gcv" if self._cv is None else "kfold"
+        if self._cv is not None:
+            return "kfold"
+        criterion: str = getattr(self, "criterion", AUTO)
+        return "gcv" if criterion == AUTO else criterion
 
     @property
     def _unsaid(self) -> bool:

@@ -56,9 +56,9 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
     ----------
     kernel : OperatorKernel, ScalarKernel, name or None
         A scalar kernel k0 stands for `Decomposable(k0, "identity")`; None for that of a Gaussian. "matern",
-        "curl_free" (over a Gaussian) and the other words of JOB.yaml name kernels. Of None and of a name, length-scales
-        are those of most evidence on a sample of rows (`tune_lengthscales`): one for each input, but one for all of a
-        vector field. Parameters are `kernel__lengthscale` and so on.
+        "curl_free" (over a Gaussian) and the other words of JOB.yaml name kernels. Without a kernel's numbers its
+        length-scales are those of most evidence on a sample of rows (`tune_lengthscales`): one for each input, but
+        one for all of a vector field. Parameters are `kernel__lengthscale` and so on.
     n_features : int or "auto"
         The most columns of the feature matrix, cosines and sines together. A rule that needs another number, such as
         pairs, uses fewer: `model_.feature_map.m`. "auto": about as many as rows, 256 to 2048, 4096 from 100,000 rows.
@@ -340,12 +340,6 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
 
     def _of_scalar(self, scalar: ScalarKernel) -> OperatorKernel:
         return Decomposable(scalar)
-
-    @property
-    def _by(self) -> str:
-        if self._cv is not None:
-            return "kfold"
-        return "gcv" if self.criterion == AUTO else self.criterion
 
     @property
     def _partial(self) -> bool:
