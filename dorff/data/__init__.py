@@ -7,5 +7,4 @@ from dorff.data.labels import Classes, Label
 from dorff.data.layout import ArrayLayout, ShardWriter, shard_and_unit_rows, write_metadata
 from dorff.data.opening import open_dataset
 from dorff.data.rows import RowBlock
-from dorff.data.trim import trim
-from dorff.data.verify import verify
+from dorff.data.upkeep import trim, verify

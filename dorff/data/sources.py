@@ -57,7 +57,7 @@ def _netcdf(path: str) -> Reader:
     """NetCDF of either kind, which its first bytes say."""
     import h5py
 
-    from dorff.data.netcdf_reader import HDF5Reader, NetCDF3Reader
+    from dorff.data.array_readers import HDF5Reader, NetCDF3Reader
 
     with reading(path, "NetCDF"), open(path, "rb") as file:
         classic = file.read(3) == b"CDF"
@@ -82,8 +82,8 @@ def _add(ends: str, build: Callable[..., Reader], options: type[Part] = Part) ->
 
 _add(".csv .tsv .txt .data .csv.gz .tsv.gz .txt.gz .data.gz", _reader("csv_reader", "CSVReader"), ColumnNames)
 _add(".parquet .pq", _reader("parquet_reader", "ParquetReader"))
-_add(".npy", _reader("numpy_reader", "NPYReader"))
-_add(".npz", _reader("numpy_reader", "NPZReader"))
+_add(".npy", _reader("array_readers", "NPYReader"))
+_add(".npz", _reader("array_readers", "NPZReader"))
 _add(".nc .nc3 .nc4 .cdf .h5 .hdf5 .hdf", _netcdf)
 
 
