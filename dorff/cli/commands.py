@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ParamSpec
 
@@ -17,13 +18,21 @@ from dorff import __version__
 from dorff.cli.guard import guarded, put, show
 from dorff.cli.logs import Style, logging, say
 from dorff.cli.metrics import meter
-from dorff.cli.sentences import score_text
+from dorff.cli.sentences import encoded_text, score_text
 from dorff.errors import InputError
 
 if TYPE_CHECKING:
     from dorff.engine import Engine
 
 P = ParamSpec("P")
+
+
+class Unknown(StrEnum):
+    """What becomes of values that are none of an input's categories."""
+
+    REFUSE = "refuse"
+    ZERO = "zero"
+
 
 app = typer.Typer(
     name="dorff",
@@ -76,7 +85,8 @@ def ingest(
         list[str], typer.Argument(metavar="SRC... OUT.zarr", help="Files of rows, and the data set to make of them.")
     ],
     inputs: Annotated[
-        str, typer.Option(metavar="A,B", help="Columns that are inputs; =0 is a column of zeros.", show_default=False)
+        str,
+        typer.Option(metavar="A,B", help="Columns that are inputs, of any type; =0: zeros.", show_default=False),
     ],
     targets: Annotated[str, typer.Option(metavar="U,V", help="Columns that are targets.", show_default=False)] = "",
     classes: Annotated[
@@ -84,7 +94,8 @@ def ingest(
     ] = "",
     weights: Annotated[str, typer.Option(metavar="W", help="A column of rows' weights.", show_default=False)] = "",
     groups: Annotated[
-        str, typer.Option(metavar="G", help="A column of any type; rows equal in it are a group.", show_default=False)
+        str,
+        typer.Option(metavar="G", help="A column, equal in a group; FILE: each SRC is one.", show_default=False),
     ] = "",
     also: Annotated[
         list[str] | None,
@@ -102,6 +113,18 @@ def ingest(
             help="A number that stands for none, made NaN; none: keep all others that look so, not refuse them.",
         ),
     ] = None,
+    ordered: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=A,B", show_default=False, help="An input whose categories are 0, 1, ... so."),
+    ] = None,
+    one_hot: Annotated[
+        str, typer.Option(metavar="A,B", help="Inputs that are categories, numbers too.", show_default=False)
+    ] = "",
+    like: Annotated[
+        Path | None,
+        typer.Option(metavar="MODEL", help="Encode inputs as this model's (or data set's).", show_default=False),
+    ] = None,
+    unknown: Annotated[Unknown, typer.Option(help="What is none of the categories: refused, or 0.")] = Unknown.REFUSE,
     append: Annotated[bool, typer.Option("--append", help="Add the rows to a data set that is there.")] = False,
     again: Annotated[bool, typer.Option("--again", help="Add sources whose content is there already.")] = False,
     shard_rows: Annotated[
@@ -113,14 +136,27 @@ def ingest(
 
     Several SRC are put one below the other; a.csv+b.csv side by side. A CSV file without a header has the columns
     c0, c1, ...; the arrays of an NPZ file go by their names. Weights and groups become the arrays of these names: in
-    a job, data.weights: weights and solve.folds.by: groups. --also and --missing may be given several times. A source
+    a job, data.weights: weights and solve.folds.by: groups.
+
+    An input of text becomes a column of 0 and 1 for each of its categories. ISO dates and times become seconds, and
+    when:day, when:week and when:year are two columns, sine and cosine of when's place there. Data set and model
+    remember it, so that --append and --like encode new tables alike.
+
+    --also and --missing may be given several times. A source
     whose content is in the data set already, under any name, is refused with exit code 3: a job that is run again
     after it was killed never adds its rows twice.
     """
     from dorff.data import ingest as run
     from dorff.data.labels import stored_labels
-    from dorff.data.nodes import group_attributes
+    from dorff.data.nodes import encoding_of, group_attributes
 
+    kept = None
+    if like is not None:
+        from dorff.cli.looking import kept_encoding
+
+        kept = kept_encoding(like)
+        if append:
+            raise InputError("--like: rows are appended as the data set says; leave it out")
     if len(paths) < 2:
         raise typer.BadParameter("wanted at least one SRC and then OUT.zarr", param_hint="SRC... OUT.zarr")
     *sources, out = paths
@@ -130,11 +166,16 @@ def ingest(
             sources, out, inputs=options.names("--inputs", inputs), targets=options.names("--targets", targets),
             classes=labels, weights=options.one("--weights", weights, "weights"),
             groups=options.one("--groups", groups, "labels"),
-            also=options.further(also or []), missing=missing or [], append=append, again=again, shard_rows=shard_rows,
+            one_hot=options.names("--one-hot", one_hot), ordered=options.further("--ordered", ordered or []),
+            encoding=kept, unknown=unknown.value, also=options.further("--also", also or []), missing=missing or [],
+            append=append, again=again, shard_rows=shard_rows,
             progress=progress, notice=lambda sentence: say(f"dorff: {out}: {sentence}"),
         )  # fmt: skip
     result: dict[str, object] = {"rows": rows, "store": out}
     text = f"{out}: {rows:,} rows"
+    if encoding := encoding_of(group_attributes(Path(out))):
+        result["encoding"] = encoding
+        text += "".join(f", {name}: {encoded_text(each)}" for name, each in encoding.items())
     if labels and (table := stored_labels(group_attributes(Path(out)), out)):
         none = rows - sum(table.counts)
         result["classes"] = {"labels": table.labels, "counts": table.counts, "missing": none}

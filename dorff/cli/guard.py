@@ -240,16 +240,16 @@ def level(text: str) -> float:
         raise InputError(f"--bands: {text!r} is not a level; write such as 0.5,0.95") from None
 
 
-def further(given: Sequence[str]) -> dict[str, list[str]]:
-    """The columns of further arrays by their names, each written NAME=A,B."""
+def further(option: str, given: Sequence[str]) -> dict[str, list[str]]:
+    """What is given by names, the columns of further arrays, say, each written NAME=A,B."""
     arrays: dict[str, list[str]] = {}
     for text in given:
         name, equals, columns = text.partition("=")
         if not equals:
-            raise InputError(f"--also {text}: has no name; write NAME=A,B, an array's name and its columns")
+            raise InputError(f"{option} {text}: has no name; write NAME=A,B")
         if name in arrays:
-            raise InputError(f"--also {text}: {name} is there already; name each array once")
-        arrays[name] = names("--also", columns)
+            raise InputError(f"{option} {text}: {name} is there already; name each once")
+        arrays[name] = names(option, columns)
     return arrays
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from dorff.data import Classes, open_dataset
 from dorff.data.edges import open_graph
 from dorff.data.labels import CLASSES, stored_labels
-from dorff.data.nodes import committed, group_attributes, open_array, stored_columns, walk
+from dorff.data.nodes import committed, encoding_of, group_attributes, open_array, stored_columns, walk
 from dorff.errors import InputError
 from dorff.manifold.build_spec import GENERATION, GRAPH
 from dorff.manifold.edge_store import DONE
@@ -44,6 +44,13 @@ def look(path: Path) -> dict[str, Any]:
     """
     what = kind(path)
     return {"model": _model, "state": _state, "graph": given, "dataset": _dataset}[what](path)
+
+
+def kept_encoding(path: Path) -> dict[str, Any]:
+    """How a model's, or a data set's, inputs that were no numbers became such."""
+    if kind(path) == "model":
+        return dict(load_model(path, posterior=False).info.get("data", {}).get("encoding", {}))
+    return encoding_of(group_attributes(path))
 
 
 def kind(path: Path) -> str:

@@ -65,6 +65,14 @@ def quality_text(quality: Mapping[str, Any] | None) -> dict[str, str]:
     }
 
 
+def encoded_text(encoding: Mapping[str, Sequence[str]]) -> str:
+    """How an input that is no number became columns."""
+    kind, words = next(iter(encoding.items()))
+    if kind in ("time", "cycle"):
+        return words[0] if kind == "time" else f"sine and cosine of the {words[0]}"
+    return f"{len(words):,} {'categories' if kind == 'one_hot' else 'in order'}"
+
+
 def patterns_text(kept: Sequence[str] | None) -> str:
     """What becomes of rows that miss targets; `kept` are the patterns that were chosen, where they were."""
     from dorff.moments import MOST_PATTERNS

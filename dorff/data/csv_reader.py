@@ -1,4 +1,4 @@
-"""CSV and TSV files, plain or gzipped, with or without a header (RFC 4180)."""
+"""CSV files, plain or gzipped, with or without a header (RFC 4180); separated by commas, semicolons or tabs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import gzip
 import math
 import re
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -29,6 +30,8 @@ BLOCK: Final = 2**20
 QUOTED: Final = r"""(?<=[%s\r\n])(?:"[^"]*(?:""[^"]*)*"(?=[^"])|("[^"]*(?:""[^"]*)*"?\Z))"""
 NUL: Final = "holds a NUL byte, which CSV cannot have; remove it or, where the file is UTF-16 text, save it as UTF-8"
 OPEN: Final = "opens a quote that does not end; remove the quote, or close it in a row of less than 1 MiB"
+SAMPLE: Final = 2**16  # characters of the first rows, which say how a file is written
+DECIMAL: Final = r"[+-]?\d*%s\d+(?:[eE][+-]?\d+)?"
 COLUMN_BLOCK: Final = 64  # of the first row: a block must hold whole rows, and later ones may be longer
 
 
@@ -37,23 +40,37 @@ class CSVReader(Reader):
     """Columns of a CSV file; one whose first row holds numbers only has no header, but columns c0, c1, ...
 
     So has one whose first row holds a number, when such columns are asked for and none of that row's fields is:
-    `asked` are the names that will be. Empty fields and NA, NaN, null and the like are NaN, or no label.
+    `asked` are the names that will be. Empty fields and NA, NaN, null and the like are NaN, or no label. The first
+    rows say what fields are separated by, whether decimals have a comma there, and which columns hold text.
     """
 
     def __init__(self, path: str, asked: Collection[str] = ()) -> None:
         self.path = path
         with reading(path, "CSV"):
             self._zipped = path.endswith(".gz")
-            self._delimiter = "\t" if Path(path.removesuffix(".gz")).suffix == ".tsv" else ","
-            first, self._blank = self._first_row(path)
-        self._header = not _headless([field.strip() for field in first], asked)
+            self._delimiter, rows, self._blank = self._sample(path, set(asked))
+        fields = [field for row in rows for field in row]
+        comma, point = (any(re.fullmatch(DECIMAL % sign, field) for field in fields) for sign in (",", "[.]"))
+        self._decimal = "," if comma and not point and self._delimiter != "," else "."
+        rows = [[field.strip() for field in row] for row in rows]
+        first = rows[0]
+        self._header = not _headless([field.replace(self._decimal, ".") for field in first], asked)
+        self._text = [
+            any(values := [row[j] for row in rows[self._header :] if j < len(row) and row[j] not in EMPTY])
+            and not any(_is_number(value.replace(self._decimal, ".")) for value in values)
+            for j in range(len(first))
+        ]
         self._block = max(BLOCK, COLUMN_BLOCK * sum(len(field) + 1 for field in first))
         names = first if self._header else [f"c{j}" for j in range(len(first))]
-        super().__init__(path, [name.strip() for name in names], numbered=not self._header)
+        super().__init__(path, names, numbered=not self._header)
 
     def dtype(self, column: str) -> np.dtype[Any]:
         """Text holds numbers of any precision."""
         return np.dtype(np.float64)
+
+    def is_text(self, column: str) -> bool:
+        """Whether none of the first rows has a number there."""
+        return self._text[self.columns.index(column)]
 
     def _read(self, columns: Sequence[str], labels: Sequence[str]) -> Iterator[SourceBlock]:
         """Parse the file a block at a time; only the columns asked for are turned into numbers, or labels."""
@@ -95,6 +112,7 @@ class CSVReader(Reader):
             include_columns=wanted + text,
             column_types=dict.fromkeys(wanted, pa.float64()) | dict.fromkeys(text, pa.string()),
             strings_can_be_null=True,
+            decimal_point=self._decimal,
         )
         for batch in pacsv.open_csv(stream, read_options=read, parse_options=parse, convert_options=convert):
             if batch.num_rows:
@@ -118,16 +136,38 @@ class CSVReader(Reader):
             what = f"cannot be read as CSV ({' '.join(reason.split())[:200]}); check its quotes"
         return InputError(f"{self.path}: {where}: {what}.")
 
-    def _first_row(self, path: str) -> tuple[list[str], int]:
-        """The first row that is not blank, and how many lines are before it."""
+    def _sample(self, path: str, asked: set[str]) -> tuple[str, list[list[str]], int]:
+        """What fields are separated by, the first rows that are not blank, and how many lines are before them.
+
+        A semicolon or tab where the first row then has names that are `asked`, or all rows have as many fields."""
+        samples = {one: self._first_rows(path, one) for one in (",", "\t", ";")}
+        if Path(path.removesuffix(".gz")).suffix == ".tsv":
+            return "\t", *samples["\t"]
+
+        def fit(delimiter: str) -> tuple[bool, bool]:
+            first, *others = samples[delimiter][0]
+            alike = delimiter != "," and len(first) > 1 and all(len(row) == len(first) for row in others)
+            return bool(asked & {field.strip() for field in first}), alike
+
+        best = max(samples, key=fit)
+        return best, *samples[best]
+
+    def _first_rows(self, path: str, delimiter: str) -> tuple[list[list[str]], int]:
         opened: Any = gzip.open if self._zipped else open
-        with opened(path, "rt", encoding="utf-8-sig", errors="replace", newline="") as file:
-            for blank, row in enumerate(csv.reader(file, delimiter=self._delimiter)):
-                if any("\0" in field for field in row):
+        rows: list[list[str]] = []
+        blank = size = 0
+        with opened(path, "rt", encoding="utf-8-sig", errors="replace", newline="") as file, suppress(csv.Error):
+            for row in csv.reader(file, delimiter=delimiter):
+                if any("\0" in field for field in row) and not rows:
                     raise InputError(f"{path}: line {blank + 1} {NUL}.")
-                if row:
-                    return row, blank
-        raise InputError(f"{path}: is empty; wanted at least one row of numbers.")
+                blank += not rows and not row
+                rows += [row] if row else []
+                size += 1 + sum(map(len, row))
+                if size > SAMPLE:
+                    break
+        if not rows:
+            raise InputError(f"{path}: is empty; wanted at least one row of numbers.")
+        return rows, blank
 
 
 class _FaultError(Exception):

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from dorff.data.array_files import row_region
 from dorff.data.labels import MISSING, Codes, Coding, Label, stored_labels
+from dorff.data.metadata import Attributes
 from dorff.data.nodes import StoredArray, committed, group_attributes, open_array
 from dorff.data.rows import Column, Reads, RowBlock, group_keys
 from dorff.errors import InputError
@@ -38,7 +39,8 @@ class Dataset:
 
     `weights` and `groups` are the columns of the rows' weights and groups, None where all weigh 1, and where no groups
     were asked for. `labelled` is a column of 0 and 1: Y is NaN in rows of 0, whatever their targets are. `reads`
-    counts the rows read through this object.
+    counts the rows read through this object. `encoding` says which inputs were no numbers, and what became of them, as
+    `encoding.to_attributes` does.
 
     Rows have the numbers first..n-1: those before `first` are gone from the store (`trim`) or left out (`window`), and
     are never read.
@@ -59,6 +61,7 @@ class Dataset:
     groups: Column | None = None
     first: int = 0
     labelled: Column | None = None
+    encoding: Attributes = field(default_factory=dict, compare=False, repr=False)
     reads: Reads = field(default_factory=Reads, compare=False, repr=False)
 
     @property

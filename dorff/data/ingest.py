@@ -7,16 +7,17 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, final
 
 import numpy as np
 
-from dorff.data.labels import CLASSES, GROUPS, NO_GROUP, LabelTable, group_codes, stored_labels
+from dorff.data.encoding import Encoded, Encoding, Learner, from_attributes, to_attributes
+from dorff.data.labels import CLASSES, FILE, GROUPS, NO_GROUP, LabelTable, group_codes, stored_labels
 from dorff.data.layout import ArrayLayout, ShardWriter, commit, shard_and_unit_rows, write_metadata
 from dorff.data.metadata import Attributes, normal, read_json, reported, rewrite, staging
-from dorff.data.nodes import group_attributes, ingested, open_array
+from dorff.data.nodes import encoding_of, group_attributes, ingested, open_array
 from dorff.data.opening import check_disjoint, open_dataset, several
 from dorff.data.packing import FillValues
 from dorff.data.readers import Numbers, Reader, common_dtype
@@ -45,10 +46,13 @@ class _Target:
     rows: int = 0
     tail: dict[str, Numbers] | None = None
     sources: dict[str, str] = field(default_factory=dict)
+    encodings: Mapping[str, Encoding] = field(default_factory=dict)
 
     def attributes(self) -> Attributes:
         """What is committed with the rows."""
-        return {"sources": list(self.sources)} | (self.labels.attributes() if CLASSES in self.columns else {})
+        encoding = {"encoding": to_attributes(self.encodings)} if self.encodings else {}
+        labels = self.labels.attributes() if CLASSES in self.columns else {}
+        return {"sources": list(self.sources), **encoding, **labels}
 
     def remember(self, reader: Reader, *, again: bool) -> None:
         """Note the content of a source that has been read; InputError where it has no rows or, unless `again`, where
@@ -75,6 +79,10 @@ def ingest(
     groups: str | None = None,
     also: Mapping[str, str | Sequence[str]] | None = None,
     missing: Sequence[float | str] = (),
+    one_hot: Sequence[str] = (),
+    ordered: Mapping[str, Sequence[str]] | None = None,
+    encoding: Attributes | None = None,
+    unknown: str = "refuse",
     append: bool = False,
     again: bool = False,
     shard_rows: int | None = None,
@@ -89,6 +97,14 @@ def ingest(
     is a column of zeros. No targets: no `y`. Numbers are kept as float32 where all sources hold no more, else
     as float64; NaN and infinities are kept.
 
+    Inputs of text come as `Encoding` says: a column for each category (of the first 1000), sorted; 0, 1, ... of those
+    that are `ordered` so; ISO dates and times (and numbers with units "hours since 2000-01-01") as seconds since the
+    start of the first day (in these units), or, where the name is when:day, when:week or when:year, as sine and cosine
+    of the place there. `one_hot` names columns whose numbers are categories too. The store remembers it in
+    `dorff.encoding`, and so does a model; rows are appended as it says, and a new store is made as another's
+    `encoding` says. What is then none of the categories is refused; where `unknown` is "zero" it is 0 in all their
+    columns, and a gap in an order.
+
     `classes` names a column of labels: text, whole numbers, booleans, or at most 100 other numbers. They become
     the array `classes` (n, 1) of codes, -1 where there is none (an empty field, NaN, null); code k is the label
     `dorff.labels["classes"][k]` of the group's attributes, in order of first appearance, and
@@ -96,7 +112,8 @@ def ingest(
 
     `weights` names a column of rows' weights, which become the array `weights` (n, 1). `groups` names a column of
     labels that say which rows go together, such as trials; any number of them. They become the array `groups` (n, 1)
-    of int64: whole numbers as they are, 64 bits of a hash of any other label; rows without a label are a group.
+    of int64: whole numbers as they are, 64 bits of a hash of any other label; rows without a label are a group. FILE
+    makes each source a group.
 
     `also` names columns of numbers for further arrays, such as the inputs of another view, or the column that says
     which rows are labelled: {"cells": ["h0", "h1"], "known": "known"}.
@@ -144,11 +161,22 @@ def ingest(
             _check_further(array, of)
         names = {array: several(of) for array, of in own.items()} | further
         asked = [name for of in names.values() for name in of]
-        readers = [WithConstants(open_source(source, asked)) for source in sources]
-        columns = _resolve(readers, names)
-        _check_columns(columns)
+        opened = [open_source(source, [*asked, *(name.rpartition(":")[0] for name in asked)]) for source in sources]
+        if append:
+            encoding = encoding_of(group_attributes(store))
+        if encoding is not None and (one_hot or ordered):
+            raise InputError(f"{store}: its inputs are encoded as before; leave --one-hot and --ordered out.")
+        if encoding is None:
+            encoded = [name for array, of in names.items() if array not in OWN[1:] for name in of]
+            encodings = Learner(one_hot, ordered or {}, absent).learn(opened, list(dict.fromkeys(encoded)))
+        else:
+            encodings = from_attributes(encoding, store)
+        readers = [WithConstants(Encoded(one, encodings, absent, zero=unknown == "zero")) for one in opened]
+        columns = _resolve(readers, [WithConstants(one) for one in opened], names)
+        _check_columns(columns, names)
         with staging(store) as folder:
             target = _existing(store, readers, columns, shard_rows) if append else _fresh(readers, columns, shard_rows)
+            target = replace(target, encodings=encodings)
             added, unusable, ungrouped = _write(folder, target, readers, absent, progress, again=again)
             if append:
                 _commit_append(folder, store, target, target.rows + added)
@@ -181,14 +209,28 @@ def _check_further(array: str, columns: Sequence[str]) -> None:
         raise InputError(f"also: {array}: wanted at least one column, got none; name its columns.")
 
 
-def _resolve(readers: Sequence[Reader], names: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-    """The columns of each array, the same in all sources."""
+def _resolve(
+    readers: Sequence[Reader], plain: Sequence[Reader], names: dict[str, tuple[str, ...]]
+) -> dict[str, tuple[str, ...]]:
+    """The columns of each array, the same in all sources; `plain` are these as they come, with labels."""
     if not readers:
         raise InputError("sources: wanted at least one file, got none; name the files to ingest.")
     if not names["x"]:
         raise InputError("inputs: wanted at least one column, got none; name the columns that are inputs.")
     listed = {array: of for array, of in names.items() if of}
-    first, *others = ({array: reader.resolve(of) for array, of in listed.items()} for reader in readers)
+    by_file = listed.get(GROUPS) == (FILE,)
+    for reader in readers if by_file else ():
+        if FILE in reader.columns:
+            raise InputError(
+                f"{reader.path}: has a column {FILE}, but --groups {FILE} makes each file a group; rename the column."
+            )
+    first, *others = (
+        {
+            array: of if by_file and array == GROUPS else (labels if array in CODED else reader).resolve(of)
+            for array, of in listed.items()
+        }
+        for reader, labels in zip(readers, plain, strict=True)
+    )
     for reader, other in zip(readers[1:], others, strict=True):
         for array, of in first.items():
             if other[array] != of:
@@ -199,7 +241,7 @@ def _resolve(readers: Sequence[Reader], names: dict[str, tuple[str, ...]]) -> di
     return first
 
 
-def _check_columns(columns: dict[str, tuple[str, ...]]) -> None:
+def _check_columns(columns: dict[str, tuple[str, ...]], names: dict[str, tuple[str, ...]]) -> None:
     """Refuse classes, weights or groups that are no single column, of their own where they are labels; and columns
     that are named twice in an array, or are both inputs and targets."""
     for array in (CLASSES, WEIGHTS, GROUPS):
@@ -209,7 +251,7 @@ def _check_columns(columns: dict[str, tuple[str, ...]]) -> None:
             what = "weights" if array == WEIGHTS else "labels"
             raise InputError(f"{array}: wanted one column of {what}, got {came}, {', '.join(of[:3])}; name one.")
         for other in (name for name in columns if name not in CODED):
-            if array in CODED and of[0] in columns[other]:
+            if array in CODED and (of[0] in columns[other] or (array == CLASSES and of[0] in names[other])):
                 remedy = "name it once, as what is to be told from the inputs"
                 if array == GROUPS:
                     remedy = f"leave it out here, and write solve.folds.by: {of[0]} in the job"

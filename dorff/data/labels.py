@@ -19,6 +19,7 @@ from dorff.errors import InputError
 Label: TypeAlias = str | int | bool | float
 CLASSES: Final = "classes"  # the array that ingest writes codes to
 GROUPS: Final = "groups"  # and of groups
+FILE: Final = "FILE"  # the groups of rows that are each source's
 MISSING: Final = -1
 MAX_LABELS: Final = 10_000
 MAX_REAL: Final = 100  # numbers that are not whole: beyond it, they are measured, not named
@@ -45,7 +46,8 @@ class Run:
 
             short = column.dtype.kind == "f" and column.dtype.itemsize not in (4, 8)  # Arrow hashes no others
             native = np.dtype(np.float64) if short else column.dtype.newbyteorder("=")
-            column = pa.array(column.astype(native, copy=False))
+            column = pa.array(column if column.dtype.kind == "M" else column.astype(native, copy=False))
+            column = column.cast(pa.string()) if pa.types.is_temporal(column.type) else column
         labelled = column.dictionary_encode()
         values = labelled.dictionary.to_pylist()
         index = labelled.indices.fill_null(MISSING).to_numpy(zero_copy_only=False)

@@ -163,6 +163,12 @@ def ingested(path: Path, attributes: Attributes, remedy: str) -> tuple[tuple[int
     return (rows.start, rows.stop), columns
 
 
+def encoding_of(attributes: Attributes) -> Attributes:
+    """What ingest kept of how inputs that were no numbers became such; empty in a store of others."""
+    kept = attributes["dorff"].get("encoding") if isinstance(attributes.get("dorff"), dict) else None
+    return kept if isinstance(kept, dict) else {}
+
+
 def stored_columns(attributes: Attributes, name: str, width: int) -> tuple[str, ...]:
     """The columns' names of an array: those kept by ingest, else made from the array's name."""
     names = attributes.get("columns")

@@ -86,6 +86,7 @@ def open_dataset(
         groups=columns[1],
         labelled=columns[2],
         first=rows.start,
+        encoding=nodes.encoding_of(attributes),
     )
     return dataset if classes is None else _with_classes(dataset, classes, attributes)
 

@@ -91,6 +91,18 @@ class Reader(ABC):
     def dtype(self, column: str) -> np.dtype[Any]:
         """The type that a column's numbers come in; InputError where they are not numbers."""
 
+    def is_text(self, column: str) -> bool:
+        """Whether a column holds text, or times as such."""
+        try:
+            self.dtype(column)
+        except InputError:
+            return True
+        return False
+
+    def units(self, column: str) -> str:
+        """The units of a column of numbers that are times, "hours since 2000-01-01"; "" of any other."""
+        return ""
+
     def blocks(self, columns: Sequence[str], labels: Sequence[str] = ()) -> Iterator[SourceBlock]:
         """All rows of the columns, and of those of labels, in order, in blocks of any size and bounded memory.
 
@@ -247,7 +259,7 @@ class ArraysReader(Reader):
     def _check(self, names: list[str], labels: Sequence[str]) -> None:
         """Set `rows`; InputError where arrays differ in length, or a type is none of labels."""
         for label in labels:
-            if (dtype := self.arrays[self._place[label][0]].dtype).kind not in NUMBER_KINDS + "SU":
+            if (dtype := self.arrays[self._place[label][0]].dtype).kind not in NUMBER_KINDS + "SUM":
                 raise unwanted(self.path, label, dtype, f"{LABELS} (NumPy's objects by .astype(str))")
         first, n = names[0], self.arrays[names[0]].shape[0]
         self.rows = n

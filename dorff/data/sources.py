@@ -113,6 +113,16 @@ class SideBySide(Reader):
         reader, name = self._place[column]
         return reader.dtype(name)
 
+    def is_text(self, column: str) -> bool:
+        """As the column's source says."""
+        reader, name = self._place[column]
+        return reader.is_text(name)
+
+    def units(self, column: str) -> str:
+        """As the column's source says."""
+        reader, name = self._place.get(column, (None, ""))
+        return reader.units(name) if reader else ""
+
     def _read(self, columns: Sequence[str], labels: Sequence[str]) -> Iterator[SourceBlock]:
         """Read in step the sources that hold these columns; InputError when they differ in length."""
         held = {self._place[name][0] for name in (*columns, *labels)}

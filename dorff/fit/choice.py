@@ -135,6 +135,8 @@ def build_model(plan: Plan, fitted: Fitted, passed: PassResult) -> Model:
         "versions": {name: version(name) for name in ("dorff", "numpy", "scipy", "zarr", "numba", "dask")}
         | {"python": platform.python_version()},
     }
+    if dataset.encoding:
+        info["data"]["encoding"] = dataset.encoding
     if dataset.labels is not None:
         info["labels"] = list(dataset.labels)
     if isinstance(fitted.fit.kernel, MultiView):

@@ -130,6 +130,12 @@ def check_inputs(model: Model, dataset: Dataset, sight: ModelInputs) -> None:
             f"{dataset.path}: its inputs are {', '.join(given)}, but the model was fitted to {', '.join(names)}; "
             "give them in that order"
         )
+    for name, each in model.info.get("data", {}).get("encoding", {}).items():
+        if dataset.encoding.get(name, each) != each:
+            raise InputError(
+                f"{dataset.path}: its input {name} is encoded otherwise than the model's; ingest it again, "
+                "with --like and the model"
+            )
     d = model.d if columns is None else len(columns)
     if dataset.d != d:
         raise InputError(

@@ -199,8 +199,8 @@ def test_ingest_makes_further_arrays_and_appends_to_them(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("also", "sentence"),
     [
-        (["c"], "--also c: has no name; write NAME=A,B, an array's name and its columns"),
-        (["p=c", "p=a"], "--also p=a: p is there already; name each array once"),
+        (["c"], "--also c: has no name; write NAME=A,B"),
+        (["p=c", "p=a"], "--also p=a: p is there already; name each once"),
         (["p="], "also: p: wanted at least one column, got none; name its columns"),
         (["p=c,,a"], "--also c,,a: a name is empty"),
         (["x=c"], "also: 'x' is no name for a further array; take one of letters"),

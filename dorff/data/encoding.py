@@ -1,0 +1,307 @@
+"""Columns that are no numbers as columns of numbers: categories, a column each or in an order, and times."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import numpy as np
+import numpy.typing as npt
+
+from dorff.data.labels import FILE, Run, label_of, text_of
+from dorff.data.metadata import Attributes
+from dorff.data.packing import FillValues
+from dorff.data.readers import BLOCK_BYTES, Reader, SourceBlock
+from dorff.errors import InputError
+
+Floats = npt.NDArray[np.float64]
+CYCLES: Final = {"day": 86_400.0, "week": 7 * 86_400.0, "year": 0.0}  # seconds; years differ
+MONDAY: Final = 3 * 86_400.0  # from the start of the week that 1970 begins in
+UNITS: Final = {"day": 86_400.0, "hour": 3600.0, "hr": 3600.0, "minute": 60.0, "min": 60.0, "second": 1.0, "sec": 1.0}
+SINCE: Final = re.compile(
+    r"([a-z]+?)s? since (\d{1,4})-(\d\d?)-(\d\d?)(?:[T ]+(\d\d?):(\d\d?)(?::(\d\d?)(?:\.0*)?)?)? ?(?:Z|UTC|\+00:?00)?",
+    re.I,
+)
+DATE: Final = re.compile(r"\d{1,4}([./-])\d{1,2}\1\d{1,4}\b")
+MOST: Final = 1000  # categories of a column
+KINDS: Final = ("one_hot", "ordered", "time", "cycle")
+
+
+@final
+@dataclass(frozen=True)
+class Encoding:
+    """How an input `name` becomes columns of numbers: by the `words` of its categories ("one_hot": a column each;
+    "ordered": 0, 1, ...), in units such as "hours since 2000-01-01" ("time"), or, where the name is a column and a
+    cycle, when:day, as sine and cosine of the place there ("cycle": day, week or year)."""
+
+    name: str
+    kind: str
+    words: tuple[str, ...]
+
+    @property
+    def column(self) -> str:
+        """The source's."""
+        return self.name.rpartition(":")[0] if self.kind == "cycle" else self.name
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The store's."""
+        if self.kind == "one_hot":
+            return tuple(f"{self.name}={word}" for word in self.words)
+        return (f"{self.name}:sin", f"{self.name}:cos") if self.kind == "cycle" else (self.name,)
+
+    def table(self, values: Sequence[str | None], where: str, *, zero: bool) -> Floats:
+        """A row of numbers (values + 1, columns) for each value, and NaN, for none, as the last.
+
+        InputError where one is no time, or none of the categories: unless `zero`, when it is 0 in all columns of
+        one_hot, and a gap in an order."""
+        if self.kind in ("time", "cycle"):
+            return self.of_seconds(np.append(seconds(values, where), np.nan))
+        place = {word: number for number, word in enumerate(self.words)}
+        new = [value for value in values if value is not None and value not in place]
+        if new and not zero:
+            held = ", ".join(self.words[:8]) + (", ..." if len(self.words) > 8 else "")
+            raise InputError(
+                f"{where}: has {new[0]!r}, which is none of its {len(self.words):,} categories ({held}); correct it, "
+                "or give --unknown zero to have no category there."
+            )
+        rows = np.eye(len(place)) if self.kind == "one_hot" else np.arange(len(place), dtype=np.float64)[:, None]
+        gap = np.full(rows.shape[1], np.nan)
+        unknown = np.zeros(rows.shape[1]) if self.kind == "one_hot" else gap
+        each = [gap if value is None else rows[place[value]] if value in place else unknown for value in values]
+        return np.array([*each, gap])
+
+    def of_seconds(self, times: Floats) -> Floats:
+        """Columns (n, columns) of seconds (n,) since 1970."""
+        if self.kind == "time":
+            scale, start = units_of(self.words[0]) or (1.0, 0.0)
+            return ((times - start) / scale)[:, None]
+        begin, length = np.zeros(len(times)) - MONDAY, CYCLES[self.words[0]]
+        span: Any = length
+        if not length:
+            year = np.nan_to_num(times).astype("datetime64[s]").astype("datetime64[Y]")
+            begin, end = (one.astype("datetime64[s]").astype(np.float64) for one in (year, year + 1))
+            span = end - begin
+        angle = 2 * np.pi * np.mod(times - begin, span) / span
+        return np.column_stack([np.sin(angle), np.cos(angle)])
+
+
+def units_of(text: str, calendar: str = "standard") -> tuple[float, float] | None:
+    """Seconds of a unit and its origin, in seconds since 1970, of "hours since 2000-01-01" (CF conventions, 4.4); None
+    of any other text or calendar."""
+    match = SINCE.fullmatch(text.strip())
+    if match is None or match[1].lower() not in UNITS or calendar.lower() not in ("standard", "gregorian", ""):
+        return None
+    year, month, day, *clock = (int(part or 0) for part in match.groups()[1:])
+    try:
+        start = np.datetime64(f"{year:04}-{month:02}-{day:02}", "s").astype(np.int64)
+    except ValueError:
+        return None
+    return UNITS[match[1].lower()], float(start + 3600 * clock[0] + 60 * clock[1] + clock[2])
+
+
+def seconds(values: Sequence[str | None], where: str) -> Floats:
+    """ISO dates and times as seconds since 1970, in UTC unless they say otherwise; NaN where there is none."""
+    import pyarrow as pa  # large, and only files that are read need it
+
+    for kind in (pa.timestamp("us"), pa.timestamp("us", "UTC")):
+        try:
+            times = pa.array(values, pa.string()).cast(kind).cast(pa.int64()).cast(pa.float64())
+        except pa.ArrowInvalid:
+            continue
+        return np.asarray(times.to_numpy(zero_copy_only=False) / 1e6)
+    if len(values) > 1:
+        return np.concatenate([seconds([value], where) for value in values])
+    raise InputError(
+        f"{where}: wanted a date or time such as 2024-05-31 or 2024-05-31T12:00:00, got {values[0]!r}; write it so, "
+        "or empty it."
+    )
+
+
+def _texts(run: Run, where: str) -> list[str | None]:
+    labels = [label_of(value, where) for value in run.values]
+    return [None if label is None else text_of(label) for label in labels]
+
+
+def to_attributes(encodings: Mapping[str, Encoding]) -> Attributes:
+    """What a store, or a model, keeps of them."""
+    return {name: {one.kind: list(one.words)} for name, one in encodings.items()}
+
+
+def from_attributes(attributes: Any, where: object) -> dict[str, Encoding]:
+    """What `to_attributes` gave; InputError where it is damaged."""
+    try:
+        pairs = {name: next(iter(one.items())) for name, one in attributes.items()}
+        encodings = {name: Encoding(name, kind, tuple(map(str, words))) for name, (kind, words) in pairs.items()}
+        if not all(
+            one.kind in KINDS
+            and one.words
+            and (one.kind != "time" or units_of(one.words[0]))
+            and (one.kind != "cycle" or one.words[0] in CYCLES)
+            for one in encodings.values()
+        ):
+            raise ValueError
+    except (AttributeError, TypeError, ValueError, StopIteration):
+        raise InputError(f"{where}: what it says of encodings is damaged; restore its metadata from a copy.") from None
+    return encodings
+
+
+@final
+@dataclass(frozen=True)
+class Learner:
+    """Finds how inputs are to be encoded: text as one_hot, unless it is a time or in `ordered`; numbers too where
+    they are in `one_hot`. `absent` is what stands for none."""
+
+    one_hot: Sequence[str]
+    ordered: Mapping[str, Sequence[str]]
+    absent: FillValues
+
+    def learn(self, readers: Sequence[Reader], names: Sequence[str]) -> dict[str, Encoding]:
+        """The encodings of those names that need one; all rows of categories are read. InputError where values are no
+        categories, or an option names no input."""
+        for name in (*self.one_hot, *self.ordered):
+            if name not in names:
+                option = "--one-hot" if name in self.one_hot else "--ordered"
+                raise InputError(f"{option} {name}: is none of the inputs; name one of {', '.join(names)}.")
+        column = {name: _column(readers, name) for name in names if not name.startswith("=")}
+        times = {of: units for of in column.values() if (units := _units(readers, of)) and of not in self.one_hot}
+        wanted = [of for of in dict.fromkeys(column.values()) if of not in self.ordered and of not in times]
+        text = [of for of in wanted if of in self.one_hot or any(of in r.columns and r.is_text(of) for r in readers)]
+        words = self._categories(readers, text, times)
+        encodings = {name: Encoding(name, "ordered", tuple(each)) for name, each in self.ordered.items()}
+        for name, of in column.items():
+            if name != of and of not in times:
+                raise InputError(f"{readers[0].path}: column {of!r} holds no times, which {name} needs; write {of}.")
+            if name != of:
+                encodings[name] = Encoding(name, "cycle", (name.rpartition(":")[2],))
+            elif of in times:
+                encodings[name] = Encoding(name, "time", (times[of],))
+            elif of in text:
+                encodings[name] = Encoding(name, "one_hot", tuple(sorted(words[of])))
+        return encodings
+
+    def _categories(
+        self, readers: Sequence[Reader], text: Sequence[str], times: dict[str, str]
+    ) -> dict[str, set[str]]:
+        """The different values of columns of text; those whose first is a time get their units in `times` instead."""
+        words: dict[str, set[str]] = {of: set() for of in text}
+        for reader in readers:
+            wanted = [of for of in reader.resolve([of for of in text if of not in times])]
+            for block in reader.blocks([], wanted) if wanted else ():
+                for of, run in zip(wanted, block.labels, strict=True):
+                    where = f"{reader.path}: column {of!r}"
+                    values = [v for v in _texts(self.absent.blank_labels(run), where) if v is not None]
+                    if not words[of] and of not in times and of not in self.one_hot and (units := _day(values[:1])):
+                        times[of] = units
+                    if of not in times:
+                        words[of].update(values)
+                        self._check(of, words[of], where)
+                if all(of in times for of in wanted):
+                    break
+        for of in text:
+            if of not in times and not words[of]:
+                raise InputError(f"{readers[0].path}: column {of!r} holds no value in any row; leave it out.")
+        return words
+
+    def _check(self, of: str, words: set[str], where: str) -> None:
+        """InputError where values are rather names of rows, numbers or other dates than categories."""
+        if len(words) > MOST:
+            raise InputError(
+                f"{where}: has more than {MOST:,} different texts, such as {min(words)!r}; such a name for each row "
+                "is no category: leave the column out, or name it in --groups."
+            )
+        if of in self.one_hot:
+            return
+        for word in words:
+            if DATE.match(word):
+                raise InputError(
+                    f"{where}: {word!r} looks like a date that is not written as in ISO 8601; write it as 2024-05-31, "
+                    f"or give --one-hot {of} to have categories."
+                )
+            if re.fullmatch(r"[+-]?(\d+[.,]?\d*|[.,]\d+)([eE][+-]?\d+)?", word):
+                raise InputError(
+                    f"{where}: has text, and {word!r}, which is a number; write numbers alone, or give --one-hot {of} "
+                    "to have categories."
+                )
+
+
+def _column(readers: Sequence[Reader], name: str) -> str:
+    """The column of a name: itself, or when of when:day, unless a column has that name."""
+    of, _, cycle = name.rpartition(":")
+    return of if of and cycle in CYCLES and not any(name in reader.columns for reader in readers) else name
+
+
+def _units(readers: Sequence[Reader], column: str) -> str:
+    return next((units for reader in readers if (units := reader.units(column))), "")
+
+
+def _day(values: Sequence[str]) -> str:
+    """Seconds since the start of the day of a time; "" where it is none."""
+    try:
+        day = seconds(values, "")[0] // CYCLES["day"] * CYCLES["day"]
+    except (InputError, IndexError):
+        return ""
+    return f"seconds since {np.datetime64(int(day), 's')}"
+
+
+@final
+class Encoded(Reader):
+    """A source whose columns come as encodings say, and with the label `FILE`, its path, in every row."""
+
+    def __init__(
+        self, reader: Reader, encodings: Mapping[str, Encoding], absent: FillValues, *, zero: bool = False
+    ) -> None:
+        super().__init__(reader.path, reader.columns, numbered=reader.numbered)
+        self._reader, self._encodings, self._absent, self._zero = reader, encodings, absent, zero
+        self._of = {column: one for one in encodings.values() for column in one.columns}
+
+    def resolve(self, names: Sequence[str]) -> tuple[str, ...]:
+        """The columns that names are encoded as."""
+        for name in names:
+            self._reader.resolve((self._encodings[name].column if name in self._encodings else name,))
+        encoded = self._encodings
+        each = (encoded[n].columns if n in encoded else self._reader.resolve((n,)) for n in names)
+        return tuple(column for columns in each for column in columns)
+
+    def dtype(self, column: str) -> np.dtype[Any]:
+        """Categories are small whole numbers."""
+        if column not in self._of:
+            return self._reader.dtype(column)
+        return np.dtype(np.float32 if self._of[column].kind in ("one_hot", "ordered") else np.float64)
+
+    def content(self) -> str:
+        """The source's."""
+        return self._reader.content()
+
+    def _read(self, columns: Sequence[str], labels: Sequence[str]) -> Iterator[SourceBlock]:
+        """The source's blocks, cut so that those of many categories are no larger than others."""
+        encodings = list(dict.fromkeys(self._of[column] for column in columns if column in self._of))
+        units = {
+            one.column: self._reader.units(one.column) if one.kind in ("time", "cycle") else "" for one in encodings
+        }
+        scales = {of: units_of(each) for of, each in units.items()}  # None: text
+        timed, text = ([of for of, scale in scales.items() if bool(scale) == on] for on in (True, False))
+        numbers = list(dict.fromkeys([*(column for column in columns if column not in self._of), *timed]))
+        texts = list(dict.fromkeys([*(label for label in labels if label != FILE), *text]))
+        for whole in self._reader.blocks(numbers, texts):
+            step = max(1, BLOCK_BYTES // (8 * len(columns))) if encodings else len(whole)
+            for block in (whole[start : start + step] for start in range(0, len(whole), step)):
+                runs = dict(zip(texts, block.labels, strict=True))
+                runs[FILE] = Run((self.path,), np.zeros(len(block), np.int32))
+                raw = dict(zip(numbers, block.numbers.T, strict=True))
+                parts = dict(raw)
+                for one in encodings:
+                    parts |= zip(one.columns, self._encoded(one, scales[one.column], raw, runs).T, strict=True)
+                encoded = np.column_stack([parts[column] for column in columns]) if encodings else block.numbers
+                yield SourceBlock(encoded, tuple(runs[label] for label in labels))
+        self.rows = self._reader.rows
+
+    def _encoded(
+        self, one: Encoding, scale: tuple[float, float] | None, numbers: Mapping[str, Any], runs: Mapping[str, Run]
+    ) -> Floats:
+        if scale is not None:
+            return one.of_seconds(numbers[one.column].astype(np.float64) * scale[0] + scale[1])
+        run, where = self._absent.blank_labels(runs[one.column]), f"{self.path}: column {one.column!r}"
+        return one.table(_texts(run, where), where, zero=self._zero)[run.index]

@@ -1,0 +1,173 @@
+"""Inputs that are no numbers: categories and times, and tables as others write them."""
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from cases import unsourced
+
+from dorff.data import Dataset, ingest, open_dataset
+from dorff.errors import InputError
+
+HEADER = "lon,colour,when,u\n"
+ROWS = ["1,red,2024-02-28,5", "2,blue,2024-02-29T06:00:00,6", "3,,2024-03-01 12:00:00.5,7", "4,red,,8"]
+
+
+def write(path: Path, rows: list[str], header: str = HEADER) -> Path:
+    path.write_text(header + "\n".join(rows) + "\n")
+    return path
+
+
+def made(folder: Path, *sources: Path, inputs: str = "lon,colour,when", **more: Any) -> Dataset:
+    ingest(sources, folder / "s.zarr", inputs=inputs.split(","), targets=["u"], **more)
+    return open_dataset(folder / "s.zarr")
+
+
+def test_text_is_categories_and_iso_dates_are_seconds(tmp_path: Path) -> None:
+    data = made(tmp_path, write(tmp_path / "a.csv", ROWS))
+    assert data.input_columns == ("lon", "colour=blue", "colour=red", "when")
+    nan, hour = np.nan, 3600
+    wanted = [[1, 0, 1, 0], [2, 1, 0, 30 * hour], [3, nan, nan, 60 * hour + 0.5], [4, 0, 1, nan]]
+    np.testing.assert_array_equal(data.read(0, 4)[0], wanted)
+    assert data.encoding == {
+        "colour": {"one_hot": ["blue", "red"]},
+        "when": {"time": ["seconds since 2024-02-28T00:00:00"]},
+    }
+
+
+def test_an_order_and_cycles(tmp_path: Path) -> None:
+    data = made(
+        tmp_path,
+        write(tmp_path / "a.csv", ROWS),
+        inputs="colour,when:day,when:week,when:year",
+        ordered={"colour": ["red", "blue"]},
+    )
+    X = data.read(0, 4)[0]
+    np.testing.assert_array_equal(X[:, 0], [0, 1, np.nan, 0])
+    np.testing.assert_allclose(X[:2, 1:3], [[0, 1], [1, 0]], atol=1e-12)  # midnight, six in the morning
+    turns = np.arctan2(X[:, 3::2], X[:, 4::2])[:2] / (2 * np.pi) % 1
+    np.testing.assert_allclose(turns[:, 0], [2 / 7, 3.25 / 7], atol=1e-12)  # a Wednesday
+    np.testing.assert_allclose(turns[:, 1], [58 / 366, 59.25 / 366], atol=1e-12)  # of a leap year
+    assert data.input_columns[1:3] == ("when:day:sin", "when:day:cos")
+    assert np.isnan(X[3, 1:]).all()
+
+
+def test_parquet_gives_what_csv_does_however_the_rows_are_divided(tmp_path: Path) -> None:
+    one = made(tmp_path, write(tmp_path / "a.csv", ROWS[1:]))
+    for folder in ("more", "parquet"):
+        (tmp_path / folder).mkdir()
+    made(tmp_path / "more", *(write(tmp_path / f"{i}.csv", [row]) for i, row in enumerate(ROWS[1:])))
+    assert unsourced(Path(one.path)) == unsourced(tmp_path / "more" / "s.zarr")
+    when = np.array(["2024-02-29T06:00:00", "2024-03-01T12:00:00.5", "NaT"], "M8[ms]")
+    table = {"lon": [2.0, 3, 4], "colour": pa.array(["blue", None, "red"]).dictionary_encode(), "when": when}
+    pq.write_table(pa.table(table | {"u": [6.0, 7, 8]}), tmp_path / "a.parquet")
+    np.testing.assert_array_equal(made(tmp_path / "parquet", tmp_path / "a.parquet").read(0, 3)[0], one.read(0, 3)[0])
+    names = np.array(["blue", "", "red"])
+    np.savez(tmp_path / "a.npz", lon=[2.0, 3, 4], colour=names, when=when, u=[6.0, 7, 8])
+    (tmp_path / "npz").mkdir()
+    np.testing.assert_array_equal(made(tmp_path / "npz", tmp_path / "a.npz").read(0, 3)[0], one.read(0, 3)[0])
+
+
+def test_what_is_appended_is_encoded_alike(tmp_path: Path) -> None:
+    first, more = write(tmp_path / "a.csv", ROWS), write(tmp_path / "b.csv", ["5,red,2025-02-28,1"])
+    made(tmp_path, first)
+    data = made(tmp_path, more, append=True)
+    np.testing.assert_array_equal(data.read(4, 5)[0], [[5, 0, 1, 366 * 86400]])
+    new = write(tmp_path / "c.csv", ["6,green,2025-02-28,1"])
+    with pytest.raises(
+        InputError, match=r"c\.csv: column 'colour': has 'green', which is none of its 2 categories \(b"
+    ):
+        made(tmp_path, new, append=True)
+    data = made(tmp_path, new, append=True, unknown="zero")
+    np.testing.assert_array_equal(data.read(5, 6)[0], [[6, 0, 0, 366 * 86400]])
+    with pytest.raises(InputError, match="encoded as before; leave --one-hot and --ordered out"):
+        made(tmp_path, new, append=True, one_hot=["lon"])
+    (tmp_path / "other").mkdir()
+    other = made(tmp_path / "other", more, encoding=data.encoding)
+    np.testing.assert_array_equal(other.read(0, 1)[0], [[5, 0, 1, 366 * 86400]])
+    assert other.encoding == data.encoding
+
+
+def test_numbers_are_categories_where_that_is_said(tmp_path: Path) -> None:
+    data = made(tmp_path, write(tmp_path / "a.csv", ROWS), inputs="lon", one_hot=["lon"])
+    assert data.input_columns == ("lon=1", "lon=2", "lon=3", "lon=4")
+    np.testing.assert_array_equal(data.read(0, 4)[0], np.eye(4))
+
+
+def test_many_categories_are_read_in_blocks(tmp_path: Path) -> None:
+    data = made(
+        tmp_path, write(tmp_path / "a.csv", [f"1,c{i % 1000:03},2024-01-01,1" for i in range(4000)]), inputs="colour"
+    )
+    np.testing.assert_array_equal(data.read(0, 4000)[0], np.tile(np.eye(1000), (4, 1)))
+
+
+@pytest.mark.parametrize(
+    ("colour", "more", "message"),
+    [
+        (["red", "1.5"], {}, "column 'colour', row 2: wanted a number, got 'red'; correct it, empty it"),
+        (["red"] * 20_000 + ["1.5"], {}, r"has text, and '1\.5', which is a number; write numbers alone, or"),
+        (["31/12/2023", "1/2/2024"], {}, "'31/12/2023' looks like a date that is not written as in ISO 8601;"),
+        ([f"id{i}" for i in range(1001)], {}, "has more than 1,000 different texts, such as 'id0'; such a name"),
+        (["2024-05-31", "later"], {}, "wanted a date or time such as 2024-05-31 or 2024-05-31T12:00:00, got 'later'"),
+        (["red", "blue"], {"inputs": "lon,colour:day"}, "column 'colour' holds no times, which colour:day needs"),
+        (["red", "blue"], {"inputs": "lon:day"}, "column 'lon' holds no times, which lon:day needs"),
+        (["red", "blue"], {"ordered": {"color": ["red"]}}, "--ordered color: is none of the inputs; name one of"),
+        (["red", "blue"], {"ordered": {"colour": ["red"]}}, r"has 'blue', which is none of its 1 categories \(red\)"),
+        (["red", "blue"], {"one_hot": ["u"]}, "--one-hot u: is none of the inputs"),
+        (["red", "blue"], {"classes": "colour"}, "column 'colour' is among the inputs too; name it once"),
+        (["", "", "NA"], {"one_hot": ["colour"]}, "column 'colour' holds no value in any row; leave it out"),
+    ],
+)  # fmt: skip
+def test_what_is_no_category_is_refused(tmp_path: Path, colour: list[str], more: dict[str, Any], message: str) -> None:
+    source = write(tmp_path / "a.csv", [f"1,{one},2024-01-01,1" for one in colour])
+    with pytest.raises(InputError, match=message):
+        made(tmp_path, source, **{"inputs": "lon,colour", **more})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", "lon;note;u\n1,5;a;2\n-2;b;,5\n"),
+        ("a.csv", "1,5;a;2\n-2;b;,5\n"),
+        ("a.txt", "lon\tnote\tu\n1.5\ta,b\t2\n-2\tc,d\t.5\n"),
+        ("a.tsv.gz", "lon\tnote\tu\n1.5\ta;b\t2\n-2\tc;d\t.5\n"),
+        ("a.csv", '\n"lon","note;s","u"\n1.5,"a;b",2\n-2,"c;d",.5\n'),
+    ],
+)
+def test_separators_and_decimals_are_seen(tmp_path: Path, name: str, text: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(text.encode()) if name.endswith("gz") else text.encode())
+    inputs, target = ("c0", "c2") if text[0] == "1" else ("lon", "u")
+    ingest([path], tmp_path / "s.zarr", inputs=[inputs], targets=[target])
+    X, Y = open_dataset(tmp_path / "s.zarr").read(0, 2)
+    np.testing.assert_array_equal(np.hstack([X, Y]), [[1.5, 2], [-2, 0.5]])
+
+
+def test_decimals_of_both_kinds_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("lon;u\n1,5;2\n2;0.5\n")
+    with pytest.raises(InputError, match=r"a\.csv: column 'lon', row 2: wanted a number, got '1,5'; correct it"):
+        ingest([tmp_path / "a.csv"], tmp_path / "s.zarr", inputs=["lon"], targets=["u"])
+
+
+def test_each_file_can_be_a_group(tmp_path: Path) -> None:
+    sources = [write(tmp_path / name, ROWS[:2]) for name in ("a.csv", "b.csv")]
+    made(tmp_path, *sources, groups="FILE", again=True)
+    groups = open_dataset(tmp_path / "s.zarr", groups="groups").block(0, 4).groups
+    assert groups is not None and groups[0] == groups[1] != groups[2] == groups[3]
+    strange = write(tmp_path / "c.csv", ["1,2"], "lon,FILE\n")
+    with pytest.raises(
+        InputError, match=r"c\.csv: has a column FILE, but --groups FILE makes each file a group; rename"
+    ):
+        ingest([strange], tmp_path / "t.zarr", inputs=["lon"], groups="FILE")
+
+
+def test_damaged_encodings_are_refused(tmp_path: Path) -> None:
+    source = write(tmp_path / "a.csv", ROWS)
+    for damaged in ([1], {"colour": 3}, {"when": {"time": ["years"]}}, {"when:day": {"cycle": ["moon"]}}, {"a": {}}):
+        with pytest.raises(InputError, match=r"s\.zarr: what it says of encodings is damaged; restore"):
+            made(tmp_path, source, encoding=damaged)
