@@ -214,7 +214,7 @@ class Learner:
             )
         if of in self.one_hot:
             return
-        for word in words:
+        for word in sorted(words):
             if DATE.match(word):
                 raise InputError(
                     f"{where}: {word!r} looks like a date that is not written as in ISO 8601; write it as 2024-05-31, "
