@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import os
 import zipfile
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from abc import abstractmethod
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, final
@@ -15,6 +16,7 @@ import h5py
 import numpy as np
 from scipy.io import netcdf_file
 
+from dorff.data.encoding import units_of
 from dorff.data.packing import NUMBER_KINDS, Packing
 from dorff.data.readers import ArrayInfo, ArraysReader, Numbers, reading
 from dorff.errors import InputError
@@ -111,58 +113,176 @@ def _header(file: IO[bytes], path: str, size: int) -> tuple[tuple[int, ...], boo
 
 
 @final
-class HDF5Reader(ArraysReader):
-    """Variables by name ("group/variable" below a group); fill values, scale and offset are unpacked."""
+@dataclass(frozen=True)
+class Variable:
+    """A variable of a file: its values' shape and type as stored, its attributes, and its dimensions, "" where they
+    have no name."""
 
-    format_name = "HDF5"
+    shape: tuple[int, ...]
+    stored: np.dtype[Any]
+    attributes: Mapping[str, Any]
+    dims: tuple[str, ...]
 
-    def __init__(self, path: str) -> None:
-        infos: dict[str, ArrayInfo] = {}
-        self._packing: dict[str, Packing] = {}
-
-        def visit(name: str, item: object) -> None:
-            if isinstance(item, h5py.Dataset) and item.shape is not None:
-                self._packing[name] = Packing.of(item.attrs)
-                text = item.dtype.kind == "O" and h5py.check_string_dtype(item.dtype) is not None
-                infos[name] = _info(item.shape, np.dtype(str) if text else item.dtype, self._packing[name])
-
-        with reading(path, self.format_name), h5py.File(path, "r") as file:
-            file.visititems(visit)
-        super().__init__(path, infos)
-
-    def stream(self, name: str, columns: Sequence[int], rows: int) -> Iterator[Numbers]:
-        """Read slabs of rows."""
-        with h5py.File(self.path, "r") as file:
-            variable = file[name]
-            if self.arrays[name].dtype == np.dtype(str):
-                variable = variable.asstr("utf-8")
-            for start in range(0, self.arrays[name].shape[0], rows):
-                yield _slab(variable, start, rows, columns, self._packing[name])
+    def text(self, key: str) -> str:
+        """An attribute that is text; "" where there is none."""
+        value = self.attributes.get(key, "")
+        return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 @final
-class NetCDF3Reader(ArraysReader):
+@dataclass(frozen=True)
+class Grid:
+    """The cells of a grid, a row each, in C order."""
+
+    dims: tuple[str, ...]
+    shape: tuple[int, ...]
+
+    def slabs(self, rows: int) -> Iterator[tuple[slice, ...]]:
+        """Cut into runs of cells that follow each other, of `rows` at most."""
+        axis, inner = len(self.shape) - 1, 1
+        while axis and inner * self.shape[axis] <= rows:
+            axis, inner = axis - 1, inner * self.shape[axis]
+        step, rest = max(1, rows // inner), tuple(slice(0, n) for n in self.shape[axis + 1 :])
+        for outer in np.ndindex(*self.shape[:axis]):
+            for start in range(0, self.shape[axis], step):
+                run = slice(start, min(start + step, self.shape[axis]))
+                yield (*(slice(i, i + 1) for i in outer), run, *rest)
+
+    @classmethod
+    def of(cls, path: str, variables: Mapping[str, Variable], asked: Collection[str]) -> Grid | None:
+        """That of the variables `asked` for; None where they are columns of a table. They are a grid's where one has
+        three dimensions; where one has two, and another is along its second or among its `coordinates` (CF
+        conventions, 5); or where all are the coordinates of their dimensions. InputError where none has them all."""
+        along = {name: variables[name].dims for name in asked if name in variables and variables[name].dims}
+        along = {name: dims for name, dims in along.items() if all(dims)}
+        apart = len(along) > 1 and all(dims == (name,) for name, dims in along.items())
+        near = {other for name in along for other in variables[name].text("coordinates").split()}
+        if not apart and not any(
+            len(dims) > 2 or (len(dims) == 2 and ((dims[1],) in along.values() or name in near))
+            for name, dims in along.items()
+        ):
+            return None
+        every = dict.fromkeys(dim for dims in along.values() for dim in dims)
+        dims = max(along.values(), key=len)
+        if apart:  # in the order of a variable that has them all, if there is one
+            dims = next((v.dims for v in variables.values() if set(v.dims) == set(every)), tuple(every))
+        if len(set(dims)) < len(dims) or set(dims) != set(every):
+            shown = ", ".join(f"{name} ({', '.join(of)})" for name, of in along.items())
+            raise InputError(f"{path}: {shown} are on no grid in common; name variables of one grid.")
+        lengths = {dim: n for one in variables.values() for dim, n in zip(one.dims, one.shape, strict=True)}
+        return cls(dims, tuple(lengths[dim] for dim in dims))
+
+
+class VariablesReader(ArraysReader):
+    """Variables by name; fill values, scale and offset are unpacked. Of a `grid` they are columns of its cells."""
+
+    def __init__(self, path: str, asked: Collection[str] = ()) -> None:
+        with reading(path, self.format_name), self.opened(path) as file:
+            self.variables = dict(self.described(file))
+        self._packing = {name: Packing.of(one.attributes) for name, one in self.variables.items()}
+        infos = {name: _info(one.shape, one.stored, self._packing[name]) for name, one in self.variables.items()}
+        self.grid = Grid.of(path, self.variables, asked)
+        if self.grid is not None:
+            cells, dims = (math.prod(self.grid.shape),), set(self.grid.dims)
+            infos = {
+                name: ArrayInfo(cells, info.dtype)
+                for name, info in infos.items()
+                if all(self.variables[name].dims) and dims.issuperset(self.variables[name].dims)
+            }
+        super().__init__(path, infos)
+
+    @staticmethod
+    @abstractmethod
+    def opened(path: str) -> AbstractContextManager[Any]:
+        """The file."""
+
+    @staticmethod
+    @abstractmethod
+    def described(file: Any) -> Iterator[tuple[str, Variable]]:
+        """Its variables by name."""
+
+    @staticmethod
+    @abstractmethod
+    def values(file: Any, name: str) -> Any:
+        """One of them, to be sliced."""
+
+    def units(self, column: str) -> str:
+        """Of a time by the standard calendar (CF conventions, 4.4)."""
+        one = self.variables.get(column)
+        return one.text("units") if one and units_of(one.text("units"), one.text("calendar")) else ""
+
+    def stream(self, name: str, columns: Sequence[int], rows: int) -> Iterator[Numbers]:
+        """Read slabs of rows, or of cells."""
+        grid = self.grid or Grid(("",), self.variables[name].shape[:1])
+        along = self.variables[name].dims if self.grid else ("",)
+        for slab in grid.slabs(rows):
+            index = tuple(slab[grid.dims.index(dim)] for dim in along)
+            # Opened for each slab: the pages of a map kept open would count as this process's memory.
+            with self.opened(self.path) as file:
+                values = np.array(self.values(file, name)[index])
+            if values.dtype == np.dtype("S1") and values.ndim == 2 and self.grid is None:
+                values = values.view(f"S{values.shape[1]}")
+            if self.grid is not None:
+                order = sorted(range(len(along)), key=lambda axis: grid.dims.index(along[axis]))
+                lengths = [part.stop - part.start for part in slab]
+                wide = [n if dim in along else 1 for dim, n in zip(grid.dims, lengths, strict=True)]
+                values = np.broadcast_to(values.transpose(order).reshape(wide), lengths).reshape(-1)
+            values = values.reshape(len(values), -1)[:, columns]
+            yield self._packing[name].decode(values) if values.dtype.kind in NUMBER_KINDS else values
+
+
+@final
+class HDF5Reader(VariablesReader):
+    """HDF5 and NetCDF4: variables by name ("group/variable" below a group)."""
+
+    format_name = "HDF5"
+
+    @staticmethod
+    def opened(path: str) -> AbstractContextManager[Any]:
+        """By h5py."""
+        return h5py.File(path, "r")  # type: ignore[no-any-return]
+
+    @staticmethod
+    def described(file: Any) -> Iterator[tuple[str, Variable]]:
+        """Dimensions are those of the scales."""
+        items: dict[str, Any] = {}
+        file.visititems(lambda name, item: items.update({name: item}))
+        for name, item in items.items():
+            if not isinstance(item, h5py.Dataset) or item.shape is None:
+                continue
+            text = item.dtype.kind == "O" and h5py.check_string_dtype(item.dtype) is not None
+            dims = tuple(dim[0].name.lstrip("/") if len(dim) else "" for dim in item.dims)
+            dims = (name,) if item.is_scale and item.ndim == 1 else dims
+            yield name, Variable(item.shape, np.dtype(str) if text else item.dtype, dict(item.attrs), dims)
+
+    @staticmethod
+    def values(file: Any, name: str) -> Any:
+        """Text as such."""
+        variable = file[name]
+        return variable if h5py.check_string_dtype(variable.dtype) is None else variable.asstr("utf-8")
+
+
+@final
+class NetCDF3Reader(VariablesReader):
     """Variables of a classic NetCDF file, by name."""
 
     format_name = "NetCDF"
 
-    def __init__(self, path: str) -> None:
-        infos: dict[str, ArrayInfo] = {}
-        self._packing: dict[str, Packing] = {}
-        with reading(path, self.format_name), netcdf_file(path, mmap=True) as file:
-            for name in file.variables:
-                self._packing[name] = Packing.of(file.variables[name]._attributes)
-                stored = np.dtype(file.variables[name].data.dtype)
-                infos[name] = _info(file.variables[name].shape, stored, self._packing[name])
-        super().__init__(path, infos)
+    @staticmethod
+    def opened(path: str) -> AbstractContextManager[Any]:
+        """By SciPy, as a memory map."""
+        return netcdf_file(path, mmap=True)  # type: ignore[no-any-return]
 
-    def stream(self, name: str, columns: Sequence[int], rows: int) -> Iterator[Numbers]:
-        """Read slabs of rows through a memory map."""
-        for start in range(0, self.arrays[name].shape[0], rows):
-            # A map of its own for each slab: the pages of one kept open would count as this process's memory.
-            with netcdf_file(self.path, mmap=True) as file:
-                slab = _slab(file.variables[name], start, rows, columns, self._packing[name])
-            yield slab
+    @staticmethod
+    def described(file: Any) -> Iterator[tuple[str, Variable]]:
+        """As the file says."""
+        for name, one in file.variables.items():
+            yield name, Variable(one.shape, np.dtype(one.data.dtype), dict(one._attributes), one.dimensions)
+
+    @staticmethod
+    def values(file: Any, name: str) -> Any:
+        """One of them."""
+        return file.variables[name]
 
 
 def _info(shape: tuple[int, ...], stored: np.dtype[Any], packing: Packing) -> ArrayInfo:
@@ -170,13 +290,3 @@ def _info(shape: tuple[int, ...], stored: np.dtype[Any], packing: Packing) -> Ar
     if stored == np.dtype("S1") and len(shape) == 2:
         return ArrayInfo(shape[:1], np.dtype(f"S{shape[1]}"))
     return ArrayInfo(shape, packing.dtype(stored))
-
-
-def _slab(variable: Any, start: int, rows: int, columns: Sequence[int], packing: Packing) -> Numbers:
-    """Some columns of a run of rows of a variable, unpacked; a copy that does not refer to the file."""
-    values = np.array(variable[start : start + rows])
-    if values.dtype == np.dtype("S1") and values.ndim == 2:
-        values = values.view(f"S{values.shape[1]}")
-    if values.dtype.kind not in NUMBER_KINDS:
-        return values.reshape(len(values), -1)[:, columns]
-    return packing.decode(values.reshape(len(values), -1)[:, columns])

@@ -24,6 +24,7 @@ SINCE: Final = re.compile(
     r"([a-z]+?)s? since (\d{1,4})-(\d\d?)-(\d\d?)(?:[T ]+(\d\d?):(\d\d?)(?::(\d\d?)(?:\.0*)?)?)? ?(?:Z|UTC|\+00:?00)?",
     re.I,
 )
+CALENDARS: Final = ("standard", "gregorian", "proleptic_gregorian", "")
 DATE: Final = re.compile(r"\d{1,4}([./-])\d{1,2}\1\d{1,4}\b")
 MOST: Final = 1000  # categories of a column
 KINDS: Final = ("one_hot", "ordered", "time", "cycle")
@@ -92,7 +93,7 @@ def units_of(text: str, calendar: str = "standard") -> tuple[float, float] | Non
     """Seconds of a unit and its origin, in seconds since 1970, of "hours since 2000-01-01" (CF conventions, 4.4); None
     of any other text or calendar."""
     match = SINCE.fullmatch(text.strip())
-    if match is None or match[1].lower() not in UNITS or calendar.lower() not in ("standard", "gregorian", ""):
+    if match is None or match[1].lower() not in UNITS or calendar.lower() not in CALENDARS:
         return None
     year, month, day, *clock = (int(part or 0) for part in match.groups()[1:])
     try:

@@ -19,7 +19,7 @@ from dorff.spec.registry import READERS, Entry
 
 @final
 class ColumnNames(Part):
-    """The options of a format that may have no header: `asked` are the names of columns that will be asked for."""
+    """The options of a format whose columns depend on those that will be `asked` for."""
 
     asked: tuple[str, ...] = ()
 
@@ -53,7 +53,7 @@ def _open_file(path: str, asked: Collection[str]) -> Reader:
     return reader
 
 
-def _netcdf(path: str) -> Reader:
+def _netcdf(path: str, asked: Collection[str] = ()) -> Reader:
     """NetCDF of either kind, which its first bytes say."""
     import h5py
 
@@ -63,7 +63,7 @@ def _netcdf(path: str) -> Reader:
         classic = file.read(3) == b"CDF"
     if not classic and not h5py.is_hdf5(path):
         raise InputError(f"{path}: is neither HDF5 nor NetCDF; check that the file is whole and of that format.")
-    return NetCDF3Reader(path) if classic else HDF5Reader(path)
+    return (NetCDF3Reader if classic else HDF5Reader)(path, asked)
 
 
 def _reader(module: str, name: str) -> Callable[..., Reader]:
@@ -84,7 +84,7 @@ _add(".csv .tsv .txt .data .csv.gz .tsv.gz .txt.gz .data.gz", _reader("csv_reade
 _add(".parquet .pq", _reader("parquet_reader", "ParquetReader"))
 _add(".npy", _reader("array_readers", "NPYReader"))
 _add(".npz", _reader("array_readers", "NPZReader"))
-_add(".nc .nc3 .nc4 .cdf .h5 .hdf5 .hdf", _netcdf)
+_add(".nc .nc3 .nc4 .cdf .h5 .hdf5 .hdf", _netcdf, ColumnNames)
 
 
 @final
