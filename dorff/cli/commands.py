@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ParamSpec
 
@@ -18,20 +17,13 @@ from dorff import __version__
 from dorff.cli.guard import guarded, put, show
 from dorff.cli.logs import Style, logging, say
 from dorff.cli.metrics import meter
-from dorff.cli.sentences import encoded_text, score_text
+from dorff.cli.sentences import score_text
 from dorff.errors import InputError
 
 if TYPE_CHECKING:
     from dorff.engine import Engine
 
 P = ParamSpec("P")
-
-
-class Unknown(StrEnum):
-    """What becomes of values that are none of an input's categories."""
-
-    REFUSE = "refuse"
-    ZERO = "zero"
 
 
 app = typer.Typer(
@@ -79,108 +71,7 @@ def demo(
         show(asdict(result), "", as_json=True)
 
 
-@command()
-def ingest(
-    paths: Annotated[
-        list[str], typer.Argument(metavar="SRC... OUT.zarr", help="Files of rows, and the data set to make of them.")
-    ],
-    inputs: Annotated[
-        str,
-        typer.Option(metavar="A,B", help="Columns that are inputs, of any type; =0: zeros.", show_default=False),
-    ],
-    targets: Annotated[str, typer.Option(metavar="U,V", help="Columns that are targets.", show_default=False)] = "",
-    classes: Annotated[
-        str, typer.Option(metavar="C", help="A column of class labels of any type.", show_default=False)
-    ] = "",
-    weights: Annotated[str, typer.Option(metavar="W", help="A column of rows' weights.", show_default=False)] = "",
-    groups: Annotated[
-        str,
-        typer.Option(metavar="G", help="A column, equal in a group; FILE: each SRC is one.", show_default=False),
-    ] = "",
-    also: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=A,B",
-            show_default=False,
-            help="One more array, of these columns: another view's inputs, or 1 where a row is labelled, else 0.",
-        ),
-    ] = None,
-    missing: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="-9999",
-            show_default=False,
-            help="A number that stands for none, made NaN; none: keep all others that look so, not refuse them.",
-        ),
-    ] = None,
-    ordered: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=A,B", show_default=False, help="An input whose categories are 0, 1, ... so."),
-    ] = None,
-    one_hot: Annotated[
-        str, typer.Option(metavar="A,B", help="Inputs that are categories, numbers too.", show_default=False)
-    ] = "",
-    like: Annotated[
-        Path | None,
-        typer.Option(metavar="MODEL", help="Encode inputs as this model's (or data set's).", show_default=False),
-    ] = None,
-    unknown: Annotated[Unknown, typer.Option(help="What is none of the categories: refused, or 0.")] = Unknown.REFUSE,
-    append: Annotated[bool, typer.Option("--append", help="Add the rows to a data set that is there.")] = False,
-    again: Annotated[bool, typer.Option("--again", help="Add sources whose content is there already.")] = False,
-    shard_rows: Annotated[
-        int | None, typer.Option(metavar="N", help="Rows of a shard; fitting ones if left out.", show_default=False)
-    ] = None,
-    as_json: options.Json = False,
-) -> None:
-    """Turn CSV, Parquet, NPY, NPZ, NetCDF or HDF5 files into a data set, or add them to one.
-
-    Several SRC are put one below the other; a.csv+b.csv side by side. A CSV file without a header has the columns
-    c0, c1, ...; the arrays of an NPZ file go by their names. Weights and groups become the arrays of these names: in
-    a job, data.weights: weights and solve.folds.by: groups.
-
-    An input of text becomes a column of 0 and 1 for each of its categories. ISO dates and times become seconds, and
-    when:day, when:week and when:year are two columns, sine and cosine of when's place there. Data set and model
-    remember it, so that --append and --like encode new tables alike.
-
-    --also and --missing may be given several times. A source
-    whose content is in the data set already, under any name, is refused with exit code 3: a job that is run again
-    after it was killed never adds its rows twice.
-    """
-    from dorff.data import ingest as run
-    from dorff.data.labels import stored_labels
-    from dorff.data.nodes import encoding_of, group_attributes
-
-    kept = None
-    if like is not None:
-        from dorff.cli.looking import kept_encoding
-
-        kept = kept_encoding(like)
-        if append:
-            raise InputError("--like: rows are appended as the data set says; leave it out")
-    if len(paths) < 2:
-        raise typer.BadParameter("wanted at least one SRC and then OUT.zarr", param_hint="SRC... OUT.zarr")
-    *sources, out = paths
-    labels = options.one("--classes", classes, "labels")
-    with meter("ingest") as progress:
-        rows = run(
-            sources, out, inputs=options.names("--inputs", inputs), targets=options.names("--targets", targets),
-            classes=labels, weights=options.one("--weights", weights, "weights"),
-            groups=options.one("--groups", groups, "labels"),
-            one_hot=options.names("--one-hot", one_hot), ordered=options.further("--ordered", ordered or []),
-            encoding=kept, unknown=unknown.value, also=options.further("--also", also or []), missing=missing or [],
-            append=append, again=again, shard_rows=shard_rows,
-            progress=progress, notice=lambda sentence: say(f"dorff: {out}: {sentence}"),
-        )  # fmt: skip
-    result: dict[str, object] = {"rows": rows, "store": out}
-    text = f"{out}: {rows:,} rows"
-    if encoding := encoding_of(group_attributes(Path(out))):
-        result["encoding"] = encoding
-        text += "".join(f", {name}: {encoded_text(each)}" for name, each in encoding.items())
-    if labels and (table := stored_labels(group_attributes(Path(out)), out)):
-        none = rows - sum(table.counts)
-        result["classes"] = {"labels": table.labels, "counts": table.counts, "missing": none}
-        text += f", {len(table.labels):,} labels, {none:,} rows without one"
-    show(result, text, as_json=as_json)
+command()(fitting.ingest)
 
 
 @command()
@@ -207,8 +98,8 @@ command(goes_on=True)(tuning.tune)
 @command(goes_on=True)
 def predict(
     model: options.ModelPath,
-    store: Annotated[Path, typer.Argument(metavar="IN.zarr", help="The data set that holds the inputs.")],
-    out: Annotated[Path, typer.Argument(metavar="OUT.zarr", help="The data set to make, with the array y.")],
+    store: Annotated[Path, typer.Argument(metavar="IN", help="The data set, or file of rows, with the inputs.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="OUT.zarr, with the array y, or OUT.csv, or OUT.nc.")],
     inputs: options.Inputs = "",
     views: options.Views = "",
     std: Annotated[bool, typer.Option("--std", help="Standard deviations too, of the function itself.")] = False,
@@ -217,10 +108,15 @@ def predict(
         str,
         typer.Option(metavar="0.5,0.95", help="Bands that new targets lie in at these levels.", show_default=False),
     ] = "",
+    missing: options.Missing = None,
+    unknown: options.UnknownWord = options.Unknown.REFUSE,
     workers: options.Workers = 2,
     as_json: options.Json = False,
 ) -> None:
-    """Write the model's predictions for a data set into a new one.
+    """Write the model's predictions for a data set, or a file that ingest reads, into a new one.
+
+    OUT.csv and OUT.nc hold the inputs too. Of a file's grid OUT.nc has the dimensions. A file's columns are those
+    that the model's inputs were made of, and --missing and --unknown are those of ingest.
 
     Of a classifier y holds the classes' probabilities (f itself, where they were not calibrated), and an array
     classes the code of the likeliest; the labels are in the attributes. --std adds an array std; --bands 0.95 adds
@@ -231,14 +127,31 @@ def predict(
     from dorff.data.nodes import group_attributes
     from dorff.predict import NAN_ROWS, Uncertainty
     from dorff.predict import predict as run
+    from dorff.predict.tables import Tables
 
     extra = Uncertainty(std, noise, tuple(options.level(text) for text in options.names("--bands", bands)))
-    arrays, some = options.names("--inputs", inputs) or None, options.names("--views", views) or None
+    some = options.names("--views", views) or None
+    arrays: Sequence[str] | None = options.names("--inputs", inputs) or None
     each, wanted = (1 + std + 2 * len(extra.bands), 0), "--std" if std else "--bands" if bands else ""
-    with _engine(workers, model, store, (arrays, some), wanted, each) as (engine, peak), meter("predict") as progress:
-        rows = run(model, store, out, engine=engine, inputs=arrays, uncertainty=extra, views=some, progress=progress)
+    if store.is_file() and (arrays or some):
+        raise InputError(f"{'--inputs' if arrays else '--views'}: {store} is a file; ingest it to name arrays of it")
+    if not store.is_file() and (missing or unknown is options.Unknown.ZERO):
+        raise InputError(
+            f"{'--missing' if missing else '--unknown'}: {store} is no file; leave it out, or ingest with it"
+        )
+    with Tables.opened(model, store, out, missing=missing or [], unknown=unknown.value) as table:
+        arrays = table.inputs or arrays
+        with (
+            _engine(workers, model, table.store, (arrays, some), wanted, each) as (engine, peak),
+            meter("predict") as progress,
+        ):
+            rows = run(
+                model, table.store, table.out, engine=engine, inputs=arrays, uncertainty=extra, views=some,
+                progress=progress,
+            )  # fmt: skip
+        empty = group_attributes(table.out)["dorff"][NAN_ROWS]
+        table.finish(model, arrays, some)
     written = ["y", *(["std"] if std else []), *(["bands"] if bands else [])]
-    empty = group_attributes(out)["dorff"][NAN_ROWS]
     if empty:
         say(f"dorff: {out}: {empty:,} of {rows:,} rows are NaN, as their inputs hold NaN or infinity", "warning")
     result = {"rows": rows, NAN_ROWS: empty, "store": str(out), "plan_peak_bytes": peak}

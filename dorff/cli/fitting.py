@@ -1,5 +1,5 @@
-"""`dorff plan` and `dorff fit`, and what a schedule needs beside fits: old versions, sums and rows removed,
-credentials for a cluster."""
+"""`dorff ingest`, `dorff plan` and `dorff fit`, and what a schedule needs beside fits: old versions, sums and rows
+removed, credentials for a cluster."""
 
 from __future__ import annotations
 
@@ -10,10 +10,122 @@ from typing import Annotated
 
 import typer
 
-from dorff.cli.guard import JobFile, Json, Metrics, Root, Store, rows_of, show, size
+from dorff.cli.guard import (
+    JobFile,
+    Json,
+    Metrics,
+    Missing,
+    Root,
+    Store,
+    Unknown,
+    UnknownWord,
+    further,
+    names,
+    one,
+    rows_of,
+    show,
+    size,
+)
 from dorff.cli.logs import say
 from dorff.cli.metrics import meter, of_fit, recorded
-from dorff.cli.sentences import choices_text, crowd_text, fit_text, patterns_text, quality_text, term_text
+from dorff.cli.sentences import choices_text, crowd_text, encoded_text, fit_text, patterns_text, quality_text, term_text
+from dorff.errors import InputError
+
+
+def ingest(
+    paths: Annotated[
+        list[str], typer.Argument(metavar="SRC... OUT.zarr", help="Files of rows, and the data set to make of them.")
+    ],
+    inputs: Annotated[
+        str,
+        typer.Option(metavar="A,B", help="Columns that are inputs, of any type; =0: zeros.", show_default=False),
+    ],
+    targets: Annotated[str, typer.Option(metavar="U,V", help="Columns that are targets.", show_default=False)] = "",
+    classes: Annotated[
+        str, typer.Option(metavar="C", help="A column of class labels of any type.", show_default=False)
+    ] = "",
+    weights: Annotated[str, typer.Option(metavar="W", help="A column of rows' weights.", show_default=False)] = "",
+    groups: Annotated[
+        str,
+        typer.Option(metavar="G", help="A column, equal in a group; FILE: each SRC is one.", show_default=False),
+    ] = "",
+    also: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=A,B",
+            show_default=False,
+            help="One more array, of these columns: another view's inputs, or 1 where a row is labelled, else 0.",
+        ),
+    ] = None,
+    missing: Missing = None,
+    ordered: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=A,B", show_default=False, help="An input whose categories are 0, 1, ... so."),
+    ] = None,
+    one_hot: Annotated[
+        str, typer.Option(metavar="A,B", help="Inputs that are categories, numbers too.", show_default=False)
+    ] = "",
+    like: Annotated[
+        Path | None,
+        typer.Option(metavar="MODEL", help="Encode inputs as this model's (or data set's).", show_default=False),
+    ] = None,
+    unknown: UnknownWord = Unknown.REFUSE,
+    append: Annotated[bool, typer.Option("--append", help="Add the rows to a data set that is there.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Add sources whose content is there already.")] = False,
+    shard_rows: Annotated[
+        int | None, typer.Option(metavar="N", help="Rows of a shard; fitting ones if left out.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Turn CSV, Parquet, NPY, NPZ, NetCDF or HDF5 files into a data set, or add them to one.
+
+    Several SRC are put one below the other; a.csv+b.csv side by side. A CSV file without a header has the columns
+    c0, c1, ...; the arrays of an NPZ file go by their names. Weights and groups become the arrays of these names: in
+    a job, data.weights: weights and solve.folds.by: groups.
+
+    An input of text becomes a column of 0 and 1 for each of its categories. ISO dates and times become seconds, and
+    when:day, when:week and when:year are two columns, sine and cosine of when's place there. Data set and model
+    remember it, so that --append and --like encode new tables alike.
+
+    --also and --missing may be given several times. A source
+    whose content is in the data set already, under any name, is refused with exit code 3: a job that is run again
+    after it was killed never adds its rows twice.
+    """
+    from dorff.data import ingest as run
+    from dorff.data.labels import stored_labels
+    from dorff.data.nodes import encoding_of, group_attributes
+
+    kept = None
+    if like is not None:
+        from dorff.cli.looking import kept_encoding
+
+        kept = kept_encoding(like)
+        if append:
+            raise InputError("--like: rows are appended as the data set says; leave it out")
+    if len(paths) < 2:
+        raise typer.BadParameter("wanted at least one SRC and then OUT.zarr", param_hint="SRC... OUT.zarr")
+    *sources, out = paths
+    labels = one("--classes", classes, "labels")
+    with meter("ingest") as progress:
+        rows = run(
+            sources, out, inputs=names("--inputs", inputs), targets=names("--targets", targets),
+            classes=labels, weights=one("--weights", weights, "weights"),
+            groups=one("--groups", groups, "labels"),
+            one_hot=names("--one-hot", one_hot), ordered=further("--ordered", ordered or []),
+            encoding=kept, unknown=unknown.value, also=further("--also", also or []), missing=missing or [],
+            append=append, again=again, shard_rows=shard_rows,
+            progress=progress, notice=lambda sentence: say(f"dorff: {out}: {sentence}"),
+        )  # fmt: skip
+    result: dict[str, object] = {"rows": rows, "store": out}
+    text = f"{out}: {rows:,} rows"
+    if encoding := encoding_of(group_attributes(Path(out))):
+        result["encoding"] = encoding
+        text += "".join(f", {name}: {encoded_text(each)}" for name, each in encoding.items())
+    if labels and (table := stored_labels(group_attributes(Path(out)), out)):
+        none = rows - sum(table.counts)
+        result["classes"] = {"labels": table.labels, "counts": table.counts, "missing": none}
+        text += f", {len(table.labels):,} labels, {none:,} rows without one"
+    show(result, text, as_json=as_json)
 
 
 def plan(job: JobFile, root: Root = None, as_json: Json = False) -> None:

@@ -206,6 +206,15 @@ class VariablesReader(ArraysReader):
     def values(file: Any, name: str) -> Any:
         """One of them, to be sliced."""
 
+    def coordinates(self) -> dict[str, tuple[Numbers, dict[str, str]]]:
+        """The values along the grid's dimensions, where there are any, with their units and calendar."""
+        assert self.grid is not None
+        dims = [dim for dim in self.grid.dims if dim in self.variables and self.variables[dim].dims == (dim,)]
+        with self.opened(self.path) as file:
+            values = {dim: self._packing[dim].decode(np.array(self.values(file, dim)[:])) for dim in dims}
+        words = {dim: {key: self.variables[dim].text(key) for key in ("units", "calendar")} for dim in dims}
+        return {dim: (values[dim], {key: text for key, text in words[dim].items() if text}) for dim in dims}
+
     def units(self, column: str) -> str:
         """Of a time by the standard calendar (CF conventions, 4.4)."""
         one = self.variables.get(column)

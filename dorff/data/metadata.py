@@ -129,9 +129,9 @@ def staging(store: Path) -> Iterator[Path]:
         try:
             is_there = held.enter_context(folder.locked(0, folder=True))
         except BlockingIOError as error:
-            raise InputError(f"{store}: another ingest is writing it; wait for its end.") from error
+            raise InputError(f"{store}: another run is writing it; wait for its end.") from error
         if not is_there():
-            raise InputError(f"{store}: another ingest has just written it; look at it, then run this one again.")
+            raise InputError(f"{store}: another run has just written it; look at it, then run this one again.")
         for left in list(folder.iterdir()):
             rmtree(left) if left.is_dir() else left.unlink()
         for torn in (*store.glob(".zarr.json.*"), *store.glob("*/.zarr.json.*")):

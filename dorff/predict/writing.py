@@ -135,7 +135,7 @@ def predict(
     model's, or it has no posterior for what is asked; LeaseError where another run is writing `out`, or took over
     while this one was paused.
     """
-    _check_free(out)
+    check_free(out)
     asked = Uncertainty() if uncertainty is None else uncertainty
     version = resolve_model(model)
     fitted = load_model(version, posterior=bool(asked))
@@ -150,7 +150,7 @@ def predict(
     arrays |= {name: ArrayLayout(columns, shard, unit) for name, columns in asked.widths(fitted).items()}
     writing = Writing(str(version), content(version), dataset, arrays, asked, sight)
     with _alone(out) as lease:
-        _check_free(out)  # another run may have written it since
+        check_free(out)  # another run may have written it since
         try:
             _write(writing, fitted, out, engine, lease, progress)
         except (DorffError, OSError):  # maybe because the next holder of the lease moved or removed what was written
@@ -159,7 +159,8 @@ def predict(
     return dataset.rows
 
 
-def _check_free(out: Path) -> None:
+def check_free(out: Path) -> None:
+    """InputError where something is there."""
     if out.exists():
         raise InputError(f"{out}: is there already; remove it, or choose another name")
 

@@ -142,7 +142,28 @@ CASES: dict[str, Case] = {
     "no job": (nothing, ["fit", "no.yaml"], 3, ["no.yaml", "cannot be read"]),
     "not Zarr": (new_job(data={"store": "sea.csv"}), ["fit", "bad.yaml"], 3, ["sea.csv", "not a Zarr store"]),
     "not Zarr, folder": (new_job(data={"store": "runs"}), ["plan", "bad.yaml"], 3, ["runs", "not a Zarr store"]),
-    "not Zarr, predict": (nothing, ["predict", "models/sea", "sea.csv", "o.zarr"], 3, ["sea.csv", "not a Zarr"]),
+    "no data, predict": (nothing, ["predict", "models/sea", "job.yaml", "o.zarr"], 3, ["job.yaml", "its format is"]),
+    "no data set, predict": (nothing, ["predict", "models/sea", "runs", "o.csv"], 3, ["runs", "not a Zarr store"]),
+    "a column less": (
+        lambda f: (f / "few.csv").write_text("a\n1\n"),
+        ["predict", "models/sea", "few.csv", "o.csv"], 3, ["few.csv", "has no column 'b'"],
+    ),
+    "a table that is there": (nothing, ["predict", "models/sea", "sea.zarr", "sea.csv"], 3, ["sea.csv", "is there"]),
+    "arrays of a file": (
+        nothing, ["predict", "models/sea", "sea.csv", "o.csv", "--inputs", "x"], 3, ["--inputs: sea.csv is a file; in"],
+    ),
+    "gaps of a data set": (
+        nothing, ["predict", "models/sea", "sea.zarr", "o.csv", "--missing", "9"], 3, ["--missing: sea.zarr is no"],
+    ),
+    "unknown of a data set": (
+        nothing, ["predict", "models/sea", "sea.zarr", "o.nc", "--unknown", "zero"], 3, ["--unknown: sea.zarr is"],
+    ),
+    "encoded as two": (
+        nothing, ["ingest", "sea.csv", "sea.zarr", "--inputs", "a", "--append", "--like", "models/sea"], 3, ["--like"],
+    ),
+    "an order without a name": (
+        nothing, ["ingest", "sea.csv", "o.zarr", "--inputs", "a", "--ordered", "low,high"], 3, ["--ordered low,high"],
+    ),
     "not Zarr, verify": (nothing, ["verify", "sea.csv"], 3, ["sea.csv", "not a Zarr store"]),
     "no such array": (
         new_job(data={"store": "sea.zarr", "inputs": "z"}), ["fit", "bad.yaml"], 3, ["sea.zarr", "'z'", "x, y"],

@@ -186,7 +186,7 @@ def _killed_after(store: Path, sources: list[Path], lines: int) -> None:
         assert child.stdout is not None
         for _ in range(lines):
             child.stdout.readline()
-        with pytest.raises(InputError, match="another ingest is writing it"):
+        with pytest.raises(InputError, match="another run is writing it"):
             ingest(sources, store, **COLUMNS, append=store.exists())
         child.send_signal(signal.SIGKILL)
 

@@ -1,0 +1,165 @@
+"""Predictions for tables that are no data sets, and as CSV and NetCDF."""
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pyarrow.csv as pacsv
+import pytest
+import xarray as xr
+import zarr
+from command_line import CURL, INDEPENDENT, call, field, write_csv, write_job
+
+from dorff.data import ingest, open_dataset
+from dorff.data.array_readers import HDF5Reader
+from dorff.engine import SerialEngine
+from dorff.errors import InputError
+from dorff.kernels.scalar import FloatArray
+from dorff.predict import predict, score
+
+INPUTS = "x,colour,size,when,when:year"
+
+
+def write_table(path: Path, n: int, seed: int = 0) -> Path:
+    """Rows of x; colour; size; when; u, as others write them."""
+    rng = np.random.default_rng(seed)
+    colours, sizes = rng.choice(["red", "blue", "green"], n), rng.choice(["small", "big"], n)
+    when = np.datetime64("2024-01-01T12:30") + rng.integers(0, 500_000, n) * np.timedelta64(1, "m")
+    x = np.round(rng.uniform(-1, 1, n), 6)
+    u = np.sin(3 * x) + (colours == "red") + 0.1 * rng.standard_normal(n)
+    rows = [f"{a};{b};{c};{d};{e}".replace(".", ",") for a, b, c, d, e in zip(x, colours, sizes, when, u, strict=True)]
+    path.write_text("\n".join(["x;colour;size;when;u", *rows]) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of a table, one of a grid, and data beside them."""
+    folder = tmp_path_factory.mktemp("tables")
+    ordered = {"size": ["small", "big"]}
+    ingest(
+        [write_table(folder / "a.csv", 600)],
+        folder / "a.zarr",
+        inputs=INPUTS.split(","),
+        targets=["u"],
+        ordered=ordered,
+    )
+    write_table(folder / "new.csv", 70, seed=1)
+    kernel = {**INDEPENDENT, "scalar": {"type": "gaussian", "lengthscale": [1.0] * 5 + [1e7, 1.0, 1.0]}}
+    job = {"data": {"store": "a.zarr"}, "kernel": kernel, "state": "runs/a", "model": "a"}
+    assert call("fit", write_job(folder / "a.yaml", **job)).exit_code == 0
+    grid(folder / "sea.nc")
+    ingest([folder / "sea.nc"], folder / "sea.zarr", inputs=["lon", "lat"], targets=["u", "v"])
+    job = {"data": {"store": "sea.zarr", "nan": "drop"}, "kernel": CURL, "state": "runs/sea", "model": "sea"}
+    assert call("fit", write_job(folder / "sea.yaml", **job)).exit_code == 0
+    return folder
+
+
+def grid(path: Path) -> None:
+    """A field over (lat, lon) with a gap."""
+    u, v = field(30 * 20)[:, 2:].T.reshape(2, 30, 20).copy()
+    u[3, 4] = np.nan
+    places = {"lat": ("lat", np.linspace(50, 51, 30), {"units": "degrees_north"}), "lon": np.linspace(0, 1, 20)}
+    xr.Dataset({"u": (("lat", "lon"), u), "v": (("lat", "lon"), v)}, places).to_netcdf(path, engine="scipy")
+
+
+def values(store: Path, array: str = "y") -> FloatArray:
+    return np.asarray(zarr.open_array(str(store / array), mode="r")[:])
+
+
+def test_a_table_is_encoded_as_the_model_was_and_comes_back_with_its_words(place: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.csv"
+    done = call("predict", place / "a", place / "new.csv", out, "--std", "--bands", "0.9", "--json")
+    assert done.exit_code == 0 and '"rows": 70, "nan_rows": 0' in done.stdout, done.output
+    assert call(
+        "ingest", place / "new.csv", tmp_path / "new.zarr", "--inputs", INPUTS, "--targets", "u", "--like", place / "a"
+    ).exit_code == 0  # fmt: skip
+    predict(place / "a", tmp_path / "new.zarr", tmp_path / "out.zarr", engine=SerialEngine())
+    given = pacsv.read_csv(place / "new.csv", parse_options=pacsv.ParseOptions(delimiter=";"))
+    table = pacsv.read_csv(out)
+    assert set(table.column_names) == {
+        "x", "colour", "size", "when", "when:year:sin", "when:year:cos", "u", "u_std", "u_low_90", "u_high_90"
+    }  # fmt: skip
+    for name in ("colour", "size", "when"):
+        assert table[name].cast("string").to_pylist() == given[name].cast(table[name].type).cast("string").to_pylist()
+    np.testing.assert_array_equal(table["u"], values(tmp_path / "out.zarr")[:, 0])
+    assert (np.asarray(table["u_low_90"]) < np.asarray(table["u"])).all()
+    assert score(place / "a", tmp_path / "new.zarr", engine=SerialEngine()).r2 > 0.8
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new.zarr", "out.csv", "out.zarr"]
+
+
+def test_gaps_are_empty_and_new_categories_zero(place: Path, tmp_path: Path) -> None:
+    rows = ["x;colour;size;when", "1;red;big;2024-05-05", "NA;red;;", "1;pink;small;2024-05-05"]
+    (tmp_path / "new.csv").write_text("\n".join(rows))
+    words = ("predict", place / "a", tmp_path / "new.csv", tmp_path / "out.csv")
+    done = call(*words)
+    assert done.exit_code == 3 and "new.csv: column 'colour': has 'pink', which is none of its 3" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["new.csv"]
+    assert call(*words, "--unknown", "zero").exit_code == 0
+    table = pacsv.read_csv(tmp_path / "out.csv", convert_options=pacsv.ConvertOptions(strings_can_be_null=True))
+    assert [value is None for value in table["u"].to_pylist()] == [False, True, False]
+    assert table["colour"].to_pylist() == ["red", "red", None] and table["size"].to_pylist() == ["big", None, "small"]
+    assert table["x"].to_pylist() == [1, None, 1] and table["when"].to_pylist()[1] is None
+
+
+def test_netcdf_has_the_inputs_as_coordinates(place: Path, tmp_path: Path) -> None:
+    assert call("predict", place / "a", place / "a.zarr", tmp_path / "out.nc", "--std").exit_code == 0
+    predict(place / "a", place / "a.zarr", tmp_path / "out.zarr", engine=SerialEngine())
+    with h5py.File(tmp_path / "out.nc") as file:
+        np.testing.assert_array_equal(file["u"][:], values(tmp_path / "out.zarr")[:, 0])
+        near = ["x", "size", "when", "when:year:sin", "when:year:cos", "colour"]
+        assert file["u"].attrs["coordinates"].split() == near
+        assert set(file["colour"].asstr()[:]) == {"red", "blue", "green"} and file["u_std"].shape == (600,)
+        assert file["when"].attrs["units"] == "seconds since 2024-01-01T00:00:00"
+    assert HDF5Reader(str(tmp_path / "out.nc")).variables["u"].dims == ("row",)
+
+
+def test_a_grid_comes_back_as_a_grid(place: Path, tmp_path: Path) -> None:
+    assert call("predict", place / "sea", place / "sea.nc", tmp_path / "out.nc", "--std").exit_code == 0
+    predict(place / "sea", place / "sea.zarr", tmp_path / "out.zarr", engine=SerialEngine())
+    given = xr.open_dataset(place / "sea.nc", engine="scipy")
+    with h5py.File(tmp_path / "out.nc") as file:
+        for place_, name in enumerate(("u", "v")):
+            np.testing.assert_array_equal(file[name][:], values(tmp_path / "out.zarr")[:, place_].reshape(30, 20))
+        np.testing.assert_array_equal(file["lat"][:], given["lat"])
+        assert file["lat"].attrs["units"] == "degrees_north" and file["v_std"].shape == (30, 20)
+    variables = HDF5Reader(str(tmp_path / "out.nc")).variables
+    assert variables["u"].dims == ("lat", "lon") and set(variables) == {"lat", "lon", "u", "v", "u_std", "v_std"}
+
+
+def test_a_file_gives_a_data_set_too(place: Path, tmp_path: Path) -> None:
+    assert call("predict", place / "sea", place / "sea.nc", tmp_path / "out.zarr").exit_code == 0
+    predict(place / "sea", place / "sea.zarr", tmp_path / "same.zarr", engine=SerialEngine())
+    np.testing.assert_array_equal(values(tmp_path / "out.zarr"), values(tmp_path / "same.zarr"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.zarr", "same.zarr"]
+
+
+def test_classes_have_their_words(place: Path, tmp_path: Path) -> None:
+    ingest([place / "a.csv"], tmp_path / "c.zarr", inputs=["x", "u"], classes="colour")
+    kernel = {**INDEPENDENT, "output": "simplex"}
+    data = {"store": "c.zarr", "targets": {"classes": "classes"}}
+    job = write_job(tmp_path / "c.yaml", data=data, kernel=kernel, state="runs/c", model="c")
+    assert call("fit", job).exit_code == 0
+    assert call("predict", tmp_path / "c", place / "new.csv", tmp_path / "out.csv").exit_code == 0
+    table = pacsv.read_csv(tmp_path / "out.csv")
+    names = [name.removesuffix("_probability") for name in table.column_names if name.endswith("_probability")]
+    likeliest = np.argmax(np.column_stack([table[f"{name}_probability"] for name in names]), axis=1)
+    assert sorted(names) == ["blue", "green", "red"]
+    assert table["class"].to_pylist() == [names[place] for place in likeliest]
+
+
+def test_a_data_set_that_is_encoded_otherwise_is_refused(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "b.csv").write_text("x;colour;size;when;u\n1;red;big;2025-01-01;1\n2;blue;small;2025-01-02;1\n")
+    ordered = {"size": ["small", "big"]}
+    ingest([tmp_path / "b.csv"], tmp_path / "b.zarr", inputs=INPUTS.split(","), targets=["u"], ordered=ordered)
+    for run in (score, lambda *where, engine: predict(*where, tmp_path / "o.zarr", engine=engine)):
+        with pytest.raises(InputError, match=r"b\.zarr: its input (colour|when) is encoded otherwise than the m"):
+            run(place / "a", tmp_path / "b.zarr", engine=SerialEngine())
+    assert open_dataset(tmp_path / "b.zarr").encoding["when"] == {"time": ["seconds since 2025-01-01T00:00:00"]}
+
+
+def test_a_model_of_nameless_inputs_wants_a_data_set(place: Path, tmp_path: Path) -> None:
+    write_csv(tmp_path / "sea.csv", field(10))
+    done = call("predict", place / "sea", tmp_path / "sea.csv", tmp_path / "out.csv")
+    assert done.exit_code == 3 and "sea.csv: has no column 'lon'; its columns are: a, b, u, v" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["sea.csv"]
