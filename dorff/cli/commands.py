@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ParamSpec
 
@@ -109,14 +110,14 @@ def predict(
         typer.Option(metavar="0.5,0.95", help="Bands that new targets lie in at these levels.", show_default=False),
     ] = "",
     missing: options.Missing = None,
-    unknown: options.UnknownWord = options.Unknown.REFUSE,
+    unknown_zero: options.UnknownZero = False,
     workers: options.Workers = 2,
     as_json: options.Json = False,
 ) -> None:
     """Write the model's predictions for a data set, or a file that ingest reads, into a new one.
 
     OUT.csv and OUT.nc hold the inputs too. Of a file's grid OUT.nc has the dimensions. A file's columns are those
-    that the model's inputs were made of, and --missing and --unknown are those of ingest.
+    that the model's inputs were made of, and --missing and --unknown-zero are those of ingest.
 
     Of a classifier y holds the classes' probabilities (f itself, where they were not calibrated), and an array
     classes the code of the likeliest; the labels are in the attributes. --std adds an array std; --bands 0.95 adds
@@ -133,22 +134,20 @@ def predict(
     some = options.names("--views", views) or None
     arrays: Sequence[str] | None = options.names("--inputs", inputs) or None
     each, wanted = (1 + std + 2 * len(extra.bands), 0), "--std" if std else "--bands" if bands else ""
-    if store.is_file() and (arrays or some):
-        raise InputError(f"{'--inputs' if arrays else '--views'}: {store} is a file; ingest it to name arrays of it")
-    if not store.is_file() and (missing or unknown is options.Unknown.ZERO):
+    for_files, for_data = (missing or unknown_zero), (arrays or some)
+    if for_data if store.is_file() else for_files:
         raise InputError(
-            f"{'--missing' if missing else '--unknown'}: {store} is no file; leave it out, or ingest with it"
+            f"{store}: is {'a file, ingest it for --inputs and --views' if for_data else 'no file'}; leave "
+            f"{'these' if for_data else '--missing and --unknown-zero'} out"
         )
-    with Tables.opened(model, store, out, missing=missing or [], unknown=unknown.value) as table:
-        arrays = table.inputs or arrays
+    with Tables.opened(model, store, out, missing=missing or [], unknown_zero=unknown_zero) as table:
+        arrays, place = table.inputs or arrays, table.store
         with (
-            _engine(workers, model, table.store, (arrays, some), wanted, each) as (engine, peak),
+            _engine(workers, model, place, (arrays, some), wanted, each) as (engine, peak),
             meter("predict") as progress,
         ):
-            rows = run(
-                model, table.store, table.out, engine=engine, inputs=arrays, uncertainty=extra, views=some,
-                progress=progress,
-            )  # fmt: skip
+            asked_of = partial(run, inputs=arrays, uncertainty=extra, views=some, progress=progress)
+            rows = asked_of(model, place, table.out, engine=engine)
         empty = group_attributes(table.out)["dorff"][NAN_ROWS]
         table.finish(model, arrays, some)
     written = ["y", *(["std"] if std else []), *(["bands"] if bands else [])]

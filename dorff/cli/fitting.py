@@ -17,8 +17,7 @@ from dorff.cli.guard import (
     Missing,
     Root,
     Store,
-    Unknown,
-    UnknownWord,
+    UnknownZero,
     further,
     names,
     one,
@@ -69,7 +68,7 @@ def ingest(
         Path | None,
         typer.Option(metavar="MODEL", help="Encode inputs as this model's (or data set's).", show_default=False),
     ] = None,
-    unknown: UnknownWord = Unknown.REFUSE,
+    unknown_zero: UnknownZero = False,
     append: Annotated[bool, typer.Option("--append", help="Add the rows to a data set that is there.")] = False,
     again: Annotated[bool, typer.Option("--again", help="Add sources whose content is there already.")] = False,
     shard_rows: Annotated[
@@ -87,9 +86,8 @@ def ingest(
     when:day, when:week and when:year are two columns, sine and cosine of when's place there. Data set and model
     remember it, so that --append and --like encode new tables alike.
 
-    --also and --missing may be given several times. A source
-    whose content is in the data set already, under any name, is refused with exit code 3: a job that is run again
-    after it was killed never adds its rows twice.
+    --also, --missing and --ordered may be given several times. A source whose content is in the data set already,
+    under any name, is refused with exit code 3: a job that is run again after it was killed never adds its rows twice.
     """
     from dorff.data import ingest as run
     from dorff.data.labels import stored_labels
@@ -112,7 +110,7 @@ def ingest(
             classes=labels, weights=one("--weights", weights, "weights"),
             groups=one("--groups", groups, "labels"),
             one_hot=names("--one-hot", one_hot), ordered=further("--ordered", ordered or []),
-            encoding=kept, unknown=unknown.value, also=further("--also", also or []), missing=missing or [],
+            encoding=kept, unknown_zero=unknown_zero, also=further("--also", also or []), missing=missing or [],
             append=append, again=again, shard_rows=shard_rows,
             progress=progress, notice=lambda sentence: say(f"dorff: {out}: {sentence}"),
         )  # fmt: skip

@@ -14,7 +14,6 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from enum import StrEnum
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, Final, ParamSpec, final
@@ -216,16 +215,7 @@ Missing = Annotated[
         help="A number that stands for none, made NaN; none: keep all others that look so, not refuse them.",
     ),
 ]
-
-
-class Unknown(StrEnum):
-    """What becomes of values that are none of an input's categories."""
-
-    REFUSE = "refuse"
-    ZERO = "zero"
-
-
-UnknownWord = Annotated[Unknown, typer.Option("--unknown", help="What is none of the categories: refused, or 0.")]
+UnknownZero = Annotated[bool, typer.Option("--unknown-zero", help="What is no category counts as none; else refused.")]
 Pooled = Annotated[bool, typer.Option("--pooled", help="R2 of all outputs together; else by the kernel.")]
 Mean = Annotated[bool, typer.Option("--mean", help="R2 as the mean of the outputs'; else by the kernel.")]
 Workers = Annotated[int, typer.Option(min=1, help="Worker processes at most; 1 works in this process.")]

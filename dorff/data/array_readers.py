@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 import os
 import zipfile
-from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, final
 
 import h5py
 import numpy as np
-from scipy.io import netcdf_file
+from scipy.io import netcdf_file, netcdf_variable
 
 from dorff.data.encoding import units_of
 from dorff.data.packing import NUMBER_KINDS, Packing
@@ -123,6 +122,16 @@ class Variable:
     attributes: Mapping[str, Any]
     dims: tuple[str, ...]
 
+    @classmethod
+    def of(cls, name: str, one: Any) -> Variable:
+        """Of a variable of SciPy's or a data set of h5py's, whose dimensions are those of its scales."""
+        if isinstance(one, netcdf_variable):
+            return cls(one.shape, np.dtype(one.data.dtype), dict(one._attributes), one.dimensions)
+        text = one.dtype.kind == "O" and h5py.check_string_dtype(one.dtype) is not None
+        dims = tuple(dim[0].name.lstrip("/") if len(dim) else "" for dim in one.dims)
+        dims = (name,) if one.is_scale and one.ndim == 1 else dims
+        return cls(one.shape, np.dtype(str) if text else one.dtype, dict(one.attrs), dims)
+
     def text(self, key: str) -> str:
         """An attribute that is text; "" where there is none."""
         value = self.attributes.get(key, "")
@@ -173,45 +182,44 @@ class Grid:
         return cls(dims, tuple(lengths[dim] for dim in dims))
 
 
+@final
 class VariablesReader(ArraysReader):
-    """Variables by name; fill values, scale and offset are unpacked. Of a `grid` they are columns of its cells."""
+    """HDF5, NetCDF4 and, `classic`, NetCDF3: variables by name ("group/variable" below a group). Fill values, scale
+    and offset are unpacked. Those of a `grid` are columns of its cells."""
 
-    def __init__(self, path: str, asked: Collection[str] = ()) -> None:
-        with reading(path, self.format_name), self.opened(path) as file:
-            self.variables = dict(self.described(file))
+    def __init__(self, path: str, asked: Collection[str] = (), *, classic: bool = False) -> None:
+        self.path, self.format_name, self._classic = path, "NetCDF" if classic else "HDF5", classic
+        with reading(path, self.format_name), self._opened() as file:
+            self.variables = {name: Variable.of(name, self._of(file, name)) for name in self._names(file)}
         self._packing = {name: Packing.of(one.attributes) for name, one in self.variables.items()}
         infos = {name: _info(one.shape, one.stored, self._packing[name]) for name, one in self.variables.items()}
         self.grid = Grid.of(path, self.variables, asked)
         if self.grid is not None:
-            cells, dims = (math.prod(self.grid.shape),), set(self.grid.dims)
-            infos = {
-                name: ArrayInfo(cells, info.dtype)
-                for name, info in infos.items()
-                if all(self.variables[name].dims) and dims.issuperset(self.variables[name].dims)
-            }
+            cells, dims = (math.prod(self.grid.shape),), {"", *self.grid.dims}
+            inside = [name for name, one in self.variables.items() if dims.issuperset(one.dims) and all(one.dims)]
+            infos = {name: ArrayInfo(cells, infos[name].dtype) for name in inside}
         super().__init__(path, infos)
 
-    @staticmethod
-    @abstractmethod
-    def opened(path: str) -> AbstractContextManager[Any]:
-        """The file."""
+    def _opened(self) -> Any:
+        return netcdf_file(self.path, mmap=True) if self._classic else h5py.File(self.path, "r")
 
-    @staticmethod
-    @abstractmethod
-    def described(file: Any) -> Iterator[tuple[str, Variable]]:
-        """Its variables by name."""
+    def _of(self, file: Any, name: str) -> Any:
+        """A variable, not to be kept: a memory map closes when nothing refers to it."""
+        return file.variables[name] if self._classic else file[name]
 
-    @staticmethod
-    @abstractmethod
-    def values(file: Any, name: str) -> Any:
-        """One of them, to be sliced."""
+    def _names(self, file: Any) -> list[str]:
+        if self._classic:
+            return list(file.variables)
+        names: list[str] = []
+        file.visit(names.append)
+        return [name for name in names if isinstance(file[name], h5py.Dataset) and file[name].shape is not None]
 
     def coordinates(self) -> dict[str, tuple[Numbers, dict[str, str]]]:
         """The values along the grid's dimensions, where there are any, with their units and calendar."""
         assert self.grid is not None
         dims = [dim for dim in self.grid.dims if dim in self.variables and self.variables[dim].dims == (dim,)]
-        with self.opened(self.path) as file:
-            values = {dim: self._packing[dim].decode(np.array(self.values(file, dim)[:])) for dim in dims}
+        with self._opened() as file:
+            values = {dim: self._packing[dim].decode(np.array(self._of(file, dim)[:])) for dim in dims}
         words = {dim: {key: self.variables[dim].text(key) for key in ("units", "calendar")} for dim in dims}
         return {dim: (values[dim], {key: text for key, text in words[dim].items() if text}) for dim in dims}
 
@@ -227,8 +235,11 @@ class VariablesReader(ArraysReader):
         for slab in grid.slabs(rows):
             index = tuple(slab[grid.dims.index(dim)] for dim in along)
             # Opened for each slab: the pages of a map kept open would count as this process's memory.
-            with self.opened(self.path) as file:
-                values = np.array(self.values(file, name)[index])
+            with self._opened() as file:
+                if self.variables[name].stored.kind == "U":
+                    values = np.array(file[name].asstr("utf-8")[index])
+                else:
+                    values = np.array(self._of(file, name)[index])
             if values.dtype == np.dtype("S1") and values.ndim == 2 and self.grid is None:
                 values = values.view(f"S{values.shape[1]}")
             if self.grid is not None:
@@ -238,60 +249,6 @@ class VariablesReader(ArraysReader):
                 values = np.broadcast_to(values.transpose(order).reshape(wide), lengths).reshape(-1)
             values = values.reshape(len(values), -1)[:, columns]
             yield self._packing[name].decode(values) if values.dtype.kind in NUMBER_KINDS else values
-
-
-@final
-class HDF5Reader(VariablesReader):
-    """HDF5 and NetCDF4: variables by name ("group/variable" below a group)."""
-
-    format_name = "HDF5"
-
-    @staticmethod
-    def opened(path: str) -> AbstractContextManager[Any]:
-        """By h5py."""
-        return h5py.File(path, "r")  # type: ignore[no-any-return]
-
-    @staticmethod
-    def described(file: Any) -> Iterator[tuple[str, Variable]]:
-        """Dimensions are those of the scales."""
-        items: dict[str, Any] = {}
-        file.visititems(lambda name, item: items.update({name: item}))
-        for name, item in items.items():
-            if not isinstance(item, h5py.Dataset) or item.shape is None:
-                continue
-            text = item.dtype.kind == "O" and h5py.check_string_dtype(item.dtype) is not None
-            dims = tuple(dim[0].name.lstrip("/") if len(dim) else "" for dim in item.dims)
-            dims = (name,) if item.is_scale and item.ndim == 1 else dims
-            yield name, Variable(item.shape, np.dtype(str) if text else item.dtype, dict(item.attrs), dims)
-
-    @staticmethod
-    def values(file: Any, name: str) -> Any:
-        """Text as such."""
-        variable = file[name]
-        return variable if h5py.check_string_dtype(variable.dtype) is None else variable.asstr("utf-8")
-
-
-@final
-class NetCDF3Reader(VariablesReader):
-    """Variables of a classic NetCDF file, by name."""
-
-    format_name = "NetCDF"
-
-    @staticmethod
-    def opened(path: str) -> AbstractContextManager[Any]:
-        """By SciPy, as a memory map."""
-        return netcdf_file(path, mmap=True)  # type: ignore[no-any-return]
-
-    @staticmethod
-    def described(file: Any) -> Iterator[tuple[str, Variable]]:
-        """As the file says."""
-        for name, one in file.variables.items():
-            yield name, Variable(one.shape, np.dtype(one.data.dtype), dict(one._attributes), one.dimensions)
-
-    @staticmethod
-    def values(file: Any, name: str) -> Any:
-        """One of them."""
-        return file.variables[name]
 
 
 def _info(shape: tuple[int, ...], stored: np.dtype[Any], packing: Packing) -> ArrayInfo:

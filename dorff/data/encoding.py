@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import numpy.typing as npt
 from dorff.data.labels import FILE, Run, label_of, text_of
 from dorff.data.metadata import Attributes
 from dorff.data.packing import FillValues
-from dorff.data.readers import BLOCK_BYTES, Reader, SourceBlock
+from dorff.data.readers import BLOCK_BYTES, Numbers, Reader, SourceBlock
 from dorff.errors import InputError
 
 Floats = npt.NDArray[np.float64]
@@ -47,6 +48,11 @@ class Encoding:
         return self.name.rpartition(":")[0] if self.kind == "cycle" else self.name
 
     @property
+    def clock(self) -> bool:
+        """Whether it is of times."""
+        return self.kind in ("time", "cycle")
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """The store's."""
         if self.kind == "one_hot":
@@ -58,7 +64,7 @@ class Encoding:
 
         InputError where one is no time, or none of the categories: unless `zero`, when it is 0 in all columns of
         one_hot, and a gap in an order."""
-        if self.kind in ("time", "cycle"):
+        if self.clock:
             return self.of_seconds(np.append(seconds(values, where), np.nan))
         place = {word: number for number, word in enumerate(self.words)}
         new = [value for value in values if value is not None and value not in place]
@@ -66,7 +72,7 @@ class Encoding:
             held = ", ".join(self.words[:8]) + (", ..." if len(self.words) > 8 else "")
             raise InputError(
                 f"{where}: has {new[0]!r}, which is none of its {len(self.words):,} categories ({held}); correct it, "
-                "or give --unknown zero to have no category there."
+                "or give --unknown-zero to have no category there."
             )
         rows = np.eye(len(place)) if self.kind == "one_hot" else np.arange(len(place), dtype=np.float64)[:, None]
         gap = np.full(rows.shape[1], np.nan)
@@ -249,7 +255,8 @@ def _day(values: Sequence[str]) -> str:
 
 @final
 class Encoded(Reader):
-    """A source whose columns come as encodings say, and with the label `FILE`, its path, in every row."""
+    """A source whose columns come as encodings say, with columns that hold one number each, `=0` zeros, and with the
+    label `FILE`, its path."""
 
     def __init__(
         self, reader: Reader, encodings: Mapping[str, Encoding], absent: FillValues, *, zero: bool = False
@@ -258,19 +265,26 @@ class Encoded(Reader):
         self._reader, self._encodings, self._absent, self._zero = reader, encodings, absent, zero
         self._of = {column: one for one in encodings.values() for column in one.columns}
 
-    def resolve(self, names: Sequence[str]) -> tuple[str, ...]:
-        """The columns that names are encoded as."""
+    def resolve(self, names: Sequence[str], *, labels: bool = False) -> tuple[str, ...]:
+        """The columns that names are encoded as, constants as they are; those of labels as they come."""
+        if labels and tuple(names) == (FILE,):
+            if FILE in self.columns:
+                raise InputError(f"{self.path}: has a column {FILE}, which here means each file itself; rename it.")
+            return (FILE,)
+        columns: list[str] = []
         for name in names:
-            self._reader.resolve((self._encodings[name].column if name in self._encodings else name,))
-        encoded = self._encodings
-        each = (encoded[n].columns if n in encoded else self._reader.resolve((n,)) for n in names)
-        return tuple(column for columns in each for column in columns)
+            one = None if labels else self._encodings.get(name)
+            given = (name,) if _constant(name) is not None else self._reader.resolve((one.column if one else name,))
+            columns += one.columns if one else given
+        return tuple(columns)
 
     def dtype(self, column: str) -> np.dtype[Any]:
-        """Categories are small whole numbers."""
-        if column not in self._of:
+        """The shortest type that holds a constant; categories are small whole numbers."""
+        value, one = _constant(column), self._of.get(column)
+        if one is None and value is None:
             return self._reader.dtype(column)
-        return np.dtype(np.float32 if self._of[column].kind in ("one_hot", "ordered") else np.float64)
+        short = one.kind in ("one_hot", "ordered") if one else np.float32(value or 0) == value
+        return np.dtype(np.float32 if short else np.float64)
 
     def content(self) -> str:
         """The source's."""
@@ -278,31 +292,45 @@ class Encoded(Reader):
 
     def _read(self, columns: Sequence[str], labels: Sequence[str]) -> Iterator[SourceBlock]:
         """The source's blocks, cut so that those of many categories are no larger than others."""
-        encodings = list(dict.fromkeys(self._of[column] for column in columns if column in self._of))
-        units = {
-            one.column: self._reader.units(one.column) if one.kind in ("time", "cycle") else "" for one in encodings
-        }
-        scales = {of: units_of(each) for of, each in units.items()}  # None: text
-        timed, text = ([of for of, scale in scales.items() if bool(scale) == on] for on in (True, False))
-        numbers = list(dict.fromkeys([*(column for column in columns if column not in self._of), *timed]))
-        texts = list(dict.fromkeys([*(label for label in labels if label != FILE), *text]))
+        constants = {column: value for column in columns if (value := _constant(column)) is not None}
+        encodings = dict.fromkeys(self._of[column] for column in columns if column in self._of)
+        scales = {one.column: one.clock and units_of(self._reader.units(one.column)) for one in encodings}
+        numbers = [column for column in columns if column not in self._of and column not in constants]
+        numbers = list(dict.fromkeys([*numbers, *(of for of, scale in scales.items() if scale)]))
+        texts = list(dict.fromkeys([*labels, *(of for of, scale in scales.items() if not scale)]))
+        texts = [of for of in texts if of != FILE]
+        if len(constants) == len(columns):
+            raise InputError(f"{self.path}: only constants are asked for; name one of its columns at least.")
         for whole in self._reader.blocks(numbers, texts):
             step = max(1, BLOCK_BYTES // (8 * len(columns))) if encodings else len(whole)
             for block in (whole[start : start + step] for start in range(0, len(whole), step)):
-                runs = dict(zip(texts, block.labels, strict=True))
-                runs[FILE] = Run((self.path,), np.zeros(len(block), np.int32))
-                raw = dict(zip(numbers, block.numbers.T, strict=True))
-                parts = dict(raw)
+                runs = dict(zip(texts, block.labels, strict=True)) | {
+                    FILE: Run((self.path,), np.zeros(len(block), "i4"))
+                }
+                raw: dict[str, Numbers] = dict(zip(numbers, block.numbers.T, strict=True))
+                parts = raw | {column: np.full(len(block), value) for column, value in constants.items()}
                 for one in encodings:
-                    parts |= zip(one.columns, self._encoded(one, scales[one.column], raw, runs).T, strict=True)
-                encoded = np.column_stack([parts[column] for column in columns]) if encodings else block.numbers
-                yield SourceBlock(encoded, tuple(runs[label] for label in labels))
+                    scale, where = scales[one.column], f"{self.path}: column {one.column!r}"
+                    if scale:
+                        rows = one.of_seconds(raw[one.column].astype(np.float64) * scale[0] + scale[1])
+                    else:
+                        run = self._absent.blank_labels(runs[one.column])
+                        rows = one.table(_texts(run, where), where, zero=self._zero)[run.index]
+                    parts |= zip(one.columns, rows.T, strict=True)
+                plain = not encodings and not constants
+                together = block.numbers if plain else np.column_stack([parts[column] for column in columns])
+                yield SourceBlock(together, tuple(runs[label] for label in labels))
         self.rows = self._reader.rows
 
-    def _encoded(
-        self, one: Encoding, scale: tuple[float, float] | None, numbers: Mapping[str, Any], runs: Mapping[str, Run]
-    ) -> Floats:
-        if scale is not None:
-            return one.of_seconds(numbers[one.column].astype(np.float64) * scale[0] + scale[1])
-        run, where = self._absent.blank_labels(runs[one.column]), f"{self.path}: column {one.column!r}"
-        return one.table(_texts(run, where), where, zero=self._zero)[run.index]
+
+def _constant(name: str) -> float | None:
+    """The number of a name such as `=0`; None for any other name."""
+    if not name.startswith("="):
+        return None
+    try:
+        value = float(name[1:])
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise InputError(f"column {name!r}: wanted a number after '=', got {name[1:]!r}; write it as =0 or =1.5.")
+    return value

@@ -14,14 +14,14 @@ from typing import Final, final
 import numpy as np
 
 from dorff.data.encoding import Encoded, Encoding, Learner, from_attributes, to_attributes
-from dorff.data.labels import CLASSES, FILE, GROUPS, NO_GROUP, LabelTable, group_codes, stored_labels
+from dorff.data.labels import CLASSES, GROUPS, NO_GROUP, LabelTable, group_codes, stored_labels
 from dorff.data.layout import ArrayLayout, ShardWriter, commit, shard_and_unit_rows, write_metadata
 from dorff.data.metadata import Attributes, normal, read_json, reported, rewrite, staging
 from dorff.data.nodes import encoding_of, group_attributes, ingested, open_array
 from dorff.data.opening import check_disjoint, open_dataset, several
 from dorff.data.packing import FillValues
 from dorff.data.readers import Numbers, Reader, common_dtype
-from dorff.data.sources import WithConstants, open_source
+from dorff.data.sources import open_source
 from dorff.errors import InputError
 from dorff.storage.files import sync_directory
 from dorff.storage.location import locate
@@ -82,7 +82,7 @@ def ingest(
     one_hot: Sequence[str] = (),
     ordered: Mapping[str, Sequence[str]] | None = None,
     encoding: Attributes | None = None,
-    unknown: str = "refuse",
+    unknown_zero: bool = False,
     append: bool = False,
     again: bool = False,
     shard_rows: int | None = None,
@@ -97,13 +97,12 @@ def ingest(
     is a column of zeros. No targets: no `y`. Numbers are kept as float32 where all sources hold no more, else
     as float64; NaN and infinities are kept.
 
-    Inputs of text come as `Encoding` says: a column for each category (of the first 1000), sorted; 0, 1, ... of those
-    that are `ordered` so; ISO dates and times (and numbers with units "hours since 2000-01-01") as seconds since the
-    start of the first day (in these units), or, where the name is when:day, when:week or when:year, as sine and cosine
-    of the place there. `one_hot` names columns whose numbers are categories too. The store remembers it in
-    `dorff.encoding`, and so does a model; rows are appended as it says, and a new store is made as another's
-    `encoding` says. What is then none of the categories is refused; where `unknown` is "zero" it is 0 in all their
-    columns, and a gap in an order.
+    Inputs of text become a column of 0 and 1 for each category, sorted; 0, 1, ... where they are `ordered` so. ISO
+    dates and times become seconds since the first row's day, numbers of units "hours since 2000-01-01" stay in these;
+    a name when:day, when:week or when:year is sine and cosine of when's place there. `one_hot` names more columns of
+    categories. The store remembers it (`Encoding`), and so do models: rows are appended so, and `encoding` is that of
+    another store or model. A value that is then no category is refused, or `unknown_zero`: 0 in all columns, a gap in
+    an order.
 
     `classes` names a column of labels: text, whole numbers, booleans, or at most 100 other numbers. They become
     the array `classes` (n, 1) of codes, -1 where there is none (an empty field, NaN, null); code k is the label
@@ -171,8 +170,8 @@ def ingest(
             encodings = Learner(one_hot, ordered or {}, absent).learn(opened, list(dict.fromkeys(encoded)))
         else:
             encodings = from_attributes(encoding, store)
-        readers = [WithConstants(Encoded(one, encodings, absent, zero=unknown == "zero")) for one in opened]
-        columns = _resolve(readers, [WithConstants(one) for one in opened], names)
+        readers = [Encoded(one, encodings, absent, zero=unknown_zero) for one in opened]
+        columns = _resolve(readers, names)
         _check_columns(columns, names)
         with staging(store) as folder:
             target = _existing(store, readers, columns, shard_rows) if append else _fresh(readers, columns, shard_rows)
@@ -209,27 +208,15 @@ def _check_further(array: str, columns: Sequence[str]) -> None:
         raise InputError(f"also: {array}: wanted at least one column, got none; name its columns.")
 
 
-def _resolve(
-    readers: Sequence[Reader], plain: Sequence[Reader], names: dict[str, tuple[str, ...]]
-) -> dict[str, tuple[str, ...]]:
-    """The columns of each array, the same in all sources; `plain` are these as they come, with labels."""
+def _resolve(readers: Sequence[Encoded], names: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """The columns of each array, the same in all sources."""
     if not readers:
         raise InputError("sources: wanted at least one file, got none; name the files to ingest.")
     if not names["x"]:
         raise InputError("inputs: wanted at least one column, got none; name the columns that are inputs.")
     listed = {array: of for array, of in names.items() if of}
-    by_file = listed.get(GROUPS) == (FILE,)
-    for reader in readers if by_file else ():
-        if FILE in reader.columns:
-            raise InputError(
-                f"{reader.path}: has a column {FILE}, but --groups {FILE} makes each file a group; rename the column."
-            )
     first, *others = (
-        {
-            array: of if by_file and array == GROUPS else (labels if array in CODED else reader).resolve(of)
-            for array, of in listed.items()
-        }
-        for reader, labels in zip(readers, plain, strict=True)
+        {array: reader.resolve(of, labels=array in CODED) for array, of in listed.items()} for reader in readers
     )
     for reader, other in zip(readers[1:], others, strict=True):
         for array, of in first.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from importlib import import_module
@@ -57,13 +56,13 @@ def _netcdf(path: str, asked: Collection[str] = ()) -> Reader:
     """NetCDF of either kind, which its first bytes say."""
     import h5py
 
-    from dorff.data.array_readers import HDF5Reader, NetCDF3Reader
+    from dorff.data.array_readers import VariablesReader
 
     with reading(path, "NetCDF"), open(path, "rb") as file:
         classic = file.read(3) == b"CDF"
     if not classic and not h5py.is_hdf5(path):
         raise InputError(f"{path}: is neither HDF5 nor NetCDF; check that the file is whole and of that format.")
-    return (NetCDF3Reader if classic else HDF5Reader)(path, asked)
+    return VariablesReader(path, asked, classic=classic)
 
 
 def _reader(module: str, name: str) -> Callable[..., Reader]:
@@ -145,59 +144,6 @@ class SideBySide(Reader):
     def content(self) -> str:
         """Of those that were read."""
         return "+".join(reader.content() for reader in self._readers if reader.rows)
-
-
-@final
-class WithConstants(Reader):
-    """A source with columns that hold one number each: `=0` is a column of zeros."""
-
-    def __init__(self, reader: Reader) -> None:
-        super().__init__(reader.path, reader.columns, numbered=reader.numbered)
-        self._reader = reader
-
-    def resolve(self, names: Sequence[str]) -> tuple[str, ...]:
-        """The source's columns, and the constants as they are."""
-        resolved = ((name,) if _constant(name) is not None else self._reader.resolve((name,)) for name in names)
-        return tuple(column for columns in resolved for column in columns)
-
-    def dtype(self, column: str) -> np.dtype[Any]:
-        """The shortest type that holds a constant."""
-        value = _constant(column)
-        if value is None:
-            return self._reader.dtype(column)
-        return np.dtype(np.float32 if float(np.float32(value)) == value else np.float64)
-
-    def content(self) -> str:
-        """The source's."""
-        return self._reader.content()
-
-    def _read(self, columns: Sequence[str], labels: Sequence[str]) -> Iterator[SourceBlock]:
-        """The source's blocks, constants put in; InputError where there are constants only."""
-        values = [_constant(column) for column in columns]
-        held = [column for column, value in zip(columns, values, strict=True) if value is None]
-        if not held:
-            raise InputError(f"{self.path}: only constants are asked for; name one of its columns at least.")
-        for block in self._reader.blocks(held, labels):
-            if len(held) == len(columns):
-                yield block
-                continue
-            parts = iter(block.numbers.T)
-            filled = [next(parts) if v is None else np.full(len(block), v) for v in values]
-            yield SourceBlock(np.column_stack(filled), block.labels)
-        self.rows = self._reader.rows
-
-
-def _constant(name: str) -> float | None:
-    """The number of a name such as `=0`; None for any other name."""
-    if not name.startswith("="):
-        return None
-    try:
-        value = float(name[1:])
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise InputError(f"column {name!r}: wanted a number after '=', got {name[1:]!r}; write it as =0 or =1.5.")
-    return value
 
 
 def _in_step(readers: Sequence[Reader], streams: Sequence[Iterator[SourceBlock]]) -> Iterator[list[SourceBlock]]:

@@ -150,13 +150,13 @@ CASES: dict[str, Case] = {
     ),
     "a table that is there": (nothing, ["predict", "models/sea", "sea.zarr", "sea.csv"], 3, ["sea.csv", "is there"]),
     "arrays of a file": (
-        nothing, ["predict", "models/sea", "sea.csv", "o.csv", "--inputs", "x"], 3, ["--inputs: sea.csv is a file; in"],
+        nothing, ["predict", "models/sea", "sea.csv", "o.csv", "--inputs", "x"], 3, ["is a file, ingest it"],
     ),
     "gaps of a data set": (
-        nothing, ["predict", "models/sea", "sea.zarr", "o.csv", "--missing", "9"], 3, ["--missing: sea.zarr is no"],
+        nothing, ["predict", "models/sea", "sea.zarr", "o.csv", "--missing", "9"], 3, ["sea.zarr: is no file; leave"],
     ),
     "unknown of a data set": (
-        nothing, ["predict", "models/sea", "sea.zarr", "o.nc", "--unknown", "zero"], 3, ["--unknown: sea.zarr is"],
+        nothing, ["predict", "models/sea", "sea.zarr", "o.nc", "--unknown-zero"], 3, ["sea.zarr: is no file; leave"],
     ),
     "encoded as two": (
         nothing, ["ingest", "sea.csv", "sea.zarr", "--inputs", "a", "--append", "--like", "models/sea"], 3, ["--like"],

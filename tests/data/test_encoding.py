@@ -82,7 +82,7 @@ def test_what_is_appended_is_encoded_alike(tmp_path: Path) -> None:
         InputError, match=r"c\.csv: column 'colour': has 'green', which is none of its 2 categories \(b"
     ):
         made(tmp_path, new, append=True)
-    data = made(tmp_path, new, append=True, unknown="zero")
+    data = made(tmp_path, new, append=True, unknown_zero=True)
     np.testing.assert_array_equal(data.read(5, 6)[0], [[6, 0, 0, 366 * 86400]])
     with pytest.raises(InputError, match="encoded as before; leave --one-hot and --ordered out"):
         made(tmp_path, new, append=True, one_hot=["lon"])
@@ -160,9 +160,7 @@ def test_each_file_can_be_a_group(tmp_path: Path) -> None:
     groups = open_dataset(tmp_path / "s.zarr", groups="groups").block(0, 4).groups
     assert groups is not None and groups[0] == groups[1] != groups[2] == groups[3]
     strange = write(tmp_path / "c.csv", ["1,2"], "lon,FILE\n")
-    with pytest.raises(
-        InputError, match=r"c\.csv: has a column FILE, but --groups FILE makes each file a group; rename"
-    ):
+    with pytest.raises(InputError, match=r"c\.csv: has a column FILE, which here means each file itself; rename"):
         ingest([strange], tmp_path / "t.zarr", inputs=["lon"], groups="FILE")
 
 
