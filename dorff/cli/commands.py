@@ -105,10 +105,7 @@ def predict(
     views: options.Views = "",
     std: Annotated[bool, typer.Option("--std", help="Standard deviations too, of the function itself.")] = False,
     noise: Annotated[bool, typer.Option("--noise", help="With --std: of new targets, noise in them.")] = False,
-    bands: Annotated[
-        str,
-        typer.Option(metavar="0.5,0.95", help="Bands that new targets lie in at these levels.", show_default=False),
-    ] = "",
+    bands: options.Bands = "",
     missing: options.Missing = None,
     unknown_zero: options.UnknownZero = False,
     workers: options.Workers = 2,
@@ -116,14 +113,11 @@ def predict(
 ) -> None:
     """Write the model's predictions for a data set, or a file that ingest reads, into a new one.
 
-    OUT.csv and OUT.nc hold the inputs too. Of a file's grid OUT.nc has the dimensions. A file's columns are those
-    that the model's inputs were made of, and --missing and --unknown-zero are those of ingest.
-
-    Of a classifier y holds the classes' probabilities (f itself, where they were not calibrated), and an array
-    classes the code of the likeliest; the labels are in the attributes. --std adds an array std; --bands 0.95 adds
-    low_95 and high_95, always with noise: conformal where the job had solve.conformal, else plain (the attribute
-    dorff.uncertainty says which). Of a model of several views --views takes the mean of some, and reads their arrays
-    alone.
+    OUT.csv and OUT.nc hold the inputs too, OUT.nc on the grid of a file that has one. Of a classifier y holds the
+    classes' probabilities (f itself, where not calibrated), and an array classes the code of the likeliest; labels
+    are in the attributes. --std adds an array std; --bands 0.95 adds low_95 and high_95, always with noise: conformal
+    where the job had solve.conformal, else plain (the attribute dorff.uncertainty says which). --views takes the mean
+    of some of a model's views, and reads their arrays alone. --missing and --unknown-zero are of files, as in ingest.
     """
     from dorff.data.nodes import group_attributes
     from dorff.predict import NAN_ROWS, Uncertainty
@@ -134,13 +128,8 @@ def predict(
     some = options.names("--views", views) or None
     arrays: Sequence[str] | None = options.names("--inputs", inputs) or None
     each, wanted = (1 + std + 2 * len(extra.bands), 0), "--std" if std else "--bands" if bands else ""
-    for_files, for_data = (missing or unknown_zero), (arrays or some)
-    if for_data if store.is_file() else for_files:
-        raise InputError(
-            f"{store}: is {'a file, ingest it for --inputs and --views' if for_data else 'no file'}; leave "
-            f"{'these' if for_data else '--missing and --unknown-zero'} out"
-        )
-    with Tables.opened(model, store, out, missing=missing or [], unknown_zero=unknown_zero) as table:
+    more = ({"missing": missing} if missing else {}) | ({"unknown_zero": True} if unknown_zero else {})
+    with Tables.opened(model, store, out, [*(arrays or ()), *(some or ())], **more) as table:
         arrays, place = table.inputs or arrays, table.store
         with (
             _engine(workers, model, place, (arrays, some), wanted, each) as (engine, peak),
@@ -150,11 +139,10 @@ def predict(
             rows = asked_of(model, place, table.out, engine=engine)
         empty = group_attributes(table.out)["dorff"][NAN_ROWS]
         table.finish(model, arrays, some)
-    written = ["y", *(["std"] if std else []), *(["bands"] if bands else [])]
     if empty:
         say(f"dorff: {out}: {empty:,} of {rows:,} rows are NaN, as their inputs hold NaN or infinity", "warning")
-    result = {"rows": rows, NAN_ROWS: empty, "store": str(out), "plan_peak_bytes": peak}
-    show(result, f"{out}: {rows:,} rows of {', '.join(written)}", as_json=as_json)
+    text = f"{out}: {rows:,} rows of y{', std' if std else ''}{', bands' if bands else ''}"
+    show({"rows": rows, NAN_ROWS: empty, "store": str(out), "plan_peak_bytes": peak}, text, as_json=as_json)
 
 
 @command()

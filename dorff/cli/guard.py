@@ -215,6 +215,9 @@ Missing = Annotated[
         help="A number that stands for none, made NaN; none: keep all others that look so, not refuse them.",
     ),
 ]
+Bands = Annotated[
+    str, typer.Option(metavar="0.5,0.95", help="Bands that new targets lie in at these levels.", show_default=False)
+]
 UnknownZero = Annotated[bool, typer.Option("--unknown-zero", help="What is no category counts as none; else refused.")]
 Pooled = Annotated[bool, typer.Option("--pooled", help="R2 of all outputs together; else by the kernel.")]
 Mean = Annotated[bool, typer.Option("--mean", help="R2 as the mean of the outputs'; else by the kernel.")]

@@ -176,7 +176,9 @@ def ingest(
         with staging(store) as folder:
             target = _existing(store, readers, columns, shard_rows) if append else _fresh(readers, columns, shard_rows)
             target = replace(target, encodings=encodings)
-            added, unusable, ungrouped = _write(folder, target, readers, absent, progress, again=again)
+            added, unusable, ungrouped = _write(
+                folder, target, readers, absent, progress or (lambda _: None), again=again
+            )
             if append:
                 _commit_append(folder, store, target, target.rows + added)
             else:
@@ -306,13 +308,7 @@ def _kept_layout(store: Path, name: str) -> ArrayLayout:
 
 
 def _write(
-    staging: Path,
-    target: _Target,
-    readers: Sequence[Reader],
-    absent: FillValues,
-    progress: Progress | None,
-    *,
-    again: bool,
+    staging: Path, target: _Target, readers: Sequence[Reader], absent: FillValues, progress: Progress, *, again: bool
 ) -> tuple[int, int, int]:
     """Write the last shard's rows, then all rows of the sources, into shards in the staging folder. Returns how many
     rows the sources have, how many of them hold NaN or infinity, and how many have no group."""
@@ -343,8 +339,7 @@ def _write(
                     ungrouped += int(np.sum(codes == NO_GROUP)) if name == GROUPS else 0
                 added += len(block)
                 unusable += len(block) - int(np.isfinite(numbers).all(axis=1).sum())
-                if progress is not None:
-                    progress(added)
+                progress(added)
             target.remember(reader, again=again)
         absent.check(readers[0].path + (f" and {len(readers) - 1} more" if len(readers) > 1 else ""), names)
     return added, unusable, ungrouped

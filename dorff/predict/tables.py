@@ -43,10 +43,17 @@ class Tables:
 
     @classmethod
     @contextmanager
-    def opened(cls, model: Path, given: Path, wanted: Path, **options: Any) -> Iterator[Tables]:
+    def opened(
+        cls, model: Path, given: Path, wanted: Path, arrays: Sequence[str] = (), **options: Any
+    ) -> Iterator[Tables]:
         """What stands for files is in a folder beside `wanted`, and gone at the end. The columns of a file are encoded
-        as the model's were; `options` are those of `ingest`. InputError where `wanted` is there, or the model does not
-        say its columns."""
+        as the model's were; `options` are those of `ingest`. InputError where `wanted` is there, the model does not
+        say its columns, `arrays` or views are named of a file, or options are given of a data set."""
+        if arrays if given.is_file() else options:
+            raise InputError(
+                f"{given}: is {'a file, ingest it for --inputs and --views' if arrays else 'no file'}; leave "
+                f"{'these' if arrays else '--missing and --unknown-zero'} out"
+            )
         if not given.is_file() and wanted.suffix not in TABLES:
             yield cls(given, wanted, given, wanted)
             return
