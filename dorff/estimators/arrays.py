@@ -13,6 +13,7 @@ import dask.array as da
 import numpy as np
 import numpy.typing as npt
 import psutil
+import scipy.sparse
 import zarr
 from sklearn.model_selection import GroupKFold, check_cv
 from zarr.storage import LocalStore, MemoryStore
@@ -32,16 +33,36 @@ READ_ROWS = 2048  # rows read at a time from a stored array, or one run of its c
 
 
 @final
+@dataclass(frozen=True, eq=False)
+class SparseRows:
+    """A sparse matrix whose rows are made dense when they are read."""
+
+    matrix: Any
+    unit_rows: int = 1
+
+    @property
+    def n(self) -> int:
+        return int(self.matrix.shape[0])
+
+    @property
+    def d(self) -> int:
+        return int(self.matrix.shape[1])
+
+    def read(self, start: int, stop: int) -> tuple[FloatArray, None]:
+        return self.matrix[start:stop].toarray(), None
+
+
+@final
 @dataclass(frozen=True)
 class StoredRows:
-    """A Zarr array in a local folder as rows (n, columns) of float64. Small, may be pickled, and read by slices.
+    """A Zarr array in a local folder, or a sparse matrix, as rows (n, columns) of float64. Read by slices.
 
     The presence of every chunk is checked before it is read, so that none is ever taken for zeros; values packed
     by the CF conventions are unpacked, as everywhere in dorff.
     """
 
     name: str
-    dataset: Dataset
+    dataset: Dataset | SparseRows
     ndim: int
 
     @classmethod
@@ -92,8 +113,12 @@ def runs_of(rows: int, unit: int) -> Iterator[tuple[int, int]]:
 
 
 def unwrap(values: Any, name: str) -> Any:
-    """xarray's data, a Zarr array's rows (in a local folder) or values (in memory), a Dask array of numbers; anything
-    else as it is, for scikit-learn to check. `name` is the argument's, for messages."""
+    """xarray's data, the rows of a sparse matrix or a Zarr array (in a local folder) or its values (in memory), a Dask
+    array of numbers; anything else as it is, for scikit-learn to check. `name` is the argument's, for messages."""
+    if name == "X" and scipy.sparse.issparse(values) and values.ndim == 2:
+        if values.dtype.kind not in "buif":
+            raise InputError(f"X must hold real numbers, not {values.dtype}; convert it first")
+        return StoredRows(name, SparseRows(values.tocsr().astype(np.float64)), 2)
     values = opened(values, name, StoredRows.of)
     if isinstance(values, StoredRows | da.Array):
         _check(values, name)
