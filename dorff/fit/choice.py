@@ -127,6 +127,7 @@ def build_model(plan: Plan, fitted: Fitted, passed: PassResult) -> Model:
             "targets": names,
             "nan": plan.job.data.nan,
             "weights": plan.job.data.weights,
+            "labelled": plan.job.data.labelled,
             "low": np.min([receipt.low for receipt in receipts], axis=0).tolist(),
             "high": np.max([receipt.high for receipt in receipts], axis=0).tolist(),
         },

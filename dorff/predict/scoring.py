@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -79,19 +80,22 @@ def score(
     inputs: those of a multi-view model, or `x`, if None. `views` names some views of such a model: only their arrays
     are opened, and their mean is scored, with plain bands. `r2_of` is the model's own if None (`r2_of_model`); another
     compares it with models of other kernels. Rows count by the column `weights` where the data set has it: that of the
-    model's job (`data.weights`) if None; "" counts each once. Rows of NaN or infinity are left out where the model was
-    fitted so. Raises InputError where inputs or targets are not the model's, a row holds NaN or infinity and it was
-    fitted with `nan: refuse`, or `coverage` is asked of a model without posterior.
+    model's job (`data.weights`) if None; "" counts each once. Rows of NaN or infinity, and those without a label by
+    the job's `data.labelled`, are left out where the model was fitted so. Raises InputError where inputs or targets
+    are not the model's, a row holds NaN or infinity and it was fitted with `nan: refuse`, or `coverage` is asked of a
+    model without posterior.
     """
     version, levels = resolve_model(model), tuple(coverage)
     fitted = load_model(version, posterior=bool(levels))
     sight = ModelInputs.of(fitted, inputs, views)
-    weights = fitted.info.get("data", {}).get("weights") if weights is None else weights
-    opened = partial(open_dataset, str(store), inputs=sight.arrays, targets=_scored(fitted, targets))
-    try:
-        dataset = opened(weights=weights or None)
-    except MissingArrayError:
-        dataset = opened()
+    data, columns = fitted.info.get("data", {}), dict[str, str]()
+    opened = partial(open_dataset, str(store), inputs=sight.arrays)
+    named = {"weights": data.get("weights") if weights is None else weights, "labelled": data.get("labelled")}
+    for key, name in named.items():
+        with suppress(MissingArrayError):
+            if name and opened(targets=None, **{key: name}):  # it has the column
+                columns[key] = name
+    dataset = opened(targets=_scored(fitted, targets), **columns)
     check_inputs(fitted, dataset, sight)
     expected = fitted.p if fitted.observe is None else len(fitted.observe)
     if dataset.q != expected:

@@ -163,3 +163,16 @@ def test_a_model_of_nameless_inputs_wants_a_data_set(place: Path, tmp_path: Path
     done = call("predict", place / "sea", tmp_path / "sea.csv", tmp_path / "out.csv")
     assert done.exit_code == 3 and "sea.csv: has no column 'lon'; its columns are: a, b, u, v" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["sea.csv"]
+
+
+def test_a_score_leaves_out_the_rows_that_the_jobs_column_says_have_no_label(place: Path, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x, known = rng.uniform(-1, 1, 500), (np.arange(500) % 5 > 0) * 1.0
+    np.savez(tmp_path / "a.npz", x=x, known=known, y=np.where(known == 1, np.sin(3 * x), 1e3))
+    ingest([tmp_path / "a.npz"], tmp_path / "s.zarr", inputs=["x"], targets=["y"], also={"known": "known"})
+    job = {"data": {"store": "s.zarr", "labelled": "known"}, "kernel": INDEPENDENT, "model": "m"}
+    assert call("fit", write_job(tmp_path / "job.yaml", **job)).exit_code == 0
+    scores = score(tmp_path / "m", tmp_path / "s.zarr", engine=SerialEngine())
+    assert (scores.rows, scores.rows_dropped) == (400, 100) and scores.rmse < 0.01
+    ingest([tmp_path / "a.npz"], tmp_path / "all.zarr", inputs=["x"], targets=["y"])
+    assert score(tmp_path / "m", tmp_path / "all.zarr", engine=SerialEngine()).rmse > 100
