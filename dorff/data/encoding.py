@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final
 
@@ -26,9 +26,8 @@ SINCE: Final = re.compile(
     re.I,
 )
 CALENDARS: Final = ("standard", "gregorian", "proleptic_gregorian", "")
-DATE: Final = re.compile(r"\d{1,4}([./-])\d{1,2}\1\d{1,4}\b")
+ODD: Final = re.compile(r"\d{1,4}([./-])\d{1,2}\1\d{1,4}\b.*|[+-]?(\d+[.,]?\d*|[.,]\d+)([eE][+-]?\d+)?")
 MOST: Final = 1000  # categories of a column
-KINDS: Final = ("one_hot", "ordered", "time", "cycle")
 
 
 @final
@@ -142,15 +141,15 @@ def from_attributes(attributes: Any, where: object) -> dict[str, Encoding]:
     try:
         pairs = {name: next(iter(one.items())) for name, one in attributes.items()}
         encodings = {name: Encoding(name, kind, tuple(map(str, words))) for name, (kind, words) in pairs.items()}
-        if not all(
-            one.kind in KINDS
-            and one.words
-            and (one.kind != "time" or units_of(one.words[0]))
-            and (one.kind != "cycle" or one.words[0] in CYCLES)
-            for one in encodings.values()
-        ):
+        sure: dict[str, Callable[[str], object]] = {
+            "time": units_of,
+            "cycle": CYCLES.__contains__,
+            "one_hot": bool,
+            "ordered": bool,
+        }
+        if not all(one.words and sure[one.kind](one.words[0]) for one in encodings.values()):
             raise ValueError
-    except (AttributeError, TypeError, ValueError, StopIteration):
+    except (AttributeError, KeyError, TypeError, ValueError, StopIteration):
         raise InputError(f"{where}: what it says of encodings is damaged; restore its metadata from a copy.") from None
     return encodings
 
@@ -173,7 +172,8 @@ class Learner:
                 option = "--one-hot" if name in self.one_hot else "--ordered"
                 raise InputError(f"{option} {name}: is none of the inputs; name one of {', '.join(names)}.")
         column = {name: _column(readers, name) for name in names if not name.startswith("=")}
-        times = {of: units for of in column.values() if (units := _units(readers, of)) and of not in self.one_hot}
+        timed = ((of, one.units(of)) for of in column.values() for one in reversed(readers))  # the first file's stay
+        times = {of: units for of, units in timed if units and of not in self.one_hot}
         wanted = [of for of in dict.fromkeys(column.values()) if of not in self.ordered and of not in times]
         text = [of for of in wanted if of in self.one_hot or any(of in r.columns and r.is_text(of) for r in readers)]
         words = self._categories(readers, text, times)
@@ -221,27 +221,17 @@ class Learner:
             )
         if of in self.one_hot:
             return
-        for word in sorted(words):
-            if DATE.match(word):
-                raise InputError(
-                    f"{where}: {word!r} looks like a date that is not written as in ISO 8601; write it as 2024-05-31, "
-                    f"or give --one-hot {of} to have categories."
-                )
-            if re.fullmatch(r"[+-]?(\d+[.,]?\d*|[.,]\d+)([eE][+-]?\d+)?", word):
-                raise InputError(
-                    f"{where}: has text, and {word!r}, which is a number; write numbers alone, or give --one-hot {of} "
-                    "to have categories."
-                )
+        if odd := sorted(filter(ODD.fullmatch, words)):
+            raise InputError(
+                f"{where}: has text, and {odd[0]!r}, which is a number, or a date not as in ISO 8601: write numbers "
+                f"alone, and dates as 2024-05-31, or give --one-hot {of} to have categories."
+            )
 
 
 def _column(readers: Sequence[Reader], name: str) -> str:
     """The column of a name: itself, or when of when:day, unless a column has that name."""
     of, _, cycle = name.rpartition(":")
     return of if of and cycle in CYCLES and not any(name in reader.columns for reader in readers) else name
-
-
-def _units(readers: Sequence[Reader], column: str) -> str:
-    return next((units for reader in readers if (units := reader.units(column))), "")
 
 
 def _day(values: Sequence[str]) -> str:

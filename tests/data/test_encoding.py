@@ -109,8 +109,8 @@ def test_many_categories_are_read_in_blocks(tmp_path: Path) -> None:
     ("colour", "more", "message"),
     [
         (["red", "1.5"], {}, "column 'colour', row 2: wanted a number, got 'red'; correct it, empty it"),
-        (["red"] * 20_000 + ["1.5"], {}, r"has text, and '1\.5', which is a number; write numbers alone, or"),
-        (["31/12/2023", "1/2/2024"], {}, "'1/2/2024' looks like a date that is not written as in ISO 8601;"),
+        (["red"] * 20_000 + ["1.5"], {}, r"has text, and '1\.5', which is a number, or a date"),
+        (["31/12/2023", "1/2/2024"], {}, "has text, and '1/2/2024', which is a number, or a date not as in ISO"),
         ([f"id{i}" for i in range(1001)], {}, "has more than 1,000 different texts, such as 'id0'; such a name"),
         (["2024-05-31", "later"], {}, "wanted a date or time such as 2024-05-31 or 2024-05-31T12:00:00, got 'later'"),
         (["red", "blue"], {"inputs": "lon,colour:day"}, "column 'colour' holds no times, which colour:day needs"),

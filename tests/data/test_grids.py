@@ -90,6 +90,14 @@ def test_times_of_files_that_count_from_different_days_are_one_time(tmp_path: Pa
     np.testing.assert_array_equal(open_dataset(tmp_path / "s.zarr").read(0, 4)[0][:, 0], [0, 12, 48, 60])
 
 
+def test_times_are_categories_where_that_is_said(tmp_path: Path) -> None:
+    grid(np.random.default_rng(0)).to_netcdf(tmp_path / "a.nc", engine="scipy")
+    ingest([tmp_path / "a.nc"], tmp_path / "s.zarr", inputs=["time", "lat"], one_hot=["time"])
+    assert open_dataset(tmp_path / "s.zarr", targets=None).encoding["time"] == {
+        "one_hot": ["0", "12", "18", "24", "6"]
+    }
+
+
 def test_variables_of_no_common_grid_are_refused(tmp_path: Path) -> None:
     grid(np.random.default_rng(0)).to_netcdf(tmp_path / "a.nc", engine="scipy")
     with pytest.raises(
