@@ -27,7 +27,15 @@ from dorff.cli.guard import (
 )
 from dorff.cli.logs import say
 from dorff.cli.metrics import meter, of_fit, recorded
-from dorff.cli.sentences import choices_text, crowd_text, encoded_text, fit_text, patterns_text, quality_text, term_text
+from dorff.cli.sentences import (
+    choices_text,
+    crowd_text,
+    encoded_text,
+    fit_text,
+    patterns_text,
+    quality_text,
+    term_text,
+)
 from dorff.errors import InputError
 
 
