@@ -147,7 +147,6 @@ def plan(job: JobFile, root: Root = None, as_json: Json = False) -> None:
     elif costs.route == "streaming":
         few = "too few of the rows that were looked at can be used to tell how many passes a fit will take"
         say(f"plan: {few}; {costs.passes} are counted", "warning")
-    more = planned.job.data.unlabelled
     keys = (
         "leaves", "peak_bytes", "disk_bytes", "flops", "seconds", "m", "rank", "worker_bytes", "exact_is_cheaper",
         "route", "reason", "passes",
@@ -160,10 +159,9 @@ def plan(job: JobFile, root: Root = None, as_json: Json = False) -> None:
         "features": f"{costs.m:,}",
         "route": costs.reason,
         "passes": f"{costs.passes:,} over the rows",
-        **{f"term {number}": term_text(term, more) for number, term in enumerate(terms, 1)},
+        **{f"term {number}": term_text(term, planned.job.data.unlabelled) for number, term in enumerate(terms, 1)},
     }
     result = {key: getattr(costs, key) for key in keys} | ({"manifold": terms} if terms else {})
-    text |= choices_text(choices := [asdict(one) for one in planned.choices])
     if planned.crowded:
         text["targets"], result["patterns"] = patterns_text(planned.patterns), planned.patterns
     if crowd := "" if terms else crowd_text(costs.m, planned.dataset.rows):
@@ -174,8 +172,8 @@ def plan(job: JobFile, root: Root = None, as_json: Json = False) -> None:
             "no more there): see dorff.exact.ExactRidge, or lower features.count"
         )
     _warn(planned.warnings)
-    result |= {"choices": choices, "warnings": planned.warnings}
-    show(result, rows_of(text), as_json=as_json)
+    result |= {"choices": [asdict(one) for one in planned.choices], "warnings": planned.warnings}
+    show(result, rows_of(text | choices_text(result["choices"])), as_json=as_json)
 
 
 def fit(job: JobFile, root: Root = None, metrics: Metrics = None, as_json: Json = False) -> None:

@@ -77,9 +77,9 @@ class Drawing:
     looked: tuple[int, FirstLook] | None = None
 
     @property
-    def run(self) -> int:
-        """Rows that are dealt to folds together."""
-        return 1 if self.looked is None else self.looked[0]
+    def rule(self) -> FoldRule:
+        """How rows are dealt to folds."""
+        return FoldRule(by_rows=True, seed=self.seed, run=1 if self.looked is None else self.looked[0])
 
     def model(self, fitted: Fitted, report: Mapping[str, Any] | None = None) -> Model:
         """The model of a fit; `report` is what else its own says."""

@@ -283,21 +283,19 @@ class GivenFolds:
         return cls(fold_of.ravel(), kinds.T.astype(np.int64))
 
 
-def dealt(
-    cv: Any, n: int, seed: int, *, run: int = 1, seen: Flags | None = None, y: Any = None, groups: Any = None
-) -> Deal:
-    """Which folds the n rows are in, which of all rows are those that are `seen`, where given. `y` and `groups`, a
-    label a row, are for a splitter; rows of a group, or of a `run`, are in one fold. InputError for groups without
-    folds."""
+def dealt(cv: Any, n: int, rule: FoldRule, *, seen: Flags | None = None, y: Any = None, groups: Any = None) -> Deal:
+    """Which folds the n rows are in, which of all rows are those that are `seen`, where given; by the `rule`, but for
+    the number of folds. `y` and `groups`, a label a row, are for a splitter; rows of a group are in one fold.
+    InputError for groups without folds."""
     if groups is not None:
         if cv is None:
             raise InputError("groups: folds alone look at them; give cv too, such as cv=5")
         groups = np.asarray(groups)
         cv = GroupKFold(int(cv)) if isinstance(cv, numbers.Integral) else cv
     if seen is not None and isinstance(cv, numbers.Integral):
-        return GivenFolds.balanced(np.zeros(n, np.int64), int(cv), seed)
+        return GivenFolds.balanced(np.zeros(n, np.int64), int(cv), rule.seed)
     if cv is None or isinstance(cv, numbers.Integral):
-        return FoldRule(int(cv or 1), by_rows=True, seed=seed, run=run)
+        return replace(rule, count=int(cv or 1))
     y = y if isinstance(y, np.ndarray) else None
     folds = GivenFolds.from_splits(cv, n if seen is None else len(seen), y, groups)
     return folds if seen is None else replace(folds, of=folds.of[seen])

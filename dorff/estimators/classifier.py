@@ -301,7 +301,7 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
         if stream is None:
             observe = self._average(Y.shape[1])
             drawing = self._draw(X, Y, observe=observe, weights=weights, inputs=inputs, free_scale=True)
-            deal = self._deal(Y, drawing.seed, groups, semi=bool(terms), run=drawing.run)
+            deal = self._deal(Y, drawing.rule, groups, semi=bool(terms))
             stream = Stream(drawing, ArraySums(drawing.features, drawing.y0, deal, self.class_weight_))
         stream = stream.added(X, Y, weights, jobs)
         penalties = None if inputs is None else Penalties.of(terms, stream.drawing, inputs, X.shape[0])
@@ -313,20 +313,20 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
             info["calibration"] = self.calibration_.config()
         self.model_, self._stream = replace(model, info=info), stream
 
-    def _deal(self, Y: Targets, seed: int, groups: Any, *, semi: bool, run: int) -> Deal:
+    def _deal(self, Y: Targets, rule: FoldRule, groups: Any, *, semi: bool) -> Deal:
         """Which folds rows are in. Without `cv` they are those that a calibration needs, and with no need of that one;
         a fifth alone where rows are held out once."""
         by_number = self._cv is None or isinstance(self._cv, numbers.Integral)
         if groups is not None or not by_number:
             if semi or (self.calibrate and not isinstance(Y, OneHot)):
                 raise InputError("cv: groups and splits need X and y in memory, or calibrate=False, and no manifold")
-            return dealt(self._cv, Y.shape[0], seed, y=_codes(Y) if isinstance(Y, OneHot) else None, groups=groups)
+            return dealt(self._cv, Y.shape[0], rule, y=_codes(Y) if isinstance(Y, OneHot) else None, groups=groups)
         if semi:
             codes, folds = _codes(Y), FOLDS if self.calibrate else 1
-            return GivenFolds.balanced(codes, int(self._cv or min(folds, len(codes))), seed)
+            return GivenFolds.balanced(codes, int(self._cv or min(folds, len(codes))), rule.seed)
         if self._cv is None and self.calibrate:
-            return FoldRule.one_held(FOLDS, by_rows=True, seed=seed)
-        return FoldRule(self._cv or 1, by_rows=True, seed=seed, run=run)
+            return FoldRule.one_held(FOLDS, by_rows=True, seed=rule.seed)
+        return replace(rule, count=self._cv or 1)
 
     def _calibration(
         self, stream: Stream, fitted: Fitted, X: Rows, Y: Targets, weights: FloatArray | None

@@ -249,7 +249,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
                     X, Y, scale_targets=self._scales, observe=observe, partial=self._partial, weights=weights,
                     inputs=inputs,
                 )  # fmt: skip
-                deal = dealt(self._cv, X.shape[0], drawing.seed, run=drawing.run, seen=seen, y=y, groups=groups)
+                deal = dealt(self._cv, X.shape[0], drawing.rule, seen=seen, y=y, groups=groups)
                 sums = ArraySums(drawing.features, drawing.y0, deal, partial=self._partial, precision=self.precision)
                 stream = Stream(drawing, sums)
             stream = stream.added(X, Y, weights, jobs)
