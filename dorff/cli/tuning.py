@@ -57,7 +57,7 @@ def tune(
         figures.update(trials=len(tuned.table), reads=tuned.reads, ridge=tuned.trial.ridge, digits=tuned.trial.digits)
     for warning in (*tuned.warnings, *_warnings(tuned)):
         say(f"dorff: {warning}", "warning")
-    best = {**asdict(tuned.trial), "name": names[tuned.trial.kernel], "select": described.solve.select}
+    best = {**asdict(tuned.trial), "name": names[tuned.trial.kernel], "select": described.criterion}
     result = {"best": best, "files": files, "table": [asdict(trial) for trial in tuned.table]}
     for name in ("warnings", "reads", "pass_seconds", "grid_seconds", "r2_of"):
         result[name] = getattr(tuned, name)
@@ -141,7 +141,7 @@ def _write(folder: Path, job: Path, described: Job, tuned: TuneResult, names: Se
         "path.csv": _csv(tuned.table, names),
         "path.png": trial_plot(
             [(_named(t, names), t.m, t.ridge, t.least) for t in single or tuned.table],
-            criterion_of(described.solve.select),
+            criterion_of(described.criterion),
             (tuned.trial.ridge, tuned.trial.least),
         ),
     }
@@ -196,7 +196,7 @@ def _warnings(tuned: TuneResult) -> Iterator[str]:
 def _sentence(described: Job, tuned: TuneResult, names: Sequence[str], files: Mapping[str, Path]) -> str:
     from dorff.solvers import criterion_of
 
-    best, criterion = tuned.trial, criterion_of(described.solve.select)
+    best, criterion = tuned.trial, criterion_of(described.criterion)
     kernel = f"kernel {best.kernel} of 0..{len(names) - 1} ({names[best.kernel]}), " if len(names) > 1 else ""
     ridge = f"ridge {best.ridge:.3g}" if best.ridges is None else f"a ridge for each output about {best.ridge:.3g}"
     weights = "".join(f"manifold weight {weight:.3g}, " for weight in best.manifold)

@@ -97,7 +97,7 @@ def _unchanged(plan: Plan, model: Model, passed: PassResult | None) -> FitReport
         return None
     report, version = FitReport(**kept), resolve_model(locate(plan.job.model))
     score = history_of(version).get("score")
-    if report.score is None and score is not None:  # judged after it was written
+    if score is not None and score != report.score:  # judged after it was written
         report = replace(report, score=score, score_by="holdout")
     return replace(
         report, outcome="unchanged", leaves_computed=len(fresh), leaves_reused=len(plan.leaves) - len(fresh),

@@ -11,6 +11,7 @@ from dorff.kernels.operator import Decomposable, OperatorKernel, Sum
 from dorff.kernels.scalar import ScalarKernel
 from dorff.kernels.vector_fields import CurlFree, DivergenceFree
 from dorff.spec.kernel import DecomposableSpec, MultiViewSpec, SumSpec, VectorFieldSpec
+from dorff.spec.checks import AUTO
 from dorff.spec.registry import KERNELS, SCALARS, Entry, kind_of
 
 
@@ -22,7 +23,7 @@ def scalar_from_config(config: Mapping[str, Any]) -> ScalarKernel:
         raise InputError(f"kernel.scalar.type: {kind!r} is not built; use one of {', '.join(SCALARS.names)}")
     options = {name: field for name, field in entry.options.model_fields.items() if name != "type"}
     for key, field in options.items():
-        if field.is_required() and key not in config:
+        if (field.is_required() or field.default == AUTO) and key not in config:
             raise InputError(f"kernel.scalar.{key} is missing from a {kind} kernel; add it")
     for key in config:
         if key not in ("type", *options):

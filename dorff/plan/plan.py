@@ -211,6 +211,9 @@ def make_plan(job: Job) -> Plan:
             return _drafted(resolved).priced()
         except DoesNotFitError as error:
             refused = refused or error
+        except InputError:  # what needs less cannot be done: that the first does not fit says more
+            if refused is None:
+                raise
     assert refused is not None
     raise refused
 

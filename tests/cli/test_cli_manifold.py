@@ -89,7 +89,7 @@ def refused(*words: object) -> str:
 @pytest.mark.parametrize("terms", [(), ({"graph": LEAF, "weight": 1e-4},)], ids=["none", "one"])
 def test_a_job_with_terms_is_not_advised_to_do_without(place: Path, terms: tuple[object, ...]) -> None:
     """The exact model, which few rows are advised to take, has none."""
-    job(place / "job.yaml", manifold=list(terms), data={"nan": "unlabelled"}, features={"count": 1200})
+    job(place / "job.yaml", manifold=list(terms), solve={"ridge": 1e-6}, features={"count": 1200})
     done = [call(command, "job.yaml") for command in ("plan", "fit")]
     assert [one.exit_code for one in done] == [0, 0], done[1].stderr
     assert [("ExactRidge" in one.stdout + one.stderr) for one in done] == [not terms] * 2
@@ -218,7 +218,7 @@ def test_a_row_that_all_others_are_joined_to_is_in_the_plan(place: Path) -> None
         manifold = {"graph": {"type": "given", "path": f"{name}.parquet"}, "weight": 1e-2, "power": 2}
         cluster = {"type": "local", "workers": 1, "memory": "2GiB"}
         data = {"store": "wide.zarr", "inputs": "x", "targets": "y"}
-        job(place / "job.yaml", manifold=manifold, data=data, cluster=cluster)
+        job(place / "job.yaml", manifold=manifold, data=data, solve={"ridge": 1e-6}, cluster=cluster)
         results[name] = call("plan", "job.yaml", "--json")
     assert json.loads(results["path"].stdout)["worker_bytes"] < 2**30
     assert results["star"].exit_code == 4
@@ -298,7 +298,7 @@ def test_a_graph_that_is_refused(place: Path, change: Any, sentence: str) -> Non
 
 def test_views_predict_together_and_alone(place: Path) -> None:
     manifold = [{"between": True, "weight": 1e-3}, {"view": "x", "graph": LEAF, "weight": 1e-3}]
-    parts = {"kernel": VIEWS, "manifold": manifold, "solve": {"calibrate": False}}
+    parts = {"kernel": VIEWS, "manifold": manifold, "solve": {"ridge": 1e-6, "calibrate": False}}
     report = answer("fit", job(place / "job.yaml", **parts))
     assert report["manifold"] == [1e-3, 1e-3]
     model = load_model(place / "rings")

@@ -197,14 +197,14 @@ def test_rewritten_rows_are_told_against_the_published_model(store: Path) -> Non
 
 
 def test_folds_held_out_do_not_change_as_leaves_come(store: Path) -> None:
-    conformal = {"solve": {"conformal": True}}
+    conformal = {"solve": {"conformal": True, "ridge": 1e-6, "folds": {"by": "leaves"}}}
     small = write(store.parent / "small.zarr", *rows(1500))
     first = again(small, **conformal)
     assert first.held_by == "rows"  # of three leaves none can be spared
     write(small, *rows(1500, seed=1), append=True)
     assert again(small, **conformal).leaves_computed == 4
     with pytest.raises(InputError, match=r"data.window: leaves grow .* use folds.by: rows"):
-        again(store, data={"window": 1500}, solve={"select": "kfold", "folds": {"count": 2}})
+        again(store, data={"window": 1500}, solve={"select": "kfold", "folds": {"count": 2, "by": "leaves"}})
 
 
 def test_rows_appended_while_the_lease_was_waited_for_are_seen(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,7 +271,7 @@ def test_a_holdout_of_another_kind_is_refused_before_the_pass(store: Path, tmp_p
 
 
 def test_the_gate_compares_folds(store: Path) -> None:
-    solve = {"select": "kfold", "folds": {"count": 2, "by": "rows"}}
+    solve = {"ridge": 1e-6, "select": "kfold", "folds": {"count": 2, "by": "rows"}}
     first = again(store, solve=solve, publish={"margin": 0.01})
     model = load_model(first.model)
     assert first.score_by == "kfold" and first.score is not None

@@ -30,6 +30,7 @@ from dorff.model import Model
 from dorff.model.calibration import Calibration, Conformal
 from dorff.passes import FoldRule
 from dorff.passes import blocks as leaf_sizes
+from dorff.passes.spec import GROUPED
 from dorff.plan import freeze_constants, make_plan
 from dorff.spec.job import Job
 from dorff.store import load_model
@@ -170,7 +171,7 @@ def test_one_group_alone_cannot_be_held_out(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_equal_values_are_one_group(values: list[float], count: int, held: bool) -> None:
     real = np.array(values, np.float64)
-    rule = FoldRule.one_held(count, by_rows=True, seed=SEED) if held else FoldRule(count, by_rows=True, seed=SEED)
+    rule = FoldRule.one_held(count, True, SEED, GROUPED) if held else FoldRule(count, True, SEED, run=GROUPED)
 
     def folds(values: npt.NDArray[Any]) -> list[int]:
         n = len(values)

@@ -110,7 +110,7 @@ def test_whole_weights_are_repeated_rows(tmp_path: Path) -> None:
     w = WEIGHTS["whole"]
     assert w is not None
     often = np.repeat(np.arange(N), w.astype(int))
-    options: dict[str, Any] = {"standardize": True, "ridge": [1e-6, 1e-3]}
+    options: dict[str, Any] = {"standardize": True, "ridge": [1e-6, 1e-3], "select": "gcv"}
     # Features draw their frequencies from the seed alone, so both jobs have the same.
     model, report = fitted(job(store(tmp_path / "a.zarr", X, Y, w=w[:, None]), data={"weights": "w"}, **options))
     twin, other = fitted(job(store(tmp_path / "b.zarr", X[often], Y[often]), **options))
@@ -125,7 +125,7 @@ def test_rows_of_weight_zero_count_for_nothing(tmp_path: Path) -> None:
     """Not in any sum, mean, bound or count, whatever they hold."""
     w, X_, Y_ = np.ones(N), X.copy(), Y.copy()
     w[::3], X_[::3], Y_[::6] = 0.0, 1e200, np.nan
-    options: dict[str, Any] = {"standardize": True, "ridge": [1e-6, 1e-3]}
+    options: dict[str, Any] = {"standardize": True, "ridge": [1e-6, 1e-3], "select": "gcv"}
     model, report = fitted(job(store(tmp_path / "a.zarr", X_, Y_, w=w), data={"weights": "w"}, **options))
     twin, other = fitted(job(store(tmp_path / "b.zarr", X[w > 0], Y[w > 0]), **options))
     assert np.array_equal(model.predict(X), twin.predict(X))

@@ -25,7 +25,7 @@ from quick import slow
 from dorff.cli.fitting import plan
 from dorff.engine import DaskEngine, Engine, SerialEngine, local_cluster
 from dorff.errors import IncompleteError, InputError
-from dorff.fit import expected_passes, fit, run_pass, settings, trial
+from dorff.fit import expected_passes, fit, run_pass, settings, streaming
 from dorff.fit.streaming import TOLERANCE, Streamed, fit_streaming, sample_of
 from dorff.kernels.scalar import FloatArray
 from dorff.moments import MOST_PATTERNS, by_fold, pooled
@@ -262,7 +262,7 @@ def test_passes_are_told_from_some_of_the_features(
 ) -> None:
     """As where a job has more of them than are tried."""
     monkeypatch.setattr(routes, "LEAST_DUAL", 16)
-    monkeypatch.setattr(trial, "MOST_FEATURES", 128)
+    monkeypatch.setattr(streaming, "MOST_FEATURES", 128)
     narrow = {"type": "decomposable", "scalar": {**GAUSSIAN, "lengthscale": 0.3}}
     asked = job(store, tmp_path, kernel=narrow, features=256, ridge=ridge)
     taken = streamed(asked).passes
@@ -273,9 +273,9 @@ def test_a_linear_part_has_its_columns_where_few_features_are_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Arc-cosine features of a quadrature rule have the inputs among them: no fewer can be drawn. Others have not."""
-    counts, planned = list[int](), trial.make_plan
-    monkeypatch.setattr(trial, "make_plan", lambda tried: (counts.append(tried.features.count), planned(tried))[1])
-    monkeypatch.setattr(trial, "MOST_FEATURES", 16)
+    counts, planned = list[int](), streaming.make_plan
+    monkeypatch.setattr(streaming, "make_plan", lambda tried: (counts.append(tried.features.count), planned(tried))[1])
+    monkeypatch.setattr(streaming, "MOST_FEATURES", 16)
     rng = np.random.default_rng(3)
     write(tmp_path / "wide.zarr", {"x": rng.standard_normal((600, 24)), "y": rng.standard_normal((600, 1))})
     arc = {"type": "decomposable", "scalar": {"type": "arc_cosine", "order": 1}}
@@ -362,14 +362,14 @@ def test_the_commonest_patterns_are_tried(tmp_path: Path) -> None:
     planned = make_plan(job(tmp_path / "gaps.zarr", tmp_path, kernel=PLAIN, data={"nan": "partial"}))
     planned = replace(planned, constants=replace(constants_of(planned), patterns=None))  # not seen in the first leaf
     sample, targets = sample_of(planned, planned.frozen(), 600)
-    _, D, parts = trial._by_pattern(planned.frozen(), sample, targets)
+    _, D, parts = streaming._by_pattern(planned.frozen(), sample, targets)
     counts = sorted((np.isfinite(targets) @ 2 ** np.arange(6)).tolist())
     most = sorted((counts.count(one) for one in set(counts)), reverse=True)[:MOST_PATTERNS]
     assert [part.stop - part.start for _, part in parts] == most and len(D) == sum(most)
     assert tell(job(tmp_path / "gaps.zarr", tmp_path, kernel=PLAIN, data={"nan": "partial"})) > 1
     assert planned.constants is not None
     whole = replace(planned, constants=replace(planned.constants, patterns=("",)))
-    assert [name for name, _ in trial._by_pattern(whole.frozen(), sample, targets)[2]] == [""]
+    assert [name for name, _ in streaming._by_pattern(whole.frozen(), sample, targets)[2]] == [""]
 
 
 def test_infinite_targets_are_missing_ones(tmp_path: Path, rows: tuple[FloatArray, FloatArray]) -> None:
@@ -387,9 +387,9 @@ def test_a_trial_of_few_rows_is_not_solved_by_its_preconditioner(
 ) -> None:
     asked = job(store, tmp_path, kernel=PLAIN, ridge=1e-6)
     taken = streamed(asked).passes
-    wanted, sampled = list[int](), trial.sample_of
-    monkeypatch.setattr(trial, "sample_of", lambda *of: (wanted.append(of[2]), sampled(*of))[1])
-    monkeypatch.setattr(trial, "MOST_NUMBERS", (99 + 2 * 4) * 160)
+    wanted, sampled = list[int](), streaming.sample_of
+    monkeypatch.setattr(streaming, "sample_of", lambda *of: (wanted.append(of[2]), sampled(*of))[1])
+    monkeypatch.setattr(streaming, "MOST_NUMBERS", (99 + 2 * 4) * 160)
     assert taken / 2 <= tell(asked) <= 4 * taken and wanted == [160]
 
 

@@ -97,7 +97,7 @@ def test_it_chooses_writes_and_a_fit_takes_the_winner(sea: Path, tmp_path: Path,
 
 
 def test_it_says_who_won_and_where_the_grid_ends(sea: Path, tmp_path: Path) -> None:
-    job = a_job(sea, tmp_path, kernel=[CURL, helmholtz(0.5)], solve={"ridge": [1.0, 10.0]})
+    job = a_job(sea, tmp_path, kernel=[CURL, helmholtz(0.5)], solve={"ridge": [1.0, 10.0], "select": "gcv"})
     done = call("tune", job, "-o", tmp_path / "here")
     assert done.exit_code == 0
     for words in (
@@ -138,7 +138,7 @@ def test_each_output_gets_its_ridge(sea: Path, tmp_path: Path) -> None:
 
 def test_a_winner_that_needs_one_ridge_asks_for_no_more(sea: Path, tmp_path: Path) -> None:
     """Its file would warn of `ridge_per_output` otherwise."""
-    solve = {"ridge": [1e-3, 1e6], "ridge_per_output": True}
+    solve = {"ridge": [1e-3, 1e6], "select": "gcv", "ridge_per_output": True}
     job = a_job(sea, tmp_path, kernel={"type": "decomposable", "scalar": SCALAR}, solve=solve)
     found = told("tune", job)
     assert found["best"]["ridges"] == [1e-3, 1e-3] and found["warnings"] == []
@@ -258,7 +258,7 @@ def test_a_route_without_scores_is_refused_before_its_pass(sea: Path, tmp_path: 
 
 
 def test_cg_is_told_what_it_can_choose_by(sea: Path, tmp_path: Path) -> None:
-    job = a_job(sea, tmp_path, kernel=CURL, features={"count": 64}, solve={"ridge": RIDGES, "route": "cg"})
+    job = a_job(sea, tmp_path, kernel=CURL, features={"count": 64}, solve={"ridge": RIDGES, "select": "gcv", "route": "cg"})
     done = call("tune", job)
     assert done.exit_code == 3 and "3 ridges to choose from by gcv (by kfold it can)" in done.stderr
 

@@ -259,7 +259,7 @@ def way(name: str, size: Size) -> Way:
         map_flops=1.0, leaf_bytes=0, solve_bytes=0, disk_bytes=0, read_bytes=0, folds=size.folds,
     )  # fmt: skip
     means = Means(workers=1, worker_memory=1e12, pace=Pace.nominal(size.m, 1.0))
-    return choose_route(Job.model_validate(job | {"solve": {"route": name}}), shape, means).way
+    return choose_route(Job.model_validate(job | {"solve": {"route": name, "ridge": 1e-6}}), shape, means).way
 
 
 @pytest.mark.parametrize("ridges", [[1e-3], list(np.logspace(-9, -1, 9))], ids=["cholesky", "eigh"])

@@ -590,7 +590,7 @@ def test_what_there_is_bounds_the_plan(home: Path) -> None:
     ("parts", "sentence"),
     [
         ({"features": {"seed": 3}, **scalar("polynomial", degree=2)}, "features.seed has no effect: nothing is drawn"),
-        ({"data": {"targets": "one"}, "solve": {"ridge": [1e-4, 1e-2], "ridge_per_output": True}},
+        ({"data": {"targets": "one"}, "solve": {"ridge": [1e-4, 1e-2], "select": "gcv", "ridge_per_output": True}},
          "solve.ridge_per_output: there is one output"),
         ({"manifold": [KNN, {**KNN, "weight": 0.0}]}, "manifold.weight: it is 0, and term 2"),
     ],

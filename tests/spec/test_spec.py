@@ -22,16 +22,16 @@ from dorff.spec.reader import load_job
 
 MINIMAL = """\
 data: {store: sea.zarr}
-kernel: {type: curl_free, scalar: {lengthscale: 0.2}}
+kernel: {type: curl_free}
 state: runs/sea
 model: models/sea
 """
 
 WHOLE = """\
 data:     {store: sea.zarr, inputs: x, targets: y, nan: refuse}
-kernel:   {type: curl_free, scalar: {type: gaussian, lengthscale: 0.2}, measure: null}
-features: {count: 2048, sampler: {type: orthogonal}, seed: 0}
-solve:    {ridge: 1e-6, select: gcv, folds: {count: 5, by: leaves}, standardize: false, intercept: true,
+kernel:   {type: curl_free, scalar: {type: gaussian, lengthscale: auto}, measure: null}
+features: {count: auto, sampler: {type: orthogonal}, seed: 0}
+solve:    {ridge: auto, select: auto, folds: {count: 5, by: auto}, standardize: auto, intercept: true,
            observe: null, class_weight: none, calibrate: true}
 cluster:  {type: local, workers: 2, memory: 4GiB}
 state:    runs/sea
@@ -408,8 +408,6 @@ def test_what_is_not_built_yet_is_refused_by_name(
             "kernel.type must be one of: decomposable, curl_free, divergence_free, sum, multi_view; came 'curlfree'; "
             "did you mean 'curl_free'?",
         ),
-        ({"kernel": {"type": "curl_free"}}, "kernel.scalar is missing; add it"),
-        ({"kernel": kernel(scalar={})}, "kernel.scalar.lengthscale is missing; add it"),
         (
             {"kernel": kernel(scalar={"lengthscale": 0})},
             "kernel.scalar.lengthscale must be a number greater than 0, came 0; correct it",
@@ -517,10 +515,6 @@ def test_what_is_not_built_yet_is_refused_by_name(
         (
             {"kernel": curl(measure={"type": "bounded", "splt": 0.5})},
             "kernel.measure.splt is not a known key; did you mean 'split'? use one of: type, split",
-        ),
-        (
-            {"kernel": kernel(scalar={"type": "laplacian"})},
-            "kernel.scalar.lengthscale is missing; add it",
         ),
         (
             {"kernel": kernel(scalar={"type": "matern", "lengthscale": 1, "alpha": 2})},
@@ -639,7 +633,7 @@ def test_what_is_not_built_yet_is_refused_by_name(
             "numbers; leave it out",
         ),
         ({"solve": {"calibrate": 1}}, "solve.calibrate must be a valid boolean, came 1; correct it"),
-        ({"solve": {"standardize": 1}}, "solve.standardize must be a valid boolean, came 1; correct it"),
+        ({"solve": {"standardize": 1}}, "solve.standardize must be one of: auto, true, false; came 1; correct it"),
         (
             {"solve": {"folds": {"by": 3}}},
             "solve.folds.by must be leaves, rows or the name of a column, came 3; correct it",
@@ -708,7 +702,7 @@ def test_several_faults_tell_the_first_and_name_the_rest(tmp_path: Path) -> None
     assert found.endswith("; correct it (and 2 more: features.seed, solve.ridge)")
     path = tmp_path / "bare.yaml"
     path.write_text("data: {store: sea.zarr}\n")
-    with pytest.raises(InputError, match=r"kernel is missing; add it \(and 2 more: state, model\)$"):
+    with pytest.raises(InputError, match=r"state is missing; add it \(and 1 more: model\)$"):
         load_job(path)
     many = problem(tmp_path, kernel=[{"type": "sum", "terms": []}] * 20)
     assert many.endswith("kernel[7].terms, kernel[8].terms, ...)") and "(and 19 more: kernel[1].terms" in many
@@ -789,7 +783,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 
 def test_a_kernel_that_holds_itself_is_refused(tmp_path: Path) -> None:
     text = MINIMAL.replace(
-        "{type: curl_free, scalar: {lengthscale: 0.2}}", "&k {type: sum, terms: [{weight: 1, kernel: *k}]}"
+        "{type: curl_free}", "&k {type: sum, terms: [{weight: 1, kernel: *k}]}"
     )
     with pytest.raises(InputError, match=r"kernel"):
         load_job(write(tmp_path, text))
@@ -864,7 +858,7 @@ def test_lists_ranges_and_words() -> None:
     assert [one.model_dump()["scalar"]["lengthscale"] for one in job.features.kernels] == ["tune each"]
     assert Job.model_validate(job.model_dump()) == job
     assert Job.model_validate(mapping()).features.kernels == () and Job.model_validate(mapping()).features.counts == (
-        2048,
+        4096,
     )
 
 

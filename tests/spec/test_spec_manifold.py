@@ -223,7 +223,7 @@ def test_views_that_are_refused(tmp_path: Path, views: object, sentence: str) ->
     assert problem(tmp_path, kernel={"type": "multi_view", "views": views}).startswith(sentence)
 
 
-KFOLD, EVIDENCE = {"select": "kfold"}, {"select": "evidence"}
+KFOLD, EVIDENCE, GCV = {"select": "kfold"}, {"select": "evidence"}, {"select": "gcv"}
 
 
 @pytest.mark.parametrize(
@@ -260,13 +260,13 @@ KFOLD, EVIDENCE = {"select": "kfold"}, {"select": "evidence"}
             {"manifold": TERM, "kernel": {**SINGLE, "output": {"learned": "frobenius"}}},
             "kernel.output is learned, which manifold terms",
         ),
-        ({"manifold": {"weight": [1, 2]}}, "solve.select is gcv, which cannot choose among 2 trials with manifold"),
+        ({"manifold": {"weight": [1, 2]}, "solve": GCV}, "solve.select is gcv, which cannot choose among 2 trials with manifold"),
         (
             {"manifold": [{"weight": [1, 2]}, {"weight": [3, 4, 5]}], "solve": {**EVIDENCE, "ridge": [1, 2]}},
             "solve.select is evidence, which cannot choose among 12 trials with manifold terms",
         ),
-        ({"manifold": TERM, "features": {"count": [64, 128]}}, "solve.select is gcv, which cannot choose among 2"),
-        ({"manifold": TERM, "kernel": [SINGLE, SINGLE]}, "solve.select is gcv, which cannot choose among 2 trials"),
+        ({"manifold": TERM, "features": {"count": [64, 128]}, "solve": GCV}, "solve.select is gcv, which cannot choose among 2"),
+        ({"manifold": TERM, "kernel": [SINGLE, SINGLE], "solve": GCV}, "solve.select is gcv, which cannot choose among 2 trials"),
         ({"data": {"store": "s", "unlabelled": "m"}}, "data.unlabelled has no effect: only manifold"),
         ({"data": {"store": "s", "unlabelled": "s"}, "manifold": TERM}, "the job must give data.store, data."),
         ({"data": {"store": "s", "unlabelled": "run"}, "manifold": TERM}, "the job must give data.store, data."),
@@ -289,8 +289,8 @@ def test_all_of_it_goes_together(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "folds", "by"),
     [
-        ({}, None, "leaves"),
-        ({"nan": "partial"}, {"count": 3}, "leaves"),
+        ({}, None, "auto"),
+        ({"nan": "partial"}, {"count": 3}, "auto"),
         ({"nan": "unlabelled"}, None, "rows"),
         ({"labelled": "known"}, {"count": 3}, "rows"),
         ({"nan": "unlabelled"}, {"by": "leaves"}, "leaves"),
