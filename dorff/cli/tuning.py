@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from dorff.fit.tune import Trial, TuneResult
     from dorff.spec.job import Job
 
-LONGEST_NAME = 60
 FEW_DIGITS = 3
-_SHORT = {"curl_free": "curl", "divergence_free": "div"}
 
 
 def tune(
@@ -41,6 +39,7 @@ def tune(
     Writes DIR/best.yaml, the job with the winner alone, which `dorff fit` takes without reading the data again; every
     trial in DIR/path.csv, and drawn in DIR/path.png.
     """
+    from dorff.fit.choice import kernel_names
     from dorff.spec.reader import load_job
     from dorff.store import check_output
 
@@ -79,51 +78,6 @@ def _tuned(described: Job) -> TuneResult:
             grid[0](done, total)
 
         return run([described], progress=progress, told=told)
-
-
-def kernel_names(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What tells each kernel of a list from the others: `0.3 curl + 0.7 div`, `lengthscale 0.2`; its number where
-    that would be long, or nothing does."""
-    formulas, details = [_formula(config) for config in configs], [_details(config) for config in configs]
-    telling = [
-        key
-        for key in dict.fromkeys(key for one in details for key in one)
-        if len({one[key] for one in details if key in one}) > 1
-    ]
-    names = []
-    for formula, one in zip(formulas, details, strict=True):
-        words = [f"{key} {one[key]}" for key in telling if key in one]
-        names.append(", ".join([formula, *words] if len(set(formulas)) > 1 else words))
-    return [
-        name if name and names.count(name) == 1 and len(name) <= LONGEST_NAME else f"kernel {number}"
-        for number, name in enumerate(names)
-    ]
-
-
-def _formula(config: Mapping[str, Any]) -> str:
-    if config["type"] != "sum":
-        return _SHORT.get(config["type"], str(config["type"]))
-    return " + ".join(f"{term['weight']:.3g} {_formula(term['kernel'])}" for term in config["terms"])
-
-
-def _details(config: Mapping[str, Any]) -> dict[str, str]:
-    """What a formula does not tell, by name; of several terms all values, or the one that all have."""
-    versions: dict[str, list[str]] = {}
-    for name, value in _values(config):
-        versions.setdefault(name, []).append(value)
-    return {name: values[0] if len(set(values)) == 1 else "/".join(values) for name, values in versions.items()}
-
-
-def _values(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    if isinstance(value, Mapping):
-        for name, item in value.items():
-            if name not in ("weight", "type") or key == "scalar":
-                yield from _values(item, name)
-    elif key in ("terms", "views"):
-        for part in value:
-            yield from _values(part)
-    else:
-        yield key, f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _write(folder: Path, job: Path, described: Job, tuned: TuneResult, names: Sequence[str]) -> dict[str, Path]:

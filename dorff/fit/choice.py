@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from dorff.solvers import R2, Penalty, Setting, choose
 from dorff.solvers.apart import targets_apart
 from dorff.spec.checks import AUTO
 from dorff.spec.kernel import MultiViewSpec
+
+LONGEST_NAME: Final = 60
+_SHORT: Final = {"curl_free": "curl", "divergence_free": "div"}
 
 
 def settings(plan: Plan, terms: Sequence[Moments] = ()) -> list[Setting]:
@@ -92,8 +95,8 @@ def no_target(plan: Plan, target: int) -> str:
     return f"{plan.dataset.path}: no row has the target {name}; leave it out of the targets"
 
 
-def posterior_of(plan: Plan, fitted: Fitted) -> Posterior | None:
-    """The posterior of the chosen fit, where the job wants it kept and, unless it insists, where there is one."""
+def keeps_sure(plan: Plan, fitted: Fitted) -> bool:
+    """Whether the posterior of the chosen fit is kept: the job wants it and, unless it insists, there is one."""
     weights, (m, r, _) = fitted.fit.weights, fitted.fit.weights.shape
     unknowns = m if weights.separable and plan.observe is None else m * r
     if weights.views is not None and len(weights.root) == 1:  # of m for each target
@@ -101,9 +104,14 @@ def posterior_of(plan: Plan, fitted: Fitted) -> Posterior | None:
     elif weights.separable and not targets_apart(weights, plan.observe):  # with covariances of columns
         unknowns = math.isqrt(unknowns**2 + m * r**2)
     if plan.costs.route != "direct" or not keeps_posterior(plan.job, unknowns):
-        return None
+        return False
     insists = plan.job.solve.posterior is True or plan.job.solve.conformal
-    if fitted.fit.solution.ridge == 0 and not insists:  # it is unbounded
+    return insists or fitted.fit.solution.ridge != 0  # it is unbounded
+
+
+def posterior_of(plan: Plan, fitted: Fitted) -> Posterior | None:
+    """The posterior of the chosen fit, where it is kept."""
+    if not keeps_sure(plan, fitted):
         return None
     with pinned():
         return fitted.posterior
@@ -138,6 +146,8 @@ def build_model(plan: Plan, fitted: Fitted, passed: PassResult) -> Model:
     }
     if dataset.encoding:
         info["data"]["encoding"] = dataset.encoding
+    if len(plan.job.kernels) > 1:
+        info["kernels"] = kernel_names([kernel.model_dump(mode="json") for kernel in plan.job.kernels])
     if dataset.labels is not None:
         info["labels"] = list(dataset.labels)
     if isinstance(fitted.fit.kernel, MultiView):
@@ -154,3 +164,48 @@ def views_of(plan: Plan, kernel: MultiView) -> list[dict[str, Any]]:
         {"name": view.name, "inputs": list(given.arrays), "columns": [columns[name].start for name in given.arrays]}
         for view, given in zip(kernel.views, spec.views, strict=True)
     ]
+
+
+def kernel_names(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What tells each kernel of a list from the others: `0.3 curl + 0.7 div`, `lengthscale 0.2`; its number where
+    that would be long, or nothing does."""
+    formulas, details = [_short_formula(config) for config in configs], [_details(config) for config in configs]
+    telling = [
+        key
+        for key in dict.fromkeys(key for one in details for key in one)
+        if len({one[key] for one in details if key in one}) > 1
+    ]
+    names = []
+    for formula, one in zip(formulas, details, strict=True):
+        words = [f"{key} {one[key]}" for key in telling if key in one]
+        names.append(", ".join([formula, *words] if len(set(formulas)) > 1 else words))
+    return [
+        name if name and names.count(name) == 1 and len(name) <= LONGEST_NAME else f"kernel {number}"
+        for number, name in enumerate(names)
+    ]
+
+
+def _short_formula(config: Mapping[str, Any]) -> str:
+    if config["type"] != "sum":
+        return _SHORT.get(config["type"], str(config["type"]))
+    return " + ".join(f"{term['weight']:.3g} {_short_formula(term['kernel'])}" for term in config["terms"])
+
+
+def _details(config: Mapping[str, Any]) -> dict[str, str]:
+    """What a formula does not tell, by name; of several terms all values, or the one that all have."""
+    versions: dict[str, list[str]] = {}
+    for name, value in _values(config):
+        versions.setdefault(name, []).append(value)
+    return {name: values[0] if len(set(values)) == 1 else "/".join(values) for name, values in versions.items()}
+
+
+def _values(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            if name not in ("weight", "type") or key == "scalar":
+                yield from _values(item, name)
+    elif key in ("terms", "views"):
+        for part in value:
+            yield from _values(part)
+    else:
+        yield key, f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,4 +1,5 @@
-"""What held-out rows are for once a kernel and a ridge are chosen: calibrated probabilities, bands that hold."""
+"""What held-out rows are for once a kernel and a ridge are chosen: calibrated probabilities, bands that hold, and a
+sample of them to judge the model by."""
 
 from __future__ import annotations
 
@@ -11,11 +12,11 @@ import numpy as np
 
 from dorff.data import RowBlock
 from dorff.errors import InputError
-from dorff.fit.choice import build_model
+from dorff.fit.choice import build_model, keeps_sure
 from dorff.fit.fitted import Fitted
 from dorff.fit.passes import PassResult
 from dorff.model import Model, calibration
-from dorff.model.calibration import Calibration, Conformal
+from dorff.model.calibration import SAMPLE_NUMBERS, SAMPLE_ROWS, Calibration, Conformal, HeldRows
 from dorff.moments.blas import pinned
 from dorff.passes import Leaf
 from dorff.plan import Plan
@@ -63,6 +64,23 @@ class Held:
         used = {receipt.number for receipt in passed.receipts if receipt.rows_used}
         leaves = (leaf for leaf in plan.leaves if rule.by_rows or rule.of_leaf(leaf.number) == fold)
         return cls(plan, model, fold, counts[fold], tuple(leaf for leaf in leaves if leaf.number in used))
+
+    def sample(self) -> HeldRows | None:
+        """Some rows of the fold, spread over its leaves, and what the model says of them; None where there are none."""
+        dataset = self.plan.dataset
+        most = min(SAMPLE_ROWS, max(1, SAMPLE_NUMBERS // (dataset.d + 4 * dataset.q)))
+        blocks = list(self._of_runs(most))
+        if not blocks:  # gone since they were summed
+            return None
+        rows = RowBlock.joined(blocks)
+        groups = np.concatenate([one.groups for one in blocks]) if blocks[0].groups is not None else None
+        order = np.argsort(rows.numbers)[np.linspace(0, len(rows) - 1, min(most, len(rows))).astype(np.int64)]
+        X, Y = rows.X[order], rows.Y[order]
+        with pinned():
+            values = self.model.observed(self.model.predict(X))
+            std = None if self.model.posterior is None else self.model.std(X, noise=True)
+        keys = None if groups is None else groups[order].view(np.float64)
+        return HeldRows(rows.numbers[order], X, np.where(np.isfinite(Y), Y, np.nan), values, std, keys)
 
     def rows(self, most: int) -> Iterator[RowBlock]:
         """Rows of the fold with inputs and any target: all of them where they are at most `ENOUGH`, or can be found by
@@ -126,13 +144,24 @@ def calibrate(plan: Plan, fitted: Fitted, passed: PassResult) -> Calibration:
     return Calibration.fit(np.concatenate(decisions), labels, weight)
 
 
-def conformalize(plan: Plan, fitted: Fitted, passed: PassResult) -> Conformal:
+def judged(model: Model, plan: Plan, fitted: Fitted, passed: PassResult) -> Model:
+    """The model of a fit with what held-out rows say of it, where the direct route has dealt any: a sample of them,
+    and the factors of its bands if the job asks for them. One solve without a fold answers both."""
+    if plan.costs.route != "direct":
+        return model
+    held = Held.of(plan, fitted, passed, posterior=keeps_sure(plan, fitted))
+    if plan.job.solve.conformal:
+        model = replace(model, info={**model.info, "conformal": conformalize(held).config()})
+    return model if held is None else replace(model, held=held.sample())
+
+
+def conformalize(held: Held | None) -> Conformal:
     """How many deviations (with noise) the bands of each level must reach, by rows that were held out; InputError
     where there are none."""
-    held, scores = Held.of(plan, fitted, passed, posterior=True), []
+    scores = []
     if held is not None:
         with pinned():
-            for rows in held.rows(calibration.most_rows(plan.dataset.q)):
+            for rows in held.rows(calibration.most_rows(held.plan.dataset.q)):
                 values = held.model.observed(held.model.predict(rows.X))
                 scores.append(calibration.scores(rows.Y, values, held.model.std(rows.X, noise=True)))
     if not scores:

@@ -16,7 +16,7 @@ from dorff.errors import IncompleteError, PatternsError, QuarantineError
 from dorff.fit.choice import build_model, posterior_of, r2_of, settings, solve_pass
 from dorff.fit.fit_report import FitReport, current_model, made, nothing_new, rewritten_since, same_rows
 from dorff.fit.fitted import Fitted, Progress, sum_terms
-from dorff.fit.held import calibrate, conformalize
+from dorff.fit.held import calibrate, judged
 from dorff.fit.passes import PassResult, not_trimmed, nothing_left, run_pass
 from dorff.fit.publish import history_of, judge, leased, publish, refuse_coverage, state_lease
 from dorff.fit.quality import quality_of, warnings_of
@@ -219,10 +219,8 @@ def _model(solved: Solved, peak: PeakMemory) -> Model:
             calibration = calibrate(plan, fitted, passed)
             model = replace(model, info={**model.info, "calibration": calibration.config()})
     else:
+        model = judged(model, plan, fitted, passed)  # whose posterior goes before that of all rows comes
         model = replace(model, posterior=posterior_of(plan, fitted))
-        if solving.conformal:
-            conformal = conformalize(plan, fitted, passed)
-            model = replace(model, info={**model.info, "conformal": conformal.config()})
     peak.sample()
     return model
 

@@ -1,10 +1,10 @@
 """What held-out rows say of a model: one temperature that makes decision values probabilities of classes, and factors
-on standard deviations, so that bands hold what they say."""
+on standard deviations, so that bands hold what they say; and a sample of such rows, kept to judge the model by."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final, Self, final
 
 import numpy as np
@@ -16,6 +16,7 @@ from dorff.errors import InputError
 
 FloatArray = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.integer[Any]]
+AnyArray = npt.NDArray[Any]
 
 #: Held-out rows at most: the temperature's own error is then below 1 in 300, coverage's below 0.0014.
 CALIBRATION_ROWS: Final = 2**17
@@ -229,3 +230,65 @@ def check_level(level: float) -> None:
     """InputError for a level that is not between 0 and 1."""
     if not 0.0 < level < 1.0:
         raise InputError(f"a band's level must be between 0 and 1, such as 0.95, not {level!r}")
+
+
+#: Rows of a sample that a model keeps, at most, and the numbers in them.
+SAMPLE_ROWS: Final = 1000
+SAMPLE_NUMBERS: Final = 2**20
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class HeldRows:
+    """A sample of rows that a fit has not seen, and what it says of them: `numbers` (n,) of the rows in the data,
+    inputs `X` (n, d), targets `Y` (n, q), NaN where one is missing, and the `values` (n, q) predicted of these.
+
+    `std` (n, q) are deviations with noise, None where the model keeps no posterior; `groups` (n,) what the column of
+    the rows' groups says, None where rows are not grouped. The fit is the model's without a fold (`fit.held.Held`).
+    """
+
+    numbers: npt.NDArray[np.int64]
+    X: FloatArray
+    Y: FloatArray
+    values: FloatArray
+    std: FloatArray | None = None
+    groups: FloatArray | None = None
+
+    def arrays(self) -> dict[str, AnyArray]:
+        """Every array by a name of its own, as `of_arrays` takes them."""
+        named = {f"held_{part.name}": getattr(self, part.name) for part in fields(self)}
+        return {name: value for name, value in named.items() if value is not None}
+
+    @classmethod
+    def of_arrays(cls, arrays: Mapping[str, AnyArray], d: int, q: int) -> Self | None:
+        """From `arrays()` among others, for d inputs and q targets; None where there are none, InputError where one is
+        missing or does not fit."""
+        if "held_numbers" not in arrays:
+            return None
+        n = len(arrays["held_numbers"])
+        shapes = {"numbers": (n,), "X": (n, d), "Y": (n, q), "values": (n, q), "std": (n, q), "groups": (n,)}
+        parts: dict[str, Any] = {name: arrays.get(f"held_{name}") for name in shapes}
+        for name, shape in shapes.items():
+            value, dtype = parts[name], np.int64 if name == "numbers" else np.float64
+            if value is None and name in ("std", "groups"):
+                continue
+            if value is None or value.shape != shape or value.dtype != dtype:
+                raise InputError(f"array held_{name} should be {np.dtype(dtype)} of shape {shape}")
+            if name not in ("Y", "groups") and not np.isfinite(value).all():
+                raise InputError(f"array held_{name} has numbers that are not finite")
+        return cls(**parts)
+
+    @property
+    def residuals(self) -> FloatArray:
+        """y - C f (n, q), NaN where the target is missing."""
+        return self.Y - self.values
+
+    def coverage(self, factor: FloatArray | float) -> FloatArray:
+        """(q,): the share of the targets that are within `factor` deviations, a number or one a target; NaN of a
+        target that no row has. InputError without deviations."""
+        if self.std is None:
+            raise InputError("held-out rows without deviations say nothing of bands: fit with solve.posterior: true")
+        there = np.isfinite(self.Y)
+        inside = there & (np.abs(self.residuals) <= factor * self.std)
+        with np.errstate(invalid="ignore"):
+            return np.asarray(inside.sum(axis=0) / there.sum(axis=0))

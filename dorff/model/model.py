@@ -16,7 +16,7 @@ from dorff.features import FeatureMap, Projected
 from dorff.kernels import MultiView, OperatorKernel
 from dorff.kernels.multi_view import mean_of
 from dorff.kernels.scalar import FloatArray
-from dorff.model.calibration import Conformal, check_level
+from dorff.model.calibration import Conformal, HeldRows, check_level
 from dorff.model.posterior import STEP_BYTES, Posterior
 from dorff.model.weights import OperatorWeights
 
@@ -46,7 +46,7 @@ class Model:
     `info` is plain JSON: the fit's report, the data's fingerprint, versions, column names; of a classifier `labels`,
     one for each output, and `calibration`; `conformal` where bands were corrected on held-out rows.
     `posterior` is what standard deviations, bands and samples are made of, None where it was not kept; f itself and
-    its derivatives are the posterior's mean.
+    its derivatives are the posterior's mean. `held` are rows to judge the model by, None where none were held out.
 
     Of a `MultiView` kernel of V views psi is (m, r, V p) and the intercept (V p,); predicted are p outputs: C f, the
     mean of the views, whether `observe` holds it or is None. `views` names or numbers some, whose mean is taken
@@ -65,6 +65,7 @@ class Model:
     info: Mapping[str, Any] = field(default_factory=dict)
     observe: FloatArray | None = None
     posterior: Posterior | None = None
+    held: HeldRows | None = None
 
     def __repr__(self) -> str:
         return f"Model(d={self.d}, p={self.p}, m={self.feature_map.m}, kernel={type(self.kernel).__name__})"

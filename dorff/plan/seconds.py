@@ -139,7 +139,8 @@ def solve_work(job: Job, sizes: Sequence[Size], combinations: int, *, keeps: boo
     after = largest.blocks * float(largest.k) ** 3 * last
     if largest.coupled and not (noises or job.manifold or job.classes):
         after += _noise_work(largest)
-    return work + after * (2.0 if solving.conformal else 1.0)
+    held = largest.folds > 1 and job.classes is None  # it is solved without a fold too
+    return work + after * (2.0 if held else 1.0)
 
 
 def _factors_work(size: Size, trials: int) -> float:

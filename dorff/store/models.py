@@ -202,7 +202,8 @@ def model_arrays(model: Model) -> Arrays:
     if model.observe is not None:
         solved["observe"] = model.observe
     posterior = {} if model.posterior is None else model.posterior.arrays()
-    return {**feature_arrays(model.feature_map), **solved, **posterior}
+    held = {} if model.held is None else model.held.arrays()
+    return {**feature_arrays(model.feature_map), **solved, **posterior, **held}
 
 
 def resolve_model(path: Path) -> Path:
@@ -229,26 +230,28 @@ def resolve_model(path: Path) -> Path:
     return version
 
 
-def load_model(path: str | Path, *, posterior: bool = True) -> Model:
+def load_model(path: str | Path, *, posterior: bool = True, held: bool = False) -> Model:
     """The model at `path`: a model's root (its current version) or one version. Its posterior, where it has one, can
-    be many times as large as the rest; without `posterior` it is left where it is.
+    be many times as large as the rest; without `posterior` it is left where it is, and so are held-out rows unless
+    `held` asks for them.
 
     Runs no code from the files. Raises InputError where a file is missing or damaged, or shapes disagree,
     IncompleteError where the disk fails.
     """
     version = resolve_model(locate(path))
+    left = (*(() if posterior else ("posterior_",)), *(() if held else ("held_",)))
     try:
-        return _load(version, posterior)
+        return _load(version, left)
     except InputError:
         if resolve_model(locate(path)) == version:
             raise
-    return load_model(path, posterior=posterior)  # it was pruned while it was read: another is current
+    return load_model(path, posterior=posterior, held=held)  # it was pruned while it was read: another is current
 
 
-def _load(version: Path, posterior: bool) -> Model:
+def _load(version: Path, left: tuple[str, ...]) -> Model:
     try:
         with files.reading(version):
-            description, arrays = _read(version, posterior)
+            description, arrays = _read(version, left)
     except DorffError:
         raise
     except UNREADABLE as error:
@@ -259,8 +262,9 @@ def _load(version: Path, posterior: bool) -> Model:
         raise InputError(f"{version}: {error}; publish it again") from error
 
 
-def _read(version: Path, posterior: bool) -> tuple[Mapping[str, Any], Arrays]:
-    """What describes a model, and its arrays: each checked before it is read, and after."""
+def _read(version: Path, left: tuple[str, ...]) -> tuple[Mapping[str, Any], Arrays]:
+    """What describes a model, and its arrays but those whose names begin so: each checked before it is read, and
+    after."""
     files.check_confined(version)
     group = zarr.open_group(locate(version).zarr(read_only=True), mode="r")
     if "description" not in group.attrs:
@@ -269,11 +273,7 @@ def _read(version: Path, posterior: bool) -> tuple[Mapping[str, Any], Arrays]:
     if group.attrs["format"] != FORMAT or zlib.crc32(text.encode()) != checksum:
         raise InputError(f"{version}: the model's description is damaged or of another version of dorff")
     description = json.loads(text)
-    shapes = {
-        name: tuple(shape)
-        for name, shape in description["shapes"].items()
-        if posterior or not name.startswith("posterior_")
-    }
+    shapes = {name: tuple(shape) for name, shape in description["shapes"].items() if not name.startswith(left)}
     _refuse_absurd(shapes, version)
     dtypes = description["dtypes"]
     arrays = {name: _load_array(group, name, shape, dtypes[name], version) for name, shape in shapes.items()}

@@ -11,10 +11,10 @@ import pytest
 from command_line import CURL, call, field, run, write_csv, write_job
 from quick import slow
 
-from dorff.cli.tuning import kernel_names
 from dorff.data import open_dataset
 from dorff.engine import SerialEngine
 from dorff.errors import InputError, LeaseError
+from dorff.fit.choice import kernel_names
 from dorff.fit.tune import tune
 from dorff.plan import freeze_constants, make_plan
 from dorff.report import trial_plot
