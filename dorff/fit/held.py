@@ -66,7 +66,7 @@ class Held:
         return cls(plan, model, fold, counts[fold], tuple(leaf for leaf in leaves if leaf.number in used))
 
     def sample(self) -> HeldRows | None:
-        """Some rows of the fold, spread over its leaves, and what the model says of them; None where there are none."""
+        """Rows of the fold, spread over its leaves, and what the model says of them; None where there are none."""
         dataset = self.plan.dataset
         most = min(SAMPLE_ROWS, max(1, SAMPLE_NUMBERS // (dataset.d + 4 * dataset.q)))
         blocks = list(self._of_runs(most))
