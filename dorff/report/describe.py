@@ -1,5 +1,5 @@
-"""A model in words and symbols, the names and ranges of its columns, and the units that names such as `x_km` or
-`u_m_s` say."""
+"""A model in words, symbols and facts, the names and ranges of its columns, and the units that names such as `x_km`
+or `u_m_s` say."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from dorff import frequencies, kernels
 from dorff.features import Projected
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
-from dorff.spec.registry import KERNELS, SCALARS, kind_of
+from dorff.spec.registry import KERNELS, SAMPLERS, SCALARS, kind_of
+
+Observations = tuple[FloatArray, FloatArray]
+NOT_KEPT: Final = "not recorded"
+MOST_LEVELS: Final = 5  # of an input that has so few values: they are drawn, and nothing between them
 
 # suffix: (unit as shown, what it measures, in SI units)
 _UNITS: Final = {
@@ -102,7 +106,10 @@ class Subject:
     """What the plots are about: the model, its columns, the box (d,) .. (d,) of its data.
 
     `known_box` is False where the model does not say where its data were; the box is then a guess around the
-    centre of the features.
+    centre of the features. `varied` are the inputs that are not constant. `centre` (d,) is what the others are held at
+    where one is looked at, in words `place`: the row of `data` nearest to the medians, or the middle of the box.
+    `data` are rows to draw, X (n, d) and Y (n, p). `targets` are f's outputs, `fitted` what was fitted, which is not
+    the same where that is C f.
     """
 
     model: Model
@@ -111,29 +118,102 @@ class Subject:
     low: FloatArray
     high: FloatArray
     known_box: bool
+    varied: tuple[int, ...]
+    centre: FloatArray
+    place: str
+    data: Observations | None
+    fitted: tuple[ColumnLabel, ...]
 
     @classmethod
-    def of(cls, model: Model) -> Subject:
+    def of(cls, model: Model, observations: Observations | None = None) -> Subject:
         data = mapping(model.info.get("data"))
         inputs = _columns(data.get("inputs"), model.d, "x")
         targets = _columns(data.get("targets"), model.p, "y")
         low, high = _bounds(data.get("low"), model.d), _bounds(data.get("high"), model.d)
+        varied, known_box = list(range(model.d)), False
         if low is not None and high is not None and np.all(low <= high):
-            return cls(model, inputs, targets, *_widened(low, high), known_box=True)
-        features = model.feature_map
-        phi = features.phi
-        rms = np.sqrt(np.mean(phi.omega**2, axis=0)) if isinstance(phi, Projected) else np.ones(model.d)
-        reach = 4.0 * features.scale / np.where(rms > 0, rms, 1.0)
-        return cls(model, inputs, targets, features.center - reach, features.center + reach, known_box=False)
+            varied, known_box = [i for i in varied if low[i] < high[i]] or varied, True
+            low, high = _widened(low, high)
+        else:
+            low, high = _around(model)
+        rows, at, place = observations, (low + high) / 2, "in the middle of their range"
+        if rows is None and model.held is not None:
+            rows = model.held.X, model.held.Y
+        rows = rows if rows is not None and len(rows[0]) else None
+        if rows is not None:
+            nearest = _typical(rows[0])
+            at, place = rows[0][nearest], "as in the row nearest to the medians"
+            if observations is None and model.held is not None:
+                place += f" (row {model.held.numbers[nearest]:,} of the data)"
+        fitted = targets
+        if model.observe is not None and not model.views:  # targets are no values of f
+            rows, quality = observations, mapping(mapping(model.info.get("report")).get("quality"))
+            names = [mapping(one).get("target") for one in sequence(quality.get("outputs"))]
+            fitted = _columns(names, len(model.observe), "target")
+        return cls(model, inputs, targets, low, high, known_box, tuple(varied), at, place, rows, fitted)
 
-    @property
-    def middle(self) -> FloatArray:
-        return (self.low + self.high) / 2
+    def places(self, i: int, count: int) -> tuple[FloatArray, bool]:
+        """So many values of input i where most of the data are, in the box where no data are kept; or the few that
+        there are in the data, if there are no more, which the second says."""
+        ends = self.low[i], self.high[i]
+        if self.data is not None:
+            column = self.data[0][:, i]
+            if len(values := np.unique(column)) <= MOST_LEVELS:
+                return values, True
+            middle = np.percentile(column, (1, 99))
+            ends = (middle[0], middle[1]) if middle[0] < middle[1] else ends
+        return np.linspace(*ends, count), False
+
+    def along(self, i: int, values: FloatArray) -> FloatArray:
+        """The centre (n, d) with input i at these values (n,). Where it is a dummy, one of columns of which every row
+        has a 1 in one, the others follow."""
+        grid = np.tile(self.centre, (len(values), 1))
+        grid[:, i] = values
+        for columns in [] if self.data is None else _dummies(self.data[0]):
+            others = [column for column in columns if column != i]
+            if i in columns:
+                grid[np.ix_(values == 1, others)] = 0.0
+                grid[np.flatnonzero(grid[:, columns].sum(axis=1) == 0), others[0]] = 1.0
+        return grid
+
+
+def _around(model: Model) -> tuple[FloatArray, FloatArray]:
+    """A box around the centre of the features, a few of their wave-lengths wide."""
+    features = model.feature_map
+    phi = features.phi
+    rms = np.sqrt(np.mean(phi.omega**2, axis=0)) if isinstance(phi, Projected) else np.ones(model.d)
+    reach = 4.0 * features.scale / np.where(rms > 0, rms, 1.0)
+    return features.center - reach, features.center + reach
+
+
+def _typical(X: FloatArray) -> int:
+    """The row of X (n, d) nearest to the medians, every column over its standard deviation."""
+    spread = X.std(axis=0)
+    apart = (X - np.median(X, axis=0)) / np.where(spread > 0, spread, 1.0)
+    return int(np.argmin((apart**2).sum(axis=1)))
+
+
+def _dummies(X: FloatArray) -> list[range]:
+    """Runs of columns of X (n, d) that are 0 but for a single 1 in each row: what a category is turned into."""
+    binary, runs, start = np.isin(X, (0.0, 1.0)).all(axis=0), list[range](), 0
+    while start < X.shape[1]:
+        stop, total = start, np.zeros(len(X))
+        while stop < X.shape[1] and binary[stop] and not total.all():
+            total, stop = total + X[:, stop], stop + 1
+        if stop - start > 1 and np.all(total == 1):
+            runs.append(range(start, stop))
+        start = runs[-1].stop if runs and runs[-1].start == start else start + 1
+    return runs
 
 
 def mapping(value: object) -> Mapping[str, Any]:
     """`value` where it is a mapping, else an empty one: a page is written for whatever a model knows."""
     return value if isinstance(value, Mapping) else {}
+
+
+def sequence(value: object) -> Sequence[Any]:
+    """`value` where it is a list or the like, else an empty one."""
+    return value if isinstance(value, Sequence) and not isinstance(value, str) else ()
 
 
 def _columns(names: object, count: int, default: str) -> tuple[ColumnLabel, ...]:
@@ -255,3 +335,24 @@ def _scalar(term: kernels.BaseKernel, unit: str | None) -> str:
     value = term.scalar.lengthscale
     lengths = f"{value:.6g}" if isinstance(value, float) else ", ".join(f"{one:.6g}" for one in value)
     return f"k₀ = {SCALARS.formula(term.scalar.config())}, s = {lengths}{f' {unit}' if unit else ''}"
+
+
+def frequencies_text(model: Model) -> str:
+    """Where the frequencies came from."""
+    if not isinstance(model.feature_map.phi, Projected):
+        return f"none: {model.feature_map.phi.kind}, seed {model.seed}"
+    options = dict(mapping(model.sampler))
+    entry, name = SAMPLERS.get(kind_of(options)), str(options.pop("type", "?")).replace("_", " ")
+    words = ", ".join([name, *(f"{key} {value}" for key, value in options.items()), f"seed {model.seed}"])
+    return f"{words} ({entry.source})" if entry is not None and entry.source else words
+
+
+def number(value: object, unit: str = "") -> str:
+    """A number as a reader wants it, a word as it is, and a word for nothing."""
+    if value is None:
+        return NOT_KEPT
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, int):
+        return f"{value:,}{unit}"
+    return f"{value:.4g}{unit}" if math.isfinite(value) else str(value)

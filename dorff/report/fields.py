@@ -1,33 +1,35 @@
-"""Plots of a vector field: arrows, divergence and vorticity of 2-d fields; slices of 3-d ones."""
+"""Plots over planes of the inputs: of a vector field arrows, divergence, vorticity and deviation; maps of outputs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 from typing import Any, Final, final
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.quiver import Quiver
 from scipy.spatial import cKDTree
 
 from dorff.kernels import Spectral
 from dorff.kernels.scalar import FloatArray
-from dorff.report.describe import ColumnLabel, Rate, Subject, common_unit, rate
-from dorff.report.figures import ACCENT, INK, drawable, label_axes, new_figure, png
+from dorff.report.describe import ColumnLabel, Observations, Rate, Subject, common_unit, rate
+from dorff.report.figures import ACCENT, INK, MOST_OUTPUTS, drawable, label_axes, new_figure, png
 
 ARROWS: Final = 26  # along the longer side
 CELLS: Final = 160
+COARSE: Final = 40  # cells of what takes long, deviations
+SLICE: Final = 50
 FAR: Final = 2.0  # length-scales from the nearest observation, beyond which the data say next to nothing
 MOST_TRACKED: Final = 350  # observed arrows that can be told apart
-
-Observations = tuple[FloatArray, FloatArray]
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Plane:
-    """A rectangle of the input space: inputs `i` along x and `j` along y, the others in the middle."""
+    """A rectangle of the input space: inputs `i` along x and `j` along y, the others at the centre."""
 
     subject: Subject
     i: int
@@ -40,7 +42,7 @@ class Plane:
         counts = np.maximum(np.round(longest * sides / sides.max()).astype(int), 4)
         half = (high - low) / counts / 2
         x, y = (np.linspace(low[k] + half[k], high[k] - half[k], counts[k]) for k in (0, 1))
-        grid = np.tile(self.subject.middle, (len(x) * len(y), 1))
+        grid = np.tile(self.subject.centre, (len(x) * len(y), 1))
         grid[:, self.i], grid[:, self.j] = (part.ravel() for part in np.meshgrid(x, y))
         return x, y, grid
 
@@ -72,57 +74,59 @@ class Plane:
         label_axes(axes, self.x, self.y, title=title)
 
 
-def field_plot(subject: Subject, observations: Observations | None) -> bytes:
-    """The field's arrows over its speed; observed vectors in another colour; pale far from all observations."""
+def planes(subject: Subject) -> list[Plane]:
+    """Every plane of two inputs that vary."""
+    return [Plane(subject, i, j) for i, j in combinations(subject.varied, 2)]
+
+
+def field_plot(subject: Subject, whole: bool) -> bytes:
+    """A 2-d field's arrows over its speed; observed vectors in another colour; pale where the data say next to
+    nothing, which is far from all rows to draw if these are the `whole` data, else where deviations are large."""
     plane = Plane(subject, 0, 1)
     figure = new_figure(9.6, plane.height(7.7))
     axes = figure.add_subplot()
     x, y, grid = plane.points(CELLS)
-    distance = _distance(subject, grid, observations)
     length = np.linalg.norm(subject.model.predict(grid), axis=1)
-    image = axes.pcolormesh(
-        x, y, length.reshape(len(y), len(x)), cmap="Blues", vmin=0, vmax=1.2 * _top(length[distance < FAR])
-    )
-    _veil(axes, plane, distance.reshape(len(y), len(x)))
+    doubt = _Doubt(plane, whole)
+    top = 1.2 * _top(np.linalg.norm(subject.model.predict(doubt.sure), axis=1))
+    image = axes.pcolormesh(x, y, length.reshape(len(y), len(x)), cmap="Blues", vmin=0, vmax=top)
+    doubt.veil(axes)
     unit = common_unit(subject.targets)
     bar = figure.colorbar(image, ax=axes, shrink=0.8, pad=0.02, extend="max")
     bar.set_label(f"length of the vectors{f' ({unit})' if unit else ''}", color=INK)
-    _arrows(axes, plane, observations, unit)
+    _arrows(axes, plane, doubt, unit)
     plane.prepare(axes)
     return png(figure)
 
 
-def _arrows(axes: Axes, plane: Plane, observations: Observations | None, unit: str | None) -> None:
+def _arrows(axes: Axes, plane: Plane, doubt: _Doubt, unit: str | None) -> None:
     """Fitted arrows on a grid, and observed ones, to one scale, with a key above the axes."""
     subject = plane.subject
     _, _, grid = plane.points(ARROWS)
-    vectors = subject.model.predict(grid)
-    near = _distance(subject, grid, observations) < FAR
+    vectors, near = subject.model.predict(grid), doubt.of(grid) < FAR
     reference = max(_top(np.linalg.norm(vectors[near], axis=1)), 1e-300)
     style: Any = {"scale": reference * ARROWS / 2.2, "width": 0.0018, "headwidth": 4.0}  # the longest: 2.2 cells
     fitted = axes.quiver(*grid[near].T, *vectors[near].T, color=INK, pivot="mid", **style)
     _key(fitted, reference, unit, 0.0, "fitted", INK)
-    if observations is not None:
-        X, Y = _thinned(observations, subject)
-        axes.plot(*observations[0].T, ".", ms=1.6, color=ACCENT, alpha=0.6)
+    if subject.data is not None:
+        X, Y = _thinned(subject.data, subject)
+        axes.plot(*subject.data[0].T, ".", ms=1.6, color=ACCENT, alpha=0.6)
         seen = axes.quiver(*X.T, *Y.T, color=ACCENT, alpha=0.9, **style)
         _key(seen, reference, unit, 0.32, "observed", ACCENT)
 
 
-def derivative_plots(subject: Subject, observations: Observations | None) -> bytes:
+def derivative_plots(subject: Subject, whole: bool) -> bytes:
     """Divergence and vorticity of a 2-d field side by side, in the same colours."""
     plane = Plane(subject, 0, 1)
     x, y, grid = plane.points(CELLS)
-    distance = _distance(subject, grid, observations)
-    J = subject.model.jacobian(grid)
-    parts = {"Divergence": J[:, 0, 0] + J[:, 1, 1], "Vorticity": J[:, 1, 0] - J[:, 0, 1]}
-    unit, limit = _scale(subject, [values[distance < FAR] for values in parts.values()])
+    doubt = _Doubt(plane, whole)
+    unit, limit = _scale(subject, list(_derivatives(subject, doubt.sure).values()))
     figure = new_figure(12.0, plane.height(5.0))
     panels = figure.subplots(1, 2, sharex=True, sharey=True)
-    for axes, (name, values) in zip(panels, parts.items(), strict=True):
+    for axes, (name, values) in zip(panels, _derivatives(subject, grid).items(), strict=True):
         shown = (values * unit.factor).reshape(len(y), len(x))
         image = axes.pcolormesh(x, y, shown, cmap="RdBu_r", vmin=-limit, vmax=limit)
-        _veil(axes, plane, distance.reshape(len(y), len(x)))
+        doubt.veil(axes)
         plane.prepare(axes, title=name)
         axes.label_outer()
     bar = figure.colorbar(image, ax=list(panels), shrink=0.9, pad=0.015, extend="both")
@@ -130,37 +134,106 @@ def derivative_plots(subject: Subject, observations: Observations | None) -> byt
     return png(figure)
 
 
+def _derivatives(subject: Subject, grid: FloatArray) -> dict[str, FloatArray]:
+    J = subject.model.jacobian(grid)
+    return {"Divergence": J[:, 0, 0] + J[:, 1, 1], "Vorticity": J[:, 1, 0] - J[:, 0, 1]}
+
+
+def map_plots(subject: Subject) -> bytes:
+    """The first few outputs over the two inputs that vary, with the data in the same colours; below them the
+    deviations, where the model keeps a posterior."""
+    (plane,), count, sure = planes(subject), min(subject.model.p, MOST_OUTPUTS), subject.model.posterior is not None
+    x, y, grid = plane.points(CELLS)
+    values = subject.model.predict(grid)
+    figure = new_figure(5.6 * count, plane.height(4.4) * (1 + sure))
+    panels = figure.subplots(1 + sure, count, squeeze=False, sharex=True, sharey=True)
+    for j in range(count):
+        ends: Any = dict(zip(("vmin", "vmax"), np.percentile(values[:, j], (0.5, 99.5)), strict=True))
+        image = panels[0, j].pcolormesh(x, y, values[:, j].reshape(len(y), len(x)), cmap="viridis", **ends)
+        if subject.data is not None:
+            X, Y = subject.data
+            panels[0, j].scatter(
+                *X[:, [plane.i, plane.j]].T, c=Y[:, j], s=9, ec="white", lw=0.3, cmap="viridis", **ends
+            )
+        _bar(figure, image, panels[0, j], drawable(subject.targets[j].label))
+        if sure:
+            _deviation(figure, panels[1, j], plane, j)
+    for axes in panels.flat:
+        plane.prepare(axes)
+        axes.label_outer()
+    return png(figure)
+
+
+def deviation_plot(subject: Subject) -> bytes:
+    """Over a 2-d field's plane the deviation of its vectors: the root of their components' summed variances."""
+    plane = Plane(subject, 0, 1)
+    figure = new_figure(9.6, plane.height(7.7))
+    axes = figure.add_subplot()
+    _deviation(figure, axes, plane, None)
+    plane.prepare(axes)
+    return png(figure)
+
+
+def _deviation(figure: Figure, axes: Axes, plane: Plane, j: int | None) -> None:
+    """The deviation of output j, or of all together, over a plane, and the rows to draw as dots."""
+    subject = plane.subject
+    x, y, grid = plane.points(COARSE)
+    std = subject.model.std(grid)
+    shown = np.sqrt((std**2).sum(axis=1)) if j is None else std[:, j]
+    image = axes.pcolormesh(x, y, shown.reshape(len(y), len(x)), cmap="Purples", vmin=0)
+    if subject.data is not None:
+        axes.plot(*subject.data[0][:, [plane.i, plane.j]].T, ".", ms=1.6, color=ACCENT, alpha=0.5)
+    unit = common_unit(subject.targets) if j is None else subject.targets[j].unit
+    name = "vectors" if j is None else drawable(subject.targets[j].name)
+    _bar(figure, image, axes, f"deviation of {name}{f' ({unit})' if unit else ''}")
+
+
+def _bar(figure: Figure, image: Any, axes: Any, label: str) -> None:
+    """As high as the axes, whatever their aspect."""
+    figure.colorbar(image, cax=axes.inset_axes((1.03, 0.0, 0.04, 1.0))).set_label(label, color=INK)
+
+
 def slice_plots(subject: Subject) -> bytes:
-    """Three planes through the middle of a 3-d field: arrows over what crosses the plane, divergence, curl."""
-    figure = new_figure(12.0, 10.6)
-    panels = figure.subplots(3, 3)
-    planes = [Plane(subject, 0, 1), Plane(subject, 0, 2), Plane(subject, 1, 2)]
-    data = [_plane_values(plane) for plane in planes]
+    """The planes through the centre of a 3-d field of two inputs that vary: arrows over what crosses the plane, with
+    the data, the paler the farther from it; divergence; curl; deviation where the model keeps a posterior."""
+    drawn = planes(subject)
+    data = [_plane_values(plane) for plane in drawn]
     divergence, curl = [one[3] for one in data], [one[4] for one in data]
     unit, limit = _scale(subject, divergence + curl)
     across = _top(np.concatenate([np.abs(one[2]) for one in data])) or 1.0
-    rows = (
-        ("arrows in the plane, colour across it", "RdBu_r", -across, across, [one[2] for one in data]),
-        ("divergence", "RdBu_r", -limit, limit, [value * unit.factor for value in divergence]),
-        ("length of the curl", "Purples", 0.0, limit, [value * unit.factor for value in curl]),
-    )
     target_unit = common_unit(subject.targets) or "target units"
+    rows = [
+        (f"across the plane\n({target_unit})", "RdBu_r", -across, across, [one[2] for one in data]),
+        (f"divergence\n({unit.unit})", "RdBu_r", -limit, limit, [value * unit.factor for value in divergence]),
+        (f"length of the curl\n({unit.unit})", "Purples", 0.0, limit, [value * unit.factor for value in curl]),
+    ]
+    if subject.model.posterior is not None:
+        std = [np.linalg.norm(subject.model.std(plane.points(SLICE)[2]), axis=1) for plane in drawn]
+        rows.append((f"deviation\n({target_unit})", "Purples", 0.0, float(np.max(np.concatenate(std))), std))
+    rows = [row for row in rows if max(_top(np.abs(value)) for value in row[4]) > 1e-6 * row[3]]  # not of no curl
+    alone = len(drawn) == 1
+    figure = new_figure(12.0, 2 * drawn[0].height(4.6) if alone else 3.4 * len(rows) + 0.4)
+    panels = figure.subplots(2, 2).reshape(-1, 1) if alone else figure.subplots(len(rows), len(drawn))
+    for axes in panels.flat[len(rows) * len(drawn) :]:
+        axes.set_axis_off()
     for row, (name, colours, low, high, values) in enumerate(rows):
-        for axes, plane, (x, y, *_), shown in zip(panels[row], planes, data, values, strict=True):
+        for axes, plane, (x, y, *_), shown in zip(panels[row], drawn, data, values, strict=True):
             image = axes.pcolormesh(x, y, shown.reshape(len(y), len(x)), cmap=colours, vmin=low, vmax=high)
             third = 3 - plane.i - plane.j
-            at = f"{drawable(subject.inputs[third].name)} = {subject.middle[third]:.3g}"
+            at = f"{drawable(subject.inputs[third].name)} = {subject.centre[third]:.3g}"
             plane.prepare(axes, title=at if row == 0 else None)
             if row == 0:
                 _plane_arrows(axes, plane)
-        bar = figure.colorbar(image, ax=list(panels[row]), pad=0.015)
-        bar.set_label(f"{name}\n({target_unit if row == 0 else unit.unit})", color=INK)
+        if alone:
+            _bar(figure, image, panels[row, 0], name)
+        else:
+            figure.colorbar(image, ax=list(panels[row]), pad=0.015).set_label(name, color=INK)
     return png(figure)
 
 
 def _plane_values(plane: Plane) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]:
     """x, y, the component across the plane, the divergence, the length of the curl (row by row)."""
-    x, y, grid = plane.points(50)
+    x, y, grid = plane.points(SLICE)
     J = plane.subject.model.jacobian(grid)
     across = plane.subject.model.predict(grid)[:, 3 - plane.i - plane.j]
     curl = np.stack([J[:, 2, 1] - J[:, 1, 2], J[:, 0, 2] - J[:, 2, 0], J[:, 1, 0] - J[:, 0, 1]])
@@ -169,12 +242,20 @@ def _plane_values(plane: Plane) -> tuple[FloatArray, FloatArray, FloatArray, Flo
 
 
 def _plane_arrows(axes: Axes, plane: Plane) -> None:
+    subject = plane.subject
     _, _, grid = plane.points(14)
-    vectors = plane.subject.model.predict(grid)[:, [plane.i, plane.j]]
-    reference = max(_top(np.linalg.norm(vectors, axis=1)), 1e-300)
-    axes.quiver(
-        grid[:, plane.i], grid[:, plane.j], *vectors.T, color=INK, scale=reference * 14 / 1.8, width=0.004, pivot="mid"
-    )
+    vectors = subject.model.predict(grid)[:, [plane.i, plane.j]]
+    style: Any = {"scale": max(_top(np.linalg.norm(vectors, axis=1)), 1e-300) * 14 / 1.8, "width": 0.004}
+    axes.quiver(grid[:, plane.i], grid[:, plane.j], *vectors.T, color=INK, pivot="mid", **style)
+    if subject.data is None:
+        return
+    X, Y = _thinned(subject.data, subject)
+    third = 3 - plane.i - plane.j
+    reach = 0.05 * (subject.high[third] - subject.low[third])
+    shades = np.exp(-0.5 * ((X[:, third] - subject.centre[third]) / reach) ** 2)
+    X, Y, shades = (part[shades > 0.05] for part in (X, Y, shades))
+    axes.scatter(X[:, plane.i], X[:, plane.j], s=5, color=ACCENT, alpha=shades, lw=0)
+    axes.quiver(X[:, plane.i], X[:, plane.j], *Y[:, [plane.i, plane.j]].T, color=ACCENT, alpha=shades, **style)
 
 
 def _scale(subject: Subject, parts: list[FloatArray]) -> tuple[Rate, float]:
@@ -198,9 +279,9 @@ def _key(arrows: Quiver, reference: float, unit: str | None, at: float, what: st
     axes.quiverkey(arrows, 0.06 + at, 1.025, size, text, labelpos="E", color=colour, labelcolor=colour)
 
 
-def _thinned(observations: Observations, subject: Subject) -> Observations:
-    """At most one observation in each of many cells, so that the arrows can be told apart."""
-    X, Y = observations
+def _thinned(rows: Observations, subject: Subject) -> Observations:
+    """At most one row in each of many cells, so that the arrows can be told apart; rows that miss no component."""
+    X, Y = (part[np.isfinite(rows[1]).all(axis=1)] for part in rows)
     if len(X) <= MOST_TRACKED:
         return X, Y
     cells = np.floor((X - subject.low) / (subject.high - subject.low) * 2 * ARROWS)
@@ -209,22 +290,41 @@ def _thinned(observations: Observations, subject: Subject) -> Observations:
     return X[keep], Y[keep]
 
 
-def _distance(subject: Subject, grid: FloatArray, observations: Observations | None) -> FloatArray:
-    """Length-scales (len(grid),) from each point to the nearest observation; 0 where either is not known."""
-    reach = _reach(subject)
-    if observations is None or reach is None:
-        return np.zeros(len(grid))
-    distance: FloatArray = cKDTree(observations[0] / reach).query(grid / reach)[0]
-    return distance if (distance < FAR).any() else np.zeros(len(grid))
+@final
+class _Doubt:
+    """How little the data say over the plane of a 2-d field: FAR where that is next to nothing."""
 
+    def __init__(self, plane: Plane, whole: bool) -> None:
+        self._plane, self._whole = plane, whole
+        x, y, self._grid = plane.points(CELLS if whole else COARSE)
+        self._values = self.of(self._grid)
+        self._shape = len(y), len(x)
 
-def _veil(axes: Axes, plane: Plane, distance: FloatArray) -> None:
-    """Pale the parts of the plane that are far from every observation; `distance` (rows, columns)."""
-    veil = np.ones((*distance.shape, 4))
-    veil[..., 3] = 0.92 * np.clip(distance - FAR + 1.0, 0.0, 1.0)
-    low, high = plane.subject.low, plane.subject.high
-    extent: Any = (low[plane.i], high[plane.i], low[plane.j], high[plane.j])
-    axes.imshow(veil, extent=extent, origin="lower", aspect="auto", interpolation="bilinear", zorder=1.5)
+    @property
+    def sure(self) -> FloatArray:
+        """The inputs (n, 2) of the plane where they say something."""
+        return self._grid[self._values < FAR]
+
+    def of(self, grid: FloatArray) -> FloatArray:
+        """Of inputs (n, 2), (n,): length-scales to the nearest of the whole data; else deviations, FAR where they are
+        as large as vectors are long. 0 where nothing is known, or nothing would be left."""
+        subject, reach = self._plane.subject, _reach(self._plane.subject)
+        doubt = np.zeros(len(grid))
+        if self._whole and subject.data is not None and reach is not None:
+            doubt = cKDTree(subject.data[0] / reach).query(grid / reach)[0]
+        elif subject.model.posterior is not None:
+            vectors = subject.model.predict(grid) if subject.data is None else subject.data[1]
+            long = float(np.sqrt(np.nanmean((vectors**2).sum(axis=1))))
+            doubt = FAR * np.linalg.norm(subject.model.std(grid), axis=1) / (long or 1.0)
+        return doubt if (doubt < FAR).any() else np.zeros(len(grid))
+
+    def veil(self, axes: Axes) -> None:
+        """Pale the parts of the plane that are in doubt."""
+        veil = np.ones((*self._shape, 4))
+        veil[..., 3] = 0.92 * np.clip(self._values.reshape(self._shape) - FAR + 1.0, 0.0, 1.0)
+        low, high = self._plane.subject.low, self._plane.subject.high
+        extent: Any = (low[0], high[0], low[1], high[1])
+        axes.imshow(veil, extent=extent, origin="lower", aspect="auto", interpolation="bilinear", zorder=1.5)
 
 
 def _reach(subject: Subject) -> FloatArray | None:

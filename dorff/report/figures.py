@@ -1,9 +1,10 @@
 """What every figure shares (canvas, size, colours, text that any font can draw), and plots for models of any shape:
-each output along each input, the other inputs in the middle of their range."""
+predictions of held-out rows against what was observed, their residuals, and each output along the inputs."""
 
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from functools import cache
 from typing import Final
 
@@ -12,7 +13,10 @@ from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from scipy.special import ndtri
 
+from dorff.kernels.scalar import FloatArray
+from dorff.model.calibration import HeldRows
 from dorff.report.describe import ColumnLabel, Subject
 
 INK: Final = "#1f2933"
@@ -20,11 +24,12 @@ FAINT: Final = "#9aa5b1"
 ACCENT: Final = "#d9480f"
 LINES: Final = ("#1c5d99", "#d9480f", "#2b8a3e", "#8e44ad", "#b08900", "#0b7285", "#a61e4d", "#5c677d")
 LONGEST_NAME: Final = 40
+DPI: Final = 130
 
 
 def new_figure(width: float, height: float) -> Figure:
     """An empty figure, in inches, that keeps its labels apart; belongs to no global state."""
-    figure = Figure(figsize=(width, height), dpi=130, layout="constrained", facecolor="white")
+    figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     return figure
 
@@ -62,34 +67,119 @@ def label_axes(axes: Axes, x: ColumnLabel, y: ColumnLabel | str, *, title: str |
 
 MOST_INPUTS: Final = 4
 MOST_OUTPUTS: Final = 4
+MOST_GROUPS: Final = 12
 POINTS: Final = 200
+BAND: Final = float(ndtri(0.975))
 
 
-def curve_plots(subject: Subject) -> bytes:
-    """A panel for each of the first few inputs and outputs."""
-    across, down = min(subject.model.d, MOST_INPUTS), min(subject.model.p, MOST_OUTPUTS)
-    figure = new_figure(max(3.1 * across, 7.0), max(2.5 * down, 3.6) + 0.4)
-    panels = figure.subplots(down, across, squeeze=False, sharey="row", sharex="col")
-    for i in range(across):
-        x = np.linspace(subject.low[i], subject.high[i], POINTS)
-        grid = np.tile(subject.middle, (POINTS, 1))
-        grid[:, i] = x
-        values = subject.model.predict(grid)
+def observed_plot(held: HeldRows, targets: Sequence[ColumnLabel]) -> bytes:
+    """What the model says of held-out rows against what was observed: a panel for each of the first few targets."""
+    count = min(len(targets), MOST_OUTPUTS)
+    figure = new_figure(max(4.3 * count, 5.5), 4.4)
+    for j, axes in enumerate(figure.subplots(1, count, squeeze=False)[0]):
+        there = np.isfinite(held.Y[:, j])
+        x, y = held.values[there, j], held.Y[there, j]
+        axes.plot(x, y, ".", ms=4, color=LINES[0], alpha=0.4, mew=0)
+        ends = [min(x.min(), y.min()), max(x.max(), y.max())] if len(x) else [0.0, 1.0]
+        axes.plot(ends, ends, color=ACCENT, lw=1.2)
+        axes.set_aspect("equal", adjustable="datalim")
+        axes.grid(color=FAINT, alpha=0.3, lw=0.6)
+        label_axes(axes, ColumnLabel("predicted"), "observed", title=targets[j].label)
+    return png(figure)
+
+
+def residual_plots(held: HeldRows, targets: Sequence[ColumnLabel]) -> bytes:
+    """Residuals of held-out rows along the file, by group where rows have any, and against the normal law: a row of
+    panels for each of the first few targets."""
+    count, across = min(len(targets), MOST_OUTPUTS), 2 if held.groups is None else 3
+    figure = new_figure(4.4 * across, 2.9 * count + 0.4)
+    for j, panels in enumerate(figure.subplots(count, across, squeeze=False)):
+        there = np.isfinite(held.Y[:, j])
+        residuals = held.residuals[there, j]
+        panels[0].plot(held.numbers[there], residuals, ".", ms=3, color=LINES[0], alpha=0.5, mew=0)
+        for part in np.array_split(np.flatnonzero(there), min(20, max(1, len(residuals) // 20))):
+            if len(part):  # the mean of some twenty rows or more
+                panels[0].plot(held.numbers[part[[0, -1]]], [held.residuals[part, j].mean()] * 2, color=ACCENT, lw=2)
+        label_axes(panels[0], ColumnLabel("row of the data"), f"residual of {targets[j].label}")
+        if held.groups is not None:
+            _by_group(panels[1], residuals, held.groups[there])
+        _normal(panels[-1], residuals if held.std is None else residuals / held.std[there, j])
+        for axes in panels:
+            axes.axhline(0.0, color=INK, lw=0.6)
+            axes.grid(color=FAINT, alpha=0.3, lw=0.6)
+    return png(figure)
+
+
+def _by_group(axes: Axes, residuals: FloatArray, groups: FloatArray) -> None:
+    """Boxes from quartile to quartile; of many groups the largest."""
+    values, counts = np.unique(groups, return_counts=True)
+    values = np.sort(values[np.argsort(-counts, kind="stable")[:MOST_GROUPS]])
+    axes.boxplot([residuals[groups == value] for value in values], flierprops={"ms": 2, "alpha": 0.4}, whis=(5, 95))
+    axes.set_xticklabels([f"{value:g}" for value in values])
+    label_axes(axes, ColumnLabel("group"), "residual")
+
+
+def _normal(axes: Axes, residuals: FloatArray) -> None:
+    """Ordered residuals against the quantiles of the normal law of as many, both in standard deviations."""
+    ordered = np.sort(residuals[np.isfinite(residuals)])
+    quantiles = ndtri((np.arange(len(ordered)) + 0.5) / max(len(ordered), 1))
+    axes.plot(quantiles, ordered, ".", ms=4, color=LINES[0], alpha=0.6, mew=0)
+    axes.plot(
+        quantiles[[0, -1]] if len(ordered) else [], quantiles[[0, -1]] if len(ordered) else [], color=ACCENT, lw=1.2
+    )
+    label_axes(axes, ColumnLabel("quantile of the normal law"), "residual / deviation")
+
+
+def effects(subject: Subject) -> FloatArray:
+    """(d,): how far the output that moves most moves along each input where most data are, the others held at the
+    centre, over how far the model says that outputs move on the whole; 0 of constant inputs."""
+    parts = []
+    for i in subject.varied:
+        values, _ = subject.places(i, 9)
+        parts.append(np.ptp(subject.model.predict(subject.along(i, values)), axis=0))
+    moved, out = np.array(parts), np.zeros(subject.model.d)
+    whole = moved.max(axis=0)
+    if subject.data is not None and subject.data[1].shape[1] == len(whole):
+        whole = np.nanstd(subject.data[1], axis=0)
+    out[list(subject.varied)] = (moved / np.where(whole > 0, whole, 1.0)).max(axis=1)
+    return out
+
+
+def curve_plots(subject: Subject, inputs: Sequence[int]) -> bytes:
+    """A panel for each of these inputs and the first few outputs: f with its own 95% band where it is known, and the
+    data, the paler the farther their other inputs are from the centre."""
+    model, down = subject.model, min(subject.model.p, MOST_OUTPUTS)
+    figure = new_figure(max(3.1 * len(inputs), 7.0), max(2.5 * down, 3.6) + 0.4)
+    panels = figure.subplots(down, len(inputs), squeeze=False, sharey="row", sharex="col")
+    for column, i in enumerate(inputs):
+        x, few = subject.places(i, POINTS)
+        grid = subject.along(i, x)
+        values = model.predict(grid)
+        half = None if model.posterior is None else BAND * model.std(grid)
         for j in range(down):
-            axes = panels[j, i]
-            axes.plot(x, values[:, j], color=LINES[j % len(LINES)], lw=1.8)
+            axes, colour = panels[j, column], LINES[j % len(LINES)]
+            _near(axes, subject, i, j)
+            axes.plot(x, values[:, j], color=colour, lw=1.8, ls="--" if few else "-", marker="o" if few else None)
+            if half is not None:
+                axes.fill_between(
+                    x, values[:, j] - half[:, j], values[:, j] + half[:, j], color=colour, alpha=0.2, lw=0
+                )
             axes.grid(color=FAINT, alpha=0.3, lw=0.6)
             label_axes(axes, subject.inputs[i], subject.targets[j])
             axes.label_outer()
     return png(figure)
 
 
-def shown(subject: Subject) -> str:
-    """What of the model the curves show, in words."""
-    d, p = subject.model.d, subject.model.p
-    inputs = f"the first {MOST_INPUTS} of {d} inputs" if d > MOST_INPUTS else "each input" if d > 1 else "the input"
-    outputs = (
-        f"the first {MOST_OUTPUTS} of {p} outputs" if p > MOST_OUTPUTS else "each output" if p > 1 else "the output"
-    )
-    rest = ", the other inputs held in the middle of their range" if d > 1 else ""
-    return f"{outputs} along {inputs}{rest}"
+def _near(axes: Axes, subject: Subject, i: int, j: int) -> None:
+    """The rows to draw, the paler the more of them are nearer to the centre in their inputs other than i, each over
+    its standard deviation."""
+    if subject.data is None:
+        return
+    X, y = subject.data[0], subject.data[1][:, j]
+    spread = X.std(axis=0)
+    apart = np.delete((X - subject.centre) / np.where(spread > 0, spread, 1.0), i, axis=1)
+    distance = (apart**2).sum(axis=1)
+    shades = 0.6 * np.exp(-4.0 * np.searchsorted(np.sort(distance), distance) / len(X))
+    places, _ = subject.places(i, 2)
+    seen = np.isfinite(y) & (X[:, i] >= places[0]) & (X[:, i] <= places[-1])
+    axes.scatter(X[seen, i], y[seen], s=7, color=INK, alpha=shades[seen], lw=0)

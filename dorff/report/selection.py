@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from dorff.errors import InputError
-from dorff.report.describe import ColumnLabel, Subject, common_unit, mapping
+from dorff.report.describe import ColumnLabel, Subject, common_unit, mapping, sequence
 from dorff.report.figures import ACCENT, FAINT, INK, LINES, drawable, label_axes, new_figure, png
 from dorff.solvers.scores import Criterion, criterion_of, root
 
@@ -58,13 +58,20 @@ def from_info(info: Mapping[str, Any]) -> list[Candidate]:
             paths.setdefault(key, []).append((float(ridge), float(value)))
     kernels, counts, weighed = (len({key[place] for key in paths}) > 1 for place in range(3))
     names = {
-        (number, m, weights): (f"kernel {number + 1}" if kernels else "this kernel")
+        (number, m, weights): (kernel_name(info.get("kernels"), number) if kernels else "this kernel")
         + (f", {m:,} features" if counts else "")
         + (f", manifold {', '.join(f'{weight:g}' for weight in weights)}" if weighed else "")
         for number, m, weights in paths
     }
     held_out = report.get("select") == "kfold"
     return [Candidate(names[key], tuple(scores), held_out) for key, scores in sorted(paths.items())]
+
+
+def kernel_name(names: object, number: object) -> str:
+    """What tells a kernel of a job's list from the others: of the `names` that the model has, or its number."""
+    place = number if isinstance(number, int) else 0
+    listed = sequence(names)
+    return str(listed[place]) if 0 <= place < len(listed) else f"kernel {place + 1}"
 
 
 def measure(candidates: Sequence[Candidate]) -> str:
