@@ -16,7 +16,7 @@ from dorff.fit.choice import build_model, keeps_sure
 from dorff.fit.fitted import Fitted
 from dorff.fit.passes import PassResult
 from dorff.model import Model, calibration
-from dorff.model.calibration import SAMPLE_NUMBERS, SAMPLE_ROWS, Calibration, Conformal, HeldRows
+from dorff.model.calibration import SAMPLE_NUMBERS, SAMPLE_ROWS, Calibration, Conformal, HeldSample
 from dorff.moments.blas import pinned
 from dorff.passes import Leaf
 from dorff.plan import Plan
@@ -65,7 +65,7 @@ class Held:
         leaves = (leaf for leaf in plan.leaves if rule.by_rows or rule.of_leaf(leaf.number) == fold)
         return cls(plan, model, fold, counts[fold], tuple(leaf for leaf in leaves if leaf.number in used))
 
-    def sample(self) -> HeldRows | None:
+    def sample(self) -> HeldSample | None:
         """Rows of the fold, spread over its leaves, and what the model says of them; None where there are none."""
         dataset = self.plan.dataset
         most = min(SAMPLE_ROWS, max(1, SAMPLE_NUMBERS // (dataset.d + 4 * dataset.q)))
@@ -80,7 +80,7 @@ class Held:
             values = self.model.observed(self.model.predict(X))
             std = None if self.model.posterior is None else self.model.std(X, noise=True)
         keys = None if groups is None else groups[order].view(np.float64)
-        return HeldRows(rows.numbers[order], X, np.where(np.isfinite(Y), Y, np.nan), values, std, keys)
+        return HeldSample(rows.numbers[order], X, np.where(np.isfinite(Y), Y, np.nan), values, std, keys)
 
     def rows(self, most: int) -> Iterator[RowBlock]:
         """Rows of the fold with inputs and any target: all of them where they are at most `ENOUGH`, or can be found by

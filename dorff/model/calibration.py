@@ -239,7 +239,7 @@ SAMPLE_NUMBERS: Final = 2**20
 
 @final
 @dataclass(frozen=True, eq=False)
-class HeldRows:
+class HeldSample:
     """A sample of rows that a fit has not seen, and what it says of them: `numbers` (n,) of the rows in the data,
     inputs `X` (n, d), targets `Y` (n, q), NaN where one is missing, and the `values` (n, q) predicted of these.
 

@@ -16,7 +16,7 @@ from dorff.features import FeatureMap, Projected
 from dorff.kernels import MultiView, OperatorKernel
 from dorff.kernels.multi_view import mean_of
 from dorff.kernels.scalar import FloatArray
-from dorff.model.calibration import Conformal, HeldRows, check_level
+from dorff.model.calibration import Conformal, HeldSample, check_level
 from dorff.model.posterior import STEP_BYTES, Posterior
 from dorff.model.weights import OperatorWeights
 
@@ -65,7 +65,7 @@ class Model:
     info: Mapping[str, Any] = field(default_factory=dict)
     observe: FloatArray | None = None
     posterior: Posterior | None = None
-    held: HeldRows | None = None
+    held: HeldSample | None = None
 
     def __repr__(self) -> str:
         return f"Model(d={self.d}, p={self.p}, m={self.feature_map.m}, kernel={type(self.kernel).__name__})"

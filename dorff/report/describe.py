@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, final
 
 import numpy as np
@@ -139,7 +140,6 @@ class Subject:
         rows, at, place = observations, (low + high) / 2, "in the middle of their range"
         if rows is None and model.held is not None:
             rows = model.held.X, model.held.Y
-        rows = rows if rows is not None and len(rows[0]) else None
         if rows is not None:
             nearest = _typical(rows[0])
             at, place = rows[0][nearest], "as in the row nearest to the medians"
@@ -147,10 +147,12 @@ class Subject:
                 place += f" (row {model.held.numbers[nearest]:,} of the data)"
         fitted = targets
         if model.observe is not None and not model.views:  # targets are no values of f
-            rows, quality = observations, mapping(mapping(model.info.get("report")).get("quality"))
-            names = [mapping(one).get("target") for one in sequence(quality.get("outputs"))]
-            fitted = _columns(names, len(model.observe), "target")
+            rows, fitted = observations, _columns(None, len(model.observe), "target ")
         return cls(model, inputs, targets, low, high, known_box, tuple(varied), at, place, rows, fitted)
+
+    @cached_property
+    def _dummies(self) -> list[range]:
+        return [] if self.data is None else _dummies(self.data[0])
 
     def places(self, i: int, count: int) -> tuple[FloatArray, bool]:
         """So many values of input i where most of the data are, in the box where no data are kept; or the few that
@@ -169,7 +171,7 @@ class Subject:
         has a 1 in one, the others follow."""
         grid = np.tile(self.centre, (len(values), 1))
         grid[:, i] = values
-        for columns in [] if self.data is None else _dummies(self.data[0]):
+        for columns in self._dummies:
             others = [column for column in columns if column != i]
             if i in columns:
                 grid[np.ix_(values == 1, others)] = 0.0
@@ -195,10 +197,10 @@ def _typical(X: FloatArray) -> int:
 
 def _dummies(X: FloatArray) -> list[range]:
     """Runs of columns of X (n, d) that are 0 but for a single 1 in each row: what a category is turned into."""
-    binary, runs, start = np.isin(X, (0.0, 1.0)).all(axis=0), list[range](), 0
+    binary, runs, start = np.asarray(np.isin(X, (0.0, 1.0)).all(axis=0)), list[range](), 0
     while start < X.shape[1]:
         stop, total = start, np.zeros(len(X))
-        while stop < X.shape[1] and binary[stop] and not total.all():
+        while stop < X.shape[1] and binary[stop] and not total.all() and total.max() <= 1:
             total, stop = total + X[:, stop], stop + 1
         if stop - start > 1 and np.all(total == 1):
             runs.append(range(start, stop))

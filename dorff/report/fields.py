@@ -24,6 +24,7 @@ COARSE: Final = 40  # cells of what takes long, deviations
 SLICE: Final = 50
 FAR: Final = 2.0  # length-scales from the nearest observation, beyond which the data say next to nothing
 MOST_TRACKED: Final = 350  # observed arrows that can be told apart
+_SMOOTH: Final[Any] = {"origin": "lower", "aspect": "auto", "interpolation": "bilinear"}
 
 
 @final
@@ -58,6 +59,11 @@ class Plane:
         return float(np.clip(width * (sides[1] / sides[0] if self.square else 0.8), 2.5, 10.0)) + 1.0
 
     @property
+    def extent(self) -> tuple[float, float, float, float]:
+        low, high = self.subject.low, self.subject.high
+        return float(low[self.i]), float(high[self.i]), float(low[self.j]), float(high[self.j])
+
+    @property
     def x(self) -> ColumnLabel:
         return self.subject.inputs[self.i]
 
@@ -66,9 +72,7 @@ class Plane:
         return self.subject.inputs[self.j]
 
     def prepare(self, axes: Axes, *, title: str | None = None) -> None:
-        low, high = self.subject.low, self.subject.high
-        axes.set_xlim(low[self.i], high[self.i])
-        axes.set_ylim(low[self.j], high[self.j])
+        axes.axis(self.extent)
         if self.square:
             axes.set_aspect("equal")
         label_axes(axes, self.x, self.y, title=title)
@@ -180,7 +184,7 @@ def _deviation(figure: Figure, axes: Axes, plane: Plane, j: int | None) -> None:
     x, y, grid = plane.points(COARSE)
     std = subject.model.std(grid)
     shown = np.sqrt((std**2).sum(axis=1)) if j is None else std[:, j]
-    image = axes.pcolormesh(x, y, shown.reshape(len(y), len(x)), cmap="Purples", vmin=0)
+    image = axes.imshow(shown.reshape(len(y), len(x)), cmap="Purples", vmin=0, extent=plane.extent, **_SMOOTH)
     if subject.data is not None:
         axes.plot(*subject.data[0][:, [plane.i, plane.j]].T, ".", ms=1.6, color=ACCENT, alpha=0.5)
     unit = common_unit(subject.targets) if j is None else subject.targets[j].unit
@@ -244,9 +248,10 @@ def _plane_values(plane: Plane) -> tuple[FloatArray, FloatArray, FloatArray, Flo
 def _plane_arrows(axes: Axes, plane: Plane) -> None:
     subject = plane.subject
     _, _, grid = plane.points(14)
-    vectors = subject.model.predict(grid)[:, [plane.i, plane.j]]
+    vectors = subject.model.predict(grid)
     style: Any = {"scale": max(_top(np.linalg.norm(vectors, axis=1)), 1e-300) * 14 / 1.8, "width": 0.004}
-    axes.quiver(grid[:, plane.i], grid[:, plane.j], *vectors.T, color=INK, pivot="mid", **style)
+    i, j = plane.i, plane.j
+    axes.quiver(grid[:, i], grid[:, j], vectors[:, i], vectors[:, j], color=INK, pivot="mid", **style)
     if subject.data is None:
         return
     X, Y = _thinned(subject.data, subject)
@@ -254,8 +259,8 @@ def _plane_arrows(axes: Axes, plane: Plane) -> None:
     reach = 0.05 * (subject.high[third] - subject.low[third])
     shades = np.exp(-0.5 * ((X[:, third] - subject.centre[third]) / reach) ** 2)
     X, Y, shades = (part[shades > 0.05] for part in (X, Y, shades))
-    axes.scatter(X[:, plane.i], X[:, plane.j], s=5, color=ACCENT, alpha=shades, lw=0)
-    axes.quiver(X[:, plane.i], X[:, plane.j], *Y[:, [plane.i, plane.j]].T, color=ACCENT, alpha=shades, **style)
+    axes.scatter(X[:, i], X[:, j], s=5, color=ACCENT, alpha=shades, lw=0)
+    axes.quiver(X[:, i], X[:, j], Y[:, i], Y[:, j], color=ACCENT, alpha=shades, **style)
 
 
 def _scale(subject: Subject, parts: list[FloatArray]) -> tuple[Rate, float]:
@@ -310,11 +315,12 @@ class _Doubt:
         as large as vectors are long. 0 where nothing is known, or nothing would be left."""
         subject, reach = self._plane.subject, _reach(self._plane.subject)
         doubt = np.zeros(len(grid))
-        if self._whole and subject.data is not None and reach is not None:
-            doubt = cKDTree(subject.data[0] / reach).query(grid / reach)[0]
+        if self._whole:
+            if subject.data is not None and reach is not None:
+                doubt = cKDTree(subject.data[0] / reach).query(grid / reach)[0]
         elif subject.model.posterior is not None:
             vectors = subject.model.predict(grid) if subject.data is None else subject.data[1]
-            long = float(np.sqrt(np.nanmean((vectors**2).sum(axis=1))))
+            long = float(np.sqrt(np.mean(np.nansum(vectors**2, axis=1))))
             doubt = FAR * np.linalg.norm(subject.model.std(grid), axis=1) / (long or 1.0)
         return doubt if (doubt < FAR).any() else np.zeros(len(grid))
 
@@ -322,9 +328,7 @@ class _Doubt:
         """Pale the parts of the plane that are in doubt."""
         veil = np.ones((*self._shape, 4))
         veil[..., 3] = 0.92 * np.clip(self._values.reshape(self._shape) - FAR + 1.0, 0.0, 1.0)
-        low, high = self._plane.subject.low, self._plane.subject.high
-        extent: Any = (low[0], high[0], low[1], high[1])
-        axes.imshow(veil, extent=extent, origin="lower", aspect="auto", interpolation="bilinear", zorder=1.5)
+        axes.imshow(veil, extent=self._plane.extent, zorder=1.5, **_SMOOTH)
 
 
 def _reach(subject: Subject) -> FloatArray | None:

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from scipy.special import ndtri
 
 from dorff.kernels.scalar import FloatArray
-from dorff.model.calibration import HeldRows
+from dorff.model.calibration import HeldSample
 from dorff.report.describe import ColumnLabel, Subject
 
 INK: Final = "#1f2933"
@@ -72,7 +72,7 @@ POINTS: Final = 200
 BAND: Final = float(ndtri(0.975))
 
 
-def observed_plot(held: HeldRows, targets: Sequence[ColumnLabel]) -> bytes:
+def observed_plot(held: HeldSample, targets: Sequence[ColumnLabel]) -> bytes:
     """What the model says of held-out rows against what was observed: a panel for each of the first few targets."""
     count = min(len(targets), MOST_OUTPUTS)
     figure = new_figure(max(4.3 * count, 5.5), 4.4)
@@ -88,13 +88,14 @@ def observed_plot(held: HeldRows, targets: Sequence[ColumnLabel]) -> bytes:
     return png(figure)
 
 
-def residual_plots(held: HeldRows, targets: Sequence[ColumnLabel]) -> bytes:
+def residual_plots(held: HeldSample, targets: Sequence[ColumnLabel]) -> bytes:
     """Residuals of held-out rows along the file, by group where rows have any, and against the normal law: a row of
     panels for each of the first few targets."""
     count, across = min(len(targets), MOST_OUTPUTS), 2 if held.groups is None else 3
     figure = new_figure(4.4 * across, 2.9 * count + 0.4)
     for j, panels in enumerate(figure.subplots(count, across, squeeze=False)):
-        there = np.isfinite(held.Y[:, j])
+        if not (there := np.isfinite(held.Y[:, j])).any():
+            continue
         residuals = held.residuals[there, j]
         panels[0].plot(held.numbers[there], residuals, ".", ms=3, color=LINES[0], alpha=0.5, mew=0)
         for part in np.array_split(np.flatnonzero(there), min(20, max(1, len(residuals) // 20))):
@@ -103,7 +104,8 @@ def residual_plots(held: HeldRows, targets: Sequence[ColumnLabel]) -> bytes:
         label_axes(panels[0], ColumnLabel("row of the data"), f"residual of {targets[j].label}")
         if held.groups is not None:
             _by_group(panels[1], residuals, held.groups[there])
-        _normal(panels[-1], residuals if held.std is None else residuals / held.std[there, j])
+        with np.errstate(divide="ignore", invalid="ignore"):  # no noise was found
+            _normal(panels[-1], residuals if held.std is None else residuals / held.std[there, j])
         for axes in panels:
             axes.axhline(0.0, color=INK, lw=0.6)
             axes.grid(color=FAINT, alpha=0.3, lw=0.6)
@@ -124,9 +126,7 @@ def _normal(axes: Axes, residuals: FloatArray) -> None:
     ordered = np.sort(residuals[np.isfinite(residuals)])
     quantiles = ndtri((np.arange(len(ordered)) + 0.5) / max(len(ordered), 1))
     axes.plot(quantiles, ordered, ".", ms=4, color=LINES[0], alpha=0.6, mew=0)
-    axes.plot(
-        quantiles[[0, -1]] if len(ordered) else [], quantiles[[0, -1]] if len(ordered) else [], color=ACCENT, lw=1.2
-    )
+    axes.axline((0.0, 0.0), slope=1.0, color=ACCENT, lw=1.2)
     label_axes(axes, ColumnLabel("quantile of the normal law"), "residual / deviation")
 
 
@@ -140,7 +140,7 @@ def effects(subject: Subject) -> FloatArray:
     moved, out = np.array(parts), np.zeros(subject.model.d)
     whole = moved.max(axis=0)
     if subject.data is not None and subject.data[1].shape[1] == len(whole):
-        whole = np.nanstd(subject.data[1], axis=0)
+        whole = np.ma.masked_invalid(subject.data[1]).std(axis=0).filled(0.0)
     out[list(subject.varied)] = (moved / np.where(whole > 0, whole, 1.0)).max(axis=1)
     return out
 
@@ -155,15 +155,13 @@ def curve_plots(subject: Subject, inputs: Sequence[int]) -> bytes:
         x, few = subject.places(i, POINTS)
         grid = subject.along(i, x)
         values = model.predict(grid)
-        half = None if model.posterior is None else BAND * model.std(grid)
+        half = np.zeros_like(values) if model.posterior is None else BAND * model.std(grid)
+        low, high = values - half, values + half
         for j in range(down):
             axes, colour = panels[j, column], LINES[j % len(LINES)]
             _near(axes, subject, i, j)
             axes.plot(x, values[:, j], color=colour, lw=1.8, ls="--" if few else "-", marker="o" if few else None)
-            if half is not None:
-                axes.fill_between(
-                    x, values[:, j] - half[:, j], values[:, j] + half[:, j], color=colour, alpha=0.2, lw=0
-                )
+            axes.fill_between(x, low[:, j], high[:, j], color=colour, alpha=0.2, lw=0)
             axes.grid(color=FAINT, alpha=0.3, lw=0.6)
             label_axes(axes, subject.inputs[i], subject.targets[j])
             axes.label_outer()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, final
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from dorff.errors import InputError
 from dorff.model import Model
@@ -70,8 +70,7 @@ def write_report(
     """
     version = resolve_model(Path(model_path))
     model = load_model(version, held=True)
-    if observations is not None:
-        observations = _checked(observations, model)
+    observations = None if observations is None else _checked(observations, model)
     page = out if out is not None else version.parent / f"report-{version.name}.html"
     check_output(page, default=out is None)
     html = render(model, version.resolve(), observations=observations, candidates=candidates, title=title)
@@ -90,17 +89,9 @@ def render(
     """The page as text."""
     subject, report = Subject.of(model, observations), mapping(model.info.get("report"))
     tried = sorted(candidates if candidates is not None else from_info(model.info), key=lambda one: one.best[1])
-    environment = Environment(
-        loader=PackageLoader("dorff.report", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(number=number, real=_real, mapping=mapping, sequence=sequence, root=math.sqrt)
     moved = effects(subject)
     inputs = sorted(sorted(subject.varied, key=lambda i: -moved[i])[:MOST_INPUTS])
-    return environment.get_template("page.html.j2").render(
+    return _template().render(
         title=title or kernel_title(model.kernel),
         kernel=kernel_title(model.kernel),
         model=model,
@@ -114,7 +105,7 @@ def render(
         levels=LEVELS,
         judged=_judged(model, subject),
         figures=list(_figures(subject, observations is not None, inputs)),
-        choice=_choice(tried, subject),
+        choice=None if (png := choice_plot(tried, subject)) is None else Figure("choice", png),
         tried=tried,
         measure=measure(tried),
         named=partial(kernel_name, model.info.get("kernels")),
@@ -125,7 +116,17 @@ def render(
     )
 
 
-def _checked(observations: Observations, model: Model) -> Observations:
+def _template() -> Template:
+    loader = PackageLoader("dorff.report", ".")
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(number=number, real=_real, mapping=mapping, sequence=sequence, root=math.sqrt)
+    return environment.get_template("page.html.j2")
+
+
+def _checked(observations: Observations, model: Model) -> Observations | None:
+    """Those without NaN, None where there are none."""
     X, Y = (np.asarray(part, dtype=np.float64) for part in observations)
     if X.shape != (len(X), model.d) or Y.shape != (len(X), model.p):
         raise InputError(
@@ -133,7 +134,7 @@ def _checked(observations: Observations, model: Model) -> Observations:
             f"got shapes {X.shape} and {Y.shape}"
         )
     good = np.isfinite(X).all(axis=1) & np.isfinite(Y).all(axis=1)
-    return X[good], Y[good]
+    return (X[good], Y[good]) if good.any() else None
 
 
 def _figures(subject: Subject, whole: bool, inputs: Sequence[int]) -> Iterator[Figure]:
@@ -162,11 +163,6 @@ def _judged(model: Model, subject: Subject) -> list[Figure]:
     return [Figure(name, plot(model.held, subject.fitted)) for name, plot in parts.items()]
 
 
-def _choice(tried: Sequence[Candidate], subject: Subject) -> Figure | None:
-    png = choice_plot(tried, subject)
-    return None if png is None else Figure("choice", png)
-
-
 def _real(value: object) -> float | None:
     """`value` where it is a number that is finite."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
@@ -189,7 +185,8 @@ class Quality:
         folds, held = mapping(mapping(model.info.get("report")).get("quality")), model.held
         outputs = [mapping(one) for one in sequence(folds.get("outputs"))]
         if not outputs and held is not None:
-            errors, whole = np.nanmean(held.residuals**2, axis=0).tolist(), np.nanvar(held.Y, axis=0).tolist()
+            errors = np.ma.masked_invalid(held.residuals**2).mean(axis=0).filled(math.nan).tolist()
+            whole = np.ma.masked_invalid(held.Y).var(axis=0).filled(math.nan).tolist()
             outputs = [
                 {
                     "target": column.name,
@@ -209,11 +206,6 @@ class Quality:
         """Of a figure that all targets have."""
         values = [one[figure] for one in self.outputs]
         return sum(values) / len(values) if values and None not in values else None
-
-    @property
-    def ranked(self) -> list[Mapping[str, Any]]:
-        """The targets whose R2 is known, the worst first."""
-        return sorted((one for one in self.outputs if one["r2"] is not None), key=lambda one: float(one["r2"]))
 
 
 def _coverage(model: Model) -> dict[str, list[list[float]]]:

@@ -70,8 +70,7 @@ def from_info(info: Mapping[str, Any]) -> list[Candidate]:
 def kernel_name(names: object, number: object) -> str:
     """What tells a kernel of a job's list from the others: of the `names` that the model has, or its number."""
     place = number if isinstance(number, int) else 0
-    listed = sequence(names)
-    return str(listed[place]) if 0 <= place < len(listed) else f"kernel {place + 1}"
+    return str(sequence(names)[place]) if 0 <= place < len(sequence(names)) else f"kernel {place + 1}"
 
 
 def measure(candidates: Sequence[Candidate]) -> str:

@@ -12,7 +12,7 @@ from dorff.errors import InputError
 from dorff.features import FeatureMap, Projected, feature_arrays, features_from
 from dorff.frequencies.transforms import Arrays, Dense
 from dorff.model import Model
-from dorff.model.calibration import HeldRows
+from dorff.model.calibration import HeldSample
 from dorff.model.posterior import Posterior
 from dorff.model.weights import OperatorWeights
 
@@ -45,7 +45,7 @@ def _built(arrays: Arrays, words: Mapping[str, Any]) -> Model:
     weights = _weights(arrays, kernel, features)
     p = kernel.V * inside
     q = len(arrays["observe"]) if "observe" in arrays else inside
-    posterior, held = Posterior.of_arrays(arrays, (m, r, p), q), HeldRows.of_arrays(arrays, features.d, q)
+    posterior, held = Posterior.of_arrays(arrays, (m, r, p), q), HeldSample.of_arrays(arrays, features.d, q)
     expected = {
         "coefficients": (m, r),
         "intercept": (p,),
@@ -66,8 +66,7 @@ def _built(arrays: Arrays, words: Mapping[str, Any]) -> Model:
         *expected,
         *(["views"] if weights.views is not None else []),
         *feature_arrays(features),
-        *(posterior.arrays() if posterior else ()),
-        *(held.arrays() if held else ()),
+        *(name for part in (posterior, held) if part for name in part.arrays()),
     }
     if arrays.keys() - known:
         raise InputError(f"array {min(arrays.keys() - known)} is no part of such a model")

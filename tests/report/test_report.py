@@ -151,8 +151,8 @@ def test_a_scalar_model_of_any_number_of_inputs(tmp_path: Path, d: int, known: b
     info = an_info([f"input{i}" for i in range(d)], ["depth_m"]) if known else {}
     page = written(a_model(kernels.Decomposable(GAUSSIAN), d, 1, info), tmp_path)
     assert len(pictures(page)) == (2 if known else 1)
-    assert (f"the first 4 of {d} inputs" in page.text) == (d > 4) == ("Input input4" in page.text)
-    assert ("Input input11" in page.text) == bool(re.search(r"Other inputs\s+3\s", page.text)) == (d == 15)
+    assert (f"the 4 of {d} inputs that move it most" in page.text) == (d > 4)
+    assert all(f" input{i} " in page.text for i in range(d)) or not known  # every one is listed
     assert ("54,321" if known else "not recorded") in page.text
 
 
