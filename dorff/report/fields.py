@@ -259,6 +259,8 @@ def _plane_arrows(axes: Axes, plane: Plane) -> None:
     reach = 0.05 * (subject.high[third] - subject.low[third])
     shades = np.exp(-0.5 * ((X[:, third] - subject.centre[third]) / reach) ** 2)
     X, Y, shades = (part[shades > 0.05] for part in (X, Y, shades))
+    if not len(X):
+        return
     axes.scatter(X[:, i], X[:, j], s=5, color=ACCENT, alpha=shades, lw=0)
     axes.quiver(X[:, i], X[:, j], Y[:, i], Y[:, j], color=ACCENT, alpha=shades, **style)
 

@@ -9,6 +9,7 @@ from functools import cache
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -103,7 +104,7 @@ def residual_plots(held: HeldSample, targets: Sequence[ColumnLabel]) -> bytes:
                 panels[0].plot(held.numbers[part[[0, -1]]], [held.residuals[part, j].mean()] * 2, color=ACCENT, lw=2)
         label_axes(panels[0], ColumnLabel("row of the data"), f"residual of {targets[j].label}")
         if held.groups is not None:
-            _by_group(panels[1], residuals, held.groups[there])
+            _by_group(panels[1], residuals, held.groups[there], held.numbers[there])
         with np.errstate(divide="ignore", invalid="ignore"):  # no noise was found
             _normal(panels[-1], residuals if held.std is None else residuals / held.std[there, j])
         for axes in panels:
@@ -112,12 +113,18 @@ def residual_plots(held: HeldSample, targets: Sequence[ColumnLabel]) -> bytes:
     return png(figure)
 
 
-def _by_group(axes: Axes, residuals: FloatArray, groups: FloatArray) -> None:
-    """Boxes from quartile to quartile; of many groups the largest."""
-    values, counts = np.unique(groups, return_counts=True)
-    values = np.sort(values[np.argsort(-counts, kind="stable")[:MOST_GROUPS]])
+def _by_group(axes: Axes, residuals: FloatArray, groups: FloatArray, rows: npt.NDArray[np.int64]) -> None:
+    """Boxes from quartile to quartile; of many groups the largest. Of one that has another name than a number no more
+    is kept than a hash: it is called by its first row."""
+    values, first, counts = np.unique(groups, return_index=True, return_counts=True)
+    largest = np.sort(np.argsort(-counts, kind="stable")[:MOST_GROUPS])
+    values, first = values[largest], rows[first[largest]]
+    named = (values == 0) | ((np.abs(values) > 1e-9) & (np.abs(values) < 2**53))
     axes.boxplot([residuals[groups == value] for value in values], flierprops={"ms": 2, "alpha": 0.4}, whis=(5, 95))
-    axes.set_xticklabels([f"{value:g}" for value in values])
+    names = [
+        f"{one:g}" if is_number else f"row {row}…" for one, row, is_number in zip(values, first, named, strict=True)
+    ]
+    axes.set_xticklabels(names, rotation=0 if named.all() else 45)
     label_axes(axes, ColumnLabel("group"), "residual")
 
 
@@ -180,4 +187,4 @@ def _near(axes: Axes, subject: Subject, i: int, j: int) -> None:
     shades = 0.6 * np.exp(-4.0 * np.searchsorted(np.sort(distance), distance) / len(X))
     places, _ = subject.places(i, 2)
     seen = np.isfinite(y) & (X[:, i] >= places[0]) & (X[:, i] <= places[-1])
-    axes.scatter(X[seen, i], y[seen], s=7, color=INK, alpha=shades[seen], lw=0)
+    axes.scatter(X[seen, i], y[seen], s=7, color=INK, alpha=shades[seen] if seen.any() else None, lw=0)

@@ -209,7 +209,7 @@ def test_tune_report_and_inspect_say_the_same(fitted: tuple[Path, FitReport]) ->
     assert call("report", folder / "model", "-o", folder / "page.html").exit_code == 0
     page = (folder / "page.html").read_text()
     assert f"{report.score:.4g}" in page.split("Held-out R2 (mean of outputs)")[1][:120]
-    assert "Root of 1 - r2 on held-out rows" in page
+    assert "Root of 1 - R2 on held-out rows" in page
     (drawn,) = from_info(load_model(folder / "model").info)
     assert drawn.best[0] == report.ridge and drawn.best[1] ** 2 == pytest.approx(1 - report.score, rel=1e-12)
     kept = said("inspect", folder / "model")
