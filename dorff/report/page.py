@@ -7,7 +7,7 @@ import base64
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -116,6 +116,7 @@ def render(
     )
 
 
+@cache
 def _template() -> Template:
     loader = PackageLoader("dorff.report", ".")
     environment = Environment(

@@ -124,6 +124,10 @@ def test_without_a_posterior_there_are_no_deviations(store: Path, tmp_path: Path
 
 def test_where_no_fold_is_held_out_nothing_is_kept(store: Path, tmp_path: Path) -> None:
     assert fitted(job(store, tmp_path / "gcv", select="gcv", folds={})).held is None
+
+
+@pytest.mark.slow
+def test_what_cg_solves_and_classes_have_no_sample(store: Path, tmp_path: Path) -> None:
     assert fitted(job(store, tmp_path / "cg", route="cg")).held is None
     np.savez(tmp_path / "labels.npz", x=X, label=(Y[:, 0] > 0).astype(int))
     ingest([tmp_path / "labels.npz"], tmp_path / "labels.zarr", inputs=["x"], targets=[], classes="label")
