@@ -25,6 +25,7 @@ from dorff.plan import Plan
 #: over the data; and how many times the most rows that are used are read before that is so.
 ENOUGH: Final = 1000
 READ: Final = 8
+SAMPLE_RUN: Final = 64  # rows of a sample that are evaluated at a time: no more memory than to solve
 GOLDEN: Final = (5**0.5 - 1) / 2
 
 
@@ -76,9 +77,11 @@ class Held:
         groups = np.concatenate([one.groups for one in blocks]) if blocks[0].groups is not None else None
         order = np.argsort(rows.numbers)[np.linspace(0, len(rows) - 1, min(most, len(rows))).astype(np.int64)]
         X, Y = rows.X[order], rows.Y[order]
+        runs = [X[start : start + SAMPLE_RUN] for start in range(0, len(X), SAMPLE_RUN)]
         with pinned():
-            values = self.model.observed(self.model.predict(X))
-            std = None if self.model.posterior is None else self.model.std(X, noise=True)
+            values = np.concatenate([self.model.observed(self.model.predict(run)) for run in runs])
+            sure = self.model.posterior is not None
+            std = np.concatenate([self.model.std(run, noise=True) for run in runs]) if sure else None
         keys = None if groups is None else groups[order].view(np.float64)
         return HeldSample(rows.numbers[order], X, np.where(np.isfinite(Y), Y, np.nan), values, std, keys)
 

@@ -136,11 +136,11 @@ def solve_work(job: Job, sizes: Sequence[Size], combinations: int, *, keeps: boo
             work += combinations * (_factors_work(size, trials) + (trials * _noise_work(size) if noises else 0.0))
     largest = max(sizes, key=lambda size: size.blocks * size.k**3)
     last = (CHOLESKY if single or solving.select == "kfold" else 0.0) + (INVERSE if keeps else 0.0)
-    after = largest.blocks * float(largest.k) ** 3 * last
+    times = 2.0 if largest.folds > 1 and job.classes is None else 1.0  # it is solved without a fold too
+    after = times * largest.blocks * float(largest.k) ** 3 * last
     if largest.coupled and not (noises or job.manifold or job.classes):
-        after += _noise_work(largest)
-    held = largest.folds > 1 and job.classes is None  # it is solved without a fold too
-    return work + after * (2.0 if held else 1.0)
+        after += _noise_work(largest) * (times if keeps else 1.0)
+    return work + after
 
 
 def _factors_work(size: Size, trials: int) -> float:

@@ -11,7 +11,7 @@ import pytest
 from dorff.errors import DoesNotFitError, InputError
 from dorff.plan.costs import iterations
 from dorff.plan.routes import Means, Route, Shape, choose_route, product_rows, sample_rows
-from dorff.plan.seconds import CHOLESKY, EIGH, NOISE, NOMINAL, Pace, solve_work
+from dorff.plan.seconds import CHOLESKY, EIGH, INVERSE, NOISE, NOMINAL, Pace, solve_work
 from dorff.solvers import Size
 from dorff.spec.job import Job
 
@@ -174,4 +174,8 @@ def test_noise_of_the_last_fit_is_planned(coupled: bool) -> None:
     described = job(select="kfold", ridge=[1e-6, 1e-4])
     classes = job(select="kfold", ridge=[1e-6, 1e-4], targets={"classes": "c"})
     difference = solve_work(described, [size], 1, keeps=False) - solve_work(classes, [size], 1, keeps=False)
-    assert difference == pytest.approx(NOISE * 2048.0**3 if coupled else 0.0)
+    without = CHOLESKY * size.blocks * float(size.k) ** 3  # without a fold, of which a sample is kept
+    assert difference == pytest.approx(without + (NOISE * 2048.0**3 if coupled else 0.0))
+    kept = solve_work(described, [size], 1, keeps=True) - solve_work(classes, [size], 1, keeps=True)
+    more = INVERSE * size.blocks * float(size.k) ** 3
+    assert kept == pytest.approx(without + more + (2 * NOISE * 2048.0**3 if coupled else 0.0))
