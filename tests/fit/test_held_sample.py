@@ -87,8 +87,11 @@ def test_of_more_rows_than_are_kept_some_are_drawn_from_all(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(held_rows, "SAMPLE_ROWS", 25)
-    numbers = sample_of(fitted(job(store, tmp_path))).numbers
-    assert len(numbers) == 25 and numbers[0] < 80 and numbers[-1] > 320
+    held = sample_of(fitted(job(store, tmp_path)))
+    assert len(held.numbers) == 25 and held.numbers[0] < 80 and held.numbers[-1] > 320
+    grouped = sample_of(fitted(job(store, tmp_path / "groups", folds={"by": "groups"})))
+    assert len(grouped.numbers) == 25 and len(np.unique(TRIAL[grouped.numbers])) > 1
+    assert_array_equal(grouped.groups, TRIAL[grouped.numbers])
 
 
 def test_bands_and_the_sample_come_of_one_solve(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

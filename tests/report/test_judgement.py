@@ -22,7 +22,7 @@ from dorff.model.calibration import Conformal, HeldSample
 from dorff.model.posterior import Posterior, SeparableBlock
 from dorff.report.describe import Subject, read_column
 from dorff.report.fields import MOST_TRACKED, _Doubt, _thinned, planes
-from dorff.report.figures import effects
+from dorff.report.figures import _by_group, effects, new_figure
 from dorff.report.page import _coverage, render
 from dorff.store import load_model
 from tests.report.test_report import GAUSSIAN, REPORT, a_model, an_info, helmholtz
@@ -139,6 +139,16 @@ def test_bands_that_do_not_hold_are_warned_of_and_corrected_ones_are_shown() -> 
     assert np.isfinite(shares[:2]).all() and np.isnan(shares[2]).all()  # 95% takes 19 rows
     said = text(replace(model, held=replace(held, std=None, groups=None)))
     assert "What bands hold" not in said and "as they are, against the normal law" in said
+
+
+def test_groups_are_called_by_their_numbers_or_by_a_first_row() -> None:
+    axes = new_figure(4, 3).add_subplot()
+    hashed = np.array([2**61 + 5, 2**60 + 9]).view(np.float64)  # of a text
+    groups = np.array([3.0, 3.0, hashed[0], 0.0, hashed[1], hashed[1]])
+    _by_group(axes, np.arange(6.0), groups, np.arange(6) * 10 + 7)
+    assert sorted(one.get_text() for one in axes.get_xticklabels()) == ["0", "3", "row 27…", "row 47…"]
+    _by_group(axes := new_figure(4, 3).add_subplot(), np.zeros(100), np.arange(100) % 33 + 0.0, np.arange(100))
+    assert [one.get_text() for one in axes.get_xticklabels()] == [f"{number}" for number in range(12)]
 
 
 def test_targets_that_no_row_has_are_no_reason_to_fail() -> None:
