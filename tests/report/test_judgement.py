@@ -82,7 +82,7 @@ def test_each_warning_comes_with_its_remedy() -> None:
         "No better than the mean for wind: give inputs that tell more of it",
         "R² is 0.88 on the rows fitted and 0.36 on others: use larger ridges",
         "A linear model of the same inputs does better (R² 0.550)", "finds nothing that a linear model does not",
-        "Best is depth (R² 0.81), worst wind (-0.10)", "Dependence between neighbouring rows: 0.25",
+        "Best is depth (R² 0.81), worst wind (-0.10)", "to 999 rows. Dependence between neighbouring rows: 0.25. RMSE",
     ):  # fmt: skip
         assert words in said, words
     said = text(a_model(SCALAR, 1, 1, info(status="not_converged", ridge=1e-2)))
