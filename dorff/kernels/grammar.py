@@ -10,8 +10,8 @@ from dorff.kernels.multi_view import MultiView
 from dorff.kernels.operator import Decomposable, OperatorKernel, Sum
 from dorff.kernels.scalar import ScalarKernel
 from dorff.kernels.vector_fields import CurlFree, DivergenceFree
-from dorff.spec.kernel import DecomposableSpec, MultiViewSpec, SumSpec, VectorFieldSpec
 from dorff.spec.checks import AUTO
+from dorff.spec.kernel import DecomposableSpec, MultiViewSpec, SumSpec, VectorFieldSpec
 from dorff.spec.registry import KERNELS, SCALARS, Entry, kind_of
 
 

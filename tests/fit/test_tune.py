@@ -258,7 +258,9 @@ def test_a_route_without_scores_is_refused_before_its_pass(sea: Path, tmp_path: 
 
 
 def test_cg_is_told_what_it_can_choose_by(sea: Path, tmp_path: Path) -> None:
-    job = a_job(sea, tmp_path, kernel=CURL, features={"count": 64}, solve={"ridge": RIDGES, "select": "gcv", "route": "cg"})
+    job = a_job(
+        sea, tmp_path, kernel=CURL, features={"count": 64}, solve={"ridge": RIDGES, "select": "gcv", "route": "cg"}
+    )
     done = call("tune", job)
     assert done.exit_code == 3 and "3 ridges to choose from by gcv (by kfold it can)" in done.stderr
 

@@ -782,9 +782,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_a_kernel_that_holds_itself_is_refused(tmp_path: Path) -> None:
-    text = MINIMAL.replace(
-        "{type: curl_free}", "&k {type: sum, terms: [{weight: 1, kernel: *k}]}"
-    )
+    text = MINIMAL.replace("{type: curl_free}", "&k {type: sum, terms: [{weight: 1, kernel: *k}]}")
     with pytest.raises(InputError, match=r"kernel"):
         load_job(write(tmp_path, text))
 
