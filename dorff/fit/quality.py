@@ -26,6 +26,7 @@ GAIN: Final = 0.1  # of the error, by twice the features
 BAND: Final = 0.95
 COVERS: Final = 0.85  # of rows held out, less than which is too little
 FAR: Final = (1e-2, 30.0)  # the median distance over the length-scale: outside it the kernel is flat, or a spike
+EXACT: Final = 0.999  # R2 from which on there is no noise to speak of
 LEAST_COLUMNS: Final = 64
 
 
@@ -47,7 +48,7 @@ class OutputQuality:
 
 @final
 @dataclass(frozen=True)
-class Quality:
+class FitQuality:
     """What `folds` folds of `by` (rows, blocks, groups, leaves) tell, over `rows` rows. The linear model is of
     `linear_rows` of them, and so are `dependence` and `correlation` (`plan.sampled`); 0 and None where no sample was
     looked at. `half` is R2 with the first half of the features, `outputs` those of each target."""
@@ -67,7 +68,7 @@ class Quality:
         return {**asdict(self), "outputs": [asdict(one) for one in self.outputs]}
 
 
-def quality_of(plan: Plan, fitted: Fitted, by: str | None) -> Quality | None:
+def quality_of(plan: Plan, fitted: Fitted, by: str | None) -> FitQuality | None:
     """What the folds' sums tell of the fit; `by` is what was dealt to them. None where rows were not held out, and of
     classes, whose squared errors say little."""
     folds, choice = by_fold(fitted.sums), fitted.choice
@@ -97,7 +98,7 @@ def quality_of(plan: Plan, fitted: Fitted, by: str | None) -> Quality | None:
         )
         for at, name in enumerate(plan.dataset.target_columns)
     ]  # fmt: skip
-    return Quality(
+    return FitQuality(
         by, len(folds), sum(part.n for part in every), _number(setting.r2.score(squares, spread)), half,
         0 if looked is None else looked["rows"], None if looked is None else looked["dependence"],
         None if looked is None else looked["correlation"], tuple(outputs),
@@ -148,7 +149,7 @@ def _inside(deviation: float, error: float) -> float:
     return 1.0 if error == 0 else math.erf(1.959964 * deviation / (error * math.sqrt(2.0)))
 
 
-def warnings_of(plan: Plan, fitted: Fitted, quality: Quality | None) -> Iterator[str]:
+def warnings_of(plan: Plan, fitted: Fitted, quality: FitQuality | None) -> Iterator[str]:
     """What is wrong with the fit, and what to do."""
     yield from _far(plan, fitted)
     if quality is None:
@@ -166,7 +167,9 @@ def warnings_of(plan: Plan, fitted: Fitted, quality: Quality | None) -> Iterator
             f"{over[0].r2:.2f} on held-out rows: it learns rows by heart; give more rows, or fewer inputs"
         )
     yield from _edges(plan, fitted, quality)
-    narrow = [one for one in quality.outputs if one.inside is not None and one.inside < COVERS]
+    narrow = [
+        one for one in quality.outputs if one.inside is not None and one.inside < COVERS and (one.r2 or 0.0) < EXACT
+    ]
     if narrow and not plan.job.solve.conformal and plan.job.solve.posterior is not False:
         yield (
             f"bands of 95% would have about {min(one.inside or 0.0 for one in narrow):.0%} of held-out rows of "
@@ -174,7 +177,7 @@ def warnings_of(plan: Plan, fitted: Fitted, quality: Quality | None) -> Iterator
         )
     if quality.half is not None and quality.r2 is not None and not poor:
         fell = 1.0 - (1.0 - quality.r2) / max(1.0 - quality.half, 1e-300)
-        if fell > GAIN and quality.half < 0.999:
+        if fell > GAIN and quality.half < EXACT:
             yield (
                 f"more features would do better: with twice as many the held-out error fell by {fell:.0%}, to "
                 f"{1 - quality.r2:.3g} of the variance at {fitted.choice.m:,}; raise features.count"
@@ -185,11 +188,11 @@ def _names(names: Sequence[str]) -> str:
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
-def _least(quality: Quality, names: Sequence[str]) -> float:
+def _least(quality: FitQuality, names: Sequence[str]) -> float:
     return min(one.r2 for one in quality.outputs if one.target in names and one.r2 is not None)
 
 
-def _edges(plan: Plan, fitted: Fitted, quality: Quality) -> Iterator[str]:
+def _edges(plan: Plan, fitted: Fitted, quality: FitQuality) -> Iterator[str]:
     """A ridge at the end of what was tried, or can be."""
     tried, best = {row.ridge for row in fitted.choice.table}, fitted.fit.solution.ridge
     if len(tried) < 2 or min(tried) < best < max(tried):

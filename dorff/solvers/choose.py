@@ -155,7 +155,7 @@ def _searched(
             wanted = [best + step for step in STEPS if best + step < LAST[1]]
         else:
             wanted = []
-    between = [best - 0.5, best + 0.5]
+    between = [power for power in (best - 0.5, best + 0.5) if LAST[0] < power < LAST[1] - 1]
     more = _trials(folds, setting, [level * 10.0**one for one in between], by, per_output=False, common=common)
     trials |= dict(zip(between, more, strict=True))
     return [trials[power] for power in sorted(trials)]

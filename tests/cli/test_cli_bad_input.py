@@ -138,7 +138,9 @@ CASES: dict[str, Case] = {
     "unknown key below": (
         new_job(solve={"rigde": 1e-3}), ["plan", "bad.yaml"], 3, ["bad.yaml", "solve.rigde", "'ridge'"],
     ),
-    "key missing": (lambda f: (f / "bad.yaml").write_text("data: {store: a}"), ["fit", "bad.yaml"], 3, ["state", "model"]),
+    "key missing": (
+        lambda f: (f / "bad.yaml").write_text("data: {store: a}"), ["fit", "bad.yaml"], 3, ["state", "model"],
+    ),
     "no job": (nothing, ["fit", "no.yaml"], 3, ["no.yaml", "cannot be read"]),
     "not Zarr": (new_job(data={"store": "sea.csv"}), ["fit", "bad.yaml"], 3, ["sea.csv", "not a Zarr store"]),
     "not Zarr, folder": (new_job(data={"store": "runs"}), ["plan", "bad.yaml"], 3, ["runs", "not a Zarr store"]),

@@ -398,3 +398,51 @@ def test_ridges_of_directions_are_carried_to_the_directions_most_like_them():
     np.testing.assert_array_equal(carried_ridges(setting, turned, fit), [1.0, 1e-3])
     (single,) = setting.solve(whole, [1e-2])
     assert carried_ridges(setting, turned, single) == 1e-2
+
+
+def searched(name, X, Y, *, length=1.0, **options):
+    """The ridges that are tried of themselves, over k(x, x), and the best: for a kernel `length` times as long."""
+    setting, features = drawn(name)
+    fold_of = np.arange(len(X)) % 4
+    choice = choose(folds_of(features, X, Y, fold_of), [setting], None, **options)
+    level = setting.level(folds_of(features, X, Y, fold_of)[0])
+    return level, sorted(row.ridge / level for row in choice.table), choice
+
+
+@pytest.mark.parametrize("by", ["kfold", "gcv", "evidence"])
+def test_a_range_of_ridges_grows_where_the_best_is_at_an_end(by):
+    X, _ = rows(N, 2, 2)
+    _, features = drawn("identity")
+    exact = features.transform(X) @ np.random.default_rng(0).standard_normal((2 * COUNT, 2))
+    _, tried, choice = searched("identity", X, exact, by=by)
+    assert tried[0] == pytest.approx(1e-14) and choice.fit.solution.ridge < 1e-10, "no noise: downwards"
+    noise = np.random.default_rng(1).standard_normal((N, 2))
+    ranges = [searched("identity", X[seed::9], noise[seed::9], by=by)[1] for seed in range(9)]
+    assert all(tried[0] == pytest.approx(1e-8) for tried in ranges)
+    assert max(tried[-1] for tried in ranges) == pytest.approx(1e4), "nothing but noise: upwards"
+    Y = exact / exact.std() + 0.5 * noise
+    _, tried, choice = searched("identity", X, Y, by=by)
+    assert (tried[0], tried[-1]) == pytest.approx((1e-8, 1.0)) and len(tried) == 11
+    powers = np.log10(tried)
+    assert np.sum(np.abs(powers - np.round(powers)) > 0.4) == 2, "two lie between the best and its neighbours"
+    scores = {row.ridge: row.least for row in choice.table}
+    assert choice.fit.solution.ridge == min(scores, key=scores.get)
+
+
+def test_ridges_are_in_units_of_the_kernel():
+    X, Y = rows(N, 2, 2)
+    level, tried, _ = searched("curl", X, Y)
+    assert level == pytest.approx(1 / 0.7**2, rel=0.3) and tried[0] <= 1e-8
+    level, _, _ = searched("identity", X, Y)
+    assert level == 1.0
+    level, _, _ = searched("matrix", X, Y)
+    assert level == pytest.approx(np.trace(MATRIX) / 2, rel=1e-2)
+
+
+def test_each_output_has_the_best_of_the_whole_range():
+    X, Y = rows(N, 2, 2)
+    Y = np.column_stack([Y[:, 0], np.random.default_rng(1).standard_normal(N)])
+    _, tried, choice = searched("identity", X, Y, per_output=True)
+    assert tried[0] == pytest.approx(1e-14) and tried[-1] == pytest.approx(1e4)
+    first, second = choice.fit.solution.ridges
+    assert second > 10 * first

@@ -260,13 +260,22 @@ KFOLD, EVIDENCE, GCV = {"select": "kfold"}, {"select": "evidence"}, {"select": "
             {"manifold": TERM, "kernel": {**SINGLE, "output": {"learned": "frobenius"}}},
             "kernel.output is learned, which manifold terms",
         ),
-        ({"manifold": {"weight": [1, 2]}, "solve": GCV}, "solve.select is gcv, which cannot choose among 2 trials with manifold"),
+        (
+            {"manifold": {"weight": [1, 2]}, "solve": GCV},
+            "solve.select is gcv, which cannot choose among 2 trials with manifold",
+        ),
         (
             {"manifold": [{"weight": [1, 2]}, {"weight": [3, 4, 5]}], "solve": {**EVIDENCE, "ridge": [1, 2]}},
             "solve.select is evidence, which cannot choose among 12 trials with manifold terms",
         ),
-        ({"manifold": TERM, "features": {"count": [64, 128]}, "solve": GCV}, "solve.select is gcv, which cannot choose among 2"),
-        ({"manifold": TERM, "kernel": [SINGLE, SINGLE], "solve": GCV}, "solve.select is gcv, which cannot choose among 2 trials"),
+        (
+            {"manifold": TERM, "features": {"count": [64, 128]}, "solve": GCV},
+            "solve.select is gcv, which cannot choose among 2",
+        ),
+        (
+            {"manifold": TERM, "kernel": [SINGLE, SINGLE], "solve": GCV},
+            "solve.select is gcv, which cannot choose among 2 trials",
+        ),
         ({"data": {"store": "s", "unlabelled": "m"}}, "data.unlabelled has no effect: only manifold"),
         ({"data": {"store": "s", "unlabelled": "s"}, "manifold": TERM}, "the job must give data.store, data."),
         ({"data": {"store": "s", "unlabelled": "run"}, "manifold": TERM}, "the job must give data.store, data."),
