@@ -29,7 +29,7 @@ import numpy as np
 
 from dorff.cli.bench import write_random
 from dorff.data import Dataset, RowBlock
-from dorff.engine.worker import forget_spare
+from dorff.engine.base import forget_spare
 from dorff.moments import Kind
 from dorff.passes import frozen, leaf
 from dorff.plan import freeze_constants, make_plan

@@ -30,7 +30,7 @@ import numpy as np
 from scipy import sparse
 
 from dorff import frequencies, kernels
-from dorff.engine.worker import forget_spare
+from dorff.engine.base import forget_spare
 from dorff.features import FeatureMap, Recipe
 from dorff.graphs import KNN, Identity, Manifold, local_graph
 from dorff.manifold import GraphSums

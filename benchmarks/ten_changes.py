@@ -254,7 +254,7 @@ class SerialCluster(ClusterSpec):''',
 def _started(''',
         ),
     )
-    return """from dorff.engine.clusters import open_engine; from dorff.spec.cluster import PairCluster
+    return """from dorff.engine import open_engine; from dorff.spec.cluster import PairCluster
 if __name__=="__main__":
     with open_engine(PairCluster()) as engine: print(engine)"""
 

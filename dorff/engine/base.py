@@ -4,6 +4,8 @@ of the tests. The driver's signals: the first asks for an orderly stop, the seco
 from __future__ import annotations
 
 import errno
+import logging
+import resource
 import signal
 import sys
 import threading
@@ -11,19 +13,24 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from multiprocessing.resource_tracker import ensure_running
+from pathlib import Path
 from types import FrameType
 from typing import Any, Final, final
 
 import numpy as np
+import numpy.typing as npt
+import psutil
 
-from dorff.engine.worker import forget_spare
 from dorff.errors import CorruptError, IncompleteError, InputError, StoppedError
 from dorff.errors.stopping import SIGNALS, clear_stop, request_stop, stop_requested
 from dorff.moments.blas import pinned
+from dorff.spec.cluster import ClusterSpec
+from dorff.spec.registry import CLUSTERS
 
+PATIENCE: Final = 45.0  # seconds without a scheduler that answers, or without a worker
 _ONE: Final = 0.1  # seconds in which two signals are one: `timeout` sends it to the process, and to its group
 
 
@@ -194,3 +201,117 @@ class SerialEngine(Engine):
 def serial_engine(cluster: object, patience: float) -> Engine:
     """The engine of a job's `cluster: {type: serial}`, which has no options that matter here and waits for nobody."""
     return SerialEngine()
+
+
+@contextmanager
+def open_engine(cluster: ClusterSpec, *, patience: float = PATIENCE) -> Iterator[Engine]:
+    """The engine for a job's cluster, closed at the end of the block.
+
+    A cluster that should be running has `patience` seconds to answer and to have a worker, and as long again whenever
+    it falls silent. IncompleteError where it does not; InputError where it would be reached by plain TCP off loopback,
+    or where a worker has other versions of packages than the driver.
+    """
+    entry = CLUSTERS.get(cluster.type)
+    if entry is None:
+        raise InputError(f"cluster.type: no installed package has '{cluster.type}'; install the one that has")
+    with nullcontext() if cluster.in_driver else _silent():
+        engine: Engine = entry.build(cluster, patience)
+        with closing(engine):
+            yield engine
+
+
+def _silent() -> AbstractContextManager[None]:
+    """Dask's log is not shown: what matters is raised in the driver."""
+    from distributed.utils import silence_logging_cmgr
+
+    return silence_logging_cmgr(logging.CRITICAL)
+
+
+Square = npt.NDArray[np.float64]
+_spare: Final[list[Square]] = []  # what this process's last leaf was summed in, for its next one
+
+
+@final
+class PeakMemory:
+    """The largest sum of PSS (each shared page counted once) seen so far, in bytes; 0 where the system tells none."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._resident = 0
+
+    def sample(self) -> None:
+        """Look once, at this process and all below it.
+
+        PSS is dear to ask for, so it is asked for when the cheap RSS has grown by a hundredth.
+        """
+        me = psutil.Process()
+        pids = [process.pid for process in [me, *me.children(recursive=True)]]
+        resident = sum(map(_resident, pids))
+        if resident > 1.01 * self._resident:
+            self._resident = resident
+            self.bytes = max(self.bytes, sum(map(_proportional, pids)))
+
+
+def _resident(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
+    except (OSError, ValueError, IndexError):  # gone meanwhile, or a system without /proc
+        return 0
+
+
+def _proportional(pid: int) -> int:
+    try:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError):  # gone meanwhile, or a system without /proc
+        return 0
+    return 0
+
+
+@contextmanager
+def peak_memory(*, every: float = 1.0) -> Iterator[PeakMemory]:
+    """Sample about once in `every` seconds until the block ends; a sample costs about a millisecond."""
+    peak = PeakMemory()
+    try:
+        with repeating(peak.sample, every, "dorff-memory"):
+            yield peak
+    finally:
+        peak.sample()
+
+
+@contextmanager
+def repeating(action: Callable[[], None], every: float, name: str) -> Iterator[None]:
+    """Do this once in `every` seconds until the block ends, in a thread of this name."""
+    over = threading.Event()
+
+    def repeat() -> None:
+        while not over.wait(every):
+            action()
+
+    thread = threading.Thread(target=repeat, name=name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def spare_square(width: int) -> Square | None:
+    """A square (w, w) that this process's last sums left, where there is one; whatever is in it."""
+    try:
+        square = _spare.pop()
+    except IndexError:  # none, or another thread's by now
+        return None
+    return square if len(square) == width else None
+
+
+def leave_spare(squares: Iterable[Square | None]) -> None:
+    """Leave the squares of sums that are not used any more to this process's next ones."""
+    _spare[:] = [square for square in squares if square is not None]
+
+
+def forget_spare() -> None:
+    """Give back the memory that this process keeps between its leaves; engines call it when a run is over."""
+    _spare.clear()

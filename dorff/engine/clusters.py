@@ -9,8 +9,7 @@ import queue
 import ssl
 import threading
 import warnings
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
@@ -18,16 +17,14 @@ from typing import Any
 import dask
 from distributed import Client, LocalCluster
 from distributed.security import Security
-from distributed.utils import silence_logging_cmgr
 from distributed.versions import VersionMismatchWarning
 
-from dorff.engine.base import TRIES, Engine, starting_without_interrupts, stopping_on_signals
-from dorff.engine.dask import PATIENCE, DaskEngine
-from dorff.engine.worker import PACKAGES, Leaving, own_versions, refuse_others, repeating
+from dorff.engine.base import TRIES, repeating, starting_without_interrupts, stopping_on_signals
+from dorff.engine.dask import DaskEngine
+from dorff.engine.worker import PACKAGES, Leaving, own_versions, refuse_others
 from dorff.errors import DorffError, IncompleteError, InputError
 from dorff.errors.stopping import stop_requested
 from dorff.spec import cluster as spec
-from dorff.spec.registry import CLUSTERS
 
 
 def credentials(directory: Path) -> tuple[Path, Path, Path]:
@@ -114,23 +111,6 @@ _QUIET = {f"distributed.worker.memory.{name}": False for name in ("target", "spi
     "distributed.admin.system-monitor.gil.enabled": False,
     "distributed.worker.memory.monitor-interval": "500ms",
 }
-
-
-@contextmanager
-def open_engine(cluster: spec.ClusterSpec, *, patience: float = PATIENCE) -> Iterator[Engine]:
-    """The engine for a job's cluster, closed at the end of the block.
-
-    A cluster that should be running has `patience` seconds to answer and to have a worker, and as long again whenever
-    it falls silent. IncompleteError where it does not; InputError where it would be reached by plain TCP off loopback,
-    or where a worker has other versions of packages than the driver.
-    """
-    entry = CLUSTERS.get(cluster.type)
-    if entry is None:
-        raise InputError(f"cluster.type: no installed package has '{cluster.type}'; install the one that has")
-    with silence_logging_cmgr(logging.CRITICAL):  # what matters is raised in the driver
-        engine: Engine = entry.build(cluster, patience)
-        with closing(engine):
-            yield engine
 
 
 def local_cluster(workers: int, *, memory: int | None = None, host: str = "127.0.0.1") -> LocalCluster:

@@ -14,12 +14,11 @@ from typing import Any, Final, final
 
 from distributed import Client, Future, KilledWorker, LocalCluster
 
-from dorff.engine.base import TRIES, Done, Engine, Stop, Task, stopping_on_signals, try_again
-from dorff.engine.worker import HUNG, NOTICE, Call, HungWorkers, forget_spare, own_versions, run_call, stop_run
+from dorff.engine.base import PATIENCE, TRIES, Done, Engine, Stop, Task, forget_spare, stopping_on_signals, try_again
+from dorff.engine.worker import HUNG, NOTICE, Call, HungWorkers, own_versions, run_call, stop_run
 from dorff.errors import IncompleteError, InputError, QuarantineError, StoppedError
 from dorff.errors.stopping import stop_requested
 
-PATIENCE: Final = 45.0  # seconds without a scheduler that answers, or without a worker
 LOSSES: Final = 10  # of a task whose scheduler was lost
 _TICK: Final = 0.2  # seconds between looks at signals
 _LOOK: Final = 1.0  # seconds between looks at the workers

@@ -11,7 +11,6 @@ from typing import Any, Final, final
 
 import numpy as np
 import scipy.linalg
-import scipy.optimize
 from scipy.linalg import lapack
 
 from dorff.errors import InputError
@@ -309,6 +308,8 @@ def _climb(evidence: Evidence, guess: FloatArray, start: FloatArray) -> _Climb:
     """L-BFGS-B on the log evidence an entry of Y; one length-scale in `start` moves all in `guess`."""
     entries, history = evidence.Y.size, []
 
+    from scipy.optimize import minimize
+
     def descend(logs: FloatArray) -> tuple[float, FloatArray]:
         value, gradient = evidence(guess * np.exp(logs[:-1]), float(np.exp(logs[-1])))
         if len(logs) < len(gradient):
@@ -320,9 +321,7 @@ def _climb(evidence: Evidence, guess: FloatArray, start: FloatArray) -> _Climb:
 
     bounds = [np.log(REACH)] * (len(start) - 1) + [np.log(RATIOS)]
     options = {"maxiter": ITERATIONS, "ftol": _TOLERANCE, "gtol": 1e-5}
-    climb = scipy.optimize.minimize(
-        descend, start, jac=True, method="L-BFGS-B", bounds=bounds, callback=note, options=options
-    )
+    climb = minimize(descend, start, jac=True, method="L-BFGS-B", bounds=bounds, callback=note, options=options)
     return _Climb(climb.x, -float(climb.fun) * entries, tuple(history), climb.status == 0)
 
 

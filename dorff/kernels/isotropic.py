@@ -10,12 +10,16 @@ from typing import final
 
 import numpy as np
 from numpy.polynomial import Polynomial
-from scipy.special import gammaincinv, gammaln, kve
 
 from dorff.errors import InputError
 from dorff.kernels.scalar import BoolArray, FloatArray, Lengthscale, Measure
 from dorff.kernels.stretched import Isotropic
 from dorff.spec.part import LengthscaleSpec, Positive
+from dorff.spec.registry import lazily
+
+gammaincinv = lazily("scipy.special", "gammaincinv")
+gammaln = lazily("scipy.special", "gammaln")
+kve = lazily("scipy.special", "kve")
 
 # From this order on the uniform expansion has all the digits, and the scaled K begins to overflow.
 UNIFORM_FROM = 50.0

@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from typing import Annotated, final
 
 import numpy as np
-from scipy.spatial.distance import cdist
-from scipy.special import erf, expit
 
 from dorff.errors import InputError
 from dorff.kernels.explicit import hermite_gram
 from dorff.kernels.scalar import Activation, FloatArray, Function, GaussianWeighted, Split
 from dorff.spec.part import OneOf, Typed, within
-from dorff.spec.registry import Config
+from dorff.spec.registry import Config, lazily
+
+cdist = lazily("scipy.spatial.distance", "cdist")
+erf = lazily("scipy.special", "erf")
+expit = lazily("scipy.special", "expit")
 
 
 def _step(t: FloatArray) -> FloatArray:

@@ -11,10 +11,11 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 import numpy.typing as npt
-from scipy.spatial.distance import pdist
 
 from dorff.errors import InputError
-from dorff.spec.registry import Config
+from dorff.spec.registry import Config, lazily
+
+pdist = lazily("scipy.spatial.distance", "pdist")
 
 _NAMES = ("unbounded", "trace", "defensive", "bounded")
 

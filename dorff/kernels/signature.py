@@ -8,7 +8,6 @@ from typing import final
 
 import numpy as np
 import numpy.typing as npt
-from scipy.fft import fftn, fftshift, ifftshift
 
 from dorff.errors import InputError
 from dorff.kernels.scalar import FloatArray, Measure
@@ -22,6 +21,11 @@ from dorff.kernels.spectral import (
     whole,
 )
 from dorff.kernels.tabulated import Tabulated, fold, folded_nodes, fourier_sum, nodes, plane_waves
+from dorff.spec.registry import lazily
+
+fftn = lazily("scipy.fft", "fftn")
+fftshift = lazily("scipy.fft", "fftshift")
+ifftshift = lazily("scipy.fft", "ifftshift")
 
 _SMALL = 1e-6  # of K0(0) on the faces of the box; of the spectrum's peak at the edge of the grid
 _NEGATIVE = 1e-5  # of the largest eigenvalue: less is what a K0 cut off at _SMALL may show

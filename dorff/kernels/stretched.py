@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 import numpy as np
-from scipy.spatial.distance import cdist
-from scipy.special import gammainccinv, ndtri
 
 from dorff.errors import InputError
 from dorff.kernels.scalar import BoolArray, FloatArray, Lengthscale, Measure, Spectral
-from dorff.spec.registry import Config
+from dorff.spec.registry import Config, lazily
+
+cdist = lazily("scipy.spatial.distance", "cdist")
+gammainccinv = lazily("scipy.special", "gammainccinv")
+ndtri = lazily("scipy.special", "ndtri")
 
 
 class Stretched(Spectral):

@@ -9,11 +9,12 @@ from typing import final
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import spherical_jn
 
 from dorff.errors import InputError
 from dorff.kernels.scalar import FloatArray, Measure, Spectral
-from dorff.spec.registry import Config
+from dorff.spec.registry import Config, lazily
+
+spherical_jn = lazily("scipy.special", "spherical_jn")
 
 ComplexArray = npt.NDArray[np.complex128]
 

@@ -11,7 +11,7 @@ from typing import Final, final
 import numpy as np
 from scipy import sparse
 
-from dorff.engine.worker import leave_spare, spare_square
+from dorff.engine.base import leave_spare, spare_square
 from dorff.features import FeatureMap
 from dorff.graphs import KNN, Graph, Manifold, degrees, inverse_roots, local_graph
 from dorff.loops import differences

@@ -9,10 +9,13 @@ from typing import Any, Final, Self, final
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import brentq
-from scipy.special import log_softmax, softmax
 
 from dorff.errors import InputError
+from dorff.spec.registry import lazily
+
+brentq = lazily("scipy.optimize", "brentq")
+log_softmax = lazily("scipy.special", "log_softmax")
+softmax = lazily("scipy.special", "softmax")
 
 FloatArray = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.integer[Any]]

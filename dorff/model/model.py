@@ -9,7 +9,6 @@ from typing import Any, Final, final
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtri
 
 from dorff.errors import InputError
 from dorff.features import FeatureMap, Projected
@@ -19,6 +18,9 @@ from dorff.kernels.scalar import FloatArray
 from dorff.model.calibration import Conformal, HeldSample, check_level
 from dorff.model.posterior import STEP_BYTES, Posterior
 from dorff.model.weights import OperatorWeights
+from dorff.spec.registry import lazily
+
+ndtri = lazily("scipy.special", "ndtri")
 
 BLOCK_ROWS: Final = 2048
 BLOCK_BYTES: Final = 2**26  # of the features of a block, where these are so many that it has fewer rows

@@ -12,7 +12,7 @@ from typing import Final, TypeVar, final
 import numpy as np
 
 from dorff import moments
-from dorff.engine.worker import leave_spare, spare_square
+from dorff.engine.base import leave_spare, spare_square
 from dorff.errors import InputError
 from dorff.features import FeatureMap
 from dorff.moments import FloatArray

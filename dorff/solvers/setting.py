@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Final, final
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 import dorff.solvers.select as select
 from dorff.errors import InputError
@@ -24,6 +23,9 @@ from dorff.solvers.penalty import Penalty
 from dorff.solvers.problem import Parts, Problem, Units, target_covariance
 from dorff.solvers.scores import Ridge, Solution, criterion_of
 from dorff.solvers.uncertainty import posterior
+from dorff.spec.registry import lazily
+
+linear_sum_assignment = lazily("scipy.optimize", "linear_sum_assignment")
 
 CG: Final = "cg"  # the other `Setting.method`
 

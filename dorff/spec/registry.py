@@ -256,8 +256,8 @@ class NameOf:
 
 
 def lazily(module: str, name: str) -> Callable[..., Any]:
-    """A function of a module that is imported when it is called: what runs a job is not needed to read one."""
-    return lambda *arguments: getattr(importlib.import_module(module), name)(*arguments)
+    """A function of a module that is imported when it is called: what few jobs need is not loaded for all."""
+    return lambda *arguments, **options: getattr(importlib.import_module(module), name)(*arguments, **options)
 
 
 SCALARS: Final = Registry("scalars", "dorff.kernels")

@@ -9,7 +9,7 @@ from cases import LAW, plain_map, rows
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dorff.engine.worker import forget_spare
+from dorff.engine.base import forget_spare
 from dorff.errors import InputError
 from dorff.moments import (
     MIXED_UNIT,

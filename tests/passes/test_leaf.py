@@ -14,7 +14,7 @@ from cases import plain_map
 from pass_specs import constants_of, spec_of
 
 from dorff.data import Dataset, ingest, open_dataset
-from dorff.engine.worker import forget_spare
+from dorff.engine.base import forget_spare
 from dorff.errors import CorruptError, IncompleteError, InputError, StoppedError
 from dorff.errors.stopping import clear_stop, request_stop
 from dorff.moments import FloatArray, Kind, gram
