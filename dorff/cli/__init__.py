@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import sys
 
@@ -12,6 +14,7 @@ def main() -> None:
     """The entry point of `dorff`."""
     _open_streams()
     take_signals()
+    atexit.register(gc.freeze)  # the system takes back all memory at once, and Python looks through it for long
     from dorff.cli.commands import app
     from dorff.cli.guard import run_app
 

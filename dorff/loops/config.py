@@ -22,6 +22,7 @@ from llvmlite.binding import get_host_cpu_name  # type: ignore[import-untyped]
 from numba.core.caching import NullCache
 from numba.core.compiler import CompileResult
 from numba.core.dispatcher import Dispatcher
+from numba.core.runtime import rtsys
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -126,8 +127,9 @@ class _DiskCache(NullCache):
         return directory / f"{self._name}-{hashlib.sha256(key.encode()).hexdigest()[:32]}"
 
     def load_overload(self, sig: object, target_context: Any) -> Any:
-        """The compiled code kept for `sig`, or None."""
-        target_context.refresh()
+        """The compiled code kept for `sig`, or None. The types and functions that Numba knows are left unloaded: it
+        loads them itself before it compiles, and kept code needs its memory manager only."""
+        rtsys.initialize(target_context)
         file = self._file(sig, target_context.codegen())
         if file is None:
             return None
