@@ -145,7 +145,7 @@ def _of_shape(d: int, m: int, sampler: str, workers: int) -> Config:
     return {
         "kernel": {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": d**0.5}},
         "features": {"count": m, "sampler": {"type": sampler}},
-        "cluster": {"type": "local", "workers": workers, "memory": "8GiB"},
+        "cluster": {"type": "local", "workers": workers, "memory": "8GiB", "small_jobs": "workers"},
     }
 
 

@@ -151,6 +151,7 @@ def plan(job: JobFile, root: Root = None, as_json: Json = False) -> None:
         "leaves", "peak_bytes", "disk_bytes", "flops", "seconds", "m", "rank", "worker_bytes", "exact_is_cheaper",
         "route", "reason", "passes",
     )  # fmt: skip
+    in_driver = planned.cluster().in_driver
     text = {
         "leaves": f"{costs.leaves:,}",
         "memory": f"{size(costs.peak_bytes)} at the peak, {size(costs.worker_bytes)} of it a worker",
@@ -161,7 +162,11 @@ def plan(job: JobFile, root: Root = None, as_json: Json = False) -> None:
         "passes": f"{costs.passes:,} over the rows",
         **{f"term {number}": term_text(term, planned.job.data.unlabelled) for number, term in enumerate(terms, 1)},
     }
-    result = {key: getattr(costs, key) for key in keys} | ({"manifold": terms} if terms else {})
+    result = (
+        {key: getattr(costs, key) for key in keys} | {"in_driver": in_driver} | ({"manifold": terms} if terms else {})
+    )
+    if in_driver and not planned.job.cluster.in_driver:
+        text["workers"] = "none: one process has done it before they would have started"
     if planned.crowded:
         text["targets"], result["patterns"] = patterns_text(planned.patterns), planned.patterns
     if crowd := "" if terms else crowd_text(costs.m, planned.dataset.rows):
@@ -203,6 +208,8 @@ def fit(job: JobFile, root: Root = None, metrics: Metrics = None, as_json: Json 
             report = run(described, progress=progress)
         figures.update(of_fit(report))
         _warn(report.warnings)
+        if report.in_driver and not described.cluster.in_driver and report.outcome != "unchanged":
+            say("fit: it ran in this process, which had done so little before workers would have started")
     classes = isinstance(described.data.targets, ClassTargets)
     summary = fit_text(report, [term.weights for term in described.manifold], classes=classes)
     if as_json:

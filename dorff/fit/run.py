@@ -26,6 +26,7 @@ from dorff.moments.blas import pinned
 from dorff.passes.spec import GROUPED
 from dorff.plan import Plan, freeze_constants, make_plan
 from dorff.solvers import Choice, Score
+from dorff.spec.cluster import ClusterSpec
 from dorff.spec.job import Job
 from dorff.storage.location import locate
 from dorff.store import LEASE, Lease, resolve_model
@@ -49,7 +50,7 @@ def fit(job: Job, *, engine: Engine | None = None, progress: Progress | None = N
             again = make_plan(job)  # by what is there now that nobody else changes it
             if again.directory != plan.directory:
                 raise IncompleteError(f"{plan.dataset.path}: changed while the job began; run it again")
-            run = _FitRun(again, engine, progress, peak, state)
+            run = _FitRun(again, engine, progress, peak, state, again.cluster())
             try:
                 solved = _solved(run)
             except QuarantineError as error:
@@ -61,13 +62,15 @@ def fit(job: Job, *, engine: Engine | None = None, progress: Progress | None = N
 @final
 @dataclass(frozen=True, eq=False)
 class _FitRun:
-    """A fit under way: its plan, where it runs, who is told, and the lease on its state."""
+    """A fit under way: its plan, where it runs, who is told, and the lease on its state. `engine` is the caller's own;
+    without one it runs on `cluster`."""
 
     plan: Plan
     engine: Engine | None
     progress: Progress | None
     peak: PeakMemory
     lease: Lease
+    cluster: ClusterSpec
 
 
 def _published(run: _FitRun, solved: Solved, lease: Lease, began: float) -> FitReport:
@@ -79,7 +82,10 @@ def _published(run: _FitRun, solved: Solved, lease: Lease, began: float) -> FitR
     model = _model(solved, run.peak)
     report = _report(solved, run.peak.bytes if job.cluster.on_this_machine else None)
     since = rewritten_since(current_model(run.plan), solved.last[1].receipts)
-    report = replace(report, rewritten=sorted(since.union(report.rewritten)), seconds=time.perf_counter() - began)
+    report = replace(
+        report, rewritten=sorted(since.union(report.rewritten)), seconds=time.perf_counter() - began,
+        in_driver=run.cluster.in_driver,
+    )  # fmt: skip
     model = replace(model, info={**model.info, "made": solved.made, "report": asdict(report)})
     kept = ("rows_used", "rows_dropped", "leaves_computed", "leaves_reused", "rewritten", "digits", "ridge", "m")
     record = {key: getattr(report, key) for key in (*kept, "r2_of")}
@@ -148,7 +154,7 @@ def _solved(run: _FitRun) -> Solved | FitReport:
         return Solved(((plan, passed),), fitted, threads, of)
     passed.folds.clear()
     with leased(state_lease(again)) as (lease,):
-        second, threads = _pass(replace(run, plan=again, lease=lease))
+        second, threads = _pass(replace(run, plan=again, lease=lease, cluster=again.cluster()))
     peak.sample()
     return Solved(((plan, passed), (again, second)), solve_pass(again, second), threads, of)
 
@@ -156,7 +162,7 @@ def _solved(run: _FitRun) -> Solved | FitReport:
 def _streamed(run: _FitRun) -> Solved:
     """Solved pass by pass, on an engine that stays open throughout."""
     plan = run.plan
-    with nothing_left(plan), not_trimmed(plan), _opened(plan.job, run.engine) as running:
+    with nothing_left(plan), not_trimmed(plan), _opened(run) as running:
         freeze_constants(plan)
         plan.sharing()
         of = made(plan)
@@ -172,7 +178,7 @@ def _pass(run: _FitRun) -> tuple[PassResult, int]:
     """A pass, and those of manifold terms, on an engine that is closed before anything is solved: its processes hold
     memory. IncompleteError where what the terms are of changed each time."""
     plan = run.plan
-    with _opened(plan.job, run.engine) as running:
+    with _opened(run) as running:
         for _ in range(ROUNDS):
             of = [term.stamp() for term in plan.terms]
             passed = _narrowed(plan, lambda: run_pass(plan, running, _share(run, 0), lease=run.lease))
@@ -205,8 +211,8 @@ def _share(run: _FitRun, number: int) -> Progress | None:
     return lambda rows, _: progress(done + rows, total)
 
 
-def _opened(job: Job, engine: Engine | None) -> AbstractContextManager[Engine]:
-    return open_engine(job.cluster) if engine is None else nullcontext(engine)
+def _opened(run: _FitRun) -> AbstractContextManager[Engine]:
+    return open_engine(run.cluster) if run.engine is None else nullcontext(run.engine)
 
 
 def _model(solved: Solved, peak: PeakMemory) -> Model:

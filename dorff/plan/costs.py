@@ -27,7 +27,7 @@ from dorff.plan.graph_sizes import MiB
 from dorff.plan.lengthscale import tunes
 from dorff.plan.manifold_terms import ManifoldTerm, TermCosts, term_costs, weight_grid
 from dorff.plan.routes import Means, Route, Shape, Way, choose_route
-from dorff.plan.seconds import MIXED, QR, SEARCH, START, START_WORKERS, Pace, pace_bytes, solve_work
+from dorff.plan.seconds import MIXED, NOMINAL, QR, SEARCH, START, START_WORKERS, Pace, pace_bytes, solve_work
 from dorff.solvers import (
     Size,
     criterion_of,
@@ -136,6 +136,8 @@ def estimate(
     sample = min(SAMPLE_BYTES, 8 * dataset.rows * (dataset.d + q))  # that tells constants
     least = max(4 * sample, TUNING_BYTES if spec.tuning else 0, pace_bytes(recipe, width))
     seconds = way.seconds + _beside_seconds(job, dataset, shape, pace, sums, spec)
+    if not terms and job.cluster.of_work(flops / NOMINAL) is not job.cluster:
+        seconds -= START_WORKERS - START
     driver = max(solving if route.name == "direct" else way.driver_bytes, least)
     peak = DRIVER_BYTES + (all_workers + driver if route.name == "streaming" else max(all_workers, driver))
     return Costs(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, final
@@ -17,7 +18,18 @@ from dorff.features import Recipe
 from dorff.kernels.multi_view import mean_of
 from dorff.kernels.scalar import FloatArray
 from dorff.moments import MOST_PATTERNS, Kind
-from dorff.passes import Configs, FoldRule, FrozenConstants, Pass, PassSpec, Words, frozen_hash, load_pass
+from dorff.passes import (
+    Configs,
+    FoldRule,
+    FrozenConstants,
+    Pass,
+    PassSpec,
+    PassSums,
+    Tree,
+    Words,
+    frozen_hash,
+    load_pass,
+)
 from dorff.passes.blocks import LARGEST_LEAF, Leaf, block_rows, leaf_bounds, window_start
 from dorff.passes.spec import AS_SAMPLED, GROUPED, IN_BLOCKS
 from dorff.plan.costs import Costs, estimate, refuse_small_machine, refuse_small_workers
@@ -32,9 +44,11 @@ from dorff.plan.lengthscale import (
 )
 from dorff.plan.manifold_terms import ManifoldTerm, make_terms, weight_grid
 from dorff.plan.resolving import Chosen, Resolved, every_count, open_data, resolutions, told_by_rows
+from dorff.plan.seconds import NOMINAL
 from dorff.plan.sharing import check_sharing, check_targets, make_recipe
 from dorff.solvers import check_apart, check_output, learned_term
 from dorff.spec.checks import AUTO
+from dorff.spec.cluster import ClusterSpec
 from dorff.spec.job import Job
 from dorff.storage.location import locate
 
@@ -83,6 +97,15 @@ class Plan:
     def directory(self) -> Path:
         """Where the sums of this spec are kept; another spec has another directory."""
         return locate(self.job.state) / self.spec.name
+
+    def cluster(self) -> ClusterSpec:
+        """Where its pass runs: as the job says, or in the driver where little of it is missing."""
+        missing = math.inf if self.terms else self.costs.flops
+        if self.costs.route != "streaming" and frozen_hash(self.directory) is not None:
+            with suppress(InputError):  # it is damaged, and made anew
+                tree = Tree(PassSums.at(self.frozen()), self.dataset, self.leaves)
+                missing *= sum(leaf.stop - leaf.start for leaf in tree.missing()) / self.dataset.rows
+        return self.job.cluster.of_work(missing / NOMINAL)
 
     @property
     def counts(self) -> tuple[int, ...]:

@@ -44,14 +44,27 @@ class ClusterSpec(Part):
         def memory(self) -> float:
             """Bytes a worker."""
 
+    def of_work(self, seconds: float) -> ClusterSpec:
+        """Where tasks run that take one core so many seconds, at a usual core's speed: there, unless it has another
+        place for small ones."""
+        return self
+
 
 class LocalCluster(ClusterSpec):
-    """Dask workers on this machine; `memory` is bytes a worker. Its scheduler listens on `host`, by TLS alone."""
+    """Dask workers on this machine; `memory` is bytes a worker. Its scheduler listens on `host`, by TLS alone. A fit
+    that one process has done before workers start runs in the driver; `small_jobs: workers` has workers for all."""
 
+    START: ClassVar[float] = 4.0  # seconds more that a fit takes for having workers
     type: Literal["local"] = "local"
     workers: Annotated[int, Field(ge=1)] = 2
     memory: Bytes = 4 * 2**30
     host: str = "127.0.0.1"
+    small_jobs: Literal["driver", "workers"] = "driver"
+
+    def of_work(self, seconds: float) -> ClusterSpec:
+        """The driver for what it has done before workers are there, by itself."""
+        small = self.small_jobs == "driver" and seconds <= self.START
+        return SerialCluster(memory=self.memory) if small else self
 
 
 class SerialCluster(ClusterSpec):

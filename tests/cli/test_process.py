@@ -30,7 +30,12 @@ def sea(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = write_csv(home / "sea.csv", field(1600))
     ingest([rows], home / "sea.zarr", inputs=["a", "b"], targets=["u", "v"], shard_rows=400)
     write_job(home / "job.yaml")
-    write_job(home / "local.yaml", cluster={"type": "local", "workers": 2}, state="runs/local", model="models/local")
+    write_job(
+        home / "local.yaml",
+        cluster={"type": "local", "workers": 2, "small_jobs": "workers"},
+        state="runs/local",
+        model="models/local",
+    )
     done = run("fit", "job.yaml", cwd=home)
     assert done.returncode == 0, done.stderr
     return home

@@ -84,14 +84,18 @@ def write_store(path: Path, X: FloatArray, Y: FloatArray, *, append: bool = Fals
 
 
 def write_job(folder: Path, store: Path, **changes: Any) -> Path:
-    """A job on `store` whose state and models are in `folder`; `changes` replace its keys. JSON is YAML."""
+    """A job on `store` whose state and models are in `folder`; `changes` replace its keys. JSON is YAML. A local
+    cluster has its workers, however small the job."""
     body: dict[str, Any] = {
         "data": {"store": str(store)}, "kernel": FIELD, "features": {"count": 64}, "solve": {"ridge": 1e-6},
         "cluster": {"type": "serial"}, "state": "runs", "model": "models",
     }  # fmt: skip
+    body |= changes
+    if body["cluster"].get("type") == "local":
+        body["cluster"] = {"small_jobs": "workers", **body["cluster"]}
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "job.yaml"
-    path.write_text(json.dumps(body | changes))
+    path.write_text(json.dumps(body))
     return path
 
 

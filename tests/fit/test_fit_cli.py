@@ -23,7 +23,7 @@ FIT_KEYS = [
     "syrk_share", "peak_bytes", "plan_peak_bytes", "route", "select", "condition", "digits", "rung", "status",
     "ridge", "ridges", "log_evidence", "noise", "m", "kernel", "lengthscale", "tuned", "manifold", "graphs", "folds",
     "held_by", "effective_sample_size", "outcome", "rewritten", "coverage", "score", "r2_of", "score_by", "model",
-    "warnings", "patterns", "table",
+    "warnings", "patterns", "table", "in_driver",
 ]  # fmt: skip
 DATA = Path(os.environ.get("DORFF_DATA", ROOT.parent / "shared" / "data"))
 MAGNETIC = DATA / "magnetic" / "invensense"
@@ -38,7 +38,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("cluster", [{"type": "serial"}, {"type": "local", "workers": 2}], ids=lambda c: c["type"])
+@pytest.mark.parametrize(
+    "cluster", [{"type": "serial"}, {"type": "local", "workers": 2, "small_jobs": "workers"}], ids=lambda c: c["type"]
+)
 def test_the_whole_job(place: Path, cluster: dict[str, Any]) -> None:
     columns = ("--inputs", "a,b", "--targets", "u,v", "--shard-rows", 2048)
     write_csv(place / "sea.csv", field(6000))
@@ -48,7 +50,7 @@ def test_the_whole_job(place: Path, cluster: dict[str, Any]) -> None:
     assert call("ingest", "later.csv", "later.zarr", *columns).exit_code == 0
     plan = json.loads(call("plan", "job.yaml", "--json").stdout)
     figures = {"leaves", "peak_bytes", "disk_bytes", "flops", "seconds", "m", "rank", "worker_bytes"}
-    assert set(plan) == figures | {"exact_is_cheaper", "route", "reason", "passes", "warnings"}
+    assert set(plan) == figures | {"exact_is_cheaper", "route", "reason", "passes", "in_driver", "warnings"}
 
     fitted = run("fit", "job.yaml", "--json")
     assert fitted.returncode == 0, fitted.stderr
@@ -131,9 +133,9 @@ def start(words: list[str], receipts: Path) -> subprocess.Popen[str]:
     [
         ({"type": "serial"}, "SIGKILL"),
         ({"type": "serial"}, "SIGTERM"),
-        ({"type": "local", "workers": 2}, "SIGKILL"),
-        ({"type": "local", "workers": 2}, "SIGINT"),
-        ({"type": "local", "workers": 2}, "SIGTERM"),
+        ({"type": "local", "workers": 2, "small_jobs": "workers"}, "SIGKILL"),
+        ({"type": "local", "workers": 2, "small_jobs": "workers"}, "SIGINT"),
+        ({"type": "local", "workers": 2, "small_jobs": "workers"}, "SIGTERM"),
     ],
     ids=str,
 )

@@ -428,7 +428,9 @@ def written(cell: Cell, folder: Path) -> tuple[Path, str]:
         "features": {"count": m, **job.get("features", {})},
         "solve": {**solve, **job.get("solve", {})},
         "publish": {"digits": 0},
-        "cluster": {"type": cell["engine"]} | ({"workers": 1} if cell["engine"] == "local" else {}),
+        "cluster": {"type": cell["engine"]} | (
+            {"workers": 1, "small_jobs": "workers"} if cell["engine"] == "local" else {}
+        ),
         "state": "state", "model": "model",
     }  # fmt: skip
     if cell["classes"]:

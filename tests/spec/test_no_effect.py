@@ -161,6 +161,7 @@ ELSEWHERE = {
     "Publish.keep": "test_fit_scheduled.py::test_keep_prunes",
     "KnnSpec.append": "test_fit_manifold.py::test_linked_rows",
     "LocalCluster.host": "test_clusters.py::test_a_local_cluster_off_loopback_lets_nobody_in",
+    "LocalCluster.small_jobs": "test_start.py::test_a_job_that_wants_workers_has_them_however_small",
     **dict.fromkeys(("LocalCluster.workers", "LocalCluster.memory", "SerialCluster.memory"),
                     "test_no_effect.py::test_what_there_is_bounds_the_plan"),
     **dict.fromkeys(("TLS.ca", "TLS.cert", "TLS.key", "RemoteCluster.address", "RemoteCluster.tls"),
