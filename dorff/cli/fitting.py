@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -133,6 +133,10 @@ def ingest(
         text += f", {len(table.labels):,} labels, {none:,} rows without one"
     show(result, text, as_json=as_json)
 
+if TYPE_CHECKING:
+    from dorff.plan import Plan
+    from dorff.plan.costs import Costs
+
 
 def plan(job: JobFile, root: Root = None, as_json: Json = False) -> None:
     """What a fit will do and need, without a pass over the rows; exit code 4 if it would not fit."""
@@ -151,22 +155,9 @@ def plan(job: JobFile, root: Root = None, as_json: Json = False) -> None:
         "leaves", "peak_bytes", "disk_bytes", "flops", "seconds", "m", "rank", "worker_bytes", "exact_is_cheaper",
         "route", "reason", "passes",
     )  # fmt: skip
-    in_driver = planned.cluster().in_driver
-    text = {
-        "leaves": f"{costs.leaves:,}",
-        "memory": f"{size(costs.peak_bytes)} at the peak, {size(costs.worker_bytes)} of it a worker",
-        "disk": size(costs.disk_bytes),
-        "work": f"{costs.flops:.3g} flops, about {costs.seconds:.3g} s",
-        "features": f"{costs.m:,}",
-        "route": costs.reason,
-        "passes": f"{costs.passes:,} over the rows",
-        **{f"term {number}": term_text(term, planned.job.data.unlabelled) for number, term in enumerate(terms, 1)},
-    }
-    result = (
-        {key: getattr(costs, key) for key in keys} | {"in_driver": in_driver} | ({"manifold": terms} if terms else {})
-    )
-    if in_driver and not planned.job.cluster.in_driver:
-        text["workers"] = "none: one process has done it before they would have started"
+    text = _costs_text(planned, costs)
+    result = {key: getattr(costs, key) for key in keys} | {"in_driver": planned.cluster().in_driver}
+    result |= {"manifold": terms} if terms else {}
     if planned.crowded:
         text["targets"], result["patterns"] = patterns_text(planned.patterns), planned.patterns
     if crowd := "" if terms else crowd_text(costs.m, planned.dataset.rows):
@@ -179,6 +170,24 @@ def plan(job: JobFile, root: Root = None, as_json: Json = False) -> None:
     _warn(planned.warnings)
     result |= {"choices": [asdict(one) for one in planned.choices], "warnings": planned.warnings}
     show(result, rows_of(text | choices_text(result["choices"])), as_json=as_json)
+
+
+def _costs_text(planned: Plan, costs: Costs) -> dict[str, str]:
+    """What a fit costs, for people."""
+    more = planned.job.data.unlabelled
+    text = {
+        "leaves": f"{costs.leaves:,}",
+        "memory": f"{size(costs.peak_bytes)} at the peak, {size(costs.worker_bytes)} of it a worker",
+        "disk": size(costs.disk_bytes),
+        "work": f"{costs.flops:.3g} flops, about {costs.seconds:.3g} s",
+        "features": f"{costs.m:,}",
+        "route": costs.reason,
+        "passes": f"{costs.passes:,} over the rows",
+        **{f"term {number}": term_text(term.manifold.config(), more) for number, term in enumerate(planned.terms, 1)},
+    }
+    if planned.cluster().in_driver and not planned.job.cluster.in_driver:
+        text["workers"] = "none: one process has done it before they would have started"
+    return text
 
 
 def fit(job: JobFile, root: Root = None, metrics: Metrics = None, as_json: Json = False) -> None:

@@ -3,15 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from dorff.engine.base import (
-    Engine,
-    PeakMemory,
-    SerialEngine,
-    Task,
-    open_engine,
-    peak_memory,
-    stopping_on_signals,
-)
+from dorff.engine.base import Engine, PeakMemory, SerialEngine, Task, open_engine, peak_memory, stopping_on_signals
 
 if TYPE_CHECKING:
     from dorff.engine.clusters import credentials, local_cluster

@@ -82,10 +82,8 @@ def _published(run: _FitRun, solved: Solved, lease: Lease, began: float) -> FitR
     model = _model(solved, run.peak)
     report = _report(solved, run.peak.bytes if job.cluster.on_this_machine else None)
     since = rewritten_since(current_model(run.plan), solved.last[1].receipts)
-    report = replace(
-        report, rewritten=sorted(since.union(report.rewritten)), seconds=time.perf_counter() - began,
-        in_driver=run.cluster.in_driver,
-    )  # fmt: skip
+    report = replace(report, rewritten=sorted(since.union(report.rewritten)), in_driver=run.cluster.in_driver)
+    report = replace(report, seconds=time.perf_counter() - began)
     model = replace(model, info={**model.info, "made": solved.made, "report": asdict(report)})
     kept = ("rows_used", "rows_dropped", "leaves_computed", "leaves_reused", "rewritten", "digits", "ridge", "m")
     record = {key: getattr(report, key) for key in (*kept, "r2_of")}
