@@ -5,6 +5,8 @@ processor."""
 from __future__ import annotations
 
 import asyncio
+import atexit
+import gc
 import os
 import signal
 import threading
@@ -128,6 +130,7 @@ class Leaving(WorkerPlugin):
     def setup(self, worker: Worker) -> None:
         if threading.current_thread() is not threading.main_thread():
             return  # a worker inside another process, whose signals are not ours
+        atexit.register(gc.freeze)  # as at a command's end
         loop = asyncio.get_running_loop()
 
         def told(number: int, _frame: FrameType | None) -> None:
