@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from command_line import call
+from command_line import call, run
 
 from dorff.data import ingest
 from dorff.engine import Engine, SerialEngine
@@ -105,12 +106,19 @@ def test_a_job_is_run_without_dask_and_scipys_rarer_parts() -> None:
 @pytest.mark.process
 def test_a_small_fit_never_loads_dask(write: Write) -> None:
     """Nor, where its loops are kept, the tables that Numba compiles by."""
-    code = (
-        "import sys\nfrom dorff.cli import main\ntry:\n    main()\nexcept SystemExit as end:\n    assert not end.code"
-    )
+    code = "from dorff.cli import main\ntry:\n    main()\nexcept SystemExit as end:\n    assert not end.code"
     call("fit", write("first", LOCAL))  # its loops are kept from here on
     modules = loaded(code, "fit", write("job", LOCAL))
     assert not modules.intersection(("dask", "distributed", "numba.np.linalg")) and "numba" in modules
+
+
+@pytest.mark.process
+def test_a_command_ends_without_a_search_of_its_memory() -> None:
+    """What is frozen Python's last collection leaves alone."""
+    code = "import atexit, gc\natexit.register(lambda: print('frozen', gc.get_freeze_count()))\n"
+    code += "from dorff.cli import main\nmain()"
+    done = subprocess.run([sys.executable, "-c", code, "--version"], capture_output=True, text=True)
+    assert int(done.stdout.rpartition("frozen ")[2]) > 1000
 
 
 # --- Where it runs ---------------------------------------------------------------------------------------------------
@@ -158,6 +166,25 @@ def test_few_appended_rows_need_no_workers(
     rows(job.parent, 144, append=True)
     assert fit(read(job)).in_driver is (route == "direct")
     assert len(started) == (1 if route == "direct" else 2)
+
+
+def test_the_plan_counts_no_start_of_workers_that_there_are_not(write: Write) -> None:
+    jobs = {"small": LOCAL, "always": LOCAL | {"small_jobs": "workers"}}
+    seconds = {name: make_plan(read(write(name, cluster))).costs.seconds for name, cluster in jobs.items()}
+    assert seconds["always"] - seconds["small"] == pytest.approx(4.0, abs=0.5)
+
+
+@pytest.mark.process
+def test_a_small_fit_is_over_before_workers_have_done_it(write: Write) -> None:
+    """Far sooner: the bar is generous, as machines are busy."""
+    took: dict[str, list[float]] = {"driver": [], "workers": []}
+    for repeat in range(2):
+        for where, seconds in took.items():
+            job = write(f"{where}{repeat}", LOCAL | {"small_jobs": where})
+            began = time.perf_counter()
+            assert run("fit", job).returncode == 0
+            seconds.append(time.perf_counter() - began)
+    assert min(took["driver"]) < 0.75 * min(took["workers"])
 
 
 def test_a_job_with_manifold_terms_keeps_its_workers(write: Write) -> None:
