@@ -90,9 +90,9 @@ class Plan:
         return locate(self.job.state) / self.spec.name
 
     def cluster(self) -> ClusterSpec:
-        """Where its pass runs: as the job says, or in the driver where little of it is missing."""
+        """Where its pass runs: as the job says, or in the driver where little is missing; streaming sweeps all anew."""
         missing = math.inf if self.terms else self.costs.flops
-        if self.costs.route != "streaming" and frozen_hash(self.directory) is not None:
+        if frozen_hash(self.directory) is not None:
             with suppress(InputError):  # it is damaged, and made anew
                 tree = Tree(PassSums.at(self.frozen()), self.dataset, self.leaves)
                 missing *= sum(leaf.stop - leaf.start for leaf in tree.missing()) / self.dataset.rows
