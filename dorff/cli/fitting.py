@@ -133,6 +133,7 @@ def ingest(
         text += f", {len(table.labels):,} labels, {none:,} rows without one"
     show(result, text, as_json=as_json)
 
+
 if TYPE_CHECKING:
     from dorff.plan import Plan
     from dorff.plan.costs import Costs

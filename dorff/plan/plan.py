@@ -90,7 +90,7 @@ class Plan:
         return locate(self.job.state) / self.spec.name
 
     def cluster(self) -> ClusterSpec:
-        """Where its pass runs: as the job says, or in the driver where little is missing; streaming sweeps all anew."""
+        """Where its pass runs: as the job says, or in the driver where little is missing; streaming sweeps anew."""
         missing = math.inf if self.terms else self.costs.flops
         if frozen_hash(self.directory) is not None:
             with suppress(InputError):  # it is damaged, and made anew
