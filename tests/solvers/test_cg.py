@@ -148,7 +148,8 @@ def test_an_iteration_says_how_far_it_is_and_when_it_did_not_get_there() -> None
     found = iterate(made, RIDGE, Plain(), tolerance=1e-8, progress=lambda *steps: seen.append(steps))
     assert [done for done, _ in seen] == list(range(1, found.iterations + 1)) and found.solution.converged
     assert seen[-1][1] == 0 and found.errors[-1] <= 1e-8 < found.errors[-2]
-    assert 0.5 < (seen[len(seen) // 2][1] + len(seen) // 2) / found.iterations < 2
+    told = [(done + left) / found.iterations for done, left in seen[len(seen) // 2 :]]
+    assert 0.5 < np.median(told) < 2  # each is of the last few errors, which do not fall evenly
     short = iterate(made, RIDGE, Plain(), tolerance=1e-8, most=5)
     assert not short.solution.converged and short.iterations == 5 and short.solution.digits < 3
 

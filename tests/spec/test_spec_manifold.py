@@ -223,7 +223,7 @@ def test_views_that_are_refused(tmp_path: Path, views: object, sentence: str) ->
     assert problem(tmp_path, kernel={"type": "multi_view", "views": views}).startswith(sentence)
 
 
-KFOLD, EVIDENCE, GCV = {"select": "kfold"}, {"select": "evidence"}, {"select": "gcv"}
+KFOLD, EVIDENCE, GCV = {"select": "kfold"}, {"select": "evidence"}, {"ridge": 1e-3, "select": "gcv"}
 
 
 @pytest.mark.parametrize(
