@@ -145,12 +145,14 @@ def _searched(
         return _trials(folds, setting, every, by, per_output=True, common=common)
     trials = dict[float, tuple[Score, Fit | None]]()
     wanted = [float(power) for power in range(*FIRST)]
+    gram_alone = setting.penalties or isinstance(setting.kernel, MultiView)  # no QR gives digits back
+    lowest = FIRST[0] if gram_alone else LAST[0]
     while wanted:
         more = _trials(folds, setting, [level * 10.0**one for one in wanted], by, per_output=False, common=common)
         trials |= dict(zip(wanted, more, strict=True))
         best, tried = min(trials, key=lambda power: (trials[power][0].least, power)), sorted(trials)
         if best == tried[0]:
-            wanted = [best - step for step in STEPS if best - step >= LAST[0]]
+            wanted = [best - step for step in STEPS if best - step >= lowest]
         elif best == tried[-1]:
             wanted = [best + step for step in STEPS if best + step < LAST[1]]
         else:

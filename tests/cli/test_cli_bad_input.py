@@ -288,7 +288,8 @@ def test_no_space_left_for_a_model(
     folder = tmp_path / "place"
     shutil.copytree(whole, folder, dirs_exist_ok=True)
     monkeypatch.chdir(folder)
-    write_job(folder / "full.yaml", model="full/model", features={"count": 4096}, kernel=INDEPENDENT)
+    parts = {"features": {"count": 4096}, "kernel": INDEPENDENT, "solve": {"ridge": 1e-6}}
+    write_job(folder / "full.yaml", model="full/model", **parts)
     done = full("fit", "full.yaml")
     assert done.returncode == 5 and "no space left" in done.stderr.splitlines()[-1], done.stderr
     assert not list((folder / "full").rglob("v0*")) and not list((folder / "full").rglob(".new*"))

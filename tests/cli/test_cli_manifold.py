@@ -296,6 +296,14 @@ def test_a_graph_that_is_refused(place: Path, change: Any, sentence: str) -> Non
     assert not (place / "rings/current").exists()
 
 
+def test_a_ridge_that_is_left_out_keeps_the_digits(place: Path) -> None:
+    """Classes that the inputs tell apart ask for ever smaller ones, and of terms there is no QR."""
+    for number, parts in enumerate(({"manifold": {"graph": LEAF, "weight": 1e-4}}, {"kernel": VIEWS})):
+        folders = {"state": f"run{number}", "model": f"rings{number}"}
+        report = answer("fit", job(place / "job.yaml", features={"count": 1200}, **parts, **folders))
+        assert report["digits"] > 3 and report["ridge"] > 1e-9 and len(report["table"]) > 9
+
+
 def test_views_predict_together_and_alone(place: Path) -> None:
     manifold = [{"between": True, "weight": 1e-3}, {"view": "x", "graph": LEAF, "weight": 1e-3}]
     parts = {"kernel": VIEWS, "manifold": manifold, "solve": {"ridge": 1e-6, "calibrate": False}}
