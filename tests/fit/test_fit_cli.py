@@ -59,7 +59,9 @@ def test_the_whole_job(place: Path, cluster: dict[str, Any]) -> None:
     assert (report["rows_used"], report["rows_dropped"], report["leaves_computed"]) == (6000, 0, plan["leaves"])
     assert report["status"] == "ok" and report["m"] == plan["m"] == 128 and len(report["table"]) == 2
     assert 0 < report["peak_bytes"] <= report["plan_peak_bytes"] == plan["peak_bytes"]
-    *earlier, line, summary = fitted.stderr.splitlines()
+    *lines, summary = fitted.stderr.splitlines()
+    assert [one for one in lines if one.startswith("dorff: ")] == [f"dorff: {one}" for one in report["warnings"]]
+    *earlier, line = [one for one in lines if not one.startswith("dorff: ")]
     assert re.fullmatch(r"\d\d:\d\d:\d\d fit: 6,000 of 6,000 rows, [\d,]+ rows/s", line)
     assert all(re.match(r"\d\d:\d\d:\d\d fit: [\d,]+ of 6,000 rows", one) for one in earlier)  # on a busy machine
     assert re.search(
