@@ -16,7 +16,7 @@ from scipy.linalg import lapack
 from dorff.errors import InputError
 from dorff.features.projected import UnitFeatures, with_lengthscale
 from dorff.kernels import Laplacian, OperatorKernel, median_lengthscale
-from dorff.kernels.scalar import FloatArray
+from dorff.kernels.scalar import FloatArray, whole
 
 _BLOCK: Final = 512  # rows whose features are in memory at a time
 
@@ -276,9 +276,8 @@ def tune_lengthscales(
 
     Raises InputError for a kernel without a length-scale, and for arrays or numbers that do not fit.
     """
-    for name, number, least in (("rows", rows, _LEAST_ROWS), ("n_features", n_features, 2)):
-        if isinstance(number, bool) or not isinstance(number, int | np.integer) or number < least:
-            raise InputError(f"{name} must be a whole number of {least} or more, not {number!r}")
+    whole("rows", rows, _LEAST_ROWS)
+    whole("n_features", n_features, 2)
     X, Y, w = _sample(X, Y, weights, rows)
     guess = _first_guess(kernel, X, each=each)
     p = Y.shape[1] if observe is None else observe.shape[1]

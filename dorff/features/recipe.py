@@ -26,7 +26,7 @@ from dorff.kernels import (
     ScalarKernel,
     scalar_from_config,
 )
-from dorff.kernels.scalar import FloatArray
+from dorff.kernels.scalar import FloatArray, whole
 from dorff.spec.registry import Config
 
 
@@ -108,8 +108,7 @@ class Recipe:
         """For a scalar kernel."""
         if not isinstance(kernel, ScalarKernel):
             raise InputError(f"kernel must be a scalar one, such as Gaussian(1.0), not {kernel!r}")
-        if isinstance(d, bool) or not isinstance(d, int | np.integer) or d < 1:
-            raise InputError(f"d, the number of inputs, must be a whole number of 1 or more, not {d!r}")
+        whole("d, the number of inputs,", d)
         return cls(Decomposable(kernel).fix(d, 1), sampler, d, 1, n_features, intercept)
 
     @property
@@ -218,8 +217,7 @@ class Recipe:
 
     def draw(self, seed: int) -> Drawn:
         """The feature map; it depends on the recipe and the seed alone."""
-        if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-            raise InputError(f"seed must be a whole number of 0 or more, not {seed!r}")
+        whole("seed", seed, 0)
         rng, scalar = np.random.default_rng(seed), self.scalar
         if isinstance(scalar, Polynomial):
             if self.m == self._own:

@@ -7,14 +7,7 @@ from dorff.kernels.multi_view import MultiView, View
 from dorff.kernels.operator import BaseKernel, Decomposable, OperatorKernel, Sum, mixture
 from dorff.kernels.output import Covariance, Factor, Graph, Identity, Learned, Matrix, Output, Simplex
 from dorff.kernels.pointwise import ArcCosine, ArcCosineSpec, Pointwise, PointwiseSpec
-from dorff.kernels.scalar import (
-    Activation,
-    GaussianWeighted,
-    Measure,
-    ScalarKernel,
-    Spectral,
-    median_lengthscale,
-)
+from dorff.kernels.scalar import Activation, GaussianWeighted, Measure, ScalarKernel, Spectral, median_lengthscale
 from dorff.kernels.signature import FromSignature
 from dorff.kernels.spectral import SpectralDensity
 from dorff.kernels.stretched import Cauchy, Isotropic, Laplacian, Product

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.polynomial import Polynomial
 
 from dorff.errors import InputError
-from dorff.kernels.scalar import BoolArray, FloatArray, Lengthscale, Measure
+from dorff.kernels.scalar import BoolArray, FloatArray, Lengthscale, Measure, positive_number
 from dorff.kernels.stretched import Isotropic
 from dorff.spec.part import LengthscaleSpec, Positive
 from dorff.spec.registry import lazily
@@ -81,10 +81,7 @@ class Gaussian(Isotropic):
 
     kind = "gaussian"
     lengthscale: float | tuple[float, ...]
-
-    @property
-    def variance(self) -> float:
-        return 1.0
+    variance = 1.0
 
     def check_measure(self, measure: Measure) -> None:
         return
@@ -188,14 +185,11 @@ class RationalQuadratic(Isotropic):
     lengthscale: float | tuple[float, ...]
     alpha: float
     mixed = True
+    variance = 1.0
 
     def __init__(self, lengthscale: Lengthscale, *, alpha: float = 1.0) -> None:
         super().__init__(lengthscale)
         object.__setattr__(self, "alpha", positive_number("alpha", alpha))
-
-    @property
-    def variance(self) -> float:
-        return 1.0
 
     def _values(self, squared: FloatArray) -> FloatArray:
         return np.asarray(np.exp(-self.alpha * np.log1p(squared / (2 * self.alpha))))
@@ -223,10 +217,3 @@ class RationalQuadratic(Isotropic):
             return np.asarray(constant + math.log(2.0) + log_kve(0.0, z) - z)
         constant += abs(v) * math.log(2.0) + float(gammaln(abs(v)))
         return np.asarray(constant + log_matern(abs(v), z) + (v - abs(v)) * np.log(z))
-
-
-def positive_number(name: str, value: float) -> float:
-    """`value` as a float, or an InputError naming the argument."""
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not 0 < value < math.inf:
-        raise InputError(f"{name} must be a positive finite number, not {value!r}")
-    return float(value)

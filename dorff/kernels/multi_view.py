@@ -49,6 +49,7 @@ class MultiView(OperatorKernel):
     """
 
     views: tuple[View, ...]
+    concatenated = True
 
     def __init__(
         self,
@@ -69,11 +70,7 @@ class MultiView(OperatorKernel):
                 raise InputError(f"names: wanted another text for each view, got {called!r}; name each once")
             first = found[-1].columns[-1] + 1 if found else 0
             found.append(View(called, _columns(called, columns, first), _kernel(called, kernel)))
-        object.__setattr__(self, "views", tuple(found))
-
-    @property
-    def V(self) -> int:
-        return len(self.views)
+        vars(self).update(views=tuple(found), V=len(found))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -102,10 +99,6 @@ class MultiView(OperatorKernel):
     def between(self) -> FloatArray:
         """V I - 1 1^T (V, V): u^T between u is the sum of (u_v - u_w)^2 over all pairs of views."""
         return self.V * np.eye(self.V) - 1.0
-
-    @property
-    def concatenated(self) -> bool:
-        return True
 
     def chosen(self, views: Sequence[str | int] | None = None) -> tuple[int, ...]:
         """The numbers of views that are named or numbered, in order; all if None. InputError for unknown ones."""
@@ -180,15 +173,8 @@ class InView(BaseKernel):
 
     def __post_init__(self) -> None:
         measure = self.base.measures[0] if self.base.measure is None else self.base.measure
-        vars(self).update(scalar=self.base.scalar, measure=measure)
-
-    @property
-    def V(self) -> int:
-        return self.views
-
-    @property
-    def vector_field(self) -> bool:
-        return self.base.vector_field
+        vector_field = self.base.vector_field
+        vars(self).update(scalar=self.base.scalar, measure=measure, vector_field=vector_field, V=self.views)
 
     def fix(self, d: int, p: int, covariance: FloatArray | None = None) -> InView:
         fixed = self.base.fix(len(self.columns), p // self.views)

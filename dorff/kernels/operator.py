@@ -20,6 +20,10 @@ from dorff.spec.registry import Config
 class OperatorKernel(ABC):
     """A p x p matrix-valued positive definite kernel. Positive multiples and sums are kernels again."""
 
+    concatenated: bool = False  #: whether each term has frequencies of its own; see `Sum`
+    #: How many views the outputs are of: 1 but for `MultiView`, of whose outputs the targets are the mean.
+    V: int = 1
+
     def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
         """Exact values, (n, k, p, p), for X (n, d) and Z (k, d)."""
         (weight, base), *others = self.terms()
@@ -50,16 +54,6 @@ class OperatorKernel(ABC):
         ties outputs to input directions, else none."""
         return (np.arange(d),) if self.vector_field else ()
 
-    @property
-    def concatenated(self) -> bool:
-        """Whether each term has frequencies of its own; see `Sum`."""
-        return False
-
-    @property
-    def V(self) -> int:
-        """How many views the outputs are of: 1 but for `MultiView`, of whose outputs the targets are the mean."""
-        return 1
-
     def trace(self, d: int, p: int) -> float:
         """tr k(0), the share in the mixture that frequencies are drawn from (Minh 2016, eq. 58-59)."""
         return sum(weight * kernel.trace(d, p) for weight, kernel in self.terms())
@@ -86,13 +80,10 @@ class BaseKernel(OperatorKernel):
     measures: ClassVar[tuple[Measure, ...]] = (Measure.UNBOUNDED,)
     scalar: ScalarKernel
     measure: Measure | None
+    vector_field = False
 
     def terms(self) -> tuple[tuple[float, BaseKernel], ...]:
         return ((1.0, self),)
-
-    @property
-    def vector_field(self) -> bool:
-        return False
 
     @abstractmethod
     def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
@@ -135,11 +126,7 @@ class Sum(OperatorKernel):
                 raise InputError("a multi-view kernel has no multiples and no sums; weigh or add its views' kernels")
             flat += [(float(weight) * inner, base) for inner, base in kernel.terms()]
         concatenate = concatenate or any(kernel.concatenated for _, kernel in parts)
-        vars(self).update(parts=tuple(flat), concatenate=concatenate)
-
-    @property
-    def concatenated(self) -> bool:
-        return self.concatenate
+        vars(self).update(parts=tuple(flat), concatenate=concatenate, concatenated=concatenate)
 
     def terms(self) -> tuple[tuple[float, BaseKernel], ...]:
         return self.parts

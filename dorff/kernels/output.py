@@ -22,10 +22,7 @@ _EPS = float(np.finfo(np.float64).eps)
 class Output(ABC):
     """How the p outputs of k0 A are coupled. What A costs is its rank, which is `len(root(p))`."""
 
-    @property
-    def p(self) -> int | None:
-        """The number of outputs A is for; None where A takes its size, or itself, from the data."""
-        return None
+    p: int | None = None  #: the number of outputs A is for; None where A takes its size, or itself, from the data
 
     @abstractmethod
     def root(self, p: int) -> FloatArray:
@@ -166,11 +163,8 @@ class Matrix(Output):
     A: FloatArray
 
     def __init__(self, A: npt.ArrayLike) -> None:
-        object.__setattr__(self, "A", _positive(A))
-
-    @property
-    def p(self) -> int:
-        return len(self.A)
+        matrix = _positive(A)
+        vars(self).update(A=matrix, p=len(matrix))
 
     def root(self, p: int) -> FloatArray:
         self.check(p)
@@ -197,13 +191,10 @@ class Factor(Output):
     B: FloatArray
 
     def __init__(self, B: npt.ArrayLike) -> None:
-        object.__setattr__(self, "B", _numbers(B, "the factor of the output matrix"))
-        if not np.any(self.B):
+        factor = _numbers(B, "the factor of the output matrix")
+        if not np.any(factor):
             raise InputError("the factor of the output matrix must not be zero")
-
-    @property
-    def p(self) -> int:
-        return len(self.B)
+        vars(self).update(B=factor, p=len(factor))
 
     def root(self, p: int) -> FloatArray:
         """B^T itself where its rows are independent, otherwise fewer rows with the same B B^T."""
@@ -241,11 +232,7 @@ class Graph(Output):
             raise InputError(f"the offset of the output graph must be zero or a positive number, not {offset!r}")
         if offset == 0 and not np.any(W - np.diag(np.diag(W))):
             raise InputError("the output graph has no edge and no offset, so its matrix is zero; give it either")
-        vars(self).update(weights=W, offset=float(offset))
-
-    @property
-    def p(self) -> int:
-        return len(self.weights)
+        vars(self).update(weights=W, offset=float(offset), p=len(W))
 
     def root(self, p: int) -> FloatArray:
         self.check(p)

@@ -141,9 +141,9 @@ class Spectral(ScalarKernel):
     def second_moments(self, d: int) -> FloatArray:
         """E omega_j^2 under rho_0, (d,); InputError that says why where they are infinite."""
 
-    @abstractmethod
     def rotation_invariant(self, measure: Measure) -> bool:
         """Whether rotations leave the law of s * omega as it is, s the length-scales."""
+        return False
 
     @abstractmethod
     def log_density(self, omega: FloatArray, measure: Measure) -> FloatArray:
@@ -231,6 +231,20 @@ class GaussianWeighted(ScalarKernel):
     def centre(self) -> float:
         """phi(0), without `scale`."""
         return float(np.asarray(self.activation.function(np.zeros((1, 1)))).ravel()[0])
+
+
+def positive_number(name: str, value: float) -> float:
+    """`value` as a float, or an InputError naming the argument."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not 0 < value < math.inf:
+        raise InputError(f"{name} must be a positive finite number, not {value!r}")
+    return float(value)
+
+
+def whole(name: str, value: object, least: int = 1) -> int:
+    """A whole number of `least` or more, or an InputError naming the argument."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise InputError(f"{name} must be a whole number of {least} or more, not {value!r}")
+    return int(value)
 
 
 def median_lengthscale(X: FloatArray, *, absolute: bool = False, weights: FloatArray | None = None) -> float:

@@ -10,16 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dorff.errors import InputError
-from dorff.kernels.scalar import FloatArray, Measure
-from dorff.kernels.spectral import (
-    MatrixFunction,
-    OfFunction,
-    evaluated,
-    place,
-    refuse_asymmetric,
-    scaled_root,
-    whole,
-)
+from dorff.kernels.scalar import FloatArray, Measure, whole
+from dorff.kernels.spectral import MatrixFunction, OfFunction, evaluated, place, refuse_asymmetric, scaled_root
 from dorff.kernels.tabulated import Tabulated, fold, folded_nodes, fourier_sum, nodes, plane_waves
 from dorff.spec.registry import lazily
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from dorff.errors import InputError
 from dorff.kernels.operator import BaseKernel
-from dorff.kernels.scalar import FloatArray, Measure, Spectral
+from dorff.kernels.scalar import FloatArray, Measure, Spectral, whole
 from dorff.spec.registry import Config
 
 #: Of many points (..., d), a matrix (..., p, p) for each.
@@ -27,10 +27,7 @@ class OfFunction(BaseKernel):
     """A kernel of Python functions with real symmetric matrices (p, p), which lives in memory only."""
 
     p: int
-
-    @property
-    def vector_field(self) -> bool:
-        return True  # nobody knows what its matrices say about directions
+    vector_field = True  # nobody knows what its matrices say about directions
 
     def fix(self, d: int, p: int, covariance: FloatArray | None = None) -> Self:
         if self.p != p:
@@ -166,13 +163,6 @@ def _tail_index(u: FloatArray) -> float:
     logs = np.log(top[1:] / top[0])
     first, second = float(logs.mean()), float(np.mean(logs**2))
     return first + 1 - 0.5 / (1 - first**2 / second) if second > first**2 * (1 + 1e-12) else 0.0
-
-
-def whole(name: str, value: object) -> int:
-    """A whole number of 1 or more, or an InputError naming the argument."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise InputError(f"{name} must be a whole number of 1 or more, not {value!r}")
-    return int(value)
 
 
 def place(point: FloatArray) -> str:

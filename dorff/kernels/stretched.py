@@ -203,9 +203,6 @@ class Isotropic(Stretched):
 class Product(Stretched):
     """A product over the inputs of one-dimensional kernels: the coordinates of omega are independent under rho_0."""
 
-    def rotation_invariant(self, measure: Measure) -> bool:
-        return False
-
 
 _BLOCK = 2**15  # numbers at a time, so that they stay in cache
 _ROUGH = (
@@ -255,6 +252,7 @@ class Cauchy(Product):
 
     kind = "cauchy"
     lengthscale: float | tuple[float, ...]
+    variance = 2.0
 
     def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
         scale = self.stretch(X.shape[1])
@@ -269,10 +267,6 @@ class Cauchy(Product):
                     factor += 1.0
                     inverse[start : start + step] *= factor
         return np.asarray(np.reciprocal(inverse, out=inverse))
-
-    @property
-    def variance(self) -> float:
-        return 2.0
 
     def hessian(self, X: FloatArray, Z: FloatArray) -> FloatArray:
         d = X.shape[1]

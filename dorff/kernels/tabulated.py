@@ -96,9 +96,6 @@ class Tabulated(Spectral):
             moments[axis] = along @ nodes(len(along), width) ** 2 + width**2 / 12
         return moments
 
-    def rotation_invariant(self, measure: Measure) -> bool:
-        return False
-
     def dims(self, d: int, measure: Measure) -> int:
         self.check(d)
         self.check_measure(measure)

@@ -28,6 +28,7 @@ class VectorField(BaseKernel):
     kind: ClassVar[str]
     scalar: Spectral
     measures = (Measure.TRACE, Measure.UNBOUNDED)
+    vector_field = True
 
     def __init__(self, scalar: ScalarKernel, measure: Measure | str | Mapping[str, Any] | None = None) -> None:
         if not isinstance(scalar, Spectral):
@@ -40,10 +41,6 @@ class VectorField(BaseKernel):
         if chosen is not None:
             scalar.check_measure(chosen)
         vars(self).update(scalar=scalar, measure=chosen)
-
-    @property
-    def vector_field(self) -> bool:
-        return True
 
     def fix(self, d: int, p: int, covariance: FloatArray | None = None) -> OperatorKernel:
         if d != p:
