@@ -4,6 +4,7 @@ frequencies that a bound asks for; and the psi_1 Orlicz norm, which says how hea
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 
 import numpy as np
@@ -96,11 +97,7 @@ def features_needed(bound: Callable[[float, int], float], epsilon: float, delta:
                 "kernel may be infinite under its measure: choose trace or bounded, a larger epsilon or another bound"
             )
         high = min(2 * high, most)
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if bound(epsilon, middle) <= delta else (middle, high)
-    return high
+    return bisect_left(range(high), True, high // 2 + 1, key=lambda D: bound(epsilon, D) <= delta)
 
 
 def orlicz_norm(variable: Callable[[float], float] | npt.ArrayLike) -> float:

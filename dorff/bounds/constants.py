@@ -82,18 +82,15 @@ class Constants:
         positive(diameter=diameter)
         fixed = kernel.fix(d, p)
         terms = [(weight, base) for weight, base in fixed.terms() if weight > 0]
-        parts = [_scaled(_one(base, d, diameter), weight) for weight, base in terms]
+        parts = [_sizes(base, weight, d, diameter) for weight, base in terms]
         sizes = parts[0] if len(parts) == 1 else _sum(fixed, parts, d, p)
         simple = len(parts) == 1 and isinstance(terms[0][1], Decomposable)
         return cls(d=d, p=p, diameter=diameter, decomposable=simple, **sizes)
 
 
-def _one(kernel: BaseKernel, d: int, diameter: float) -> dict[str, float]:
-    return _decomposable(kernel, d, diameter) if isinstance(kernel, Decomposable) else _field(kernel, d, diameter)
-
-
-def _scaled(sizes: dict[str, float], weight: float) -> dict[str, float]:
+def _sizes(kernel: BaseKernel, weight: float, d: int, diameter: float) -> dict[str, float]:
     """The constants of weight * K."""
+    sizes = _decomposable(kernel, d, diameter) if isinstance(kernel, Decomposable) else _field(kernel, d, diameter)
     return {name: value * weight ** (2 if name in _SQUARED else 1) for name, value in sizes.items()}
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dorff.errors import InputError
-from dorff.frequencies.transforms import Arrays
+from dorff.frequencies.transforms import Arrays, finite
 from dorff.kernels.scalar import FloatArray
 from dorff.spec.registry import Config
 
@@ -128,6 +128,4 @@ class FeatureMap:
 
 def numbers(shape: tuple[int, ...], *arrays: npt.NDArray[Any]) -> bool:
     """Whether arrays are of this shape, float64 and finite."""
-    return all(
-        array.shape == shape and array.dtype == np.float64 and bool(np.isfinite(array).all()) for array in arrays
-    )
+    return all(array.shape == shape for array in arrays) and finite(*arrays)

@@ -45,6 +45,10 @@ class OwnFeatures(ScalarMap):
     def m(self) -> int:
         return len(self.weights)
 
+    def arrays(self) -> Arrays:
+        held = {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
+        return {"feature_weights" if name == "weights" else name: value for name, value in held.items()}
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -58,6 +62,7 @@ class Monomials(OwnFeatures):
     factors: npt.NDArray[np.integer[Any]]
     weights: FloatArray
     kind = "monomials"
+    differentiable = True
 
     @classmethod
     def of(cls, kernel: Polynomial, d: int) -> Monomials:
@@ -81,10 +86,6 @@ class Monomials(OwnFeatures):
         for factor in self.factors.T:
             F *= padded[:, factor]
 
-    @property
-    def differentiable(self) -> bool:
-        return True
-
     def jacobian(self, x: FloatArray, W: FloatArray) -> FloatArray:
         padded = np.column_stack([x, np.ones(len(x))])
         out = np.zeros((len(x), W.shape[1], self.d + 1))
@@ -106,9 +107,6 @@ class Monomials(OwnFeatures):
         within = not self.factors.size or bool(self.factors.min() >= 0 and self.factors.max() <= self.inputs)
         typed = self.factors.dtype == np.int64 and self.factors.ndim == 2
         return typed and within and numbers((len(self.factors),), self.weights)
-
-    def arrays(self) -> Arrays:
-        return {"factors": self.factors, "feature_weights": self.weights}
 
 
 @final
@@ -175,9 +173,6 @@ class Maclaurin(OwnFeatures):
         ascend = bool(np.all(self.degrees[1:] >= self.degrees[:-1]))
         return within and ascend and numbers(self.signs.shape, self.signs) and numbers((m,), self.weights)
 
-    def arrays(self) -> Arrays:
-        return {"signs": self.signs, "degrees": self.degrees, "feature_weights": self.weights}
-
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -216,6 +211,3 @@ class Eigenfunctions(OwnFeatures):
         within = bool(np.all((self.indices >= 0) & (self.indices < len(self.kernel.eigenvalues))))
         typed = self.indices.dtype == np.int64 and self.indices.ndim == 1
         return typed and within and numbers(self.indices.shape, self.weights)
-
-    def arrays(self) -> Arrays:
-        return {"indices": self.indices, "feature_weights": self.weights}

@@ -264,19 +264,13 @@ def _scalar_map(config: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]
             config["centre_column"] is True,
         )
     if kind == "monomials":
-        return Monomials(_inputs(config), arrays["factors"], arrays["feature_weights"])
+        return Monomials(whole("d of a feature map", config["d"]), arrays["factors"], arrays["feature_weights"])
     if kind == "maclaurin":
         return Maclaurin(arrays["signs"], arrays["degrees"], arrays["feature_weights"])
     if kind == "eigenfunctions":
         kernel = scalar_from_config(config["kernel"])
         if not isinstance(kernel, Mercer):
             raise InputError(f"{config['kernel']} has no eigenfunctions")
-        return Eigenfunctions(kernel, _inputs(config), arrays["indices"], arrays["feature_weights"])
+        d = whole("d of a feature map", config["d"])
+        return Eigenfunctions(kernel, d, arrays["indices"], arrays["feature_weights"])
     raise InputError(f"feature map {kind!r} is not known; it is of a newer version of dorff")
-
-
-def _inputs(config: Mapping[str, Any]) -> int:
-    d = config["d"]
-    if type(d) is not int or d < 1:
-        raise InputError(f"d of a feature map must be a whole number of 1 or more, not {d!r}")
-    return d

@@ -34,6 +34,8 @@ class _HadamardSampler(Sampler):
     rho_0 again on R^d. Rows without any such entry are left out.
     """
 
+    blocks: int = 3  #: diagonal and Hadamard matrices in a block; a permutation counts as one more
+
     @abstractmethod
     def directions(self, rng: np.random.Generator, count: int, d: int) -> HadamardChain:
         """The first `count` rows of blocks, unit vectors in R^n, not stretched."""
@@ -57,19 +59,15 @@ class _HadamardSampler(Sampler):
         chain = replace(chain, stretch=spectrum.stretch(d), gains=chain.gains * radii)
         return Frequencies(settled(chain, HADAMARD_FROM), uniform(count))
 
-    def factors(self) -> int:
-        """Diagonal and Hadamard matrices in a block; a permutation counts as one more."""
-        return 3
-
     def numbers(self, d: int, count: int) -> int:
         n = padded(d)
-        return (self.factors() + 2) * -(-count // n) * n + d if d >= HADAMARD_FROM else super().numbers(d, count)
+        return (self.blocks + 2) * -(-count // n) * n + d if d >= HADAMARD_FROM else super().numbers(d, count)
 
     def flops(self, d: int, count: int) -> float:
         n = padded(d)
         if d < HADAMARD_FROM:
             return super().flops(d, count)
-        return self.factors() * -(-count // n) * n * (2 + math.log2(n))
+        return self.blocks * -(-count // n) * n * (2 + math.log2(n))
 
 
 class _Rademacher(_HadamardSampler):
@@ -83,10 +81,10 @@ class _Rademacher(_HadamardSampler):
 
     @final
     def _chain(self, rng: np.random.Generator, rows: IntArray, d: int) -> HadamardChain:
-        n, blocks = padded(d), self.factors()
-        diagonals = _signs(rng, -(-len(rows) // n), blocks, n)
+        n = padded(d)
+        diagonals = _signs(rng, -(-len(rows) // n), self.blocks, n)
         none = np.empty((len(diagonals), 0), dtype=np.int32)
-        return HadamardChain(np.ones(d), diagonals, none, rows, np.full(len(rows), n ** (-blocks / 2)))
+        return HadamardChain(np.ones(d), diagonals, none, rows, np.full(len(rows), n ** (-self.blocks / 2)))
 
 
 def _signs(rng: np.random.Generator, *shape: int) -> FloatArray:
@@ -156,9 +154,6 @@ class ROM(_Rademacher):
 
     def directions(self, rng: np.random.Generator, count: int, d: int) -> HadamardChain:
         return self._chain(rng, some_rows(rng, padded(d), count), d)
-
-    def factors(self) -> int:
-        return self.blocks
 
 
 @final

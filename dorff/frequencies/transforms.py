@@ -90,7 +90,7 @@ class Dense(Transform):
         return self.omega
 
     def fits(self) -> bool:
-        return self.omega.ndim == 2 and 0 not in self.omega.shape and _finite(self.omega)
+        return self.omega.ndim == 2 and 0 not in self.omega.shape and finite(self.omega)
 
 
 class _Blocks(Transform):
@@ -139,7 +139,7 @@ class HadamardChain(_Blocks):
             and n & (n - 1) == 0
             and n >= self.d > 0
             and _ascend(self.rows, self.gains)
-            and _finite(self.stretch, self.diagonals, self.gains)
+            and finite(self.stretch, self.diagonals, self.gains)
             and _below(self.rows, B * n)
             and _below(self.permutation, n)
         )
@@ -180,13 +180,14 @@ class ButterflyRules(_Blocks):
             and d > 0
             and self.permutations.dtype == np.int32
             and _ascend(self.rows, self.gains)
-            and _finite(self.stretch, self.cosines, self.sines, self.gains)
+            and finite(self.stretch, self.cosines, self.sines, self.gains)
             and _below(self.rows, B * (d + int(self.vertices[0])))
             and _below(self.permutations, d)
         )
 
 
-def _finite(*arrays: npt.NDArray[Any]) -> bool:
+def finite(*arrays: npt.NDArray[Any]) -> bool:
+    """Whether arrays are float64 and finite."""
     return all(array.dtype == np.float64 and bool(np.isfinite(array).all()) for array in arrays)
 
 

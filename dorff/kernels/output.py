@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ _EPS = float(np.finfo(np.float64).eps)
 class Output(ABC):
     """How the p outputs of k0 A are coupled. What A costs is its rank, which is `len(root(p))`."""
 
+    kind: ClassVar[str]  #: its word in JOB.yaml, where that says it all
     p: int | None = None  #: the number of outputs A is for; None where A takes its size, or itself, from the data
 
     @abstractmethod
@@ -40,9 +41,9 @@ class Output(ABC):
         """tr A, or p where A is not known before the data: any positive share of the frequencies will do."""
         return float(p)
 
-    @abstractmethod
     def config(self) -> Any:
         """What `output:` of JOB.yaml says: a name, or a mapping."""
+        return self.kind
 
     @final
     def check(self, p: int) -> None:
@@ -64,20 +65,21 @@ class Output(ABC):
 class Identity(Output):
     """A = I: independent outputs."""
 
+    kind = "identity"
+
     def root(self, p: int) -> FloatArray:
         return np.eye(p)
 
     def fixed(self, p: int, covariance: FloatArray | None = None) -> Output:
         return Matrix(np.eye(p))
 
-    def config(self) -> str:
-        return "identity"
-
 
 @final
 @dataclass(frozen=True)
 class Covariance(Output):
     """A is the targets' empirical covariance, known once the moments are."""
+
+    kind = "covariance"
 
     def root(self, p: int) -> FloatArray:
         return self.fixed(p).root(p)
@@ -94,9 +96,6 @@ class Covariance(Output):
             raise InputError("output 'covariance': the targets do not vary, so their covariance is zero")
         return Matrix(covariance)
 
-    def config(self) -> str:
-        return "covariance"
-
 
 @final
 @dataclass(frozen=True)
@@ -107,6 +106,8 @@ class Simplex(Output):
     (2016), 5.2, with its u put right (-1/p, in R^p, for the printed -p^-2, in R^(p-1)), and A is B^T B: the printed
     B B^T is a multiple of I in R^(p-1).
     """
+
+    kind = "simplex"
 
     def root(self, p: int) -> FloatArray:
         if p < 2:
@@ -119,9 +120,6 @@ class Simplex(Output):
 
     def fixed(self, p: int, covariance: FloatArray | None = None) -> Output:
         return Factor(self.root(p).T)
-
-    def config(self) -> str:
-        return "simplex"
 
 
 @final

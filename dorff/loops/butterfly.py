@@ -22,23 +22,18 @@ def simplex_vertices(d: int) -> F64:
     """
     if d < 1:
         raise InputError(f"d must be 1 or more, but is {d}; a simplex needs a dimension.")
-    on, before = _entries(d)
+    on, before = simplex_entries(d)
     rest: F64 = np.tril(np.broadcast_to(before, (d + 1, d)), -1)
     rest[range(d), range(d)] = on
     return rest
 
 
-def _entries(d: int) -> tuple[F64, F64]:
-    """The vertices' own entries (i = j) and those of all later vertices (i < j), (d,) each."""
-    left = d + 1.0 - np.arange(d)  # d - i + 2
-    scale = (d + 1) / d
-    return np.sqrt(scale * (left - 1) / left), -np.sqrt(scale / (left * (left - 1)))
-
-
 @lru_cache(maxsize=8)
 def simplex_entries(d: int) -> tuple[F64, F64]:
-    """The simplex as the loops take it: both (d,), read-only."""
-    on, before = _entries(d)
+    """The vertices' own entries (i = j) and those of all later vertices (i < j), (d,) each, read-only."""
+    left = d + 1.0 - np.arange(d)  # d - i + 2
+    scale = (d + 1) / d
+    on, before = np.sqrt(scale * (left - 1) / left), -np.sqrt(scale / (left * (left - 1)))
     on.flags.writeable = before.flags.writeable = False
     return on, before
 

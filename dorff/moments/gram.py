@@ -51,10 +51,8 @@ class Moments(Solvable):
     @property
     def full(self) -> FloatArray:
         square = np.empty((self.width, self.width))
-        for column in range(self.width):
-            values = self.packed[column * (column + 1) // 2 : (column + 1) * (column + 2) // 2]
-            square[: column + 1, column] = values
-            square[column, : column + 1] = values
+        unpack(self.packed, square)
+        unpack(self.packed, square.T)
         return square
 
     @property
