@@ -12,7 +12,7 @@ import scipy.linalg
 
 from dorff.errors import InputError
 from dorff.kernels import Decomposable, OperatorKernel, ScalarKernel
-from dorff.kernels.scalar import FloatArray
+from dorff.kernels.scalar import BoolArray, FloatArray
 
 #: What a block of the kernel's values and their temporaries may take (about eight arrays of its size).
 BLOCK_BYTES = 64 << 20
@@ -108,7 +108,7 @@ class _Dense:
     """(B K B^T + diag(noise)) z = right over the N observed values, right and z (N, c): any kernel and any pattern."""
 
     def __init__(
-        self, kernel: OperatorKernel, X: FloatArray, C: FloatArray, some: npt.NDArray[np.bool_], noise: FloatArray
+        self, kernel: OperatorKernel, X: FloatArray, C: FloatArray, some: BoolArray, noise: FloatArray
     ) -> None:
         ends = np.concatenate([[0], np.cumsum(some.sum(axis=1))])
         K = np.empty((ends[-1], ends[-1]))  # only the lower triangle of row blocks is written and read
@@ -153,7 +153,7 @@ class _Separable:
 
 
 def _system(
-    kernel: OperatorKernel, X: FloatArray, C: FloatArray, some: npt.NDArray[np.bool_], noise: FloatArray
+    kernel: OperatorKernel, X: FloatArray, C: FloatArray, some: BoolArray, noise: FloatArray
 ) -> _Dense | _Separable:
     separable = _separable(kernel)
     if separable is not None and some.all():

@@ -137,13 +137,9 @@ class Recipe:
         centred = sampler.centred and (phi is None or phi.centre != 0)
         split = phi.activation.split if phi is not None else None
         constant = sampler.reflected and split is not None and split.constant != 0
-        return not self.intercept and (constant or (centred and self._seen_at_zero))
-
-    @property
-    def _seen_at_zero(self) -> bool:
-        """Whether the kernel has anything at omega = 0, where curl-free and divergence-free ones have nothing."""
-        zero = np.zeros((1, self.d))
-        return any(bool(np.any(base.root(zero))) for _, base in self.kernel.terms())
+        # At omega = 0 curl-free and divergence-free kernels have nothing.
+        roots = (base.root(np.zeros((1, self.d))) for _, base in self.kernel.terms())
+        return not self.intercept and (constant or (centred and any(bool(np.any(root)) for root in roots)))
 
     @property
     def _each(self) -> int:

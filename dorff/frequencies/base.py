@@ -9,10 +9,10 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from dorff import kernels
 from dorff.errors import InputError
 from dorff.frequencies.transforms import Cost, Dense, Frequencies, dealt, of_views, uniform
-from dorff.kernels.scalar import FloatArray
+from dorff.kernels import BaseKernel, Decomposable, Gaussian, Isotropic, MultiView, OperatorKernel
+from dorff.kernels.scalar import FloatArray, GaussianWeighted, Measure, ScalarKernel, Spectral
 from dorff.spec.registry import Config
 
 
@@ -25,14 +25,14 @@ class Law:
     the weights psi of one of them depend on the frequency.
     """
 
-    scalar: kernels.ScalarKernel
-    measure: kernels.Measure
+    scalar: ScalarKernel
+    measure: Measure
     share: float = 0.0
     terms: tuple[int, ...] = ()
     weighed: bool = False
 
     @property
-    def spectrum(self) -> kernels.Spectral:
+    def spectrum(self) -> Spectral:
         """The spectrum as a shift-invariant kernel's."""
         return spectrum(self.scalar)
 
@@ -65,7 +65,7 @@ class Sampler(ABC):
         """The sampler in the grammar of JOB.yaml: its word, and its fields as options."""
         return {"type": self.kind, **vars(self)}
 
-    def accept(self, law: kernels.Spectral, measure: kernels.Measure, d: int) -> None:
+    def accept(self, law: Spectral, measure: Measure, d: int) -> None:
         """Does nothing if there is a rule for the law, else raises the InputError that says why not."""
         return
 
@@ -90,12 +90,12 @@ class Sampler(ABC):
         return 2.0 * self.size(d, count) * d
 
     @final
-    def check(self, kernel: kernels.OperatorKernel, d: int, p: int) -> None:
+    def check(self, kernel: OperatorKernel, d: int, p: int) -> None:
         """Does nothing if `draw` has a rule for the kernel, else raises the InputError that says why not."""
         self.laws(kernel, d, p)
 
     @final
-    def draw(self, kernel: kernels.OperatorKernel, *, d: int, p: int, count: int, seed: int) -> Frequencies:
+    def draw(self, kernel: OperatorKernel, *, d: int, p: int, count: int, seed: int) -> Frequencies:
         """The frequencies that come for a ceiling of `count` (see `cost`). InputError where there is no rule.
 
         Laws get frequencies in shares tr k_i(0), rounded to whole ones. From a mixture (Minh 2016, eq. 58-59) the
@@ -104,7 +104,7 @@ class Sampler(ABC):
         a view does not see.
         """
         rng = np.random.default_rng(seed)
-        if not isinstance(kernel, kernels.MultiView):
+        if not isinstance(kernel, MultiView):
             return self._drawn(kernel, d, p, count, rng)
         self.check(kernel, d, p)
         parts = [
@@ -113,9 +113,7 @@ class Sampler(ABC):
         ]
         return of_views(kernel, parts, d)
 
-    def _drawn(
-        self, kernel: kernels.OperatorKernel, d: int, p: int, count: int, rng: np.random.Generator
-    ) -> Frequencies:
+    def _drawn(self, kernel: OperatorKernel, d: int, p: int, count: int, rng: np.random.Generator) -> Frequencies:
         """Of a kernel of one view."""
         laws = self.laws(kernel, d, p)
         counts = _apportion(laws, count)
@@ -135,9 +133,9 @@ class Sampler(ABC):
         return Frequencies(found.transform, uniform(count), log_density=np.logaddexp.reduce(densities, axis=0))
 
     @final
-    def cost(self, kernel: kernels.OperatorKernel, *, d: int, p: int, count: int) -> Cost:
+    def cost(self, kernel: OperatorKernel, *, d: int, p: int, count: int) -> Cost:
         """What `draw` of the same arguments gives and takes."""
-        if isinstance(kernel, kernels.MultiView):
+        if isinstance(kernel, MultiView):
             self.check(kernel, d, p)
             parts = [
                 self.cost(view.kernel, d=view.d, p=p // kernel.V, count=size)
@@ -155,11 +153,11 @@ class Sampler(ABC):
         return Cost(D, max(self.numbers(d, D), density), self.flops(d, D))
 
     @final
-    def recipe(self, kernel: kernels.OperatorKernel, *, d: int, p: int, count: int) -> list[Config]:
+    def recipe(self, kernel: OperatorKernel, *, d: int, p: int, count: int) -> list[Config]:
         """All of the kernel that the frequencies depend on: scalar kernels, measures and counts, and the terms that a
         law serves where not all do; `weighed`, which rules depend on; the view, and its columns, where there are some.
         """
-        if isinstance(kernel, kernels.MultiView):
+        if isinstance(kernel, MultiView):
             shares = enumerate(zip(kernel.views, dealt(kernel, count), strict=True))
             return [
                 {**law, "view": number, "columns": list(view.columns)}
@@ -180,9 +178,9 @@ class Sampler(ABC):
         ]
 
     @final
-    def laws(self, kernel: kernels.OperatorKernel, d: int, p: int) -> list[Law]:
+    def laws(self, kernel: OperatorKernel, d: int, p: int) -> list[Law]:
         """The laws of the kernel's terms of positive weight, in order; InputError where there is no rule for one."""
-        if isinstance(kernel, kernels.MultiView):
+        if isinstance(kernel, MultiView):
             return self._laws_of_views(kernel, p)
         by_key: dict[Any, Law] = {}
         for number, (weight, base) in enumerate(kernel.terms()):
@@ -191,11 +189,11 @@ class Sampler(ABC):
                 measure = self.measure(base, d)
                 key = number if kernel.concatenated else (base.scalar, measure)
                 so_far = by_key.get(key, Law(base.scalar, measure))
-                weighed = so_far.weighed or not isinstance(base, kernels.Decomposable)
+                weighed = so_far.weighed or not isinstance(base, Decomposable)
                 by_key[key] = Law(base.scalar, measure, so_far.share + share, (*so_far.terms, number), weighed)
         return list(by_key.values())
 
-    def _laws_of_views(self, kernel: kernels.MultiView, p: int) -> list[Law]:
+    def _laws_of_views(self, kernel: MultiView, p: int) -> list[Law]:
         """Those of each view, for its inputs alone."""
         if not self.mixes:
             raise InputError(
@@ -211,7 +209,7 @@ class Sampler(ABC):
         return found
 
     @final
-    def measure(self, base: kernels.BaseKernel, d: int) -> kernels.Measure:
+    def measure(self, base: BaseKernel, d: int) -> Measure:
         """The kernel's measure, or the first of its `measures` that there is a rule for; InputError without a rule."""
         law = spectrum(base.scalar)
         law.check(d)
@@ -224,7 +222,7 @@ class Sampler(ABC):
                 refusal = error
         raise refusal
 
-    def _apart(self, kernel: kernels.OperatorKernel, laws: Sequence[Law]) -> bool:
+    def _apart(self, kernel: OperatorKernel, laws: Sequence[Law]) -> bool:
         """Whether there are several laws and they are drawn law by law."""
         return len(laws) > 1 and (kernel.concatenated or not self.mixes)
 
@@ -239,9 +237,7 @@ class DenseSampler(Sampler):
     mixes = True
 
     @abstractmethod
-    def omega(
-        self, rng: np.random.Generator, law: kernels.Spectral, measure: kernels.Measure, count: int, d: int
-    ) -> FloatArray:
+    def omega(self, rng: np.random.Generator, law: Spectral, measure: Measure, count: int, d: int) -> FloatArray:
         """`count` frequencies (count, d) of one law."""
 
     @final
@@ -250,18 +246,18 @@ class DenseSampler(Sampler):
         return Frequencies(Dense(np.ascontiguousarray(omega)), uniform(count))
 
 
-def spectrum(scalar: kernels.ScalarKernel) -> kernels.Spectral:
+def spectrum(scalar: ScalarKernel) -> Spectral:
     """The law that frequencies of a scalar kernel have: its own, or N(0, I) for an expectation over N(0, I)."""
-    if isinstance(scalar, kernels.GaussianWeighted):
-        return kernels.Gaussian(1.0)
-    if isinstance(scalar, kernels.Spectral):
+    if isinstance(scalar, GaussianWeighted):
+        return Gaussian(1.0)
+    if isinstance(scalar, Spectral):
         return scalar
     raise InputError(f"{type(scalar).__name__} has no frequencies to draw; it brings features of its own")
 
 
-def isotropic(law: kernels.Spectral, measure: kernels.Measure, sampler: str) -> kernels.Isotropic:
+def isotropic(law: Spectral, measure: Measure, sampler: str) -> Isotropic:
     """The law where it is rotation-invariant under the measure, else InputError."""
-    if not isinstance(law, kernels.Isotropic):
+    if not isinstance(law, Isotropic):
         raise InputError(
             f"sampler: {sampler} needs a spectrum that no rotation changes; that of {type(law).__name__} is not "
             "such a one: use iid or qmc"
@@ -274,9 +270,9 @@ def isotropic(law: kernels.Spectral, measure: kernels.Measure, sampler: str) -> 
     return law
 
 
-def unbounded(measure: kernels.Measure, sampler: str) -> None:
+def unbounded(measure: Measure, sampler: str) -> None:
     """InputError for a measure that is not the spectrum itself."""
-    if measure != kernels.Measure.UNBOUNDED:
+    if measure != Measure.UNBOUNDED:
         raise InputError(
             f"sampler: {sampler} is a rule for a spectrum itself, not for its {measure} measure; leave the kernel's "
             "measure out or set unbounded, or use iid, orthogonal or qmc"

@@ -108,61 +108,57 @@ class Quadrature(Sampler):
                 ) from error
 
     def rule(self, rng: np.random.Generator, law: Law, count: int, d: int) -> Frequencies:
-        spectrum, width = isotropic(law.spectrum, law.measure, "quadrature"), self._width(d)
+        spectrum = isotropic(law.spectrum, law.measure, "quadrature")
         if self.degree[0] == 1:
-            radii = self._radii(rng, spectrum, Measure.UNBOUNDED, count, width, d)
+            radii = self._radii(rng, spectrum, Measure.UNBOUNDED, count, d)
             weights, centre = np.full(count, 1 / math.sqrt(count)), 0.0
         else:
             moment = d * spectrum.variance
-            radii = self._radii(rng, spectrum, Measure.TRACE, count, width, d)
+            radii = self._radii(rng, spectrum, Measure.TRACE, count, d)
             if self.centre == "redraw":
-                self._redraw(rng, spectrum, radii, moment, width, d)
+                self._redraw(rng, spectrum, radii, moment, d)
             weights = np.sqrt(moment / count) / radii
             centre = 0.0 if self.centre == "drop" else float(1.0 - np.sum(weights**2))
-        return Frequencies(self._points(rng, spectrum, radii, width, d), weights, centre, reflected=True)
+        return Frequencies(self._points(rng, spectrum, radii, d), weights, centre, reflected=True)
 
     def _width(self, d: int) -> int:
         return {(1, 1): 1, (1, 3): d, (3, 3): d + 1}[self.degree]
 
-    def _radii(
-        self, rng: np.random.Generator, law: Isotropic, measure: Measure, count: int, width: int, d: int
-    ) -> FloatArray:
+    def _radii(self, rng: np.random.Generator, law: Isotropic, measure: Measure, count: int, d: int) -> FloatArray:
         if self.radii == "own":
             return law.radii(rng, count, d, measure)
+        width = self._width(d)
         return np.repeat(law.radii(rng, -(-count // width), d, measure), width)[:count]
 
-    def _redraw(
-        self, rng: np.random.Generator, law: Isotropic, radii: FloatArray, moment: float, width: int, d: int
-    ) -> None:
+    def _redraw(self, rng: np.random.Generator, law: Isotropic, radii: FloatArray, moment: float, d: int) -> None:
         """Draw each rule's radii again, in place, until its centre's weight is not negative."""
+        width = self._width(d)
         for start in range(0, len(radii), width):
             rule = radii[start : start + width]
             while np.mean(moment / rule**2) > 1:
-                rule[:] = self._radii(rng, law, Measure.TRACE, len(rule), width, d)
+                rule[:] = self._radii(rng, law, Measure.TRACE, len(rule), d)
 
-    def _points(self, rng: np.random.Generator, law: Isotropic, radii: FloatArray, width: int, d: int) -> Transform:
+    def _points(self, rng: np.random.Generator, law: Isotropic, radii: FloatArray, d: int) -> Transform:
         count, stretch = len(radii), law.stretch(d)
         if self.degree == (1, 1):
             return Dense(directions(rng, count, d) * radii[:, None] * stretch)
         if self.mixing == "butterfly":
-            return settled(self._butterflies(rng, stretch, radii, width, d), BUTTERFLY_FROM)
+            return settled(self._butterflies(rng, stretch, radii, d), BUTTERFLY_FROM)
         if self.degree == (1, 3):
             return Dense(orthogonal_directions(rng, count, d) * radii[:, None] * stretch)
         vertices, omega = simplex_vertices(d), np.empty((count, d))
-        for start in range(0, count, width):
+        for start in range(0, count, d + 1):
             rows = min(d, count - start)  # vertex j lies in the span of the first j axes
-            np.matmul(vertices[: count - start, :rows], frame(rng, rows, d), out=omega[start : start + width])
+            np.matmul(vertices[: count - start, :rows], frame(rng, rows, d), out=omega[start : start + d + 1])
         omega *= radii[:, None]
         omega *= stretch
         return Dense(omega)
 
-    def _butterflies(
-        self, rng: np.random.Generator, stretch: FloatArray, radii: FloatArray, width: int, d: int
-    ) -> ButterflyRules:
-        shape = (-(-len(radii) // width), FACTORS, d)
+    def _butterflies(self, rng: np.random.Generator, stretch: FloatArray, radii: FloatArray, d: int) -> ButterflyRules:
+        shape = (-(-len(radii) // self._width(d)), FACTORS, d)
         permutations = rng.permuted(np.tile(np.arange(d, dtype=np.int32), (*shape[:2], 1)), axis=-1)
         cosines, sines = butterfly_angles(directions(rng, shape[0] * FACTORS, d).reshape(shape))
-        rows = some_rows(rng, width, len(radii))
+        rows = some_rows(rng, self._width(d), len(radii))
         vertices = np.array([self.degree == (3, 3)])
         return ButterflyRules(stretch, permutations, cosines, sines, vertices, rows, radii)
 
