@@ -75,9 +75,9 @@ class Recipe:
             raise InputError(f"n_features must be a whole number, not {count!r}")
         if not isinstance(self.sampler, Sampler):
             raise InputError(f"sampler must be one of dorff.frequencies, such as IID(), not {self.sampler!r}")
-        if not self._explicit:
+        if not self._own:
             self.sampler.check(self.kernel, self.d, self.p)
-        if not self._explicit and self._count < 1:
+        if not self._own and self._count < 1:
             least = f"{self._each + self._beside} or more"
             remedy = "raise it"
             if self.linear:
@@ -92,12 +92,12 @@ class Recipe:
                 f"n_features is {self.n_features}, but this polynomial needs a column for each of its {degrees} "
                 "degrees; raise it"
             )
-        if not self._explicit and self._centre_column and len(self.sampler.laws(self.kernel, self.d, self.p)) > 1:
+        if not self._own and self._centre_column and len(self.sampler.laws(self.kernel, self.d, self.p)) > 1:
             raise InputError(
                 "sampler: this rule has a weight at omega = 0 for each of the kernel's spectra, which only an "
                 "intercept can take; fit one, or use iid, orthogonal or qmc"
             )
-        if self._explicit and not isinstance(self.sampler, IID | Orthogonal):
+        if self._own and not isinstance(self.sampler, IID | Orthogonal):
             raise InputError(
                 f"sampler: a {type(self.scalar).__name__} kernel brings features of its own and has no frequencies; "
                 "leave the sampler out"
@@ -122,10 +122,6 @@ class Recipe:
         if isinstance(self.scalar, Polynomial):
             return monomial_count(self.scalar, self.d)
         return len(self.scalar.eigenvalues) if isinstance(self.scalar, Mercer) else 0
-
-    @property
-    def _explicit(self) -> bool:
-        return self._own > 0
 
     @property
     def _phi(self) -> GaussianWeighted | None:
@@ -164,7 +160,7 @@ class Recipe:
     @property
     def frequencies(self) -> int:
         """How many frequencies are drawn; none for explicit features."""
-        return 0 if self._explicit else self._cost.frequencies
+        return 0 if self._own else self._cost.frequencies
 
     @property
     def _cost(self) -> Cost:
@@ -173,12 +169,12 @@ class Recipe:
     @property
     def m(self) -> int:
         """Columns of F: n_features, or fewer where the rule needs another number."""
-        return min(self._own, self.n_features) if self._explicit else self.frequencies * self._each + self._beside
+        return min(self._own, self.n_features) if self._own else self.frequencies * self._each + self._beside
 
     @property
     def seeded(self) -> bool:
         """Whether the draw depends on the seed."""
-        if self._explicit:
+        if self._own:
             return self.m < self._own
         several = len(self.sampler.laws(self.kernel, self.d, self.p)) > 1  # which are mixed at random
         return several or self.sampler.seeded(self.d, self._count)
@@ -188,12 +184,12 @@ class Recipe:
         """Why the sampler, or the seed, has no effect on the draw, where it has none."""
         own = "polynomial and Mercer kernels bring features of their own, without frequencies to draw"
         drawn = {} if self.seeded else {"seed": "nothing is drawn at random: every seed gives these features"}
-        return drawn | ({"sampler": own} if self._explicit else {})
+        return drawn | ({"sampler": own} if self._own else {})
 
     @property
     def numbers(self) -> int:
         """Numbers of 8 bytes that the map holds and works with, besides F."""
-        if self._explicit:
+        if self._own:
             degree = getattr(self.scalar, "degree", 1)
             return self.m * (self.d + 256) * degree
         return self._cost.numbers + 256 * (self.frequencies + self.d)
@@ -202,11 +198,11 @@ class Recipe:
     def flops(self) -> float:
         """Operations of the map for one row, besides the activation."""
         degree = getattr(self.scalar, "degree", 1)
-        return 2.0 * self.m * self.d * degree if self._explicit else self._cost.flops
+        return 2.0 * self.m * self.d * degree if self._own else self._cost.flops
 
     def question(self) -> Config:
         """All that the draw depends on besides the seed, as plain JSON."""
-        if self._explicit:
+        if self._own:
             return {"scalar": self.scalar.config(), "m": self.m}
         laws = self.sampler.recipe(self.kernel, d=self.d, p=self.p, count=self._count)
         return {"laws": laws, "m": self.m, "sampler": self.sampler.config()}

@@ -43,8 +43,7 @@ def local_graph(X: npt.ArrayLike, knn: KNN, *, numbers: npt.ArrayLike | None = N
 
 def own_scale(index: IntArray, distance: FloatArray) -> FloatArray:
     """The distance (nq,) of each row to the last in its own list, as `neighbours` gives them; 0 for an empty list."""
-    own: FloatArray = np.where(index >= 0, distance, 0.0).max(axis=1, initial=0.0)
-    return own
+    return np.asarray(np.where(index >= 0, distance, 0.0).max(axis=1, initial=0.0))
 
 
 def edge_weights(

@@ -54,7 +54,12 @@ class Manifold:
                 f"manifold.graph: wanted a graph, got {self.graph!r}; give KNN(10), Given(W) or Identity()."
             )
         object.__setattr__(self, "weight", _weight(self.weight))
-        _check_laplacian(self.laplacian)
+        if str(self.laplacian).replace("-", "_").replace(" ", "_") in ("random_walk", "rw"):
+            raise InputError(
+                "manifold.laplacian: the random-walk Laplacian I - D^-1 W is neither symmetric nor positive, so "
+                '<f, L f> is no penalty; use "normalised", which has the same eigenvalues.'
+            )
+        one_of("manifold.laplacian", self.laplacian, LAPLACIANS)
         one_of("manifold.form", self.form, FORMS)
         one_of("manifold.scale", self.scale, SCALES)
         _check_power(self.power, self.form)
@@ -164,15 +169,6 @@ def _weight(weight: Any) -> float | tuple[float, ...]:
                 f"manifold.weight: wanted finite numbers of at least 0, got {w!r}; 0 is a fit without the term."
             )
     return tuple(float(w) for w in numbers) if several else float(weight)
-
-
-def _check_laplacian(laplacian: str) -> None:
-    if str(laplacian).replace("-", "_").replace(" ", "_") in ("random_walk", "rw"):
-        raise InputError(
-            "manifold.laplacian: the random-walk Laplacian I - D^-1 W is neither symmetric nor positive, so <f, L f> "
-            'is no penalty; use "normalised", which has the same eigenvalues.'
-        )
-    one_of("manifold.laplacian", laplacian, LAPLACIANS)
 
 
 def _check_power(power: Any, form: str) -> None:

@@ -178,8 +178,7 @@ def nodes(count: int, width: float) -> FloatArray:
 
 def plane_waves(t: FloatArray, points: FloatArray) -> ComplexArray:
     """exp(i t point), (B, N), for t (B,) and points (N,)."""
-    waves: ComplexArray = np.exp(1j * np.outer(t, points))
-    return waves
+    return np.asarray(np.exp(1j * np.outer(t, points)))
 
 
 def _cell_waves(t: FloatArray, centres: FloatArray, width: float, order: int) -> ComplexArray:

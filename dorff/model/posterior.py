@@ -63,8 +63,7 @@ class PosteriorBlock(ABC):
         normal = rng.standard_normal((count, self.basis.shape[1], len(self.variance)))
         if self.spread.ndim == 3:
             return np.asarray(self.basis @ np.einsum("kij,nkj->nki", np.linalg.cholesky(self.spread), normal))
-        scaled: FloatArray = self.basis @ (normal * np.sqrt(self.spread) * np.sqrt(self.variance))
-        return scaled
+        return np.asarray(self.basis @ (normal * np.sqrt(self.spread) * np.sqrt(self.variance)))
 
 
 @final

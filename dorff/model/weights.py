@@ -59,8 +59,7 @@ class OperatorWeights:
         """psi (m, r, p), written out unless every feature has the same."""
         if self.separable and np.all(self.gain == 1.0):
             return self.written
-        psi: FloatArray = self.gain[:, None, None] * self.written
-        return psi
+        return np.asarray(self.gain[:, None, None] * self.written)
 
     @property
     def sizes(self) -> FloatArray:

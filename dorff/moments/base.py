@@ -78,9 +78,9 @@ class Described(ABC):
         return self.m + 1 + self.q
 
     @property
-    @abstractmethod
     def length(self) -> int:
-        """How many numbers the pieces hold."""
+        """How many numbers the pieces hold: those of an upper triangle, unless a class says otherwise."""
+        return self.width * (self.width + 1) // 2
 
     @abstractmethod
     def pieces(self) -> Iterator[FloatArray]:
@@ -163,10 +163,6 @@ class Solvable(Sums):
 
         Whole pairs of m' of m features of weight 1/sqrt(m/2) want sqrt(m/m') (DESIGN 1).
         """
-
-    @property
-    def length(self) -> int:
-        return self.width * (self.width + 1) // 2
 
     def pieces(self) -> Iterator[FloatArray]:
         """`packed`, as one piece."""
@@ -252,10 +248,6 @@ class PackedAdder(Adder):
 
     square: FloatArray
 
-    @property
-    def length(self) -> int:
-        return self.width * (self.width + 1) // 2
-
     def held(self) -> Iterator[FloatArray]:
         yield from packed_columns(self.square)
         yield self.witness
@@ -330,12 +322,7 @@ def unseen(folds: Iterable[Sequence[S]]) -> list[int]:
 def merge_folds(left: dict[Part, S], right: dict[Part, S]) -> dict[Part, S]:
     """Sums fold by fold and pattern by pattern; overwrites `left`'s arrays, which the caller owns."""
     check_patterns(left.keys() | right.keys())
-    merged = dict(left)
-    for part, sums in right.items():
-        if part in merged:
-            sums = merged[part].absorb(sums)
-        merged[part] = sums
-    return merged
+    return left | {part: left[part].absorb(sums) if part in left else sums for part, sums in right.items()}
 
 
 def check_patterns(parts: Iterable[Part]) -> None:
@@ -345,6 +332,5 @@ def check_patterns(parts: Iterable[Part]) -> None:
         raise PatternsError(
             "rows that miss targets have sums of their own for each pattern of what is there, at most "
             f"{MOST_PATTERNS} patterns, but there are more ({', '.join(sorted(patterns)[:3])}, ...; 1 is there, "
-            "0 is missing); leave "
-            "such rows out (in a job, data.nan: drop), or fit fewer targets"
+            "0 is missing); leave such rows out (in a job, data.nan: drop), or fit fewer targets"
         )
