@@ -25,14 +25,13 @@ _UNFINISHED: Final = re.compile(r"\.(new-|gone-|.+\.)[0-9a-f]{32}")  # names tha
 def space_on(path: Path) -> Iterator[None]:
     """Turn a full, failing or read-only disk into one clear sentence."""
     try:
-        yield
+        with reading(path):
+            yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise IncompleteError(
                 f"{path}: no space left on the disk; free some and run the same command again (nothing is lost)"
             ) from error
-        if error.errno == errno.EIO:
-            raise _failed(path, error) from error
         if error.errno in _REFUSED:
             raise InputError(f"{path}: cannot be written ({error.strerror}); choose another path") from error
         raise
@@ -44,15 +43,12 @@ def reading(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno == errno.EIO:
-            raise _failed(path, error) from error
-        raise
-
-
-def _failed(path: Path, error: OSError) -> IncompleteError:
-    return IncompleteError(
-        f"{path}: the disk failed ({error.strerror}); check it and run the same command again (what is done is kept)"
-    )
+        if error.errno != errno.EIO:
+            raise
+        raise IncompleteError(
+            f"{path}: the disk failed ({error.strerror}); check it and run the same command again (what is done is "
+            "kept)"
+        ) from error
 
 
 def write_atomic(path: Path, chunks: Iterable[bytes | memoryview], *, sync: bool) -> None:

@@ -10,7 +10,7 @@ import os
 import struct
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import suppress
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any, BinaryIO, Final, TypeVar
@@ -35,6 +35,9 @@ _Section = dict[str, Any]  # kind, length, fold, observed, m, q, n, y0 and unit
 
 class _DamagedError(Exception):
     """A file ends early, its checksum is another, or it was written in another's place."""
+
+
+_USELESS: Final = (FileNotFoundError, _DamagedError)
 
 
 def save_moments(path: Path, folds: Mapping[Part, Described]) -> None:
@@ -67,19 +70,17 @@ def save_held(path: Path, adders: Mapping[Part, Adder]) -> None:
 
 def load_held(path: Path, of: Callable[[Part], Adder]) -> bool:
     """Read them back into the empty adders that `of` gives: False where that failed, and the adders hold rubbish."""
-    try:
-        with open_plain(path) as file:
-            for section in _header(file):
-                adder = of(_part(section))
-                adder.n, adder.unit = section["n"], section["unit"]
-                pieces = list(adder.held())
-                length = sum(len(piece) for piece in pieces)
-                if section != _section(_part(section), adder, _HELD + adder.kind, length):
-                    return False
-                list(_decoded(file, pieces))
-            return True
-    except (FileNotFoundError, _DamagedError):
-        return False
+    with suppress(*_USELESS), open_plain(path) as file:
+        for section in _header(file):
+            adder = of(_part(section))
+            adder.n, adder.unit = section["n"], section["unit"]
+            pieces = list(adder.held())
+            length = sum(len(piece) for piece in pieces)
+            if section != _section(_part(section), adder, _HELD + adder.kind, length):
+                return False
+            list(_decoded(file, pieces))
+        return True
+    return False
 
 
 def load_moments(path: Path) -> Folds | None:
@@ -89,11 +90,9 @@ def load_moments(path: Path) -> Folds | None:
 
 def load_sums(path: Path, of: type[S]) -> dict[Part, S] | None:
     """The sums in a file of this kind, or None as above; InputError where they are of another kind."""
-    try:
-        with open_plain(path) as file:
-            return {_part(section): _whole(file, section, of) for section in _header(file)}
-    except (FileNotFoundError, _DamagedError):
-        return None
+    with suppress(*_USELESS), open_plain(path) as file:
+        return {_part(section): _whole(file, section, of) for section in _header(file)}
+    return None
 
 
 def _whole(file: BinaryIO, section: _Section, of: type[S]) -> S:
@@ -109,24 +108,19 @@ def _whole(file: BinaryIO, section: _Section, of: type[S]) -> S:
 def undamaged(path: Path) -> bool:
     """Whether a file is there, whole and with the right checksums; read by pieces, whatever the kind."""
     buffer = np.empty(_PIECE)
-    try:
-        with open_plain(path) as file:
-            for section in _header(file):
-                list(_decoded(file, _cut(section, buffer)))
-            return True
-    except (FileNotFoundError, _DamagedError):
-        return False
+    with suppress(*_USELESS), open_plain(path) as file:
+        for section in _header(file):
+            list(_decoded(file, _cut(section, buffer)))
+        return True
+    return False
 
 
 def merge_moments(left: Path, right: Path, into: Path) -> bool:
     """Merge two files, part by part, into a third; False, and no file, where one is absent, torn or damaged."""
-    with ExitStack() as stack:
-        try:
-            files = [stack.enter_context(open_plain(path)) for path in (left, right)]
-            write_atomic(into, _encoded(into, _added(*files)), sync=False)
-        except (FileNotFoundError, _DamagedError):
-            return False
-    return True
+    with suppress(*_USELESS), open_plain(left) as first, open_plain(right) as second:
+        write_atomic(into, _encoded(into, _added(first, second)), sync=False)
+        return True
+    return False
 
 
 def _part(section: _Section) -> Part:

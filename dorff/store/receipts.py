@@ -16,20 +16,7 @@ from typing import Any, Final, Self, final
 
 from dorff.errors import InputError, LeaseError
 from dorff.moments import Adder, Part
-from dorff.storage.files import (
-    hide,
-    identity,
-    make_directory,
-    read_plain,
-    reading,
-    remove_torn,
-    remove_tree,
-    rmtree,
-    seal,
-    space_on,
-    unseal,
-    write_atomic,
-)
+from dorff.storage import files
 from dorff.storage.location import locate
 from dorff.store.lease import LEASE, Lease, forget, lease_beside, lease_state, locked
 from dorff.store.models import older_versions
@@ -83,7 +70,7 @@ class LeafRecord(ABC):
         plan's: the leaf is to be done again."""
         path = _path(directory, number)
         try:
-            body = unseal(read_plain(path), identity(path))
+            body = files.unseal(files.read_plain(path), files.identity(path))
             if body is None:
                 return None
             words: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in body.items()}
@@ -100,7 +87,7 @@ class LeafRecord(ABC):
 
     def _keep(self, directory: Path, *, sync: bool) -> None:
         path = _path(directory, self.number)
-        write_atomic(path, [seal(asdict(self), identity(path))], sync=sync)
+        files.write_atomic(path, [files.seal(asdict(self), files.identity(path))], sync=sync)
 
 
 def _path(directory: Path, number: int) -> Path:
@@ -191,20 +178,20 @@ HISTORY: Final = "history.jsonl"
 def append_history(root: Path, record: Mapping[str, Any]) -> None:
     """Add a line to the history of the model at `root`, and wait for the disk."""
     path = root / HISTORY
-    with space_on(path):
-        make_directory(root, sync=True)
-        locate(path).append(seal(record) + b"\n")
+    with files.space_on(path):
+        files.make_directory(root, sync=True)
+        locate(path).append(files.seal(record) + b"\n")
 
 
 def read_history(root: Path) -> list[dict[str, Any]]:
     """Every line, oldest first; torn or damaged ones are left out."""
     path = root / HISTORY
     try:
-        with reading(path):
-            lines = read_plain(path).split(b"\n")
+        with files.reading(path):
+            lines = files.read_plain(path).split(b"\n")
     except FileNotFoundError:
         return []
-    return [record for line in lines if (record := unseal(line)) is not None]
+    return [record for line in lines if (record := files.unseal(line)) is not None]
 
 
 GIVEN_UP: Final = 30 * 86_400.0  # seconds that what belongs to no job any more is kept for
@@ -215,7 +202,7 @@ def remove_given_up(folder: Path) -> None:
     for path in folder.glob("*"):
         with suppress(OSError):  # another run tidies too
             if time.time() - path.stat().st_mtime > GIVEN_UP:
-                rmtree(path) if path.is_dir() else path.unlink()
+                files.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def prune_versions(root: Path, keep: int, *, dry_run: bool = False) -> list[Path]:
@@ -225,15 +212,15 @@ def prune_versions(root: Path, keep: int, *, dry_run: bool = False) -> list[Path
     is promised nothing more.
     """
     _at_least_one(keep)
-    with space_on(root):
+    with files.space_on(root):
         with locked(root / LEASE):
             older = older_versions(root)
             old = older[: max(0, len(older) + 1 - keep)]  # the current one is kept too
-            hidden = [] if dry_run else [hide(version) for version in old]
+            hidden = [] if dry_run else [files.hide(version) for version in old]
         for path in hidden:  # after the lock is given back: this can take long
-            rmtree(path, ignore_errors=True)
+            files.rmtree(path, ignore_errors=True)
         if not dry_run:
-            remove_torn(root, older=86400.0)  # not what is being written or judged
+            files.remove_torn(root, older=86400.0)  # not what is being written or judged
     return old
 
 
@@ -249,9 +236,9 @@ def prune_state(state: Path, keep: int, *, dry_run: bool = False) -> list[Path]:
     old = [plan for plan in plans[keep:] if lease_state(lease_beside(plan)) is None]
     if dry_run:
         return old
-    with space_on(state):
+    with files.space_on(state):
         gone = [plan for plan in old if _removed(plan)]
-        remove_torn(state)
+        files.remove_torn(state)
     return gone
 
 
@@ -260,7 +247,7 @@ def _removed(plan: Path) -> bool:
     lease = lease_beside(plan)
     try:
         with Lease.take(lease):
-            remove_tree(plan)
+            files.remove_tree(plan)
     except LeaseError:
         return False
     forget(lease)
