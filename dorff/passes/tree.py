@@ -175,11 +175,9 @@ class Tree:
         what can be added again from other sums, receipts of leaves left behind, and places where leaves stopped."""
         there = set((self._sums.directory / "nodes").glob("*.moments"))
         live = {self._path(root) for root in self.roots()}
-        live |= {
-            self._path(node)
-            for node in self._complete_nodes()
-            if self._path(node) in there - live and not self._is_spare(node)
-        }
+        for level in range((self._end - self._first).bit_length()):
+            nodes = [(level, index) for index in range(-(-self._first >> level), self._end >> level)]
+            live |= {self._path(node) for node in nodes if self._path(node) in there and not self._is_spare(node)}
         for file in there - live:
             file.unlink(missing_ok=True)
         for number, file in _numbered(self._sums.receipts).items():
@@ -290,10 +288,6 @@ class Tree:
 
     def _complete(self, node: Node) -> bool:
         return self._first <= node[1] << node[0] and (node[1] + 1) << node[0] <= self._end
-
-    def _complete_nodes(self) -> Iterator[Node]:
-        for level in range((self._end - self._first).bit_length()):
-            yield from ((level, index) for index in range(-(-self._first >> level), self._end >> level))
 
     def _unknown(self, node: Node) -> set[int]:
         return {n for n in range(node[1] << node[0], (node[1] + 1) << node[0]) if n not in self.receipts}
