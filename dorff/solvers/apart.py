@@ -79,13 +79,17 @@ class SplitProblem:
         psi[np.arange(m), 0 if weights.views is None else weights.views] = weights.gain
         blocks = []
         for there, at in self._groups([rows for rows, _, _ in sums]):
-            bordered = self._bordered([sums[i] for i in there], terms, at)
+            load, rotation, columns = self.load[:, at], self.rotation[:, at], self.columns[at]
+            some, shares = [sums[i] for i in there], zip(terms, self.shares[at[0]], strict=True)
+            bordered = [
+                BorderedSums(S, one.s, one.n, self.views[None], (R @ load)[:, None], (one.y @ load)[None])
+                for one, S, R in some
+            ]
+            bordered += [term.along(float(share), load) for term, share in shares if share > 0]
             if bordered:
                 G, rhs, removed, unit = assembled(psi, np.arange(m), bordered, intercept=intercept)
             else:  # targets that no row has
                 G, rhs, removed, unit = np.zeros((m, m)), np.zeros((m, len(at))), 0.0, 0.0
-            rotation, columns = self.rotation[:, at], self.columns[at]
-            load = self.load[:, at]
             blocks.append(Block(G, self.a[at], rhs, place, rotation, columns, load, removed=removed, unit=unit))
         return tuple(blocks)
 
@@ -97,12 +101,6 @@ class SplitProblem:
             there = tuple(i for i, one in enumerate(rows) if one.mask.all() or one.mask[self.columns[j]])
             groups[there, share.tobytes()].append(j)
         return [(there, at) for (there, _), at in groups.items()]
-
-    def _bordered(self, sums: Sequence[Pattern], terms: Sequence[PenaltyTerm], at: list[int]) -> list[BorderedSums]:
-        load, C = self.load[:, at], self.views[None]
-        seen = [BorderedSums(S, one.s, one.n, C, (R @ load)[:, None], (one.y @ load)[None]) for one, S, R in sums]
-        shares = zip(terms, self.shares[at[0]], strict=True)
-        return seen + [term.along(float(share), load) for term, share in shares if share > 0]
 
 
 def untouched(root: FloatArray) -> bool:

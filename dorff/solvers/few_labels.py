@@ -52,12 +52,6 @@ class Spectrum:
         values, vectors = scipy.linalg.eigh(T[:m, :m] * np.outer(gain, gain))
         return cls(gain, np.maximum(values, 0.0), vectors, (gain * T[:m, m]) @ vectors, float(T[m, m]))
 
-    @classmethod
-    def none(cls, weights: OperatorWeights) -> Spectrum:
-        """Of no penalty."""
-        zeros = np.zeros(len(weights.gain))
-        return cls(weights.gain, zeros, None, zeros, 0.0)
-
     def turned(self, F: FloatArray) -> FloatArray:
         """Features (n, m) in the eigenvectors."""
         return F * self.gain if self.vectors is None else (F * self.gain) @ self.vectors
@@ -95,7 +89,8 @@ class Common:
     def spectrum(self, penalty: Penalty | None, weights: OperatorWeights) -> Spectrum:
         """Of T, whatever its weight."""
         if penalty is None:
-            return Spectrum.none(weights)
+            zeros = np.zeros(len(weights.gain))
+            return Spectrum(weights.gain, zeros, None, zeros, 0.0)
         if self._spectrum is not None:
             last, gain, spectrum = self._spectrum
             if (last.sums, last.shift) == (penalty.sums, penalty.shift) and np.array_equal(gain, weights.gain):
@@ -116,12 +111,10 @@ def few_label_errors(
     Rows have all targets, and these are values of f.
     """
     penalties = [penalty for penalty in setting.penalties if penalty.weight > 0]
-    if learned_term(setting.kernel) is not None:
+    if learned_term(setting.kernel) is not None or len(penalties) > 1 or min(ridges) <= 0:
         return None
-    if len(penalties) > 1 or FEW * sum(fold.n for fold in folds) > setting.m or min(ridges) <= 0:
-        return None
-    if any(fold.unit > UNIT for fold in folds):
-        return None  # float32's noise would be taken for rows
+    if FEW * sum(fold.n for fold in folds) > setting.m or any(fold.unit > UNIT for fold in folds):
+        return None  # the latter: float32's noise would be taken for rows
     errors = FoldErrors.none([RUNG] * len(ridges), folds[0].q)
     for held, fold in enumerate(folds):
         others = [other for number, other in enumerate(folds) if number != held]

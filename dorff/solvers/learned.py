@@ -72,9 +72,9 @@ def learn_output(
     """
     k = NORMS[penalty]
     C = np.eye(rotated.shape[1]) if observe is None else observe
-    loss, p = _Loss(np.maximum(spectrum, 0.0), rotated @ C, C, l, l * ridge), C.shape[1]
+    s, RC, p = np.maximum(spectrum, 0.0), rotated @ C, C.shape[1]
     a = np.ones(p)
-    explained, sizes, vectors = loss.least(np.eye(p))
+    explained, sizes, vectors = _least(np.eye(p), s, RC, C, l, l * ridge)
     if sizes[0] == 0:
         raise InputError("output 'learned': the features explain nothing of the targets, or these do not vary")
     perturbations = [(floor * float(sizes[0])) ** 2 for floor in FLOORS]
@@ -82,7 +82,7 @@ def learn_output(
     for e in perturbations:
         while len(history) < MOST_ITERATIONS:
             a = _eigenvalues(sizes**2 + e, k, p)
-            explained, sizes, vectors = loss.least(vectors * np.sqrt(a))
+            explained, sizes, vectors = _least(vectors * np.sqrt(a), s, RC, C, l, l * ridge)
             history.append(ridge * e * float(np.sum(1.0 / a)) - explained)
             if history[-2] - history[-1] <= TOLERANCE * explained:
                 break
@@ -91,26 +91,18 @@ def learn_output(
     return LearnedOutput(vectors[:, kept] * np.sqrt(a), tuple(history), len(history) < MOST_ITERATIONS)
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class _Loss:
-    """The loss in the eigenvectors of S, and the ridge: s (m,), V'R C (m, p), C (q, p), l, l ridge."""
-
-    s: FloatArray
-    RC: FloatArray
-    C: FloatArray
-    l: float  # noqa: E741
-    shift: float
-
-    def least(self, B: FloatArray) -> tuple[float, FloatArray, FloatArray]:
-        """For A = B B': by how much the best W lowers the objective, its singular values and right vectors."""
-        values, Q = _right(self.C @ B)
-        rhs = self.RC @ B @ Q
-        grid = np.multiply.outer(self.s, values**2)
-        floor = np.finfo(np.float64).eps * len(grid) * float(grid.max())
-        # At ridge 0 what is at rounding level is left out (the least-norm solution).
-        X = rhs / (grid + self.shift if self.shift > 0 else np.where(grid > floor, grid, np.inf))
-        return float(np.sum(rhs * X)) / self.l, *_right(np.linalg.qr(X, mode="r") @ (B @ Q).T)
+def _least(
+    B: FloatArray, s: FloatArray, RC: FloatArray, C: FloatArray, rows: float, shift: float
+) -> tuple[float, FloatArray, FloatArray]:
+    """For A = B B': by how much the best W lowers the objective, its singular values and right vectors. In the
+    eigenvectors of S: s (m,), V'R C (m, p), C (q, p), `rows` l, `shift` l ridge."""
+    values, Q = _right(C @ B)
+    rhs = RC @ B @ Q
+    grid = np.multiply.outer(s, values**2)
+    floor = np.finfo(np.float64).eps * len(grid) * float(grid.max())
+    # At ridge 0 what is at rounding level is left out (the least-norm solution).
+    X = rhs / (grid + shift if shift > 0 else np.where(grid > floor, grid, np.inf))
+    return float(np.sum(rhs * X)) / rows, *_right(np.linalg.qr(X, mode="r") @ (B @ Q).T)
 
 
 def _right(matrix: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -71,8 +71,11 @@ class System(ABC):
     [W | b] of V, is symmetric and positive whatever the rounding of M V.
     """
 
-    def __init__(self, problem: Problem, operator: Operator, R: Sequence[FloatArray], basis: FloatArray) -> None:
-        """`basis` (q, T): the combinations of the targets that the systems see; R (m, q) of each pattern."""
+    def __init__(
+        self, problem: Problem, operator: Operator, R: Sequence[FloatArray], basis: FloatArray, block: Block
+    ) -> None:
+        """`basis` (q, T): the combinations of the targets that the systems see; R (m, q) of each pattern; the system
+        without its matrix."""
         self._operator, rows = operator, problem.rows
         # A combination is summed over the rows that have all its targets.
         self._member = np.array([~np.any(basis[~one.mask] != 0, axis=0) for one in rows], dtype=np.float64)
@@ -83,11 +86,7 @@ class System(ABC):
         self.centre = np.zeros(len(self._s))
         if problem.intercept:
             self.centre = np.asarray(sum(one.s for one in rows)) / problem.l
-        self.problem = replace(problem, blocks=(self._block(problem),))
-
-    @abstractmethod
-    def _block(self, problem: Problem) -> Block:
-        """The system without its matrix."""
+        self.problem = replace(problem, blocks=(block,))
 
     @property
     def a(self) -> FloatArray:
@@ -100,9 +99,9 @@ class System(ABC):
         return self.problem.blocks[0].rotation is not None
 
     @property
-    @abstractmethod
     def size(self) -> int:
         """k."""
+        return len(self.gain) if self.apart else len(self.problem.blocks[0].at[0])
 
     @property
     def rhs(self) -> FloatArray:
@@ -171,20 +170,12 @@ class Separable(System):
     """psi is one matrix for all features: the systems are those of its eigenvectors, or of targets apart."""
 
     def __init__(self, problem: Problem, operator: Operator, R: Sequence[FloatArray], split: SplitProblem) -> None:
-        self._split = split
-        problem = replace(problem, directions=split.directions)
+        problem, none = replace(problem, directions=split.directions), np.zeros((0, 0))
         basis = (problem.weights.root[0] @ problem.C.T).T @ split.rotation
         there = np.array([one.n * ~np.any(basis[~one.mask] != 0, axis=0) for one in problem.rows])
         self._n = np.maximum(there.sum(axis=0), np.finfo(np.float64).tiny)
-        super().__init__(problem, operator, R, basis)
-
-    def _block(self, problem: Problem) -> Block:
-        none, split = np.zeros((0, 0)), self._split
-        return Block(none, split.a, none, np.arange(len(split.a)), split.rotation, split.columns)
-
-    @property
-    def size(self) -> int:
-        return len(self.gain)
+        block = Block(none, split.a, none, np.arange(len(split.a)), split.rotation, split.columns, split.load)
+        super().__init__(problem, operator, R, basis, block)
 
     def out(self, x: FloatArray) -> FloatArray:
         return np.asarray((self.gain[:, None] * x)[:, None, :])
@@ -210,15 +201,8 @@ class Coupled(System):
         self._psi = np.asarray(np.broadcast_to(problem.weights.psi, problem.weights.shape) @ problem.C.T)
         self._at = np.nonzero(np.any(problem.weights.psi != 0, axis=2))
         self._H = problem.C @ problem.free[0] @ problem.C.T
-        super().__init__(problem, operator, R, np.eye(len(problem.scale)))
-
-    def _block(self, problem: Problem) -> Block:
         none = np.zeros((0, 0))
-        return Block(none, np.ones(1), none, self._at)
-
-    @property
-    def size(self) -> int:
-        return len(self._at[0])
+        super().__init__(problem, operator, R, np.eye(len(problem.scale)), Block(none, np.ones(1), none, self._at))
 
     def out(self, x: FloatArray) -> FloatArray:
         h = np.zeros((*self._psi.shape[:2], x.shape[1]))

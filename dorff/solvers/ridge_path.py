@@ -204,10 +204,8 @@ class Training:
 
     def columns(self, whose: int, ridges: FloatArray) -> Columns:
         """Of every ridge, and of a ridge every system."""
-        shift = np.divide.outer(ridges, self.a).ravel()
-        c = len(shift)
-        rhs, energy = np.tile(self.rhs, len(ridges)), np.tile(self.energy, len(ridges))
-        return Columns(np.full(c, whose), shift, rhs, energy)
+        shift, count = np.divide.outer(ridges, self.a).ravel(), len(ridges)
+        return Columns(np.full(len(shift), whose), shift, np.tile(self.rhs, count), np.tile(self.energy, count))
 
     def digits(self, X: FloatArray, least: FloatArray, ridges: FloatArray, unit: float) -> FloatArray:
         """`digits_left` (ridges,) of the worst system of each: of solutions X (k, c), G's least eigenvalue being no

@@ -188,11 +188,8 @@ class Solution:
         ridges = None if np.ndim(ridge) == 0 else np.asarray(ridge, dtype=np.float64)
         h, worst = problem.coefficients([one.x for one in solved]), max([1.0, *(one.condition for one in solved)])
         freedom = judged.freedom if all(one.freedom is not None for one in solved) else None
-        mean, left = (
-            float(ridge) if ridges is None else geometric_mean(ridges),
-            (judged.variance, judged.digits, judged.rss),
-        )
-        return cls(h, mean, worst, rung, gcv, log_evidence, ridges, *left, freedom)
+        mean, left = float(ridge) if ridges is None else geometric_mean(ridges), (judged.digits, judged.rss)
+        return cls(h, mean, worst, rung, gcv, log_evidence, ridges, judged.variance, *left, freedom)
 
 
 def geometric_mean(ridges: FloatArray) -> float:

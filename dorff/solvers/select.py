@@ -245,7 +245,9 @@ def _stepped(problem: Problem, parts: Sequence[Solvable], ridge: float) -> tuple
     squares = squared_errors(parts, W * problem.outputs, problem.bias(W), problem.observe) / problem.units**2 / unit
     held = sum(float(one.shrunk.sum()) for one in solved) / unit
     share = counts * noise / max(float(counts @ noise), 1.0)
-    bottom = problem.entries - _spent(problem) - freedom + share * freedom.sum()
+    free = np.einsum("qp,ps,qs->q", problem.C, problem.free[0], problem.C)  # and so much of it are the intercept's
+    spent = problem.intercept * free * sum(one.n * one.mask for one in problem.rows)
+    bottom = problem.entries - spent - freedom + share * freedom.sum()
     there = (counts > 0) & (bottom > 0)
     ratio = np.where(there, (squares + share * held) / np.where(there, bottom, 1.0), 1.0)
     model = NoiseModel(np.where(counts > 0, s2 * noise, 0.0), scores.log_evidence)
@@ -255,12 +257,6 @@ def _stepped(problem: Problem, parts: Sequence[Solvable], ridge: float) -> tuple
 def contrasts(problem: Problem) -> FloatArray:
     """Entries (q,) of each target, less one for an intercept: by these variances are averaged."""
     return np.maximum(problem.entries - problem.intercept, 0.0)
-
-
-def _spent(problem: Problem) -> FloatArray:
-    """The intercept's degrees of freedom (q,) at each target."""
-    free = np.einsum("qp,ps,qs->q", problem.C, problem.free[0], problem.C)
-    return problem.intercept * np.asarray(free * sum(one.n * one.mask for one in problem.rows))
 
 
 def _solved(

@@ -208,8 +208,12 @@ class Setting:
 
     def reweighed(self, parts: Parts, fit: Fit) -> select.Reweighed:
         """What finding the noise of each target starts from, for the weights and ridge of a fit."""
-        scale, solution = self.scaling(parts), fit.solution
-        weights = fit.weights if solution.ridges is None else as_one_ridge(fit.weights, solution)
+        scale, solution, weights = self.scaling(parts), fit.solution, fit.weights
+        if solution.ridges is not None:  # as one ridge, which gives each direction its prior, tied to its own noise
+            assert solution.variance is not None
+            V = output_directions(weights.root[0])
+            each = solution.variance / solution.variance.mean() * solution.ridge / solution.ridges
+            weights = replace(weights, root=weights.root @ (V * np.sqrt(each)) @ V.T)
 
         def weighed(noise: FloatArray) -> Problem:
             return self._of_weights(weights, parts, Units(scale, noise))
@@ -300,15 +304,6 @@ def carried_ridges(setting: Setting, parts: Parts, fit: Fit) -> Ridge:
     carried = np.empty(len(ridges))
     carried[here] = ridges[fitted]
     return carried
-
-
-def as_one_ridge(weights: OperatorWeights, solution: Solution) -> OperatorWeights:
-    """Weights for which one ridge gives the priors that directions with ridges of their own have, each prior tied to
-    the direction's own noise."""
-    assert solution.ridges is not None and solution.variance is not None
-    V = output_directions(weights.root[0])
-    each = solution.variance / solution.variance.mean() * solution.ridge / solution.ridges
-    return replace(weights, root=weights.root @ (V * np.sqrt(each)) @ V.T)
 
 
 def learned_term(kernel: OperatorKernel) -> tuple[float, Decomposable, Learned] | None:

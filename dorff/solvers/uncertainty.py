@@ -29,10 +29,6 @@ from dorff.solvers.scores import Solution
 from dorff.solvers.select import contrasts, independent, mean_weight
 from dorff.solvers.system import Block, IntArray, Size
 
-Inverses = tuple[
-    FloatArray, FloatArray
-]  # basis (k, k'), spread (k', c): the columns' inverses basis diag(s_j) basis^T
-
 STRIPE: Final = 256  # rows of a matrix that are weighed at a time
 
 
@@ -112,8 +108,8 @@ def _intercept(problem: Problem, about: _Noise) -> FloatArray:
     return np.asarray(scaled * np.outer(scale, scale))
 
 
-def _spread(problem: Problem, block: Block, ridge: float | FloatArray, *, spectral: bool) -> Inverses:
-    """`spectral` asks for the eigenvectors of G."""
+def _spread(problem: Problem, block: Block, ridge: float | FloatArray, *, spectral: bool) -> Sequence[FloatArray]:
+    """`BlockFactor.inverses`; `spectral` asks for the eigenvectors of G."""
     factor = SpectralSolver(problem).factor(block, ridge) if spectral else factor_of(problem, block, ridge)
     basis, spread = factor.inverses()
     if not np.all(spread > 0):
