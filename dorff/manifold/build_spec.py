@@ -236,8 +236,7 @@ class GraphSpec:
 
     def new_runs(self, generation: int) -> list[int]:
         """The numbers of a generation's own runs."""
-        numbers: list[int] = np.flatnonzero(self.runs(generation)[:, 2] == generation).tolist()
-        return numbers
+        return [number for number, run in enumerate(self.runs(generation).tolist()) if run[2] == generation]
 
 
 @lru_cache(maxsize=16)

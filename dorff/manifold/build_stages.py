@@ -53,7 +53,6 @@ def _rows(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Reading:
 
 
 def _given_edges(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Reading:
-    """All of the graph that is given."""
     path = spec.config["graph"]["path"]
     return Reading(path, graph_stamp(path))
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import pairwise
 from typing import Any, Final, final
 
 import numpy as np
@@ -163,13 +162,10 @@ def write_done(spec: GraphSpec, generation: int, rows: Sequence[Receipt], shards
 
 @lru_cache(maxsize=64)
 def _record(directory: str, generation: int) -> Config:
-    try:
-        record = read_record(load_spec(locate(directory)).folder(generation) / DONE)
-    except FileNotFoundError:
-        record = None
-    if record is None:
-        raise ChangedError
-    return record
+    with suppress(FileNotFoundError):
+        if (record := read_record(load_spec(locate(directory)).folder(generation) / DONE)) is not None:
+            return record
+    raise ChangedError
 
 
 @lru_cache(maxsize=256)
@@ -192,9 +188,7 @@ def _gathered(dataset: Dataset, rows: IntArray) -> FloatArray:
     X = np.empty((len(rows), dataset.d))
     order = np.argsort(rows, kind="stable")
     units = rows[order] // dataset.unit_rows
-    cuts = [0, *(np.flatnonzero(np.diff(units)) + 1).tolist(), len(rows)]
-    for a, b in pairwise(cuts) if len(rows) else ():
-        here = order[a:b]
+    for here in np.split(order, np.flatnonzero(np.diff(units)) + 1) if len(rows) else ():
         start, stop = int(rows[here[0]]), int(rows[here[-1]]) + 1
         X[here] = dataset.read(start, stop)[0][rows[here] - start]
     return X

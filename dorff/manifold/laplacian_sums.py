@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
-from typing import Final, final
+from typing import Final, TypeAlias, final
 
 import numpy as np
 from scipy import sparse
@@ -62,6 +62,7 @@ _T: Final[Part] = (0, "")
 #: How large the products are that cancel in the difference form: moments without features, whose one entry it is.
 _SIZE: Final[Part] = (1, "")
 _NONE: Final = np.zeros(0)
+Scale: TypeAlias = FloatArray | None
 _CACHED: Final = 2**16  # numbers of a block that are made before they are looked at again
 
 
@@ -150,7 +151,7 @@ class GraphSums(RowSums):
         if later.any():
             self.of(_T).n += int(later.sum())
 
-    def _add_edges(self, X: FloatArray, scale: FloatArray | None, i: IntArray, j: IntArray, roots: FloatArray) -> None:
+    def _add_edges(self, X: FloatArray, scale: Scale, i: IntArray, j: IntArray, roots: FloatArray) -> None:
         for run, touched in edge_runs(i, j, self._tile):
             G = self._rows_of(X, touched, scale)
             a, b = np.searchsorted(touched, i[run]), np.searchsorted(touched, j[run])
@@ -159,7 +160,7 @@ class GraphSums(RowSums):
                 Z = self._differences(G, a[block], starts[block.start : block.stop + 1], b, roots[run], self._Z)
                 self._add_rows(Z)
 
-    def _add_pairs(self, X: FloatArray, scale: FloatArray | None, i: IntArray, j: IntArray, w: FloatArray) -> None:
+    def _add_pairs(self, X: FloatArray, scale: Scale, i: IntArray, j: IntArray, w: FloatArray) -> None:
         for run, touched in edge_runs(i, j, self._tile):
             G = self._rows_of(X, touched, scale)
             rows, starts = np.unique(i[run], return_index=True)
@@ -172,7 +173,7 @@ class GraphSums(RowSums):
                 LZ = self._differences(G, at[block], ends[block.start : block.stop + 1], b, w[run], self._Z)
                 self._add_pair(np.take(G, at[block], axis=0), LZ, v[at[block]], apart[block])
 
-    def _add_powers(self, X: FloatArray, scale: FloatArray | None, W: sparse.csr_array, rows: IntArray) -> None:
+    def _add_powers(self, X: FloatArray, scale: Scale, W: sparse.csr_array, rows: IntArray) -> None:
         for levels in row_runs(W, rows, self.recipe.hops, self._tile):
             if len(levels[-1]) > self._tile:
                 self._Z[:1] = self._far(X, scale, W, levels, scale)
@@ -185,9 +186,7 @@ class GraphSums(RowSums):
             for block in _cuts(len(at), self._block):
                 self._add_rows(self._differences(G, at[block], starts[block.start : block.stop + 1], b, w, self._Z))
 
-    def _raised(
-        self, X: FloatArray, scale: FloatArray | None, W: sparse.csr_array, levels: list[IntArray]
-    ) -> FloatArray:
+    def _raised(self, X: FloatArray, scale: Scale, W: sparse.csr_array, levels: list[IntArray]) -> FloatArray:
         """Rows levels[0] of [F | 1], scaled, after L was taken of them once for each further level, and scaled each
         time: levels[k] are all rows within k edges."""
         squared = None if scale is None else scale**2
@@ -203,12 +202,7 @@ class GraphSums(RowSums):
         return G
 
     def _far(
-        self,
-        X: FloatArray,
-        scale: FloatArray | None,
-        W: sparse.csr_array,
-        levels: list[IntArray],
-        last: FloatArray | None,
+        self, X: FloatArray, scale: Scale, W: sparse.csr_array, levels: list[IntArray], last: Scale
     ) -> FloatArray:
         """The same (1, line) of a single row that reaches more rows than a tile has, its last scale (n,) given: summed
         over runs of its neighbours that do not, or each of which is such a row itself: at powers above 2 the rows
@@ -226,7 +220,7 @@ class GraphSums(RowSums):
                 total += w[np.searchsorted(j, run[0])] @ G
         return total
 
-    def _rows_of(self, X: FloatArray, touched: IntArray, scale: FloatArray | None) -> FloatArray:
+    def _rows_of(self, X: FloatArray, touched: IntArray, scale: Scale) -> FloatArray:
         """[F | 1] of these rows, each times its scale; [F | 0] where there is none."""
         G, features, m = self._room(0, len(touched)), self._features, self._width - 1
         step = features.phi.tile_rows
@@ -284,7 +278,7 @@ class GraphSums(RowSums):
 
 
 def _joined(
-    W: sparse.csr_array, rows: IntArray, around: IntArray, scale: FloatArray | None
+    W: sparse.csr_array, rows: IntArray, around: IntArray, scale: Scale
 ) -> tuple[IntArray, IntArray, IntArray, FloatArray]:
     """The edges of rows (k,): the places of the rows among `around`, where the edges of each begin and end (k + 1,),
     the places of their other ends, and their weights times the row's scale."""

@@ -201,12 +201,6 @@ class ShardTerm(TermPlace):
         )
 
 
-def shard_leaves(count: int) -> list[Leaf]:
-    """The tasks of so many shards: those of appended shards change none that was full."""
-    cuts = range(0, count, SHARDS)
-    return [Leaf(k, a, min(a + SHARDS, count), full=a + SHARDS <= count) for k, a in enumerate(cuts)]
-
-
 def sum_term(
     frozen: Pass, term: Manifold, rows: Dataset | Shards, leaves: Sequence[Leaf] | None, engine: Engine,
     told: Callable[[int], None], *, inputs: Places = None, columns: Places = None, name: str = "",
@@ -226,7 +220,9 @@ def sum_term(
     recipe = TermRecipe.of(term, inputs=inputs, columns=columns)
     kind: type[TermPlace] = LeafTerm
     if not isinstance(rows, Dataset):
-        kind, leaves = ShardTerm, shard_leaves(rows.count)
+        kind, cuts, n = ShardTerm, range(0, rows.count, SHARDS), rows.count
+        # Appended shards change no task that was full.
+        leaves = [Leaf(number, a, min(a + SHARDS, n), full=a + SHARDS <= n) for number, a in enumerate(cuts)]
         if recipe.normalised or recipe.hops > 1:  # degrees, or edges, of rows in other shards
             rows = rows.of_far()
         elif recipe.form is Form.EDGES:  # later rows are nothing to an earlier one's edges
