@@ -97,9 +97,8 @@ class FrozenConstants:
         """From the JSON and the arrays; InputError, or one of UNREADABLE, where they are of none."""
         _check_arrays(arrays, features)
         patterns = config["patterns"]
-        if patterns is not None and (type(patterns) is not list or len(patterns) > MOST_PATTERNS):
-            raise InputError("its patterns of targets are not those of a plan")
-        if not all(isinstance(one, str) and set(one) <= {"0", "1"} for one in patterns or ()):
+        listed = patterns is None or (type(patterns) is list and len(patterns) <= MOST_PATTERNS)
+        if not listed or not all(isinstance(one, str) and set(one) <= {"0", "1"} for one in patterns or ()):
             raise InputError("its patterns of targets are not those of a plan")
         resolved, tuning, tuned = config["resolved"] or {}, config["tuning_rows"], config["tuned"]
         if config["run"] is not None and (type(config["run"]) is not int or config["run"] < GROUPED):

@@ -161,18 +161,6 @@ class LeafRun:
 
         CorruptError where sums are not of what was added; InputError, `large`, where they are, but overflow.
         """
-        self._check(what, large)
-        frozen, receipt = self.frozen, self.now().receipt()
-        if frozen_hash(frozen.directory) != frozen.hash:  # the run was refused elsewhere, and what it had made removed
-            raise InputError(f"{frozen.directory}: the frozen plan is gone or another; run the job again")
-        save_moments(self.place.node(0, receipt.number, receipt.key), self.sums.sums)
-        self.sums.keep_spare()
-        receipt = replace(receipt, seconds=self.now().seconds)
-        receipt.save(self.place.receipts)
-        Checkpoint.remove(self.place.checkpoints, receipt.number)
-        return receipt
-
-    def _check(self, what: str, large: str) -> None:
         adders = self.sums.sums.values()
         if not all(adder.intact() for adder in adders):
             Checkpoint.remove(self.place.checkpoints, self.at.number)  # it may hold the same
@@ -182,6 +170,15 @@ class LeafRun:
             )
         if any(adder.overflowed() for adder in adders):
             raise InputError(large)
+        frozen, receipt = self.frozen, self.now().receipt()
+        if frozen_hash(frozen.directory) != frozen.hash:  # the run was refused elsewhere, and what it had made removed
+            raise InputError(f"{frozen.directory}: the frozen plan is gone or another; run the job again")
+        save_moments(self.place.node(0, receipt.number, receipt.key), self.sums.sums)
+        self.sums.keep_spare()
+        receipt = replace(receipt, seconds=self.now().seconds)
+        receipt.save(self.place.receipts)
+        Checkpoint.remove(self.place.checkpoints, receipt.number)
+        return receipt
 
 
 @final

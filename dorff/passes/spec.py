@@ -76,8 +76,7 @@ class FoldRule:
         if not self.held:
             return self._dealt(rows, self.count)
         first = self._dealt(np.array([self.first], np.uint64), self.held)
-        others: Rows = (self._dealt(rows, self.held) != first).astype(np.int64)
-        return others
+        return np.asarray(self._dealt(rows, self.held) != first, dtype=np.int64)
 
     def _dealt(self, rows: Rows | Keys, count: int) -> Rows:
         z = rows.astype(np.uint64) + np.uint64((self.seed * 0x9E3779B97F4A7C15) % 2**64)

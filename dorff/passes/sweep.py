@@ -125,18 +125,15 @@ class Sweeper:
         sweep.write(self._frozen, V)
         total = tree.collect(self._engine, Products, self._told)
         self.fresh += [tree.receipts[number] for number in sorted(tree.computed)]
-        return self._finished(sweep, tree, total)
-
-    def _finished(self, sweep: Sweep, tree: Tree, total: dict[Part, Products]) -> dict[Part, Products]:
         receipts = [tree.receipts[number] for number in sorted(tree.receipts)]
-        if self.receipts and [one.digest for one in receipts] != [one.digest for one in self.receipts]:
+        if not first and [one.digest for one in receipts] != [one.digest for one in self.receipts]:
             raise self._changed(sweep)
         store.save_moments(sweep.total, total)
         rmtree(sweep.directory / "nodes", ignore_errors=True)
-        if self.receipts:
-            rmtree(sweep.directory)
-        else:
+        if first:
             self.receipts = receipts
+        else:
+            rmtree(sweep.directory)
         return total
 
     def _changed(self, sweep: Sweep) -> InputError:

@@ -217,7 +217,6 @@ class Tree:
         return tasks
 
     def _take(self, node: Node, receipt: Receipt) -> list[Task]:
-        """Take in a leaf."""
         number = node[1]
         earlier = self.receipts[number].digest if number in self.receipts else self._earlier.get(number)
         if earlier is not None and earlier != receipt.digest:
@@ -275,8 +274,8 @@ class Tree:
     def _leaf(self, node: Node) -> Task:
         self._running.add(node)
         leaf = self._leaves[node[1]]
-        kept_in, cut = (str(self._sums.directory), self._sums.hash), (leaf.number, leaf.start, leaf.stop)
-        arguments = (type(self._sums), *kept_in, self._source, cut)
+        place, cut = (str(self._sums.directory), self._sums.hash), (leaf.number, leaf.start, leaf.stop)
+        arguments = (type(self._sums), *place, self._source, cut)
         return Task(run_leaf, arguments, node, f"leaf {leaf.number} (rows {leaf.start} to {leaf.stop - 1})")
 
     def _merge(self, node: Node) -> Task:
