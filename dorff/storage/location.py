@@ -193,6 +193,5 @@ def is_remote(path: str | os.PathLike[str]) -> bool:
 
 
 def _not_plain(path: Location) -> InputError:
-    """What to say of such a thing."""
     kind = "a link" if path.is_symlink() else "no plain file"
     return InputError(f"{path}: is {kind}, which does not belong there; remove it, or put the file back from a copy")

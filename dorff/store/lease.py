@@ -235,15 +235,12 @@ def _machine() -> tuple[str, str, str]:
 
 def _birth(pid: int) -> str | None:
     """When a process was started, in ticks since the boot, which no clock that is set can change; None: it is gone."""
-    try:
+    with suppress(OSError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return None if fields[0] in "ZX" else fields[19]  # a zombie has ended
-    except OSError:
-        pass
-    try:
+    with suppress(psutil.NoSuchProcess):
         return f"{psutil.Process(pid).create_time():.2f}"
-    except psutil.NoSuchProcess:
-        return None
+    return None
 
 
 def _local_time(seconds: float) -> str:

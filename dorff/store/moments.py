@@ -96,7 +96,6 @@ def load_sums(path: Path, of: type[S]) -> dict[Part, S] | None:
 
 
 def _whole(file: BinaryIO, section: _Section, of: type[S]) -> S:
-    """A section's sums."""
     if section["kind"] != of.kind:
         raise InputError(f"a file holds sums of kind {section['kind']}, wanted {of.kind}; run the job again")
     values = np.empty(section["length"])

@@ -236,22 +236,16 @@ def prune_state(state: Path, keep: int, *, dry_run: bool = False) -> list[Path]:
     old = [plan for plan in plans[keep:] if lease_state(lease_beside(plan)) is None]
     if dry_run:
         return old
+    gone = []
     with files.space_on(state):
-        gone = [plan for plan in old if _removed(plan)]
+        for plan in old:
+            with suppress(LeaseError):  # of one whose lease a run took meanwhile
+                with Lease.take(lease_beside(plan)):
+                    files.remove_tree(plan)
+                forget(lease_beside(plan))
+                gone.append(plan)
         files.remove_torn(state)
     return gone
-
-
-def _removed(plan: Path) -> bool:
-    """Remove a plan, unless a run took its lease meanwhile."""
-    lease = lease_beside(plan)
-    try:
-        with Lease.take(lease):
-            files.remove_tree(plan)
-    except LeaseError:
-        return False
-    forget(lease)
-    return True
 
 
 def last_used(plan: Path) -> float:
