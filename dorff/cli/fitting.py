@@ -44,8 +44,7 @@ def ingest(
         list[str], typer.Argument(metavar="SRC... OUT.zarr", help="Files of rows, and the data set to make of them.")
     ],
     inputs: Annotated[
-        str,
-        typer.Option(metavar="A,B", help="Columns that are inputs, of any type; =0: zeros.", show_default=False),
+        str, typer.Option(metavar="A,B", help="Columns that are inputs, of any type; =0: zeros.", show_default=False)
     ],
     targets: Annotated[str, typer.Option(metavar="U,V", help="Columns that are targets.", show_default=False)] = "",
     classes: Annotated[
@@ -53,8 +52,7 @@ def ingest(
     ] = "",
     weights: Annotated[str, typer.Option(metavar="W", help="A column of rows' weights.", show_default=False)] = "",
     groups: Annotated[
-        str,
-        typer.Option(metavar="G", help="A column, equal in a group; FILE: each SRC is one.", show_default=False),
+        str, typer.Option(metavar="G", help="A column, equal in a group; FILE: each SRC is one.", show_default=False)
     ] = "",
     also: Annotated[
         list[str] | None,

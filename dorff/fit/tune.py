@@ -262,11 +262,7 @@ def _fits_a_worker(plan: Plan) -> bool:
     if not cluster.on_this_machine:
         return False
     path = path_bytes(
-        costs.m,
-        q,
-        unknowns=costs.m * costs.rank,
-        folds=plan.spec.folds.count,
-        ridges=len(plan.job.solve.ridges),
+        costs.m, q, unknowns=costs.m * costs.rank, folds=plan.spec.folds.count, ridges=len(plan.job.solve.ridges)
     )
     return max(costs.peak_bytes, WORKER_BYTES + path) <= 0.95 * cluster.memory
 
