@@ -1,8 +1,7 @@
 """dorff: distributed operator-valued random Fourier features.
 
 The public names are imported when they are first asked for, so that `import dorff` and a command's `--help`
-load neither Numba nor Dask.
-"""
+load neither Numba nor Dask."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING

@@ -31,8 +31,7 @@ class ExactRidge:
     eq. 72, whose system (C*C J K + l gA) a = C* y is p n wide and not symmetric, and has the same f. Brault's (2016)
     lambda of eq. 11 is `ridge`; the one of eq. 12 is N times it.
 
-    `dual` a (n, p) is 0 for rows of no observed value; `observe` (q, p).
-    """
+    `dual` a (n, p) is 0 for rows of no observed value; `observe` (q, p)."""
 
     kernel: OperatorKernel
     X: FloatArray
@@ -56,8 +55,7 @@ class ExactRidge:
 
         A "covariance" in the kernel is that of the rows with no NaN, weighted, and needs `observe` to be None.
         Raises InputError for shapes that do not go together, numbers that are not finite, a negative weight or
-        ridge, targets of which none is observed, and a system that is singular to rounding.
-        """
+        ridge, targets of which none is observed, and a system that is singular to rounding."""
         if not isinstance(kernel, OperatorKernel):
             raise InputError(f"kernel must be an operator kernel, such as Decomposable({kernel!r}), not {kernel!r}")
         X, Y = np.asarray(X, dtype=np.float64), np.asarray(Y, dtype=np.float64)

@@ -25,8 +25,7 @@ def bennett(variance: float, largest: float, epsilon: float) -> float:
     """r such that P(|mean of D| >= epsilon) <= 2 p exp(-D r), for independent symmetric (p, p) of mean zero.
 
     Matrix Bennett (Tropp 2012, theorem 6.1): r = (v / B^2) h(B epsilon / v), h(x) = (1 + x) log(1 + x) - x, for
-    |E X^2| <= v = `variance` and |X| <= B = `largest`.
-    """
+    |E X^2| <= v = `variance` and |X| <= B = `largest`."""
     if math.isinf(largest):
         return 0.0
     x = largest * epsilon / variance
@@ -38,8 +37,7 @@ def bennett_orlicz(variance: float, spread: float, epsilon: float) -> float:
 
     Koltchinskii (2013), theorem 4, and eq. 10 of Brault et al. (2016) before its last step: E exp(t X) is that of
     variance 2 v and range u = `spread` for t u <= 1, where E |X|^2 e^(|X|/u - 1) 1{|X| >= u} <= v. Eq. 10 follows
-    by h(x) >= (x^2 / 2) / (1 + x / 3), and by 2 v / u <= epsilon / (e - 1) past the bend.
-    """
+    by h(x) >= (x^2 / 2) / (1 + x / 3), and by 2 v / u <= epsilon / (e - 1) past the bend."""
     v = 2 * variance
     x = spread * epsilon / v
     if x <= math.e - 1:
@@ -50,8 +48,7 @@ def bennett_orlicz(variance: float, spread: float, epsilon: float) -> float:
 def derived_spread(variance: float, orlicz: float) -> float:
     """The least u >= 3 M for which `bennett_orlicz` is proved, M the psi_1 norm of |X|: 2 u^2 e^(-u / M) <= v.
 
-    For u >= 3 M the function x^2 e^(x/u - 1 - x/M) falls beyond x = u, and E e^(|X| / M) <= 2.
-    """
+    For u >= 3 M the function x^2 e^(x/u - 1 - x/M) falls beyond x = u, and E e^(|X| / M) <= 2."""
     wanted = math.log(2 * orlicz**2 / variance)
 
     def excess(ratio: float) -> float:
@@ -65,8 +62,7 @@ def over_net(d: int, diameter: float, log_anchor: float, slope: float, power: in
 
     The differences of a set of diameter l lie in a ball of radius l: (1 + 2 l / r)^d <= (4 l / r)^d of them are
     within r of all, where r <= 2 l. The closed forms of the papers are this minimum without that condition; it fails
-    where epsilon is larger than the error could be. `log_anchor` is log P.
-    """
+    where epsilon is larger than the error could be. `log_anchor` is log P."""
     log_first = log_anchor + d * math.log(4 * diameter)
     log_r = min((log_first + math.log(d / (power * slope))) / (d + power), math.log(2 * diameter))
     return total(log_first - d * log_r, math.log(slope) + power * log_r)
@@ -81,8 +77,7 @@ def features_needed(bound: Callable[[float, int], float], epsilon: float, delta:
     """The smallest D with bound(epsilon, D) <= delta; a feature map then has n_features = 2 D columns.
 
     `bound`: any bound of this package with its first arguments given, as in `partial(minh_uniform, constants)`: a
-    probability that never rises with D. InputError where even D = `most` is not enough (an infinite constant).
-    """
+    probability that never rises with D. InputError where even D = `most` is not enough (an infinite constant)."""
     if not callable(bound):
         raise InputError(
             f"bound must be a function of epsilon and D, such as partial(minh_uniform, constants), not {bound!r}"
@@ -105,8 +100,7 @@ def orlicz_norm(variable: Callable[[float], float] | npt.ArrayLike) -> float:
 
     `variable`: the moment generating function t -> E exp(t |X|), inf where it diverges; or a sample of X, whose own
     mean then stands for E (it misses tails that the sample misses, and so tends to be low). 1 / C is where the
-    function reaches 2 (their lemma 7). Zero for X = 0; inf where the function is above 2 for every t > 0.
-    """
+    function reaches 2 (their lemma 7). Zero for X = 0; inf where the function is above 2 for every t > 0."""
     if callable(variable):
         generating = variable
     else:
@@ -134,7 +128,6 @@ def gamma_orlicz(shape: float, scale: float) -> float:
     """The psi_1 norm of a Gamma variable, (1 - scale t)^-shape = 2 at t = 1 / C: scale / (1 - 2^(-1 / shape)).
 
     |omega|^2 of the Gaussian kernel has shape d / 2 and scale 2 / lengthscale^2: C^-1 = lengthscale^2 / 2
-    (1 - 4^(-1/d)), as Brault et al. (2016), section 4.3, have it for the curl-free and divergence-free kernels.
-    """
+    (1 - 4^(-1/d)), as Brault et al. (2016), section 4.3, have it for the curl-free and divergence-free kernels."""
     positive(shape=shape, scale=scale)
     return scale / -math.expm1(-math.log(2) / shape)

@@ -75,8 +75,7 @@ class Constants:
         above: `slope` by the root of the second moment where the scalar kernel is no isotropic Gaussian, `variance`
         by 9/16 |A|^2 where it is no Gaussian (k0(2 delta) <= k0(delta) is all that is used), `orlicz` of bounded
         measures by sup / log 2, all moments under DEFENSIVE, and all of a sum. InputError for other kernels, and
-        where a moment is infinite.
-        """
+        where a moment is infinite."""
         if not isinstance(kernel, OperatorKernel):
             raise InputError(f"kernel must be an operator kernel, such as Decomposable({kernel!r}), not {kernel!r}")
         positive(diameter=diameter)
@@ -201,8 +200,7 @@ def variance(kernel: BaseKernel, delta: FloatArray) -> FloatArray:
       latter), and (d / s^2) K_0 under TRACE, where mu~ is a multiple of a projection.
 
     Under DEFENSIVE, S = ((d + 1) / s^2) K_0 is put in, which makes the result an upper bound. `kernel` must have its
-    output matrix fixed. InputError for another kernel.
-    """
+    output matrix fixed. InputError for another kernel."""
     delta = np.asarray(delta, dtype=np.float64)
     origin = np.zeros_like(delta)
     exact = _signature(kernel, delta)
@@ -217,8 +215,7 @@ def variance_bound(
     With c = cos^2<omega, delta>, E c A^2 = E c (A - E A)^2 + E c (A E A + E A A) - E c (E A)^2, and the first term is
     at most V A. Of `zero` K_0(0), `at` K_0(delta), `twice` K_0(2 delta), `mean` E A(omega), `spread` V A(omega), all
     (p, p), and `cosine` = E cos<omega, 2 delta> under the law of omega. What the paper prints leaves the covariance of
-    cos^2 and A out, and is false in general.
-    """
+    cos^2 and A out, and is false in general."""
     squared = 0.5 * (zero + twice)
     cross = squared @ mean + mean @ squared
     return _norm(cross - 0.5 * (1 + cosine) * mean @ mean - at @ at) + _norm(spread)
@@ -285,8 +282,7 @@ def quadrature_uniform(d: int, ratio: float, epsilon: float, frequencies: int) -
     - the vertices of a simplex are a tight frame, sum_j (v_j . u)^2 = (d + 1) / d |u|^2, so that one rule's value is
       between 1 - M and 1, M = (l / s)^2 / 2. With its mean k this bounds its variance by (k - 1 + M) (1 - k), k =
       e^-M; then Hoeffding's or Bennett's inequality for n rules, whichever gives less;
-    - for the same reason its slope is at most l / s^2, whatever was drawn: no moment, and no loss of an exponent.
-    """
+    - for the same reason its slope is at most l / s^2, whatever was drawn: no moment, and no loss of an exponent."""
     positive(d=d, ratio=ratio, epsilon=epsilon, frequencies=frequencies)
     M, n = 0.5 * ratio**2, frequencies // (d + 1)
     variance = (math.expm1(-M) + M) * -math.expm1(-M)
@@ -309,8 +305,7 @@ def ridge_deviation(gram: float, cross: float, *, ridge: float, rows: int, rms: 
     `ridge` (`ridge` is DESIGN's, the one of the mean loss), `gram` = |K~ - K|_2, `cross` = |k~_x - k_x|_2, `rms` the
     root of the mean squared target and `kernel` the sup of |K(x, z)|_2. It holds for operator-valued kernels too, with
     spectral norms. K~ must be positive semi-definite: with Quadrature's centre below zero, which it is for half of the
-    draws, it is not, and the first term is then over lambda - n |a_0^2|.
-    """
+    draws, it is not, and the first term is then over lambda - n |a_0^2|."""
     positive(ridge=ridge, rows=rows, rms=rms, kernel=kernel)
     strength = rows * ridge
     return rms * math.sqrt(rows) / strength * cross + kernel * rms * rows / strength**2 * gram
@@ -320,7 +315,6 @@ def ridge_epsilon(epsilon: float, *, ridge: float, rms: float, kernel: float = 1
     """The sup error of the kernel that keeps a ridge regression's error within `epsilon` (targets' units).
 
     ridge^2 epsilon / (rms (ridge + kernel)), from `ridge_deviation` with |k~_x - k_x| <= sqrt(n) e and
-    |K~ - K| <= n e; the paper has kernel = 1. To be given to `features_needed` as its epsilon.
-    """
+    |K~ - K| <= n e; the paper has kernel = 1. To be given to `features_needed` as its epsilon."""
     positive(epsilon=epsilon, ridge=ridge, rms=rms, kernel=kernel)
     return ridge**2 * epsilon / (rms * (ridge + kernel))

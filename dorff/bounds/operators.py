@@ -3,8 +3,7 @@
 `frequencies` is D, drawn independently; the error is that of K~_0(delta) = mean of cos<omega_j, delta> mu~(omega_j),
 or of a decomposable kernel |A|_2 |k~ - k|: a bound for the scalar kernel holds with epsilon / |A|_2 (Brault et al.
 2016, corollary 2). Features come in cosine and sine pairs. Each function gives a probability, 1 where the bound says
-nothing.
-"""
+nothing."""
 
 from __future__ import annotations
 
@@ -29,8 +28,7 @@ def brault_uniform(constants: Constants, epsilon: float, frequencies: int) -> fl
     - p^(2 / (d + 2)) in place of p, and 1 for decomposable kernels;
     - E L^2 <= sigma_p^2 for the Lipschitz constant L of the error does not hold: where the slope is steepest depends
       on the frequencies. In its place E L^2 <= 4 m^2 + (sigma_p^2 - m^2) / D <= 4 sigma_p^2, m = E |omega| |mu~|;
-    - the net's radius stays below 2 l, where its covering number is one.
-    """
+    - the net's radius stays below 2 l, where its covering number is one."""
     positive(epsilon=epsilon, frequencies=frequencies)
     D = frequencies
     centred = constants.orlicz + constants.top / math.log(2)
@@ -50,8 +48,7 @@ def minh_pointwise(constants: Constants, epsilon: float, frequencies: int) -> fl
     2 exp(-D epsilon / (2 M) log(1 + M epsilon / sigma^2)), as printed. Its lemma 15 asks for |xi| <= M where the
     inequality behind it (Pinelis 1994) is one for |xi - E xi|, which is 2 M at most; this gives the exponent
     D sigma^2 / (4 M^2) h(2 M epsilon / sigma^2), h of `bennett`, 0.91 of the printed one or more. 1 where M is
-    infinite.
-    """
+    infinite."""
     positive(epsilon=epsilon, frequencies=frequencies)
     return total(math.log(2) - frequencies * _rate(constants, epsilon))
 
@@ -61,8 +58,7 @@ def minh_uniform(constants: Constants, epsilon: float, frequencies: int) -> floa
 
     The theorem's Omega is the set of differences x - z, so that its diam is 2 l. Otherwise as printed, where its net
     is one (see `over_net`). 1 where M is infinite. For decomposable kernels m_1 needs E |omega| < inf, which
-    example 6 leaves out.
-    """
+    example 6 leaves out."""
     positive(epsilon=epsilon, frequencies=frequencies)
     anchor = math.log(2) - frequencies * _rate(constants, epsilon / 2)
     return over_net(constants.d, constants.diameter, anchor, 4 * constants.hs_slope / epsilon, 1)
@@ -77,8 +73,7 @@ def rahimi_recht(constants: Constants, epsilon: float, frequencies: int) -> floa
     """2^8 (sigma_p l / epsilon)^2 exp(-D epsilon^2 / (4 (d + 2))): Rahimi & Recht (2007), claim 1.
 
     sigma_p^2 = E |omega|^2, l the inputs' diameter. Weakened from `sutherland_schneider` with alpha = 1, and with the
-    same gap in the proof; it asks for epsilon <= sigma_p l, and is 1 elsewhere.
-    """
+    same gap in the proof; it asks for epsilon <= sigma_p l, and is 1 elsewhere."""
     sigma, epsilon = _scalar(constants, epsilon, frequencies)
     ratio = sigma * constants.diameter / epsilon
     if ratio < 1:
@@ -92,8 +87,7 @@ def sutherland_schneider(constants: Constants, epsilon: float, frequencies: int)
 
     alpha = min(1, v + epsilon / 3), v the sup of the variance of cos<omega, delta>. They count the columns, 2 D. Their
     closed form where its net is one (see `over_net`). Like Rahimi & Recht they use E L^2 <= sigma_p^2, which holds
-    with 4 sigma_p^2 (see `brault_uniform`, the bound that is proved).
-    """
+    with 4 sigma_p^2 (see `brault_uniform`, the bound that is proved)."""
     sigma, epsilon = _scalar(constants, epsilon, frequencies)
     alpha = min(1.0, constants.variance / constants.top**2 + epsilon / 3)
     anchor = math.log(2) - frequencies * epsilon**2 / (8 * alpha)
@@ -106,8 +100,7 @@ def sriperumbudur_szabo(constants: Constants, epsilon: float, frequencies: int) 
     h = 32 sqrt(2 d log(2 l + 1)) + 32 sqrt(2 d log(sigma + 1)) + 16 sqrt(2 d / log(2 l + 1)).
 
     The best rate in l, log l under the root, with the largest constants. h depends on the unit of the inputs
-    and the theorem holds in any: the least over units is taken.
-    """
+    and the theorem holds in any: the least over units is taken."""
     sigma, epsilon = _scalar(constants, epsilon, frequencies)
     ratio = sigma * constants.diameter
 

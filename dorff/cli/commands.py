@@ -169,8 +169,7 @@ def score(
     one unit, and of classes it is pooled over the outputs. To compare models of both kinds say which. Rows count by
     the weights that the model was fitted by, where the data set has an array of that name (--json: `weights`).
 
-    --coverage: of plain bands (the posterior's, noise in them) and of conformal ones, where the model has them.
-    """
+    --coverage: of plain bands (the posterior's, noise in them) and of conformal ones, where the model has them."""
     from dorff.predict import COVERAGE_LEVELS, ROWS
     from dorff.predict import score as run
     from dorff.solvers import R2

@@ -80,8 +80,7 @@ def run_demo(
     """Ingest, plan, choose, fit, predict, score and report, all in `directory` (`dorff-demo` if left out).
 
     A directory of an earlier demo is used again: what it holds is replaced, or gone on with. Raises InputError
-    for a directory that holds anything else. `progress` is told the rows done by all passes together.
-    """
+    for a directory that holds anything else. `progress` is told the rows done by all passes together."""
     began = time.perf_counter()
     home = _claim(Path("dorff-demo") if directory is None else Path(directory))
     rows = _ingest(home, echo)

@@ -258,8 +258,7 @@ def trim(
 ) -> None:
     """Remove the first rows of a data set, whole shards of them; the others keep their numbers.
 
-    For data that grow without end: data.window in a job says how many of the last rows a fit uses.
-    """
+    For data that grow without end: data.window in a job says how many of the last rows a fit uses."""
     from dorff.data import trim as run
     from dorff.data.nodes import committed, group_attributes
 

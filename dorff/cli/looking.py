@@ -40,8 +40,7 @@ SHOWN: Final = 20  # lines of history
 def look(path: Path) -> dict[str, Any]:
     """What is there: a model (its root or a version), a state directory, a graph or a Zarr group, told by `kind`.
 
-    Raises InputError where it is none of them, or damaged.
-    """
+    Raises InputError where it is none of them, or damaged."""
     what = kind(path)
     return {"model": _model, "state": _state, "graph": given, "dataset": _dataset}[what](path)
 

@@ -54,8 +54,7 @@ _NAMES: Final = _RUN | _KEPT
 def recorded(path: Path | None, command: str, job: Path) -> Iterator[Figures]:
     """Write a block's end and the figures that it fills in to the file `path`, if one is given.
 
-    Raises InputError, before the block, where it cannot be such a file.
-    """
+    Raises InputError, before the block, where it cannot be such a file."""
     figures: Figures = {}
     if path is None:
         yield figures
@@ -135,8 +134,7 @@ class Progress(Protocol):
 def meter(what: str, unit: str = "rows") -> AbstractContextManager[Progress]:
     """Show the rows (or other units) that are done, rows a second and the time left, until the block ends.
 
-    The first call sets where the pace is counted from.
-    """
+    The first call sets where the pace is counted from."""
     return (_bar if sys.stderr.isatty() else _lines)(what, unit)
 
 

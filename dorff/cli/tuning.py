@@ -37,8 +37,7 @@ def tune(
     """Choose among the kernels, feature counts and ridges that a job lists, from one pass over the data.
 
     Writes DIR/best.yaml, the job with the winner alone, which `dorff fit` takes without reading the data again; every
-    trial in DIR/path.csv, and drawn in DIR/path.png.
-    """
+    trial in DIR/path.csv, and drawn in DIR/path.png."""
     from dorff.fit.choice import kernel_names
     from dorff.spec.reader import load_job
     from dorff.store import check_output

@@ -3,8 +3,7 @@
 Zarr fills what is absent with the fill value: a lost file would be read as zeros, an absent inner chunk always is,
 whatever the settings. So every read looks first, at exactly the chunks that it needs; one small read of the index for
 a shard. Shards of uncompressed chunks, such as dorff writes, are read straight from their files: Zarr's own reading
-goes through an event loop and two more copies, some ten times the time of the read itself.
-"""
+goes through an event loop and two more copies, some ten times the time of the read itself."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ class Fault:
     """One chunk that cannot be read: `kind` is "missing" or "damaged".
 
     `chunk` is the file's path inside the array, followed for an inner chunk of a shard by its place in
-    brackets: "c/3/0[1,0]".
-    """
+    brackets: "c/3/0[1,0]"."""
 
     array: str
     chunk: str

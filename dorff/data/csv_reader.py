@@ -41,8 +41,7 @@ class CSVReader(Reader):
 
     So has one whose first row holds a number, when such columns are asked for and none of that row's fields is:
     `asked` are the names that will be. Empty fields and NA, NaN, null and the like are NaN, or no label. The first
-    rows say what fields are separated by, whether decimals have a comma there, and which columns hold text.
-    """
+    rows say what fields are separated by, whether decimals have a comma there, and which columns hold text."""
 
     def __init__(self, path: str, asked: Collection[str] = ()) -> None:
         self.path = path

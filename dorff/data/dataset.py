@@ -43,8 +43,7 @@ class Dataset:
     `encoding.to_attributes` does.
 
     Rows have the numbers first..n-1: those before `first` are gone from the store (`trim`) or left out (`window`), and
-    are never read.
-    """
+    are never read."""
 
     path: str
     inputs: tuple[str, ...]
@@ -94,8 +93,7 @@ class Dataset:
         Raises:
             InputError: rows outside first..n; a chunk that is missing or damaged; a row that is neither labelled nor
                 not (see `labelled_rows`). In a store written by others without checksums a flipped byte cannot always
-                be noticed.
-        """
+                be noticed."""
         self._check_rows(start, stop)
         X = self._read_arrays(self.inputs, start, stop)
         self.reads.rows += stop - start
@@ -130,8 +128,7 @@ class Dataset:
     def labelled_rows(self, start: int, stop: int) -> npt.NDArray[np.bool_] | None:
         """Which rows (stop - start,) of a run the column `labelled` has a 1 for; None where no column says.
 
-        InputError where it holds something else than 0 and 1.
-        """
+        InputError where it holds something else than 0 and 1."""
         if self.labelled is None:
             return None
         values = self._column(self.labelled, start, stop)
@@ -220,8 +217,7 @@ class Dataset:
     def rows_spec(self) -> dict[str, object]:
         """What the rows are and how they lie, without how many there are; for JSON and for hashes.
 
-        Classes have the key "labels", and the columns of weights, groups and of what is labelled have theirs.
-        """
+        Classes have the key "labels", and the columns of weights, groups and of what is labelled have theirs."""
         arrays = {}
         for name in self.arrays:
             stored = self._open(name)
@@ -295,8 +291,7 @@ def class_counts(dataset: Dataset) -> tuple[float, ...]:
     """Rows of each label of a data set of classes: what ingest counted, or else counted by reading all labels.
 
     Where rows have weights it is their sum; rows of a weight that is not finite are left out, and so are those that a
-    column says are not labelled.
-    """
+    column says are not labelled."""
     coding = dataset.classes()
     path = locate(dataset.path)
     attributes = group_attributes(path)

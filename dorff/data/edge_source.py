@@ -32,8 +32,7 @@ class EdgeSource(ABC):
 
     `kind` "edges" is a list: each undirected edge once, or in both directions with one weight. "csr" is a matrix, with
     both. `n` is the number of nodes where the source says it, `count` that of the entries. Nothing is nodes of the
-    values: whether nodes are in range and weights right is for who knows the rows (`dorff.graphs`).
-    """
+    values: whether nodes are in range and weights right is for who knows the rows (`dorff.graphs`)."""
 
     kind: ClassVar[str]
     path: str

@@ -33,8 +33,7 @@ def open_graph(path: str | os.PathLike[str]) -> EdgeSource:
     A Zarr group's attribute `shape` or `nodes` says how many nodes there are, where it is there.
 
     Raises:
-        InputError: nothing of the kind is there, or it is damaged, or arrays differ in length or are not numbers.
-    """
+        InputError: nothing of the kind is there, or it is damaged, or arrays differ in length or are not numbers."""
     root: Path = locate(path).resolve()
     if root.is_file() and not _is_parquet(root):
         raise InputError(
@@ -73,8 +72,7 @@ def write_graph(path: str | os.PathLike[str], W: Any) -> None:
     """Write a scipy sparse matrix of weights (n, n) as edges: Parquet where the name ends so, else a Zarr group.
 
     Entries are written as they are, both directions, with checksums; the whole appears at once or not at all.
-    InputError where something is there already, or W is no symmetric sparse matrix of numbers.
-    """
+    InputError where something is there already, or W is no symmetric sparse matrix of numbers."""
     store = locate(path).resolve()
     if not sp.issparse(W) or W.ndim != 2 or W.shape[0] != W.shape[1] or W.dtype.kind not in "biuf":
         raise InputError(f"W: wanted a square scipy sparse matrix of real numbers, got {W!r}; convert it to one.")

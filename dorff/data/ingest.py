@@ -137,8 +137,7 @@ def ingest(
         InputError: a source that cannot be read, a column that is missing or not of numbers, `out` there
             already (or, to append, not there or of other columns), more than 10,000 labels, a column named twice or
             both input and target, a source that is there already, what looks like a fill value. Nothing is changed.
-        IncompleteError: no space left, or the disk failed: run it again.
-    """
+        IncompleteError: no space left, or the disk failed: run it again."""
     if isinstance(sources, str | os.PathLike):
         sources = [sources]
     store = locate(out).resolve()
@@ -348,8 +347,7 @@ def _write(
 def _commit_append(staging: Path, store: Path, target: _Target, rows: int) -> None:
     """Move the staged shards in, then commit the new number of rows.
 
-    Until the last write readers see the old rows only: the one shard that is replaced holds them too.
-    """
+    Until the last write readers see the old rows only: the one shard that is replaced holds them too."""
     for name in target.arrays:
         for shard in sorted((staging / name / "c").iterdir(), key=lambda p: int(p.name)):
             (store / name / "c" / shard.name).mkdir(parents=True, exist_ok=True)

@@ -2,8 +2,7 @@
 metadata, and their writer, which streams.
 
 Zarr's own writer holds a shard in memory several times, pads the last one to its full size and rewrites a shard for
-each part of it that arrives; what it writes and what this writes are read alike.
-"""
+each part of it that arrives; what it writes and what this writes are read alike."""
 
 from __future__ import annotations
 
@@ -42,8 +41,7 @@ class ArrayLayout:
 
     Chunks are not compressed: the mantissas of measured float64 hardly shrink, decoding is then a copy, a
     chunk's bytes never depend on a library's version, and every inner chunk lies at a place known beforehand.
-    Each chunk and each shard's index carry a CRC32C.
-    """
+    Each chunk and each shard's index carry a CRC32C."""
 
     columns: int
     shard_rows: int
@@ -93,8 +91,7 @@ def shard_and_unit_rows(d: int, q: int, shard_rows: int | None = None) -> tuple[
     """Rows of a shard and of an inner chunk for d inputs and q targets, whatever the number of rows.
 
     A shard is a power of two of rows, at most 64 MiB for inputs and targets together but at least 1024 and at
-    most 16384 rows; `shard_rows` overrides it. A chunk has the divisor of the shard's rows nearest to 2 MiB.
-    """
+    most 16384 rows; `shard_rows` overrides it. A chunk has the divisor of the shard's rows nearest to 2 MiB."""
     row_bytes = 8 * (d + q)
     if shard_rows is None:
         fitting = 2 ** int(math.log2(max(1, MAX_SHARD_BYTES // row_bytes)))
@@ -120,8 +117,7 @@ def write_metadata(
 ) -> None:
     """Commit the rows first..rows-1: write each array's metadata and, last, the group's; each atomically.
 
-    Readers trust the group's `dorff.rows` over the arrays' shapes; `more` goes into its attribute `dorff` too.
-    """
+    Readers trust the group's `dorff.rows` over the arrays' shapes; `more` goes into its attribute `dorff` too."""
     for name, layout in arrays.items():
         (group / name).mkdir(parents=True, exist_ok=True)
         # The dimensions' names are what xarray needs to open a store.
@@ -148,8 +144,7 @@ class ShardWriter:
     name, `SHARD`, until it is whole.
 
     Use as a context manager: leaving it without an error writes the last, partly filled shard; leaving it
-    with one removes the shard that was being written. Batches of any size give the same files.
-    """
+    with one removes the shard that was being written. Batches of any size give the same files."""
 
     def __init__(self, array: Path, layout: ArrayLayout, *, start: int = 0) -> None:
         self.layout = layout

@@ -2,8 +2,7 @@
 
 A chunk's checksum says nothing of the shape, the type or the fill value it is read with, nor of which rows are
 committed. So what dorff writes into a zarr.json has a CRC32 too, the seal, in its attribute `dorff`; over what the
-content means, not over its bytes: other programs may write the file again, and add attributes of their own.
-"""
+content means, not over its bytes: other programs may write the file again, and add attributes of their own."""
 
 from __future__ import annotations
 
@@ -42,8 +41,7 @@ def has_seal(attributes: Mapping[str, Any]) -> bool:
 def lost_seal(attributes: Mapping[str, Any], name: str, *, sealed: bool) -> bool:
     """Whether only one of a group and its array `name` has a seal, `sealed` where the array has: the other's is lost.
 
-    Arrays that others add to a group that dorff made need none.
-    """
+    Arrays that others add to a group that dorff made need none."""
     columns = attributes.get("columns")
     ours = isinstance(columns, dict) and name in columns
     return sealed != has_seal(attributes) and (ours or sealed)

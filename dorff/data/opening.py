@@ -49,8 +49,7 @@ def open_dataset(
     Raises:
         InputError: not a Zarr group; an array that is missing, not of numbers, of more than two dimensions,
             or of another length; no such column; classes that are real numbers, or more than 10,000, or not those
-            wanted.
-    """
+            wanted."""
     if "://" in os.fspath(path) and not is_remote(path):
         raise InputError(f"{path}: wanted a local folder, got an address; copy the store to a local folder first.")
     group = locate(path).absolute()

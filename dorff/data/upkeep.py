@@ -32,8 +32,7 @@ def verify(path: str | os.PathLike[str]) -> list[Fault]:
     from lost ones.
 
     Raises:
-        InputError: nothing at `path` looks like a Zarr store, or a file of it may not be read.
-    """
+        InputError: nothing at `path` looks like a Zarr store, or a file of it may not be read."""
     root = locate(path)
     nodes = list(walk(root)) if root.is_dir() else []
     if all(n.problem == "missing" for n in nodes):
@@ -110,8 +109,7 @@ def trim(store: str | os.PathLike[str], *, keep: int) -> int:
 
     Raises:
         InputError: `keep` below 1; not a store that ingest made; another process is writing it.
-        IncompleteError: the disk failed.
-    """
+        IncompleteError: the disk failed."""
     if keep < 1:
         raise InputError(f"keep: wanted at least 1 row, got {keep}; to be rid of all rows, remove the store.")
     path = locate(store).resolve()

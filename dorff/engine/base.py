@@ -62,8 +62,7 @@ def stopping_on_signals() -> Iterator[Stop]:
 
     After a first one the block ends with `Stop.error`, whatever else it ends with: an error may be what the signal did
     to others, and who tries again after an error must not swallow the signal.
-    Signals reach the main thread alone: in any other nothing is changed.
-    """
+    Signals reach the main thread alone: in any other nothing is changed."""
     stop = Stop()
     clear_stop()
     mine = SIGNALS if threading.current_thread() is threading.main_thread() else ()
@@ -83,8 +82,7 @@ def stopping_on_signals() -> Iterator[Stop]:
 def starting_without_interrupts() -> Iterator[None]:
     """Threads and processes started inside the block never see a SIGINT, nor do those that they start; one waits here.
 
-    Ctrl-C goes to the terminal's every process, and a Python that still starts would answer with a traceback.
-    """
+    Ctrl-C goes to the terminal's every process, and a Python that still starts would answer with a traceback."""
     ensure_running()  # its own start would let interrupts through again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -103,8 +101,7 @@ _CLOSED: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 class Task:
     """A call of a module-level function with small arguments; `tag` is the caller's own, and stays with the driver.
 
-    `name` is what messages call it; by default its tag.
-    """
+    `name` is what messages call it; by default its tag."""
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
@@ -135,8 +132,7 @@ class Engine(ABC):
 
         A first SIGTERM or SIGINT is an orderly stop: the tasks that run are asked to stop (`errors.stopping`), and
         the run ends with a StoppedError or, of SIGINT, a KeyboardInterrupt, even where all were done by then. A second
-        signal ends the run at once.
-        """
+        signal ends the run at once."""
 
     def close(self) -> None:  # noqa: B027 - nothing to close is the default
         """Give back what the engine holds."""
@@ -209,8 +205,7 @@ def open_engine(cluster: ClusterSpec, *, patience: float = PATIENCE) -> Iterator
 
     A cluster that should be running has `patience` seconds to answer and to have a worker, and as long again whenever
     it falls silent. IncompleteError where it does not; InputError where it would be reached by plain TCP off loopback,
-    or where a worker has other versions of packages than the driver.
-    """
+    or where a worker has other versions of packages than the driver."""
     entry = CLUSTERS.get(cluster.type)
     if entry is None:
         raise InputError(f"cluster.type: no installed package has '{cluster.type}'; install the one that has")
@@ -242,8 +237,7 @@ class PeakMemory:
     def sample(self) -> None:
         """Look once, at this process and all below it.
 
-        PSS is dear to ask for, so it is asked for when the cheap RSS has grown by a hundredth.
-        """
+        PSS is dear to ask for, so it is asked for when the cheap RSS has grown by a hundredth."""
         me = psutil.Process()
         pids = [process.pid for process in [me, *me.children(recursive=True)]]
         resident = sum(map(_resident, pids))

@@ -31,8 +31,7 @@ def credentials(directory: Path) -> tuple[Path, Path, Path]:
     """Write new credentials that a scheduler, its workers and its clients share: ca.pem, cert.pem, key.pem.
 
     They are Dask's own temporary ones: the certificate signs itself, and is good for a year. Whoever has the key is
-    let in, so only its owner may read it. InputError where one of the files exists.
-    """
+    let in, so only its owner may read it. InputError where one of the files exists."""
     made = Security.temporary()
     texts = made.get_tls_config_for_role("client")
     ca, cert, key = paths = tuple(directory / name for name in ("ca.pem", "cert.pem", "key.pem"))
@@ -50,8 +49,7 @@ def security_for(cluster: spec.RemoteCluster) -> Security | None:
     """What a client needs for a cluster that runs already; None for plain TCP.
 
     InputError where plain TCP would leave this machine without `plain_tcp`, and for tls:// without credentials or with
-    ones that cannot be used.
-    """
+    ones that cannot be used."""
     protocol, _, rest = cluster.address.partition("://")
     if not cluster.encrypted:
         if not (on_loopback(_host(rest)) or cluster.plain_tcp):
@@ -117,8 +115,7 @@ def local_cluster(workers: int, *, memory: int | None = None, host: str = "127.0
     """Dask workers of one thread each on this machine; `memory` bytes a worker.
 
     Scheduler, nannies and workers listen on `host` and let in TLS clients with this cluster's own temporary
-    certificate alone; their HTTP servers listen on loopback. Each death of a worker is told to the driver.
-    """
+    certificate alone; their HTTP servers listen on loopback. Each death of a worker is told to the driver."""
     # Dask starts its HTTP servers even without a dashboard; port 0 keeps one from clashing with another's.
     loopback = "127.0.0.1:0"
     with dask.config.set(_QUIET | {"distributed.scheduler.allowed-failures": 0}):

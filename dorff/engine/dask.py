@@ -41,8 +41,7 @@ class DaskEngine(Engine):
     again what was left out.
 
     A local cluster's worker that neither speaks nor computes for `silence` seconds is killed, and another started. A
-    run without a worker, or without a scheduler that answers, for `patience` seconds is an IncompleteError.
-    """
+    run without a worker, or without a scheduler that answers, for `patience` seconds is an IncompleteError."""
 
     def __init__(
         self,

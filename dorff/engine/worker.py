@@ -119,8 +119,7 @@ class Leaving(WorkerPlugin):
 
     So its tasks go to other workers without being suspected of killing it. SIGTERM gives a leaf `NOTICE` seconds; a
     nanny that was itself told to end kills its worker after 8. Signals to a `local` cluster's worker mostly go to the
-    whole group, and its driver answers them: the worker ignores Ctrl-C, and stays for a while after SIGTERM.
-    """
+    whole group, and its driver answers them: the worker ignores Ctrl-C, and stays for a while after SIGTERM."""
 
     name = _NAME
 
@@ -183,8 +182,7 @@ class HungWorkers:
     """Kills local workers that neither speak nor compute, so that their nannies start others.
 
     Dask's own `worker-ttl` counts silence alone, and a factorization of a large matrix holds Python's lock for
-    minutes: that worker is silent, but computes.
-    """
+    minutes: that worker is silent, but computes."""
 
     def __init__(self, cluster: LocalCluster, *, after: float) -> None:
         self._cluster, self._after = cluster, after

@@ -49,8 +49,7 @@ def one_thread() -> Iterator[None]:
 
     The setting is the process's, and only the thread that made it can take it back (threadpoolctl 3.8). So of fits
     at the same time in threads of one process those that outlast the first may end with more BLAS threads: then
-    their last bits are not fixed.
-    """
+    their last bits are not fixed."""
     if not _pinning.acquire(blocking=False):
         yield
         return
@@ -95,8 +94,7 @@ class ArraySums:
     """All that a pass over rows needs: the features, the targets' shift y0 (q,), and which fold a row is in.
 
     `class_weight` (q,) weighs rows whose targets are one-hot; `partial` takes NaN for targets not observed, and leaves
-    rows out that have none. `precision` is that of `BlockSums`.
-    """
+    rows out that have none. `precision` is that of `BlockSums`."""
 
     features: FeatureMap
     y0: FloatArray

@@ -58,8 +58,7 @@ class StoredRows:
     """A Zarr array in a local folder, or a sparse matrix, as rows (n, columns) of float64. Read by slices.
 
     The presence of every chunk is checked before it is read, so that none is ever taken for zeros; values packed
-    by the CF conventions are unpacked, as everywhere in dorff.
-    """
+    by the CF conventions are unpacked, as everywhere in dorff."""
 
     name: str
     dataset: Dataset | SparseRows
@@ -330,8 +329,7 @@ def choose_by_splits(uses: Numbers, sums: Folds, settings: Sequence[Setting], ri
 def row_weights(weights: Any, n: int) -> FloatArray | None:
     """Weights (n,) in memory from anything that X may be; None where there are none.
 
-    InputError unless they are finite, not negative, not all zero, one a row.
-    """
+    InputError unless they are finite, not negative, not all zero, one a row."""
     if weights is None:
         return None
     try:

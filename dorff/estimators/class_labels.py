@@ -34,8 +34,7 @@ class StoredLabels:
     """A Zarr array (n,) or (n, 1) in a local folder, of numbers or text, read by runs of rows.
 
     As everywhere in dorff the presence of every chunk is checked before it is read, and packed numbers are unpacked;
-    numbers that are not packed keep their type.
-    """
+    numbers that are not packed keep their type."""
 
     stored: StoredArray
 
@@ -202,8 +201,7 @@ def find_classes(labels: StoredLabels | da.Array) -> tuple[Labels, npt.NDArray[n
     """The classes, sorted, and how many rows each has, from one pass over the labels.
 
     Raises:
-        InputError: labels that are missing, of mixed types, or numbers that are not whole; more than MOST_CLASSES.
-    """
+        InputError: labels that are missing, of mixed types, or numbers that are not whole; more than MOST_CLASSES."""
     if isinstance(labels, StoredLabels):
         return _merged(_counted(labels[a:b], a) for a, b in runs_of(len(labels), labels.unit_rows))
     starts = np.concatenate([[0], np.cumsum(labels.chunks[0])[:-1]])

@@ -117,8 +117,7 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
     -----
     X is as `ORFFRegressor` takes it. y (n,) holds text, whole numbers, booleans or whatever else sorts: NumPy, a list,
     pandas, xarray, a Zarr array in a local folder, or a Dask array. Of the last two the classes are found by one pass
-    over y alone; ones and zeros are made chunk by chunk. Labels predicted are a lazy Dask array for Dask input.
-    """
+    over y alone; ones and zeros are made chunk by chunk. Labels predicted are a lazy Dask array for Dask input."""
 
     def __init__(
         self,

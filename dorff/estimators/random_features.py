@@ -41,8 +41,7 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Nested):
     n_features_in_, feature_names_in_
         As in scikit-learn.
 
-    X (n, d) is of any kind that `ORFFRegressor` takes; constants come from the same rows of it.
-    """
+    X (n, d) is of any kind that `ORFFRegressor` takes; constants come from the same rows of it."""
 
     def __init__(
         self,

@@ -167,8 +167,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
     With a `kernels.MultiView` kernel of V views f has V outputs for each target, and the targets are compared with
     the views' mean (C of Minh's section 4): `predict` gives that, or the mean of the views named; `observe` cannot
     be given. Terms of one view, and between views, are `graphs.Manifold(view=...)` and `Manifold(between=True)`.
-    Every refusal is a `dorff.errors.InputError` or scikit-learn's own; both are ValueErrors.
-    """
+    Every refusal is a `dorff.errors.InputError` or scikit-learn's own; both are ValueErrors."""
 
     def __init__(
         self,
@@ -212,8 +211,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
 
         `sample_weight` (n,) >= 0 is how much a row counts, of any kind that y may be; held in memory. A row of weight
         2 is that row given twice, but for its noise: a row's noise variance is `noise_` over its weight. `groups` (n,)
-        are for `cv`: rows of a group are held out together.
-        """
+        are for `cv`: rows of a group are held out together."""
         self._stream: Stream | None = None
         self._add(X, y, sample_weight, groups)
         if self._cv is not None or not self.posterior:  # whose sums take memory of their own
@@ -297,8 +295,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         others are not looked at and may be NaN.
 
         With `return_std` (f, its posterior standard deviations, both alike): of f itself, without noise; with `noise`
-        those of a new target C f plus its noise, (n, q), for a row of mean weight.
-        """
+        those of a new target C f plus its noise, (n, q), for a row of mean weight."""
         check_is_fitted(self)
         if noise and not return_std:
             raise InputError("noise=True says what standard deviations hold; ask for return_std=True too")

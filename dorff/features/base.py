@@ -84,8 +84,7 @@ class FeatureMap:
     """F = phi((X - center) / scale). center and scale (d,), in the inputs' units.
 
     Where phi's kernel is shift-invariant centring moves no kernel value; it keeps the projections small, so that
-    their digits are good.
-    """
+    their digits are good."""
 
     phi: ScalarMap
     center: FloatArray

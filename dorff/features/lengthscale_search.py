@@ -33,8 +33,7 @@ class Evidence:
     `ratio` is noise variance over signal variance. (One s2 for a field, unlike `select.noise_models`: what is compared
     here are length-scales of one kernel, and one noise for all favours none of them; it costs precision.)
 
-    `weights` (n,) are positive. No column of Y may be constant. X is best centred: its phases keep more digits.
-    """
+    `weights` (n,) are positive. No column of Y may be constant. X is best centred: its phases keep more digits."""
 
     features: UnitFeatures
     X: FloatArray
@@ -62,8 +61,7 @@ class Evidence:
 
         3 n m^2 for F^T F and the gradient, (m r)^3 for the factor and the inverse; each column adds n m. The gradient
         is the formulas run backwards (reverse mode), so that d adds next to nothing. At the best h the squares change
-        with F and psi alone (the envelope theorem): by -2 <residual, dF W + F dW>.
-        """
+        with F and psi alone (the envelope theorem): by -2 <residual, dF W + F dW>."""
         psi = self.features.psi(lengthscale)
         mean = self._mean(lengthscale)
         m, (n, P, c) = len(mean), self.Y.shape
@@ -131,8 +129,7 @@ class _EvidenceSystem:
     """(G + ratio I) h = psi (F^T Y), G[ar, bs] = S_ab (psi_a psi_b^T)_rs: h (m, r, c), W (m, P, c) rows psi_a^T h_a.
 
     `drawn` (D, R, P) is psi before it is scaled and turned, by `turn` (D, R, r) where R > P, into psi (m, r, P).
-    `lower` is the Cholesky factor of G + ratio I; half (m, r, m, P) is its inverse K times psi.
-    """
+    `lower` is the Cholesky factor of G + ratio I; half (m, r, m, P) is its inverse K times psi."""
 
     drawn: FloatArray
     turn: FloatArray | None
@@ -223,8 +220,7 @@ class Tuned:
     1/l sum |y - f|^2 + ridge |f|^2 over the sample's l = `rows` rows; for N rows it is ridge * rows / N.
     `log_evidence` is in the units of Y, a sum over outputs, and `history` that of the best climb's iterations.
     `converged` is False where iterations ran out and where the evidence is flat; `status` says so in words, and what
-    has come to a bound.
-    """
+    has come to a bound."""
 
     lengthscale: FloatArray
     kernel: OperatorKernel
@@ -274,8 +270,7 @@ def tune_lengthscales(
     0.3 standard deviations, 512 of them find the Gaussian's length-scale 3 to 16% short and the Matern-5/2's 7 to 40%.
     Many rows matter more, where a model is not exact: they show what a few cannot.
 
-    Raises InputError for a kernel without a length-scale, and for arrays or numbers that do not fit.
-    """
+    Raises InputError for a kernel without a length-scale, and for arrays or numbers that do not fit."""
     whole("rows", rows, _LEAST_ROWS)
     whole("n_features", n_features, 2)
     X, Y, w = _sample(X, Y, weights, rows)

@@ -77,8 +77,7 @@ class Projected(ScalarMap):
 
     `centre` is what no frequency carries: the (signed) squared weight of omega = 0 times phi(0)^2, and where
     `reflected` the square of phi's constant. With `centre_column` F has one more column, its root; without, it counts
-    in `gram` alone, and a free intercept takes its place.
-    """
+    in `gram` alone, and a free intercept takes its place."""
 
     projection: Transform
     weights: FloatArray
@@ -159,8 +158,7 @@ class Projected(ScalarMap):
         """The features of the first `count` frequencies alone: columns :count and D : D + count, times
         sqrt(D / count), since the kernel's estimate is a mean over frequencies.
 
-        InputError unless these are pairs of equal weight and nothing else, of which any part estimates the kernel.
-        """
+        InputError unless these are pairs of equal weight and nothing else, of which any part estimates the kernel."""
         D = self.projection.D
         equal = np.allclose(self.weights, self.weights[0], rtol=1e-12, atol=0.0)
         if self.phi is not None or self.centre != 0 or not equal:
@@ -223,8 +221,7 @@ def cut(features: FeatureMap, density: Law | None, count: int) -> tuple[FeatureM
     """The first `count` frequencies (`Projected.first`) of a map and of its law: omega (D, d), log density (D,) and
     the terms (T, D) that each serves, None for all.
 
-    InputError where a part of the features would estimate another kernel.
-    """
+    InputError where a part of the features would estimate another kernel."""
     if not isinstance(features.phi, Projected) or (density is not None and density[2] is not None):
         raise InputError(
             "features.count: several need features that are one sample of frequencies; this kernel's or sampler's "
@@ -244,8 +241,7 @@ class UnitFeatures:
     units (D, d). psi (D, R, P) = sizes[j, i] sum_k [omega_j | 1]_k roots[i, :, k], with sizes (D, R), the roots of
     the terms' weights over the density drawn from, and roots (R, P, d + 1): a length-scale moves the kernel's density
     and the law that was drawn from alike, so their ratio stays. P is 1 where all terms are decomposable: their output
-    matrices count as the identity, and all outputs share one system.
-    """
+    matrices count as the identity, and all outputs share one system."""
 
     units: FloatArray
     sizes: FloatArray
@@ -257,8 +253,7 @@ class UnitFeatures:
 
         At most `columns` columns of psi (x) F. Orthogonal frequencies, quasi-random ones (scrambled Sobol) for laws
         that rotations change: of low variance, and smooth in the length-scales since the draw is fixed. A sum that
-        is concatenated is drawn from its mixture all the same: the kernel is the same.
-        """
+        is concatenated is drawn from its mixture all the same: the kernel is the same."""
         unit = with_lengthscale(kernel, 1.0, identity=True).fix(d, p)
         terms = [(weight, base) for weight, base in unit.terms() if weight > 0]
         separable = all(isinstance(base, Decomposable) for _, base in terms)
@@ -307,8 +302,7 @@ def with_lengthscale(
 ) -> OperatorKernel:
     """The kernel with this length-scale (one, or one an input) in all its terms; `identity`: and no output matrices.
 
-    InputError for a scalar kernel that has none.
-    """
+    InputError for a scalar kernel that has none."""
     for _, base in kernel.terms():
         if not isinstance(base.scalar, Stretched):
             raise InputError(
@@ -332,8 +326,7 @@ def _linear_root(base: object, d: int, p: int) -> FloatArray:
     """B (r, p, d + 1) such that U = B [omega | 1] has U^T U = M(omega).
 
     For the divergence-free kernel the rows omega_i e_j - omega_j e_i, i < j, which are linear in omega, in place of
-    |omega| Q^T; they are more than p where p > 3.
-    """
+    |omega| Q^T; they are more than p where p > 3."""
     if isinstance(base, CurlFree):
         root = np.zeros((1, p, d + 1))
         root[0, range(p), range(d)] = 1.0

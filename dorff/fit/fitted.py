@@ -46,8 +46,7 @@ class Fitted:
     """A choice among `settings`, and the `sums` of each fold and pattern of targets that it was made from: none where
     an iteration read the rows themselves.
 
-    Noise, posterior and evidence are computed when first asked for, and kept.
-    """
+    Noise, posterior and evidence are computed when first asked for, and kept."""
 
     settings: Sequence[Setting]
     sums: Mapping[Part, Solvable]
@@ -128,8 +127,7 @@ def sum_terms(
 ) -> tuple[TermSums, ...]:
     """T of each term of the plan, added over its sources: computed, or read where it is there already.
 
-    `told` gives for the number of a pass, from 0, who is told its rows. InputError for a T of zeros.
-    """
+    `told` gives for the number of a pass, from 0, who is told its rows. InputError for a T of zeros."""
     if not plan.terms:
         return ()
     sums, number = list[TermSums](), 0

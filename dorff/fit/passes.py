@@ -87,8 +87,7 @@ def not_trimmed(plan: Plan) -> Iterator[None]:
 def nothing_left(plan: Plan) -> Iterator[None]:
     """What is refused before its first leaf is done leaves nothing behind.
 
-    Receipts of done leaves stay, whatever happens: they are used again.
-    """
+    Receipts of done leaves stay, whatever happens: they are used again."""
     absent = [path for path in (plan.directory, *plan.directory.parents) if not path.exists()]
     try:
         yield

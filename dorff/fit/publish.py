@@ -28,8 +28,7 @@ from dorff.store import Lease, append_history, forget, lease_beside, load_model,
 class Verdict:
     """What a gate found: the held-out scores of the new model and the current one, and why not to publish the new.
 
-    Without `reasons` it may be. None where there is no such score.
-    """
+    Without `reasons` it may be. None where there is no such score."""
 
     score: float | None
     old_score: float | None

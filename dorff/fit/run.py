@@ -40,8 +40,7 @@ def fit(job: Job, *, engine: Engine | None = None, progress: Progress | None = N
     nothing is touched.
 
     Raises InputError (bad data or job), DoesNotFitError, IncompleteError (run it again), LeaseError (another run is at
-    it) and GateError: the new model is not good enough, or rows cannot be read, and the current one stays.
-    """
+    it) and GateError: the new model is not good enough, or rows cannot be read, and the current one stays."""
     began = time.perf_counter()
     plan = make_plan(job)
     report = None if (current := nothing_new(plan)) is None else _unchanged(plan, current, None)

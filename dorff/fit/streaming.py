@@ -67,8 +67,7 @@ def fit_streaming(
 ) -> Streamed:
     """Fit the plan's one kernel at its one ridge; goes on from what an earlier, unfinished run left, and leaves none.
 
-    Raises InputError (bad data, or data that change meanwhile), IncompleteError (run it again).
-    """
+    Raises InputError (bad data, or data that change meanwhile), IncompleteError (run it again)."""
     began, n = time.perf_counter(), plan.dataset.rows
     frozen = freeze_constants(plan)
     (ridge,) = plan.job.solve.ridges
@@ -158,8 +157,7 @@ def sample_of(plan: Plan, frozen: Pass, wanted: int) -> tuple[Sample, FloatArray
     """At most `wanted` usable rows, in short runs spread evenly over all, their weights, and their targets (n, q).
 
     Where fewer than half of the rows are usable more runs are read, halfway between those before, until half of
-    `wanted` rows are found, or `MOST_READ` times as many or most of all were read.
-    """
+    `wanted` rows are found, or `MOST_READ` times as many or most of all were read."""
     dataset, blocks, read = plan.dataset, list[RowBlock](), MOST_READ * max(wanted, RUN_ROWS)
     runs = max(1, min(wanted // RUN_ROWS, -(-dataset.rows // RUN_ROWS)))
     first, last, enough = dataset.first, max(dataset.n - RUN_ROWS, dataset.first), min(wanted, runs * RUN_ROWS) // 2
@@ -187,8 +185,7 @@ def expected_passes(plan: Plan) -> int | None:
     found first. Writes nothing.
 
     (Fits of 8,000 to 40,000 rows with 2 to 8192 features, 3 to 353 passes, took .69 to 1.48 times as many as were
-    expected, 200,000 rows with 32,768 features .71.)
-    """
+    expected, 200,000 rows with 32,768 features .71.)"""
     job, linear = plan.job, 2 * plan.dataset.d if plan.recipe.linear else 0
     features = job.features.model_copy(update={"count": min(*job.features.counts, MOST_FEATURES + linear)})
     solve = job.solve.model_copy(update={"route": "streaming"})

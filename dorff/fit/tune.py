@@ -29,8 +29,7 @@ class Trial:
 
     `manifold` are the weights of its manifold terms. `value` and, by k-fold, `r2` are as in `Score`, and the best has
     least of the same. `kernel` is the number of the kernel in the job's list, 0 where it names one; `ridges`, `rung`
-    and `digits` as in `Score`.
-    """
+    and `digits` as in `Score`."""
 
     job: int
     ridge: float
@@ -56,8 +55,7 @@ class TuneResult:
 
     `passes` are those that the jobs share; `reads` says how often this run read the rows for them: less where moments
     of earlier runs were used. Seconds are those of the passes and of the trials. `r2_of` says what held-out R2 is of:
-    for all jobs, pooled where it is for one of them; `warnings` are those of all plans.
-    """
+    for all jobs, pooled where it is for one of them; `warnings` are those of all plans."""
 
     best: Job
     trial: Trial
@@ -83,8 +81,7 @@ def tune(
     Passes are durable: a run that was cut goes on, and a fit of the best job reuses its pass. Scores are
     comparable only for the same rows and the same rule, so InputError where jobs differ in `data` or in how
     `solve` chooses. Runs on the first job's cluster where no engine is given. `progress` is told the rows of each
-    pass, `told` the trials.
-    """
+    pass, `told` the trials."""
     _comparable(jobs)
     plans = [make_plan(job) for job in jobs]
     _same_units(plans)
@@ -229,8 +226,7 @@ def best_job(plan: Plan, trial: Trial) -> Job:
     """The job with the trial's kernel, features and ridge alone, whose moments are those of the whole job.
 
     Of a list of kernels it says what the frequencies were drawn for, where that is not the winner's own; a smaller
-    number of features stays beside the largest, of which the moments are, and wins against it again.
-    """
+    number of features stays beside the largest, of which the moments are, and wins against it again."""
     job, frozen = plan.job, plan.frozen()
     text = job.model_dump(mode="json", exclude_unset=True)
     features, solve = text.setdefault("features", {}), text.setdefault("solve", {})

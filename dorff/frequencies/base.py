@@ -22,8 +22,7 @@ class Law:
     """A law that frequencies are drawn from: a scalar kernel's spectrum, by a measure.
 
     `terms` are the numbers of the kernel's terms that it serves; `share` is their part of tr k(0). `weighed`: whether
-    the weights psi of one of them depend on the frequency.
-    """
+    the weights psi of one of them depend on the frequency."""
 
     scalar: ScalarKernel
     measure: Measure
@@ -101,8 +100,7 @@ class Sampler(ABC):
         Laws get frequencies in shares tr k_i(0), rounded to whole ones. From a mixture (Minh 2016, eq. 58-59) the
         density is that of the shares actually used, so that the estimate of the kernel stays unbiased whatever the
         rounding. The views of a multi-view kernel have as many each, one after another, with zeros for the inputs that
-        a view does not see.
-        """
+        a view does not see."""
         rng = np.random.default_rng(seed)
         if not isinstance(kernel, MultiView):
             return self._drawn(kernel, d, p, count, rng)

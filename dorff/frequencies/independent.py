@@ -61,8 +61,7 @@ class IID(DenseSampler):
 @dataclass(frozen=True)
 class Orthogonal(DenseSampler):
     """Haar-orthogonal blocks of d directions, a radius of its own for each row (Yu et al. 2016; the Gort of
-    Munkhoeva et al. 2018). Unbiased; for laws that no rotation changes.
-    """
+    Munkhoeva et al. 2018). Unbiased; for laws that no rotation changes."""
 
     kind = "orthogonal"
 
@@ -92,8 +91,7 @@ class QMC(DenseSampler):
     Avron & Mahoney 2014), for every kernel and measure.
 
     `sequence` "sobol" or "halton". Scrambled, it is random and unbiased (Owen 1997); else every seed gives the same
-    frequencies and a bias.
-    """
+    frequencies and a bias."""
 
     sequence: str = "sobol"
     scramble: bool = True
@@ -145,8 +143,7 @@ class GaussQuadrature(Sampler):
 
     `points` nodes an axis. A grid of no more nodes than asked for is taken whole, with its weights. Biased as the
     grid is: exact for polynomials up to degree 2 points - 1 in each input, good for distances up to about
-    2 sqrt(points) length-scales an input. For Gaussian kernels and expectations over N(0, I).
-    """
+    2 sqrt(points) length-scales an input. For Gaussian kernels and expectations over N(0, I)."""
 
     points: int = 8
     kind = "gauss_quadrature"

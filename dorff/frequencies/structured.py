@@ -1,8 +1,7 @@
 """Frequencies from products of diagonal and Walsh-Hadamard matrices: SORF, ROM, Fastfood.
 
 Inputs are padded with zeros to n, the next power of two: the kernel on R^d is the one on R^n, restricted. A block
-gives n frequencies and holds O(n) numbers; a row costs O(n log n).
-"""
+gives n frequencies and holds O(n) numbers; a row costs O(n log n)."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ class _HadamardSampler(Sampler):
 
     Where psi depends on the frequency a row's first d entries are made a direction in R^d, for a radius of the
     measure: no other law has the measure's density, which psi is weighed by, and rho_0 is the one law on R^n that is
-    rho_0 again on R^d. Rows without any such entry are left out.
-    """
+    rho_0 again on R^d. Rows without any such entry are left out."""
 
     blocks: int = 3  #: diagonal and Hadamard matrices in a block; a permutation counts as one more
 
@@ -72,8 +70,7 @@ class _HadamardSampler(Sampler):
 
 class _Rademacher(_HadamardSampler):
     """H D_k ... H D_1 / n^(k/2). The radius is fixed where the law has a typical one, sqrt(n) for the Gaussian, and
-    psi is the same for all frequencies: weights that depend on the radius have the wrong mean on a sphere.
-    """
+    psi is the same for all frequencies: weights that depend on the radius have the wrong mean on a sphere."""
 
     def radii(self, rng: np.random.Generator, law: Isotropic, count: int, n: int) -> FloatArray:
         typical = law.typical_radius(n)
@@ -94,8 +91,7 @@ def _signs(rng: np.random.Generator, *shape: int) -> FloatArray:
 def with_an_entry(chain: HadamardChain, count: int) -> HadamardChain:
     """The first `count` rows that have an entry within the d inputs, made unit vectors in R^d.
 
-    At least d of a block's n rows have one, since its first d columns are independent.
-    """
+    At least d of a block's n rows have one, since its first d columns are independent."""
     squared, step = np.zeros(chain.D), 16
     out = np.empty((step, chain.D))
     for start in range(0, chain.d, step):
@@ -119,8 +115,7 @@ class SORF(_Rademacher):
     and the Gaussian's radius is fixed at sqrt(n). Kernels with another radial law, and all whose weights depend on
     the frequency (vector fields under every measure, spectral densities), have random radii. At d = 3, over distances
     up to a length-scale, the mean of a Gaussian's gram is 2% off, that of its curl-free kernel 12%, and that of a
-    Matern curl-free one (nu = 3.5) 21%.
-    """
+    Matern curl-free one (nu = 3.5) 21%."""
 
     kind = "sorf"
 
@@ -142,8 +137,7 @@ class ROM(_Rademacher):
 
     Differs from SORF in two ways: `blocks` is free, and a part of a block takes random rows, without replacement,
     rather than the first ones. With three blocks and a whole number of n rows the two have the same law. Biased in
-    the same way; where the radius is fixed the bias falls with `blocks` only at first.
-    """
+    the same way; where the radius is fixed the bias falls with `blocks` only at first."""
 
     blocks: int = 3
     kind = "rom"
@@ -163,8 +157,7 @@ class Fastfood(_HadamardSampler):
 
     B random signs, P a random permutation, G standard normals, and S the radii chi(n) divided by |G|_F (the note
     prints |G|_F^(-1/2), and n as S). Unbiased: given B and P, a row of H G P H B is normal, so its direction is
-    uniform; rows of one block are correlated.
-    """
+    uniform; rows of one block are correlated."""
 
     kind = "fastfood"
 

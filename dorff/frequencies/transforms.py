@@ -115,8 +115,7 @@ class HadamardChain(_Blocks):
     """Rows of blocks H G_K ... P H G_1, the inputs stretched and padded with zeros to n, a power of two.
 
     stretch (d,); diagonals (B, K, n); permutation (B, n) before the second diagonal, or (B, 0); frequency j is row
-    `rows[j]` of the stacked blocks times `gains[j]`. H is the unnormalised Walsh-Hadamard matrix.
-    """
+    `rows[j]` of the stacked blocks times `gains[j]`. H is the unnormalised Walsh-Hadamard matrix."""
 
     stretch: FloatArray
     diagonals: FloatArray
@@ -151,8 +150,7 @@ class ButterflyRules(_Blocks):
     """Points of rotated rules: the axes (`vertices` false) or a regular simplex's vertices (true), times `gains`.
 
     The rotation of each of B rules is a product of K butterflies and permutations: permutations (B, K, d), cosines
-    and sines (B, K, d - 1). Frequency j is point `rows[j]` of the stacked rules times `gains[j]`.
-    """
+    and sines (B, K, d - 1). Frequency j is point `rows[j]` of the stacked rules times `gains[j]`."""
 
     stretch: FloatArray
     permutations: IntArray

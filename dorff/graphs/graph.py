@@ -61,8 +61,7 @@ class KNN(RowGraph):
     among the 4096 rows of one run of a leaf, exactly, and kept nowhere.
 
     `append`: what rows do that are appended to a graph over the data. "rebuild": the graph is made anew, because a new
-    row may be nearer than those listed; "link": new rows list old and new ones, and the lists of old rows stay.
-    """
+    row may be nearer than those listed; "link": new rows list old and new ones, and the lists of old rows stay."""
 
     neighbours: int = 10
     weights: str | float = "heat"
@@ -101,8 +100,7 @@ class Given(RowGraph):
     """The user's own graph: a scipy sparse or dense matrix of weights (n, n), or the path of one on disk.
 
     On disk it is a Zarr group or Parquet with the edges i, j and weights w, or in CSR form (`dorff.data.edges`). What
-    its weights must be is checked when the rows are known (`checked`).
-    """
+    its weights must be is checked when the rows are known (`checked`)."""
 
     source: Any
 

@@ -31,8 +31,7 @@ def local_graph(X: npt.ArrayLike, knn: KNN, *, numbers: npt.ArrayLike | None = N
 
     Row i lists its `knn.neighbours` nearest others (`neighbours`); A_ij is the weight of j in i's list, and
     W = (A + A^T) / 2: two rows that list each other share the full weight, a row that is listed without listing back
-    shares half of it. Edges of weight 0 (underflow) are left out. InputError as `neighbours`.
-    """
+    shares half of it. Edges of weight 0 (underflow) are left out. InputError as `neighbours`."""
     index, distance = neighbours(X, knn.neighbours, numbers=numbers)
     n = len(index)
     listed = index >= 0
@@ -54,8 +53,7 @@ def edge_weights(
     "binary": 1. "heat": exp(-|x - z|^2 / (s_i s_j)), s each end's own scale, the distance to the last row that it
     lists (Zelnik-Manor & Perona 2004, eq. 2; there the 7th neighbour's). A number t: exp(-|x - z|^2 / (2 t^2)),
     which is the Gaussian of length-scale t (Belkin & Niyogi's heat kernel at time t^2 / 2). The same bits from either
-    end.
-    """
+    end."""
     lengths = np.ascontiguousarray(distance, np.float64)
     if weights == "binary":
         return np.ones_like(lengths)
@@ -75,8 +73,7 @@ def both_ways(i: IntArray, j: IntArray, w: FloatArray) -> tuple[IntArray, IntArr
 def adjacency(i: IntArray, j: IntArray, w: FloatArray, shape: tuple[int, int]) -> sp.csr_array:
     """A matrix of these entries, columns ascending in each row, entries at the same place added, zeros left out.
 
-    At most two entries may share a place for the sum to be the same in any order of them.
-    """
+    At most two entries may share a place for the sum to be the same in any order of them."""
     W: Any = sp.coo_array((w, (i, j)), shape=shape).tocsr()
     W.sum_duplicates()
     W.eliminate_zeros()
@@ -97,8 +94,7 @@ def checked(W: Any, n: int, *, what: str = "graph") -> sp.csr_array:
 
     Raises:
         InputError: W is no n x n matrix of real numbers, an index lies outside of it, a weight is negative, NaN or
-            infinite, or W is not symmetric.
-    """
+            infinite, or W is not symmetric."""
     if not sp.issparse(W):
         W = np.asarray(W)
     if W.dtype.kind not in "biuf":
@@ -157,8 +153,7 @@ def undirected(
 
     Raises:
         InputError: the weights of an edge differ, or with `both` one direction is missing or comes twice; names both
-            ends and values.
-    """
+            ends and values."""
     tail, head = np.asarray(i, np.int64), np.asarray(j, np.int64)
     weight = np.asarray(w, np.float64)
     real = (tail != head) & (weight != 0)

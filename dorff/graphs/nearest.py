@@ -43,8 +43,7 @@ def neighbours(
     at one distance of each other (one-hot codes) take n^2 d slow operations more.
 
     Raises:
-        InputError: X is not a matrix of finite numbers below 1e150 in size, or k below 1.
-    """
+        InputError: X is not a matrix of finite numbers below 1e150 in size, or k below 1."""
     rows, count = _checked_rows(X), int(k)
     if k < 1:
         raise InputError(f"k: wanted at least 1 neighbour, got {k}; give a whole number such as 10.")
@@ -146,8 +145,7 @@ def _near(queries: _Points, candidates: _Points, own: IntArray, k: int, out: npt
     adding up; and as much again for the d u of the sum of squares that it is compared with.
 
     A length that at least k rows of Z keep below is the k-th least of the minima of sets of them: hardly longer than
-    the k-th least of all where sets are many, and found in one pass.
-    """
+    the k-th least of all where sets are many, and found in one pass."""
     (X, x2), (Z, z2) = queries, candidates
     info, n = np.finfo(X.dtype), len(Z)
     c = (2 * X.shape[1] + 16) * float(info.eps)

@@ -35,8 +35,7 @@ class Manifold:
     along edges, "difference", by F^T (D - W) F, or "auto", the cheaper one. `scale`: "sum", M as it is, or "mean", M
     over the number of edges (of rows, for the identity), so that a weight means the same for any number of rows.
 
-    Departure from Minh: M is not divided by (u + l)^2, which `scale` or the weight can do.
-    """
+    Departure from Minh: M is not divided by (u + l)^2, which `scale` or the weight can do."""
 
     graph: RowGraph
     weight: float | tuple[float, ...] = 1.0
@@ -121,8 +120,7 @@ class Manifold:
         """The term that such a `config` is of, or InputError.
 
         `outputs` may be absent, "identity", {"matrix": Q}, or {"graph": W, "offset": c}: Q = D - W + c I of a graph of
-        the outputs, so that outputs with an edge between them are kept alike.
-        """
+        the outputs, so that outputs with an edge between them are kept alike."""
         refuse_unknown(config, cls.__dataclass_fields__, "manifold term")
         if not isinstance(config.get("graph"), Mapping):
             raise InputError("manifold.graph: is missing; give one such as {type: knn, neighbours: 10}.")

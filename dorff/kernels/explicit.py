@@ -63,8 +63,7 @@ class Polynomial(ScalarKernel):
 class Sines:
     """A named system on [0, 1]: eigenvalues 1 / (t_j pi)^2, functions sqrt(2) sin(t_j pi x), t_j = j + 1 - shift.
 
-    j counts from zero. shift = 1/2 is Brownian motion, min(x, z); shift = 0 the bridge, min(x, z) - x z.
-    """
+    j counts from zero. shift = 1/2 is Brownian motion, min(x, z); shift = 0 the bridge, min(x, z) - x z."""
 
     name: str
     shift: float
@@ -102,8 +101,7 @@ class Mercer(ScalarKernel):
 
     `eigenfunctions` is a Python function (X (n, d), indices (s,)) -> (n, s) of the wanted functions, counted from
     zero, or the name of a system: brownian (min(x, z) on [0, 1]) or bridge (min(x, z) - x z), cut after L pairs.
-    `Mercer.named(name, count)` fills in a system's eigenvalues. Only named systems can be stored.
-    """
+    `Mercer.named(name, count)` fills in a system's eigenvalues. Only named systems can be stored."""
 
     eigenvalues: tuple[float, ...] = field(repr=False)
     eigenfunctions: Eigenfunctions
@@ -170,8 +168,7 @@ def hermite_gram(phi: Function, x: FloatArray, z: FloatArray, cosine: FloatArray
     matrix stays positive semi-definite, and the error is at most the rest itself. Measured against two-dimensional
     rules: 1e-13 for tanh and softplus up to |x| = 4; for tanh 1e-6 at |x| = 10 and 1e-3 at 30, and that only where
     x and z are within 8 degrees of a line; 1e-5 |x| |z| for a kink at zero, 1e-3 for a jump there.
-    phi may grow like a polynomial, or a little faster.
-    """
+    phi may grow like a polynomial, or a little faster."""
     functions = _hermite_functions()
     left, left_rest = _coefficients(phi, x, functions)
     right, right_rest = _coefficients(phi, z, functions)

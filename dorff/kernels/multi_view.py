@@ -45,8 +45,7 @@ class MultiView(OperatorKernel):
     given. Each view has frequencies of its own (`dorff.frequencies`).
 
     Raises InputError for fewer than two views, columns or names that are named twice, kernels that are no spectral
-    ones or multi-view themselves, and outputs "covariance" or "learned", which are of targets that are the outputs.
-    """
+    ones or multi-view themselves, and outputs "covariance" or "learned", which are of targets that are the outputs."""
 
     views: tuple[View, ...]
     concatenated = True

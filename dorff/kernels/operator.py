@@ -73,8 +73,7 @@ class BaseKernel(OperatorKernel):
     """A kernel with density mu(omega) = M(omega) rho_0(omega): a scalar kernel's spectrum times a matrix.
 
     A scalar kernel without a spectrum (arc-cosine, polynomial) has features in place of frequencies and M constant.
-    Frequencies are drawn from `measure`; None is the first of `measures` that the sampler has a rule for.
-    """
+    Frequencies are drawn from `measure`; None is the first of `measures` that the sampler has a rule for."""
 
     #: Measures in order of preference.
     measures: ClassVar[tuple[Measure, ...]] = (Measure.UNBOUNDED,)
@@ -109,8 +108,7 @@ class Sum(OperatorKernel):
 
     A weight may be zero, so that `a * curl + (1 - a) * div` holds from a = 0 to 1; `fix` refuses all of them zero.
     Without a spectrum there are no frequencies to share: `fix` takes an arc-cosine, a polynomial and the like only
-    where all terms are decomposable with the same scalar kernel, whose features they then share.
-    """
+    where all terms are decomposable with the same scalar kernel, whose features they then share."""
 
     parts: tuple[tuple[float, BaseKernel], ...]
     concatenate: bool
@@ -158,8 +156,7 @@ def mixture(candidates: Sequence[OperatorKernel], d: int, p: int) -> OperatorKer
 
     The one candidate itself, or the sum of k_i / tr k_i(0), whose trace measure covers them all. Each candidate's
     weights psi then follow from the density of what was drawn. InputError for a list whose kernels cannot share
-    features: a scalar kernel without a spectrum beside others, or a concatenated sum.
-    """
+    features: a scalar kernel without a spectrum beside others, or a concatenated sum."""
     if len(candidates) == 1:
         return candidates[0]
     if any(kernel.V > 1 for kernel in candidates):
@@ -193,8 +190,7 @@ class Decomposable(BaseKernel):
     """k0(x, z) A (Brault 2016, definition 7).
 
     `output` says what A is: an `Output`, one of the names "identity", "covariance", "simplex" and "learned", or a
-    symmetric positive semi-definite matrix (p, p). Its rank is what it costs.
-    """
+    symmetric positive semi-definite matrix (p, p). Its rank is what it costs."""
 
     scalar: ScalarKernel
     output: Output

@@ -32,8 +32,7 @@ class Output(ABC):
     def fixed(self, p: int, covariance: FloatArray | None = None) -> Output:
         """The same A with its numbers written out (`p` is then set); InputError where they cannot be known.
 
-        `covariance` (p, p) is that of the targets, where it is known.
-        """
+        `covariance` (p, p) is that of the targets, where it is known."""
         self.check(p)
         return self
 
@@ -104,8 +103,7 @@ class Simplex(Output):
 
     B (p-1, p) has the codes as its columns: unit vectors with inner products -1/(p-1). The recursion is Brault
     (2016), 5.2, with its u put right (-1/p, in R^p, for the printed -p^-2, in R^(p-1)), and A is B^T B: the printed
-    B B^T is a multiple of I in R^(p-1).
-    """
+    B B^T is a multiple of I in R^(p-1)."""
 
     kind = "simplex"
 
@@ -128,8 +126,7 @@ class Learned(Output):
     """A is learned from the moments, tr A = p ("trace") or |A|_F^2 = p ("frobenius"), together with the weights.
 
     Only a fit does that (`dorff.solvers.learned`). Until then frequencies are drawn and features counted as for the
-    identity, which has the same trace; but A has no values.
-    """
+    identity, which has the same trace; but A has no values."""
 
     penalty: str = "trace"
     p: int | None = None
@@ -216,8 +213,7 @@ class Graph(Output):
 
     The penalty is then sum_jk W_jk |f_j - f_k|^2 / 2 + offset sum_j |f_j|^2. `weights` W (p, p) is symmetric and not
     negative; its diagonal does not matter. With offset 0 A has rank p less the number of connected components: the
-    outputs of a component then sum to zero, but for an intercept.
-    """
+    outputs of a component then sum to zero, but for an intercept."""
 
     weights: FloatArray
     offset: float

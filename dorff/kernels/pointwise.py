@@ -63,8 +63,7 @@ class ArcCosine(GaussianWeighted):
 
     Order 0 is 1 - theta / pi and order 1 |x| |z| / pi (sin theta + (pi - theta) cos theta), theta the angle.
     With Theta(0) = 1/2 the kernel of order 0 is 1/2 wherever x or z is zero. Munkhoeva et al. (2018) leave out
-    the factor 2. There is no length-scale: scaling the inputs scales order 1 and leaves order 0 as it is.
-    """
+    the factor 2. There is no length-scale: scaling the inputs scales order 1 and leaves order 0 as it is."""
 
     order: int = 1
     scale = math.sqrt(2.0)
@@ -93,8 +92,7 @@ class Pointwise(GaussianWeighted):
     `phi` is a name (step, relu, erf, tanh, sigmoid, softplus, sin, cos) or a Python function of an array that
     gives an array of the same shape. Only names can be stored. Step and relu are half of ArcCosine; erf is
     Williams (1997); sin and cos are Gaussians. The others come from a Hermite series, to 1e-13 where phi(|x| t) is
-    smooth in t; where it looks like a step or has a kink, to what `explicit.hermite_gram` says.
-    """
+    smooth in t; where it looks like a step or has a kink, to what `explicit.hermite_gram` says."""
 
     phi: str | Function
 

@@ -35,8 +35,7 @@ class Measure:
       and for those that do not (the defensive importance sampling of Hesterberg 1995);
     - bounded(split): the Gaussian's exponent shared between law and weight (eq. 39 is the half split).
 
-    Measures compare and hash by value.
-    """
+    Measures compare and hash by value."""
 
     name: str
     split: float | None = None
@@ -127,8 +126,7 @@ class Spectral(ScalarKernel):
     """A shift-invariant kernel with k0(0) = 1: k0(delta) = E cos(omega . delta), omega ~ rho_0 (Bochner).
 
     `lengthscale` is in the inputs' own units: one number, or one per input. Frequencies follow rho_0 (UNBOUNDED) or
-    another `Measure` that the kernel has; `check_measure` says which.
-    """
+    another `Measure` that the kernel has; `check_measure` says which."""
 
     shift_invariant: ClassVar[bool] = True
     lengthscale: float | tuple[float, ...]
@@ -149,8 +147,7 @@ class Spectral(ScalarKernel):
     def log_density(self, omega: FloatArray, measure: Measure) -> FloatArray:
         """Log (D,) of the density in R^d of the measure's law at the frequencies omega (D, d).
 
-        InputError for a measure the kernel does not have.
-        """
+        InputError for a measure the kernel does not have."""
 
     @abstractmethod
     def dims(self, d: int, measure: Measure) -> int:
@@ -160,8 +157,7 @@ class Spectral(ScalarKernel):
     def quantiles(self, uniforms: FloatArray, d: int, measure: Measure) -> FloatArray:
         """Frequencies (D, d) of the measure's law out of uniforms (D, dims(d, measure)) in the open interval (0, 1).
 
-        InputError for a measure the kernel does not have.
-        """
+        InputError for a measure the kernel does not have."""
 
     def draw(self, rng: np.random.Generator, count: int, d: int, measure: Measure) -> FloatArray:
         """Independent frequencies (count, d) of the measure's law; InputError for a measure it does not have."""
@@ -197,8 +193,7 @@ class Split:
     """phi(t) = constant + slope t + gain rest(t): rest is odd beside a constant, even beside a slope, else either.
 
     Then [phi(t) phi(s) + phi(-t) phi(-s)] / 2 = constant^2 + slope^2 t s + gain^2 rest(t) rest(s): where t comes with
-    -t, rest(t) does for both.
-    """
+    -t, rest(t) does for both."""
 
     rest: Function
     gain: float = 1.0
@@ -251,8 +246,7 @@ def median_lengthscale(X: FloatArray, *, absolute: bool = False, weights: FloatA
     """Median distance between two distinct rows of a sample X (n, d); 1.0 when all rows are equal.
 
     `absolute` distances sum |x_i - z_i|, as the Laplacian does. With `weights` (n,) a pair counts by the product of
-    its rows' weights: whole numbers are rows given as often.
-    """
+    its rows' weights: whole numbers are rows given as often."""
     rows = X[: min(len(X), 1000)]
     across = None if weights is None else np.outer(*[weights[: len(rows)]] * 2)[np.triu_indices(len(rows), 1)]
     if absolute:

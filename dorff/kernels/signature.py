@@ -45,8 +45,7 @@ class FromSignature(OfFunction):
     at those drawn mu is that sum itself, not interpolated, so that the estimate stays unbiased.
 
     InputError, with the place, where K0 has not decayed, is not symmetric or even, or its spectrum is not positive
-    semi-definite (to 1e-5 of its largest eigenvalue).
-    """
+    semi-definite (to 1e-5 of its largest eigenvalue)."""
 
     signature: MatrixFunction
     box: tuple[float, ...]
@@ -86,8 +85,7 @@ class FromSignature(OfFunction):
     def root(self, omega: FloatArray) -> FloatArray:
         """U (D, r, p), r the largest rank of mu at these frequencies, in units of the density of `scalar`.
 
-        InputError where mu is not positive between the FFT's frequencies.
-        """
+        InputError where mu is not positive between the FFT's frequencies."""
         log_density = self.scalar.log_density(omega, Measure.UNBOUNDED)
         values, vectors = np.linalg.eigh(self.density(omega))
         worst = int(np.argmin(values[:, 0]))

@@ -54,8 +54,7 @@ class SpectralDensity(OfFunction):
     (Minh 2016, eq. 19-21; with (2 pi)^-d, which Brault 2016, eq. 5 leaves out). Frequencies are drawn from the
     spectrum of the scalar kernel `proposal`, which must cover mu: what is drawn too often or too seldom is weighed.
     `signature`, if known, takes delta (..., d) and gives K(x, z), delta = x - z, (..., p, p): it is only for `gram`.
-    Both functions must be importable where Dask workers are to use them. Lives in memory only.
-    """
+    Both functions must be importable where Dask workers are to use them. Lives in memory only."""
 
     mu: MatrixFunction
     proposal: Spectral
@@ -201,8 +200,7 @@ def refuse_asymmetric(name: str, points: FloatArray, bad: npt.NDArray[np.bool_])
 def scaled_root(values: FloatArray, vectors: FloatArray, floor: FloatArray, log_density: FloatArray) -> FloatArray:
     """U (D, r, p) with U^T U = A / density, from the eigenvalues (D, p), ascending, and eigenvectors of each A.
 
-    Eigenvalues up to `floor` (D,) count as zero; r is the largest rank. Where A is zero, so is U at any density.
-    """
+    Eigenvalues up to `floor` (D,) count as zero; r is the largest rank. Where A is zero, so is U at any density."""
     kept = values > floor[:, None]
     r = max(1, int(kept.sum(axis=1).max(initial=0)))
     with np.errstate(divide="ignore", invalid="ignore"):  # in logs, for a density may be less than any float64

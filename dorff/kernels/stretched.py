@@ -23,8 +23,7 @@ class Stretched(Spectral):
     """A kernel of inputs in length-scales: omega = stretch * sqrt(mixing) * unit.
 
     The unit coordinates are independent, of one symmetric law. It has the tilted measures where the second moments
-    are finite.
-    """
+    are finite."""
 
     kind: ClassVar[str]  #: its word in JOB.yaml
     mixed: ClassVar[bool] = False  #: whether `mixing` is random
@@ -98,8 +97,7 @@ class Stretched(Spectral):
     @final
     def quantiles(self, uniforms: FloatArray, d: int, measure: Measure) -> FloatArray:
         """As `Spectral.quantiles`. Of d + 1 uniforms the first, where a quasi-random point set is at its best, is the
-        mixtures'.
-        """
+        mixtures'."""
         self.check_measure(measure)
         first, rest, rows = uniforms[:, 0], uniforms[:, -d:], np.arange(len(uniforms))
         unit, biased = self._coordinates(rest, biased=False), np.zeros(len(uniforms), dtype=np.bool_)
@@ -129,8 +127,7 @@ class Isotropic(Stretched):
     """A kernel of the distance alone (in length-scales), and a mixture of Gaussians: unit coordinates are normal.
 
     omega = radius * uniform direction * stretch for every measure that is rotation-invariant: all but TRACE where
-    the length-scales differ.
-    """
+    the length-scales differ."""
 
     def rotation_invariant(self, measure: Measure) -> bool:
         return measure != Measure.TRACE or len(set(np.ravel(self.lengthscale))) == 1
@@ -139,8 +136,7 @@ class Isotropic(Stretched):
     def radii(self, rng: np.random.Generator, count: int, d: int, measure: Measure) -> FloatArray:
         """Radii (count,) of frequencies under a measure, in length-scales: before `stretch` turns them into omega.
 
-        |omega|^2 rho_0 makes chi(d) of a normal vector's length chi(d + 2).
-        """
+        |omega|^2 rho_0 makes chi(d) of a normal vector's length chi(d + 2)."""
         self.check_measure(measure)
         biased = np.full(count, measure == Measure.TRACE)
         if measure == Measure.DEFENSIVE:
@@ -217,8 +213,7 @@ _ROUGH = (
 class Laplacian(Product):
     """exp(-|x - z|_1 / s), s = `lengthscale`; scikit-learn's gamma is 1 / s.
 
-    Its frequencies are independent Cauchy variables of scale 1 / s (Rahimi & Recht 2007): no moments at all.
-    """
+    Its frequencies are independent Cauchy variables of scale 1 / s (Rahimi & Recht 2007): no moments at all."""
 
     kind = "laplacian"
     lengthscale: float | tuple[float, ...]
@@ -247,8 +242,7 @@ class Laplacian(Product):
 class Cauchy(Product):
     """prod_i 1 / (1 + ((x_i - z_i) / s)^2), s = `lengthscale`.
 
-    Its frequencies are independent Laplace variables of scale 1 / s (Rahimi & Recht 2007).
-    """
+    Its frequencies are independent Laplace variables of scale 1 / s (Rahimi & Recht 2007)."""
 
     kind = "cauchy"
     lengthscale: float | tuple[float, ...]

@@ -31,8 +31,7 @@ class Tabulated(Spectral):
     omega and -omega; they need not sum to one. `widths` (d,) are the cells' sides in 1 / input units. `floor` is the
     share of the law that is spread evenly over all cells, so that every one is drawn from. Lives in memory only.
 
-    k0(delta) = sum_c mass_c cos(omega_c . delta) prod_j sinc(widths_j delta_j / 2).
-    """
+    k0(delta) = sum_c mass_c cos(omega_c . delta) prod_j sinc(widths_j delta_j / 2)."""
 
     widths: tuple[float, ...]
     digest: str  # of the masses: equal ones make equal kernels
@@ -135,8 +134,7 @@ class Tabulated(Spectral):
 def fold(table: FloatArray) -> FloatArray:
     """Half of a table (N_1, ..., N_d, P), odd sides and even about its middle: the part from the middle of axis 0 on.
 
-    All but the middle layer counts twice, so that sums over the folded table are those over the whole.
-    """
+    All but the middle layer counts twice, so that sums over the folded table are those over the whole."""
     folded = table[len(table) // 2 :].copy()
     folded[1:] *= 2
     return folded
@@ -155,8 +153,7 @@ def fourier_sum(
     """Re sum_j table_j prod_i waves_i(points_i)_(j_i) for points (D, d): (D, P).
 
     `waves(t, axis)` are functions of t (B,) at the folded table's nodes, such as exp(i t node_j), conjugate to each
-    other at mirrored nodes. One axis is summed after another, by matrix products: no sines for each cell.
-    """
+    other at mirrored nodes. One axis is summed after another, by matrix products: no sines for each cell."""
     total, flat = np.empty((len(points), folded.shape[-1])), folded.reshape(len(folded), -1)
     step = max(1, _BLOCK // (2 * flat.shape[1] + sum(folded.shape[:-1])))
     for start in range(0, len(points), step):

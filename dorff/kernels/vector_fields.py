@@ -22,8 +22,7 @@ class VectorField(BaseKernel):
     have. Derivatives are by the inputs as given, which must be lengths of one unit along
     the targets' directions: of longitudes and latitudes, which are no lengths, divergence and curl are not those
     of the flow on the sphere. Project them to a plane, in km, first. Without a measure it is the trace measure, or
-    the spectrum's own where the sampler has no rule for that.
-    """
+    the spectrum's own where the sampler has no rule for that."""
 
     kind: ClassVar[str]
     scalar: Spectral
@@ -60,8 +59,7 @@ class VectorField(BaseKernel):
 @dataclass(frozen=True, init=False)
 class CurlFree(VectorField):
     """-grad grad^T k0, unnormalised: k(0) is the diagonal of E omega_j^2, I / s^2 for the Gaussian (Minh 2016, eq. 32,
-    and eq. 33 with sigma = sqrt(2) s). d = p.
-    """
+    and eq. 33 with sigma = sqrt(2) s). d = p."""
 
     scalar: Spectral
     measure: Measure | None
@@ -83,8 +81,7 @@ class DivergenceFree(VectorField):
     """(grad grad^T - Laplacian I) k0, unnormalised; rank p - 1. d = p >= 2.
 
     Minh (2016), eq. 32. For the Gaussian k(0) = (p - 1) I / s^2, and it is eq. 34 with its last bracket put right:
-    a k0 {[(p - 1) - a |delta|^2] I + a delta delta^T}, a = 1 / s^2.
-    """
+    a k0 {[(p - 1) - a |delta|^2] I + a delta delta^T}, a = 1 / s^2."""
 
     scalar: Spectral
     measure: Measure | None

@@ -18,8 +18,7 @@ def simplex_vertices(d: int) -> F64:
 
     Vertex j has, times sqrt((d + 1) / d), the entries -1 / sqrt((d - i + 2)(d - i + 1)) for i < j,
     sqrt((d - i + 1) / (d - i + 2)) for i = j and 0 for i > j, i = 1..d. They sum to zero, and any two have the
-    inner product -1 / d.
-    """
+    inner product -1 / d."""
     if d < 1:
         raise InputError(f"d must be 1 or more, but is {d}; a simplex needs a dimension.")
     on, before = simplex_entries(d)
@@ -76,8 +75,7 @@ def rotate(tile: F64, cosines: F64, sines: F64) -> None:
     B (Genz 1998; Munkhoeva et al. 2018, section 2.4, prints d = 4) is the product of factors of stride 1, 2, 4,
     ... < d, from left to right. In the factor of stride h, entries i and i + h of a group of 2h turn by one angle,
     (a, b) -> (c a - s b, s a + c b), where both exist; an entry without a partner stays. The angles are counted
-    from stride 1 on, group by group: d - 1 in all.
-    """
+    from stride 1 on, group by group: d - 1 in all."""
     n = cosines.size
     rest = n + 1
     while rest > 0:

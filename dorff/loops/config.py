@@ -36,8 +36,7 @@ def loop(function: Callable[P, R]) -> Callable[P, R]:
     `contract` (fused multiply-add) is the only liberty taken with the arithmetic: NaN, Inf and the order of
     operations are respected. Arguments must be arrays and numbers; a function passed as an argument is never
     found again on disk, since its type has no lasting name. Only functions of this room are kept: the key
-    knows of no other sources.
-    """
+    knows of no other sources."""
     jit = numba.njit(nogil=True, parallel=False, boundscheck=False, error_model="numpy", fastmath=_FASTMATH)
     compiled: Callable[P, R] = jit(function)
     ours = function.__module__.startswith(f"{__package__}.")
@@ -52,8 +51,7 @@ def cache_directory() -> Path | None:
 
     The first usable of DORFF_CACHE_DIR, the user's cache directory and the temporary directories. Its name is
     the digest of all that the code depends on: the sources of this room, the versions of Python, Numba and
-    llvmlite, the CPU and the user.
-    """
+    llvmlite, the CPU and the user."""
     key = _key(Path(__file__).parent)
     for root in _roots() if key else ():
         try:
@@ -113,8 +111,7 @@ class _DiskCache(NullCache):
 
     Numba's own cache is set by process-wide variables, and its index file lets two processes that compile
     different signatures at once read each other's code. Here a file's name is the digest of what it holds the
-    code of, so writers never clash; its first 32 bytes are the SHA-256 of the rest, so damage is noticed.
-    """
+    code of, so writers never clash; its first 32 bytes are the SHA-256 of the rest, so damage is noticed."""
 
     def __init__(self, name: str) -> None:
         self._name = name

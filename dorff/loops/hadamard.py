@@ -119,8 +119,7 @@ def _first_step(n: int) -> int:
 def _finish(tile: F64, n: int, size: int) -> None:
     """The transforms of each `size` lines: by radix 4 down to 256 lines, 16 KiB, then in the first-level cache.
 
-    Wide strides are powers of two, so that the lines compete for one set of that cache: 4 fit, 16 do not.
-    """
+    Wide strides are powers of two, so that the lines compete for one set of that cache: 4 fit, 16 do not."""
     while size > 256:
         size //= 4
         for low in range(0, n, 4 * size):

@@ -35,8 +35,7 @@ def hadamard_chain(
 
     SORF and ROM have K = 3 and signs in the diagonals; Fastfood (Le, Sarlos & Smola 2013) has K = 2: signs, then the
     permutation, then Gaussians. A row's result does not depend on the other rows, to the bit. Raises InputError
-    where shape, type, memory layout or an index does not fit.
-    """
+    where shape, type, memory layout or an index does not fit."""
     block("x", x)
     (b, d), shape = x.shape, diagonals.shape
     if len(shape) != 3 or not shape[1] or shape[2].bit_count() != 1 or shape[2] < d:
@@ -79,8 +78,7 @@ def butterfly_rules(
     rows            (D,) int64, ascending, in [0, B width).
 
     d is 1 or more; the other arguments, errors and the promise of the bits are those of `hadamard_chain`. The rules
-    are those of Munkhoeva et al. (2018, section 2.4).
-    """
+    are those of Munkhoeva et al. (2018, section 2.4)."""
     block("x", x)
     (b, d), shape = x.shape, permutations.shape
     if len(shape) != 3 or d == 0 or not shape[1] or shape[2] != d:

@@ -20,8 +20,7 @@ I64 = NDArray[np.int64]
 def scan(block: F64, low: F64, high: F64) -> bool:
     """Lower `low` and raise `high` (d,) to the columns' bounds; False, with the bounds spoilt, unless all is finite.
 
-    `block` (n, d) float64, C-contiguous. One pass over memory, where NumPy would take four.
-    """
+    `block` (n, d) float64, C-contiguous. One pass over memory, where NumPy would take four."""
     wrong = np.zeros(block.shape[1])
     _scan(block, low, high, wrong)
     return not wrong.any()
@@ -45,8 +44,7 @@ def differences(G: F64, at: I64, starts: I64, others: I64, weights: F64, out: F6
 
     G (n, w) and `out` (b, w) float64 with contiguous rows; at (b,), starts (b + 1,), others and weights (edges,).
     Four rows are taken at a time; the order of the sum depends on their number alone. Equal rows differ by 0 to the
-    bit.
-    """
+    bit."""
     for k in range(len(at)):
         row, mine, e, end = out[k], G[at[k]], starts[k], starts[k + 1]
         for c in range(len(row)):
@@ -119,8 +117,7 @@ def flat(a: Array, used: int, *, writeable: bool = False) -> Strided:
     """The first `used` columns of the rows of `a` as one flat array, and the entries from row to row.
 
     Numba knows that rows are contiguous, as a vector loop needs, only when they are cut from a flat array.
-    Inputs are read-only so that there is one signature, and one compilation, for all of them.
-    """
+    Inputs are read-only so that there is one signature, and one compilation, for all of them."""
     if a.flags.c_contiguous:
         view, step = a.reshape(-1), a.shape[1]
         view.setflags(write=writeable)

@@ -2,8 +2,7 @@
 
 Entry i of a tile is one line: a vector, and one cache line, with entry i of each row. What works on lines is
 written in LLVM's terms, so that nothing hangs on a loop vectoriser finding the vectors; where the hardware's are
-shorter, LLVM splits them. There is no Python twin for NUMBA_DISABLE_JIT. Nothing here checks its arguments.
-"""
+shorter, LLVM splits them. There is no Python twin for NUMBA_DISABLE_JIT. Nothing here checks its arguments."""
 
 from __future__ import annotations
 

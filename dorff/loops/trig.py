@@ -35,8 +35,7 @@ def trig_pairs(z: F64, out: F64, weights: F64) -> None:
 
     For |z| <= 1.5e6 the absolute error before weighting is at most 3e-16; larger finite entries take libm, one by one,
     and are as accurate. NaN and Inf give NaN. An entry's result does not depend on its place or neighbours. Raises
-    InputError where shape, type or memory layout does not fit.
-    """
+    InputError where shape, type or memory layout does not fit."""
     _run(_trig_rows, z, out, weights, halves=2)
 
 
@@ -90,8 +89,7 @@ def pieces(z: F64, out: F64, weights: F64, piece: int) -> None:
     out      (b, >= D), rows likewise; further columns are left as they are.
     weights  (D,), one for each column of z, contiguous.
 
-    Raises InputError where shape, type or memory layout does not fit, or where out overlaps z.
-    """
+    Raises InputError where shape, type or memory layout does not fit, or where out overlaps z."""
     _run(_piece_rows, z, out, weights, piece)
 
 

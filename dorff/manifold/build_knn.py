@@ -5,8 +5,7 @@ the partition of its nearest landmark, and a candidate in those of its nearest f
 list is exact among the candidates of its home, and a neighbour is missed only where it is none of them. Rows are
 copied, sorted by home, so that a partition is read without the rest; the shards of the edge store are the homes.
 A partition with more candidates than are held has several shards, whose candidates are looked at in parts; one with
-many times more is cut by row number.
-"""
+many times more is cut by row number."""
 
 from __future__ import annotations
 
@@ -103,8 +102,7 @@ def _landmarks(directory: Path) -> FloatArray:
 def assign(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
     """Copy the rows of a run, sorted by home, and write down where each is and of which partitions it is a candidate.
 
-    Rows whose inputs are not finite are left out.
-    """
+    Rows whose inputs are not finite are left out."""
     start, stop = map(int, spec.runs(task.generation)[task.number, :2])
     kept, near, rows = _dealt(spec, dataset, start, stop)
     order = np.argsort(near[:, 0], kind="stable")

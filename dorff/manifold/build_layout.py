@@ -30,8 +30,7 @@ class Layout:
     `runs` (R, 3) are those of `GraphSpec.runs`. Of neighbours' graphs a shard is what a row of `groups`
     (G, 5) says: its partition, the first row that may be listed, the first that lists, the one after the last that
     does, and the one after the last that may be listed. Of a given graph it is a run. `ends` (generations + 1,) counts
-    the shards of all generations before each.
-    """
+    the shards of all generations before each."""
 
     spec: GraphSpec
     generation: int

@@ -99,8 +99,7 @@ def row_sums(rows: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
 def read_rows(path: Path, kind: str, d: int, places: IntArray, sums: npt.NDArray[np.uint32]) -> FloatArray:
     """Rows (k, d) at these places (k,) of a file of rows, whose CRC32 are `sums` (k,), as float64.
 
-    ValueError where one of them is another, FileNotFoundError.
-    """
+    ValueError where one of them is another, FileNotFoundError."""
     width = d * np.dtype(kind).itemsize
     order = np.argsort(places, kind="stable")
     ascending = places[order]
@@ -132,8 +131,7 @@ VOID: Final = "void"  # the stamp of no files: of a task that is to be done agai
 class BuildTask(NamedTuple):
     """A task of a build: its stage, the generation of rows that it is of, and its number in the stage.
 
-    Runs of rows and shards are numbered through all generations.
-    """
+    Runs of rows and shards are numbered through all generations."""
 
     stage: str
     generation: int

@@ -1,8 +1,7 @@
 """Builds the graph of rows that do not fit in memory, as stages of tasks that leave an edge store of sharded Parquet.
 
 Each build has a folder of its own, named by what it is of; a driver that was killed goes on with what is done. What
-tasks write depends on the rows and on how the graph is cut alone, not on the number of workers nor on their order.
-"""
+tasks write depends on the rows and on how the graph is cut alone, not on the number of workers nor on their order."""
 
 from __future__ import annotations
 
@@ -68,8 +67,7 @@ def build(
         InputError: rows or a given graph that are not what was wanted.
         IncompleteError: rows or a given graph changed again and again, files turned out damaged again and again, or
             the folder was deleted meanwhile.
-        LeaseError: the lease was lost.
-    """
+        LeaseError: the lease was lost."""
     if not dataset.rows:
         raise InputError(f"{dataset.path}: has no rows to make a graph of")
     fence: Fence = nullcontext if lease is None else lease.fenced
@@ -140,8 +138,7 @@ def _open(directory: Path, config: Config, fence: Fence) -> GraphSpec:
 def _begin(directory: Path, config: Config, fence: Fence) -> GraphSpec:
     """A new build, in a folder that no process has known before: what it remembers of another is not of this one.
 
-    All others of the same graph are deleted first.
-    """
+    All others of the same graph are deleted first."""
     editions = _editions(directory, config["name"])
     number = int(editions[-1].name.split("-")[1]) + 1 if editions else 0
     spec = GraphSpec.of(directory / f"{config['name']}-{number:04d}-{uuid.uuid4().hex[:8]}", config)

@@ -42,8 +42,7 @@ class Shards:
 
     Every edge is in the shards of both its ends, but for `owned` (`of_owned`). Of a graph that was given, `alone` rows
     have no edge. A file that is found damaged is given up, so that the next run of the task makes it again:
-    IncompleteError.
-    """
+    IncompleteError."""
 
     path: str
     generation: int

@@ -30,8 +30,7 @@ def entries(W: sparse.csr_array, rows: IntArray) -> tuple[IntArray, IntArray, Fl
 def edge_runs(i: IntArray, j: IntArray, limit: int) -> Iterator[tuple[slice, IntArray]]:
     """Runs of edges (i, j), in order, and the rows (k,) that each touches, ascending: at most `limit`, at least 2.
 
-    A run with more is halved: runs depend on the edges and the limit alone.
-    """
+    A run with more is halved: runs depend on the edges and the limit alone."""
     waiting = [slice(0, len(i))]
     while waiting:
         run = waiting.pop()
@@ -76,8 +75,7 @@ class GraphSums(RowSums):
     left at zero where L is not normalised: L 1 = 0.
 
     `n` of the sums counts undirected edges, each once. Edges and rows come in the order of the graph's rows, so that
-    bits depend on the rows, the features and the recipe alone.
-    """
+    bits depend on the rows, the features and the recipe alone."""
 
     def __init__(self, features: FeatureMap, recipe: TermRecipe, *, tile: int | None = None) -> None:
         super().__init__(GROUP_ROWS)
@@ -136,8 +134,7 @@ class GraphSums(RowSums):
 
         W (n, n) holds all edges of these rows, and where L is taken several times those of all rows less edges away
         than times. `numbers` (n,), ascending, are the rows' names in the whole graph, where an edge belongs to the
-        later of its rows; `degree` (n,) are theirs there.
-        """
+        later of its rows; `degree` (n,) are theirs there."""
         scale = inverse_roots(degree) if self.recipe.normalised else None
         rows = np.flatnonzero(own)
         i, j, weights = entries(W, rows)
@@ -350,8 +347,7 @@ def in_memory(
     """T of rows X (n, d) in memory, finite, over all m features: of the weights W (n, n) that are given (`checked`),
     of their nearest neighbours among all rows, or within runs of `GROUP_ROWS`, or of L = I.
 
-    `inputs` are the columns of X that distances are of, `columns` those of the features that T is of; None for all.
-    """
+    `inputs` are the columns of X that distances are of, `columns` those of the features that T is of; None for all."""
     term = replace(term, graph=graph) if isinstance(graph, Graph) else term
     recipe = TermRecipe.of(term, inputs=inputs, columns=columns)
     sums = new_sums(features, recipe)

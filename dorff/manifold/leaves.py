@@ -2,8 +2,7 @@
 
 A shard is summed by parts of few enough rows that their inputs are in memory, whatever the order of the graph's rows:
 of a graph in random order the rows that a shard touches are many times its own. Parts depend on the edges and the
-inputs' width.
-"""
+inputs' width."""
 
 from __future__ import annotations
 
@@ -49,8 +48,7 @@ class ShardPart:
         """The parts of a shard, in the order of its rows: each of at most `limit` (at least 2) rows with those that
         they need, or, of a power of L, of a single row with those within as many edges as L is taken times.
 
-        In edge form only the edges to earlier rows are there.
-        """
+        In edge form only the edges to earlier rows are there."""
         if recipe.form is Form.POWER:
             yield from cls._of_rows(store, shard, recipe, limit)
             return
@@ -181,8 +179,7 @@ class ShardTerm(TermPlace):
         Raises:
             StoppedError: it was asked to stop, and has left a checkpoint.
             CorruptError: a number in the sums changed in memory, or was computed wrongly.
-            IncompleteError: the graph's files changed while they were read.
-        """
+            IncompleteError: the graph's files changed while they were read."""
         stamp, what = source.stamp(leaf.start, leaf.stop), f"shards {leaf.start} to {leaf.stop - 1}"
         frozen, sums = self.opened()
         recipe, limit = sums.recipe, Sizes().rows(len(frozen.features.center))
@@ -215,8 +212,7 @@ def sum_term(
 
     Raises:
         InputError: the rows are not what was wanted.
-        IncompleteError: rows that changed, or sums that were lost, again and again.
-    """
+        IncompleteError: rows that changed, or sums that were lost, again and again."""
     recipe = TermRecipe.of(term, inputs=inputs, columns=columns)
     kind: type[TermPlace] = LeafTerm
     if not isinstance(rows, Dataset):

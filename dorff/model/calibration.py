@@ -36,8 +36,7 @@ class Calibration:
     `slope` is above zero, so that the likeliest class is always the one of the largest decision value. Offsets for
     each class (Guo's vector scaling) could change it, and did not pay: on held-out LETTER they lowered the log loss
     from 0.246 to 0.238 with 16000 rows but raised it from 0.491 to 0.508 with 3000; on USPS from 0.265 to 0.271.
-    `rows` says how many held-out rows the slope was found on, 0 where it was given.
-    """
+    `rows` says how many held-out rows the slope was found on, 0 where it was given."""
 
     slope: float
     rows: int = 0
@@ -57,8 +56,7 @@ class Calibration:
         Kish's effective number of rows, (sum w)^2 / sum w^2.
 
         Raises:
-            InputError: arrays that do not fit together, no row, a decision value that is not finite.
-        """
+            InputError: arrays that do not fit together, no row, a decision value that is not finite."""
         f, labels, w = _checked(decisions, codes, weights)
         n = len(f)
         # Probabilities do not see what a row's decision values have in common.
@@ -159,8 +157,7 @@ class Conformal:
     held-out ones too, and not with the fit they come from; the ridge, the kernel, the number of features, the
     length-scales, y0 and the inputs' scales of that fit were chosen with the held-out rows in; and where folds are
     dealt by leaves, the held-out rows are whole leaves, exchangeable with new rows only where the rows' order says
-    nothing (see `fit.held`).
-    """
+    nothing (see `fit.held`)."""
 
     factors: FloatArray
     rows: tuple[int, ...]
@@ -181,8 +178,7 @@ class Conformal:
     def factor(self, level: float) -> FloatArray:
         """(q,): the factors for a level between 0 and 1, those of the next kept level at or above it.
 
-        InputError where too few rows stand behind it: it takes level / (1 - level) of them at least.
-        """
+        InputError where too few rows stand behind it: it takes level / (1 - level) of them at least."""
         check_level(level)
         at = int(np.searchsorted(LEVELS, level - 1e-12))
         if at == len(LEVELS) or not np.isfinite(self.factors[at]).all():
@@ -247,8 +243,7 @@ class HeldSample:
     inputs `X` (n, d), targets `Y` (n, q), NaN where one is missing, and the `values` (n, q) predicted of these.
 
     `std` (n, q) are deviations with noise, None where the model keeps no posterior; `groups` (n,) what the column of
-    the rows' groups says, None where rows are not grouped. The fit is the model's without a fold (`fit.held.Held`).
-    """
+    the rows' groups says, None where rows are not grouped. The fit is the model's without a fold (`fit.held.Held`)."""
 
     numbers: npt.NDArray[np.int64]
     X: FloatArray

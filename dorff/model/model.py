@@ -53,8 +53,7 @@ class Model:
     Of a `MultiView` kernel of V views psi is (m, r, V p) and the intercept (V p,); predicted are p outputs: C f, the
     mean of the views, whether `observe` holds it or is None. `views` names or numbers some, whose mean is taken
     instead; columns of X that these do not see are not read, and may hold NaN. InputError for views that there are
-    not, or of a model without.
-    """
+    not, or of a model without."""
 
     feature_map: FeatureMap
     operator_weights: OperatorWeights
@@ -125,8 +124,7 @@ class Model:
     def jacobian(self, X: npt.ArrayLike, *, views: Views = None) -> FloatArray:
         """df_i/dx_j (n, p, d) at X (n, d), analytic, in targets' units per input unit, or that of the mean of views.
 
-        InputError for features without a derivative (Heaviside's).
-        """
+        InputError for features without a derivative (Heaviside's)."""
         features, M = self.feature_map, self._mean(views)
         W = self._combined if M is None else self._combined @ M.T
 
@@ -142,8 +140,7 @@ class Model:
         That of the Bayesian linear model whose mean is the model (Rasmussen & Williams 2006, eq. 2.9), given the
         features, kernel, ridge and noise variance; it does not see what a wrong choice of those adds, nor what m
         features cannot express. Of a mean of views f is that mean, and the noise that of a target, as all views were
-        fitted to it. Memory: see `Posterior`. InputError where there is no posterior.
-        """
+        fitted to it. Memory: see `Posterior`. InputError where there is no posterior."""
         posterior, C, k = self._uncertain(noise, views)
         transform, added = self.feature_map.transform, np.diag(posterior.noise) if noise else 0.0
         return np.sqrt(self._by_blocks(X, (k,), lambda rows: posterior.variance(transform(rows), C) + added, views))
@@ -179,8 +176,7 @@ class Model:
 
         Raises:
             InputError: no posterior; a level not between 0 and 1; conformal bands that were not fitted, that too few
-                held-out rows stand behind at this level, or that are asked for without noise or of some views.
-        """
+                held-out rows stand behind at this level, or that are asked for without noise or of some views."""
         if conformal and not noise:
             raise InputError("conformal bands are of targets, whose noise is in them; ask for noise=True")
         if conformal and views is not None:

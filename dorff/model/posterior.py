@@ -28,8 +28,7 @@ class PosteriorBlock(ABC):
     noise variances of the scaled targets. For the Bayesian linear model h ~ N(0, s2 / (l ridge) I) with noise s2,
     basis diag(spread_j) basis^T is the inverse of the system that gave x_j (Rasmussen & Williams 2006, eq. 2.8).
     A spread (k', c, c) is of columns that hang together, by noise of other variances in each target: the covariances
-    of what the columns have along each column of the basis; `variance` is then 1.
-    """
+    of what the columns have along each column of the basis; `variance` is then 1."""
 
     basis: FloatArray
     spread: FloatArray
@@ -73,8 +72,7 @@ class SeparableBlock(PosteriorBlock):
 
     `gain` and `centre` are (m,): the weights' gain, and the weighted mean of gain F over the rows (zeros where there
     is no intercept). `loading` (c, p) is in the targets' units for scaled ones: rotation^T root times the targets'
-    scale. `into` (c, r) says where x goes: h += x @ into.
-    """
+    scale. `into` (c, r) says where x goes: h += x @ into."""
 
     gain: FloatArray
     centre: FloatArray
@@ -120,8 +118,7 @@ class CoupledBlock(PosteriorBlock):
 
     `feature` (k,) names a column of F and `row` (k,) a row of psi: x goes to h[feature, row]. `loading` (k, p) is
     gain psi there, in the targets' units for scaled ones; `centre` (k, p) what the free intercept takes of Phi, zeros
-    without one. c = 1.
-    """
+    without one. c = 1."""
 
     feature: IntArray
     row: IntArray
@@ -166,8 +163,7 @@ class Posterior:
     `intercept_covariance` (p, p) is that of f where the blocks' features are at their centres, in the targets' units
     (zeros without an intercept); `noise` (q, q) the noise covariance of the targets C f for a row of mean weight.
     Evaluations go by blocks of rows and need at most `STEP_BYTES`, or what one row needs where that is more, beside
-    their result and the arrays themselves.
-    """
+    their result and the arrays themselves."""
 
     blocks: tuple[PosteriorBlock, ...]
     intercept_covariance: FloatArray
@@ -229,8 +225,7 @@ class Posterior:
     def of_arrays(cls, arrays: Mapping[str, AnyArray], shape: tuple[int, int, int], q: int) -> Posterior | None:
         """From `arrays()` among others, for weights of the shape (m, r, p) and q targets; None where there is none.
 
-        InputError where one is missing or does not fit.
-        """
+        InputError where one is missing or does not fit."""
         if "posterior_noise" not in arrays:
             return None
         blocks: list[PosteriorBlock] = []

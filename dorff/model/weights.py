@@ -30,8 +30,7 @@ class OperatorWeights:
     Of `count` views of p outputs each `views` (m,) names the view that a feature belongs to, and psi_a =
     e_view^T (x) gain_a root_a, (r, count p): the outputs are those of the first view, then those of the second. With
     one root such weights are not separable, since psi is no single matrix; but every view has the same root. A view
-    whose rank is below r has rows of zeros.
-    """
+    whose rank is below r has rows of zeros."""
 
     gain: FloatArray
     root: FloatArray
@@ -97,8 +96,7 @@ def operator_weights(
     of tr psi_a^T psi_a over them tr K(0), as it is on average (self-normalised importance sampling, Hesterberg 1995):
     K(x, x) then has its exact trace, for a bias of the order of 1 / D. It changes nothing where every frequency has
     the same tr psi^T psi, as those of the kernel's own trace measure have. InputError for frequencies of a rule or of
-    a concatenated sum or a multi-view kernel, which are no plain sample, and where no frequency has any weight.
-    """
+    a concatenated sum or a multi-view kernel, which are no plain sample, and where no frequency has any weight."""
     if isinstance(kernel, MultiView):
         assert density is not None and m == 2 * len(density[0])
         weights = _weights_of_views(kernel, density)
@@ -212,8 +210,7 @@ def effective_sample_size(kernel: OperatorKernel, density: Density) -> float:
     frequencies from its unbounded one. Of one Gaussian drawn for another, psi for the length-scale s' = c s from
     frequencies drawn for s, it is D (2 c^2 - 1)^(d/2) / c^(2 d) on average; shorter ones, c < 1, have a wider spectrum
     than was drawn, and from c^2 = 1/2 on E u^2 is infinite. Of that the frequencies themselves say too little, having
-    missed where u is large: see `covered`.
-    """
+    missed where u is large: see `covered`."""
     u = operator_weights(kernel, 2 * len(density[0]), density).sizes[: len(density[0])]
     peak = float(u.max())
     return float(np.sum(u / peak) ** 2 / np.sum((u / peak) ** 2)) if 0 < peak < np.inf else 1.0
@@ -224,8 +221,7 @@ def covered(kernel: OperatorKernel, own: Density, log_density: FloatArray) -> fl
 
     `own` holds frequencies drawn for the kernel, of weights v, and `log_density` (D,) the log of the density rho, that
     others were drawn from, at them. E u^2 = E (v u) is an integral over the kernel's spectrum, and frequencies from
-    there find where it is large, which those from rho miss.
-    """
+    there find where it is large, which those from rho miss."""
     omega, mine, serves = own
     m, D = 2 * len(omega), len(omega)
     with np.errstate(over="ignore"):  # u is infinite, and the share zero, where rho has nothing

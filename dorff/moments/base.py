@@ -37,8 +37,7 @@ def probe(width: int) -> FloatArray:
     them while the rows are in cache (Huang & Abraham 1984, checksums of matrices; here one number for all of a leaf).
 
     Numbers of either sign, of sizes from 1 to 2 so that equal columns do not cancel. Not to be written to. The same
-    for ever, whatever NumPy's version: a checkpoint holds sums along it.
-    """
+    for ever, whatever NumPy's version: a checkpoint holds sums along it."""
     bits = np.random.PCG64(_PROBE_SEED).random_raw(width)
     u = np.asarray(1.0 + (bits >> np.uint64(12)) * 2.0**-52, np.float64)
     u[bits & np.uint64(1) > 0] *= -1.0
@@ -90,8 +89,7 @@ class Described(ABC):
 class Sums(Described):
     """Sums over the rows of a run of the data. A class that says its `kind` is one of `kinds`, by which files tell it.
 
-    `by_numbers`: two of them are added number by number; where not, files of them are added whole, by `absorb`.
-    """
+    `by_numbers`: two of them are added number by number; where not, files of them are added whole, by `absorb`."""
 
     by_numbers: ClassVar[bool] = True
     kinds: ClassVar[dict[str, type[Sums]]] = {}
@@ -161,8 +159,7 @@ class Solvable(Sums):
     def columns(self, at: IntArray, factor: float | FloatArray) -> Self:
         """The sums of the features `at` (m',), each times `factor`, (m',) or one for all.
 
-        Whole pairs of m' of m features of weight 1/sqrt(m/2) want sqrt(m/m') (DESIGN 1).
-        """
+        Whole pairs of m' of m features of weight 1/sqrt(m/2) want sqrt(m/m') (DESIGN 1)."""
 
     def pieces(self) -> Iterator[FloatArray]:
         """`packed`, as one piece."""
@@ -221,8 +218,7 @@ class Adder(Described):
     def intact(self) -> bool:
         """Whether the numbers are what the witness says, up to rounding; if not, memory or processor changed one.
 
-        True where they are too large to be compared: see `overflowed`.
-        """
+        True where they are too large to be compared: see `overflowed`."""
         if self._large():
             return True
         with np.errstate(all="ignore"):  # whatever is in them now
@@ -275,8 +271,7 @@ def unpack(packed: FloatArray, square: FloatArray) -> None:
 def zeroed(width: int, square: FloatArray | None) -> FloatArray:
     """`square` (w, w), its upper triangle set to zero; or a new one, column-major.
 
-    New memory costs the kernel a page fault for every 4096 bytes.
-    """
+    New memory costs the kernel a page fault for every 4096 bytes."""
     if square is None:
         return np.zeros((width, width), order="F")
     for piece in packed_columns(square):

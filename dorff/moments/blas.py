@@ -1,8 +1,7 @@
 """BLAS and LAPACK on the arrays of a pass, without the interpreter's lock; BLAS threads, pinned and checked.
 
 SciPy's own wrappers hold that lock; a call of half a second would stop the worker's heartbeat and its read-ahead.
-Calling the same functions through ctypes releases it.
-"""
+Calling the same functions through ctypes releases it."""
 
 from __future__ import annotations
 
@@ -26,8 +25,7 @@ PANEL: Final = 64  # columns that tpqrt reflects at a time: the fastest of 16, 3
 def syrk(Z: FloatArray | SingleArray, square: FloatArray | SingleArray) -> None:
     """Add Z^T Z to the upper triangle of `square` (w, w), column-major, for Z (n, w) with contiguous rows.
 
-    Both float64, or both float32.
-    """
+    Both float64, or both float32."""
     rows, width = Z.shape
     size = Z.itemsize
     # A lone row may carry any stride; BLAS wants its length.
@@ -63,8 +61,7 @@ def tpqrt(R: FloatArray, B: FloatArray, *, triangular: bool = False) -> None:
     """Overwrite the upper triangle of R (w, w) with that of a QR of [R; B], for B (n, w), which is destroyed.
 
     Both column-major, columns contiguous. `triangular` says that B (w, w) is upper triangular; what is below its
-    diagonal then is not looked at. Signs are as they come.
-    """
+    diagonal then is not looked at. Signs are as they come."""
     rows, width = B.shape
     for array in (R, B):
         if array.dtype != np.float64 or array.strides[0] != 8 or array.strides[1] < 8 * array.shape[0]:
@@ -110,8 +107,7 @@ def pin() -> None:
     """One BLAS thread for this process from now on, checked; for workers, which belong to dorff's tasks.
 
     Dask owns the parallelism, and a sum's bits depend on the number of threads. dorff's own loops are
-    compiled single-threaded. Raises RuntimeError where a library does not obey.
-    """
+    compiled single-threaded. Raises RuntimeError where a library does not obey."""
     _controller().limit(limits=1)
     _check()
 

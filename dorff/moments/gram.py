@@ -84,8 +84,7 @@ class Accumulator(PackedAdder):
     """Adds blocks of rows into a float64 upper triangle, one BLAS `syrk` a block, in the order they come.
 
     `paired` is for rows that come with others (`add_pair`): the witness has a second number then, how large the
-    products were that may have cancelled.
-    """
+    products were that may have cancelled."""
 
     kind: ClassVar[Kind] = Kind.GRAM
 
@@ -106,8 +105,7 @@ class Accumulator(PackedAdder):
     def add_pair(self, Z: FloatArray, LZ: FloatArray, *, along: tuple[FloatArray, FloatArray], size: float) -> None:
         """Add (Z^T LZ + LZ^T Z) / 2 of rows Z and LZ (n, w), one BLAS `syr2k`, to sums that are `paired`.
 
-        `along` are both times `probe`, (n,) each; `size` is the summed product of their rows' norms.
-        """
+        `along` are both times `probe`, (n,) each; `size` is the summed product of their rows' norms."""
         v, Lv = along
         with np.errstate(over="ignore", invalid="ignore"):  # `overflowed` tells
             self.witness += np.dot(v, Lv), size + np.dot(np.abs(v), np.abs(Lv))
@@ -161,8 +159,7 @@ class Triangle(Solvable):
 
     R^T R = Z^T Z, but R keeps the digits that the
     product loses: its condition number is the root of the Gram matrix's. Triangles merge by the QR of the two stacked
-    (TSQR: Demmel, Grigori, Hoemmen & Langou 2012).
-    """
+    (TSQR: Demmel, Grigori, Hoemmen & Langou 2012)."""
 
     kind: ClassVar[Kind] = Kind.TRIANGLE
     by_numbers: ClassVar[bool] = False
@@ -222,8 +219,7 @@ class TriangleAccumulator(PackedAdder):
     """Reflects blocks of rows into an upper triangle, one LAPACK `tpqrt` a block: two to three times a `syrk`.
 
     `block` (at least as many rows as come at a time, w), column-major, is memory to use again, as `square` is; what is
-    `held` has the signs that it has.
-    """
+    `held` has the signs that it has."""
 
     kind: ClassVar[Kind] = Kind.TRIANGLE
 
@@ -300,8 +296,7 @@ class ProductAccumulator(Adder):
     """Adds Z^T (Z V), V (w, c): 4 w c flops a row.
 
     Columns are held as rows: BLAS goes through Z twice as it lies, which is up to three times as fast for a few.
-    The witness is of |Z u|^2, (Z u)^T Z V and the squared norms of Z V, u the probe.
-    """
+    The witness is of |Z u|^2, (Z u)^T Z V and the squared norms of Z V, u the probe."""
 
     kind: ClassVar[Kind] = Kind.PRODUCT
 

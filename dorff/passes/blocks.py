@@ -36,8 +36,7 @@ class RowSums(ABC):
     ) -> None:
         """Add rows X (n, d), Y (n, q), in order; `partial` looks for targets that are missing.
 
-        `weights` (n,) >= 0 weigh the rows; rows of weight zero are not counted.
-        """
+        `weights` (n,) >= 0 weigh the rows; rows of weight zero are not counted."""
 
     @abstractmethod
     def empty(self, part: moments.Part) -> moments.Adder:
@@ -76,8 +75,7 @@ class BlockSums(RowSums):
     Rows that miss targets (NaN) go to sums of their own, one for each pattern, the missing ones as zeros.
     `class_weight` (q,) is for targets that are one-hot rows: each row of Z is times the root of its class's weight.
     `kind` says which sums; products need V (m + 1 + q, c). `precision` "mixed" is for the gram kind: Z is rounded to
-    float32, a block's products are summed in float32 and blocks in float64.
-    """
+    float32, a block's products are summed in float32 and blocks in float64."""
 
     def __init__(
         self, features: FeatureMap, y0: FloatArray, *, block_rows: int, class_weight: FloatArray | None = None,
@@ -197,8 +195,7 @@ def leaf_bounds(n: int, shard_rows: int, width: int, first: int = 0) -> tuple[Le
 
     A leaf's bounds depend on its number, the shard size and the width alone: small first, so that small data spread
     over workers, then growing with the number. Leaves that end before row `first` are left out, the others keep their
-    numbers.
-    """
+    numbers."""
     return tuple(
         Leaf(number, max(start, first), min(stop, n), full=first <= start and stop <= n)
         for number, (start, stop) in enumerate(_spans(n, shard_rows, width))

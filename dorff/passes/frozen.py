@@ -48,8 +48,7 @@ class FrozenConstants:
 
     Where length-scales are words, `drawn` and `fitted` are the kernels with numbers in their place (`fitted` None:
     those drawn for are fitted), `tuning_rows` names the rows that were searched by, and `tuned` says what became of
-    that for each kernel.
-    """
+    that for each kernel."""
 
     features: FeatureMap
     draw: Drawn
@@ -192,8 +191,7 @@ def load_pass(directory: Path, name: str) -> Pass:
     """The frozen pass `name` in a state directory.
 
     InputError where its files are damaged or another's, do not fit each other, or say what no plan says. Nothing much
-    larger than they are is allocated.
-    """
+    larger than they are is allocated."""
     text = read_plain(directory / "plan.json")
     if hashlib.sha256(text).hexdigest()[:16] != name:
         raise InputError(f"{directory / 'plan.json'} changed while the job ran; run the job again")

@@ -87,8 +87,7 @@ def sum_leaf(place: Place, frozen: Pass, sums: RowSums, dataset: Dataset, leaf: 
         InputError: rows that are not what was wanted.
         StoppedError: it was asked to stop, and has left a checkpoint.
         CorruptError: a number in the sums changed in memory, or was computed wrongly.
-        IncompleteError: the rows changed each time they were read.
-    """
+        IncompleteError: the rows changed each time they were read."""
 
     def attempt() -> _RowRun:
         sums.clear()
@@ -105,8 +104,7 @@ def unchanged(stamp: Callable[[], str], work: Callable[[], T], what: str) -> tup
     """What `work` makes of some files, and their fingerprint `stamp`, the same before and after.
 
     InputError as `work`, unless files were torn then; IncompleteError where they changed each time they were read:
-    `what` are they?
-    """
+    `what` are they?"""
     for _ in range(TRIES):
         before, wrong = stamp(), None
         try:
@@ -159,8 +157,7 @@ class LeafRun:
     def finish(self, what: str, large: str) -> Receipt:
         """Check the sums, write them, and leave the receipt instead of a checkpoint.
 
-        CorruptError where sums are not of what was added; InputError, `large`, where they are, but overflow.
-        """
+        CorruptError where sums are not of what was added; InputError, `large`, where they are, but overflow."""
         adders = self.sums.sums.values()
         if not all(adder.intact() for adder in adders):
             Checkpoint.remove(self.place.checkpoints, self.at.number)  # it may hold the same

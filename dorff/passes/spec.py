@@ -45,8 +45,7 @@ class FoldRule:
 
     Rows of one `run`, of that many rows in order, are dealt together; `GROUPED` says that those of a group are, and
     `AS_SAMPLED` that a sample of the rows is to tell how long a run is, `IN_BLOCKS` the same of more than one: the
-    constants of a pass do.
-    """
+    constants of a pass do."""
 
     count: int = 1
     by_rows: bool = False
@@ -70,8 +69,7 @@ class FoldRule:
     def of_rows(self, rows: Rows | Keys) -> Rows:
         """Fold numbers (n,): splitmix64 of the row's number or group's key (n,), so that appended rows move no others.
 
-        So many groups are in a fold by chance: of few groups some folds may have none.
-        """
+        So many groups are in a fold by chance: of few groups some folds may have none."""
         rows = rows if self.run <= 1 else rows // self.run
         if not self.held:
             return self._dealt(rows, self.count)
@@ -95,8 +93,7 @@ class PassSpec:
     number of features that the job asks for. `words` are the kernels, those drawn for and those fitted, where the
     length-scales of some are words (None where none is; of those fitted None, too, where they are the ones drawn for),
     and `tuning` what a length-scale that is tuned depends on besides: the intercept and the observation matrix.
-    `one_scale` ties the scales of all inputs to one.
-    """
+    `one_scale` ties the scales of all inputs to one."""
 
     store: str
     rows: Config

@@ -6,8 +6,7 @@ was killed asks for the same products again, in the same order: those that were 
 goes on from its receipts, and the solver is where it was.
 
 Each solve has a folder of its own for its sweeps, so that solves of one pass do not meet; it is deleted when the solve
-is over. The folder of a solve that was given up stays until another solve of the pass ends a month later or more.
-"""
+is over. The folder of a solve that was given up stays until another solve of the pass ends a month later or more."""
 
 from __future__ import annotations
 
@@ -99,8 +98,7 @@ class Sweeper:
     def products(self, V: FloatArray) -> list[Products]:
         """The same with what the sums are of, in the order of the patterns' names.
 
-        InputError where the data are not what they were at the first sweep.
-        """
+        InputError where the data are not what they were at the first sweep."""
         V = np.ascontiguousarray(V)
         name = hashlib.sha256(f"{self._frozen.hash} {self._stamp} {V.shape} ".encode() + V.tobytes()).hexdigest()[:16]
         sweep = Sweep(self._folder / name, name)

@@ -42,8 +42,7 @@ class Tree:
     first; if they are what they were, so is the sum's name, and no other leaf is read.
 
     `computed` are the leaves done through this object, `rewritten` those of them whose rows were others than an
-    earlier receipt says.
-    """
+    earlier receipt says."""
 
     def __init__(self, sums: Stage, source: Stamped, leaves: Sequence[Leaf], *, kept: int = -1) -> None:
         self._sums, self._source, self._kept = sums, source, kept
@@ -140,8 +139,7 @@ class Tree:
         `told` is called with the rows done, first with those that were done before: they are not part of a run's pace.
 
         Raises:
-            IncompleteError: rows that changed, or sums that were lost, in each of `ROUNDS` runs.
-        """
+            IncompleteError: rows that changed, or sums that were lost, in each of `ROUNDS` runs."""
 
         def tell() -> None:
             if told is not None:

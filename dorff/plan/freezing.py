@@ -105,8 +105,7 @@ def _patterns(plan: Plan, *, narrow: bool) -> tuple[str, ...] | None:
 
     They are the commonest of the first leaf's rows (up to SAMPLE_BYTES); where these have no more than there are sums
     for but `narrow` says that all rows do, those that come first after them are taken too. So they depend on the first
-    rows alone, and not on how many came later.
-    """
+    rows alone, and not on how many came later."""
     dataset, nan = plan.dataset, plan.job.data.nan
     if nan not in ("partial", "unlabelled") or dataset.labels is not None:
         return None
@@ -201,8 +200,7 @@ def draw_features(
     divided by, then kernels and a recipe as `described` by what so scales inputs, then the recipe's draw of the seed.
 
     Inputs that are `tied` have one scale; None where none is scaled. Features that see more of the inputs than their
-    differences see them as they are, unless scaled.
-    """
+    differences see them as they are, unless scaled."""
     d = X.shape[1]
     center, scale = np.average(X, axis=0, weights=weights), np.ones(d)
     if tied is not None:

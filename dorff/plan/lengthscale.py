@@ -34,8 +34,7 @@ def tuning_rows(dataset: Dataset, n: int) -> tuple[RowBlock, RowsName]:
 
     Up to 64 runs are read, evenly spread. n is the number of rows at the first plan: rows appended later do not change
     the length-scales, and so a fit of the same rows all at once may find others (as with class_weight: balanced).
-    InputError where no row counts.
-    """
+    InputError where no row counts."""
     starts = np.arange(dataset.first, n, dataset.unit_rows)
     starts = starts[_spread(len(starts), UNITS)]
     taken = []
@@ -58,8 +57,7 @@ def tuning_rows(dataset: Dataset, n: int) -> tuple[RowBlock, RowsName]:
 def tunes(config: Config) -> bool | None:
     """Whether a kernel is tuned with one length-scale (False) or one for each input (True); None where it is not.
 
-    InputError for a sum in which not all terms are tuned alike.
-    """
+    InputError for a sum in which not all terms are tuned alike."""
     words = set(all_lengthscales(config))
     if not words & {_ONE, _EACH}:
         return None
@@ -81,8 +79,7 @@ def tuned_config(configs: Sequence[Config], tune: Callable[..., Tuned]) -> tuple
 
     `tune` is `tune_lengthscales` of the rows, called with a kernel and `each`. Each kernel is tuned on its own; those
     that differ in output matrices alone, which tuning does not look at, are tuned once. On one BLAS thread, since the
-    bits depend on it.
-    """
+    bits depend on it."""
     by_kernel: dict[str, Tuned] = {}
     searches: list[Tuned | None] = []
     filled = list(configs)

@@ -84,8 +84,7 @@ class Means:
     """What the job says there is: workers, and bytes of each; and what one core does.
 
     Not what there happens to be, such as free disk or the driver's memory: a fit that these are too small for is
-    refused, and not another fit made of it.
-    """
+    refused, and not another fit made of it."""
 
     workers: int
     worker_memory: float
@@ -128,8 +127,7 @@ def choose_route(job: Job, shape: Shape, means: Means, *, learned: bool = False,
     seconds of the fastest, on a machine of nominal speed: the same job takes the same way everywhere.
 
     `learned` says that an output matrix is, `candidates` how many kernels there are. Raises InputError where the job
-    names a way that cannot do what it asks for, DoesNotFitError, with the numbers, where that way is too big.
-    """
+    names a way that cannot do what it asks for, DoesNotFitError, with the numbers, where that way is too big."""
     wanted = job.solve.route
     asks = {way: _asks(job, learned, candidates, folds=way == "cg") for way in ("cg", "streaming")}
     kinds = (_direct, _cg, _streaming)

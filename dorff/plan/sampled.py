@@ -84,8 +84,7 @@ def dependence(F: FloatArray, Y: FloatArray, numbers: Rows) -> tuple[float, floa
     The first is leave-one-out against h-block cross-validation (Burman, Chow & Nolan 1994) of ridge regression: with
     the hat matrix H of all rows and a row's neighbours B, the residual e without them is the row's entry of
     (I - H_BB)^-1 e_B. Departures: the intercept is that of all rows, and errors below a hundredth of the targets'
-    variance are nothing that need be told.
-    """
+    variance are nothing that need be told."""
     Y = _scaled(Y)
     n, beside = len(F), int(np.clip(len(F) // 20, 1, BESIDE))
     if n < LEAST or not Y.shape[1]:

@@ -41,8 +41,7 @@ def make_recipe(
 def check_sharing(targets: Sequence[OperatorKernel], drawn_for: Sequence[OperatorKernel], recipe: Recipe) -> None:
     """InputError where features of the kernels `drawn_for`, whose mixture is the recipe's, can serve no other kernel.
 
-    Looks at what a job says alone, before anything is drawn: `check_targets` says whether they serve it well.
-    """
+    Looks at what a job says alone, before anything is drawn: `check_targets` says whether they serve it well."""
     if any(kernel.concatenated for kernel in (*targets, *drawn_for)):
         raise InputError(
             "features.drawn_for: a concatenated sum has frequencies for each of its terms, which no other kernel can "
@@ -78,8 +77,7 @@ def check_targets(
 
     `density` is of what the recipe, of the mixture of `drawn_for`, drew with the seed. InputError for a target that
     is none of those drawn for and whose effective sample size is below half of that of frequencies of its own (see
-    `sample_sizes`). The error of the kernel, far from x = z, goes with the root: up to 1.4 times that of its own.
-    """
+    `sample_sizes`). The error of the kernel, far from x = z, goes with the root: up to 1.4 times that of its own."""
     plain = recipe.sampler.mixes and isinstance(recipe.scalar, Spectral)
     if density is None or density[2] is not None or not plain:
         return [None] * len(targets)
@@ -109,8 +107,7 @@ def sample_sizes(target: OperatorKernel, recipe: Recipe, density: Density, own: 
 
     The first is the lesser of what the frequencies say themselves and of what the target's own say (`covered`). The
     second is D where the target's law is its trace measure; where weights vary even so, as those of a curl-free
-    kernel's unbounded measure, it is less: D d / (d + 2) for the Gaussian.
-    """
+    kernel's unbounded measure, it is less: D d / (d + 2) for the Gaussian."""
     seen = len(density[0]) * covered(target, own, _log_density(recipe, own[0]))
     return max(1.0, min(effective_sample_size(target, density), seen)), effective_sample_size(target, own)
 

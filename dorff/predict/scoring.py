@@ -83,8 +83,7 @@ def score(
     model's job (`data.weights`) if None; "" counts each once. Rows of NaN or infinity, and those without a label by
     the job's `data.labelled`, are left out where the model was fitted so. Raises InputError where inputs or targets
     are not the model's, a row holds NaN or infinity and it was fitted with `nan: refuse`, or `coverage` is asked of a
-    model without posterior.
-    """
+    model without posterior."""
     version, levels = resolve_model(model), tuple(coverage)
     fitted = load_model(version, posterior=bool(levels))
     sight = ModelInputs.of(fitted, inputs, views)

@@ -43,8 +43,7 @@ class ModelInputs:
     def of(cls, model: Model, inputs: str | Sequence[str] | None, views: Sequence[str] | None) -> ModelInputs:
         """`inputs` are the names of the arrays in order, the model's own if None, or `x` where it does not say.
 
-        InputError for views that the model does not have, or whose arrays it does not know.
-        """
+        InputError for views that the model does not have, or whose arrays it does not know."""
         given = None if inputs is None else (inputs,) if isinstance(inputs, str) else tuple(inputs)
         if views is None:
             return cls(given or tuple(name for name, _ in _arrays(model, None).values()) or ("x",))
@@ -90,8 +89,7 @@ def planned_workers(model: Model, dataset: Dataset, numbers: int, *, rows: int, 
     together; one worker is the driver itself.
 
     Each loads the model as it is here, with its posterior or without, and evaluates it at runs of rows; of each row
-    and output come `numbers`. DoesNotFitError where not one can be held.
-    """
+    and output come `numbers`. DoesNotFitError where not one can be held."""
     arrays = {name: value.nbytes for name, value in model_arrays(model).items()}
     weights = 8 * model.feature_map.m * (model.operator_weights.shape[2] + 2 * model.p)
     made = numbers * max(model.p, 1 if model.observe is None else len(model.observe))

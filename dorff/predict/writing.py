@@ -133,8 +133,7 @@ def predict(
     `store` are not in `out` either. Rows whose inputs are not finite get NaN; the attribute `dorff.nan_rows` says how
     many they are. Returns the number of rows. Raises InputError where `out` is there already, the inputs are not the
     model's, or it has no posterior for what is asked; LeaseError where another run is writing `out`, or took over
-    while this one was paused.
-    """
+    while this one was paused."""
     check_free(out)
     asked = Uncertainty() if uncertainty is None else uncertainty
     version = resolve_model(model)

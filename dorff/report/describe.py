@@ -110,8 +110,7 @@ class Subject:
     centre of the features. `varied` are the inputs that are not constant. `centre` (d,) is what the others are held at
     where one is looked at, in words `place`: the row of `data` nearest to the medians, or the middle of the box.
     `data` are rows to draw, X (n, d) and Y (n, p). `targets` are f's outputs, `fitted` what was fitted, which is not
-    the same where that is C f.
-    """
+    the same where that is C f."""
 
     model: Model
     inputs: tuple[ColumnLabel, ...]

@@ -27,8 +27,7 @@ class SplitProblem:
 
     The targets see the views by the factors `views` (V,), and column j adds to them along `load` (q, c), of squared
     length `a` (c,). That is sqrt(a_j) times a column, `columns` (c,), of `directions` (q, q), where C takes each
-    output to a target of its own; None elsewhere. Of penalty k column j has the `shares` (c, K).
-    """
+    output to a target of its own; None elsewhere. Of penalty k column j has the `shares` (c, K)."""
 
     views: FloatArray
     a: FloatArray
@@ -46,8 +45,7 @@ class SplitProblem:
         """None where it does not, or it is not known how: without one root, and where an output matrix, that of a
         penalty (`outputs`, None for the identity), or the missing of targets tie together what the others do not.
 
-        `whole` says that all rows have all targets; `noise` is as in `Problem`, and then `directions` are None.
-        """
+        `whole` says that all rows have all targets; `noise` is as in `Problem`, and then `directions` are None."""
         if len(weights.root) > 1:
             return None
         root, views, units = weights.root[0], _views_seen(weights, observe), 1.0 if noise is None else np.sqrt(noise)

@@ -30,8 +30,7 @@ class ConjugateGradients:
     `product` is A_j times the columns it is given, `precondition` about its inverse. Columns that are not done yet are
     held side by side: their numbers `at` (L,), `x` and the residuals `r` (k, L), and the squared norms `rho` (L,) of
     these in the preconditioner's norm; `alpha` and `beta` (L,) are the last step's coefficients. Whoever iterates
-    decides when a column is done, and calls `finish`; `solved` (k, c) holds those that are, zeros else.
-    """
+    decides when a column is done, and calls `finish`; `solved` (k, c) holds those that are, zeros else."""
 
     def __init__(self, product: Map, precondition: Map, rhs: FloatArray) -> None:
         self._product, self._precondition = product, precondition
@@ -101,8 +100,7 @@ def iterate(
 
     A column is done when r* P^-1 r is `tolerance`^2 of what it was at x = 0. Where rounding stops the fall, or `most`
     iterations are done, the solution says that it did not converge. `progress` is called after each iteration, with
-    how many are done and how many more it seems to take.
-    """
+    how many are done and how many more it seems to take."""
     shift, a, rhs = system.problem.l * ridge, system.a, system.rhs
 
     def product(p: FloatArray, at: IntArray) -> FloatArray:

@@ -36,8 +36,7 @@ class Score:
     `ridges` are those of the outputs where each has its own; `ridge` is then their geometric mean. `rung` says how
     the value was found: "direct", along a path "neighbours" or "factored" (`solvers.ridge_path`), or for folds of few
     rows "rows" (`solvers.few_labels`). `digits` are `Solution.digits`, of all folds the fewest. `squares` are the
-    summed squared errors of each target on held-out rows, by k-fold.
-    """
+    summed squared errors of each target on held-out rows, by k-fold."""
 
     candidate: int
     ridge: float
@@ -83,8 +82,7 @@ def choose(
     sine pairs of equal weight, of which the first are used (`of_first`). `per_output` gives each output a ridge of its
     own. A single candidate with a single ridge needs no score, and gets none but by k-fold, which takes R2 pooled for
     all where it is for one candidate. InputError for k-fold with fewer than two folds, and where outputs with ridges
-    of their own do not fall apart.
-    """
+    of their own do not fall apart."""
     by = by or ("gcv" if len(folds) == 1 else "kfold")
     table, best, fitted, common = list[Score](), None, None, Common()
     r2_of = R2.POOLED if any(one.r2 is R2.POOLED for one in candidates) else R2.MEAN
@@ -114,8 +112,7 @@ def setting_scores(
     """The trials of one setting: its scores at every ridge, or by every output's best ridge (`choose`).
 
     Without `ridges` they are powers of ten times the mean of k(x, x): FIRST of them, then more beyond an end while the
-    best is there, as far as LAST; then two between the best and its neighbours.
-    """
+    best is there, as far as LAST; then two between the best and its neighbours."""
     trials = _trials(folds, setting, ridges, by, per_output=per_output, common=Common())
     return [score for score, _ in trials]
 
@@ -177,8 +174,7 @@ def fold_scores(
 
     Each fold is predicted from the sum of the others (added, never subtracted), from which its target scale and its
     output matrix come too. Where f has a free scale, errors are those at the best one. `common` is what other settings
-    with the same moments have found already. InputError for fewer than two folds.
-    """
+    with the same moments have found already. InputError for fewer than two folds."""
     if len(folds) < 2:
         raise InputError(
             f"k-fold needs at least two folds with rows in them; got {len(folds)}; give more rows a target, and deal "
@@ -227,8 +223,7 @@ def of_first(folds: Folds, setting: Setting, m: int) -> tuple[Folds, Setting]:
 
     The kernel's estimate is a mean over frequencies: of D, the first D' have features sqrt(D / D') larger; penalties
     are cut as the moments are; m is even. InputError for a multi-view kernel, whose views have frequencies of their
-    own, one view's after another's.
-    """
+    own, one view's after another's."""
     if m == setting.m:
         return folds, setting
     if isinstance(setting.kernel, MultiView):

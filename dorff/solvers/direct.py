@@ -96,8 +96,7 @@ class SpectralSolver(DirectSolver):
 
     At ridge 0 those below the rounding level are left out (the least-norm solution). Those of a Gram matrix may be
     rounding or not: none of the digits is vouched for then. Of the features' own singular values they are rounding;
-    the condition number is that of the others.
-    """
+    the condition number is that of the others."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
@@ -175,8 +174,7 @@ def solve(problem: Problem, ridges: Sequence[Ridge], *, scores: bool = False) ->
     """One solution a ridge: Cholesky for a few ridges, one `eigh` for many, and for all where Cholesky fails.
 
     A ridge may be (p,), one for each of the problem's directions. `scores` asks for GCV scores and evidences, which
-    the `eigh` always gives.
-    """
+    the `eigh` always gives."""
     for solver in (kind(problem) for kind in SOLVERS if kind.suits(problem, ridges)):
         tried = (solver.solve(ridge, scores=scores) for ridge in ridges)
         solutions = [solution for solution in takewhile(lambda solution: solution is not None, tried) if solution]
@@ -214,8 +212,7 @@ def problem_of(
     squared before B's singular values are, so eigenvalues of G are right down to (1e-16)^2 of the largest where a
     Gram matrix keeps 1e-16, and a condition number costs half its exponent in digits (Golub & Van Loan 2013, ch. 5.3).
     Triangles go neither with penalties, which are sums of products (Gram), nor with several views. InputError for a
-    block wider than LAPACK can count.
-    """
+    block wider than LAPACK can count."""
     grams = [part.gram() if isinstance(part, Triangle) else part for part in parts]
     problem = Problem.of(grams, weights, intercept=intercept, scale=scale, observe=observe, penalties=penalties)
     rows = [_Rows(part, problem) for part in parts if isinstance(part, Triangle)]

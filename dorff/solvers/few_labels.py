@@ -4,8 +4,7 @@ In the eigenvectors of T the penalty and the ridge are a diagonal D together, an
 with n below m. So (D + Z^T Z)^-1 Z^T y = D^-1 Z^T (I + Z D^-1 Z^T)^-1 y (Woodbury): the system of S and T at any
 ridge and weight takes n^2 m flops, in place of the 9 m^3 or so of an `eigh` for each weight and fold. Z is a pivoted
 Cholesky factor of the moments (Higham 2002, ch. 10.3): as many rows as the fold has, or as these have directions.
-Without a penalty T is 0, and features are taken as they are.
-"""
+Without a penalty T is 0, and features are taken as they are."""
 
 from __future__ import annotations
 
@@ -108,8 +107,7 @@ def few_label_errors(
     """On each fold the errors of what the others give, added up. None where another way serves better or this one does
     not: for several penalties, many rows, ridge 0, a learned output, or where outputs do not fall apart.
 
-    Rows have all targets, and these are values of f.
-    """
+    Rows have all targets, and these are values of f."""
     penalties = [penalty for penalty in setting.penalties if penalty.weight > 0]
     if learned_term(setting.kernel) is not None or len(penalties) > 1 or min(ridges) <= 0:
         return None

@@ -18,8 +18,7 @@ in the eigenvectors of S and of M. Given W, stationarity of tr(W A^-1 W') says t
 The penalty taken is ridge tr(A^-1 (W'W + e I)): the problem is then jointly convex with A regular, so that
 alternating reaches its minimum from A = I (Argyriou et al., section 4). A direction of outputs that A has lost can
 only turn back at the speed that e leaves it, so e starts large and falls by stages, each when an iteration has
-stopped lowering the objective; that never rises, for it falls with e too.
-"""
+stopped lowering the objective; that never rises, for it falls with e too."""
 
 from __future__ import annotations
 
@@ -45,8 +44,7 @@ class LearnedOutput:
     """A = B B^T with `factor` B (p, r) of independent columns, and how it was found.
 
     `history` is the objective with e, first that of A = I, then after each update of A and W, without tr E / l,
-    which is constant: it never rises, but for rounding. `converged` is False where the iterations ran out.
-    """
+    which is constant: it never rises, but for rounding. `converged` is False where the iterations ran out."""
 
     factor: FloatArray
     history: tuple[float, ...]
@@ -68,8 +66,7 @@ def learn_output(
     and penalty; an iteration costs about 6 m p^2 + 30 p^3 flops, and there are some tens to some hundreds. The end
     is within about 1e-6 of the least objective, relative to what W explains. At ridge 0 A is the limit from above,
     that of the least-norm W.
-    InputError where the features explain nothing of the targets.
-    """
+    InputError where the features explain nothing of the targets."""
     k = NORMS[penalty]
     C = np.eye(rotated.shape[1]) if observe is None else observe
     s, RC, p = np.maximum(spectrum, 0.0), rotated @ C, C.shape[1]

@@ -25,8 +25,7 @@ Operator = Callable[[FloatArray], Sequence[FloatArray]]
 class Border:
     """The last 1 + q columns of the sums M (w, w) of one pattern of targets: `columns` (w, 1 + q); n rows, about `y0`.
 
-    They are all that right-hand sides, the intercept, scales and a covariance of the targets need.
-    """
+    They are all that right-hand sides, the intercept, scales and a covariance of the targets need."""
 
     m: int
     n: int
@@ -68,8 +67,7 @@ class System(ABC):
 
     f = F W + b at coefficients x, seen as t targets: W (m, t, L) = out(x) for L vectors x. The free intercept b is
     eliminated, exactly: it is what is best for these W. G = out* A* M A out, with A the map from W to the rows
-    [W | b] of V, is symmetric and positive whatever the rounding of M V.
-    """
+    [W | b] of V, is symmetric and positive whatever the rounding of M V."""
 
     def __init__(
         self, problem: Problem, operator: Operator, R: Sequence[FloatArray], basis: FloatArray, block: Block

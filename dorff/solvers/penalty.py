@@ -25,8 +25,7 @@ class Penalty:
 
     `shift` is what rounding costs where T was found as a difference and may have negative eigenvalues: that many times
     T's largest diagonal entry is added to its diagonal. The column of ones is then left out where its own entry is no
-    larger than that: L 1 is 0, as far as T can tell.
-    """
+    larger than that: L 1 is 0, as far as T can tell."""
 
     sums: Moments
     weight: float

@@ -71,8 +71,7 @@ def nystrom(system: System, shift: float) -> LowRank:
     algorithm 2.1 and equation 1.3).
 
     The rank is doubled until the smallest eigenvalue found is below 10 shift, or it is `most_rank`. For its memory see
-    `nystrom_bytes`.
-    """
+    `nystrom_bytes`."""
     k, rng, largest = system.size, np.random.default_rng(0), float(system.a.max())
     most, s = most_rank(k), 0
     omega, product = (np.empty((k, most), order="F") for _ in range(2))  # pages that nobody writes to take no memory
@@ -106,8 +105,7 @@ def _approximation(omega: FloatArray, product: FloatArray) -> tuple[FloatArray, 
     """The eigenvectors U = Q V, as Q (k, s) and V (s, s), and the eigenvalues (s,) of G omega (omega* G omega)^+
     (G omega)*, by a small shift that is undone.
 
-    Where rounding leaves omega* G omega no positive matrix, its eigenvalues below the shift are left out.
-    """
+    Where rounding leaves omega* G omega no positive matrix, its eigenvalues below the shift are left out."""
     nu = float(np.finfo(np.float64).eps * np.linalg.norm(product))
     shifted = nu * omega
     shifted += product
@@ -175,8 +173,7 @@ class Sampled(Preconditioner):
     ridge in its place the iteration took up to twice as many steps; with half or twice the size, hardly more.)
 
     Each application makes the sample's features twice. Memory is two tiles of them, and two matrices rows by rows.
-    Of a sample without rows it is the identity.
-    """
+    Of a sample without rows it is the identity."""
 
     def __init__(self, system: System, sample: Sample, shift: float) -> None:
         self._system, self._sample = system, sample

@@ -74,8 +74,7 @@ class Problem:
 
         `scale` (q,) divides the targets, and so does what `Units` add to it, without penalties; `observe` is C (q, p),
         the identity if None. InputError for a system wider than LAPACK can count, before it is formed; and for
-        penalties of another size.
-        """
+        penalties of another size."""
         scale, noise = (scale.scale, scale.noise) if isinstance(scale, Units) else (scale, None)
         parts = [parts] if isinstance(parts, Solvable) else list(parts)
         if observe is not None and len(parts) > 1 and np.linalg.matrix_rank(observe) < len(observe):
@@ -202,8 +201,7 @@ class Problem:
     def shifts(self, block: system.Block, ridge: float | FloatArray) -> FloatArray:
         """l ridge (c,) of a block's columns; `ridge` is one number, or (p,) with one for each direction.
 
-        InputError where outputs do not fall apart.
-        """
+        InputError where outputs do not fall apart."""
         if np.ndim(ridge) == 0:
             return np.full(len(block.a), self.l * ridge)
         self.outputs_apart()
@@ -222,8 +220,7 @@ class Problem:
     def bias(self, W: FloatArray) -> FloatArray:
         """The intercept (p,), in the targets' units, that goes with weights W (m, p) in the scaled targets'.
 
-        Where C leaves it open it is the smallest. A `scale` of several numbers goes with C = I.
-        """
+        Where C leaves it open it is the smallest. A `scale` of several numbers goes with C = I."""
         if not self.intercept:
             return np.zeros(W.shape[1])
         inverse, y = self.free
@@ -293,8 +290,7 @@ def _totals_apart(problem: Problem, V: FloatArray, held: FloatArray, free: Float
 def target_covariance(parts: Solvable | Parts) -> FloatArray:
     """Covariance (q, q) of the targets about their means, in their own units.
 
-    Where rows miss targets each entry is of the rows that have both, and what is then not positive is left out.
-    """
+    Where rows miss targets each entry is of the rows that have both, and what is then not positive is left out."""
     parts = [parts] if isinstance(parts, Solvable) else parts
     q = parts[0].q
     n, y, squares = np.zeros((q, q)), np.zeros((q, q)), np.zeros((q, q))

@@ -5,8 +5,7 @@ from one a few times larger. So the Cholesky factor of all rows' system at one r
 fold at every ridge near it: their conjugate gradients (Hestenes & Stiefel 1952) run side by side, as columns. G is
 formed for all rows alone; a fold's is applied as psi (S (psi^T h)) (DESIGN 1, consequence 4).
 
-All sums are divided by the rows' summed weight here, so that l ridge is ridge, and targets by their scale.
-"""
+All sums are divided by the rows' summed weight here, so that l ridge is ridge, and targets by their scale."""
 
 from __future__ import annotations
 
@@ -114,8 +113,7 @@ class Family:
         """The lower Cholesky factor of one G + shift, and a number that G's least eigenvalue is no less than, by
         LAPACK's estimate of the inverse; None where it is not numerically positive definite.
 
-        InputError for a system wider than LAPACK can count, before it is formed.
-        """
+        InputError for a system wider than LAPACK can count, before it is formed."""
         r, _, m = self.psi.shape
         check_width(r * m)
         G, S = np.empty((r * m, r * m), order="F"), self.matrices[whose]
@@ -135,8 +133,7 @@ class Family:
         """x (k, c), and which of them have converged: conjugate gradients on each column at once.
 
         A column ends when the norm of its error, estimated by the factor's, is `TOLERANCE` of the root of the
-        training error: the energy less what x explains.
-        """
+        training error: the energy less what x explains."""
         now, whole = columns, np.zeros(len(columns.shift), bool)
 
         def precondition(r: FloatArray, _: IntArray) -> FloatArray:
@@ -169,8 +166,7 @@ class Training:
     (w,), the targets' scale (q,), and systems for ridge 1: `a` (c,), rhs (k, c), energy (c,). `top` bounds the
     largest eigenvalue of G, features not yet centred.
 
-    `load` (c, q) are the outputs that a separable kernel's columns add to; psi is then the gain, (1, 1, m).
-    """
+    `load` (c, q) are the outputs that a separable kernel's columns add to; psi is then the gain, (1, 1, m)."""
 
     S: FloatArray
     psi: FloatArray
@@ -235,8 +231,7 @@ def path_errors(folds: Sequence[Moments], setting: Setting, ridges: Sequence[flo
     of the neighbours' condition.
 
     None where neither converges, or a kernel is not the same for all folds. Rows have all targets, and these are
-    values of f; ridges are positive.
-    """
+    values of f; ridges are positive."""
     trainings = [
         Training.of(pooled([[other] for number, other in enumerate(folds) if number != held])[0], setting)
         for held in range(len(folds))

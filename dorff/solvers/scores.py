@@ -3,8 +3,7 @@
 The model is that of Bayesian linear regression: coefficients h ~ N(0, s2 / (l ridge) I), noise of variance s2 / w for
 a row of weight w, a flat prior on the intercept. Its mean is the ridge solution (Rasmussen & Williams 2006, ch. 2.1).
 Directions that are problems of their own have an s2 each. Kernels are compared by the evidence of a model that is the
-same for all (`select.noise_models`), which is this one for targets divided by their noise.
-"""
+same for all (`select.noise_models`), which is this one for targets divided by their noise."""
 
 from __future__ import annotations
 
@@ -33,8 +32,7 @@ def digits_left(condition: float, unit: float = EPS, *, squared: bool = True, si
     The sums of products, and so the system, are wrong by about unit g, g the largest eigenvalue, and their right side
     by unit sqrt(g) |y|: to first order that moves fitted values by sqrt(condition) unit (1 + size) |y|,
     size = sqrt(g) |x| / |y|, which is never more than sqrt(condition) / 2. Where nothing was squared they move by
-    sqrt(condition) unit |y|. A factor of 10 is kept for what "about" hides.
-    """
+    sqrt(condition) unit |y|. A factor of 10 is kept for what "about" hides."""
     if squared and 10.0 * unit * condition >= 1.0:
         return 0.0
     lost = np.sqrt(condition) * (1.0 + min(size, np.sqrt(condition) / 2) if squared else 1.0)
@@ -66,8 +64,7 @@ class RidgeScores:
 
     Arrays are (J,): one for each of the problem's `directions`, or J = 1. Squares that are left are never taken to be
     less than what rounding leaves of them, unit (squares of the targets + |x|^2 times G's largest eigenvalue): a
-    system without digits cannot score a residual of 0.
-    """
+    system without digits cannot score a residual of 0."""
 
     def __init__(self, problem: Problem, solved: Sequence[BlockSolution]) -> None:
         self._problem, self._totals, self._solved = problem, problem.totals, solved
@@ -115,8 +112,7 @@ class RidgeScores:
     def gcv(self) -> float:
         """(RSS / N) / (1 - df / N)^2 with N entries observed (Golub, Heath & Wahba 1979), inf where df >= N.
 
-        The intercept's degrees count too. Rows' weights count by their ratios alone: RSS / N is the weighted mean.
-        """
+        The intercept's degrees count too. Rows' weights count by their ratios alone: RSS / N is the weighted mean."""
         totals = self._totals
         left = 1.0 - self.freedom.sum() / totals.entries.sum()
         return float(self.rss.sum() / totals.weight.sum() / left**2) if left > 0 else np.inf
@@ -157,8 +153,7 @@ class Solution:
     of freedom, the intercept's among them, where they were counted. `gcv` is the generalised cross-validation score
     and `log_evidence` the log marginal likelihood (`RidgeScores`), where they were asked for or came for nothing.
     `ridges` (p,) where each direction has its own; `ridge` is then their geometric mean. `converged` is False where an
-    iteration, or the learning of an output matrix, ran out of steps.
-    """
+    iteration, or the learning of an output matrix, ran out of steps."""
 
     h: FloatArray
     ridge: float

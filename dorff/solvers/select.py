@@ -61,8 +61,7 @@ class R2(StrEnum):
     in another unit does not change it. Pooled, one quotient of sums over all outputs, where these are of one unit and
     the sums mean something: components of a vector field, of which a coordinate may be almost still, and one-hot rows
     of classes. A target that does not vary has R2 1 where it is met, else 0, both up to rounding (scikit-learn's
-    convention).
-    """
+    convention)."""
 
     MEAN = "mean of outputs"
     POOLED = "pooled"
@@ -106,8 +105,7 @@ class FoldErrors:
     the digits (ridges,) that rounding leaves of the fits at least.
 
     Where f has a free scale, `sizes` (ridges,) are its summed squares; both these and the errors are about the mean of
-    the outputs at each row (`about_mean`).
-    """
+    the outputs at each row (`about_mean`)."""
 
     squares: FloatArray
     rungs: list[str]
@@ -150,8 +148,7 @@ def squared_error(moments: Solvable, W: FloatArray, bias: FloatArray) -> FloatAr
     """Summed squared error (q,) of f = F W + bias over the rows the moments were taken of; 0 for what they miss.
 
     W (m, q) and bias (q,) in the targets' units. Never less than what rounding leaves of it (`rounding_level`); of a
-    triangle, whose residuals are not squared before they are summed, the square of that.
-    """
+    triangle, whose residuals are not squared before they are summed, the square of that."""
     k, full, V = moments.m + 1, moments.full, np.vstack([W, bias - moments.y0, -np.eye(moments.q)])
     size = rounding_level(full, k, np.sum(V[:k] ** 2, axis=0))
     if moments.kind is Kind.TRIANGLE:
@@ -202,8 +199,7 @@ def noise_models(parts: Sequence[Solvable], trials: Iterable[Reweighed]) -> Iter
     The steps are MacKay's (1992, eq. 4.10): s_j^2 = |r_j|^2 / (n_j - df_j), r_j and df_j being the residuals and the
     degrees of freedom of target j under D. Departures: the intercept's degrees are off n_j, and as t2 is tied to D
     each side has its share of |h|^2 / t2 and of sum df; of one target it is (RSS + l ridge |h|^2) / n at once. A step
-    is a factorisation and its inverse, or of columns apart a division: one spectrum serves all trials.
-    """
+    is a factorisation and its inverse, or of columns apart a division: one spectrum serves all trials."""
     spectra: Sequence[Spectrum] = ()
     for weighed, ridge, noise in trials:
         best = None
@@ -335,8 +331,7 @@ def residual_variance(solution: Solution, squares: FloatArray, counts: FloatArra
 
     These are l ridge |h|^2 over the noise, as they are on average for the ridge of most evidence (MacKay 1992, section
     4), and no more than the unknowns. What the fit, which counts targets alike, has taken on of noisier ones counts
-    as a target's own noise, and so does what it misses: right for rows far above the degrees of freedom, else more.
-    """
+    as a target's own noise, and so does what it misses: right for rows far above the degrees of freedom, else more."""
     assert solution.variance is not None
     variance, total = solution.variance, max(float(counts.sum()), 1.0)
     mean = variance[0] if len(variance) == 1 else np.average(variance, weights=np.maximum(counts, 1e-300))

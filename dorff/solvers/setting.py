@@ -37,8 +37,7 @@ class Fit:
 
     `scale` (p,) is the outputs' scale, `kernel` the kernel with its output matrices written out. `noise_variance` (q,)
     is that of the targets' noise in their own units, of a row of mean weight: None where it takes more than the fit
-    and was not asked for (`Setting.judged`).
-    """
+    and was not asked for (`Setting.judged`)."""
 
     kernel: OperatorKernel
     weights: OperatorWeights
@@ -77,8 +76,7 @@ class Setting:
     and one ridge for all outputs. `free_scale`: targets are one-hot rows, and only the order of f's values counts, so
     that held-out errors are those of s f with the best s >= 0. `r2_of` is what k-fold chooses by, where other kernels
     that this one is compared with have a say; what it is of by itself if None. InputError for a learned output matrix
-    with penalties.
-    """
+    with penalties."""
 
     kernel: OperatorKernel
     d: int
@@ -132,8 +130,7 @@ class Setting:
         """A fit for each ridge, or for each array (p,) of ridges, one a direction of the outputs (`solve_each`).
 
         `scores` asks for GCV scores and, unless `evidence` is False, for evidences, which are not always computed
-        otherwise. InputError for an array where the outputs do not fall apart, and for scores with penalties.
-        """
+        otherwise. InputError for an array where the outputs do not fall apart, and for scores with penalties."""
         if scores or any(np.ndim(ridge) for ridge in ridges):
             self.check_scored()
         fits = self._solved(parts, ridges, scores=scores)
@@ -160,8 +157,7 @@ class Setting:
 
         Directions are the targets themselves where the output matrix is diagonal, else its eigenvectors: in these a
         kernel that is one scalar kernel times a matrix falls apart. InputError for other kernels. The GCV score is the
-        mean of the directions' own.
-        """
+        mean of the directions' own."""
         self.check_scored()
         rule, kernel = criterion_of(criterion).of_fit, self.fixed(parts)
         assert rule is not None
@@ -260,8 +256,7 @@ class Setting:
         """The fit with the output matrix that is best at this ridge; GCV then counts the matrix as given.
 
         `problem` is that of A = I, whose diagonalisation serves every ridge and matrix. A kernel `weight` k0 A at a
-        ridge is k0 A at ridge / weight.
-        """
+        ridge is k0 A at ridge / weight."""
         if len(parts) > 1:
             raise InputError("output 'learned': needs rows that have all targets; set data.nan: drop")
         (block,), (weight, base, output) = problem.blocks, term
@@ -309,8 +304,7 @@ def carried_ridges(setting: Setting, parts: Parts, fit: Fit) -> Ridge:
 def learned_term(kernel: OperatorKernel) -> tuple[float, Decomposable, Learned] | None:
     """The weight, the kernel and the output of a kernel whose output matrix is to be learned; None of others.
 
-    InputError where it is one term of several, which is not built.
-    """
+    InputError where it is one term of several, which is not built."""
     terms = [(weight, base) for weight, base in kernel.terms() if weight > 0]
     for weight, base in terms:
         if isinstance(base, Decomposable) and isinstance(base.output, Learned):

@@ -82,8 +82,7 @@ class Block:
     and `turned` are the spectrum and V^T rhs where they come from elsewhere; `squared` is False where that was the
     features' own singular values, so that nothing lost digits by being squared. `removed` bounds the largest
     eigenvalue of what centring took off G: sums were rounded with that still in them. `unit` is the rounding error of
-    what penalties add to G, relative to its largest diagonal entry of the same row of the weights.
-    """
+    what penalties add to G, relative to its largest diagonal entry of the same row of the weights."""
 
     G: FloatArray
     a: FloatArray
@@ -175,8 +174,7 @@ def assembled(
     which each is `row` (k,) of its feature's; all the same if None.
 
     G[k, j] is the sum over all sums of S_kj psi_k C*C psi_j^T (Minh 2016, eq. 74). The free b is eliminated,
-    exactly.
-    """
+    exactly."""
     k, P = psi.shape
     G, rhs, across = np.zeros((k, k)), np.zeros((k, sums[0].y.shape[1])), np.zeros((k, P))
     all_of_them = np.array_equal(feature, np.arange(len(sums[0].S)))
@@ -207,8 +205,7 @@ def free_system(sums: Sequence[BorderedSums]) -> tuple[FloatArray, FloatArray]:
     """Of the intercept's own system: the inverse of sum n C*C (P, P), and sum C* y (P, c).
 
     What the sums show by less than `OPEN` of the most is left open: where L 1 is 0 a penalty says nothing of a
-    constant, but its sums have been rounded.
-    """
+    constant, but its sums have been rounded."""
     square = sum(one.n * one.C.T @ one.C for one in sums)
     inverse = np.asarray(np.linalg.pinv(square, rcond=OPEN, hermitian=True))
     return inverse, np.asarray(sum(one.C.T @ one.y for one in sums))

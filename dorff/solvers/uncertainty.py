@@ -8,8 +8,7 @@ an estimate whose error has the covariance that is given here as the posterior's
 
 Independent outputs (a diagonal output matrix, C = I) have one model for their evidence, which is compared with that of
 other kernels. Their noise and posterior are of models of their own, each with a t2 tied to its own noise: what is said
-of each depends neither on the others nor on their units.
-"""
+of each depends neither on the others nor on their units."""
 
 from __future__ import annotations
 
@@ -77,8 +76,7 @@ def posterior(problem: Problem, solution: Solution, noise: FloatArray, parts: Se
     and s2 is the one noise of `RidgeScores`. What of the intercept C leaves open stays the fit's: no deviation is
     counted there.
     A Cholesky factor's inverse where one serves all columns, else the eigenvectors of G. InputError at ridge 0 where G
-    is singular.
-    """
+    is singular."""
     about, ridge = _Noise.of(problem, solution, noise), solution.ridge if solution.ridges is None else solution.ridges
     blocks = list[PosteriorBlock]()
     for block in problem.blocks:

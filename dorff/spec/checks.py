@@ -1,8 +1,7 @@
 """What pydantic's own types do not say about a value of the job file: names to come, numbers or lists, bytes.
 
 Each check is handed the raw value before its type is looked at, and either gives it back, put in order, or
-refuses. A problem's text reads on from the dotted place of the value: "must be ..., came ...; correct it".
-"""
+refuses. A problem's text reads on from the dotted place of the value: "must be ..., came ...; correct it"."""
 
 import difflib
 import math

@@ -96,8 +96,7 @@ class RemoteCluster(ClusterSpec):
     """A Dask cluster that runs already; its workers say how much memory they have, and it is planned as one of them.
 
     Off loopback its address begins with tls:// and `tls` names our credentials; tcp:// lets everybody in who can reach
-    it, and is refused unless `plain_tcp` says that this is meant.
-    """
+    it, and is refused unless `plain_tcp` says that this is meant."""
 
     on_this_machine: ClassVar[bool] = False
     type: ClassVar[str] = "address"

@@ -36,8 +36,7 @@ class Data(Part):
     its targets say. `unlabelled` is a second data set, of rows with the same inputs, that the manifold terms see too.
 
     `window` is for data that grow: only about that many of the last rows are used, at least so
-    many where there are, up to the start of their first leaf.
-    """
+    many where there are, up to the start of their first leaf."""
 
     store: FilePath
     inputs: Names = "x"

@@ -29,8 +29,7 @@ class Features(Part):
 
     Where `sampler` is left out, it is `iid` for a spectrum that rotations change, such as the Laplacian's.
     `drawn_for` names other kernels whose spectra the frequencies are drawn from; they are then weighed for `kernel`.
-    `precision: mixed` rounds features and the products of blocks to float32.
-    """
+    `precision: mixed` rounds features and the products of blocks to float32."""
 
     count: Counts = "auto"
     sampler: Sampler = Typed(type="orthogonal")
@@ -58,8 +57,7 @@ class Folds(Part):
 
     `auto` is groups where the data have a column of that name; else blocks where rows of the first plan's sample tell
     the errors of those beside them, and rows where not. It is rows where `data.nan` is unlabelled: labels often stand
-    in a few runs of the rows.
-    """
+    in a few runs of the rows."""
 
     count: Annotated[int, Field(ge=2)] = 5
     by: FoldsBy = "auto"
@@ -136,8 +134,7 @@ class Solve(Part):
     `calibrate` are for classes.
 
     `observe` is C (q, p): the function has p outputs, the targets are C times them. `class_weight` given label by
-    label is kept as (label, weight) pairs, labels as text.
-    """
+    label is kept as (label, weight) pairs, labels as text."""
 
     ridge: Ridges = "auto"
     ridge_per_output: Annotated[bool, Idle(_chooses)] = False
@@ -174,8 +171,7 @@ class Publish(Part):
     `margin` below the current model's: both on the data set `holdout` where it is named (R2, or accuracy of classes),
     else R2 of each fit's own folds (`select: kfold`), in both cases what `dorff score` says, rows counting by
     `data.weights` where there are such (on `holdout` this job's, for both models). `keep` deletes all versions but
-    that many of the last.
-    """
+    that many of the last."""
 
     digits: NotNegative = 3.0
     margin: Annotated[NotNegative | None, Idle(_unscored, refused=True)] = None
@@ -187,8 +183,7 @@ class Job(Part):
     """A whole job. `state` keeps durable moments and receipts, `model` the published versions.
 
     Of several kernels the best by `solve.select` is published; one pass serves all. Where the kernel has views
-    `data.inputs` are their arrays, and need not be given.
-    """
+    `data.inputs` are their arrays, and need not be given."""
 
     data: Data
     kernel: Kernels = DecomposableSpec(type="decomposable")

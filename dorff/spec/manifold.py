@@ -96,8 +96,7 @@ class ManifoldSpec(Part):
     alone is penalised; `between` asks all views to agree, row by row, and its graph is the identity.
 
     `form` is how the sums are made, which changes their last digits; `scale: mean` divides the term by the number of
-    edges (of rows, where the graph is the identity).
-    """
+    edges (of rows, where the graph is the identity)."""
 
     graph: Graph = KnnSpec()
     weight: Penalties

@@ -1,7 +1,6 @@
 """Reads a job file. Whatever is wrong with it is said in one sentence, before anything else of dorff runs.
 
-`job_schema` says as a JSON Schema what a job file may say, for editors.
-"""
+`job_schema` says as a JSON Schema what a job file may say, for editors."""
 
 import os
 import re
@@ -81,8 +80,7 @@ def load_job(path: str | os.PathLike[str], *, root: str | os.PathLike[str] | Non
 
     Every path in it must lead, links followed, to a place below `root`, if one is given.
 
-    Raises InputError, one sentence, for whatever is wrong with the file.
-    """
+    Raises InputError, one sentence, for whatever is wrong with the file."""
     source = Path(path)
     within = None if root is None else _folder(Path(root))
     raw = _read(source)
@@ -102,8 +100,7 @@ def load_job(path: str | os.PathLike[str], *, root: str | os.PathLike[str] | Non
 def job_schema() -> Config:
     """The JSON Schema (draft 2020-12) of job files, words of installed packages included.
 
-    It looks at each value alone: what the parts of a job must agree on, `load_job` checks.
-    """
+    It looks at each value alone: what the parts of a job must agree on, `load_job` checks."""
     definitions: Config = {}
 
     def put_words(node: Any) -> Any:

@@ -1,8 +1,7 @@
 """The words of a job: each kind of thing has a registry, which knows those of dorff and of other installed packages.
 
 A package adds a word by an entry point of the group `dorff.KIND`, whose name is the word and whose object is an
-`Entry`. It is imported when the word is used, and never before.
-"""
+`Entry`. It is imported when the word is used, and never before."""
 
 from __future__ import annotations
 
@@ -36,8 +35,7 @@ class Entry:
     """A word: what `build`s the thing of the options as keyword arguments, the `options` with their types and help.
 
     `formula` and `source` (author, year) are for the report and the JSON Schema; `written` is how the word is shown
-    where it is the key of a mapping and no name.
-    """
+    where it is the key of a mapping and no name."""
 
     name: str
     build: Callable[..., Any]
@@ -119,8 +117,7 @@ class Word:
     """Beside a field's type: a mapping whose `type` is a word of the registry, and whose other keys are its options.
 
     `default` is the word where `type` is left out, `later` are words that are known but not built yet, `without` those
-    that do not go here.
-    """
+    that do not go here."""
 
     registry: Registry
     default: str | None = None

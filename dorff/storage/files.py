@@ -55,8 +55,7 @@ def write_atomic(path: Path, chunks: Iterable[bytes | memoryview], *, sync: bool
     """Write a file beside its place and move it there in one step; nobody ever sees a part of it.
 
     `sync` waits for the disk. Files that carry a checksum and can be made again do without: a torn one is
-    noticed when it is read.
-    """
+    noticed when it is read."""
     with space_on(path):
         make_directory(path.parent, sync=sync)
         with locate(path).writing(sync=sync) as file:
@@ -84,8 +83,7 @@ def identity(path: Path, names: int = 3) -> str:
     it is of, and which part of that.
 
     It is under the file's checksum: one in another's place (a copy, a restore, a write gone astray) is whole, and yet
-    as good as damaged, because it would be counted for what it is not.
-    """
+    as good as damaged, because it would be counted for what it is not."""
     return "/".join(path.parts[-names:])
 
 

@@ -24,8 +24,7 @@ class Location(PosixPath):
     """A path with what `pathlib` lacks: whole files, locks, durability, free space, and Zarr.
 
     Here a path of the operating system. Another storage is a subclass, which overrides these methods and those of
-    `pathlib` that touch files; its errors are those of local files (FileNotFoundError, FileExistsError and so on).
-    """
+    `pathlib` that touch files; its errors are those of local files (FileNotFoundError, FileExistsError and so on)."""
 
     __slots__ = ()
 
@@ -44,8 +43,7 @@ class Location(PosixPath):
     def writing(self, *, sync: bool) -> Iterator[BinaryIO]:
         """A file to write, which appears at this path, whole, when the block ends without an error.
 
-        `sync` waits until it would outlive a power cut. Its folder is there.
-        """
+        `sync` waits until it would outlive a power cut. Its folder is there."""
         temporary = self.with_name(f".{self.name}.{uuid.uuid4().hex}")  # no other writer's
         try:
             with temporary.open("wb", buffering=_BUFFER) as file:
@@ -109,8 +107,7 @@ class Location(PosixPath):
         """Hold the lock of a file (made where there is none), or of a `folder`, for one process and thread at a time.
 
         Waits for `seconds`, then raises BlockingIOError. Yields a function that says whether what was locked is still
-        what is at this path.
-        """
+        what is at this path."""
         handle = os.open(self, os.O_RDONLY) if folder else self._handle(os.O_RDWR | os.O_CREAT)
         try:
             self._wait_for(handle, time.monotonic() + seconds)

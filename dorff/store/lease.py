@@ -30,8 +30,7 @@ _PATIENCE: Final = 10.0  # seconds to wait for the lock, which is held for milli
 class Holder:
     """Who holds a lease, as its file says: a process of a machine that was started once, for `seconds` at a time.
 
-    `nonce` tells this holding from every other.
-    """
+    `nonce` tells this holding from every other."""
 
     host: str
     boot: str
@@ -66,8 +65,7 @@ class Lease:
     Its file is `path`.NUMBER, where the number is the token, which only grows: a damaged file is a free lease, and
     yet its token is known. Age is by the file system's own clock, which every host sees alike: a file's time of
     change against that of the lock file, touched just now. A holder that was paused for too long may be overtaken;
-    it finds out at its next `check`, and inside `fenced` it cannot happen.
-    """
+    it finds out at its next `check`, and inside `fenced` it cannot happen."""
 
     def __init__(self, path: Path, token: int, holder: Holder) -> None:
         self.path: Final = path
@@ -82,8 +80,7 @@ class Lease:
         """Take the lease, valid for `seconds` after each renewal; LeaseError names who holds it and until when.
 
         Free is: released, damaged, not renewed for its seconds, or of a process of this host that is gone. A lease
-        from the future is of a clock that was set back, and free too: where that is wrong, its holder is fenced.
-        """
+        from the future is of a clock that was set back, and free too: where that is wrong, its holder is fenced."""
         if not 0 < seconds < math.inf:
             raise InputError(f"seconds: a lease lasts for more than 0, got {seconds}; 60 is usual")
         holder = Holder.this_process(seconds)
@@ -166,8 +163,7 @@ def forget(path: Path) -> None:
     Under its lock, so that nobody takes it meanwhile. The lock goes last: whoever waited for it finds that it is no
     longer the one there, and waits for the new one (`locked`). Where a network's file system shows the old one still,
     two may get in at once: then the last to write is the holder, and the other, whose nonce is not in the file, finds
-    out at its next `check`. Tokens begin again at 1, and the nonce tells who holds which.
-    """
+    out at its next `check`. Tokens begin again at 1, and the nonce tells who holds which."""
     with suppress(OSError, DorffError), locked(path) as now:
         _, holder, changed = _newest(path)
         if holder is None or not holder.holds(now - changed):

@@ -40,8 +40,7 @@ _CURRENT = re.compile(rf"({_VERSION.pattern})(?: ([0-9a-f]{{16}}))?", re.ASCII)
 def save_model(model: Model, root: Path) -> Path:
     """Write a new version under `root`, then switch `current` to it in one step; returns the version's directory.
 
-    Takes no lease: where fits publish to the same root, hold its lease meanwhile.
-    """
+    Takes no lease: where fits publish to the same root, hold its lease meanwhile."""
     version = number_version(write_version(model, root))
     switch_current(root, version.name)
     return version
@@ -49,8 +48,7 @@ def save_model(model: Model, root: Path) -> Path:
 
 def write_version(model: Model, root: Path) -> Path:
     """Write a new version under `root` and wait for the disk. It can be loaded from the directory returned, but has no
-    number yet; one that its writer left is removed by the next `publish`, or by `prune_versions` a day later.
-    """
+    number yet; one that its writer left is removed by the next `publish`, or by `prune_versions` a day later."""
     with files.space_on(root):
         files.make_directory(root, sync=True)
         version = root / f".new-{uuid.uuid4().hex}"
@@ -113,8 +111,7 @@ def discard_version(version: Path) -> None:
 def discard_unnumbered(root: Path, lease: Lease) -> None:
     """Remove the versions that got no number because their writers were killed; `lease` is that of `root`.
 
-    Who holds it has written none yet, so all are of others, that had it before.
-    """
+    Who holds it has written none yet, so all are of others, that had it before."""
     with lease.fenced():
         for version in files.unfinished(root, ".new-"):
             with suppress(FileNotFoundError):  # its writer, who lost the lease, removes it too
@@ -236,8 +233,7 @@ def load_model(path: str | Path, *, posterior: bool = True, held: bool = False) 
     `held` asks for them.
 
     Runs no code from the files. Raises InputError where a file is missing or damaged, or shapes disagree,
-    IncompleteError where the disk fails.
-    """
+    IncompleteError where the disk fails."""
     version = resolve_model(locate(path))
     left = (*(() if posterior else ("posterior_",)), *(() if held else ("held_",)))
     try:

@@ -47,8 +47,7 @@ class LeafRecord(ABC):
 
     `stamp` is of the files that held the rows (size and time; cheap to ask again). `low` and `high` (d,) bound the
     inputs of the rows used; `rows_unlabelled` have no target, `rows_read` are those read from the store. Seconds are
-    wall time in the leaf, and in its BLAS `syrk` calls.
-    """
+    wall time in the leaf, and in its BLAS `syrk` calls."""
 
     plan: str
     number: int
@@ -101,8 +100,7 @@ class Receipt(LeafRecord):
 
     `digest` is of the rows' values as read; `key` names the leaf's moments by all that determines them: plan, rows and
     digest. `rows_dropped` are neither used nor unlabelled, those of weight 0 too. `facts` are whole numbers that a
-    leaf which is no sum hands on.
-    """
+    leaf which is no sum hands on."""
 
     digest: str
     rows_dropped: int = 0
@@ -128,8 +126,7 @@ class Checkpoint(LeafRecord):
     """A leaf whose rows start..row-1 are summed, of start..stop-1; `checksums` go on to its receipt's digest. For the
     same plan, rows and stamp alone.
 
-    Two files: the sums, named by what they are of; and a text that names them, written last.
-    """
+    Two files: the sums, named by what they are of; and a text that names them, written last."""
 
     row: int
     checksums: tuple[int, ...] = ()
@@ -209,8 +206,7 @@ def prune_versions(root: Path, keep: int, *, dry_run: bool = False) -> list[Path
     """Remove all versions of a model but the last `keep` up to the current one; returns what is (or would be) gone.
 
     Never the current one, nor a newer one: that may be waiting to become current. A reader that had opened a version
-    is promised nothing more.
-    """
+    is promised nothing more."""
     _at_least_one(keep)
     with files.space_on(root):
         with locked(root / LEASE):
@@ -227,8 +223,7 @@ def prune_versions(root: Path, keep: int, *, dry_run: bool = False) -> list[Path
 def prune_state(state: Path, keep: int, *, dry_run: bool = False) -> list[Path]:
     """Remove all plans of a state directory but the `keep` used last; returns the directories gone (or that would be).
 
-    What is removed can be made again, by reading the rows again. A plan that a run holds the lease of stays.
-    """
+    What is removed can be made again, by reading the rows again. A plan that a run holds the lease of stays."""
     _at_least_one(keep)
     plans = sorted({file.parent for file in state.glob("*/plan.json")}, key=last_used, reverse=True)
     if not plans:

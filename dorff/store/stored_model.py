@@ -26,8 +26,7 @@ def build_model(arrays: Arrays, words: Mapping[str, Any]) -> Model:
     """The model of these arrays, by name, and of these words: `kernel`, `sampler`, `seed`, `features` and `info`.
 
     InputError where they do not fit each other, something is not finite, or an array is nobody's. Runs no code that
-    they name, and allocates little more than they have.
-    """
+    they name, and allocates little more than they have."""
     try:
         return _built(arrays, words)
     except InputError:
