@@ -78,8 +78,7 @@ def quality_of(plan: Plan, fitted: Fitted, by: str | None) -> FitQuality | None:
     solution = choice.fit.solution
     ridge = solution.ridge if solution.ridges is None else solution.ridges
     with pinned():
-        squares = _squares(fitted)
-        squares = held_out_squares(parts, setting, ridge) if squares is None else squares
+        squares = held_out_squares(parts, setting, ridge)
         every = [part for fold in parts for part in fold]
         spread, total = Spread.of_moments(every), pooled(parts)
         train = squared_errors(total, choice.fit.W, choice.fit.bias, setting.observe)
@@ -103,16 +102,6 @@ def quality_of(plan: Plan, fitted: Fitted, by: str | None) -> FitQuality | None:
         0 if looked is None else looked["rows"], None if looked is None else looked["dependence"],
         None if looked is None else looked["correlation"], tuple(outputs),
     )  # fmt: skip
-
-
-def _squares(fitted: Fitted) -> FloatArray | None:
-    """The held-out squares of the trial that was chosen, where k-fold chose it."""
-    choice = fitted.choice
-    for row in choice.table:
-        same = row.candidate == choice.candidate and row.m == choice.m and row.ridge == choice.fit.solution.ridge
-        if same and row.squares is not None and (row.ridges is None) == (choice.fit.solution.ridges is None):
-            return np.array(row.squares)
-    return None
 
 
 def _half(plan: Plan, fitted: Fitted, ridge: float | FloatArray) -> float | None:

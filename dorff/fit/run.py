@@ -286,8 +286,7 @@ def _report(solved: Solved, peak: int | None) -> FitReport:
 def _trial(score: Score, plan: Plan) -> dict[str, Any]:
     """A trial as the report has it: `candidate` is the kernel's number, `manifold` the weights of terms, if any."""
     kernel, weights = divmod(score.candidate, len(plan.weights))
-    trial = {**asdict(replace(score, squares=None)), "candidate": kernel}
-    del trial["squares"]
+    trial = {**asdict(score), "candidate": kernel}
     return {**trial, "manifold": list(plan.weights[weights])} if plan.terms else trial
 
 

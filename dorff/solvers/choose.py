@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final, final
 
 import numpy as np
@@ -23,6 +23,7 @@ LARGE: Final = 512  # unknowns from which folds are solved as neighbours of thei
 DIRECT: Final = "direct"
 FIRST, LAST = (-8, 1), (-14, 5)  # powers of ten of ridges, times k(x, x): those tried at once, and all that may be
 STEPS: Final = (1, 2, 3)  # beyond an end
+DIGITS: Final = 3.0  # that a ridge which is chosen here must leave, if one does
 
 
 @final
@@ -46,7 +47,6 @@ class Score:
     rung: str = DIRECT
     digits: float | None = None
     r2: float | None = None
-    squares: tuple[float, ...] | None = field(default=None, repr=False)
 
     @property
     def least(self) -> float:
@@ -112,7 +112,8 @@ def setting_scores(
     """The trials of one setting: its scores at every ridge, or by every output's best ridge (`choose`).
 
     Without `ridges` they are powers of ten times the mean of k(x, x): FIRST of them, then more beyond an end while the
-    best is there, as far as LAST; then two between the best and its neighbours."""
+    best is there, as far as LAST; then two between the best and its neighbours. Those that leave too few digits are
+    dropped."""
     trials = _trials(folds, setting, ridges, by, per_output=per_output, common=Common())
     return [score for score, _ in trials]
 
@@ -147,17 +148,23 @@ def _searched(
     while wanted:
         more = _trials(folds, setting, [level * 10.0**one for one in wanted], by, per_output=False, common=common)
         trials |= dict(zip(wanted, more, strict=True))
-        best, tried = min(trials, key=lambda power: (trials[power][0].least, power)), sorted(trials)
+        best, tried = min(sorted(trials), key=lambda power: _rank(trials[power][0])), sorted(trials)
         if best == tried[0]:
             wanted = [best - step for step in STEPS if best - step >= lowest]
         elif best == tried[-1]:
             wanted = [best + step for step in STEPS if best + step < LAST[1]]
         else:
             wanted = []
-    between = [power for power in (best - 0.5, best + 0.5) if LAST[0] < power < LAST[1] - 1]
+    between = [power for power in (best - 0.5, best + 0.5) if lowest < power < LAST[1] - 1]
     more = _trials(folds, setting, [level * 10.0**one for one in between], by, per_output=False, common=common)
     trials |= dict(zip(between, more, strict=True))
-    return [trials[power] for power in sorted(trials)]
+    least = min(_rank(score)[0] for score, _ in trials.values())
+    return [trials[power] for power in sorted(trials) if _rank(trials[power][0])[0] == least]
+
+
+def _rank(score: Score) -> tuple[bool, float]:
+    """What the best has least of: of trials that have their digits, if any has."""
+    return score.digits is not None and score.digits < DIGITS, score.least
 
 
 def _score(fit: Fit, m: int, rule: FitScore) -> Score:
@@ -192,10 +199,8 @@ def fold_scores(
         totals = held_out.of_best_scale(_energy(folds), unit)
         r2 = R2.POOLED.score(totals[:, None], spread)  # its squared errors are of all outputs of a row together
     table = [
-        Score(0, ridge, float(value), setting.m, None, rung, float(left), _or_none(one), tuple(each.tolist()))
-        for ridge, value, rung, left, one, each in zip(
-            ridges, totals / entries, rungs, digits, r2, errors, strict=True
-        )
+        Score(0, ridge, float(value), setting.m, None, rung, float(left), _or_none(one))
+        for ridge, value, rung, left, one in zip(ridges, totals / entries, rungs, digits, r2, strict=True)
     ]
     if not per_output:
         return table
@@ -203,8 +208,8 @@ def fold_scores(
     each = np.asarray(ridges, dtype=np.float64)[best]
     value, last = float(left.sum() / entries), float(setting.r2.score(left, spread))
     rung, kept = rungs[int(best[0])], float(digits[best].min())
-    of_each = Score(0, geometric_mean(each), value, setting.m, tuple(each.tolist()), rung, kept, _or_none(last))
-    return [*table, replace(of_each, squares=tuple(left.tolist()))]
+    ridge_each, r2_each = tuple(each.tolist()), _or_none(last)
+    return [*table, Score(0, geometric_mean(each), value, setting.m, ridge_each, rung, kept, r2_each)]
 
 
 def _or_none(value: float) -> float | None:
