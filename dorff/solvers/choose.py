@@ -36,8 +36,7 @@ class Score:
     choice is by that: of outputs in different units `value` hears the one of the largest numbers alone.
     `ridges` are those of the outputs where each has its own; `ridge` is then their geometric mean. `rung` says how
     the value was found: "direct", along a path "neighbours" or "factored" (`solvers.ridge_path`), or for folds of few
-    rows "rows" (`solvers.few_labels`). `digits` are `Solution.digits`, of all folds the fewest. `squares` are the
-    summed squared errors of each target on held-out rows, by k-fold."""
+    rows "rows" (`solvers.few_labels`). `digits` are `Solution.digits`, of all folds the fewest."""
 
     candidate: int
     ridge: float
