@@ -4,7 +4,7 @@ summed; and a second read, of one fold's rows alone: decision values that a cali
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -39,6 +39,7 @@ PART_ROWS = 2**14  # that one thread sums, of arrays in memory and in Zarr
 MOST_ONES = 2**22  # numbers of one-hot rows made at a time
 
 Codes = npt.NDArray[np.int64]
+Run: TypeAlias = tuple[int, int]  # its first row, and the one after its last
 
 _pinning = threading.Lock()
 
@@ -226,21 +227,39 @@ def sampled_runs(n: int) -> list[tuple[int, int]]:
     return spread_runs(n, SAMPLE_RUNS, RUN_ROWS)
 
 
-def sample(
-    X: Rows, Y: Targets, *, partial: bool = False, some: Sequence[tuple[int, int]] = ()
-) -> tuple[FloatArray, FloatArray]:
-    """The rows of the runs `some`, of `sampled_runs` where there are none."""
-    some = some or sampled_runs(int(X.shape[0]))
-    if isinstance(X, da.Array):
-        assert isinstance(Y, da.Array)
-        chunks_x, chunks_y = compute([X[a:b] for a, b in some], [Y[a:b] for a, b in some])
-        firsts = [a for a, _ in some]
-        xs = [matrix(values, "X", first) for values, first in zip(chunks_x, firsts, strict=True)]
-        ys = [matrix(values, "y", first, partial=partial) for values, first in zip(chunks_y, firsts, strict=True)]
-    else:
-        assert not isinstance(Y, da.Array)
-        xs, ys = ([r.read(a, b) for a, b in some] for r in (ArrayReader(X, "X"), ArrayReader(Y, "y", partial=partial)))
-    return np.concatenate(xs), np.concatenate(ys)
+@final
+@dataclass(frozen=True, eq=False)
+class RowsRead:
+    """Runs of rows that were read together: a chunk that several of them are cut from is read, or made, once."""
+
+    rows: Mapping[Run, tuple[FloatArray, FloatArray]]
+
+    @classmethod
+    def of(cls, X: Rows, Y: Targets, runs: Iterable[Run], *, partial: bool = False) -> RowsRead:
+        """Of inputs X (n, d) and targets Y (n, q)."""
+        some = sorted(set(runs))
+        if isinstance(X, da.Array):
+            assert isinstance(Y, da.Array)
+            chunks_x, chunks_y = compute([X[a:b] for a, b in some], [Y[a:b] for a, b in some])
+            firsts = [a for a, _ in some]
+            xs = [matrix(values, "X", first) for values, first in zip(chunks_x, firsts, strict=True)]
+            ys = [matrix(values, "y", first, partial=partial) for values, first in zip(chunks_y, firsts, strict=True)]
+        else:
+            assert not isinstance(Y, da.Array)
+            readers = ArrayReader(X, "X"), ArrayReader(Y, "y", partial=partial)
+            xs, ys = ([reader.read(a, b) for a, b in some] for reader in readers)
+        return cls(dict(zip(some, zip(xs, ys, strict=True), strict=True)))
+
+    def __getitem__(self, runs: Sequence[Run]) -> tuple[FloatArray, FloatArray]:
+        """The rows X (k, d), Y (k, q) of these runs."""
+        xs, ys = zip(*(self.rows[run] for run in runs), strict=True)
+        return np.concatenate(xs), np.concatenate(ys)
+
+
+def sample(X: Rows, Y: Targets, *, partial: bool = False) -> tuple[FloatArray, FloatArray]:
+    """The rows of `sampled_runs`."""
+    some = sampled_runs(int(X.shape[0]))
+    return RowsRead.of(X, Y, some, partial=partial)[some]
 
 
 def sampled_weights(weights: FloatArray | None, rows: int) -> FloatArray | None:

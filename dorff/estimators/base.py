@@ -8,20 +8,28 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial as bound
-from typing import Any, TypeAlias, TypeVar, final
+from typing import Any, final
 
 import dask.array as da
 import numpy as np
 import numpy.typing as npt
-from dask.delayed import delayed
 from dask.system import CPU_COUNT
 from scipy.linalg import LinAlgWarning
 from sklearn.utils.validation import validate_data
 
 from dorff.errors import InputError
-from dorff.estimators.array_sums import FOLDS, Drawing, Stream, Targets, sample, sampled_weights
+from dorff.estimators.answers import Answer, answered
+from dorff.estimators.array_sums import (
+    FOLDS,
+    Drawing,
+    RowsRead,
+    Stream,
+    Targets,
+    sample,
+    sampled_runs,
+    sampled_weights,
+)
 from dorff.estimators.arrays import (
     Deal,
     Flags,
@@ -32,10 +40,18 @@ from dorff.estimators.arrays import (
     choose_by_splits,
     enough_memory,
     finite_in,
-    runs_of,
     unwrap,
 )
-from dorff.estimators.parameters import Nested, is_auto, looked_at, named_kernel, seed_of, tuned
+from dorff.estimators.parameters import (
+    TOO_LARGE,
+    Nested,
+    is_auto,
+    looked_at,
+    named_kernel,
+    runs_read,
+    seed_of,
+    tuned,
+)
 from dorff.estimators.semi import ManifoldLike, Penalties, check_trials, columns_read, terms_of
 from dorff.features import Recipe
 from dorff.fit import Fitted, folds_with_rows
@@ -48,13 +64,11 @@ from dorff.model.model import Model, Views
 from dorff.moments import Folds, pooled
 from dorff.passes import FoldRule
 from dorff.plan import draw_features, features_for, target_means
-from dorff.solvers import Choice, Setting, choose
+from dorff.solvers import Choice, Setting, choose, with_digits
 from dorff.spec.checks import AUTO
 from dorff.spec.job import FIRST_RIDGES
 
 Finish = Callable[[FloatArray], npt.NDArray[Any]]  # from f (k, p) to what is asked for; may be pickled
-M = TypeVar("M")
-Answer: TypeAlias = Callable[[M, FloatArray], npt.NDArray[Any]]  # from a model and X (k, d) to that
 _HOMES = {"kernel": "kernels", "sampler": "frequencies"}
 _TABLES = {"gcv": "gcv_", "evidence": "log_evidences_", "kfold": "cv_errors_"}
 _OTHER_TABLE = "scores_"  # of a criterion of another package
@@ -102,6 +116,8 @@ class ORFFEstimator(Nested, ABC):
         """The kernel that a scalar one stands for."""
 
     def _check_arguments(self) -> None:
+        if vars(self).get("_stream") is None:
+            self.__dict__.pop("_rows", None)  # of an earlier fit
         count = self.n_features
         if not is_auto(count) and (not isinstance(count, numbers.Integral) or isinstance(count, bool) or count < 2):
             raise InputError(f"n_features must be a whole number of 2 or more, or 'auto', got {count!r}")
@@ -193,11 +209,13 @@ class ORFFEstimator(Nested, ABC):
         given = self._given
         if isinstance(given, OperatorKernel):
             given.fix(d, p, covariance)  # what cannot be is refused before a row is read
-        self._rows = int(X.shape[0])
+        self._rows = n = int(X.shape[0])
         if isinstance(self._cv, numbers.Integral) and self._cv > X.shape[0]:
             rows = "rows" if inputs is None else "labelled rows"
             raise InputError(f"cv = {self._cv} folds need as many {rows}, but n_samples = {len(X)}; use fewer folds")
-        some_x, some_y = sample(X, Y, partial=partial)
+        looks = is_auto(self.cv) and self._cv is not None and inputs is None
+        read = RowsRead.of(X, Y, runs_read(n, tunes=self._unsaid, looks=looks), partial=partial)
+        some_x, some_y = read[sampled_runs(n)]
         w = sampled_weights(weights, len(some_x))
         if w is not None:
             some_x, some_y, w = some_x[w > 0], some_y[w > 0], w[w > 0]
@@ -205,13 +223,12 @@ class ORFFEstimator(Nested, ABC):
         if inputs is not None:
             (some_x, _), own = sample(inputs, inputs[:, :0]), None
 
-        n = int(X.shape[0])
         count = features_for(n) if is_auto(self.n_features) else int(self.n_features)
 
         def described(scaled: Callable[[FloatArray], FloatArray]) -> tuple[OperatorKernel, Recipe]:
             kernel = self._operator_kernel(scaled(some_x), own)
             if self._unsaid:
-                kernel = tuned(kernel, X, Y, scaled, n=n, seed=seed, observe=observe, weights=weights)
+                kernel = tuned(kernel, read, scaled, n=n, seed=seed, observe=observe, weights=weights)
             sampler = default_sampler(kernel) if self.sampler is None else self.sampler
             recipe = Recipe(kernel.fix(d, p, covariance), sampler, d, p, count, bool(self.intercept))
             check_memory(recipe.m, Y.shape[1])
@@ -231,9 +248,7 @@ class ORFFEstimator(Nested, ABC):
         setting = Setting(
             kernel, d, features.m, drawn.density, scale_targets, bool(self.intercept), observe, free_scale=free_scale
         )
-        looked = None
-        if is_auto(self.cv) and isinstance(self._cv, numbers.Integral) and inputs is None:
-            looked = looked_at(kernel, X, Y, features, rule=FoldRule(FOLDS, True, seed))
+        looked = looked_at(kernel, read, features, n=n, rule=FoldRule(FOLDS, True, seed)) if looks else None
         return Drawing(features, target_means(some_y, w), setting, recipe, seed, looked)
 
     def _shift_invariant(self) -> bool:
@@ -285,7 +300,7 @@ class ORFFEstimator(Nested, ABC):
         no_rows, no_target = "y has no row with a target that was observed; give some", "no row has this target"
         folds = folds_with_rows(sums, no_rows, lambda at: f"y, column {at}: {no_target}; leave the column out")
         if not all(np.isfinite(part.packed).all() for part in pooled(folds)):
-            raise InputError("y has numbers so large that their squares overflow float64; rescale the targets")
+            raise InputError(TOO_LARGE)
         if self._cv is not None and len(folds) < 2:
             raise InputError(f"cv = {self.cv}: rows fell into one fold; give more rows, or leave cv out")
         settings = [drawing.setting] if penalties is None else penalties.settings(drawing.setting)
@@ -293,6 +308,7 @@ class ORFFEstimator(Nested, ABC):
             choice = choose_by_splits(deal.uses, sums, settings, self._ridges())
         else:
             choice = choose(folds, settings, None if is_auto(self.ridge) else self._ridges(), by=self._by)
+            choice = with_digits(choice, folds, settings) if is_auto(self.ridge) else choice
         self._keep(choice, penalties)
         fitted, report = Fitted(settings, sums, choice), {}
         if penalties is not None:
@@ -351,44 +367,6 @@ class ORFFEstimator(Nested, ABC):
         X = self._inputs(unwrap(X, "X"), reset=False, read=read)
         with enough_memory("predict fewer rows at a time, or give a Zarr or Dask array"):
             return answered(X, model, answer, columns, dtype, read)
-
-
-def answered(
-    X: Any, model: M, answer: Answer[M], columns: tuple[int, ...], dtype: Any = np.float64, read: Flags | None = None
-) -> Any:
-    """What `answer` makes of a model, or of a feature map, and X (n, d), (n, *columns): a lazy Dask array for Dask
-    input, else NumPy. Only the columns `read` (d,) of what is read here are looked at, where it is given."""
-    if isinstance(X, da.Array):
-        return _by_chunks(X, model, answer, columns, dtype, read)
-    if not isinstance(X, StoredRows):
-        return answer(model, X)
-    out = np.empty((len(X), *columns), dtype)
-    for start, stop in runs_of(len(X), X.unit_rows):
-        out[start:stop] = answer(model, finite_in(X[start:stop], read, "X", start))
-    return out
-
-
-def _by_chunks(
-    X: da.Array, model: M, answer: Answer[M], columns: tuple[int, ...], dtype: Any, read: Flags | None
-) -> da.Array:
-    shared = delayed(replace(model, info={}) if isinstance(model, Model) else model)  # one copy in the graph
-    mapped: da.Array = X.rechunk({1: -1}).map_blocks(
-        _answer_of_chunk,
-        shared,
-        answer=answer,
-        read=read,
-        dtype=dtype,
-        chunks=(X.chunks[0], *((width,) for width in columns)),
-        drop_axis=None if columns else 1,
-        meta=np.empty((0,) * (1 + len(columns)), dtype),
-    )
-    return mapped
-
-
-def _answer_of_chunk(
-    X: FloatArray, model: M, *, answer: Answer[M], read: Flags | None, block_id: tuple[int, ...]
-) -> npt.NDArray[Any]:
-    return answer(model, finite_in(np.ascontiguousarray(X, dtype=np.float64), read, f"X, chunk {block_id[0]}", 0))
 
 
 def _finished(model: Model, X: FloatArray, finish: Finish, views: Views) -> npt.NDArray[Any]:

@@ -13,8 +13,8 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 
 from dorff.errors import InputError
-from dorff.estimators.array_sums import Targets, sample, spread_runs
-from dorff.estimators.arrays import Rows
+from dorff.estimators.array_sums import RowsRead, Run, sampled_runs, spread_runs
+from dorff.estimators.arrays import Flags
 from dorff.features import FeatureMap
 from dorff.features.lengthscale_search import FEATURES, QUICK, QUICK_BELOW, QUICK_ROWS, ROWS, tune_lengthscales
 from dorff.frequencies import Sampler
@@ -37,6 +37,8 @@ from dorff.spec.registry import KERNELS, SCALARS, Entry, Registry
 Kernel: TypeAlias = "OperatorKernel | ScalarKernel"
 Parameters: TypeAlias = dict[str, Any]
 _OPEN: Final = ("kernel", "sampler")  # parameters of estimators that have parameters of their own
+TOO_LARGE: Final = "y has numbers so large that their squares overflow float64; rescale the targets"
+_HUGE: Final = 1e150
 
 
 class Nested(BaseEstimator):  # type: ignore[misc]
@@ -172,19 +174,28 @@ def is_auto(value: Any) -> bool:
     return isinstance(value, str) and value == AUTO
 
 
+def runs_read(n: int, *, tunes: bool, looks: bool) -> list[Run]:
+    """The runs of n rows that constants come from, with those for `tuned` and for `looked_at`."""
+    return [*sampled_runs(n), *(_tuning_runs(n) if tunes else ()), *(sample_runs(0, n) if looks else ())]
+
+
+def _tuning_runs(n: int) -> list[Run]:
+    return spread_runs(n, 128 if n >= QUICK_BELOW else 32, 64)
+
+
 def tuned(
-    kernel: OperatorKernel, X: Rows, Y: Targets, scaled: Callable[[FloatArray], FloatArray], *, n: int, **options: Any
+    kernel: OperatorKernel, read: RowsRead, scaled: Callable[[FloatArray], FloatArray], *, n: int, **options: Any
 ) -> OperatorKernel:
     """The kernel with the length-scales of most evidence on some of n rows: one for each input, or one of a vector
     field. As it is where it has none, and where no row has all targets."""
     if not any("lengthscale" in base.scalar.config() for _, base in kernel.terms()):
         return kernel
-    runs = spread_runs(n, 128, 64) if n >= QUICK_BELOW else spread_runs(n, 32, 64)
-    some_x, some_y = sample(X, Y, partial=True, some=runs)
+    runs = _tuning_runs(n)
+    some_x, some_y = read[runs]
     weights = options.pop("weights")
     if weights is not None:
         weights = np.concatenate([weights[start:stop] for start, stop in runs])
-    whole = np.isfinite(some_y).all(axis=1) & (True if weights is None else weights > 0)
+    whole = _whole(some_y) & (True if weights is None else weights > 0)
     if not whole.any():
         return kernel
     rows, m = (ROWS, FEATURES) if n >= QUICK_BELOW else (QUICK_ROWS, QUICK)
@@ -195,12 +206,19 @@ def tuned(
 
 
 def looked_at(
-    kernel: OperatorKernel, X: Rows, Y: Targets, features: FeatureMap, *, rule: FoldRule
+    kernel: OperatorKernel, read: RowsRead, features: FeatureMap, *, n: int, rule: FoldRule
 ) -> tuple[int, FirstLook]:
-    """What a sample of the rows tells (`plan.sampled`), as of a job."""
-    runs = sample_runs(0, int(X.shape[0]))
-    some_x, some_y = sample(X, Y, partial=True, some=runs)
+    """What a sample of n rows tells (`plan.sampled`), as of a job."""
+    runs = sample_runs(0, n)
+    some_x, some_y = read[runs]
     numbers = np.concatenate([np.arange(start, stop) for start, stop in runs])
-    whole = np.isfinite(some_y).all(axis=1)
+    whole = _whole(some_y)
     x = ((some_x - features.center) / features.scale)[whole]
-    return look(x, sketch(kernel, x, rule.seed), some_y[whole], numbers[whole], rule, n=int(X.shape[0]))
+    return look(x, sketch(kernel, x, rule.seed), some_y[whole], numbers[whole], rule, n=n)
+
+
+def _whole(targets: FloatArray) -> Flags:
+    """Which rows have all targets (k, q). InputError for numbers too large to be summed."""
+    if np.any(np.abs(targets) > _HUGE):
+        raise InputError(TOO_LARGE)
+    return np.asarray(np.isfinite(targets).all(axis=1))

@@ -11,9 +11,9 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dorff.errors import InputError
+from dorff.estimators.answers import answered
 from dorff.estimators.array_sums import one_thread, sample
 from dorff.estimators.arrays import Deferred, unwrap, with_rows
-from dorff.estimators.base import answered
 from dorff.estimators.parameters import Nested, named_kernel, seed_of
 from dorff.features import FeatureMap, Recipe
 from dorff.frequencies import Sampler, default_sampler

@@ -105,6 +105,20 @@ def choose(
     return Choice(best.candidate, fitted, tuple(table), best.m)
 
 
+def with_digits(choice: Choice, folds: Folds, candidates: Sequence[Setting]) -> Choice:
+    """The best of the trials whose fit to all rows keeps digits enough, where that of the best has too few; the best
+    where none has. For ridges that nobody named: of few rows without noise the least is often best, and rounding."""
+    if not choice.fit.solution.ill_conditioned:
+        return choice
+    for score in sorted(choice.table, key=lambda score: score.least):
+        setting = candidates[score.candidate]
+        if score.ridge > choice.fit.solution.ridge and score.ridges is None and score.m == setting.m:
+            (fit,) = setting.solve(pooled(folds), [score.ridge])
+            if not fit.solution.ill_conditioned:
+                return replace(choice, candidate=score.candidate, fit=fit)
+    return choice
+
+
 def setting_scores(
     folds: Folds, setting: Setting, ridges: Sequence[float] | None, *, by: str, per_output: bool = False
 ) -> list[Score]:

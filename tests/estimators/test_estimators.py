@@ -30,6 +30,7 @@ from dorff import ORFFRegressor, frequencies, kernels, load_model
 from dorff.errors import InputError
 from dorff.estimators.array_sums import one_thread, sample
 from dorff.exact import ExactRidge
+from dorff.features.lengthscale_search import QUICK, QUICK_ROWS, tune_lengthscales
 from dorff.store import save_model
 
 GAUSSIAN = kernels.Gaussian(1.5)
@@ -58,13 +59,23 @@ def in_zarr(path: Path, values: np.ndarray, rows: int, **options: object) -> zar
     return zarr.open_array(path, mode="r")
 
 
-@parametrize_with_checks([ORFFRegressor(n_features=64)])
+@parametrize_with_checks([ORFFRegressor(kernels.Gaussian(3.0), 64, ridge=1e-6)])
 def test_scikit_learns_checks(estimator, check):
     check(estimator)
 
 
+# A row's number deals it to a fold, and a row of weight 2 has one noise, the same row twice two.
+TUNED = {"check_sample_weight_equivalence_on_dense_data": "ridge and length-scale are chosen from the rows"}
+
+
 @pytest.mark.slow
-@parametrize_with_checks([ORFFRegressor(n_features=64, ridge=[1e-4, 1e-2], cv=3)])
+@parametrize_with_checks([ORFFRegressor()], expected_failed_checks=lambda estimator: TUNED)
+def test_scikit_learns_checks_of_the_defaults(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks([ORFFRegressor(kernels.Gaussian(3.0), 64, ridge=[1e-4, 1e-2], cv=3)])
 def test_scikit_learns_checks_with_folds(estimator, check):
     check(estimator)
 
@@ -116,11 +127,17 @@ def test_ridge_is_that_of_kernel_ridge_over_rows():
     assert near(once.predict(X), twice.predict(X)) and near(once.predict(X), twice_center.predict(X))
 
 
-def test_default_kernel_is_gaussian_of_the_median_distance():
+def test_default_kernel_is_gaussian_of_most_evidence_and_of_the_median_distance_where_targets_say_nothing():
     X, Y = field(300)
-    model = ORFFRegressor(n_features=64).fit(X + 1e6, Y).model_
-    distances = np.linalg.norm(X[:, None] - X[None], axis=-1)[np.triu_indices(300, 1)]
-    assert model.kernel.scalar.lengthscale == pytest.approx(np.median(distances), rel=1e-6)
+    estimator = ORFFRegressor(n_features=64, ridge=1e-6)
+    model, nothing = estimator.fit(X + 1e6, Y).model_, clone(estimator).fit(X + 1e6, np.ones(300)).model_
+    scaled = X / X.std(axis=0)
+    distances = np.linalg.norm(scaled[:, None] - scaled[None], axis=-1)[np.triu_indices(300, 1)]
+    np.testing.assert_allclose(nothing.kernel.scalar.lengthscale, np.median(distances), rtol=1e-6)
+    tuned = tune_lengthscales(
+        kernels.Decomposable(kernels.Gaussian(1.0)), scaled, Y, each=True, rows=QUICK_ROWS, n_features=QUICK
+    )
+    np.testing.assert_allclose(model.kernel.scalar.lengthscale, tuned.lengthscale, rtol=1e-3)
     assert np.array_equal(model.kernel.matrix, np.eye(2))
     assert model.sampler == frequencies.Orthogonal().config()
     scalar = ORFFRegressor(GAUSSIAN, 64).fit(X, Y)
@@ -130,7 +147,7 @@ def test_default_kernel_is_gaussian_of_the_median_distance():
 def test_a_list_of_ridges_is_the_best_of_single_fits():
     X, Y = field(200)
     ridges = [1e-8, 1e-3, 1e-1, 10.0]
-    listed = ORFFRegressor(COUPLED, 64, ridge=ridges).fit(X, Y)
+    listed = ORFFRegressor(COUPLED, 64, ridge=ridges, cv=None).fit(X, Y)
     assert listed.gcv_.shape == (4,) and listed.ridge_ == ridges[int(np.argmin(listed.gcv_))]
     assert near(listed.predict(X), ORFFRegressor(COUPLED, 64, ridge=listed.ridge_).fit(X, Y).predict(X))
 
@@ -196,8 +213,8 @@ def kinds(X: np.ndarray, Y: np.ndarray, folder: Path) -> dict[str, tuple[object,
 @pytest.mark.parametrize(
     "options",
     [
-        {"standardize": True},
-        *slow({"ridge": [1e-4, 1e-2], "cv": 3}, {"kernel": HELMHOLTZ}),
+        {"kernel": GAUSSIAN, "standardize": True},
+        *slow({}, {"kernel": GAUSSIAN, "ridge": [1e-4, 1e-2], "cv": 3}, {"kernel": HELMHOLTZ}),
     ],
 )
 def test_every_kind_of_input_agrees_with_numpy(tmp_path, options):
@@ -219,7 +236,7 @@ def test_every_kind_of_input_agrees_with_numpy(tmp_path, options):
 def test_one_target_is_one_dimensional(tmp_path):
     X, Y = field(1100)
     y = Y[:, 0]
-    expected = ORFFRegressor(n_features=32).fit(X, y).predict(X)
+    expected = ORFFRegressor(GAUSSIAN, 32).fit(X, y).predict(X)
     assert expected.shape == (1100,)
     for x, t in (
         (in_zarr(tmp_path / "x", X, 256), in_zarr(tmp_path / "y", y, 300)),
@@ -227,12 +244,12 @@ def test_one_target_is_one_dimensional(tmp_path):
         (xr.DataArray(X), xr.DataArray(y)),
         (pd.DataFrame(X), pd.Series(y)),
     ):
-        fitted = ORFFRegressor(n_features=32).fit(x, t)
+        fitted = ORFFRegressor(GAUSSIAN, 32).fit(x, t)
         found = fitted.predict(x)
         assert found.shape == (1100,) and near(np.asarray(found), expected)
         assert fitted.score(x, t) == pytest.approx(fitted.score(X, y), abs=1e-9)
         assert fitted.predict(X[:3]).shape == (3,)
-    assert ORFFRegressor(n_features=32).fit(X, Y[:, :1]).predict(X).shape == (1100, 1)
+    assert ORFFRegressor(GAUSSIAN, 32).fit(X, Y[:, :1]).predict(X).shape == (1100, 1)
 
 
 def test_packed_values_are_unpacked(tmp_path):
@@ -240,25 +257,25 @@ def test_packed_values_are_unpacked(tmp_path):
     X, Y = field(200)
     packed = zarr.create_array(tmp_path / "y", data=np.round(Y * 1000).astype("i4"), chunks=(64, 2))
     packed.attrs["scale_factor"] = 0.001
-    a = ORFFRegressor(n_features=16).fit(in_zarr(tmp_path / "x", X, 64), zarr.open_array(tmp_path / "y"))
-    assert near(a.predict(X), ORFFRegressor(n_features=16).fit(X, np.round(Y * 1000) * 0.001).predict(X))
+    a = ORFFRegressor(GAUSSIAN, 16).fit(in_zarr(tmp_path / "x", X, 64), zarr.open_array(tmp_path / "y"))
+    assert near(a.predict(X), ORFFRegressor(GAUSSIAN, 16).fit(X, np.round(Y * 1000) * 0.001).predict(X))
 
 
 @pytest.mark.parametrize("shards", [None, (400, 2)])
 def test_a_missing_chunk_is_refused(tmp_path, shards):
     X, Y = field(1000)
     whole = in_zarr(tmp_path / "x", X, 100, shards=shards)
-    fitted = ORFFRegressor(n_features=16).fit(whole, Y)
+    fitted = ORFFRegressor(GAUSSIAN, 16).fit(whole, Y)
     (tmp_path / "x" / "c" / "2" / "0").unlink()
     row = 250 if shards is None else 850
     assert np.all(whole[row] == 0) and not np.all(X[row] == 0)  # Zarr's own answer
-    for wrong in (lambda: ORFFRegressor(n_features=16).fit(whole, Y), lambda: fitted.predict(whole)):
+    for wrong in (lambda: ORFFRegressor(GAUSSIAN, 16).fit(whole, Y), lambda: fitted.predict(whole)):
         with pytest.raises(InputError, match=r"array x, chunk c/2/0 is missing"):
             wrong()
     with pytest.raises(InputError, match="is missing"):
-        ORFFRegressor(n_features=16).fit(X, whole)
+        ORFFRegressor(GAUSSIAN, 16).fit(X, whole)
     with pytest.raises(InputError, match="is missing"):
-        ORFFRegressor(n_features=16).fit(Y, Y).score(Y, whole)
+        ORFFRegressor(GAUSSIAN, 16).fit(Y, Y).score(Y, whole)
 
 
 def test_a_missing_inner_chunk_is_refused(tmp_path):
@@ -267,7 +284,7 @@ def test_a_missing_inner_chunk_is_refused(tmp_path):
     X[200:300] = 0.0
     zarr.create_array(tmp_path / "x", data=X, chunks=(100, 2), shards=(500, 2))
     with pytest.raises(InputError, match=r"chunk c/0/0\[2,0\] is missing"):
-        ORFFRegressor(n_features=16).fit(zarr.open_array(tmp_path / "x"), Y)
+        ORFFRegressor(GAUSSIAN, 16).fit(zarr.open_array(tmp_path / "x"), Y)
 
 
 def test_other_zarr_stores_are_refused(tmp_path):
@@ -275,7 +292,7 @@ def test_other_zarr_stores_are_refused(tmp_path):
     with zarr.storage.ZipStore(tmp_path / "x.zip", mode="w") as store:
         array = zarr.create_array(store, data=X)
         with pytest.raises(InputError, match=r"X is a Zarr array in a ZipStore.*copy it to a local folder"):
-            ORFFRegressor(n_features=16).fit(array, Y)
+            ORFFRegressor(GAUSSIAN, 16).fit(array, Y)
 
 
 def test_zarr_is_read_in_blocks(tmp_path):
@@ -285,9 +302,9 @@ def test_zarr_is_read_in_blocks(tmp_path):
     rng = np.random.default_rng(0)
     X = in_zarr(tmp_path / "x", rng.standard_normal((60_000, 32)), 1024)
     y = in_zarr(tmp_path / "y", rng.standard_normal(60_000), 60_000)
-    ORFFRegressor(GAUSSIAN, 8).fit(X, y)
+    ORFFRegressor(GAUSSIAN, 8, cv=None).fit(X, y)
     tracemalloc.start()
-    ORFFRegressor(GAUSSIAN, 8).fit(X, y).predict(X)
+    ORFFRegressor(GAUSSIAN, 8, cv=None).fit(X, y).predict(X)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 0.5 * X.nbytes
@@ -331,9 +348,9 @@ def blas_threads() -> list[int]:
 
 def test_fits_in_threads_leave_blas_as_it_was():
     X, Y = field(300)
-    before, alone = blas_threads(), ORFFRegressor(COUPLED, 64).fit(X, Y).predict(X)
+    before, alone = blas_threads(), ORFFRegressor(COUPLED, 64, ridge=1e-6).fit(X, Y).predict(X)
     with ThreadPoolExecutor(max_workers=4) as pool:
-        for found in pool.map(lambda _: ORFFRegressor(COUPLED, 64).fit(X, Y).predict(X), range(60)):
+        for found in pool.map(lambda _: ORFFRegressor(COUPLED, 64, ridge=1e-6).fit(X, Y).predict(X), range(60)):
             assert near(found, alone)
     assert blas_threads() == before
     with one_thread():
@@ -343,7 +360,7 @@ def test_fits_in_threads_leave_blas_as_it_was():
 
 def test_dask_predictions_are_lazy():
     X, Y = field(400)
-    fitted = ORFFRegressor(n_features=16).fit(X, Y)
+    fitted = ORFFRegressor(GAUSSIAN, 16).fit(X, Y)
     ran = []
 
     def seen(block: np.ndarray) -> np.ndarray:
@@ -361,24 +378,25 @@ def test_dask_predictions_are_lazy():
 def test_empty_chunks_count_for_nothing():
     X, Y = field(300)
     x, y = da.from_array(X, chunks=((0, 100, 0, 0, 200), 2)), da.from_array(Y, chunks=((300,), 2))
-    fitted = ORFFRegressor(n_features=16, cv=2).fit(x, y)
-    assert near(fitted.predict(X), ORFFRegressor(n_features=16, cv=2).fit(X, Y).predict(X))
+    fitted = ORFFRegressor(GAUSSIAN, 16, ridge=1e-6, cv=2).fit(x, y)
+    assert near(fitted.predict(X), ORFFRegressor(GAUSSIAN, 16, ridge=1e-6, cv=2).fit(X, Y).predict(X))
 
 
-def test_a_chunk_shared_by_inputs_and_targets_is_made_once():
-    X, Y = field(400)
-    made = []
+@pytest.mark.parametrize(("n", "kernel"), [(400, None), (6000, GAUSSIAN)])
+def test_a_chunk_shared_by_inputs_and_targets_is_made_once(n, kernel):
+    X, Y = field(n)
+    rows, made = n // 4, []
 
     def make(block_id: tuple[int, ...] | None = None) -> np.ndarray:
         made.append(block_id)
-        rows = slice(100 * block_id[0], 100 * block_id[0] + 100)
-        return np.hstack([X, Y])[rows]
+        return np.hstack([X, Y])[rows * block_id[0] : rows * (block_id[0] + 1)]
 
-    Z = da.map_blocks(make, chunks=((100,) * 4, (4,)), dtype=float, meta=np.empty((0, 0)))
+    Z = da.map_blocks(make, chunks=((rows,) * 4, (4,)), dtype=float, meta=np.empty((0, 0)))
     with dask.config.set(scheduler="synchronous"):
-        fitted = ORFFRegressor(n_features=16).fit(Z[:, :2], Z[:, 2:])
-    assert sorted(made) == sorted([(i, 0) for i in range(4)] * 2)  # once for the sample, once for the pass
-    assert near(fitted.predict(X), ORFFRegressor(n_features=16).fit(X, Y).predict(X))
+        fitted = ORFFRegressor(kernel, 16).fit(Z[:, :2], Z[:, 2:])
+    assert sorted(made) == sorted([(i, 0) for i in range(4)] * 2)  # once for all samples, once for the pass
+    # An optimiser's steps carry rounding on.
+    np.testing.assert_allclose(fitted.predict(X), ORFFRegressor(kernel, 16).fit(X, Y).predict(X), atol=1e-5)
 
 
 # --- targets observed through C, or in part --------------------------------------------------------------------
@@ -438,10 +456,10 @@ def test_targets_observed_through_a_matrix_and_in_part(kernel, partial, observe)
 def test_what_is_observed_is_scored():
     X, F = field(300)
     Y = F @ SUMS.T
-    fitted = ORFFRegressor(COUPLED, 64, observe=SUMS, standardize=True).fit(X, Y)
+    fitted = ORFFRegressor(COUPLED, 64, observe=SUMS, standardize=True, ridge=1e-6).fit(X, Y)
     assert near(fitted.predict(X), F) is False and np.abs(fitted.predict(X) - F).mean() < 0.1
     assert fitted.score(X, Y) == pytest.approx(r2_score(Y, fitted.predict(X) @ SUMS.T)) and fitted.score(X, Y) > 0.98
-    one = ORFFRegressor(GAUSSIAN, 64, observe=[[2.0]]).fit(X, 2.0 * F[:, 0])
+    one = ORFFRegressor(GAUSSIAN, 64, observe=[[2.0]], ridge=1e-6).fit(X, 2.0 * F[:, 0])
     assert near(one.predict(X), ORFFRegressor(GAUSSIAN, 64, ridge=1e-6 / 4).fit(X, F[:, 0]).predict(X))
     gaps = F.copy()
     gaps[::3, 0], gaps[::7, 1] = np.nan, np.nan
@@ -484,15 +502,15 @@ def test_every_kind_of_input_may_miss_targets(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"n_features": 1}, "n_features must be a whole number of 2 or more, got 1"),
-        ({"n_features": 0}, "n_features must be a whole number of 2 or more, got 0"),
-        ({"n_features": 8.0}, "n_features must be a whole number of 2 or more, got 8.0"),
-        ({"ridge": -1.0}, "ridge must be a number of 0 or more, or a list of them, not -1.0"),
+        ({"n_features": 1}, "n_features must be a whole number of 2 or more, or 'auto', got 1"),
+        ({"n_features": 0}, "n_features must be a whole number of 2 or more, or 'auto', got 0"),
+        ({"n_features": 8.0}, "n_features must be a whole number of 2 or more, or 'auto', got 8.0"),
+        ({"ridge": -1.0}, "ridge must be a number >= 0, a list of them, or 'auto', not -1.0"),
         ({"ridge": []}, "ridge must be a number"),
         ({"ridge": [1.0, np.nan]}, "ridge must be a number"),
         ({"ridge": "gcv"}, "ridge must be a number.*not 'gcv'"),
-        ({"cv": 1}, "cv must be None or a number of folds of 2 or more, not 1"),
-        ({"cv": 2.5}, "cv must be None or"),
+        ({"cv": 1}, "cv must be 'auto', None or a number of folds of 2 or more, not 1"),
+        ({"cv": 2.5}, "cv must be 'auto', None or a number of folds of 2 or more, not 2.5"),
         ({"kernel": "rbf"}, "kernel must be one of dorff.kernels, not 'rbf'"),
         ({"sampler": "orthogonal"}, "sampler must be one of dorff.frequencies, not 'orthogonal'"),
         ({"random_state": -3}, "random_state must be 0 or more, not -3"),
@@ -519,15 +537,15 @@ def test_a_vector_field_needs_as_many_targets_as_inputs(tmp_path):
 
 def test_numbers_that_are_not_finite_are_refused(tmp_path):
     X, Y = field(500)
-    fitted = ORFFRegressor(n_features=16).fit(X, Y)
+    fitted = ORFFRegressor(GAUSSIAN, 16).fit(X, Y)
     bad = X.copy()
     bad[321, 1] = np.nan
     stored, lazy = in_zarr(tmp_path / "x", bad, 100), da.from_array(bad, chunks=100)
     for x in (stored, lazy):
         with pytest.raises(InputError, match="X, row 321, column 1: expected a finite number, got nan"):
-            ORFFRegressor(n_features=16).fit(x, Y)
+            ORFFRegressor(GAUSSIAN, 16).fit(x, Y)
     with pytest.raises(InputError, match="y, row 321, column 1"):
-        ORFFRegressor(n_features=16).fit(X, lazy)
+        ORFFRegressor(GAUSSIAN, 16).fit(X, lazy)
     with pytest.raises(InputError, match="X, row 321, column 1"):
         fitted.predict(stored)
     with pytest.raises(InputError, match="X, chunk 3, row 21, column 1"):
@@ -541,13 +559,13 @@ def test_numbers_that_are_not_finite_are_refused(tmp_path):
 
 def test_shapes_that_do_not_fit_are_refused(tmp_path):
     X, Y = field(60)
-    fitted = ORFFRegressor(n_features=16).fit(X, Y)
+    fitted = ORFFRegressor(GAUSSIAN, 16).fit(X, Y)
     lazy, stored = da.from_array(X, chunks=20), in_zarr(tmp_path / "x", X, 20)
     for x in (lazy, stored, xr.DataArray(lazy)):
         with pytest.raises(InputError, match="X has 60 rows and y has 59"):
-            ORFFRegressor(n_features=16).fit(x, Y[:59])
+            ORFFRegressor(GAUSSIAN, 16).fit(x, Y[:59])
         with pytest.raises(ValueError, match="requires y to be passed"):
-            ORFFRegressor(n_features=16).fit(x, None)
+            ORFFRegressor(GAUSSIAN, 16).fit(x, None)
     for x in (
         np.hstack([X, X]),
         da.from_array(np.hstack([X, X]), chunks=20),
@@ -575,11 +593,11 @@ def test_other_containers_and_huge_targets_are_refused(tmp_path):
     group = zarr.open_group(tmp_path / "g")
     group.create_array("x", data=X)
     with pytest.raises(InputError, match="X is a Zarr group; give one of its arrays"):
-        ORFFRegressor(n_features=16).fit(group, Y)
+        ORFFRegressor(GAUSSIAN, 16).fit(group, Y)
     with pytest.raises(InputError, match="X is a Dask data frame"):
-        ORFFRegressor(n_features=16).fit(dd.from_pandas(pd.DataFrame(X), npartitions=2), Y)
+        ORFFRegressor(GAUSSIAN, 16).fit(dd.from_pandas(pd.DataFrame(X), npartitions=2), Y)
     with pytest.raises(InputError, match="overflow float64; rescale the targets"), np.errstate(over="ignore"):
-        ORFFRegressor(n_features=16).fit(X, Y * 1e200)
+        ORFFRegressor(GAUSSIAN, 16).fit(X, Y * 1e200)
 
 
 def test_what_is_not_fitted_is_refused():
@@ -628,7 +646,7 @@ def test_a_small_fit_is_quick():
     seconds = []
     for _ in range(5):
         began = time.perf_counter()
-        ORFFRegressor(n_features=512).fit(X, Y)
+        ORFFRegressor(GAUSSIAN, 512, ridge=1e-6).fit(X, Y)
         seconds.append(time.perf_counter() - began)
     assert min(seconds) < 0.3
 
@@ -636,7 +654,7 @@ def test_a_small_fit_is_quick():
 def test_refit_after_the_store_is_gone(tmp_path):
     """A fitted estimator holds nothing of its data."""
     X, Y = field(100)
-    fitted = ORFFRegressor(n_features=16).fit(in_zarr(tmp_path / "x", X, 50), Y)
+    fitted = ORFFRegressor(GAUSSIAN, 16).fit(in_zarr(tmp_path / "x", X, 50), Y)
     shutil.rmtree(tmp_path / "x")
     assert fitted.predict(X).shape == (100, 2)
     assert fitted.fit(X[:, :1], Y).n_features_in_ == 1
