@@ -53,8 +53,11 @@ def in_zarr(path: Path, values: np.ndarray, rows: int, **options: object) -> zar
 CALIBRATED = {"check_sample_weight_equivalence_on_dense_data": "probabilities come from held-out rows"}
 
 
+FIXED = {"kernel": kernels.Gaussian(3.0), "n_features": 64, "ridge": 1e-6}
+
+
 @parametrize_with_checks(
-    [ORFFClassifier(n_features=64), ORFFClassifier(n_features=64, calibrate=False)],
+    [ORFFClassifier(**FIXED), ORFFClassifier(**FIXED, calibrate=False)],
     expected_failed_checks=lambda estimator: CALIBRATED if estimator.calibrate else {},
 )
 def test_scikit_learns_checks(estimator, check):
@@ -62,8 +65,14 @@ def test_scikit_learns_checks(estimator, check):
 
 
 @pytest.mark.slow
+@parametrize_with_checks([ORFFClassifier()], expected_failed_checks=lambda estimator: CALIBRATED)
+def test_scikit_learns_checks_of_the_defaults(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
 @parametrize_with_checks(
-    [ORFFClassifier(n_features=64, coding="one_vs_all", ridge=[1e-4, 1e-2], cv=3)],
+    [ORFFClassifier(kernels.Gaussian(3.0), 64, coding="one_vs_all", ridge=[1e-4, 1e-2], cv=3)],
     expected_failed_checks=lambda estimator: CALIBRATED,
 )
 def test_scikit_learns_checks_with_folds(estimator, check):
@@ -110,12 +119,12 @@ def test_simplex_coding_is_one_vs_all_at_another_ridge(K):
 def test_is_the_regressor_on_one_hot_targets():
     X, y = groups(400)
     kernel = kernels.Decomposable(GAUSSIAN, "covariance")
-    for options in ({"ridge": [1e-6, 1e-2]}, {"ridge": [1e-6, 1e-2], "cv": 3}):
+    for options in ({"ridge": [1e-6, 1e-2], "cv": None}, {"ridge": [1e-6, 1e-2], "cv": 3}):
         classes = ORFFClassifier(kernel, 48, **options).fit(X, WORDS[y])
         values = ORFFRegressor(kernel, 48, **options).fit(X, np.eye(3)[np.array([0, 2, 1])[y]])
         assert np.array_equal(classes.classes_, ["ash", "elm", "oak"]) and classes.ridge_ == values.ridge_
         assert np.allclose(classes.decision_function(X), values.predict(X), atol=1e-7)
-        if "cv" in options:  # of f times the best number, as that changes no class
+        if options["cv"]:  # of f times the best number, as that changes no class
             assert np.all(classes.cv_errors_ < values.cv_errors_)
             assert np.all(classes.cv_errors_ > 0.9 * values.cv_errors_)
         else:
@@ -134,10 +143,10 @@ def test_two_classes_have_one_decision_value():
 def test_class_weights_are_repeated_rows():
     X, y = groups(150)
     times = np.array([1, 3, 2])
-    many = ORFFClassifier(GAUSSIAN, 32, calibrate=False, intercept=True).fit(
+    many = ORFFClassifier(GAUSSIAN, 32, ridge=1e-6, calibrate=False, intercept=True).fit(
         np.repeat(X, times[y], axis=0), np.repeat(y, times[y])
     )
-    few = ORFFClassifier(GAUSSIAN, 32, calibrate=False, class_weight={1: 3, 2: 2}).fit(X, y)
+    few = ORFFClassifier(GAUSSIAN, 32, ridge=1e-6, calibrate=False, class_weight={1: 3, 2: 2}).fit(X, y)
     assert np.allclose(few.decision_function(X), many.decision_function(X), atol=1e-9)
     balanced = ORFFClassifier(GAUSSIAN, 32, class_weight="balanced").fit(X, y)
     counts = np.bincount(y)
@@ -284,7 +293,7 @@ def kinds(X: np.ndarray, y: np.ndarray, folder: Path) -> dict[str, tuple[object,
 def test_every_kind_of_input_agrees_with_numpy(tmp_path):
     X, codes = groups(2000)
     y = WORDS[codes]
-    estimator = ORFFClassifier(n_features=24, class_weight="balanced", standardize=True, ridge=[1e-4, 1e-2])
+    estimator = ORFFClassifier(GAUSSIAN, 24, class_weight="balanced", standardize=True, ridge=[1e-4, 1e-2])
     expected = estimator.fit(X, y)
     p, labels, decisions = expected.predict_proba(X), expected.predict(X), expected.decision_function(X)
     for name, (x, t) in kinds(X, y, tmp_path).items():
@@ -333,7 +342,7 @@ def test_ones_and_zeros_are_made_chunk_by_chunk(tmp_path):
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((40_000, 2)), rng.integers(0, 200, 40_000)
     stored = in_zarr(tmp_path / "x", X, 4000), in_zarr(tmp_path / "y", y.astype(np.int16), 40_000)
-    estimator = ORFFClassifier(GAUSSIAN, 8, coding="one_vs_all", calibrate=False)
+    estimator = ORFFClassifier(GAUSSIAN, 8, coding="one_vs_all", calibrate=False, cv=None)
     for x, t in ((X, y), stored):
         estimator.fit(x, t)
         tracemalloc.start()
@@ -355,7 +364,7 @@ def test_ones_and_zeros_are_made_chunk_by_chunk(tmp_path):
         ({"class_weight": {7: 1.0}}, r"class_weight names 7, but the labels are \[0, 1, 2\]"),
         ({"class_weight": {1: -1.0}}, "class_weight must be numbers above 0"),
         ({"class_weight": {1: np.nan}}, "class_weight must be numbers above 0"),
-        ({"n_features": 1}, "n_features must be a whole number of 2 or more, got 1"),
+        ({"n_features": 1}, "n_features must be a whole number of 2 or more, or 'auto', got 1"),
         ({"ridge": "gcv"}, "ridge must be a number"),
         ({"cv": 61}, "cv = 61 folds need as many rows, but n_samples = 60"),
         ({"kernel": kernels.Decomposable(GAUSSIAN, np.eye(4))}, "4 x 4 but there are 3 outputs"),

@@ -314,7 +314,7 @@ def test_weights_of_classes_are_compared_at_the_best_scale() -> None:
 
 def test_only_labelled_rows_calibrate() -> None:
     X, some, y = moons(200, each=20)
-    fitted = ORFFClassifier(kernels.Gaussian(0.4), 64, manifold=0.1).fit(X, some)
+    fitted = ORFFClassifier(kernels.Gaussian(0.4), 64, ridge=1e-6, manifold=0.1).fit(X, some)
     assert fitted.calibration_.rows == 40
     proba = fitted.predict_proba(X)
     assert np.allclose(proba.sum(axis=1), 1.0) and np.array_equal(
@@ -419,8 +419,12 @@ def test_classes_of_views(tmp_path) -> None:
 X, Y = rows()
 REFUSED = {
     "no labels": ({"manifold": 0.1}, np.full_like(Y, np.nan), "all are unlabelled"),
-    "several weights": ({"manifold": [0.1, 1.0]}, Y, "2 combinations of ridge and weights .* give cv=5"),
-    "several ridges": ({"manifold": 0.1, "ridge": [1e-4, 1e-3]}, Y, "2 combinations .* give cv=5"),
+    "several weights": (
+        {"manifold": [0.1, 1.0], "ridge": 1e-6, "cv": None},
+        Y,
+        "2 combinations of ridge and weights .* give cv=5",
+    ),
+    "several ridges": ({"manifold": 0.1, "ridge": [1e-4, 1e-3], "cv": None}, Y, "2 combinations .* give cv=5"),
     "many folds": ({"manifold": [0.1, 1.0], "cv": 13}, Y, "n_samples = 12"),
     "short graph": ({"manifold": 0.1, "graph": np.zeros((39, 39))}, Y, r"a matrix 40 x 40, got shape \(39, 39\)"),
     "one-sided graph": ({"manifold": 0.1, "graph": np.eye(40, k=1)}, Y, "symmetric"),
@@ -463,7 +467,7 @@ def test_labels_that_are_missing(gap, kind) -> None:
 
 def test_refusals_of_classes_and_of_predictions() -> None:
     X, some, _ = moons(40, each=3)
-    estimator = ORFFClassifier(GAUSSIAN, 16, manifold=0.1)
+    estimator = ORFFClassifier(GAUSSIAN, 16, ridge=1e-6, manifold=0.1)
     for y, words in {
         "all": (np.full(40, -1), "all of its 40 rows are unlabelled"),
         "one": (np.where(some == 1, -1, some), "one class only"),
@@ -501,7 +505,7 @@ def test_scikit_learns_checks(estimator, check) -> None:
 
 def test_parameters_travel() -> None:
     X, some, _ = moons(40, each=5)
-    estimator = ORFFClassifier(GAUSSIAN, 16, manifold=[Manifold(KNN(4), (0.1, 1.0))], cv=2)
+    estimator = ORFFClassifier(GAUSSIAN, 16, ridge=1e-6, manifold=[Manifold(KNN(4), (0.1, 1.0))], cv=2)
     fitted = clone(estimator).fit(X, some)
     assert fitted.trials_.shape == (2, 2) and fitted.cv_errors_.shape == (2,)
     assert np.array_equal(pickle.loads(pickle.dumps(fitted)).predict(X), fitted.predict(X))

@@ -131,11 +131,11 @@ def test_weighted_rows_are_the_weighted_objective_written_out(options, standardi
 def test_whole_weights_are_rows_given_as_often_for_every_kind_of_input(tmp_path):
     X, Y = field(1200)
     w = np.random.default_rng(4).integers(0, 3, 1200)
-    estimator = ORFFRegressor(n_features=32, ridge=1e-4)
+    estimator = ORFFRegressor(GAUSSIAN, 32, ridge=1e-4, standardize=True)
     fitted = clone(estimator).fit(X[:900], Y[:900], sample_weight=w[:900])
     often = clone(estimator).fit(np.repeat(X[:900], w[:900], axis=0), np.repeat(Y[:900], w[:900], axis=0))
-    lengthscales = [one.model_.kernel.scalar.lengthscale for one in (fitted, often)]
-    assert lengthscales[0] == pytest.approx(lengthscales[1], rel=1e-12)
+    scales = [one.model_.feature_map.scale for one in (fitted, often)]
+    np.testing.assert_allclose(*scales, rtol=1e-12)
     np.testing.assert_allclose(fitted.predict(X), often.predict(X), rtol=1e-6)
     # The noise is that of a row of mean weight, and found from fewer rows.
     noises = [np.diag(fitted.noise_) * w[:900][w[:900] > 0].mean(), np.diag(often.noise_)]
@@ -264,7 +264,7 @@ def test_splits_by_groups_and_labels_of_a_classifier():
         ([([1, 1], [2])], "split 0 has no rows .* or names one twice"),
         ([([0], [99])], "splits of the 20 rows"),
         ([1, 2], "splits of the 20 rows"),
-        ("all", "cv must be None or a number of folds"),
+        ("all", "cv must be 'auto', None or a number of folds"),
         (object(), "splits of the 20 rows"),
     ],
 )  # fmt: skip
@@ -285,7 +285,10 @@ def test_mixed_precision_is_close():
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"criterion": "aic"}, "criterion must be 'gcv' or 'evidence'"), ({"precision": "half"}, "precision must be")],
+    [
+        ({"criterion": "aic"}, "criterion must be 'auto' or 'gcv' or 'evidence'"),
+        ({"precision": "half"}, "precision must be"),
+    ],
 )
 def test_wrong_arguments_are_refused_in_fit(options, message):
     with pytest.raises(InputError, match=message):

@@ -45,8 +45,9 @@ def test_products_of_features_are_the_kernel(kernel, options):
 
 def test_features_are_those_of_the_regressor():
     for options in ({}, {"standardize": True, "sampler": frequencies.IID(), "random_state": 3}):
-        model = ORFFRegressor("matern", 32, **options).fit(X, Y).model_
-        assert np.array_equal(RandomFeatures("matern", 32, **options).fit_transform(X), model.feature_map.transform(X))
+        model = ORFFRegressor(kernels.Matern(1.3), 32, **options).fit(X, Y).model_
+        features = RandomFeatures(kernels.Matern(1.3), 32, **options).fit_transform(X)
+        assert np.array_equal(features, model.feature_map.transform(X))
     assert np.array_equal(RandomFeatures(None, 32).fit_transform(X), RandomFeatures("gaussian", 32).fit_transform(X))
 
 

@@ -5,7 +5,7 @@ import pytest
 import scipy.sparse
 from sklearn.preprocessing import OneHotEncoder
 
-from dorff import ORFFClassifier, ORFFRegressor
+from dorff import ORFFClassifier, ORFFRegressor, kernels
 from dorff.errors import InputError
 
 RNG = np.random.default_rng(0)
@@ -16,8 +16,8 @@ Y = np.column_stack([np.sin(WORDS[:, 0]), WORDS[:, 1] == 2]) + 0.1 * RNG.standar
 
 @pytest.mark.parametrize("form", [scipy.sparse.csr_matrix, scipy.sparse.coo_array, scipy.sparse.csc_matrix])
 def test_sparse_inputs_give_what_dense_ones_do(form: type) -> None:
-    model = ORFFRegressor(n_features=64, ridge=1e-4, random_state=0).fit(form(SPARSE), Y)
-    dense = ORFFRegressor(n_features=64, ridge=1e-4, random_state=0).fit(SPARSE.toarray(), Y)
+    model = ORFFRegressor(kernels.Gaussian(1.5), 64, ridge=1e-4, random_state=0).fit(form(SPARSE), Y)
+    dense = ORFFRegressor(kernels.Gaussian(1.5), 64, ridge=1e-4, random_state=0).fit(SPARSE.toarray(), Y)
     np.testing.assert_allclose(model.predict(form(SPARSE)), dense.predict(SPARSE.toarray()), atol=1e-8)
     assert model.n_features_in_ == 10 and model.score(form(SPARSE), Y) > 0.9
     std = model.predict(form(SPARSE)[:7], return_std=True)[1]
@@ -26,7 +26,7 @@ def test_sparse_inputs_give_what_dense_ones_do(form: type) -> None:
 
 def test_a_classifier_takes_them_too() -> None:
     labels = np.array(["low", "high"])[(WORDS[:, 0] > 2).astype(int)]
-    model = ORFFClassifier(n_features=64, random_state=0).fit(SPARSE, labels)
+    model = ORFFClassifier(kernels.Gaussian(1.5), 64, random_state=0).fit(SPARSE, labels)
     assert model.score(SPARSE, labels) > 0.99 and model.predict_proba(SPARSE[:3]).shape == (3, 2)
 
 
@@ -34,9 +34,9 @@ def test_what_is_no_number_is_refused() -> None:
     gap = SPARSE.tolil()
     gap[4321, 3] = np.nan
     with pytest.raises(InputError, match="X, row 4321, column 3: expected a finite number, got nan"):
-        ORFFRegressor(n_features=64).fit(gap, Y)
+        ORFFRegressor(kernels.Gaussian(1.5), 64).fit(gap, Y)
     with pytest.raises(InputError, match="X must hold real numbers, not complex128; convert it first"):
-        ORFFRegressor(n_features=64).fit(SPARSE.astype(complex), Y)
-    model = ORFFRegressor(n_features=64).fit(SPARSE, Y)
+        ORFFRegressor(kernels.Gaussian(1.5), 64).fit(SPARSE.astype(complex), Y)
+    model = ORFFRegressor(kernels.Gaussian(1.5), 64).fit(SPARSE, Y)
     with pytest.raises(ValueError, match="has 9 features, but ORFFRegressor is expecting 10"):
         model.predict(SPARSE[:, :9])
