@@ -35,10 +35,8 @@ _CRC_BYTES: Final = 4
 @final
 @dataclass(frozen=True)
 class Fault:
-    """One chunk that cannot be read: `kind` is "missing" or "damaged".
-
-    `chunk` is the file's path inside the array, followed for an inner chunk of a shard by its place in
-    brackets: "c/3/0[1,0]"."""
+    """One chunk that cannot be read: `kind` is "missing" or "damaged". `chunk` is the file's path inside the array,
+    followed for an inner chunk of a shard by its place in brackets: "c/3/0[1,0]"."""
 
     array: str
     chunk: str

@@ -136,9 +136,8 @@ class CSVReader(Reader):
         return InputError(f"{self.path}: {where}: {what}.")
 
     def _sample(self, path: str, asked: set[str]) -> tuple[str, list[list[str]], int]:
-        """What fields are separated by, the first rows that are not blank, and how many lines are before them.
-
-        A semicolon or tab where the first row then has names that are `asked`, or all rows have as many fields."""
+        """What fields are separated by, the first rows that are not blank, and how many lines are before them. A
+        semicolon or tab where the first row then has names that are `asked`, or all rows have as many fields."""
         samples = {one: self._first_rows(path, one) for one in (",", "\t", ";")}
         if Path(path.removesuffix(".gz")).suffix == ".tsv":
             return "\t", *samples["\t"]

@@ -126,9 +126,8 @@ class Dataset:
         return weights
 
     def labelled_rows(self, start: int, stop: int) -> npt.NDArray[np.bool_] | None:
-        """Which rows (stop - start,) of a run the column `labelled` has a 1 for; None where no column says.
-
-        InputError where it holds something else than 0 and 1."""
+        """Which rows (stop - start,) of a run the column `labelled` has a 1 for; None where no column says. InputError
+        where it holds something else than 0 and 1."""
         if self.labelled is None:
             return None
         values = self._column(self.labelled, start, stop)
@@ -215,9 +214,8 @@ class Dataset:
         return OPENING_BYTES + working + 8 * self.unit_rows * (self.d + self.q + beside) + coded
 
     def rows_spec(self) -> dict[str, object]:
-        """What the rows are and how they lie, without how many there are; for JSON and for hashes.
-
-        Classes have the key "labels", and the columns of weights, groups and of what is labelled have theirs."""
+        """What the rows are and how they lie, without how many there are; for JSON and for hashes. Classes have the
+        key "labels", and the columns of weights, groups and of what is labelled have theirs."""
         arrays = {}
         for name in self.arrays:
             stored = self._open(name)
@@ -288,10 +286,9 @@ class Dataset:
 
 
 def class_counts(dataset: Dataset) -> tuple[float, ...]:
-    """Rows of each label of a data set of classes: what ingest counted, or else counted by reading all labels.
-
-    Where rows have weights it is their sum; rows of a weight that is not finite are left out, and so are those that a
-    column says are not labelled."""
+    """Rows of each label of a data set of classes: what ingest counted, or else counted by reading all labels. Where
+    rows have weights it is their sum; rows of a weight that is not finite are left out, and so are those that a column
+    says are not labelled."""
     coding = dataset.classes()
     path = locate(dataset.path)
     attributes = group_attributes(path)

@@ -70,7 +70,6 @@ def _is_parquet(file: Path) -> bool:
 
 def write_graph(path: str | os.PathLike[str], W: Any) -> None:
     """Write a scipy sparse matrix of weights (n, n) as edges: Parquet where the name ends so, else a Zarr group.
-
     Entries are written as they are, both directions, with checksums; the whole appears at once or not at all.
     InputError where something is there already, or W is no symmetric sparse matrix of numbers."""
     store = locate(path).resolve()

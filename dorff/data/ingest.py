@@ -345,9 +345,8 @@ def _write(
 
 
 def _commit_append(staging: Path, store: Path, target: _Target, rows: int) -> None:
-    """Move the staged shards in, then commit the new number of rows.
-
-    Until the last write readers see the old rows only: the one shard that is replaced holds them too."""
+    """Move the staged shards in, then commit the new number of rows. Until the last write readers see the old rows
+    only: the one shard that is replaced holds them too."""
     for name in target.arrays:
         for shard in sorted((staging / name / "c").iterdir(), key=lambda p: int(p.name)):
             (store / name / "c" / shard.name).mkdir(parents=True, exist_ok=True)

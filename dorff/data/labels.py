@@ -30,9 +30,8 @@ WHOLE: Final = re.compile("0|-?[1-9][0-9]{0,17}")
 @final
 @dataclass(frozen=True)
 class Run:
-    """Rows of a column of labels: `values`, in order of first appearance, and each row's place there, (n,).
-
-    MISSING is the place of a row without a value."""
+    """Rows of a column of labels: `values`, in order of first appearance, and each row's place there, (n,). MISSING is
+    the place of a row without a value."""
 
     values: tuple[Any, ...]
     index: npt.NDArray[np.int32]
@@ -61,9 +60,8 @@ class Run:
 
 @final
 class LabelTable:
-    """The labels seen so far, in order of first appearance, and how often each was; it grows as rows are coded.
-
-    Two values are one label when their texts are: 1 and 1.0 are, and 1 and "1"."""
+    """The labels seen so far, in order of first appearance, and how often each was; it grows as rows are coded. Two
+    values are one label when their texts are: 1 and 1.0 are, and 1 and "1"."""
 
     def __init__(self, labels: Sequence[Label] = (), counts: Sequence[int] = ()) -> None:
         self._values = list(labels)
@@ -119,10 +117,9 @@ class LabelTable:
 
 
 def group_codes(run: Run, where: str) -> npt.NDArray[np.int64]:
-    """Codes (n, 1) of rows' groups; the same for the same label in any file, and whatever came before.
-
-    A whole number is its own code; any other label has 64 bits of its text's BLAKE2b, as rows without one have of the
-    empty text. InputError as in `LabelTable.codes`, but for the number of labels: groups may be many."""
+    """Codes (n, 1) of rows' groups; the same for the same label in any file, and whatever came before. A whole number
+    is its own code; any other label has 64 bits of its text's BLAKE2b, as rows without one have of the empty text.
+    InputError as in `LabelTable.codes`, but for the number of labels: groups may be many."""
     codes = np.array([*(_group_code(label_of(value, where)) for value in run.values), NO_GROUP], np.int64)
     return codes[run.index, None]
 
@@ -168,9 +165,8 @@ def text_of(label: Label) -> str:
 
 
 def stored_labels(attributes: Mapping[str, Any], where: object) -> LabelTable | None:
-    """The labels that ingest kept in a group's attributes; None where it kept none.
-
-    Raises InputError where they are damaged."""
+    """The labels that ingest kept in a group's attributes; None where it kept none. Raises InputError where they are
+    damaged."""
     dorff = attributes.get("dorff")
     if not isinstance(dorff, dict) or "labels" not in dorff:
         return None
@@ -199,10 +195,8 @@ Codes = npt.NDArray[np.intp]
 @final
 @dataclass(frozen=True)
 class Classes:
-    """Targets that are class labels: the array `name`.
-
-    `labels`, such as a model's, say which labels there are, and in which order; without them they are the
-    array's own."""
+    """Targets that are class labels: the array `name`. `labels`, such as a model's, say which labels there are, and in
+    which order; without them they are the array's own."""
 
     name: str
     labels: tuple[Label, ...] | None = None
@@ -211,10 +205,9 @@ class Classes:
 @final
 @dataclass(frozen=True)
 class Coding:
-    """What the stored values of an array of labels mean.
-
-    `values`, sorted, are those that another's array holds; None where it holds codes 0, 1, ..., as dorff's do, and
-    negative ones for none. `places` gives for each value (or code) its label's place in `labels`, -1 for none."""
+    """What the stored values of an array of labels mean. `values`, sorted, are those that another's array holds; None
+    where it holds codes 0, 1, ..., as dorff's do, and negative ones for none. `places` gives for each value (or code)
+    its label's place in `labels`, -1 for none."""
 
     labels: tuple[Label, ...]
     places: tuple[int, ...]
@@ -235,9 +228,8 @@ class Coding:
         return cls(labels, tuple(place[label] for label in of_rows), tuple(values))
 
     def codes(self, stored: npt.NDArray[Any], where: Callable[[int], str]) -> Codes:
-        """Places in `labels` (n,) of stored values (n,); -1 where there is none.
-
-        Raises InputError at a value that was not there when the data set was opened; `where` names its row."""
+        """Places in `labels` (n,) of stored values (n,); -1 where there is none. Raises InputError at a value that was
+        not there when the data set was opened; `where` names its row."""
         places = np.array([*self.places, MISSING])
         if self.values is None:
             index = np.maximum(stored, MISSING).astype(np.intp)

@@ -88,10 +88,9 @@ class ArrayLayout:
 
 
 def shard_and_unit_rows(d: int, q: int, shard_rows: int | None = None) -> tuple[int, int]:
-    """Rows of a shard and of an inner chunk for d inputs and q targets, whatever the number of rows.
-
-    A shard is a power of two of rows, at most 64 MiB for inputs and targets together but at least 1024 and at
-    most 16384 rows; `shard_rows` overrides it. A chunk has the divisor of the shard's rows nearest to 2 MiB."""
+    """Rows of a shard and of an inner chunk for d inputs and q targets, whatever the number of rows. A shard is a
+    power of two of rows, at most 64 MiB for inputs and targets together but at least 1024 and at most 16384 rows;
+    `shard_rows` overrides it. A chunk has the divisor of the shard's rows nearest to 2 MiB."""
     row_bytes = 8 * (d + q)
     if shard_rows is None:
         fitting = 2 ** int(math.log2(max(1, MAX_SHARD_BYTES // row_bytes)))
@@ -115,9 +114,8 @@ def write_metadata(
     columns: Mapping[str, tuple[str, ...]],
     more: Mapping[str, Any] | None = None,
 ) -> None:
-    """Commit the rows first..rows-1: write each array's metadata and, last, the group's; each atomically.
-
-    Readers trust the group's `dorff.rows` over the arrays' shapes; `more` goes into its attribute `dorff` too."""
+    """Commit the rows first..rows-1: write each array's metadata and, last, the group's; each atomically. Readers
+    trust the group's `dorff.rows` over the arrays' shapes; `more` goes into its attribute `dorff` too."""
     for name, layout in arrays.items():
         (group / name).mkdir(parents=True, exist_ok=True)
         # The dimensions' names are what xarray needs to open a store.

@@ -40,7 +40,6 @@ def has_seal(attributes: Mapping[str, Any]) -> bool:
 
 def lost_seal(attributes: Mapping[str, Any], name: str, *, sealed: bool) -> bool:
     """Whether only one of a group and its array `name` has a seal, `sealed` where the array has: the other's is lost.
-
     Arrays that others add to a group that dorff made need none."""
     columns = attributes.get("columns")
     ours = isinstance(columns, dict) and name in columns

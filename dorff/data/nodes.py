@@ -26,9 +26,8 @@ METADATA = ("zarr.json", ".zarray", ".zgroup")
 @final
 @dataclass(frozen=True)
 class Node:
-    """What a folder's metadata says it is. `problem` is "missing" or "damaged" when that cannot be told.
-
-    `key` is the name of the file that says so."""
+    """What a folder's metadata says it is. `problem` is "missing" or "damaged" when that cannot be told. `key` is the
+    name of the file that says so."""
 
     name: str
     path: Path
@@ -63,9 +62,8 @@ class StoredArray:
         return 1 if len(self.files.shape) == 1 else self.files.shape[1]
 
     def read(self, start: int, stop: int, out: npt.NDArray[Any], *, step: int) -> Fault | None:
-        """Write rows start..stop-1, decoded, into out (stop - start, columns), cut at the multiples of `step`.
-
-        Returns the first chunk that is missing or damaged, or None; no chunk that is absent is read as zeros."""
+        """Write rows start..stop-1, decoded, into out (stop - start, columns), cut at the multiples of `step`. Returns
+        the first chunk that is missing or damaged, or None; no chunk that is absent is read as zeros."""
         if start == stop:
             return None
         if self.plain is not None:
@@ -177,9 +175,8 @@ def stored_columns(attributes: Attributes, name: str, width: int) -> tuple[str, 
 
 
 def open_array(path: Path, name: str, *, text: bool = False) -> StoredArray:
-    """Open the array `name` of the group at `path`; refuses all but 1-d and 2-d arrays of real numbers.
-
-    With `text`, text of fixed length may be in it too."""
+    """Open the array `name` of the group at `path`; refuses all but 1-d and 2-d arrays of real numbers. With `text`,
+    text of fixed length may be in it too."""
     if any(part in ("", ".", "..") for part in name.split("/")):
         raise InputError(f"{path}: {name!r} is no name of an array in it; give one such as x, or group/x.")
     directory = path / name

@@ -105,7 +105,6 @@ class Reader(ABC):
 
     def blocks(self, columns: Sequence[str], labels: Sequence[str] = ()) -> Iterator[SourceBlock]:
         """All rows of the columns, and of those of labels, in order, in blocks of any size and bounded memory.
-
         InputError where there are not as many as the file says."""
         count, self._digest = 0, Digest()
         for block in self._read(columns, labels):

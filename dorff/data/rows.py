@@ -32,7 +32,6 @@ class Column:
     @classmethod
     def find(cls, group: Path, attributes: Attributes, name: str, arrays: Sequence[str]) -> Column:
         """An array of one column by its name, else a column by its own: one that ingest named, or of `arrays`.
-
         InputError where there is none, or where an array of that name has several columns."""
         held = attributes.get("columns")
         names = dict(held) if isinstance(held, dict) else {}
@@ -56,9 +55,8 @@ class Column:
 @final
 @dataclass(frozen=True, eq=False)
 class RowBlock:
-    """Rows `numbers` (n,) of a data set: X (n, d), Y (n, q), and their weights and groups' keys, (n,) both.
-
-    `weights` is None where all weigh 1, `groups` where rows are not grouped."""
+    """Rows `numbers` (n,) of a data set: X (n, d), Y (n, q), and their weights and groups' keys, (n,) both. `weights`
+    is None where all weigh 1, `groups` where rows are not grouped."""
 
     numbers: npt.NDArray[np.int64]
     X: FloatArray
@@ -114,10 +112,9 @@ class Reads:
 
 
 def group_keys(values: npt.NDArray[Any]) -> Keys:
-    """A key (n,) for each value (n,), the same for equal ones: whole numbers, or float64.
-
-    Up to 2^53 in size a number's key does not depend on its type; 0 and -0 are one, and so are all NaN: rows without
-    a group are a group."""
+    """A key (n,) for each value (n,), the same for equal ones: whole numbers, or float64. Up to 2^53 in size a
+    number's key does not depend on its type; 0 and -0 are one, and so are all NaN: rows without a group are a
+    group."""
     real = values.astype(np.float64) + 0.0  # -0 + 0 is 0
     if values.dtype.kind != "f":
         return np.where((values >= -EXACT) & (values <= EXACT), real.view(np.uint64), values.view(np.uint64))

@@ -44,9 +44,8 @@ def folds_with_rows(sums: Mapping[Part, S], no_rows: str, no_target: Callable[[i
 @dataclass(frozen=True, eq=False)
 class Fitted:
     """A choice among `settings`, and the `sums` of each fold and pattern of targets that it was made from: none where
-    an iteration read the rows themselves.
-
-    Noise, posterior and evidence are computed when first asked for, and kept."""
+    an iteration read the rows themselves. Noise, posterior and evidence are computed when first asked for, and
+    kept."""
 
     settings: Sequence[Setting]
     sums: Mapping[Part, Solvable]
@@ -125,9 +124,8 @@ class TermSums:
 def sum_terms(
     plan: Plan, engine: Engine, told: Callable[[int], Progress | None], *, lease: Lease | None = None
 ) -> tuple[TermSums, ...]:
-    """T of each term of the plan, added over its sources: computed, or read where it is there already.
-
-    `told` gives for the number of a pass, from 0, who is told its rows. InputError for a T of zeros."""
+    """T of each term of the plan, added over its sources: computed, or read where it is there already. `told` gives
+    for the number of a pass, from 0, who is told its rows. InputError for a T of zeros."""
     if not plan.terms:
         return ()
     sums, number = list[TermSums](), 0

@@ -27,7 +27,6 @@ from dorff.store import Lease, append_history, forget, lease_beside, load_model,
 @dataclass(frozen=True)
 class Verdict:
     """What a gate found: the held-out scores of the new model and the current one, and why not to publish the new.
-
     Without `reasons` it may be. None where there is no such score."""
 
     score: float | None

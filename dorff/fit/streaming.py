@@ -66,7 +66,6 @@ def fit_streaming(
     most: int = MOST_PASSES,
 ) -> Streamed:
     """Fit the plan's one kernel at its one ridge; goes on from what an earlier, unfinished run left, and leaves none.
-
     Raises InputError (bad data, or data that change meanwhile), IncompleteError (run it again)."""
     began, n = time.perf_counter(), plan.dataset.rows
     frozen = freeze_constants(plan)
@@ -155,7 +154,6 @@ def _borders(sweeper: Sweeper, frozen: Pass) -> list[Border]:
 
 def sample_of(plan: Plan, frozen: Pass, wanted: int) -> tuple[Sample, FloatArray]:
     """At most `wanted` usable rows, in short runs spread evenly over all, their weights, and their targets (n, q).
-
     Where fewer than half of the rows are usable more runs are read, halfway between those before, until half of
     `wanted` rows are found, or `MOST_READ` times as many or most of all were read."""
     dataset, blocks, read = plan.dataset, list[RowBlock](), MOST_READ * max(wanted, RUN_ROWS)

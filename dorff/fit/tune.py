@@ -223,10 +223,9 @@ def _read(path: Path) -> Folds:
 
 
 def best_job(plan: Plan, trial: Trial) -> Job:
-    """The job with the trial's kernel, features and ridge alone, whose moments are those of the whole job.
-
-    Of a list of kernels it says what the frequencies were drawn for, where that is not the winner's own; a smaller
-    number of features stays beside the largest, of which the moments are, and wins against it again."""
+    """The job with the trial's kernel, features and ridge alone, whose moments are those of the whole job. Of a list
+    of kernels it says what the frequencies were drawn for, where that is not the winner's own; a smaller number of
+    features stays beside the largest, of which the moments are, and wins against it again."""
     job, frozen = plan.job, plan.frozen()
     text = job.model_dump(mode="json", exclude_unset=True)
     features, solve = text.setdefault("features", {}), text.setdefault("solve", {})

@@ -56,7 +56,6 @@ def tuning_rows(dataset: Dataset, n: int) -> tuple[RowBlock, RowsName]:
 
 def tunes(config: Config) -> bool | None:
     """Whether a kernel is tuned with one length-scale (False) or one for each input (True); None where it is not.
-
     InputError for a sum in which not all terms are tuned alike."""
     words = set(all_lengthscales(config))
     if not words & {_ONE, _EACH}:

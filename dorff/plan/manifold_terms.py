@@ -32,10 +32,9 @@ RANK, RANK_NEAR, LOOK = 550.0, 150.0, 30.0
 @final
 @dataclass(frozen=True, eq=False)
 class ManifoldTerm:
-    """A term weight <f, (L (x) Q) f>: the sums of `sources`' rows, each source with a graph of its own.
-
-    `columns` are those of the inputs that neighbours are found by, None for all. `views` (V, V) couples the views of a
-    multi-view kernel: Q = views (x) outputs; None for the identity."""
+    """A term weight <f, (L (x) Q) f>: the sums of `sources`' rows, each source with a graph of its own. `columns` are
+    those of the inputs that neighbours are found by, None for all. `views` (V, V) couples the views of a multi-view
+    kernel: Q = views (x) outputs; None for the identity."""
 
     manifold: Manifold
     columns: Places

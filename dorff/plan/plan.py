@@ -127,7 +127,6 @@ class Plan:
 
     def by_qr(self) -> Plan | None:
         """The same job, its rows summed as the triangle of a QR; None where that would not fit its workers.
-
         DoesNotFitError where it would not fit this machine: what a result is may not depend on that."""
         if self.terms or self.candidates[0].V > 1:  # sums of terms are Gram matrices, whose digits are lost already
             return None
@@ -187,7 +186,6 @@ class Plan:
 
     def sharing(self) -> list[float | None]:
         """The effective sample size of each kernel, in frequencies; None where they were drawn for it alone.
-
         InputError for a kernel that they serve too badly (see `check_targets`)."""
         targets = self.fitted()
         if self.drawn_configs is self.kernel_configs and len(targets) == 1:
@@ -208,9 +206,8 @@ class Plan:
 
 def make_plan(job: Job) -> Plan:
     """Plan a job without reading a row. Keys that the job leaves out are filled in (`resolving`): what was begun with
-    is kept, so that appended rows change nothing; of what was not, the first that fits.
-
-    Raises InputError for a job that cannot be done, DoesNotFitError for one that is too big."""
+    is kept, so that appended rows change nothing; of what was not, the first that fits. Raises InputError for a job
+    that cannot be done, DoesNotFitError for one that is too big."""
     dataset, begun = open_data(job), locate(job.state).exists()
     refused: DoesNotFitError | None = None
     for draft in map(_drafted, every_count(job, dataset) if begun else ()):

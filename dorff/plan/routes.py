@@ -81,10 +81,9 @@ class Shape:
 @final
 @dataclass(frozen=True)
 class Means:
-    """What the job says there is: workers, and bytes of each; and what one core does.
-
-    Not what there happens to be, such as free disk or the driver's memory: a fit that these are too small for is
-    refused, and not another fit made of it."""
+    """What the job says there is: workers, and bytes of each; and what one core does. Not what there happens to be,
+    such as free disk or the driver's memory: a fit that these are too small for is refused, and not another fit made
+    of it."""
 
     workers: int
     worker_memory: float

@@ -40,7 +40,6 @@ def make_recipe(
 
 def check_sharing(targets: Sequence[OperatorKernel], drawn_for: Sequence[OperatorKernel], recipe: Recipe) -> None:
     """InputError where features of the kernels `drawn_for`, whose mixture is the recipe's, can serve no other kernel.
-
     Looks at what a job says alone, before anything is drawn: `check_targets` says whether they serve it well."""
     if any(kernel.concatenated for kernel in (*targets, *drawn_for)):
         raise InputError(

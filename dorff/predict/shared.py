@@ -42,7 +42,6 @@ class ModelInputs:
     @classmethod
     def of(cls, model: Model, inputs: str | Sequence[str] | None, views: Sequence[str] | None) -> ModelInputs:
         """`inputs` are the names of the arrays in order, the model's own if None, or `x` where it does not say.
-
         InputError for views that the model does not have, or whose arrays it does not know."""
         given = None if inputs is None else (inputs,) if isinstance(inputs, str) else tuple(inputs)
         if views is None:

@@ -103,9 +103,8 @@ def trial_plot(
     unit: str | None = None,
 ) -> bytes:
     """A PNG of the values of trials (kernel's name, m, ridge, minimised value) against the ridge, `winner` (ridge,
-    value) marked; of more kernels or m than there are colours or styles the best.
-
-    InputError where no trial has a value that is a number."""
+    value) marked; of more kernels or m than there are colours or styles the best. InputError where no trial has a
+    value that is a number."""
     trials = [trial for trial in trials if math.isfinite(criterion.shown(trial[3]))]
     if not trials:
         raise InputError("path plot: none of the trials has a score that is a number; try larger ridges")

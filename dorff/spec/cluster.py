@@ -94,7 +94,6 @@ def _encrypted(cluster: RemoteCluster, _: Any) -> str:
 
 class RemoteCluster(ClusterSpec):
     """A Dask cluster that runs already; its workers say how much memory they have, and it is planned as one of them.
-
     Off loopback its address begins with tls:// and `tls` names our credentials; tcp:// lets everybody in who can reach
     it, and is refused unless `plain_tcp` says that this is meant."""
 

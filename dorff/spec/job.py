@@ -180,10 +180,9 @@ class Publish(Part):
 
 
 class Job(Part):
-    """A whole job. `state` keeps durable moments and receipts, `model` the published versions.
-
-    Of several kernels the best by `solve.select` is published; one pass serves all. Where the kernel has views
-    `data.inputs` are their arrays, and need not be given."""
+    """A whole job. `state` keeps durable moments and receipts, `model` the published versions. Of several kernels the
+    best by `solve.select` is published; one pass serves all. Where the kernel has views `data.inputs` are their
+    arrays, and need not be given."""
 
     data: Data
     kernel: Kernels = DecomposableSpec(type="decomposable")

@@ -33,7 +33,6 @@ def kind_of(config: object) -> Any:
 @dataclass(frozen=True)
 class Entry:
     """A word: what `build`s the thing of the options as keyword arguments, the `options` with their types and help.
-
     `formula` and `source` (author, year) are for the report and the JSON Schema; `written` is how the word is shown
     where it is the key of a mapping and no name."""
 
@@ -115,7 +114,6 @@ Refer: TypeAlias = Callable[[Entry, Registry], Config]  # gives a "$ref" to the 
 @dataclass(frozen=True)
 class Word:
     """Beside a field's type: a mapping whose `type` is a word of the registry, and whose other keys are its options.
-
     `default` is the word where `type` is left out, `later` are words that are known but not built yet, `without` those
     that do not go here."""
 
