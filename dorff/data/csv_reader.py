@@ -21,9 +21,7 @@ from dorff.data.readers import Digest, Reader, SourceBlock, reading, side_by_sid
 from dorff.errors import InputError
 
 EMPTY: Final = frozenset(pacsv.ConvertOptions().null_values)  # what is read as NaN, or as no label
-BOOLEANS: Final = {
-    word: value for value in (False, True) for word in (str(value), str(value).lower(), str(value).upper())
-}
+BOOLEANS: Final = {word: one for one in (False, True) for word in (str(one), str(one).lower(), str(one).upper())}
 WHOLE: Final = re.compile(r"[+-]?(0|[1-9][0-9]{0,17})(\.0*)?")  # 007 is text, and so are longer numbers
 BLOCK: Final = 2**20
 # After a separator or a line's end: a quoted field, kept as the group where its end may not have come.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final
 
@@ -140,12 +140,7 @@ def from_attributes(attributes: Any, where: object) -> dict[str, Encoding]:
     try:
         pairs = {name: next(iter(one.items())) for name, one in attributes.items()}
         encodings = {name: Encoding(name, kind, tuple(map(str, words))) for name, (kind, words) in pairs.items()}
-        sure: dict[str, Callable[[str], object]] = {
-            "time": units_of,
-            "cycle": CYCLES.__contains__,
-            "one_hot": bool,
-            "ordered": bool,
-        }
+        sure: Mapping[str, Any] = {"time": units_of, "cycle": CYCLES.__contains__, "one_hot": bool, "ordered": bool}
         if not all(one.words and sure[one.kind](one.words[0]) for one in encodings.values()):
             raise ValueError
     except (AttributeError, KeyError, TypeError, ValueError, StopIteration):
@@ -188,9 +183,7 @@ class Learner:
                 encodings[name] = Encoding(name, "one_hot", tuple(sorted(words[of])))
         return encodings
 
-    def _categories(
-        self, readers: Sequence[Reader], text: Sequence[str], times: dict[str, str]
-    ) -> dict[str, set[str]]:
+    def _categories(self, readers: Sequence[Reader], text: list[str], times: dict[str, str]) -> dict[str, set[str]]:
         """The different values of columns of text; those whose first is a time get their units in `times` instead."""
         words: dict[str, set[str]] = {of: set() for of in text}
         for reader in readers:
@@ -293,9 +286,8 @@ class Encoded(Reader):
         for whole in self._reader.blocks(numbers, texts):
             step = max(1, BLOCK_BYTES // (8 * len(columns))) if encodings else len(whole)
             for block in (whole[start : start + step] for start in range(0, len(whole), step)):
-                runs = dict(zip(texts, block.labels, strict=True)) | {
-                    FILE: Run((self.path,), np.zeros(len(block), "i4"))
-                }
+                runs = dict(zip(texts, block.labels, strict=True))
+                runs[FILE] = Run((self.path,), np.zeros(len(block), "i4"))
                 raw: dict[str, Numbers] = dict(zip(numbers, block.numbers.T, strict=True))
                 parts = raw | {column: np.full(len(block), value) for column, value in constants.items()}
                 for one in encodings:

@@ -30,6 +30,7 @@ WEIGHTS: Final = "weights"
 CODED: Final = (CLASSES, GROUPS)  # arrays of whole numbers that stand for labels
 OWN: Final = ("x", "y", CLASSES, WEIGHTS, GROUPS)  # arrays that have an argument each, in the order of these
 NAMES: Final = {"x": "inputs", "y": "targets"}
+Columns = dict[str, tuple[str, ...]]  # by array
 Progress = Callable[[int], None]
 Notice = Callable[[str], None]
 
@@ -40,7 +41,7 @@ class _Target:
     """The store to be: its columns, arrays and labels, the rows there already, and those of an unfilled shard;
     `sources` says of each content that it has where it came from."""
 
-    columns: dict[str, tuple[str, ...]]
+    columns: Columns
     arrays: dict[str, ArrayLayout]
     labels: LabelTable
     rows: int = 0
@@ -175,9 +176,8 @@ def ingest(
         with staging(store) as folder:
             target = _existing(store, readers, columns, shard_rows) if append else _fresh(readers, columns, shard_rows)
             target = replace(target, encodings=encodings)
-            added, unusable, ungrouped = _write(
-                folder, target, readers, absent, progress or (lambda _: None), again=again
-            )
+            shown = progress or (lambda _: None)
+            added, unusable, ungrouped = _write(folder, target, readers, absent, shown, again=again)
             if append:
                 _commit_append(folder, store, target, target.rows + added)
             else:
@@ -209,16 +209,14 @@ def _check_further(array: str, columns: Sequence[str]) -> None:
         raise InputError(f"also: {array}: wanted at least one column, got none; name its columns.")
 
 
-def _resolve(readers: Sequence[Encoded], names: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+def _resolve(readers: Sequence[Encoded], names: Columns) -> Columns:
     """The columns of each array, the same in all sources."""
     if not readers:
         raise InputError("sources: wanted at least one file, got none; name the files to ingest.")
     if not names["x"]:
         raise InputError("inputs: wanted at least one column, got none; name the columns that are inputs.")
     listed = {array: of for array, of in names.items() if of}
-    first, *others = (
-        {array: reader.resolve(of, labels=array in CODED) for array, of in listed.items()} for reader in readers
-    )
+    first, *others = ({name: one.resolve(of, labels=name in CODED) for name, of in listed.items()} for one in readers)
     for reader, other in zip(readers[1:], others, strict=True):
         for array, of in first.items():
             if other[array] != of:
@@ -229,7 +227,7 @@ def _resolve(readers: Sequence[Encoded], names: dict[str, tuple[str, ...]]) -> d
     return first
 
 
-def _check_columns(columns: dict[str, tuple[str, ...]], names: dict[str, tuple[str, ...]]) -> None:
+def _check_columns(columns: Columns, names: Columns) -> None:
     """Refuse classes, weights or groups that are no single column, of their own where they are labels; and columns
     that are named twice in an array, or are both inputs and targets."""
     for array in (CLASSES, WEIGHTS, GROUPS):
@@ -251,7 +249,7 @@ def _check_columns(columns: dict[str, tuple[str, ...]], names: dict[str, tuple[s
     check_disjoint(columns["x"], columns.get("y", ()), "column")
 
 
-def _fresh(readers: Sequence[Reader], columns: dict[str, tuple[str, ...]], shard_rows: int | None) -> _Target:
+def _fresh(readers: Sequence[Reader], columns: Columns, shard_rows: int | None) -> _Target:
     shard, unit = shard_and_unit_rows(sum(map(len, columns.values())), 0, shard_rows)
     arrays = {name: ArrayLayout(len(of), shard, unit, _dtype(readers, name, of)) for name, of in columns.items()}
     return _Target(columns, arrays, LabelTable())
@@ -263,9 +261,7 @@ def _dtype(readers: Sequence[Reader], array: str, columns: Sequence[str]) -> str
     return str(common_dtype([r.dtype(c) for r in readers for c in columns]))
 
 
-def _existing(
-    store: Path, readers: Sequence[Reader], columns: dict[str, tuple[str, ...]], shard_rows: int | None
-) -> _Target:
+def _existing(store: Path, readers: Sequence[Reader], columns: Columns, shard_rows: int | None) -> _Target:
     attributes = group_attributes(store)
     remedy = "so rows cannot be appended; ingest all its rows into a new store."
     (_, rows), held = ingested(store, attributes, remedy)

@@ -174,9 +174,8 @@ def stored_labels(attributes: Mapping[str, Any], where: object) -> LabelTable | 
         labels, counts = dorff["labels"][CLASSES], dorff["counts"][CLASSES]
         table = LabelTable(labels, counts)
         whole = all(isinstance(count, int) and count >= 0 for count in counts) and sum(counts) <= dorff["rows"]
-        whole &= len(set(map(text_of, labels))) == len(labels) == len(counts) and all(
-            isinstance(v, Label) for v in labels
-        )
+        whole &= len(set(map(text_of, labels))) == len(labels) == len(counts)
+        whole &= all(isinstance(label, Label) for label in labels)
     except (KeyError, TypeError, ValueError):
         whole = False
     if not whole:

@@ -66,13 +66,8 @@ class ArrayLayout:
     def metadata(self, rows: int) -> dict[str, Any]:
         """The array's `zarr.json`."""
         checked = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
-        sharding = {
-            "chunk_shape": [self.unit_rows, self.columns],
-            "codecs": checked,
-            "index_codecs": checked,
-            "index_location": "end",
-        }
-        grid = {"chunk_shape": [self.shard_rows, self.columns]}
+        unit, grid = ({"chunk_shape": [rows_of, self.columns]} for rows_of in (self.unit_rows, self.shard_rows))
+        sharding = {**unit, "codecs": checked, "index_codecs": checked, "index_location": "end"}
         return {
             "zarr_format": 3,
             "node_type": "array",

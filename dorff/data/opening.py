@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -63,10 +64,8 @@ def open_dataset(
     arrays = {name: nodes.open_array(group, name) for name in x_names}
     arrays |= {name: nodes.open_array(group, name, text=classes is not None) for name in y_names}
     width = {name: stored.columns for name, stored in arrays.items()}
-    columns = [
-        None if name is None else Column.find(group, attributes, name, tuple(width))
-        for name in (weights, groups, labelled)
-    ]
+    find, names = partial(Column.find, group, attributes, arrays=tuple(width)), (weights, groups, labelled)
+    columns = [None if name is None else find(name=name) for name in names]
     arrays |= {column.array: nodes.open_array(group, column.array) for column in columns if column is not None}
     nodes.check_seals(group, attributes, arrays)
     rows, (shard_rows, unit_rows) = _rows(group, attributes, arrays), _row_grids(list(arrays.values()))

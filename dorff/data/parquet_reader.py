@@ -14,20 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import types
 
+from dorff.data import readers
 from dorff.data.edge_source import EDGES, RUN, Edges, EdgeSource
 from dorff.data.labels import Run
-from dorff.data.readers import (
-    BLOCK_BYTES,
-    LABELS,
-    NUMBERS,
-    Numbers,
-    Reader,
-    SourceBlock,
-    common_dtype,
-    reading,
-    side_by_side,
-    unwanted,
-)
+from dorff.data.readers import BLOCK_BYTES, Numbers, Reader, SourceBlock, common_dtype, reading, side_by_side
 from dorff.errors import InputError
 
 
@@ -47,7 +37,7 @@ class ParquetReader(Reader):
             return np.dtype(np.float32)
         if any(is_of(kind) for is_of in (types.is_floating, types.is_integer, types.is_decimal, types.is_boolean)):
             return np.dtype(np.float64)
-        raise unwanted(self.path, column, kind, NUMBERS)
+        raise readers.unwanted(self.path, column, kind, readers.NUMBERS)
 
     def _read(self, columns: Sequence[str], labels: Sequence[str]) -> Iterator[SourceBlock]:
         """Read batches of rows."""
@@ -71,7 +61,7 @@ class ParquetReader(Reader):
         if types.is_temporal(kind):
             column = column.cast(pa.string())
         elif types.is_nested(kind):
-            raise unwanted(self.path, name, kind, LABELS)
+            raise readers.unwanted(self.path, name, kind, readers.LABELS)
         elif types.is_float16(kind) or types.is_null(kind):
             column = column.cast(pa.float32())
         return Run.of(column)

@@ -35,9 +35,7 @@ class Column:
         InputError where there is none, or where an array of that name has several columns."""
         held = attributes.get("columns")
         names = dict(held) if isinstance(held, dict) else {}
-        names |= {
-            array: stored_columns(attributes, array, open_array(group, array, text=True).columns) for array in arrays
-        }
+        names |= {one: stored_columns(attributes, one, open_array(group, one, text=True).columns) for one in arrays}
         if node(group / name).is_array:
             if (width := open_array(group, name).columns) != 1:
                 raise InputError(
