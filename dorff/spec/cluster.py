@@ -11,14 +11,8 @@ from dorff.spec import checks
 from dorff.spec.part import FilePath, Idle, Part
 from dorff.spec.registry import CLUSTERS, Entry, Word, lazily
 
-_BYTES = WithJsonSchema(
-    {
-        "anyOf": [
-            {"type": "integer", "minimum": 1},
-            {"type": "string", "pattern": r"^\s*\d+(\.\d+)?\s*([KMGTkmgt][Ii]?)?[Bb]\s*$"},
-        ]
-    }
-)
+_TEXT = {"type": "string", "pattern": r"^\s*\d+(\.\d+)?\s*([KMGTkmgt][Ii]?)?[Bb]\s*$"}
+_BYTES = WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, _TEXT]})
 Bytes = Annotated[int, BeforeValidator(checks.memory), _BYTES]
 
 

@@ -63,18 +63,12 @@ class Folds(Part):
     by: FoldsBy = "auto"
 
 
+_LABELS: Final = {"type": "object", "additionalProperties": {"type": "number", "exclusiveMinimum": 0}}
 ClassWeight = Annotated[
     Literal["none", "balanced"] | tuple[tuple[str, float], ...],
     BeforeValidator(checks.class_weight),
     PlainSerializer(lambda weights: dict(weights) if isinstance(weights, tuple) else weights),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"enum": ["none", "balanced"]},
-                {"type": "object", "additionalProperties": {"type": "number", "exclusiveMinimum": 0}},
-            ]
-        }
-    ),
+    WithJsonSchema({"anyOf": [{"enum": ["none", "balanced"]}, _LABELS]}),
 ]
 
 
@@ -111,9 +105,7 @@ def _sharpens(solve: "Solve", job: "Job") -> str:
 
 
 def _numbers(_: "Solve", job: "Job") -> str:
-    return (
-        "" if job.classes is not None else "it is for classes (data.targets: {classes: NAME}), and these are numbers"
-    )
+    return "it is for classes (data.targets: {classes: NAME}), and these are numbers" if job.classes is None else ""
 
 
 def _classes(_: "Solve", job: "Job") -> str:

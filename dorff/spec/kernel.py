@@ -1,6 +1,6 @@
 """What `kernel` of a job may say: operator kernels and their output matrices."""
 
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BeforeValidator,
@@ -13,23 +13,10 @@ from pydantic import (
 )
 
 from dorff.spec import checks
-from dorff.spec.part import (
-    Idle,
-    LengthscaleSpec,
-    Names,
-    NotNegative,
-    Part,
-    Positive,
-    Rows,
-    Share,
-    Square,
-    Typed,
-    ViewName,
-)
+from dorff.spec.part import GAUSSIAN, Idle, Names, NotNegative, Part, Positive, Rows, Share, Square, Typed, ViewName
 from dorff.spec.registry import KERNELS, OUTPUTS, SCALARS, Keyed, Word, kind_of
 
 Scalar = Annotated[Typed, Word(SCALARS, default="gaussian", later=("skeleton",))]
-GAUSSIAN: Final = LengthscaleSpec(type="gaussian")
 
 
 class MatrixOutput(Part):

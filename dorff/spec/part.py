@@ -153,3 +153,6 @@ class LengthscaleSpec(Typed):
     but `tune` in vector fields and sums, and `median` in views."""
 
     lengthscale: Lengthscale = "auto"
+
+
+GAUSSIAN: Final = LengthscaleSpec(type="gaussian")
