@@ -156,9 +156,7 @@ def map_plots(subject: Subject) -> bytes:
         image = panels[0, j].pcolormesh(x, y, values[:, j].reshape(len(y), len(x)), cmap="viridis", **ends)
         if subject.data is not None:
             X, Y = subject.data
-            panels[0, j].scatter(
-                *X[:, [plane.i, plane.j]].T, c=Y[:, j], s=9, ec="white", lw=0.3, cmap="viridis", **ends
-            )
+            panels[0, j].scatter(*X[:, [plane.i, plane.j]].T, c=Y[:, j], s=9, ec="w", lw=0.3, cmap="viridis", **ends)
         _bar(figure, image, panels[0, j], drawable(subject.targets[j].label))
         if sure:
             _deviation(figure, panels[1, j], plane, j)

@@ -121,9 +121,7 @@ def _by_group(axes: Axes, residuals: FloatArray, groups: FloatArray, rows: npt.N
     values, first = values[largest], rows[first[largest]]
     named = (values == 0) | ((np.abs(values) > 1e-9) & (np.abs(values) < 2**53))
     axes.boxplot([residuals[groups == value] for value in values], flierprops={"ms": 2, "alpha": 0.4}, whis=(5, 95))
-    names = [
-        f"{one:g}" if is_number else f"row {row}…" for one, row, is_number in zip(values, first, named, strict=True)
-    ]
+    names = [f"{one:g}" if plain else f"row {row}…" for one, row, plain in zip(values, first, named, strict=True)]
     axes.set_xticklabels(names, rotation=0 if named.all() else 45)
     label_axes(axes, ColumnLabel("group"), "residual")
 

@@ -118,11 +118,11 @@ def render(
 @cache
 def _template() -> Template:
     loader = PackageLoader("dorff.report", ".")
-    environment = Environment(
+    jinja = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters.update(number=number, real=_real, mapping=mapping, sequence=sequence, root=math.sqrt)
-    return environment.get_template("page.html.j2")
+    jinja.filters.update(number=number, real=_real, mapping=mapping, sequence=sequence, root=math.sqrt)
+    return jinja.get_template("page.html.j2")
 
 
 def _checked(observations: Observations, model: Model) -> Observations | None:
@@ -188,19 +188,12 @@ class Quality:
             errors = np.ma.masked_invalid(held.residuals**2).mean(axis=0).filled(math.nan).tolist()
             whole = np.ma.masked_invalid(held.Y).var(axis=0).filled(math.nan).tolist()
             outputs = [
-                {
-                    "target": column.name,
-                    "r2": 1 - error / (total or math.nan),
-                    "rmse": error**0.5,
-                    "rmse_mean": total**0.5,
-                }
-                for column, error, total in zip(subject.fitted, errors, whole, strict=True)
+                {"target": column.name, "r2": 1 - error / (of or math.nan), "rmse": error**0.5, "rmse_mean": of**0.5}
+                for column, error, of in zip(subject.fitted, errors, whole, strict=True)
             ]
             folds = {}
-        clean = [
-            {"target": str(one.get("target"))} | {key: _real(one.get(key)) for key in _FIGURES} for one in outputs
-        ]
-        return cls(tuple(clean), folds)
+        kept = [{"target": str(one.get("target"))} | {key: _real(one.get(key)) for key in _FIGURES} for one in outputs]
+        return cls(tuple(kept), folds)
 
     def mean(self, figure: str) -> float | None:
         """Of a figure that all targets have."""
