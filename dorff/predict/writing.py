@@ -175,9 +175,7 @@ def _alone(out: Path) -> Iterator[Lease]:
         forget(path)
 
 
-def _write(
-    writing: Writing, fitted: Model, out: Path, engine: Engine, lease: Lease, progress: Progress | None
-) -> None:
+def _write(writing: Writing, model: Model, out: Path, engine: Engine, lease: Lease, progress: Progress | None) -> None:
     """Write the shards that are missing beside `out`, then move all to their place, unless the lease is lost."""
     dataset, shard = writing.dataset, writing.arrays["y"].shard_rows
     staging = writing.staging(out)
@@ -201,7 +199,7 @@ def _write(
     tell()  # what an earlier run wrote is not part of this run's pace
     engine.run([Task(predict_shard, (writing, str(staging), number), number) for number in missing], done)
     with space_on(out):
-        commit(staging, {NAN_ROWS: _describe(writing, fitted, staging)})
+        commit(staging, {NAN_ROWS: _describe(writing, model, staging)})
         _remove_unfinished(staging)
         with lease.fenced():
             staging.rename(out)
