@@ -65,16 +65,9 @@ def solve_pass(plan: Plan, passed: PassResult) -> Fitted:
     """Choose among the job's kernels, manifold weights and ridges, and solve."""
     solving, each = plan.job.solve, settings(plan, passed.manifold)
     per_output, by = solving.ridge_per_output, solving.select
-    folds = filled(plan, passed.folds)
+    folds, ridges = filled(plan, passed.folds), None if solving.ridge == AUTO else solving.ridges
     with pinned():
-        choice = choose(
-            folds,
-            each,
-            None if solving.ridge == AUTO else solving.ridges,
-            by=by,
-            per_output=per_output,
-            counts=plan.counts,
-        )
+        choice = choose(folds, each, ridges, by=by, per_output=per_output, counts=plan.counts)
     return Fitted(each, passed.folds, choice)
 
 
@@ -170,11 +163,8 @@ def kernel_names(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     """What tells each kernel of a list from the others: `0.3 curl + 0.7 div`, `lengthscale 0.2`; its number where
     that would be long, or nothing does."""
     formulas, details = [_short_formula(config) for config in configs], [_details(config) for config in configs]
-    telling = [
-        key
-        for key in dict.fromkeys(key for one in details for key in one)
-        if len({one[key] for one in details if key in one}) > 1
-    ]
+    keys = dict.fromkeys(key for one in details for key in one)
+    telling = [key for key in keys if len({one[key] for one in details if key in one}) > 1]
     names = []
     for formula, one in zip(formulas, details, strict=True):
         words = [f"{key} {one[key]}" for key in telling if key in one]

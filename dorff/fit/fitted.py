@@ -136,9 +136,7 @@ def sum_terms(
             number += 1
         total = parts[0]
         for part in parts[1:]:
-            summary = {
-                key: value if key == "type" else value + part.summary[key] for key, value in total.summary.items()
-            }
+            summary = {key: of if key == "type" else of + part.summary[key] for key, of in total.summary.items()}
             total = TermSums(added(total.sums, part.sums), [*total.receipts, *part.receipts], summary)
         if not total.sums.packed.any() and any(term.manifold.weights):
             raise InputError(

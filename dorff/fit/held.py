@@ -116,11 +116,7 @@ class Held:
         unit, count = self.plan.dataset.unit_rows, sum(leaf.stop - leaf.start for leaf in self.leaves)
         if self.n > most:  # short enough that some thirty are needed
             unit = min(unit, max(1, count * most // self.n // 32))
-        runs = [
-            (start, min(start + unit, leaf.stop))
-            for leaf in self.leaves
-            for start in range(leaf.start, leaf.stop, unit)
-        ]
+        runs = [(at, min(at + unit, leaf.stop)) for leaf in self.leaves for at in range(leaf.start, leaf.stop, unit)]
         if self.n <= most and count <= READ * most:
             return runs
         start = np.random.default_rng(self.plan.job.features.seed).random()

@@ -256,9 +256,8 @@ def _fits_a_worker(plan: Plan) -> bool:
     cluster, costs, q = plan.job.cluster, plan.costs, plan.dataset.q
     if not cluster.on_this_machine:
         return False
-    path = path_bytes(
-        costs.m, q, unknowns=costs.m * costs.rank, folds=plan.spec.folds.count, ridges=len(plan.job.solve.ridges)
-    )
+    folds, ridges = plan.spec.folds.count, len(plan.job.solve.ridges)
+    path = path_bytes(costs.m, q, unknowns=costs.m * costs.rank, folds=folds, ridges=ridges)
     return max(costs.peak_bytes, WORKER_BYTES + path) <= 0.95 * cluster.memory
 
 
