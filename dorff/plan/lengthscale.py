@@ -103,6 +103,11 @@ def lengthscale_words(value: Any) -> set[str]:
     return {word for word in all_lengthscales(value) if word}
 
 
+def concrete(config: Config, dataset: Dataset) -> Config:
+    """The same kernel with words for its length-scales, matrices read in, and columns for its views' arrays."""
+    return with_columns(read_matrices(with_words(config)), dataset)
+
+
 def with_words(config: Config) -> Config:
     """The same kernel, `auto` length-scales replaced by the word that it comes to: one for each input, but one for all
     in vector fields and in sums, whose terms share it, and the median distance in views, which are not tuned."""
@@ -219,9 +224,8 @@ def read_matrices(config: Any) -> Any:
 
 def read_matrix(path: Path) -> list[list[float]]:
     try:
-        matrix = (
-            np.load(path, allow_pickle=False) if path.suffix == ".npy" else np.loadtxt(path, delimiter=",", ndmin=2)
-        )
+        text = path.suffix != ".npy"
+        matrix = np.loadtxt(path, delimiter=",", ndmin=2) if text else np.load(path, allow_pickle=False)
         rows: list[list[float]] = np.asarray(matrix, dtype=np.float64).tolist()
         return rows
     except (OSError, ValueError) as error:

@@ -24,15 +24,7 @@ from dorff.passes.leaf import PassSums
 from dorff.passes.spec import AS_SAMPLED, GROUPED, IN_BLOCKS
 from dorff.passes.tree import Tree
 from dorff.plan.costs import Costs, estimate, refuse_small_machine, refuse_small_workers
-from dorff.plan.lengthscale import (
-    build_kernels,
-    lengthscale_words,
-    read_matrices,
-    read_matrix,
-    tunes,
-    with_columns,
-    with_words,
-)
+from dorff.plan.lengthscale import build_kernels, concrete, lengthscale_words, read_matrix, tunes
 from dorff.plan.manifold_terms import ManifoldTerm, make_terms, weight_grid
 from dorff.plan.resolving import Chosen, Resolved, every_count, open_data, resolutions, told_by_rows
 from dorff.plan.seconds import NOMINAL
@@ -46,16 +38,9 @@ from dorff.storage.location import locate
 _RUNS: Final = {"rows": 1, "leaves": 1, "blocks": IN_BLOCKS, AUTO: AS_SAMPLED}
 
 
-@final
 @dataclass(frozen=True, eq=False)
-class Plan:
-    """A job made concrete: data, the kernels to choose from, leaves, costs and the spec of its pass.
-
-    Frequencies are drawn for `drawn_configs`, which are `kernel_configs` unless the job says otherwise. `observe` is
-    C (q, p) where targets are values of C f, the mean of the views for a multi-view kernel, else None. In `candidates`
-    and `recipe` length-scales that rows must tell are about 1. `terms` are the manifold terms. `constants` are
-    those of a plan that is tried in memory; otherwise they are read from where they were frozen. `resolved` are the
-    keys that the job left out, which `job` has."""
+class _Draft:
+    """A plan whose costs are not known yet."""
 
     job: Job
     dataset: Dataset
@@ -66,10 +51,36 @@ class Plan:
     candidates: tuple[kernels.OperatorKernel, ...]
     recipe: Recipe
     spec: PassSpec
+    resolved: tuple[Chosen, ...]
+
+    @property
+    def directory(self) -> Path:
+        """Where the sums of this spec are kept; another spec has another directory."""
+        return locate(self.job.state) / self.spec.name
+
+    def priced(self) -> Plan:
+        """With its costs; DoesNotFitError where they are too many."""
+        terms = make_terms(self.job, self.dataset, self.candidates[0])
+        costs = estimate(self.job, self.dataset, self.leaves, self.recipe, self.candidates, self.spec, terms)
+        refuse_small_workers(self.job, costs)
+        refuse_small_machine(self.job, costs, self.directory)
+        return Plan(**vars(self), costs=costs, terms=terms)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Plan(_Draft):
+    """A job made concrete: data, the kernels to choose from, leaves, costs and the spec of its pass.
+
+    Frequencies are drawn for `drawn_configs`, which are `kernel_configs` unless the job says otherwise. `observe` is
+    C (q, p) where targets are values of C f, the mean of the views for a multi-view kernel, else None. In `candidates`
+    and `recipe` length-scales that rows must tell are about 1. `terms` are the manifold terms. `constants` are
+    those of a plan that is tried in memory; otherwise they are read from where they were frozen. `resolved` are the
+    keys that the job left out, which `job` has."""
+
     costs: Costs
     terms: tuple[ManifoldTerm, ...] = ()
     constants: FrozenConstants | None = None
-    resolved: tuple[Chosen, ...] = ()
 
     @property
     def choices(self) -> tuple[Chosen, ...]:
@@ -84,10 +95,6 @@ class Plan:
         return weight_grid(self.terms)
 
     @property
-    def directory(self) -> Path:
-        """Where the sums of this spec are kept; another spec has another directory."""
-        return locate(self.job.state) / self.spec.name
-
     def cluster(self) -> ClusterSpec:
         """Where its pass runs: as the job says, or in the driver where little is missing; streaming sweeps anew."""
         missing = math.inf if self.terms else self.costs.flops
@@ -192,9 +199,8 @@ class Plan:
             return [None]
         sources = self.sources()
         recipe = make_recipe(sources, self.dataset, self.job, self.observe)
-        return check_targets(
-            targets, sources, recipe=recipe, density=self.frozen().constants.density, seed=self.spec.seed
-        )
+        density = self.frozen().constants.density
+        return check_targets(targets, sources, recipe=recipe, density=density, seed=self.spec.seed)
 
     def tuned(self) -> list[str | None]:
         """What became of the search for each kernel's length-scale; None where the job did not ask for one."""
@@ -225,46 +231,11 @@ def make_plan(job: Job) -> Plan:
     raise refused
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class _Draft:
-    """A plan whose costs are not known yet."""
-
-    resolved: Resolved
-    dataset: Dataset
-    kernel_configs: Configs
-    drawn_configs: Configs
-    observe: FloatArray | None
-    leaves: tuple[Leaf, ...]
-    candidates: tuple[kernels.OperatorKernel, ...]
-    recipe: Recipe
-    spec: PassSpec
-
-    @property
-    def directory(self) -> Path:
-        return locate(self.resolved.job.state) / self.spec.name
-
-    def priced(self) -> Plan:
-        """With its costs; DoesNotFitError where they are too many."""
-        job = self.resolved.job
-        terms = make_terms(job, self.dataset, self.candidates[0])
-        costs = estimate(job, self.dataset, self.leaves, self.recipe, self.candidates, self.spec, terms)
-        plan = Plan(
-            job, self.dataset, self.kernel_configs, self.drawn_configs, self.observe, self.leaves, self.candidates,
-            self.recipe, self.spec, costs, terms, None, self.resolved.chosen,
-        )  # fmt: skip
-        refuse_small_workers(job, costs)
-        refuse_small_machine(job, costs, plan.directory)
-        return plan
-
-
 def _drafted(resolved: Resolved) -> _Draft:
     job = resolved.job
     dataset = open_data(job)
-    configs, own = (
-        tuple(with_columns(read_matrices(with_words(one.model_dump(mode="python"))), dataset) for one in kernels_of)
-        for kernels_of in (job.kernels, job.features.kernels)
-    )
+    each = job.kernels, job.features.kernels
+    configs, own = (tuple(concrete(one.model_dump(mode="python"), dataset) for one in several) for several in each)
     drawn = own or configs
     for config in (*configs, *drawn):
         tunes(config)  # refuses a sum that is tuned in part
@@ -283,7 +254,7 @@ def _drafted(resolved: Resolved) -> _Draft:
     spec = _spec(job, dataset, recipe, _fold_rule(job, dataset, leaves), words, observe)
     together = job.solve.observe is not None or any(kernel.vector_field for kernel in candidates + sources)
     spec = _begun(job, replace(spec, one_scale=spec.standardize and together))
-    return _Draft(resolved, dataset, configs, drawn, observe, leaves, candidates, recipe, spec)
+    return _Draft(job, dataset, configs, drawn, observe, leaves, candidates, recipe, spec, resolved.chosen)
 
 
 def _check_kernels(

@@ -45,26 +45,21 @@ class Resolved:
 
     def filled(self, part: str, key: str, value: Any, why: str) -> Resolved:
         """The same with this key too; `part` is the mapping that has it."""
-        filled = getattr(self.job, part).model_copy(update={key: value})
-        return Resolved(
-            self.job.model_copy(update={part: filled}), (*self.chosen, Chosen(f"{part}.{key}", value, why))
-        )
+        made = getattr(self.job, part).model_copy(update={key: value})
+        return Resolved(self.job.model_copy(update={part: made}), (*self.chosen, Chosen(f"{part}.{key}", value, why)))
 
 
 def resolutions(job: Job, dataset: Dataset) -> Iterator[Resolved]:
     """The job filled in, the best first, then such that need less: for who has not the memory."""
     base = _of_choice(job, dataset)
-    counts = (
-        tuple(count for count in COUNTS if count <= features_for(dataset.rows)) if job.features.count == AUTO else (0,)
-    )
+    most = features_for(dataset.rows)
+    counts = tuple(count for count in COUNTS if count <= most) if job.features.count == AUTO else (0,)
     for count in counts:
         one = base
         if count:
             few = "as the rows" if count == counts[0] else "as fit the memory"
-            why = (
-                f"{dataset.rows:,} rows: as many {few}, {COUNTS[1]:,} at most ({COUNTS[0]:,} from {MANY_ROWS:,} rows)"
-            )
-            one = base.filled("features", "count", count, why)
+            limits = f"{COUNTS[1]:,} at most ({COUNTS[0]:,} from {MANY_ROWS:,} rows)"
+            one = base.filled("features", "count", count, f"{dataset.rows:,} rows: as many {few}, {limits}")
         yield one
         if one.job.deals and one.job.solve.folds.by == AUTO:
             yield _by(one, "leaves", "sums of leaves take less memory than sums of rows of every fold")
@@ -72,9 +67,8 @@ def resolutions(job: Job, dataset: Dataset) -> Iterator[Resolved]:
         solve = job.solve.model_copy(update={"route": "streaming"})
         one = _of_choice(job.model_copy(update={"solve": solve}), dataset)
         one = one.filled("features", "count", counts[0], "as many as the rows") if counts[0] else one
-        yield one.filled(
-            "solve", "route", "streaming", "no sums fit the memory, so that there is nothing to choose by"
-        )
+        why = "no sums fit the memory, so that there is nothing to choose by"
+        yield one.filled("solve", "route", "streaming", why)
 
 
 def every_count(job: Job, dataset: Dataset) -> Iterator[Resolved]:
@@ -142,14 +136,8 @@ def open_data(job: Job) -> Dataset:
     """The data set of a job; InputError where it cannot be fitted, or what a new model is scored on is another."""
     by = job.solve.folds.by
     groups = by if by not in (AUTO, "leaves", "rows", "blocks") and job.deals else None
-    dataset = open_dataset(
-        str(job.data.store),
-        inputs=job.data.inputs,
-        targets=_targets(job),
-        weights=job.data.weights,
-        groups=groups,
-        labelled=job.data.labelled,
-    )
+    columns = {"weights": job.data.weights, "groups": groups, "labelled": job.data.labelled}
+    dataset = open_dataset(str(job.data.store), inputs=job.data.inputs, targets=_targets(job), **columns)
     if not dataset.rows:
         raise InputError(f"{dataset.path}: has no rows to fit")
     if dataset.labels is not None and dataset.q < 2:

@@ -21,12 +21,10 @@ LEAST_SHARE: Final = 0.5
 _AROUND: Final = (0.6, 1.0, 1.6)  # of a length-scale, for a mixture that serves all between them
 
 
-def make_recipe(
-    candidates: Sequence[OperatorKernel], dataset: Dataset, job: Job, observe: FloatArray | None
-) -> Recipe:
+def make_recipe(kernels: Sequence[OperatorKernel], dataset: Dataset, job: Job, observe: FloatArray | None) -> Recipe:
     """The features that serve every kernel: of the one, or of the mixture of all."""
     d, p = dataset.d, dataset.q if observe is None else observe.shape[1]
-    fixed = [kernel.fix(d, p, np.eye(p)) for kernel in candidates]
+    fixed = [kernel.fix(d, p, np.eye(p)) for kernel in kernels]
     kernel = mixture(fixed, d, p)
     chosen = job.features.sampler.model_dump() if "sampler" in job.features.model_fields_set else None
     sampler = sampler_of(chosen, kernel)
