@@ -102,13 +102,11 @@ def bare_syrk(m: int, processes: int, *, seconds: float = 4.0) -> float:
     """Rows a second, summed, of single-threaded `syrk` loops on ready (block, m) features, run side by side."""
     context = multiprocessing.get_context("spawn")
     ready, rates = context.Barrier(processes), context.SimpleQueue()
-    loops = [
-        context.Process(target=_syrk_loop, args=(ready, rates, m, seconds), daemon=True) for _ in range(processes)
-    ]
-    for loop in loops:
+    runs = [context.Process(target=_syrk_loop, args=(ready, rates, m, seconds), daemon=True) for _ in range(processes)]
+    for loop in runs:
         loop.start()
-    total = sum(float(rates.get()) for _ in loops)
-    for loop in loops:
+    total = sum(float(rates.get()) for _ in runs)
+    for loop in runs:
         loop.join()  # they hold their memory, and use a core, until they have ended
     return total
 

@@ -84,10 +84,8 @@ def verify(store: options.Store, as_json: options.Json = False) -> None:
     lines = [f"{fault.array}  {fault.chunk}  {fault.kind}" for fault in faults]
     show([asdict(fault) for fault in faults], "\n".join(lines) or f"{store}: whole", as_json=as_json)
     if faults:
-        say(
-            f"dorff: {store}: missing or damaged chunks: {len(faults)}; restore them from a copy or ingest again",
-            "error",
-        )
+        remedy = "restore them from a copy or ingest again"
+        say(f"dorff: {store}: missing or damaged chunks: {len(faults)}; {remedy}", "error")
         raise typer.Exit(InputError.exit_code)
 
 
@@ -131,11 +129,8 @@ def predict(
     more = ({"missing": missing} if missing else {}) | ({"unknown_zero": True} if unknown_zero else {})
     with Tables.opened(model, store, out, [*(arrays or ()), *(some or ())], **more) as table:
         arrays, place = table.inputs or arrays, table.store
-        with (
-            _engine(workers, model, place, (arrays, some), wanted, each) as (engine, peak),
-            meter("predict") as progress,
-        ):
-            asked_of = partial(run, inputs=arrays, uncertainty=extra, views=some, progress=progress)
+        with _engine(workers, model, place, (arrays, some), wanted, each) as (engine, peak), meter("predict") as tell:
+            asked_of = partial(run, inputs=arrays, uncertainty=extra, views=some, progress=tell)
             rows = asked_of(model, place, table.out, engine=engine)
         empty = group_attributes(table.out)["dorff"][NAN_ROWS]
         table.finish(model, arrays, some)

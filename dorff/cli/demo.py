@@ -151,7 +151,7 @@ def _jobs(home: Path, search: Search) -> list[Job]:
 
 def _description(share: float, lengthscale: float, ridge: Sequence[float] | float, count: int) -> dict[str, Any]:
     """What JOB.yaml says. Times s^2, curl-free and divergence-free kernels are I at 0, so that shares are shares."""
-    scalar = {"type": "gaussian", "lengthscale": lengthscale}
+    ridges, scalar = np.asarray(ridge).tolist(), {"type": "gaussian", "lengthscale": lengthscale}
     parts = {"curl_free": share, "divergence_free": 1.0 - share}
     terms = [
         {"weight": round(part * lengthscale**2, 9), "kernel": {"type": kind, "scalar": dict(scalar)}}
@@ -162,11 +162,7 @@ def _description(share: float, lengthscale: float, ridge: Sequence[float] | floa
         "data": {"store": "drifters.zarr", "inputs": "x", "targets": "y"},
         "kernel": {"type": "sum", "terms": terms},
         "features": {"count": count, "sampler": {"type": "orthogonal"}, "seed": 0},
-        "solve": {
-            "ridge": ridge if isinstance(ridge, float) else list(ridge),
-            "select": "kfold",
-            "folds": {"count": 5, "by": "rows"},
-        },
+        "solve": {"ridge": ridges, "select": "kfold", "folds": {"count": 5, "by": "rows"}},
         "cluster": {"type": "local", "workers": 2, "memory": "2GiB"},
         "state": "state",
         "model": "model",

@@ -5,82 +5,50 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dorff.cli.guard import (
-    JobFile,
-    Json,
-    Metrics,
-    Missing,
-    Root,
-    Store,
-    UnknownZero,
-    further,
-    names,
-    one,
-    rows_of,
-    show,
-    size,
-)
+import dorff.cli.guard as options
+import dorff.cli.sentences as sentences
 from dorff.cli.logs import say
 from dorff.cli.metrics import meter, of_fit, recorded
-from dorff.cli.sentences import (
-    choices_text,
-    crowd_text,
-    encoded_text,
-    fit_text,
-    patterns_text,
-    quality_text,
-    term_text,
-)
 from dorff.errors import InputError
+
+_option = partial(typer.Option, show_default=False)  # of what has no default but to be left out
 
 
 def ingest(
     paths: Annotated[
         list[str], typer.Argument(metavar="SRC... OUT.zarr", help="Files of rows, and the data set to make of them.")
     ],
-    inputs: Annotated[
-        str, typer.Option(metavar="A,B", help="Columns that are inputs, of any type; =0: zeros.", show_default=False)
-    ],
-    targets: Annotated[str, typer.Option(metavar="U,V", help="Columns that are targets.", show_default=False)] = "",
-    classes: Annotated[
-        str, typer.Option(metavar="C", help="A column of class labels of any type.", show_default=False)
-    ] = "",
-    weights: Annotated[str, typer.Option(metavar="W", help="A column of rows' weights.", show_default=False)] = "",
-    groups: Annotated[
-        str, typer.Option(metavar="G", help="A column, equal in a group; FILE: each SRC is one.", show_default=False)
-    ] = "",
+    inputs: Annotated[str, _option(metavar="A,B", help="Columns that are inputs, of any type; =0: zeros.")],
+    targets: Annotated[str, _option(metavar="U,V", help="Columns that are targets.")] = "",
+    classes: Annotated[str, _option(metavar="C", help="A column of class labels of any type.")] = "",
+    weights: Annotated[str, _option(metavar="W", help="A column of rows' weights.")] = "",
+    groups: Annotated[str, _option(metavar="G", help="A column, equal in a group; FILE: each SRC is one.")] = "",
     also: Annotated[
         list[str] | None,
-        typer.Option(
+        _option(
             metavar="NAME=A,B",
-            show_default=False,
             help="One more array, of these columns: another view's inputs, or 1 where a row is labelled, else 0.",
         ),
     ] = None,
-    missing: Missing = None,
+    missing: options.Missing = None,
     ordered: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=A,B", show_default=False, help="An input whose categories are 0, 1, ... so."),
+        list[str] | None, _option(metavar="NAME=A,B", help="An input whose categories are 0, 1, ... so.")
     ] = None,
-    one_hot: Annotated[
-        str, typer.Option(metavar="A,B", help="Inputs that are categories, numbers too.", show_default=False)
-    ] = "",
+    one_hot: Annotated[str, _option(metavar="A,B", help="Inputs that are categories, numbers too.")] = "",
     like: Annotated[
-        Path | None,
-        typer.Option(metavar="MODEL", help="Encode inputs as this model's (or data set's).", show_default=False),
+        Path | None, _option(metavar="MODEL", help="Encode inputs as this model's (or data set's).")
     ] = None,
-    unknown_zero: UnknownZero = False,
+    unknown_zero: options.UnknownZero = False,
     append: Annotated[bool, typer.Option("--append", help="Add the rows to a data set that is there.")] = False,
     again: Annotated[bool, typer.Option("--again", help="Add sources whose content is there already.")] = False,
-    shard_rows: Annotated[
-        int | None, typer.Option(metavar="N", help="Rows of a shard; fitting ones if left out.", show_default=False)
-    ] = None,
-    as_json: Json = False,
+    shard_rows: Annotated[int | None, _option(metavar="N", help="Rows of a shard; fitting ones if left out.")] = None,
+    as_json: options.Json = False,
 ) -> None:
     """Turn CSV, Parquet, NPY, NPZ, NetCDF or HDF5 files into a data set, or add them to one.
 
@@ -109,27 +77,27 @@ def ingest(
     if len(paths) < 2:
         raise typer.BadParameter("wanted at least one SRC and then OUT.zarr", param_hint="SRC... OUT.zarr")
     *sources, out = paths
-    labels = one("--classes", classes, "labels")
+    labels = options.one("--classes", classes, "labels")
     with meter("ingest") as progress:
         rows = run(
-            sources, out, inputs=names("--inputs", inputs), targets=names("--targets", targets),
-            classes=labels, weights=one("--weights", weights, "weights"),
-            groups=one("--groups", groups, "labels"),
-            one_hot=names("--one-hot", one_hot), ordered=further("--ordered", ordered or []),
-            encoding=kept, unknown_zero=unknown_zero, also=further("--also", also or []), missing=missing or [],
-            append=append, again=again, shard_rows=shard_rows,
+            sources, out, inputs=options.names("--inputs", inputs), targets=options.names("--targets", targets),
+            classes=labels, weights=options.one("--weights", weights, "weights"),
+            groups=options.one("--groups", groups, "labels"),
+            one_hot=options.names("--one-hot", one_hot), ordered=options.further("--ordered", ordered or []),
+            encoding=kept, unknown_zero=unknown_zero, also=options.further("--also", also or []),
+            missing=missing or [], append=append, again=again, shard_rows=shard_rows,
             progress=progress, notice=lambda sentence: say(f"dorff: {out}: {sentence}"),
         )  # fmt: skip
     result: dict[str, object] = {"rows": rows, "store": out}
     text = f"{out}: {rows:,} rows"
     if encoding := encoding_of(group_attributes(Path(out))):
         result["encoding"] = encoding
-        text += "".join(f", {name}: {encoded_text(each)}" for name, each in encoding.items())
+        text += "".join(f", {name}: {sentences.encoded_text(each)}" for name, each in encoding.items())
     if labels and (table := stored_labels(group_attributes(Path(out)), out)):
         none = rows - sum(table.counts)
         result["classes"] = {"labels": table.labels, "counts": table.counts, "missing": none}
         text += f", {len(table.labels):,} labels, {none:,} rows without one"
-    show(result, text, as_json=as_json)
+    options.show(result, text, as_json=as_json)
 
 
 if TYPE_CHECKING:
@@ -137,14 +105,14 @@ if TYPE_CHECKING:
     from dorff.plan.costs import Costs
 
 
-def plan(job: JobFile, root: Root = None, as_json: Json = False) -> None:
+def plan(job: options.JobFile, root: options.Root = None, as_json: options.Json = False) -> None:
     """What a fit will do and need, without a pass over the rows; exit code 4 if it would not fit."""
     from dorff.fit import expected_passes
     from dorff.plan import make_plan
     from dorff.spec.reader import load_job
 
     planned = make_plan(load_job(job, root=root))
-    costs, terms = planned.costs, [term.manifold.config() for term in planned.terms]
+    costs, terms, more = planned.costs, [one.manifold.config() for one in planned.terms], planned.job.data.unlabelled
     if costs.route == "streaming" and (passes := expected_passes(planned)):
         costs = costs.of_passes(passes)
     elif costs.route == "streaming":
@@ -158,8 +126,8 @@ def plan(job: JobFile, root: Root = None, as_json: Json = False) -> None:
     result = {key: getattr(costs, key) for key in keys} | {"in_driver": planned.cluster().in_driver}
     result |= {"manifold": terms} if terms else {}
     if planned.crowded:
-        text["targets"], result["patterns"] = patterns_text(planned.patterns), planned.patterns
-    if crowd := "" if terms else crowd_text(costs.m, planned.dataset.rows):
+        text["targets"], result["patterns"] = sentences.patterns_text(planned.patterns), planned.patterns
+    if crowd := "" if terms else sentences.crowd_text(costs.m, planned.dataset.rows):
         say(f"plan: {crowd}", "warning")
     if costs.exact_is_cheaper and not terms:  # the exact model has no terms
         text["advice"] = (
@@ -168,7 +136,7 @@ def plan(job: JobFile, root: Root = None, as_json: Json = False) -> None:
         )
     _warn(planned.warnings)
     result |= {"choices": [asdict(one) for one in planned.choices], "warnings": planned.warnings}
-    show(result, rows_of(text | choices_text(result["choices"])), as_json=as_json)
+    options.show(result, options.rows_of(text | sentences.choices_text(result["choices"])), as_json=as_json)
 
 
 def _costs_text(planned: Plan, costs: Costs) -> dict[str, str]:
@@ -176,20 +144,25 @@ def _costs_text(planned: Plan, costs: Costs) -> dict[str, str]:
     more = planned.job.data.unlabelled
     text = {
         "leaves": f"{costs.leaves:,}",
-        "memory": f"{size(costs.peak_bytes)} at the peak, {size(costs.worker_bytes)} of it a worker",
-        "disk": size(costs.disk_bytes),
+        "memory": f"{options.size(costs.peak_bytes)} at the peak, {options.size(costs.worker_bytes)} of it a worker",
+        "disk": options.size(costs.disk_bytes),
         "work": f"{costs.flops:.3g} flops, about {costs.seconds:.3g} s",
         "features": f"{costs.m:,}",
         "route": costs.reason,
         "passes": f"{costs.passes:,} over the rows",
-        **{f"term {number}": term_text(term.manifold.config(), more) for number, term in enumerate(planned.terms, 1)},
+        **{
+            f"term {number}": sentences.term_text(term.manifold.config(), more)
+            for number, term in enumerate(planned.terms, 1)
+        },
     }
     if planned.cluster().in_driver and not planned.job.cluster.in_driver:
         text["workers"] = "none: one process has done it before they would have started"
     return text
 
 
-def fit(job: JobFile, root: Root = None, metrics: Metrics = None, as_json: Json = False) -> None:
+def fit(
+    job: options.JobFile, root: options.Root = None, metrics: options.Metrics = None, as_json: options.Json = False
+) -> None:
     """Fit, or go on with a fit, and publish the model; what earlier runs of the job did is used again."""
     from dorff.fit import fit as run
     from dorff.plan.lengthscale import lengthscale_words
@@ -202,11 +175,10 @@ def fit(job: JobFile, root: Root = None, metrics: Metrics = None, as_json: Json 
         if any(word.startswith(("tune", "auto")) for word in words):
             say("fit: length-scales are found first, on a sample of rows, unless they were before")
         for number, term in enumerate(described.manifold, 1):
-            shown = term_text(term.model_dump(mode="json"), described.data.unlabelled)
+            shown = sentences.term_text(term.model_dump(mode="json"), described.data.unlabelled)
             say(f"fit: manifold term {number}: {shown}")
-        if any(one.type == "multi_view" for one in described.kernels) and not any(
-            term.between for term in described.manifold
-        ):
+        between = any(term.between for term in described.manifold)
+        if not between and any(one.type == "multi_view" for one in described.kernels):
             say(
                 "fit: the targets see the mean of the views alone, so that one view by itself may be anywhere; add "
                 "manifold: {between: true, weight: ...} where views are to predict alone",
@@ -219,11 +191,11 @@ def fit(job: JobFile, root: Root = None, metrics: Metrics = None, as_json: Json 
         if report.in_driver and not described.cluster.in_driver and report.outcome != "unchanged":
             say("fit: it ran in this process, which had done so little before workers would have started")
     classes = isinstance(described.data.targets, ClassTargets)
-    summary = fit_text(report, [term.weights for term in described.manifold], classes=classes)
+    summary = sentences.fit_text(report, [term.weights for term in described.manifold], classes=classes)
     if as_json:
         say(summary)
-    table = rows_of(quality_text(report.quality) | choices_text(report.choices))
-    show(asdict(report), f"{summary}\n{table}" if table else summary, as_json=as_json)
+    table = options.rows_of(sentences.quality_text(report.quality) | sentences.choices_text(report.choices))
+    options.show(asdict(report), f"{summary}\n{table}" if table else summary, as_json=as_json)
 
 
 def _warn(warnings: Sequence[str]) -> None:
@@ -233,9 +205,9 @@ def _warn(warnings: Sequence[str]) -> None:
 
 def prune(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="A model's root or a state directory.")],
-    keep: Annotated[int, typer.Option(min=1, metavar="K", help="How many to keep.", show_default=False)],
+    keep: Annotated[int, _option(min=1, metavar="K", help="How many to keep.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed, and remove nothing.")] = False,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Remove all but the last K versions of a model, or the sums of all but the K plans that were used last.
 
@@ -248,13 +220,13 @@ def prune(
     removed = [str(folder) for folder in removing(path, keep, dry_run=dry_run)]
     verb = "would be removed" if dry_run else "removed"
     text = "\n".join(f"{folder}  {verb}" for folder in removed) or f"{path}: nothing to remove"
-    show({"removed": removed, "dry_run": dry_run}, text, as_json=as_json)
+    options.show({"removed": removed, "dry_run": dry_run}, text, as_json=as_json)
 
 
 def trim(
-    store: Store,
-    keep: Annotated[int, typer.Option(min=1, metavar="ROWS", help="Rows to keep at least.", show_default=False)],
-    as_json: Json = False,
+    store: options.Store,
+    keep: Annotated[int, _option(min=1, metavar="ROWS", help="Rows to keep at least.")],
+    as_json: options.Json = False,
 ) -> None:
     """Remove the first rows of a data set, whole shards of them; the others keep their numbers.
 
@@ -268,11 +240,12 @@ def trim(
     before = held(store.absolute())
     rows = run(store, keep=keep)
     text = f"{store}: {rows:,} rows, {before - rows:,} removed"
-    show({"rows": rows, "removed": before - rows, "store": str(store)}, text, as_json=as_json)
+    options.show({"rows": rows, "removed": before - rows, "store": str(store)}, text, as_json=as_json)
 
 
 def credentials(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write them.")], as_json: Json = False
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write them.")],
+    as_json: options.Json = False,
 ) -> None:
     """Make credentials for a Dask cluster of your own: whoever has these files may use it, nobody else."""
     from dorff.engine import credentials as run
@@ -289,4 +262,4 @@ def credentials(
         f"dask worker {ours} tls://HOST:8786\n"
         f"cluster: {{address: tls://HOST:8786, tls: {{{named}}}}}"
     )
-    show(files, text, as_json=as_json)
+    options.show(files, text, as_json=as_json)

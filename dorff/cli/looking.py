@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from dorff import store
 from dorff.data import Classes, open_dataset
 from dorff.data.edges import open_graph
 from dorff.data.labels import CLASSES, stored_labels
@@ -17,21 +18,6 @@ from dorff.manifold.build_spec import GENERATION, GRAPH
 from dorff.manifold.edge_store import DONE
 from dorff.passes import Leaf, PassSpec, leaf_bounds
 from dorff.storage.files import total_bytes
-from dorff.store import (
-    LEASE,
-    Receipt,
-    current_version,
-    identity,
-    last_used,
-    lease_beside,
-    lease_state,
-    load_model,
-    read_history,
-    read_plain,
-    resolve_model,
-    unseal,
-    versions,
-)
 from dorff.store.receipts import HISTORY
 
 SHOWN: Final = 20  # lines of history
@@ -48,7 +34,7 @@ def look(path: Path) -> dict[str, Any]:
 def kept_encoding(path: Path) -> dict[str, Any]:
     """How a model's, or a data set's, inputs that were no numbers became such."""
     if kind(path) == "model":
-        return dict(load_model(path, posterior=False).info.get("data", {}).get("encoding", {}))
+        return dict(store.load_model(path, posterior=False).info.get("data", {}).get("encoding", {}))
     return encoding_of(group_attributes(path))
 
 
@@ -66,16 +52,16 @@ def _plans(path: Path) -> list[Path]:
 
 
 def _model(path: Path) -> dict[str, Any]:
-    unpublished = not (path / "coefficients").is_dir() and current_version(path) is None  # all were refused so far
-    version = None if unpublished else resolve_model(path)
+    published = (path / "coefficients").is_dir() or store.current_version(path) is not None  # none if all were refused
+    version = store.resolve_model(path) if published else None
     root = path if version is None else version.parent
-    history = read_history(root)
+    history = store.read_history(root)
     return {
         "kind": "model",
         "path": str(path),
         "version": None if version is None else version.name,
-        "versions": [_version(version, history) for version in versions(root)],
-        "lease": lease_state(root / LEASE),
+        "versions": [_version(version, history) for version in store.versions(root)],
+        "lease": store.lease_state(root / store.LEASE),
         "fits": len(history),
         "history": history[-SHOWN:],
         **({} if version is None else _described(version)),
@@ -86,16 +72,12 @@ def _version(version: Path, history: Sequence[dict[str, Any]]) -> dict[str, Any]
     """When a version was made, of how many rows, and its held-out score where it was judged by one."""
     record: dict[str, Any] = next((line for line in reversed(history) if line.get("version") == version.name), {})
     made = datetime.fromtimestamp(version.stat().st_mtime, UTC).isoformat(timespec="seconds")
-    return {
-        "version": version.name,
-        "time": record.get("time", made),
-        "rows": record.get("rows_used"),
-        "score": record.get("score"),
-    }
+    rows, score = record.get("rows_used"), record.get("score")
+    return {"version": version.name, "time": record.get("time", made), "rows": rows, "score": score}
 
 
 def _described(version: Path) -> dict[str, Any]:
-    model = load_model(version, posterior=False)
+    model = store.load_model(version, posterior=False)
     return {
         "kernel": model.kernel.config(),
         "sampler": dict(model.sampler),
@@ -112,33 +94,25 @@ def _described(version: Path) -> dict[str, Any]:
 
 
 def _state(path: Path) -> dict[str, Any]:
-    return {
-        "kind": "state",
-        "path": str(path),
-        "plans": [_plan(plan) for plan in _plans(path)],
-        "bytes": _bytes_below(path),
-    }
+    return {"kind": "state", "path": str(path), "plans": list(map(_plan, _plans(path))), "bytes": _bytes_below(path)}
 
 
 def _plan(path: Path) -> dict[str, Any]:
     folder = path.parent
     try:
-        spec = PassSpec.from_config(json.loads(read_plain(path))["question"])
-        store, rows, m = spec.store, spec.rows, spec.count
+        spec = PassSpec.from_config(json.loads(store.read_plain(path))["question"])
+        rows, m = spec.rows, spec.count
         width = m + 1 + rows["q"]
         names = rows["inputs"], Classes(*rows["targets"]) if "labels" in rows else rows["targets"]
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path}: is damaged; remove {folder} and fit again") from error
     files = list((folder / "receipts").glob("*.json"))
-    receipts = [
-        receipt
-        for file in files
-        if file.stem.isdigit() and (receipt := Receipt.load(file.parent, int(file.stem))) is not None
-    ]
-    leaves = _leaves(store, names, rows["shard_rows"], width)
+    loaded = (store.Receipt.load(file.parent, int(file.stem)) for file in files if file.stem.isdigit())
+    receipts = [receipt for receipt in loaded if receipt is not None]
+    leaves = _leaves(spec.store, names, rows["shard_rows"], width)
     return {
         "plan": folder.name,
-        "store": store,
+        "store": spec.store,
         "m": m,
         "leaves": None if leaves is None else len(leaves),
         "receipts": len(receipts),
@@ -149,12 +123,12 @@ def _plan(path: Path) -> dict[str, Any]:
         "terms": terms(folder),
         "graphs": [_built(file) for file in sorted(folder.glob(f"graphs/*/{GRAPH}"))],
         "bytes": _bytes_below(folder),
-        "last_used": datetime.fromtimestamp(last_used(folder), UTC).isoformat(timespec="seconds"),
-        "lease": lease_state(lease_beside(folder)),
+        "last_used": datetime.fromtimestamp(store.last_used(folder), UTC).isoformat(timespec="seconds"),
+        "lease": store.lease_state(store.lease_beside(folder)),
     }
 
 
-def _missing(leaves: Sequence[Leaf], receipts: Sequence[Receipt]) -> int:
+def _missing(leaves: Sequence[Leaf], receipts: Sequence[store.Receipt]) -> int:
     """Leaves without a receipt. Those before the first that has one do not count: they have left a window."""
     done = {(receipt.number, receipt.start, receipt.stop) for receipt in receipts}
     first = min((receipt.number for receipt in receipts), default=0)
@@ -162,11 +136,11 @@ def _missing(leaves: Sequence[Leaf], receipts: Sequence[Receipt]) -> int:
 
 
 def _leaves(
-    store: str, names: tuple[Sequence[str], Sequence[str] | Classes], shard_rows: int, width: int
+    path: str, names: tuple[Sequence[str], Sequence[str] | Classes], shard_rows: int, width: int
 ) -> tuple[Leaf, ...] | None:
     """Leaves of the store as it is now; None where it is gone."""
     try:
-        dataset = open_dataset(store, inputs=names[0], targets=names[1])
+        dataset = open_dataset(path, inputs=names[0], targets=names[1])
     except InputError:
         return None
     return leaf_bounds(dataset.n, shard_rows, width, first=dataset.first)
@@ -236,9 +210,10 @@ def given(path: Path) -> dict[str, Any]:
 
 def _built(file: Path) -> dict[str, Any]:
     """A kept graph. `nodes` are the rows that it is of, `edges` those of the generations that are finished."""
-    frame, parts = _read(file, identity(file)), sorted(part.parent for part in file.parent.glob(f"*/{GENERATION}"))
-    spans = [_read(part / GENERATION, identity(part / GENERATION)) for part in parts]
-    done = [_read(part / DONE, identity(part / DONE)) for part in parts if (part / DONE).exists()]
+    parts = sorted(part.parent for part in file.parent.glob(f"*/{GENERATION}"))
+    files = [part / GENERATION for part in parts], [part / DONE for part in parts if (part / DONE).exists()]
+    frame = _read(file, store.identity(file))
+    spans, done = ([_read(one, store.identity(one)) for one in each] for each in files)
     return {
         "graph": frame["graph"],
         "store": frame["store"],
@@ -263,7 +238,7 @@ def terms(folder: Path) -> list[dict[str, Any]]:
 
 
 def _read(file: Path, of: str = "") -> dict[str, Any]:
-    content = unseal(read_plain(file), of)
+    content = store.unseal(store.read_plain(file), of)
     if content is None:
         raise InputError(f"{file}: is damaged; remove {file.parent} and fit again")
     return content

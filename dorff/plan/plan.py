@@ -94,7 +94,6 @@ class Plan(_Draft):
         """Every combination of the manifold terms' weights; an empty one where there are no terms."""
         return weight_grid(self.terms)
 
-    @property
     def cluster(self) -> ClusterSpec:
         """Where its pass runs: as the job says, or in the driver where little is missing; streaming sweeps anew."""
         missing = math.inf if self.terms else self.costs.flops
