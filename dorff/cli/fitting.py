@@ -112,7 +112,7 @@ def plan(job: options.JobFile, root: options.Root = None, as_json: options.Json 
     from dorff.spec.reader import load_job
 
     planned = make_plan(load_job(job, root=root))
-    costs, terms, more = planned.costs, [one.manifold.config() for one in planned.terms], planned.job.data.unlabelled
+    costs, terms = planned.costs, [term.manifold.config() for term in planned.terms]
     if costs.route == "streaming" and (passes := expected_passes(planned)):
         costs = costs.of_passes(passes)
     elif costs.route == "streaming":
