@@ -19,7 +19,6 @@ from scipy.linalg import LinAlgWarning
 from sklearn.utils.validation import validate_data
 
 from dorff.errors import InputError
-from dorff.estimators.answers import Answer, answered
 from dorff.estimators.array_sums import (
     FOLDS,
     Drawing,
@@ -52,6 +51,7 @@ from dorff.estimators.parameters import (
     seed_of,
     tuned,
 )
+from dorff.estimators.random_features import Answer, answered
 from dorff.estimators.semi import ManifoldLike, Penalties, check_trials, columns_read, terms_of
 from dorff.features import Recipe
 from dorff.fit import Fitted, folds_with_rows
