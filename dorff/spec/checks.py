@@ -19,12 +19,8 @@ from dorff.errors import InputError
 from dorff.errors.secrets import carries_secret, redact
 from dorff.storage.location import is_remote, locate
 
-_UNITS = {
-    **{"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12},
-    **{"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40},
-}
-
-
+_UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 RANGE = ("from", "to", "count")  # of a list of numbers
 AUTO = "auto"  # dorff chooses, and says what and why
 WORDS = ("median", "tune", "tune each", AUTO)  # for a length-scale
