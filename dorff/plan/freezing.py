@@ -69,10 +69,8 @@ def _named(rows: RowBlock) -> RowsName:
 
 def _sample(plan: Plan) -> tuple[RowBlock, RowsName]:
     """Of the first rows those that weigh anything and are whole, or have any target where some may be missing, or none
-    where rows may be unlabelled; and the name of all of them.
-
-    Where none of them has a target there are more, up to SAMPLE_BYTES: targets are shifted by the mean of those found.
-    """
+    where rows may be unlabelled; and the name of all of them. Where none of them has a target there are more, up to
+    SAMPLE_BYTES: targets are shifted by the mean of those found."""
     dataset, most = plan.dataset, _most_rows(plan)
     rows = MEDIAN_SAMPLE if plan.spec.has_words else SMALL_SAMPLE
     if plan.job.solve.standardize:
@@ -102,7 +100,6 @@ def _most_rows(plan: Plan) -> int:
 
 def _patterns(plan: Plan, *, narrow: bool) -> tuple[str, ...] | None:
     """The patterns of targets that rows may have, where they have more than there are sums for; None where all count.
-
     They are the commonest of the first leaf's rows (up to SAMPLE_BYTES); where these have no more than there are sums
     for but `narrow` says that all rows do, those that come first after them are taken too. So they depend on the first
     rows alone, and not on how many came later."""
@@ -198,7 +195,6 @@ def draw_features(
 ) -> tuple[K, Recipe, Drawn, FeatureMap]:
     """Features, of a job and of an estimator, as rows X (n, d) of `weights` (n,) tell: what these are centred and
     divided by, then kernels and a recipe as `described` by what so scales inputs, then the recipe's draw of the seed.
-
     Inputs that are `tied` have one scale; None where none is scaled. Features that see more of the inputs than their
     differences see them as they are, unless scaled."""
     d = X.shape[1]

@@ -123,10 +123,9 @@ class Route:
 
 def choose_route(job: Job, shape: Shape, means: Means, *, learned: bool = False, candidates: int = 1) -> Route:
     """The way that the job names; or the first of direct, cg and streaming that is possible and within eight times the
-    seconds of the fastest, on a machine of nominal speed: the same job takes the same way everywhere.
-
-    `learned` says that an output matrix is, `candidates` how many kernels there are. Raises InputError where the job
-    names a way that cannot do what it asks for, DoesNotFitError, with the numbers, where that way is too big."""
+    seconds of the fastest, on a machine of nominal speed: the same job takes the same way everywhere. `learned` says
+    that an output matrix is, `candidates` how many kernels there are. Raises InputError where the job names a way that
+    cannot do what it asks for, DoesNotFitError, with the numbers, where that way is too big."""
     wanted = job.solve.route
     asks = {way: _asks(job, learned, candidates, folds=way == "cg") for way in ("cg", "streaming")}
     kinds = (_direct, _cg, _streaming)

@@ -85,10 +85,8 @@ def _arrays(model: Model, views: Sequence[str] | None) -> dict[int, tuple[str, i
 
 def planned_workers(model: Model, dataset: Dataset, numbers: int, *, rows: int, most: int) -> tuple[int, int, int]:
     """How many workers, `most` at most, this machine can hold, the most memory of one of them, and of all processes
-    together; one worker is the driver itself.
-
-    Each loads the model as it is here, with its posterior or without, and evaluates it at runs of rows; of each row
-    and output come `numbers`. DoesNotFitError where not one can be held."""
+    together; one worker is the driver itself. Each loads the model as it is here, with its posterior or without, and
+    evaluates it at runs of rows; of each row and output come `numbers`. DoesNotFitError where not one can be held."""
     arrays = {name: value.nbytes for name, value in model_arrays(model).items()}
     weights = 8 * model.feature_map.m * (model.operator_weights.shape[2] + 2 * model.p)
     made = numbers * max(model.p, 1 if model.observe is None else len(model.observe))
