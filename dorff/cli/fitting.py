@@ -252,10 +252,8 @@ def credentials(
 
     files = dict(zip(("ca", "cert", "key"), map(str, run(directory.absolute())), strict=True))
     # Dask's pages are not under TLS: they stay on loopback.
-    ours = (
-        "--dashboard-address 127.0.0.1:0 "
-        + f"--tls-ca-file {files['ca']} --tls-cert {files['cert']} --tls-key {files['key']}"
-    )
+    tls = f"--tls-ca-file {files['ca']} --tls-cert {files['cert']} --tls-key {files['key']}"
+    ours = f"--dashboard-address 127.0.0.1:0 {tls}"
     named = ", ".join(f"{name}: {file}" for name, file in files.items())
     text = (
         f"dask scheduler --protocol tls --host HOST {ours}\n"
