@@ -95,7 +95,7 @@ class Plan(_Draft):
         return weight_grid(self.terms)
 
     def cluster(self) -> ClusterSpec:
-        """Where its pass runs: as the job says, or in the driver where little is missing; streaming sweeps anew."""
+        """Where its pass runs: as the job says, or in the driver where little is missing; streaming has all to do."""
         missing = math.inf if self.terms else self.costs.flops
         if frozen_hash(self.directory) is not None:
             with suppress(InputError):  # it is damaged, and made anew
