@@ -117,10 +117,8 @@ def _half(plan: Plan, fitted: Fitted, ridge: float | FloatArray) -> float | None
 
 def _of_mean(folds: Sequence[Sequence[Solvable]]) -> FloatArray:
     """Summed squared errors (q,) of predicting each fold's targets by the mean of the other folds' rows."""
-    sums = [
-        np.sum([[p.corner[0, 0] * p.mask, p.corner[0, 1:], np.diag(p.corner)[1:]] for p in fold], axis=0)
-        for fold in folds
-    ]
+    parts = ([[p.corner[0, 0] * p.mask, p.corner[0, 1:], np.diag(p.corner)[1:]] for p in fold] for fold in folds)
+    sums = [np.sum(each, axis=0) for each in parts]
     total, errors = np.sum(sums, axis=0), np.zeros(sums[0].shape[1])
     for weight, first, squares in sums:
         left = total[0] - weight
@@ -143,10 +141,10 @@ def warnings_of(plan: Plan, fitted: Fitted, quality: FitQuality | None) -> Itera
     yield from _far(plan, fitted)
     if quality is None:
         return
-    poor = [one.target for one in quality.outputs if one.r2 is not None and one.r2 < NO_BETTER]
+    poor = {one.target: one.r2 for one in quality.outputs if one.r2 is not None and one.r2 < NO_BETTER}
     if poor:
         yield (
-            f"held-out R2 of {_names(poor)} is {_least(quality, poor):.2f}: hardly better than the mean; look whether "
+            f"held-out R2 of {_names([*poor])} is {min(poor.values()):.2f}: hardly better than the mean; look whether "
             "the inputs can tell it (dorff report), and give more of them or more rows"
         )
     over = [one for one in quality.outputs if one.r2 is not None and (one.r2_train or 0.0) - one.r2 > OVER]
@@ -175,10 +173,6 @@ def warnings_of(plan: Plan, fitted: Fitted, quality: FitQuality | None) -> Itera
 
 def _names(names: Sequence[str]) -> str:
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-
-
-def _least(quality: FitQuality, names: Sequence[str]) -> float:
-    return min(one.r2 for one in quality.outputs if one.target in names and one.r2 is not None)
 
 
 def _edges(plan: Plan, fitted: Fitted, quality: FitQuality) -> Iterator[str]:
