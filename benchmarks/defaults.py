@@ -98,7 +98,8 @@ def made() -> dict[str, Callable[[], Table]]:
     return {
         "diabetes": diabetes, "linnerud": linnerud, **{f"friedman{k}": lambda k=k: friedman(k) for k in (1, 2, 3)},
         "clustered": clustered, "outliers": outliers, "repeated": repeated, "series": series, "scales": scales,
-        "constant": constant, "walk": lambda: wandering(1, noise=1.0), "walk, little noise": lambda: wandering(2, noise=0.1),
+        "constant": constant, "walk": lambda: wandering(1, noise=1.0),
+        "walk, little noise": lambda: wandering(2, noise=0.1),
     }  # fmt: skip
 
 
@@ -106,7 +107,8 @@ def shipped(data: Path) -> dict[str, Callable[[], Table]]:
     """The tables of the data folder."""
 
     def arff(name: str, targets: int) -> Table:
-        lines = [line for line in (data / "multioutput" / name).read_text().splitlines() if line[:1] not in ("@", "%", "")]
+        lines = (data / "multioutput" / name).read_text().splitlines()
+        lines = [line for line in lines if line[:1] not in ("@", "%", "")]
         values = np.array([[float(word) for word in line.split(",")] for line in lines])
         return values[:, :-targets], values[:, -targets:], "rows"
 
@@ -119,10 +121,10 @@ def shipped(data: Path) -> dict[str, Callable[[], Table]]:
         return X[:, -2:], Y[:, -2:], "field"
 
     def magnetic() -> Table:
-        parts = [
-            [np.loadtxt(data / f"magnetic/invensense/{k}-{kind}.csv", delimiter=",")[::20, -3:] for kind in ("loc", "mag")]
-            for k in range(1, 6)
-        ]
+        def read(name: str) -> FloatArray:
+            return np.asarray(np.loadtxt(data / f"magnetic/invensense/{name}.csv", delimiter=",")[::20])
+
+        parts = [(read(f"{k}-loc"), read(f"{k}-mag")) for k in range(1, 6)]
         groups = np.concatenate([np.full(len(X), k) for k, (X, _) in enumerate(parts)])
         X, Y = (np.concatenate([part[at] for part in parts]) for at in (0, 1))
         return X, Y, groups
@@ -163,14 +165,16 @@ def grid(X: FloatArray, Y: FloatArray, how: Any) -> Any:
     fits = []
     for length in LENGTHS:
         scalar = kernels.Gaussian(tuple(length * size * np.sqrt(X.shape[1])))
-        kernel = kernels.CurlFree(scalar) + kernels.DivergenceFree(scalar) if isinstance(how, str) and how == "field" else scalar
+        field = isinstance(how, str) and how == "field"
+        kernel = kernels.CurlFree(scalar) + kernels.DivergenceFree(scalar) if field else scalar
         fits.append(ORFFRegressor(kernel, n_features=1024, ridge=RIDGES, cv=cv, standardize=False).fit(X, Y))
     return max(fits, key=lambda fit: np.nanmax(fit.cv_scores_))
 
 
 def score(Y: FloatArray, values: FloatArray, how: Any) -> float:
-    pooled = isinstance(how, str) and how == "field"
-    return float(1 - np.sum((Y - values) ** 2) / np.sum((Y - Y.mean(0)) ** 2)) if pooled else float(r2_score(Y, values))
+    if isinstance(how, str) and how == "field":
+        return float(1 - np.sum((Y - values) ** 2) / np.sum((Y - Y.mean(0)) ** 2))
+    return float(r2_score(Y, values))
 
 
 def compared(table: Table, splits: int) -> dict[str, dict[str, float]]:
