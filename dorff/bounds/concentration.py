@@ -1,8 +1,6 @@
 """What the proofs are made of: tails of a mean of matrices, a net over the differences of inputs, the number of
 frequencies that a bound asks for; and the psi_1 Orlicz norm, which says how heavy an exponential tail is."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Callable

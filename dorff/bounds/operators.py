@@ -5,8 +5,6 @@ or of a decomposable kernel |A|_2 |k~ - k|: a bound for the scalar kernel holds 
 2016, corollary 2). Features come in cosine and sine pairs. Each function gives a probability, 1 where the bound says
 nothing."""
 
-from __future__ import annotations
-
 import math
 
 from scipy.optimize import minimize_scalar

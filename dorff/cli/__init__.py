@@ -1,7 +1,5 @@
 """The command line: what is typed after `dorff`. Its streams and signals come before what is slow to import."""
 
-from __future__ import annotations
-
 import atexit
 import gc
 import os

@@ -1,7 +1,5 @@
 """`dorff bench`: how near a fit from Zarr comes to this machine's bare `syrk`, measured in one run."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import statistics

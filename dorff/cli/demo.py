@@ -1,7 +1,5 @@
 """The whole job on real data: the ocean drifters that ship with dorff."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

@@ -1,8 +1,6 @@
 """How a command ends: its result on stdout, or one sentence on stderr and an exit code; and the options that several
 commands have."""
 
-from __future__ import annotations
-
 import csv
 import errno
 import json

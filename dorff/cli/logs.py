@@ -1,7 +1,5 @@
 """What is said on stderr: sentences for people, or one JSON object a line for programs."""
 
-from __future__ import annotations
-
 import atexit
 import io
 import json

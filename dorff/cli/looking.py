@@ -1,7 +1,5 @@
 """`dorff inspect`: says what is at a path from its metadata alone; of a graph, a state, a model or a data set."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """CSV files, plain or gzipped, with or without a header (RFC 4180); separated by commas, semicolons or tabs."""
 
-from __future__ import annotations
-
 import codecs
 import csv
 import gzip

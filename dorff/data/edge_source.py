@@ -1,7 +1,5 @@
 """What a graph on disk is, entries (i, j, w) read in runs; and those of Zarr groups: edges, or a CSR matrix."""
 
-from __future__ import annotations
-
 import hashlib
 from abc import ABC, abstractmethod
 from bisect import bisect_right

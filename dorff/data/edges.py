@@ -1,7 +1,5 @@
 """Graphs that users give: edges or CSR matrices in Zarr, edges in Parquet; opened and written."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """Columns that are no numbers as columns of numbers: categories, a column each or in an order, and times."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Turns files of rows into a Zarr group, or adds them to one; whole or not at all."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections import Counter

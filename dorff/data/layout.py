@@ -4,8 +4,6 @@ metadata, and their writer, which streams.
 Zarr's own writer holds a shard in memory several times, pads the last one to its full size and rewrites a shard for
 each part of it that arrives; what it writes and what this writes are read alike."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from contextlib import ExitStack

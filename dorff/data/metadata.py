@@ -4,8 +4,6 @@ A chunk's checksum says nothing of the shape, the type or the fill value it is r
 committed. So what dorff writes into a zarr.json has a CRC32 too, the seal, in its attribute `dorff`; over what the
 content means, not over its bytes: other programs may write the file again, and add attributes of their own."""
 
-from __future__ import annotations
-
 import errno
 import json
 import zlib

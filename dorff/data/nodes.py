@@ -1,7 +1,5 @@
 """Finds and opens the groups and arrays of a Zarr store in a local folder, v2 or v3."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

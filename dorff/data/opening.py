@@ -1,7 +1,5 @@
 """Opens the arrays of a Zarr group as inputs and targets."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Sequence

@@ -1,8 +1,6 @@
 """Numbers that stand for none. How a file says so, with scale and offset (CF conventions 1.11, 2.5.1 and 8.1); and
 what looks like one that no file declares."""
 
-from __future__ import annotations
-
 import base64
 import math
 import struct

@@ -1,7 +1,5 @@
 """Parquet: rows, and the edges of graphs, in the columns i, j, w."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Opens a source of rows: a file, by the end of its name; files side by side; columns that hold one number each."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from importlib import import_module

@@ -1,8 +1,6 @@
 """Keeps a store in order: lists what is missing or damaged, without changing it; takes rows away from its front, whole
 shards at a time."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Iterator

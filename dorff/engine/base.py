@@ -1,8 +1,6 @@
 """The engine's contract: run tasks in any order, with what each one's end asks for next. The serial engine, the oracle
 of the tests. The driver's signals: the first asks for an orderly stop, the second ends the run at once."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import resource

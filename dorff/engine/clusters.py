@@ -1,7 +1,5 @@
 """From a job's `cluster:` to an engine; the TLS credentials of a job, and new ones."""
 
-from __future__ import annotations
-
 import ipaddress
 import logging
 import os

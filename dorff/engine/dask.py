@@ -1,7 +1,5 @@
 """The Dask engine: about two tasks a thread in flight on a cluster's workers; receipts travel, arrays do not."""
 
-from __future__ import annotations
-
 import queue
 import time
 import uuid

@@ -2,8 +2,6 @@
 what is asked of it: its packages' versions, its memory, and whether it hangs, silent and without using the
 processor."""
 
-from __future__ import annotations
-
 import asyncio
 import atexit
 import gc

@@ -1,7 +1,5 @@
 """Passwords and keys, kept out of what dorff says and of what it writes."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

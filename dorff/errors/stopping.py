@@ -1,7 +1,5 @@
 """Whether this process has been asked to stop its leaf at the end of a block; and how a command ends on a signal."""
 
-from __future__ import annotations
-
 import atexit
 import os
 import select

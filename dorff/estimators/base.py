@@ -1,7 +1,5 @@
 """What the estimators share: parameters checked, features drawn, a solve, predictions for every kind of array."""
 
-from __future__ import annotations
-
 import math
 import numbers
 import warnings

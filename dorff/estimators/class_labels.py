@@ -1,7 +1,5 @@
 """Class labels of any type in any kind of array: found in one pass, made into ones and zeros chunk by chunk."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """ORFFClassifier: classes by least squares on one-hot targets, with calibrated probabilities."""
 
-from __future__ import annotations
-
 import numbers
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

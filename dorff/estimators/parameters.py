@@ -1,8 +1,6 @@
 """Parameters as scikit-learn names them, those of kernels and samplers too: `kernel__scalar__lengthscale`; and kernels
 by their names."""
 
-from __future__ import annotations
-
 import inspect
 import numbers
 from collections.abc import Callable, Iterator

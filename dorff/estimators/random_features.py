@@ -1,8 +1,6 @@
 """RandomFeatures: the feature map of a scalar kernel alone, as a transformer of scikit-learn; and what it and
 models answer for every kind of array."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """ORFFRegressor: the scikit-learn face of operator-valued random Fourier features."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """FeatureMap: a block of inputs in, a block of scalar features out."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, final

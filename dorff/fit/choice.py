@@ -1,7 +1,5 @@
 """What a job makes of a pass: its settings, its choice, and what the model says of where it comes from."""
 
-from __future__ import annotations
-
 import math
 import platform
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What a fit says of itself, and whether it has anything new to do."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Sequence

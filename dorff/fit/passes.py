@@ -1,7 +1,5 @@
 """One pass over the data: run it or go on with it, and what comes of it."""
 
-from __future__ import annotations
-
 import hashlib
 import time
 from collections.abc import Iterator, Sequence

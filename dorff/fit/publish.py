@@ -1,7 +1,5 @@
 """Publishing: a new version becomes current when it is good enough, in one step, by the run that holds the lease."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass

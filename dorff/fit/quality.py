@@ -1,8 +1,6 @@
 """How good a fit is on rows that it has not seen, against predicting the mean and a linear model; and warnings, each
 with a remedy."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """A fit whose sums are never held: conjugate gradients, each product of which is a pass over the data."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import time

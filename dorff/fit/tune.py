@@ -1,7 +1,5 @@
 """Choose among kernels, numbers of features and ridges from the moments alone: one pass over the data serves all."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence

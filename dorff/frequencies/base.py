@@ -1,7 +1,5 @@
 """Samplers: a kernel, d, a count and a seed in, frequencies and their weights out."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,8 +1,6 @@
 """Frequencies drawn one by one or row by row: IID, orthogonal, quasi-Monte Carlo, and sub-sampled dense grids of
 Gauss-Hermite nodes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import product
 from typing import Annotated, final

@@ -1,7 +1,5 @@
 """Spherical-radial quadrature rules of degree (1,1), (1,3) and (3,3)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Annotated, Final, final

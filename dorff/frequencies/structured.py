@@ -3,8 +3,6 @@
 Inputs are padded with zeros to n, the next power of two: the kernel on R^d is the one on R^n, restricted. A block
 gives n frequencies and holds O(n) numbers; a row costs O(n log n)."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace

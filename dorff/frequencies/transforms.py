@@ -1,8 +1,6 @@
 """Transforms: the linear map x -> omega x of a block, by `matmul` or in O(d log d) without omega; frequencies, as
 samplers find them, and what they take; those of several views in one."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields

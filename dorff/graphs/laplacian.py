@@ -1,8 +1,6 @@
 """From lists of neighbours to symmetric weights W, to degrees and Laplacians; and what a graph that a user gives must
 be."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Exact nearest neighbours of rows, whatever the number of threads, the chunks, or the rows asked for at once."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple

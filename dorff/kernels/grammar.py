@@ -1,7 +1,5 @@
 """From the words of JOB.yaml to kernels; and the words of operator-valued kernels."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Isotropic scalar kernels: Gaussian, Matern, rational quadratic; and the Bessel function K of the Matern kernels,
 safe at zero and at any order."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cache

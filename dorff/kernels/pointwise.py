@@ -1,7 +1,5 @@
 """Kernels E phi(w . x) phi(w . z) over Gaussian w: arc-cosine, and any other phi."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Operator kernels given by their spectral density."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Self, final

@@ -1,8 +1,6 @@
 """Shift-invariant kernels of inputs in length-scales: products over the inputs (Laplacian, Cauchy) and of kernels, and
 their measures."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A spectrum that is known on a grid: constant over each of its cells."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

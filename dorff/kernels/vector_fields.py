@@ -1,7 +1,5 @@
 """Curl-free and divergence-free kernels."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, final

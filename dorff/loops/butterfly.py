@@ -1,7 +1,5 @@
 """Butterfly rotations and regular simplices, of tiles: O(d log d) and O(d) a row, for any d."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Any
 

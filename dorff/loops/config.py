@@ -1,7 +1,5 @@
 """The one Numba configuration: how dorff's loops are compiled and where their machine code is kept."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import os

@@ -1,7 +1,5 @@
 """The Walsh-Hadamard transform of tiles, in O(n log n) a row; H is that of scipy.linalg.hadamard: H H = n I."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from dorff.loops.config import loop

@@ -1,7 +1,5 @@
 """Structured projections of a block of rows: z = W x in O(d log d) a row, W never formed."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from dorff.errors import InputError

@@ -2,8 +2,6 @@
 graph's Laplacian does to the features of its nodes. And what all loops ask of their arguments, checked in a few
 microseconds."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -4,8 +4,6 @@ Entry i of a tile is one line: a vector, and one cache line, with entry i of eac
 written in LLVM's terms, so that nothing hangs on a loop vectoriser finding the vectors; where the hardware's are
 shorter, LLVM splits them. There is no Python twin for NUMBA_DISABLE_JIT. Nothing here checks its arguments."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from typing import Any, final

@@ -1,8 +1,6 @@
 """Cosine and sine of every entry, at the speed of the vector unit; step and ramp features (Heaviside, ReLU) of the
 arc-cosine kernels of order 0 and 1 (Cho & Saul 2009), and their odd and even parts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

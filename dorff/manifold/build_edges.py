@@ -5,8 +5,6 @@ Which files that are cut by shard have a part of which shard is turned about som
 there are files times shards are never held at once, nor are they in one file. Given edges are read in runs of any size
 and dealt to the shards (runs of rows) of both ends, so that each shard can be checked and written by itself."""
 
-from __future__ import annotations
-
 import io
 import zlib
 from collections.abc import Iterable, Iterator, Sequence

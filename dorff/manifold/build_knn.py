@@ -7,8 +7,6 @@ copied, sorted by home, so that a partition is read without the rest; the shards
 A partition with more candidates than are held has several shards, whose candidates are looked at in parts; one with
 many times more is cut by row number."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache, partial, reduce
 from pathlib import Path

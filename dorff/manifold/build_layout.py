@@ -1,7 +1,5 @@
 """Where the rows of a graph are: of which run, at which place in its file, and of which shard."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path

@@ -2,8 +2,6 @@
 
 A leaf is a task of its stage, by number. What it makes is no sum, so nothing is merged: each is a root of the tree."""
 
-from __future__ import annotations
-
 import hashlib
 import time
 from collections.abc import Callable, Iterable

@@ -3,8 +3,6 @@
 Each build has a folder of its own, named by what it is of; a driver that was killed goes on with what is done. What
 tasks write depends on the rows and on how the graph is cut alone, not on the number of workers nor on their order."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import time

@@ -1,7 +1,5 @@
 """T = [F | 1]^T L [F | 1] of a graph's rows: blocks of differences along its edges, added like rows."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

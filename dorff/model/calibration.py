@@ -1,8 +1,6 @@
 """What held-out rows say of a model: one temperature that makes decision values probabilities of classes, and factors
 on standard deviations, so that bands hold what they say; and a sample of such rows, kept to judge the model by."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final, Self, final

@@ -1,7 +1,5 @@
 """Operator weights psi for a kernel and its frequencies."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import final

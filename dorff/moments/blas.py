@@ -3,8 +3,6 @@
 SciPy's own wrappers hold that lock; a call of half a second would stop the worker's heartbeat and its read-ahead.
 Calling the same functions through ctypes releases it."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,8 +1,6 @@
 """How rows are cut, into leaves, the units of work, and blocks, which are featurized at a time into one buffer and
 added to the sums of their fold and pattern of targets."""
 
-from __future__ import annotations
-
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 """A pass: its spec, and the constants that its first rows told, frozen by the first plan in files that anybody may
 have written."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

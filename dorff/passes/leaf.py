@@ -1,7 +1,5 @@
 """One leaf: read its rows, featurize, accumulate, check, write the partial moments, leave a receipt."""
 
-from __future__ import annotations
-
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator

@@ -8,8 +8,6 @@ goes on from its receipts, and the solver is where it was.
 Each solve has a folder of its own for its sweeps, so that solves of one pass do not meet; it is deleted when the solve
 is over. The folder of a solve that was given up stays until another solve of the pass ends a month later or more."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Sequence
 from functools import lru_cache

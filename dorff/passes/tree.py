@@ -1,7 +1,5 @@
 """The merge tree: which leaves and sums are missing, and what to do when one is done."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path

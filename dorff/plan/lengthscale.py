@@ -1,8 +1,6 @@
 """The kernels of a job: its words made objects, its views' arrays made columns, its matrices read from their files;
 and `lengthscale: tune`: the rows that tell, and the kernels with the numbers that they tell."""
 
-from __future__ import annotations
-
 import json
 import zlib
 from collections.abc import Callable, Iterator, Sequence

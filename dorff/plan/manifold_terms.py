@@ -1,7 +1,5 @@
 """Manifold terms made concrete: the rows and columns of their graphs, what their sums cost, and their penalties."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """How the system will be solved: what each way would cost, which one is taken, and why."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, final

@@ -1,8 +1,6 @@
 """What some thousand rows tell before the pass: whether rows beside each other are alike beyond what their inputs say,
 and how good a linear model is."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from typing import Final, final
 

@@ -1,7 +1,5 @@
 """The features that serve every kernel of a job; drawn for other kernels than those that are fitted: how well."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final

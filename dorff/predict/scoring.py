@@ -1,7 +1,5 @@
 """Scores of predictions against targets, and how often bands hold them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Predictions from Zarr to Zarr, shard by shard."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

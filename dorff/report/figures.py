@@ -1,8 +1,6 @@
 """What every figure shares (canvas, size, colours, text that any font can draw), and plots for models of any shape:
 predictions of held-out rows against what was observed, their residuals, and each output along the inputs."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from functools import cache

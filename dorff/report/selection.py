@@ -1,7 +1,5 @@
 """How kernel and ridge were chosen: scores against the ridge, a line a candidate, of a fit or of a grid of trials."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Preconditioned conjugate gradients: systems too large to be formed, or to be held."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, final

@@ -1,7 +1,5 @@
 """Choose a kernel, a number of features and a ridge from the folds' moments alone."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, final

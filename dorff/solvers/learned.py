@@ -20,8 +20,6 @@ alternating reaches its minimum from A = I (Argyriou et al., section 4). A direc
 only turn back at the speed that e leaves it, so e starts large and falls by stages, each when an iteration has
 stopped lowering the objective; that never rises, for it falls with e too."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import final
 

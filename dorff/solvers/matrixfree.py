@@ -1,7 +1,5 @@
 """Linear systems that are known by what they do to vectors: the sums M act, G is never formed."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -1,8 +1,6 @@
 """Preconditioners: low rank plus a multiple of the identity, from a random sketch of the system; and from a sample of
 rows, for systems whose own products are passes over the data."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What a solve needs besides moments, and what it makes of the moments of any rows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, final

@@ -3,8 +3,6 @@
 A package adds a word by an entry point of the group `dorff.KIND`, whose name is the word and whose object is an
 `Entry`. It is imported when the word is used, and never before."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Files of any storage that are either whole or absent, and lines that say when they are damaged."""
 
-from __future__ import annotations
-
 import errno
 import json
 import re

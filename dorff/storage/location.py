@@ -1,7 +1,5 @@
 """Locations: paths that know the storage they lie in, local folders or, for a scheme of its own, another."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """Published models: a Zarr group a version, no pickle, no code; `current` names the newest."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

@@ -1,8 +1,6 @@
 """Sums as checksummed files: a file a tree node, a section a fold and pattern; written and merged by pieces. Archives
 of arrays are read without trust: what one claims is compared with its bytes before memory is taken."""
 
-from __future__ import annotations
-
 import io
 import json
 import math

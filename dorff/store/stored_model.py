@@ -1,7 +1,5 @@
 """A model from its arrays and words as they lie in files, which anybody may have written."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Final
 
