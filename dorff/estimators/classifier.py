@@ -17,7 +17,17 @@ from sklearn.utils.multiclass import _check_partial_fit_first_call
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dorff.errors import InputError
-from dorff.estimators.array_sums import FOLDS, ArraySums, Drawing, HeldRows, Stream, Targets, held_fold, one_thread
+from dorff.estimators.array_sums import (
+    FOLDS,
+    ArraySums,
+    Drawing,
+    HeldRows,
+    Stream,
+    Targets,
+    held_fold,
+    one_thread,
+    runs,
+)
 from dorff.estimators.arrays import (
     Deal,
     GivenFolds,
@@ -336,9 +346,13 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
             f, codes, rows = HeldRows(model, deal, X.shape[0], most_rows(model.p)).read(X, Y)
         else:
             assert isinstance(deal, GivenFolds)
+            assert isinstance(Y, OneHot) and not isinstance(X, da.Array)
             f, codes, rows = np.empty(Y.shape), _codes(Y), np.arange(Y.shape[0])
             for fold in range(deal.count):
-                f[deal.of == fold] = _without(fold, stream.drawing, fitted).predict(X[deal.of == fold])
+                model = _without(fold, stream.drawing, fitted)
+                for start, stop in runs(X, Y):
+                    held = np.flatnonzero(deal.of[start:stop] == fold)
+                    f[start + held] = model.predict(X[start:stop][held])
         counted = self.class_weight_[codes] * (1.0 if weights is None else weights[rows])
         return Calibration.fit(f, codes, counted)
 

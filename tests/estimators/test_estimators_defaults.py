@@ -23,7 +23,7 @@ def test_inputs_of_different_scales_need_nothing_said() -> None:
     (X, y), (at, truth) = table(600), table(600, seed=1)
     fitted = ORFFRegressor().fit(X, y)
     assert fitted.score(at, truth) > 0.95
-    lengthscale = fitted.model_.kernel.scalar.lengthscale
+    lengthscale = np.array(fitted.model_.kernel.scalar.lengthscale)
     assert lengthscale.shape == (4,) and lengthscale[3] > 3.0 * lengthscale[:3].max()
     np.testing.assert_allclose(fitted.model_.feature_map.scale, X.std(axis=0))
     assert ORFFClassifier().fit(X, y > 0).score(at, truth > 0) > 0.9

@@ -27,6 +27,11 @@ def test_sparse_inputs_give_what_dense_ones_do(form: type) -> None:
 def test_a_classifier_takes_them_too() -> None:
     labels = np.array(["low", "high"])[(WORDS[:, 0] > 2).astype(int)]
     model = ORFFClassifier(kernels.Gaussian(1.5), 64, random_state=0).fit(SPARSE, labels)
+    few, groups = slice(0, 400), np.arange(400) % 7
+    folds = ORFFClassifier(kernels.Gaussian(1.5), 64, ridge=1e-4, cv=4)
+    sparse, dense = (folds.fit(rows, labels[few], groups=groups).predict_proba(SPARSE[few])
+                     for rows in (SPARSE[few], SPARSE[few].toarray()))  # fmt: skip
+    np.testing.assert_allclose(sparse, dense, atol=1e-8)  # calibrated on rows of each fold in turn
     assert model.score(SPARSE, labels) > 0.99 and model.predict_proba(SPARSE[:3]).shape == (3, 2)
 
 
