@@ -64,13 +64,8 @@ def test_scikit_learns_checks(estimator, check):
     check(estimator)
 
 
-# A row's number deals it to a fold, and a row of weight 2 has one noise, the same row twice two.
-EQUIVALENCE = [f"check_sample_weight_equivalence_on_{kind}_data" for kind in ("dense", "sparse")]
-TUNED = dict.fromkeys(EQUIVALENCE, "ridge and length-scale are chosen from the rows")
-
-
 @pytest.mark.slow
-@parametrize_with_checks([ORFFRegressor()], expected_failed_checks=lambda estimator: TUNED)
+@parametrize_with_checks([ORFFRegressor()])
 def test_scikit_learns_checks_of_the_defaults(estimator, check):
     check(estimator)
 
