@@ -90,10 +90,9 @@ class Dataset:
 
         The presence of every chunk that the rows need is checked first, so that none is ever read as zeros.
 
-        Raises:
-            InputError: rows outside first..n; a chunk that is missing or damaged; a row that is neither labelled nor
-                not (see `labelled_rows`). In a store written by others without checksums a flipped byte cannot always
-                be noticed."""
+        Raises InputError: rows outside first..n; a chunk that is missing or damaged; a row that is neither labelled
+        nor not (see `labelled_rows`). In a store written by others without checksums a flipped byte cannot always be
+        noticed."""
         self._check_rows(start, stop)
         X = self._read_arrays(self.inputs, start, stop)
         self.reads.rows += stop - start

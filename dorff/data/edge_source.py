@@ -41,8 +41,8 @@ class EdgeSource(ABC):
     def read(self, start: int, stop: int) -> Edges:
         """Entries start..stop-1: i and j int64, w float64, 1 where none is stored.
 
-        Raises:
-            InputError: entries it has not; a file, chunk or page that is missing or damaged, as far as checksums tell.
+        Raises InputError: entries it has not; a file, chunk or page that is missing or damaged, as far as checksums
+        tell.
         """
         if not 0 <= start <= stop <= self.count:
             raise InputError(

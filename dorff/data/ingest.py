@@ -129,14 +129,10 @@ def ingest(
     extreme value that is commonly used so, far from its other values (`FillValues` says what that is), it is refused,
     unless "none" is among `missing`.
 
-    Returns:
-        The rows in the store.
-
-    Raises:
-        InputError: a source that cannot be read, a column that is missing or not of numbers, `out` there
-            already (or, to append, not there or of other columns), more than 10,000 labels, a column named twice or
-            both input and target, a source that is there already, what looks like a fill value. Nothing is changed.
-        IncompleteError: no space left, or the disk failed: run it again."""
+    Returns the rows in the store. Raises InputError, and changes nothing: for a source that cannot be read, a column
+    that is missing or not of numbers, `out` there already (or, to append, not there or of other columns), more than
+    10,000 labels, a column named twice or both input and target, a source that is there already, what looks like a
+    fill value; IncompleteError: no space left, or the disk failed: run it again."""
     if isinstance(sources, str | os.PathLike):
         sources = [sources]
     store = locate(out).resolve()

@@ -86,9 +86,8 @@ class LabelTable:
     def codes(self, run: Run, where: str) -> npt.NDArray[np.int32]:
         """The codes (n, 1) of further rows; `where` is their file and column, for messages.
 
-        Raises:
-            InputError: more than 10,000 labels, more than 100 of real numbers, an infinite one, a text of more
-                than 1000 characters."""
+        Raises InputError: more than 10,000 labels, more than 100 of real numbers, an infinite one, a text of more than
+        1000 characters."""
         # Values that first appear in later rows are left to them: their order is that of the rows.
         seen = run.values[: int(run.index.max(initial=MISSING)) + 1]
         place = np.array([*(self._code(value, where) for value in seen), MISSING], np.int32)

@@ -35,9 +35,8 @@ def open_dataset(
 ) -> Dataset:
     """Open arrays of the Zarr group at `path` (a local folder, v2 or v3) as inputs and targets.
 
-    A list of arrays is stacked as columns; `targets=None` opens inputs only. Arrays are 1-d or 2-d, of real
-    numbers. Values packed by the CF conventions (fill value, scale, offset), as xarray writes them, are
-    unpacked.
+    A list of arrays is stacked as columns; `targets=None` opens inputs only. Arrays are 1-d or 2-d, of real numbers.
+    Values packed by the CF conventions (fill value, scale, offset), as xarray writes them, are unpacked.
 
     `Classes(name)` are one-hot targets. The labels are those that ingest kept; of an array of integers, booleans
     or text by others they are its different values, sorted, found by reading all of it now.
@@ -45,10 +44,8 @@ def open_dataset(
     `weights`, `groups` and `labelled` (0 and 1) name a column each, of numbers: an array of one column, or a column of
     any array. Labels are then those of the labelled rows.
 
-    Raises:
-        InputError: not a Zarr group; an array that is missing, not of numbers, of more than two dimensions,
-            or of another length; no such column; classes that are real numbers, or more than 10,000, or not those
-            wanted."""
+    Raises InputError: not a Zarr group; an array that is missing, not of numbers, of more than two dimensions, or of
+    another length; no such column; classes that are real numbers, or more than 10,000, or not those wanted."""
     if "://" in os.fspath(path) and not is_remote(path):
         raise InputError(f"{path}: wanted a local folder, got an address; copy the store to a local folder first.")
     group = locate(path).absolute()

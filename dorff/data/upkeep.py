@@ -23,14 +23,12 @@ from dorff.storage.location import locate
 def verify(path: str | os.PathLike[str]) -> list[Fault]:
     """Decode every chunk of every array below `path`, and list those that are missing or damaged.
 
-    Inner chunks of shards are looked at one by one. A fault of a metadata file names that file as its chunk.
-    What dorff wrote carries checksums, metadata too, so that any flipped byte is found; in a store written by others
-    without them (no CRC32C, and no compressor that checks) a flipped byte may be undetectable. Such a store
-    may also leave out chunks that equal the fill value: they are listed as missing, for nothing tells them
-    from lost ones.
+    Inner chunks of shards are looked at one by one. A fault of a metadata file names that file as its chunk. What
+    dorff wrote carries checksums, metadata too, so that any flipped byte is found; in a store written by others
+    without them (no CRC32C, and no compressor that checks) a flipped byte may be undetectable. Such a store may also
+    leave out chunks that equal the fill value: they are listed as missing, for nothing tells them from lost ones.
 
-    Raises:
-        InputError: nothing at `path` looks like a Zarr store, or a file of it may not be read."""
+    Raises InputError: nothing at `path` looks like a Zarr store, or a file of it may not be read."""
     root = locate(path)
     nodes = list(walk(root)) if root.is_dir() else []
     if all(n.problem == "missing" for n in nodes):
@@ -105,9 +103,8 @@ def trim(store: str | os.PathLike[str], *, keep: int) -> int:
     Returns:
         The rows in the store.
 
-    Raises:
-        InputError: `keep` below 1; not a store that ingest made; another process is writing it.
-        IncompleteError: the disk failed."""
+    Raises InputError: `keep` below 1; not a store that ingest made; another process is writing it; IncompleteError:
+    the disk failed."""
     if keep < 1:
         raise InputError(f"keep: wanted at least 1 row, got {keep}; to be rid of all rows, remove the store.")
     path = locate(store).resolve()

@@ -62,7 +62,7 @@ from dorff.model.model import Model, Views
 from dorff.moments import Folds, pooled
 from dorff.passes import FoldRule
 from dorff.plan import draw_features, features_for, target_means
-from dorff.solvers import Choice, Setting, choose, with_digits
+from dorff.solvers import Choice, Setting, choose
 from dorff.spec.checks import AUTO
 from dorff.spec.job import FIRST_RIDGES
 
@@ -306,7 +306,6 @@ class ORFFEstimator(Nested, ABC):
             choice = choose_by_splits(deal.uses, sums, settings, self._ridges())
         else:
             choice = choose(folds, settings, None if is_auto(self.ridge) else self._ridges(), by=self._by)
-            choice = with_digits(choice, folds, settings) if is_auto(self.ridge) else choice
         self._keep(choice, penalties)
         fitted, report = Fitted(settings, sums, choice), {}
         if penalties is not None:

@@ -198,8 +198,8 @@ def target_rows(labels: AnyLabels, classes: Labels) -> OneHot | da.Array:
 def find_classes(labels: StoredLabels | da.Array) -> tuple[Labels, npt.NDArray[np.int64]]:
     """The classes, sorted, and how many rows each has, from one pass over the labels.
 
-    Raises:
-        InputError: labels that are missing, of mixed types, or numbers that are not whole; more than MOST_CLASSES."""
+    Raises InputError: labels that are missing, of mixed types, or numbers that are not whole; more than
+    MOST_CLASSES."""
     if isinstance(labels, StoredLabels):
         return _merged(_counted(labels[a:b], a) for a, b in runs_of(len(labels), labels.unit_rows))
     starts = np.concatenate([[0], np.cumsum(labels.chunks[0])[:-1]])

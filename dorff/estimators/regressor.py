@@ -113,22 +113,15 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
     model_ : Model
         What `dorff.store.save_model` publishes; predicts, and has an analytic `jacobian`.
     ridge_ : float
-        The ridge of the fit.
-    gcv_ : ndarray (number of ridges,)
-        GCV scores, where several ridges were given without `cv`.
-    cv_errors_ : ndarray (number of ridges,)
-        Held-out mean squared errors over all rows and outputs, where `cv` was given: of labelled rows, the graph
-        being of all rows always.
-    cv_scores_ : ndarray (number of ridges,)
-        Held-out R2 of the same, as of `score`; the ridge is chosen by it.
+        The ridge of the fit: of "auto" the best of those that leave digits enough.
+    cv_errors_, cv_scores_ : ndarray (number of ridges,)
+        Mean squared errors over all rows and outputs that were held out, and their R2, as of `score`, by which the
+        ridge is chosen: of labelled rows, the graph being of all rows always.
+    gcv_, log_evidences_, scores_ : ndarray (number of ridges,)
+        GCV scores, log marginal likelihoods or the scores of another package's criterion, where that chose.
     manifold_ : tuple of floats (terms,)
-        The weights of the fit, where there is a manifold; `cv_errors_` then are (trials,).
-    trials_ : ndarray (trials, 1 + terms)
-        The ridge and the weights that each of `cv_errors_` then is of.
-    log_evidences_ : ndarray (number of ridges,)
-        Log marginal likelihoods, where several ridges were compared by evidence.
-    scores_ : ndarray (number of ridges,)
-        Scores, where several ridges were compared by a criterion of another package.
+        The weights of the fit, where there is a manifold; `cv_errors_` then are (trials,), and `trials_`
+        (trials, 1 + terms) the ridge and the weights that each is of.
     log_evidence_ : float
         Log marginal likelihood of the targets at `ridge_`, each target's noise variance at its best: that of Bayesian
         linear regression on the features, h ~ N(0, s2 / (l ridge) I), s2 the mean of these, flat in the intercept.
@@ -141,8 +134,6 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
     condition_, rung_, digits_ : float, str, float
         Condition number of the system solved, the method that solved it, and how many decimal digits of the fitted
         values rounding leaves. Fewer than three warn (`scipy.linalg.LinAlgWarning`); `dorff fit` goes on to a QR.
-    n_features_in_, feature_names_in_
-        As in scikit-learn.
 
     Notes
     -----
@@ -156,11 +147,10 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
     - an xarray DataArray: its data, NumPy's or Dask's. (One opened lazily without `chunks` is loaded as a whole.)
 
     All kinds agree to rounding: scales, means and the median distance come from at most 1024 rows, in 16 runs spread
-    evenly, whatever the kind. Needs about five times 8 (m + q + 1)^2 bytes, and as much again
-    for each fold of `cv`, and for each manifold term, whatever n. Data larger than memory with durable state,
-    resumption and appending are the work of `dorff fit`. So are manifold terms over them: here X is then in memory.
-    Of few labelled rows a number `cv` of folds is dealt evenly instead of by a hash. `sample_weight` weighs
-    errors of labelled rows; the graph has every row once.
+    evenly, whatever the kind. Needs about five times 8 (m + q + 1)^2 bytes, and as much again for each fold and each
+    manifold term, whatever n. Data larger than memory with durable state, resumption and appending are the work of
+    `dorff fit`, and so are manifold terms over them: here X is then in memory. Of few labelled rows folds are dealt
+    evenly instead of by a hash. `sample_weight` weighs errors of labelled rows; the graph has every row once.
 
     With a `kernels.MultiView` kernel of V views f has V outputs for each target, and the targets are compared with
     the views' mean (C of Minh's section 4): `predict` gives that, or the mean of the views named; `observe` cannot

@@ -28,14 +28,13 @@ class FitReport:
     on this machine. `kernel` is the number of the chosen one in the job's list, 0 where it names one;
     `effective_sample_size` how many of the m / 2 frequencies stand behind a kernel that they were not drawn for alone.
     `noise` is the standard deviation of each target's noise, None for classes where it takes more than the fit.
-    `folds` counts those that have rows, `held_by` says what they are made of (None for a single one). `lengthscale`
-    is that of each term of the chosen kernel, where it has
-    one, and `tuned` what became of the search where the job asked for one. `rows_unlabelled` are those that only
-    manifold terms see: of finite inputs and without a target (`nan: unlabelled`), and all of `data.unlabelled`.
-    `patterns` are those of targets (1 is there, 0 missing, "" all there) that rows were used of, where they had more
-    than there are sums for; rows of others are dropped.
-    `manifold` is the chosen weight of each manifold term, and `graphs` what its sums are of: the graph, its rows,
-    edges and shards, of a given one the rows without an edge, and the seconds they took.
+    `folds` counts those that have rows, `held_by` says what they are made of (None for a single one). `lengthscale` is
+    that of each term of the chosen kernel, where it has one, and `tuned` what became of the search where the job asked
+    for one. `rows_unlabelled` are those that only manifold terms see: of finite inputs and without a target (`nan:
+    unlabelled`), and all of `data.unlabelled`. `patterns` are those of targets (1 is there, 0 missing, "" all there)
+    that rows were used of, where they had more than there are sums for; rows of others are dropped. `manifold` is the
+    chosen weight of each manifold term, and `graphs` what its sums are of: the graph, its rows, edges and shards, of a
+    given one the rows without an edge, and the seconds they took.
 
     `outcome` is "published", or "unchanged" where the current model is what the fit would give again; the rest is then
     that model's, but for what this run did. `rewritten` are the leaves whose rows had other values when they were

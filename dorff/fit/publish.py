@@ -44,10 +44,9 @@ def publish(
     """Write a version of the model, have it judged, and switch to it; returns its directory and the verdict.
 
     `record` goes to the history with the outcome, published or refused; of several versions `rule.keep` are kept.
-    Whatever happens, and wherever this is killed, `current` names a whole version: the old one or the new one.
-    Raises GateError where the judge refuses, LeaseError where the lease is lost, IncompleteError where the disk fails:
-    then the new version is removed. `lease` is that of `root`: what publishes that were killed left there is removed.
-    """
+    Whatever happens, and wherever this is killed, `current` names a whole version: the old one or the new one. Raises
+    GateError where the judge refuses, LeaseError where the lease is lost, IncompleteError where the disk fails: then
+    the new version is removed. `lease` is that of `root`: what publishes that were killed left there is removed."""
     store.discard_unnumbered(root, lease)
     version = store.write_version(model, root)
     try:

@@ -75,11 +75,10 @@ def tune(
 ) -> TuneResult:
     """Score every job with each of its kernels, numbers of features and ridges; the least wins, the first of equals.
 
-    Jobs whose moments are the same (they differ in weights, output matrices and ridges only) share one pass.
-    Passes are durable: a run that was cut goes on, and a fit of the best job reuses its pass. Scores are
-    comparable only for the same rows and the same rule, so InputError where jobs differ in `data` or in how
-    `solve` chooses. Runs on the first job's cluster where no engine is given. `progress` is told the rows of each
-    pass, `told` the trials."""
+    Jobs whose moments are the same (they differ in weights, output matrices and ridges only) share one pass. Passes
+    are durable: a run that was cut goes on, and a fit of the best job reuses its pass. Scores are comparable only for
+    the same rows and the same rule, so InputError where jobs differ in `data` or in how `solve` chooses. Runs on the
+    first job's cluster where no engine is given. `progress` is told the rows of each pass, `told` the trials."""
     _comparable(jobs)
     plans = [make_plan(job) for job in jobs]
     _same_units(plans)

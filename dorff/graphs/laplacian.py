@@ -90,9 +90,8 @@ def checked(W: Any, n: int, *, what: str = "graph") -> sp.csr_array:
     at the same place are added, as scipy does. Self loops are dropped: they change no Laplacian D - W, and the graphs
     here have none.
 
-    Raises:
-        InputError: W is no n x n matrix of real numbers, an index lies outside of it, a weight is negative, NaN or
-            infinite, or W is not symmetric."""
+    Raises InputError: W is no n x n matrix of real numbers, an index lies outside of it, a weight is negative, NaN or
+    infinite, or W is not symmetric."""
     if not sp.issparse(W):
         W = np.asarray(W)
     if W.dtype.kind not in "biuf":
@@ -149,9 +148,8 @@ def undirected(
     With `both` an edge must come once in each direction (a matrix), otherwise in one or in both (a list of edges); all
     weights that come for it must be equal to a relative 1e-10, and the mean of the least and the largest is taken.
 
-    Raises:
-        InputError: the weights of an edge differ, or with `both` one direction is missing or comes twice; names both
-            ends and values."""
+    Raises InputError: the weights of an edge differ, or with `both` one direction is missing or comes twice; names
+    both ends and values."""
     tail, head = np.asarray(i, np.int64), np.asarray(j, np.int64)
     weight = np.asarray(w, np.float64)
     real = (tail != head) & (weight != 0)

@@ -40,8 +40,7 @@ def neighbours(
     other can be chosen. Time is n^2 d multiplications, or about n log n for d <= 5; rows of many inputs that all lie
     at one distance of each other (one-hot codes) take n^2 d slow operations more.
 
-    Raises:
-        InputError: X is not a matrix of finite numbers below 1e150 in size, or k below 1."""
+    Raises InputError: X is not a matrix of finite numbers below 1e150 in size, or k below 1."""
     rows, count = _checked_rows(X), int(k)
     if k < 1:
         raise InputError(f"k: wanted at least 1 neighbour, got {k}; give a whole number such as 10.")

@@ -14,9 +14,8 @@ from dorff.loops.tiles import LANES, Lines, line_code
 def simplex_vertices(d: int) -> F64:
     """The vertices (d + 1, d) of a regular simplex of unit radius about zero (Genz & Monahan 1998).
 
-    Vertex j has, times sqrt((d + 1) / d), the entries -1 / sqrt((d - i + 2)(d - i + 1)) for i < j,
-    sqrt((d - i + 1) / (d - i + 2)) for i = j and 0 for i > j, i = 1..d. They sum to zero, and any two have the
-    inner product -1 / d."""
+    Vertex j has, times sqrt((d + 1) / d), the entries -1 / sqrt((d - i + 2)(d - i + 1)) for i < j, sqrt((d - i + 1) /
+    (d - i + 2)) for i = j and 0 for i > j, i = 1..d. They sum to zero, and any two have the inner product -1 / d."""
     if d < 1:
         raise InputError(f"d must be 1 or more, but is {d}; a simplex needs a dimension.")
     on, before = simplex_entries(d)

@@ -31,10 +31,9 @@ _log = logging.getLogger(__name__)
 def loop(function: Callable[P, R]) -> Callable[P, R]:
     """Compile `function` at its first call with given types: nogil, one thread, no bounds checks, kept.
 
-    `contract` (fused multiply-add) is the only liberty taken with the arithmetic: NaN, Inf and the order of
-    operations are respected. Arguments must be arrays and numbers; a function passed as an argument is never
-    found again on disk, since its type has no lasting name. Only functions of this room are kept: the key
-    knows of no other sources."""
+    `contract` (fused multiply-add) is the only liberty taken with the arithmetic: NaN, Inf and the order of operations
+    are respected. Arguments must be arrays and numbers; a function passed as an argument is never found again on disk,
+    since its type has no lasting name. Only functions of this room are kept: the key knows of no other sources."""
     jit = numba.njit(nogil=True, parallel=False, boundscheck=False, error_model="numpy", fastmath=_FASTMATH)
     compiled: Callable[P, R] = jit(function)
     ours = function.__module__.startswith(f"{__package__}.")

@@ -40,9 +40,8 @@ def _scan(block: F64, low: F64, high: F64, wrong: F64) -> None:
 def differences(G: F64, at: I64, starts: I64, others: I64, weights: F64, out: F64) -> None:
     """out[k] = sum of weights[e] (G[at[k]] - G[others[e]]) over e in starts[k]..starts[k + 1] - 1.
 
-    G (n, w) and `out` (b, w) float64 with contiguous rows; at (b,), starts (b + 1,), others and weights (edges,).
-    Four rows are taken at a time; the order of the sum depends on their number alone. Equal rows differ by 0 to the
-    bit."""
+    G (n, w) and `out` (b, w) float64 with contiguous rows; at (b,), starts (b + 1,), others and weights (edges,). Four
+    rows are taken at a time; the order of the sum depends on their number alone. Equal rows differ by 0 to the bit."""
     for k in range(len(at)):
         row, mine, e, end = out[k], G[at[k]], starts[k], starts[k + 1]
         for c in range(len(row)):

@@ -126,11 +126,9 @@ class GraphStage(Stage):
         """Do a task. Its receipt is void from before its files are touched, and one of another digest is left so:
         wherever this or the driver is killed, the next run comes here again.
 
-        Raises:
-            InputError: rows or edges that are not what was wanted.
-            IncompleteError: they changed each time they were read, or the build's folder was deleted.
-            ChangedError: the result is another than before: what later tasks made of that is of no use.
-            DamagedError: files of other tasks are missing or damaged."""
+        Raises InputError: rows or edges that are not what was wanted; IncompleteError: they changed each time they
+        were read, or the build's folder was deleted; ChangedError: the result is another than before: what later tasks
+        made of that is of no use; DamagedError: files of other tasks are missing or damaged."""
         began, number = time.perf_counter(), leaf.number
         with lasting(Path(source.directory)):
             spec, task = source.spec, source.task(number)

@@ -176,10 +176,9 @@ class ShardTerm(TermPlace):
     def leaf(self, source: Shards, leaf: Leaf) -> Receipt:
         """Goes on from a checkpoint of the same shards, to the bit.
 
-        Raises:
-            StoppedError: it was asked to stop, and has left a checkpoint.
-            CorruptError: a number in the sums changed in memory, or was computed wrongly.
-            IncompleteError: the graph's files changed while they were read."""
+        Raises StoppedError: it was asked to stop, and has left a checkpoint; CorruptError: a number in the sums
+        changed in memory, or was computed wrongly; IncompleteError: the graph's files changed while they were
+        read."""
         stamp, what = source.stamp(leaf.start, leaf.stop), f"shards {leaf.start} to {leaf.stop - 1}"
         frozen, sums = self.opened()
         recipe, limit = sums.recipe, Sizes().rows(len(frozen.features.center))
@@ -210,9 +209,8 @@ def sum_term(
     view's). `name` tells apart the rows of several stores that have the same term. `told` is called with the rows (or
     shards) done. What no later run needs is deleted, where a lease is given only while it is held.
 
-    Raises:
-        InputError: the rows are not what was wanted.
-        IncompleteError: rows that changed, or sums that were lost, again and again."""
+    Raises InputError: the rows are not what was wanted; IncompleteError: rows that changed, or sums that were lost,
+    again and again."""
     recipe = TermRecipe.of(term, inputs=inputs, columns=columns)
     kind: type[TermPlace] = LeafTerm
     if not isinstance(rows, Dataset):

@@ -53,8 +53,7 @@ class Calibration:
         slope that is most likely is then finite, and the bias, of order 1/n, is below the slope's own error. n is
         Kish's effective number of rows, (sum w)^2 / sum w^2.
 
-        Raises:
-            InputError: arrays that do not fit together, no row, a decision value that is not finite."""
+        Raises InputError: arrays that do not fit together, no row, a decision value that is not finite."""
         f, labels, w = _checked(decisions, codes, weights)
         n = len(f)
         # Probabilities do not see what a row's decision values have in common.

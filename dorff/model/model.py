@@ -174,9 +174,8 @@ class Model:
         whatever the noise's law. `conformal` left out takes them where the model has them and noise is asked for; the
         factors are those of all views together, so that bands of some are plain.
 
-        Raises:
-            InputError: no posterior; a level not between 0 and 1; conformal bands that were not fitted, that too few
-                held-out rows stand behind at this level, or that are asked for without noise or of some views."""
+        Raises InputError: no posterior; a level not between 0 and 1; conformal bands that were not fitted, that too
+        few held-out rows stand behind at this level, or that are asked for without noise or of some views."""
         if conformal and not noise:
             raise InputError("conformal bands are of targets, whose noise is in them; ask for noise=True")
         if conformal and views is not None:

@@ -157,9 +157,8 @@ Folds = dict[Part, Moments]
 class Triangle(Solvable):
     """The upper triangular R (w, w) of a QR of the rows Z = sqrt(weight) [F | 1 | Y - y0], its diagonal >= 0.
 
-    R^T R = Z^T Z, but R keeps the digits that the
-    product loses: its condition number is the root of the Gram matrix's. Triangles merge by the QR of the two stacked
-    (TSQR: Demmel, Grigori, Hoemmen & Langou 2012)."""
+    R^T R = Z^T Z, but R keeps the digits that the product loses: its condition number is the root of the Gram
+    matrix's. Triangles merge by the QR of the two stacked (TSQR: Demmel, Grigori, Hoemmen & Langou 2012)."""
 
     kind: ClassVar[Kind] = Kind.TRIANGLE
     by_numbers: ClassVar[bool] = False

@@ -81,11 +81,9 @@ def sum_leaf(place: Place, frozen: Pass, sums: RowSums, dataset: Dataset, leaf: 
 
     Goes on from a checkpoint of the same rows, to the bit. Rows that change while they are read are read again.
 
-    Raises:
-        InputError: rows that are not what was wanted.
-        StoppedError: it was asked to stop, and has left a checkpoint.
-        CorruptError: a number in the sums changed in memory, or was computed wrongly.
-        IncompleteError: the rows changed each time they were read."""
+    Raises InputError: rows that are not what was wanted; StoppedError: it was asked to stop, and has left a
+    checkpoint; CorruptError: a number in the sums changed in memory, or was computed wrongly; IncompleteError: the
+    rows changed each time they were read."""
 
     def attempt() -> _RowRun:
         sums.clear()

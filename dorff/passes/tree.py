@@ -136,8 +136,7 @@ class Tree:
 
         `told` is called with the rows done, first with those that were done before: they are not part of a run's pace.
 
-        Raises:
-            IncompleteError: rows that changed, or sums that were lost, in each of `ROUNDS` runs."""
+        Raises IncompleteError: rows that changed, or sums that were lost, in each of `ROUNDS` runs."""
 
         def tell() -> None:
             if told is not None:

@@ -10,7 +10,6 @@ from dorff.solvers.choose import (
     least,
     of_first,
     setting_scores,
-    with_digits,
 )
 from dorff.solvers.direct import MOST_FACTORS, solve, solve_bytes, triangle_bytes
 from dorff.solvers.few_labels import Common

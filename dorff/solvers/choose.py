@@ -21,7 +21,6 @@ LARGE: Final = 512  # unknowns from which folds are solved as neighbours of thei
 DIRECT: Final = "direct"
 FIRST, LAST = (-8, 1), (-14, 5)  # powers of ten of ridges, times k(x, x): those tried at once, and all that may be
 STEPS: Final = (1, 2, 3)  # beyond an end
-DIGITS: Final = 3.0  # that a ridge which is chosen here must leave, if one does
 
 
 @final
@@ -100,10 +99,11 @@ def choose(
     if fitted is None:
         parts, setting = of_first(folds, candidates[best.candidate], best.m)
         (fitted,) = setting.solve(pooled(parts), [best.ridge if best.ridges is None else np.array(best.ridges)])
-    return Choice(best.candidate, fitted, tuple(table), best.m)
+    choice = Choice(best.candidate, fitted, tuple(table), best.m)
+    return choice if ridges is not None else _with_digits(choice, folds, candidates)
 
 
-def with_digits(choice: Choice, folds: Folds, candidates: Sequence[Setting]) -> Choice:
+def _with_digits(choice: Choice, folds: Folds, candidates: Sequence[Setting]) -> Choice:
     """The best of the trials whose fit to all rows keeps digits enough, where that of the best has too few; the best
     where none has. For ridges that nobody named: of few rows without noise the least is often best, and rounding."""
     if not choice.fit.solution.ill_conditioned:
@@ -123,8 +123,7 @@ def setting_scores(
     """The trials of one setting: its scores at every ridge, or by every output's best ridge (`choose`).
 
     Without `ridges` they are powers of ten times the mean of k(x, x): FIRST of them, then more beyond an end while the
-    best is there, as far as LAST; then two between the best and its neighbours. Those that leave too few digits are
-    dropped."""
+    best is there, as far as LAST; then two between the best and its neighbours."""
     trials = _trials(folds, setting, ridges, by, per_output=per_output, common=Common())
     return [score for score, _ in trials]
 
@@ -154,28 +153,20 @@ def _searched(
         return _trials(folds, setting, every, by, per_output=True, common=common)
     trials = dict[float, tuple[Score, Fit | None]]()
     wanted = [float(power) for power in range(*FIRST)]
-    gram_alone = setting.penalties or isinstance(setting.kernel, MultiView)  # no QR gives digits back
-    lowest = FIRST[0] if gram_alone else LAST[0]
     while wanted:
         more = _trials(folds, setting, [level * 10.0**one for one in wanted], by, per_output=False, common=common)
         trials |= dict(zip(wanted, more, strict=True))
-        best, tried = min(sorted(trials), key=lambda power: _rank(trials[power][0])), sorted(trials)
+        best, tried = min(sorted(trials), key=lambda power: trials[power][0].least), sorted(trials)
         if best == tried[0]:
-            wanted = [best - step for step in STEPS if best - step >= lowest]
+            wanted = [best - step for step in STEPS if best - step >= LAST[0]]
         elif best == tried[-1]:
             wanted = [best + step for step in STEPS if best + step < LAST[1]]
         else:
             wanted = []
-    between = [power for power in (best - 0.5, best + 0.5) if lowest < power < LAST[1] - 1]
+    between = [power for power in (best - 0.5, best + 0.5) if LAST[0] < power < LAST[1] - 1]
     more = _trials(folds, setting, [level * 10.0**one for one in between], by, per_output=False, common=common)
     trials |= dict(zip(between, more, strict=True))
-    least = min(_rank(score)[0] for score, _ in trials.values())
-    return [trials[power] for power in sorted(trials) if _rank(trials[power][0])[0] == least]
-
-
-def _rank(score: Score) -> tuple[bool, float]:
-    """What the best has least of: of trials that have their digits, if any has."""
-    return score.digits is not None and score.digits < DIGITS, score.least
+    return [trials[power] for power in sorted(trials)]
 
 
 def _score(fit: Fit, m: int, rule: FitScore) -> Score:

@@ -61,10 +61,9 @@ def learn_output(
     """A (p, p) from the centred moments S = V diag(s) V' and R: `spectrum` s (m,), `rotated` V'R (m, q), and l.
 
     `penalty` is "trace" or "frobenius"; `observe` C (q, p) is I where it is None. One `eigh` of S serves every ridge
-    and penalty; an iteration costs about 6 m p^2 + 30 p^3 flops, and there are some tens to some hundreds. The end
-    is within about 1e-6 of the least objective, relative to what W explains. At ridge 0 A is the limit from above,
-    that of the least-norm W.
-    InputError where the features explain nothing of the targets."""
+    and penalty; an iteration costs about 6 m p^2 + 30 p^3 flops, and there are some tens to some hundreds. The end is
+    within about 1e-6 of the least objective, relative to what W explains. At ridge 0 A is the limit from above, that
+    of the least-norm W. InputError where the features explain nothing of the targets."""
     k = NORMS[penalty]
     C = np.eye(rotated.shape[1]) if observe is None else observe
     s, RC, p = np.maximum(spectrum, 0.0), rotated @ C, C.shape[1]

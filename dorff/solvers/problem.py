@@ -34,12 +34,11 @@ Parts = Sequence[Solvable]  # the moments of some rows, one for each pattern of 
 class Problem:
     """min over h of 1/l sum |y - C f|^2 + ridge |h|^2, f = sum_a phi_a psi_a^T h_a + b; b free and without ridge.
 
-    Weights that are one matrix for every feature give G = S and a the eigenvalues of psi C*C psi^T: the Stein
-    equation of Brault (2016) 5.1, with N ridge for the paper's lambda. Others give the block system
-    G[(a,i),(b,j)] = S_ab psi_a C*C psi_b^T (Minh 2016, eq. 74), a = [1], of those rows of psi that are not zero.
-    The intercept is eliminated, exactly. Rows that miss targets have moments of their own, one for each pattern of
-    what they have: the systems of the patterns add, and fall apart by targets where these do not touch each other (a
-    diagonal output matrix, C = I).
+    Weights that are one matrix for every feature give G = S and a the eigenvalues of psi C*C psi^T: the Stein equation
+    of Brault (2016) 5.1, with N ridge for the paper's lambda. Others give the block system G[(a,i),(b,j)] = S_ab psi_a
+    C*C psi_b^T (Minh 2016, eq. 74), a = [1], of those rows of psi that are not zero. The intercept is eliminated,
+    exactly. Rows that miss targets have moments of their own, one for each pattern of what they have: the systems of
+    the patterns add, and fall apart by targets where these do not touch each other (a diagonal output matrix, C = I).
 
     Where weights are one matrix and C = I, `directions` (p, p) has orthonormal columns V: the problem is one of the
     scaled targets V_j . y alone for each j, in a column of a block where V_j . f is not a constant. V = I where each

@@ -43,9 +43,8 @@ def digits_left(condition: float, unit: float = EPS, *, squared: bool = True, si
 @dataclass(frozen=True, eq=False)
 class BlockSolution:
     """x (k, c) of one block, and of its columns, (c,) each: rhs . x, shift |x|^2, and |x|^2 times the largest
-    eigenvalue of the column's matrix before it was centred; the degrees of freedom tr(G (G + shift)^-1) and
-    log det(I + G / shift), where they are known. `condition` is the worst column's, `lifted` the same with that
-    eigenvalue."""
+    eigenvalue of the column's matrix before it was centred; the degrees of freedom tr(G (G + shift)^-1) and log det(I
+    + G / shift), where they are known. `condition` is the worst column's, `lifted` the same with that eigenvalue."""
 
     block: Block
     x: FloatArray

@@ -69,14 +69,13 @@ def posterior_bytes(size: Size) -> int:
 def posterior(problem: Problem, solution: Solution, noise: FloatArray, parts: Sequence[Solvable]) -> Posterior:
     """How far f may lie from the fit, for the noise (q, q) of a row of mean weight.
 
-    With K = (G + l ridge I)^-1 the error of x is K (Phi C* e) less l ridge K x, so that its covariance is
-    K (G_D + s2 l ridge I) K = s2 K + K (G_D - s2 G) K, with G_D of noise D in place of I and s2 its mean: s2 K, the
-    Bayesian linear model's (Rasmussen & Williams 2006, eq. 2.8), where D = s2 I or outputs are independent. That of
-    the intercept, about the features' means, is of the same form. With penalties it is s2 K, G + l ridge I has theirs,
-    and s2 is the one noise of `RidgeScores`. What of the intercept C leaves open stays the fit's: no deviation is
-    counted there.
-    A Cholesky factor's inverse where one serves all columns, else the eigenvectors of G. InputError at ridge 0 where G
-    is singular."""
+    With K = (G + l ridge I)^-1 the error of x is K (Phi C* e) less l ridge K x, so that its covariance is K (G_D + s2
+    l ridge I) K = s2 K + K (G_D - s2 G) K, with G_D of noise D in place of I and s2 its mean: s2 K, the Bayesian
+    linear model's (Rasmussen & Williams 2006, eq. 2.8), where D = s2 I or outputs are independent. That of the
+    intercept, about the features' means, is of the same form. With penalties it is s2 K, G + l ridge I has theirs, and
+    s2 is the one noise of `RidgeScores`. What of the intercept C leaves open stays the fit's: no deviation is counted
+    there. A Cholesky factor's inverse where one serves all columns, else the eigenvectors of G. InputError at ridge 0
+    where G is singular."""
     about, ridge = _Noise.of(problem, solution, noise), solution.ridge if solution.ridges is None else solution.ridges
     blocks = list[PosteriorBlock]()
     for block in problem.blocks:
