@@ -3,7 +3,7 @@ with a remedy."""
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final, final
 
 import numpy as np
@@ -60,10 +60,6 @@ class FitQuality:
     dependence: float | None
     correlation: float | None
     outputs: tuple[OutputQuality, ...]
-
-    def config(self) -> dict[str, Any]:
-        """As JSON."""
-        return {**asdict(self), "outputs": [asdict(one) for one in self.outputs]}
 
 
 def quality_of(plan: Plan, fitted: Fitted, by: str | None) -> FitQuality | None:

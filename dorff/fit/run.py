@@ -276,7 +276,7 @@ def _report(solved: Solved, peak: int | None) -> FitReport:
         score_by=None if solved.score is None else "kfold",
         model=str(plan.job.model),
         warnings=[*plan.warnings, *warnings_of(plan, solved.fitted, quality)],
-        quality=None if quality is None else quality.config(),
+        quality=None if quality is None else asdict(quality),
         choices=[asdict(one) for one in plan.choices],
         patterns=None if (kept := plan.frozen().constants.patterns) is None else list(kept),
         table=[_trial(score, plan) for score in choice.table],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Final, TypeVar, final
 
@@ -161,7 +161,7 @@ def constants_of(plan: Plan, *, narrow: bool = False) -> FrozenConstants:
         tuning_rows=kernels.rows,
         tuned=kernels.status,
         run=run,
-        sampled=None if sampled is None else sampled.config(),
+        sampled=None if sampled is None else asdict(sampled),
         distances=[distance(one, x) for one in _chosen(plan, kernels)] if np.isfinite(x).all() else None,
     )
 

@@ -18,6 +18,7 @@ from dorff.plan.lengthscale import all_lengthscales, lengthscales
 from dorff.spec.checks import AUTO
 from dorff.spec.data import ClassTargets
 from dorff.spec.job import MOST_FEATURES, STREAMING_RIDGE, Job
+from dorff.spec.part import Part
 from dorff.storage.location import locate
 
 COUNTS: Final = (MOST_FEATURES, 2048, 1024, 512, 256)  # of features, of which one is chosen
@@ -43,10 +44,13 @@ class Resolved:
     job: Job
     chosen: tuple[Chosen, ...] = ()
 
-    def filled(self, part: str, key: str, value: Any, why: str) -> Resolved:
-        """The same with this key too; `part` is the mapping that has it."""
-        made = getattr(self.job, part).model_copy(update={key: value})
-        return Resolved(self.job.model_copy(update={part: made}), (*self.chosen, Chosen(f"{part}.{key}", value, why)))
+    def filled(self, key: str, value: Any, why: str) -> Resolved:
+        """The same with this dotted key too."""
+
+        def put(part: Part, name: str, *rest: str) -> Any:
+            return part.model_copy(update={name: put(getattr(part, name), *rest) if rest else value})
+
+        return Resolved(put(self.job, *key.split(".")), (*self.chosen, Chosen(key, value, why)))
 
 
 def resolutions(job: Job, dataset: Dataset) -> Iterator[Resolved]:
@@ -59,23 +63,25 @@ def resolutions(job: Job, dataset: Dataset) -> Iterator[Resolved]:
         if count:
             few = "as the rows" if count == counts[0] else "as fit the memory"
             limits = f"{COUNTS[1]:,} at most ({COUNTS[0]:,} from {MANY_ROWS:,} rows)"
-            one = base.filled("features", "count", count, f"{dataset.rows:,} rows: as many {few}, {limits}")
+            one = base.filled("features.count", count, f"{dataset.rows:,} rows: as many {few}, {limits}")
         yield one
         if one.job.deals and one.job.solve.folds.by == AUTO:
-            yield _by(one, "leaves", "sums of leaves take less memory than sums of rows of every fold")
+            yield one.filled(
+                "solve.folds.by", "leaves", "sums of leaves take less memory than sums of rows of every fold"
+            )
     if job.solve.select == AUTO and job.solve.ridge == AUTO and job.solve.route == AUTO:
         solve = job.solve.model_copy(update={"route": "streaming"})
         one = _of_choice(job.model_copy(update={"solve": solve}), dataset)
-        one = one.filled("features", "count", counts[0], "as many as the rows") if counts[0] else one
+        one = one.filled("features.count", counts[0], "as many as the rows") if counts[0] else one
         why = "no sums fit the memory, so that there is nothing to choose by"
-        yield one.filled("solve", "route", "streaming", why)
+        yield one.filled("solve.route", "streaming", why)
 
 
 def every_count(job: Job, dataset: Dataset) -> Iterator[Resolved]:
     """The job with each number of features that `auto` may stand for: a state that was begun with one keeps it."""
     base = _of_choice(job, dataset)
     for count in COUNTS if job.features.count == AUTO else ():
-        yield base.filled("features", "count", count, "as the sums in the state have")
+        yield base.filled("features.count", count, "as the sums in the state have")
 
 
 def features_for(rows: int) -> int:
@@ -91,15 +97,15 @@ def _of_choice(job: Job, dataset: Dataset) -> Resolved:
     if solve.standardize == AUTO:
         scaled = _unsaid(job)
         why = "the length-scale is found too" if scaled else "the length-scale is in the inputs' own units"
-        one = one.filled("solve", "standardize", scaled, why)
+        one = one.filled("solve.standardize", scaled, why)
     if solve.select == AUTO:
         rule = job.criterion
         why = "by errors on rows that were held out" if rule == "kfold" else "nothing is chosen by held-out rows"
-        one = one.filled("solve", "select", rule, why)
+        one = one.filled("solve.select", rule, why)
     if solve.ridge == AUTO and solve.route == "streaming":
-        one = one.filled("solve", "ridge", STREAMING_RIDGE, "streaming keeps no sums to choose from")
+        one = one.filled("solve.ridge", STREAMING_RIDGE, "streaming keeps no sums to choose from")
     if one.job.deals and solve.folds.by == AUTO and has_array(locate(str(job.data.store)), GROUPS):
-        one = _by(one, GROUPS, "the data have a column of groups")
+        one = one.filled("solve.folds.by", GROUPS, "the data have a column of groups")
     return one
 
 
@@ -124,12 +130,6 @@ def _unsaid(job: Job) -> bool:
     """Whether all length-scales of its kernels, of which there are some, are left to dorff."""
     words = list(all_lengthscales([kernel.model_dump() for kernel in (*job.kernels, *job.features.kernels)]))
     return bool(words) and set(words) == {AUTO}
-
-
-def _by(one: Resolved, by: str, why: str) -> Resolved:
-    folds = one.job.solve.folds.model_copy(update={"by": by})
-    solve = one.job.solve.model_copy(update={"folds": folds})
-    return Resolved(one.job.model_copy(update={"solve": solve}), (*one.chosen, Chosen("solve.folds.by", by, why)))
 
 
 def open_data(job: Job) -> Dataset:

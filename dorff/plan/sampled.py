@@ -1,7 +1,7 @@
 """What some thousand rows tell before the pass: whether rows beside each other are alike beyond what their inputs say,
 and how good a linear model is."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Final, final
 
 import numpy as np
@@ -12,7 +12,6 @@ from dorff.kernels import Decomposable, Gaussian, MultiView, OperatorKernel, Spe
 from dorff.kernels.scalar import FloatArray
 from dorff.moments.blas import pinned
 from dorff.passes.spec import FoldRule, Rows
-from dorff.spec.registry import Config
 
 RUNS, RUN_ROWS = 32, 128  # rows that are looked at: runs of them, spread evenly
 FEATURES: Final = 512  # of the model that they are predicted by
@@ -41,9 +40,6 @@ class FirstLook:
     dependence: float
     correlation: float
     linear: tuple[float | None, ...]
-
-    def config(self) -> Config:
-        return asdict(self)
 
 
 def sketch(kernel: OperatorKernel, X: FloatArray, seed: int) -> FloatArray:
