@@ -1,6 +1,8 @@
 """Receipts, the only truth about which leaves are done; checkpoints of those that were stopped; a model's history; and
 old versions and moments, removed when asked."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 import math
