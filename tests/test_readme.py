@@ -13,9 +13,16 @@ from schema_watch import taken
 
 from dorff.spec.reader import load_job
 
-README, GUIDE, KERNELS, FEW_LABELS, OPERATIONS = (
+README, GUIDE, KERNELS, FEW_LABELS, OPERATIONS, BY_PROBLEM = (
     (ROOT / page).read_text(encoding="utf-8")
-    for page in ("README.md", "docs/guide.md", "docs/kernels.md", "docs/few_labels.md", "docs/operations.md")
+    for page in (
+        "README.md",
+        "docs/guide.md",
+        "docs/kernels.md",
+        "docs/few_labels.md",
+        "docs/operations.md",
+        "docs/by_problem.md",
+    )
 )
 
 
@@ -60,10 +67,12 @@ def test_the_python_examples_run_one_after_the_other(capsys: pytest.CaptureFixtu
 
 
 def test_the_job_files_are_valid(tmp_path: Path) -> None:
-    (job,), (few_labels, views), (scheduled,) = (
+    (least, job), (few_labels, views), (scheduled,) = (
         [yaml.safe_load(text) for text in blocks(page, "yaml")] for page in (README, FEW_LABELS, OPERATIONS)
     )
     assert [yaml.safe_load(text) for text in blocks(GUIDE, "yaml")] == [job, scheduled]
+    (shortest,) = (yaml.safe_load(text) for text in blocks(BY_PROBLEM, "yaml"))
+    assert len(least) == len(shortest) == 3 and taken(least) and taken(shortest)
     # As editors read them: by YAML 1.1, in which 1e-8 is text, and by the schema.
     assert all(taken(one) for one in (job, job | scheduled, few_labels, few_labels | views))
     path = tmp_path / "job.yaml"

@@ -87,7 +87,7 @@ def show(value: object, text: str, *, as_json: bool) -> None:
 
 def rows_of(table: Mapping[str, str]) -> str:
     """Names and values, one a line, in two columns."""
-    width = max(map(len, table))
+    width = max(map(len, table), default=0)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in table.items())
 
 

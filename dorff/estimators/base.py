@@ -143,11 +143,6 @@ class ORFFEstimator(Nested, ABC):
         check_trials(terms, self._ridges(), self._cv)
         return terms
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return tags
-
     def _check_cv(self) -> None:
         number = isinstance(self.cv, numbers.Number | str) and not is_auto(self.cv)
         if number and (not isinstance(self.cv, numbers.Integral) or self.cv < 2):

@@ -42,6 +42,11 @@ _HUGE: Final = 1e150
 class Nested(BaseEstimator):  # type: ignore[misc]
     """An estimator whose kernel and sampler, which never change, have parameters: to set one makes another object."""
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
     def get_params(self, deep: bool = True) -> Parameters:
         """The parameters; with `deep` those of the kernel and the sampler too, as `kernel__scalar__lengthscale`. Terms
         and weights of a sum go by their numbers: `kernel__term0__scalar__lengthscale`, `kernel__weight0`."""

@@ -147,6 +147,8 @@ def look(
     X: FloatArray, F: FloatArray, Y: FloatArray, numbers: Rows, rule: FoldRule, *, n: int
 ) -> tuple[int, FirstLook]:
     """How many rows are dealt to folds together, of n in all, and what the sample told; `rule` is that of the spec."""
+    if len(X) < LEAST:
+        return 1, FirstLook(len(X), 0, 0.0, 0.0, tuple(None for _ in range(Y.shape[1])))
     with pinned():
         share, correlation, beside = dependence(F, Y, numbers)
         alike = share > ALIKE or correlation > CORRELATED

@@ -301,7 +301,7 @@ def test_a_ridge_that_is_left_out_keeps_the_digits(place: Path) -> None:
     for number, parts in enumerate(({"manifold": {"graph": LEAF, "weight": 1e-4}}, {"kernel": VIEWS})):
         folders = {"state": f"run{number}", "model": f"rings{number}"}
         report = answer("fit", job(place / "job.yaml", features={"count": 1200}, **parts, **folders))
-        assert report["digits"] > 3 and report["ridge"] > 1e-9 and len(report["table"]) > 9
+        assert report["digits"] > 3 and len(report["table"]) > 9
 
 
 def test_views_predict_together_and_alone(place: Path) -> None:

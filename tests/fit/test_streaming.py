@@ -31,7 +31,7 @@ from dorff.kernels.scalar import FloatArray
 from dorff.moments import MOST_PATTERNS, by_fold, pooled
 from dorff.passes import blocks as leaf_sizes
 from dorff.plan import constants_of, freeze_constants, make_plan, routes
-from dorff.plan.seconds import START_WORKERS
+from dorff.plan.seconds import START
 from dorff.solvers import Fit
 from dorff.spec.job import Job
 from dorff.store import load_model
@@ -410,7 +410,7 @@ def test_plan_tells_the_passes_of_these_data_and_their_seconds(
     assert more > figures[1.0]["passes"]
     seconds = figures[1e-8]["seconds"] - figures[1.0]["seconds"]
     assert seconds == pytest.approx(more * planned.pass_seconds) and planned.pass_seconds > 0
-    assert figures[1.0]["seconds"] > START_WORKERS  # it starts once
+    assert figures[1.0]["seconds"] > START  # it starts once
 
 
 def test_no_more_passes_are_expected_than_there_may_be(store: Path, tmp_path: Path) -> None:

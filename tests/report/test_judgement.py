@@ -280,7 +280,10 @@ def test_the_page_of_a_fit_has_what_its_folds_say(tmp_path: Path) -> None:
     assert (
         f"(R² {model.info['report']['score']:.3f})" in said and "Every trial: 6" in said and "lengthscale 1.5" in said
     )
-    assert f"{len(held.Y)} rows of one fold" in said and "height (m) constant 44 left out of the plots" in said
+    assert (
+        "5 folds of rows, 240 rows: each is predicted by a fit that has not seen its fold" in said
+        and "height (m) constant 44 left out of the plots" in said
+    )
     subject = Subject.of(model)
     row = int(np.flatnonzero((subject.centre == held.X).all(axis=1))[0])
     assert f"as in the row nearest to the medians (row {held.numbers[row]:,} of the data)" in said

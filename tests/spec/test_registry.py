@@ -132,7 +132,7 @@ def test_a_package_that_is_broken_is_named_where_its_word_is_used_and_only_there
     with pytest.raises(InputError, match=r"dorff\.clusters other: hats:here is no dorff\.spec\.registry\.Entry"):
         CLUSTERS.get("other")
     rows = np.arange(40.0).reshape(20, 2)
-    fitted = ORFFRegressor(n_features=8, ridge=[1e-3, 1.0]).fit(rows, rows)  # loads no criterion of others
+    fitted = ORFFRegressor(n_features=8, ridge=[1e-3, 1.0], cv=None).fit(rows, rows)  # loads no criterion of others
     scores = fitted.gcv_
     fitted.set_params(criterion="least").fit(rows, rows)
     assert np.array_equal(fitted.scores_, scores) and not hasattr(fitted, "gcv_")
