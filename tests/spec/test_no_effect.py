@@ -740,7 +740,8 @@ def test_what_an_estimator_warns_of_is_named_with_the_reason() -> None:
         (ORFFRegressor, {"kernel": POLY, "sampler": frequencies.IID()}, "sampler=IID() has no effect: polynomial"),
         (ORFFClassifier, {"kernel": kernels.Decomposable(POLY), "sampler": frequencies.Orthogonal()},
          "sampler=Orthogonal() has no effect: polynomial"),
-        (ORFFRegressor, {"kernel": kernels.Polynomial(2), "random_state": 3, "cv": None}, "random_state=3 has no effect: nothing"),
+        (ORFFRegressor, {"kernel": kernels.Polynomial(2), "random_state": 3, "cv": None},
+         "random_state=3 has no effect: nothing"),
         (ORFFClassifier, {"kernel": kernels.Decomposable(K1), "coding": "one_vs_all"},
          "coding='one_vs_all' has no effect: it is what a scalar"),
     ):  # fmt: skip
