@@ -39,12 +39,12 @@ PATH = {"from": 1e-8, "to": 1e-2, "count": 7}
 
 # name: (data, kernel, features, the rest of the job, options of `predict`)
 JOBS: dict[str, tuple[dict, object, dict, dict, list[str]]] = {
-    "gram": ({}, DECOMPOSABLE, {}, {"solve": {"ridge": PATH}}, ["--std"]),
+    "gram": ({}, DECOMPOSABLE, {}, {"solve": {"ridge": PATH, "select": "gcv"}}, ["--std"]),
     "qr": ({}, {**DECOMPOSABLE, "scalar": {**GAUSSIAN, "lengthscale": 3.0}}, {}, {"solve": {"ridge": 1e-15}}, []),
     "cg": ({}, HELMHOLTZ, {}, {"solve": {"ridge": 1e-6, "route": "cg"}}, []),
     "streaming": ({}, DIVERGENCE, {}, {"solve": {"ridge": 1e-5, "route": "streaming"}}, []),
     "kfold": ({}, [CURL, DIVERGENCE, HELMHOLTZ], {"count": [96, 192]},
-              {"solve": {"ridge": PATH, "select": "kfold", "folds": {"count": 2}}}, []),
+              {"solve": {"ridge": PATH, "select": "kfold", "folds": {"count": 2, "by": "leaves"}}}, []),
     "evidence": ({}, HELMHOLTZ, {}, {"solve": {"ridge": PATH, "select": "evidence"}}, ["--bands", "0.9"]),
     "learned": ({}, LEARNED, {}, {"solve": {"ridge": 1e-5}}, []),
     "partial": ({"store": "holes.zarr", "nan": "partial"}, DECOMPOSABLE, {"sampler": {"type": "quadrature"}},
@@ -54,8 +54,10 @@ JOBS: dict[str, tuple[dict, object, dict, dict, list[str]]] = {
                   "solve": {"ridge": [1e-6, 1e-4], "select": "kfold", "folds": {"count": 3, "by": "rows"}}}, []),
     "views": ({}, VIEWS, {}, {"manifold": {"between": True, "weight": 1e-3}, "solve": {"ridge": 1e-5}}, []),
     "classes": ({**CLASSES, "nan": "drop"}, SIMPLEX, {"sampler": {"type": "rom"}},
-                {"solve": {"ridge": PATH, "class_weight": "balanced"}}, []),
-    "conformal": ({}, DECOMPOSABLE, {}, {"solve": {"ridge": 1e-5, "conformal": True}}, ["--bands", "0.5,0.9"]),
+                {"solve": {"ridge": PATH, "select": "gcv", "folds": {"by": "leaves"}, "class_weight": "balanced"}},
+                []),
+    "conformal": ({}, DECOMPOSABLE, {}, {"solve": {"ridge": 1e-5, "folds": {"by": "leaves"}, "conformal": True}},
+                  ["--bands", "0.5,0.9"]),
 }  # fmt: skip
 
 
