@@ -56,7 +56,7 @@ def test_it_finds_what_it_should(demo: tuple[DemoResult, list[str]]) -> None:
 def test_it_leaves_a_page_predictions_and_a_job(demo: tuple[DemoResult, list[str]]) -> None:
     result, _ = demo
     page = result.page.read_text(encoding="utf-8")
-    assert page.count("data:image/png;base64,") == 3
+    assert page.count("data:image/png;base64,") == 6
     for words in ("Divergence and vorticity", "Helmholtz", "1,183", "observations", "divergence-free alone, 10 km"):
         assert words in page, words
     values = np.asarray(zarr.open_group(str(result.predictions), mode="r")["y"])
