@@ -50,6 +50,7 @@ from dorff.spec.job import Job
 from dorff.store import load_model
 
 MIB: Final = 2**20
+COMPILER = 110.0  # MiB of Numba's compiler, which a plan counts, and which loops that are kept do without
 GAUSSIAN: Final = {"type": "gaussian", "lengthscale": 0.6}
 PLAIN: Final = {"type": "decomposable", "scalar": GAUSSIAN}
 CURL: Final = {"type": "curl_free", "scalar": GAUSSIAN}
@@ -481,8 +482,8 @@ def test_every_pair_of_values_is_in_a_cell() -> None:
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: " ".join(str(value) for value in cell.values()))
 def test_every_job_keeps_to_its_plan(cell: Cell, tmp_path: Path) -> None:
     found = checked(tmp_path, *written(cell, tmp_path))
-    assert found["peak"] <= found["plan"] <= 2 * found["peak"], found
-    assert found["predict peak"] <= found["predict plan"] <= 2 * found["predict peak"], found
+    assert found["peak"] <= found["plan"] <= 2 * found["peak"] + COMPILER, found
+    assert found["predict peak"] <= found["predict plan"] <= 2 * found["predict peak"] + COMPILER, found
 
 
 def conjugate_gradients(folder: Path, m: int, engine: str) -> dict[str, Any]:
