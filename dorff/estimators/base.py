@@ -155,7 +155,7 @@ class ORFFEstimator(Nested, ABC):
             return self.cv
         terms = terms_of(self.manifold, self.graph)
         several = is_auto(self.ridge) or len(self._ridges()) * math.prod(len(term.weights) for term in terms) > 1
-        few = vars(self).get("_rows", FOLDS) < FOLDS
+        few = vars(self).get("_rows", FOLDS) < FOLDS and not terms
         return FOLDS if several and is_auto(getattr(self, "criterion", AUTO)) and not few else None
 
     @property

@@ -44,7 +44,7 @@ class Nested(BaseEstimator):  # type: ignore[misc]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
+        tags.input_tags.sparse = getattr(self, "manifold", None) is None
         return tags
 
     def get_params(self, deep: bool = True) -> Parameters:

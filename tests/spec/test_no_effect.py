@@ -286,7 +286,7 @@ def changed(job: dict[str, Any], place: str, value: Any) -> dict[str, Any]:
     return found
 
 
-ECHOES = ("seconds", "syrk_share", "peak_bytes", "plan_peak_bytes", "model", "select", "reads", "warnings")
+ECHOES = ("seconds", "syrk_share", "peak_bytes", "plan_peak_bytes", "model", "select", "reads", "warnings", "choices")
 _results: dict[str, tuple[str, list[str]]] = {}
 
 
@@ -310,7 +310,7 @@ def result(home: Path, job: dict[str, Any]) -> tuple[str, list[str]]:
             own["graphs"] = [{key: of for key, of in one.items() if key != "seconds"} for one in report.graphs]
             extras = [model["info"].get(key) for key in ("calibration", "conformal", "labels")]
             told = json.dumps([model["crc32"], model["features"], model["info"]["data"]["targets"], own, extras])
-            _results[text] = told, report.warnings
+            _results[text] = told, make_plan(load_job(path)).warnings  # not those of how good the fit is
     return _results[text]
 
 
