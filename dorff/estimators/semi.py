@@ -65,8 +65,8 @@ def in_memory_where(terms: Sequence[Manifold], X: Any, y: Any) -> tuple[Any, Any
         return X, y
     if isinstance(X, StoredRows | da.Array):
         raise InputError(
-            "manifold: an estimator has all rows of X in memory to find neighbours among; give a NumPy array (X[:]), "
-            "or use a job (dorff fit), whose graphs are of rows on disk"
+            "manifold: an estimator has all rows of X in memory to find neighbours among (sparse X is not supported); "
+            "give a NumPy array (X[:], X.toarray()), or use a job (dorff fit), whose graphs are of rows on disk"
         )
     if isinstance(y, StoredRows | StoredLabels | da.Array):
         y = np.asarray(y[:]).reshape((-1,) if y.ndim == 1 else (len(y), -1))

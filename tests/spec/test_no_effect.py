@@ -198,6 +198,7 @@ TRIALS: dict[str, tuple[tuple[dict[str, Any], Any], ...]] = {
     "Features.count": (({}, 4), ({}, [24, 24]), ({}, [24, 4])),
     "Solve.ridge_per_output": (({"solve": {"ridge": [1e-4, 1e-2]}}, True), ({}, True)),
     "Solve.select": (({}, "evidence"), ({}, "kfold"), ({"solve": {"ridge": [1e-4, 1e-2]}}, "evidence")),
+    "Folds.by": (({"solve": {"folds": {"by": "rows"}}}, "groups"),),  # which these data are dealt by if it is left out
     "Solve.folds": (({}, {"count": 4, "by": "rows"}), ({}, {"by": "nosuch"})),
     "Solve.qr": (({"solve": {"ridge": 1e-16}}, False),),
     "KnnSpec.append": (({}, "link"),),
