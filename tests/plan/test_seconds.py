@@ -125,7 +125,7 @@ def test_fewer_features_take_less() -> None:
 @pytest.mark.parametrize(("name", "m", "ridge"), [("identity", 1024, 1e-6), ("helmholtz trace", 512, 1e-4),
                                                   ("helmholtz trace", 1024, 1e-6)])  # fmt: skip
 def test_an_iteration_takes_what_is_planned(name: str, m: int, ridge: float) -> None:
-    """Within a factor of four, or six where it takes less: how many columns a sketch has is not known before it is drawn."""
+    """Within a factor of four, of six where it takes less: how many columns a sketch has is not known before."""
     setting, features, X, Y = case(name, m, "cg")
     size = size_of(setting)
     shape = Shape(
