@@ -70,17 +70,21 @@ def until(true: Callable[[], object]) -> None:
 @final
 class Watched:
     """Peak memory of a process and all below it, in bytes: what each holds by itself and its share of what they share
-    (PSS of pages that are no file's), and each file that is mapped once, as if nobody else on this machine had it."""
+    (PSS of pages that are no file's), and each file that is mapped once, as if nobody else on this machine had it. The
+    kernel keeps what the first process alone held at most: no peak of it falls between two looks."""
 
     def __init__(self, pid: int) -> None:
-        self._pid, self._files, self._own, self._looks = pid, dict[str, int](), 0, 0
+        self._pid, self._files, self._own, self._looks, self._first = pid, dict[str, int](), 0, 0, 0
 
     @property
     def peak(self) -> int:
-        return self._own + sum(self._files.values())
+        return max(self._first, self._own + sum(self._files.values()))
 
     def look(self) -> None:
         own, pids = 0, []
+        with suppress(OSError):
+            most = _kilobytes(Path(f"/proc/{self._pid}/status"), "VmHWM:").get("VmHWM:", 0)
+            self._first = max(self._first, 1024 * most)
         with suppress(psutil.Error):
             pids = [self._pid, *(child.pid for child in psutil.Process(self._pid).children(recursive=True))]
         for pid in pids:
@@ -104,7 +108,7 @@ class Watched:
 
 def _kilobytes(path: Path, *names: str) -> dict[str, int]:
     lines = (line.split() for line in path.read_text().splitlines())
-    return {line[0]: int(line[1]) for line in lines if line[0] in names}
+    return {line[0]: int(line[1]) for line in lines if line and line[0] in names}
 
 
 def watched(*command: str, every: float = 0.02) -> tuple[int, str, str, int]:
