@@ -284,13 +284,13 @@ class GivenFolds:
 
 def dealt(cv: Any, n: int, rule: FoldRule, *, seen: Flags | None = None, y: Any = None, groups: Any = None) -> Deal:
     """Which folds the n rows are in, which of all rows are those that are `seen`, where given; by the `rule`, but for
-    the number of folds. `y` and `groups`, a label a row, are for a splitter; rows of a group are in one fold.
-    InputError for groups without folds."""
+    the number of folds. `y` and `groups`, a label a row, are for a splitter; rows of a group are in one fold,
+    and there are no more folds than groups. InputError for groups without folds."""
     if groups is not None:
         if cv is None:
             raise InputError("groups: folds alone look at them; give cv too, such as cv=5")
         groups = np.asarray(groups)
-        cv = GroupKFold(int(cv)) if isinstance(cv, numbers.Integral) else cv
+        cv = GroupKFold(min(int(cv), len(np.unique(groups)))) if isinstance(cv, numbers.Integral) else cv
     if seen is not None and isinstance(cv, numbers.Integral):
         return GivenFolds.balanced(np.zeros(n, np.int64), int(cv), rule.seed)
     if cv is None or isinstance(cv, numbers.Integral):

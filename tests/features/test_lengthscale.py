@@ -199,6 +199,17 @@ def test_the_length_scale_of_an_exact_process_is_found(scalar) -> None:
     assert abs(np.mean(logs)) < np.log(1.15) + 3 * np.std(logs, ddof=1) / np.sqrt(len(logs))
 
 
+@pytest.mark.parametrize(("rows", "apart"), [(15, False), (300, True)])
+def test_few_rows_tell_one_lengthscale_and_many_tell_one_an_input(rows: int, apart: bool) -> None:
+    rng = np.random.default_rng(4)
+    X = rng.standard_normal((rows, 3)) * [1.0, 10.0, 0.1]
+    Y = np.sin(3 * X[:, 0]) * apart + X @ [1.0, 0.1, 10.0] + 0.5 * rng.standard_normal(rows)
+    found = tune_lengthscales(kernels.Decomposable(UNIT), X, Y, each=True, n_features=64)
+    each = found.lengthscale / X.std(axis=0)
+    assert found.converged
+    assert (np.ptp(each) > 0.2 * each.min()) == apart
+
+
 def test_inputs_without_effect_get_long_length_scales() -> None:
     rng = np.random.default_rng(1)
     X = rng.uniform(-2, 2, (400, 4)) * [1.0, 100.0, 1.0, 1.0]
