@@ -300,6 +300,8 @@ def _climbed(evidence: Evidence, guess: FloatArray) -> _Climb:
         return best
     first, ratio = best.logs
     starts = [np.append(np.full(len(guess), log), ratio) for log in ((first, 0.0) if first > _LINEAR else (first,))]
+    if len(guess) > evidence.Y.size:
+        return replace(best, logs=starts[0])
     on = max((_climb(evidence, guess, start) for start in starts), key=_value)
     if on.value - best.value > 0.5 * (len(guess) - 1) * math.log(evidence.Y.size):
         return replace(on, history=best.history + on.history)

@@ -26,7 +26,7 @@ from dorff.passes.tree import Tree
 from dorff.plan.costs import Costs, estimate, refuse_small_machine, refuse_small_workers
 from dorff.plan.lengthscale import build_kernels, concrete, lengthscale_words, read_matrix, tunes
 from dorff.plan.manifold_terms import ManifoldTerm, make_terms, weight_grid
-from dorff.plan.resolving import Chosen, Resolved, every_count, open_data, resolutions, told_by_rows
+from dorff.plan.resolving import Chosen, Resolved, every_count, open_data, resolutions, told_by_arrays, told_by_rows
 from dorff.plan.seconds import NOMINAL
 from dorff.plan.sharing import check_sharing, check_targets, make_recipe
 from dorff.solvers import check_apart, check_output, learned_term
@@ -213,12 +213,13 @@ def make_plan(job: Job) -> Plan:
     """Plan a job without reading a row. Keys that the job leaves out are filled in (`resolving`): what was begun with
     is kept, so that appended rows change nothing; of what was not, the first that fits. Raises InputError for a job
     that cannot be done, DoesNotFitError for one that is too big."""
-    dataset, begun = open_data(job), locate(job.state).exists()
+    first, begun = told_by_arrays(job), locate(job.state).exists()
+    dataset = open_data(first.job)
     refused: DoesNotFitError | None = None
-    for draft in map(_drafted, every_count(job, dataset) if begun else ()):
+    for draft in map(_drafted, every_count(first, dataset) if begun else ()):
         if frozen_hash(draft.directory) is not None:
             return draft.priced()
-    for resolved in resolutions(job, dataset):
+    for resolved in resolutions(first, dataset):
         try:
             return _drafted(resolved).priced()
         except DoesNotFitError as error:

@@ -4,7 +4,7 @@ before a row is read, with the reason."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
 import numpy as np
@@ -24,6 +24,7 @@ from dorff.storage.location import locate
 COUNTS: Final = (MOST_FEATURES, 2048, 1024, 512, 256)  # of features, of which one is chosen
 MANY_ROWS: Final = 100_000  # that have the first of these
 GROUPS: Final = "groups"  # the array of them that is used without being named
+CLASSES: Final = "classes"  # and that of targets where there is no y
 
 
 @final
@@ -50,12 +51,21 @@ class Resolved:
         def put(part: Part, name: str, *rest: str) -> Any:
             return part.model_copy(update={name: put(getattr(part, name), *rest) if rest else value})
 
-        return Resolved(put(self.job, *key.split(".")), (*self.chosen, Chosen(key, value, why)))
+        plain = value.model_dump() if isinstance(value, Part) else value
+        return Resolved(put(self.job, *key.split(".")), (*self.chosen, Chosen(key, plain, why)))
 
 
-def resolutions(job: Job, dataset: Dataset) -> Iterator[Resolved]:
+def told_by_arrays(job: Job) -> Resolved:
+    """The job, with classes for its targets where it names none, and the data have these but no such array."""
+    store = locate(str(job.data.store))
+    if "targets" in job.data.model_fields_set or has_array(store, "y") or not has_array(store, CLASSES):
+        return Resolved(job)
+    return Resolved(job).filled("data.targets", ClassTargets(classes=CLASSES), "the data have no array y, but classes")
+
+
+def resolutions(first: Resolved, dataset: Dataset) -> Iterator[Resolved]:
     """The job filled in, the best first, then such that need less: for who has not the memory."""
-    base = _of_choice(job, dataset)
+    job, base = first.job, _of_choice(first, dataset)
     most = features_for(dataset.rows)
     counts = tuple(count for count in COUNTS if count <= most) if job.features.count == AUTO else (0,)
     for count in counts:
@@ -71,16 +81,16 @@ def resolutions(job: Job, dataset: Dataset) -> Iterator[Resolved]:
             )
     if job.solve.select == AUTO and job.solve.ridge == AUTO and job.solve.route == AUTO:
         solve = job.solve.model_copy(update={"route": "streaming"})
-        one = _of_choice(job.model_copy(update={"solve": solve}), dataset)
+        one = _of_choice(replace(first, job=job.model_copy(update={"solve": solve})), dataset)
         one = one.filled("features.count", counts[0], "as many as the rows") if counts[0] else one
         why = "no sums fit the memory, so that there is nothing to choose by"
         yield one.filled("solve.route", "streaming", why)
 
 
-def every_count(job: Job, dataset: Dataset) -> Iterator[Resolved]:
+def every_count(first: Resolved, dataset: Dataset) -> Iterator[Resolved]:
     """The job with each number of features that `auto` may stand for: a state that was begun with one keeps it."""
-    base = _of_choice(job, dataset)
-    for count in COUNTS if job.features.count == AUTO else ():
+    base = _of_choice(first, dataset)
+    for count in COUNTS if first.job.features.count == AUTO else ():
         yield base.filled("features.count", count, "as the sums in the state have")
 
 
@@ -91,9 +101,9 @@ def features_for(rows: int) -> int:
     return int(np.clip(2 ** round(np.log2(max(rows, 1))), COUNTS[-1], COUNTS[1]))
 
 
-def _of_choice(job: Job, dataset: Dataset) -> Resolved:
+def _of_choice(one: Resolved, dataset: Dataset) -> Resolved:
     """What does not depend on memory."""
-    one, solve = Resolved(job), job.solve
+    job, solve = one.job, one.job.solve
     if solve.standardize == AUTO:
         scaled = _unsaid(job)
         why = "the length-scale is found too" if scaled else "the length-scale is in the inputs' own units"

@@ -28,7 +28,8 @@ def _unseen(_: "Data", job: Any) -> str:
 
 
 class Data(Part):
-    """Where the rows are; several arrays are stacked.
+    """Where the rows are; several arrays are stacked. Without an array `y`, and no `targets` named, these are the
+    classes of the array `classes`.
 
     `weights` names an array of row weights. `nan`: what to do with rows of NaN or infinity; `partial` uses the
     outputs that are there, and so does `unlabelled`, which keeps the rows without any for the manifold terms (and

@@ -26,6 +26,7 @@ from dorff.plan import features_for, freeze_constants, make_plan, resolving
 from dorff.plan import sampled as look_at
 from dorff.plan.sampled import block_length, dependence, distance, linear_r2, look, sketch
 from dorff.spec.job import Job
+from dorff.store import load_model
 from tests.cases import LAW
 
 RNG = np.random.default_rng(5)
@@ -75,6 +76,23 @@ def test_three_lines_are_a_job_that_says_what_it_chose(tmp_path: Path) -> None:
     assert report.score is not None and report.score > 0.9 and report.m == 512 and report.folds == 5
     assert all(one["why"] for one in report.choices)
     assert fit(described, engine=SerialEngine()).outcome == "unchanged"
+
+
+def test_classes_are_the_targets_of_data_without_y(tmp_path: Path) -> None:
+    X, Y = table(300)
+    np.savez(tmp_path / "a.npz", x=X, c=np.where(Y[:, 0] > 0, "up", "down"))
+    ingest([tmp_path / "a.npz"], tmp_path / "a.zarr", inputs=["x"], targets=[], classes="c")
+    described = job(tmp_path / "a.zarr", tmp_path)
+    assert chosen(described)["data.targets"] == {"classes": "classes"}
+    report = fit(described, engine=SerialEngine())
+    model = load_model(tmp_path / "model")
+    assert model.info["labels"] == ["down", "up"] and report.rows_used == 300
+    right = np.argmax(model.predict(X), axis=1) == (Y[:, 0] > 0)
+    assert right.mean() > 0.9
+    with pytest.raises(InputError, match="no array 'y'"):  # named: not taken for anything else
+        make_plan(Job.model_validate(
+            {**described.model_dump(), "data": {"store": str(tmp_path / "a.zarr"), "targets": "y"}}
+        ))  # fmt: skip
 
 
 def test_a_vector_field_without_numbers_has_one_scale_and_one_length(tmp_path: Path) -> None:
