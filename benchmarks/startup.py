@@ -5,8 +5,9 @@
 The other version is checked out beside this one and removed at the end. Measured are whole processes, of wall seconds:
 `import` is of what a fit needs, `estimator` of ORFFRegressor; the fits are of 20,000 rows of two inputs, 256 features;
 `append` is `dorff ingest --append` of 144 rows and the fit that follows, of a fit with two workers; `append, large`
-adds them to 400,000 rows with 1,024 features. `two workers` is a fit that has its workers however small it is. Each
-version runs everything once before, so that its bytecode and its compiled loops are there. Medians, and the worst.
+adds them to 400,000 rows with 1,024 features. `two workers` is a fit that has its workers however small it is. `bare
+N` is a job of three lines, of N rows; the other version's has 1,024 features of median length-scale and the best of
+nine ridges by GCV, or by five folds: `bare N, folds`. Each version runs everything once before, so that its bytecode and its compiled loops are there. Medians, and the worst.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ FITS: Final[dict[str, tuple[str, int, dict[str, Any]]]] = {
     "append": ("small", 256, LOCAL),
     "append, large": ("large", 1024, LOCAL),
 }
-ROWS: Final = {"small": 20_000, "large": 400_000, "more": 144}
+BARE: Final = (300, 1_000, 3_000, 9_000)
+ROWS: Final = {"small": 20_000, "large": 400_000, "more": 144, **{f"bare {rows}": rows for rows in BARE}}
+NAMES: Final = (*IMPORTS, *FITS, *(f"bare {rows}{by}" for rows in BARE for by in ("", ", folds")))
 
 
 class Version:
@@ -76,8 +79,20 @@ class Version:
             rng = np.random.default_rng(len(name))
             X = rng.standard_normal((rows, 2))
             np.savez(self.home / f"{name}.npz", x=X, y=np.sin(X) + 0.1 * rng.standard_normal((rows, 2)))
-        for name in ("small", "large"):
+        for name in ROWS:
             self.ingest(f"{name}.npz", f"{name}.zarr")
+        for name in (name for name in NAMES if name.startswith("bare")):
+            store, _, folds = name.partition(", ")
+            job = {"data": {"store": f"../{store}.zarr"}, "state": "state", "model": "model"}
+            if not self._words:
+                scalar = {"type": "gaussian", "lengthscale": "median"}
+                solve = {"ridge": [10.0**power for power in range(-8, 1)], "select": "kfold" if folds else "gcv"}
+                job |= {
+                    "kernel": {"type": "decomposable", "scalar": scalar}, "features": {"count": 1024},
+                    "solve": solve | ({"folds": {"by": "rows"}} if folds else {}), "cluster": {"type": "serial"},
+                }  # fmt: skip
+            (self.home / name).mkdir()
+            (self.home / name / "job.yaml").write_text(json.dumps(job))
         for name, (store, count, cluster) in FITS.items():
             known = {key: value for key, value in cluster.items() if self._words or key != "small_jobs"}
             job = {
@@ -122,7 +137,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--old", default="b9a18ae", metavar="REF", help="the other version, as git names it")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--only", nargs="*", default=[*IMPORTS, *FITS], metavar="NAME", help="what is measured")
+    parser.add_argument("--only", nargs="*", default=[*NAMES], metavar="NAME", help="what is measured")
     parser.add_argument("--out", type=Path, default=HERE / "benchmarks" / "results")
     options = parser.parse_args(words)
     times: dict[str, dict[str, list[float]]] = {name: {"old": [], "new": []} for name in options.only}
@@ -152,7 +167,7 @@ def main(words: Sequence[str] | None = None) -> None:
     for name, one in result.items():
         old, new = (f"{one[key]['median']:.2f} ({one[key]['worst']:.2f})" for key in ("old", "new"))
         print(f"{name:24} {old:>14} {new:>14}  {one['ratio']:9.2f}")
-    if set(options.only) == {*IMPORTS, *FITS}:
+    if set(options.only) == {*NAMES}:
         (options.out / "startup.json").write_text(json.dumps({"old": options.old, **result}, indent=1) + "\n")
 
 

@@ -59,7 +59,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         one for all of a vector field. Parameters are `kernel__lengthscale` and so on.
     n_features : int or "auto"
         The most columns of the feature matrix, cosines and sines together. A rule that needs another number, such as
-        pairs, uses fewer: `model_.feature_map.m`. "auto": about as many as rows, 256 to 2048, 4096 from 100,000 rows.
+        pairs, uses fewer: `model_.feature_map.m`. "auto": 1024, 2048 from 20,000 rows, 4096 from 100,000.
     sampler : Sampler or None
         Where frequencies come from; None is `frequencies.Orthogonal()`, or `frequencies.IID()` for a kernel whose
         spectrum rotations change (a product over inputs, such as the Laplacian).

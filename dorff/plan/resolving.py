@@ -7,8 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
-import numpy as np
-
 from dorff.data import Classes, Dataset, open_dataset
 from dorff.data.nodes import has_array
 from dorff.data.opening import check_disjoint
@@ -22,7 +20,7 @@ from dorff.spec.part import Part
 from dorff.storage.location import locate
 
 COUNTS: Final = (MOST_FEATURES, 2048, 1024, 512, 256)  # of features, of which one is chosen
-MANY_ROWS: Final = 100_000  # that have the first of these
+LEAST_ROWS: Final = (100_000, 20_000, 0)  # that have the first of these; fewer are done in seconds with the third
 GROUPS: Final = "groups"  # the array of them that is used without being named
 CLASSES: Final = "classes"  # and that of targets where there is no y
 
@@ -71,9 +69,9 @@ def resolutions(first: Resolved, dataset: Dataset) -> Iterator[Resolved]:
     for count in counts:
         one = base
         if count:
-            few = "as the rows" if count == counts[0] else "as fit the memory"
-            limits = f"{COUNTS[1]:,} at most ({COUNTS[0]:,} from {MANY_ROWS:,} rows)"
-            one = base.filled("features.count", count, f"{dataset.rows:,} rows: as many {few}, {limits}")
+            why = f"for {dataset.rows:,} rows" if count == counts[0] else "as many as fit the memory"
+            steps = f"{COUNTS[1]:,} from {LEAST_ROWS[1]:,} rows, {COUNTS[0]:,} from {LEAST_ROWS[0]:,}"
+            one = base.filled("features.count", count, f"{why} ({steps})")
         yield one
         if one.job.deals and one.job.solve.folds.by == AUTO:
             yield one.filled(
@@ -82,7 +80,7 @@ def resolutions(first: Resolved, dataset: Dataset) -> Iterator[Resolved]:
     if job.solve.select == AUTO and job.solve.ridge == AUTO and job.solve.route == AUTO:
         solve = job.solve.model_copy(update={"route": "streaming"})
         one = _of_choice(replace(first, job=job.model_copy(update={"solve": solve})), dataset)
-        one = one.filled("features.count", counts[0], "as many as the rows") if counts[0] else one
+        one = one.filled("features.count", counts[0], f"for {dataset.rows:,} rows") if counts[0] else one
         why = "no sums fit the memory, so that there is nothing to choose by"
         yield one.filled("solve.route", "streaming", why)
 
@@ -96,9 +94,7 @@ def every_count(first: Resolved, dataset: Dataset) -> Iterator[Resolved]:
 
 def features_for(rows: int) -> int:
     """How many features suit so many rows."""
-    if rows >= MANY_ROWS:
-        return COUNTS[0]
-    return int(np.clip(2 ** round(np.log2(max(rows, 1))), COUNTS[-1], COUNTS[1]))
+    return next(count for count, least in zip(COUNTS, LEAST_ROWS, strict=False) if rows >= least)
 
 
 def _of_choice(one: Resolved, dataset: Dataset) -> Resolved:

@@ -67,13 +67,13 @@ def chosen(described: Job) -> dict[str, Any]:
 def test_three_lines_are_a_job_that_says_what_it_chose(tmp_path: Path) -> None:
     described = job(stored(tmp_path / "a.zarr", *table(700)), tmp_path)
     before = chosen(described)
-    assert before == {"solve.standardize": True, "solve.select": "kfold", "features.count": 512}
+    assert before == {"solve.standardize": True, "solve.select": "kfold", "features.count": 1024}
     report = fit(described, engine=SerialEngine())
     after = {one["key"]: one["value"] for one in report.choices}
     assert after.items() >= before.items() and after["solve.folds.by"] == "rows"
     lengths = after["kernel.lengthscale"]
     assert len(lengths) == 3 and lengths[2] > 5 * max(lengths[:2]), "an input that tells nothing is not far away"
-    assert report.score is not None and report.score > 0.9 and report.m == 512 and report.folds == 5
+    assert report.score is not None and report.score > 0.9 and report.m == 1024 and report.folds == 5
     assert all(one["why"] for one in report.choices)
     assert fit(described, engine=SerialEngine()).outcome == "unchanged"
 
@@ -127,14 +127,15 @@ def test_what_a_job_says_is_left_alone(said: dict[str, Any], left: set[str], tmp
         assert keys["solve.select"] == "gcv" and not make_plan(described).job.deals  # nothing is to be chosen
 
 
-def test_appended_rows_change_no_choice(tmp_path: Path) -> None:
+def test_appended_rows_change_no_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resolving, "LEAST_ROWS", (100_000, 1_000, 0))
     X, Y = table(2000)
     store = stored(tmp_path / "a.zarr", X[:300], Y[:300])
     described = job(store, tmp_path)
     first = fit(described, engine=SerialEngine())
     stored(store, X[300:], Y[300:], append=True)
     again = fit(described, engine=SerialEngine())
-    assert first.m == again.m == 256 != features_for(2000) and again.rows_used == 2000
+    assert first.m == again.m == 1024 != features_for(2000) and again.rows_used == 2000
     assert first.lengthscale == again.lengthscale
     assert chosen(job(store, tmp_path / "elsewhere"))["features.count"] == 2048
 
@@ -167,6 +168,7 @@ def test_blocks_may_be_asked_for(tmp_path: Path) -> None:
 def test_what_has_not_the_memory_gets_fewer_features_or_folds_of_leaves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(resolving, "LEAST_ROWS", (100_000, 1_000, 0))
     described = job(stored(tmp_path / "a.zarr", *table(2000)), tmp_path)
     assert chosen(described)["features.count"] == 2048
     small = described.model_copy(update={"cluster": type(described.cluster)(type="serial", memory="420MiB")})
@@ -282,7 +284,7 @@ def test_distances_are_in_length_scales() -> None:
     assert distance(Decomposable(Gaussian(1.0)), np.ones((5, 2))) is None
 
 
-@pytest.mark.parametrize(("rows", "count"), [(1, 256), (900, 1024), (9_568, 2048), (99_999, 2048), (10**5, 4096)])
+@pytest.mark.parametrize(("rows", "count"), [(1, 1024), (19_999, 1024), (20_000, 2048), (99_999, 2048), (10**5, 4096)])
 def test_features_follow_the_rows(rows: int, count: int) -> None:
     assert features_for(rows) == count
 
