@@ -7,7 +7,8 @@ The other version is checked out beside this one and removed at the end. Measure
 `append` is `dorff ingest --append` of 144 rows and the fit that follows, of a fit with two workers; `append, large`
 adds them to 400,000 rows with 1,024 features. `two workers` is a fit that has its workers however small it is. `bare
 N` is a job of three lines, of N rows; the other version's has 1,024 features of median length-scale and the best of
-nine ridges by GCV, or by five folds: `bare N, folds`. Each version runs everything once before, so that its bytecode and its compiled loops are there. Medians, and the worst.
+nine ridges by GCV, or by five folds: `bare N, folds`. Each version runs everything once before, so that its bytecode
+and its compiled loops are there. Medians, and the worst.
 """
 
 from __future__ import annotations
