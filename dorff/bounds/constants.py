@@ -15,17 +15,9 @@ from scipy.special import gammaln
 
 from dorff.bounds.concentration import bennett, gamma_orlicz, positive, total
 from dorff.errors import InputError
-from dorff.kernels import (
-    BaseKernel,
-    CurlFree,
-    Decomposable,
-    DivergenceFree,
-    Gaussian,
-    Measure,
-    OperatorKernel,
-    Spectral,
-)
+from dorff.kernels import BaseKernel, Decomposable, Gaussian, Measure, OperatorKernel, Spectral
 from dorff.kernels.scalar import FloatArray
+from dorff.kernels.vector_fields import CurlFree, DivergenceFree
 
 _POSITIVE = ("diameter", "top", "variance", "orlicz", "slope", "slope_squared", "hs_squared", "hs_slope")
 _SQUARED = ("variance", "slope_squared", "hs_squared")

@@ -58,9 +58,7 @@ def _root(
 
 @command(goes_on=True)
 def demo(
-    directory: Annotated[
-        Path | None, typer.Argument(metavar="[DIR]", help="Where to write; dorff-demo if left out.")
-    ] = None,
+    directory: Annotated[Path | None, typer.Argument(metavar="[DIR]", help="Where to write, or dorff-demo.")] = None,
     as_json: options.Json = False,
 ) -> None:
     """Run the whole job on the ocean drifters that ship with dorff: data, fit, choice, predictions, a page."""
@@ -146,12 +144,7 @@ def score(
     store: options.Store,
     inputs: options.Inputs = "",
     views: options.Views = "",
-    targets: Annotated[
-        str,
-        typer.Option(
-            metavar="U,V", help="The arrays that hold the targets; y, or classes for a classifier.", show_default=False
-        ),
-    ] = "",
+    targets: Annotated[str, options.option(metavar="U,V", help="Arrays of targets; y, or of classes classes.")] = "",
     coverage: Annotated[bool, typer.Option("--coverage", help="Targets inside bands of 50 to 99%, too.")] = False,
     pooled: options.Pooled = False,
     mean: options.Mean = False,
@@ -226,11 +219,9 @@ def schema() -> None:
 def bench(
     d: Annotated[int, typer.Option("-d", help="Inputs.")] = 16,
     m: Annotated[int, typer.Option("-m", help="Features.")] = 1024,
-    sampler: Annotated[
-        str, typer.Option(help="Where frequencies come from: orthogonal, rom, quadrature ...")
-    ] = "orthogonal",
+    sampler: Annotated[str, typer.Option(help="Of frequencies: orthogonal, rom, quadrature ...")] = "orthogonal",
     workers: Annotated[int, typer.Option(help="Worker processes.")] = 2,
-    rows: Annotated[int | None, typer.Option(help="Rows of the larger fit, at least.", show_default=False)] = None,
+    rows: Annotated[int | None, options.option(help="Rows of the larger fit, at least.")] = None,
     repeats: Annotated[int, typer.Option(help="Times that it is measured.")] = 3,
     as_json: options.Json = False,
 ) -> None:

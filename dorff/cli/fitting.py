@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,41 +12,32 @@ import typer
 
 import dorff.cli.guard as options
 import dorff.cli.sentences as sentences
+from dorff.cli.guard import option
 from dorff.cli.logs import say
 from dorff.cli.metrics import meter, of_fit, recorded
 from dorff.errors import InputError
 
-_option = partial(typer.Option, show_default=False)  # of what has no default but to be left out
+_ALSO = "One more array, of these columns: another view's inputs, or 1 where a row is labelled, else 0."
 
 
 def ingest(
     paths: Annotated[
         list[str], typer.Argument(metavar="SRC... OUT.zarr", help="Files of rows, and the data set to make of them.")
     ],
-    inputs: Annotated[str, _option(metavar="A,B", help="Columns that are inputs, of any type; =0: zeros.")],
-    targets: Annotated[str, _option(metavar="U,V", help="Columns that are targets.")] = "",
-    classes: Annotated[str, _option(metavar="C", help="A column of class labels of any type.")] = "",
-    weights: Annotated[str, _option(metavar="W", help="A column of rows' weights.")] = "",
-    groups: Annotated[str, _option(metavar="G", help="A column, equal in a group; FILE: each SRC is one.")] = "",
-    also: Annotated[
-        list[str] | None,
-        _option(
-            metavar="NAME=A,B",
-            help="One more array, of these columns: another view's inputs, or 1 where a row is labelled, else 0.",
-        ),
-    ] = None,
+    inputs: Annotated[str, option(metavar="A,B", help="Columns that are inputs, of any type; =0: zeros.")],
+    targets: Annotated[str, option(metavar="U,V", help="Columns that are targets.")] = "",
+    classes: Annotated[str, option(metavar="C", help="A column of class labels of any type.")] = "",
+    weights: Annotated[str, option(metavar="W", help="A column of rows' weights.")] = "",
+    groups: Annotated[str, option(metavar="G", help="A column, equal in a group; FILE: each SRC is one.")] = "",
+    also: Annotated[list[str] | None, option(metavar="NAME=A,B", help=_ALSO)] = None,
     missing: options.Missing = None,
-    ordered: Annotated[
-        list[str] | None, _option(metavar="NAME=A,B", help="An input whose categories are 0, 1, ... so.")
-    ] = None,
-    one_hot: Annotated[str, _option(metavar="A,B", help="Inputs that are categories, numbers too.")] = "",
-    like: Annotated[
-        Path | None, _option(metavar="MODEL", help="Encode inputs as this model's (or data set's).")
-    ] = None,
+    ordered: Annotated[list[str] | None, option(metavar="NAME=A,B", help="An input's categories, in order.")] = None,
+    one_hot: Annotated[str, option(metavar="A,B", help="Inputs that are categories, numbers too.")] = "",
+    like: Annotated[Path | None, option(metavar="MODEL", help="Encode as this model's (or data set's) are.")] = None,
     unknown_zero: options.UnknownZero = False,
     append: Annotated[bool, typer.Option("--append", help="Add the rows to a data set that is there.")] = False,
     again: Annotated[bool, typer.Option("--again", help="Add sources whose content is there already.")] = False,
-    shard_rows: Annotated[int | None, _option(metavar="N", help="Rows of a shard; fitting ones if left out.")] = None,
+    shard_rows: Annotated[int | None, option(metavar="N", help="Rows of a shard; fitting ones if left out.")] = None,
     as_json: options.Json = False,
 ) -> None:
     """Turn CSV, Parquet, NPY, NPZ, NetCDF or HDF5 files into a data set, or add them to one.
@@ -206,7 +196,7 @@ def _warn(warnings: Sequence[str]) -> None:
 
 def prune(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="A model's root or a state directory.")],
-    keep: Annotated[int, _option(min=1, metavar="K", help="How many to keep.")],
+    keep: Annotated[int, option(min=1, metavar="K", help="How many to keep.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed, and remove nothing.")] = False,
     as_json: options.Json = False,
 ) -> None:
@@ -226,7 +216,7 @@ def prune(
 
 def trim(
     store: options.Store,
-    keep: Annotated[int, _option(min=1, metavar="ROWS", help="Rows to keep at least.")],
+    keep: Annotated[int, option(min=1, metavar="ROWS", help="Rows to keep at least.")],
     as_json: options.Json = False,
 ) -> None:
     """Remove the first rows of a data set, whole shards of them; the others keep their numbers.

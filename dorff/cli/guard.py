@@ -12,7 +12,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any, Final, ParamSpec, final
 
@@ -169,53 +169,23 @@ def _kept_traceback(error: BaseException) -> str:
     return f"; please report it with the traceback in {file.name}"
 
 
+option = partial(typer.Option, show_default=False)  # of what has no default but to be left out
+
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON.")]
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.", show_default=False)]
-Root = Annotated[
-    Path | None,
-    typer.Option(
-        "--root",
-        metavar="DIR",
-        envvar="DORFF_ROOT",
-        show_default=False,
-        help="Refuse a job with a path that leads out of this folder.",
-    ),
-]
-Metrics = Annotated[
-    Path | None,
-    typer.Option(
-        "--metrics",
-        metavar="FILE.prom",
-        show_default=False,
-        help="Write figures for Prometheus' textfile collector, whether the run succeeds or not.",
-    ),
-]
-ModelPath = Annotated[
-    Path, typer.Argument(metavar="MODEL", help="A model's root (its current version) or one version.")
-]
+_WITHIN = "Refuse a job with a path that leads out of this folder."
+Root = Annotated[Path | None, option("--root", metavar="DIR", envvar="DORFF_ROOT", help=_WITHIN)]
+_COLLECTOR = "Write figures for Prometheus' textfile collector, whether the run succeeds or not."
+Metrics = Annotated[Path | None, option("--metrics", metavar="FILE.prom", help=_COLLECTOR)]
+_MODEL = "A model's root (its current version) or one version."
+ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help=_MODEL)]
 Store = Annotated[Path, typer.Argument(metavar="DATA.zarr", help="The data set.")]
-Inputs = Annotated[
-    str,
-    typer.Option(
-        metavar="A,B",
-        show_default=False,
-        help="The arrays that hold the inputs, stacked; x, or those that a model of views was fitted to, if left out.",
-    ),
-]
-Views = Annotated[
-    str, typer.Option(metavar="V,W", help="Views of the model to use, others may be missing.", show_default=False)
-]
-Missing = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="-9999",
-        show_default=False,
-        help="A number that stands for none, made NaN; none: keep all others that look so, not refuse them.",
-    ),
-]
-Bands = Annotated[
-    str, typer.Option(metavar="0.5,0.95", help="Bands that new targets lie in at these levels.", show_default=False)
-]
+_STACKED = "The arrays that hold the inputs, stacked; x, or those that a model of views was fitted to, if left out."
+Inputs = Annotated[str, option(metavar="A,B", help=_STACKED)]
+Views = Annotated[str, option(metavar="V,W", help="Views of the model to use, others may be missing.")]
+_NONE = "A number that stands for none, made NaN; none: keep all others that look so, not refuse them."
+Missing = Annotated[list[str] | None, option(metavar="-9999", help=_NONE)]
+Bands = Annotated[str, option(metavar="0.5,0.95", help="Bands that new targets lie in at these levels.")]
 UnknownZero = Annotated[bool, typer.Option("--unknown-zero", help="What is no category counts as none; else refused.")]
 Pooled = Annotated[bool, typer.Option("--pooled", help="R2 of all outputs together; else by the kernel.")]
 Mean = Annotated[bool, typer.Option("--mean", help="R2 as the mean of the outputs'; else by the kernel.")]

@@ -10,9 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from dorff.cli.guard import JobFile, Json, Metrics, Root, show
+from dorff.cli.guard import JobFile, Json, Metrics, Root, option, show
 from dorff.cli.logs import say
 from dorff.cli.metrics import Progress, meter, recorded
 from dorff.errors import InputError
@@ -26,10 +24,7 @@ FEW_DIGITS = 3
 
 def tune(
     job: JobFile,
-    out: Annotated[
-        Path | None,
-        typer.Option("-o", "--out", metavar="DIR", help="Where to write; JOB-tune beside the job if left out."),
-    ] = None,
+    out: Annotated[Path | None, option("-o", "--out", metavar="DIR", help="If not JOB-tune, beside the job.")] = None,
     root: Root = None,
     metrics: Metrics = None,
     as_json: Json = False,

@@ -17,19 +17,11 @@ from dorff.errors import InputError
 from dorff.features.base import FeatureMap, ScalarMap, numbers
 from dorff.frequencies import QMC, Dense, Frequencies, Orthogonal, Transform, default_sampler
 from dorff.frequencies.transforms import Arrays
-from dorff.kernels import (
-    CurlFree,
-    Decomposable,
-    DivergenceFree,
-    GaussianWeighted,
-    Measure,
-    OperatorKernel,
-    Spectral,
-    from_config,
-)
+from dorff.kernels import Decomposable, GaussianWeighted, Measure, OperatorKernel, Spectral, from_config
 from dorff.kernels.pointwise import FUNCTIONS
 from dorff.kernels.scalar import FloatArray
 from dorff.kernels.stretched import Stretched
+from dorff.kernels.vector_fields import CurlFree, DivergenceFree
 from dorff.loops import ABSOLUTE, RAMP, SIGN, STEP, pieces, trig_pairs
 from dorff.spec.registry import Config
 

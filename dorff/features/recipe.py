@@ -17,16 +17,8 @@ from dorff.features.expansions import Eigenfunctions, Maclaurin, Monomials, mono
 from dorff.features.projected import Projected, layout
 from dorff.frequencies import IID, Cost, Orthogonal, Sampler, default_sampler, transform_from
 from dorff.frequencies.transforms import Arrays
-from dorff.kernels import (
-    Decomposable,
-    GaussianWeighted,
-    Mercer,
-    OperatorKernel,
-    Polynomial,
-    ScalarKernel,
-    scalar_from_config,
-)
-from dorff.kernels.scalar import FloatArray, whole
+from dorff.kernels import Decomposable, GaussianWeighted, Mercer, OperatorKernel, Polynomial, scalar_from_config
+from dorff.kernels.scalar import FloatArray, ScalarKernel, whole
 from dorff.spec.registry import Config
 
 

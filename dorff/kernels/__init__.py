@@ -1,7 +1,10 @@
-"""Kernels: the mathematical objects, with exact values and spectra."""
+"""Kernels: the mathematical objects, with exact values and spectra; and from the words of JOB.yaml to kernels."""
 
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from dorff.errors import InputError
 from dorff.kernels.explicit import Mercer, MercerSpec, Polynomial, PolynomialSpec
-from dorff.kernels.grammar import from_config, scalar_from_config
 from dorff.kernels.isotropic import Gaussian, Matern, MaternSpec, RationalQuadratic, RationalQuadraticSpec
 from dorff.kernels.multi_view import MultiView, View
 from dorff.kernels.operator import BaseKernel, Decomposable, OperatorKernel, Sum, mixture
@@ -13,25 +16,82 @@ from dorff.kernels.spectral import SpectralDensity
 from dorff.kernels.stretched import Cauchy, Isotropic, Laplacian, Product
 from dorff.kernels.tabulated import Tabulated
 from dorff.kernels.vector_fields import CurlFree, DivergenceFree
+from dorff.spec.checks import AUTO
+from dorff.spec.kernel import DecomposableSpec, MultiViewSpec, SumSpec, VectorFieldSpec
 from dorff.spec.part import LengthscaleSpec
-from dorff.spec.registry import SCALARS, Entry
+from dorff.spec.registry import KERNELS, SCALARS, Entry, kind_of
 
+_BOOK = "Rasmussen & Williams 2006"
+_MIXTURE = "(1 + |x − z|² / 2αs²)^−α"
 _DOUBLE = "2 E φ(w·x) φ(w·z), φ a step (order 0) or a ramp (order 1)"
 
 SCALARS.add(
     Entry("gaussian", Gaussian, LengthscaleSpec, "exp(−|x − z|² / 2s²)", "Rahimi & Recht 2007"),
     Entry("laplacian", Laplacian, LengthscaleSpec, "exp(−|x − z|₁ / s)", "Rahimi & Recht 2007"),
-    Entry("matern", Matern, MaternSpec, "Matérn of |x − z| / s", "Rasmussen & Williams 2006, eq. 4.14"),
+    Entry("matern", Matern, MaternSpec, "Matérn of |x − z| / s", f"{_BOOK}, eq. 4.14"),
     Entry("cauchy", Cauchy, LengthscaleSpec, "∏ 1 / (1 + (xᵢ − zᵢ)² / s²)", "Rahimi & Recht 2007"),
-    Entry(
-        "rational_quadratic",
-        RationalQuadratic,
-        RationalQuadraticSpec,
-        "(1 + |x − z|² / 2αs²)^−α",
-        "Rasmussen & Williams 2006, eq. 4.19",
-    ),
+    Entry("rational_quadratic", RationalQuadratic, RationalQuadraticSpec, _MIXTURE, f"{_BOOK}, eq. 4.19"),
     Entry("arc_cosine", ArcCosine, ArcCosineSpec, _DOUBLE, "Cho & Saul 2009"),
     Entry("polynomial", Polynomial, PolynomialSpec, "(scale x·z + offset)^degree"),
     Entry("pointwise", lambda function: Pointwise(function), PointwiseSpec, "E φ(w·x) φ(w·z)", "Munkhoeva 2018"),
     Entry("mercer", Mercer.named, MercerSpec, "Σ λⱼ φⱼ(x) φⱼ(z)", "Mercer 1909"),
+)
+
+
+def scalar_from_config(config: Mapping[str, Any]) -> ScalarKernel:
+    """The scalar kernel that `ScalarKernel.config` (or a job's `scalar:`) describes, or InputError."""
+    kind = kind_of(config)
+    entry = SCALARS.get(kind)
+    if entry is None:
+        raise InputError(f"kernel.scalar.type: {kind!r} is not built; use one of {', '.join(SCALARS.names)}")
+    options = {name: field for name, field in entry.options.model_fields.items() if name != "type"}
+    for key, field in options.items():
+        if (field.is_required() or field.default == AUTO) and key not in config:
+            raise InputError(f"kernel.scalar.{key} is missing from a {kind} kernel; add it")
+    for key in config:
+        if key not in ("type", *options):
+            raise InputError(f"kernel.scalar.{key} is not known to a {kind} kernel; use {', '.join(options)}")
+    kernel = entry.build(**{key: value for key, value in config.items() if key != "type"})
+    if not isinstance(kernel, ScalarKernel):
+        raise InputError(f"kernel.scalar.type: {kind} of another package builds no ScalarKernel")
+    return kernel
+
+
+def from_config(config: Mapping[str, Any]) -> OperatorKernel:
+    """The operator kernel that `OperatorKernel.config` (or a job's `kernel:`) describes.
+
+    Raises InputError for a type that is not known."""
+    kind = kind_of(config)
+    entry = KERNELS.get(kind)
+    if entry is None:
+        known = f"{', '.join(KERNELS.names[:-1])} or {KERNELS.names[-1]}"
+        raise InputError(f"kernel.type: {kind!r} is not known; use {known}")
+    kernel = entry.build(**{key: value for key, value in config.items() if key != "type"})
+    if not isinstance(kernel, OperatorKernel):
+        raise InputError(f"kernel.type: {kind} of another package builds no OperatorKernel")
+    return kernel
+
+
+def _of(kind: Callable[..., OperatorKernel]) -> Callable[..., OperatorKernel]:
+    """What builds a kernel of one scalar kernel, which is described."""
+    return lambda scalar, **options: kind(scalar_from_config(scalar), **options)
+
+
+def _sum(terms: Sequence[Mapping[str, Any]], concatenate: bool = False) -> Sum:
+    return Sum([(term["weight"], from_config(term["kernel"])) for term in terms], concatenate=concatenate)
+
+
+def _multi_view(views: Sequence[Mapping[str, Any]]) -> MultiView:
+    if any(not isinstance(view["columns"], list | tuple) for view in views):
+        raise InputError("kernel.views: columns must be a list of whole numbers")
+    pairs = [(view["columns"], from_config(view["kernel"])) for view in views]
+    return MultiView(pairs, [view.get("name") for view in views])
+
+
+KERNELS.add(
+    Entry("decomposable", _of(Decomposable), DecomposableSpec, "k₀ A", "Brault 2016, definition 7"),
+    Entry("curl_free", _of(CurlFree), VectorFieldSpec, "(−∇∇ᵀ k₀)", "Minh 2016, eq. 32"),
+    Entry("divergence_free", _of(DivergenceFree), VectorFieldSpec, "(∇∇ᵀ − ΔI) k₀", "Minh 2016, eq. 32"),
+    Entry("sum", _sum, SumSpec, source="Minh 2016, eq. 58-60"),
+    Entry("multi_view", _multi_view, MultiViewSpec, source="Minh 2016, section 4"),
 )

@@ -13,24 +13,15 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+import dorff.manifold.build_spec as build_spec
 from dorff.data import Dataset
 from dorff.data.edge_source import EdgeSource
 from dorff.data.edges import open_graph
 from dorff.errors import InputError
 from dorff.graphs import KNN, adjacency, both_ways, check_edges, degrees, edge_weights, undirected
 from dorff.manifold.build_knn import LISTED, LISTS, ROWS, SCALES, SHARDS
-from dorff.manifold.build_layout import Layout, load_layout
-from dorff.manifold.build_spec import (
-    BuildTask,
-    ChangedError,
-    DamagedError,
-    FloatArray,
-    GraphSpec,
-    IntArray,
-    Written,
-    read_inputs,
-    write_parts,
-)
+from dorff.manifold.build_spec import BuildTask, DamagedError, GraphSpec, Layout, Written, load_layout, write_parts
+from dorff.moments import FloatArray, IntArray
 from dorff.passes import Config
 from dorff.plan.graph_sizes import Sizes
 from dorff.store import read_plain, write_atomic
@@ -211,7 +202,7 @@ EDGE: Final = np.dtype([("i", "<i8"), ("j", "<i8"), ("w", "<f8")])
 def screen(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
     """Write which rows (rows,) of a shard have finite inputs; the digest is of the inputs."""
     start, stop = map(int, spec.runs(0)[task.number, :2])
-    X = read_inputs(spec, dataset, start, stop)
+    X = build_spec.read_inputs(spec, dataset, start, stop)
     good = np.isfinite(X).all(axis=1)
     digest = write_parts(spec.path(task), [good.astype("u1")])
     return f"{digest}{zlib.crc32(X.data):08x}", ()
@@ -225,7 +216,7 @@ def bucket(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
     path = spec.config["graph"]["path"]
     source = open_graph(path)
     if any(spec.config[name] != value for name, value in graph_shape(source, spec.sizes).items()):
-        raise ChangedError
+        raise build_spec.ChangedError
     first = task.number * spec.sizes.edge_run
     i, j, w = source.read(first, min(first + spec.sizes.edge_run, source.count))
     check_edges(i, j, w, n=dataset.n, what=path)

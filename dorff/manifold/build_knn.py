@@ -16,25 +16,15 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+import dorff.manifold.build_spec as build_spec
 from dorff.data import Dataset
 from dorff.graphs import neighbours, own_scale
-from dorff.manifold.build_layout import BLOCK, HOMES, INPUTS, MEMBERS, ROW, Layout, load_layout
-from dorff.manifold.build_spec import (
-    BuildTask,
-    FloatArray,
-    GraphSpec,
-    IntArray,
-    Written,
-    load_spec,
-    packed,
-    read_inputs,
-    row_sums,
-    write_parts,
-)
+from dorff.manifold.build_spec import BuildTask, GraphSpec, Layout, Written, load_layout, load_spec, write_parts
+from dorff.moments import FloatArray, IntArray
 from dorff.store import write_atomic
 
-#: A candidate of a partition: its place in the run, and what ROW says.
-MEMBER: Final = np.dtype([("row", "<i4"), *((name, ROW[name]) for name in ROW.names or ())])
+#: A candidate of a partition: its place in the run, and what build_spec.ROW says.
+MEMBER: Final = np.dtype([("row", "<i4"), *((name, build_spec.ROW[name]) for name in build_spec.ROW.names or ())])
 #: The same with the row's number and run.
 CANDIDATE: Final = np.dtype([*MEMBER.descr, ("number", "<i8"), ("run", "<i4")])
 #: A row, one that it lists, their distance, and the row's own scale.
@@ -57,7 +47,7 @@ def landmarks(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
     pieces = max(1, min(PIECES, count // PIECE_ROWS))
     firsts = start + np.arange(pieces) * n // pieces
     ends = np.minimum(firsts + -(-count // pieces), np.append(firsts[1:], stop))
-    parts = [read_inputs(spec, dataset, int(a), int(b)) for a, b in zip(firsts, ends, strict=True)]
+    parts = [build_spec.read_inputs(spec, dataset, int(a), int(b)) for a, b in zip(firsts, ends, strict=True)]
     X = np.concatenate(parts)
     x = spec.scaled(X[np.isfinite(X).all(axis=1)])
     return write_parts(spec.path(task), [centres(x, wanted, spec.seed)]), ()
@@ -105,22 +95,22 @@ def assign(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
     kept, near, rows = _dealt(spec, dataset, start, stop)
     order = np.argsort(near[:, 0], kind="stable")
     rows = rows[order]
-    table = np.zeros(stop - start, ROW)
+    table = np.zeros(stop - start, build_spec.ROW)
     table["place"] = -1
     table["place"][kept[order]] = np.arange(len(order))
     table["home"][kept] = near[:, 0]
-    table["crc"][kept[order]] = row_sums(rows)
+    table["crc"][kept[order]] = build_spec.row_sums(rows)
     members = np.zeros(near.shape, MEMBER)
     members["row"] = kept[:, None]
-    for name in ROW.names or ():
+    for name in build_spec.ROW.names or ():
         members[name] = table[name][kept][:, None]
     P = len(_landmarks(spec.directory))
     counts = np.array([np.bincount(one, minlength=P) for one in (near[:, 0], near.ravel())])
     by_partition = np.split(members.ravel()[np.argsort(near, axis=None, kind="stable")], np.cumsum(counts[1])[:-1])
     homes, held = counts.astype("<i8")
     parts: list[npt.NDArray[Any]] = [np.frombuffer(rows.dtype.str.encode(), "u1"), table, homes, *by_partition]
-    parts += np.split(held, range(BLOCK, P, BLOCK))
-    write_atomic(spec.path(task, INPUTS), [rows.data.cast("B") if rows.size else b""], sync=False)
+    parts += np.split(held, range(build_spec.BLOCK, P, build_spec.BLOCK))
+    write_atomic(spec.path(task, build_spec.INPUTS), [rows.data.cast("B") if rows.size else b""], sync=False)
     return write_parts(spec.path(task), parts), ()
 
 
@@ -130,12 +120,12 @@ def _dealt(spec: GraphSpec, dataset: Dataset, start: int, stop: int) -> tuple[In
     L, step = _landmarks(spec.directory), spec.sizes.rows(dataset.d)
     kept, near, rows = [], [], []
     for at in range(start, stop, step):
-        X = read_inputs(spec, dataset, at, min(at + step, stop))
+        X = build_spec.read_inputs(spec, dataset, at, min(at + step, stop))
         good = np.flatnonzero(np.isfinite(X).all(axis=1))
         X = X[good]
         kept.append(good + (at - start))
         near.append(nearest(spec.scaled(X), L, min(spec.sizes.memberships, len(L))))
-        rows.append(packed(X))
+        rows.append(build_spec.packed(X))
     widest = max((one.dtype for one in rows), key=lambda kind: kind.itemsize)
     return np.concatenate(kept), np.concatenate(near), np.concatenate([one.astype(widest, copy=False) for one in rows])
 
@@ -144,7 +134,7 @@ def groups(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
     """Write which rows of which partitions are a shard each: those of a generation. See `Layout.groups`."""
     runs, own = spec.runs(task.generation), spec.new_runs(task.generation)
     tasks = [BuildTask("assign", generation, run) for run, generation in enumerate(runs[:, 2].tolist())]
-    homes = reduce(np.add, (spec.numbers(tasks[run], HOMES)[0] for run in own))  # (P,)
+    homes = reduce(np.add, (spec.numbers(tasks[run], build_spec.HOMES)[0] for run in own))  # (P,)
     shards = []
     for p, ends in _candidates_of(spec, tasks, len(homes)):
         if homes[p]:
@@ -157,12 +147,12 @@ def groups(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
 
 def _candidates_of(spec: GraphSpec, tasks: Sequence[BuildTask], P: int) -> Iterator[tuple[int, IntArray]]:
     """Each partition, with the ends (runs,) of the runs among its candidates; counts of few partitions are held."""
-    blocks = -(-P // BLOCK)
-    step = max(1, _TILE // (BLOCK * len(tasks)))
+    blocks = -(-P // build_spec.BLOCK)
+    step = max(1, _TILE // (build_spec.BLOCK * len(tasks)))
     for block in range(0, blocks, step):
-        parts = range(MEMBERS + P + block, MEMBERS + P + min(block + step, blocks))
+        parts = range(build_spec.MEMBERS + P + block, build_spec.MEMBERS + P + min(block + step, blocks))
         ends = np.cumsum([np.concatenate(spec.numbers(one, *parts)) for one in tasks], axis=0)
-        yield from enumerate(ends.T, block * BLOCK)
+        yield from enumerate(ends.T, block * build_spec.BLOCK)
 
 
 def _row_at(spec: GraphSpec, runs: IntArray, tasks: Sequence[BuildTask], p: int, ends: IntArray, place: int) -> int:
@@ -170,7 +160,7 @@ def _row_at(spec: GraphSpec, runs: IntArray, tasks: Sequence[BuildTask], p: int,
     run = int(np.searchsorted(ends, place, "right"))
     if run == len(runs):
         return int(runs[-1, 1])
-    member = np.frombuffer(spec.read(tasks[run], (MEMBERS + p,))[0], MEMBER)[place - int(ends[run])]
+    member = np.frombuffer(spec.read(tasks[run], (build_spec.MEMBERS + p,))[0], MEMBER)[place - int(ends[run])]
     return int(runs[run, 0] + member["row"])
 
 
@@ -211,7 +201,7 @@ def _candidates(layout: Layout, p: int, begin: int, end: int) -> npt.NDArray[Any
     """The candidates of a partition among rows begin..end-1, ascending."""
     held = []
     for run in range(int(layout.run_of(np.array(begin))), int(np.searchsorted(layout.runs[:, 0], end))):
-        members = np.frombuffer(layout.spec.read(layout.run_task(run), (MEMBERS + p,))[0], MEMBER)
+        members = np.frombuffer(layout.spec.read(layout.run_task(run), (build_spec.MEMBERS + p,))[0], MEMBER)
         some = np.empty(len(members), CANDIDATE)
         for name in MEMBER.names or ():
             some[name] = members[name]

@@ -14,8 +14,7 @@ from dorff.engine import Engine, Task
 from dorff.graphs import KNN
 from dorff.manifold.build_edges import CUTS, EDGES, bucket, collect, complete, cut, graph_stamp, screen, sources
 from dorff.manifold.build_knn import assign, groups, landmarks, lists
-from dorff.manifold.build_layout import INPUTS
-from dorff.manifold.build_spec import BuildTask, ChangedError, GraphSpec, Written, lasting, load_spec
+from dorff.manifold.build_spec import INPUTS, BuildTask, ChangedError, GraphSpec, Written, lasting, load_spec
 from dorff.passes import Leaf, Stage, Tree, unchanged
 from dorff.store import Receipt
 

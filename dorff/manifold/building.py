@@ -14,23 +14,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
+import dorff.manifold.build_spec as build_spec
 from dorff.data import Dataset
 from dorff.data.edges import write_graph
 from dorff.engine import Engine
 from dorff.errors import IncompleteError, InputError
 from dorff.graphs import KNN, Given, Graph, checked
 from dorff.manifold.build_edges import CUTS, graph_shape
-from dorff.manifold.build_layout import load_layout
-from dorff.manifold.build_spec import (
-    GRAPH,
-    BuildTask,
-    ChangedError,
-    DamagedError,
-    GraphSpec,
-    lasting,
-    load_spec,
-    read_record,
-)
+from dorff.manifold.build_spec import BuildTask, ChangedError, DamagedError, GraphSpec, lasting, load_layout, load_spec
 from dorff.manifold.build_stages import Stages, Told
 from dorff.manifold.edge_store import DONE, Shards, write_done
 from dorff.passes import Config, Pass
@@ -157,7 +148,7 @@ def _others(directory: Path, config: Config) -> Iterator[Path]:
     """The builds of the same graph, of the same rows and scales or of others; and what is none any longer."""
     for path in sorted(directory.glob("[0-9a-f]*-*-*")):
         try:
-            record = read_record(path / GRAPH)
+            record = build_spec.read_record(path / build_spec.GRAPH)
         except NotADirectoryError:
             continue
         except FileNotFoundError:  # tasks that came late wrote into a build that had been deleted
@@ -202,7 +193,7 @@ def _run(
     if stages.touched():
         return None
     layout = load_layout(spec.directory, generation)
-    if not (spec.directory / GRAPH).exists():
+    if not (spec.directory / build_spec.GRAPH).exists():
         raise FileNotFoundError(spec.directory)
     return Shards(str(spec.directory), generation, layout.count, dataset, alone=alone)
 

@@ -11,22 +11,9 @@ from typing import Any, ClassVar, Final, Self, final
 import numpy as np
 from scipy.linalg import blas
 
+import dorff.moments.base as base
 from dorff.errors import InputError
-from dorff.moments.base import (
-    HEADER,
-    SHOWN,
-    UNIT,
-    Adder,
-    IntArray,
-    Kind,
-    PackedAdder,
-    Part,
-    Solvable,
-    Sums,
-    packed_columns,
-    unpack,
-    zeroed,
-)
+from dorff.moments.base import Adder, IntArray, Kind, PackedAdder, Part, Solvable, Sums, packed_columns
 from dorff.moments.blas import FloatArray, SingleArray, syr2k, syrk, tpqrt
 
 # Of mixed sums: u = 2^-24, float32's own. A product of two rounded numbers is wrong by 2 u, a float32 sum of at most
@@ -51,8 +38,8 @@ class Moments(Solvable):
     @property
     def full(self) -> FloatArray:
         square = np.empty((self.width, self.width))
-        unpack(self.packed, square)
-        unpack(self.packed, square.T)
+        base.unpack(self.packed, square)
+        base.unpack(self.packed, square.T)
         return square
 
     @property
@@ -93,7 +80,7 @@ class Accumulator(PackedAdder):
         paired: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(m, q, y0, observed=observed, witnesses=2 if paired else 1)
-        self.square = zeroed(self.width, square)
+        self.square = base.zeroed(self.width, square)
 
     def add(self, Z: FloatArray, *, along: FloatArray | None = None) -> None:
         """Add rows Z (n, w) = [F | 1 | Y - y0], C-contiguous."""
@@ -136,7 +123,7 @@ class Accumulator(PackedAdder):
     def compared(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Entry (i, j) of the sums may be wrong by unit (n + w) sqrt(G_ii G_jj), by the order they were added in."""
         size = np.abs(np.diag(self.square)).sum() + np.abs(self.witness).sum()
-        slack = MIXED_SLACK if self._mixed else SHOWN * (self.n + self.width)
+        slack = MIXED_SLACK if self._mixed else base.SHOWN * (self.n + self.width)
         squares = np.dot(self.probe, blas.dsymv(1.0, self.square, self.probe))
         return np.array([squares]), self.witness[:1], np.array([self.unit * slack * size])
 
@@ -167,7 +154,7 @@ class Triangle(Solvable):
     def square(self) -> FloatArray:
         """R (w, w), column-major, unpacked anew at each call."""
         square = np.zeros((self.width, self.width), order="F")
-        unpack(self.packed, square)
+        base.unpack(self.packed, square)
         return square
 
     @property
@@ -227,7 +214,7 @@ class TriangleAccumulator(PackedAdder):
         observed: str = "",
     ) -> None:  # fmt: skip
         super().__init__(m, q, y0, observed=observed)
-        self.square, self._block = zeroed(self.width, square), block
+        self.square, self._block = base.zeroed(self.width, square), block
 
     def add(self, Z: FloatArray, *, along: FloatArray | None = None) -> None:
         if not len(Z):
@@ -247,7 +234,7 @@ class TriangleAccumulator(PackedAdder):
         """|R u|^2 is |Z u|^2: reflections move no length by more than unit (n + w) of all lengths together."""
         Ru = blas.dtrmv(self.square, self.probe)
         size = sum(float(np.dot(piece, piece)) for piece in packed_columns(self.square)) + self.witness
-        return np.array([np.dot(Ru, Ru)]), self.witness, self.unit * SHOWN * (self.n + self.width) * size
+        return np.array([np.dot(Ru, Ru)]), self.witness, self.unit * base.SHOWN * (self.n + self.width) * size
 
     def moments(self) -> Triangle:
         return Triangle(self.m, self.q, self.n, self.y0, np.concatenate(list(self.pieces())), self.observed)
@@ -265,7 +252,7 @@ class Products(Sums):
     y0: FloatArray
     values: FloatArray
     observed: str = ""
-    unit: float = UNIT
+    unit: float = base.UNIT
 
     @property
     def length(self) -> int:
@@ -281,7 +268,7 @@ class Products(Sums):
 
     @classmethod
     def read(cls, header: Mapping[str, Any], y0: FloatArray, values: FloatArray) -> Self:
-        m, q, n, observed, unit = itemgetter(*HEADER)(header)
+        m, q, n, observed, unit = itemgetter(*base.HEADER)(header)
         return cls(m, q, n, y0, values.reshape(m + 1 + q, -1), observed, unit)
 
     def absorb(self, other: Products) -> Products:
@@ -332,7 +319,7 @@ class ProductAccumulator(Adder):
         and SHOWN is squared for where it is much smaller."""
         c = len(self._sums)
         size = np.sqrt(self.witness[0]) * np.sqrt(self.witness[1 + c :])
-        slack = self.unit * SHOWN**2 * (self.n + self.width) * size
+        slack = self.unit * base.SHOWN**2 * (self.n + self.width) * size
         return np.dot(self._sums, self.probe), self.witness[1 : 1 + c], slack
 
     def pieces(self) -> Iterator[FloatArray]:

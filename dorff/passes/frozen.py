@@ -20,8 +20,8 @@ from dorff.moments import MOST_PATTERNS, FloatArray
 from dorff.passes.spec import GROUPED, Configs, FoldRule, PassSpec
 from dorff.spec.registry import Config
 from dorff.store import identity, read_plain, write_atomic
+from dorff.store.models import UNREADABLE
 from dorff.store.moments import read_npz
-from dorff.store.stored_model import UNREADABLE
 
 
 @final

@@ -15,9 +15,9 @@ from dorff.errors import InputError, MissingArrayError
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
 from dorff.model.calibration import Calibration
-from dorff.predict.shared import ModelInputs, cached_model, check_inputs, check_uncertain, content, labels_of, outcome
+from dorff.predict.shared import ModelInputs, cached_model, check_inputs, check_uncertain, labels_of, outcome
 from dorff.solvers import R2, Spread, row_sums
-from dorff.store import load_model, resolve_model
+from dorff.store import content, load_model, resolve_model
 
 COVERAGE_LEVELS: Final = (0.5, 0.8, 0.9, 0.95, 0.99)
 ROWS: Final = 65536  # of a task, in whole units that are read

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,7 +19,7 @@ from dorff.kernels.scalar import FloatArray
 from dorff.model.calibration import Calibration
 from dorff.model.model import Model, evaluation_bytes
 from dorff.plan.costs import DRIVER_BYTES, SHARED_BYTES, WORKER_BYTES
-from dorff.store import load_model, model_arrays, read_plain
+from dorff.store import load_model, model_arrays
 
 
 def labels_of(model: Model) -> tuple[Label, ...] | None:
@@ -150,11 +149,6 @@ def check_uncertain(model: Model, version: Path, wanted: str) -> None:
             "are kept are used again). Only the route `direct` has one: set solve.route to it where the fit took "
             "another"
         )
-
-
-def content(version: Path) -> str:
-    """Names all that is in a model: its description holds the checksums of its arrays."""
-    return hashlib.sha256(read_plain(version / "zarr.json")).hexdigest()
 
 
 @lru_cache(maxsize=2)

@@ -18,10 +18,10 @@ from dorff.errors import DorffError, InputError
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
 from dorff.model.calibration import check_level
-from dorff.predict.shared import ModelInputs, cached_model, check_inputs, check_uncertain, content, labels_of, outcome
+from dorff.predict.shared import ModelInputs, cached_model, check_inputs, check_uncertain, labels_of, outcome
 from dorff.storage.files import rmtree, sync_directory
 from dorff.storage.location import locate
-from dorff.store import LEASE, Lease, forget, load_model, resolve_model, space_on
+from dorff.store import LEASE, Lease, content, forget, load_model, resolve_model, space_on
 
 Progress = Callable[[int, int], None]
 NAN_ROWS = "nan_rows"  # of the attribute `dorff`: rows without a prediction, as their inputs are not finite

@@ -14,21 +14,12 @@ from typing import Any, Final, final
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
+import dorff.report.describe as describe
+import dorff.report.figures as figures
 from dorff.errors import InputError
 from dorff.model import Model
-from dorff.report.describe import (
-    Observations,
-    Subject,
-    frequencies_text,
-    kernel_terms,
-    kernel_title,
-    mapping,
-    number,
-    sequence,
-)
+from dorff.report.describe import Observations, Subject, mapping, sequence
 from dorff.report.fields import derivative_plots, deviation_plot, field_plot, map_plots, slice_plots
-from dorff.report.figures import DPI, MOST_INPUTS, MOST_OUTPUTS, curve_plots, effects, observed_plot, residual_plots
-from dorff.report.selection import MOST_LINES, Candidate, choice_plot, from_info, kernel_name, measure
 from dorff.store import check_output, load_model, resolve_model, write_atomic
 
 LEVELS: Final = (0.5, 0.8, 0.95)
@@ -50,7 +41,7 @@ class Figure:
     @property
     def width(self) -> int:
         """In pixels of a page on which text in plots is as large as that beside them."""
-        return int.from_bytes(self.png[16:20]) * 100 // DPI
+        return int.from_bytes(self.png[16:20]) * 100 // figures.DPI
 
 
 def write_report(
@@ -58,7 +49,7 @@ def write_report(
     out: Path | None = None,
     *,
     observations: Observations | None = None,
-    candidates: Sequence[Candidate] | None = None,
+    candidates: Sequence[figures.Candidate] | None = None,
     title: str | None = None,
 ) -> Path:
     """Write the page of the model at `model_path` (its root or a version), and return where.
@@ -82,17 +73,18 @@ def render(
     version: Path,
     *,
     observations: Observations | None = None,
-    candidates: Sequence[Candidate] | None = None,
+    candidates: Sequence[figures.Candidate] | None = None,
     title: str | None = None,
 ) -> str:
     """The page as text."""
     subject, report = Subject.of(model, observations), mapping(model.info.get("report"))
-    tried = sorted(candidates if candidates is not None else from_info(model.info), key=lambda one: one.best[1])
-    moved = effects(subject)
-    inputs = sorted(sorted(subject.varied, key=lambda i: -moved[i])[:MOST_INPUTS])
+    given = figures.from_info(model.info) if candidates is None else candidates
+    tried = sorted(given, key=lambda one: one.best[1])
+    moved = figures.effects(subject)
+    inputs = sorted(sorted(subject.varied, key=lambda i: -moved[i])[: figures.MOST_INPUTS])
     return _template().render(
-        title=title or kernel_title(model.kernel),
-        kernel=kernel_title(model.kernel),
+        title=title or describe.kernel_title(model.kernel),
+        kernel=describe.kernel_title(model.kernel),
         model=model,
         version=str(version),
         info=model.info,
@@ -104,14 +96,14 @@ def render(
         levels=LEVELS,
         judged=_judged(model, subject),
         figures=list(_figures(subject, observations is not None, inputs)),
-        choice=None if (png := choice_plot(tried, subject)) is None else Figure("choice", png),
+        choice=None if (png := figures.choice_plot(tried, subject)) is None else Figure("choice", png),
         tried=tried,
-        measure=measure(tried),
-        named=partial(kernel_name, model.info.get("kernels")),
-        terms=kernel_terms(model),
+        measure=figures.measure(tried),
+        named=partial(figures.kernel_name, model.info.get("kernels")),
+        terms=describe.kernel_terms(model),
         effects=moved,
-        frequencies=frequencies_text(model),
-        most={"inputs": MOST_INPUTS, "outputs": MOST_OUTPUTS, "lines": MOST_LINES},
+        frequencies=describe.frequencies_text(model),
+        most={"inputs": figures.MOST_INPUTS, "outputs": figures.MOST_OUTPUTS, "lines": figures.MOST_LINES},
     )
 
 
@@ -121,7 +113,7 @@ def _template() -> Template:
     jinja = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    jinja.filters.update(number=number, real=_real, mapping=mapping, sequence=sequence, root=math.sqrt)
+    jinja.filters.update(number=describe.number, real=_real, mapping=mapping, sequence=sequence, root=math.sqrt)
     return jinja.get_template("page.html.j2")
 
 
@@ -152,14 +144,14 @@ def _figures(subject: Subject, whole: bool, inputs: Sequence[int]) -> Iterator[F
     elif varied == 2:
         yield Figure("maps", map_plots(subject))
     else:
-        yield Figure("slices", curve_plots(subject, inputs))
+        yield Figure("slices", figures.curve_plots(subject, inputs))
 
 
 def _judged(model: Model, subject: Subject) -> list[Figure]:
     """Plots of held-out rows."""
     if model.held is None:
         return []
-    parts = {"observed": observed_plot, "residuals": residual_plots}
+    parts = {"observed": figures.observed_plot, "residuals": figures.residual_plots}
     return [Figure(name, plot(model.held, subject.fitted)) for name, plot in parts.items()]
 
 

@@ -14,6 +14,7 @@ from dorff.storage.files import (
 )
 from dorff.store.lease import LEASE, Lease, forget, lease_beside, lease_state
 from dorff.store.models import (
+    content,
     current_version,
     discard_unnumbered,
     discard_version,

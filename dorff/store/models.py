@@ -1,4 +1,5 @@
-"""Published models: a Zarr group a version, no pickle, no code; `current` names the newest."""
+"""Published models: a Zarr group a version, no pickle, no code; `current` names the newest. A model is made of its
+arrays and words as they lie in files, which anybody may have written."""
 
 import errno
 import hashlib
@@ -11,28 +12,35 @@ import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import psutil
 import zarr
 
+from dorff import kernels
 from dorff.errors import DorffError, InputError
-from dorff.features import feature_arrays
-from dorff.frequencies.transforms import Arrays
+from dorff.features import FeatureMap, Projected, feature_arrays, features_from
+from dorff.frequencies.transforms import Arrays, Dense
 from dorff.model import Model
+from dorff.model.calibration import HeldSample
+from dorff.model.posterior import Posterior
+from dorff.model.weights import OperatorWeights
 from dorff.storage import files
 from dorff.storage.location import locate
 from dorff.store.lease import Lease
-from dorff.store.stored_model import UNREADABLE, build_model
 
 FORMAT = "dorff-model-4"
 _SOLVED = ("coefficients", "intercept", "target_scale")
 _DTYPES = ("float64", "int64", "int32", "bool")
 _VERSION = re.compile(r"v\d{6,18}", re.ASCII)
-#: What `current` says before its checksum: a version and its `_digest`, which older ones lack.
+#: What `current` says before its checksum: a version and the first 16 digits of its `content`, which older ones lack.
 _CURRENT = re.compile(rf"({_VERSION.pattern})(?: ([0-9a-f]{{16}}))?", re.ASCII)
+#: What content that is not what it should be may raise, wherever it is looked at.
+UNREADABLE: Final = (
+    OSError, LookupError, ValueError, TypeError, AttributeError, RuntimeError, ArithmeticError, MemoryError,
+)  # fmt: skip
 
 
 def save_model(model: Model, root: Path) -> Path:
@@ -91,13 +99,13 @@ def number_version(version: Path) -> Path:
 
 def switch_current(root: Path, name: str) -> None:
     """Make the version `name` the current one, in one step."""
-    text = f"{name} {_digest(root / name)}"
+    text = f"{name} {content(root / name)[:16]}"
     files.write_atomic(root / "current", [f"{text} {zlib.crc32(text.encode()):08x}".encode()], sync=True)
 
 
-def _digest(version: Path) -> str:
-    """Names a version by its description, which holds the checksums of all else in it."""
-    return hashlib.sha256(files.read_plain(version / "zarr.json")).hexdigest()[:16]
+def content(version: Path) -> str:
+    """Names all that is in a version: its description holds the checksums of its arrays."""
+    return hashlib.sha256(files.read_plain(version / "zarr.json")).hexdigest()
 
 
 def discard_version(version: Path) -> None:
@@ -133,7 +141,7 @@ def current_version(root: Path) -> str | None:
 
 
 def _current(root: Path) -> tuple[str, str | None] | None:
-    """The name and the `_digest` in `current`; None and InputError as above."""
+    """The name and those digits of the `content` in `current`; None and InputError as above."""
     path = root / "current"
     try:
         with files.reading(path):
@@ -217,7 +225,7 @@ def resolve_model(path: Path) -> Path:
             raise InputError(f"{version}: is a link, which does not belong there; copy the version's folder anew")
     # Pruned meanwhile, or damaged: whoever loads it says so.
     with suppress(FileNotFoundError), files.reading(version):
-        if named is not None and named[0] == version.name and named[1] not in (None, _digest(version)):
+        if named is not None and named[0] == version.name and named[1] not in (None, content(version)[:16]):
             raise InputError(
                 f"{version}: zarr.json is not the one that {version.parent / 'current'} was written for, but another "
                 "version's, or changed since; put the right folder back, or publish again"
@@ -281,12 +289,9 @@ def _refuse_absurd(shapes: Mapping[str, tuple[int, ...]], version: Path) -> None
     """Before anything is read, let alone allocated: files can be hollow, so that their sizes prove little."""
     if any(type(size) is not int or size < 0 for shape in shapes.values() for size in shape):
         raise InputError(f"{version}: claims arrays of sizes that are no whole numbers; publish it again")
-    claimed, there = sum(8 * math.prod(shape) for shape in shapes.values()), psutil.virtual_memory().total
-    if claimed > there:
-        raise InputError(
-            f"{version}: claims to hold up to {claimed:.3g} bytes, more than this machine's {there:.3g}; "
-            "publish it again"
-        )
+    claimed = sum(8 * math.prod(shape) for shape in shapes.values())
+    if claimed > psutil.virtual_memory().total:
+        raise InputError(f"{version}: claims to hold up to {claimed:.3g} bytes, more than this machine; publish again")
 
 
 def _load_array(group: zarr.Group, name: str, shape: tuple[int, ...], dtype: str, version: Path) -> npt.NDArray[Any]:
@@ -303,3 +308,89 @@ def _load_array(group: zarr.Group, name: str, shape: tuple[int, ...], dtype: str
 
 def _checksum(value: npt.NDArray[Any]) -> int:
     return int(zlib.crc32(np.ascontiguousarray(value).data))
+
+
+def build_model(arrays: Arrays, words: Mapping[str, Any]) -> Model:
+    """The model of these arrays, by name, and of these words: `kernel`, `sampler`, `seed`, `features` and `info`.
+
+    InputError where they do not fit each other, something is not finite, or an array is nobody's. Runs no code that
+    they name, and allocates little more than they have."""
+    try:
+        return _built(arrays, words)
+    except InputError:
+        raise
+    except UNREADABLE as error:
+        raise InputError(f"its arrays and words do not fit each other ({type(error).__name__}: {error})") from error
+
+
+def _built(arrays: Arrays, words: Mapping[str, Any]) -> Model:
+    _check_words(words)
+    m, _ = arrays["coefficients"].shape
+    roots, r, inside = arrays["root"].shape
+    kernel = kernels.from_config(words["kernel"])
+    features = features_from(words["features"], arrays)
+    weights = _weights(arrays, kernel, features)
+    p = kernel.V * inside
+    q = len(arrays["observe"]) if "observe" in arrays else inside
+    posterior, held = Posterior.of_arrays(arrays, (m, r, p), q), HeldSample.of_arrays(arrays, features.d, q)
+    expected = {
+        "coefficients": (m, r),
+        "intercept": (p,),
+        "target_scale": (p,),
+        "gain": (m,),
+        "root": (1 if roots == 1 else m, r, inside),
+        **({"observe": (q, p)} if "observe" in arrays else {}),
+    }
+    for name, shape in expected.items():
+        _check(name, arrays[name], shape)
+    if m != features.m or not np.all(arrays["target_scale"] > 0):
+        raise InputError(f"{features.m} features have coefficients {(m, r)}, or a target's scale is not above 0")
+    if weights.views is not None and q != inside:
+        raise InputError(f"views of {inside} outputs have {q} targets")
+    known = {
+        *expected,
+        *(["views"] if weights.views is not None else []),
+        *feature_arrays(features),
+        *(name for part in (posterior, held) if part for name in part.arrays()),
+    }
+    if arrays.keys() - known:
+        raise InputError(f"array {min(arrays.keys() - known)} is no part of such a model")
+    return Model(
+        feature_map=features, operator_weights=weights,
+        coefficients=arrays["coefficients"], intercept=arrays["intercept"], target_scale=arrays["target_scale"],
+        kernel=kernel, sampler=words["sampler"], seed=words["seed"], info=words["info"], observe=arrays.get("observe"),
+        posterior=posterior, held=held,
+    )  # fmt: skip
+
+
+def _check_words(words: Mapping[str, Any]) -> None:
+    for key, kind in {"kernel": Mapping, "sampler": Mapping, "info": Mapping, "seed": int}.items():
+        if not isinstance(words[key], kind) or isinstance(words[key], bool):
+            wanted = "a whole number" if kind is int else "a mapping"
+            raise InputError(f"{key} should be {wanted}, got {type(words[key]).__name__}")
+
+
+def _weights(arrays: Arrays, kernel: kernels.OperatorKernel, features: FeatureMap) -> OperatorWeights:
+    """psi; InputError where features are of views that the kernel has not, or see columns that their view does not."""
+    if not isinstance(kernel, kernels.MultiView):
+        return OperatorWeights(arrays["gain"], arrays["root"])
+    views, phi = arrays["views"], features.phi
+    kernel.check_inputs(features.d)
+    if not isinstance(phi, Projected) or not isinstance(phi.projection, Dense) or phi.m != 2 * phi.projection.D:
+        raise InputError("a multi-view kernel has cosines and sines of frequencies that are written out")
+    if views.dtype != np.int64 or views.shape != (phi.m,):
+        raise InputError(f"array views should be int64 of shape {(phi.m,)}, got {views.dtype} of shape {views.shape}")
+    first, second = views.reshape(2, -1)
+    if not np.array_equal(first, second) or np.any((first < 0) | (first >= kernel.V)):
+        raise InputError(f"array views should number the {kernel.V} views, of cosines as of sines")
+    for number, view in enumerate(kernel.views):
+        if np.any(np.delete(phi.omega[first == number], view.columns, axis=1)):
+            raise InputError(f"features of view {view.name} see columns that it does not")
+    return OperatorWeights(arrays["gain"], arrays["root"], views, kernel.V)
+
+
+def _check(name: str, value: np.ndarray[Any, Any], shape: tuple[int, ...]) -> None:
+    fits = value.shape == shape and value.dtype == np.float64 and min(shape) > 0
+    if not fits or not np.isfinite(value).all():
+        got = f"{value.dtype} of shape {value.shape}" if not fits else "numbers that are not"
+        raise InputError(f"array {name} should be float64 of shape {shape}, and finite; got {got}")

@@ -18,7 +18,7 @@ from dorff.fit.choice import kernel_names
 from dorff.fit.tune import tune
 from dorff.plan import freeze_constants, make_plan
 from dorff.report import trial_plot
-from dorff.report.selection import from_info
+from dorff.report.figures import from_info
 from dorff.solvers import criterion_of
 from dorff.spec.reader import load_job
 from dorff.store import load_model

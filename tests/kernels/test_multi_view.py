@@ -26,7 +26,7 @@ from dorff.model.weights import OperatorWeights, operator_weights
 from dorff.predict import Uncertainty, predict, score
 from dorff.solvers import Setting
 from dorff.store import load_model, save_model
-from dorff.store.stored_model import build_model
+from dorff.store.models import build_model
 
 D, P = 5, 2
 #: Name: views of columns and kernel, for D inputs and P outputs; columns in any order, some seen twice.

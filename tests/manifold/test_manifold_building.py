@@ -31,10 +31,19 @@ from dorff.engine.base import Done
 from dorff.errors import IncompleteError, InputError, LeaseError
 from dorff.graphs import KNN, Given, Graph, Identity, check_edges, edge_weights, local_graph, neighbours, own_scale
 from dorff.kernels.scalar import FloatArray
-from dorff.manifold import build_edges, build_knn, build_layout
+from dorff.manifold import build_edges, build_knn, build_spec
 from dorff.manifold.build_knn import _landmarks
-from dorff.manifold.build_layout import _kind, _table, load_layout
-from dorff.manifold.build_spec import BuildTask, _cuts, load_spec, packed, read_parts, write_parts
+from dorff.manifold.build_spec import (
+    BuildTask,
+    _cuts,
+    _kind,
+    _table,
+    load_layout,
+    load_spec,
+    packed,
+    read_parts,
+    write_parts,
+)
 from dorff.manifold.build_stages import NEAREST
 from dorff.manifold.building import build
 from dorff.manifold.edge_store import Shards, _degrees, _record
@@ -875,7 +884,7 @@ def test_a_given_graph_that_changes_while_it_is_read(tmp_path: Path, monkeypatch
 
 
 def test_the_plan_counts_records_as_they_are() -> None:
-    kept = (build_layout.ROW, build_knn.MEMBER, build_knn.LISTED, build_edges.EDGE)
+    kept = (build_spec.ROW, build_knn.MEMBER, build_knn.LISTED, build_edges.EDGE)
     planned = (graph_sizes.ROW, graph_sizes.MEMBER, graph_sizes.LISTED, graph_sizes.EDGE)
     assert tuple(record.itemsize for record in kept) == planned
 

@@ -19,9 +19,9 @@ from dorff.model.posterior import CoupledBlock, Posterior
 from dorff.model.weights import OperatorWeights
 from dorff.plan.costs import DRIVER_BYTES
 from dorff.predict import Uncertainty
-from dorff.predict.shared import ModelInputs, cached_model, content, planned_workers
+from dorff.predict.shared import ModelInputs, cached_model, planned_workers
 from dorff.predict.writing import Writing, predict_shard
-from dorff.store import load_model, save_model
+from dorff.store import content, load_model, save_model
 
 
 def saved(folder: Path, d: int, m: int, p: int, k: int) -> Path:

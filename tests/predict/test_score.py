@@ -25,7 +25,7 @@ from dorff.fit.tune import tune
 from dorff.kernels.scalar import FloatArray
 from dorff.passes import FoldRule
 from dorff.predict import score
-from dorff.report.selection import from_info
+from dorff.report.figures import from_info
 from dorff.solvers import R2, Spread, row_sums
 from dorff.spec.job import Job
 from dorff.store import load_model, read_history, save_model

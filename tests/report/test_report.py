@@ -26,7 +26,7 @@ from dorff.passes import BlockSums
 from dorff.report import Candidate, write_report
 from dorff.report.describe import Subject, rate, read_column
 from dorff.report.fields import _scale
-from dorff.report.selection import from_info
+from dorff.report.figures import from_info
 from dorff.solvers import Setting
 from dorff.store import save_model
 
