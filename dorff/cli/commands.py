@@ -15,8 +15,7 @@ import dorff.cli.fitting as fitting
 import dorff.cli.guard as options
 import dorff.cli.tuning as tuning
 from dorff import __version__
-from dorff.cli.guard import guarded, put, show
-from dorff.cli.logs import Style, logging, say
+from dorff.cli.guard import Style, guarded, logging, put, say, show
 from dorff.cli.metrics import meter
 from dorff.cli.sentences import score_text
 from dorff.errors import InputError
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from dorff.engine import Engine
 
 P = ParamSpec("P")
+Names = Sequence[str] | None
 
 
 app = typer.Typer(
@@ -122,7 +122,7 @@ def predict(
 
     extra = Uncertainty(std, noise, tuple(options.level(text) for text in options.names("--bands", bands)))
     some = options.names("--views", views) or None
-    arrays: Sequence[str] | None = options.names("--inputs", inputs) or None
+    arrays: Names = options.names("--inputs", inputs) or None
     each, wanted = (1 + std + 2 * len(extra.bands), 0), "--std" if std else "--bands" if bands else ""
     more = ({"missing": missing} if missing else {}) | ({"unknown_zero": True} if unknown_zero else {})
     with Tables.opened(model, store, out, [*(arrays or ()), *(some or ())], **more) as table:
@@ -219,7 +219,9 @@ def schema() -> None:
 def bench(
     d: Annotated[int, typer.Option("-d", help="Inputs.")] = 16,
     m: Annotated[int, typer.Option("-m", help="Features.")] = 1024,
-    sampler: Annotated[str, typer.Option(help="Of frequencies: orthogonal, rom, quadrature ...")] = "orthogonal",
+    sampler: Annotated[
+        str, typer.Option(help="Frequencies come from: orthogonal, rom, quadrature ...")
+    ] = "orthogonal",
     workers: Annotated[int, typer.Option(help="Worker processes.")] = 2,
     rows: Annotated[int | None, options.option(help="Rows of the larger fit, at least.")] = None,
     repeats: Annotated[int, typer.Option(help="Times that it is measured.")] = 3,
@@ -245,17 +247,11 @@ def _version(on: bool) -> None:
 
 @contextmanager
 def _engine(
-    workers: int,
-    model: Path,
-    store: Path,
-    reads: tuple[Sequence[str] | None, Sequence[str] | None],
-    wanted: str,
-    each: tuple[int, int],
+    workers: int, model: Path, store: Path, reads: tuple[Names, Names], wanted: str, each: tuple[int, int]
 ) -> Iterator[tuple[Engine, int]]:
-    """Local workers, as many as have a shard to read and fit this machine, and the most bytes that all processes
-    need; one works in this process. They start when all is there, a posterior too where an option `wanted` needs one.
-    `reads` are inputs and views; `each` how many numbers come of a row and output, and of how many rows at a time, or
-    more."""
+    """Local workers, as many as have a shard to read and fit this machine, and the most bytes that all processes need;
+    one works in this process. They start when all is there, a posterior too where an option `wanted` needs one.
+    `reads` are inputs and views; `each` how many numbers come of a row and output, and of how many rows at a time."""
     from dorff.data import open_dataset
     from dorff.engine import open_engine
     from dorff.predict import check_uncertain

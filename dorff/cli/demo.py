@@ -195,11 +195,9 @@ def _name(share: float) -> str:
 
 
 def _candidates(search: Search, tuned: TuneResult) -> list[Candidate]:
-    candidates = []
-    for number, (share, lengthscale) in enumerate(search.kernels):
-        scores = tuple((trial.ridge, trial.value) for trial in tuned.table if trial.job == number)
-        candidates.append(Candidate(f"{_name(share)}, {lengthscale:g} km", scores))
-    return candidates
+    names = [f"{_name(share)}, {lengthscale:g} km" for share, lengthscale in search.kernels]
+    scores = [[(one.ridge, one.value) for one in tuned.table if one.job == number] for number in range(len(names))]
+    return [Candidate(name, tuple(pairs)) for name, pairs in zip(names, scores, strict=True)]
 
 
 def _write_job(home: Path, search: Search, tuned: TuneResult) -> Job:

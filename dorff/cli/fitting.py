@@ -12,8 +12,7 @@ import typer
 
 import dorff.cli.guard as options
 import dorff.cli.sentences as sentences
-from dorff.cli.guard import option
-from dorff.cli.logs import say
+from dorff.cli.guard import option, say
 from dorff.cli.metrics import meter, of_fit, recorded
 from dorff.errors import InputError
 

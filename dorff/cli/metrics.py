@@ -12,8 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, final
 
-from dorff.cli.guard import exit_code
-from dorff.cli.logs import say
+from dorff.cli.guard import exit_code, say
 from dorff.errors import InputError
 
 if TYPE_CHECKING:
@@ -60,9 +59,7 @@ def recorded(path: Path | None, command: str, job: Path) -> Iterator[Figures]:
         yield figures
         return
     if path.suffix != ".prom" or not path.parent.is_dir():
-        raise InputError(
-            f"--metrics {path}: wanted a file *.prom in a folder that is there; the collector reads those"
-        )
+        raise InputError(f"--metrics {path}: wanted a file *.prom in a folder that is there; the collector reads such")
     from dorff.store import check_output
 
     check_output(path)

@@ -18,8 +18,7 @@ MANY: Final = 4  # features a row: more than a feature map is for
 
 
 def fit_text(report: FitReport, weights: Sequence[Sequence[float]] = (), *, classes: bool = False) -> str:
-    """A fit in one line; `weights` are those that were tried of each manifold term, `classes` says that the targets
-    are such."""
+    """A fit in one line; `weights` are those tried of each manifold term, `classes`: the targets are such."""
     if report.outcome == "unchanged":
         return (
             f"fit: nothing new: the model of {report.rows_used:,} rows stays{_again(report)}"
@@ -30,7 +29,7 @@ def fit_text(report: FitReport, weights: Sequence[Sequence[float]] = (), *, clas
     share = f"{before} done before" if report.syrk_share is None else f"{report.syrk_share:.0%} of the syrk limit"
     peak = "peak memory not measured" if report.peak_bytes is None else f"peak memory {size(report.peak_bytes)}"
     return (
-        f"fit: {report.rows_used:,} rows used, {_unlabelled(report)}{_dropped(report)}{_alone(report)}"
+        f"fit: {report.rows_used:,} rows used, {_dropped(report)}{_alone(report)}"
         f"{_rewritten(report)}; "
         f"{report.seconds:.1f} s, {share}; "
         f"{peak} of {size(report.plan_peak_bytes)} planned; {report.m:,} features, condition {report.condition:.2g} "
@@ -101,16 +100,13 @@ def _crowded(report: FitReport) -> str:
     return f"; {crowd}" if not report.manifold and (crowd := crowd_text(report.m, report.rows_used)) else ""
 
 
-def _unlabelled(report: FitReport) -> str:
-    return f"{report.rows_unlabelled:,} unlabelled, " if report.rows_unlabelled else ""
-
-
 def _dropped(report: FitReport) -> str:
     """Rows that the targets' sums are without; manifold terms see those of them whose inputs are finite."""
+    unlabelled = f"{report.rows_unlabelled:,} unlabelled, " if report.rows_unlabelled else ""
     still = " from the targets (manifold terms still see those of finite inputs)"
     some = f", those among them that miss targets in other ways than the {len(report.patterns or ())} that have sums"
     return (
-        f"{report.rows_dropped:,} dropped{some if report.patterns else ''}"
+        f"{unlabelled}{report.rows_dropped:,} dropped{some if report.patterns else ''}"
         f"{still if report.manifold and report.rows_dropped else ''}"
     )
 

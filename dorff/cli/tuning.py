@@ -10,8 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from dorff.cli.guard import JobFile, Json, Metrics, Root, option, show
-from dorff.cli.logs import say
+from dorff.cli.guard import JobFile, Json, Metrics, Root, option, say, show
 from dorff.cli.metrics import Progress, meter, recorded
 from dorff.errors import InputError
 

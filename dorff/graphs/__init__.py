@@ -1,6 +1,6 @@
 """Neighbour graphs of rows, their weights and Laplacians, and what a manifold term is."""
 
-from dorff.graphs.graph import KNN, Given
+from dorff.graphs.graph import KNN, Given, Manifold
 from dorff.graphs.graph import IdentityGraph as Identity
 from dorff.graphs.graph import RowGraph as Graph
 from dorff.graphs.laplacian import (
@@ -16,4 +16,3 @@ from dorff.graphs.laplacian import (
     undirected,
 )
 from dorff.graphs.nearest import neighbours
-from dorff.graphs.term import Manifold

@@ -1,4 +1,5 @@
-"""Which rows are neighbours: the graphs that a manifold term can be over."""
+"""Which rows are neighbours: the graphs that a manifold term can be over. And one such term: a graph, a Laplacian, a
+coupling of the outputs, and how much it weighs."""
 
 from __future__ import annotations
 
@@ -12,15 +13,20 @@ from numbers import Integral, Real
 from typing import Any, Final, final
 
 import numpy as np
+import numpy.typing as npt
 import scipy.sparse as sp
 
 from dorff.errors import InputError
+from dorff.graphs.nearest import FloatArray
 from dorff.spec.manifold import GivenSpec, IdentitySpec, KnnSpec
 from dorff.spec.registry import GRAPHS, Config, Entry, kind_of
 
 WITHIN: Final = ("data", "leaf")
 APPEND: Final = ("rebuild", "link")
 WEIGHTS: Final = ("heat", "binary")
+LAPLACIANS: Final = ("unnormalised", "normalised")
+FORMS: Final = ("auto", "edges", "difference")
+SCALES: Final = ("sum", "mean")
 
 
 class RowGraph(ABC):
@@ -164,3 +170,173 @@ def one_of(name: str, value: Any, allowed: tuple[str, ...]) -> str:
     if not isinstance(value, str) or value not in allowed:
         raise InputError(f"{name}: wanted one of {', '.join(allowed)}, got {value!r}; use one of them.")
     return value
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Manifold:
+    """weight <f, M f> with M = L^power (x) Q, added to the mean loss of the labelled rows (Minh 2016, eq. 67).
+
+    `weight` is a number, or several to choose from. `outputs` is Q (p, p), symmetric and positive semi-definite, the
+    identity where None. `view` restricts the term to one view of a multi-view kernel (its name or number: the
+    distances and features are that view's); `between` makes it the term that has views agree, of the identity graph.
+
+    `laplacian`: "unnormalised", D - W, or "normalised", I - D^-1/2 W D^-1/2. `power` is 1 or even: L^2j is
+    (L^j F)^T (L^j F), positive whatever rounding does. `form` is how T is summed for power 1: "edges", by differences
+    along edges, "difference", by F^T (D - W) F, or "auto", the cheaper one. `scale`: "sum", M as it is, or "mean", M
+    over the number of edges (of rows, for the identity), so that a weight means the same for any number of rows.
+
+    Departure from Minh: M is not divided by (u + l)^2, which `scale` or the weight can do."""
+
+    graph: RowGraph
+    weight: float | tuple[float, ...] = 1.0
+    laplacian: str = "unnormalised"
+    power: int = 1
+    outputs: FloatArray | None = None
+    view: str | int | None = None
+    between: bool = False
+    form: str = "auto"
+    scale: str = "sum"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.graph, RowGraph):
+            raise InputError(f"manifold.graph: wanted a graph, got {self.graph!r}; KNN(10), Given(W) or Identity().")
+        object.__setattr__(self, "weight", _weight(self.weight))
+        if str(self.laplacian).replace("-", "_").replace(" ", "_") in ("random_walk", "rw"):
+            raise InputError(
+                "manifold.laplacian: the random-walk Laplacian I - D^-1 W is neither symmetric nor positive, so "
+                '<f, L f> is no penalty; use "normalised", which has the same eigenvalues.'
+            )
+        one_of("manifold.laplacian", self.laplacian, LAPLACIANS)
+        one_of("manifold.form", self.form, FORMS)
+        one_of("manifold.scale", self.scale, SCALES)
+        _check_power(self.power, self.form)
+        object.__setattr__(self, "power", int(self.power))
+        if self.outputs is not None:
+            object.__setattr__(self, "outputs", positive(self.outputs))
+        if self.view is not None and not (isinstance(self.view, str | Integral) and not isinstance(self.view, bool)):
+            raise InputError(f"manifold.view: wanted a view's name or number, got {self.view!r}; give one of them.")
+        if isinstance(self.view, Integral):
+            object.__setattr__(self, "view", int(self.view))
+        self._check_identity()
+
+    def _check_identity(self) -> None:
+        identity = isinstance(self.graph, IdentityGraph)
+        if not isinstance(self.between, bool):
+            raise InputError(f"manifold.between: wanted true or false, got {self.between!r}; use one of them.")
+        if self.between and (not identity or self.view is not None):
+            raise InputError(
+                "manifold.between: the term between views is over all rows and all views; give it the graph of type "
+                "identity and no view, and make the term of a view one of its own."
+            )
+        if identity and (self.power != 1 or self.form != "auto" or self.laplacian != "unnormalised"):
+            raise InputError("manifold.graph: identity means L = I, without laplacian, power or form; leave them out.")
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """Every weight to choose from."""
+        return self.weight if isinstance(self.weight, tuple) else (self.weight,)
+
+    @property
+    def normalised(self) -> bool:
+        """Whether L is the normalised Laplacian."""
+        return self.laplacian == "normalised"
+
+    def config(self) -> Config:
+        """All of it as plain JSON: what `manifold:` of JOB.yaml says, and what `from_config` reads."""
+        return {
+            **self.sums_config(),
+            "weight": list(self.weight) if isinstance(self.weight, tuple) else self.weight,
+            "outputs": None if self.outputs is None else {"matrix": self.outputs.tolist()},
+            "between": self.between,
+            "scale": self.scale,
+        }
+
+    def sums_config(self) -> Config:
+        """What the sums T depend on: not the weights, outputs and scale, which need no second pass."""
+        return {
+            "graph": self.graph.config(),
+            "laplacian": self.laplacian,
+            "power": self.power,
+            "form": self.form,
+            "view": self.view,
+        }
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Manifold:
+        """The term that such a `config` is of, or InputError.
+
+        `outputs` may be absent, "identity", {"matrix": Q}, or {"graph": W, "offset": c}: Q = D - W + c I of a graph of
+        the outputs, so that outputs with an edge between them are kept alike."""
+        refuse_unknown(config, cls.__dataclass_fields__, "manifold term")
+        if not isinstance(config.get("graph"), Mapping):
+            raise InputError("manifold.graph: is missing; give one such as {type: knn, neighbours: 10}.")
+        made = {"graph": RowGraph.from_config(config["graph"]), "outputs": _outputs(config.get("outputs"))}
+        return cls(**{**config, **made})
+
+
+def positive(Q: npt.ArrayLike) -> FloatArray:
+    """Q (p, p) as float64, symmetric, read-only; InputError unless it is symmetric and positive semi-definite."""
+    try:
+        A = np.array(Q, np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"manifold.outputs: wanted a matrix of numbers ({error}); give Q (p, p).") from error
+    if A.ndim != 2 or A.shape[0] != A.shape[1] or not A.size or not np.isfinite(A).all():
+        raise InputError(f"manifold.outputs: wanted a square matrix of finite numbers, got shape {A.shape}; mend it.")
+    size = float(np.abs(A).max())
+    if not np.allclose(A, A.T, rtol=0.0, atol=1e-10 * size):
+        i, j = np.unravel_index(np.argmax(np.abs(A - A.T)), A.shape)
+        raise InputError(
+            f"manifold.outputs: wanted a symmetric matrix, got {A[i, j]} at ({i}, {j}) and {A[j, i]} at ({j}, {i}); "
+            "give (Q + Q.T) / 2."
+        )
+    A = 0.5 * (A + A.T)
+    least = float(np.linalg.eigvalsh(A)[0])
+    if least < -1e-10 * size * len(A):
+        raise InputError(
+            f"manifold.outputs: wanted a positive semi-definite matrix, but its least eigenvalue is {least:.3g}; "
+            "a negative one would reward differences."
+        )
+    A.setflags(write=False)
+    return A
+
+
+def _weight(weight: Any) -> float | tuple[float, ...]:
+    if isinstance(weight, np.ndarray):
+        weight = weight.tolist()  # a number, of an array without dimensions
+    several = isinstance(weight, tuple | list)
+    numbers = tuple(weight) if several else (weight,)
+    if not numbers:
+        raise InputError("manifold.weight: wanted a number, or several to choose from, got none; give 1e-2, say.")
+    for w in numbers:
+        if not isinstance(w, Real) or isinstance(w, bool) or not math.isfinite(w) or w < 0:
+            raise InputError(
+                f"manifold.weight: wanted finite numbers of at least 0, got {w!r}; 0 leaves the term out."
+            )
+    return tuple(float(w) for w in numbers) if several else float(weight)
+
+
+def _check_power(power: Any, form: str) -> None:
+    if not isinstance(power, int | np.integer) or isinstance(power, bool) or power < 1 or (power > 1 and power % 2):
+        raise InputError(
+            f"manifold.power: wanted 1 or an even number, got {power!r}; L^2j is summed as (L^j F)^T (L^j F), which "
+            "stays positive, an odd power would not."
+        )
+    if power > 1 and form != "auto":
+        raise InputError(f"manifold.form: {form!r} is for power 1; L^{power} has (L^j F)^T (L^j F): leave it out.")
+
+
+def _outputs(config: Any) -> FloatArray | None:
+    if config is None or config == "identity":
+        return None
+    if not isinstance(config, Mapping):
+        return positive(config)
+    refuse_unknown(config, ("matrix", "graph", "offset"), "mapping of outputs")
+    if ("matrix" in config) == ("graph" in config) or ("offset" in config and "graph" not in config):
+        raise InputError("manifold.outputs: wanted a matrix, or a graph with an offset if any; give one of the two.")
+    if "matrix" in config:
+        return positive(config["matrix"])
+    W = np.array(config["graph"], np.float64)
+    if W.ndim != 2 or W.shape[0] != W.shape[1] or not np.isfinite(W).all() or (W < 0).any():
+        raise InputError("manifold.outputs.graph: wanted a square matrix of finite weights of at least 0; mend it.")
+    return positive(np.diag(W.sum(axis=1)) - W + float(config.get("offset", 0.0)) * np.eye(len(W)))

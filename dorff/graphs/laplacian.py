@@ -1,5 +1,4 @@
-"""From lists of neighbours to symmetric weights W, to degrees and Laplacians; and what a graph that a user gives must
-be."""
+"""From lists of neighbours to symmetric weights W, to degrees and Laplacians; and what a user's graph must be."""
 
 from typing import Any, Final
 
@@ -49,9 +48,8 @@ def edge_weights(
     """The weights (edges,) of edges of these lengths; 1 at distance 0, and never above.
 
     "binary": 1. "heat": exp(-|x - z|^2 / (s_i s_j)), s each end's own scale, the distance to the last row that it
-    lists (Zelnik-Manor & Perona 2004, eq. 2; there the 7th neighbour's). A number t: exp(-|x - z|^2 / (2 t^2)),
-    which is the Gaussian of length-scale t (Belkin & Niyogi's heat kernel at time t^2 / 2). The same bits from either
-    end."""
+    lists (Zelnik-Manor & Perona 2004, eq. 2; there the 7th neighbour's). A number t: exp(-|x - z|^2 / (2 t^2)), which
+    is the Gaussian of length-scale t (Belkin & Niyogi's heat kernel at time t^2 / 2). The same bits either way."""
     lengths = np.ascontiguousarray(distance, np.float64)
     if weights == "binary":
         return np.ones_like(lengths)
@@ -87,8 +85,7 @@ def checked(W: Any, n: int, *, what: str = "graph") -> sp.csr_array:
     """W (n, n), a scipy sparse or a dense matrix, as float64 CSR: exactly symmetric, without a diagonal or zeros.
 
     Both directions of an edge must be there with the same weight (to a relative 1e-10; their mean is taken); entries
-    at the same place are added, as scipy does. Self loops are dropped: they change no Laplacian D - W, and the graphs
-    here have none.
+    at the same place are added, as scipy does. Self loops are dropped: they change no Laplacian D - W.
 
     Raises InputError: W is no n x n matrix of real numbers, an index lies outside of it, a weight is negative, NaN or
     infinite, or W is not symmetric."""
@@ -168,10 +165,7 @@ def undirected(
     lone = (turned == 0) | (turned == counts) if both else np.zeros(len(first), bool)
     if both and (counts > 2).any():
         at = first[int(np.argmax(counts > 2))]
-        raise InputError(
-            f"{what}: wanted an entry once, got several between {low[at]} and {high[at]}; add them up "
-            "(W.sum_duplicates())."
-        )
+        raise InputError(f"{what}: wanted an entry once, got several between {low[at]} and {high[at]}; add them up.")
     if (differ | lone).any():
         at = int(np.argmax(differ | lone))
         a, b = low[first[at]], high[first[at]]

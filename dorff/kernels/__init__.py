@@ -7,7 +7,7 @@ from dorff.errors import InputError
 from dorff.kernels.explicit import Mercer, MercerSpec, Polynomial, PolynomialSpec
 from dorff.kernels.isotropic import Gaussian, Matern, MaternSpec, RationalQuadratic, RationalQuadraticSpec
 from dorff.kernels.multi_view import MultiView, View
-from dorff.kernels.operator import BaseKernel, Decomposable, OperatorKernel, Sum, mixture
+from dorff.kernels.operator import BaseKernel, CurlFree, Decomposable, DivergenceFree, OperatorKernel, Sum, mixture
 from dorff.kernels.output import Covariance, Factor, Graph, Identity, Learned, Matrix, Output, Simplex
 from dorff.kernels.pointwise import ArcCosine, ArcCosineSpec, Pointwise, PointwiseSpec
 from dorff.kernels.scalar import Activation, GaussianWeighted, Measure, ScalarKernel, Spectral, median_lengthscale
@@ -15,7 +15,6 @@ from dorff.kernels.signature import FromSignature
 from dorff.kernels.spectral import SpectralDensity
 from dorff.kernels.stretched import Cauchy, Isotropic, Laplacian, Product
 from dorff.kernels.tabulated import Tabulated
-from dorff.kernels.vector_fields import CurlFree, DivergenceFree
 from dorff.spec.checks import AUTO
 from dorff.spec.kernel import DecomposableSpec, MultiViewSpec, SumSpec, VectorFieldSpec
 from dorff.spec.part import LengthscaleSpec

@@ -54,7 +54,7 @@ def test_a_result_is_not_a_log_line(place: Path) -> None:
 def test_lines_of_others_become_objects_too() -> None:
     code = """
 import atexit, os, subprocess, sys, warnings
-from dorff.cli.logs import Style, logging, say
+from dorff.cli.guard import Style, logging, say
 with logging(Style.JSON, "fit"):
     say("ours", "info", done=1)
     warnings.warn("theirs", UserWarning)
