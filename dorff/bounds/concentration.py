@@ -77,9 +77,7 @@ def features_needed(bound: Callable[[float, int], float], epsilon: float, delta:
     `bound`: any bound of this package with its first arguments given, as in `partial(minh_uniform, constants)`: a
     probability that never rises with D. InputError where even D = `most` is not enough (an infinite constant)."""
     if not callable(bound):
-        raise InputError(
-            f"bound must be a function of epsilon and D, such as partial(minh_uniform, constants), not {bound!r}"
-        )
+        raise InputError(f"bound must be a function of epsilon and D, a partial of minh_uniform say, not {bound!r}")
     if not epsilon > 0 or not 0 < delta < 1:
         raise InputError(f"epsilon must be above 0 and delta between 0 and 1, not {epsilon!r} and {delta!r}")
     high = 1

@@ -16,8 +16,8 @@ from scipy.special import gammaln
 from dorff.bounds.concentration import bennett, gamma_orlicz, positive, total
 from dorff.errors import InputError
 from dorff.kernels import BaseKernel, Decomposable, Gaussian, Measure, OperatorKernel, Spectral
+from dorff.kernels.operator import CurlFree, DivergenceFree
 from dorff.kernels.scalar import FloatArray
-from dorff.kernels.vector_fields import CurlFree, DivergenceFree
 
 _POSITIVE = ("diameter", "top", "variance", "orlicz", "slope", "slope_squared", "hs_squared", "hs_slope")
 _SQUARED = ("variance", "slope_squared", "hs_squared")
@@ -267,9 +267,8 @@ def split_of(kernel: BaseKernel) -> float | None:
 def quadrature_uniform(d: int, ratio: float, epsilon: float, frequencies: int) -> float:
     """A bound on P(sup over x, z of |k~(x, z) - k(x, z)| >= epsilon) for the Gaussian and whole rules of degree (3,3).
 
-    `ratio` is the inputs' diameter l over the length-scale s; `frequencies` D = n (d + 1), n rules, rounded
-    down. It holds for `Quadrature(mixing="haar")`, centre signed. It differs from Munkhoeva et al. (2018), proposition
-    3.1, because
+    `ratio` is the inputs' diameter l over the length-scale s; `frequencies` D = n (d + 1), n rules, rounded down. It
+    holds for `Quadrature(mixing="haar")`, centre signed. Changed from Munkhoeva et al. (2018), proposition 3.1:
 
     - the vertices of a simplex are a tight frame, sum_j (v_j . u)^2 = (d + 1) / d |u|^2, so that one rule's value is
       between 1 - M and 1, M = (l / s)^2 / 2. With its mean k this bounds its variance by (k - 1 + M) (1 - k), k =

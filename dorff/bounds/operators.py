@@ -2,8 +2,7 @@
 
 `frequencies` is D, drawn independently; the error is that of K~_0(delta) = mean of cos<omega_j, delta> mu~(omega_j),
 or of a decomposable kernel |A|_2 |k~ - k|: a bound for the scalar kernel holds with epsilon / |A|_2 (Brault et al.
-2016, corollary 2). Features come in cosine and sine pairs. Each function gives a probability, 1 where the bound says
-nothing."""
+2016, corollary 2). Features come in cosine and sine pairs. Each is a probability: 1 where it says nothing."""
 
 import math
 

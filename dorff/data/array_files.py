@@ -166,14 +166,10 @@ def _shard_index(array: zarr.Array[Any], what: str) -> ShardIndex | None:
     sharding = next((c for c in codecs if isinstance(c, ShardingCodec)), None)
     if sharding is None:
         return None
-    order = sharding.index_codecs[0]
-    if (
-        len(codecs) > 1
-        or any(isinstance(c, ShardingCodec) for c in sharding.codecs)
-        or not isinstance(order, BytesCodec)
-        or any(not isinstance(c, Crc32cCodec) for c in sharding.index_codecs[1:])
-        or len(sharding.index_codecs) > 2
-    ):
+    order, *checks = sharding.index_codecs
+    plain = len(codecs) == 1 and not any(isinstance(c, ShardingCodec) for c in sharding.codecs)
+    plain = plain and len(checks) < 2 and all(isinstance(c, Crc32cCodec) for c in checks)
+    if not plain or not isinstance(order, BytesCodec):
         raise InputError(
             f"{what}: its shards are nested or wrapped in further codecs, so absent chunks cannot be told; "
             "rewrite it with plain shards."
@@ -182,7 +178,7 @@ def _shard_index(array: zarr.Array[Any], what: str) -> ShardIndex | None:
         inner=tuple(sharding.chunk_shape),
         counts=tuple(s // c for s, c in zip(array.shards or array.chunks, sharding.chunk_shape, strict=True)),
         at_end=sharding.index_location.value == "end",
-        checked=len(sharding.index_codecs) == 2,
+        checked=bool(checks),
         dtype=f"{_endian(order)}u8",
         codecs=tuple(sharding.codecs),
     )

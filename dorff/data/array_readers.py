@@ -112,8 +112,7 @@ def _header(file: IO[bytes], path: str, size: int) -> tuple[tuple[int, ...], boo
 @final
 @dataclass(frozen=True)
 class Variable:
-    """A variable of a file: its values' shape and type as stored, its attributes, and its dimensions, "" where they
-    have no name."""
+    """A variable of a file: its values' shape and type as stored, its attributes and dimensions, "" if nameless."""
 
     shape: tuple[int, ...]
     stored: np.dtype[Any]

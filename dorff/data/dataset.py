@@ -39,11 +39,9 @@ class Dataset:
 
     `weights` and `groups` are the columns of the rows' weights and groups, None where all weigh 1, and where no groups
     were asked for. `labelled` is a column of 0 and 1: Y is NaN in rows of 0, whatever their targets are. `reads`
-    counts the rows read through this object. `encoding` says which inputs were no numbers, and what became of them, as
-    `encoding.to_attributes` does.
+    counts the rows read through this object. `encoding` is `encoding.to_attributes` of inputs that were no numbers.
 
-    Rows have the numbers first..n-1: those before `first` are gone from the store (`trim`) or left out (`window`), and
-    are never read."""
+    Rows have the numbers first..n-1: those before `first` are gone (`trim`) or left out (`window`), and never read."""
 
     path: str
     inputs: tuple[str, ...]
@@ -91,8 +89,7 @@ class Dataset:
         The presence of every chunk that the rows need is checked first, so that none is ever read as zeros.
 
         Raises InputError: rows outside first..n; a chunk that is missing or damaged; a row that is neither labelled
-        nor not (see `labelled_rows`). In a store written by others without checksums a flipped byte cannot always be
-        noticed."""
+        nor not (see `labelled_rows`). In a store of others without checksums flipped bytes may go unnoticed."""
         self._check_rows(start, stop)
         X = self._read_arrays(self.inputs, start, stop)
         self.reads.rows += stop - start
@@ -234,10 +231,7 @@ class Dataset:
 
     def _check_rows(self, start: int, stop: int) -> None:
         if not self.first <= start <= stop <= self.n:
-            raise InputError(
-                f"{self.path}: wanted rows between {self.first} and {self.n}, got {start} to {stop}; ask for rows it "
-                "has."
-            )
+            raise InputError(f"{self.path}: wanted rows between {self.first} and {self.n}, got {start} to {stop}.")
 
     def _open(self, name: str) -> StoredArray:
         return open_array(locate(self.path), name, text=self.coding is not None and name in self.targets)

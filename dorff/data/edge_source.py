@@ -25,29 +25,27 @@ EDGES: Final = ("i", "j", "w")
 MATRIX: Final = ("indptr", "indices", "data")
 
 
+@dataclass(frozen=True)
 class EdgeSource(ABC):
     """The entries (i, j, w) of a graph on disk: names and numbers only, small and picklable.
 
     `kind` "edges" is a list: each undirected edge once, or in both directions with one weight. "csr" is a matrix, with
-    both. `n` is the number of nodes where the source says it, `count` that of the entries. Nothing is nodes of the
-    values: whether nodes are in range and weights right is for who knows the rows (`dorff.graphs`)."""
+    both. `n` is the number of nodes where the source says it, `count` that of the entries; w is 1 where they are not
+    `weighted`. Whether nodes are in range and weights right is for who knows the rows (`dorff.graphs`)."""
 
-    kind: ClassVar[str]
+    kind: ClassVar[str] = "edges"
     path: str
     n: int | None
     count: int
+    weighted: bool
 
     @final
     def read(self, start: int, stop: int) -> Edges:
         """Entries start..stop-1: i and j int64, w float64, 1 where none is stored.
 
-        Raises InputError: entries it has not; a file, chunk or page that is missing or damaged, as far as checksums
-        tell.
-        """
+        Raises InputError: entries it has not; a file, chunk or page that is missing or damaged, as checksums tell."""
         if not 0 <= start <= stop <= self.count:
-            raise InputError(
-                f"{self.path}: wanted entries between 0 and {self.count}, got {start} to {stop}; open it again."
-            )
+            raise InputError(f"{self.path}: wanted entries between 0 and {self.count}, got {start} to {stop}.")
         return self._read(start, stop)
 
     def degrees(self, start: int, stop: int) -> IntArray:
@@ -73,15 +71,8 @@ class EdgeSource(ABC):
 
 
 @final
-@dataclass(frozen=True)
 class ZarrEdges(EdgeSource):
     """The arrays i, j and perhaps w of a Zarr group."""
-
-    kind: ClassVar[str] = "edges"
-    path: str
-    n: int | None
-    count: int
-    weighted: bool
 
     def _read(self, start: int, stop: int) -> Edges:
         i, j = (_values(self.path, name, start, stop) for name in EDGES[:2])
@@ -94,10 +85,7 @@ class ZarrMatrix(EdgeSource):
     """The arrays indptr, indices and perhaps data of a Zarr group."""
 
     kind: ClassVar[str] = "csr"
-    path: str
     n: int
-    count: int
-    weighted: bool
 
     def _read(self, start: int, stop: int) -> Edges:
         weights = _values(self.path, "data", start, stop, float) if self.weighted else np.ones(stop - start)
@@ -122,9 +110,7 @@ class ZarrMatrix(EdgeSource):
                 break
         rows = np.concatenate(parts) if parts else np.empty(0, np.int64)
         if len(rows) != stop - start:
-            raise InputError(
-                f"{self.path}: its indptr does not ascend from 0 to the number of indices; write it anew."
-            )
+            raise InputError(f"{self.path}: its indptr does not rise from 0 to the number of indices; write it anew.")
         return rows
 
     def _pointers(self, first: int, count: int) -> IntArray:

@@ -30,8 +30,7 @@ def open_graph(path: str | os.PathLike[str]) -> EdgeSource:
 
     A Zarr group's attribute `shape` or `nodes` says how many nodes there are, where it is there.
 
-    Raises InputError: nothing of the kind is there, or it is damaged, or arrays differ in length or are not
-    numbers."""
+    Raises InputError: nothing of the kind, or it is damaged, or arrays differ in length or are not numbers."""
     root: Path = locate(path).resolve()
     if root.is_file() and not _is_parquet(root):
         raise InputError(

@@ -58,8 +58,7 @@ class Encoding:
 
     def table(self, values: Sequence[str | None], where: str, *, zero: bool) -> Floats:
         """A row of numbers (values + 1, columns) for each value, and NaN, for none, as the last. InputError where one
-        is no time, or none of the categories: unless `zero`, when it is 0 in all columns of one_hot, and a gap in an
-        order."""
+        is no time or category; but with `zero` it is 0 in all columns of one_hot, and a gap in an order."""
         if self.clock:
             return self.of_seconds(np.append(seconds(values, where), np.nan))
         place = {word: number for number, word in enumerate(self.words)}

@@ -54,8 +54,8 @@ class _Target:
         return {"sources": list(self.sources), **encoding, **labels}
 
     def remember(self, reader: Reader, *, again: bool) -> None:
-        """Note the content of a source that has been read; InputError where it has no rows or, unless `again`, where
-        they were there."""
+        """Note what a source that was read holds; InputError where it has no rows or, unless `again`, they were
+        there."""
         if not reader.rows:
             raise InputError(f"{reader.path}: has no rows; wanted at least one row of numbers.")
         content = reader.content()
@@ -100,8 +100,7 @@ def ingest(
     dates and times become seconds since the first row's day, numbers of units "hours since 2000-01-01" stay in these;
     a name when:day, when:week or when:year is sine and cosine of when's place there. `one_hot` names more columns of
     categories. The store remembers it (`Encoding`), and so do models: rows are appended so, and `encoding` is that of
-    another store or model. A value that is then no category is refused, or `unknown_zero`: 0 in all columns, a gap in
-    an order.
+    another store or model. What is no category is refused, or `unknown_zero`: 0 in all columns, a gap in an order.
 
     `classes` names a column of labels: text, whole numbers, booleans, or at most 100 other numbers. They become
     the array `classes` (n, 1) of codes, -1 where there is none (an empty field, NaN, null); code k is the label
@@ -141,13 +140,9 @@ def ingest(
         if append:
             group_attributes(store)
         elif store.exists():
-            raise InputError(
-                f"{store}: is there already; choose another name, or give --append to add rows to a data set."
-            )
+            raise InputError(f"{store}: is there already; choose another name, or give --append to add rows to it.")
         elif again and len(sources) == 1:
-            raise InputError(
-                "--again: one source is not twice in a new data set; leave it out, or give --append to add to one."
-            )
+            raise InputError("--again: one source is not twice in a new data set; leave it out, or give --append.")
         own = dict(zip(OWN, (inputs, targets, classes, weights, groups), strict=True))
         further = {array: several(of) for array, of in (also or {}).items()}
         for array, of in further.items():
@@ -260,21 +255,14 @@ def _existing(store: Path, readers: Sequence[Reader], columns: Columns, shard_ro
     remedy = "so rows cannot be appended; ingest all its rows into a new store."
     (_, rows), held = ingested(store, attributes, remedy)
     if held != {name: list(of) for name, of in columns.items()}:
-        raise InputError(
-            f"{store}: has the columns {held}, but the sources give {columns}; append the same inputs and targets."
-        )
+        raise InputError(f"{store}: has columns {held}, the sources {columns}; append the same inputs and targets.")
     arrays = {name: _kept_layout(store, name) for name in columns}
     for name, layout in arrays.items():
         if shard_rows not in (None, layout.shard_rows):
-            raise InputError(
-                f"{store}: has shards of {layout.shard_rows} rows, not {shard_rows}; leave shard_rows out to append."
-            )
+            raise InputError(f"{store}: has shards of {layout.shard_rows} rows, not {shard_rows}; leave it out.")
         wanted = _dtype(readers, name, columns[name])
         if not np.can_cast(wanted, layout.stored):
-            raise InputError(
-                f"{store}: array {name} holds {layout.dtype}, but the sources give {wanted}; ingest all "
-                "rows into a new store."
-            )
+            raise InputError(f"{store}: array {name} holds {layout.dtype}, but the sources give {wanted}; start anew.")
     # The partly filled last shard is written again, longer; its rows are read now, before anything changes.
     first = rows - rows % arrays["x"].shard_rows
     tail = {name: open_dataset(store, inputs=name, targets=None).exact(name, first, rows) for name in columns}
@@ -290,9 +278,7 @@ def _kept_layout(store: Path, name: str) -> ArrayLayout:
     )
     wanted, held = normal(layout.metadata(stored.rows)), normal(read_json(store / name / "zarr.json"))
     if any(wanted[key] != held.get(key) for key in ("data_type", "chunk_grid", "chunk_key_encoding", "codecs")):
-        raise InputError(
-            f"{store}: array {name} is not as `dorff ingest` writes it; ingest all its rows into a new store."
-        )
+        raise InputError(f"{store}: array {name} is not as `dorff ingest` writes it; ingest all rows into a new one.")
     return layout
 
 

@@ -86,8 +86,8 @@ class LabelTable:
     def codes(self, run: Run, where: str) -> npt.NDArray[np.int32]:
         """The codes (n, 1) of further rows; `where` is their file and column, for messages.
 
-        Raises InputError: more than 10,000 labels, more than 100 of real numbers, an infinite one, a text of more than
-        1000 characters."""
+        Raises InputError: more than 10,000 labels or 100 of real numbers, an infinite one, text of over 1000
+        characters."""
         # Values that first appear in later rows are left to them: their order is that of the rows.
         seen = run.values[: int(run.index.max(initial=MISSING)) + 1]
         place = np.array([*(self._code(value, where) for value in seen), MISSING], np.int32)
@@ -164,8 +164,7 @@ def text_of(label: Label) -> str:
 
 
 def stored_labels(attributes: Mapping[str, Any], where: object) -> LabelTable | None:
-    """The labels that ingest kept in a group's attributes; None where it kept none. Raises InputError where they are
-    damaged."""
+    """The labels that ingest kept in a group's attributes; None if none. InputError where they are damaged."""
     dorff = attributes.get("dorff")
     if not isinstance(dorff, dict) or "labels" not in dorff:
         return None

@@ -89,9 +89,7 @@ def shard_and_unit_rows(d: int, q: int, shard_rows: int | None = None) -> tuple[
         fitting = 2 ** int(math.log2(max(1, MAX_SHARD_BYTES // row_bytes)))
         shard_rows = min(MAX_SHARD_ROWS, max(MIN_SHARD_ROWS, fitting))
     if not 1 <= shard_rows <= MOST_SHARD_ROWS:
-        raise InputError(
-            f"--shard-rows: wanted from 1 to {MOST_SHARD_ROWS:,} rows, got {shard_rows:,}; correct it or leave it out."
-        )
+        raise InputError(f"--shard-rows: wanted from 1 to {MOST_SHARD_ROWS:,} rows, got {shard_rows:,}; correct it.")
     wanted = max(1.0, CHUNK_BYTES / row_bytes)
     small = [k for k in range(1, math.isqrt(shard_rows) + 1) if shard_rows % k == 0]
     divisors = small + [shard_rows // k for k in small]

@@ -67,13 +67,9 @@ def parse(text: bytes, where: object) -> dict[str, Any]:
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(
-            f"{where}: cannot be read as JSON ({error}); restore it from a copy or ingest again."
-        ) from error
+        raise InputError(f"{where}: cannot be read as JSON ({error}); restore a copy or ingest again.") from error
     if not isinstance(content, dict):
-        raise InputError(
-            f"{where}: wanted a JSON object, got {type(content).__name__}; restore it from a copy or ingest again."
-        )
+        raise InputError(f"{where}: wanted a JSON object, got {type(content).__name__}; restore it or ingest again.")
     attributes = content.get("attributes")
     if isinstance(attributes, dict) and has_seal(attributes) and attributes["dorff"][SEAL] != _checksum(content):
         raise InputError(
@@ -116,8 +112,7 @@ NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 @contextmanager
 def staging(store: Path) -> Iterator[Path]:
-    """An empty folder beside the store, ours alone. What a run that was cut left there is removed, and what it left of
-    a zarr.json in the store."""
+    """An empty folder beside the store, ours alone. What a cut run left there, and of a zarr.json, is removed."""
     folder = locate(store.with_name(f".{store.name}.partial"))
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as held:
@@ -152,6 +147,4 @@ def reported(store: Path) -> Iterator[None]:
             raise IncompleteError(
                 f"{store}: the disk failed ({error}); what was begun is removed: check the disk and run it again."
             ) from error
-        raise InputError(
-            f"{store}: cannot be written ({error.strerror or error}); check the folder and its permissions."
-        ) from error
+        raise InputError(f"{store}: cannot be written ({error.strerror or error}); check its permissions.") from error

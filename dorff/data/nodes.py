@@ -116,9 +116,7 @@ def group_attributes(path: Path) -> Attributes:
         raise InputError(f"{path}: wanted a Zarr store in a local folder, but there is none; check the path.")
     here = node(path)
     if here.problem == "missing":
-        raise InputError(
-            f"{path}: is not a Zarr store (no {' or '.join(METADATA)} in it); make one of it with `dorff ingest`."
-        )
+        raise InputError(f"{path}: is not a Zarr store (no {' or '.join(METADATA)} in it); use `dorff ingest`.")
     content = read_json(path / here.key)  # says what is damaged
     if here.problem or here.is_array:
         what = "its metadata is damaged" if here.problem else "it is a single Zarr array, not a group"
@@ -138,13 +136,9 @@ def committed(path: Path, attributes: Attributes) -> range | None:
     ours = attributes["dorff"] if isinstance(attributes["dorff"], dict) else {}
     rows, first = ours.get("rows"), ours.get("first", 0)
     if not isinstance(rows, int) or rows < 0:
-        raise InputError(
-            f"{path}: its attribute dorff.rows is not a number of rows; restore its metadata from a copy."
-        )
+        raise InputError(f"{path}: its attribute dorff.rows is not a number of rows; restore it from a copy.")
     if not isinstance(first, int) or not 0 <= first <= rows:
-        raise InputError(
-            f"{path}: its attribute dorff.first is not the number of a row; restore its metadata from a copy."
-        )
+        raise InputError(f"{path}: its attribute dorff.first is no row's number; restore its metadata from a copy.")
     return range(first, rows)
 
 
@@ -220,9 +214,7 @@ def _open(path: Path, name: str, key: str, mtime_ns: int, size: int, kinds: str)
         raise _no_array(path, name)
     array = open_zarr(path / name, what, v3=key == "zarr.json")
     if array.ndim not in (1, 2):
-        raise InputError(
-            f"{what}: wanted 1 or 2 dimensions (rows, columns), got shape {array.shape}; reshape it first."
-        )
+        raise InputError(f"{what}: wanted 1 or 2 dimensions (rows, columns), got shape {array.shape}; reshape it.")
     if 0 in (*array.chunks, *(array.shards or ())):
         raise InputError(f"{what}: its metadata cannot be understood (chunks of no rows); write it again.")
     if array.ndim == 2 and array.shape[1] > MOST_COLUMNS:
@@ -253,6 +245,4 @@ def open_zarr(directory: Path, what: str, *, v3: bool) -> zarr.Array[Any]:
         if transient(error):
             raise
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(
-            f"{what}: its metadata cannot be understood ({reason}); restore it from a copy or write it again."
-        ) from error
+        raise InputError(f"{what}: its metadata cannot be understood ({reason}); restore or rewrite it.") from error

@@ -53,9 +53,7 @@ def open_dataset(
     classes = targets if isinstance(targets, Classes) else None
     x_names, y_names = several(inputs), several(targets.name if isinstance(targets, Classes) else targets)
     if not x_names:
-        raise InputError(
-            f"{group}: inputs: wanted at least one array, got none; name the arrays that hold the inputs."
-        )
+        raise InputError(f"{group}: inputs: wanted at least one array, got none; name those that hold the inputs.")
     arrays = {name: nodes.open_array(group, name) for name in x_names}
     arrays |= {name: nodes.open_array(group, name, text=classes is not None) for name in y_names}
     width = {name: stored.columns for name, stored in arrays.items()}
@@ -147,9 +145,7 @@ def _rows(group: Path, attributes: Attributes, arrays: dict[str, nodes.StoredArr
     (first, n), *others = ((name, stored.rows) for name, stored in arrays.items())
     for name, rows in others:
         if rows != n:
-            raise InputError(
-                f"{group}: array {first} has {n} rows but array {name} has {rows}; inputs and targets need as many."
-            )
+            raise InputError(f"{group}: array {first} has {n} rows but array {name} has {rows}; all need as many.")
     return range(n)
 
 

@@ -192,8 +192,7 @@ class Packing:
 
 
 def _as_stored(fill: float, dtype: np.dtype[Any]) -> Any:
-    """The fill value in the stored type: -1 marks 255 in an unsigned byte, 0.1 differs in float32; NaN where the type
-    has no such value."""
+    """The fill value in the stored type: -1 marks 255 in an unsigned byte, 0.1 differs in float32; NaN if none."""
     if dtype.kind == "f":
         return np.float64(fill).astype(dtype)
     bits = 8 * dtype.itemsize

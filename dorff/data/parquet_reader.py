@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, final
+from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
@@ -78,13 +78,8 @@ class ParquetReader(Reader):
 class ParquetEdges(EdgeSource):
     """The columns i, j and perhaps w of Parquet files: `files` are their names, `starts` the entries before each."""
 
-    kind: ClassVar[str] = "edges"
-    path: str
-    n: int | None
-    count: int
     files: tuple[str, ...]
     starts: tuple[int, ...]
-    weighted: bool
 
     def _read(self, start: int, stop: int) -> Edges:
         names = EDGES if self.weighted else EDGES[:2]
@@ -111,7 +106,7 @@ def open_parquet_graph(root: Path, files: tuple[str, ...]) -> ParquetEdges:
         count += rows
     if len(weighted) > 1:
         raise InputError(f"{root}: wanted the column w in all of its files or in none; write them alike.")
-    return ParquetEdges(str(root), nodes, count, files, tuple(starts), weighted.pop())
+    return ParquetEdges(str(root), nodes, count, weighted.pop(), files, tuple(starts))
 
 
 def _check_columns(file: str, schema: Any) -> None:

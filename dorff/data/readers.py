@@ -131,9 +131,7 @@ class Reader(ABC):
         for column in resolved:
             count = counts[column]
             if count > 1:
-                raise InputError(
-                    f"{self.path}: {count} columns are named {column!r}; rename them so that each name is one column."
-                )
+                raise InputError(f"{self.path}: {count} columns are named {column!r}; rename them, one name a column.")
             if count == 0:
                 raise InputError(f"{self.path}: has no column {column!r}{self._nearest(column)}.")
         return tuple(resolved)
@@ -159,9 +157,7 @@ def reading(path: str, format_name: str) -> Iterator[None]:
         if transient(error):
             raise IncompleteError(f"{path}: the disk failed while it was read ({error}); run it again.") from error
         reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise InputError(
-            f"{path}: cannot be read as {format_name} ({reason}); check that the file is whole and of that format."
-        ) from error
+        raise InputError(f"{path}: cannot be read as {format_name} ({reason}); see that it is whole.") from error
 
 
 def unwanted(path: str, column: str, kind: object, wanted: str) -> InputError:
@@ -198,9 +194,7 @@ class ArraysReader(Reader):
         self.arrays = arrays
         for name, info in arrays.items():
             if len(info.shape) == 2 and info.shape[1] > MOST_COLUMNS:
-                raise InputError(
-                    f"{path}: array {name!r} claims {info.shape[1]} columns; wanted at most {MOST_COLUMNS}."
-                )
+                raise InputError(f"{path}: array {name!r} claims {info.shape[1]} columns, more than {MOST_COLUMNS}.")
         places = [
             (name if len(info.shape) == 1 else f"{name}{j}", name, j)
             for name, info in arrays.items()
@@ -219,10 +213,7 @@ class ArraysReader(Reader):
         if info is None or len(info.shape) == 1:
             return (name,)
         if len(info.shape) != 2:
-            raise InputError(
-                f"{self.path}: array {name!r} has shape {info.shape}, wanted (rows,) or (rows, columns); "
-                "reshape it first."
-            )
+            raise InputError(f"{self.path}: array {name!r} has shape {info.shape}, wanted 1-d or 2-d; reshape it.")
         return tuple(f"{name}{j}" for j in range(info.shape[1]))
 
     def dtype(self, column: str) -> np.dtype[Any]:
@@ -263,7 +254,4 @@ class ArraysReader(Reader):
         self.rows = n
         for name in names[1:]:
             if (rows := self.arrays[name].shape[0]) != n:
-                raise InputError(
-                    f"{self.path}: array {first!r} has {n} rows but {name!r} has {rows}; columns need as "
-                    "many rows each."
-                )
+                raise InputError(f"{self.path}: array {first!r} has {n} rows but {name!r} has {rows}; wanted as many.")

@@ -111,8 +111,7 @@ class Reads:
 
 def group_keys(values: npt.NDArray[Any]) -> Keys:
     """A key (n,) for each value (n,), the same for equal ones: whole numbers, or float64. Up to 2^53 in size a
-    number's key does not depend on its type; 0 and -0 are one, and so are all NaN: rows without a group are a
-    group."""
+    number's key does not depend on its type; 0 and -0 are one, and all NaN: rows without a group are a group."""
     real = values.astype(np.float64) + 0.0  # -0 + 0 is 0
     if values.dtype.kind != "f":
         return np.where((values >= -EXACT) & (values <= EXACT), real.view(np.uint64), values.view(np.uint64))

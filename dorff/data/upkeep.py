@@ -1,5 +1,4 @@
-"""Keeps a store in order: lists what is missing or damaged, without changing it; takes rows away from its front, whole
-shards at a time."""
+"""Keeps a store in order: lists what is missing or damaged, without changing it; takes shards off its front."""
 
 import math
 import os
@@ -32,9 +31,7 @@ def verify(path: str | os.PathLike[str]) -> list[Fault]:
     root = locate(path)
     nodes = list(walk(root)) if root.is_dir() else []
     if all(n.problem == "missing" for n in nodes):
-        raise InputError(
-            f"{root}: is not a Zarr store; give the folder that `dorff ingest` or another Zarr writer made."
-        )
+        raise InputError(f"{root}: is not a Zarr store; give a folder that `dorff ingest` or another writer made.")
     groups: dict[str, dict[str, Any]] = {}
     faults: list[Fault] = []
     for node in nodes:

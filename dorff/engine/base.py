@@ -3,7 +3,6 @@ of the tests. The driver's signals: the first asks for an orderly stop, the seco
 
 import errno
 import logging
-import resource
 import signal
 import sys
 import threading
@@ -11,10 +10,9 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from multiprocessing.resource_tracker import ensure_running
-from pathlib import Path
 from types import FrameType
 from typing import Any, Final, final
 
@@ -237,27 +235,17 @@ class PeakMemory:
 
         PSS is dear to ask for, so it is asked for when the cheap RSS has grown by a hundredth."""
         me = psutil.Process()
-        pids = [process.pid for process in [me, *me.children(recursive=True)]]
-        resident = sum(map(_resident, pids))
+        processes = [me, *me.children(recursive=True)]
+        resident = sum(_bytes(process, shared=True) for process in processes)
         if resident > 1.01 * self._resident:
             self._resident = resident
-            self.bytes = max(self.bytes, sum(map(_proportional, pids)))
+            self.bytes = max(self.bytes, sum(_bytes(process, shared=False) for process in processes))
 
 
-def _resident(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
-    except (OSError, ValueError, IndexError):  # gone meanwhile, or a system without /proc
-        return 0
-
-
-def _proportional(pid: int) -> int:
-    try:
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) * 1024
-    except (OSError, ValueError):  # gone meanwhile, or a system without /proc
-        return 0
+def _bytes(process: psutil.Process, *, shared: bool) -> int:
+    """RSS, all that is `shared` in it, or PSS; 0 of a process that is gone, and of a system that does not tell."""
+    with suppress(psutil.Error, AttributeError):
+        return int(process.memory_info().rss if shared else process.memory_full_info().pss)
     return 0
 
 

@@ -128,8 +128,7 @@ def local_cluster(workers: int, *, memory: int | None = None, host: str = "127.0
 
 
 def start_local(cluster: spec.LocalCluster, patience: float) -> DaskEngine:
-    """A signal ends the start: half a cluster cannot be closed. IncompleteError where its workers are killed each time
-    they start."""
+    """A signal ends the start: half a cluster cannot be closed. IncompleteError where workers are killed each time."""
     failed: Exception | None = None
     for _ in range(TRIES):
         try:
@@ -138,9 +137,7 @@ def start_local(cluster: spec.LocalCluster, patience: float) -> DaskEngine:
             raise
         except (OSError, RuntimeError) as error:  # Dask's own, for a worker that is gone before it has started
             failed = error
-    raise IncompleteError(
-        f"the local cluster's workers did not start ({failed}); see what ends them, and run again"
-    ) from failed
+    raise IncompleteError(f"the local cluster's workers did not start ({failed}); see why, and run again") from failed
 
 
 def _started(cluster: spec.LocalCluster, patience: float) -> DaskEngine:
@@ -198,9 +195,7 @@ def _connected(address: str, security: Security | None, patience: float) -> Clie
         _check_versions(client, patience)
     except TimeoutError as error:
         client.close()
-        raise IncompleteError(
-            f"cluster.address {address}: no workers after {patience:g} s; start some, then run again"
-        ) from error
+        raise IncompleteError(f"cluster.address {address}: no workers after {patience:g} s; start some") from error
     except BaseException:
         client.close()
         raise

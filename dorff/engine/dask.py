@@ -144,10 +144,7 @@ class _DaskRun:
                 return
             self._failed(attempt, error)
         else:
-            del self._running[future]
             self._waiting.extendleft(map(_Try, self._done(attempt.task, result)))
-            future.release()
-            return
         del self._running[future]
         future.release()
 

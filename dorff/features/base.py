@@ -123,6 +123,16 @@ class FeatureMap:
         return out
 
 
+def check_array(
+    name: str, value: npt.NDArray[Any] | None, shape: tuple[int, ...], dtype: type = np.float64, *, gaps: bool = False
+) -> None:
+    """InputError unless an array is there, of this shape and type, and finite but for `gaps`."""
+    fits = value is not None and value.shape == shape and value.dtype == dtype
+    if value is None or not fits or not (gaps or np.isfinite(value).all()):
+        got = "nothing" if value is None else f"{value.dtype} of shape {value.shape}"
+        raise InputError(f"array {name} should be {np.dtype(dtype)} of shape {shape}, and finite; got {got}")
+
+
 def numbers(shape: tuple[int, ...], *arrays: npt.NDArray[Any]) -> bool:
     """Whether arrays are of this shape, float64 and finite."""
     return all(array.shape == shape for array in arrays) and finite(*arrays)

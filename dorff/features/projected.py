@@ -18,10 +18,10 @@ from dorff.features.base import FeatureMap, ScalarMap, numbers
 from dorff.frequencies import QMC, Dense, Frequencies, Orthogonal, Transform, default_sampler
 from dorff.frequencies.transforms import Arrays
 from dorff.kernels import Decomposable, GaussianWeighted, Measure, OperatorKernel, Spectral, from_config
+from dorff.kernels.operator import CurlFree, DivergenceFree
 from dorff.kernels.pointwise import FUNCTIONS
 from dorff.kernels.scalar import FloatArray
 from dorff.kernels.stretched import Stretched
-from dorff.kernels.vector_fields import CurlFree, DivergenceFree
 from dorff.loops import ABSOLUTE, RAMP, SIGN, STEP, pieces, trig_pairs
 from dorff.spec.registry import Config
 
@@ -298,8 +298,7 @@ def with_lengthscale(
     for _, base in kernel.terms():
         if not isinstance(base.scalar, Stretched):
             raise InputError(
-                f"lengthscale: {type(base.scalar).__name__} has none to tune; use a kernel with "
-                "one, such as gaussian or matern"
+                f"lengthscale: {type(base.scalar).__name__} has none to tune; use a kernel with one, such as gaussian"
             )
     value = float(np.ravel(lengthscale)[0]) if np.size(lengthscale) == 1 else np.asarray(lengthscale).tolist()
 

@@ -97,8 +97,7 @@ class Sampler(ABC):
 
         Laws get frequencies in shares tr k_i(0), rounded to whole ones. From a mixture (Minh 2016, eq. 58-59) the
         density is that of the shares actually used, so that the estimate of the kernel stays unbiased whatever the
-        rounding. The views of a multi-view kernel have as many each, one after another, with zeros for the inputs that
-        a view does not see."""
+        rounding. The views of a multi-view kernel have as many each, in turn, with zeros for unseen inputs."""
         rng = np.random.default_rng(seed)
         if not isinstance(kernel, MultiView):
             return self._drawn(kernel, d, p, count, rng)

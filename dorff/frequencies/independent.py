@@ -1,5 +1,4 @@
-"""Frequencies drawn one by one or row by row: IID, orthogonal, quasi-Monte Carlo, and sub-sampled dense grids of
-Gauss-Hermite nodes."""
+"""Frequencies drawn one by one or row by row: IID, orthogonal, quasi-Monte Carlo, sub-sampled Gauss-Hermite grids."""
 
 from dataclasses import dataclass
 from itertools import product
@@ -12,7 +11,7 @@ from dorff.errors import InputError
 from dorff.frequencies.base import DenseSampler, Law, Sampler, isotropic, unbounded
 from dorff.frequencies.transforms import Dense, Frequencies, uniform
 from dorff.kernels import Gaussian, Measure, Spectral
-from dorff.kernels.scalar import FloatArray
+from dorff.kernels.scalar import FloatArray, whole
 from dorff.spec.part import OneOf, Typed, within
 
 
@@ -147,8 +146,7 @@ class GaussQuadrature(Sampler):
     kind = "gauss_quadrature"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.points, int) or isinstance(self.points, bool) or not 2 <= self.points <= 64:
-            raise InputError(f"points must be a whole number from 2 to 64, not {self.points!r}")
+        object.__setattr__(self, "points", whole("points", self.points, 2, 64))
 
     def size(self, d: int, count: int) -> int:
         return count if self.seeded(d, count) else self.points**d

@@ -10,11 +10,10 @@ from typing import Annotated, final
 
 import numpy as np
 
-from dorff.errors import InputError
 from dorff.frequencies.base import Law, Sampler, isotropic
 from dorff.frequencies.transforms import HADAMARD_FROM, Frequencies, HadamardChain, IntArray, settled, uniform
 from dorff.kernels import Isotropic, Measure, Spectral
-from dorff.kernels.scalar import FloatArray
+from dorff.kernels.scalar import FloatArray, whole
 from dorff.spec.part import Typed, within
 
 
@@ -141,8 +140,7 @@ class ROM(_Rademacher):
     kind = "rom"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.blocks, int) or isinstance(self.blocks, bool) or not 1 <= self.blocks <= 16:
-            raise InputError(f"blocks must be a whole number from 1 to 16, not {self.blocks!r}")
+        object.__setattr__(self, "blocks", whole("blocks", self.blocks, 1, 16))
 
     def directions(self, rng: np.random.Generator, count: int, d: int) -> HadamardChain:
         return self._chain(rng, some_rows(rng, padded(d), count), d)

@@ -129,17 +129,10 @@ class HadamardChain(_Blocks):
         if self.diagonals.ndim != 3 or self.stretch.ndim != 1:
             return False
         B, K, n = self.diagonals.shape
-        shapes = self.permutation.shape in ((B, n), (B, 0)) and self.permutation.dtype == np.int32
-        return (
-            shapes
-            and K > 0
-            and n & (n - 1) == 0
-            and n >= self.d > 0
-            and _ascend(self.rows, self.gains)
-            and finite(self.stretch, self.diagonals, self.gains)
-            and _below(self.rows, B * n)
-            and _below(self.permutation, n)
-        )
+        fit = self.permutation.shape in ((B, n), (B, 0)) and self.permutation.dtype == np.int32
+        fit = fit and K > 0 and n & (n - 1) == 0 and n >= self.d > 0 and _ascend(self.rows, self.gains)
+        fit = fit and finite(self.stretch, self.diagonals, self.gains)
+        return fit and _below(self.rows, B * n) and _below(self.permutation, n)
 
 
 @final
@@ -169,17 +162,10 @@ class ButterflyRules(_Blocks):
         if self.permutations.ndim != 3 or self.vertices.shape != (1,) or self.vertices.dtype != np.bool_:
             return False
         B, K, d = self.permutations.shape
-        shapes = self.stretch.shape == (d,) and self.cosines.shape == self.sines.shape == (B, K, d - 1)
-        return (
-            shapes
-            and K > 0
-            and d > 0
-            and self.permutations.dtype == np.int32
-            and _ascend(self.rows, self.gains)
-            and finite(self.stretch, self.cosines, self.sines, self.gains)
-            and _below(self.rows, B * (d + int(self.vertices[0])))
-            and _below(self.permutations, d)
-        )
+        fit = self.stretch.shape == (d,) and self.cosines.shape == self.sines.shape == (B, K, d - 1)
+        fit = fit and K > 0 and d > 0 and self.permutations.dtype == np.int32 and _ascend(self.rows, self.gains)
+        fit = fit and finite(self.stretch, self.cosines, self.sines, self.gains)
+        return fit and _below(self.rows, B * (d + int(self.vertices[0]))) and _below(self.permutations, d)
 
 
 def finite(*arrays: npt.NDArray[Any]) -> bool:

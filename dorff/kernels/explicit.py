@@ -11,7 +11,7 @@ from typing import Annotated, Final, final
 import numpy as np
 
 from dorff.errors import InputError
-from dorff.kernels.scalar import FloatArray, Function, IntArray, ScalarKernel
+from dorff.kernels.scalar import FloatArray, Function, IntArray, ScalarKernel, positive_number, whole
 from dorff.spec.part import NotNegative, OneOf, Positive, Typed, within
 from dorff.spec.registry import Config
 
@@ -40,16 +40,13 @@ class Polynomial(ScalarKernel):
     def __init__(self, degree: int, *, offset: float = 1.0, scale: float = 1.0) -> None:
         if isinstance(degree, bool) or not isinstance(degree, int | np.integer) or degree < 1:
             raise InputError(f"degree must be a whole number of at least 1, not {degree!r}")
-        for name, value, least in (("offset", offset, "zero or a positive"), ("scale", scale, "a positive")):
-            good = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-            if not good or not 0 <= value < math.inf or (value == 0 and name == "scale"):
-                raise InputError(f"{name} must be {least} finite number, not {value!r}")
+        offset, scale = positive_number("offset", offset, or_zero=True), positive_number("scale", scale)
         if degree > MOST_DEGREE or not max(scale, offset, 1.0) < 10.0 ** (300 / degree) / 2:
             raise InputError(
                 f"degree {degree}, offset {offset!r} and scale {scale!r} make numbers beyond float64; use a degree of "
                 f"at most {MOST_DEGREE}, and an offset and a scale near 1"
             )
-        vars(self).update(degree=int(degree), offset=float(offset), scale=float(scale))
+        vars(self).update(degree=int(degree), offset=offset, scale=scale)
 
     def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
         return np.asarray((self.scale * (X @ Z.T) + self.offset) ** self.degree)
@@ -119,9 +116,8 @@ class Mercer(ScalarKernel):
     @classmethod
     def named(cls, system: str, count: int) -> Mercer:
         """The first `count` eigenpairs of a named system."""
-        if isinstance(count, bool) or not isinstance(count, int | np.integer) or not 1 <= count <= MOST_PAIRS:
-            raise InputError(f"count must be a whole number from 1 to {MOST_PAIRS}, not {count!r}")
-        return cls(SYSTEMS[system].eigenvalues(count) if system in SYSTEMS else (1.0,), system)
+        pairs = whole("count", count, 1, MOST_PAIRS)
+        return cls(SYSTEMS[system].eigenvalues(pairs) if system in SYSTEMS else (1.0,), system)
 
     def functions(self, X: FloatArray, indices: IntArray) -> FloatArray:
         """Eigenfunctions number `indices` (s,), counted from zero, at X (n, d): (n, s)."""

@@ -1,5 +1,4 @@
-"""Isotropic scalar kernels: Gaussian, Matern, rational quadratic; and the Bessel function K of the Matern kernels,
-safe at zero and at any order."""
+"""Isotropic scalar kernels: Gaussian, Matern, rational quadratic; and Bessel's K, safe at zero and any order."""
 
 import math
 from dataclasses import dataclass

@@ -56,9 +56,7 @@ class MultiView(OperatorKernel):
         names: Sequence[str | None] | None = None,
     ) -> None:
         if len(views) < 2:
-            raise InputError(
-                f"a multi-view kernel needs two views or more, got {len(views)}; use the view's own kernel"
-            )
+            raise InputError(f"a multi-view kernel needs two views or more, got {len(views)}; use the view's kernel")
         given = [None] * len(views) if names is None else list(names)
         if len(given) != len(views):
             raise InputError(f"names: wanted one for each of the {len(views)} views, got {len(given)}")
@@ -126,8 +124,7 @@ class MultiView(OperatorKernel):
         return tuple(np.array(sorted(group)) for group in groups)
 
     def terms(self) -> tuple[tuple[float, BaseKernel], ...]:
-        """Those of the first view, then those of the second, each of all inputs and outputs; `scalar` is of the view's
-        inputs alone."""
+        """Those of each view in turn, each of all inputs and outputs; `scalar` is of the view's inputs alone."""
         return tuple(
             (weight, InView(base, view.columns, number, self.V))
             for number, view in enumerate(self.views)
@@ -135,8 +132,7 @@ class MultiView(OperatorKernel):
         )
 
     def check_inputs(self, d: int) -> None:
-        """Does nothing if the views see the columns of d inputs, each of them, else raises the InputError that says
-        why not."""
+        """Does nothing if the views see all columns of d inputs, else raises the InputError that says why not."""
         seen = self.seen()
         if seen[-1] >= d or len(seen) < d:
             unseen = set(range(d)) - set(seen.tolist())

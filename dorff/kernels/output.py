@@ -268,10 +268,8 @@ def as_output(value: Any) -> Output:
     if not isinstance(value, str | Mapping):
         return Matrix(value)
     options = {} if isinstance(value, str) else dict(value)
-    named = (
-        [OUTPUTS.get(value)] if isinstance(value, str) else [e for e in map(OUTPUTS.get, options) if e and e.written]
-    )
-    entry = next(iter(named), None)
+    named = map(OUTPUTS.get, options or ([value] if isinstance(value, str) else []))
+    entry = next((one for one in named if one is not None and (one.written or not options)), None)
     if entry is None or (not options and not entry.alone) or set(options) - set(entry.options.model_fields):
         names = ", ".join(repr(one.name) for one in OUTPUTS.entries() if one.alone)
         raise InputError(

@@ -110,9 +110,7 @@ class Pointwise(GaussianWeighted):
 
     def config(self) -> Config:
         if not isinstance(self.phi, str):
-            raise InputError(
-                f"a Pointwise kernel of a Python function cannot be stored; name one of {', '.join(FUNCTIONS)}"
-            )
+            raise InputError(f"a Pointwise kernel of a function cannot be stored; name one of {', '.join(FUNCTIONS)}")
         return {"type": "pointwise", "function": self.phi}
 
 

@@ -53,9 +53,7 @@ class Measure:
             return
         split = 0.5 if self.split is None else self.split
         if not isinstance(split, int | float) or not 0 < split < 1:
-            raise InputError(
-                f"split, the share of the exponent that moves to the weight, must lie between 0 and 1, not {split!r}"
-            )
+            raise InputError(f"split, the weight's share of the exponent, must lie between 0 and 1, not {split!r}")
         object.__setattr__(self, "split", float(split))
 
     @classmethod
@@ -228,17 +226,19 @@ class GaussianWeighted(ScalarKernel):
         return float(np.asarray(self.activation.function(np.zeros((1, 1)))).ravel()[0])
 
 
-def positive_number(name: str, value: float) -> float:
+def positive_number(name: str, value: float, *, or_zero: bool = False) -> float:
     """`value` as a float, or an InputError naming the argument."""
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not 0 < value < math.inf:
-        raise InputError(f"{name} must be a positive finite number, not {value!r}")
+    good = isinstance(value, int | float | np.number) and not isinstance(value, bool) and 0 <= value < math.inf
+    if not good or (value == 0 and not or_zero):
+        raise InputError(f"{name} must be {'zero or ' if or_zero else ''}a positive finite number, not {value!r}")
     return float(value)
 
 
-def whole(name: str, value: object, least: int = 1) -> int:
-    """A whole number of `least` or more, or an InputError naming the argument."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise InputError(f"{name} must be a whole number of {least} or more, not {value!r}")
+def whole(name: str, value: object, least: int = 1, most: float = math.inf) -> int:
+    """A whole number from `least` to `most`, or an InputError naming the argument."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= most:
+        wanted = f"of {least} or more" if most == math.inf else f"from {least} to {most}"
+        raise InputError(f"{name} must be a whole number {wanted}, not {value!r}")
     return int(value)
 
 

@@ -114,8 +114,7 @@ class SpectralDensity(OfFunction):
     def trace(self, d: int, p: int) -> float:
         """tr K(0) = int tr mu: from the signature, else from a fixed sample of the proposal's frequencies.
 
-        InputError where the sample shows that the proposal does not serve mu, or that mu does not fit the signature.
-        """
+        InputError where the sample shows that the proposal does not serve mu, or mu not fit the signature."""
         if d not in self._traces:
             self._traces[d] = _trace(self, d)
         return self._traces[d]

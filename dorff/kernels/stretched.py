@@ -1,5 +1,4 @@
-"""Shift-invariant kernels of inputs in length-scales: products over the inputs (Laplacian, Cauchy) and of kernels, and
-their measures."""
+"""Shift-invariant kernels of inputs in length-scales, products (Laplacian, Cauchy), and their measures."""
 
 import math
 from abc import abstractmethod
@@ -20,8 +19,7 @@ ndtri = lazily("scipy.special", "ndtri")
 class Stretched(Spectral):
     """A kernel of inputs in length-scales: omega = stretch * sqrt(mixing) * unit.
 
-    The unit coordinates are independent, of one symmetric law. It has the tilted measures where the second moments
-    are finite."""
+    The unit coordinates are independent, of one symmetric law. Tilted measures need finite second moments."""
 
     kind: ClassVar[str]  #: its word in JOB.yaml
     mixed: ClassVar[bool] = False  #: whether `mixing` is random
@@ -32,9 +30,7 @@ class Stretched(Spectral):
         except (TypeError, ValueError):
             values = np.empty(0)
         if values.ndim > 1 or values.size == 0 or not np.all(np.isfinite(values)) or np.any(values < 1e-300):
-            raise InputError(
-                f"lengthscale must be a positive number or a list of them, one per input, not {lengthscale!r}"
-            )
+            raise InputError(f"lengthscale must be a positive number or a list, one per input, not {lengthscale!r}")
         plain = float(values) if values.ndim == 0 else tuple(float(v) for v in values)
         object.__setattr__(self, "lengthscale", plain)
 
@@ -64,9 +60,7 @@ class Stretched(Spectral):
 
     def check_measure(self, measure: Measure) -> None:
         if measure.split is not None:
-            raise InputError(
-                f"{type(self).__name__} has no bounded measure, which is the Gaussian's alone; use unbounded or trace"
-            )
+            raise InputError(f"{type(self).__name__} has no bounded measure, the Gaussian's alone; use unbounded")
         if measure.tilted:
             _ = self.variance
 
@@ -94,8 +88,7 @@ class Stretched(Spectral):
 
     @final
     def quantiles(self, uniforms: FloatArray, d: int, measure: Measure) -> FloatArray:
-        """As `Spectral.quantiles`. Of d + 1 uniforms the first, where a quasi-random point set is at its best, is the
-        mixtures'."""
+        """As `Spectral.quantiles`. Of d + 1 uniforms the first, best of quasi-random points, is the mixtures'."""
         self.check_measure(measure)
         first, rest, rows = uniforms[:, 0], uniforms[:, -d:], np.arange(len(uniforms))
         unit, biased = self._coordinates(rest, biased=False), np.zeros(len(uniforms), dtype=np.bool_)

@@ -1,6 +1,5 @@
 """What all tasks of one graph's building have in common, frozen in its folder; its files: of many parts, each read
-alone and with a checksum of its own, and of rows of inputs; and of which run, at which place there, and of which shard
-a row is."""
+alone and with a checksum of its own, and of rows of inputs; and the run, place and shard of a row."""
 
 from __future__ import annotations
 
@@ -229,8 +228,7 @@ class GraphSpec:
         return record["start"], record["stop"]
 
     def runs(self, generation: int) -> IntArray:
-        """(runs, 3): of each run of all generations up to this one the first row, the one after the last, and the
-        generation."""
+        """(runs, 3): of each run up to this generation the first row, the one after the last, and the generation."""
         return np.concatenate([_cuts(self.directory, one) for one in range(generation + 1)])
 
     def new_runs(self, generation: int) -> list[int]:

@@ -32,8 +32,7 @@ class Shards:
     """A graph that is built: its edges in `count` shards of rows, and the inputs of its rows. Small, picklable.
 
     Every edge is in the shards of both its ends, but for `owned` (`of_owned`). Of a graph that was given, `alone` rows
-    have no edge. A file that is found damaged is given up, so that the next run of the task makes it again:
-    IncompleteError."""
+    have no edge. A damaged file is given up, so that the next run of the task makes it again: IncompleteError."""
 
     path: str
     generation: int
@@ -60,8 +59,7 @@ class Shards:
         return replace(self, far=True)
 
     def stamp(self, start: int, stop: int) -> str:
-        """Names what the edges of shards start..stop-1 are, and the inputs of the rows that they touch; see `of_owned`
-        and `of_far`."""
+        """Names the edges of shards start..stop-1, and inputs that they touch; see `of_owned` and `of_far`."""
         with self._mending():
             done, lines, last = self._done(), [self._spec().config["name"]], 0
             if self.far:
@@ -135,9 +133,7 @@ class Shards:
                 f"{where}: a file of the graph is missing or damaged; run the job again, and it is made again"
             ) from error
         except ChangedError as error:
-            raise IncompleteError(
-                f"{self.path}: the graph was deleted, or its record is damaged; run the job again"
-            ) from error
+            raise IncompleteError(f"{self.path}: the graph is gone or damaged; run the job again") from error
 
 
 def write_done(spec: GraphSpec, generation: int, rows: Sequence[Receipt], shards: Sequence[Receipt]) -> None:

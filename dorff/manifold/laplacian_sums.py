@@ -110,8 +110,7 @@ class GraphSums(RowSums):
     def add(
         self, X: FloatArray, Y: FloatArray, fold: int = 0, *, partial: bool = False, weights: FloatArray | None = None
     ) -> None:
-        """Add a group of rows X (n, d), a graph of its own. A row counts once: there are no targets, folds or weights
-        in T."""
+        """Add a group of rows X (n, d), a graph of its own. A row counts once: T has no targets, folds or weights."""
         graph = self.recipe.graph
         assert isinstance(graph, KNN)
         if len(X):

@@ -1,8 +1,7 @@
 """T over a data set: by leaves, where each is a graph of its own, or by shards, where the graph is across leaves.
 
 A shard is summed by parts of few enough rows that their inputs are in memory, whatever the order of the graph's rows:
-of a graph in random order the rows that a shard touches are many times its own. Parts depend on the edges and the
-inputs' width."""
+in random order a shard touches many times its own rows. Parts depend on edges and the inputs' width."""
 
 from __future__ import annotations
 
@@ -139,8 +138,7 @@ SHARDS: Final = 4  # a task
 
 
 def group_reads(read_rows: int, unit_rows: int) -> int:
-    """The rows that a task reads at a time: whole groups, and whole units where that is not much more than
-    `read_rows`."""
+    """Rows read at a time: whole groups, and whole units where that is not much more than `read_rows`."""
     whole = math.lcm(GROUP_ROWS, unit_rows)
     if whole <= 2 * max(read_rows, GROUP_ROWS):
         return whole * max(1, read_rows // whole)
@@ -177,8 +175,7 @@ class ShardTerm(TermPlace):
         """Goes on from a checkpoint of the same shards, to the bit.
 
         Raises StoppedError: it was asked to stop, and has left a checkpoint; CorruptError: a number in the sums
-        changed in memory, or was computed wrongly; IncompleteError: the graph's files changed while they were
-        read."""
+        changed in memory, or was computed wrongly; IncompleteError: the graph's files changed meanwhile."""
         stamp, what = source.stamp(leaf.start, leaf.stop), f"shards {leaf.start} to {leaf.stop - 1}"
         frozen, sums = self.opened()
         recipe, limit = sums.recipe, Sizes().rows(len(frozen.features.center))
@@ -209,8 +206,7 @@ def sum_term(
     view's). `name` tells apart the rows of several stores that have the same term. `told` is called with the rows (or
     shards) done. What no later run needs is deleted, where a lease is given only while it is held.
 
-    Raises InputError: the rows are not what was wanted; IncompleteError: rows that changed, or sums that were lost,
-    again and again."""
+    Raises InputError: rows are not as wanted; IncompleteError: rows changed, or sums were lost, again and again."""
     recipe = TermRecipe.of(term, inputs=inputs, columns=columns)
     kind: type[TermPlace] = LeafTerm
     if not isinstance(rows, Dataset):

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dorff.errors import InputError
+from dorff.features.base import check_array
 from dorff.spec.registry import lazily
 
 brentq = lazily("scipy.optimize", "brentq")
@@ -122,11 +123,8 @@ def _checked(
     f, labels = np.asarray(values, dtype=np.float64), np.asarray(codes)
     if f.ndim != 2 or len(f) == 0 or f.shape[1] < 2 or not np.isfinite(f).all():
         raise InputError(f"decision values or probabilities must be finite, (rows, classes), got shape {f.shape}")
-    if (
-        labels.shape != f.shape[:1]
-        or labels.dtype.kind not in "iu"
-        or not ((labels >= 0) & (labels < f.shape[1])).all()
-    ):
+    whole = labels.shape == f.shape[:1] and labels.dtype.kind in "iu"
+    if not whole or not ((labels >= 0) & (labels < f.shape[1])).all():
         raise InputError(f"codes must be whole numbers from 0 to {f.shape[1] - 1}, one a row, for {len(f)} rows")
     w = np.ones(len(f)) if weights is None else np.asarray(weights, dtype=np.float64)
     total = float(w.sum()) if w.shape == labels.shape and np.isfinite(w).all() and (w >= 0).all() else 0.0
@@ -264,13 +262,9 @@ class HeldSample:
         shapes = {"numbers": (n,), "X": (n, d), "Y": (n, q), "values": (n, q), "std": (n, q), "groups": (n,)}
         parts: dict[str, Any] = {name: arrays.get(f"held_{name}") for name in shapes}
         for name, shape in shapes.items():
-            value, dtype = parts[name], np.int64 if name == "numbers" else np.float64
-            if value is None and name in ("std", "groups"):
-                continue
-            if value is None or value.shape != shape or value.dtype != dtype:
-                raise InputError(f"array held_{name} should be {np.dtype(dtype)} of shape {shape}")
-            if name not in ("Y", "groups") and not np.isfinite(value).all():
-                raise InputError(f"array held_{name} has numbers that are not finite")
+            if parts[name] is not None or name not in ("std", "groups"):
+                dtype, gaps = np.int64 if name == "numbers" else np.float64, name in ("Y", "groups")
+                check_array(f"held_{name}", parts[name], shape, dtype, gaps=gaps)
         return cls(**parts)
 
     @property

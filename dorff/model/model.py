@@ -104,8 +104,7 @@ class Model:
         return self.operator_weights.combined(self.coefficients) * self.target_scale
 
     def predict(self, X: npt.ArrayLike, *, views: Views = None) -> FloatArray:
-        """f (n, p) at X (n, d), in the targets' units, or the mean of views. InputError when X has another number of
-        columns."""
+        """f (n, p) at X (n, d), in the targets' units, or the mean of views. InputError when X has other columns."""
         M = self._mean(views)
         W, b = (self._combined, self.intercept) if M is None else (self._combined @ M.T, M @ self.intercept)
         return self._by_blocks(X, (self.p,), lambda rows: self.feature_map.transform(rows) @ W + b, views)

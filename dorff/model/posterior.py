@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dorff.errors import InputError
+from dorff.features.base import check_array
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -40,8 +41,7 @@ class PosteriorBlock(ABC):
 
     @abstractmethod
     def covariance(self, F: FloatArray, C: FloatArray | None = None) -> FloatArray:
-        """(n, p, p): covariances of what this block adds to f, for features F (n, m); with C (q, p) to C f, thus
-        (n, q, q)."""
+        """(n, p, p): covariances of what it adds to f, for features F (n, m); with C (q, p) to C f, (n, q, q)."""
 
     @abstractmethod
     def variances(self, F: FloatArray, C: FloatArray | None = None) -> FloatArray:
@@ -180,13 +180,12 @@ class Posterior:
         return max(1, STEP_BYTES // row_bytes)
 
     def covariance(self, F: FloatArray, C: FloatArray | None = None) -> FloatArray:
-        """(n, p, p): the covariance of f across outputs, without noise, for each row of features F (n, m); with C
-        (q, p) that of C f, (n, q, q)."""
+        """(n, p, p): covariances of f's outputs, without noise, for features F (n, m); with C (q, p) of C f, (n, q,
+        q)."""
         return self._summed(F, self._of_intercept(C), lambda block, rows: block.covariance(rows, C))
 
     def variance(self, F: FloatArray, C: FloatArray | None = None) -> FloatArray:
-        """(n, p): the variance of each output of f, without noise, for each row of features F (n, m); with C (q, p)
-        that of C f, (n, q)."""
+        """(n, p): variances of f's outputs, without noise, for features F (n, m); with C (q, p) of C f, (n, q)."""
         return self._summed(F, np.diag(self._of_intercept(C)), lambda block, rows: block.variances(rows, C))
 
     def _summed(
@@ -233,7 +232,7 @@ class Posterior:
             blocks.append(block)
         p = shape[2]
         for name, size in (("posterior_intercept", p), ("posterior_noise", q)):
-            _check(arrays, name, (size, size))
+            check_array(name, arrays.get(name), (size, size))
             if np.any(np.diag(arrays[name]) < 0):
                 raise InputError(f"array {name} has variances below 0")
         return cls(tuple(blocks), arrays["posterior_intercept"], arrays["posterior_noise"])
@@ -246,19 +245,25 @@ def _block(arrays: Mapping[str, AnyArray], prefix: str, shape: tuple[int, int, i
         full = f"{prefix}{kind.kind}_"
         if full + "basis" not in arrays:
             continue
-        _check(arrays, full + "basis", None)
-        _check(arrays, full + "variance", None)
-        (k, kept), c = arrays[full + "basis"].shape, len(arrays[full + "variance"])
+        own = {name: arrays.get(full + name) for name in (*kind.shapes, "basis", "spread", "variance")}
+        (k, kept), c = _shape(own["basis"], 2), _shape(own["variance"], 1)[0]
         sizes = dict(zip("mrp", shape, strict=True)) | {"k": k, "c": c}
-        shape_of_one = arrays[full + "spread"].shape[1:] if full + "spread" in arrays else ()
-        _check(arrays, full + "spread", (kept, *(shape_of_one if shape_of_one in ((c,), (c, c)) else (1,))))
-        for name, letters in kind.shapes.items():
-            _check(arrays, full + name, tuple(sizes[letter] for letter in letters))
+        apart = np.shape(arrays.get(full + "spread", 0.0))[1:]
+        shapes = {name: tuple(sizes[letter] for letter in letters) for name, letters in kind.shapes.items()}
+        shapes |= {"basis": (k, kept), "variance": (c,)}
+        shapes["spread"] = (kept, *(apart if apart in ((c,), (c, c)) else (1,)))
+        for name, value in own.items():
+            check_array(full + name, value, shapes[name], np.int64 if name in ("feature", "row") else np.float64)
         block = kind(**{part.name: arrays[full + part.name] for part in fields(kind)})
         if not _within(block, sizes):
             raise InputError(f"the arrays {full}... do not fit the model")
         return block
     return None
+
+
+def _shape(value: AnyArray | None, dimensions: int) -> tuple[int, ...]:
+    """An array's own shape; zeros where it has not so many dimensions."""
+    return np.shape(value) if value is not None and value.ndim == dimensions else (0,) * dimensions
 
 
 def _within(block: SeparableBlock | CoupledBlock, sizes: Mapping[str, int]) -> bool:
@@ -270,15 +275,3 @@ def _within(block: SeparableBlock | CoupledBlock, sizes: Mapping[str, int]) -> b
         return sizes["k"] == sizes["m"]
     places = ((block.feature, sizes["m"]), (block.row, sizes["r"]))
     return sizes["c"] == 1 and all(bool(np.all((at >= 0) & (at < size))) for at, size in places)
-
-
-def _check(arrays: Mapping[str, AnyArray], name: str, shape: tuple[int, ...] | None) -> None:
-    """InputError unless the array is there, of that shape (or of a block's own) and type, and finite."""
-    value = arrays.get(name)
-    wanted = 1 + name.endswith("basis") if shape is None else len(shape)
-    dtype = np.int64 if name.endswith(("feature", "row")) else np.float64
-    fits = value is not None and value.ndim == wanted and value.dtype == dtype
-    if value is None or not fits or (shape is not None and value.shape != shape) or not np.isfinite(value).all():
-        got = "nothing" if value is None else f"{value.dtype} of shape {value.shape}"
-        should = f"{np.dtype(dtype)} of shape {shape or 'of its block'}, and finite"
-        raise InputError(f"array {name} should be {should}, got {got}")

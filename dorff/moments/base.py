@@ -196,8 +196,7 @@ class Adder(Described):
 
     @abstractmethod
     def compared(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """(k,) each: sums along `probe` from the numbers, the same from the witness, and how much rounding may have
-        put between them."""
+        """(k,) each: sums along `probe` from the numbers, the same from the witness, and what rounding may change."""
 
     @abstractmethod
     def moments(self) -> Sums:

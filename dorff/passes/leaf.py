@@ -111,9 +111,7 @@ def unchanged(stamp: Callable[[], str], work: Callable[[], T], what: str) -> tup
             if wrong is not None:
                 raise wrong
             return result, before
-    raise IncompleteError(
-        f"{what} changed while they were read, {TRIES} times; run the job again when nothing writes to them"
-    )
+    raise IncompleteError(f"{what} changed while they were read, {TRIES} times; run the job again when nothing writes")
 
 
 class LeafRun:
@@ -146,9 +144,7 @@ class LeafRun:
         """StoppedError, with a checkpoint left, where it was asked for and something is left to be done."""
         if self.at.row < self.at.stop and stop_requested():
             self.now().save(self.place.checkpoints, self.sums.sums)
-            raise StoppedError(
-                f"{what}: asked to stop, after {done}; what is summed is kept, run the job again to go on"
-            )
+            raise StoppedError(f"{what}: asked to stop, after {done}; what is summed is kept, run the job again")
 
     def finish(self, what: str, large: str) -> Receipt:
         """Check the sums, write them, and leave the receipt instead of a checkpoint.

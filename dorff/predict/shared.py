@@ -49,9 +49,7 @@ class ModelInputs:
             raise InputError("views: the model's kernel is not multi-view; leave views out")
         chosen, parts = model.kernel.chosen(views), _arrays(model, views)
         if not parts:
-            raise InputError(
-                "views: the model does not say which arrays its views are; give all inputs, without views"
-            )
+            raise InputError("views: the model does not say which arrays its views are; give all inputs, no views")
         columns = tuple(column for start, (_, stop) in parts.items() for column in range(start, stop))
         return cls(given or tuple(name for name, _ in parts.values()), columns, chosen)
 

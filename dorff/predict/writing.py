@@ -222,8 +222,7 @@ def _check_asked(fitted: Model, version: Path, asked: Uncertainty) -> None:
 
 
 def _describe(writing: Writing, model: Model, staging: Path) -> int:
-    """Write the metadata of the predictions; the labels of a classifier with how often each was predicted. Returns how
-    many rows are NaN."""
+    """Write the predictions' metadata, with a classifier's labels and their counts. Returns how many rows are NaN."""
     arrays, dataset, asked, sight = writing.arrays, writing.dataset, writing.asked, writing.sight
     outputs = model.info.get("data", {}).get("targets") or [f"y{i}" for i in range(model.p)]
     targets = outputs if model.observe is None else [f"y{i}" for i in range(len(model.observe))]

@@ -1,5 +1,4 @@
-"""A model in words, symbols and facts, the names and ranges of its columns, and the units that names such as `x_km`
-or `u_m_s` say."""
+"""A model in words, symbols and facts, the names and ranges of its columns, and units as in `x_km` or `u_m_s`."""
 
 from __future__ import annotations
 
@@ -253,12 +252,10 @@ def kernel_title(kernel: kernels.OperatorKernel) -> str:
     """The kernel's name in a few words."""
     if isinstance(kernel, kernels.MultiView):
         return f"The mean of {kernel.V} views"
-    kinds = {type(term) for weight, term in kernel.terms() if weight > 0}
-    if kinds == {kernels.CurlFree, kernels.DivergenceFree}:
+    terms = [term for weight, term in kernel.terms() if weight > 0]
+    if {type(term) for term in terms} == {kernels.CurlFree, kernels.DivergenceFree}:
         return "Helmholtz (curl-free + divergence-free)"
-    if len(kinds) == 1:
-        return _name(next(term for weight, term in kernel.terms() if weight > 0))
-    return "Sum of kernels"
+    return _name(terms[0]) if len({type(term) for term in terms}) == 1 else "Sum of kernels"
 
 
 def kernel_terms(model: Model) -> list[KernelTerm]:

@@ -220,8 +220,7 @@ class Candidate:
 
 def from_info(info: Mapping[str, Any]) -> list[Candidate]:
     """The candidates in a model's fit report, by held-out R2 where k-fold chose: kernels with their numbers of
-    features and weights of manifold terms; none where the report has none, or scores that are no errors, such as
-    evidences."""
+    features and weights of manifold terms; none where the report has none, or scores that are no errors."""
     report = mapping(info.get("report"))
     rows = report.get("table") if report.get("select", "gcv") in ("gcv", "kfold") else ()
     paths: dict[tuple[int, int, tuple[float, ...]], list[tuple[float, float]]] = {}
@@ -280,8 +279,7 @@ def trial_plot(
     unit: str | None = None,
 ) -> bytes:
     """A PNG of the values of trials (kernel's name, m, ridge, minimised value) against the ridge, `winner` (ridge,
-    value) marked; of more kernels or m than there are colours or styles the best. InputError where no trial has a
-    value that is a number."""
+    value) marked; of more kernels or m than colours or styles the best. InputError where no value is a number."""
     trials = [trial for trial in trials if math.isfinite(criterion.shown(trial[3]))]
     if not trials:
         raise InputError("path plot: none of the trials has a score that is a number; try larger ridges")

@@ -194,8 +194,7 @@ class Quality:
 
 
 def _coverage(model: Model) -> dict[str, list[list[float]]]:
-    """Of each kind of bands, of each level and target, the share of held-out rows within; NaN where too few rows say
-    how wide they are."""
+    """Of each kind of bands, level and target, the share of held-out rows within; NaN where too few say how wide."""
     held, kinds, shares = model.held, ("plain", "conformal"), dict[str, list[list[float]]]()
     if held is None or held.std is None:
         return shares

@@ -77,8 +77,7 @@ class Location(PosixPath):
         return handle
 
     def append(self, line: bytes) -> None:
-        """Add a line to the file, a new one where there is none, and wait for the disk. One that was torn stays by
-        itself."""
+        """Add a line to the file, a new one where there is none, and wait for the disk. A torn one stays by itself."""
         with self._opened("ab+", 0) as file:
             if size := file.seek(0, os.SEEK_END):
                 file.seek(size - 1)

@@ -135,9 +135,7 @@ def _claim(path: Path, holder: Holder) -> int:
         token, held, changed = _newest(path)
         if held is not None and held.holds(now - changed):
             until = _local_time(time.time() + held.seconds - (now - changed))
-            raise LeaseError(
-                f"{path}: held by {held} until {until} at least; wait for that run to end, then run again"
-            )
+            raise LeaseError(f"{path}: held by {held} until {until} at least; wait for its end, then run again")
         write_atomic(_file(path, token + 1), [seal(asdict(holder))], sync=True)
         for older in _files(path) - {token + 1}:
             _file(path, older).unlink(missing_ok=True)

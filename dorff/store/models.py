@@ -22,6 +22,7 @@ import zarr
 from dorff import kernels
 from dorff.errors import DorffError, InputError
 from dorff.features import FeatureMap, Projected, feature_arrays, features_from
+from dorff.features.base import check_array
 from dorff.frequencies.transforms import Arrays, Dense
 from dorff.model import Model
 from dorff.model.calibration import HeldSample
@@ -68,8 +69,7 @@ def write_version(model: Model, root: Path) -> Path:
 
 
 def _discard(version: Path) -> None:
-    """Remove a version that is not to be; Zarr's threads may still be writing other arrays of it, so it may take more
-    than one try."""
+    """Remove a version that is not to be; Zarr's threads may still write arrays, so it may take several tries."""
     for _ in range(20):
         files.rmtree(version, ignore_errors=True)
         if not version.exists():
@@ -265,8 +265,7 @@ def _load(version: Path, left: tuple[str, ...]) -> Model:
 
 
 def _read(version: Path, left: tuple[str, ...]) -> tuple[Mapping[str, Any], Arrays]:
-    """What describes a model, and its arrays but those whose names begin so: each checked before it is read, and
-    after."""
+    """What describes a model, and its arrays but those whose names begin so: each checked before reading and after."""
     files.check_confined(version)
     group = zarr.open_group(locate(version).zarr(read_only=True), mode="r")
     if "description" not in group.attrs:
@@ -342,8 +341,8 @@ def _built(arrays: Arrays, words: Mapping[str, Any]) -> Model:
         **({"observe": (q, p)} if "observe" in arrays else {}),
     }
     for name, shape in expected.items():
-        _check(name, arrays[name], shape)
-    if m != features.m or not np.all(arrays["target_scale"] > 0):
+        check_array(name, arrays[name], shape)
+    if m != features.m or not all((m, r, p, q)) or not np.all(arrays["target_scale"] > 0):
         raise InputError(f"{features.m} features have coefficients {(m, r)}, or a target's scale is not above 0")
     if weights.views is not None and q != inside:
         raise InputError(f"views of {inside} outputs have {q} targets")
@@ -387,10 +386,3 @@ def _weights(arrays: Arrays, kernel: kernels.OperatorKernel, features: FeatureMa
         if np.any(np.delete(phi.omega[first == number], view.columns, axis=1)):
             raise InputError(f"features of view {view.name} see columns that it does not")
     return OperatorWeights(arrays["gain"], arrays["root"], views, kernel.V)
-
-
-def _check(name: str, value: np.ndarray[Any, Any], shape: tuple[int, ...]) -> None:
-    fits = value.shape == shape and value.dtype == np.float64 and min(shape) > 0
-    if not fits or not np.isfinite(value).all():
-        got = f"{value.dtype} of shape {value.shape}" if not fits else "numbers that are not"
-        raise InputError(f"array {name} should be float64 of shape {shape}, and finite; got {got}")

@@ -42,8 +42,7 @@ def save_moments(path: Path, folds: Mapping[Part, Described]) -> None:
     """Write the sums of each fold that has rows, and of each pattern of targets, whatever their kind.
 
     Layout: magic, the JSON header's length and checksum, the header (the file's `identity`, and what its sections
-    are), and a fold's numbers and their checksum in turn. Nothing is copied: what is still in an accumulator is
-    written from there."""
+    are), and a fold's numbers and their checksum in turn. Nothing is copied out of accumulators."""
     parts = sorted(folds.items(), key=lambda item: item[0])
     sections = [(_section(part, sums, sums.kind, sums.length), sums.pieces()) for part, sums in parts]
     write_atomic(path, _encoded(path, sections), sync=False)
