@@ -130,12 +130,11 @@ def _ingest(home: Path, echo: Echo) -> int:
     points = np.stack([part.ravel() for part in np.meshgrid(*axes)], axis=1)
     lines = [",".join(INPUTS), *(f"{x!r},{y!r}" for x, y in points.tolist())]
     write_atomic(home / "grid.csv", ["\n".join([*lines, ""]).encode()], sync=False)
-    for name in ("drifters.zarr", "grid.zarr"):
-        shutil.rmtree(home / name, ignore_errors=True)
-    rows = ingest(
-        [home / "drifters.csv"], home / "drifters.zarr", inputs=INPUTS, targets=TARGETS, shard_rows=SHARD_ROWS
-    )
-    ingest([home / "grid.csv"], home / "grid.zarr", inputs=INPUTS, targets=())
+    store, grid = home / "drifters.zarr", home / "grid.zarr"
+    for place in (store, grid):
+        shutil.rmtree(place, ignore_errors=True)
+    rows = ingest([home / "drifters.csv"], store, inputs=INPUTS, targets=TARGETS, shard_rows=SHARD_ROWS)
+    ingest([home / "grid.csv"], grid, inputs=INPUTS, targets=())
     echo(f"data     {rows:,} velocities of GLAD surface drifters, northern Gulf of Mexico, 2012 (see SOURCE.md)")
     echo(f"ingest   drifters.csv -> drifters.zarr, {-(-rows // SHARD_ROWS)} shards of {SHARD_ROWS} rows")
     return rows

@@ -218,7 +218,6 @@ def names(option: str, text: str) -> list[str]:
 
 
 def level(text: str) -> float:
-    """The level of a band."""
     try:
         return float(text)
     except ValueError:

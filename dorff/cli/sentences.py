@@ -22,19 +22,16 @@ def fit_text(report: FitReport, weights: Sequence[Sequence[float]] = (), *, clas
     if report.outcome == "unchanged":
         return (
             f"fit: nothing new: the model of {report.rows_used:,} rows stays{_again(report)}"
-            f"{_scored(report, classes)}; "
-            f"{report.seconds:.1f} s; model {report.model}"
+            f"{_scored(report, classes)}; {report.seconds:.1f} s; model {report.model}"
         )
     before = "sums of targets" if report.graphs else "all of it"
     share = f"{before} done before" if report.syrk_share is None else f"{report.syrk_share:.0%} of the syrk limit"
     peak = "peak memory not measured" if report.peak_bytes is None else f"peak memory {size(report.peak_bytes)}"
     return (
-        f"fit: {report.rows_used:,} rows used, {_dropped(report)}{_alone(report)}"
-        f"{_rewritten(report)}; "
-        f"{report.seconds:.1f} s, {share}; "
-        f"{peak} of {size(report.plan_peak_bytes)} planned; {report.m:,} features, condition {report.condition:.2g} "
-        f"({report.rung}, {report.status}), ridge {report.ridge:.3g}"
-        f"{_at_the_edge(report.ridge, [row['ridge'] for row in report.table])}"
+        f"fit: {report.rows_used:,} rows used, {_dropped(report)}{_alone(report)}{_rewritten(report)}; "
+        f"{report.seconds:.1f} s, {share}; {peak} of {size(report.plan_peak_bytes)} planned; {report.m:,} features, "
+        f"condition {report.condition:.2g} ({report.rung}, {report.status}), "
+        f"ridge {report.ridge:.3g}{_at_the_edge(report.ridge, [row['ridge'] for row in report.table])}"
         f"{_weighed(report, weights)}{_tuned(report)}{_scored(report, classes)}; model {report.model}"
         f"{_remedy(report)}{_guessed(report)}{_crowded(report)}"
     )

@@ -226,7 +226,6 @@ class VariablesReader(ArraysReader):
         return one.text("units") if one and units_of(one.text("units"), one.text("calendar")) else ""
 
     def stream(self, name: str, columns: Sequence[int], rows: int) -> Iterator[Numbers]:
-        """Read slabs of rows, or of cells."""
         grid = self.grid or Grid(("",), self.variables[name].shape[:1])
         along = self.variables[name].dims if self.grid else ("",)
         for slab in grid.slabs(rows):

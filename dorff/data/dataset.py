@@ -75,7 +75,6 @@ class Dataset:
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
         return self.n - self.first
 
     @property

@@ -266,7 +266,6 @@ class Encoded(Reader):
         return np.dtype(np.float32 if short else np.float64)
 
     def content(self) -> str:
-        """The source's."""
         return self._reader.content()
 
     def _read(self, columns: Sequence[str], labels: Sequence[str]) -> Iterator[SourceBlock]:

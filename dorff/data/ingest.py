@@ -273,9 +273,8 @@ def _existing(store: Path, readers: Sequence[Reader], columns: Columns, shard_ro
 
 def _kept_layout(store: Path, name: str) -> ArrayLayout:
     stored = open_array(store, name)
-    layout = ArrayLayout(
-        stored.columns, stored.files.outer[0], stored.files.inner[0], str(np.dtype(stored.array.dtype).name)
-    )
+    files, dtype = stored.files, np.dtype(stored.array.dtype).name
+    layout = ArrayLayout(stored.columns, files.outer[0], files.inner[0], dtype)
     wanted, held = normal(layout.metadata(stored.rows)), normal(read_json(store / name / "zarr.json"))
     if any(wanted[key] != held.get(key) for key in ("data_type", "chunk_grid", "chunk_key_encoding", "codecs")):
         raise InputError(f"{store}: array {name} is not as `dorff ingest` writes it; ingest all rows into a new one.")

@@ -159,7 +159,6 @@ def label_of(value: Any, where: str) -> Label | None:
 
 
 def text_of(label: Label) -> str:
-    """A label as text."""
     return label if isinstance(label, str) else repr(label)
 
 

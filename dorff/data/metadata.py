@@ -139,12 +139,10 @@ def reported(store: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in NO_SPACE:
-            raise IncompleteError(
-                f"{store}: no space left to write it; what was begun is removed: free some space and run it again."
-            ) from error
-        if transient(error):
-            raise IncompleteError(
-                f"{store}: the disk failed ({error}); what was begun is removed: check the disk and run it again."
-            ) from error
-        raise InputError(f"{store}: cannot be written ({error.strerror or error}); check its permissions.") from error
+        full = error.errno in NO_SPACE
+        if not full and not transient(error):
+            problem = f"cannot be written ({error.strerror or error}); check its permissions."
+            raise InputError(f"{store}: {problem}") from error
+        problem = "no space left to write it" if full else f"the disk failed ({error})"
+        remedy = "free some space" if full else "check the disk"
+        raise IncompleteError(f"{store}: {problem}; what was begun is removed: {remedy} and run it again.") from error

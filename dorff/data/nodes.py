@@ -46,12 +46,10 @@ class StoredArray:
 
     @property
     def array(self) -> zarr.Array[Any]:
-        """The Zarr array."""
         return self.files.array
 
     @property
     def rows(self) -> int:
-        """Its length."""
         return self.files.shape[0]
 
     @property

@@ -113,8 +113,7 @@ def _check_columns(file: str, schema: Any) -> None:
     others = [name for name in schema.names if name not in EDGES and not name.startswith("__")]  # but pandas' index
     if "w" not in schema.names and others:
         raise InputError(
-            f"{file}: wanted the columns i, j and perhaps w, got {schema.names}; name the weights w, and drop what is "
-            "none."
+            f"{file}: wanted the columns i, j and perhaps w, got {schema.names}; name the weights w, drop the rest."
         )
     for name in EDGES[: 2 + ("w" in schema.names)]:
         if name not in schema.names:

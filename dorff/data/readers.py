@@ -208,7 +208,6 @@ class ArraysReader(Reader):
         """Those columns of one array, `rows` rows at a time."""
 
     def expand(self, name: str) -> tuple[str, ...]:
-        """A 2-d array's name stands for its columns."""
         info = self.arrays.get(name)
         if info is None or len(info.shape) == 1:
             return (name,)
@@ -217,7 +216,6 @@ class ArraysReader(Reader):
         return tuple(f"{name}{j}" for j in range(info.shape[1]))
 
     def dtype(self, column: str) -> np.dtype[Any]:
-        """The array's type."""
         dtype = self.arrays[self._place[column][0]].dtype
         if dtype.kind not in NUMBER_KINDS:
             raise unwanted(self.path, column, dtype, NUMBERS)

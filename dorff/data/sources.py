@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any, final
 
@@ -11,7 +10,7 @@ import numpy as np
 from dorff.data.readers import Reader, SourceBlock, reading
 from dorff.errors import InputError
 from dorff.spec.part import Part
-from dorff.spec.registry import READERS, Entry
+from dorff.spec.registry import READERS, Entry, lazily
 
 
 @final
@@ -61,24 +60,17 @@ def _netcdf(path: str, asked: Collection[str] = ()) -> Reader:
     return VariablesReader(path, asked, classic=classic)
 
 
-def _reader(module: str, name: str) -> Callable[..., Reader]:
-    """Opens a file by a class of this room, imported by then: Arrow and HDF5 take 40 MiB that fits need not hold."""
-
-    def build(path: str, **options: Any) -> Reader:
-        reader: Reader = getattr(import_module(f"dorff.data.{module}"), name)(path, **options)
-        return reader
-
-    return build
-
-
 def _add(ends: str, build: Callable[..., Reader], options: type[Part] = Part) -> None:
     READERS.add(*(Entry(end, build, options) for end in ends.split()))
 
 
-_add(".csv .tsv .txt .data .csv.gz .tsv.gz .txt.gz .data.gz", _reader("csv_reader", "CSVReader"), ColumnNames)
-_add(".parquet .pq", _reader("parquet_reader", "ParquetReader"))
-_add(".npy", _reader("array_readers", "NPYReader"))
-_add(".npz", _reader("array_readers", "NPZReader"))
+# Arrow and HDF5 take 40 MiB that fits need not hold.
+_add(
+    ".csv .tsv .txt .data .csv.gz .tsv.gz .txt.gz .data.gz", lazily("dorff.data.csv_reader", "CSVReader"), ColumnNames
+)
+_add(".parquet .pq", lazily("dorff.data.parquet_reader", "ParquetReader"))
+_add(".npy", lazily("dorff.data.array_readers", "NPYReader"))
+_add(".npz", lazily("dorff.data.array_readers", "NPZReader"))
 _add(".nc .nc3 .nc4 .cdf .h5 .hdf5 .hdf", _netcdf, ColumnNames)
 
 
@@ -99,22 +91,18 @@ class SideBySide(Reader):
         super().__init__("+".join(reader.path for reader in readers), columns, numbered=numbered)
 
     def expand(self, name: str) -> tuple[str, ...]:
-        """As the source that has the name says."""
         expanded = (reader.expand(name) for reader in self._readers if not reader.numbered)
         return next((e for e in expanded if e != (name,)), (name,))
 
     def dtype(self, column: str) -> np.dtype[Any]:
-        """As the column's source says."""
         reader, name = self._place[column]
         return reader.dtype(name)
 
     def is_text(self, column: str) -> bool:
-        """As the column's source says."""
         reader, name = self._place[column]
         return reader.is_text(name)
 
     def units(self, column: str) -> str:
-        """As the column's source says."""
         reader, name = self._place.get(column, (None, ""))
         return reader.units(name) if reader else ""
 

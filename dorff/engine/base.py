@@ -141,17 +141,14 @@ def try_again(error: BaseException, task: Task, failures: int) -> None:
     if not isinstance(error, OSError):
         raise error
     where = error.filename or task
-    if error.errno in _FULL:
-        raise IncompleteError(
-            f"{where}: no space left on the disk; what is done is kept: free some, and run the same command again"
-        ) from error
     if error.errno in _CLOSED:
         raise InputError(f"{where}: {error.strerror}; check the path and its permissions") from error
-    if failures >= TRIES:
-        raise IncompleteError(
-            f"{where}: {error.strerror or error}, {TRIES} times over; what is done is kept: look at the disk or the "
-            "network it is on, and run the same command again"
-        ) from error
+    full = error.errno in _FULL
+    if full or failures >= TRIES:
+        problem = "no space left on the disk" if full else f"{error.strerror or error}, {TRIES} times over"
+        remedy = "free some" if full else "look at the disk or the network it is on"
+        kept = f"what is done is kept: {remedy}, and run the same command again"
+        raise IncompleteError(f"{where}: {problem}; {kept}") from error
 
 
 @final

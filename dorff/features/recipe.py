@@ -214,7 +214,6 @@ class Recipe:
 
 
 def feature_arrays(features: FeatureMap) -> Arrays:
-    """Every array of a feature map, by name."""
     return {**features.phi.arrays(), "center": features.center, "scale": features.scale}
 
 

@@ -115,16 +115,15 @@ class Sampler(ABC):
         parts = [self.rule(rng, law, size, d) for law, size in zip(laws, counts, strict=True)]
         if self._weighed(laws):
             parts = [
-                replace(part, log_density=law.log_density(part.omega)) for part, law in zip(parts, laws, strict=True)
+                replace(one, log_density=law.log_density(one.omega)) for one, law in zip(parts, laws, strict=True)
             ]
         if len(laws) == 1:
             return parts[0]
-        found = _side_by_side(rng, parts, laws, len(kernel.terms()))
+        found = _mixed(rng, parts, laws, len(kernel.terms()))
         if self._apart(kernel, laws):
             return found
-        densities = [
-            np.log(size / count) + law.log_density(found.omega) for law, size in zip(laws, counts, strict=True)
-        ]
+        shares = [np.log(size / count) for size in counts]
+        densities = [share + law.log_density(found.omega) for law, share in zip(laws, shares, strict=True)]
         return Frequencies(found.transform, uniform(count), log_density=np.logaddexp.reduce(densities, axis=0))
 
     @final
@@ -274,9 +273,7 @@ def unbounded(measure: Measure, sampler: str) -> None:
         )
 
 
-def _side_by_side(
-    rng: np.random.Generator, parts: Sequence[Frequencies], laws: Sequence[Law], terms: int
-) -> Frequencies:
+def _mixed(rng: np.random.Generator, parts: Sequence[Frequencies], laws: Sequence[Law], terms: int) -> Frequencies:
     """The laws' frequencies in one, in random order, so that leaving out the last ones leaves out none of the laws."""
     table = np.array([[term in law.terms for law in laws] for term in range(terms)])
     owner = np.repeat(np.arange(len(parts)), [len(part.weights) for part in parts])

@@ -96,11 +96,10 @@ def with_an_entry(chain: HadamardChain, count: int) -> HadamardChain:
         chain.project(axes, out[: len(axes)])
         squared += np.sum(out[: len(axes)] ** 2, axis=0)
     kept = np.flatnonzero(squared > 1e-20)[:count]  # the entries are sums of signs: zero, or not small at all
-    rows, blocks = chain.rows[kept], int(chain.rows[kept[-1]]) // chain.diagonals.shape[2] + 1
-    gains = chain.gains[kept] / np.sqrt(squared[kept])
-    return replace(
-        chain, diagonals=chain.diagonals[:blocks], permutation=chain.permutation[:blocks], rows=rows, gains=gains
-    )
+    rows, gains = chain.rows[kept], chain.gains[kept] / np.sqrt(squared[kept])
+    blocks = slice(int(rows[-1]) // chain.diagonals.shape[2] + 1)
+    diagonals, permutation = chain.diagonals[blocks], chain.permutation[blocks]
+    return replace(chain, diagonals=diagonals, permutation=permutation, rows=rows, gains=gains)
 
 
 @final

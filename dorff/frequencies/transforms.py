@@ -153,10 +153,8 @@ class ButterflyRules(_Blocks):
     kind = "butterfly"
 
     def project(self, x: FloatArray, out: FloatArray) -> None:
-        simplex = bool(self.vertices[0])
-        butterfly_rules(
-            x, self.stretch, self.permutations, self.cosines, self.sines, simplex, self.rows, self.gains, out
-        )
+        rules = self.permutations, self.cosines, self.sines, bool(self.vertices[0])
+        butterfly_rules(x, self.stretch, *rules, self.rows, self.gains, out)
 
     def fits(self) -> bool:
         if self.permutations.ndim != 3 or self.vertices.shape != (1,) or self.vertices.dtype != np.bool_:

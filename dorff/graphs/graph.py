@@ -239,7 +239,6 @@ class Manifold:
 
     @property
     def normalised(self) -> bool:
-        """Whether L is the normalised Laplacian."""
         return self.laplacian == "normalised"
 
     def config(self) -> Config:
@@ -254,13 +253,8 @@ class Manifold:
 
     def sums_config(self) -> Config:
         """What the sums T depend on: not the weights, outputs and scale, which need no second pass."""
-        return {
-            "graph": self.graph.config(),
-            "laplacian": self.laplacian,
-            "power": self.power,
-            "form": self.form,
-            "view": self.view,
-        }
+        same = {name: getattr(self, name) for name in ("laplacian", "power", "form", "view")}
+        return {"graph": self.graph.config(), **same}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Manifold:
@@ -310,9 +304,7 @@ def _weight(weight: Any) -> float | tuple[float, ...]:
         raise InputError("manifold.weight: wanted a number, or several to choose from, got none; give 1e-2, say.")
     for w in numbers:
         if not isinstance(w, Real) or isinstance(w, bool) or not math.isfinite(w) or w < 0:
-            raise InputError(
-                f"manifold.weight: wanted finite numbers of at least 0, got {w!r}; 0 leaves the term out."
-            )
+            raise InputError(f"manifold.weight: wanted finite numbers of at least 0, got {w!r}; 0 leaves it out.")
     return tuple(float(w) for w in numbers) if several else float(weight)
 
 

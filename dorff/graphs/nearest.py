@@ -117,9 +117,8 @@ def _product_pairs(rows: FloatArray, asked: IntArray, kept: IntArray, k: int) ->
         points = asked[start : start + step]
         x2, z2 = squares[points], squares[kept]
         out = held[: len(kept) * len(points)].reshape(len(kept), -1)
-        place, column = _near(
-            _Points(centred[points].astype(np.float32), x2), _Points(coarse, z2), own[points], k, out
-        )
+        asked_for = _Points(centred[points].astype(np.float32), x2)
+        place, column = _near(asked_for, _Points(coarse, z2), own[points], k, out)
         if len(place) > (k + _CROWDED) * len(points):
             fine = np.empty((len(kept), len(points)))
             place, column = _near(_Points(centred[points], x2), _Points(centred[kept], z2), own[points], k, fine)

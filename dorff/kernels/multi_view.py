@@ -26,7 +26,6 @@ class View:
 
     @property
     def d(self) -> int:
-        """Inputs that the view sees."""
         return len(self.columns)
 
 
@@ -150,9 +149,7 @@ class MultiView(OperatorKernel):
         return MultiView(fixed, self.names)
 
     def config(self) -> Config:
-        views = [
-            {"columns": list(view.columns), "name": view.name, "kernel": view.kernel.config()} for view in self.views
-        ]
+        views = [{"columns": list(one.columns), "name": one.name, "kernel": one.kernel.config()} for one in self.views]
         return {"type": "multi_view", "views": views}
 
 
@@ -194,7 +191,6 @@ class InView(BaseKernel):
         return self.base.trace(len(self.columns), p // self.views)
 
     def config(self) -> Config:
-        """That of the view's kernel."""
         return self.base.config()
 
 

@@ -49,12 +49,10 @@ class Output(ABC):
         """Does nothing if A can have p outputs, else raises the InputError that says why not."""
         if self.p not in (None, p):
             raise InputError(
-                f"the output matrix is {self.p} x {self.p} but there are {p} outputs; "
-                "give a matrix with one row per output"
+                f"the output matrix is {self.p} x {self.p} but there are {p} outputs; give one row per output"
             )
 
     def matrix(self, p: int) -> FloatArray:
-        """A (p, p)."""
         root = self.root(p)
         return root.T @ root
 

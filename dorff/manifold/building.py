@@ -69,8 +69,7 @@ def build(
         if shards is not None:
             return shards
     raise IncompleteError(
-        f"{dataset.path}: rows, or their graph, changed each time it had been built; run again when nobody writes to "
-        "them"
+        f"{dataset.path}: rows, or their graph, changed each time it was built; run again when nobody writes to them"
     )
 
 

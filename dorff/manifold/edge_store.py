@@ -129,9 +129,8 @@ class Shards:
             for task in error.tasks:
                 self._spec().void(task)
             where = self._spec().path(error.tasks[0])
-            raise IncompleteError(
-                f"{where}: a file of the graph is missing or damaged; run the job again, and it is made again"
-            ) from error
+            what = "a file of the graph is missing or damaged; run the job again, and it is made again"
+            raise IncompleteError(f"{where}: {what}") from error
         except ChangedError as error:
             raise IncompleteError(f"{self.path}: the graph is gone or damaged; run the job again") from error
 

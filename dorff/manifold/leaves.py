@@ -189,9 +189,8 @@ class ShardTerm(TermPlace):
             run.pause(what, f"shard {shard}")
         if source.stamp(leaf.start, leaf.stop) != stamp:
             raise IncompleteError(f"{what}: the graph changed while it was read; run the job again")
-        return run.finish(
-            what, f"{what}: the sums overflow float64; a feature or a weight is larger than 1e150: rescale it"
-        )
+        large = f"{what}: the sums overflow float64; a feature or a weight is larger than 1e150: rescale it"
+        return run.finish(what, large)
 
 
 def sum_term(

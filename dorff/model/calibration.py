@@ -186,9 +186,7 @@ class Conformal:
     @property
     def highest(self) -> float:
         """The highest level that every target has enough rows for; 0 where there is none."""
-        return max(
-            (level for level, row in zip(LEVELS, self.factors, strict=True) if np.isfinite(row).all()), default=0
-        )
+        return max(np.array(LEVELS)[np.isfinite(self.factors).all(axis=1)].tolist(), default=0)
 
     def config(self) -> dict[str, Sequence[object]]:
         """As JSON, for a model's file; infinite factors are null."""

@@ -128,7 +128,6 @@ class Accumulator(PackedAdder):
         return np.array([squares]), self.witness[:1], np.array([self.unit * slack * size])
 
     def pieces(self) -> Iterator[FloatArray]:
-        """The upper triangle, column by column."""
         return packed_columns(self.square)
 
     def moments(self) -> Moments:
@@ -259,7 +258,6 @@ class Products(Sums):
         return self.values.size
 
     def pieces(self) -> Iterator[FloatArray]:
-        """`values`, row by row, as one piece."""
         yield self.values.reshape(-1)
 
     @classmethod

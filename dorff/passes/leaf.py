@@ -215,10 +215,10 @@ class _RowRun(LeafRun):
         at, mixed = self.at, self.frozen.spec.mixed
         kind, limit = ("float32", "1e18") if mixed else ("float64", "1e150")
         what = f"rows {at.start}..{at.stop - 1}"
-        large = (
-            f"{self._dataset.path}: {what}: the sums overflow {kind}; an input, a target or the root of a weight is "
+        large = f"{self._dataset.path}: {what}: the sums overflow {kind}; an input, a target or the root of a weight "
+        large += f"is larger than {limit}: rescale the column" + (
+            ", or set features.precision: double" if mixed else ""
         )
-        large += f"larger than {limit}: rescale the column" + (", or set features.precision: double" if mixed else "")
         return self.finish(f"leaf {at.number} ({what})", large)
 
 

@@ -146,9 +146,8 @@ class PassSpec:
                 raise InputError(f"its {name} should be {' or '.join(words)}, got {str(config[name])[:40]!r}")
         values = {field.name: config[field.name] for field in fields(cls)}
         drawn, fitted = config["words"]
-        return cls(
-            **values | {"folds": FoldRule(**config["folds"]), "sums": Kind(config["sums"]), "words": (drawn, fitted)}
-        )
+        values |= {"folds": FoldRule(**config["folds"]), "sums": Kind(config["sums"]), "words": (drawn, fitted)}
+        return cls(**values)
 
 
 def _check_numbers(config: Mapping[str, Any]) -> None:

@@ -27,6 +27,8 @@ from dorff.passes.leaf import Summand, block_sums
 from dorff.passes.tree import Tree
 from dorff.storage.files import rmtree
 
+Progress = Callable[[int], None]
+
 
 @final
 class Sweep(Summand):
@@ -73,13 +75,7 @@ class Sweeper:
     """
 
     def __init__(
-        self,
-        frozen: Pass,
-        name: str,
-        dataset: Dataset,
-        leaves: Sequence[Leaf],
-        engine: Engine,
-        told: Callable[[int], None],
+        self, frozen: Pass, name: str, dataset: Dataset, leaves: Sequence[Leaf], engine: Engine, told: Progress
     ) -> None:
         self._folder = frozen.directory / "sweeps" / name
         self._frozen, self._dataset, self._leaves, self._engine, self._told = frozen, dataset, leaves, engine, told

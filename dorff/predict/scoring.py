@@ -118,7 +118,8 @@ def score(
     scored = sum(part.rows for part in parts.values())
     if not scored:
         raise InputError(f"{store}: no row has finite inputs and a target to score; name rows that have")
-    scores = _merged(fitted, dataset, levels, sight, [parts[start] for start in sorted(parts)], r2_of)
+    in_order, of = [parts[start] for start in sorted(parts)], r2_of or r2_of_model(fitted)
+    scores = _merged(fitted, dataset, levels, sight, in_order, of)
     if np.isnan(scores.r2):
         raise InputError(f"{store}: no target is in two rows, which R2 needs; name more rows to score")
     return replace(scores, rows_dropped=dataset.rows - scored)
@@ -188,12 +189,7 @@ def _corrected(model: Model, level: float, sight: ModelInputs) -> bool:
 
 
 def _merged(
-    model: Model,
-    dataset: Dataset,
-    levels: Sequence[float],
-    sight: ModelInputs,
-    parts: Sequence[ScoreSums],
-    r2_of: R2 | None,
+    model: Model, dataset: Dataset, levels: Sequence[float], sight: ModelInputs, parts: list[ScoreSums], r2_of: R2
 ) -> Scores:
     """Merge the parts' counts, means and squares (Chan, Golub & LeVeque 1979)."""
     counts, weight, mean, squares, error = parts[0].sums
@@ -210,7 +206,6 @@ def _merged(
         name: {"r2": None if np.isnan(r2) else float(r2), "rmse": float(np.sqrt(e / (w or 1.0)))}
         for name, r2, e, w in zip(names, spread.each(error), error, weight, strict=True)
     }
-    r2_of = r2_of or r2_of_model(model)
     rmse, by = float(np.sqrt(error.sum() / weight.sum())), None if dataset.weights is None else dataset.weights.name
     scores = Scores(rows, float(r2_of.score(error, spread)), rmse, per_output, r2_of, by)
     if levels:

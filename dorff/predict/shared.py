@@ -144,8 +144,7 @@ def check_uncertain(model: Model, version: Path, wanted: str) -> None:
     if model.posterior is None:
         raise InputError(
             f"{wanted}: {version} keeps no posterior; set solve.posterior: true in its job and fit again (sums that "
-            "are kept are used again). Only the route `direct` has one: set solve.route to it where the fit took "
-            "another"
+            "are kept are used again). Only the route `direct` has one: set solve.route to it if the fit took another"
         )
 
 

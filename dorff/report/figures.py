@@ -269,14 +269,12 @@ def choice_plot(candidates: Sequence[Candidate], subject: Subject) -> bytes | No
 
 
 T = TypeVar("T", bound=Hashable)
+Point = tuple[float, float]
 STYLES: Final = ("-", "--", "-.", ":")
 
 
 def trial_plot(
-    trials: Sequence[tuple[str, int, float, float]],
-    criterion: Criterion,
-    winner: tuple[float, float],
-    unit: str | None = None,
+    trials: Sequence[tuple[str, int, float, float]], criterion: Criterion, winner: Point, unit: str | None = None
 ) -> bytes:
     """A PNG of the values of trials (kernel's name, m, ridge, minimised value) against the ridge, `winner` (ridge,
     value) marked; of more kernels or m than colours or styles the best. InputError where no value is a number."""

@@ -109,10 +109,8 @@ def render(
 
 @cache
 def _template() -> Template:
-    loader = PackageLoader("dorff.report", ".")
-    jinja = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+    here = PackageLoader("dorff.report", ".")
+    jinja = Environment(loader=here, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     jinja.filters.update(number=describe.number, real=_real, mapping=mapping, sequence=sequence, root=math.sqrt)
     return jinja.get_template("page.html.j2")
 

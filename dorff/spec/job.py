@@ -247,9 +247,7 @@ class Job(Part):
         _check_views(self)
         _check_manifold(self)
         if self.solve.conformal and self.solve.posterior is False:
-            raise checks.Refusal(
-                "corrects the posterior's bands, but posterior is false; leave that out", key="solve.conformal"
-            )
+            raise checks.Refusal("needs the posterior, but posterior is false; leave that out", key="solve.conformal")
         for key, problem in _idle_keys(self, refused=True):
             raise checks.Refusal(problem, key=key)
         return self

@@ -100,7 +100,8 @@ _NOT_NEGATIVE: Final = {"type": "number", "minimum": 0}
 _ENDS: Final = {"from": _NUMBERS["items"], "to": _NUMBERS["items"], "count": _COUNT}
 _RANGE: Final = {"type": "object", "properties": _ENDS, "required": [*_ENDS], "additionalProperties": False}
 _AUTO: Final = {"const": checks.AUTO}
-_SEVERAL: Final = {"type": "array", "items": _NOT_NEGATIVE, "minItems": 1}
+_GIVEN: Final = [_NOT_NEGATIVE, {"type": "array", "items": _NOT_NEGATIVE, "minItems": 1}, _RANGE]
+_OR_AUTO: Final = WithJsonSchema({"anyOf": [*_GIVEN, _AUTO]})
 
 FilePath = Annotated[Path, BeforeValidator(checks.path), PlainSerializer(str), WithJsonSchema(_NAME)]
 ArrayName = Annotated[str, Field(min_length=1), BeforeValidator(checks.text("the name of an array"))]
@@ -114,17 +115,9 @@ Square = Annotated[Path | tuple[tuple[float, ...], ...], BeforeValidator(checks.
 Positive = Annotated[float, Field(gt=0), BeforeValidator(checks.positive)]
 NotNegative = Annotated[float, Field(ge=0), BeforeValidator(checks.not_negative)]
 #: A number, several, or {from, to, count}.
-Penalties = Annotated[
-    float | tuple[float, ...],
-    BeforeValidator(checks.penalties),
-    WithJsonSchema({"anyOf": [_NOT_NEGATIVE, _SEVERAL, _RANGE]}),
-]
+Penalties = Annotated[float | tuple[float, ...], BeforeValidator(checks.penalties), WithJsonSchema({"anyOf": _GIVEN})]
 #: The same, or auto.
-Ridges = Annotated[
-    float | tuple[float, ...] | Literal["auto"],
-    BeforeValidator(checks.ridge),
-    WithJsonSchema({"anyOf": [_NOT_NEGATIVE, _SEVERAL, _RANGE, _AUTO]}),
-]
+Ridges = Annotated[float | tuple[float, ...] | Literal["auto"], BeforeValidator(checks.ridge), _OR_AUTO]
 #: A whole number of 2 or more, several, or auto.
 Counts = Annotated[
     int | tuple[int, ...] | Literal["auto"],

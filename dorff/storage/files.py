@@ -15,6 +15,7 @@ from dorff.errors import IncompleteError, InputError
 from dorff.storage.location import locate
 
 _REFUSED: Final = {errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP}
+_AGAIN: Final = "run the same command again (what is done is kept)"
 _MARKS: Final = ("current", "plan.json", "zarr.json", ".zgroup")  # of a model, a plan's state, a data set
 _UNFINISHED: Final = re.compile(r"\.(new-|gone-|.+\.)[0-9a-f]{32}")  # names that nothing but dorff gives
 
@@ -27,9 +28,7 @@ def space_on(path: Path) -> Iterator[None]:
             yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise IncompleteError(
-                f"{path}: no space left on the disk; free some and run the same command again (nothing is lost)"
-            ) from error
+            raise IncompleteError(f"{path}: no space left on the disk; free some and {_AGAIN}") from error
         if error.errno in _REFUSED:
             raise InputError(f"{path}: cannot be written ({error.strerror}); choose another path") from error
         raise
@@ -43,10 +42,7 @@ def reading(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno != errno.EIO:
             raise
-        raise IncompleteError(
-            f"{path}: the disk failed ({error.strerror}); check it and run the same command again (what is done is "
-            "kept)"
-        ) from error
+        raise IncompleteError(f"{path}: the disk failed ({error.strerror}); check it and {_AGAIN}") from error
 
 
 def write_atomic(path: Path, chunks: Iterable[bytes | memoryview], *, sync: bool) -> None:
@@ -128,7 +124,6 @@ def sync_directory(path: Path) -> None:
 
 
 def rmtree(path: Path, *, ignore_errors: bool = False) -> None:
-    """Delete a directory and all below it."""
     locate(path).remove_tree(ignore_errors=ignore_errors)
 
 
@@ -183,6 +178,5 @@ def open_plain(path: Path, *, buffering: int = -1) -> BinaryIO:
 
 
 def read_plain(path: Path) -> bytes:
-    """All of such a file."""
     with open_plain(path, buffering=0) as file:
         return file.read()

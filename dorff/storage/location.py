@@ -118,10 +118,8 @@ class Location(PosixPath):
                 return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 if error.errno in (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK):
-                    raise InputError(
-                        f"{self.parent}: this file system cannot lock files ({error.strerror}); keep it on one that "
-                        "can"
-                    ) from error
+                    problem = f"this file system cannot lock files ({error.strerror}); keep it on one that can"
+                    raise InputError(f"{self.parent}: {problem}") from error
                 if error.errno not in (errno.EAGAIN, errno.EACCES):
                     raise
             if time.monotonic() > end:
