@@ -44,8 +44,7 @@ def minh_pointwise(constants: Constants, epsilon: float, frequencies: int) -> fl
 
     2 exp(-D epsilon / (2 M) log(1 + M epsilon / sigma^2)), as printed. Its lemma 15 asks for |xi| <= M where the
     inequality behind it (Pinelis 1994) is one for |xi - E xi|, which is 2 M at most; this gives the exponent
-    D sigma^2 / (4 M^2) h(2 M epsilon / sigma^2), h of `bennett`, 0.91 of the printed one or more. 1 where M is
-    infinite."""
+    D sigma^2 / (4 M^2) h(2 M epsilon / sigma^2), h of `bennett`, at least 0.91 of the print's. 1 for infinite M."""
     positive(epsilon=epsilon, frequencies=frequencies)
     return total(math.log(2) - frequencies * _rate(constants, epsilon))
 

@@ -219,9 +219,7 @@ def schema() -> None:
 def bench(
     d: Annotated[int, typer.Option("-d", help="Inputs.")] = 16,
     m: Annotated[int, typer.Option("-m", help="Features.")] = 1024,
-    sampler: Annotated[
-        str, typer.Option(help="Frequencies come from: orthogonal, rom, quadrature ...")
-    ] = "orthogonal",
+    sampler: Annotated[str, typer.Option(help="Frequencies come from: orthogonal, rom, sorf ...")] = "orthogonal",
     workers: Annotated[int, typer.Option(help="Worker processes.")] = 2,
     rows: Annotated[int | None, options.option(help="Rows of the larger fit, at least.")] = None,
     repeats: Annotated[int, typer.Option(help="Times that it is measured.")] = 3,

@@ -24,6 +24,8 @@ def fit_text(report: FitReport, weights: Sequence[Sequence[float]] = (), *, clas
             f"fit: nothing new: the model of {report.rows_used:,} rows stays{_again(report)}"
             f"{_scored(report, classes)}; {report.seconds:.1f} s; model {report.model}"
         )
+    # Terms see more rows than those with targets, and an exact model has none.
+    crowd = "" if report.manifold else crowd_text(report.m, report.rows_used)
     before = "sums of targets" if report.graphs else "all of it"
     share = f"{before} done before" if report.syrk_share is None else f"{report.syrk_share:.0%} of the syrk limit"
     peak = "peak memory not measured" if report.peak_bytes is None else f"peak memory {size(report.peak_bytes)}"
@@ -33,7 +35,7 @@ def fit_text(report: FitReport, weights: Sequence[Sequence[float]] = (), *, clas
         f"condition {report.condition:.2g} ({report.rung}, {report.status}), "
         f"ridge {report.ridge:.3g}{_at_the_edge(report.ridge, [row['ridge'] for row in report.table])}"
         f"{_weighed(report, weights)}{_tuned(report)}{_scored(report, classes)}; model {report.model}"
-        f"{_remedy(report)}{_guessed(report)}{_crowded(report)}"
+        f"{_remedy(report)}{_guessed(report)}{f'; {crowd}' if crowd else ''}"
     )
 
 
@@ -90,11 +92,6 @@ def crowd_text(m: int, rows: int) -> str:
         f"{m:,} features for {rows:,} rows: an exact kernel model of so few rows is smaller and has no error of "
         f"features (dorff.exact.ExactRidge); take it, or lower features.count to {MANY * rows:,} or less"
     )
-
-
-def _crowded(report: FitReport) -> str:
-    """Terms see more rows than those with targets, and an exact model has none."""
-    return f"; {crowd}" if not report.manifold and (crowd := crowd_text(report.m, report.rows_used)) else ""
 
 
 def _dropped(report: FitReport) -> str:

@@ -90,8 +90,7 @@ class ArrayFiles:
             self.outer = tuple(array.shards or array.chunks)
         except NotImplementedError as error:
             raise InputError(
-                f"array {name} of {directory.parent}: its chunk grid is not regular; rewrite it with chunks "
-                "of one shape."
+                f"array {name} of {directory.parent}: its chunk grid is not regular; write chunks of one shape."
             ) from error
         self.index = _shard_index(array, f"array {name} of {directory.parent}")
         self.inner = self.outer if self.index is None else self.index.inner
@@ -102,8 +101,7 @@ class ArrayFiles:
             yield at, self.array.metadata.encode_chunk_key(at)
 
     def faults(self, region: Region, *, decode: bool) -> Iterator[Fault]:
-        """Every missing or damaged chunk of the region; with `decode` by decoding each one that is there, without it
-        by one small read for a shard."""
+        """Every missing or damaged chunk of the region; with `decode` each is decoded, else one small read a shard."""
         for label, state, extent in self._chunks(region):
             if decode and state == "present" and not self._decodes(extent):
                 state = "damaged"

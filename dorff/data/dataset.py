@@ -279,8 +279,7 @@ class Dataset:
 
 def class_counts(dataset: Dataset) -> tuple[float, ...]:
     """Rows of each label of a data set of classes: what ingest counted, or else counted by reading all labels. Where
-    rows have weights it is their sum; rows of a weight that is not finite are left out, and so are those that a column
-    says are not labelled."""
+    rows have weights it is their sum; rows whose weight is not finite, or that a column calls unlabelled, are out."""
     coding = dataset.classes()
     path = locate(dataset.path)
     attributes = group_attributes(path)

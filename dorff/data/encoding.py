@@ -117,8 +117,7 @@ def seconds(values: Sequence[str | None], where: str) -> Floats:
     if len(values) > 1:
         return np.concatenate([seconds([value], where) for value in values])
     raise InputError(
-        f"{where}: wanted a date or time such as 2024-05-31 or 2024-05-31T12:00:00, got {values[0]!r}; write it so, "
-        "or empty it."
+        f"{where}: wanted a date or time such as 2024-05-31 or 2024-05-31T12:00:00, got {values[0]!r}; write it so."
     )
 
 
@@ -234,8 +233,7 @@ def _day(values: Sequence[str]) -> str:
 
 @final
 class Encoded(Reader):
-    """A source whose columns come as encodings say, with columns that hold one number each, `=0` zeros, and with the
-    label `FILE`, its path."""
+    """A source whose columns come as encodings say; of one number each; of zeros, `=0`; the label `FILE`, its path."""
 
     def __init__(
         self, reader: Reader, encodings: Mapping[str, Encoding], absent: FillValues, *, zero: bool = False

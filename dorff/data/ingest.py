@@ -54,8 +54,7 @@ class _Target:
         return {"sources": list(self.sources), **encoding, **labels}
 
     def remember(self, reader: Reader, *, again: bool) -> None:
-        """Note what a source that was read holds; InputError where it has no rows or, unless `again`, they were
-        there."""
+        """Note what a source that was read holds; InputError where it has no rows or, unless `again`, has been."""
         if not reader.rows:
             raise InputError(f"{reader.path}: has no rows; wanted at least one row of numbers.")
         content = reader.content()

@@ -86,8 +86,7 @@ class LabelTable:
     def codes(self, run: Run, where: str) -> npt.NDArray[np.int32]:
         """The codes (n, 1) of further rows; `where` is their file and column, for messages.
 
-        Raises InputError: more than 10,000 labels or 100 of real numbers, an infinite one, text of over 1000
-        characters."""
+        Raises InputError: more than 10,000 labels or 100 of real numbers, an infinite one, text above 1000 letters."""
         # Values that first appear in later rows are left to them: their order is that of the rows.
         seen = run.values[: int(run.index.max(initial=MISSING)) + 1]
         place = np.array([*(self._code(value, where) for value in seen), MISSING], np.int32)
@@ -143,8 +142,7 @@ def label_of(value: Any, where: str) -> Label | None:
     if isinstance(value, str):
         if len(value) > MAX_TEXT:
             raise InputError(
-                f"{where}: a label has {len(value):,} characters, wanted {MAX_TEXT:,} at most; shorten it, or name "
-                "another column."
+                f"{where}: a label has {len(value):,} characters, wanted {MAX_TEXT:,} at most; shorten it."
             )
         return value.strip() or None
     if isinstance(value, bool | int) or value is None:

@@ -24,8 +24,7 @@ METADATA = ("zarr.json", ".zarray", ".zgroup")
 @final
 @dataclass(frozen=True)
 class Node:
-    """What a folder's metadata says it is. `problem` is "missing" or "damaged" when that cannot be told. `key` is the
-    name of the file that says so."""
+    """What a folder's metadata, the file `key`, says it is; where that cannot be told `problem` says why."""
 
     name: str
     path: Path
@@ -141,8 +140,7 @@ def committed(path: Path, attributes: Attributes) -> range | None:
 
 
 def ingested(path: Path, attributes: Attributes, remedy: str) -> tuple[tuple[int, int], Mapping[str, Any]]:
-    """The first row and the one past the last of a store that ingest made, and its arrays' columns; InputError, with
-    this remedy, of any other."""
+    """First row of a store that ingest made, the one past its last, and its arrays' columns; InputError of others."""
     rows, columns = committed(path, attributes), attributes.get("columns")
     if rows is None or not isinstance(columns, dict):
         raise InputError(f"{path}: was not made by `dorff ingest`, {remedy}")

@@ -45,8 +45,7 @@ class SourceBlock:
 
 @final
 class Digest:
-    """Names content: BLAKE2b of its first 64 KiB (small files are many), CRC32C of all of it (which costs next to
-    nothing), and its length."""
+    """Names content: BLAKE2b of its first 64 KiB (small files are many), CRC32C of all (which is cheap), length."""
 
     def __init__(self) -> None:
         self.length, self._first, self._all = 0, hashlib.blake2b(digest_size=12), 0
@@ -58,8 +57,7 @@ class Digest:
         self.length += len(piece)
 
     def follow(self, path: str, rows: int, of: int) -> None:
-        """Add a file's bytes, as large a part of them as so many rows are of all: they were just read, and are still
-        in the system's memory."""
+        """Add a file's bytes, as large a part of them as so many rows are of all: just read, they are in memory."""
         with open(path, "rb") as file:
             stop = os.fstat(file.fileno()).st_size * rows // of
             file.seek(self.length)
@@ -112,8 +110,7 @@ class Reader(ABC):
             yield block
         if count != self.rows:
             raise InputError(
-                f"{self.path}: has {self.rows} rows, but {count} could be read; check its line ends and quotes, or "
-                "write it again."
+                f"{self.path}: has {self.rows} rows, but {count} could be read; check its line ends and quotes."
             )
 
     @abstractmethod

@@ -46,11 +46,11 @@ def credentials(directory: Path) -> tuple[Path, Path, Path]:
 def security_for(cluster: spec.RemoteCluster) -> Security | None:
     """What a client needs for a cluster that runs already; None for plain TCP.
 
-    InputError where plain TCP would leave this machine without `plain_tcp`, and for tls:// without credentials or with
-    ones that cannot be used."""
+    InputError where plain TCP would leave this machine without `plain_tcp`, and tls:// has no usable credentials."""
     protocol, _, rest = cluster.address.partition("://")
     if not cluster.encrypted:
-        if not (on_loopback(_host(rest)) or cluster.plain_tcp):
+        host = rest.partition("]")[0].removeprefix("[") if rest.startswith("[") else rest.rpartition(":")[0] or rest
+        if not (on_loopback(host) or cluster.plain_tcp):
             raise InputError(
                 f"cluster.address {cluster.address} is not encrypted and lets in everybody who can reach it; start "
                 "the cluster with TLS (dorff credentials DIR) and write tls://HOST:PORT and cluster.tls, or set "
@@ -84,10 +84,6 @@ def on_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def _host(rest: str) -> str:
-    return rest.partition("]")[0].removeprefix("[") if rest.startswith("[") else rest.rpartition(":")[0] or rest
 
 
 def _files(tls: spec.TLS | None) -> dict[str, str]:

@@ -37,16 +37,11 @@ def refuse_others(worker: str, ours: Versions, theirs: Versions) -> None:
     """InputError where a worker's versions are not the driver's; of Python major and minor count."""
     for package in ("python", *PACKAGES):
         here, there = _of(ours, package), _of(theirs, package)
-        if here == there:
-            continue
-        if there is None:
-            raise InputError(
-                f"worker {worker}: has no {package}, the driver has {here}; start both from the same environment"
-            )
-        raise InputError(
-            f"worker {worker}: {package} is {there} there and {here or 'missing'} in the driver; start both from the "
-            "same environment"
-        )
+        if here != there:
+            without = f"has no {package}, the driver has {here}"
+            other = f"{package} is {there} there and {here or 'missing'} in the driver"
+            differs = without if there is None else other
+            raise InputError(f"worker {worker}: {differs}; start both from the same environment")
 
 
 def _of(versions: Versions, package: str) -> str | None:

@@ -81,8 +81,7 @@ class ScalarMap(ABC):
 class FeatureMap:
     """F = phi((X - center) / scale). center and scale (d,), in the inputs' units.
 
-    Where phi's kernel is shift-invariant centring moves no kernel value; it keeps the projections small, so that
-    their digits are good."""
+    Where phi's kernel is shift-invariant centring moves no kernel value; it keeps the digits of projections good."""
 
     phi: ScalarMap
     center: FloatArray

@@ -87,8 +87,7 @@ class QMC(DenseSampler):
     """A low-discrepancy sequence sent through the inverse of the law's distribution function (Yang, Sindhwani,
     Avron & Mahoney 2014), for every kernel and measure.
 
-    `sequence` "sobol" or "halton". Scrambled, it is random and unbiased (Owen 1997); else every seed gives the same
-    frequencies and a bias."""
+    `sequence` "sobol" or "halton". Scrambled, it is random and unbiased (Owen 1997); else the same, and biased."""
 
     sequence: str = "sobol"
     scramble: bool = True

@@ -145,8 +145,7 @@ def undirected(
     With `both` an edge must come once in each direction (a matrix), otherwise in one or in both (a list of edges); all
     weights that come for it must be equal to a relative 1e-10, and the mean of the least and the largest is taken.
 
-    Raises InputError: the weights of an edge differ, or with `both` one direction is missing or comes twice; names
-    both ends and values."""
+    InputError, with ends and values: an edge's weights differ, or with `both` one direction is missing or twice."""
     tail, head = np.asarray(i, np.int64), np.asarray(j, np.int64)
     weight = np.asarray(w, np.float64)
     real = (tail != head) & (weight != 0)

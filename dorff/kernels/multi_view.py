@@ -36,8 +36,7 @@ class MultiView(OperatorKernel):
 
     The targets observe C f, the mean of the views: C = `average`. What ties views together is the between-view
     term <f, (I (x) Q) f> with Q = `between` (x) I_p, which is sum_{v<w} |f_v - f_w|^2 summed over rows (Minh 2016,
-    eq. 67 and 72, in the setting of Minh, Bazzani & Murino 2016). Without it only their mean is near the targets: a
-    view alone may be anywhere.
+    eq. 67 and 72, in the setting of Minh, Bazzani & Murino 2016). Without it their mean alone is near the targets.
 
     `views` are pairs of columns and a kernel: columns by number, or a count of them, which follow the view before.
     Views may share columns. A scalar kernel stands for independent outputs. `names` are "view0", "view1", ... unless

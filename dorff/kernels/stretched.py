@@ -117,8 +117,7 @@ class Stretched(Spectral):
 class Isotropic(Stretched):
     """A kernel of the distance alone (in length-scales), and a mixture of Gaussians: unit coordinates are normal.
 
-    omega = radius * uniform direction * stretch for every measure that is rotation-invariant: all but TRACE where
-    the length-scales differ."""
+    omega = radius * uniform direction * stretch for a rotation-invariant measure: not TRACE of many length-scales."""
 
     def rotation_invariant(self, measure: Measure) -> bool:
         return measure != Measure.TRACE or len(set(np.ravel(self.lengthscale))) == 1

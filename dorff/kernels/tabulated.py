@@ -140,9 +140,8 @@ def fold(table: FloatArray) -> FloatArray:
 
 def folded_nodes(folded: FloatArray, steps: Sequence[float] | FloatArray) -> list[FloatArray]:
     """The nodes of a folded table along each axis, `steps` (d,) apart."""
-    return [np.arange(len(folded)) * steps[0]] + [
-        nodes(count, step) for count, step in zip(folded.shape[1:-1], steps[1:], strict=True)
-    ]
+    whole = [nodes(count, step) for count, step in zip(folded.shape[1:-1], steps[1:], strict=True)]
+    return [np.arange(len(folded)) * steps[0], *whole]
 
 
 def fourier_sum(

@@ -112,8 +112,7 @@ def _weighed(spec: GraphSpec, listed: npt.NDArray[Any], scales: tuple[IntArray, 
 def save_edges(spec: GraphSpec, task: BuildTask, rows: IntArray, edges: Edges, scales: FloatArray) -> Written:
     """Write those of the edges that begin at a shard's rows (s,), ascending, and the rows' degrees and scales.
 
-    The digest begins with the checksum of the edges; the whole numbers are how many edges the shard owns, and how many
-    of its rows have none."""
+    The digest begins with the edges' checksum; the numbers: how many edges the shard owns, its rows without any."""
     import pyarrow as pa  # large, and only fits with a graph need it
     import pyarrow.parquet as pq
 
@@ -247,8 +246,7 @@ def graph_stamp(path: str) -> str:
 
 
 def complete(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
-    """Write the edges of a shard's rows. Edges to rows that are left out, or left behind, are left out; rows that have
-    none are counted.
+    """Write the edges of a shard's rows, but to rows that are left out or behind; rows that have none are counted.
 
     InputError at an edge with two weights, or, of a matrix, with one direction."""
     runs, left = spec.runs(0), spec.numbers(BuildTask(CUTS, 0, 0), 1)[0]

@@ -115,8 +115,7 @@ def assign(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
 
 
 def _dealt(spec: GraphSpec, dataset: Dataset, start: int, stop: int) -> tuple[IntArray, IntArray, npt.NDArray[Any]]:
-    """Of the rows start..stop-1 those that are finite, from 0, their nearest landmarks and their inputs; read and
-    dealt a part at a time."""
+    """Those of rows start..stop-1, from 0, that are finite, their nearest landmarks and inputs; a part at a time."""
     L, step = _landmarks(spec.directory), spec.sizes.rows(dataset.d)
     kept, near, rows = [], [], []
     for at in range(start, stop, step):

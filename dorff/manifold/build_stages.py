@@ -102,8 +102,7 @@ class Files:
         return Reading("", "") if reads is None else reads(self.spec, self.dataset, self.task(number))
 
     def stamp(self, start: int, stop: int, read: str | None = None) -> str:
-        """Of one task (start, start + 1): the fingerprint of what it reads, as it is now or was, and the bytes of the
-        files that it has written."""
+        """Of one task (start, start + 1): the fingerprint of what it reads, now or once, and its own files' sizes."""
         paths = [self.spec.path(self.task(start), suffix) for suffix in self.step.suffixes]
         sizes = [str(path.stat().st_size) if path.exists() else "none" for path in paths]
         return " ".join([self.read(start).stamp if read is None else read, *sizes])

@@ -156,8 +156,7 @@ def _others(directory: Path, config: Config) -> Iterator[Path]:
 
 
 def _built(spec: GraphSpec, dataset: Dataset, engine: Engine, told: Told, fence: Fence) -> Shards | None:
-    """All generations of a build, made or found, and what is damaged made again; None where rows, or a given graph,
-    were touched meanwhile."""
+    """All generations of a build, made or found, damage mended; None where rows, or a given graph, were touched."""
     damaged = Counter[BuildTask]()
     while True:
         stages = Stages(spec, dataset, engine, told)

@@ -41,8 +41,7 @@ def edge_runs(i: IntArray, j: IntArray, limit: int) -> Iterator[tuple[slice, Int
 
 
 def row_runs(W: sparse.csr_array, rows: IntArray, hops: int, limit: int) -> Iterator[list[IntArray]]:
-    """Runs of `rows`, ascending, each with all rows within 1, 2, .. `hops` edges of it: at most `limit` of these, or
-    those of a single row."""
+    """Runs of `rows`, ascending, each with all rows within 1, 2, .. `hops` edges: `limit` at most, or of one row."""
     waiting = [rows]
     while waiting:
         levels = [waiting.pop()]
@@ -239,8 +238,7 @@ class GraphSums(RowSums):
     def _differences(
         self, G: FloatArray, at: IntArray, starts: IntArray, others: IntArray, weights: FloatArray, out: FloatArray
     ) -> FloatArray:
-        """The rows sum_e weights_e (G[at] - G[others_e]) in `out`, and their products with the probe: a few rows at a
-        time, while they are in cache."""
+        """The rows sum_e weights_e (G[at] - G[others_e]) in `out`, and their products with the probe, in cache."""
         step = max(1, _CACHED // self._line)
         for start in range(0, len(at), step):
             stop = min(start + step, len(at))

@@ -52,8 +52,7 @@ class Model:
 
     Of a `MultiView` kernel of V views psi is (m, r, V p) and the intercept (V p,); predicted are p outputs: C f, the
     mean of the views, whether `observe` holds it or is None. `views` names or numbers some, whose mean is taken
-    instead; columns of X that these do not see are not read, and may hold NaN. InputError for views that there are
-    not, or of a model without."""
+    instead; columns of X that these do not see are not read, and may hold NaN. InputError for views there are not."""
 
     feature_map: FeatureMap
     operator_weights: OperatorWeights

@@ -49,8 +49,7 @@ class PosteriorBlock(ABC):
 
     @abstractmethod
     def place(self, x: FloatArray, h: FloatArray, b: FloatArray) -> None:
-        """Add deviations x (count, k, c) to coefficients h (count, m, r) and intercepts b (count, p), the latter in
-        the targets' units."""
+        """Add deviations x (count, k, c) to coefficients h (count, m, r), and b (count, p) in target units."""
 
     @property
     @abstractmethod
@@ -180,8 +179,7 @@ class Posterior:
         return max(1, STEP_BYTES // row_bytes)
 
     def covariance(self, F: FloatArray, C: FloatArray | None = None) -> FloatArray:
-        """(n, p, p): covariances of f's outputs, without noise, for features F (n, m); with C (q, p) of C f, (n, q,
-        q)."""
+        """(n, p, p): covariances of f's outputs, without noise, for features F (n, m); with C (q, p) those of C f."""
         return self._summed(F, self._of_intercept(C), lambda block, rows: block.covariance(rows, C))
 
     def variance(self, F: FloatArray, C: FloatArray | None = None) -> FloatArray:

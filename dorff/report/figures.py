@@ -178,8 +178,7 @@ def curve_plots(subject: Subject, inputs: Sequence[int]) -> bytes:
 
 
 def _near(axes: Axes, subject: Subject, i: int, j: int) -> None:
-    """The rows to draw, the paler the more of them are nearer to the centre in their inputs other than i, each over
-    its standard deviation."""
+    """The rows to draw, the paler the more are nearer to the centre by their other inputs over standard deviations."""
     if subject.data is None:
         return
     X, y = subject.data[0], subject.data[1][:, j]

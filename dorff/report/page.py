@@ -54,10 +54,9 @@ def write_report(
 ) -> Path:
     """Write the page of the model at `model_path` (its root or a version), and return where.
 
-    `out` left out means `report-<version>.html` in the model's root. `observations`, X (n, d) and Y (n, p), are
-    drawn; left out, rows that the model keeps are, which its fit held out. `candidates` are kernels that were
-    compared, where the model's own report does not know them. Raises InputError where there is no model or the page
-    cannot be written there."""
+    `out` left out means `report-<version>.html` in the model's root. `observations`, X (n, d) and Y (n, p), are drawn;
+    left out, rows that the model keeps are, which its fit held out. `candidates` are kernels that were compared, where
+    the model's own report does not know them. InputError where there is no model, or the page cannot be written."""
     version = resolve_model(Path(model_path))
     model = load_model(version, held=True)
     observations = None if observations is None else _checked(observations, model)

@@ -59,8 +59,7 @@ class Data(Part):
     def _labelled_says_which(self) -> Self:
         if self.labelled is not None and self.nan != "unlabelled":
             raise checks.Refusal(
-                f"must be unlabelled where labelled names the column that tells such rows, came {self.nan}; leave it "
-                "out",
+                f"must be unlabelled where labelled names the column that tells such rows, came {self.nan}; drop it",
                 key="nan",
             )
         return self

@@ -48,8 +48,7 @@ def reading(path: Path) -> Iterator[None]:
 def write_atomic(path: Path, chunks: Iterable[bytes | memoryview], *, sync: bool) -> None:
     """Write a file beside its place and move it there in one step; nobody ever sees a part of it.
 
-    `sync` waits for the disk. Files that carry a checksum and can be made again do without: a torn one is
-    noticed when it is read."""
+    `sync` waits for the disk. Files with a checksum that can be made again do without: reading tells a torn one."""
     with space_on(path):
         make_directory(path.parent, sync=sync)
         with locate(path).writing(sync=sync) as file:
@@ -141,13 +140,6 @@ def total_bytes(files: Iterable[Path]) -> int:
         with suppress(FileNotFoundError):
             total += file.stat().st_size
     return total
-
-
-def sync_tree(path: Path) -> None:
-    """Make everything at and below this directory survive a power cut."""
-    for below in path.rglob("*"):
-        sync_directory(below)
-    sync_directory(path)
 
 
 def check_confined(folder: Path) -> None:

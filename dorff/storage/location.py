@@ -103,8 +103,7 @@ class Location(PosixPath):
     def locked(self, seconds: float, *, folder: bool = False) -> Iterator[Callable[[], bool]]:
         """Hold the lock of a file (made where there is none), or of a `folder`, for one process and thread at a time.
 
-        Waits for `seconds`, then raises BlockingIOError. Yields a function that says whether what was locked is still
-        what is at this path."""
+        Waits for `seconds`, then raises BlockingIOError. Yields a function: is what was locked still at this path?"""
         handle = os.open(self, os.O_RDONLY) if folder else self._handle(os.O_RDWR | os.O_CREAT)
         try:
             self._wait_for(handle, time.monotonic() + seconds)

@@ -188,7 +188,8 @@ def _write(model: Model, path: Path) -> None:
     }
     text = json.dumps(description, sort_keys=True)
     group.attrs.update({"format": FORMAT, "description": text, "crc32": zlib.crc32(text.encode())})
-    files.sync_tree(path)
+    for written in (*path.rglob("*"), path):
+        files.sync_directory(written)
 
 
 def _chunks(shape: Sequence[int]) -> tuple[int, ...]:
@@ -235,8 +236,7 @@ def resolve_model(path: Path) -> Path:
 
 def load_model(path: str | Path, *, posterior: bool = True, held: bool = False) -> Model:
     """The model at `path`: a model's root (its current version) or one version. Its posterior, where it has one, can
-    be many times as large as the rest; without `posterior` it is left where it is, and so are held-out rows unless
-    `held` asks for them.
+    be many times as large as the rest; without `posterior` it stays where it is, as held-out rows do without `held`.
 
     Runs no code from the files. Raises InputError where a file is missing or damaged, or shapes disagree,
     IncompleteError where the disk fails."""

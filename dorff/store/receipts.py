@@ -205,8 +205,7 @@ def remove_given_up(folder: Path) -> None:
 def prune_versions(root: Path, keep: int, *, dry_run: bool = False) -> list[Path]:
     """Remove all versions of a model but the last `keep` up to the current one; returns what is (or would be) gone.
 
-    Never the current one, nor a newer one: that may be waiting to become current. A reader that had opened a version
-    is promised nothing more."""
+    Never the current one, nor a newer one, which may become current. A reader that opened one is promised no more."""
     _at_least_one(keep)
     with files.space_on(root):
         with locked(root / LEASE):
