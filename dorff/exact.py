@@ -72,7 +72,9 @@ class ExactRidge:
             raise InputError("Y has no observed value in a row of positive weight; give at least one")
         some = seen[used]
         noise = np.repeat((ridge * w[used].sum() / w[used])[:, None], q, axis=1)[some]
-        system = _system(kernel, X[used], C, some, noise)
+        separable = _separable(kernel) if some.all() else None
+        whole = None if separable is None else _Separable(*separable, X[used], C, noise)
+        system = whole or _Dense(kernel, X[used], C, some, noise)
         basis = scipy.linalg.orth(C[some.any(axis=0)].T)  # of the b that are observed
         ones = np.broadcast_to(C @ basis, (len(some), q, basis.shape[1]))[some]
         solved = system.solve(np.column_stack([Y[used][some], ones]))
@@ -148,15 +150,6 @@ class _Separable:
             z = scipy.linalg.cho_solve((factor, False), rights, check_finite=False)
             turned[cluster] = z.reshape(n, -1, turned.shape[2]).transpose(1, 0, 2)
         return np.asarray(np.einsum("knc,jk->njc", turned, self._vectors).reshape(right.shape))
-
-
-def _system(
-    kernel: OperatorKernel, X: FloatArray, C: FloatArray, some: BoolArray, noise: FloatArray
-) -> _Dense | _Separable:
-    separable = _separable(kernel)
-    if separable is not None and some.all():
-        return _Separable(*separable, X, C, noise)
-    return _Dense(kernel, X, C, some, noise)
 
 
 def _separable(kernel: OperatorKernel) -> tuple[ScalarKernel, FloatArray] | None:

@@ -308,9 +308,8 @@ def with_lengthscale(
             return {key: put[key] if key in put else replaced(item) for key, item in config.items()}
         return [replaced(item) for item in config] if isinstance(config, list | tuple) else config
 
-    return from_config(
-        {**replaced(kernel.config()), **({"concatenate": False} if identity and kernel.concatenated else {})}
-    )
+    together = {"concatenate": False} if identity and kernel.concatenated else {}
+    return from_config({**replaced(kernel.config()), **together})
 
 
 def _linear_root(base: object, d: int, p: int) -> FloatArray:
