@@ -23,6 +23,7 @@ from places import PYTHONPATH
 from processes import LOOPBACK, scheduler, until, worker
 
 from dorff.engine import Engine, Task, credentials, local_cluster, open_engine
+from dorff.engine.base import _bytes
 from dorff.engine.clusters import security_for
 from dorff.engine.worker import own_versions, refuse_others
 from dorff.errors import IncompleteError, InputError
@@ -242,6 +243,13 @@ def test_other_packages_are_named() -> None:
     refuse_others("worker 1", mine, dict(mine))
     with pytest.raises(InputError, match=rf"worker 1: numpy is 1\.0 there and {np.__version__} in the driver"):
         refuse_others("worker 1", mine, mine | {"numpy": "1.0"})
+    with pytest.raises(InputError, match=rf"worker 1: has no numpy, the driver has {np.__version__}; start both"):
+        refuse_others("worker 1", mine, mine | {"numpy": None})
+
+
+def test_of_the_memory_that_processes_share_each_has_its_part() -> None:
+    here = psutil.Process()
+    assert 0 < _bytes(here, shared=False) < _bytes(here, shared=True)
 
 
 @pytest.mark.slow
