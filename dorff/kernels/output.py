@@ -49,7 +49,7 @@ class Output(ABC):
         """Does nothing if A can have p outputs, else raises the InputError that says why not."""
         if self.p not in (None, p):
             raise InputError(
-                f"the output matrix is {self.p} x {self.p} but there are {p} outputs; give one row per output"
+                f"the output matrix is {self.p} x {self.p} but there are {p} outputs; give a matrix of {p} rows"
             )
 
     def matrix(self, p: int) -> FloatArray:
