@@ -29,7 +29,7 @@ from dorff.model import Model
 from dorff.moments import Folds, check_patterns, merge_folds
 from dorff.moments.blas import pin, pinned
 from dorff.passes import BlockSums, FoldRule, block_rows
-from dorff.plan.sampled import FirstLook
+from dorff.plan.sampled import FirstLook, sample_runs
 from dorff.solvers import Setting
 
 SAMPLE_RUNS, RUN_ROWS = 16, 64
@@ -224,7 +224,7 @@ def _merged(left: Folds, right: Folds) -> Folds:
 def sampled_runs(n: int) -> list[tuple[int, int]]:
     """(start, stop) of the rows that scales, means and the median distance come from: all where there are few, else
     runs spread evenly. They depend on n alone, so that every kind of array gives the same constants."""
-    return spread_runs(n, SAMPLE_RUNS, RUN_ROWS)
+    return sample_runs(0, n, SAMPLE_RUNS, RUN_ROWS)
 
 
 @final
@@ -269,13 +269,6 @@ def sampled_weights(weights: FloatArray | None, rows: int) -> FloatArray | None:
     sampled = np.concatenate([weights[a:b] for a, b in sampled_runs(len(weights))])
     assert len(sampled) == rows
     return sampled if sampled.any() else None
-
-
-def spread_runs(n: int, count: int, rows: int) -> list[tuple[int, int]]:
-    """`count` runs of `rows` rows spread evenly over n; one run of all where there are no more."""
-    if n <= count * rows:
-        return [(0, n)]
-    return [(int(start), int(start) + rows) for start in np.linspace(0, n - rows, count)]
 
 
 def matrix(values: Any, name: str, first: int, *, partial: bool = False) -> FloatArray:
@@ -344,7 +337,7 @@ class HeldRows:
     @property
     def windows(self) -> list[tuple[int, int]]:
         """(start, stop) of the rows looked through."""
-        return spread_runs(self.n, WINDOWS, -(-self.most * (self.deal.held or self.deal.count) // WINDOWS))
+        return sample_runs(0, self.n, WINDOWS, -(-self.most * (self.deal.held or self.deal.count) // WINDOWS))
 
     def read(self, X: Rows, Y: Targets) -> tuple[FloatArray, Codes, Codes]:
         """f (k, K), the classes (k,) and the numbers (k,) of the held-out rows, of inputs X (n, d) and one-hot rows

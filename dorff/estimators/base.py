@@ -6,6 +6,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial as bound
 from typing import Any, final
 
@@ -65,10 +66,11 @@ from dorff.plan import draw_features, features_for, target_means
 from dorff.solvers import Choice, Setting, choose
 from dorff.spec.checks import AUTO
 from dorff.spec.job import FIRST_RIDGES
+from dorff.spec.registry import HELD_OUT
 
 Finish = Callable[[FloatArray], npt.NDArray[Any]]  # from f (k, p) to what is asked for; may be pickled
 _HOMES = {"kernel": "kernels", "sampler": "frequencies"}
-_TABLES = {"gcv": "gcv_", "evidence": "log_evidences_", "kfold": "cv_errors_"}
+_TABLES = {"gcv": "gcv_", "evidence": "log_evidences_", "kfold": "cv_errors_", "loo": "cv_errors_"}
 _OTHER_TABLE = "scores_"  # of a criterion of another package
 
 
@@ -140,7 +142,7 @@ class ORFFEstimator(Nested, ABC):
     def _manifold_terms(self) -> tuple[Manifold, ...]:
         """Those asked for; InputError where they or their number cannot be."""
         terms = terms_of(self.manifold, self.graph)
-        check_trials(terms, self._ridges(), self._cv)
+        check_trials(terms, self._ridges(), held_out=self._by in HELD_OUT)
         return terms
 
     def _check_cv(self) -> None:
@@ -271,6 +273,8 @@ class ORFFEstimator(Nested, ABC):
             warnings.warn("partial_fit begins anew: this fit kept no sums to add to", stacklevel=3)
         if not (self._cv is None or isinstance(self._cv, numbers.Integral)):
             raise InputError("partial_fit: splits are of all rows together; use fit, or cv=5, say")
+        if self._by == "loo":
+            raise InputError("partial_fit: leave-one-out reads rows once more, and earlier ones are gone; use fit")
         return stream
 
     @property
@@ -302,7 +306,7 @@ class ORFFEstimator(Nested, ABC):
         else:
             choice = choose(folds, settings, None if is_auto(self.ridge) else self._ridges(), by=self._by)
         self._keep(choice, penalties)
-        fitted, report = Fitted(settings, sums, choice), {}
+        fitted, report = Fitted([replace(one, sample=None) for one in settings], sums, choice), {}
         if penalties is not None:
             report = {"manifold": list(self.manifold_), "rows_unlabelled": penalties.unlabelled}
         return fitted, drawing.model(fitted, report)
@@ -314,7 +318,7 @@ class ORFFEstimator(Nested, ABC):
         if choice.table:
             scores = np.array([score.value for score in choice.table])
             setattr(self, _TABLES.get(self._by, _OTHER_TABLE), -scores if self._by == "evidence" else scores)
-            if self._by == "kfold":
+            if self._by in HELD_OUT:
                 self.cv_scores_ = np.array([np.nan if score.r2 is None else score.r2 for score in choice.table])
         if penalties is not None:
             weights = penalties.combinations

@@ -11,8 +11,8 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 
 from dorff.errors import InputError
-from dorff.estimators.array_sums import RowsRead, Run, sampled_runs, spread_runs
-from dorff.estimators.arrays import Flags
+from dorff.estimators.array_sums import RowsRead, Run, Targets, sampled_runs
+from dorff.estimators.arrays import Flags, Rows
 from dorff.features import FeatureMap
 from dorff.features.lengthscale_search import FEATURES, QUICK, QUICK_BELOW, QUICK_ROWS, ROWS, tune_lengthscales
 from dorff.frequencies import Sampler
@@ -28,7 +28,8 @@ from dorff.kernels import (
 )
 from dorff.kernels.scalar import FloatArray
 from dorff.passes import FoldRule
-from dorff.plan.sampled import FirstLook, look, sample_runs, sketch
+from dorff.plan.sampled import FirstLook, left_out_runs, look, sample_runs, sketch
+from dorff.solvers import LeftOut
 from dorff.spec.checks import AUTO, nearest
 from dorff.spec.registry import KERNELS, SCALARS, Entry, Registry
 
@@ -183,7 +184,7 @@ def runs_read(n: int, *, tunes: bool, looks: bool) -> list[Run]:
 
 
 def _tuning_runs(n: int) -> list[Run]:
-    return spread_runs(n, 128 if n >= QUICK_BELOW else 32, 64)
+    return sample_runs(0, n, 128 if n >= QUICK_BELOW else 32, 64)
 
 
 def tuned(
@@ -218,6 +219,15 @@ def looked_at(
     whole = _whole(some_y)
     x = ((some_x - features.center) / features.scale)[whole]
     return look(x, sketch(kernel, x, rule.seed), some_y[whole], numbers[whole], rule, n=n)
+
+
+def left_out_rows(features: FeatureMap, X: Rows, Y: Targets, weights: FloatArray | None, *, partial: bool) -> LeftOut:
+    """Rows of X (n, d), Y (n, q) of `weights` (n,) that leave-one-out leaves out: all where they are not too many."""
+    runs = left_out_runs(0, int(X.shape[0]), int(X.shape[1] + Y.shape[1]))
+    some_x, some_y = RowsRead.of(X, Y, runs, partial=partial)[runs]
+    w = np.ones(len(some_x)) if weights is None else np.concatenate([weights[start:stop] for start, stop in runs])
+    there = np.isfinite(some_y).any(axis=1)
+    return LeftOut(features, some_x[there], some_y[there], w[there])
 
 
 def _whole(targets: FloatArray) -> Flags:

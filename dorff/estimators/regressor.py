@@ -27,6 +27,7 @@ from dorff.estimators.arrays import (
     with_rows,
 )
 from dorff.estimators.base import ORFFEstimator, absent, first_column, reads_once, unchanged
+from dorff.estimators.parameters import left_out_rows
 from dorff.estimators.semi import ManifoldLike, Penalties, in_memory_where, with_targets
 from dorff.fit import Fitted
 from dorff.frequencies import Sampler
@@ -71,9 +72,10 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         `groups`. Or a splitter of scikit-learn, or its splits; those that are no partition (TimeSeriesSplit) may cut
         the rows into 64 parts, each of which has sums. "auto": 5 where something is to be chosen and no `criterion`
         given, of blocks of rows where a sample says that rows in order tell each other's errors.
-    criterion : "gcv", "evidence" or "auto"
-        What a list of ridges is compared by without `cv`: generalised cross-validation ("auto"), or the log marginal
-        likelihood of the targets (`log_evidence_`).
+    criterion : "gcv", "evidence", "loo" or "auto"
+        What a list of ridges is compared by without `cv`: generalised cross-validation ("auto"), the log marginal
+        likelihood of the targets (`log_evidence_`), or exact leave-one-out: held-out R2, each row predicted by the fit
+        to all others, which its leverage tells; of 2^15 rows at most, which are read once more.
     random_state : int, RandomState or None
         An int is the seed of frequencies (and folds) itself, the `seed` of a job file.
     intercept : bool
@@ -115,8 +117,8 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
     ridge_ : float
         The ridge of the fit: of "auto" the best of those that leave digits enough.
     cv_errors_, cv_scores_ : ndarray (number of ridges,)
-        Mean squared errors over all rows and outputs that were held out, and their R2, as of `score`, by which the
-        ridge is chosen: of labelled rows, the graph being of all rows always.
+        Mean squared errors over all rows and outputs that were held out, by folds or one row at a time, and their R2,
+        as of `score`, by which the ridge is chosen: of labelled rows, the graph being of all rows always.
     gcv_, log_evidences_, scores_ : ndarray (number of ridges,)
         GCV scores, log marginal likelihoods or the scores of another package's criterion, where that chose.
     manifold_ : tuple of floats (terms,)
@@ -240,7 +242,11 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
                 stream = Stream(drawing, sums)
             stream = stream.added(X, Y, weights, jobs)
             penalties = None if inputs is None else Penalties.of(terms, stream.drawing, inputs, len(X))
-            fitted, self.model_ = self._solve(stream.drawing, stream.sums, penalties, stream.summing.folds)
+            drawing = stream.drawing
+            if self._by == "loo":
+                sample = left_out_rows(drawing.features, X, Y, weights, partial=self._partial)
+                drawing = replace(drawing, setting=replace(drawing.setting, sample=sample))
+            fitted, self.model_ = self._solve(drawing, stream.sums, penalties, stream.summing.folds)
             self._stream = stream
             self._fitted = fitted.pooled() if self.posterior else None
             self._posterior_model: Model | None = None  # made when it is first asked for
@@ -354,7 +360,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         yield from super()._ignored(idle)
         if self.criterion not in (AUTO, "gcv") and self._cv is not None:
             yield "criterion", "with cv trials are compared by their held-out errors"
-        elif self.criterion not in (AUTO, "gcv") and len(self._ridges()) == 1:
+        elif self.criterion not in (AUTO, "gcv", "loo") and len(self._ridges()) == 1:
             yield "criterion", "there is one ridge, and nothing to choose"
 
     def _observation(self, q: int) -> FloatArray | None:

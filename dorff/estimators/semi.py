@@ -49,13 +49,13 @@ def terms_of(manifold: Any, graph: Any) -> tuple[Manifold, ...]:
     return (Manifold(of, weight=manifold),)
 
 
-def check_trials(terms: Sequence[Manifold], ridges: Sequence[float], cv: Any) -> None:
+def check_trials(terms: Sequence[Manifold], ridges: Sequence[float], *, held_out: bool) -> None:
     """InputError for several trials that nothing is there to compare by."""
     trials = len(ridges) * int(np.prod([len(term.weights) for term in terms]))
-    if terms and trials > 1 and cv is None:
+    if terms and trials > 1 and not held_out:
         raise InputError(
             f"manifold: {trials} combinations of ridge and weights can only be compared by k-fold of the labelled "
-            "rows; give cv=5, say, or one ridge and one weight"
+            "rows; give cv=5, say, criterion='loo', or one ridge and one weight"
         )
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from dorff.data import RowBlock
 from dorff.fit.fitted import Fitted, folds_with_rows
 from dorff.fit.passes import PassResult, fingerprint
 from dorff.kernels import MultiView
@@ -15,10 +16,12 @@ from dorff.model import Model
 from dorff.model.posterior import Posterior
 from dorff.moments import Moments, Part, Solvable
 from dorff.moments.blas import pinned
+from dorff.passes import usable
 from dorff.plan import Plan, keeps_posterior
 from dorff.plan.lengthscale import array_columns
 from dorff.plan.manifold_terms import penalty
-from dorff.solvers import R2, Penalty, Setting, choose
+from dorff.plan.sampled import left_out_runs
+from dorff.solvers import R2, LeftOut, Penalty, Setting, choose
 from dorff.solvers.apart import targets_apart
 from dorff.spec.checks import AUTO
 from dorff.spec.kernel import MultiViewSpec
@@ -35,11 +38,12 @@ def settings(plan: Plan, terms: Sequence[Moments] = ()) -> list[Setting]:
     # Targets that are classes stay zeros and ones: other units would undo the simplex code.
     standardize = solving.standardize and plan.dataset.labels is None
     own = [kernel.config() for kernel in plan.sources()]
+    sample = left_out_rows(plan) if solving.select == "loo" else None
     return [
         Setting(
             kernel, features.d, features.m, frozen.constants.density, standardize, solving.intercept, plan.observe,
             one_scale=plan.spec.one_scale, method="cg" if plan.costs.route == "cg" else "direct",
-            normalize=kernel.config() not in own, penalties=penalties(plan, terms, weights),
+            normalize=kernel.config() not in own, penalties=penalties(plan, terms, weights), sample=sample,
             free_scale=plan.dataset.labels is not None and not solving.ridge_per_output, r2_of=r2_of(plan),
         )
         for kernel in candidates
@@ -67,6 +71,17 @@ def solve_pass(plan: Plan, passed: PassResult) -> Fitted:
     with pinned():
         choice = choose(folds, each, ridges, by=by, per_output=per_output, counts=plan.counts)
     return Fitted(each, passed.folds, choice)
+
+
+def left_out_rows(plan: Plan) -> LeftOut:
+    """Rows of the pass that are left out one at a time: all where they are not too many, else runs spread evenly."""
+    dataset, frozen = plan.dataset, plan.frozen()
+    runs = left_out_runs(dataset.first, dataset.n, dataset.d + dataset.q)
+    rows = RowBlock.joined([usable(dataset, frozen, dataset.block(*run))[0] for run in runs])
+    weights = np.ones(len(rows)) if rows.weights is None else rows.weights
+    if (of_class := frozen.constants.class_weight) is not None:
+        weights = weights * of_class[np.argmax(rows.Y, axis=1)]
+    return LeftOut(frozen.features, rows.X, np.where(np.isfinite(rows.Y), rows.Y, np.nan), weights)
 
 
 def filled(plan: Plan, folds: Mapping[Part, Solvable]) -> list[list[Solvable]]:

@@ -199,7 +199,7 @@ def _old_score(job: Job, old: Path, new: Path, r2_of: R2) -> float | None:
     if job.publish.holdout is not None:
         return held_out(job, old, r2_of)
     report = model.info.get("report", {})
-    if report.get("score_by") != "kfold":  # of its own folds, where it was chosen by them
+    if report.get("score_by") != job.criterion:  # of its own held-out rows, where it was chosen by them
         return None
     check_same_r2(report, r2_of, model)
     kept: float | None = report.get("score")

@@ -3,21 +3,28 @@ with a remedy."""
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
 import numpy as np
 
+from dorff.fit.choice import left_out_rows
 from dorff.fit.fitted import Fitted
 from dorff.kernels import MultiView, Spectral
 from dorff.moments import FloatArray, Solvable, by_fold, pooled
 from dorff.moments.blas import pinned
 from dorff.plan import Plan
-from dorff.solvers import Spread, held_out_squares, of_first
+from dorff.plan.costs import leaves_out
+from dorff.plan.sampled import RUN_ROWS, RUNS, linear_r2
+from dorff.solvers import LeftOut, Ridge, Spread, held_out_squares, of_first
 from dorff.solvers.choose import LAST
 from dorff.solvers.select import squared_errors
 from dorff.spec.checks import AUTO
+from dorff.spec.registry import HELD_OUT
 
+ONE_BY_ONE: Final = "leave-one-out"
+OTHERS: Final = 8  # ridges that are compared with the chosen one
+WORSE: Final = 0.02  # of R2, than another ridge
 NO_BETTER: Final = 0.05  # R2 that is as good as none
 OVER: Final = 0.4  # R2 of the rows that were fitted above that of others
 GAIN: Final = 0.1  # of the error, by twice the features
@@ -47,7 +54,8 @@ class OutputQuality:
 @final
 @dataclass(frozen=True)
 class FitQuality:
-    """What `folds` folds of `by` (rows, blocks, groups, leaves) tell, over `rows` rows. The linear model is of
+    """What `folds` folds of `by` (rows, blocks, groups, leaves) tell, over `rows` rows; or, by `ONE_BY_ONE`, rows of a
+    sample that are left out alone, each predicted by the fit to all others. The linear model is of
     `linear_rows` of them, and so are `dependence` and `correlation` (`plan.sampled`); 0 and None where no sample was
     looked at. `half` is R2 with the first half of the features, `outputs` those of each target."""
 
@@ -62,40 +70,67 @@ class FitQuality:
     outputs: tuple[OutputQuality, ...]
 
 
-def quality_of(plan: Plan, fitted: Fitted, by: str | None) -> FitQuality | None:
-    """What the folds' sums tell of the fit; `by` is what was dealt to them. None where rows were not held out, and of
-    classes, whose squared errors say little."""
+def left_alone(plan: Plan, fitted: Fitted) -> LeftOut | None:
+    """Rows that are left out one at a time to judge a fit that k-fold did not choose; None of classes, and where that
+    would take much beside the solve."""
+    (m, r, _), suits = fitted.fit.weights.shape, plan.dataset.labels is None and plan.costs.route == "direct"
+    if not suits or not leaves_out(plan.job, m if fitted.fit.weights.separable and plan.observe is None else m * r):
+        return None
+    sample = fitted.settings[0].sample or left_out_rows(plan)
+    return sample if len(sample.X) else None
+
+
+def _without(fitted: Fitted, ridges: Sequence[Ridge], sample: LeftOut) -> FloatArray:
+    """Summed squared errors (ridges, q) on the rows of the sample, each left out."""
+    parts, setting = replace(fitted, settings=[replace(one, sample=sample) for one in fitted.settings]).total()
+    with pinned():
+        return setting.left_out(parts, ridges)[1].squares
+
+
+def quality_of(plan: Plan, fitted: Fitted, by: str | None, sample: LeftOut | None = None) -> FitQuality | None:
+    """What the folds' sums tell of the fit, `by` is what was dealt to them; where rows were not, what those of the
+    sample tell. None without any, and of classes, whose squared errors say little."""
     folds, choice = by_fold(fitted.sums), fitted.choice
-    if len(folds) < 2 or by is None or plan.dataset.labels is not None:
+    sample = None if len(folds) > 1 and by is not None else sample
+    if plan.dataset.labels is not None or (sample is None and (len(folds) < 2 or by is None)):
         return None
     parts, setting = of_first(folds, fitted.settings[choice.candidate], choice.m)
     solution = choice.fit.solution
     ridge = solution.ridge if solution.ridges is None else solution.ridges
     with pinned():
-        squares = held_out_squares(parts, setting, ridge)
-        every = [part for fold in parts for part in fold]
-        spread, total = Spread.of_moments(every), pooled(parts)
+        total, half = pooled(parts), None
+        spread = every = Spread.of_moments(total)
         train = squared_errors(total, choice.fit.W, choice.fit.bias, setting.observe)
-        half = _half(plan, fitted, ridge)
-    counts = np.sum([part.corner[0, 0] * part.mask for part in every], axis=0)
-    looked, noise = plan.frozen().constants.sampled, choice.fit.noise
-    linear = [None] * len(counts) if looked is None else looked["linear"]
-    each, mean = spread.each(squares), _of_mean(parts)
-    trained, rmse = spread.each(train), np.sqrt(squares / np.maximum(counts, 1e-300))
+        if sample is None:
+            squares, half, mean = held_out_squares(parts, setting, ridge), _half(plan, fitted, ridge), _of_mean(parts)
+        else:
+            (squares,), spread = _without(fitted, [ridge], sample), sample.spread
+            mean = spread.squares / (1.0 - 1.0 / np.maximum(spread.rows, 2.0)) ** 2  # where rows weigh the same
+    looked, noise, counts = plan.frozen().constants.sampled, choice.fit.noise, spread.weight
+    if looked is None:
+        looked = _linear(sample) if sample else {"rows": 0, "linear": [None] * len(counts)}
+    each, trained = spread.each(squares), every.each(train)
+    rmse = np.sqrt(squares / np.maximum(counts, 1e-300))
     spent = 1.0 if solution.freedom is None else 1.0 + float(solution.freedom.sum()) / max(float(counts.sum()), 1.0)
     outputs = [
         OutputQuality(
             name, _number(each[at]), float(rmse[at]), math.sqrt(mean[at] / counts[at]) if counts[at] else math.nan,
-            linear[at], _number(trained[at]),
+            looked["linear"][at], _number(trained[at]),
             None if noise is None else _inside(math.sqrt(spent * noise[at, at]), float(rmse[at])),
         )
         for at, name in enumerate(plan.dataset.target_columns)
     ]  # fmt: skip
     return FitQuality(
-        by, len(folds), sum(part.n for part in every), _number(setting.r2.score(squares, spread)), half,
-        0 if looked is None else looked["rows"], None if looked is None else looked["dependence"],
-        None if looked is None else looked["correlation"], tuple(outputs),
+        by if by and sample is None else ONE_BY_ONE, len(folds) if sample is None else 0,
+        sum(part.n for part in total) if sample is None else len(sample.X), _number(setting.r2.score(squares, spread)),
+        half, looked["rows"], looked.get("dependence"), looked.get("correlation"), tuple(outputs),
     )  # fmt: skip
+
+
+def _linear(sample: LeftOut) -> dict[str, Any]:
+    """Of a linear model, as of a first look (`plan.sampled`): to rows of the sample that have all targets."""
+    some = np.flatnonzero(np.isfinite(sample.Y).all(axis=1))[:: math.ceil(len(sample.X) / (RUNS * RUN_ROWS))]
+    return {"rows": len(some), "linear": linear_r2(sample.X[some], sample.Y[some], np.arange(len(some)) % 5)}
 
 
 def _half(plan: Plan, fitted: Fitted, ridge: float | FloatArray) -> float | None:
@@ -130,9 +165,11 @@ def _inside(deviation: float, error: float) -> float:
     return 1.0 if error == 0 else math.erf(1.959964 * deviation / (error * math.sqrt(2.0)))
 
 
-def warnings_of(plan: Plan, fitted: Fitted, quality: FitQuality | None) -> Iterator[str]:
-    """What is wrong with the fit, and what to do."""
+def warnings_of(plan: Plan, fitted: Fitted, quality: FitQuality | None, sample: LeftOut | None) -> Iterator[str]:
+    """What is wrong with the fit, and what to do; `sample` are rows that the criterion is checked by."""
     yield from _far(plan, fitted)
+    if sample and plan.job.solve.select not in HELD_OUT and {row.ridges for row in fitted.choice.table} == {None}:
+        yield from _better(plan, fitted, sample)
     if quality is None:
         return
     poor = {one.target: one.r2 for one in quality.outputs if one.r2 is not None and one.r2 < NO_BETTER}
@@ -184,6 +221,19 @@ def _edges(plan: Plan, fitted: Fitted, quality: FitQuality) -> Iterator[str]:
         )
     elif not smallest:
         yield f"the best ridge is the largest that can be, 1e{LAST[1] - 1:+d} of k(x, x): the inputs tell nothing here"
+
+
+def _better(plan: Plan, fitted: Fitted, sample: LeftOut) -> Iterator[str]:
+    """A ridge that was tried and does better where rows are left out than the one that another criterion chose."""
+    choice, chosen = fitted.choice, fitted.fit.solution.ridge
+    tried = {one.ridge for one in choice.table if (one.candidate, one.m) == (choice.candidate, choice.m)} - {chosen}
+    ridges = [chosen, *sorted(tried)[:: math.ceil(len(tried) / OTHERS) or 1]]
+    r2 = fitted.settings[choice.candidate].r2.score(_without(fitted, ridges, sample), sample.spread)
+    if r2.max() - r2[0] > WORSE:
+        yield (
+            f"{plan.job.solve.select} chose ridge {chosen:.3g}, whose R2 is {r2[0]:.3f} on rows that are left out one "
+            f"at a time; that of ridge {ridges[int(np.argmax(r2))]:.3g} is {r2.max():.3f}: set solve.select: auto"
+        )
 
 
 def _far(plan: Plan, fitted: Fitted) -> Iterator[str]:

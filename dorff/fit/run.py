@@ -19,7 +19,7 @@ from dorff.fit.fitted import Fitted, Progress, sum_terms
 from dorff.fit.held import calibrate, judged
 from dorff.fit.passes import PassResult, not_trimmed, nothing_left, run_pass
 from dorff.fit.publish import history_of, judge, leased, publish, refuse_coverage, state_lease
-from dorff.fit.quality import quality_of, warnings_of
+from dorff.fit.quality import left_alone, quality_of, warnings_of
 from dorff.fit.streaming import fit_streaming
 from dorff.model import Model
 from dorff.moments.blas import pinned
@@ -126,7 +126,7 @@ class Solved:
 
     @property
     def score(self) -> float | None:
-        """The R2 of the chosen model on rows held out; None unless k-fold chose."""
+        """The R2 of the chosen model on rows held out; None unless such chose."""
         return max((row.r2 for row in self.fitted.choice.table if row.r2 is not None), default=None)
 
 
@@ -235,7 +235,8 @@ def _report(solved: Solved, peak: int | None) -> FitReport:
     fresh = [receipt for one in passes for receipt in one.fresh]
     seconds = sum(one.seconds for one in passes)
     counted = ("rows_used", "rows_dropped", "rows_unlabelled")
-    quality = quality_of(plan, solved.fitted, _held_by(plan)) if last.folds else None
+    alone = left_alone(plan, solved.fitted)
+    quality = quality_of(plan, solved.fitted, _held_by(plan), alone) if last.folds else None
     used, dropped, unlabelled = (sum(getattr(one, key) for one in last.receipts) for key in counted)
     return FitReport(
         rows_used=used,
@@ -273,9 +274,9 @@ def _report(solved: Solved, peak: int | None) -> FitReport:
         coverage=(used + dropped + unlabelled) / plan.dataset.rows,
         score=solved.score,
         r2_of=r2_of(plan),
-        score_by=None if solved.score is None else "kfold",
+        score_by=None if solved.score is None else plan.job.solve.select,
         model=str(plan.job.model),
-        warnings=[*plan.warnings, *warnings_of(plan, solved.fitted, quality)],
+        warnings=[*plan.warnings, *warnings_of(plan, solved.fitted, quality, alone)],
         quality=None if quality is None else asdict(quality),
         choices=[asdict(one) for one in plan.choices],
         patterns=None if (kept := plan.frozen().constants.patterns) is None else list(kept),

@@ -17,6 +17,7 @@ from dorff.plan.costs import WORKER_BYTES
 from dorff.solvers import R2, Score, least, of_first, path_bytes, setting_scores
 from dorff.spec.checks import AUTO
 from dorff.spec.job import Job
+from dorff.spec.registry import HELD_OUT
 from dorff.store import load_moments, save_moments
 
 
@@ -101,7 +102,7 @@ def _with_scores(plans: Sequence[Plan]) -> None:
                 f"solve.select: {plan.job.solve.select} needs a system that is factored, and route cg has none; set "
                 "solve.select: kfold, or solve.route: direct"
             )
-        if plan.job.solve.select != "kfold" and any(map(any, plan.weights)):
+        if plan.job.solve.select not in HELD_OUT and any(map(any, plan.weights)):
             raise InputError(
                 f"solve.select: {plan.job.solve.select} knows nothing of unlabelled rows, and cannot score a job with "
                 "manifold terms; set solve.select: kfold, or fit the job"

@@ -40,11 +40,15 @@ class PosteriorBlock(ABC):
     shapes: ClassVar[Mapping[str, str]]
 
     @abstractmethod
-    def covariance(self, F: FloatArray, C: FloatArray | None = None) -> FloatArray:
-        """(n, p, p): covariances of what it adds to f, for features F (n, m); with C (q, p) to C f, (n, q, q)."""
+    def along(self, F: FloatArray, C: FloatArray | None = None) -> FloatArray:
+        """(n, ..., k'): what features F (n, m) have along the basis, the same for every spread; C (q, p) is for C f."""
 
     @abstractmethod
-    def variances(self, F: FloatArray, C: FloatArray | None = None) -> FloatArray:
+    def covariance(self, along: FloatArray, C: FloatArray | None = None) -> FloatArray:
+        """(n, p, p): covariances of what it adds to f, of rows by their `along`; with C to C f, (n, q, q)."""
+
+    @abstractmethod
+    def variances(self, along: FloatArray, C: FloatArray | None = None) -> FloatArray:
         """(n, p), or (n, q): the diagonals of `covariance`."""
 
     @abstractmethod
@@ -81,24 +85,24 @@ class SeparableBlock(PosteriorBlock):
     kind: ClassVar[str] = "separable"
     shapes: ClassVar[Mapping[str, str]] = {"gain": "m", "centre": "m", "loading": "cp", "into": "cr"}
 
-    def _of_columns(self, F: FloatArray, spread: FloatArray) -> FloatArray:
-        """(n, ...): the variances (k', ...) of what x has along each column of the basis, made phi . x's."""
+    def along(self, F: FloatArray, C: FloatArray | None = None) -> FloatArray:
+        """(n, k'): squares."""
         projected = (F * self.gain - self.centre) @ self.basis
         projected *= projected
-        return np.asarray(np.tensordot(projected, spread, 1))
+        return np.asarray(projected)
 
-    def covariance(self, F: FloatArray, C: FloatArray | None = None) -> FloatArray:
+    def covariance(self, along: FloatArray, C: FloatArray | None = None) -> FloatArray:
         L = self.loading if C is None else self.loading @ C.T
         if self.spread.ndim == 3:
-            return self._of_columns(F, L.T @ self.spread @ L)
-        of_columns = self._of_columns(F, self.spread) * self.variance
+            return np.asarray(np.tensordot(along, L.T @ self.spread @ L, 1))
+        of_columns = along @ self.spread * self.variance
         return np.asarray(np.einsum("nj,jp,jq->npq", of_columns, L, L, optimize=True))
 
-    def variances(self, F: FloatArray, C: FloatArray | None = None) -> FloatArray:
+    def variances(self, along: FloatArray, C: FloatArray | None = None) -> FloatArray:
         L = self.loading if C is None else self.loading @ C.T
         if self.spread.ndim == 3:
-            return self._of_columns(F, np.einsum("kij,ip,jp->kp", self.spread, L, L, optimize=True))
-        return np.asarray((self._of_columns(F, self.spread) * self.variance) @ L**2)
+            return np.asarray(along @ np.einsum("kij,ip,jp->kp", self.spread, L, L, optimize=True))
+        return np.asarray((along @ self.spread * self.variance) @ L**2)
 
     def place(self, x: FloatArray, h: FloatArray, b: FloatArray) -> None:
         h += x @ self.into
@@ -127,22 +131,20 @@ class CoupledBlock(PosteriorBlock):
     kind: ClassVar[str] = "coupled"
     shapes: ClassVar[Mapping[str, str]] = {"feature": "k", "row": "k", "loading": "kp", "centre": "kp"}
 
-    def _projected(self, F: FloatArray, C: FloatArray | None) -> FloatArray:
-        """(n, p, k'): Phi^T basis times the root of the spread; with C (n, q, k') of C Phi^T."""
+    def along(self, F: FloatArray, C: FloatArray | None = None) -> FloatArray:
+        """(n, p, k'): Phi^T basis; with C (n, q, k') of C Phi^T."""
         loading, centre = (one if C is None else one @ C.T for one in (self.loading, self.centre))
         n, p = len(F), loading.shape[1]
         phi = F[:, None, self.feature] * loading.T
         phi -= centre.T
-        projected = phi.reshape(n * p, -1) @ self.basis
-        projected *= np.sqrt(self.spread[:, 0] * self.variance[0])
-        return projected.reshape(n, p, -1)
+        return np.asarray((phi.reshape(n * p, -1) @ self.basis).reshape(n, p, -1))
 
-    def covariance(self, F: FloatArray, C: FloatArray | None = None) -> FloatArray:
-        projected = self._projected(F, C)
+    def covariance(self, along: FloatArray, C: FloatArray | None = None) -> FloatArray:
+        projected = along * np.sqrt(self.spread[:, 0] * self.variance[0])
         return np.asarray(projected @ projected.transpose(0, 2, 1))
 
-    def variances(self, F: FloatArray, C: FloatArray | None = None) -> FloatArray:
-        return np.asarray(np.einsum("npk,npk->np", *[self._projected(F, C)] * 2))
+    def variances(self, along: FloatArray, C: FloatArray | None = None) -> FloatArray:
+        return np.asarray(along**2 @ (self.spread[:, 0] * self.variance[0]))
 
     def place(self, x: FloatArray, h: FloatArray, b: FloatArray) -> None:
         h[:, self.feature, self.row] += x[:, :, 0]
@@ -180,11 +182,11 @@ class Posterior:
 
     def covariance(self, F: FloatArray, C: FloatArray | None = None) -> FloatArray:
         """(n, p, p): covariances of f's outputs, without noise, for features F (n, m); with C (q, p) those of C f."""
-        return self._summed(F, self._of_intercept(C), lambda block, rows: block.covariance(rows, C))
+        return self._summed(F, self._of_intercept(C), lambda block, F: block.covariance(block.along(F, C), C))
 
     def variance(self, F: FloatArray, C: FloatArray | None = None) -> FloatArray:
         """(n, p): variances of f's outputs, without noise, for features F (n, m); with C (q, p) of C f, (n, q)."""
-        return self._summed(F, np.diag(self._of_intercept(C)), lambda block, rows: block.variances(rows, C))
+        return self._summed(F, np.diag(self._of_intercept(C)), lambda block, F: block.variances(block.along(F, C), C))
 
     def _summed(
         self, F: FloatArray, intercept: FloatArray, added: Callable[[PosteriorBlock, FloatArray], FloatArray]

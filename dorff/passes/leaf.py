@@ -192,7 +192,7 @@ class _RowRun(LeafRun):
     def _add(self, block: RowBlock) -> None:
         at, folds = self.at, self.frozen.folds
         checksums = block.checksums(at.checksums)
-        rows, partial = _usable(self._dataset, self.frozen, block)
+        rows, partial = usable(self._dataset, self.frozen, block)
         scan(rows.X, self._low, self._high)
         if folds.by_rows and folds.count > 1:
             fold_of = folds.of(rows)
@@ -254,7 +254,7 @@ def _read_ahead(dataset: Dataset, at: tuple[int, int, int], rows: int) -> Iterat
         wait([waiting])
 
 
-def _usable(dataset: Dataset, frozen: Pass, rows: RowBlock) -> tuple[RowBlock, bool]:
+def usable(dataset: Dataset, frozen: Pass, rows: RowBlock) -> tuple[RowBlock, bool]:
     """The rows to keep, and whether they may miss targets: of those that weigh anything the ones whose inputs and
     weight are finite and (`partial`, `unlabelled`) any target or (`drop`) every target; InputError at the first row
     that is not finite throughout for `refuse`. Without targets `drop` keeps every row of finite inputs. Where there

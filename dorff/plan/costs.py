@@ -27,6 +27,7 @@ from dorff.plan.graph_sizes import MiB
 from dorff.plan.lengthscale import tunes
 from dorff.plan.manifold_terms import ManifoldTerm, TermCosts, term_costs, weight_grid
 from dorff.plan.routes import Means, Route, Shape, Way, choose_route
+from dorff.plan.sampled import LEFT_OUT
 from dorff.plan.seconds import MIXED, NOMINAL, QR, SEARCH, START, START_WORKERS, Pace, pace_bytes, solve_work
 from dorff.solvers import (
     Size,
@@ -106,7 +107,9 @@ def estimate(
     leaf, read = _leaf_bytes(dataset, recipe, spec, patterns)
     sizes = [_size(job, kernel, m, dataset, patterns, spec.folds.count) for kernel in fixed]
     beside = _beside_bytes(job, dataset, recipe)
-    solving = beside + max(_solve_bytes(job, *one, qr=qr) for one in zip(fixed, sizes, strict=True))
+    rows = min(dataset.rows, LEFT_OUT) if any(leaves_out(job, size.k) for size in sizes) else 0
+    left_out = 24 * rows * (dataset.d + q) + (evaluation_bytes(m) if rows else 0)
+    solving = beside + left_out + max(_solve_bytes(job, *one, qr=qr) for one in zip(fixed, sizes, strict=True))
     level, disk = _disk_bytes(job, len(leaves), spec, patterns, width, workers)
     rank = max(size.r for size in sizes)
     flops = (3.0 if qr else 1.0) * dataset.rows * width * width + dataset.rows * recipe.flops
@@ -118,7 +121,7 @@ def estimate(
     keeps = any(keeps_posterior(job, _unknowns(job, *one)) for one in zip(fixed, sizes, strict=True))
     alone = any(isinstance(one, MultiView) or learned_term(one) is not None for one in candidates)
     path = not (alone or qr or job.manifold or job.solve.observe)  # else each fold needs factors of its own
-    work = solve_work(job, sizes, len(weight_grid(terms)), keeps=keeps, path=path)
+    work = solve_work(job, sizes, len(weight_grid(terms)), keeps=keeps, path=path, rows=rows)
     shape = Shape(
         dataset.rows, m, q, rank, any(size.coupled for size in sizes), patterns, len(leaves),
         recipe.numbers, recipe.flops, leaf + 16 * MiB, solving, disk, read, spec.folds.count, beside,
@@ -257,8 +260,8 @@ def _solve_bytes(job: Job, kernel: OperatorKernel, size: Size, *, qr: bool) -> i
     are corrected that of the fit without some rows beside it, and what of these rows is evaluated at a time."""
     square, solving = 8 * size.k**2, triangle_bytes(size) if qr else solve_bytes(size)
     unknowns = _unknowns(job, kernel, size)
-    noise = criterion_of(job.solve.select).noise
-    if noise or size.coupled or _tied(kernel, size):  # the noise of each target is found
+    noise, rows = criterion_of(job.solve.select).noise, leaves_out(job, size.k)
+    if noise or size.coupled or rows or _tied(kernel, size):  # the noise of each target is found, or leverages
         solving = max(solving, posterior_bytes(size))
     if keeps_posterior(job, unknowns):
         kept = max(8 * unknowns**2, size.blocks * square)
@@ -286,6 +289,13 @@ def _unknowns(job: Job, kernel: OperatorKernel, size: Size) -> int:
 def _tied(kernel: OperatorKernel, size: Size) -> int:
     """The numbers of the covariances of columns that noise ties together, of systems with a column each."""
     return 0 if size.coupled or isinstance(kernel, MultiView) or _apart(kernel) else size.m * size.r**2
+
+
+def leaves_out(job: Job, k: int) -> bool:
+    """Whether the fit of a system of k unknowns is judged by rows left out one at a time: to choose, or where k-fold
+    does not and that takes little."""
+    small = job.classes is None and 8 * k * k <= SMALL_POSTERIOR
+    return job.solve.select == "loo" or (job.solve.select != "kfold" and small)
 
 
 def keeps_posterior(job: Job, k: int) -> bool:

@@ -261,6 +261,8 @@ def _check_kernels(
     job: Job, dataset: Dataset, candidates: Sequence[kernels.OperatorKernel], observe: FloatArray | None
 ) -> None:
     """InputError for a kernel that these data or this way of solving are not for."""
+    if job.solve.ridge_per_output and job.solve.select == "loo":
+        raise InputError("solve.select: loo scores one ridge for all outputs; set kfold, or no ridge_per_output")
     for kernel in candidates:
         check_output(kernel, observe)
         if job.solve.ridge_per_output:

@@ -166,6 +166,7 @@ def _asks(job: Job, learned: bool, candidates: int, *, folds: bool) -> str:
     several: Sequence[tuple[bool, str]] = (
         *((count > 1 and not by_folds, f"{count} {what} to choose from{by}") for count, what in choices),
         (solving.select == "kfold" and not folds, "select: kfold"),
+        (solving.select == "loo", "select: loo"),
         (solving.ridge_per_output, "ridge_per_output"),
         (solving.posterior is True, "posterior: true"),
         (solving.conformal, "conformal: true"),

@@ -14,6 +14,7 @@ from dorff.moments.blas import pinned
 from dorff.passes.spec import FoldRule, Rows
 
 RUNS, RUN_ROWS = 32, 128  # rows that are looked at: runs of them, spread evenly
+LEFT_OUT, NUMBERS = 2**15, 2**22  # rows that are left out one at a time, and numbers that they have, at most
 FEATURES: Final = 512  # of the model that they are predicted by
 BESIDE: Final = 16  # rows on either side that may be left out too
 MOST_TRIED: Final = 512  # rows that are predicted so
@@ -63,11 +64,16 @@ def distance(kernel: OperatorKernel, X: FloatArray) -> float | None:
     return float(median_lengthscale((X / lengthscale)[:, varying]))
 
 
-def sample_runs(start: int, stop: int) -> list[tuple[int, int]]:
-    """Runs of rows from start to stop - 1 that are looked at: all rows where they are few."""
-    if stop - start <= RUNS * RUN_ROWS:
+def sample_runs(start: int, stop: int, runs: int = RUNS, rows: int = RUN_ROWS) -> list[tuple[int, int]]:
+    """So many runs of rows from start to stop - 1, spread evenly: all rows where they are few."""
+    if stop - start <= runs * rows:
         return [(start, stop)]
-    return [(int(at), int(at) + RUN_ROWS) for at in np.linspace(start, stop - RUN_ROWS, RUNS)]
+    return [(int(at), int(at) + rows) for at in np.linspace(start, stop - rows, runs)]
+
+
+def left_out_runs(start: int, stop: int, columns: int) -> list[tuple[int, int]]:
+    """The same of rows of so many columns that are left out one at a time: all of them up to `LEFT_OUT`."""
+    return sample_runs(start, stop, 64, max(1, min(LEFT_OUT, NUMBERS // columns) // 64))
 
 
 def dependence(F: FloatArray, Y: FloatArray, numbers: Rows) -> tuple[float, float, int]:
@@ -123,12 +129,11 @@ def block_length(rows: int, folds: int) -> int:
 
 def linear_r2(X: FloatArray, Y: FloatArray, fold_of: Rows) -> tuple[float | None, ...]:
     """Held-out R2 of each target (q,) by ridge regression on the inputs X (n, d), at the best of a few ridges for it;
-    None of targets that do not vary, and where all rows are in one fold."""
+    None of targets that do not vary, of few rows, and where all are in one fold."""
     folds = np.unique(fold_of)
-    spread = np.sum((Y - Y.mean(axis=0)) ** 2, axis=0)
-    if len(folds) < 2:
+    if len(folds) < 2 or len(X) < LEAST:
         return tuple(None for _ in range(Y.shape[1]))
-    errors = np.zeros((len(_LINEAR_RIDGES), Y.shape[1]))
+    errors, spread = np.zeros((len(_LINEAR_RIDGES), Y.shape[1])), np.sum((Y - Y.mean(axis=0)) ** 2, axis=0)
     for fold in folds:
         train, held = fold_of != fold, fold_of == fold
         centre, mean = X[train].mean(axis=0), Y[train].mean(axis=0)

@@ -121,19 +121,24 @@ def _number_seconds(recipe: Recipe) -> float:
     return _best(lambda: features(X, out, work)) / (rows * recipe.m)
 
 
-def solve_work(job: Job, sizes: Sequence[Size], combinations: int, *, keeps: bool, path: bool = True) -> float:
+def solve_work(job: Job, sizes: Sequence[Size], terms: int, *, keeps: bool, path: bool = True, rows: int = 0) -> float:
     """What solving directly takes, in flops of `syrk`: every kernel of these sizes with each number of features and
-    each of the `combinations` of manifold weights, the choice among ridges, and the posterior where it is kept.
-    `path` says that folds of large systems may be solved along a path of ridges."""
+    each of the combinations of weights of manifold `terms`, the choice among ridges, and the posterior where it is
+    kept. `path` says that folds of large systems may be solved along a path of ridges, `rows` are those that may be
+    left out one at a time."""
     solving, counts, trials = job.solve, job.features.counts, len(job.solve.ridges)
-    single = trials * combinations * len(counts) * len(sizes) == 1
+    single = trials * terms * len(counts) * len(sizes) == 1
     noises = criterion_of(solving.select).noise and not single
     work = 0.0
     for size in (replace(one, m=one.m * count // max(counts)) for one in sizes for count in counts):
         if solving.select == "kfold" and size.folds > 1:
-            work += combinations * _folds_work(job.solve.ridges, size, path=path)
+            work += terms * _folds_work(job.solve.ridges, size, path=path)
         elif not single:
-            work += combinations * (_factors_work(size, trials) + (trials * _noise_work(size) if noises else 0.0))
+            work += terms * (_factors_work(size, trials) + (trials * _noise_work(size) if noises else 0.0))
+        if rows:  # leverages, of one trial or of all
+            outputs = size.q if size.coupled else 1
+            work += (EIGH if trials > 1 else INVERSE) * size.blocks * float(size.k) ** 3
+            work += 2.0 * terms * rows * size.k * outputs * (size.k * size.blocks + trials * size.q)
     largest = max(sizes, key=lambda size: size.blocks * size.k**3)
     last = (CHOLESKY if single or solving.select == "kfold" else 0.0) + (INVERSE if keeps else 0.0)
     times = 2.0 if largest.folds > 1 and job.classes is None else 1.0  # it is solved without a fold too

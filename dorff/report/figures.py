@@ -23,6 +23,7 @@ from dorff.kernels.scalar import FloatArray
 from dorff.model.calibration import HeldSample
 from dorff.report.describe import ColumnLabel, Subject, common_unit, mapping, sequence
 from dorff.solvers.scores import Criterion, criterion_of, root
+from dorff.spec.registry import HELD_OUT
 
 INK: Final = "#1f2933"
 FAINT: Final = "#9aa5b1"
@@ -221,7 +222,7 @@ def from_info(info: Mapping[str, Any]) -> list[Candidate]:
     """The candidates in a model's fit report, by held-out R2 where k-fold chose: kernels with their numbers of
     features and weights of manifold terms; none where the report has none, or scores that are no errors."""
     report = mapping(info.get("report"))
-    rows = report.get("table") if report.get("select", "gcv") in ("gcv", "kfold") else ()
+    rows = report.get("table") if report.get("select", "gcv") in ("gcv", *HELD_OUT) else ()
     paths: dict[tuple[int, int, tuple[float, ...]], list[tuple[float, float]]] = {}
     for row in rows if isinstance(rows, Sequence) else ():
         entry = mapping(row)
@@ -238,7 +239,7 @@ def from_info(info: Mapping[str, Any]) -> list[Candidate]:
         + (f", manifold {', '.join(f'{weight:g}' for weight in weights)}" if weighed else "")
         for number, m, weights in paths
     }
-    held_out = report.get("select") == "kfold"
+    held_out = report.get("select") in HELD_OUT
     return [Candidate(names[key], tuple(scores), held_out) for key, scores in sorted(paths.items())]
 
 

@@ -21,4 +21,4 @@ from dorff.solvers.scores import Criterion, Ridge, Solution, criterion_of
 from dorff.solvers.select import R2, Spread, row_sums, squared_error
 from dorff.solvers.setting import Fit, Setting, carried_ridges, check_apart, check_output, learned_term, spread
 from dorff.solvers.system import LARGEST_DIRECT, LARGEST_EVD, Size
-from dorff.solvers.uncertainty import posterior_bytes
+from dorff.solvers.uncertainty import LeftOut, posterior_bytes

@@ -11,6 +11,7 @@ from dorff.kernels import MultiView
 from dorff.moments import FloatArray, Moments, Solvable, pooled
 from dorff.solvers.apart import untouched
 from dorff.solvers.few_labels import Common, few_label_errors
+from dorff.solvers.problem import Parts
 from dorff.solvers.ridge_path import path_errors
 from dorff.solvers.scores import FitScore, Ridge, criterion_of, geometric_mean
 from dorff.solvers.select import R2, FoldErrors, Spread, about_mean, squared_error, squared_size
@@ -28,9 +29,9 @@ STEPS: Final = (1, 2, 3)  # beyond an end
 class Score:
     """One trial: number `candidate` in the list of settings, its ridge, m, and what was found.
 
-    `value` is the GCV score, minus the log evidence, or by k-fold the mean squared error of all held-out entries, in
-    the targets' units squared; by k-fold `r2` is their R2, the mean of outputs' or pooled (`Setting.r2`), and the
-    choice is by that: of outputs in different units `value` hears the one of the largest numbers alone.
+    `value` is the GCV score, minus the log evidence, or by k-fold and leave-one-out the mean squared error of all
+    held-out entries, in the targets' units squared; `r2` is then their R2, the mean of outputs' or pooled
+    (`Setting.r2`), and the choice is by that: of outputs in different units `value` hears the largest numbers alone.
     `ridges` are those of the outputs where each has its own; `ridge` is then their geometric mean. `rung` says how
     the value was found: "direct", along a path "neighbours" or "factored" (`solvers.ridge_path`), or for folds of few
     rows "rows" (`solvers.few_labels`). `digits` are `Solution.digits`, of all folds the fewest."""
@@ -77,8 +78,8 @@ def choose(
     `counts` are numbers of features to choose from, the settings' own if none are given: features are whole cosine and
     sine pairs of equal weight, of which the first are used (`of_first`). `per_output` gives each output a ridge of its
     own. A single candidate with a single ridge needs no score, and gets none but by k-fold, which takes R2 pooled for
-    all where it is for one candidate. InputError for k-fold with fewer than two folds, and where outputs with ridges
-    of their own do not fall apart."""
+    all where it is for one candidate. InputError for k-fold with fewer than two folds, for "loo" without rows to leave
+    out (`Setting.sample`), and where outputs with ridges of their own do not fall apart, or by "loo"."""
     by = by or ("gcv" if len(folds) == 1 else "kfold")
     table, best, fitted, common = list[Score](), None, None, Common()
     r2_of = R2.POOLED if any(one.r2 is R2.POOLED for one in candidates) else R2.MEAN
@@ -134,6 +135,8 @@ def _trials(
     """Scores, with the fits that they are of where these are to all rows."""
     if ridges is None:
         return _searched(folds, setting, by, per_output=per_output, common=common)
+    if by == "loo":
+        return left_out_scores(pooled(folds), setting, ridges, per_output=per_output)
     if (rule := criterion_of(by).of_fit) is None:
         return [(score, None) for score in fold_scores(folds, setting, ridges, per_output=per_output, common=common)]
     if per_output:
@@ -192,26 +195,41 @@ def fold_scores(
     if per_output:
         _check_apart(folds, setting)
     held_out = _fold_errors(folds, setting, ridges, common or Common())
-    errors, rungs, digits, totals = held_out.squares, held_out.rungs, held_out.digits, held_out.squares.sum(axis=1)
+    errors, rungs, digits = held_out.squares, held_out.rungs, held_out.digits
     parts = [part for fold in folds for part in fold]
     spread, unit = Spread.of_moments(parts), max(part.unit for part in parts)
-    entries = float(sum(part.corner[0, 0] * np.count_nonzero(part.mask) for part in parts))
-    r2 = setting.r2.score(errors, spread)
-    if setting.free_scale:
-        totals = held_out.of_best_scale(_energy(folds), unit)
-        r2 = R2.POOLED.score(totals[:, None], spread)  # its squared errors are of all outputs of a row together
-    table = [
-        Score(0, ridge, float(value), setting.m, None, rung, float(left), _or_none(one))
-        for ridge, value, rung, left, one in zip(ridges, totals / entries, rungs, digits, r2, strict=True)
-    ]
+    table = _table(held_out, setting, ridges, spread, unit)
     if not per_output:
         return table
     best, left = np.argmin(errors, axis=0), errors.min(axis=0)
     each = np.asarray(ridges, dtype=np.float64)[best]
-    value, last = float(left.sum() / entries), float(setting.r2.score(left, spread))
+    value, last = float(left.sum() / spread.weight.sum()), float(setting.r2.score(left, spread))
     rung, kept = rungs[int(best[0])], float(digits[best].min())
     ridge_each, r2_each = tuple(each.tolist()), _or_none(last)
     return [*table, Score(0, geometric_mean(each), value, setting.m, ridge_each, rung, kept, r2_each)]
+
+
+def left_out_scores(
+    parts: Parts, setting: Setting, ridges: Sequence[float], *, per_output: bool = False
+) -> list[tuple[Score, Fit | None]]:
+    """As `fold_scores`, of the setting's sample, each row of it predicted by the fit to all others; with the fits."""
+    if (sample := setting.sample) is None or not len(sample.X) or per_output:
+        raise InputError("leave-one-out: needs rows of a sample, and one ridge for all outputs; choose by kfold")
+    fits, errors = setting.left_out(parts, ridges)
+    return list(zip(_table(errors, setting, ridges, sample.spread, parts[0].unit), fits, strict=True))
+
+
+def _table(held: FoldErrors, setting: Setting, ridges: Sequence[float], spread: Spread, unit: float) -> list[Score]:
+    """Of errors on rows of this spread, whose sums have the relative rounding error `unit`."""
+    totals, r2 = held.squares.sum(axis=1), setting.r2.score(held.squares, spread)
+    if setting.free_scale:  # targets are one-hot rows, whose squares are about the mean of their entries
+        totals = held.of_best_scale(float(spread.weight[0]) * (1.0 - 1.0 / len(spread.weight)), unit)
+        r2 = R2.POOLED.score(totals[:, None], spread)  # its squared errors are of all outputs of a row together
+    each = zip(ridges, totals / spread.weight.sum(), held.rungs, held.digits, r2, strict=True)
+    return [
+        Score(0, ridge, float(value), setting.m, None, rung, float(left), _or_none(one))
+        for ridge, value, rung, left, one in each
+    ]
 
 
 def _or_none(value: float) -> float | None:
@@ -244,16 +262,8 @@ def of_first(folds: Folds, setting: Setting, m: int) -> tuple[Folds, Setting]:
     factor = np.sqrt(D / first)
     parts = [[part.columns(at, factor) for part in fold] for fold in folds]
     penalties = tuple(replace(one, sums=one.sums.columns(at, factor)) for one in setting.penalties)
-    return parts, replace(setting, m=m, density=density, penalties=penalties)
-
-
-def _energy(folds: Folds) -> float:
-    """The summed squares of one-hot rows about the mean of their entries."""
-    total = 0.0
-    for part in (part for fold in folds for part in fold):
-        corner, shift = part.corner, part.y0 - 1.0 / part.q
-        total += np.trace(corner) - corner[0, 0] + shift @ (2.0 * corner[0, 1:] + corner[0, 0] * shift)
-    return float(total)
+    sample = setting.sample and setting.sample.of_first(m)
+    return parts, replace(setting, m=m, density=density, penalties=penalties, sample=sample)
 
 
 def _fold_errors(folds: Folds, setting: Setting, ridges: Sequence[float], common: Common) -> FoldErrors:

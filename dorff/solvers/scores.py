@@ -20,7 +20,7 @@ from dorff.errors import InputError
 from dorff.moments import FloatArray
 from dorff.solvers.problem import Problem
 from dorff.solvers.system import EPS, Block
-from dorff.spec.registry import CRITERIA, Entry
+from dorff.spec.registry import CRITERIA, HELD_OUT, Entry
 
 Ridge = float | FloatArray  # one for all, or (p,) with one for each of the problem's directions
 _TINY = float(np.finfo(np.float64).tiny)
@@ -262,8 +262,8 @@ class FitScore:
 @dataclass(frozen=True)
 class Criterion:
     """What the best of several fits is found by: its `title`, and what `shown` makes of a value for people to see,
-    called `axis` there, in the targets' units if `in_units`. k-fold alone has no `of_fit`: it scores predictions of
-    rows held out."""
+    called `axis` there, in the targets' units if `in_units`. Those of `HELD_OUT` alone have no `of_fit`: they score
+    predictions of rows held out."""
 
     title: str
     axis: str
@@ -283,7 +283,7 @@ def criterion_of(name: str) -> Criterion:
     if entry is None:
         raise InputError(f"criterion {name!r} is not known; use one of: {', '.join(CRITERIA.names)}")
     criterion = entry.build()
-    if not isinstance(criterion, Criterion) or (criterion.of_fit is None and name != "kfold"):
+    if not isinstance(criterion, Criterion) or (criterion.of_fit is None and name not in HELD_OUT):
         raise InputError(f"dorff.criteria {name}: builds no Criterion with `of_fit`; correct its package")
     return criterion
 
@@ -302,9 +302,11 @@ _EVIDENCE = FitScore(
 _OF_GCV = Criterion("GCV", "root of the GCV score", root, in_units=True, of_fit=_GCV)
 _OF_EVIDENCE = Criterion("evidence", "log evidence", lambda value: -value, of_fit=_EVIDENCE)
 _OF_ROWS = Criterion("held-out R2", "root of 1 - R2 on held-out rows", root)
+_OF_EACH_ROW = Criterion("leave-one-out R2", "root of 1 - R2 on rows left out one at a time", root)
 
 CRITERIA.add(
     Entry("gcv", lambda: _OF_GCV, source="Golub, Heath & Wahba 1979"),
     Entry("evidence", lambda: _OF_EVIDENCE, source="MacKay 1992"),
     Entry("kfold", lambda: _OF_ROWS),
+    Entry("loo", lambda: _OF_EACH_ROW, source="Allen 1974"),
 )

@@ -27,17 +27,18 @@ LEAST: Final = 1e-10  # of the mean variance: less counts as that much where tar
 @final
 @dataclass(frozen=True, eq=False)
 class Spread:
-    """Of each target (q,): how many `rows` have it, its summed squares about their mean, by the rows' weight, and what
-    of `squares`, or of squared errors, may be `rounding` alone."""
+    """Of each target (q,): how many `rows` have it and their `weight`, its summed squares about their mean, by this
+    weight, and what of `squares`, or of squared errors, may be `rounding` alone."""
 
     rows: FloatArray
+    weight: FloatArray
     squares: FloatArray
     rounding: FloatArray
 
     @classmethod
     def of(cls, rows: FloatArray, weight: FloatArray, mean: FloatArray, squares: FloatArray) -> Self:
         """Of each target (q,): the rows that have it, their summed weight, their mean, and the squares about it."""
-        return cls(rows, squares, weight * (_ROUNDING * mean) ** 2)
+        return cls(rows, weight, squares, weight * (_ROUNDING * mean) ** 2)
 
     @classmethod
     def of_moments(cls, parts: Sequence[Solvable]) -> Self:

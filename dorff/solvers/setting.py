@@ -20,12 +20,13 @@ from dorff.solvers.matrixfree import make_system, of_moments
 from dorff.solvers.penalty import Penalty
 from dorff.solvers.problem import Parts, Problem, Units, target_covariance
 from dorff.solvers.scores import Ridge, Solution, criterion_of
-from dorff.solvers.uncertainty import posterior
+from dorff.solvers.uncertainty import LeftOut, left_out, posterior
 from dorff.spec.registry import lazily
 
 linear_sum_assignment = lazily("scipy.optimize", "linear_sum_assignment")
 
 CG: Final = "cg"  # the other `Setting.method`
+Made = tuple[OperatorKernel, Problem, Solution]  # with its output matrices written out
 
 
 @final
@@ -73,8 +74,8 @@ class Setting:
     `operator_weights`. `penalties` are of all rows, and the same for every fold; with them there are no scores either,
     and one ridge for all outputs. `free_scale`: targets are one-hot rows, and only the order of f's values counts, so
     that held-out errors are those of s f with the best s >= 0. `r2_of` is what k-fold chooses by, where other kernels
-    that this one is compared with have a say; what it is of by itself if None. InputError for a learned output matrix
-    with penalties."""
+    that this one is compared with have a say; what it is of by itself if None. `sample` has rows for leave-one-out.
+    InputError for a learned output matrix with penalties."""
 
     kernel: OperatorKernel
     d: int
@@ -89,6 +90,7 @@ class Setting:
     penalties: tuple[Penalty, ...] = ()
     free_scale: bool = False
     r2_of: select.R2 | None = None
+    sample: LeftOut | None = None
 
     def __post_init__(self) -> None:
         check_output(self.kernel, self.observe)  # refused here where it cannot be, before any pass
@@ -131,24 +133,34 @@ class Setting:
         otherwise. InputError for an array where the outputs do not fall apart, and for scores with penalties."""
         if scores or any(np.ndim(ridge) for ridge in ridges):
             self.check_scored()
-        fits = self._solved(parts, ridges, scores=scores)
+        fits = [self.fit_of(*one) for one in self._trials(parts, ridges, scores=scores)]
         return self.judged(parts, fits) if scores and evidence is not False else fits
 
-    def _solved(self, parts: Parts, ridges: Sequence[Ridge], *, scores: bool) -> list[Fit]:
+    def left_out(self, parts: Parts, ridges: Sequence[Ridge]) -> tuple[list[Fit], select.FoldErrors]:
+        """A fit for each ridge, or each array of ridges, and its errors on rows of the sample (`left_out`)."""
+        assert self.sample is not None
+        each = self._trials(parts, ridges, scores=False, spectral=len(ridges) > 1)
+        errors = left_out([one[1:] for one in each], self.sample, free_scale=self.free_scale)
+        return [self.fit_of(*one) for one in each], errors
+
+    def _trials(self, parts: Parts, ridges: Sequence[Ridge], *, scores: bool, spectral: bool = False) -> list[Made]:
+        """What `fit_of` takes, for each ridge; `spectral` asks for the blocks' spectra."""
         kernel, scale = self.fixed(parts), self.scaling(parts)
         if self.method == CG:
             system = make_system(
                 *of_moments(parts), self.weights(kernel), intercept=self.intercept, scale=scale, observe=self.observe
             )
             solver = ConjugateGradientSolver(system)
-            return [self.fit_of(kernel, solver.problem, solver.solve(ridge)) for ridge in ridges]
+            return [(kernel, solver.problem, solver.solve(ridge)) for ridge in ridges]
         problem = self._of_weights(self.weights(kernel), parts, scale)
-        if (learned := learned_term(self.kernel)) is not None:
+        learned = learned_term(self.kernel)
+        if learned is not None or spectral:
             # The matrix of each block is given up for its spectrum.
             blocks = tuple(replace(block, given=block.spectrum, G=np.empty((0, 0))) for block in problem.blocks)
             problem = replace(problem, blocks=blocks)
+        if learned is not None:
             return [self._learned(learned, problem, parts, float(ridge)) for ridge in ridges]
-        return [self.fit_of(kernel, problem, solution) for solution in solve(problem, ridges, scores=scores)]
+        return [(kernel, problem, solution) for solution in solve(problem, ridges, scores=scores)]
 
     def solve_each(self, parts: Parts, ridges: Sequence[float], criterion: str) -> Fit:
         """Every direction of the outputs with the best of the ridges for it alone, by "gcv" or "evidence".
@@ -250,7 +262,9 @@ class Setting:
             parts, weights, intercept=self.intercept, scale=scale, observe=self.observe, penalties=self.penalties
         )
 
-    def _learned(self, term: tuple[float, Decomposable, Learned], problem: Problem, parts: Parts, ridge: float) -> Fit:
+    def _learned(
+        self, term: tuple[float, Decomposable, Learned], problem: Problem, parts: Parts, ridge: float
+    ) -> Made:
         """The fit with the output matrix that is best at this ridge; GCV then counts the matrix as given.
 
         `problem` is that of A = I, whose diagonalisation serves every ridge and matrix. A kernel `weight` k0 A at a
@@ -271,9 +285,10 @@ class Setting:
         kernel = kernel if weight == 1 else weight * kernel
         problem = self._of_weights(self.weights(kernel), parts, problem.scale)
         if block.squared:  # of triangles each matrix has an SVD of its own
-            problem = replace(problem, blocks=(replace(problem.blocks[0], given=block.spectrum),))
+            blocks = (replace(problem.blocks[0], given=block.spectrum, G=np.empty((0, 0))),)
+            problem = replace(problem, blocks=blocks)
         solution = replace(SpectralSolver(problem).solve(ridge), converged=learned.converged)
-        return self.fit_of(kernel, problem, solution)
+        return kernel, problem, solution
 
     def fit_of(self, kernel: OperatorKernel, problem: Problem, solution: Solution) -> Fit:
         """The fit of a kernel whose output matrices are written out, by whatever solver."""

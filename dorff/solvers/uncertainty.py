@@ -13,21 +13,24 @@ of each depends neither on the others nor on their units."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final, final
 
 import numpy as np
 import scipy.linalg
 
 from dorff.errors import InputError
+from dorff.features import FeatureMap, cut
 from dorff.model.posterior import CoupledBlock, Posterior, PosteriorBlock, SeparableBlock
 from dorff.moments import FloatArray, Solvable
 from dorff.solvers.direct import SpectralSolver, factor_of
 from dorff.solvers.problem import Problem
-from dorff.solvers.scores import Solution
-from dorff.solvers.select import contrasts, independent, mean_weight
+from dorff.solvers.scores import Ridge, Solution
+from dorff.solvers.select import FoldErrors, Spread, about_mean, contrasts, independent, mean_weight, row_sums
 from dorff.solvers.system import Block, IntArray, Size
 
+_Kept = dict[int, tuple[FloatArray, FloatArray]]  # of each block its basis, and what rows have along it
 STRIPE: Final = 256  # rows of a matrix that are weighed at a time
 
 
@@ -36,12 +39,14 @@ STRIPE: Final = 256  # rows of a matrix that are weighed at a time
 class _Noise:
     """Of the scaled targets in rows of weight 1: their variances (q,), and the mean of these. `prior` (J,) is l ridge
     times the prior's variance, of each direction where there are any: in proportion to its own noise where it has a
-    ridge of its own. `alone` (J,) are the variances of directions that are problems of their own, else None."""
+    ridge of its own. `alone` (J,) are the variances of directions that are problems of their own, else None. `bounded`
+    refuses what the data do not see."""
 
     variance: FloatArray
     level: float
     prior: FloatArray
     alone: FloatArray | None
+    bounded: bool = True
 
     @classmethod
     def of(cls, problem: Problem, solution: Solution, noise: FloatArray) -> _Noise:
@@ -66,7 +71,7 @@ def posterior_bytes(size: Size) -> int:
     return size.unpacked + (size.blocks + 3) * 8 * size.k**2 + 8 * size.k * 32 + size.vectors
 
 
-def posterior(problem: Problem, solution: Solution, noise: FloatArray, parts: Sequence[Solvable]) -> Posterior:
+def posterior(problem: Problem, solution: Solution, noise: FloatArray | None, parts: Sequence[Solvable]) -> Posterior:
     """How far f may lie from the fit, for the noise (q, q) of a row of mean weight.
 
     With K = (G + l ridge I)^-1 the error of x is K (Phi C* e) less l ridge K x, so that its covariance is K (G_D + s2
@@ -75,8 +80,12 @@ def posterior(problem: Problem, solution: Solution, noise: FloatArray, parts: Se
     intercept, about the features' means, is of the same form. With penalties it is s2 K, G + l ridge I has theirs, and
     s2 is the one noise of `RidgeScores`. What of the intercept C leaves open stays the fit's: no deviation is counted
     there. A Cholesky factor's inverse where one serves all columns, else the eigenvectors of G. InputError at ridge 0
-    where G is singular."""
-    about, ridge = _Noise.of(problem, solution, noise), solution.ridge if solution.ridges is None else solution.ridges
+    where G is singular.
+
+    Without noise it is of variance 1 for all scaled targets, whatever the ridge: the covariance of C f at a row, times
+    its weight, is then its leverage H (q, q), by which its own targets make their fit."""
+    ridge, unit = solution.ridge if solution.ridges is None else solution.ridges, np.ones(len(problem.scale))
+    about = _Noise(unit, 1.0, unit, unit, bounded=False) if noise is None else _Noise.of(problem, solution, noise)
     blocks = list[PosteriorBlock]()
     for block in problem.blocks:
         if block.rotation is None:
@@ -85,7 +94,7 @@ def posterior(problem: Problem, solution: Solution, noise: FloatArray, parts: Se
             blocks += _columns(problem, block, ridge, about)
         else:
             blocks.append(_block(problem, block, ridge, about))
-    return Posterior(tuple(blocks), _intercept(problem, about), noise)
+    return Posterior(tuple(blocks), _intercept(problem, about), np.diag(unit) if noise is None else noise)
 
 
 def _intercept(problem: Problem, about: _Noise) -> FloatArray:
@@ -105,11 +114,12 @@ def _intercept(problem: Problem, about: _Noise) -> FloatArray:
     return np.asarray(scaled * np.outer(scale, scale))
 
 
-def _spread(problem: Problem, block: Block, ridge: float | FloatArray, *, spectral: bool) -> Sequence[FloatArray]:
-    """`BlockFactor.inverses`; `spectral` asks for the eigenvectors of G."""
+def _spread(problem: Problem, block: Block, ridge: Ridge, about: _Noise) -> Sequence[FloatArray]:
+    """`BlockFactor.inverses`; by the eigenvectors of G where columns hang together by their noise."""
+    spectral = about.alone is None and block.rotation is not None
     factor = SpectralSolver(problem).factor(block, ridge) if spectral else factor_of(problem, block, ridge)
     basis, spread = factor.inverses()
-    if not np.all(spread > 0):
+    if about.bounded and not np.all(spread > 0):
         raise InputError("posterior: at ridge 0 what the data do not see has no bounds; give a ridge above 0")
     return basis, spread
 
@@ -119,7 +129,7 @@ def _of_columns(
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Basis (k, k'), spread and variances (c,) of a block whose columns are problems of their own, or hang together by
     their noise: the spread is then (k', c, c)."""
-    basis, spread = _spread(problem, block, ridge, spectral=about.alone is None)
+    basis, spread = _spread(problem, block, ridge, about)
     at = np.zeros(len(block.a), np.int64) if problem.directions is None else block.columns
     if about.alone is not None:
         return basis, spread, about.alone[at]
@@ -185,12 +195,12 @@ def _of_everything(
     problem: Problem, block: Block, ridge: float | FloatArray, about: _Noise, parts: Sequence[Solvable]
 ) -> CoupledBlock:
     """Of one system for everything."""
-    basis, spread = _spread(problem, block, ridge, spectral=False)
-    basis = basis * np.sqrt(spread[:, 0])
+    basis, spread = _spread(problem, block, ridge, about)
     feature, row = (np.asarray(at) for at in block.at)
     psi = problem.weights.psi[feature, row]
     if about.alone is not None:
-        return _coupled(problem, basis * np.sqrt(about.alone[0]), feature, row, psi)
+        return replace(_coupled(problem, basis, feature, row, psi), spread=spread * about.alone[0])
+    basis = basis * np.sqrt(spread[:, 0])
     excess = _weighed(problem, feature, psi, parts, about.excess)
     excess = excess @ basis
     excess = basis.T @ excess
@@ -224,3 +234,76 @@ def _coupled(problem: Problem, basis: FloatArray, feature: IntArray, row: IntArr
     scale, width = problem.outputs, basis.shape[1]
     centre = problem.centres(feature, psi) * scale
     return CoupledBlock(basis, np.ones((width, 1)), np.ones(1), feature, row, psi * scale, centre)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class LeftOut:
+    """Rows of a fit that are left out one at a time: inputs X (n, d), targets Y (n, q), NaN where they are missing,
+    what each row weighs (n,), and the map that gives their features."""
+
+    features: FeatureMap
+    X: FloatArray
+    Y: FloatArray
+    weights: FloatArray
+
+    @cached_property
+    def spread(self) -> Spread:
+        return Spread.of(*row_sums(self.Y, self.Y, self.weights)[:4])
+
+    def of_first(self, m: int) -> LeftOut:
+        """With the first m features."""
+        return self if m == self.features.m else replace(self, features=cut(self.features, None, m // 2)[0])
+
+
+def left_out(fits: Sequence[tuple[Problem, Solution]], sample: LeftOut, *, free_scale: bool = False) -> FoldErrors:
+    """Summed squared errors of each fit on rows of the sample, each predicted by the same fit to all rows but that
+    one; all constants, l ridge among them, are those of all rows. `free_scale` is that of a `Setting`.
+
+    The residual e of a row is then (I - H)^-1 e with its leverage H, of the targets that it has (Allen 1974, for
+    several outputs); Y - y0 where but for rounding the row alone tells a target, and of fits without digits."""
+    q, each = sample.Y.shape[1], [_Leverage(*one) for one in fits]
+    errors, step = FoldErrors.none(["direct"] * len(fits), q), min(one.sure.step for one in each)
+    for rows in (slice(start, start + step) for start in range(0, len(sample.X), step)):
+        F, Y, w = sample.features.transform(sample.X[rows]), sample.Y[rows], sample.weights[rows]
+        there, kept, size = np.isfinite(Y), _Kept(), 0.0
+        for at, one in enumerate(each):
+            values = np.where(there, Y - one.residuals(F, Y, w, kept), 0.0)
+            if free_scale:
+                values = about_mean(values, np.zeros(q))[0] + 1.0 / q
+                size = float(w @ np.sum((values - 1.0 / q) ** 2, axis=1))
+            errors.add(at, w @ np.where(there, Y - values, 0.0) ** 2, one.digits, size)
+    return errors
+
+
+@final
+class _Leverage:
+    """C f = F W + bias of a fit, and the leverages of its rows. `seen` makes of f the scaled targets, or `directions`
+    of these that are problems of their own."""
+
+    def __init__(self, problem: Problem, solution: Solution) -> None:
+        C, self.scale, self.y0, self.directions = problem.C, problem.scale, problem.rows[0].y0, problem.directions
+        W, self.digits = problem.weights.combined(solution.h), solution.digits
+        self.least = 1.0 if solution.ill_conditioned else 100.0 * problem.unit
+        self.W, self.bias = W * problem.outputs @ C.T, C @ problem.bias(W)
+        self.seen = C / self.scale[:, None] if self.directions is None else self.directions.T / self.scale @ C
+        self.sure = posterior(problem, solution, None, ())
+
+    def residuals(self, F: FloatArray, Y: FloatArray, w: FloatArray, kept: _Kept) -> FloatArray:
+        """(n, q) of rows of weights w (n,), each as if it had been left out; `kept` is for the next fit."""
+        there, seen, V = np.isfinite(Y), self.seen, self.directions
+        left, far = (np.where(there, Y - one, 0.0) / self.scale for one in (F @ self.W + self.bias, self.y0))
+        H = seen @ self.sure.intercept_covariance @ seen.T
+        H = H if V is None else np.diag(H)
+        for number, block in enumerate(self.sure.blocks):
+            if number not in kept or kept[number][0] is not block.basis:
+                kept[number] = block.basis, block.along(F, seen)
+            H = H + (block.covariance if V is None else block.variances)(kept[number][1], seen)
+        if V is None:
+            rest, turn = np.linalg.eigh(np.eye(len(seen)) - w[:, None, None] * H * there[:, :, None] * there[:, None])
+            left, far = (np.einsum("njk,nj->nk", turn, one) for one in (left, far))
+        else:
+            rest, left, far = 1.0 - w[:, None] * H, left @ V, far @ V
+        some = rest > self.least
+        left = np.where(some, left / np.where(some, rest, 1.0), far)
+        return np.asarray((np.einsum("njk,nk->nj", turn, left) if V is None else left @ V.T) * self.scale)

@@ -12,7 +12,7 @@ from dorff.spec.data import ClassTargets, Data
 from dorff.spec.kernel import DecomposableSpec, Kernel, Kernels, LearnedOutputSpec, MultiViewSpec
 from dorff.spec.manifold import Manifold
 from dorff.spec.part import Counts, FilePath, FoldsBy, Idle, NotNegative, OneOf, Part, Ridges, Rows, Typed
-from dorff.spec.registry import CRITERIA, SAMPLERS, NameOf, Word
+from dorff.spec.registry import CRITERIA, HELD_OUT, SAMPLERS, NameOf, Word
 
 _ITERATIVE: Final = ("cg", "streaming")  # routes that factor no system
 FIRST_RIDGES: Final = tuple(10.0**power for power in range(-8, 1))
@@ -118,7 +118,8 @@ def _mean(solve: "Solve", job: "Job") -> str:
 
 
 class Solve(Part):
-    """`folds` matters where rows are held out: to choose (`select: kfold`), to calibrate, to be `conformal`.
+    """`folds` matters where rows are held out together: to choose (`select: kfold`; `loo` leaves out single rows, of
+    2^15 at most), to calibrate, to be `conformal`.
 
     `ridge_per_output` chooses a ridge for each output of a kernel whose outputs fall apart. `posterior` keeps in the
     model what deviations need (`auto`: where it is small), `conformal` how wide bands must be on held-out rows.
@@ -152,7 +153,7 @@ class Solve(Part):
 
 
 def _unscored(publish: "Publish", job: "Job") -> str:
-    scored = publish.holdout is not None or job.criterion == "kfold"
+    scored = publish.holdout is not None or job.criterion in HELD_OUT
     return "" if scored else "no rows are held out to score (name publish.holdout, or set solve.select: kfold)"
 
 
@@ -161,9 +162,9 @@ class Publish(Part):
 
     Not where fewer than `digits` of the fitted values' digits are right, nor where the held-out score is more than
     `margin` below the current model's: both on the data set `holdout` where it is named (R2, or accuracy of classes),
-    else R2 of each fit's own folds (`select: kfold`), in both cases what `dorff score` says, rows counting by
-    `data.weights` where there are such (on `holdout` this job's, for both models). `keep` deletes all versions but
-    that many of the last."""
+    else R2 of each fit's own held-out rows (`select: kfold` or `loo`), in both cases what `dorff score` says, rows
+    counting by `data.weights` where there are such (on `holdout` this job's, for both models). `keep` deletes all
+    versions but that many of the last."""
 
     digits: NotNegative = 3.0
     margin: Annotated[NotNegative | None, Idle(_unscored, refused=True)] = None
@@ -332,7 +333,7 @@ def _check_manifold(job: "Job") -> None:
             "is learned, which manifold terms do not allow; give a matrix, or covariance, or leave manifold out",
             key="kernel.output",
         )
-    if job.trials > 1 and job.criterion != "kfold":
+    if job.trials > 1 and job.criterion not in HELD_OUT:
         raise checks.Refusal(
             f"is {job.criterion}, which cannot choose among {job.trials} trials with manifold terms (it knows nothing "
             "of unlabelled rows); set solve.select: kfold, or ask for one ridge, weight, kernel and count",

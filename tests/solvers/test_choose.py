@@ -15,6 +15,7 @@ from dorff.errors import InputError
 from dorff.features import Drawn, FeatureMap, Projected, Recipe, cut
 from dorff.moments import Accumulator, TriangleAccumulator, pooled
 from dorff.solvers import (
+    LeftOut,
     Setting,
     carried_ridges,
     choose,
@@ -255,6 +256,7 @@ def test_choose_looks_at_every_kernel_count_and_ridge():
     setting, features = drawn("helmholtz")
     X, Y = rows(300, 2, 2)
     folds = folds_of(features, X, Y, np.arange(300) % 3)
+    setting = replace(setting, sample=LeftOut(features, X, Y, np.ones(300)))
     settings = [setting, replace(setting, kernel=kernels.CurlFree(GAUSS))]
     for by in CRITERIA.names:
         found = choose(folds, settings, [1e-6, 1e-2], by=by, counts=(64, 16))
