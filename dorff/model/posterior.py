@@ -41,7 +41,7 @@ class PosteriorBlock(ABC):
 
     @abstractmethod
     def along(self, F: FloatArray, C: FloatArray | None = None) -> FloatArray:
-        """(n, ..., k'): what features F (n, m) have along the basis, the same for every spread; C (q, p) is for C f."""
+        """(n, ..., k'): what features F (n, m) have along the basis, for every spread; with C (q, p) those of C f."""
 
     @abstractmethod
     def covariance(self, along: FloatArray, C: FloatArray | None = None) -> FloatArray:
