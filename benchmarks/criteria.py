@@ -26,7 +26,8 @@ from dorff import ORFFRegressor, kernels
 
 LENGTHS = (0.2, 0.4, 0.8, 1.6, 3.2)
 RIDGES = [10.0**power for power in range(-12, 3)]
-FOLDS, FIELD_FEATURES = 5, 256
+FOLDS = 5
+FEATURES, FIELD_FEATURES = 512, 256  # of fields each of two outputs has as many unknowns
 CLOSE = 0.02  # R2 below the best of the criteria that is as good
 
 
@@ -34,8 +35,9 @@ def regressor(length: float, d: int, how: Any, ridge: Any, **options: Any) -> OR
     scalar = kernels.Gaussian(length * np.sqrt(d))
     field = isinstance(how, str) and how == "field"
     kernel = kernels.CurlFree(scalar) + kernels.DivergenceFree(scalar) if field else scalar
-    count = FIELD_FEATURES if field else "auto"
-    return ORFFRegressor(kernel, count, ridge=ridge, standardize=True, posterior=False, **options)
+    return ORFFRegressor(
+        kernel, FIELD_FEATURES if field else FEATURES, ridge=ridge, standardize=True, posterior=False, **options
+    )
 
 
 def values_of(name: str, length: float, X: FloatArray, Y: FloatArray, how: Any) -> npt.NDArray[np.float64]:
