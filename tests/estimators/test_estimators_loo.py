@@ -12,6 +12,8 @@ from dorff.errors import InputError
 
 N = 24
 GAUSS = kernels.Gaussian(0.7)
+VIEWS = kernels.MultiView([(1, GAUSS), ([1], kernels.Decomposable(kernels.Gaussian(1.2), [[1.0, 0.4], [0.4, 2.0]]))])
+SAME_VIEWS = kernels.MultiView([(1, GAUSS), ([1], 0.5 * kernels.Decomposable(GAUSS))])
 HELMHOLTZ = 0.3 * kernels.CurlFree(GAUSS) + 0.7 * kernels.DivergenceFree(GAUSS)
 
 
@@ -20,7 +22,7 @@ def regressor(kernel, ridge, **options):
 
 
 @pytest.mark.parametrize("missing", ["refuse", "partial"])
-@pytest.mark.parametrize("kernel", [kernels.Decomposable(GAUSS), HELMHOLTZ], ids=["identity", "helmholtz"])
+@pytest.mark.parametrize("kernel", [kernels.Decomposable(GAUSS), HELMHOLTZ, VIEWS, SAME_VIEWS])
 def test_errors_are_those_of_fits_without_each_row(kernel, missing):
     (X, Y), w = rows(N, 2, 2), np.linspace(0.5, 2.0, N)
     if missing == "partial":

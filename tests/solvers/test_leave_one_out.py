@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dorff import frequencies, kernels
 from dorff.errors import InputError
-from dorff.moments import by_fold, pooled
+from dorff.moments import Kind, Triangle, by_fold, pooled
 from dorff.passes import BlockSums
 from dorff.solvers import Setting, Spread, choose, of_first, row_sums, setting_scores
 from dorff.solvers.direct import problem_of, solve
@@ -196,3 +196,14 @@ def test_it_chooses_as_the_errors_say_and_takes_no_other_way():
     for setting, per_output in none:
         with pytest.raises(InputError, match="leave-one-out: needs rows of a sample, and one ridge"):
             choose([one.parts()], [setting], RIDGES, by="loo", per_output=per_output)
+
+
+@pytest.mark.parametrize("name", ["identity", "matrix", "helmholtz", "learned"])
+def test_triangles_give_the_same(name):
+    one = Rows(KERNELS[name], weighed=True)
+    sums = BlockSums(one.features, one.y0, block_rows=64, kind=Kind.TRIANGLE)
+    sums.add(one.X, one.Y, weights=one.w)
+    parts = pooled(by_fold(sums.total(Triangle)))
+    (fit, *_), errors = one.sampled.left_out(parts, RIDGES)
+    assert fit.solution.rung == "qr"
+    np.testing.assert_allclose(errors.squares, one.sampled.left_out(one.parts(), RIDGES)[1].squares, rtol=1e-8)
