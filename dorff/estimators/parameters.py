@@ -28,7 +28,7 @@ from dorff.kernels import (
 )
 from dorff.kernels.scalar import FloatArray
 from dorff.passes import FoldRule
-from dorff.plan.sampled import FirstLook, look, sample_runs, sketch
+from dorff.plan.sampled import FirstLook, block_length, look, sample_runs
 from dorff.spec.checks import AUTO, nearest
 from dorff.spec.registry import KERNELS, SCALARS, Entry, Registry
 
@@ -211,13 +211,14 @@ def tuned(
 def looked_at(
     kernel: OperatorKernel, read: RowsRead, features: FeatureMap, *, n: int, rule: FoldRule
 ) -> tuple[int, FirstLook]:
-    """What a sample of n rows tells (`plan.sampled`), as of a job."""
+    """How many of n rows are dealt together, and what a sample of them tells (`plan.sampled`), as of a job."""
     runs = sample_runs(0, n)
     some_x, some_y = read[runs]
     numbers = np.concatenate([np.arange(start, stop) for start, stop in runs])
     whole = _whole(some_y)
     x = ((some_x - features.center) / features.scale)[whole]
-    return look(x, sketch(kernel, x, rule.seed), some_y[whole], numbers[whole], rule, n=n)
+    sampled = look(kernel, x, some_y[whole], numbers[whole], rule.seed)
+    return block_length(n, rule.count) if sampled.alike else 1, sampled
 
 
 def _whole(targets: FloatArray) -> Flags:

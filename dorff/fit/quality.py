@@ -13,6 +13,7 @@ from dorff.kernels import MultiView, Spectral
 from dorff.moments import FloatArray, Solvable, by_fold, pooled
 from dorff.moments.blas import pinned
 from dorff.plan import Plan
+from dorff.plan.sampled import FirstLook
 from dorff.solvers import Spread, held_out_squares, of_first
 from dorff.solvers.choose import LAST
 from dorff.solvers.select import squared_errors
@@ -78,8 +79,8 @@ def quality_of(plan: Plan, fitted: Fitted, by: str | None) -> FitQuality | None:
         train = squared_errors(total, choice.fit.W, choice.fit.bias, setting.observe)
         half = _half(plan, fitted, ridge)
     counts = np.sum([part.corner[0, 0] * part.mask for part in every], axis=0)
-    looked, noise = plan.frozen().constants.sampled, choice.fit.noise
-    linear = [None] * len(counts) if looked is None else looked["linear"]
+    sampled, noise = plan.frozen().constants.sampled, choice.fit.noise
+    linear = [None] * len(counts) if sampled is None else sampled["linear"]
     each, mean = spread.each(squares), _of_mean(parts)
     trained, rmse = spread.each(train), np.sqrt(squares / np.maximum(counts, 1e-300))
     spent = 1.0 if solution.freedom is None else 1.0 + float(solution.freedom.sum()) / max(float(counts.sum()), 1.0)
@@ -93,8 +94,8 @@ def quality_of(plan: Plan, fitted: Fitted, by: str | None) -> FitQuality | None:
     ]  # fmt: skip
     return FitQuality(
         by, len(folds), sum(part.n for part in every), _number(setting.r2.score(squares, spread)), half,
-        0 if looked is None else looked["rows"], None if looked is None else looked["dependence"],
-        None if looked is None else looked["correlation"], tuple(outputs),
+        0 if sampled is None else sampled["rows"], None if sampled is None else sampled["dependence"],
+        None if sampled is None else sampled["correlation"], tuple(outputs),
     )  # fmt: skip
 
 
@@ -146,6 +147,12 @@ def warnings_of(plan: Plan, fitted: Fitted, quality: FitQuality | None) -> Itera
         yield (
             f"R2 of {_names([one.target for one in over])} falls from {over[0].r2_train:.2f} on the fit's own rows to "
             f"{over[0].r2:.2f} on held-out rows: it learns rows by heart; give more rows, or fewer inputs"
+        )
+    sampled = plan.frozen().constants.sampled
+    if quality.by == "rows" and sampled is not None and FirstLook(**sampled).alike:
+        yield (
+            f"rows beside a row tell {sampled['dependence']:.0%} of its error, and rows are held out one by one: new "
+            "rows will do worse than R2 says; leave solve.folds.by out, or set it to blocks"
         )
     yield from _edges(plan, fitted, quality)
     narrow = [

@@ -11,7 +11,7 @@ from dorff.features import Recipe, sampler_of
 from dorff.kernels import Decomposable, Gaussian, MultiView, OperatorKernel, Spectral, median_lengthscale
 from dorff.kernels.scalar import FloatArray
 from dorff.moments.blas import pinned
-from dorff.passes.spec import FoldRule, Rows
+from dorff.passes.spec import Rows
 
 RUNS, RUN_ROWS = 32, 128  # rows that are looked at: runs of them, spread evenly
 FEATURES: Final = 512  # of the model that they are predicted by
@@ -39,7 +39,12 @@ class FirstLook:
     beside: int
     dependence: float
     correlation: float
-    linear: tuple[float | None, ...]
+    linear: tuple[float | None, ...] = ()
+
+    @property
+    def alike(self) -> bool:
+        """Whether rows beside a row tell so much of its error that they are held out together."""
+        return self.dependence > ALIKE or self.correlation > CORRELATED
 
 
 def sketch(kernel: OperatorKernel, X: FloatArray, seed: int) -> FloatArray:
@@ -123,12 +128,11 @@ def block_length(rows: int, folds: int) -> int:
 
 def linear_r2(X: FloatArray, Y: FloatArray, fold_of: Rows) -> tuple[float | None, ...]:
     """Held-out R2 of each target (q,) by ridge regression on the inputs X (n, d), at the best of a few ridges for it;
-    None of targets that do not vary, and where all rows are in one fold."""
+    None of targets that do not vary, of few rows, and where all are in one fold."""
     folds = np.unique(fold_of)
-    spread = np.sum((Y - Y.mean(axis=0)) ** 2, axis=0)
-    if len(folds) < 2:
+    if len(folds) < 2 or len(X) < LEAST:
         return tuple(None for _ in range(Y.shape[1]))
-    errors = np.zeros((len(_LINEAR_RIDGES), Y.shape[1]))
+    errors, spread = np.zeros((len(_LINEAR_RIDGES), Y.shape[1])), np.sum((Y - Y.mean(axis=0)) ** 2, axis=0)
     for fold in folds:
         train, held = fold_of != fold, fold_of == fold
         centre, mean = X[train].mean(axis=0), Y[train].mean(axis=0)
@@ -143,18 +147,13 @@ def linear_r2(X: FloatArray, Y: FloatArray, fold_of: Rows) -> tuple[float | None
     return tuple(float(one) if of > 0 else None for one, of in zip(r2, spread, strict=True))
 
 
-def look(
-    X: FloatArray, F: FloatArray, Y: FloatArray, numbers: Rows, rule: FoldRule, *, n: int
-) -> tuple[int, FirstLook]:
-    """How many rows are dealt to folds together, of n in all, and what the sample told; `rule` is that of the spec."""
+def look(kernel: OperatorKernel, X: FloatArray, Y: FloatArray, numbers: Rows, seed: int) -> FirstLook:
+    """What a sample's scaled inputs X (n, d), targets Y (n, q) and numbers (n,) tell, but for a linear model."""
     if len(X) < LEAST:
-        return 1, FirstLook(len(X), 0, 0.0, 0.0, tuple(None for _ in range(Y.shape[1])))
+        return FirstLook(len(X), 0, 0.0, 0.0)
     with pinned():
-        share, correlation, beside = dependence(F, Y, numbers)
-        alike = share > ALIKE or correlation > CORRELATED
-        run = block_length(n, rule.held or rule.count) if alike else 1
-        folds = FoldRule(rule.held or rule.count, True, rule.seed).of_rows(numbers // run)
-        return run, FirstLook(len(X), beside, share, correlation, linear_r2(X, Y, folds))
+        share, correlation, beside = dependence(sketch(kernel, X, seed), Y, numbers)
+    return FirstLook(len(X), beside, share, correlation)
 
 
 def _scaled(Y: FloatArray) -> FloatArray:

@@ -15,6 +15,7 @@ from dorff.engine import SerialEngine
 from dorff.fit import FitReport, fit
 from dorff.kernels.scalar import FloatArray
 from dorff.plan import make_plan
+from dorff.plan.sampled import linear_r2
 from dorff.spec.job import Job
 from dorff.store import load_model
 
@@ -28,6 +29,7 @@ REMEDIES = {
     "no noise": "set solve.folds.by: blocks",
     "bands": "set solve.conformal: true",
     "features": "raise features.count",
+    "beside": "leave solve.folds.by out",
 }
 
 
@@ -95,10 +97,10 @@ def test_the_table_is_k_fold_by_hand(solve: dict[str, Any], by: str, tmp_path: P
         assert one["rmse"] == pytest.approx(np.sqrt(np.mean((Y - values)[:, target] ** 2)), rel=1e-6)
         assert one["rmse_mean"] == pytest.approx(np.sqrt(np.mean((Y - means)[:, target] ** 2)), rel=1e-6)
         assert one["r2_train"] == pytest.approx(r2_score(Y[:, target], model.predict(X)[:, target]), abs=1e-6)
-        assert one["r2_linear"] is None or one["r2_linear"] < one["r2"]
+        assert one["r2_linear"] < one["r2"]
     assert quality["r2"] == pytest.approx(report.score)
-    linear = [one["r2_linear"] for one in quality["outputs"]]
-    assert (None in linear) == (by == "rows"), "a sample is looked at where folds are of blocks or not named"
+    fitted = linear_r2((X - X.mean(axis=0)) / X.std(axis=0), Y, fold_of)
+    assert [one["r2_linear"] for one in quality["outputs"]] == pytest.approx(list(fitted), abs=1e-9)
 
 
 def test_there_is_none_where_no_row_was_held_out(tmp_path: Path) -> None:
@@ -154,6 +156,17 @@ def test_targets_without_noise_are(tmp_path: Path) -> None:
     report = report_of(job(tmp_path, X, F, features={"count": 256}, solve={"folds": {"by": "rows"}}))
     assert warned(report) <= {"no noise"}
     assert report.score is not None and report.score > 0.999999
+
+
+def test_rows_held_out_one_by_one_that_their_neighbours_tell_are(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    X, noise = np.cumsum(0.1 * rng.normal(size=(N, 2)), axis=0), np.zeros((N, 1))
+    for row in range(1, N):
+        noise[row] = 0.97 * noise[row - 1] + 0.25 * rng.normal()
+    by_row = report_of(job(tmp_path, X, noise + np.sin(X[:, :1]), solve={"folds": {"by": "rows"}}))
+    assert "beside" in warned(by_row)
+    left_out = report_of(job(tmp_path, X, noise + np.sin(X[:, :1])))
+    assert "beside" not in warned(left_out) and left_out.held_by == "blocks"
 
 
 def test_bands_that_hold_too_few_rows_are(tmp_path: Path) -> None:
