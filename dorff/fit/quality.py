@@ -10,6 +10,7 @@ import numpy as np
 
 from dorff.fit.fitted import Fitted
 from dorff.kernels import MultiView, Spectral
+from dorff.model.calibration import HeldSample
 from dorff.moments import FloatArray, Solvable, by_fold, pooled
 from dorff.moments.blas import pinned
 from dorff.plan import Plan
@@ -21,11 +22,11 @@ from dorff.spec.checks import AUTO
 
 NO_BETTER: Final = 0.05  # R2 that is as good as none
 OVER: Final = 0.4  # R2 of the rows that were fitted above that of others
-GAIN: Final = 0.1  # of the error, by twice the features
-BAND: Final = 0.95
-COVERS: Final = 0.85  # of rows held out, less than which is too little
+GAIN: Final = 0.25  # of the error, by twice the features: after less the next doubling often does nothing
+NOTHING: Final = 0.005  # of the variance: an error that need not fall
+BAND: Final = 1.959964  # deviations of a band of 95%
+COVERS: Final = 0.9  # of rows held out: three standard errors below it is too little
 FAR: Final = (1e-2, 30.0)  # the median distance over the length-scale: outside it the kernel is flat, or a spike
-EXACT: Final = 0.999  # R2 from which on there is no noise to speak of
 LEAST_COLUMNS: Final = 64
 
 
@@ -34,7 +35,7 @@ LEAST_COLUMNS: Final = 64
 class OutputQuality:
     """Of a target: R2 (None where it does not vary) and root mean squared error on held-out rows, those of the mean of
     the other rows and of a linear model, and R2 on the rows of the fit. `inside` is the share of held-out rows that
-    bands of 95% would have if errors were normal, None where the noise is not known."""
+    bands of 95% hold, of those that the model keeps; None where it has none, or no bands."""
 
     target: str
     r2: float | None
@@ -63,9 +64,9 @@ class FitQuality:
     outputs: tuple[OutputQuality, ...]
 
 
-def quality_of(plan: Plan, fitted: Fitted, by: str | None) -> FitQuality | None:
-    """What the folds' sums tell of the fit; `by` is what was dealt to them. None where rows were not held out, and of
-    classes, whose squared errors say little."""
+def quality_of(plan: Plan, fitted: Fitted, by: str | None, held: HeldSample | None) -> FitQuality | None:
+    """What the folds' sums tell of the fit, and rows of one fold of its bands; `by` is what was dealt to them. None
+    where rows were not held out, and of classes, whose squared errors say little."""
     folds, choice = by_fold(fitted.sums), fitted.choice
     if len(folds) < 2 or by is None or plan.dataset.labels is not None:
         return None
@@ -79,16 +80,15 @@ def quality_of(plan: Plan, fitted: Fitted, by: str | None) -> FitQuality | None:
         train = squared_errors(total, choice.fit.W, choice.fit.bias, setting.observe)
         half = _half(plan, fitted, ridge)
     counts = np.sum([part.corner[0, 0] * part.mask for part in every], axis=0)
-    sampled, noise = plan.frozen().constants.sampled, choice.fit.noise
+    sampled = plan.frozen().constants.sampled
     linear = [None] * len(counts) if sampled is None else sampled["linear"]
     each, mean = spread.each(squares), _of_mean(parts)
     trained, rmse = spread.each(train), np.sqrt(squares / np.maximum(counts, 1e-300))
-    spent = 1.0 if solution.freedom is None else 1.0 + float(solution.freedom.sum()) / max(float(counts.sum()), 1.0)
+    inside = None if held is None or held.std is None else held.coverage(BAND)
     outputs = [
         OutputQuality(
             name, _number(each[at]), float(rmse[at]), math.sqrt(mean[at] / counts[at]) if counts[at] else math.nan,
-            linear[at], _number(trained[at]),
-            None if noise is None else _inside(math.sqrt(spent * noise[at, at]), float(rmse[at])),
+            linear[at], _number(trained[at]), None if inside is None else _number(inside[at]),
         )
         for at, name in enumerate(plan.dataset.target_columns)
     ]  # fmt: skip
@@ -126,12 +126,7 @@ def _number(value: Any) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def _inside(deviation: float, error: float) -> float:
-    """The share of normal errors of this root mean square within a band of 95% of this deviation."""
-    return 1.0 if error == 0 else math.erf(1.959964 * deviation / (error * math.sqrt(2.0)))
-
-
-def warnings_of(plan: Plan, fitted: Fitted, quality: FitQuality | None) -> Iterator[str]:
+def warnings_of(plan: Plan, fitted: Fitted, quality: FitQuality | None, held: HeldSample | None) -> Iterator[str]:
     """What is wrong with the fit, and what to do."""
     yield from _far(plan, fitted)
     if quality is None:
@@ -155,17 +150,16 @@ def warnings_of(plan: Plan, fitted: Fitted, quality: FitQuality | None) -> Itera
             "rows will do worse than R2 says; leave solve.folds.by out, or set it to blocks"
         )
     yield from _edges(plan, fitted, quality)
-    narrow = [
-        one for one in quality.outputs if one.inside is not None and one.inside < COVERS and (one.r2 or 0.0) < EXACT
-    ]
-    if narrow and not plan.job.solve.conformal and plan.job.solve.posterior is not False:
+    least = 0.0 if held is None else COVERS - 3.0 * math.sqrt(COVERS * (1.0 - COVERS) / len(held.Y))
+    narrow = {one.target: one.inside for one in quality.outputs if one.inside is not None and one.inside < least}
+    if narrow and not plan.job.solve.conformal:
         yield (
-            f"bands of 95% would have about {min(one.inside or 0.0 for one in narrow):.0%} of held-out rows of "
-            f"{_names([one.target for one in narrow])}; set solve.conformal: true"
+            f"bands of 95% hold {min(narrow.values()):.0%} of held-out rows of {_names([*narrow])}; set "
+            "solve.conformal: true"
         )
     if quality.half is not None and quality.r2 is not None and not poor:
         fell = 1.0 - (1.0 - quality.r2) / max(1.0 - quality.half, 1e-300)
-        if fell > GAIN and quality.half < EXACT:
+        if fell > GAIN and 1.0 - quality.r2 > NOTHING:
             yield (
                 f"more features would do better: with twice as many the held-out error fell by {fell:.0%}, to "
                 f"{1 - quality.r2:.3g} of the variance at {fitted.choice.m:,}; raise features.count"
@@ -194,12 +188,13 @@ def _edges(plan: Plan, fitted: Fitted, quality: FitQuality) -> Iterator[str]:
 
 
 def _far(plan: Plan, fitted: Fitted) -> Iterator[str]:
-    """Length-scales far from the rows' distances."""
+    """Length-scales that were given and are far from the rows' distances; a search may have reason to go far."""
     distances = plan.frozen().constants.distances
     if distances is None:
         return
     kernel = fitted.choice.candidate // len(plan.weights)
-    distance = distances[kernel] if kernel < len(distances) else None
+    given = kernel < len(distances) and plan.tuned()[kernel] is None
+    distance = distances[kernel] if given else None
     if distance is not None and not FAR[0] < distance < FAR[1]:
         flat = distance <= FAR[0]
         yield (

@@ -22,6 +22,7 @@ from dorff.fit.publish import history_of, judge, leased, publish, refuse_coverag
 from dorff.fit.quality import quality_of, warnings_of
 from dorff.fit.streaming import fit_streaming
 from dorff.model import Model
+from dorff.model.calibration import HeldSample
 from dorff.moments.blas import pinned
 from dorff.passes.spec import GROUPED
 from dorff.plan import Plan, freeze_constants, make_plan
@@ -79,7 +80,7 @@ def _published(run: _FitRun, solved: Solved, lease: Lease, began: float) -> FitR
         with pinned():
             solved = replace(solved, fitted=solved.fitted.noised)
     model = _model(solved, run.peak)
-    report = _report(solved, run.peak.bytes if job.cluster.on_this_machine else None)
+    report = _report(solved, model.held, run.peak.bytes if job.cluster.on_this_machine else None)
     since = rewritten_since(current_model(run.plan), solved.last[1].receipts)
     report = replace(report, rewritten=sorted(since.union(report.rewritten)), in_driver=run.cluster.in_driver)
     report = replace(report, seconds=time.perf_counter() - began)
@@ -228,14 +229,14 @@ def _model(solved: Solved, peak: PeakMemory) -> Model:
     return model
 
 
-def _report(solved: Solved, peak: int | None) -> FitReport:
+def _report(solved: Solved, held: HeldSample | None, peak: int | None) -> FitReport:
     (plan, last), choice, passes = solved.last, solved.fitted.choice, [passed for _, passed in solved.passes]
     kernel, weights = divmod(choice.candidate, len(plan.weights))
     solution, noise = choice.fit.solution, choice.fit.noise
     fresh = [receipt for one in passes for receipt in one.fresh]
     seconds = sum(one.seconds for one in passes)
     counted = ("rows_used", "rows_dropped", "rows_unlabelled")
-    quality = quality_of(plan, solved.fitted, _held_by(plan)) if last.folds else None
+    quality = quality_of(plan, solved.fitted, _held_by(plan), held) if last.folds else None
     used, dropped, unlabelled = (sum(getattr(one, key) for one in last.receipts) for key in counted)
     return FitReport(
         rows_used=used,
@@ -275,7 +276,7 @@ def _report(solved: Solved, peak: int | None) -> FitReport:
         r2_of=r2_of(plan),
         score_by=None if solved.score is None else "kfold",
         model=str(plan.job.model),
-        warnings=[*plan.warnings, *warnings_of(plan, solved.fitted, quality)],
+        warnings=[*plan.warnings, *warnings_of(plan, solved.fitted, quality, held)],
         quality=None if quality is None else asdict(quality),
         choices=[asdict(one) for one in plan.choices],
         patterns=None if (kept := plan.frozen().constants.patterns) is None else list(kept),
