@@ -51,9 +51,16 @@ def choices_text(choices: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def quality_text(quality: Mapping[str, Any] | None) -> dict[str, str]:
-    """How good each target is on held-out rows, by its name; that of the worst first where there are many."""
+    """How good each target or class is on held-out rows, by its name; that of the worst first where there are many."""
     if quality is None:
         return {}
+    if quality["accuracy"] is not None:
+        classes = sorted(quality["classes"], key=lambda one: math.inf if one["recall"] is None else one["recall"])
+        kept = quality["classes"] if len(classes) <= SHOWN else classes[:SHOWN]
+        known = f"{quality['accuracy']:.4f} (most frequent class {quality['accuracy_frequent']:.4f})"
+        return {"held-out accuracy": f"{known}, {quality['rows']:,} rows"} | {
+            f"held-out {one['label']}": f"recall {_r2(one['recall'])} of {one['rows']:,} rows" for one in kept
+        }
     outputs = sorted(quality["outputs"], key=lambda one: -math.inf if one["r2"] is None else one["r2"])
     kept = quality["outputs"] if len(outputs) <= SHOWN else outputs[:SHOWN]
     return {

@@ -28,7 +28,7 @@ from dorff.kernels import (
 )
 from dorff.kernels.scalar import FloatArray
 from dorff.passes import FoldRule
-from dorff.plan.sampled import FirstLook, block_length, look, sample_runs
+from dorff.plan.sampled import FirstLook, alike, block_length, look, sample_runs
 from dorff.spec.checks import AUTO, nearest
 from dorff.spec.registry import KERNELS, SCALARS, Entry, Registry
 
@@ -218,7 +218,7 @@ def looked_at(
     whole = _whole(some_y)
     x = ((some_x - features.center) / features.scale)[whole]
     sampled = look(kernel, x, some_y[whole], numbers[whole], rule.seed)
-    return block_length(n, rule.count) if sampled.alike else 1, sampled
+    return block_length(n, rule.count) if alike(sampled.dependence, sampled.correlation) else 1, sampled
 
 
 def _whole(targets: FloatArray) -> Flags:

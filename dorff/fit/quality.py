@@ -10,15 +10,14 @@ import numpy as np
 
 from dorff.fit.fitted import Fitted
 from dorff.kernels import MultiView, Spectral
-from dorff.model.calibration import HeldSample
+from dorff.model.calibration import Codes, HeldSample
 from dorff.moments import FloatArray, Solvable, by_fold, pooled
 from dorff.moments.blas import pinned
 from dorff.plan import Plan
-from dorff.plan.sampled import FirstLook
+from dorff.plan.sampled import FirstLook, alike
 from dorff.solvers import Spread, held_out_squares, of_first
-from dorff.solvers.choose import LAST
+from dorff.solvers.choose import DIRECT, LAST
 from dorff.solvers.select import squared_errors
-from dorff.spec.checks import AUTO
 
 NO_BETTER: Final = 0.05  # R2 that is as good as none
 OVER: Final = 0.4  # R2 of the rows that were fitted above that of others
@@ -28,6 +27,7 @@ BAND: Final = 1.959964  # deviations of a band of 95%
 COVERS: Final = 0.9  # of rows held out: three standard errors below it is too little
 FAR: Final = (1e-2, 30.0)  # the median distance over the length-scale: outside it the kernel is flat, or a spike
 LEAST_COLUMNS: Final = 64
+_INPUTS: Final = "look whether the inputs can tell it (dorff report), and give more of them or more rows"
 
 
 @final
@@ -48,10 +48,22 @@ class OutputQuality:
 
 @final
 @dataclass(frozen=True)
+class ClassQuality:
+    """Of a class: how many held-out rows are of it, and the share of them that is predicted so, None of none."""
+
+    label: str
+    rows: int
+    recall: float | None
+
+
+@final
+@dataclass(frozen=True)
 class FitQuality:
     """What `folds` folds of `by` (rows, blocks, groups, leaves) tell, over `rows` rows. The linear model is of
     `linear_rows` of them, and so are `dependence` and `correlation` (`plan.sampled`); 0 and None where no sample was
-    looked at. `half` is R2 with the first half of the features, `outputs` those of each target."""
+    looked at. `half` is R2 with the first half of the features, `outputs` those of each target. Of classes it is the
+    one fold that calibrates: `accuracy`, and that of always saying the most frequent class; rows count by their
+    weights."""
 
     by: str
     folds: int
@@ -62,13 +74,18 @@ class FitQuality:
     dependence: float | None
     correlation: float | None
     outputs: tuple[OutputQuality, ...]
+    accuracy: float | None = None
+    accuracy_frequent: float | None = None
+    classes: tuple[ClassQuality, ...] = ()
 
 
-def quality_of(plan: Plan, fitted: Fitted, by: str | None, held: HeldSample | None) -> FitQuality | None:
-    """What the folds' sums tell of the fit, and rows of one fold of its bands; `by` is what was dealt to them. None
-    where rows were not held out, and of classes, whose squared errors say little."""
+def quality_of(
+    fitted: Fitted, targets: Sequence[str], by: str | None, looked: FirstLook | None, held: HeldSample | None = None
+) -> FitQuality | None:
+    """What the folds' sums tell of the fit to `targets`, and rows of one fold of its bands; `by` is what was dealt to
+    them. None where rows were not held out."""
     folds, choice = by_fold(fitted.sums), fitted.choice
-    if len(folds) < 2 or by is None or plan.dataset.labels is not None:
+    if len(folds) < 2 or by is None:
         return None
     parts, setting = of_first(folds, fitted.settings[choice.candidate], choice.m)
     solution = choice.fit.solution
@@ -78,10 +95,9 @@ def quality_of(plan: Plan, fitted: Fitted, by: str | None, held: HeldSample | No
         every = [part for fold in parts for part in fold]
         spread, total = Spread.of_moments(every), pooled(parts)
         train = squared_errors(total, choice.fit.W, choice.fit.bias, setting.observe)
-        half = _half(plan, fitted, ridge)
+        half = _half(fitted, ridge)
     counts = np.sum([part.corner[0, 0] * part.mask for part in every], axis=0)
-    sampled = plan.frozen().constants.sampled
-    linear = [None] * len(counts) if sampled is None else sampled["linear"]
+    linear = [None] * len(counts) if looked is None else looked.linear
     each, mean = spread.each(squares), _of_mean(parts)
     trained, rmse = spread.each(train), np.sqrt(squares / np.maximum(counts, 1e-300))
     inside = None if held is None or held.std is None else held.coverage(BAND)
@@ -90,20 +106,50 @@ def quality_of(plan: Plan, fitted: Fitted, by: str | None, held: HeldSample | No
             name, _number(each[at]), float(rmse[at]), math.sqrt(mean[at] / counts[at]) if counts[at] else math.nan,
             linear[at], _number(trained[at]), None if inside is None else _number(inside[at]),
         )
-        for at, name in enumerate(plan.dataset.target_columns)
+        for at, name in enumerate(targets)
     ]  # fmt: skip
+    r2 = _number(setting.r2.score(squares, spread))
+    return FitQuality(by, len(folds), sum(part.n for part in every), r2, half, *_seen(looked), tuple(outputs))
+
+
+def looked(plan: Plan) -> FirstLook | None:
+    """What a sample of the plan's rows told."""
+    sampled = plan.frozen().constants.sampled
+    return None if sampled is None else FirstLook(**sampled)
+
+
+def _seen(looked: FirstLook | None) -> tuple[int, float | None, float | None]:
+    return (0, None, None) if looked is None else (looked.rows, looked.dependence, looked.correlation)
+
+
+def quality_of_classes(
+    decisions: FloatArray, codes: Codes, weights: FloatArray, labels: Sequence[str], by: str, looked: FirstLook | None
+) -> FitQuality:
+    """What decision values (n, K) tell of held-out rows of classes `codes` (n,) and `weights` (n,)."""
+    hits = weights * (decisions.argmax(axis=1) == codes)
+    rows, total, right = (np.bincount(codes, of, len(labels)) for of in (None, weights, hits))
+    recalls = [_number(one) for one in right / np.where(total > 0, total, math.nan)]
+    each = map(ClassQuality, labels, rows.tolist(), recalls)
+    of = max(float(total.sum()), 1e-300)
     return FitQuality(
-        by, len(folds), sum(part.n for part in every), _number(setting.r2.score(squares, spread)), half,
-        0 if sampled is None else sampled["rows"], None if sampled is None else sampled["dependence"],
-        None if sampled is None else sampled["correlation"], tuple(outputs),
-    )  # fmt: skip
+        by,
+        1,
+        len(codes),
+        None,
+        None,
+        *_seen(looked),
+        (),
+        float(right.sum()) / of,
+        float(total.max()) / of,
+        tuple(each),
+    )
 
 
-def _half(plan: Plan, fitted: Fitted, ridge: float | FloatArray) -> float | None:
+def _half(fitted: Fitted, ridge: float | FloatArray) -> float | None:
     """Held-out R2 with the first half of the features, None where features are not alike."""
     choice, kernel = fitted.choice, fitted.fit.kernel
     alike = not isinstance(kernel, MultiView) and all(isinstance(one.scalar, Spectral) for _, one in kernel.terms())
-    if not alike or choice.m < LEAST_COLUMNS or choice.m % 4 or plan.costs.route != "direct":
+    if not alike or choice.m < LEAST_COLUMNS or choice.m % 4 or fitted.settings[0].method != DIRECT:
         return None
     parts, setting = of_first(by_fold(fitted.sums), fitted.settings[choice.candidate], choice.m // 2)
     spread = Spread.of_moments([part for fold in parts for part in fold])
@@ -126,33 +172,36 @@ def _number(value: Any) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def warnings_of(plan: Plan, fitted: Fitted, quality: FitQuality | None, held: HeldSample | None) -> Iterator[str]:
-    """What is wrong with the fit, and what to do."""
-    yield from _far(plan, fitted)
+def warnings_of(
+    fitted: Fitted, quality: FitQuality | None, *, auto: bool, distance: float | None = None,
+    held: HeldSample | None = None, weighed: bool = False,
+) -> Iterator[str]:  # fmt: skip
+    """What is wrong with the fit, and what to do. `auto` says that its ridges are dorff's own, `weighed` that classes
+    have weights; `distance` is that of rows over a length-scale that was given, `held` rows for plain bands."""
+    yield from _far(distance)
+    yield from _edges(fitted, None if quality is None else quality.by, auto=auto)
     if quality is None:
         return
     poor = {one.target: one.r2 for one in quality.outputs if one.r2 is not None and one.r2 < NO_BETTER}
     if poor:
-        yield (
-            f"held-out R2 of {_names([*poor])} is {min(poor.values()):.2f}: hardly better than the mean; look whether "
-            "the inputs can tell it (dorff report), and give more of them or more rows"
-        )
+        yield (f"held-out R2 of {_names([*poor])} is {min(poor.values()):.2f}: hardly better than the mean; {_INPUTS}")
     over = [one for one in quality.outputs if one.r2 is not None and (one.r2_train or 0.0) - one.r2 > OVER]
     if over and not poor:
         yield (
             f"R2 of {_names([one.target for one in over])} falls from {over[0].r2_train:.2f} on the fit's own rows to "
             f"{over[0].r2:.2f} on held-out rows: it learns rows by heart; give more rows, or fewer inputs"
         )
-    sampled = plan.frozen().constants.sampled
-    if quality.by == "rows" and sampled is not None and FirstLook(**sampled).alike:
+    if quality.accuracy is not None and quality.accuracy_frequent is not None:
+        yield from _of_classes(quality, quality.accuracy, quality.accuracy_frequent, weighed=weighed)
+    told = quality.dependence or 0.0
+    if quality.by == "rows" and alike(told, quality.correlation or 0.0):
         yield (
-            f"rows beside a row tell {sampled['dependence']:.0%} of its error, and rows are held out one by one: new "
-            "rows will do worse than R2 says; leave solve.folds.by out, or set it to blocks"
+            f"rows beside a row tell {told:.0%} of its error, and rows are held out one by one: new ones will do "
+            "worse than those did; leave solve.folds.by out, or set it to blocks"
         )
-    yield from _edges(plan, fitted, quality)
     least = 0.0 if held is None else COVERS - 3.0 * math.sqrt(COVERS * (1.0 - COVERS) / len(held.Y))
     narrow = {one.target: one.inside for one in quality.outputs if one.inside is not None and one.inside < least}
-    if narrow and not plan.job.solve.conformal:
+    if narrow:
         yield (
             f"bands of 95% hold {min(narrow.values()):.0%} of held-out rows of {_names([*narrow])}; set "
             "solve.conformal: true"
@@ -170,15 +219,27 @@ def _names(names: Sequence[str]) -> str:
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
-def _edges(plan: Plan, fitted: Fitted, quality: FitQuality) -> Iterator[str]:
+def _of_classes(quality: FitQuality, accuracy: float, frequent: float, *, weighed: bool) -> Iterator[str]:
+    """Classes that are hardly told apart: of weighed ones by the mean of their recalls, which weights are for."""
+    what, than = "held-out accuracy", "that of always saying the most frequent class"
+    if weighed:
+        recalls = [one.recall for one in quality.classes if one.recall is not None]
+        accuracy, frequent = sum(recalls) / len(recalls), 1.0 / len(recalls)
+        what, than = "the mean of classes' held-out recalls", "by chance"
+    if accuracy - frequent < NO_BETTER * (1.0 - frequent):
+        rare = "" if weighed else "; if rare classes matter, set solve.class_weight: balanced"
+        yield f"{what} is {accuracy:.3f}, hardly better than {than} ({frequent:.3f}); {_INPUTS}{rare}"
+
+
+def _edges(fitted: Fitted, by: str | None, *, auto: bool) -> Iterator[str]:
     """A ridge at the end of what was tried, or can be."""
     tried, best = {row.ridge for row in fitted.choice.table}, fitted.fit.solution.ridge
     if len(tried) < 2 or min(tried) < best < max(tried):
         return
     smallest = best == min(tried)
-    if plan.job.solve.ridge != AUTO:
+    if not auto:
         yield f"the ridge is the {'smallest' if smallest else 'largest'} tried, {best:.3g}; set solve.ridge: auto"
-    elif smallest and quality.by == "rows":
+    elif smallest and by == "rows":
         yield (
             f"the best ridge is the smallest that can be, {best:.3g}: the targets have no noise, or rows are alike "
             "that are in several folds; set solve.folds.by: blocks, or name groups, if rows belong together"
@@ -187,14 +248,16 @@ def _edges(plan: Plan, fitted: Fitted, quality: FitQuality) -> Iterator[str]:
         yield f"the best ridge is the largest that can be, 1e{LAST[1] - 1:+d} of k(x, x): the inputs tell nothing here"
 
 
-def _far(plan: Plan, fitted: Fitted) -> Iterator[str]:
-    """Length-scales that were given and are far from the rows' distances; a search may have reason to go far."""
-    distances = plan.frozen().constants.distances
-    if distances is None:
-        return
-    kernel = fitted.choice.candidate // len(plan.weights)
-    given = kernel < len(distances) and plan.tuned()[kernel] is None
-    distance = distances[kernel] if given else None
+def given_distance(plan: Plan, fitted: Fitted) -> float | None:
+    """The distance of rows over the length-scale of the chosen kernel, where that was given: a search may have reason
+    to go far."""
+    distances, kernel = plan.frozen().constants.distances, fitted.choice.candidate // len(plan.weights)
+    given = distances is not None and kernel < len(distances) and plan.tuned()[kernel] is None
+    return distances[kernel] if distances is not None and given else None
+
+
+def _far(distance: float | None) -> Iterator[str]:
+    """Length-scales far from the rows' distances."""
     if distance is not None and not FAR[0] < distance < FAR[1]:
         flat = distance <= FAR[0]
         yield (

@@ -23,7 +23,7 @@ from dorff.passes.spec import AS_SAMPLED, IN_BLOCKS
 from dorff.plan.costs import SAMPLE_BYTES
 from dorff.plan.lengthscale import build_kernels, tuned_config, tuning_rows, with_medians
 from dorff.plan.plan import Plan
-from dorff.plan.sampled import FirstLook, block_length, distance, linear_r2, look, sample_runs
+from dorff.plan.sampled import FirstLook, alike, block_length, distance, linear_r2, look, sample_runs
 from dorff.plan.sharing import make_recipe
 from dorff.solvers import spread
 from dorff.spec.job import Job
@@ -179,7 +179,7 @@ def _looked(plan: Plan, kernels: _Kernels, features: FeatureMap) -> tuple[int | 
     scaled = (rows.X - features.center) / features.scale
     sampled = look(_chosen(plan, kernels)[0], scaled, rows.Y, rows.numbers, spec.seed)
     if spec.folds.run in (AS_SAMPLED, IN_BLOCKS):
-        together = spec.folds.run == IN_BLOCKS or sampled.alike
+        together = spec.folds.run == IN_BLOCKS or alike(sampled.dependence, sampled.correlation)
         run = block_length(dataset.rows, plan.job.solve.folds.count) if together else 1
     rule = replace(spec.folds, count=plan.job.solve.folds.count, held=0)
     rule = rule if run is None else replace(rule, run=run)

@@ -41,11 +41,6 @@ class FirstLook:
     correlation: float
     linear: tuple[float | None, ...] = ()
 
-    @property
-    def alike(self) -> bool:
-        """Whether rows beside a row tell so much of its error that they are held out together."""
-        return self.dependence > ALIKE or self.correlation > CORRELATED
-
 
 def sketch(kernel: OperatorKernel, X: FloatArray, seed: int) -> FloatArray:
     """A few features (n, m) of scaled inputs X (n, d): of a kernel's first scalar kernel, or of a Gaussian where that
@@ -145,6 +140,11 @@ def linear_r2(X: FloatArray, Y: FloatArray, fold_of: Rows) -> tuple[float | None
             errors[at] += np.sum((Y[held] - mean - A[held] @ W) ** 2, axis=0)
     r2 = 1.0 - errors.min(axis=0) / np.where(spread > 0, spread, 1.0)
     return tuple(float(one) if of > 0 else None for one, of in zip(r2, spread, strict=True))
+
+
+def alike(dependence: float, correlation: float) -> bool:
+    """Whether rows beside a row tell so much of its error that they are to be held out together."""
+    return dependence > ALIKE or correlation > CORRELATED
 
 
 def look(kernel: OperatorKernel, X: FloatArray, Y: FloatArray, numbers: Rows, seed: int) -> FirstLook:

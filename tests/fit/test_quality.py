@@ -12,6 +12,7 @@ import pytest
 from sklearn import datasets
 from sklearn.metrics import r2_score
 
+from dorff.cli.sentences import quality_text
 from dorff.data import ingest
 from dorff.engine import SerialEngine
 from dorff.fit import FitReport, fit
@@ -106,6 +107,55 @@ def test_the_table_is_k_fold_by_hand(solve: dict[str, Any], by: str, tmp_path: P
     assert quality["r2"] == pytest.approx(report.score)
     fitted = linear_r2((X - X.mean(axis=0)) / X.std(axis=0), Y, fold_of)
     assert [one["r2_linear"] for one in quality["outputs"]] == pytest.approx(list(fitted), abs=1e-9)
+
+
+def test_classes_have_accuracy_and_recalls(tmp_path: Path) -> None:
+    """As of a fit to the other folds by hand, in `Held`, of rows that count by their weights."""
+    X, y = datasets.make_blobs(600, centers=[[0, 0], [2, 0], [0, 2]], cluster_std=0.8, random_state=0)
+    names, w = np.array(["ash", "elm", "oak"])[y], np.random.default_rng(0).uniform(0.5, 2.0, 600)
+    np.savez(tmp_path / "rows.npz", x=X, c=names, w=w)
+    ingest([tmp_path / "rows.npz"], tmp_path / "rows.zarr", inputs=["x"], classes="c", weights="w")
+    data = {"store": str(tmp_path / "rows.zarr"), "targets": {"classes": "classes"}, "weights": "weights"}
+    solve = {"ridge": 1e-3, "folds": {"by": "rows", "count": 3}}
+    described = job(tmp_path, X, X, data=data, solve=solve)
+    report, plan = report_of(described), make_plan(described)
+    quality, frozen = report.quality, plan.frozen()
+    assert quality is not None and quality["by"] == "rows" and quality["outputs"] == () and quality["r2"] is None
+    held = frozen.folds.of_rows(np.arange(600)) == 0
+    order = [list(names).index(name) for name in dict.fromkeys(names)]
+    F, Y = frozen.features.transform(X), (names[:, None] == names[order]) * 1.0
+    root = np.sqrt(w[~held] / w[~held].mean())[:, None]
+    A = np.column_stack([F, np.ones(600)])
+    penalty = 1e-3 * np.sum(~held) * np.diag([1.0] * F.shape[1] + [0.0])
+    W = np.linalg.solve((root * A[~held]).T @ (root * A[~held]) + penalty, (root * A[~held]).T @ (root * Y[~held]))
+    right = (A[held] @ W).argmax(axis=1) == Y[held].argmax(axis=1)
+    assert quality["rows"] == held.sum() and 0.6 < right.mean() < 0.95
+    assert quality["accuracy"] == pytest.approx(np.average(right, weights=w[held]))
+    shares = [w[held][Y[held][:, k] == 1].sum() for k in range(3)]
+    assert quality["accuracy_frequent"] == pytest.approx(max(shares) / sum(shares))
+    for k, one in enumerate(quality["classes"]):
+        of = Y[held][:, k] == 1
+        assert (one["label"], one["rows"]) == (names[order[k]], of.sum())
+        assert one["recall"] == pytest.approx(np.average(right[of], weights=w[held][of]))
+        assert quality_text(quality)[f"held-out {one['label']}"] == f"recall {one['recall']:.4f} of {of.sum()} rows"
+    assert f"most frequent class {quality['accuracy_frequent']:.4f}" in quality_text(quality)["held-out accuracy"]
+    assert report_of(job(tmp_path, X, X, data=data, solve={"ridge": 1e-3, "calibrate": False})).quality is None
+
+
+@pytest.mark.parametrize(("weigh", "words"), [(False, "most frequent class"), (True, "by chance")])
+def test_classes_that_inputs_do_not_tell_are_named(weigh: bool, words: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    X, told = rng.normal(size=(4000, 2)), rng.integers(0, 5, 4000)
+    for name, labels in (("chance", told == 0), ("rare", (X[:, 0] > 1.2) & (told > 0))):
+        place = tmp_path / name
+        place.mkdir()
+        np.savez(place / "rows.npz", x=X, c=labels)
+        ingest([place / "rows.npz"], place / "rows.zarr", inputs=["x"], classes="c")
+        data = {"store": str(place / "rows.zarr"), "targets": {"classes": "classes"}}
+        solve = {"class_weight": "balanced"} if weigh else {}
+        report = report_of(job(place, X, X, data=data, solve=solve))
+        assert ("hardly better than" in " ".join(report.warnings)) == (name == "chance"), report.quality
+        assert name != "chance" or words in " ".join(report.warnings)
 
 
 def test_there_is_none_where_no_row_was_held_out(tmp_path: Path) -> None:

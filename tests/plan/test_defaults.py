@@ -25,7 +25,7 @@ from dorff.kernels.scalar import FloatArray
 from dorff.passes import FoldRule
 from dorff.plan import features_for, freeze_constants, make_plan, resolving
 from dorff.plan import sampled as look_at
-from dorff.plan.sampled import block_length, dependence, distance, linear_r2, look, sketch
+from dorff.plan.sampled import alike, block_length, dependence, distance, linear_r2, look, sketch
 from dorff.spec.job import Job
 from dorff.store import load_model
 from tests.cases import LAW
@@ -224,11 +224,11 @@ def test_the_error_without_neighbours_is_that_of_a_fit_without_them() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_rows_that_tell_their_neighbours_errors_are_told_from_those_that_do_not(seed: int) -> None:
-    for (X, Y), alike in ((table(500, seed), False), (walk(500, seed), True)):
+    for (X, Y), tells in ((table(500, seed), False), (walk(500, seed), True)):
         scaled = (X - X.mean(axis=0)) / X.std(axis=0)
         F = sketch(Decomposable(Gaussian(1.0)), scaled, seed)
         share, correlation, beside = dependence(F, Y, np.arange(500))
-        assert beside == 16 and (share > look_at.ALIKE or correlation > look_at.CORRELATED) == alike
+        assert beside == 16 and (share > look_at.ALIKE or correlation > look_at.CORRELATED) == tells
     X, Y = table(500, seed)
     noise = np.repeat(np.random.default_rng(seed).normal(size=(25, 1)), 20, axis=0)
     F = sketch(Decomposable(Gaussian(1.0)), X / X.std(axis=0), seed)
@@ -271,11 +271,12 @@ def test_a_look_tells_whether_rows_in_order_are_alike() -> None:
     (X, Y), kernel, numbers = walk(500), Decomposable(Gaussian(1.0)), np.arange(500)
     X = X / X.std(axis=0)
     looked = look(kernel, X, Y, numbers, 0)
-    assert looked.alike and looked.rows == 500
+    assert alike(looked.dependence, looked.correlation) and looked.rows == 500
     assert (looked.dependence, looked.correlation) == dependence(sketch(kernel, X, 0), Y, numbers)[:2]
-    assert not look(kernel, X, np.sin(X[:, :1]) + 0.1 * RNG.normal(size=(500, 1)), numbers, 0).alike
+    apart = look(kernel, X, np.sin(X[:, :1]) + 0.1 * RNG.normal(size=(500, 1)), numbers, 0)
     few = look(kernel, X[:10], Y[:10], numbers[:10], 0)
-    assert not few.alike and few.rows == 10
+    assert not alike(apart.dependence, apart.correlation) and not alike(few.dependence, few.correlation)
+    assert few.rows == 10
 
 
 @pytest.mark.parametrize("by", ["auto", "rows", "blocks", "leaves", "groups"])

@@ -111,6 +111,19 @@ def test_other_scores_are_said_where_they_are_all_that_is_known() -> None:
     assert "explains 64% of the variance" in text(a_model(SCALAR, 1, 1, info(score=0.64, score_by="kfold")))
 
 
+def test_classes_are_judged_by_accuracy_and_recall() -> None:
+    classes = [{"label": "<oak>", "rows": 40, "recall": 0.9}, {"label": "fir", "rows": 0, "recall": None}, 7]
+    seen = {"accuracy": 0.875, "accuracy_frequent": 0.6, "classes": classes, "rows": 77, "by": "groups", "outputs": []}
+    said = text(a_model(SCALAR, 1, 2, info(quality=seen, score=0.5, score_by="kfold", labels=["<oak>", "fir"])))
+    for words in (
+        "names the right class for 87.5%; to name the most frequent class always is right for 60.0%",
+        "<oak> 40 0.900", "fir 0 –", "77 rows of one fold of groups, predicted by the fit without that fold",
+    ):  # fmt: skip
+        assert words in said, words
+    assert "Quality by output" not in said and "explains" not in said and "RMSE" not in said
+    assert "Quality by class" not in text(a_model(SCALAR, 1, 2, info(quality=seen | {"accuracy": "high"})))
+
+
 def test_held_out_rows_speak_where_folds_do_not() -> None:
     held = a_sample()
     said = text(replace(a_model(SCALAR, 1, 1, info()), held=held))
