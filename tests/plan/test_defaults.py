@@ -299,6 +299,22 @@ def test_a_linear_model_has_the_folds_of_the_pass(by: str, tmp_path: Path) -> No
     assert len(np.unique(fold_of)) == 3
 
 
+def test_several_files_are_dealt_by_file(tmp_path: Path) -> None:
+    X, Y = table(600)
+    for part in range(6):
+        rows = slice(100 * part, 100 * part + 100)
+        np.savez(tmp_path / f"{part}.npz", x=X[rows], y=Y[rows])
+    ingest(sorted(tmp_path.glob("*.npz")), tmp_path / "a.zarr", inputs=["x"], targets=["y"])
+    plan = make_plan(job(tmp_path / "a.zarr", tmp_path, features={"count": 64}))
+    (by,) = (one for one in plan.choices if one.key == "solve.folds.by")
+    assert by.value == "groups" and "source files" in by.why
+    report = fit(plan.job, engine=SerialEngine())
+    assert report.held_by == "groups" and 2 <= report.folds <= 5
+    rule, data = plan.frozen().folds, plan.dataset
+    folds = rule.of(data.block(0, 600)).reshape(6, 100)
+    assert np.all(folds == folds[:, :1]) and len(np.unique(folds)) == report.folds
+
+
 def test_distances_are_in_length_scales() -> None:
     X = np.random.default_rng(0).normal(size=(200, 2))
     one = distance(Decomposable(Gaussian(1.0)), X)
