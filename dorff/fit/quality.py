@@ -27,6 +27,7 @@ BAND: Final = 1.959964  # deviations of a band of 95%
 COVERS: Final = 0.9  # of rows held out: three standard errors below it is too little
 FAR: Final = (1e-2, 30.0)  # the median distance over the length-scale: outside it the kernel is flat, or a spike
 LEAST_COLUMNS: Final = 64
+LEAST_ROWS: Final = 20  # held out, of which anything is said
 _INPUTS: Final = "look whether the inputs can tell it (dorff report), and give more of them or more rows"
 
 
@@ -180,7 +181,7 @@ def warnings_of(
     have weights; `distance` is that of rows over a length-scale that was given, `held` rows for plain bands."""
     yield from _far(distance)
     yield from _edges(fitted, None if quality is None else quality.by, auto=auto)
-    if quality is None:
+    if quality is None or quality.rows < LEAST_ROWS:
         return
     poor = {one.target: one.r2 for one in quality.outputs if one.r2 is not None and one.r2 < NO_BETTER}
     if poor:
