@@ -33,7 +33,7 @@ def fit_text(report: FitReport, weights: Sequence[Sequence[float]] = (), *, clas
         f"fit: {report.rows_used:,} rows used, {_dropped(report)}{_alone(report)}{_rewritten(report)}; "
         f"{report.seconds:.1f} s, {share}; {peak} of {size(report.plan_peak_bytes)} planned; {report.m:,} features, "
         f"condition {report.condition:.2g} ({report.rung}, {report.status}), "
-        f"ridge {report.ridge:.3g}{_at_the_edge(report.ridge, [row['ridge'] for row in report.table])}"
+        f"ridge {report.ridge:.3g}"
         f"{_weighed(report, weights)}{_tuned(report)}{_scored(report, classes)}; model {report.model}"
         f"{_remedy(report)}{_guessed(report)}{f'; {crowd}' if crowd else ''}"
     )

@@ -104,7 +104,7 @@ def made(plan: Plan) -> dict[str, Any]:
         plan.job.solve.model_dump(mode="json", exclude={"observe"}),
         __version__,
     ]
-    wanted += [term.asked() for term in plan.terms]
+    wanted += [*(term.asked() for term in plan.terms), *(() if plan.job.publish.sample else ("no sample",))]
     job = hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()[:32]
     first, stop = plan.dataset.first, plan.dataset.n
     stamp = plan.dataset.stamp(first, stop) if plan.costs.route == "streaming" else None

@@ -84,7 +84,8 @@ def _published(run: _FitRun, solved: Solved, lease: Lease, began: float) -> FitR
     since = rewritten_since(current_model(run.plan), solved.last[1].receipts)
     report = replace(report, rewritten=sorted(since.union(report.rewritten)), in_driver=run.cluster.in_driver)
     report = replace(report, seconds=time.perf_counter() - began)
-    model = replace(model, info={**model.info, "made": solved.made, "report": asdict(report)})
+    info = {**model.info, "made": solved.made, "report": asdict(report)}
+    model = replace(model, info=info, held=model.held if job.publish.sample else None)
     kept = ("rows_used", "rows_dropped", "leaves_computed", "leaves_reused", "rewritten", "digits", "ridge", "m")
     record = {key: getattr(report, key) for key in (*kept, "r2_of")}
     path, verdict = publish(
