@@ -180,7 +180,8 @@ def warnings_of(
     """What is wrong with the fit, and what to do. `auto` says that its ridges are dorff's own, `weighed` that classes
     have weights; `distance` is that of rows over a length-scale that was given, `held` rows for plain bands."""
     yield from _far(distance)
-    yield from _edges(fitted, None if quality is None else quality.by, auto=auto)
+    by = None if quality is None or quality.classes else quality.by  # classes may be told apart without any ridge
+    yield from _edges(fitted, by, auto=auto)
     if quality is None or quality.rows < LEAST_ROWS:
         return
     poor = {one.target: one.r2 for one in quality.outputs if one.r2 is not None and one.r2 < NO_BETTER}
