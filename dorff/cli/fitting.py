@@ -27,7 +27,7 @@ def ingest(
     targets: Annotated[str, option(metavar="U,V", help="Columns that are targets.")] = "",
     classes: Annotated[str, option(metavar="C", help="A column of class labels of any type.")] = "",
     weights: Annotated[str, option(metavar="W", help="A column of rows' weights.")] = "",
-    groups: Annotated[str, option(metavar="G", help="A column, equal in a group; FILE: each SRC is one.")] = "",
+    groups: Annotated[str, option(metavar="G", help="A column, equal in a group; FILE: each SRC; none.")] = "",
     also: Annotated[list[str] | None, option(metavar="NAME=A,B", help=_ALSO)] = None,
     missing: options.Missing = None,
     ordered: Annotated[list[str] | None, option(metavar="NAME=A,B", help="An input's categories, in order.")] = None,
@@ -43,7 +43,8 @@ def ingest(
 
     Several SRC are put one below the other; a.csv+b.csv side by side. A CSV file without a header has the columns
     c0, c1, ...; the arrays of an NPZ file go by their names. Weights and groups become the arrays of these names: in
-    a job, data.weights: weights and solve.folds.by: groups.
+    a job, data.weights: weights and solve.folds.by: groups. Of five SRC or more each is a group by itself, unless
+    there are classes, or --groups none.
 
     An input of text becomes a column of 0 and 1 for each of its categories. ISO dates and times become seconds, and
     when:day, when:week and when:year are two columns, sine and cosine of when's place there. Data set and model
@@ -53,7 +54,7 @@ def ingest(
     under any name, is refused with exit code 3: a job that is run again after it was killed never adds its rows twice.
     """
     from dorff.data import ingest as run
-    from dorff.data.labels import stored_labels
+    from dorff.data.labels import FILE, stored_labels
     from dorff.data.nodes import encoding_of, group_attributes
 
     kept = None
@@ -79,10 +80,14 @@ def ingest(
         )  # fmt: skip
     result: dict[str, object] = {"rows": rows, "store": out}
     text = f"{out}: {rows:,} rows"
-    if encoding := encoding_of(group_attributes(Path(out))):
+    attributes = group_attributes(Path(out))
+    if attributes["columns"].get("groups") == [FILE]:
+        result["groups"] = FILE
+        text += ", each file a group, whose rows folds hold out together (--groups none: no groups)"
+    if encoding := encoding_of(attributes):
         result["encoding"] = encoding
         text += "".join(f", {name}: {sentences.encoded_text(each)}" for name, each in encoding.items())
-    if labels and (table := stored_labels(group_attributes(Path(out)), out)):
+    if labels and (table := stored_labels(attributes, out)):
         none = rows - sum(table.counts)
         result["classes"] = {"labels": table.labels, "counts": table.counts, "missing": none}
         text += f", {len(table.labels):,} labels, {none:,} rows without one"

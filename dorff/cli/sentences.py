@@ -33,7 +33,7 @@ def fit_text(report: FitReport, weights: Sequence[Sequence[float]] = (), *, clas
         f"fit: {report.rows_used:,} rows used, {_dropped(report)}{_alone(report)}{_rewritten(report)}; "
         f"{report.seconds:.1f} s, {share}; {peak} of {size(report.plan_peak_bytes)} planned; {report.m:,} features, "
         f"condition {report.condition:.2g} ({report.rung}, {report.status}), "
-        f"ridge {report.ridge:.3g}{_at_the_edge(report.ridge, [row['ridge'] for row in report.table])}"
+        f"ridge {report.ridge:.3g}"
         f"{_weighed(report, weights)}{_tuned(report)}{_scored(report, classes)}; model {report.model}"
         f"{_remedy(report)}{_guessed(report)}{f'; {crowd}' if crowd else ''}"
     )
@@ -51,9 +51,16 @@ def choices_text(choices: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def quality_text(quality: Mapping[str, Any] | None) -> dict[str, str]:
-    """How good each target is on held-out rows, by its name; that of the worst first where there are many."""
+    """How good each target or class is on held-out rows, by its name; that of the worst first where there are many."""
     if quality is None:
         return {}
+    if quality["accuracy"] is not None:
+        classes = sorted(quality["classes"], key=lambda one: math.inf if one["recall"] is None else one["recall"])
+        kept = quality["classes"] if len(classes) <= SHOWN else classes[:SHOWN]
+        known = f"{quality['accuracy']:.4f} (most frequent class {quality['accuracy_frequent']:.4f})"
+        return {"held-out accuracy": f"{known}, {quality['rows']:,} rows"} | {
+            f"held-out {one['label']}": f"recall {_r2(one['recall'])} of {one['rows']:,} rows" for one in kept
+        }
     outputs = sorted(quality["outputs"], key=lambda one: -math.inf if one["r2"] is None else one["r2"])
     kept = quality["outputs"] if len(outputs) <= SHOWN else outputs[:SHOWN]
     return {

@@ -33,6 +33,7 @@ def tune(
     Writes DIR/best.yaml, the job with the winner alone, which `dorff fit` takes without reading the data again; every
     trial in DIR/path.csv, and drawn in DIR/path.png."""
     from dorff.fit.choice import kernel_names
+    from dorff.spec.checks import AUTO
     from dorff.spec.reader import load_job
     from dorff.store import check_output
 
@@ -47,7 +48,7 @@ def tune(
         names = kernel_names([kernel.model_dump(mode="json") for kernel in described.kernels])
         files = _write(folder, job, described, tuned, names)
         figures.update(trials=len(tuned.table), reads=tuned.reads, ridge=tuned.trial.ridge, digits=tuned.trial.digits)
-    for warning in (*tuned.warnings, *_warnings(tuned)):
+    for warning in (*tuned.warnings, *_warnings(tuned, auto=described.solve.ridge == AUTO)):
         say(f"dorff: {warning}", "warning")
     best = {**asdict(tuned.trial), "name": names[tuned.trial.kernel], "select": described.criterion}
     result = {"best": best, "files": files, "table": [asdict(trial) for trial in tuned.table]}
@@ -116,8 +117,9 @@ def _csv(table: Sequence[Trial], names: Sequence[str]) -> bytes:
     return text.getvalue().encode()
 
 
-def _warnings(tuned: TuneResult) -> Iterator[str]:
-    """Where the best is the last that was tried on its side, or rounding may have chosen it."""
+def _warnings(tuned: TuneResult, *, auto: bool) -> Iterator[str]:
+    """Where the best is the last that was tried on its side, or rounding may have chosen it. Ridges that are `auto`
+    go on while the best is at an end."""
     best = tuned.trial
     if best.digits is not None and best.digits < FEW_DIGITS:
         yield (
@@ -125,7 +127,7 @@ def _warnings(tuned: TuneResult) -> Iterator[str]:
             "data; `dorff fit` of best.yaml takes the QR of the features, which keeps more (or list larger ridges)"
         )
     chosen = best.ridges or (best.ridge,)
-    tried = sorted({trial.ridge for trial in tuned.table if trial.ridges is None})
+    tried = sorted({trial.ridge for trial in tuned.table if trial.ridges is None and not auto})
     if len(tried) > 1 and min(chosen) <= tried[0]:
         yield f"the best ridge, {tried[0]:.3g}, is the smallest tried; list smaller ones"
     if len(tried) > 1 and max(chosen) >= tried[-1]:

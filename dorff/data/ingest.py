@@ -12,7 +12,7 @@ from typing import Final, final
 import numpy as np
 
 from dorff.data.encoding import Encoded, Encoding, Learner, from_attributes, to_attributes
-from dorff.data.labels import CLASSES, GROUPS, NO_GROUP, LabelTable, group_codes, stored_labels
+from dorff.data.labels import CLASSES, FILE, GROUPS, NO_GROUP, LabelTable, group_codes, stored_labels
 from dorff.data.layout import ArrayLayout, ShardWriter, commit, shard_and_unit_rows, write_metadata
 from dorff.data.metadata import Attributes, normal, read_json, reported, rewrite, staging
 from dorff.data.nodes import encoding_of, group_attributes, ingested, open_array
@@ -28,6 +28,8 @@ WEIGHTS: Final = "weights"
 CODED: Final = (CLASSES, GROUPS)  # arrays of whole numbers that stand for labels
 OWN: Final = ("x", "y", CLASSES, WEIGHTS, GROUPS)  # arrays that have an argument each, in the order of these
 NAMES: Final = {"x": "inputs", "y": "targets"}
+NONE: Final = "none"  # groups
+FILES: Final = 5  # sources, as many as a job has folds: a group each
 Columns = dict[str, tuple[str, ...]]  # by array
 Progress = Callable[[int], None]
 Notice = Callable[[str], None]
@@ -109,7 +111,8 @@ def ingest(
     `weights` names a column of rows' weights, which become the array `weights` (n, 1). `groups` names a column of
     labels that say which rows go together, such as trials; any number of them. They become the array `groups` (n, 1)
     of int64: whole numbers as they are, 64 bits of a hash of any other label; rows without a label are a group. FILE
-    makes each source a group.
+    makes each source a group, as by itself are those of a new store of `FILES` sources or more, whose rows have no
+    classes (of which a file may be one), and those that are appended to it; NONE makes none.
 
     `also` names columns of numbers for further arrays, such as the inputs of another view, or the column that says
     which rows are labelled: {"cells": ["h0", "h1"], "known": "known"}.
@@ -142,6 +145,8 @@ def ingest(
             raise InputError(f"{store}: is there already; choose another name, or give --append to add rows to it.")
         elif again and len(sources) == 1:
             raise InputError("--again: one source is not twice in a new data set; leave it out, or give --append.")
+        by_file = groups is None and _of_files(store if append else None, sources, classes)
+        groups = FILE if by_file else None if groups == NONE else groups
         own = dict(zip(OWN, (inputs, targets, classes, weights, groups), strict=True))
         further = {array: several(of) for array, of in (also or {}).items()}
         for array, of in further.items():
@@ -149,6 +154,8 @@ def ingest(
         names = {array: several(of) for array, of in own.items()} | further
         asked = [name for of in names.values() for name in of]
         opened = [open_source(source, [*asked, *(name.rpartition(":")[0] for name in asked)]) for source in sources]
+        if by_file and any(FILE in one.columns for one in opened):  # which then means that column
+            names[GROUPS] = ()
         if append:
             encoding = encoding_of(group_attributes(store))
         if encoding is not None and (one_hot or ordered):
@@ -184,6 +191,14 @@ def ingest(
         if ungrouped:
             tell(f"{ungrouped:,} of {added:,} rows have no group: together they are one more group")
         return target.rows + added
+
+
+def _of_files(store: Path | None, sources: Sequence[str | os.PathLike[str]], classes: str | None) -> bool:
+    """Whether each source is a group, where nothing is said of groups: in a store that is appended to as before."""
+    if store is not None:
+        columns = group_attributes(store).get("columns")
+        return isinstance(columns, dict) and columns.get(GROUPS) == [FILE]
+    return classes is None and len(set(sources)) >= FILES
 
 
 def _check_further(array: str, columns: Sequence[str]) -> None:

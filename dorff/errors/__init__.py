@@ -21,6 +21,10 @@ class MissingArrayError(InputError):
     """A data set has no array, or column, of a name."""
 
 
+class QualityWarning(UserWarning):
+    """What is wrong with the fit of an estimator, and what to do."""
+
+
 class DoesNotFitError(DorffError, ValueError):
     """The job needs more memory or disk than it allows or the machine has. The plan says so before a row is read; the
     triangle of a QR alone is measured after the pass that asks for it, whose sums are kept."""

@@ -29,7 +29,7 @@ from dorff.model import Model
 from dorff.moments import Folds, check_patterns, merge_folds
 from dorff.moments.blas import pin, pinned
 from dorff.passes import BlockSums, FoldRule, block_rows
-from dorff.plan.sampled import FirstLook, sample_runs
+from dorff.plan.sampled import FirstLook, linear_r2, sample_runs
 from dorff.solvers import Setting
 
 SAMPLE_RUNS, RUN_ROWS = 16, 64
@@ -40,6 +40,7 @@ MOST_ONES = 2**22  # numbers of one-hot rows made at a time
 
 Codes = npt.NDArray[np.int64]
 Run: TypeAlias = tuple[int, int]  # its first row, and the one after its last
+Look: TypeAlias = tuple[FirstLook, FloatArray, FloatArray, Codes]  # with the rows' scaled inputs, targets and numbers
 
 _pinning = threading.Lock()
 
@@ -67,19 +68,28 @@ Targets: TypeAlias = "Rows | OneHot"
 @final
 @dataclass(frozen=True, eq=False)
 class Drawing:
-    """All that is known before the pass: the features, the targets' shift y0 (q,), and how moments are solved."""
+    """All that is known before the pass: the features, the targets' shift y0 (q,), how moments are solved, what a
+    sample told, and how many rows are dealt to folds together."""
 
     features: FeatureMap
     y0: FloatArray
     setting: Setting
     recipe: Recipe
     seed: int
-    looked: tuple[int, FirstLook] | None = None
+    looked: Look | None = None
+    run: int = 1
 
     @property
     def rule(self) -> FoldRule:
-        """How rows are dealt to folds."""
-        return FoldRule(by_rows=True, seed=self.seed, run=1 if self.looked is None else self.looked[0])
+        """How rows are dealt to folds: so many in order together."""
+        return FoldRule(by_rows=True, seed=self.seed, run=self.run)
+
+    def sampled(self, deal: Deal) -> FirstLook | None:
+        """What a sample of the rows told, and a linear model of these folds of it."""
+        if self.looked is None:
+            return None
+        told, X, Y, numbers = self.looked
+        return replace(told, linear=linear_r2(X, Y, deal.of_rows(numbers)))
 
     def model(self, fitted: Fitted, report: Mapping[str, Any] | None = None) -> Model:
         """The model of a fit; `report` is what else its own says."""

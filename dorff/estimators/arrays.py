@@ -300,6 +300,14 @@ def dealt(cv: Any, n: int, rule: FoldRule, *, seen: Flags | None = None, y: Any 
     return folds if seen is None else replace(folds, of=folds.of[seen])
 
 
+def dealt_by(deal: Deal) -> str | None:
+    """What is dealt to folds; None of one fold, and of splits that are no partition."""
+    if isinstance(deal, GivenFolds):
+        return "splits" if deal.uses is None else None
+    assert isinstance(deal, FoldRule)
+    return None if deal.count == 1 else "rows" if deal.run == 1 else "blocks"
+
+
 def choose_by_splits(uses: Numbers, sums: Folds, settings: Sequence[Setting], ridges: Sequence[float]) -> Choice:
     """As `solvers.choose` by k-fold, of splits that are no partition: `uses` (splits, folds) says of each fold's rows
     whether a split trains on them (1) or holds them out (2)."""

@@ -17,7 +17,7 @@ from dask.system import CPU_COUNT
 from scipy.linalg import LinAlgWarning
 from sklearn.utils.validation import validate_data
 
-from dorff.errors import InputError
+from dorff.errors import InputError, QualityWarning
 from dorff.estimators.array_sums import (
     FOLDS,
     Drawing,
@@ -43,6 +43,7 @@ from dorff.estimators.arrays import (
 from dorff.estimators.parameters import (
     TOO_LARGE,
     Nested,
+    in_python,
     is_auto,
     looked_at,
     named_kernel,
@@ -54,6 +55,7 @@ from dorff.estimators.random_features import Answer, answered
 from dorff.estimators.semi import ManifoldLike, Penalties, check_trials, columns_read, terms_of
 from dorff.features import Recipe
 from dorff.fit import Fitted, folds_with_rows
+from dorff.fit.quality import FitQuality, warnings_of
 from dorff.frequencies import Sampler, default_sampler
 from dorff.graphs import Manifold
 from dorff.kernels import Gaussian, MultiView, OperatorKernel, ScalarKernel, median_lengthscale
@@ -61,8 +63,8 @@ from dorff.kernels.multi_view import mean_of
 from dorff.kernels.scalar import FloatArray
 from dorff.model.model import Model, Views
 from dorff.moments import Folds, pooled
-from dorff.passes import FoldRule
 from dorff.plan import draw_features, features_for, target_means
+from dorff.plan.sampled import alike, block_length, distance
 from dorff.solvers import Choice, Setting, choose
 from dorff.spec.checks import AUTO
 from dorff.spec.job import FIRST_RIDGES
@@ -208,7 +210,7 @@ class ORFFEstimator(Nested, ABC):
         if isinstance(self._cv, numbers.Integral) and self._cv > X.shape[0]:
             rows = "rows" if inputs is None else "labelled rows"
             raise InputError(f"cv = {self._cv} folds need as many {rows}, but n_samples = {len(X)}; use fewer folds")
-        looks = is_auto(self.cv) and self._cv is not None and inputs is None
+        looks = self._cv is not None and inputs is None and (is_auto(self.cv) or not free_scale)
         read = RowsRead.of(X, Y, runs_read(n, tunes=self._unsaid, looks=looks), partial=partial)
         some_x, some_y = read[sampled_runs(n)]
         w = sampled_weights(weights, len(some_x))
@@ -243,8 +245,10 @@ class ORFFEstimator(Nested, ABC):
         setting = Setting(
             kernel, d, features.m, drawn.density, scale_targets, bool(self.intercept), observe, free_scale=free_scale
         )
-        looked = looked_at(kernel, read, features, n=n, rule=FoldRule(FOLDS, True, seed)) if looks else None
-        return Drawing(features, target_means(some_y, w), setting, recipe, seed, looked)
+        looked, run = looked_at(kernel, read, features, n=n, seed=seed) if looks else None, 1
+        if looked is not None and is_auto(self.cv) and alike(looked[0].dependence, looked[0].correlation):
+            run = block_length(n, FOLDS)
+        return Drawing(features, target_means(some_y, w), setting, recipe, seed, looked, run)
 
     def _shift_invariant(self) -> bool:
         """Whether the kernel sees differences of inputs alone; the default one does."""
@@ -310,6 +314,16 @@ class ORFFEstimator(Nested, ABC):
         if penalties is not None:
             report = {"manifold": list(self.manifold_), "rows_unlabelled": penalties.unlabelled}
         return fitted, drawing.model(fitted, report)
+
+    def _judge(self, fitted: Fitted, quality: FitQuality | None, drawing: Drawing) -> None:
+        """Keep what rows held out say of the fit, and warn of what is wrong with it."""
+        self.quality_ = quality
+        if quality is None:
+            return
+        far = None if self._unsaid or drawing.looked is None else distance(fitted.fit.kernel, drawing.looked[1])
+        weighed = getattr(self, "class_weight", None) is not None
+        for sentence in warnings_of(fitted, quality, auto=is_auto(self.ridge), distance=far, weighed=weighed):
+            warnings.warn(in_python(sentence), QualityWarning, stacklevel=5)
 
     def _keep(self, choice: Choice, penalties: Penalties | None) -> None:
         """The attributes that say what was chosen, and by which scores; a warning where it has few digits."""

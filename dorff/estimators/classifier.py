@@ -34,6 +34,7 @@ from dorff.estimators.arrays import (
     Rows,
     StoredRows,
     dealt,
+    dealt_by,
     enough_memory,
     row_weights,
     together,
@@ -56,6 +57,7 @@ from dorff.estimators.class_labels import (
 )
 from dorff.estimators.semi import ManifoldLike, Penalties, in_memory_where
 from dorff.fit import Fitted
+from dorff.fit.quality import FitQuality, quality_of_classes
 from dorff.frequencies import Sampler
 from dorff.graphs import Manifold
 from dorff.kernels import Decomposable, OperatorKernel, ScalarKernel
@@ -115,6 +117,9 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
         Gives f; `info` has the labels and the calibration.
     calibration_ : Calibration
         Where asked for.
+    quality_ : FitQuality or None
+        Of the rows that calibrate: `accuracy`, `accuracy_frequent` (always the most frequent class), and of each of
+        `classes` its `recall`. `fit` warns (UserWarning) where that is no better than chance. None without them.
     class_weight_ : ndarray (K,)
     transduction_ : ndarray (n,)
         Where there is a manifold: the labels of the rows fitted to, predicted where they had none.
@@ -315,9 +320,11 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
         fitted, model = self._solve(stream.drawing, stream.sums, penalties, stream.summing.folds)
         info = {**model.info, "labels": [_plain(label) for label in self.classes_]}
         self.__dict__.pop("calibration_", None)  # of an earlier fit
+        quality = None
         if self.calibrate:
-            self.calibration_ = self._calibration(stream, fitted, X, Y, weights)
+            self.calibration_, quality = self._calibration(stream, fitted, X, Y, weights)
             info["calibration"] = self.calibration_.config()
+        self._judge(fitted, quality, stream.drawing)
         self.model_, self._stream = replace(model, info=info), stream
 
     def _deal(self, Y: Targets, rule: FoldRule, groups: Any, *, semi: bool) -> Deal:
@@ -337,10 +344,10 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
 
     def _calibration(
         self, stream: Stream, fitted: Fitted, X: Rows, Y: Targets, weights: FloatArray | None
-    ) -> Calibration:
+    ) -> tuple[Calibration, FitQuality]:
         """Of a fit to the other folds, at the same ridge and weights of penalties; the held-out rows had a part in
-        choosing these alone. Folds in memory are held out in turn, others once."""
-        deal = stream.summing.folds
+        choosing these alone. Folds in memory are held out in turn, others once. And how good it is on these rows."""
+        deal, looked = stream.summing.folds, stream.drawing.looked
         if isinstance(deal, FoldRule):
             model = _without(held_fold(deal), stream.drawing, fitted)
             f, codes, rows = HeldRows(model, deal, X.shape[0], most_rows(model.p)).read(X, Y)
@@ -353,8 +360,11 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
                 for start, stop in runs(X, Y):
                     held = np.flatnonzero(deal.of[start:stop] == fold)
                     f[start + held] = model.predict(X[start:stop][held])
-        counted = self.class_weight_[codes] * (1.0 if weights is None else weights[rows])
-        return Calibration.fit(f, codes, counted)
+        counted, names = np.ones(len(rows)) if weights is None else weights[rows], [*map(str, self.classes_)]
+        by = dealt_by(deal) or "splits"
+        quality = quality_of_classes(f, codes, counted, names, by, None if looked is None else looked[0])
+        folds = deal.count if isinstance(deal, GivenFolds) else 1
+        return Calibration.fit(f, codes, self.class_weight_[codes] * counted), replace(quality, folds=folds)
 
 
 def _without(held: int, drawing: Drawing, fitted: Fitted) -> Model:

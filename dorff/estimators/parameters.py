@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 
 from dorff.errors import InputError
-from dorff.estimators.array_sums import RowsRead, Run, Targets, sampled_runs
+from dorff.estimators.array_sums import Look, RowsRead, Run, Targets, sampled_runs
 from dorff.estimators.arrays import Flags, Rows
 from dorff.features import FeatureMap
 from dorff.features.lengthscale_search import FEATURES, QUICK, QUICK_BELOW, QUICK_ROWS, ROWS, tune_lengthscales
@@ -27,8 +27,7 @@ from dorff.kernels import (
     scalar_from_config,
 )
 from dorff.kernels.scalar import FloatArray
-from dorff.passes import FoldRule
-from dorff.plan.sampled import FirstLook, left_out_runs, look, sample_runs, sketch
+from dorff.plan.sampled import left_out_runs, look, sample_runs
 from dorff.solvers import LeftOut
 from dorff.spec.checks import AUTO, nearest
 from dorff.spec.registry import KERNELS, SCALARS, Entry, Registry
@@ -38,6 +37,15 @@ Parameters: TypeAlias = dict[str, Any]
 _OPEN: Final = ("kernel", "sampler")  # parameters of estimators that have parameters of their own
 TOO_LARGE: Final = "y has numbers so large that their squares overflow float64; rescale the targets"
 _HUGE: Final = 1e150
+_IN_PYTHON: Final = {  # remedies
+    "set solve.ridge: auto": "set ridge='auto'",
+    "set solve.folds.by: blocks, or name groups,": "give fit groups",
+    "leave solve.folds.by out, or set it to blocks": "set cv='auto'",
+    "leave lengthscale out": "give the kernel by its name",
+    "raise features.count": "raise n_features",
+    "set solve.class_weight: balanced": "set class_weight='balanced'",
+    " (dorff report)": "",
+}
 
 
 class Nested(BaseEstimator):  # type: ignore[misc]
@@ -209,16 +217,21 @@ def tuned(
     ).kernel
 
 
-def looked_at(
-    kernel: OperatorKernel, read: RowsRead, features: FeatureMap, *, n: int, rule: FoldRule
-) -> tuple[int, FirstLook]:
-    """What a sample of n rows tells (`plan.sampled`), as of a job."""
+def looked_at(kernel: OperatorKernel, read: RowsRead, features: FeatureMap, *, n: int, seed: int) -> Look:
+    """What a sample of n rows tells, and which it is, as of a job."""
     runs = sample_runs(0, n)
     some_x, some_y = read[runs]
     numbers = np.concatenate([np.arange(start, stop) for start, stop in runs])
     whole = _whole(some_y)
     x = ((some_x - features.center) / features.scale)[whole]
-    return look(x, sketch(kernel, x, rule.seed), some_y[whole], numbers[whole], rule, n=n)
+    return look(kernel, x, some_y[whole], numbers[whole], seed), x, some_y[whole], numbers[whole]
+
+
+def in_python(sentence: str) -> str:
+    """A sentence of a job's fit, its remedies in the words of estimators."""
+    for words, own in _IN_PYTHON.items():
+        sentence = sentence.replace(words, own)
+    return sentence
 
 
 def left_out_rows(features: FeatureMap, X: Rows, Y: Targets, weights: FloatArray | None, *, partial: bool) -> LeftOut:

@@ -18,6 +18,7 @@ from dorff.estimators.array_sums import ArraySums, Stream, one_thread
 from dorff.estimators.arrays import (
     Deferred,
     dealt,
+    dealt_by,
     enough_memory,
     finite,
     observed_by,
@@ -30,6 +31,7 @@ from dorff.estimators.base import ORFFEstimator, absent, first_column, reads_onc
 from dorff.estimators.parameters import left_out_rows
 from dorff.estimators.semi import ManifoldLike, Penalties, in_memory_where, with_targets
 from dorff.fit import Fitted
+from dorff.fit.quality import quality_of
 from dorff.frequencies import Sampler
 from dorff.kernels import Decomposable, MultiView, OperatorKernel, ScalarKernel
 from dorff.kernels.scalar import FloatArray
@@ -119,6 +121,11 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
     cv_errors_, cv_scores_ : ndarray (number of ridges,)
         Mean squared errors over all rows and outputs that were held out, by folds or one row at a time, and their R2,
         as of `score`, by which the ridge is chosen: of labelled rows, the graph being of all rows always.
+    quality_ : FitQuality or None
+        How good the fit is on rows that were held out: its `r2`, and of each of its `outputs` the target's `r2`,
+        `rmse`, `rmse_mean` (predicting the mean of the others), `r2_linear` (a linear model) and `r2_train`. `fit`
+        warns (UserWarning) of what is wrong, as `dorff fit` does. None without `cv` and leave-one-out, and of splits
+        that are no partition.
     gcv_, log_evidences_, scores_ : ndarray (number of ridges,)
         GCV scores, log marginal likelihoods or the scores of another package's criterion, where that chose.
     manifold_ : tuple of floats (terms,)
@@ -247,6 +254,9 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
                 sample = left_out_rows(drawing.features, X, Y, weights, partial=self._partial)
                 drawing = replace(drawing, setting=replace(drawing.setting, sample=sample))
             fitted, self.model_ = self._solve(drawing, stream.sums, penalties, stream.summing.folds)
+            deal, names = stream.summing.folds, ["y"] if self._one_target else [f"y{at}" for at in range(Y.shape[1])]
+            quality = quality_of(fitted, names, dealt_by(deal), drawing.sampled(deal), sample=drawing.setting.sample)
+            self._judge(fitted, quality, drawing)
             self._stream = stream
             self._fitted = fitted.pooled() if self.posterior else None
             self._posterior_model: Model | None = None  # made when it is first asked for

@@ -42,8 +42,8 @@ class FitReport:
     held-out rows, `score_by` says which: on "holdout" R2, or accuracy of classes; by "kfold", "loo" R2, of classes
     that of their one-hot rows at the best scale of f. `r2_of` says what an R2 is of (`solvers.R2`). `warnings` say
     what the job asks for in vain, and what is wrong with the fit. `quality` is that of held-out rows (`fit.quality`),
-    None where none were held out; `choices` are the keys that the job left out, what they came to and why. `in_driver`
-    says that the fit had no workers: its job has none, or little was to do."""
+    None where none were, and of classes that are not calibrated; `choices` are the keys that the job left out, what
+    they came to and why. `in_driver` says that the fit had no workers: its job has none, or little was to do."""
 
     rows_used: int
     rows_dropped: int
@@ -104,7 +104,7 @@ def made(plan: Plan) -> dict[str, Any]:
         plan.job.solve.model_dump(mode="json", exclude={"observe"}),
         __version__,
     ]
-    wanted += [term.asked() for term in plan.terms]
+    wanted += [*(term.asked() for term in plan.terms), *(() if plan.job.publish.sample else ("no sample",))]
     job = hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()[:32]
     first, stop = plan.dataset.first, plan.dataset.n
     stamp = plan.dataset.stamp(first, stop) if plan.costs.route == "streaming" else None

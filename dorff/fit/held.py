@@ -15,10 +15,12 @@ from dorff.errors import InputError
 from dorff.fit.choice import build_model, keeps_sure
 from dorff.fit.fitted import Fitted
 from dorff.fit.passes import PassResult
+from dorff.fit.quality import FitQuality, looked, quality_of_classes
 from dorff.model import Model, calibration
 from dorff.model.calibration import SAMPLE_NUMBERS, SAMPLE_ROWS, Calibration, Conformal, HeldSample
 from dorff.moments.blas import pinned
 from dorff.passes import Leaf
+from dorff.passes.spec import GROUPED
 from dorff.plan import Plan
 
 #: What a slope, or bands, are found from where rows with targets are so rare that to find more would be another pass
@@ -123,11 +125,23 @@ class Held:
         return [runs[at] for at in np.argsort((start + GOLDEN * np.arange(len(runs))) % 1.0)]
 
 
-def calibrate(plan: Plan, fitted: Fitted, passed: PassResult) -> Calibration:
-    """Class probabilities from rows that the decision values they are judged by were not fitted to; slope 1, of 0
-    rows, where none can be held out."""
-    if (held := Held.of(plan, fitted, passed)) is None:
-        return Calibration(1.0)
+def held_by(plan: Plan) -> str | None:
+    """What is dealt to folds: rows, blocks of them, or groups, where there were too few leaves or the sample told it,
+    whatever the job says."""
+    rule, by = plan.frozen().folds, plan.job.solve.folds.by
+    if rule.count == 1:
+        return None
+    if not rule.by_rows:
+        return "leaves"
+    return by if rule.run == GROUPED else "rows" if rule.run == 1 else "blocks"
+
+
+def calibrate(plan: Plan, fitted: Fitted, passed: PassResult) -> tuple[Calibration, FitQuality | None]:
+    """Class probabilities from rows that the decision values they are judged by were not fitted to, and how good
+    these are; slope 1, of 0 rows, and None where none can be held out."""
+    held, by = Held.of(plan, fitted, passed), held_by(plan)
+    if held is None or by is None:
+        return Calibration(1.0), None
     decisions, codes, weights = [], [], []
     with pinned():
         for rows in held.rows(calibration.most_rows(plan.dataset.q)):
@@ -135,11 +149,12 @@ def calibrate(plan: Plan, fitted: Fitted, passed: PassResult) -> Calibration:
             codes.append(np.argmax(rows.Y, axis=1))
             weights.append(np.ones(len(rows)) if rows.weights is None else rows.weights)
     if not codes:  # gone since they were summed
-        return Calibration(1.0)
-    labels, weight = np.concatenate(codes), np.concatenate(weights)
+        return Calibration(1.0), None
+    f, labels, weight = np.concatenate(decisions), np.concatenate(codes), np.concatenate(weights)
+    quality = quality_of_classes(f, labels, weight, plan.dataset.target_columns, by, looked(plan))
     if (of_class := plan.frozen().constants.class_weight) is not None:
         weight = weight * of_class[labels]
-    return Calibration.fit(np.concatenate(decisions), labels, weight)
+    return Calibration.fit(f, labels, weight), quality
 
 
 def judged(model: Model, plan: Plan, fitted: Fitted, passed: PassResult) -> Model:

@@ -11,28 +11,32 @@ import numpy as np
 from dorff.fit.choice import left_out_rows
 from dorff.fit.fitted import Fitted
 from dorff.kernels import MultiView, Spectral
+from dorff.model.calibration import Codes, HeldSample
 from dorff.moments import FloatArray, Solvable, by_fold, pooled
 from dorff.moments.blas import pinned
 from dorff.plan import Plan
 from dorff.plan.costs import leaves_out
-from dorff.plan.sampled import RUN_ROWS, RUNS, linear_r2
+from dorff.plan.sampled import RUN_ROWS, RUNS, FirstLook, alike, linear_r2
 from dorff.solvers import LeftOut, Ridge, Spread, held_out_squares, of_first
-from dorff.solvers.choose import LAST
+from dorff.solvers.choose import DIRECT, LAST
 from dorff.solvers.select import squared_errors
-from dorff.spec.checks import AUTO
 from dorff.spec.registry import HELD_OUT
 
+Each = tuple[float | None, ...]
+Seen = tuple[int, float | None, float | None]  # rows, dependence, correlation
 ONE_BY_ONE: Final = "leave-one-out"
 OTHERS: Final = 8  # ridges that are compared with the chosen one
 WORSE: Final = 0.02  # of R2, than another ridge
 NO_BETTER: Final = 0.05  # R2 that is as good as none
 OVER: Final = 0.4  # R2 of the rows that were fitted above that of others
-GAIN: Final = 0.1  # of the error, by twice the features
-BAND: Final = 0.95
-COVERS: Final = 0.85  # of rows held out, less than which is too little
+GAIN: Final = 0.25  # of the error, by twice the features: after less the next doubling often does nothing
+NOTHING: Final = 0.005  # of the variance: an error that need not fall
+BAND: Final = 1.959964  # deviations of a band of 95%
+COVERS: Final = 0.9  # of rows held out: three standard errors below it is too little
 FAR: Final = (1e-2, 30.0)  # the median distance over the length-scale: outside it the kernel is flat, or a spike
-EXACT: Final = 0.999  # R2 from which on there is no noise to speak of
 LEAST_COLUMNS: Final = 64
+LEAST_ROWS: Final = 20  # held out, of which anything is said
+_INPUTS: Final = "look whether the inputs can tell it (dorff report), and give more of them or more rows"
 
 
 @final
@@ -40,7 +44,7 @@ LEAST_COLUMNS: Final = 64
 class OutputQuality:
     """Of a target: R2 (None where it does not vary) and root mean squared error on held-out rows, those of the mean of
     the other rows and of a linear model, and R2 on the rows of the fit. `inside` is the share of held-out rows that
-    bands of 95% would have if errors were normal, None where the noise is not known."""
+    bands of 95% hold, of those that the model keeps; None where it has none, or no bands."""
 
     target: str
     r2: float | None
@@ -53,11 +57,23 @@ class OutputQuality:
 
 @final
 @dataclass(frozen=True)
+class ClassQuality:
+    """Of a class: how many held-out rows are of it, and the share of them that is predicted so, None of none."""
+
+    label: str
+    rows: int
+    recall: float | None
+
+
+@final
+@dataclass(frozen=True)
 class FitQuality:
     """What `folds` folds of `by` (rows, blocks, groups, leaves) tell, over `rows` rows; or, by `ONE_BY_ONE`, rows of a
     sample that are left out alone, each predicted by the fit to all others. The linear model is of
     `linear_rows` of them, and so are `dependence` and `correlation` (`plan.sampled`); 0 and None where no sample was
-    looked at. `half` is R2 with the first half of the features, `outputs` those of each target."""
+    looked at. `half` is R2 with the first half of the features, `outputs` those of each target. Of classes it is the
+    one fold that calibrates: `accuracy`, and that of always saying the most frequent class; rows count by their
+    weights."""
 
     by: str
     folds: int
@@ -68,6 +84,9 @@ class FitQuality:
     dependence: float | None
     correlation: float | None
     outputs: tuple[OutputQuality, ...]
+    accuracy: float | None = None
+    accuracy_frequent: float | None = None
+    classes: tuple[ClassQuality, ...] = ()
 
 
 def left_alone(plan: Plan, fitted: Fitted) -> LeftOut | None:
@@ -87,12 +106,15 @@ def _without(fitted: Fitted, ridges: Sequence[Ridge], sample: LeftOut) -> FloatA
         return setting.left_out(parts, ridges)[1].squares
 
 
-def quality_of(plan: Plan, fitted: Fitted, by: str | None, sample: LeftOut | None = None) -> FitQuality | None:
-    """What the folds' sums tell of the fit, `by` is what was dealt to them; where rows were not, what those of the
-    sample tell. None without any, and of classes, whose squared errors say little."""
+def quality_of(
+    fitted: Fitted, targets: Sequence[str], by: str | None, looked: FirstLook | None, held: HeldSample | None = None,
+    sample: LeftOut | None = None,
+) -> FitQuality | None:  # fmt: skip
+    """What the folds' sums tell of the fit to `targets`, and rows of one fold of its bands; `by` is what was dealt to
+    them. Where nothing was, what those of the sample tell; None without any."""
     folds, choice = by_fold(fitted.sums), fitted.choice
     sample = None if len(folds) > 1 and by is not None else sample
-    if plan.dataset.labels is not None or (sample is None and (len(folds) < 2 or by is None)):
+    if sample is None and (len(folds) < 2 or by is None):
         return None
     parts, setting = of_first(folds, fitted.settings[choice.candidate], choice.m)
     solution = choice.fit.solution
@@ -102,42 +124,74 @@ def quality_of(plan: Plan, fitted: Fitted, by: str | None, sample: LeftOut | Non
         spread = every = Spread.of_moments(total)
         train = squared_errors(total, choice.fit.W, choice.fit.bias, setting.observe)
         if sample is None:
-            squares, half, mean = held_out_squares(parts, setting, ridge), _half(plan, fitted, ridge), _of_mean(parts)
+            squares, half, mean = held_out_squares(parts, setting, ridge), _half(fitted, ridge), _of_mean(parts)
         else:
             (squares,), spread = _without(fitted, [ridge], sample), sample.spread
             mean = spread.squares / (1.0 - 1.0 / np.maximum(spread.rows, 2.0)) ** 2  # where rows weigh the same
-    looked, noise, counts = plan.frozen().constants.sampled, choice.fit.noise, spread.weight
-    if looked is None:
-        looked = _linear(sample) if sample else {"rows": 0, "linear": [None] * len(counts)}
-    each, trained = spread.each(squares), every.each(train)
+    linear, seen = (looked.linear, _seen(looked)) if looked else _linear(sample, len(squares))
+    each, trained, counts = spread.each(squares), every.each(train), spread.weight
     rmse = np.sqrt(squares / np.maximum(counts, 1e-300))
-    spent = 1.0 if solution.freedom is None else 1.0 + float(solution.freedom.sum()) / max(float(counts.sum()), 1.0)
+    inside = None if held is None or held.std is None else held.coverage(BAND)
     outputs = [
         OutputQuality(
             name, _number(each[at]), float(rmse[at]), math.sqrt(mean[at] / counts[at]) if counts[at] else math.nan,
-            looked["linear"][at], _number(trained[at]),
-            None if noise is None else _inside(math.sqrt(spent * noise[at, at]), float(rmse[at])),
+            linear[at], _number(trained[at]), None if inside is None else _number(inside[at]),
         )
-        for at, name in enumerate(plan.dataset.target_columns)
+        for at, name in enumerate(targets)
     ]  # fmt: skip
-    return FitQuality(
-        by if by and sample is None else ONE_BY_ONE, len(folds) if sample is None else 0,
-        sum(part.n for part in total) if sample is None else len(sample.X), _number(setting.r2.score(squares, spread)),
-        half, looked["rows"], looked.get("dependence"), looked.get("correlation"), tuple(outputs),
-    )  # fmt: skip
+    r2, rows = _number(setting.r2.score(squares, spread)), sum(part.n for part in total)
+    if sample is not None or by is None:
+        by, folds, rows = ONE_BY_ONE, [], 0 if sample is None else len(sample.X)
+    return FitQuality(by, len(folds), rows, r2, half, *seen, tuple(outputs))
 
 
-def _linear(sample: LeftOut) -> dict[str, Any]:
-    """Of a linear model, as of a first look (`plan.sampled`): to rows of the sample that have all targets."""
+def _linear(sample: LeftOut | None, q: int) -> tuple[Each, Seen]:
+    """Of a linear model to rows of the sample that have all targets: R2 of each, and of how many rows it is; how far
+    these are alike is not asked."""
+    if sample is None:
+        return (None,) * q, (0, None, None)
     some = np.flatnonzero(np.isfinite(sample.Y).all(axis=1))[:: math.ceil(len(sample.X) / (RUNS * RUN_ROWS))]
-    return {"rows": len(some), "linear": linear_r2(sample.X[some], sample.Y[some], np.arange(len(some)) % 5)}
+    return linear_r2(sample.X[some], sample.Y[some], np.arange(len(some)) % 5), (len(some), None, None)
 
 
-def _half(plan: Plan, fitted: Fitted, ridge: float | FloatArray) -> float | None:
+def looked(plan: Plan) -> FirstLook | None:
+    """What a sample of the plan's rows told."""
+    sampled = plan.frozen().constants.sampled
+    return None if sampled is None else FirstLook(**sampled)
+
+
+def _seen(looked: FirstLook | None) -> Seen:
+    return (0, None, None) if looked is None else (looked.rows, looked.dependence, looked.correlation)
+
+
+def quality_of_classes(
+    decisions: FloatArray, codes: Codes, weights: FloatArray, labels: Sequence[str], by: str, looked: FirstLook | None
+) -> FitQuality:
+    """What decision values (n, K) tell of held-out rows of classes `codes` (n,) and `weights` (n,)."""
+    hits = weights * (decisions.argmax(axis=1) == codes)
+    rows, total, right = (np.bincount(codes, of, len(labels)) for of in (None, weights, hits))
+    recalls = [_number(one) for one in right / np.where(total > 0, total, math.nan)]
+    each = map(ClassQuality, labels, rows.tolist(), recalls)
+    of = max(float(total.sum()), 1e-300)
+    return FitQuality(
+        by,
+        1,
+        len(codes),
+        None,
+        None,
+        *_seen(looked),
+        (),
+        float(right.sum()) / of,
+        float(total.max()) / of,
+        tuple(each),
+    )
+
+
+def _half(fitted: Fitted, ridge: float | FloatArray) -> float | None:
     """Held-out R2 with the first half of the features, None where features are not alike."""
     choice, kernel = fitted.choice, fitted.fit.kernel
     alike = not isinstance(kernel, MultiView) and all(isinstance(one.scalar, Spectral) for _, one in kernel.terms())
-    if not alike or choice.m < LEAST_COLUMNS or choice.m % 4 or plan.costs.route != "direct":
+    if not alike or choice.m < LEAST_COLUMNS or choice.m % 4 or fitted.settings[0].method != DIRECT:
         return None
     parts, setting = of_first(by_fold(fitted.sums), fitted.settings[choice.candidate], choice.m // 2)
     spread = Spread.of_moments([part for fold in parts for part in fold])
@@ -160,42 +214,44 @@ def _number(value: Any) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def _inside(deviation: float, error: float) -> float:
-    """The share of normal errors of this root mean square within a band of 95% of this deviation."""
-    return 1.0 if error == 0 else math.erf(1.959964 * deviation / (error * math.sqrt(2.0)))
-
-
-def warnings_of(plan: Plan, fitted: Fitted, quality: FitQuality | None, sample: LeftOut | None) -> Iterator[str]:
-    """What is wrong with the fit, and what to do; `sample` are rows that the criterion is checked by."""
-    yield from _far(plan, fitted)
-    if sample and plan.job.solve.select not in HELD_OUT and {row.ridges for row in fitted.choice.table} == {None}:
-        yield from _better(plan, fitted, sample)
-    if quality is None:
+def warnings_of(
+    fitted: Fitted, quality: FitQuality | None, *, auto: bool, distance: float | None = None,
+    held: HeldSample | None = None, weighed: bool = False,
+) -> Iterator[str]:  # fmt: skip
+    """What is wrong with the fit, and what to do. `auto` says that its ridges are dorff's own, `weighed` that classes
+    have weights; `distance` is that of rows over a length-scale that was given, `held` rows for plain bands."""
+    yield from _far(distance)
+    by = None if quality is None or quality.classes else quality.by  # classes may be told apart without any ridge
+    yield from _edges(fitted, by, auto=auto)
+    if quality is None or quality.rows < LEAST_ROWS:
         return
     poor = {one.target: one.r2 for one in quality.outputs if one.r2 is not None and one.r2 < NO_BETTER}
     if poor:
-        yield (
-            f"held-out R2 of {_names([*poor])} is {min(poor.values()):.2f}: hardly better than the mean; look whether "
-            "the inputs can tell it (dorff report), and give more of them or more rows"
-        )
+        yield (f"held-out R2 of {_names([*poor])} is {min(poor.values()):.2f}: hardly better than the mean; {_INPUTS}")
     over = [one for one in quality.outputs if one.r2 is not None and (one.r2_train or 0.0) - one.r2 > OVER]
     if over and not poor:
         yield (
             f"R2 of {_names([one.target for one in over])} falls from {over[0].r2_train:.2f} on the fit's own rows to "
             f"{over[0].r2:.2f} on held-out rows: it learns rows by heart; give more rows, or fewer inputs"
         )
-    yield from _edges(plan, fitted, quality)
-    narrow = [
-        one for one in quality.outputs if one.inside is not None and one.inside < COVERS and (one.r2 or 0.0) < EXACT
-    ]
-    if narrow and not plan.job.solve.conformal and plan.job.solve.posterior is not False:
+    if quality.accuracy is not None and quality.accuracy_frequent is not None:
+        yield from _of_classes(quality, quality.accuracy, quality.accuracy_frequent, weighed=weighed)
+    told = quality.dependence or 0.0
+    if quality.by == "rows" and alike(told, quality.correlation or 0.0):
         yield (
-            f"bands of 95% would have about {min(one.inside or 0.0 for one in narrow):.0%} of held-out rows of "
-            f"{_names([one.target for one in narrow])}; set solve.conformal: true"
+            f"rows beside a row tell {told:.0%} of its error, and rows are held out one by one: new ones will do "
+            "worse than those did; leave solve.folds.by out, or set it to blocks"
+        )
+    least = 0.0 if held is None else COVERS - 3.0 * math.sqrt(COVERS * (1.0 - COVERS) / len(held.Y))
+    narrow = {one.target: one.inside for one in quality.outputs if one.inside is not None and one.inside < least}
+    if narrow:
+        yield (
+            f"bands of 95% hold {min(narrow.values()):.0%} of held-out rows of {_names([*narrow])}; set "
+            "solve.conformal: true"
         )
     if quality.half is not None and quality.r2 is not None and not poor:
         fell = 1.0 - (1.0 - quality.r2) / max(1.0 - quality.half, 1e-300)
-        if fell > GAIN and quality.half < EXACT:
+        if fell > GAIN and 1.0 - quality.r2 > NOTHING:
             yield (
                 f"more features would do better: with twice as many the held-out error fell by {fell:.0%}, to "
                 f"{1 - quality.r2:.3g} of the variance at {fitted.choice.m:,}; raise features.count"
@@ -206,15 +262,27 @@ def _names(names: Sequence[str]) -> str:
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
-def _edges(plan: Plan, fitted: Fitted, quality: FitQuality) -> Iterator[str]:
+def _of_classes(quality: FitQuality, accuracy: float, frequent: float, *, weighed: bool) -> Iterator[str]:
+    """Classes that are hardly told apart: of weighed ones by the mean of their recalls, which weights are for."""
+    what, than = "held-out accuracy", "that of always saying the most frequent class"
+    if weighed:
+        recalls = [one.recall for one in quality.classes if one.recall is not None]
+        accuracy, frequent = sum(recalls) / len(recalls), 1.0 / len(recalls)
+        what, than = "the mean of classes' held-out recalls", "by chance"
+    if accuracy - frequent < NO_BETTER * (1.0 - frequent):
+        rare = "" if weighed else "; if rare classes matter, set solve.class_weight: balanced"
+        yield f"{what} is {accuracy:.3f}, hardly better than {than} ({frequent:.3f}); {_INPUTS}{rare}"
+
+
+def _edges(fitted: Fitted, by: str | None, *, auto: bool) -> Iterator[str]:
     """A ridge at the end of what was tried, or can be."""
     tried, best = {row.ridge for row in fitted.choice.table}, fitted.fit.solution.ridge
     if len(tried) < 2 or min(tried) < best < max(tried):
         return
     smallest = best == min(tried)
-    if plan.job.solve.ridge != AUTO:
+    if not auto:
         yield f"the ridge is the {'smallest' if smallest else 'largest'} tried, {best:.3g}; set solve.ridge: auto"
-    elif smallest and quality.by == "rows":
+    elif smallest and by == "rows":
         yield (
             f"the best ridge is the smallest that can be, {best:.3g}: the targets have no noise, or rows are alike "
             "that are in several folds; set solve.folds.by: blocks, or name groups, if rows belong together"
@@ -223,26 +291,31 @@ def _edges(plan: Plan, fitted: Fitted, quality: FitQuality) -> Iterator[str]:
         yield f"the best ridge is the largest that can be, 1e{LAST[1] - 1:+d} of k(x, x): the inputs tell nothing here"
 
 
-def _better(plan: Plan, fitted: Fitted, sample: LeftOut) -> Iterator[str]:
-    """A ridge that was tried and does better where rows are left out than the one that another criterion chose."""
+def better(fitted: Fitted, sample: LeftOut, select: str) -> Iterator[str]:
+    """A ridge that was tried and does better on rows left out than what `select`, which holds none out, chose."""
+    if select in HELD_OUT or {row.ridges for row in fitted.choice.table} != {None}:
+        return
     choice, chosen = fitted.choice, fitted.fit.solution.ridge
     tried = {one.ridge for one in choice.table if (one.candidate, one.m) == (choice.candidate, choice.m)} - {chosen}
     ridges = [chosen, *sorted(tried)[:: math.ceil(len(tried) / OTHERS) or 1]]
     r2 = fitted.settings[choice.candidate].r2.score(_without(fitted, ridges, sample), sample.spread)
     if r2.max() - r2[0] > WORSE:
         yield (
-            f"{plan.job.solve.select} chose ridge {chosen:.3g}, whose R2 is {r2[0]:.3f} on rows that are left out one "
+            f"{select} chose ridge {chosen:.3g}, whose R2 is {r2[0]:.3f} on rows that are left out one "
             f"at a time; that of ridge {ridges[int(np.argmax(r2))]:.3g} is {r2.max():.3f}: set solve.select: auto"
         )
 
 
-def _far(plan: Plan, fitted: Fitted) -> Iterator[str]:
+def given_distance(plan: Plan, fitted: Fitted) -> float | None:
+    """The distance of rows over the length-scale of the chosen kernel, where that was given: a search may have reason
+    to go far."""
+    distances, kernel = plan.frozen().constants.distances, fitted.choice.candidate // len(plan.weights)
+    given = distances is not None and kernel < len(distances) and plan.tuned()[kernel] is None
+    return distances[kernel] if distances is not None and given else None
+
+
+def _far(distance: float | None) -> Iterator[str]:
     """Length-scales far from the rows' distances."""
-    distances = plan.frozen().constants.distances
-    if distances is None:
-        return
-    kernel = fitted.choice.candidate // len(plan.weights)
-    distance = distances[kernel] if kernel < len(distances) else None
     if distance is not None and not FAR[0] < distance < FAR[1]:
         flat = distance <= FAR[0]
         yield (

@@ -16,16 +16,17 @@ from dorff.errors import IncompleteError, PatternsError, QuarantineError
 from dorff.fit.choice import build_model, posterior_of, r2_of, settings, solve_pass
 from dorff.fit.fit_report import FitReport, current_model, made, nothing_new, rewritten_since, same_rows
 from dorff.fit.fitted import Fitted, Progress, sum_terms
-from dorff.fit.held import calibrate, judged
+from dorff.fit.held import calibrate, held_by, judged
 from dorff.fit.passes import PassResult, not_trimmed, nothing_left, run_pass
 from dorff.fit.publish import history_of, judge, leased, publish, refuse_coverage, state_lease
-from dorff.fit.quality import left_alone, quality_of, warnings_of
+from dorff.fit.quality import FitQuality, better, given_distance, left_alone, looked, quality_of, warnings_of
 from dorff.fit.streaming import fit_streaming
 from dorff.model import Model
+from dorff.model.calibration import HeldSample
 from dorff.moments.blas import pinned
-from dorff.passes.spec import GROUPED
 from dorff.plan import Plan, freeze_constants, make_plan
-from dorff.solvers import Choice, Score
+from dorff.solvers import Choice, LeftOut, Score
+from dorff.spec.checks import AUTO
 from dorff.spec.cluster import ClusterSpec
 from dorff.spec.job import Job
 from dorff.storage.location import locate
@@ -78,12 +79,15 @@ def _published(run: _FitRun, solved: Solved, lease: Lease, began: float) -> FitR
     if run.plan.dataset.labels is None:  # the noise of classes is told only where it comes for nothing
         with pinned():
             solved = replace(solved, fitted=solved.fitted.noised)
-    model = _model(solved, run.peak)
-    report = _report(solved, run.peak.bytes if job.cluster.on_this_machine else None)
+    alone = left_alone(solved.last[0], solved.fitted)
+    model, quality = _model(solved, alone, run.peak)
+    warnings = _warnings(solved, quality, model.held, alone)
+    report = _report(solved, quality, warnings, run.peak.bytes if job.cluster.on_this_machine else None)
     since = rewritten_since(current_model(run.plan), solved.last[1].receipts)
     report = replace(report, rewritten=sorted(since.union(report.rewritten)), in_driver=run.cluster.in_driver)
     report = replace(report, seconds=time.perf_counter() - began)
-    model = replace(model, info={**model.info, "made": solved.made, "report": asdict(report)})
+    info = {**model.info, "made": solved.made, "report": asdict(report)}
+    model = replace(model, info=info, held=model.held if job.publish.sample else None)
     kept = ("rows_used", "rows_dropped", "leaves_computed", "leaves_reused", "rewritten", "digits", "ridge", "m")
     record = {key: getattr(report, key) for key in (*kept, "r2_of")}
     path, verdict = publish(
@@ -212,31 +216,37 @@ def _opened(run: _FitRun) -> AbstractContextManager[Engine]:
     return open_engine(run.cluster) if run.engine is None else nullcontext(run.engine)
 
 
-def _model(solved: Solved, peak: PeakMemory) -> Model:
-    """The model, with what it needs to say how sure it is."""
+def _model(solved: Solved, alone: LeftOut | None, peak: PeakMemory) -> tuple[Model, FitQuality | None]:
+    """The model, with what it needs to say how sure it is; and how good it is on rows held out."""
     (plan, passed), fitted = solved.last, solved.fitted
-    solving = plan.job.solve
-    model = build_model(plan, fitted, passed)
-    if plan.dataset.labels is not None:
-        if solving.calibrate:
-            calibration = calibrate(plan, fitted, passed)
-            model = replace(model, info={**model.info, "calibration": calibration.config()})
-    else:
+    model, quality = build_model(plan, fitted, passed), None
+    if plan.dataset.labels is None:
         model = judged(model, plan, fitted, passed)  # whose posterior goes before that of all rows comes
         model = replace(model, posterior=posterior_of(plan, fitted))
+        quality = quality_of(fitted, plan.dataset.target_columns, held_by(plan), looked(plan), model.held, alone)
+    elif plan.job.solve.calibrate:
+        calibration, quality = calibrate(plan, fitted, passed)
+        model = replace(model, info={**model.info, "calibration": calibration.config()})
     peak.sample()
-    return model
+    return model, quality
 
 
-def _report(solved: Solved, peak: int | None) -> FitReport:
+def _warnings(solved: Solved, quality: FitQuality | None, held: HeldSample | None, alone: LeftOut | None) -> list[str]:
+    plan, fitted = solved.last[0], solved.fitted
+    solve = plan.job.solve
+    bands, weighed = None if solve.conformal else held, solve.class_weight != "none"
+    distance, auto = given_distance(plan, fitted), solve.ridge == AUTO
+    more = warnings_of(fitted, quality, auto=auto, distance=distance, held=bands, weighed=weighed)
+    return [*plan.warnings, *([] if alone is None else better(fitted, alone, solve.select)), *more]
+
+
+def _report(solved: Solved, quality: FitQuality | None, warnings: list[str], peak: int | None) -> FitReport:
     (plan, last), choice, passes = solved.last, solved.fitted.choice, [passed for _, passed in solved.passes]
     kernel, weights = divmod(choice.candidate, len(plan.weights))
     solution, noise = choice.fit.solution, choice.fit.noise
     fresh = [receipt for one in passes for receipt in one.fresh]
     seconds = sum(one.seconds for one in passes)
     counted = ("rows_used", "rows_dropped", "rows_unlabelled")
-    alone = left_alone(plan, solved.fitted)
-    quality = quality_of(plan, solved.fitted, _held_by(plan), alone) if last.folds else None
     used, dropped, unlabelled = (sum(getattr(one, key) for one in last.receipts) for key in counted)
     return FitReport(
         rows_used=used,
@@ -267,7 +277,7 @@ def _report(solved: Solved, peak: int | None) -> FitReport:
         manifold=list(plan.weights[weights]),
         graphs=[term.summary for one in passes for term in one.terms],
         folds=len({fold for fold, _ in last.folds}) or 1,
-        held_by=_held_by(plan),
+        held_by=held_by(plan),
         effective_sample_size=plan.sharing()[kernel],
         outcome="published",
         rewritten=sorted({number for one in passes for number in one.rewritten}),
@@ -276,7 +286,7 @@ def _report(solved: Solved, peak: int | None) -> FitReport:
         r2_of=r2_of(plan),
         score_by=None if solved.score is None else plan.job.solve.select,
         model=str(plan.job.model),
-        warnings=[*plan.warnings, *warnings_of(plan, solved.fitted, quality, alone)],
+        warnings=warnings,
         quality=None if quality is None else asdict(quality),
         choices=[asdict(one) for one in plan.choices],
         patterns=None if (kept := plan.frozen().constants.patterns) is None else list(kept),
@@ -289,14 +299,3 @@ def _trial(score: Score, plan: Plan) -> dict[str, Any]:
     kernel, weights = divmod(score.candidate, len(plan.weights))
     trial = {**asdict(score), "candidate": kernel}
     return {**trial, "manifold": list(plan.weights[weights])} if plan.terms else trial
-
-
-def _held_by(plan: Plan) -> str | None:
-    """What is dealt to folds: rows, blocks of them, or groups, where there were too few leaves or the sample told it,
-    whatever the job says."""
-    rule, by = plan.frozen().folds, plan.job.solve.folds.by
-    if rule.count == 1:
-        return None
-    if not rule.by_rows:
-        return "leaves"
-    return by if rule.run == GROUPED else "rows" if rule.run == 1 else "blocks"

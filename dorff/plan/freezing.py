@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Final, TypeVar, final
 
@@ -17,12 +17,13 @@ from dorff.features.lengthscale_search import FEATURES, QUICK, QUICK_BELOW, QUIC
 from dorff.kernels import OperatorKernel
 from dorff.kernels.scalar import FloatArray, IntArray
 from dorff.moments import MOST_PATTERNS, patterns_of
+from dorff.moments.blas import pinned
 from dorff.passes import Configs, FrozenConstants, Pass, RowsName, freeze, frozen_hash
 from dorff.passes.spec import AS_SAMPLED, IN_BLOCKS
 from dorff.plan.costs import SAMPLE_BYTES
 from dorff.plan.lengthscale import build_kernels, tuned_config, tuning_rows, with_medians
 from dorff.plan.plan import Plan
-from dorff.plan.sampled import FirstLook, block_length, distance, look, sample_runs, sketch
+from dorff.plan.sampled import FirstLook, alike, block_length, distance, linear_r2, look, sample_runs
 from dorff.plan.sharing import make_recipe
 from dorff.solvers import spread
 from dorff.spec.job import Job
@@ -167,16 +168,28 @@ def constants_of(plan: Plan, *, narrow: bool = False) -> FrozenConstants:
 
 
 def _looked(plan: Plan, kernels: _Kernels, features: FeatureMap) -> tuple[int | None, FirstLook | None]:
-    """How many rows are dealt to folds together, and what a sample of rows told, where the spec leaves it to that."""
-    dataset, spec = plan.dataset, plan.spec
-    if spec.folds.run not in (AS_SAMPLED, IN_BLOCKS):
+    """What a sample of rows told, where folds are dealt; and how many rows are dealt together, where the spec leaves
+    it to that. The linear model has the folds of the pass, each of them held out."""
+    dataset, spec, leaves = plan.dataset, plan.spec, plan.leaves
+    if spec.folds.count == 1:
         return None, None
     read = [dataset.block(start, stop).weighty() for start, stop in sample_runs(dataset.first, dataset.n)]
-    rows = RowBlock.joined([block[block.whole()] for block in read])
+    blocks = [block[block.whole()] for block in read]
+    rows, run = RowBlock.joined(blocks), None
     scaled = (rows.X - features.center) / features.scale
-    F = sketch(_chosen(plan, kernels)[0], scaled, spec.seed)
-    run, sampled = look(scaled, F, rows.Y, rows.numbers, spec.folds, n=dataset.rows)
-    return (block_length(dataset.rows, plan.job.solve.folds.count) if spec.folds.run == IN_BLOCKS else run), sampled
+    sampled = look(_chosen(plan, kernels)[0], scaled, rows.Y, rows.numbers, spec.seed)
+    if spec.folds.run in (AS_SAMPLED, IN_BLOCKS):
+        together = spec.folds.run == IN_BLOCKS or alike(sampled.dependence, sampled.correlation)
+        run = block_length(dataset.rows, plan.job.solve.folds.count) if together else 1
+    rule = replace(spec.folds, count=plan.job.solve.folds.count, held=0)
+    rule = rule if run is None else replace(rule, run=run)
+    if rule.by_rows:
+        fold_of = np.concatenate([rule.of(block) for block in blocks])
+    else:
+        at = np.searchsorted([leaf.start for leaf in leaves], rows.numbers, side="right") - 1
+        fold_of = np.array([leaf.number for leaf in leaves])[at] % rule.count
+    with pinned():
+        return run, replace(sampled, linear=linear_r2(scaled, rows.Y, fold_of))
 
 
 def _chosen(plan: Plan, kernels: _Kernels) -> Sequence[OperatorKernel]:

@@ -111,7 +111,7 @@ def _of_choice(one: Resolved, dataset: Dataset) -> Resolved:
     if solve.ridge == AUTO and solve.route == "streaming":
         one = one.filled("solve.ridge", STREAMING_RIDGE, "streaming keeps no sums to choose from")
     if one.job.deals and solve.folds.by == AUTO and has_array(locate(str(job.data.store)), GROUPS):
-        one = one.filled("solve.folds.by", GROUPS, "the data have a column of groups")
+        one = one.filled("solve.folds.by", GROUPS, "the data have groups: a column, or source files")
     return one
 
 

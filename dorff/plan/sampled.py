@@ -11,7 +11,7 @@ from dorff.features import Recipe, sampler_of
 from dorff.kernels import Decomposable, Gaussian, MultiView, OperatorKernel, Spectral, median_lengthscale
 from dorff.kernels.scalar import FloatArray
 from dorff.moments.blas import pinned
-from dorff.passes.spec import FoldRule, Rows
+from dorff.passes.spec import Rows
 
 RUNS, RUN_ROWS = 32, 128  # rows that are looked at: runs of them, spread evenly
 LEFT_OUT, NUMBERS = 2**15, 2**22  # rows that are left out one at a time, and numbers that they have, at most
@@ -40,7 +40,7 @@ class FirstLook:
     beside: int
     dependence: float
     correlation: float
-    linear: tuple[float | None, ...]
+    linear: tuple[float | None, ...] = ()
 
 
 def sketch(kernel: OperatorKernel, X: FloatArray, seed: int) -> FloatArray:
@@ -148,18 +148,18 @@ def linear_r2(X: FloatArray, Y: FloatArray, fold_of: Rows) -> tuple[float | None
     return tuple(float(one) if of > 0 else None for one, of in zip(r2, spread, strict=True))
 
 
-def look(
-    X: FloatArray, F: FloatArray, Y: FloatArray, numbers: Rows, rule: FoldRule, *, n: int
-) -> tuple[int, FirstLook]:
-    """How many rows are dealt to folds together, of n in all, and what the sample told; `rule` is that of the spec."""
+def alike(dependence: float, correlation: float) -> bool:
+    """Whether rows beside a row tell so much of its error that they are to be held out together."""
+    return dependence > ALIKE or correlation > CORRELATED
+
+
+def look(kernel: OperatorKernel, X: FloatArray, Y: FloatArray, numbers: Rows, seed: int) -> FirstLook:
+    """What a sample's scaled inputs X (n, d), targets Y (n, q) and numbers (n,) tell, but for a linear model."""
     if len(X) < LEAST:
-        return 1, FirstLook(len(X), 0, 0.0, 0.0, tuple(None for _ in range(Y.shape[1])))
+        return FirstLook(len(X), 0, 0.0, 0.0)
     with pinned():
-        share, correlation, beside = dependence(F, Y, numbers)
-        alike = share > ALIKE or correlation > CORRELATED
-        run = block_length(n, rule.held or rule.count) if alike else 1
-        folds = FoldRule(rule.held or rule.count, True, rule.seed).of_rows(numbers // run)
-        return run, FirstLook(len(X), beside, share, correlation, linear_r2(X, Y, folds))
+        share, correlation, beside = dependence(sketch(kernel, X, seed), Y, numbers)
+    return FirstLook(len(X), beside, share, correlation)
 
 
 def _scaled(Y: FloatArray) -> FloatArray:

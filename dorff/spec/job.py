@@ -157,19 +157,26 @@ def _unscored(publish: "Publish", job: "Job") -> str:
     return "" if scored else "no rows are held out to score (name publish.holdout, or set solve.select: kfold)"
 
 
+def _unkept(publish: "Publish", job: "Job") -> str:
+    kept = job.deals and job.classes is None and job.solve.route not in _ITERATIVE
+    return "" if kept else "no model of this job keeps rows"
+
+
 class Publish(Part):
-    """When a new model takes the place of the current one.
+    """When a new model takes the place of the current one, and what is in it.
 
     Not where fewer than `digits` of the fitted values' digits are right, nor where the held-out score is more than
     `margin` below the current model's: both on the data set `holdout` where it is named (R2, or accuracy of classes),
     else R2 of each fit's own held-out rows (`select: kfold` or `loo`), in both cases what `dorff score` says, rows
     counting by `data.weights` where there are such (on `holdout` this job's, for both models). `keep` deletes all
-    versions but that many of the last."""
+    versions but that many of the last. `sample: false` leaves out the rows, held out, that a model keeps for its
+    report."""
 
     digits: NotNegative = 3.0
     margin: Annotated[NotNegative | None, Idle(_unscored, refused=True)] = None
     holdout: FilePath | None = None
     keep: Annotated[int, Field(ge=1)] | None = None
+    sample: Annotated[bool, Idle(_unkept)] = True
 
 
 class Job(Part):

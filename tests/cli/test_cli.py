@@ -100,6 +100,19 @@ def test_ingest_counts_rows(place: Path) -> None:
     assert json.loads(call("inspect", "sea.zarr", "--json").stdout)["arrays"][0]["shards"] == 12
 
 
+def test_several_files_are_said_to_be_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for part in range(5):
+        Path(f"{part}.csv").write_text(f"a,u\n{part},1\n")
+    sources = [f"{part}.csv" for part in range(5)]
+    said = call("ingest", *sources, "each.zarr", "--inputs", "a", "--targets", "u")
+    assert said.exit_code == 0 and "5 rows, each file a group, whose rows folds hold out together" in said.stdout
+    told = json.loads(call("ingest", *sources, "j.zarr", "--inputs", "a", "--targets", "u", "--json").stdout)
+    assert told["groups"] == "FILE"
+    none = call("ingest", *sources, "none.zarr", "--inputs", "a", "--targets", "u", "--groups", "none")
+    assert none.exit_code == 0 and "group" not in none.stdout
+
+
 def test_ingest_takes_constants_and_names_with_commas(place: Path) -> None:
     (place / "odd.csv").write_text('"a,b",c\n1,2\n3,4\n')
     result = call("ingest", "odd.csv", "odd.zarr", "--inputs", '"a,b",=0', "--targets", "c")

@@ -60,7 +60,8 @@ def test_any_division_into_sources_and_appends_gives_the_same_store(
             calls.append([])
         calls[-1].append(save(folder / str(start), rows[start:stop], csv=csv))
     for i, sources in enumerate(calls):
-        rows_now = ingest(sources, folder / "many.zarr", **COLUMNS, shard_rows=None if i else shard_rows, append=i > 0)
+        more = {"shard_rows": None if i else shard_rows, "append": i > 0, "groups": "none"}
+        rows_now = ingest(sources, folder / "many.zarr", **COLUMNS, **more)
     assert rows_now == 120
     assert unsourced(folder / "one.zarr") == unsourced(folder / "many.zarr")
     dataset = open_dataset(folder / "many.zarr")

@@ -164,6 +164,41 @@ def test_each_file_can_be_a_group(tmp_path: Path) -> None:
         ingest([strange], tmp_path / "t.zarr", inputs=["lon"], groups="FILE")
 
 
+def groups_of(store: Path) -> Any:
+    """The groups' keys, None where there are none."""
+    names = {"groups": "groups"} if (store / "groups").exists() else {}
+    data = open_dataset(store, targets=None, **names)
+    return data.block(0, data.n).groups
+
+
+def test_five_files_or_more_are_groups_by_themselves(tmp_path: Path) -> None:
+    def sources(count: int, first: int = 0, header: str = "lon,u\n") -> list[Path]:
+        numbers = range(first, first + count)
+        return [write(tmp_path / f"{at}.csv", [f"{at},1", f"{at},2"], header) for at in numbers]
+
+    def stored(name: str, files: list[Path], **more: Any) -> Any:
+        ingest(files, tmp_path / name, inputs=["lon"], **{"targets": ["u"], **more})
+        return groups_of(tmp_path / name)
+
+    each = stored("each", sources(5))
+    assert len(set(each)) == 5 and np.array_equal(each[::2], each[1::2])
+    np.testing.assert_array_equal(each, stored("named", sources(5), groups="FILE"))
+    assert stored("few", sources(4)) is None and stored("none", sources(5), groups="none") is None
+    assert stored("classes", sources(5), classes="u", targets=[]) is None, "each file may be a class"
+    named = sources(6, 10, "lon,FILE\n")
+    assert stored("column", named, targets=["FILE"]) is None, "a column of that name, which was never refused"
+    # Appended files are groups where the others are, and nowhere else, whatever their number.
+    more = sources(6, 20)
+    assert len(set(stored("each", more, append=True))) == 11
+    assert len(set(stored("named", more[:1], append=True))) == 6
+    for name in ("few", "none"):
+        assert stored(name, more, append=True) is None
+    with pytest.raises(InputError, match="append the same inputs and targets"):
+        stored("each", sources(1, 30), append=True, groups="none")
+    twice = [tmp_path / "0.csv"] * 5
+    assert stored("twice", twice, again=True) is None, "one file, however often"
+
+
 def test_damaged_encodings_are_refused(tmp_path: Path) -> None:
     source = write(tmp_path / "a.csv", ROWS)
     for damaged in ([1], {"colour": 3}, {"when": {"time": ["years"]}}, {"when:day": {"cycle": ["moon"]}}, {"a": {}}):

@@ -1,12 +1,19 @@
 """Estimators of which nothing is said: length-scales, ridge and folds that the rows choose."""
 
+import warnings
+
 import numpy as np
 import pytest
 from sklearn.base import clone
-from sklearn.model_selection import GridSearchCV
+from sklearn.datasets import make_blobs
+from sklearn.dummy import DummyRegressor
+from sklearn.metrics import accuracy_score, r2_score, recall_score, root_mean_squared_error
+from sklearn.model_selection import GridSearchCV, PredefinedSplit, TimeSeriesSplit, cross_val_predict
 
 from dorff import ORFFClassifier, ORFFRegressor, kernels
+from dorff.errors import QualityWarning
 from dorff.passes import FoldRule
+from dorff.plan.sampled import linear_r2
 
 GAUSSIAN = kernels.Gaussian(1.5)
 
@@ -76,3 +83,83 @@ def test_a_grid_over_parameters_of_the_kernel() -> None:
     search = GridSearchCV(ORFFRegressor(), grid, cv=3).fit(X, y)
     assert search.best_params_ == {"kernel__lengthscale": 2.0, "n_features": 64}
     assert search.best_estimator_.model_.kernel.scalar.lengthscale == 2.0
+
+
+def test_quality_is_that_of_the_folds_by_hand() -> None:
+    X, y = table(300)
+    Y, X = np.column_stack([y, X[:, 0] + 0.3 * np.cos(7 * y)]), X / X.std(axis=0)
+    fold_of = FoldRule(4, by_rows=True, seed=0).of_rows(np.arange(300))
+    one = ORFFRegressor(GAUSSIAN, 64, ridge=1e-3)
+    splits = PredefinedSplit(fold_of)
+    for cv, by in ((4, "rows"), (splits, "splits")):
+        fitted = clone(one).set_params(cv=cv).fit(X, Y)
+        quality = fitted.quality_
+        values, means = (cross_val_predict(model, X, Y, cv=splits) for model in (one, DummyRegressor()))
+        assert (quality.by, quality.folds, quality.rows, quality.linear_rows) == (by, 4, 300, 300)
+        assert quality.r2 == pytest.approx(r2_score(Y, values)) == pytest.approx(fitted.cv_scores_[0])
+        linear = linear_r2((X - X.mean(axis=0)) / fitted.model_.feature_map.scale, Y, fold_of)
+        for at, output in enumerate(quality.outputs):
+            own = r2_score(Y[:, at], fitted.predict(X)[:, at])
+            assert output.target == f"y{at}" and output.r2 == pytest.approx(r2_score(Y[:, at], values[:, at]))
+            assert output.rmse == pytest.approx(root_mean_squared_error(Y[:, at], values[:, at]))
+            assert output.rmse_mean == pytest.approx(root_mean_squared_error(Y[:, at], means[:, at]))
+            assert output.r2_train == pytest.approx(own) and output.r2_linear == pytest.approx(linear[at], abs=1e-9)
+    assert clone(one).set_params(cv=4).fit(X, y).quality_.outputs[0].target == "y"
+    for cv in (None, TimeSeriesSplit(3)):
+        assert clone(one).set_params(cv=cv).fit(X, y).quality_ is None
+
+
+def test_quality_of_classes_is_that_of_rows_held_out() -> None:
+    X, y = make_blobs(400, centers=[[0, 0], [2, 0], [0, 2]], cluster_std=0.8, random_state=0)
+    labels, weights = np.array(["ash", "elm", "oak"])[y], np.random.default_rng(0).uniform(0.5, 2.0, 400)
+    one = ORFFClassifier(GAUSSIAN, 64, ridge=1e-3)
+    held = FoldRule.one_held(5, by_rows=True, seed=0).of_rows(np.arange(400)) == 0
+    fitted = clone(one).fit(X, labels, weights)
+    said = clone(one).set_params(calibrate=False).fit(X[~held], labels[~held], weights[~held]).predict(X[held])
+    quality = fitted.quality_
+    assert (quality.by, quality.folds, quality.rows, quality.r2) == ("rows", 1, held.sum(), None)
+    assert quality.accuracy == pytest.approx(accuracy_score(labels[held], said, sample_weight=weights[held]))
+    assert [one.label for one in quality.classes] == ["ash", "elm", "oak"]
+    recalls = recall_score(labels[held], said, average=None, sample_weight=weights[held])
+    np.testing.assert_allclose([one.recall for one in quality.classes], recalls)
+    splits = PredefinedSplit(np.arange(400) % 4)
+    quality = clone(one).set_params(cv=splits).fit(X, labels).quality_
+    everywhere = cross_val_predict(clone(one).set_params(calibrate=False), X, labels, cv=splits)
+    assert (quality.by, quality.folds, quality.rows) == ("splits", 4, 400)
+    assert quality.accuracy == pytest.approx(accuracy_score(labels, everywhere))
+    assert quality.accuracy_frequent == pytest.approx(np.bincount(y).max() / 400)
+    assert clone(one).set_params(calibrate=False).fit(X, labels).quality_ is None
+
+
+def warned(estimator: ORFFRegressor | ORFFClassifier, X: np.ndarray, y: np.ndarray) -> str:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        estimator.fit(X, y)
+    assert all(one.category is QualityWarning for one in caught)
+    return " | ".join(str(one.message) for one in caught)
+
+
+def test_a_fit_warns_of_what_is_wrong_in_the_words_of_estimators() -> None:
+    (X, y), rng = table(400), np.random.default_rng(0)
+    X = X / X.std(axis=0)
+    walk = np.zeros(400)
+    for row in range(1, 400):
+        walk[row] = 0.97 * walk[row - 1] + 0.25 * rng.standard_normal()
+    plane = rng.uniform(-2, 2, (3000, 2))
+    fast = np.sin(9 * plane[:, 0]) * np.cos(7 * plane[:, 1])
+    cases = [
+        (ORFFRegressor(), y, ""),
+        (ORFFRegressor(), rng.standard_normal(400), "hardly better than the mean"),
+        (ORFFRegressor(GAUSSIAN, 64, ridge=[10.0, 100.0]), y, "set ridge='auto'"),
+        (ORFFRegressor(kernels.Gaussian(5000.0), 64, cv=5), y, "almost flat; give the kernel by its name"),
+        (ORFFRegressor(kernels.Gaussian(0.15), 128, cv=5), fast, "raise n_features"),
+        (ORFFRegressor(cv=5), walk, "set cv='auto'"),
+        (ORFFRegressor(cv=None), rng.standard_normal(400), ""),
+        (ORFFClassifier(), y > 0, ""),
+        (ORFFClassifier(), rng.integers(0, 2, 400), "set class_weight='balanced'"),
+        (ORFFClassifier(), np.arange(30) % 2, ""),
+    ]
+    for estimator, target, words in cases:
+        said = warned(estimator, plane if target is fast else X[: len(target)], target)
+        assert words in said if words else said == "", (estimator, said)
+        assert "solve." not in said and "features.count" not in said and "dorff " not in said

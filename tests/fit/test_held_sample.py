@@ -17,6 +17,7 @@ from dorff.fit import held as held_rows
 from dorff.fit.fitted import Fitted
 from dorff.model import Model
 from dorff.model.calibration import HeldSample
+from dorff.report.page import render
 from dorff.spec.job import Job
 from dorff.store import load_model
 
@@ -75,6 +76,23 @@ def test_the_sample_is_a_fold_predicted_without_it(store: Path, tmp_path: Path) 
     assert held.groups is None and held.std is not None and np.all(held.std > 0.05)
     assert 0.85 < held.coverage(model.factor(0.95)).min() <= 1
     assert_array_equal(held.coverage(1.0), np.mean(np.abs(held.Y - held.values) <= held.std, axis=0))
+
+
+def test_it_can_be_left_out(store: Path, tmp_path: Path) -> None:
+    """At once, with the sums that are there; what it tells of bands stays."""
+    kept = fitted(job(store, tmp_path))
+    described = job(store, tmp_path)
+    without = described.model_copy(update={"publish": described.publish.model_copy(update={"sample": False})})
+    report = fit(without, engine=SerialEngine())
+    model = load_model(tmp_path / "model", held=True)
+    assert report.outcome == "published" and report.leaves_computed == 0 and model.held is None
+    assert not list(Path(report.model).rglob("*held*")) and kept.held is not None
+    assert report.quality == kept.info["report"]["quality"] | {"outputs": report.quality["outputs"], "classes": ()}
+    assert [one["inside"] for one in report.quality["outputs"]] == pytest.approx(kept.held.coverage(1.959964))
+    assert fit(without, engine=SerialEngine()).outcome == "unchanged"
+    assert "keeps none of these rows" in render(model, Path(report.model)) and "Residuals" not in render(
+        model, Path("m")
+    )
 
 
 def test_groups_are_called_what_their_column_says(store: Path, tmp_path: Path) -> None:

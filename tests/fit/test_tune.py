@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from command_line import CURL, call, field, run, write_csv, write_job
 from quick import slow
 
+from dorff.cli.tuning import _warnings
 from dorff.data import open_dataset
 from dorff.engine import SerialEngine
 from dorff.errors import InputError, LeaseError
@@ -109,6 +111,14 @@ def test_it_says_who_won_and_where_the_grid_ends(sea: Path, tmp_path: Path) -> N
     assert load_job(tmp_path / "here" / "best.yaml").solve.ridges == (1.0,)
     again = call("tune", job, "-o", tmp_path / "here")
     assert "data not read, its moments were there" in again.stdout
+
+
+def test_nobody_is_told_to_list_ridges_that_dorff_chooses(sea: Path, tmp_path: Path) -> None:
+    tuned = tune([load_job(a_job(sea, tmp_path, solve={"ridge": [1e-4, 1.0], "select": "gcv"}))])
+    for end, words in ((1e-4, "list smaller ones"), (1.0, "list larger ones")):
+        at_end = replace(tuned, trial=replace(tuned.trial, ridge=end))
+        assert any(words in one for one in _warnings(at_end, auto=False))
+        assert not any("list" in one for one in _warnings(at_end, auto=True))
 
 
 def test_it_says_where_rounding_chose(sea: Path, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from dorff.data import ingest
+from dorff.data.rows import group_keys
 from dorff.engine import SerialEngine
 from dorff.errors import DoesNotFitError, InputError
 from dorff.fit import fit
@@ -24,7 +25,7 @@ from dorff.kernels.scalar import FloatArray
 from dorff.passes import FoldRule
 from dorff.plan import features_for, freeze_constants, make_plan, resolving
 from dorff.plan import sampled as look_at
-from dorff.plan.sampled import block_length, dependence, distance, linear_r2, look, sketch
+from dorff.plan.sampled import alike, block_length, dependence, distance, linear_r2, look, sketch
 from dorff.spec.job import Job
 from dorff.store import load_model
 from tests.cases import LAW
@@ -51,7 +52,7 @@ def stored(path: Path, X: FloatArray, Y: FloatArray, *, append: bool = False, **
     source = path.with_suffix(".npz")
     np.savez(source, x=X, y=Y, **({"groups": more["of"]} if "of" in more else {}))
     named = {"groups": "groups"} if "of" in more else {}
-    ingest([source], path, inputs=["x"], targets=["y"], append=append, **named)
+    ingest([source], path, inputs=["x"], targets=["y"], append=append, shard_rows=more.get("shard_rows"), **named)
     return path
 
 
@@ -223,11 +224,11 @@ def test_the_error_without_neighbours_is_that_of_a_fit_without_them() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_rows_that_tell_their_neighbours_errors_are_told_from_those_that_do_not(seed: int) -> None:
-    for (X, Y), alike in ((table(500, seed), False), (walk(500, seed), True)):
+    for (X, Y), tells in ((table(500, seed), False), (walk(500, seed), True)):
         scaled = (X - X.mean(axis=0)) / X.std(axis=0)
         F = sketch(Decomposable(Gaussian(1.0)), scaled, seed)
         share, correlation, beside = dependence(F, Y, np.arange(500))
-        assert beside == 16 and (share > look_at.ALIKE or correlation > look_at.CORRELATED) == alike
+        assert beside == 16 and (share > look_at.ALIKE or correlation > look_at.CORRELATED) == tells
     X, Y = table(500, seed)
     noise = np.repeat(np.random.default_rng(seed).normal(size=(25, 1)), 20, axis=0)
     F = sketch(Decomposable(Gaussian(1.0)), X / X.std(axis=0), seed)
@@ -266,13 +267,52 @@ def test_blocks_are_a_power_of_two_and_enough_of_them(rows: int, folds: int) -> 
     assert rows < 2 * look_at.BLOCKS * folds * length
 
 
-def test_a_look_deals_as_the_pass_will() -> None:
-    X, Y = walk(500)
-    F = sketch(Decomposable(Gaussian(1.0)), X / X.std(axis=0), 0)
-    run, looked = look(X, F, Y, np.arange(500), FoldRule(5, True, 7, run=-1), n=500)
-    assert run == block_length(500, 5) and looked.rows == 500
-    expected = linear_r2(X, Y, FoldRule(5, True, 7, run=run).of_rows(np.arange(500)))
-    assert looked.linear == expected
+def test_a_look_tells_whether_rows_in_order_are_alike() -> None:
+    (X, Y), kernel, numbers = walk(500), Decomposable(Gaussian(1.0)), np.arange(500)
+    X = X / X.std(axis=0)
+    looked = look(kernel, X, Y, numbers, 0)
+    assert alike(looked.dependence, looked.correlation) and looked.rows == 500
+    assert (looked.dependence, looked.correlation) == dependence(sketch(kernel, X, 0), Y, numbers)[:2]
+    apart = look(kernel, X, np.sin(X[:, :1]) + 0.1 * RNG.normal(size=(500, 1)), numbers, 0)
+    few = look(kernel, X[:10], Y[:10], numbers[:10], 0)
+    assert not alike(apart.dependence, apart.correlation) and not alike(few.dependence, few.correlation)
+    assert few.rows == 10
+
+
+@pytest.mark.parametrize("by", ["auto", "rows", "blocks", "leaves", "groups"])
+def test_a_linear_model_has_the_folds_of_the_pass(by: str, tmp_path: Path) -> None:
+    X, Y = table(40_000)
+    of = np.arange(len(X)) // 900
+    store = stored(tmp_path / "a.zarr", X, Y + X[:, :1], of=of, shard_rows=2048)
+    solve = {"folds": {"by": by, "count": 3}, "select": "kfold", "ridge": [1e-4, 1e-2]}
+    kernel = {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": 1.0}}
+    plan = make_plan(job(store, tmp_path, features={"count": 2048}, solve=solve, kernel=kernel))
+    frozen = freeze_constants(plan)
+    looked, features, rule = frozen.constants.sampled, frozen.features, frozen.folds
+    rows = np.concatenate([np.arange(start, stop) for start, stop in look_at.sample_runs(0, len(X))])
+    fold_of = rule.of_rows(rows if by in ("rows", "blocks") else group_keys(of[rows]))
+    if by == "leaves":
+        fold_of = np.array([leaf.number % 3 for row in rows for leaf in plan.leaves if leaf.start <= row < leaf.stop])
+    scaled = (X - features.center) / features.scale
+    assert looked is not None and looked["rows"] == len(rows)
+    assert looked["linear"] == pytest.approx(linear_r2(scaled[rows], (Y + X[:, :1])[rows], fold_of), rel=1e-9)
+    assert len(np.unique(fold_of)) == 3
+
+
+def test_several_files_are_dealt_by_file(tmp_path: Path) -> None:
+    X, Y = table(600)
+    for part in range(6):
+        rows = slice(100 * part, 100 * part + 100)
+        np.savez(tmp_path / f"{part}.npz", x=X[rows], y=Y[rows])
+    ingest(sorted(tmp_path.glob("*.npz")), tmp_path / "a.zarr", inputs=["x"], targets=["y"])
+    plan = make_plan(job(tmp_path / "a.zarr", tmp_path, features={"count": 64}))
+    (by,) = (one for one in plan.choices if one.key == "solve.folds.by")
+    assert by.value == "groups" and "source files" in by.why
+    report = fit(plan.job, engine=SerialEngine())
+    assert report.held_by == "groups" and 2 <= report.folds <= 5
+    rule, data = plan.frozen().folds, plan.dataset
+    folds = rule.of(data.block(0, 600)).reshape(6, 100)
+    assert np.all(folds == folds[:, :1]) and len(np.unique(folds)) == report.folds
 
 
 def test_distances_are_in_length_scales() -> None:

@@ -90,6 +90,7 @@ EFFECTS: dict[str, tuple[dict[str, Any], str, Any]] = {
     "Solve.calibrate": ({"data": CLASSES}, "solve.calibrate", False),
     "Publish.digits": ({}, "publish.digits", 15.0),
     "Publish.holdout": ({}, "publish.holdout", "b.zarr"),
+    "Publish.sample": ({"solve": KFOLD}, "publish.sample", False),
     "MatrixOutput.matrix": ({"kernel": {**SINGLE, "output": {"matrix": [[1, 0], [0, 1]]}}}, "kernel.output.matrix",
                             [[1, 0.5], [0.5, 1]]),
     "FactorOutput.factor": ({"kernel": {**SINGLE, "output": {"factor": [[1], [0]]}}}, "kernel.output.factor",
