@@ -39,7 +39,7 @@ def test_inputs_of_different_scales_need_nothing_said() -> None:
 def test_a_walk_is_dealt_in_blocks_and_other_rows_one_by_one() -> None:
     rng, ridges = np.random.default_rng(0), [1e-3, 1.0]
     X, walk = rng.standard_normal((2000, 2)), np.cumsum(rng.standard_normal(2000))
-    for y, run in ((walk, 32), (rng.permutation(walk), 1)):
+    for y, run in ((walk, 64), (rng.permutation(walk), 1)):
         fold_of = FoldRule(5, by_rows=True, run=run).of_rows(np.arange(2000))
         errors = []
         for ridge in ridges:
