@@ -122,10 +122,9 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         Mean squared errors over all rows and outputs that were held out, by folds or one row at a time, and their R2,
         as of `score`, by which the ridge is chosen: of labelled rows, the graph being of all rows always.
     quality_ : FitQuality or None
-        How good the fit is on rows that were held out: its `r2`, and of each of its `outputs` the target's `r2`,
-        `rmse`, `rmse_mean` (predicting the mean of the others), `r2_linear` (a linear model) and `r2_train`. `fit`
-        warns (UserWarning) of what is wrong, as `dorff fit` does. None without `cv` and leave-one-out, and of splits
-        that are no partition.
+        How good the fit is on held-out rows: its `r2`, and of each of its `outputs` the target's `r2`, `rmse`,
+        `rmse_mean` (of the mean of others), `r2_linear` (of a linear model), `r2_train`. What is wrong is warned of
+        (QualityWarning). None without `cv` and leave-one-out, and of splits that are no partition.
     gcv_, log_evidences_, scores_ : ndarray (number of ridges,)
         GCV scores, log marginal likelihoods or the scores of another package's criterion, where that chose.
     manifold_ : tuple of floats (terms,)

@@ -27,8 +27,8 @@ from dorff.plan.graph_sizes import MiB
 from dorff.plan.lengthscale import tunes
 from dorff.plan.manifold_terms import ManifoldTerm, TermCosts, term_costs, weight_grid
 from dorff.plan.routes import Means, Route, Shape, Way, choose_route
-from dorff.plan.sampled import LEFT_OUT
-from dorff.plan.seconds import MIXED, NOMINAL, QR, SEARCH, START, START_WORKERS, Pace, pace_bytes, solve_work
+from dorff.plan.sampled import LEFT_OUT, RUN_ROWS, RUNS
+from dorff.plan.seconds import INVERSE, MIXED, NOMINAL, QR, SEARCH, START, START_WORKERS, Pace, pace_bytes, solve_work
 from dorff.solvers import (
     Size,
     criterion_of,
@@ -107,7 +107,9 @@ def estimate(
     leaf, read = _leaf_bytes(dataset, recipe, spec, patterns)
     sizes = [_size(job, kernel, m, dataset, patterns, spec.folds.count) for kernel in fixed]
     beside = _beside_bytes(job, dataset, recipe)
-    rows = min(dataset.rows, LEFT_OUT) if any(leaves_out(job, size.k) for size in sizes) else 0
+    chosen = job.solve.select == "loo"  # by rows left out, that else only say how good the fit is
+    most = (LEFT_OUT if chosen else RUNS * RUN_ROWS) if any(leaves_out(job, size.k) for size in sizes) else 0
+    rows = min(dataset.rows, most)
     left_out = 24 * rows * (dataset.d + q) + (evaluation_bytes(m) if rows else 0)
     solving = beside + left_out + max(_solve_bytes(job, *one, qr=qr) for one in zip(fixed, sizes, strict=True))
     level, disk = _disk_bytes(job, len(leaves), spec, patterns, width, workers)
@@ -121,7 +123,7 @@ def estimate(
     keeps = any(keeps_posterior(job, _unknowns(job, *one)) for one in zip(fixed, sizes, strict=True))
     alone = any(isinstance(one, MultiView) or learned_term(one) is not None for one in candidates)
     path = not (alone or qr or job.manifold or job.solve.observe)  # else each fold needs factors of its own
-    work = solve_work(job, sizes, len(weight_grid(terms)), keeps=keeps, path=path, rows=rows)
+    work = solve_work(job, sizes, len(weight_grid(terms)), keeps=keeps, path=path, rows=rows * chosen)
     shape = Shape(
         dataset.rows, m, q, rank, any(size.coupled for size in sizes), patterns, len(leaves),
         recipe.numbers, recipe.flops, leaf + 16 * MiB, solving, disk, read, spec.folds.count, beside,
@@ -171,6 +173,8 @@ def _beside_seconds(job: Job, dataset: Dataset, shape: Shape, pace: Pace, sums: 
     if spec.tuning:
         each = dataset.d if any(tunes(one) for words in spec.words for one in words or ()) else 1
         work += SEARCH * (1.0 + each / 10.0) * min(ROWS, dataset.rows) * float(FEATURES) ** 2
+    if leaves_out(job, shape.k) and job.solve.select != "loo":
+        work += INVERSE * float(shape.k) ** 3 + 2.0 * RUNS * RUN_ROWS * float(shape.k) ** 2
     if job.solve.conformal:
         held = dataset.rows / shape.folds
         seconds, work = seconds + held * shape.m * pace.number, work + held * float(shape.k) ** 2 * shape.q

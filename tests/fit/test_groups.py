@@ -413,4 +413,4 @@ def test_labels_that_are_gone_since_calibrate_nothing(tmp_path: Path) -> None:
             with pytest.raises(InputError, match="no rows can be held out"):
                 conformalize(Held.of(plan, fitted, passed, posterior=True))
         else:
-            assert calibrate(plan, fitted, passed) == Calibration(1.0)
+            assert calibrate(plan, fitted, passed) == (Calibration(1.0), None)

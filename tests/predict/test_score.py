@@ -411,10 +411,11 @@ def test_a_score_needs_two_rows_of_a_target(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert found["r2"] == found["per_output"]["y0"]["r2"]
     assert "r2 unknown" in call("score", tmp_path / "some", tmp_path / "gaps.zarr", "--workers", 1).stdout
+    fitted = ORFFRegressor(GAUSS, 16).fit(X, Y)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(InputError, match="two rows or more"):
-            ORFFRegressor(GAUSS, 16).fit(X, Y).score(X[:1], Y[:1])
+            fitted.score(X[:1], Y[:1])
 
 
 def test_parts_of_the_rows_that_differ_are_one(tmp_path: Path) -> None:
