@@ -135,6 +135,10 @@ def figures() -> list[str]:
             "| `benchmarks/cost.py` |"
         )
     lines += brault_lines()
+    if defaults := _read("defaults.json"):
+        lines.append(defaults_line(defaults))
+    if criteria := _read("criteria.json"):
+        lines.append(criteria_line(criteria["tables"]))
     if structure := _read("structure.json"):
         lines += structure_lines(structure)
     return lines
@@ -390,6 +394,40 @@ def band_lines(bands: dict[str, Any]) -> list[str]:
             f"errors: {error}) | {'; '.join(cells)} | {made}"
         )
     return lines
+
+
+def defaults_line(tables: dict[str, Any]) -> str:
+    """The losses of jobs and estimators without options, the worst named; and how often others do better."""
+    ours = {name: min(one["bare"]["score"], one["job"]["score"]) for name, one in tables.items()}
+    lost = {name: one["grid"]["score"] - ours[name] for name, one in tables.items()}
+    worst, middle = max(lost, key=lost.__getitem__), sorted(lost.values())[len(lost) // 2]
+    below = [name for name, one in tables.items() if ours[name] < one["mean"]["score"]]
+    wins = []
+    for rival in dict.fromkeys(name for one in tables.values() for name in one):
+        scores = [(one[rival]["score"], ours[name]) for name, one in tables.items() if rival in one]
+        if rival not in ("bare", "job", "grid", "mean"):
+            wins.append(f"{rival} {sum(other > own + 0.01 for other, own in scores)} of {len(scores)}")
+    return (
+        f"| jobs of three lines and bare estimators, on {len(tables)} tables: held-out R2 or accuracy below that of the "
+        "best of a grid, median, worst; tables where they are below the mean or the most frequent class; those where "
+        f"others are better by more than .01 | {middle:.3f}, {lost[worst]:.3f} ({worst}); "
+        f"{', '.join(below) or 'none'}; {', '.join(wins)} | `benchmarks/defaults.py` |"
+    )
+
+
+def criteria_line(tables: dict[str, Any]) -> str:
+    """How far each criterion's choice is below the best of all of them."""
+    best = {name: max(each["mean"] for each in one.values()) for name, one in tables.items()}
+    cells = []
+    for rule in dict.fromkeys(rule for one in tables.values() for rule in one):
+        lost = {name: best[name] - one[rule]["mean"] for name, one in tables.items() if rule in one}
+        worst = max(lost, key=lost.__getitem__)
+        within = sum(value <= 0.02 for value in lost.values())
+        cells.append(f"{rule} {within} of {len(lost)}, {lost[worst]:.2f} ({worst})")
+    return (
+        f"| what criteria choose on {len(tables)} tables: those on which it is within .02 of the best criterion by R2 "
+        f"on outer folds; the worst loss | {'; '.join(cells)} | `benchmarks/criteria.py` |"
+    )
 
 
 def structure_lines(structure: dict[str, Any]) -> list[str]:
