@@ -409,8 +409,8 @@ def defaults_line(tables: dict[str, Any]) -> str:
             wins.append(f"{rival} {sum(other > own + 0.01 for other, own in scores)} of {len(scores)}")
     return (
         f"| jobs of three lines and bare estimators, on {len(tables)} tables: held-out R2 or accuracy below that of "
-        "the best of a grid, median, worst; tables where they are below the mean or the most frequent class; those where "
-        f"others are better by more than .01 | {middle:.3f}, {lost[worst]:.3f} ({worst}); "
+        "the best of a grid, median, worst; tables where they are below the mean or the most frequent class; those "
+        f"where others are better by more than .01 | {middle:.3f}, {lost[worst]:.3f} ({worst}); "
         f"{', '.join(below) or 'none'}; {', '.join(wins)} | `benchmarks/defaults.py` |"
     )
 
