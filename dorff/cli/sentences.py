@@ -54,7 +54,7 @@ def quality_text(quality: Mapping[str, Any] | None) -> dict[str, str]:
     """How good each target or class is on held-out rows, by its name; that of the worst first where there are many."""
     if quality is None:
         return {}
-    if quality["accuracy"] is not None:
+    if quality.get("accuracy") is not None:
         classes = sorted(quality["classes"], key=lambda one: math.inf if one["recall"] is None else one["recall"])
         kept = quality["classes"] if len(classes) <= SHOWN else classes[:SHOWN]
         known = f"{quality['accuracy']:.4f} (most frequent class {quality['accuracy_frequent']:.4f})"

@@ -29,7 +29,7 @@ CODED: Final = (CLASSES, GROUPS)  # arrays of whole numbers that stand for label
 OWN: Final = ("x", "y", CLASSES, WEIGHTS, GROUPS)  # arrays that have an argument each, in the order of these
 NAMES: Final = {"x": "inputs", "y": "targets"}
 NONE: Final = "none"  # groups
-FILES: Final = 5  # sources, as many as a job has folds: a group each
+FILES: Final = 7  # sources, more than a job has folds: a group each
 Columns = dict[str, tuple[str, ...]]  # by array
 Progress = Callable[[int], None]
 Notice = Callable[[str], None]
@@ -269,7 +269,8 @@ def _existing(store: Path, readers: Sequence[Reader], columns: Columns, shard_ro
     remedy = "so rows cannot be appended; ingest all its rows into a new store."
     (_, rows), held = ingested(store, attributes, remedy)
     if held != {name: list(of) for name, of in columns.items()}:
-        raise InputError(f"{store}: has columns {held}, the sources {columns}; append the same inputs and targets.")
+        remedy = "append the same inputs and targets, groups as before."
+        raise InputError(f"{store}: has columns {held}, the sources {columns}; {remedy}")
     arrays = {name: _kept_layout(store, name) for name in columns}
     for name, layout in arrays.items():
         if shard_rows not in (None, layout.shard_rows):

@@ -290,7 +290,11 @@ def dealt(cv: Any, n: int, rule: FoldRule, *, seen: Flags | None = None, y: Any 
         if cv is None:
             raise InputError("groups: folds alone look at them; give cv too, such as cv=5")
         groups = np.asarray(groups)
-        cv = GroupKFold(min(int(cv), len(np.unique(groups)))) if isinstance(cv, numbers.Integral) else cv
+        if (count := len(np.unique(groups))) < 2:
+            raise InputError(
+                "groups: all rows are in one, and none can be held out; give two or more, or leave them out"
+            )
+        cv = GroupKFold(min(int(cv), count)) if isinstance(cv, numbers.Integral) else cv
     if seen is not None and isinstance(cv, numbers.Integral):
         return GivenFolds.balanced(np.zeros(n, np.int64), int(cv), rule.seed)
     if cv is None or isinstance(cv, numbers.Integral):

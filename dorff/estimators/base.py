@@ -315,15 +315,15 @@ class ORFFEstimator(Nested, ABC):
             report = {"manifold": list(self.manifold_), "rows_unlabelled": penalties.unlabelled}
         return fitted, drawing.model(fitted, report)
 
-    def _judge(self, fitted: Fitted, quality: FitQuality | None, drawing: Drawing) -> None:
-        """Keep what rows held out say of the fit, and warn of what is wrong with it."""
+    def _judge(self, fitted: Fitted, quality: FitQuality | None, drawing: Drawing, level: int) -> None:
+        """Keep what rows held out say of the fit, and warn of what is wrong with it, `level` calls from here."""
         self.quality_ = quality
         if quality is None:
             return
         far = None if self._unsaid or drawing.looked is None else distance(fitted.fit.kernel, drawing.looked[1])
         weighed = getattr(self, "class_weight", None) is not None
         for sentence in warnings_of(fitted, quality, auto=is_auto(self.ridge), distance=far, weighed=weighed):
-            warnings.warn(in_python(sentence), QualityWarning, stacklevel=5)
+            warnings.warn(in_python(sentence), QualityWarning, stacklevel=level)
 
     def _keep(self, choice: Choice, penalties: Penalties | None) -> None:
         """The attributes that say what was chosen, and by which scores; a warning where it has few digits."""

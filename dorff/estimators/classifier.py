@@ -324,8 +324,8 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
         if self.calibrate:
             self.calibration_, quality = self._calibration(stream, fitted, X, Y, weights)
             info["calibration"] = self.calibration_.config()
-        self._judge(fitted, quality, stream.drawing)
         self.model_, self._stream = replace(model, info=info), stream
+        self._judge(fitted, quality, stream.drawing, 5)
 
     def _deal(self, Y: Targets, rule: FoldRule, groups: Any, *, semi: bool) -> Deal:
         """Which folds rows are in. Without `cv` they are those that a calibration needs, and with no need of that one;

@@ -255,11 +255,11 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
             fitted, self.model_ = self._solve(drawing, stream.sums, penalties, stream.summing.folds)
             deal, names = stream.summing.folds, ["y"] if self._one_target else [f"y{at}" for at in range(Y.shape[1])]
             quality = quality_of(fitted, names, dealt_by(deal), drawing.sampled(deal), sample=drawing.setting.sample)
-            self._judge(fitted, quality, drawing)
             self._stream = stream
             self._fitted = fitted.pooled() if self.posterior else None
             self._posterior_model: Model | None = None  # made when it is first asked for
             self._noise = None if self.posterior else fitted.noised.fit.noise
+            self._judge(fitted, quality, drawing, 4)
 
     @property
     def noise_(self) -> FloatArray:

@@ -18,9 +18,10 @@ from dorff.moments import Moments, Part, Solvable
 from dorff.moments.blas import pinned
 from dorff.passes import usable
 from dorff.plan import Plan, keeps_posterior
+from dorff.plan.costs import most_left_out
 from dorff.plan.lengthscale import array_columns
 from dorff.plan.manifold_terms import penalty
-from dorff.plan.sampled import left_out_runs, sample_runs
+from dorff.plan.sampled import left_out_runs
 from dorff.solvers import R2, LeftOut, Penalty, Setting, choose
 from dorff.solvers.apart import targets_apart
 from dorff.spec.checks import AUTO
@@ -77,9 +78,8 @@ def left_out_rows(plan: Plan) -> LeftOut:
     """Rows of the pass that are left out one at a time: all where they are not too many, else runs spread evenly.
     There are fewer where nothing is chosen by them."""
     dataset, frozen = plan.dataset, plan.frozen()
-    runs = sample_runs(dataset.first, dataset.n)
-    if plan.job.solve.select == "loo":
-        runs = left_out_runs(dataset.first, dataset.n, dataset.d + dataset.q)
+    most = most_left_out(plan.job)
+    runs = left_out_runs(dataset.first, dataset.n, dataset.d + dataset.q, most)
     rows = RowBlock.joined([usable(dataset, frozen, dataset.block(*run))[0] for run in runs])
     weights = np.ones(len(rows)) if rows.weights is None else rows.weights
     if (of_class := frozen.constants.class_weight) is not None:

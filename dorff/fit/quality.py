@@ -95,6 +95,8 @@ def left_alone(plan: Plan, fitted: Fitted) -> LeftOut | None:
     (m, r, _), suits = fitted.fit.weights.shape, plan.dataset.labels is None and plan.costs.route == "direct"
     if not suits or not leaves_out(plan.job, m if fitted.fit.weights.separable and plan.observe is None else m * r):
         return None
+    if fitted.fit.solution.ill_conditioned:  # whose values are rounding
+        return None
     sample = fitted.settings[0].sample or left_out_rows(plan)
     return sample if len(sample.X) else None
 
@@ -220,16 +222,24 @@ def warnings_of(
 ) -> Iterator[str]:  # fmt: skip
     """What is wrong with the fit, and what to do. `auto` says that its ridges are dorff's own, `weighed` that classes
     have weights; `distance` is that of rows over a length-scale that was given, `held` rows for plain bands."""
-    yield from _far(distance)
+    yield from (far := list(_far(distance)))
     by = None if quality is None or quality.classes else quality.by  # classes may be told apart without any ridge
     yield from _edges(fitted, by, auto=auto)
     if quality is None or quality.rows < LEAST_ROWS:
         return
     poor = {one.target: one.r2 for one in quality.outputs if one.r2 is not None and one.r2 < NO_BETTER}
-    if poor:
-        yield (f"held-out R2 of {_names([*poor])} is {min(poor.values()):.2f}: hardly better than the mean; {_INPUTS}")
     over = [one for one in quality.outputs if one.r2 is not None and (one.r2_train or 0.0) - one.r2 > OVER]
-    if over and not poor:
+    lost = [one for one in quality.outputs if (one.r2_linear or 0.0) - max(one.r2 or 0.0, 0.0) > NO_BETTER]
+    if lost and not far:
+        yield (
+            f"a linear model has R2 {lost[0].r2_linear:.2f} on held-out rows of "
+            f"{_names([one.target for one in lost])}, and this fit {lost[0].r2 or 0.0:.2f}: new rows are further from "
+            "others than its length-scale reaches; list kernels of longer ones (2, 4 and 8 times), of which the best "
+            "on held-out rows is taken"
+        )
+    elif poor:
+        yield f"held-out R2 of {_names([*poor])} is {min(poor.values()):.2f}: hardly better than the mean; {_INPUTS}"
+    elif over:
         yield (
             f"R2 of {_names([one.target for one in over])} falls from {over[0].r2_train:.2f} on the fit's own rows to "
             f"{over[0].r2:.2f} on held-out rows: it learns rows by heart; give more rows, or fewer inputs"
@@ -282,7 +292,7 @@ def _edges(fitted: Fitted, by: str | None, *, auto: bool) -> Iterator[str]:
     smallest = best == min(tried)
     if not auto:
         yield f"the ridge is the {'smallest' if smallest else 'largest'} tried, {best:.3g}; set solve.ridge: auto"
-    elif smallest and by == "rows":
+    elif smallest and by in ("rows", ONE_BY_ONE):
         yield (
             f"the best ridge is the smallest that can be, {best:.3g}: the targets have no noise, or rows are alike "
             "that are in several folds; set solve.folds.by: blocks, or name groups, if rows belong together"

@@ -27,7 +27,7 @@ from dorff.plan.graph_sizes import MiB
 from dorff.plan.lengthscale import tunes
 from dorff.plan.manifold_terms import ManifoldTerm, TermCosts, term_costs, weight_grid
 from dorff.plan.routes import Means, Route, Shape, Way, choose_route
-from dorff.plan.sampled import LEFT_OUT, RUN_ROWS, RUNS
+from dorff.plan.sampled import LEFT_OUT, RUN_ROWS, RUNS, left_out_runs
 from dorff.plan.seconds import INVERSE, MIXED, NOMINAL, QR, SEARCH, START, START_WORKERS, Pace, pace_bytes, solve_work
 from dorff.solvers import (
     Size,
@@ -107,9 +107,8 @@ def estimate(
     leaf, read = _leaf_bytes(dataset, recipe, spec, patterns)
     sizes = [_size(job, kernel, m, dataset, patterns, spec.folds.count) for kernel in fixed]
     beside = _beside_bytes(job, dataset, recipe)
-    chosen = job.solve.select == "loo"  # by rows left out, that else only say how good the fit is
-    most = (LEFT_OUT if chosen else RUNS * RUN_ROWS) if any(leaves_out(job, size.k) for size in sizes) else 0
-    rows = min(dataset.rows, most)
+    runs = left_out_runs(0, dataset.rows, dataset.d + q, most_left_out(job))
+    rows = sum(stop - start for start, stop in runs) if any(leaves_out(job, size.k) for size in sizes) else 0
     left_out = 24 * rows * (dataset.d + q) + (evaluation_bytes(m) if rows else 0)
     solving = beside + left_out + max(_solve_bytes(job, *one, qr=qr) for one in zip(fixed, sizes, strict=True))
     level, disk = _disk_bytes(job, len(leaves), spec, patterns, width, workers)
@@ -123,7 +122,8 @@ def estimate(
     keeps = any(keeps_posterior(job, _unknowns(job, *one)) for one in zip(fixed, sizes, strict=True))
     alone = any(isinstance(one, MultiView) or learned_term(one) is not None for one in candidates)
     path = not (alone or qr or job.manifold or job.solve.observe)  # else each fold needs factors of its own
-    work = solve_work(job, sizes, len(weight_grid(terms)), keeps=keeps, path=path, rows=rows * chosen)
+    tried = rows if job.solve.select == "loo" else 0
+    work = solve_work(job, sizes, len(weight_grid(terms)), keeps=keeps, path=path, rows=tried)
     shape = Shape(
         dataset.rows, m, q, rank, any(size.coupled for size in sizes), patterns, len(leaves),
         recipe.numbers, recipe.flops, leaf + 16 * MiB, solving, disk, read, spec.folds.count, beside,
@@ -293,6 +293,11 @@ def _unknowns(job: Job, kernel: OperatorKernel, size: Size) -> int:
 def _tied(kernel: OperatorKernel, size: Size) -> int:
     """The numbers of the covariances of columns that noise ties together, of systems with a column each."""
     return 0 if size.coupled or isinstance(kernel, MultiView) or _apart(kernel) else size.m * size.r**2
+
+
+def most_left_out(job: Job) -> int:
+    """Rows that are left out one at a time: fewer where they choose nothing, and say how good the fit is."""
+    return LEFT_OUT if job.solve.select == "loo" else RUNS * RUN_ROWS
 
 
 def leaves_out(job: Job, k: int) -> bool:

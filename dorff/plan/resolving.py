@@ -54,11 +54,18 @@ class Resolved:
 
 
 def told_by_arrays(job: Job) -> Resolved:
-    """The job, with classes for its targets where it names none, and the data have these but no such array."""
-    store = locate(str(job.data.store))
-    if "targets" in job.data.model_fields_set or has_array(store, "y") or not has_array(store, CLASSES):
-        return Resolved(job)
-    return Resolved(job).filled("data.targets", ClassTargets(classes=CLASSES), "the data have no array y, but classes")
+    """The job with its targets: where it names none, and the data have classes but no array y, these. InputError for
+    what such targets do not go with."""
+    store, one = locate(str(job.data.store)), Resolved(job)
+    if "targets" in job.data.model_fields_set:
+        return one
+    if has_array(store, CLASSES) and not has_array(store, "y"):
+        one = one.filled("data.targets", ClassTargets(classes=CLASSES), "the data have no array y, but classes")
+    else:
+        one = Resolved(one.filled("data.targets", job.data.targets, "").job)
+    for refusal in one.job.refusals:
+        raise InputError(refusal)
+    return one
 
 
 def resolutions(first: Resolved, dataset: Dataset) -> Iterator[Resolved]:

@@ -1,6 +1,7 @@
 """What some thousand rows tell before the pass: whether rows beside each other are alike beyond what their inputs say,
 and how good a linear model is."""
 
+import math
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -25,6 +26,7 @@ NOTHING: Final = 0.01  # of a target's variance: an error below it
 BLOCKS: Final = 4  # for each fold, at least
 _RIDGES: Final = tuple(10.0**power for power in range(-9, 2))
 _TINY: Final = 1e-9
+LINEAR_FLOPS: Final = 4e8  # of a linear model's decomposition, up to a factor: n d min(n, d) for n rows of d inputs
 _LINEAR_RIDGES: Final = (1e-8, 1e-6, 1e-4, 1e-2, 1.0)
 
 
@@ -71,9 +73,9 @@ def sample_runs(start: int, stop: int, runs: int = RUNS, rows: int = RUN_ROWS) -
     return [(int(at), int(at) + rows) for at in np.linspace(start, stop - rows, runs)]
 
 
-def left_out_runs(start: int, stop: int, columns: int) -> list[tuple[int, int]]:
-    """The same of rows of so many columns that are left out one at a time: all of them up to `LEFT_OUT`."""
-    return sample_runs(start, stop, 64, max(1, min(LEFT_OUT, NUMBERS // columns) // 64))
+def left_out_runs(start: int, stop: int, columns: int, most: int | None = None) -> list[tuple[int, int]]:
+    """The same of rows of so many columns that are left out one at a time: all of them up to `most`, or `LEFT_OUT`."""
+    return sample_runs(start, stop, 64, max(1, min(most or LEFT_OUT, NUMBERS // columns) // 64))
 
 
 def dependence(F: FloatArray, Y: FloatArray, numbers: Rows) -> tuple[float, float, int]:
@@ -129,7 +131,11 @@ def block_length(rows: int, folds: int) -> int:
 
 def linear_r2(X: FloatArray, Y: FloatArray, fold_of: Rows) -> tuple[float | None, ...]:
     """Held-out R2 of each target (q,) by ridge regression on the inputs X (n, d), at the best of a few ridges for it;
-    None of targets that do not vary, of few rows, and where all are in one fold."""
+    None of targets that do not vary, of few rows, and where all are in one fold. Of wide rows some do: as many as may
+    be decomposed in a moment."""
+    d = X.shape[1]
+    some = slice(None, None, math.ceil(len(X) / max(LINEAR_FLOPS / d**2, math.sqrt(LINEAR_FLOPS / d))))
+    X, Y, fold_of = X[some], Y[some], fold_of[some]
     folds = np.unique(fold_of)
     if len(folds) < 2 or len(X) < LEAST:
         return tuple(None for _ in range(Y.shape[1]))

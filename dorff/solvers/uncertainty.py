@@ -262,18 +262,32 @@ def left_out(fits: Sequence[tuple[Problem, Solution]], sample: LeftOut, *, free_
 
     The residual e of a row is then (I - H)^-1 e with its leverage H, of the targets that it has (Allen 1974, for
     several outputs); Y - y0 where but for rounding the row alone tells a target, and of fits without digits."""
-    q, each = sample.Y.shape[1], [_Leverage(*one) for one in fits]
-    errors, step = FoldErrors.none(["direct"] * len(fits), q), min(one.sure.step for one in each)
-    for rows in (slice(start, start + step) for start in range(0, len(sample.X), step)):
-        F, Y, w = sample.features.transform(sample.X[rows]), sample.Y[rows], sample.weights[rows]
-        there, kept, size = np.isfinite(Y), _Kept(), 0.0
-        for at, one in enumerate(each):
-            values = np.where(there, Y - one.residuals(F, Y, w, kept), 0.0)
-            if free_scale:
-                values = about_mean(values, np.zeros(q))[0] + 1.0 / q
-                size = float(w @ np.sum((values - 1.0 / q) ** 2, axis=1))
-            errors.add(at, w @ np.where(there, Y - values, 0.0) ** 2, one.digits, size)
+    q, errors = sample.Y.shape[1], FoldErrors.none(["direct"] * len(fits), sample.Y.shape[1])
+    for first, each in _of_one_basis(fits):
+        step = min(one.sure.step for one in each)
+        for rows in (slice(start, start + step) for start in range(0, len(sample.X), step)):
+            F, Y, w = sample.features.transform(sample.X[rows]), sample.Y[rows], sample.weights[rows]
+            there, kept, size = np.isfinite(Y), _Kept(), 0.0
+            for at, one in enumerate(each, first):
+                values = np.where(there, Y - one.residuals(F, Y, w, kept), 0.0)
+                if free_scale:
+                    values = about_mean(values, np.zeros(q))[0] + 1.0 / q
+                    size = float(w @ np.sum((values - 1.0 / q) ** 2, axis=1))
+                errors.add(at, w @ np.where(there, Y - values, 0.0) ** 2, one.digits, size)
     return errors
+
+
+def _of_one_basis(fits: Sequence[tuple[Problem, Solution]]) -> Iterator[tuple[int, list[_Leverage]]]:
+    """Runs of fits, each with the number of its first, whose leverages have a basis in common: others are held one at
+    a time."""
+    run, first = list[_Leverage](), 0
+    for at, fit in enumerate(fits):
+        one = _Leverage(*fit)
+        if run and any(a.basis is not b.basis for a, b in zip(run[0].sure.blocks, one.sure.blocks, strict=True)):
+            yield first, run
+            run, first = [], at
+        run.append(one)
+    yield first, run
 
 
 @final

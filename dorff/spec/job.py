@@ -105,7 +105,9 @@ def _sharpens(solve: "Solve", job: "Job") -> str:
 
 
 def _numbers(_: "Solve", job: "Job") -> str:
-    return "it is for classes (data.targets: {classes: NAME}), and these are numbers" if job.classes is None else ""
+    known = "targets" in job.data.model_fields_set  # else the data tell, before anything is planned
+    numbers = "it is for classes (data.targets: {classes: NAME}), and these are numbers"
+    return numbers if known and job.classes is None else ""
 
 
 def _classes(_: "Solve", job: "Job") -> str:
@@ -259,6 +261,11 @@ class Job(Part):
         for key, problem in _idle_keys(self, refused=True):
             raise checks.Refusal(problem, key=key)
         return self
+
+    @property
+    def refusals(self) -> list[str]:
+        """What it asks for in vain, and is refused for: of a job that has been read, once its targets are known."""
+        return [f"{key} {problem}" for key, problem in _idle_keys(self, refused=True)]
 
     @property
     def warnings(self) -> list[str]:

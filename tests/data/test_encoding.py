@@ -171,7 +171,7 @@ def groups_of(store: Path) -> Any:
     return data.block(0, data.n).groups
 
 
-def test_five_files_or_more_are_groups_by_themselves(tmp_path: Path) -> None:
+def test_seven_files_or_more_are_groups_by_themselves(tmp_path: Path) -> None:
     def sources(count: int, first: int = 0, header: str = "lon,u\n") -> list[Path]:
         numbers = range(first, first + count)
         return [write(tmp_path / f"{at}.csv", [f"{at},1", f"{at},2"], header) for at in numbers]
@@ -180,17 +180,17 @@ def test_five_files_or_more_are_groups_by_themselves(tmp_path: Path) -> None:
         ingest(files, tmp_path / name, inputs=["lon"], **{"targets": ["u"], **more})
         return groups_of(tmp_path / name)
 
-    each = stored("each", sources(5))
-    assert len(set(each)) == 5 and np.array_equal(each[::2], each[1::2])
-    np.testing.assert_array_equal(each, stored("named", sources(5), groups="FILE"))
-    assert stored("few", sources(4)) is None and stored("none", sources(5), groups="none") is None
-    assert stored("classes", sources(5), classes="u", targets=[]) is None, "each file may be a class"
-    named = sources(6, 10, "lon,FILE\n")
+    each = stored("each", sources(7))
+    assert len(set(each)) == 7 and np.array_equal(each[::2], each[1::2])
+    np.testing.assert_array_equal(each, stored("named", sources(7), groups="FILE"))
+    assert stored("few", sources(6)) is None and stored("none", sources(7), groups="none") is None
+    assert stored("classes", sources(7), classes="u", targets=[]) is None, "each file may be a class"
+    named = sources(7, 10, "lon,FILE\n")
     assert stored("column", named, targets=["FILE"]) is None, "a column of that name, which was never refused"
     # Appended files are groups where the others are, and nowhere else, whatever their number.
     more = sources(6, 20)
-    assert len(set(stored("each", more, append=True))) == 11
-    assert len(set(stored("named", more[:1], append=True))) == 6
+    assert len(set(stored("each", more, append=True))) == 13
+    assert len(set(stored("named", more[:1], append=True))) == 8
     for name in ("few", "none"):
         assert stored(name, more, append=True) is None
     with pytest.raises(InputError, match="append the same inputs and targets"):

@@ -201,6 +201,8 @@ def test_splits_of_scikit_learn_are_the_folds():
     np.testing.assert_allclose(by_number.cv_errors_, fitted.cv_errors_, rtol=1e-12)
     three, most = (clone(estimator).set_params(cv=cv).fit(X, Y, groups=groups % 3).cv_errors_ for cv in (3, 5))
     np.testing.assert_array_equal(three, most)  # no more folds than groups
+    with pytest.raises(InputError, match="groups: all rows are in one"):
+        clone(estimator).set_params(cv=3).fit(X, Y, groups=np.zeros(120))
     np.testing.assert_allclose(
         clone(estimator).set_params(cv=GroupKFold(4)).fit(X, Y, groups=groups.tolist()).cv_errors_, expected, rtol=1e-6
     )

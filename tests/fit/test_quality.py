@@ -33,6 +33,7 @@ REMEDIES = {
     "bands": "set solve.conformal: true",
     "features": "raise features.count",
     "beside": "leave solve.folds.by out",
+    "linear": "list kernels of longer ones",
 }
 
 
@@ -305,6 +306,16 @@ def test_rows_held_out_one_by_one_that_their_neighbours_tell_are(tmp_path: Path)
     assert "beside" in warned(by_row)
     left_out = report_of(job(tmp_path, X, noise + np.sin(X[:, :1])))
     assert "beside" not in warned(left_out) and left_out.held_by == "blocks"
+
+
+@pytest.mark.parametrize(("lengthscale", "names"), [(1.0, {"linear"}), (8.0, set())])
+def test_groups_further_apart_than_the_lengthscale_are(lengthscale: float, names: set[str], tmp_path: Path) -> None:
+    X, g = np.linspace(0, 40, 240)[:, None], np.repeat(np.arange(8), 30)
+    np.savez(tmp_path / "rows.npz", x=X, y=X + np.random.default_rng(0).normal(size=X.shape), g=g)
+    ingest([tmp_path / "rows.npz"], tmp_path / "rows.zarr", inputs=["x"], targets=["y"], groups="g")
+    kernel = {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": lengthscale}}
+    report = report_of(job(tmp_path, X, X, kernel=kernel, solve={"posterior": False}))
+    assert report.held_by == "groups" and warned(report) == names, report.quality
 
 
 def test_bands_that_hold_too_few_rows_are(tmp_path: Path) -> None:

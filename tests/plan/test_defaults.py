@@ -90,6 +90,12 @@ def test_classes_are_the_targets_of_data_without_y(tmp_path: Path) -> None:
     assert model.info["labels"] == ["down", "up"] and report.rows_used == 300
     right = np.argmax(model.predict(X), axis=1) == (Y[:, 0] > 0)
     assert right.mean() > 0.9
+    balanced = Job.model_validate(described.model_dump(exclude_unset=True) | {"solve": {"class_weight": "balanced"}})
+    assert make_plan(balanced).job.classes == "classes"
+    with pytest.raises(InputError, match="conformal has no effect: it is for numbers"):
+        make_plan(Job.model_validate(described.model_dump(exclude_unset=True) | {"solve": {"conformal": True}}))
+    with pytest.raises(InputError, match="class_weight has no effect: it is for classes"):
+        make_plan(job(stored(tmp_path / "b.zarr", X, Y), tmp_path, solve={"class_weight": "balanced"}))
     with pytest.raises(InputError, match="no array 'y'"):  # named: not taken for anything else
         make_plan(Job.model_validate(
             {**described.model_dump(), "data": {"store": str(tmp_path / "a.zarr"), "targets": "y"}}
@@ -300,8 +306,8 @@ def test_a_linear_model_has_the_folds_of_the_pass(by: str, tmp_path: Path) -> No
 
 
 def test_several_files_are_dealt_by_file(tmp_path: Path) -> None:
-    X, Y = table(600)
-    for part in range(6):
+    X, Y = table(700)
+    for part in range(7):
         rows = slice(100 * part, 100 * part + 100)
         np.savez(tmp_path / f"{part}.npz", x=X[rows], y=Y[rows])
     ingest(sorted(tmp_path.glob("*.npz")), tmp_path / "a.zarr", inputs=["x"], targets=["y"])
@@ -311,7 +317,7 @@ def test_several_files_are_dealt_by_file(tmp_path: Path) -> None:
     report = fit(plan.job, engine=SerialEngine())
     assert report.held_by == "groups" and 2 <= report.folds <= 5
     rule, data = plan.frozen().folds, plan.dataset
-    folds = rule.of(data.block(0, 600)).reshape(6, 100)
+    folds = rule.of(data.block(0, 700)).reshape(7, 100)
     assert np.all(folds == folds[:, :1]) and len(np.unique(folds)) == report.folds
 
 
@@ -322,6 +328,17 @@ def test_distances_are_in_length_scales() -> None:
     assert distance(CurlFree(Matern(0.01, nu=2.5)), X) == pytest.approx(100 * one)
     assert distance(Decomposable(Gaussian((1.0, 10.0))), X * [1, 10]) == pytest.approx(one)
     assert distance(Decomposable(Gaussian(1.0)), np.ones((5, 2))) is None
+
+
+def test_a_linear_model_of_wide_rows_takes_fewer_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    X, shapes = rng.normal(size=(2000, 600)), list[tuple[int, int]]()
+    Y = X[:, :1] + 0.1 * rng.normal(size=(2000, 1))
+    monkeypatch.setattr(look_at, "LINEAR_FLOPS", 2e7)
+    svd = look_at.scipy.linalg.svd
+    monkeypatch.setattr(look_at.scipy.linalg, "svd", lambda A, **more: (shapes.append(A.shape), svd(A, **more))[1])
+    linear_r2(X, Y, np.arange(2000) % 4)
+    assert len(shapes) == 4 and all(100 < n < 200 for n, _ in shapes)
 
 
 @pytest.mark.parametrize(("rows", "count"), [(1, 1024), (19_999, 1024), (20_000, 2048), (99_999, 2048), (10**5, 4096)])

@@ -628,7 +628,7 @@ def test_what_is_not_built_yet_is_refused_by_name(
             "solve.class_weight has the label True, which is neither text nor a number; write it in quotes",
         ),
         (
-            {"solve": {"class_weight": "balanced"}},
+            {"solve": {"class_weight": "balanced"}, "data": {"store": "s", "targets": "y"}},
             "solve.class_weight has no effect: it is for classes (data.targets: {classes: NAME}), and these are "
             "numbers; leave it out",
         ),
