@@ -134,7 +134,7 @@ def linear_r2(X: FloatArray, Y: FloatArray, fold_of: Rows) -> tuple[float | None
     None of targets that do not vary, of few rows, and where all are in one fold. Of wide rows some do: as many as may
     be decomposed in a moment."""
     d = X.shape[1]
-    some = slice(None, None, math.ceil(len(X) / max(LINEAR_FLOPS / d**2, math.sqrt(LINEAR_FLOPS / d))))
+    some = slice(None, None, math.ceil(max(1, len(X)) / max(LINEAR_FLOPS / d**2, math.sqrt(LINEAR_FLOPS / d))))
     X, Y, fold_of = X[some], Y[some], fold_of[some]
     folds = np.unique(fold_of)
     if len(folds) < 2 or len(X) < LEAST:
