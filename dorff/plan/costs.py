@@ -27,7 +27,7 @@ from dorff.plan.graph_sizes import MiB
 from dorff.plan.lengthscale import tunes
 from dorff.plan.manifold_terms import ManifoldTerm, TermCosts, term_costs, weight_grid
 from dorff.plan.routes import Means, Route, Shape, Way, choose_route
-from dorff.plan.sampled import LEFT_OUT, RUN_ROWS, RUNS, left_out_runs
+from dorff.plan.sampled import RUN_ROWS, RUNS, left_out_runs
 from dorff.plan.seconds import INVERSE, MIXED, NOMINAL, QR, SEARCH, START, START_WORKERS, Pace, pace_bytes, solve_work
 from dorff.solvers import (
     Size,
@@ -295,9 +295,9 @@ def _tied(kernel: OperatorKernel, size: Size) -> int:
     return 0 if size.coupled or isinstance(kernel, MultiView) or _apart(kernel) else size.m * size.r**2
 
 
-def most_left_out(job: Job) -> int:
-    """Rows that are left out one at a time: fewer where they choose nothing, and say how good the fit is."""
-    return LEFT_OUT if job.solve.select == "loo" else RUNS * RUN_ROWS
+def most_left_out(job: Job) -> int | None:
+    """Rows that are left out one at a time, None of the usual: fewer where they choose nothing, and only judge."""
+    return None if job.solve.select == "loo" else RUNS * RUN_ROWS
 
 
 def leaves_out(job: Job, k: int) -> bool:
