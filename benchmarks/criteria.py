@@ -12,15 +12,13 @@ criteria by groups are there where the table has some. `mean` is over the `--spl
 
 from __future__ import annotations
 
-import argparse
 import json
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from defaults import FloatArray, folds_of, made, score, shipped
+from defaults import FloatArray, arguments, folds_of, made, score, shipped
 
 from dorff import ORFFRegressor, kernels
 
@@ -90,13 +88,7 @@ def summary(results: dict[str, Any]) -> dict[str, dict[str, float]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path)
-    parser.add_argument("--only", nargs="*", default=[])
-    parser.add_argument("--rows", type=int, default=600)
-    parser.add_argument("--splits", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
-    options = parser.parse_args()
+    options = arguments(__doc__, 600)
     every = made() | (shipped(options.data) if options.data else {})
     warnings.simplefilter("ignore")  # of ridges that leave few digits
     path = options.out / "criteria.json"

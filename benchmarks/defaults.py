@@ -285,14 +285,19 @@ def compared(table: Table, splits: int) -> dict[str, dict[str, float]]:
     return results
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def arguments(text: str | None, rows: int) -> argparse.Namespace:
+    """What a benchmark of these tables is asked for."""
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--only", nargs="*", default=[])
-    parser.add_argument("--rows", type=int, default=2000)
+    parser.add_argument("--rows", type=int, default=rows)
     parser.add_argument("--splits", type=int, default=3)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = arguments(__doc__, 2000)
     every = made() | (shipped(options.data) if options.data else {})
     warnings.simplefilter("ignore")  # of models that are not converged, and of features more than rows
     path = options.out / "defaults.json"
