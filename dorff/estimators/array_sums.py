@@ -68,28 +68,24 @@ Targets: TypeAlias = "Rows | OneHot"
 @final
 @dataclass(frozen=True, eq=False)
 class Drawing:
-    """All that is known before the pass: the features, the targets' shift y0 (q,), how moments are solved, what a
-    sample told, and how many rows are dealt to folds together."""
+    """All that is known before the pass: the features, the targets' shift y0 (q,), how moments are solved, which fold
+    a row is in, and what a sample told."""
 
     features: FeatureMap
     y0: FloatArray
     setting: Setting
     recipe: Recipe
     seed: int
+    deal: Deal
     looked: Look | None = None
-    run: int = 1
 
     @property
-    def rule(self) -> FoldRule:
-        """How rows are dealt to folds: so many in order together."""
-        return FoldRule(by_rows=True, seed=self.seed, run=self.run)
-
-    def sampled(self, deal: Deal) -> FirstLook | None:
-        """What a sample of the rows told, and a linear model of these folds of it."""
+    def sampled(self) -> FirstLook | None:
+        """What a sample of the rows told, and a linear model of the folds of it."""
         if self.looked is None:
             return None
         told, X, Y, numbers = self.looked
-        return replace(told, linear=linear_r2(X, Y, deal.of_rows(numbers)))
+        return replace(told, linear=linear_r2(X, Y, self.deal.of_rows(numbers)))
 
     def model(self, fitted: Fitted, report: Mapping[str, Any] | None = None) -> Model:
         """The model of a fit; `report` is what else its own says."""

@@ -21,6 +21,7 @@ from dorff.errors import InputError, QualityWarning
 from dorff.estimators.array_sums import (
     FOLDS,
     Drawing,
+    Look,
     RowsRead,
     Stream,
     Targets,
@@ -49,11 +50,13 @@ from dorff.estimators.parameters import (
     named_kernel,
     runs_read,
     seed_of,
+    told_by_folds,
     tuned,
 )
 from dorff.estimators.random_features import Answer, answered
 from dorff.estimators.semi import ManifoldLike, Penalties, check_trials, columns_read, terms_of
 from dorff.features import Recipe
+from dorff.features.lengthscale_search import search_size
 from dorff.fit import Fitted, folds_with_rows
 from dorff.fit.quality import FitQuality, warnings_of
 from dorff.frequencies import Sampler, default_sampler
@@ -62,15 +65,19 @@ from dorff.kernels import Gaussian, MultiView, OperatorKernel, ScalarKernel, med
 from dorff.kernels.multi_view import mean_of
 from dorff.kernels.scalar import FloatArray
 from dorff.model.model import Model, Views
+from dorff.model.weights import Density
 from dorff.moments import Folds, pooled
+from dorff.passes import FoldRule
 from dorff.plan import draw_features, features_for, target_means
-from dorff.plan.sampled import alike, block_length, distance
+from dorff.plan.sampled import distance, run_length
 from dorff.solvers import Choice, Setting, choose
 from dorff.spec.checks import AUTO
 from dorff.spec.job import FIRST_RIDGES
 from dorff.spec.registry import HELD_OUT
 
 Finish = Callable[[FloatArray], npt.NDArray[Any]]  # from f (k, p) to what is asked for; may be pickled
+Dealing = Callable[[FoldRule], Deal]
+_Chosen = tuple[OperatorKernel, Look | None, Deal]
 _HOMES = {"kernel": "kernels", "sampler": "frequencies"}
 _TABLES = {"gcv": "gcv_", "evidence": "log_evidences_", "kfold": "cv_errors_", "loo": "cv_errors_"}
 _OTHER_TABLE = "scores_"  # of a criterion of another package
@@ -195,12 +202,12 @@ class ORFFEstimator(Nested, ABC):
         return mean_of(self.kernel.V, range(self.kernel.V), q) if isinstance(self.kernel, MultiView) else None
 
     def _draw(
-        self, X: Rows, Y: Targets, *, scale_targets: bool = False, observe: FloatArray | None = None,
+        self, X: Rows, Y: Targets, dealing: Dealing, *, scale_targets: bool = False, observe: FloatArray | None = None,
         partial: bool = False, weights: FloatArray | None = None, inputs: FloatArray | None = None,
         free_scale: bool = False,
     ) -> Drawing:  # fmt: skip
-        """Constants from a sample of the rows X (n, d), Y (n, q) of `weights` (n,), and features. `observe` is C
-        (q, p). What inputs alone tell is that of `inputs` (k, d), where given."""
+        """Constants from a sample of the rows X (n, d), Y (n, q) of `weights` (n,), and features; `dealing` makes
+        folds of a rule. `observe` is C (q, p). What inputs alone tell is that of `inputs` (k, d), where given."""
         seed, d, p = self._seed(), X.shape[1], Y.shape[1] if observe is None else observe.shape[1]
         covariance = np.eye(p) if observe is None else None
         given = self._given
@@ -222,33 +229,32 @@ class ORFFEstimator(Nested, ABC):
 
         count = features_for(n) if is_auto(self.n_features) else int(self.n_features)
 
-        def described(scaled: Callable[[FloatArray], FloatArray]) -> tuple[OperatorKernel, Recipe]:
-            kernel = self._operator_kernel(scaled(some_x), own)
+        def setting_of(kernel: OperatorKernel, m: int, density: Density | None = None) -> Setting:
+            return Setting(kernel, d, m, density, scale_targets, bool(self.intercept), observe, free_scale=free_scale)
+
+        def described(scaled: Callable[[FloatArray], FloatArray]) -> tuple[_Chosen, Recipe]:
+            kernel, looked, run = self._operator_kernel(scaled(some_x), own), None, 1
             if self._unsaid:
                 kernel = tuned(kernel, read, scaled, n=n, seed=seed, observe=observe, weights=weights)
+            if looks:
+                looked = looked_at(kernel, read, scaled, n=n, seed=seed)
+                run = run_length(looked[0], n, FOLDS) if is_auto(self.cv) else 1
+            deal = dealing(FoldRule(by_rows=True, seed=seed, run=run))
+            if self._unsaid and looked is not None:
+                kernel = told_by_folds(setting_of(kernel, search_size(n)[1]), looked, deal, seed)
             sampler = default_sampler(kernel) if self.sampler is None else self.sampler
             recipe = Recipe(kernel.fix(d, p, covariance), sampler, d, p, count, bool(self.intercept))
             check_memory(recipe.m, Y.shape[1])
-            return kernel, recipe
+            return (kernel, looked, deal), recipe
 
-        tied = given.tied(d) if isinstance(given, OperatorKernel) else ()
-        kernel, recipe, drawn, features = draw_features(
-            some_x,
-            own,
-            described,
-            seed,
-            tied=tied if self._scales else None,
-            shift_invariant=self._shift_invariant(),
+        tied = (given.tied(d) if isinstance(given, OperatorKernel) else ()) if self._scales else None
+        (kernel, looked, deal), recipe, drawn, features = draw_features(
+            some_x, own, described, seed, tied=tied, shift_invariant=self._shift_invariant()
         )
         for name, why in self._ignored(recipe.idle):
             warnings.warn(f"{name}={getattr(self, name)!r} has no effect: {why}", UserWarning, stacklevel=3)
-        setting = Setting(
-            kernel, d, features.m, drawn.density, scale_targets, bool(self.intercept), observe, free_scale=free_scale
-        )
-        looked, run = looked_at(kernel, read, features, n=n, seed=seed) if looks else None, 1
-        if looked is not None and is_auto(self.cv) and alike(looked[0].dependence, looked[0].correlation):
-            run = block_length(n, FOLDS)
-        return Drawing(features, target_means(some_y, w), setting, recipe, seed, looked, run)
+        setting = setting_of(kernel, features.m, drawn.density)
+        return Drawing(features, target_means(some_y, w), setting, recipe, seed, deal, looked)
 
     def _shift_invariant(self) -> bool:
         """Whether the kernel sees differences of inputs alone; the default one does."""

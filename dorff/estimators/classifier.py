@@ -311,10 +311,9 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
         """To rows X (n, d) and Y (n, K) of `weights` (n,), and to the terms over `inputs` (k, d), all rows."""
         stream, jobs = self._stream, self._jobs()
         if stream is None:
-            observe = self._average(Y.shape[1])
-            drawing = self._draw(X, Y, observe=observe, weights=weights, inputs=inputs, free_scale=True)
-            deal = self._deal(Y, drawing.rule, groups, semi=bool(terms))
-            stream = Stream(drawing, ArraySums(drawing.features, drawing.y0, deal, self.class_weight_))
+            observe, deal = self._average(Y.shape[1]), partial(self._deal, Y, groups, semi=bool(terms))
+            drawing = self._draw(X, Y, deal, observe=observe, weights=weights, inputs=inputs, free_scale=True)
+            stream = Stream(drawing, ArraySums(drawing.features, drawing.y0, drawing.deal, self.class_weight_))
         stream = stream.added(X, Y, weights, jobs)
         penalties = None if inputs is None else Penalties.of(terms, stream.drawing, inputs, X.shape[0])
         fitted, model = self._solve(stream.drawing, stream.sums, penalties, stream.summing.folds)
@@ -327,7 +326,7 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
         self.model_, self._stream = replace(model, info=info), stream
         self._judge(fitted, quality, stream.drawing, 5)
 
-    def _deal(self, Y: Targets, rule: FoldRule, groups: Any, *, semi: bool) -> Deal:
+    def _deal(self, Y: Targets, groups: Any, rule: FoldRule, *, semi: bool) -> Deal:
         """Which folds rows are in. Without `cv` they are those that a calibration needs, and with no need of that one;
         a fifth alone where rows are held out once."""
         by_number = self._cv is None or isinstance(self._cv, numbers.Integral)

@@ -12,9 +12,10 @@ from sklearn.utils import check_random_state
 
 from dorff.errors import InputError
 from dorff.estimators.array_sums import Look, RowsRead, Run, Targets, sampled_runs
-from dorff.estimators.arrays import Flags, Rows
+from dorff.estimators.arrays import Deal, Flags, Rows, dealt_by
 from dorff.features import FeatureMap
-from dorff.features.lengthscale_search import FEATURES, QUICK, QUICK_BELOW, QUICK_ROWS, ROWS, tune_lengthscales
+from dorff.features.lengthscale_search import QUICK_BELOW, search_size, tune_lengthscales
+from dorff.features.projected import with_lengthscale
 from dorff.frequencies import Sampler
 from dorff.kernels import (
     MultiView,
@@ -27,8 +28,9 @@ from dorff.kernels import (
     scalar_from_config,
 )
 from dorff.kernels.scalar import FloatArray
-from dorff.plan.sampled import left_out_runs, look, sample_runs
-from dorff.solvers import LeftOut
+from dorff.moments.blas import pinned
+from dorff.plan.sampled import held_out_multiple, left_out_runs, look, sample_runs
+from dorff.solvers import LeftOut, Setting
 from dorff.spec.checks import AUTO, nearest
 from dorff.spec.registry import KERNELS, SCALARS, Entry, Registry
 
@@ -200,7 +202,7 @@ def tuned(
 ) -> OperatorKernel:
     """The kernel with the length-scales of most evidence on some of n rows: one for each input, or one of a vector
     field. As it is where it has none, and where no row has all targets."""
-    if not any("lengthscale" in base.scalar.config() for _, base in kernel.terms()):
+    if not _has_lengthscale(kernel):
         return kernel
     runs = _tuning_runs(n)
     some_x, some_y = read[runs]
@@ -210,21 +212,39 @@ def tuned(
     whole = _whole(some_y) & (True if weights is None else weights > 0)
     if not whole.any():
         return kernel
-    rows, m = (ROWS, FEATURES) if n >= QUICK_BELOW else (QUICK_ROWS, QUICK)
+    rows, m = search_size(n)
     each = not kernel.vector_field
     return tune_lengthscales(
         kernel, scaled(some_x), some_y, each=each, rows=rows, n_features=m, weights=weights, **options
     ).kernel
 
 
-def looked_at(kernel: OperatorKernel, read: RowsRead, features: FeatureMap, *, n: int, seed: int) -> Look:
+def looked_at(
+    kernel: OperatorKernel, read: RowsRead, scaled: Callable[[FloatArray], FloatArray], *, n: int, seed: int
+) -> Look:
     """What a sample of n rows tells, and which it is, as of a job."""
     runs = sample_runs(0, n)
     some_x, some_y = read[runs]
     numbers = np.concatenate([np.arange(start, stop) for start, stop in runs])
     whole = _whole(some_y)
-    x = ((some_x - features.center) / features.scale)[whole]
+    x = scaled(some_x)[whole]
     return look(kernel, x, some_y[whole], numbers[whole], seed), x, some_y[whole], numbers[whole]
+
+
+def told_by_folds(setting: Setting, looked: Look, deal: Deal, seed: int) -> OperatorKernel:
+    """A kernel that was `tuned`, with the multiple of its length-scales that tells sampled rows of other folds best,
+    where these are groups or blocks; as it is where it has none."""
+    kernel, (_, X, Y, numbers) = setting.kernel, looked
+    if dealt_by(deal) in (None, "rows") or not _has_lengthscale(kernel):
+        return kernel
+    with pinned():
+        multiple = held_out_multiple(setting, X, Y, deal.of_rows(numbers), seed)
+    lengthscale = next(base.scalar.config()["lengthscale"] for _, base in kernel.terms())
+    return kernel if multiple == 1 else with_lengthscale(kernel, np.asarray(lengthscale) * multiple)
+
+
+def _has_lengthscale(kernel: OperatorKernel) -> bool:
+    return any("lengthscale" in base.scalar.config() for _, base in kernel.terms())
 
 
 def in_python(sentence: str) -> str:

@@ -240,12 +240,11 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         with enough_memory(self._remedy), one_thread():
             if stream is None:
                 drawing = self._draw(
-                    X, Y, scale_targets=self._scales, observe=observe, partial=self._partial, weights=weights,
-                    inputs=inputs,
+                    X, Y, lambda rule: dealt(self._cv, X.shape[0], rule, seen=seen, y=y, groups=groups),
+                    scale_targets=self._scales, observe=observe, partial=self._partial, weights=weights, inputs=inputs,
                 )  # fmt: skip
-                deal = dealt(self._cv, X.shape[0], drawing.rule, seen=seen, y=y, groups=groups)
-                sums = ArraySums(drawing.features, drawing.y0, deal, partial=self._partial, precision=self.precision)
-                stream = Stream(drawing, sums)
+                own = drawing.features, drawing.y0, drawing.deal
+                stream = Stream(drawing, ArraySums(*own, partial=self._partial, precision=self.precision))
             stream = stream.added(X, Y, weights, jobs)
             penalties = None if inputs is None else Penalties.of(terms, stream.drawing, inputs, len(X))
             drawing = stream.drawing
@@ -253,8 +252,8 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
                 sample = left_out_rows(drawing.features, X, Y, weights, partial=self._partial)
                 drawing = replace(drawing, setting=replace(drawing.setting, sample=sample))
             fitted, self.model_ = self._solve(drawing, stream.sums, penalties, stream.summing.folds)
-            deal, names = stream.summing.folds, ["y"] if self._one_target else [f"y{at}" for at in range(Y.shape[1])]
-            quality = quality_of(fitted, names, dealt_by(deal), drawing.sampled(deal), sample=drawing.setting.sample)
+            names = ["y"] if self._one_target else [f"y{at}" for at in range(Y.shape[1])]
+            quality = quality_of(fitted, names, dealt_by(drawing.deal), drawing.sampled, sample=drawing.setting.sample)
             self._stream = stream
             self._fitted = fitted.pooled() if self.posterior else None
             self._posterior_model: Model | None = None  # made when it is first asked for

@@ -200,7 +200,7 @@ class _EvidenceSystem:
 
 ROWS: Final = 8192
 FEATURES: Final = 512  # columns of the linear model: of F, times the rows of psi for fields
-QUICK_BELOW: Final = 20_000  # rows of data whose search takes fewer rows and features, of a job and an estimator
+QUICK_BELOW: Final = 20_000  # rows of data whose search takes fewer rows and features, whose fit takes seconds too
 QUICK_ROWS, QUICK = 2048, 256
 STARTS: Final = (1 / 3, 1.0, 3.0)  # times the first guess
 REACH: Final = (1e-2, 1e3)  # the length-scales looked at, times the first guess
@@ -212,6 +212,11 @@ _LINEAR: Final = 1.0  # log of a length-scale over the first guess
 _value: Final = attrgetter("value")
 _TOLERANCE: Final = 1e-7  # of the log evidence an entry of Y
 _LEAST_ROWS: Final = 4
+
+
+def search_size(n: int) -> tuple[int, int]:
+    """The most rows and columns that the search takes of n rows, of a job and an estimator."""
+    return (ROWS, FEATURES) if n >= QUICK_BELOW else (QUICK_ROWS, QUICK)
 
 
 @final

@@ -13,19 +13,19 @@ import numpy as np
 from dorff.data import Dataset, RowBlock, class_counts
 from dorff.errors import InputError
 from dorff.features import Drawn, FeatureMap, Recipe
-from dorff.features.lengthscale_search import FEATURES, QUICK, QUICK_BELOW, QUICK_ROWS, ROWS, tune_lengthscales
+from dorff.features.lengthscale_search import search_size, tune_lengthscales
 from dorff.kernels import OperatorKernel
 from dorff.kernels.scalar import FloatArray, IntArray
 from dorff.moments import MOST_PATTERNS, patterns_of
 from dorff.moments.blas import pinned
 from dorff.passes import Configs, FrozenConstants, Pass, RowsName, freeze, frozen_hash
-from dorff.passes.spec import AS_SAMPLED, IN_BLOCKS
+from dorff.passes.spec import AS_SAMPLED, IN_BLOCKS, Rows
 from dorff.plan.costs import SAMPLE_BYTES
-from dorff.plan.lengthscale import build_kernels, tuned_config, tuning_rows, with_medians
+from dorff.plan.lengthscale import build_kernels, multiplied, tuned_config, tuning_rows, with_medians
 from dorff.plan.plan import Plan
-from dorff.plan.sampled import FirstLook, alike, block_length, distance, linear_r2, look, sample_runs
+from dorff.plan.sampled import FirstLook, distance, held_out_multiple, linear_r2, look, run_length, sample_runs
 from dorff.plan.sharing import make_recipe
-from dorff.solvers import spread
+from dorff.solvers import Setting, spread
 from dorff.spec.job import Job
 
 K = TypeVar("K")
@@ -138,16 +138,15 @@ def constants_of(plan: Plan, *, narrow: bool = False) -> FrozenConstants:
         kernel, together = plan.candidates[0], (np.arange(dataset.d),) if spec.one_scale else ()
         tied = kernel.tied(dataset.d) if kernel.V > 1 else together
 
-    def described(scaled: Scaled) -> tuple[_Kernels, Recipe]:
-        kernels = _numbers(plan, rows, scaled)
-        sources = drawn if kernels.drawn is None else build_kernels(kernels.drawn, dataset.d)
-        return kernels, make_recipe(sources, dataset, plan.job, plan.observe)
+    def described(scaled: Scaled) -> tuple[_Looked, Recipe]:
+        looked = _looked(plan, _numbers(plan, rows, scaled), scaled)
+        sources = drawn if looked[0].drawn is None else build_kernels(looked[0].drawn, dataset.d)
+        return looked, make_recipe(sources, dataset, plan.job, plan.observe)
 
     invariant = all(base.scalar.shift_invariant for kernel in drawn for _, base in kernel.terms())
-    kernels, _, draw, features = draw_features(
+    (kernels, run, sampled), _, draw, features = draw_features(
         rows.X, rows.weights, described, spec.seed, tied=tied, shift_invariant=invariant
     )
-    run, sampled = _looked(plan, kernels, features)
     x = (rows.X - features.center) / features.scale
     return FrozenConstants(
         features,
@@ -167,20 +166,20 @@ def constants_of(plan: Plan, *, narrow: bool = False) -> FrozenConstants:
     )
 
 
-def _looked(plan: Plan, kernels: _Kernels, features: FeatureMap) -> tuple[int | None, FirstLook | None]:
+def _looked(plan: Plan, kernels: _Kernels, scaled: Scaled) -> _Looked:
     """What a sample of rows told, where folds are dealt; and how many rows are dealt together, where the spec leaves
-    it to that. The linear model has the folds of the pass, each of them held out."""
+    it to that. The linear model has the folds of the pass, each of them held out; and so have kernels that were tuned,
+    longer than found where that tells other groups or blocks better."""
     dataset, spec, leaves = plan.dataset, plan.spec, plan.leaves
     if spec.folds.count == 1:
-        return None, None
+        return kernels, None, None
     read = [dataset.block(start, stop).weighty() for start, stop in sample_runs(dataset.first, dataset.n)]
     blocks = [block[block.whole()] for block in read]
     rows, run = RowBlock.joined(blocks), None
-    scaled = (rows.X - features.center) / features.scale
-    sampled = look(_chosen(plan, kernels)[0], scaled, rows.Y, rows.numbers, spec.seed)
+    x = scaled(rows.X)
+    sampled = look(_chosen(plan, kernels)[0], x, rows.Y, rows.numbers, spec.seed)
     if spec.folds.run in (AS_SAMPLED, IN_BLOCKS):
-        together = spec.folds.run == IN_BLOCKS or alike(sampled.dependence, sampled.correlation)
-        run = block_length(dataset.rows, plan.job.solve.folds.count) if together else 1
+        run = run_length(sampled, dataset.rows, plan.job.solve.folds.count, always=spec.folds.run == IN_BLOCKS)
     rule = replace(spec.folds, count=plan.job.solve.folds.count, held=0)
     rule = rule if run is None else replace(rule, run=run)
     if rule.by_rows:
@@ -189,7 +188,29 @@ def _looked(plan: Plan, kernels: _Kernels, features: FeatureMap) -> tuple[int | 
         at = np.searchsorted([leaf.start for leaf in leaves], rows.numbers, side="right") - 1
         fold_of = np.array([leaf.number for leaf in leaves])[at] % rule.count
     with pinned():
-        return run, replace(sampled, linear=linear_r2(scaled, rows.Y, fold_of))
+        if spec.tuning and not (rule.by_rows and rule.run == 1):
+            kernels = _multiplied(plan, kernels, x, rows.Y, fold_of)
+        return kernels, run, replace(sampled, linear=linear_r2(x, rows.Y, fold_of))
+
+
+def _multiplied(plan: Plan, kernels: _Kernels, X: FloatArray, Y: FloatArray, fold_of: Rows) -> _Kernels:
+    """Kernels that were tuned, by the multiple of their length-scales that tells rows of other folds best."""
+    spec, classes = plan.spec, plan.dataset.labels is not None
+    given = min(search_size(plan.dataset.n)[1], spec.count), None, not classes, plan.job.solve.intercept, plan.observe
+
+    def multiple(kernel: OperatorKernel) -> float:
+        setting = Setting(kernel, X.shape[1], *given, one_scale=spec.one_scale, free_scale=classes)
+        return held_out_multiple(setting, X, Y, fold_of, spec.seed)
+
+    drawn, fitted = kernels.drawn or (), kernels.fitted or ()
+    words = [*plan.drawn_configs, *(plan.kernel_configs if fitted else ())]
+    configs, factors = multiplied(words, [*drawn, *fitted], multiple)
+    own = factors[len(drawn) :] if fitted else factors
+    status = [
+        one if one is None or factor == 1 else f"{one}; times {factor:g}, by groups or blocks that were held out"
+        for one, factor in zip(kernels.status or (), own, strict=True)
+    ]
+    return replace(kernels, drawn=configs[: len(drawn)], fitted=configs[len(drawn) :] or None, status=tuple(status))
 
 
 def _chosen(plan: Plan, kernels: _Kernels) -> Sequence[OperatorKernel]:
@@ -242,6 +263,9 @@ class _Kernels:
     status: tuple[str | None, ...] | None = None
 
 
+_Looked = tuple[_Kernels, int | None, FirstLook | None]  # with how many rows are dealt together
+
+
 def _numbers(plan: Plan, sample: RowBlock, scaled: Scaled) -> _Kernels:
     """The kernels: the median of distances between the sample's rows for its word, then length-scales of most evidence
     for theirs."""
@@ -254,11 +278,10 @@ def _numbers(plan: Plan, sample: RowBlock, scaled: Scaled) -> _Kernels:
     if not spec.tuning:
         return _Kernels(drawn, fitted or None)
     rows, name = tuning_rows(plan.dataset, plan.dataset.n)
-    quick = plan.dataset.n < QUICK_BELOW  # whose fit takes seconds, too
+    most, m = search_size(plan.dataset.n)
     tune = partial(
-        tune_lengthscales, X=scaled(rows.X), Y=rows.Y, n_features=min(QUICK if quick else FEATURES, spec.count),
-        seed=spec.seed, intercept=plan.job.solve.intercept, observe=plan.observe, weights=rows.weights,
-        rows=QUICK_ROWS if quick else ROWS,
+        tune_lengthscales, X=scaled(rows.X), Y=rows.Y, n_features=min(m, spec.count), seed=spec.seed, rows=most,
+        intercept=plan.job.solve.intercept, observe=plan.observe, weights=rows.weights,
     )  # fmt: skip
     configs, searches = tuned_config([*drawn, *fitted], tune)
     status, split = [None if one is None else one.status for one in searches], len(drawn)

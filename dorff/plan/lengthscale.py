@@ -96,6 +96,29 @@ def tuned_config(configs: Sequence[Config], tune: Callable[..., Tuned]) -> tuple
     return filled, searches
 
 
+def multiplied(
+    words: Sequence[Config], configs: Sequence[Config], multiple: Callable[[kernels.OperatorKernel], float]
+) -> tuple[list[Config], list[float]]:
+    """Kernels that were tuned where `words` say so, with length-scales times what `multiple` makes of each; and these
+    numbers. Those that differ in output matrices alone have the same."""
+    factors, by_kernel = [], dict[str, float]()
+    for word, config in zip(words, configs, strict=True):
+        alone = _replaced(config, "output", "identity")
+        name = json.dumps(alone, sort_keys=True)
+        if tunes(word) is not None and name not in by_kernel:
+            by_kernel[name] = multiple(kernels.from_config(alone))
+        factors.append(by_kernel.get(name, 1.0))
+    return [_times(config, factor) for config, factor in zip(configs, factors, strict=True)], factors
+
+
+def _times(config: Config, factor: float) -> Config:
+    def put(key: str, item: Any) -> Any:
+        return (np.asarray(item) * factor).tolist() if key == "lengthscale" and factor != 1 else item
+
+    times: Config = _mapped(config, put)
+    return times
+
+
 def lengthscale_words(value: Any) -> set[str]:
     """The words that stand for length-scales in configurations of kernels."""
     return {word for word in all_lengthscales(value) if word}

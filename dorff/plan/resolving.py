@@ -136,7 +136,11 @@ def told_by_rows(job: Job, constants: FrozenConstants, words: Configs, configs: 
         if AUTO in all_lengthscales(kernel.model_dump()):
             key = f"kernel[{number}].lengthscale" if len(configs) > 1 else "kernel.lengthscale"
             came = next(iter(lengthscales(config)))
-            yield Chosen(key, came, f"{next(iter(all_lengthscales(word)))}: of most evidence on a sample of rows")
+            status = (
+                "" if constants.tuned is None or constants.tuned[number] is None else f"; {constants.tuned[number]}"
+            )
+            why = f"{next(iter(all_lengthscales(word)))}: of most evidence on a sample of rows{status}"
+            yield Chosen(key, came, why)
 
 
 def _unsaid(job: Job) -> bool:

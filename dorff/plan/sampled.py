@@ -1,18 +1,21 @@
 """What some thousand rows tell before the pass: whether rows beside each other are alike beyond what their inputs say,
-and how good a linear model is."""
+how good a linear model is, and how much longer the length-scales are that tell rows of other groups or blocks."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, final
 
 import numpy as np
 import scipy.linalg
 
-from dorff.features import Recipe, sampler_of
+from dorff.features import FeatureMap, Recipe, sampler_of
+from dorff.features.projected import with_lengthscale
 from dorff.kernels import Decomposable, Gaussian, MultiView, OperatorKernel, Spectral, median_lengthscale
 from dorff.kernels.scalar import FloatArray
 from dorff.moments.blas import pinned
+from dorff.passes import BlockSums, block_rows
 from dorff.passes.spec import Rows
+from dorff.solvers import Setting, setting_scores
 
 RUNS, RUN_ROWS = 32, 128  # rows that are looked at: runs of them, spread evenly
 LEFT_OUT, NUMBERS = 2**15, 2**22  # rows that are left out one at a time, and numbers that they have, at most
@@ -24,6 +27,7 @@ ALIKE: Final = 0.3  # the share of an error that rows beside tell, from which on
 CORRELATED: Final = 0.5  # errors of rows in order, alike
 NOTHING: Final = 0.01  # of a target's variance: an error below it
 BLOCKS: Final = 4  # for each fold, at least
+MULTIPLES: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 0.5)  # of length-scales, the first of equals
 _RIDGES: Final = tuple(10.0**power for power in range(-9, 2))
 _TINY: Final = 1e-9
 LINEAR_FLOPS: Final = 4e8  # of a linear model's decomposition, up to a factor: n d min(n, d) for n rows of d inputs
@@ -154,9 +158,38 @@ def linear_r2(X: FloatArray, Y: FloatArray, fold_of: Rows) -> tuple[float | None
     return tuple(float(one) if of > 0 else None for one, of in zip(r2, spread, strict=True))
 
 
+def held_out_multiple(setting: Setting, X: FloatArray, Y: FloatArray, fold_of: Rows, seed: int) -> float:
+    """The one of MULTIPLES of a kernel's length-scales by which scaled inputs X (n, d) tell targets Y (n, q) of other
+    folds best, by R2 at the best ridge for each: the evidence takes errors that rows beside each other share for what
+    is to be learned, and finds length-scales too short. The setting's m is the most unknowns of a problem; output
+    matrices count as the identity. 1 where rows are few, or in one fold."""
+    folds, best = np.unique(fold_of), {}
+    if len(folds) < 2 or len(X) < LEAST:
+        return 1.0
+    kernel, d, p = setting.kernel, setting.d, Y.shape[1] if setting.observe is None else setting.observe.shape[1]
+    lengthscale = np.asarray(next(base.scalar.config()["lengthscale"] for _, base in kernel.terms()))
+    for multiple in MULTIPLES:
+        tried = with_lengthscale(kernel, lengthscale * multiple, identity=True).fix(d, p)
+        m = max(2, setting.m // (p if tried.vector_field else 1))
+        drawn = Recipe(tried, sampler_of({"type": "iid"}, tried), d, p, m, setting.intercept).draw(seed)
+        features = FeatureMap(drawn.phi, np.zeros(d), np.ones(d))
+        sums = BlockSums(features, Y.mean(axis=0), block_rows=block_rows(features.m + 1 + Y.shape[1]))
+        for fold in folds:
+            sums.add(X[fold_of == fold], Y[fold_of == fold], int(fold))
+        one = replace(setting, kernel=tried, m=features.m, density=drawn.density)
+        scores = setting_scores([[part] for part in sums.moments().values()], one, None, by="kfold")
+        best[multiple] = min(score.least for score in scores)
+    return min(MULTIPLES, key=best.__getitem__)
+
+
 def alike(dependence: float, correlation: float) -> bool:
     """Whether rows beside a row tell so much of its error that they are to be held out together."""
     return dependence > ALIKE or correlation > CORRELATED
+
+
+def run_length(looked: FirstLook, rows: int, folds: int, *, always: bool = False) -> int:
+    """How many rows are held out together: those of a block where they are alike, or `always`, else one."""
+    return block_length(rows, folds) if always or alike(looked.dependence, looked.correlation) else 1
 
 
 def look(kernel: OperatorKernel, X: FloatArray, Y: FloatArray, numbers: Rows, seed: int) -> FirstLook:
