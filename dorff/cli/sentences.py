@@ -65,7 +65,7 @@ def quality_text(quality: Mapping[str, Any] | None) -> dict[str, str]:
     kept = quality["outputs"] if len(outputs) <= SHOWN else outputs[:SHOWN]
     return {
         f"held-out {one['target']}": f"R2 {_r2(one['r2'])} (linear model {_r2(one['r2_linear'])}, own rows "
-        f"{_r2(one['r2_train'])})  rmse {one['rmse']:.4g} (mean {one['rmse_mean']:.4g})"
+        f"{_r2(one['r2_train'])})  rmse {_number(one['rmse'], 'g')} (mean {_number(one['rmse_mean'], 'g')})"
         for one in kept
     }
 
@@ -230,7 +230,11 @@ def score_text(scores: Scores) -> str:
 
 
 def _r2(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.4f}"
+    return _number(value, "f")
+
+
+def _number(value: float | None, form: str) -> str:
+    return "unknown" if value is None else f"{value:.4{form}}"
 
 
 def _apart(per_output: Mapping[str, Mapping[str, float]], kind: str) -> str:

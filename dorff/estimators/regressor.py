@@ -123,7 +123,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         as of `score`, by which the ridge is chosen: of labelled rows, the graph being of all rows always.
     quality_ : FitQuality or None
         How good the fit is on held-out rows: its `r2`, and of each of its `outputs` the target's `r2`, `rmse`,
-        `rmse_mean` (of the mean of others), `r2_linear` (of a linear model), `r2_train`. What is wrong is warned of
+        `rmse_mean` (of their mean), `r2_linear` (of a linear model), `r2_train`. What is wrong is warned of
         (QualityWarning). None without `cv` and leave-one-out, and of splits that are no partition.
     gcv_, log_evidences_, scores_ : ndarray (number of ridges,)
         GCV scores, log marginal likelihoods or the scores of another package's criterion, where that chose.

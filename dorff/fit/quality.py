@@ -12,7 +12,7 @@ from dorff.fit.choice import left_out_rows
 from dorff.fit.fitted import Fitted
 from dorff.kernels import MultiView, Spectral
 from dorff.model.calibration import Codes, HeldSample
-from dorff.moments import FloatArray, Solvable, by_fold, pooled
+from dorff.moments import FloatArray, by_fold, pooled
 from dorff.moments.blas import pinned
 from dorff.plan import Plan
 from dorff.plan.costs import leaves_out
@@ -42,14 +42,15 @@ _INPUTS: Final = "look whether the inputs can tell it (dorff report), and give m
 @final
 @dataclass(frozen=True)
 class OutputQuality:
-    """Of a target: R2 (None where it does not vary) and root mean squared error on held-out rows, those of the mean of
-    the other rows and of a linear model, and R2 on the rows of the fit. `inside` is the share of held-out rows that
-    bands of 95% hold, of those that the model keeps; None where it has none, or no bands."""
+    """Of a target: R2 (None where fewer than two held-out rows have it), root mean squared error on held-out rows and
+    that of their mean (R2 is 1 - (rmse / rmse_mean)^2), R2 of a linear model on them, and R2 on the rows of the fit.
+    `inside` is the share of held-out rows that bands of 95% hold, of those that the model keeps; None where it has
+    none, or no bands."""
 
     target: str
     r2: float | None
-    rmse: float
-    rmse_mean: float
+    rmse: float | None
+    rmse_mean: float | None
     r2_linear: float | None
     r2_train: float | None
     inside: float | None
@@ -126,18 +127,17 @@ def quality_of(
         spread = every = Spread.of_moments(total)
         train = squared_errors(total, choice.fit.W, choice.fit.bias, setting.observe)
         if sample is None:
-            squares, half, mean = held_out_squares(parts, setting, ridge), _half(fitted, ridge), _of_mean(parts)
+            squares, half = held_out_squares(parts, setting, ridge), _half(fitted, ridge)
         else:
             (squares,), spread = _without(fitted, [ridge], sample), sample.spread
-            mean = spread.squares / (1.0 - 1.0 / np.maximum(spread.rows, 2.0)) ** 2  # where rows weigh the same
     linear, seen = (looked.linear, _seen(looked)) if looked else _linear(sample, len(squares))
-    each, trained, counts = spread.each(squares), every.each(train), spread.weight
-    rmse = np.sqrt(squares / np.maximum(counts, 1e-300))
+    each, trained, counts = spread.each(squares), every.each(train), np.where(spread.weight > 0, spread.weight, np.nan)
+    rmse, of_mean = np.sqrt(squares / counts), np.sqrt(spread.squares / counts)
     inside = None if held is None or held.std is None else held.coverage(BAND)
     outputs = [
         OutputQuality(
-            name, _number(each[at]), float(rmse[at]), math.sqrt(mean[at] / counts[at]) if counts[at] else math.nan,
-            linear[at], _number(trained[at]), None if inside is None else _number(inside[at]),
+            name, _number(each[at]), _number(rmse[at]), _number(of_mean[at]), linear[at], _number(trained[at]),
+            None if inside is None else _number(inside[at]),
         )
         for at, name in enumerate(targets)
     ]  # fmt: skip
@@ -198,18 +198,6 @@ def _half(fitted: Fitted, ridge: float | FloatArray) -> float | None:
     parts, setting = of_first(by_fold(fitted.sums), fitted.settings[choice.candidate], choice.m // 2)
     spread = Spread.of_moments([part for fold in parts for part in fold])
     return _number(setting.r2.score(held_out_squares(parts, setting, ridge), spread))
-
-
-def _of_mean(folds: Sequence[Sequence[Solvable]]) -> FloatArray:
-    """Summed squared errors (q,) of predicting each fold's targets by the mean of the other folds' rows."""
-    parts = ([[p.corner[0, 0] * p.mask, p.corner[0, 1:], np.diag(p.corner)[1:]] for p in fold] for fold in folds)
-    sums = [np.sum(each, axis=0) for each in parts]
-    total, errors = np.sum(sums, axis=0), np.zeros(sums[0].shape[1])
-    for weight, first, squares in sums:
-        left = total[0] - weight
-        mean = (total[1] - first) / np.where(left > 0, left, 1.0)
-        errors += squares - 2.0 * mean * first + mean**2 * weight
-    return np.asarray(np.maximum(errors, 0.0))
 
 
 def _number(value: Any) -> float | None:

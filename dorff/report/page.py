@@ -163,7 +163,7 @@ def _real(value: object) -> float | None:
 @dataclass(frozen=True)
 class Quality:
     """How good the model is on rows not seen, by the fit's own `folds`, or, where these are empty, by the rows that it
-    keeps: of each target its name `target`, `r2`, `rmse`, `rmse_mean` (that of predicting the mean), `r2_linear` (a
+    keeps: of each target its name `target`, `r2`, `rmse`, `rmse_mean` (that of their mean), `r2_linear` (a
     linear model's) and `r2_train`, None what is not known."""
 
     outputs: tuple[Mapping[str, Any], ...]
