@@ -75,15 +75,18 @@ def test_the_verdict_is_in_words_and_numbers() -> None:
 
 def test_each_warning_comes_with_its_remedy() -> None:
     poor = {**OUTPUT, "target": "wind", "r2": -0.1, "r2_linear": 0.7, "r2_train": 0.9}
-    report = {"quality": quality(OUTPUT, poor, dependence=0.25), "warnings": ["<b>few</b> rows"], "ridge": 1e-4}
+    report = {"quality": quality(OUTPUT, poor, dependence=0.25), "ridge": 1e-4}
     said = text(a_model(SCALAR, 1, 2, info(targets=["depth", "wind"], **report)))
     for words in (
-        "<b>few</b> rows", "No better than the mean for wind: give inputs that tell more of it",
+        "No better than the mean for wind: give inputs that tell more of it",
         "R² is 0.88 on the rows fitted and 0.36 on others: use larger ridges",
         "A linear model of the same inputs does better (R² 0.550)", "finds nothing that a linear model does not",
         "Best is depth (R² 0.81), worst wind (-0.10)", "to 999 rows. Dependence between neighbouring rows: 0.25. RMSE",
     ):  # fmt: skip
         assert words in said, words
+    said = text(a_model(SCALAR, 1, 2, info(targets=["depth", "wind"], warnings=["<b>few</b> rows"], **report)))
+    assert "<b>few</b> rows" in said and "on the rows fitted and" not in said, "the fit's own are enough"
+    assert "No better" not in said and "finds nothing" not in said and "does better (R² 0.550)" in said
     assert "ran out of steps" in text(a_model(SCALAR, 1, 1, info(status="not_converged")))
 
 
