@@ -30,6 +30,7 @@ BLOCKS: Final = 4  # for each fold, at least
 MULTIPLES: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 0.5)  # of length-scales, the first of equals
 _RIDGES: Final = tuple(10.0**power for power in range(-9, 2))
 _TINY: Final = 1e-9
+_AT_ONCE: Final = 64  # rows tried
 LINEAR_FLOPS: Final = 4e8  # of a linear model's decomposition, up to a factor: n d min(n, d) for n rows of d inputs
 _LINEAR_RIDGES: Final = (1e-8, 1e-6, 1e-4, 1e-2, 1.0)
 
@@ -96,28 +97,31 @@ def dependence(F: FloatArray, Y: FloatArray, numbers: Rows) -> tuple[float, floa
     if n < LEAST or not Y.shape[1]:
         return 0.0, 0.0, beside
     tried = np.linspace(0, n - 1, min(n, MOST_TRIED)).astype(np.intp)
-    near = [np.flatnonzero(abs(numbers - numbers[at]) <= beside) for at in tried]
+    wanted = numbers[tried, None] + np.arange(-beside, beside + 1)
+    near = np.minimum(np.searchsorted(numbers, wanted), n - 1)
+    near[numbers[near] != wanted] = n  # a row of zeros
     F = F - F.mean(axis=0)
     values, vectors = scipy.linalg.eigh(F.T @ F, check_finite=False)
     Z, values = F @ vectors, np.maximum(values, 0.0)
-    seen, alone, together = Z.T @ Y, [], []
+    seen, alone, together, cuts = Z.T @ Y, [], [], range(_AT_ONCE, len(tried), _AT_ONCE)
     for ridge in _RIDGES:
         size = np.sqrt(values + ridge * n)
         roots = Z / size
         left = Y - roots @ (seen / size[:, None])
         errors = left / np.maximum(1.0 - np.sum(roots**2, axis=1) - 1.0 / n, _TINY)[:, None]
         alone.append((float(np.mean(errors[tried] ** 2)), _correlation(errors, numbers)))
-        each = [_without(roots[rows], left[rows])[rows == at] for at, rows in zip(tried, near, strict=True)]
-        together.append(float(np.mean(np.square(each))))
+        roots, left = (np.vstack([one, np.zeros_like(one[:1])]) for one in (roots, left))
+        each = [_without(roots[near[at]], left[near[at]])[:, beside] for at in np.split(np.arange(len(tried)), cuts)]
+        together.append(float(np.mean(np.square(np.concatenate(each)))))
     (least, correlation), most = min(alone), max(min(together), NOTHING)
     return max(0.0, 1.0 - max(least, NOTHING) / most), correlation, beside
 
 
 def _without(roots: FloatArray, left: FloatArray) -> FloatArray:
-    """The errors of rows with rows of the hat matrix's root and residuals `left` (k, q), where all k are left out."""
-    rest = -roots @ roots.T
-    rest[np.diag_indices(len(rest))] += 1.0 + _TINY
-    return np.asarray(scipy.linalg.solve(rest, left, assume_a="pos", check_finite=False))
+    """The errors (..., k, q) of rows with rows of the hat matrix's root (..., k, m) and residuals `left`, where all k
+    are left out."""
+    rest = (1.0 + _TINY) * np.eye(roots.shape[-2]) - roots @ np.swapaxes(roots, -1, -2)
+    return np.asarray(np.linalg.solve(rest, left))
 
 
 def _correlation(errors: FloatArray, numbers: Rows) -> float:
