@@ -16,7 +16,7 @@ from scipy.spatial import cKDTree
 from dorff.kernels import Spectral
 from dorff.kernels.scalar import FloatArray
 from dorff.report.describe import ColumnLabel, Observations, Rate, Subject, common_unit, rate
-from dorff.report.figures import ACCENT, INK, MOST_OUTPUTS, drawable, label_axes, new_figure, png
+from dorff.report.figures import ACCENT, INK, MOST_OUTPUTS, drawable, label_axes, new_figure, png, shades
 
 ARROWS: Final = 26  # along the longer side
 CELLS: Final = 160
@@ -143,23 +143,24 @@ def _derivatives(subject: Subject, grid: FloatArray) -> dict[str, FloatArray]:
     return {"Divergence": J[:, 0, 0] + J[:, 1, 1], "Vorticity": J[:, 1, 0] - J[:, 0, 1]}
 
 
-def map_plots(subject: Subject) -> bytes:
-    """The first few outputs over the two inputs that vary, with the data in the same colours; below them the
-    deviations, where the model keeps a posterior."""
-    (plane,), count, sure = planes(subject), min(subject.model.p, MOST_OUTPUTS), subject.model.posterior is not None
+def map_plots(subject: Subject, i: int, j: int) -> bytes:
+    """The first few outputs over two inputs, with the data in the same colours, the paler the farther their other
+    inputs are from the centre; below them the deviations, where the model keeps a posterior."""
+    plane, count, sure = Plane(subject, i, j), min(subject.model.p, MOST_OUTPUTS), subject.model.posterior is not None
     x, y, grid = plane.points(CELLS)
     values = subject.model.predict(grid)
     figure = new_figure(5.6 * count, plane.height(4.4) * (1 + sure))
     panels = figure.subplots(1 + sure, count, squeeze=False, sharex=True, sharey=True)
-    for j in range(count):
-        ends: Any = dict(zip(("vmin", "vmax"), np.percentile(values[:, j], (0.5, 99.5)), strict=True))
-        image = panels[0, j].pcolormesh(x, y, values[:, j].reshape(len(y), len(x)), cmap="viridis", **ends)
+    for at in range(count):
+        ends: Any = dict(zip(("vmin", "vmax"), np.percentile(values[:, at], (0.5, 99.5)), strict=True))
+        image = panels[0, at].pcolormesh(x, y, values[:, at].reshape(len(y), len(x)), cmap="viridis", **ends)
         if subject.data is not None:
             X, Y = subject.data
-            panels[0, j].scatter(*X[:, [plane.i, plane.j]].T, c=Y[:, j], s=9, ec="w", lw=0.3, cmap="viridis", **ends)
-        _bar(figure, image, panels[0, j], drawable(subject.targets[j].label))
+            style: Any = {"s": 9, "ec": "w", "lw": 0.3, "cmap": "viridis", "alpha": shades(X, subject, [i, j])}
+            panels[0, at].scatter(*X[:, [i, j]].T, c=Y[:, at], **style, **ends)
+        _bar(figure, image, panels[0, at], drawable(subject.targets[at].label))
         if sure:
-            _deviation(figure, panels[1, j], plane, j)
+            _deviation(figure, panels[1, at], plane, at)
     for axes in panels.flat:
         plane.prepare(axes)
         axes.label_outer()

@@ -179,17 +179,23 @@ def curve_plots(subject: Subject, inputs: Sequence[int]) -> bytes:
 
 
 def _near(axes: Axes, subject: Subject, i: int, j: int) -> None:
-    """The rows to draw, the paler the more are nearer to the centre by their other inputs over standard deviations."""
+    """The rows to draw, as dark as `shades` say."""
     if subject.data is None:
         return
     X, y = subject.data[0], subject.data[1][:, j]
-    spread = X.std(axis=0)
-    apart = np.delete((X - subject.centre) / np.where(spread > 0, spread, 1.0), i, axis=1)
-    distance = (apart**2).sum(axis=1)
-    shades = 0.6 * np.exp(-4.0 * np.searchsorted(np.sort(distance), distance) / len(X))
     places, _ = subject.places(i, 2)
     seen = np.isfinite(y) & (X[:, i] >= places[0]) & (X[:, i] <= places[-1])
-    axes.scatter(X[seen, i], y[seen], s=7, color=INK, alpha=shades[seen] if seen.any() else None, lw=0)
+    dark = 0.6 * shades(X, subject, [i])[seen] if seen.any() else None
+    axes.scatter(X[seen, i], y[seen], s=7, color=INK, alpha=dark, lw=0)
+
+
+def shades(X: FloatArray, subject: Subject, along: Sequence[int]) -> FloatArray:
+    """How dark rows X (n, d) are, (n,): 1, but paler the more are nearer to the centre by inputs that are not `along`
+    the axes, over their standard deviations."""
+    spread = X.std(axis=0)
+    apart = np.delete((X - subject.centre) / np.where(spread > 0, spread, 1.0), along, axis=1)
+    distance = (apart**2).sum(axis=1)
+    return np.asarray(np.exp(-4.0 * np.searchsorted(np.sort(distance), distance) / len(X)))
 
 
 MOST_LINES: Final = 8

@@ -17,6 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 import dorff.report.describe as describe
 import dorff.report.figures as figures
 from dorff.errors import InputError
+from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
 from dorff.report.describe import Observations, Subject, mapping, sequence
 from dorff.report.fields import derivative_plots, deviation_plot, field_plot, map_plots, slice_plots
@@ -80,7 +81,6 @@ def render(
     given = figures.from_info(model.info) if candidates is None else candidates
     tried = sorted(given, key=lambda one: one.best[1])
     moved = figures.effects(subject)
-    inputs = sorted(sorted(subject.varied, key=lambda i: -moved[i])[: figures.MOST_INPUTS])
     return _template().render(
         title=title or describe.kernel_title(model.kernel),
         kernel=describe.kernel_title(model.kernel),
@@ -94,7 +94,7 @@ def render(
         coverage=_coverage(model),
         levels=LEVELS,
         judged=_judged(model, subject),
-        figures=list(_figures(subject, observations is not None, inputs)),
+        figures=list(_figures(subject, observations is not None, moved)),
         choice=None if (png := figures.choice_plot(tried, subject)) is None else Figure("choice", png),
         tried=tried,
         measure=figures.measure(tried),
@@ -126,8 +126,9 @@ def _checked(observations: Observations, model: Model) -> Observations | None:
     return (X[good], Y[good]) if good.any() else None
 
 
-def _figures(subject: Subject, whole: bool, inputs: Sequence[int]) -> Iterator[Figure]:
-    """Plots of f: over a plane or planes, where two or three inputs vary, else along these inputs."""
+def _figures(subject: Subject, whole: bool, moved: FloatArray) -> Iterator[Figure]:
+    """Plots of f: over a plane or planes, where two or three inputs vary, else along the inputs that `moved` it
+    (d,) most, and over two of those that have many values."""
     d, p, varied = subject.model.d, subject.model.p, len(subject.varied)
     smooth, sure = subject.model.feature_map.phi.differentiable, subject.model.posterior is not None
     if d == p == 2 == varied:
@@ -138,10 +139,14 @@ def _figures(subject: Subject, whole: bool, inputs: Sequence[int]) -> Iterator[F
             yield Figure("deviation", deviation_plot(subject))
     elif d == p == 3 and smooth and varied > 1:
         yield Figure("planes", slice_plots(subject))
-    elif varied == 2:
-        yield Figure("maps", map_plots(subject))
     else:
-        yield Figure("slices", figures.curve_plots(subject, inputs))
+        inputs = sorted(subject.varied, key=lambda i: -moved[i])
+        over = sorted([i for i in inputs if varied == 2 or not subject.places(i, 2)[1]][:2])
+        over.sort(key=lambda i: subject.inputs[i].name.lower().startswith("lat"))  # along y
+        if varied != 2:
+            yield Figure("slices", figures.curve_plots(subject, sorted(inputs[: figures.MOST_INPUTS])))
+        if len(over) == 2:
+            yield Figure("maps", map_plots(subject, *over))
 
 
 def _judged(model: Model, subject: Subject) -> list[Figure]:

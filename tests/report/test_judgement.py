@@ -20,9 +20,10 @@ from dorff import kernels
 from dorff.model import Model
 from dorff.model.calibration import Conformal, HeldSample
 from dorff.model.posterior import Posterior, SeparableBlock
+from dorff.report import page
 from dorff.report.describe import Subject, read_column
 from dorff.report.fields import MOST_TRACKED, _Doubt, _thinned, planes
-from dorff.report.figures import _by_group, effects, new_figure
+from dorff.report.figures import _by_group, effects, new_figure, shades
 from dorff.report.page import _coverage, render
 from dorff.store import load_model
 from tests.report.test_report import GAUSSIAN, REPORT, a_model, an_info, helmholtz
@@ -248,6 +249,36 @@ def test_what_is_drawn_is_what_varies(d: int, p: int, constant: tuple[int, ...],
     assert title in said and ("without noise" in said) == (sure and title != "The field in planes")
     assert len(planes(Subject.of(model))) == {1: 0, 2: 1, 3: 3}[d - len(constant)]
     assert ("How sure the field is" in said) == (title == "The field")
+
+
+def test_a_map_is_over_two_inputs_that_have_many_values_and_move_it_most() -> None:
+    held = a_sample(60, 4, 1)
+    held.X[:, 3] = held.X[:, 3] > 0
+    described = {**an_info(["time", "lat", "lon", "storm"], ["sst"]), "report": REPORT}
+    subject = Subject.of(replace(a_model(SCALAR, 4, 1, described), held=held))
+    for moved, names in (
+        ([0, 1, 2, 9], ("lon", "lat")),
+        ([3, 2, 1, 9], ("time", "lat")),
+        ([3, 1, 2, 9], ("time", "lon")),
+    ):
+        drawn = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(page, "map_plots", lambda _, i, j, drawn=drawn: drawn.extend((i, j)) or b"")
+            kinds = [one.name for one in page._figures(subject, False, np.array(moved, dtype=float))]
+        assert kinds == ["slices", "maps"] and tuple(subject.inputs[i].name for i in drawn) == names
+    held.X[:, 1:] = held.X[:, 1:] > 0
+    subject = Subject.of(replace(a_model(SCALAR, 4, 1, described), held=held))
+    assert [one.name for one in page._figures(subject, False, np.ones(4))] == ["slices"], "one input has many values"
+    said = text(replace(a_model(SCALAR, 3, 1, info(3)), held=a_sample(60, 3, 1)))
+    assert "Over two inputs that move them most" in said and "the other inputs as in the row nearest" in said
+
+
+def test_rows_are_as_dark_as_their_other_inputs_are_near() -> None:
+    held = a_sample(50, 3, 1)
+    subject = Subject.of(replace(a_model(SCALAR, 3, 1, info(3)), held=held))
+    dark = shades(held.X, subject, [0, 2])
+    order = np.argsort(np.abs(held.X[:, 1] - subject.centre[1]))
+    assert np.all(np.diff(dark[order]) < 0) and dark.max() == 1.0 and np.all(shades(held.X, subject, [0, 1, 2]) == 1)
 
 
 def test_a_field_fades_where_nothing_is_known_of_it() -> None:
