@@ -334,4 +334,4 @@ def test_the_page_of_a_fit_has_what_its_folds_say(tmp_path: Path) -> None:
     assert f"as in the row nearest to the medians (row {held.numbers[row]:,} of the data)" in said
     low = model.predict(subject.along(3, np.array([0.0, 1.0])))[:, 0]
     assert 1.5 < low[1] - low[0] < 2.5  # what a station is worth, not what half of each is
-    assert (tmp_path / "page.html").read_text().count("<img") == 4  # two of rows, slices, the choice
+    assert (tmp_path / "page.html").read_text().count("<img") == 5  # two of rows, slices, a map, the choice
