@@ -43,9 +43,17 @@ def choices_text(choices: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """What dorff chose of what the job leaves out, by its key, and why."""
 
     def shown(value: Any) -> str:
+        if isinstance(value, dict):
+            return shown([f"{name}: {shown(one)}" for name, one in value.items()])
         if isinstance(value, list | tuple):
             return ", ".join(map(shown, value[:SHOWN])) + (", ..." if len(value) > SHOWN else "")
-        return f"{value:.3g}" if isinstance(value, float) else str(value).lower()
+        return (
+            str(value).lower()
+            if isinstance(value, bool)
+            else f"{value:.3g}"
+            if isinstance(value, float)
+            else str(value)
+        )
 
     return {one["key"]: f"{shown(one['value'])}  ({one['why']})" for one in choices}
 

@@ -87,7 +87,9 @@ class Plan(_Draft):
         """What the job left out, as far as it is known: once constants are frozen, what rows told too."""
         if frozen_hash(self.directory) is None and self.constants is None:
             return self.resolved
-        return (*self.resolved, *told_by_rows(self.job, self.frozen().constants, self.kernel_configs, self.configs()))
+        columns, constants = self.dataset.input_columns, self.frozen().constants
+        more = told_by_rows(self.job, constants, self.kernel_configs, self.configs(), columns)
+        return (*self.resolved, *more)
 
     @property
     def weights(self) -> list[tuple[float, ...]]:

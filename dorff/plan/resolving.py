@@ -122,8 +122,11 @@ def _of_choice(one: Resolved, dataset: Dataset) -> Resolved:
     return one
 
 
-def told_by_rows(job: Job, constants: FrozenConstants, words: Configs, configs: Configs) -> Iterator[Chosen]:
-    """What the rows told: how folds are dealt, and the length-scales that stand for the job's `words`."""
+def told_by_rows(
+    job: Job, constants: FrozenConstants, words: Configs, configs: Configs, columns: Sequence[str]
+) -> Iterator[Chosen]:
+    """What the rows told: how folds are dealt, and the length-scales that stand for the job's `words`, by the inputs'
+    `columns` where each has its own."""
     looked, run = constants.sampled, constants.run
     if looked is not None and run is not None and job.solve.folds.by == AUTO:
         by = "rows" if run == 1 else f"blocks of {run:,} rows"
@@ -136,6 +139,7 @@ def told_by_rows(job: Job, constants: FrozenConstants, words: Configs, configs: 
         if AUTO in all_lengthscales(kernel.model_dump()):
             key = f"kernel[{number}].lengthscale" if len(configs) > 1 else "kernel.lengthscale"
             came = next(iter(lengthscales(config)))
+            came = dict(zip(columns, came, strict=True)) if isinstance(came, list) else came
             status = (
                 "" if constants.tuned is None or constants.tuned[number] is None else f"; {constants.tuned[number]}"
             )

@@ -349,6 +349,8 @@ def number(value: object, unit: str = "") -> str:
     """A number as a reader wants it, a word as it is, and a word for nothing."""
     if value is None:
         return NOT_KEPT
+    if isinstance(value, dict):
+        return ", ".join(f"{name}: {number(one)}" for name, one in value.items())
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     if isinstance(value, int):

@@ -19,6 +19,7 @@ from command_line import DORFF, call, contents, field, run, write_csv, write_job
 
 from dorff.cli import metrics
 from dorff.cli.guard import guarded, rows_of, show, size
+from dorff.cli.sentences import choices_text, quality_text
 from dorff.errors import DoesNotFitError, GateError, IncompleteError, InputError, LeaseError
 
 COMMANDS = (
@@ -332,3 +333,20 @@ def test_on_a_terminal_there_is_a_bar(fitted: Path) -> None:
     assert code == 0 and json.loads(out)["rows_used"] == 3000
     assert "━" in shown and re.search(r"3,000 of 3,000 rows, [\d,]+ rows/s", shown)
     assert "3,000 rows used, 0 dropped" in shown
+
+
+def test_what_was_chosen_is_said_by_the_names_of_the_inputs() -> None:
+    values = [{"Age": 1.7712, "city=Ulm": 162.04}, [0.5, 2.25], True, {"classes": "Kind"}, 0.125, "kfold"]
+    said = choices_text([{"key": str(at), "value": value, "why": "so"} for at, value in enumerate(values)])
+    assert [*said.values()] == [
+        f"{words}  (so)"
+        for words in ("Age: 1.77, city=Ulm: 162", "0.5, 2.25", "true", "classes: Kind", "0.125", "kfold")
+    ]
+    many = choices_text([{"key": "l", "value": {f"x{at}": 1.0 for at in range(40)}, "why": "so"}])["l"]
+    assert many.startswith("x0: 1, x1: 1") and many.endswith("...  (so)") and "x39" not in many
+
+
+def test_a_target_that_no_held_out_row_has_is_said_to_be_unknown() -> None:
+    one = {"target": "u", "r2": None, "rmse": None, "rmse_mean": None, "r2_linear": None, "r2_train": 0.5}
+    said = quality_text({"accuracy": None, "outputs": [one]})
+    assert said == {"held-out u": "R2 unknown (linear model unknown, own rows 0.5000)  rmse unknown (mean unknown)"}
