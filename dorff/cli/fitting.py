@@ -32,7 +32,9 @@ def ingest(
     missing: options.Missing = None,
     ordered: Annotated[list[str] | None, option(metavar="NAME=A,B", help="An input's categories, in order.")] = None,
     one_hot: Annotated[str, option(metavar="A,B", help="Inputs that are categories, numbers too.")] = "",
-    like: Annotated[Path | None, option(metavar="MODEL", help="Encode as this model's (or data set's) are.")] = None,
+    like: Annotated[
+        Path | None, option(metavar="MODEL", help="Encode as this model's (or data set's) are; --missing too.")
+    ] = None,
     unknown_zero: options.UnknownZero = False,
     append: Annotated[bool, typer.Option("--append", help="Add the rows to a data set that is there.")] = False,
     again: Annotated[bool, typer.Option("--again", help="Add sources whose content is there already.")] = False,
@@ -57,11 +59,12 @@ def ingest(
     from dorff.data.labels import FILE, stored_labels
     from dorff.data.nodes import encoding_of, group_attributes
 
-    kept = None
+    kept, absent = None, missing or []
     if like is not None:
         from dorff.cli.looking import kept_encoding
 
-        kept = kept_encoding(like)
+        kept, of_model = kept_encoding(like)
+        absent = [*of_model, *absent]
         if append:
             raise InputError("--like: rows are appended as the data set says; leave it out")
     if len(paths) < 2:
@@ -75,7 +78,7 @@ def ingest(
             groups=options.one("--groups", groups, "labels"),
             one_hot=options.names("--one-hot", one_hot), ordered=options.further("--ordered", ordered or []),
             encoding=kept, unknown_zero=unknown_zero, also=options.further("--also", also or []),
-            missing=missing or [], append=append, again=again, shard_rows=shard_rows,
+            missing=absent, append=append, again=again, shard_rows=shard_rows,
             progress=progress, notice=lambda sentence: say(f"dorff: {out}: {sentence}"),
         )  # fmt: skip
     result: dict[str, object] = {"rows": rows, "store": out}

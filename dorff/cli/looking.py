@@ -10,7 +10,7 @@ from dorff import store
 from dorff.data import Classes, open_dataset
 from dorff.data.edges import open_graph
 from dorff.data.labels import CLASSES, stored_labels
-from dorff.data.nodes import committed, encoding_of, group_attributes, open_array, stored_columns, walk
+from dorff.data.nodes import committed, encoding_of, group_attributes, missing_of, open_array, stored_columns, walk
 from dorff.errors import InputError
 from dorff.manifold.build_spec import GENERATION, GRAPH
 from dorff.manifold.edge_store import DONE
@@ -29,11 +29,13 @@ def look(path: Path) -> dict[str, Any]:
     return {"model": _model, "state": _state, "graph": given, "dataset": _dataset}[what](path)
 
 
-def kept_encoding(path: Path) -> dict[str, Any]:
-    """How a model's, or a data set's, inputs that were no numbers became such."""
+def kept_encoding(path: Path) -> tuple[dict[str, Any], list[str]]:
+    """How a model's, or a data set's, inputs that were no numbers became such; and what stood for no number."""
     if kind(path) == "model":
-        return dict(store.load_model(path, posterior=False).info.get("data", {}).get("encoding", {}))
-    return encoding_of(group_attributes(path))
+        data = store.load_model(path, posterior=False).info.get("data", {})
+        return dict(data.get("encoding", {})), list(data.get("missing", ()))
+    attributes = group_attributes(path)
+    return encoding_of(attributes), list(missing_of(attributes))
 
 
 def kind(path: Path) -> str:

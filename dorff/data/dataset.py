@@ -39,7 +39,8 @@ class Dataset:
 
     `weights` and `groups` are the columns of the rows' weights and groups, None where all weigh 1, and where no groups
     were asked for. `labelled` is a column of 0 and 1: Y is NaN in rows of 0, whatever their targets are. `reads`
-    counts the rows read through this object. `encoding` is `encoding.to_attributes` of inputs that were no numbers.
+    counts the rows read through this object. `encoding` is `encoding.to_attributes` of inputs that were no numbers,
+    and `missing` what stood for no number.
 
     Rows have the numbers first..n-1: those before `first` are gone (`trim`) or left out (`window`), and never read."""
 
@@ -59,6 +60,7 @@ class Dataset:
     first: int = 0
     labelled: Column | None = None
     encoding: Attributes = field(default_factory=dict, compare=False, repr=False)
+    missing: tuple[str, ...] = field(default=(), compare=False, repr=False)
     reads: Reads = field(default_factory=Reads, compare=False, repr=False)
 
     @property

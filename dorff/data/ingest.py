@@ -15,7 +15,7 @@ from dorff.data.encoding import Encoded, Encoding, Learner, from_attributes, to_
 from dorff.data.labels import CLASSES, FILE, GROUPS, NO_GROUP, LabelTable, group_codes, stored_labels
 from dorff.data.layout import ArrayLayout, ShardWriter, commit, shard_and_unit_rows, write_metadata
 from dorff.data.metadata import Attributes, normal, read_json, reported, rewrite, staging
-from dorff.data.nodes import encoding_of, group_attributes, ingested, open_array
+from dorff.data.nodes import encoding_of, group_attributes, ingested, missing_of, open_array
 from dorff.data.opening import check_disjoint, open_dataset, several
 from dorff.data.packing import FillValues
 from dorff.data.readers import Numbers, Reader, common_dtype
@@ -48,12 +48,14 @@ class _Target:
     tail: dict[str, Numbers] | None = None
     sources: dict[str, str] = field(default_factory=dict)
     encodings: Mapping[str, Encoding] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
 
     def attributes(self) -> Attributes:
         """What is committed with the rows."""
         encoding = {"encoding": to_attributes(self.encodings)} if self.encodings else {}
         labels = self.labels.attributes() if CLASSES in self.columns else {}
-        return {"sources": list(self.sources), **encoding, **labels}
+        missing = {"missing": list(self.missing)} if self.missing else {}
+        return {"sources": list(self.sources), **encoding, **missing, **labels}
 
     def remember(self, reader: Reader, *, again: bool) -> None:
         """Note what a source that was read holds; InputError where it has no rows or, unless `again`, has been."""
@@ -128,7 +130,7 @@ def ingest(
 
     `missing` are numbers that stand for none: NaN takes their place, and no label. Where a column has an
     extreme value that is commonly used so, far from its other values (`FillValues` says what that is), it is refused,
-    unless "none" is among `missing`.
+    unless "none" is among `missing`. The store remembers them, and so do models.
 
     Returns the rows in the store. Raises InputError, and changes nothing: for a source that cannot be read, a column
     that is missing or not of numbers, `out` there already (or, to append, not there or of other columns), more than
@@ -137,14 +139,15 @@ def ingest(
     if isinstance(sources, str | os.PathLike):
         sources = [sources]
     store = locate(out).resolve()
-    absent = FillValues(missing)
     with reported(store):
+        every = [str(value) for value in missing]
         if append:
-            group_attributes(store)
+            every = [*dict.fromkeys((*missing_of(group_attributes(store)), *every))]
         elif store.exists():
             raise InputError(f"{store}: is there already; choose another name, or give --append to add rows to it.")
         elif again and len(sources) == 1:
             raise InputError("--again: one source is not twice in a new data set; leave it out, or give --append.")
+        absent = FillValues(every)
         by_file = groups is None and _of_files(store if append else None, sources, classes)
         groups = FILE if by_file else None if groups == NONE else groups
         own = dict(zip(OWN, (inputs, targets, classes, weights, groups), strict=True))
@@ -170,7 +173,7 @@ def ingest(
         _check_columns(columns, names)
         with staging(store) as folder:
             target = _existing(store, readers, columns, shard_rows) if append else _fresh(readers, columns, shard_rows)
-            target = replace(target, encodings=encodings)
+            target = replace(target, encodings=encodings, missing=tuple(every))
             shown = progress or (lambda _: None)
             added, unusable, ungrouped = _write(folder, target, readers, absent, shown, again=again)
             if append:
@@ -180,7 +183,7 @@ def ingest(
                 folder.rename(store)
                 sync_directory(store.parent)
         tell = notice or (lambda _: None)
-        for value in absent.unmet.values():
+        for value in (one for one in absent.unmet.values() if str(one) in map(str, missing)):
             tell(f"--missing {value}: no value of the columns named is it; see how the sources write it")
         if unusable:
             tell(

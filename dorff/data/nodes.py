@@ -153,6 +153,12 @@ def encoding_of(attributes: Attributes) -> Attributes:
     return kept if isinstance(kept, dict) else {}
 
 
+def missing_of(attributes: Attributes) -> tuple[str, ...]:
+    """What ingest was told stands for no number."""
+    kept = attributes["dorff"].get("missing") if isinstance(attributes.get("dorff"), dict) else None
+    return tuple(map(str, kept)) if isinstance(kept, list) else ()
+
+
 def stored_columns(attributes: Attributes, name: str, width: int) -> tuple[str, ...]:
     """The columns' names of an array: those kept by ingest, else made from the array's name."""
     names = attributes.get("columns")

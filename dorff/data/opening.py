@@ -78,6 +78,7 @@ def open_dataset(
         labelled=columns[2],
         first=rows.start,
         encoding=nodes.encoding_of(attributes),
+        missing=nodes.missing_of(attributes),
     )
     return dataset if classes is None else _with_classes(dataset, classes, attributes)
 

@@ -155,6 +155,8 @@ def build_model(plan: Plan, fitted: Fitted, passed: PassResult) -> Model:
     }
     if dataset.encoding:
         info["data"]["encoding"] = dataset.encoding
+    if dataset.missing:
+        info["data"]["missing"] = list(dataset.missing)
     if len(plan.job.kernels) > 1:
         info["kernels"] = kernel_names([kernel.model_dump(mode="json") for kernel in plan.job.kernels])
     if dataset.labels is not None:

@@ -47,8 +47,9 @@ class Tables:
         cls, model: Path, given: Path, wanted: Path, arrays: Sequence[str] = (), **options: Any
     ) -> Iterator[Tables]:
         """What stands for files is in a folder beside `wanted`, and gone at the end. The columns of a file are encoded
-        as the model's were; `options` are those of `ingest`. InputError where `wanted` is there, the model does not
-        say its columns, `arrays` or views are named of a file, or options are given of a data set."""
+        as the model's were, and numbers stand for none as there; `options` are those of `ingest`. InputError where
+        `wanted` is there, the model does not say its columns, `arrays` or views are named of a file, or options are
+        given of a data set."""
         if arrays if given.is_file() else options:
             raise InputError(
                 f"{given}: is {'a file, ingest it for --inputs and --views' if arrays else 'no file'}; leave "
@@ -62,6 +63,7 @@ class Tables:
             if given.is_file():
                 data = load_model(model, posterior=False).info.get("data", {})
                 encoding = data.get("encoding", {})
+                options["missing"] = [*data.get("missing", ()), *options.get("missing", ())]
                 names = _columns(from_attributes(encoding, model), data.get("inputs", ()), given)
                 ingest([given], folder / "in.zarr", inputs=names, encoding=encoding, **options)
                 yield cls(given, wanted, folder / "in.zarr", folder / "out.zarr", ("x",))

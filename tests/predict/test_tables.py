@@ -176,3 +176,35 @@ def test_a_score_leaves_out_the_rows_that_the_jobs_column_says_have_no_label(pla
     assert (scores.rows, scores.rows_dropped) == (400, 100) and scores.rmse < 0.01
     ingest([tmp_path / "a.npz"], tmp_path / "all.zarr", inputs=["x"], targets=["y"])
     assert score(tmp_path / "m", tmp_path / "all.zarr", engine=SerialEngine()).rmse > 100
+
+
+def test_numbers_that_stand_for_none_are_remembered(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.uniform(0, 1, 200).round(4)
+    rows = [f"{-9999 if row % 40 == 7 else one},{np.sin(one):.4f}" for row, one in enumerate(x)]
+    (tmp_path / "a.csv").write_text("\n".join(["x,u", *rows]))
+    named = {"inputs": ["x"], "targets": ["u"]}
+    with pytest.raises(InputError, match="--missing -9999"):
+        ingest([tmp_path / "a.csv"], tmp_path / "a.zarr", **named)
+    ingest([tmp_path / "a.csv"], tmp_path / "a.zarr", **named, missing=[-9999])
+    job = {"data": {"store": "a.zarr", "nan": "drop"}, "kernel": INDEPENDENT, "state": "runs/a", "model": "a"}
+    assert call("fit", write_job(tmp_path / "a.yaml", **job)).exit_code == 0
+    (tmp_path / "new.csv").write_text("x,u\n0.5,1\n-9999,1\n-7,1\n")
+    done = call("predict", tmp_path / "a", tmp_path / "new.csv", tmp_path / "out.csv", "--missing", "-7")
+    assert done.exit_code == 0 and "2 of 3 rows are NaN" in done.stderr, "those given and the model's"
+    done = call("predict", tmp_path / "a", tmp_path / "new.csv", tmp_path / "own.csv")
+    assert done.exit_code == 0 and "1 of 3 rows are NaN" in done.stderr
+    assert (
+        call(
+            "ingest", tmp_path / "new.csv", tmp_path / "like.zarr", "--inputs", "x", "--like", tmp_path / "a"
+        ).exit_code
+        == 0
+    )
+    np.testing.assert_array_equal(values(tmp_path / "like.zarr", "x")[:, 0], [0.5, np.nan, -7])
+    told = list[str]()
+    (tmp_path / "more.csv").write_text("x,u\n0.5,1\n0.25,1\n")
+    ingest([tmp_path / "more.csv"], tmp_path / "a.zarr", **named, append=True, missing=["-8"], notice=told.append)
+    ingest([tmp_path / "new.csv"], tmp_path / "a.zarr", **named, append=True)
+    np.testing.assert_array_equal(values(tmp_path / "a.zarr", "x")[-5:, 0], [0.5, 0.25, 0.5, np.nan, -7])
+    assert open_dataset(tmp_path / "a.zarr", inputs=["x"], targets=None).missing == ("-9999", "-8")
+    assert [one.split(":")[0] for one in told] == ["--missing -8"], "of what was given before nothing is said"
