@@ -12,6 +12,7 @@ from sklearn.model_selection import GridSearchCV, PredefinedSplit, TimeSeriesSpl
 from dorff import ORFFClassifier, ORFFRegressor, kernels
 from dorff.errors import QualityWarning
 from dorff.passes import FoldRule
+from dorff.plan import sampled as look_at
 from dorff.plan.sampled import linear_r2
 
 GAUSSIAN = kernels.Gaussian(1.5)
@@ -162,3 +163,17 @@ def test_a_fit_warns_of_what_is_wrong_in_the_words_of_estimators() -> None:
         said = warned(estimator, plane if target is fast else X[: len(target)], target)
         assert words in said if words else said == "", (estimator, said)
         assert "solve." not in said and "features.count" not in said and "dorff " not in said
+
+
+def test_a_target_that_no_row_left_out_has_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(look_at, "LEFT_OUT", 64)
+    X = np.linspace(-2, 2, 400)[:, None]
+    Y = np.column_stack([np.sin(2 * X[:, 0]), np.full(400, np.nan)])
+    rows = np.concatenate([np.arange(start, stop) for start, stop in look_at.left_out_runs(0, 400, 3)])
+    assert len(rows) == 64
+    others = np.setdiff1d(np.arange(400), rows)
+    Y[others, 1] = X[others, 0]
+    fitted = ORFFRegressor(GAUSSIAN, 64, cv=None, criterion="loo", ridge=[1e-4, 1e-2], missing="partial").fit(X, Y)
+    seen, unseen = fitted.quality_.outputs
+    assert seen.r2 > 0.9 and 0 < seen.rmse < seen.rmse_mean
+    assert (unseen.r2, unseen.rmse, unseen.rmse_mean) == (None, None, None)
