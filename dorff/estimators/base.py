@@ -241,7 +241,7 @@ class ORFFEstimator(Nested, ABC):
                 run = run_length(looked[0], n, FOLDS) if is_auto(self.cv) else 1
             deal = dealing(FoldRule(by_rows=True, seed=seed, run=run))
             if self._unsaid and looked is not None:
-                kernel = told_by_folds(setting_of(kernel, search_size(n)[1]), looked, deal, seed)
+                kernel = told_by_folds(setting_of(kernel, search_size(n)[1]), looked, deal, seed, count)
             sampler = default_sampler(kernel) if self.sampler is None else self.sampler
             recipe = Recipe(kernel.fix(d, p, covariance), sampler, d, p, count, bool(self.intercept))
             check_memory(recipe.m, Y.shape[1])

@@ -28,6 +28,7 @@ CORRELATED: Final = 0.5  # errors of rows in order, alike
 NOTHING: Final = 0.01  # of a target's variance: an error below it
 BLOCKS: Final = 4  # for each fold, at least
 MULTIPLES: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 0.5)  # of length-scales, the first of equals
+CHECKED: Final = 1024  # unknowns with which the best of them has to be better than 1
 _RIDGES: Final = tuple(10.0**power for power in range(-9, 2))
 _TINY: Final = 1e-9
 _AT_ONCE: Final = 64  # rows tried
@@ -162,28 +163,39 @@ def linear_r2(X: FloatArray, Y: FloatArray, fold_of: Rows) -> tuple[float | None
     return tuple(float(one) if of > 0 else None for one, of in zip(r2, spread, strict=True))
 
 
-def held_out_multiple(setting: Setting, X: FloatArray, Y: FloatArray, fold_of: Rows, seed: int) -> float:
+def held_out_multiple(setting: Setting, X: FloatArray, Y: FloatArray, fold_of: Rows, seed: int, most: int) -> float:
     """The one of MULTIPLES of a kernel's length-scales by which scaled inputs X (n, d) tell targets Y (n, q) of other
     folds best, by R2 at the best ridge for each: the evidence takes errors that rows beside each other share for what
-    is to be learned, and finds length-scales too short. The setting's m is the most unknowns of a problem; output
-    matrices count as the identity. 1 where rows are few, or in one fold."""
-    folds, best = np.unique(fold_of), {}
-    if len(folds) < 2 or len(X) < LEAST:
+    is to be learned, and finds length-scales too short. The setting's m is the most unknowns of a problem; a multiple
+    that is not 1 has to be better with `most` of them too, as few tell longer ones better. Output matrices count as
+    the identity. 1 where rows are few, or in one fold."""
+    if len(np.unique(fold_of)) < 2 or len(X) < LEAST:
         return 1.0
-    kernel, d, p = setting.kernel, setting.d, Y.shape[1] if setting.observe is None else setting.observe.shape[1]
+    kernel = setting.kernel
     lengthscale = np.asarray(next(base.scalar.config()["lengthscale"] for _, base in kernel.terms()))
-    for multiple in MULTIPLES:
-        tried = with_lengthscale(kernel, lengthscale * multiple, identity=True).fix(d, p)
-        m = max(2, setting.m // (p if tried.vector_field else 1))
-        drawn = Recipe(tried, sampler_of({"type": "iid"}, tried), d, p, m, setting.intercept).draw(seed)
-        features = FeatureMap(drawn.phi, np.zeros(d), np.ones(d))
-        sums = BlockSums(features, Y.mean(axis=0), block_rows=block_rows(features.m + 1 + Y.shape[1]))
-        for fold in folds:
-            sums.add(X[fold_of == fold], Y[fold_of == fold], int(fold))
-        one = replace(setting, kernel=tried, m=features.m, density=drawn.density)
-        scores = setting_scores([[part] for part in sums.moments().values()], one, None, by="kfold")
-        best[multiple] = min(score.least for score in scores)
-    return min(MULTIPLES, key=best.__getitem__)
+
+    def tell(multiple: float, m: int) -> float:
+        tried = with_lengthscale(kernel, lengthscale * multiple, identity=True)
+        return _held_out_error(replace(setting, kernel=tried, m=m), X, Y, fold_of, seed)
+
+    errors = {multiple: tell(multiple, setting.m) for multiple in MULTIPLES}
+    best = min(MULTIPLES, key=errors.__getitem__)
+    return best if best == 1 or tell(best, most) < tell(1.0, most) else 1.0
+
+
+def _held_out_error(setting: Setting, X: FloatArray, Y: FloatArray, fold_of: Rows, seed: int) -> float:
+    """1 - R2 of other folds, of iid features of the setting's kernel, at the best ridge."""
+    d, p = X.shape[1], Y.shape[1] if setting.observe is None else setting.observe.shape[1]
+    tried = setting.kernel.fix(d, p)
+    m = max(2, setting.m // (p if tried.vector_field else 1))
+    drawn = Recipe(tried, sampler_of({"type": "iid"}, tried), d, p, m, setting.intercept).draw(seed)
+    features = FeatureMap(drawn.phi, np.zeros(d), np.ones(d))
+    sums = BlockSums(features, Y.mean(axis=0), block_rows=block_rows(features.m + 1 + Y.shape[1]))
+    for fold in np.unique(fold_of):
+        sums.add(X[fold_of == fold], Y[fold_of == fold], int(fold))
+    one = replace(setting, m=features.m, density=drawn.density)
+    scores = setting_scores([[part] for part in sums.moments().values()], one, None, by="kfold")
+    return min(score.least for score in scores)
 
 
 def alike(dependence: float, correlation: float) -> bool:

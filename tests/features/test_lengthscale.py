@@ -223,6 +223,19 @@ def test_inputs_without_effect_get_long_length_scales() -> None:
     assert found.log_evidence > one.log_evidence + 50
 
 
+@pytest.mark.parametrize("waves", [1.0, 1.5])
+def test_waves_along_an_input_are_seen_beside_what_is_smooth(waves: float) -> None:
+    """That input begins longer than they are, and the evidence has no slope towards them there."""
+    rng = np.random.default_rng(int(2 * waves))
+    X = rng.uniform(-1, 1, (1200, 4))
+    smooth = 3 * np.sin(2 * X[:, 0]) * X[:, 1] + 2 * X[:, 2] ** 2
+    y = np.column_stack([smooth + np.sin(2 * np.pi * waves * X[:, 3]), 3 * X[:, 0] + 2 * np.cos(3 * X[:, 1])])
+    y += rng.normal(size=y.shape) * [0.3, 0.1]
+    tuned = tune_lengthscales(kernels.Decomposable(UNIT), X, y, each=True, n_features=192)
+    assert 0.5 < tuned.lengthscale[3] * np.pi * waves < 2.5, tuned.lengthscale
+    assert tuned.history[-1] == pytest.approx(tuned.log_evidence, rel=1e-6) and tuned.converged
+
+
 def test_the_length_scale_of_a_field_is_found() -> None:
     """A curl-free field drawn from the exact process; through C as well, which mixes its targets."""
     rng = np.random.default_rng(2)

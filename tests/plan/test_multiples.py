@@ -43,7 +43,7 @@ def tracks(seed: int, *, rows: int = 200, count: int = 10) -> Tracks:
 
 
 def multiple(kernel: OperatorKernel, X: FloatArray, Y: FloatArray, fold_of: IntArray, m: int = 256) -> float:
-    return held_out_multiple(Setting(kernel, X.shape[1], m, None, True, True), X, Y, fold_of, 0)
+    return held_out_multiple(Setting(kernel, X.shape[1], m, None, True, True), X, Y, fold_of, 0, m)
 
 
 def lengths(report: FitReport) -> FloatArray:
@@ -78,16 +78,25 @@ def test_length_scales_that_are_right_stay_and_few_rows_tell_nothing() -> None:
     assert multiple(Decomposable(Gaussian(0.2)), X, Y, np.zeros(800, int)) == 1.0
 
 
+def test_few_features_do_not_choose_what_more_would_not() -> None:
+    """Without noise few features tell a longer length-scale better, by any rows that are held out."""
+    rng = np.random.default_rng(5)
+    X, of = rng.uniform(-3, 3, (1500, 2)), rng.integers(0, 5, 1500)
+    Y = np.sin(3 * X[:, :1]) * np.cos(3 * X[:, 1:])
+    setting = Setting(Decomposable(Gaussian(0.35)), 2, 48, None, True, True)
+    assert held_out_multiple(setting, X, Y, of, 0, 48) > 1 == held_out_multiple(setting, X, Y, of, 0, 768)
+
+
 def test_one_each_and_a_field_and_observed_sums_have_theirs() -> None:
     X, Y, of = tracks(0, rows=100)
     X = (X - X.mean(axis=0)) / X.std()
     assert multiple(Decomposable(Gaussian([0.1, 0.12])), X, Y, of % 5) > 1
     assert multiple(CurlFree(Gaussian(0.1)), X, X * np.exp(-(X**2).sum(axis=1))[:, None], of % 5) > 1
     setting = Setting(Decomposable(Gaussian(0.1)), 2, 256, None, True, True, np.ones((1, 2)))
-    assert held_out_multiple(setting, X, Y.sum(axis=1, keepdims=True), of % 5, 0) > 1
+    assert held_out_multiple(setting, X, Y.sum(axis=1, keepdims=True), of % 5, 0, 256) > 1
     classes = np.eye(2)[(Y[:, 0] > 0).astype(int)]
     setting = Setting(Decomposable(Gaussian(0.1)), 2, 256, None, False, True, free_scale=True)
-    assert held_out_multiple(setting, X, classes, of % 5, 0) > 1
+    assert held_out_multiple(setting, X, classes, of % 5, 0, 256) > 1
 
 
 def test_kernels_of_one_search_have_one_multiple_and_numbers_are_kept() -> None:
