@@ -38,7 +38,7 @@ class RowsName:
 @dataclass(frozen=True, eq=False)
 class FrozenConstants:
     """What the first rows told. `sample` names these; `patterns` are the ways to miss targets that count (None: all
-    do), and fold 0 has the group or row `first`.
+    do), and fold 0 has the group or row `first`. `fold_seed` is in the place of the spec's for few groups.
 
     `run` is how many rows are dealt to folds together, and `sampled` what a sample of rows told (`plan.sampled`), both
     where the spec leaves the first to them. `distances` are the median distance of rows over the length-scale of each
@@ -60,6 +60,7 @@ class FrozenConstants:
     tuning_rows: RowsName | None = None
     tuned: tuple[str | None, ...] | None = None
     run: int | None = None
+    fold_seed: int | None = None
     sampled: Config | None = None
     distances: Sequence[float | None] | None = None
 
@@ -79,6 +80,7 @@ class FrozenConstants:
             "tuning_rows": None if self.tuning_rows is None else asdict(self.tuning_rows),
             "tuned": self.tuned,
             "run": self.run,
+            "fold_seed": self.fold_seed,
             "sampled": self.sampled,
             "distances": self.distances,
         }
@@ -98,7 +100,8 @@ class FrozenConstants:
         if not listed or not all(isinstance(one, str) and set(one) <= {"0", "1"} for one in patterns or ()):
             raise InputError("its patterns of targets are not those of a plan")
         resolved, tuning, tuned = config["resolved"] or {}, config["tuning_rows"], config["tuned"]
-        if config["run"] is not None and (type(config["run"]) is not int or config["run"] < GROUPED):
+        run, seed = config["run"], config.get("fold_seed")
+        if type(run or 0) is not int or (run or 0) < GROUPED or type(seed or 0) is not int:
             raise InputError("its folds are not those of a plan")
         return cls(
             features,
@@ -113,6 +116,7 @@ class FrozenConstants:
             tuning_rows=None if tuning is None else RowsName(**tuning),
             tuned=None if tuned is None else tuple(tuned),
             run=config["run"],
+            fold_seed=config.get("fold_seed"),
             sampled=config["sampled"],
             distances=config["distances"],
         )
@@ -153,8 +157,13 @@ class Pass(Place):
     @property
     def folds(self) -> FoldRule:
         """The rule of the spec, with the row or group that fold 0 has, and what a sample of rows told."""
-        rule, run = replace(self.spec.folds, first=self.constants.first), self.constants.run
-        return rule if run is None else replace(rule, run=run)
+        rule, run, seed = (
+            replace(self.spec.folds, first=self.constants.first),
+            self.constants.run,
+            self.constants.fold_seed,
+        )
+        rule = rule if run is None else replace(rule, run=run)
+        return rule if seed is None else replace(rule, seed=seed)
 
 
 def freeze(directory: Path, spec: PassSpec, constants: FrozenConstants) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Final, Self, TypeAlias, final
 
@@ -24,6 +24,8 @@ Words: TypeAlias = tuple[Configs | None, Configs | None]  # kernels with words t
 FORMAT: Final = 2
 MOST_ROWS: Final = 2**31  # of a block: no plan asks for more
 MOST_FOLDS: Final = 2**20
+FEW_GROUPS: Final = 16  # a fold
+SEEDS: Final = 2048
 GROUPED, AS_SAMPLED, IN_BLOCKS = 0, -1, -2  # in the place of the rows of a run
 _WORDS: Final = {
     "nan": ("refuse", "drop", "partial", "unlabelled"),
@@ -69,12 +71,25 @@ class FoldRule:
     def of_rows(self, rows: Rows | Keys) -> Rows:
         """Fold numbers (n,): splitmix64 of the row's number or group's key (n,), so that appended rows move no others.
 
-        So many groups are in a fold by chance: of few groups some folds may have none."""
+        So many groups are in a fold by chance: of few groups some folds may have none (see `even`)."""
         rows = rows if self.run <= 1 else rows // self.run
         if not self.held:
             return self._dealt(rows, self.count)
         first = self._dealt(np.array([self.first], np.uint64), self.held)
         return np.asarray(self._dealt(rows, self.held) != first, dtype=np.int64)
+
+    def even(self, groups: Keys) -> FoldRule:
+        """With that of some seeds which deals rows of these groups (n,) to folds most evenly: by any seed a few groups
+        leave folds empty, by chance. As it is where groups are many."""
+        count = self.held or self.count
+        keys, rows = np.unique(groups, return_counts=True)
+        if len(keys) > FEW_GROUPS * count:
+            return self
+
+        def unevenness(rule: FoldRule) -> int:
+            return int(np.sum(np.bincount(rule._dealt(keys, count), rows) ** 2))
+
+        return min((replace(self, seed=self.seed + more) for more in range(SEEDS)), key=unevenness)
 
     def _dealt(self, rows: Rows | Keys, count: int) -> Rows:
         z = rows.astype(np.uint64) + np.uint64((self.seed * 0x9E3779B97F4A7C15) % 2**64)

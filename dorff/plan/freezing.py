@@ -18,7 +18,7 @@ from dorff.kernels import OperatorKernel
 from dorff.kernels.scalar import FloatArray, IntArray
 from dorff.moments import MOST_PATTERNS, patterns_of
 from dorff.moments.blas import pinned
-from dorff.passes import Configs, FrozenConstants, Pass, RowsName, freeze, frozen_hash
+from dorff.passes import Configs, FoldRule, FrozenConstants, Pass, RowsName, freeze, frozen_hash
 from dorff.passes.spec import AS_SAMPLED, IN_BLOCKS, Rows
 from dorff.plan.costs import SAMPLE_BYTES
 from dorff.plan.lengthscale import build_kernels, multiplied, tuned_config, tuning_rows, with_medians
@@ -153,10 +153,11 @@ def constants_of(plan: Plan, *, narrow: bool = False) -> FrozenConstants:
         return looked, make_recipe(sources, dataset, plan.job, plan.observe)
 
     invariant = all(base.scalar.shift_invariant for kernel in drawn for _, base in kernel.terms())
-    (kernels, run, sampled), _, draw, features = draw_features(
+    (kernels, rule, sampled), _, draw, features = draw_features(
         rows.X, rows.weights, described, spec.seed, tied=tied, shift_invariant=invariant
     )
     x = (rows.X - features.center) / features.scale
+    run = None if rule is None or spec.folds.run not in (AS_SAMPLED, IN_BLOCKS) else rule.run
     return FrozenConstants(
         features,
         draw,
@@ -165,6 +166,7 @@ def constants_of(plan: Plan, *, narrow: bool = False) -> FrozenConstants:
         sample=sample,
         patterns=_patterns(plan, narrow=narrow),
         first=spec.folds.first if rows.groups is None or run is not None else int(rows.groups[0]),
+        fold_seed=None if rule is None or rule.seed == spec.folds.seed else rule.seed,
         drawn=kernels.drawn,
         fitted=kernels.fitted,
         tuning_rows=kernels.rows,
@@ -176,21 +178,24 @@ def constants_of(plan: Plan, *, narrow: bool = False) -> FrozenConstants:
 
 
 def _looked(plan: Plan, kernels: _Kernels, scaled: Scaled) -> _Looked:
-    """What a sample of rows told, where folds are dealt; and how many rows are dealt together, where the spec leaves
-    it to that. The linear model has the folds of the pass, each of them held out; and so have kernels that were tuned,
+    """What a sample of rows told, where folds are dealt; and how they are, where the spec leaves that to it, or groups
+    are few. The linear model has the folds of the pass, each of them held out; and so have kernels that were tuned,
     longer than found where that tells other groups or blocks better."""
     dataset, spec, leaves = plan.dataset, plan.spec, plan.leaves
     if spec.folds.count == 1:
         return kernels, None, None
     read = [dataset.block(start, stop).weighty() for start, stop in sample_runs(dataset.first, dataset.n)]
     blocks = [block[block.whole()] for block in read]
-    rows, run = RowBlock.joined(blocks), None
+    rows, rule = RowBlock.joined(blocks), replace(spec.folds, count=plan.job.solve.folds.count, held=0)
     x = scaled(rows.X)
     sampled = look(_chosen(plan, kernels)[0], x, rows.Y, rows.numbers, spec.seed)
     if spec.folds.run in (AS_SAMPLED, IN_BLOCKS):
-        run = run_length(sampled, dataset.rows, plan.job.solve.folds.count, always=spec.folds.run == IN_BLOCKS)
-    rule = replace(spec.folds, count=plan.job.solve.folds.count, held=0)
-    rule = rule if run is None else replace(rule, run=run)
+        run = run_length(sampled, dataset.rows, rule.count, always=spec.folds.run == IN_BLOCKS)
+        rule = replace(rule, run=run)
+    elif rows.groups is not None and any(one.key == "solve.folds.by" for one in plan.resolved):
+        rule = rule.even(
+            rows.groups
+        )  # groups that the job names are dealt by their keys alone, whatever rows are there
     if rule.by_rows:
         fold_of = np.concatenate([rule.of(block) for block in blocks])
     else:
@@ -199,7 +204,7 @@ def _looked(plan: Plan, kernels: _Kernels, scaled: Scaled) -> _Looked:
     with pinned():
         if spec.tuning and not (rule.by_rows and rule.run == 1):
             kernels = _multiplied(plan, kernels, x, rows.Y, fold_of)
-        return kernels, run, replace(sampled, linear=linear_r2(x, rows.Y, fold_of))
+        return kernels, rule, replace(sampled, linear=linear_r2(x, rows.Y, fold_of))
 
 
 def _multiplied(plan: Plan, kernels: _Kernels, X: FloatArray, Y: FloatArray, fold_of: Rows) -> _Kernels:
@@ -272,7 +277,7 @@ class _Kernels:
     status: tuple[str | None, ...] | None = None
 
 
-_Looked = tuple[_Kernels, int | None, FirstLook | None]  # with how many rows are dealt together
+_Looked = tuple[_Kernels, FoldRule | None, FirstLook | None]  # with how rows are dealt
 
 
 def _numbers(plan: Plan, sample: RowBlock, scaled: Scaled) -> _Kernels:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,40 @@ def test_k_fold_by_groups_is_k_fold_by_hand(tmp_path: Path) -> None:
     for row in report.table:
         np.testing.assert_allclose(row["value"], held_out_error(F, Y, w, fold, row["ridge"]), rtol=1e-8)
     assert [row["ridge"] for row in report.table] == list(RIDGES) and report.reads == 1.0
+
+
+def test_few_groups_that_are_found_leave_no_fold_empty(tmp_path: Path) -> None:
+    """Every fold has some where there are as many; those that a job names are dealt by its seed."""
+    for count, groups in ((5, 7), (7, 7), (5, 3), (4, 40)):
+        of = np.arange(N) * groups // N
+        store = write(tmp_path / f"{count}-{groups}.zarr", slice(N), groups=of)
+        described = job(store, tmp_path / f"{count}-{groups}", folds={"count": count})
+        frozen = freeze_constants(make_plan(described))
+        folds = run_pass(make_plan(described), SerialEngine()).folds
+        rows = [moments.n for moments in folds.values()]
+        assert len(rows) == min(count, groups) and sum(rows) == N
+        assert max(rows) <= -(-groups // count) * -(-N // groups)
+        assert frozen.constants.fold_seed is not None and frozen.folds.seed == frozen.constants.fold_seed
+        named = freeze_constants(
+            make_plan(job(store, tmp_path / f"named{count}-{groups}", folds={"count": count, "by": "groups"}))
+        )
+        assert named.constants.fold_seed is None and named.folds.seed == SEED
+    many = write(tmp_path / "many.zarr", slice(N), groups=np.arange(N) // 2)
+    assert freeze_constants(make_plan(job(many, tmp_path / "many", folds={"count": 3}))).constants.fold_seed is None
+
+
+@LAW
+@given(st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=60), st.integers(2, 9), st.booleans())
+def test_even_folds_are_by_groups_and_no_worse(groups: list[int], count: int, held: bool) -> None:
+    keys = np.array(groups, np.uint64)
+    rule = FoldRule.one_held(count, True, SEED, GROUPED) if held else FoldRule(count, True, SEED, run=GROUPED)
+    even = rule.even(keys)
+    plain = replace(even, count=count, held=0)
+    dealt, before = plain.of_rows(keys), replace(rule, count=count, held=0).of_rows(keys)
+    assert np.sum(np.bincount(dealt) ** 2) <= np.sum(np.bincount(before) ** 2)
+    assert replace(even, seed=SEED) == rule
+    if len(set(groups)) <= 3:
+        assert len(np.unique(dealt)) == min(count, len(set(groups)))
 
 
 @pytest.mark.parametrize("by", ["groups", "trial", "x1", "weights"])
