@@ -45,7 +45,7 @@ def ingest(
 
     Several SRC are put one below the other; a.csv+b.csv side by side. A CSV file without a header has the columns
     c0, c1, ...; the arrays of an NPZ file go by their names. Weights and groups become the arrays of these names: in
-    a job, data.weights: weights and solve.folds.by: groups. Of five SRC or more each is a group by itself, unless
+    a job, data.weights: weights and solve.folds.by: groups. Of seven SRC or more each is a group by itself, unless
     there are classes, or --groups none.
 
     An input of text becomes a column of 0 and 1 for each of its categories. ISO dates and times become seconds, and

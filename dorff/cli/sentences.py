@@ -34,7 +34,7 @@ def fit_text(report: FitReport, weights: Sequence[Sequence[float]] = (), *, clas
         f"{report.seconds:.1f} s, {share}; {peak} of {size(report.plan_peak_bytes)} planned; {report.m:,} features, "
         f"condition {report.condition:.2g} ({report.rung}, {report.status}), "
         f"ridge {report.ridge:.3g}"
-        f"{_weighed(report, weights)}{_tuned(report)}{_scored(report, classes)}; model {report.model}"
+        f"{_winner(report)}{_weighed(report, weights)}{_tuned(report)}{_scored(report, classes)}; model {report.model}"
         f"{_remedy(report)}{_guessed(report)}{f'; {crowd}' if crowd else ''}"
     )
 
@@ -82,7 +82,8 @@ def encoded_text(encoding: Mapping[str, Sequence[str]]) -> str:
     """How an input that is no number became columns."""
     kind, words = next(iter(encoding.items()))
     if kind in ("time", "cycle"):
-        return words[0] if kind == "time" else f"sine and cosine of the {words[0]}"
+        cycles = "(its cycles, where they matter: add :day, :week or :year to its name)"
+        return f"{words[0]} {cycles}" if kind == "time" else f"sine and cosine of the {words[0]}"
     return f"{len(words):,} {'categories' if kind == 'one_hot' else 'in order'}"
 
 
@@ -206,6 +207,11 @@ def _at_the_edge(best: float, tried: Sequence[float]) -> str:
     if len(set(tried)) < 2 or min(tried) < best < max(tried):
         return ""
     return f" (the {'smallest' if best == min(tried) else 'largest'} tried: list ones beyond it)"
+
+
+def _winner(report: FitReport) -> str:
+    """Which kernel was the best of several."""
+    return f", kernel[{report.kernel}]" if len({row["candidate"] for row in report.table}) > 1 else ""
 
 
 def _tuned(report: FitReport) -> str:

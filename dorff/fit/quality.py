@@ -206,10 +206,11 @@ def _number(value: Any) -> float | None:
 
 def warnings_of(
     fitted: Fitted, quality: FitQuality | None, *, auto: bool, distance: float | None = None,
-    held: HeldSample | None = None, weighed: bool = False,
+    held: HeldSample | None = None, weighed: bool = False, conformal: bool = False,
 ) -> Iterator[str]:  # fmt: skip
     """What is wrong with the fit, and what to do. `auto` says that its ridges are dorff's own, `weighed` that classes
-    have weights; `distance` is that of rows over a length-scale that was given, `held` rows for plain bands."""
+    have weights, `conformal` that bands are; `distance` is that of rows over a length-scale that was given, `held`
+    rows for plain bands."""
     yield from (far := list(_far(distance)))
     by = None if quality is None or quality.classes else quality.by  # classes may be told apart without any ridge
     yield from _edges(fitted, by, auto=auto)
@@ -228,9 +229,12 @@ def warnings_of(
     elif poor:
         yield f"held-out R2 of {_names([*poor])} is {min(poor.values()):.2f}: hardly better than the mean; {_INPUTS}"
     elif over:
+        why, more = "rows: it learns rows by heart", "rows, or fewer inputs"
+        if quality.by in ("groups", "splits"):
+            why, more = "groups: each has errors of its own", "groups, rather than more rows of these"
         yield (
             f"R2 of {_names([one.target for one in over])} falls from {over[0].r2_train:.2f} on the fit's own rows to "
-            f"{over[0].r2:.2f} on held-out rows: it learns rows by heart; give more rows, or fewer inputs"
+            f"{over[0].r2:.2f} on held-out {why}; give more {more}"
         )
     if quality.accuracy is not None and quality.accuracy_frequent is not None:
         yield from _of_classes(quality, quality.accuracy, quality.accuracy_frequent, weighed=weighed)
@@ -243,9 +247,10 @@ def warnings_of(
     least = 0.0 if held is None else COVERS - 3.0 * math.sqrt(COVERS * (1.0 - COVERS) / len(held.Y))
     narrow = {one.target: one.inside for one in quality.outputs if one.inside is not None and one.inside < least}
     if narrow:
+        remedy = "conformal bands are right" if conformal else "set solve.conformal: true, for bands that hold"
         yield (
-            f"bands of 95% hold {min(narrow.values()):.0%} of held-out rows of {_names([*narrow])}; set "
-            "solve.conformal: true"
+            f"bands of 95% hold {min(narrow.values()):.0%} of held-out rows of {_names([*narrow])}: errors hang "
+            f"together, and deviations of f (--std) are too small too; {remedy}"
         )
     if quality.half is not None and quality.r2 is not None and not poor:
         fell = 1.0 - (1.0 - quality.r2) / max(1.0 - quality.half, 1e-300)

@@ -234,9 +234,10 @@ def _model(solved: Solved, alone: LeftOut | None, peak: PeakMemory) -> tuple[Mod
 def _warnings(solved: Solved, quality: FitQuality | None, held: HeldSample | None, alone: LeftOut | None) -> list[str]:
     plan, fitted = solved.last[0], solved.fitted
     solve = plan.job.solve
-    bands, weighed = None if solve.conformal else held, solve.class_weight != "none"
-    distance, auto = given_distance(plan, fitted), solve.ridge == AUTO
-    more = warnings_of(fitted, quality, auto=auto, distance=distance, held=bands, weighed=weighed)
+    distance, auto, weighed = given_distance(plan, fitted), solve.ridge == AUTO, solve.class_weight != "none"
+    more = warnings_of(
+        fitted, quality, auto=auto, distance=distance, held=held, weighed=weighed, conformal=solve.conformal
+    )
     return [*plan.warnings, *([] if alone is None else better(fitted, alone, solve.select)), *more]
 
 

@@ -136,6 +136,7 @@ def told_by_rows(
         )
         yield Chosen("solve.folds.by", by, why)
     for number, (kernel, word, config) in enumerate(zip(job.kernels, words, configs, strict=True)):
+        unit = "standard deviations" if job.solve.standardize else "the inputs' units"
         if AUTO in all_lengthscales(kernel.model_dump()):
             key = f"kernel[{number}].lengthscale" if len(configs) > 1 else "kernel.lengthscale"
             came = next(iter(lengthscales(config)))
@@ -143,7 +144,7 @@ def told_by_rows(
             status = (
                 "" if constants.tuned is None or constants.tuned[number] is None else f"; {constants.tuned[number]}"
             )
-            why = f"{next(iter(all_lengthscales(word)))}: of most evidence on a sample of rows{status}"
+            why = f"{next(iter(all_lengthscales(word)))}: of most evidence on a sample of rows, in {unit}{status}"
             yield Chosen(key, came, why)
 
 

@@ -141,8 +141,13 @@ def _figures(subject: Subject, whole: bool, moved: FloatArray) -> Iterator[Figur
         yield Figure("planes", slice_plots(subject))
     else:
         inputs = sorted(subject.varied, key=lambda i: -moved[i])
-        over = sorted([i for i in inputs if varied == 2 or not subject.places(i, 2)[1]][:2])
-        over.sort(key=lambda i: subject.inputs[i].name.lower().startswith("lat"))  # along y
+        places = [i for i in inputs if subject.inputs[i].name.lower().startswith(("lat", "lon"))]
+        many = [i for i in inputs if varied == 2 or not subject.places(i, 2)[1]]
+        over = (
+            sorted(many[:2])
+            if len(places) != 2
+            else sorted(places, key=lambda i: subject.inputs[i].name, reverse=True)
+        )
         if varied != 2:
             yield Figure("slices", figures.curve_plots(subject, sorted(inputs[: figures.MOST_INPUTS])))
         if len(over) == 2:

@@ -254,14 +254,14 @@ def test_what_is_drawn_is_what_varies(d: int, p: int, constant: tuple[int, ...],
 def test_a_map_is_over_two_inputs_that_have_many_values_and_move_it_most() -> None:
     held = a_sample(60, 4, 1)
     held.X[:, 3] = held.X[:, 3] > 0
-    described = {**an_info(["time", "lat", "lon", "storm"], ["sst"]), "report": REPORT}
-    subject = Subject.of(replace(a_model(SCALAR, 4, 1, described), held=held))
-    for moved, names in (
-        ([0, 1, 2, 9], ("lon", "lat")),
-        ([3, 2, 1, 9], ("time", "lat")),
-        ([3, 1, 2, 9], ("time", "lon")),
+    for columns, moved, names in (
+        (["time", "lat", "lon"], [3, 2, 1, 9], ("lon", "lat")),
+        (["time", "lat", "depth"], [3, 2, 1, 9], ("time", "lat")),
+        (["time", "depth", "lon"], [3, 1, 2, 9], ("time", "lon")),
+        (["time", "depth", "z"], [0, 1, 2, 9], ("depth", "z")),
     ):
-        drawn = []
+        described, drawn = {**an_info([*columns, "storm"], ["sst"]), "report": REPORT}, list[int]()
+        subject = Subject.of(replace(a_model(SCALAR, 4, 1, described), held=held))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(page, "map_plots", lambda _, i, j, drawn=drawn: drawn.extend((i, j)) or b"")
             kinds = [one.name for one in page._figures(subject, False, np.array(moved, dtype=float))]
