@@ -1,8 +1,8 @@
 """Preconditioned conjugate gradients: systems too large to be formed, or to be held."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Final, final
+from dataclasses import replace
+from typing import Final, NamedTuple, final
 
 import numpy as np
 from scipy.linalg import eigh_tridiagonal
@@ -74,9 +74,7 @@ def dots(a: FloatArray, b: FloatArray) -> FloatArray:
     return np.asarray(np.einsum("kc,kc->c", a, b))
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Iterated:
+class Iterated(NamedTuple):
     """A solution by iterations. `errors` holds the largest relative residual before each and after the last, in the
     preconditioner's norm: about the error of the fitted values in the norm of the system, relative to theirs.
     `preconditioned` is the condition number that the iterations saw."""

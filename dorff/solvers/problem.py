@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import final
+from typing import NamedTuple, final
 
 import numpy as np
 
@@ -17,9 +17,7 @@ from dorff.solvers.apart import Pattern, SplitProblem
 from dorff.solvers.penalty import Penalty, PenaltyTerm
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Units:
+class Units(NamedTuple):
     """What targets are divided by: a `scale` (q,), and the roots of relative variances `noise` (q,)."""
 
     scale: FloatArray
