@@ -52,31 +52,26 @@ _next4, _next16 = _next(4), _next(16)
 
 @loop
 def transform(source: F64, factors: F64, tile: F64) -> None:
-    """tile = H (factors * source); factors (n,). The tile may be the source itself."""
-    n, step = factors.size, 1  # the distance of the lines that the first pass combines: passes of 16 and 4 do the rest
-    while step < 256 and 16 * step < n:
-        step *= 16
-    while 4 * step < n and step >= 256:
-        step *= 4
-    for j in range(step):
-        if n == step:
-            _first1(source, factors, tile, j, step)
-        elif n == 2 * step:
-            _first2(source, factors, tile, j, step)
-        elif n == 4 * step:
-            _first4(source, factors, tile, j, step)
-        elif n == 8 * step:
-            _first8(source, factors, tile, j, step)
+    """tile = H (factors * source); factors (n,). The tile may be the source itself.
+
+    After the first pass it is by radix 4 down to 256 lines, 16 KiB, then in the first-level cache: wide strides are
+    powers of two, so that the lines compete for one set of that cache: 4 fit, 16 do not."""
+    n, size = factors.size, 1  # the distance of the lines that the first pass combines: passes of 16 and 4 do the rest
+    while size < 256 and 16 * size < n:
+        size *= 16
+    while 4 * size < n and size >= 256:
+        size *= 4
+    for j in range(size):
+        if n == size:
+            _first1(source, factors, tile, j, size)
+        elif n == 2 * size:
+            _first2(source, factors, tile, j, size)
+        elif n == 4 * size:
+            _first4(source, factors, tile, j, size)
+        elif n == 8 * size:
+            _first8(source, factors, tile, j, size)
         else:
-            _first16(source, factors, tile, j, step)
-    _finish(tile, n, step)
-
-
-@loop
-def _finish(tile: F64, n: int, size: int) -> None:
-    """The transforms of each `size` lines: by radix 4 down to 256 lines, 16 KiB, then in the first-level cache.
-
-    Wide strides are powers of two, so that the lines compete for one set of that cache: 4 fit, 16 do not."""
+            _first16(source, factors, tile, j, size)
     while size > 256:
         size //= 4
         for low in range(0, n, 4 * size):
