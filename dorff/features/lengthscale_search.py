@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, final
 
 import numpy as np
 import scipy.linalg
@@ -239,7 +239,9 @@ class Tuned:
     status: str
 
 
-class _Climb(NamedTuple):
+@final
+@dataclass(frozen=True, eq=False)
+class _Climb:
     """Where one climb ended: logs (k + 1,) of the length-scales, over the first guess, and of the ratio."""
 
     logs: FloatArray
@@ -304,11 +306,11 @@ def _climbed(evidence: Evidence, guess: FloatArray) -> _Climb:
     first, ratio = best.logs
     starts = [np.append(np.full(len(guess), log), ratio) for log in ((first, 0.0) if first > _LINEAR else (first,))]
     if len(guess) > evidence.Y.size:
-        return best._replace(logs=starts[0])
+        return replace(best, logs=starts[0])
     on = max((_climb(evidence, guess, start) for start in starts), key=_value)
     if on.value - best.value > 0.5 * (len(guess) - 1) * math.log(evidence.Y.size):
-        return on._replace(history=best.history + on.history)
-    return best._replace(logs=starts[0])
+        return replace(on, history=best.history + on.history)
+    return replace(best, logs=starts[0])
 
 
 def _climb(evidence: Evidence, guess: FloatArray, start: FloatArray) -> _Climb:
