@@ -32,7 +32,7 @@ from dorff.model.weights import OperatorWeights
 from dorff.moments import Accumulator, Moments, Triangle, TriangleAccumulator
 from dorff.moments.blas import pinned
 from dorff.solvers import Problem, Solution, solve
-from dorff.solvers.cg import ConjugateGradientSolver
+from dorff.solvers.cg import conjugate_gradients
 from dorff.solvers.direct import CholeskySolver, SpectralSolver, problem_of
 from dorff.solvers.matrixfree import make_system, of_moments
 
@@ -156,7 +156,7 @@ def compare(sweep: str, lengthscale: float, data: Data, wanted: Callable[[float,
     methods: dict[str, tuple[Problem, Solver]] = {
         "cholesky": (plain, lambda problem, ridge: CholeskySolver(problem).solve(ridge)),
         "eigh": (plain, _eigh), "qr": (sharp, _eigh), "mixed": (rounded, _eigh),
-        "cg": (plain, lambda _, ridge: ConjugateGradientSolver(system).solve(ridge)),
+        "cg": (plain, lambda _, ridge: conjugate_gradients(system, ridge)),
         "ladder": (plain, lambda problem, ridge: _ladder(problem, ridge, sharp)),
     }  # fmt: skip
     rows = []

@@ -72,12 +72,14 @@ class ExactRidge:
             raise InputError("Y has no observed value in a row of positive weight; give at least one")
         some = seen[used]
         noise = np.repeat((ridge * w[used].sum() / w[used])[:, None], q, axis=1)[some]
-        separable = _separable(kernel) if some.all() else None
-        whole = None if separable is None else _Separable(*separable, X[used], C, noise)
-        system = whole or _Dense(kernel, X[used], C, some, noise)
         basis = scipy.linalg.orth(C[some.any(axis=0)].T)  # of the b that are observed
         ones = np.broadcast_to(C @ basis, (len(some), q, basis.shape[1]))[some]
-        solved = system.solve(np.column_stack([Y[used][some], ones]))
+        right = np.column_stack([Y[used][some], ones])
+        separable = _separable(kernel) if some.all() else None
+        if separable is None:
+            solved = _solved(kernel, X[used], C, some, noise, right)
+        else:
+            solved = _solved_apart(*separable, X[used], C, noise, right)
         z, b = solved[:, 0], np.zeros(p)
         if intercept:
             along = np.linalg.solve(ones.T @ solved[:, 1:], ones.T @ z)
@@ -103,53 +105,41 @@ class ExactRidge:
         return values
 
 
-@final
-class _Dense:
-    """(B K B^T + diag(noise)) z = right over the N observed values, right and z (N, c): any kernel and any pattern."""
-
-    def __init__(
-        self, kernel: OperatorKernel, X: FloatArray, C: FloatArray, some: BoolArray, noise: FloatArray
-    ) -> None:
-        ends = np.concatenate([[0], np.cumsum(some.sum(axis=1))])
-        K = np.empty((ends[-1], ends[-1]))  # only the lower triangle of row blocks is written and read
-        for start, stop in _blocks(len(X), len(X) * C.shape[1] ** 2):
-            gram = kernel.gram(X[start:stop], X[:stop])
-            if not np.array_equal(C, np.eye(len(C))):
-                gram = C @ gram @ C.T
-            shape = ((stop - start) * len(C), stop * len(C))
-            rows, columns = some[start:stop].ravel(), some[:stop].ravel()
-            block = gram.transpose(0, 2, 1, 3).reshape(shape)[rows][:, columns]
-            K[ends[start] : ends[stop], : ends[stop]] = block
-        K[np.diag_indices(len(K))] += noise
-        self._factor = _cholesky(K)
-
-    def solve(self, right: FloatArray) -> FloatArray:
-        return np.asarray(scipy.linalg.cho_solve((self._factor, False), right, check_finite=False))
+def _solved(
+    kernel: OperatorKernel, X: FloatArray, C: FloatArray, some: BoolArray, noise: FloatArray, right: FloatArray
+) -> FloatArray:
+    """z of (B K B^T + diag(noise)) z = right over the N observed values, right and z (N, c): any pattern."""
+    ends = np.concatenate([[0], np.cumsum(some.sum(axis=1))])
+    K = np.empty((ends[-1], ends[-1]))  # only the lower triangle of row blocks is written and read
+    for start, stop in _blocks(len(X), len(X) * C.shape[1] ** 2):
+        gram = kernel.gram(X[start:stop], X[:stop])
+        if not np.array_equal(C, np.eye(len(C))):
+            gram = C @ gram @ C.T
+        shape = ((stop - start) * len(C), stop * len(C))
+        rows, columns = some[start:stop].ravel(), some[:stop].ravel()
+        block = gram.transpose(0, 2, 1, 3).reshape(shape)[rows][:, columns]
+        K[ends[start] : ends[stop], : ends[stop]] = block
+    K[np.diag_indices(len(K))] += noise
+    return np.asarray(scipy.linalg.cho_solve((_cholesky(K), False), right, check_finite=False))
 
 
-@final
-class _Separable:
+def _solved_apart(
+    scalar: ScalarKernel, A: FloatArray, X: FloatArray, C: FloatArray, noise: FloatArray, right: FloatArray
+) -> FloatArray:
     """The same of k0 A observed through C with nothing missing: k0 a + noise for each eigenvalue a of C A C^T."""
-
-    def __init__(self, scalar: ScalarKernel, A: FloatArray, X: FloatArray, C: FloatArray, noise: FloatArray) -> None:
-        self._values, self._vectors = np.linalg.eigh(C @ A @ C.T)
-        self._noise = noise.reshape(len(X), len(C))[:, 0]
-        self._k0 = np.empty((len(X), len(X)))
-        for start, stop in _blocks(len(X), len(X)):
-            self._k0[start:stop, :stop] = scalar.gram(X[start:stop], X[:stop])
-
-    def solve(self, right: FloatArray) -> FloatArray:
-        n, q = len(self._k0), len(self._values)
-        turned = np.einsum("njc,jk->knc", right.reshape(n, q, -1), self._vectors)
-        for cluster in _clusters(self._values):
-            a = max(float(self._values[cluster].mean()), 0.0)
-            K = a * self._k0
-            K[np.diag_indices(n)] += self._noise
-            factor = _cholesky(K)
-            rights = turned[cluster].transpose(1, 0, 2).reshape(n, -1)
-            z = scipy.linalg.cho_solve((factor, False), rights, check_finite=False)
-            turned[cluster] = z.reshape(n, -1, turned.shape[2]).transpose(1, 0, 2)
-        return np.asarray(np.einsum("knc,jk->njc", turned, self._vectors).reshape(right.shape))
+    n, q = len(X), len(C)
+    values, vectors = np.linalg.eigh(C @ A @ C.T)
+    k0 = np.empty((n, n))
+    for start, stop in _blocks(n, n):
+        k0[start:stop, :stop] = scalar.gram(X[start:stop], X[:stop])
+    turned = np.einsum("njc,jk->knc", right.reshape(n, q, -1), vectors)
+    for cluster in _clusters(values):
+        K = max(float(values[cluster].mean()), 0.0) * k0
+        K[np.diag_indices(n)] += noise.reshape(n, q)[:, 0]
+        rights = turned[cluster].transpose(1, 0, 2).reshape(n, -1)
+        z = scipy.linalg.cho_solve((_cholesky(K), False), rights, check_finite=False)
+        turned[cluster] = z.reshape(n, -1, turned.shape[2]).transpose(1, 0, 2)
+    return np.asarray(np.einsum("knc,jk->njc", turned, vectors).reshape(right.shape))
 
 
 def _separable(kernel: OperatorKernel) -> tuple[ScalarKernel, FloatArray] | None:

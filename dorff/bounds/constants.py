@@ -94,8 +94,7 @@ def _sum(kernel: OperatorKernel, parts: list[dict[str, float]], d: int, p: int) 
             "kernel: a sum has constants under its trace measure alone: use measure trace in its curl-free and "
             "divergence-free terms, and no concatenation; or give Constants your own numbers"
         )
-    origin = np.zeros((1, d))
-    top = float(np.linalg.norm(kernel.gram(origin, origin)[0, 0], 2))
+    top = _norm(_signature(kernel, np.zeros(d)))
     return {
         "top": top,
         "variance": trace * top,  # E cos^2 mu~^2 <= tr k(0) E cos^2 mu~
@@ -217,7 +216,7 @@ def _norm(matrix: FloatArray) -> float:
     return float(np.linalg.norm(matrix, 2))
 
 
-def _signature(kernel: BaseKernel, delta: FloatArray) -> FloatArray:
+def _signature(kernel: OperatorKernel, delta: FloatArray) -> FloatArray:
     """K_0(delta), (p, p)."""
     return np.asarray(kernel.gram(delta[None, :], np.zeros((1, len(delta))))[0, 0])
 

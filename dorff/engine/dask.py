@@ -7,8 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, final
 
 from distributed import Client, Future, KilledWorker, LocalCluster
 
@@ -70,9 +69,7 @@ class DaskEngine(Engine):
         self._on_close()
 
 
-@final
-@dataclass(frozen=True)
-class _Try:
+class _Try(NamedTuple):
     task: Task
     failures: int = 0
     losses: int = 0
@@ -155,7 +152,7 @@ class _DaskRun:
                 f"the cluster lost a task {LOSSES} times ({attempt.task}); what is done is kept: look at the "
                 "scheduler, and run the same command again"
             )
-        self._again(replace(attempt, losses=attempt.losses + 1))
+        self._again(attempt._replace(losses=attempt.losses + 1))
 
     def _failed(self, attempt: _Try, error: Exception) -> None:
         if isinstance(error, KilledWorker):
@@ -163,14 +160,14 @@ class _DaskRun:
             if attempt.deaths and deaths >= TRIES:
                 self._killers.append(attempt.task)
             else:
-                self._again(replace(attempt, deaths=deaths))
+                self._again(attempt._replace(deaths=deaths))
         elif isinstance(error, StoppedError):  # its worker was told to end; what it has done it has saved
             self._again(attempt)
         elif isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == "dorff":
             raise InputError("a worker has no dorff; start workers from the driver's environment") from error
         else:
             try_again(error, attempt.task, attempt.failures + 1)
-            self._again(replace(attempt, failures=attempt.failures + 1))
+            self._again(attempt._replace(failures=attempt.failures + 1))
 
     def _again(self, attempt: _Try) -> None:
         (self._suspects if attempt.deaths else self._waiting).append(attempt)

@@ -175,7 +175,17 @@ class Sampler(ABC):
     def laws(self, kernel: OperatorKernel, d: int, p: int) -> list[Law]:
         """The laws of the kernel's terms of positive weight, in order; InputError where there is no rule for one."""
         if isinstance(kernel, MultiView):
-            return self._laws_of_views(kernel, p)
+            if not self.mixes:
+                raise InputError(
+                    f"sampler: {self.config()['type']} is no rule for the views of a multi-view kernel, which have "
+                    "frequencies of their own; use iid, orthogonal or qmc"
+                )
+            found, before = list[Law](), 0
+            for view in kernel.views:
+                laws = self.laws(view.kernel, view.d, p // kernel.V)
+                found += [replace(law, terms=tuple(before + term for term in law.terms)) for law in laws]
+                before += len(view.kernel.terms())
+            return found
         by_key: dict[Any, Law] = {}
         for number, (weight, base) in enumerate(kernel.terms()):
             share = weight * base.trace(d, p)
@@ -186,21 +196,6 @@ class Sampler(ABC):
                 weighed = so_far.weighed or not isinstance(base, Decomposable)
                 by_key[key] = Law(base.scalar, measure, so_far.share + share, (*so_far.terms, number), weighed)
         return list(by_key.values())
-
-    def _laws_of_views(self, kernel: MultiView, p: int) -> list[Law]:
-        """Those of each view, for its inputs alone."""
-        if not self.mixes:
-            raise InputError(
-                f"sampler: {self.config()['type']} is no rule for the views of a multi-view kernel, which have "
-                "frequencies of their own; use iid, orthogonal or qmc"
-            )
-        found: list[Law] = []
-        before = 0
-        for view in kernel.views:
-            laws = self.laws(view.kernel, view.d, p // kernel.V)
-            found += [replace(law, terms=tuple(before + term for term in law.terms)) for law in laws]
-            before += len(view.kernel.terms())
-        return found
 
     @final
     def measure(self, base: BaseKernel, d: int) -> Measure:

@@ -156,7 +156,14 @@ class Matrix(Output):
     A: FloatArray
 
     def __init__(self, A: npt.ArrayLike) -> None:
-        matrix = _positive(A)
+        matrix = _symmetric(A, "the output matrix")
+        scale = float(np.abs(matrix).max())
+        smallest = float(np.linalg.eigvalsh(matrix)[0]) if scale > 0 else 0.0
+        if smallest < -1e-10 * scale or scale == 0:
+            raise InputError(
+                "the output matrix must be positive semi-definite and not zero; its smallest eigenvalue is "
+                f"{smallest:.3g}"
+            )
         vars(self).update(A=matrix, p=len(matrix))
 
     def root(self, p: int) -> FloatArray:
@@ -297,15 +304,3 @@ def _symmetric(value: npt.ArrayLike, name: str) -> FloatArray:
     if np.abs(matrix - matrix.T).max() > 1e-10 * np.abs(matrix).max():
         raise InputError(f"{name} must be symmetric; use (A + A.T) / 2 if it should be")
     return (matrix + matrix.T) / 2
-
-
-def _positive(value: npt.ArrayLike) -> FloatArray:
-    """A symmetric positive semi-definite matrix, or an InputError that says what is wrong with it."""
-    matrix = _symmetric(value, "the output matrix")
-    scale = float(np.abs(matrix).max())
-    smallest = float(np.linalg.eigvalsh(matrix)[0]) if scale > 0 else 0.0
-    if smallest < -1e-10 * scale or scale == 0:
-        raise InputError(
-            f"the output matrix must be positive semi-definite and not zero; its smallest eigenvalue is {smallest:.3g}"
-        )
-    return matrix

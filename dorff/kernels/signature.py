@@ -73,9 +73,6 @@ class FromSignature(OfFunction):
         object.__setattr__(self, "samples", fold(grid.table * grid.volume))
         object.__setattr__(self, "floor", max(-4 * lowest, 32 * p * np.finfo(np.float64).eps * peak))
 
-    def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
-        return evaluated(self.signature, X[:, None, :] - Z[None, :, :], self.p, "signature")
-
     def density(self, omega: FloatArray) -> FloatArray:
         """mu (D, p, p) at omega (D, d) within the grid's edges; it is periodic beyond, where `root` takes zero."""
         counts = np.asarray([2 * len(self.samples) - 1, *self.samples.shape[1:-1]])
@@ -146,8 +143,7 @@ class SampledSignature:
             refuse_asymmetric("signature", delta, apart > _SYMMETRIC * scale)
             table[start : start + len(delta)] = values[:, *upper]
         grid = cls(signature, box, p, table.reshape(*shape, -1))
-        grid._check_even(scale)
-        grid._check_faces(scale)
+        grid._check(scale)
         return grid
 
     @property
@@ -174,15 +170,14 @@ class SampledSignature:
         index = np.asarray(np.unravel_index(cell, self.shape)) - np.asarray(self.shape) // 2
         return np.asarray(index * sides, dtype=np.float64)
 
-    def _check_even(self, scale: float) -> None:
+    def _check(self, scale: float) -> None:
+        """InputError unless the table is even, and zero on the faces, to rounding of `scale`."""
         apart = np.abs(self.table - np.flip(self.table, axis=tuple(range(len(self.shape))))).max(axis=-1)
         if apart.max() > _SYMMETRIC * scale:
             raise InputError(
                 f"signature must be the same at delta and -delta, but differs at delta = "
                 f"{place(self._at(int(np.argmax(apart)), self.steps))}; of a kernel K0(-delta) is K0(delta) transposed"
             )
-
-    def _check_faces(self, scale: float) -> None:
         sizes = np.abs(self.table).max(axis=-1)
         sizes[tuple(slice(1, -1) for _ in self.shape)] = 0.0
         if sizes.max() > _SMALL * scale:

@@ -25,6 +25,7 @@ class OfFunction(BaseKernel):
     """A kernel of Python functions with real symmetric matrices (p, p), which lives in memory only."""
 
     p: int
+    signature: MatrixFunction | None
     vector_field = True  # nobody knows what its matrices say about directions
 
     def fix(self, d: int, p: int, covariance: FloatArray | None = None) -> Self:
@@ -35,6 +36,14 @@ class OfFunction(BaseKernel):
             )
         self.scalar.check(d)
         return self
+
+    def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
+        if self.signature is None:
+            raise InputError(
+                f"signature: a {type(self).__name__} has exact values only where its signature is given; give it, or "
+                "use random features"
+            )
+        return evaluated(self.signature, X[:, None, :] - Z[None, :, :], self.p, "signature")
 
     def config(self) -> Config:
         raise InputError(
@@ -74,14 +83,6 @@ class SpectralDensity(OfFunction):
         super().fix(d, p)
         self.trace(d, p)
         return self
-
-    def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
-        if self.signature is None:
-            raise InputError(
-                "signature: a SpectralDensity has exact values only where its signature is given; give it, or use "
-                "random features"
-            )
-        return evaluated(self.signature, X[:, None, :] - Z[None, :, :], self.p, "signature")
 
     def density(self, omega: FloatArray) -> FloatArray:
         """mu (D, p, p) at omega (D, d), checked."""

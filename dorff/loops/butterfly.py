@@ -82,25 +82,19 @@ def rotate(tile: F64, cosines: F64, sines: F64) -> None:
         angle = n - n // size + low // (2 * size)
         for i in range(low, low + rest - size):
             _turns2(tile, cosines, sines, i, size, angle, 0, 0)
-        _rotate_part(tile, cosines, sines, low, size)
-        rest -= size
-
-
-@loop
-def _rotate_part(tile: F64, cosines: F64, sines: F64, low: int, size: int) -> None:
-    """All stages within `size` entries from `low` on, a power of two that divides `low`."""
-    wide, step = size, 1
-    while 8 * step < size:
-        step *= 8
-    _pass(tile, cosines, sines, low, size, wide, step)
-    while step > 64:
-        wide, step = step, step // 8
+        wide, step = size, 1  # all stages within `size` entries from `low` on, a power of two that divides `low`
+        while 8 * step < size:
+            step *= 8
         _pass(tile, cosines, sines, low, size, wide, step)
-    for start in range(low, low + size, step):  # in the first-level cache
-        inner = step
-        while inner > 1:
-            wide, inner = inner, inner // 8
-            _pass(tile, cosines, sines, start, step, wide, inner)
+        while step > 64:
+            wide, step = step, step // 8
+            _pass(tile, cosines, sines, low, size, wide, step)
+        for start in range(low, low + size, step):  # in the first-level cache
+            inner = step
+            while inner > 1:
+                wide, inner = inner, inner // 8
+                _pass(tile, cosines, sines, start, step, wide, inner)
+        rest -= size
 
 
 @loop

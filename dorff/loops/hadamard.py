@@ -3,11 +3,11 @@
 from typing import Any
 
 from dorff.loops.config import loop
-from dorff.loops.rowwise import F64, Array
+from dorff.loops.rowwise import F64
 from dorff.loops.tiles import Lines, line_code
 
-# A transform of 2^k entries is one pass of radix 2, 4, 8 or 16, which also multiplies and permutes, and then passes of
-# radix 4 and 16: 16 lines, and what is made of them, just stay in the 32 registers of AVX-512.
+# A transform of 2^k entries is one pass of radix 2, 4, 8 or 16, which also multiplies, and then passes of radix 4 and
+# 16: 16 lines, and what is made of them, just stay in the 32 registers of AVX-512.
 
 
 def _network(v: Lines, x: list[Any]) -> list[Any]:
@@ -32,21 +32,7 @@ def _first(radix: int) -> Any:
     return first
 
 
-def _first_permuted(radix: int) -> Any:
-    """As `_first`, from the lines that `order` names."""
-
-    @line_code
-    def first(v: Lines, source: Any, order: Any, factors: Any, tile: Any, start: Any, step: Any) -> None:
-        places = [v.at(start, step, k) for k in range(radix)]
-        x = [v.times(v.load_line(source, v.entry(order, at)), v.spread(factors, at)) for at in places]
-        for at, line in zip(places, _network(v, x), strict=True):
-            v.store_line(line, tile, at)
-
-    return first
-
-
 _first1, _first2, _first4, _first8, _first16 = (_first(radix) for radix in (1, 2, 4, 8, 16))
-_permuted1, _permuted2, _permuted4, _permuted8, _permuted16 = (_first_permuted(radix) for radix in (1, 2, 4, 8, 16))
 
 
 def _next(radix: int) -> Any:
@@ -66,58 +52,26 @@ _next4, _next16 = _next(4), _next(16)
 
 @loop
 def transform(source: F64, factors: F64, tile: F64) -> None:
-    """tile = H (factors * source); factors (n,). The tile may be the source itself."""
-    n = factors.size
-    step = _first_step(n)
-    for j in range(step):
-        if n == step:
-            _first1(source, factors, tile, j, step)
-        elif n == 2 * step:
-            _first2(source, factors, tile, j, step)
-        elif n == 4 * step:
-            _first4(source, factors, tile, j, step)
-        elif n == 8 * step:
-            _first8(source, factors, tile, j, step)
+    """tile = H (factors * source); factors (n,). The tile may be the source itself.
+
+    After the first pass it is by radix 4 down to 256 lines, 16 KiB, then in the first-level cache: wide strides are
+    powers of two, so that the lines compete for one set of that cache: 4 fit, 16 do not."""
+    n, size = factors.size, 1  # the distance of the lines that the first pass combines: passes of 16 and 4 do the rest
+    while size < 256 and 16 * size < n:
+        size *= 16
+    while 4 * size < n and size >= 256:
+        size *= 4
+    for j in range(size):
+        if n == size:
+            _first1(source, factors, tile, j, size)
+        elif n == 2 * size:
+            _first2(source, factors, tile, j, size)
+        elif n == 4 * size:
+            _first4(source, factors, tile, j, size)
+        elif n == 8 * size:
+            _first8(source, factors, tile, j, size)
         else:
-            _first16(source, factors, tile, j, step)
-    _finish(tile, n, step)
-
-
-@loop
-def transform_permuted(source: F64, order: Array, factors: F64, tile: F64) -> None:
-    """tile = H (factors * source[order]); order and factors (n,). The tile may not be the source."""
-    n = factors.size
-    step = _first_step(n)
-    for j in range(step):
-        if n == step:
-            _permuted1(source, order, factors, tile, j, step)
-        elif n == 2 * step:
-            _permuted2(source, order, factors, tile, j, step)
-        elif n == 4 * step:
-            _permuted4(source, order, factors, tile, j, step)
-        elif n == 8 * step:
-            _permuted8(source, order, factors, tile, j, step)
-        else:
-            _permuted16(source, order, factors, tile, j, step)
-    _finish(tile, n, step)
-
-
-@loop
-def _first_step(n: int) -> int:
-    """The distance of the lines that the first pass combines, from which on passes of radix 16 and 4 suffice."""
-    step = 1
-    while step < 256 and 16 * step < n:
-        step *= 16
-    while 4 * step < n and step >= 256:
-        step *= 4
-    return step
-
-
-@loop
-def _finish(tile: F64, n: int, size: int) -> None:
-    """The transforms of each `size` lines: by radix 4 down to 256 lines, 16 KiB, then in the first-level cache.
-
-    Wide strides are powers of two, so that the lines compete for one set of that cache: 4 fit, 16 do not."""
+            _first16(source, factors, tile, j, size)
     while size > 256:
         size //= 4
         for low in range(0, n, 4 * size):

@@ -5,7 +5,7 @@ import numpy as np
 from dorff.errors import InputError
 from dorff.loops.butterfly import project, rotate, simplex_entries
 from dorff.loops.config import loop
-from dorff.loops.hadamard import transform, transform_permuted
+from dorff.loops.hadamard import transform
 from dorff.loops.rowwise import F64, Array, Strided, block, flat, output, parameter
 from dorff.loops.tiles import LANES, copy_permuted, give_rows, new_tile, take_rows
 
@@ -147,12 +147,11 @@ def _chain_rows(
             for s in range(K):
                 factors = diagonals[(k * K + s) * n : (k * K + s + 1) * n]
                 if s == 1 and permutation.size:
-                    transform_permuted(last, permutation[k * n : (k + 1) * n], factors, other)
+                    copy_permuted(last, permutation[k * n : (k + 1) * n], other)
                     last = other
-                else:
-                    target = tile if s == 0 else last
-                    transform(last, factors, target)
-                    last = target
+                target = tile if s == 0 else last
+                transform(last, factors, target)
+                last = target
             give_rows(last, (rows[low:high], k * n), gains[low:high], out, first * out[1] + low, valid)
 
 

@@ -15,18 +15,13 @@ F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 
 
+@loop
 def scan(block: F64, low: F64, high: F64) -> bool:
     """Lower `low` and raise `high` (d,) to the columns' bounds; False, with the bounds spoilt, unless all is finite.
 
     `block` (n, d) float64, C-contiguous. One pass over memory, where NumPy would take four."""
-    wrong = np.zeros(block.shape[1])
-    _scan(block, low, high, wrong)
-    return not wrong.any()
-
-
-@loop
-def _scan(block: F64, low: F64, high: F64, wrong: F64) -> None:
     rows, columns = block.shape
+    wrong = np.zeros(columns)
     for i in range(rows):
         row = block[i]
         for j in range(columns):
@@ -34,6 +29,7 @@ def _scan(block: F64, low: F64, high: F64, wrong: F64) -> None:
             wrong[j] += value - value  # 0 for finite numbers, NaN for the others
             low[j] = min(low[j], value)
             high[j] = max(high[j], value)
+    return not wrong.any()
 
 
 @loop
@@ -48,26 +44,16 @@ def differences(G: F64, at: I64, starts: I64, others: I64, weights: F64, out: F6
             row[c] = 0.0
         while e + 4 <= end:
             z0, z1, z2, z3 = G[others[e]], G[others[e + 1]], G[others[e + 2]], G[others[e + 3]]
-            _add_four(mine, z0, z1, z2, z3, weights[e], weights[e + 1], weights[e + 2], weights[e + 3], row)
+            w0, w1, w2, w3 = weights[e], weights[e + 1], weights[e + 2], weights[e + 3]
+            for c in range(len(row)):
+                near = w0 * (mine[c] - z0[c]) + w1 * (mine[c] - z1[c])
+                row[c] += near + (w2 * (mine[c] - z2[c]) + w3 * (mine[c] - z3[c]))
             e += 4
         while e < end:
-            _add(mine, G[others[e]], weights[e], row)
+            z0, w0 = G[others[e]], weights[e]
+            for c in range(len(row)):
+                row[c] += w0 * (mine[c] - z0[c])
             e += 1
-
-
-@loop
-def _add(x: F64, z: F64, weight: float, out: F64) -> None:
-    for c in range(len(out)):
-        out[c] += weight * (x[c] - z[c])
-
-
-@loop
-def _add_four(
-    x: F64, z0: F64, z1: F64, z2: F64, z3: F64, w0: float, w1: float, w2: float, w3: float, out: F64
-) -> None:
-    for c in range(len(out)):
-        near = w0 * (x[c] - z0[c]) + w1 * (x[c] - z1[c])
-        out[c] += near + (w2 * (x[c] - z2[c]) + w3 * (x[c] - z3[c]))
 
 
 Array = NDArray[Any]

@@ -110,9 +110,11 @@ def _piece_rows(rows: Strided, into: Strided, b: int, weights: F64, piece: int) 
         elif piece == SIGN:
             _levels(x, y, weights, -1.0, 0.0)
         elif piece == RAMP:
-            _ramps(x, y, weights)
+            for j in range(D):
+                y[j] = weights[j] * (0.0 if x[j] <= 0 else x[j])
         else:
-            _absolutes(x, y, weights)
+            for j in range(D):
+                y[j] = weights[j] * abs(x[j])
 
 
 @loop
@@ -120,15 +122,3 @@ def _levels(x: F64, out: F64, w: F64, below: float, zero: float) -> None:
     for j in range(x.size):
         at_zero = zero if x[j] == 0 else x[j]  # NaN, where neither above nor below
         out[j] = w[j] * (1.0 if x[j] > 0 else (below if x[j] < 0 else at_zero))
-
-
-@loop
-def _ramps(x: F64, out: F64, w: F64) -> None:
-    for j in range(x.size):
-        out[j] = w[j] * (0.0 if x[j] <= 0 else x[j])
-
-
-@loop
-def _absolutes(x: F64, out: F64, w: F64) -> None:
-    for j in range(x.size):
-        out[j] = w[j] * abs(x[j])

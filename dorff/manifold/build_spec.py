@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -22,21 +22,12 @@ from dorff.graphs import KNN, Graph
 from dorff.moments import FloatArray, IntArray
 from dorff.passes import Config, not_finite
 from dorff.plan.graph_sizes import Sizes
-from dorff.store import Receipt, identity, open_plain, read_plain, seal, unseal, write_atomic
+from dorff.storage.files import identity, open_plain, read_record, write_atomic, write_record
+from dorff.store import Receipt
 
 #: Where a part begins, its bytes, its CRC32, and the CRC32 of these three, the part's number and the file's identity.
 _ENTRY: Final = np.dtype([("begin", "<i8"), ("size", "<i8"), ("crc", "<u4"), ("own", "<u4")])
 _KINDS: Final = ("|u1", "<f4", "<f8")  # that rows are kept as: the first that loses nothing
-
-
-def write_record(path: Path, record: Mapping[str, Any], *, sync: bool) -> None:
-    """A record of a build, sealed as what it is."""
-    write_atomic(path, [seal(record, identity(path))], sync=sync)
-
-
-def read_record(path: Path) -> Config | None:
-    """Such a record; None where it is damaged, or was written in another's place. FileNotFoundError."""
-    return unseal(read_plain(path), identity(path))
 
 
 def write_parts(path: Path, parts: Sequence[npt.NDArray[Any]]) -> str:

@@ -28,9 +28,7 @@ class Reading(NamedTuple):
     stamp: str
 
 
-@final
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """What the tasks of a stage do: the function, its name for messages, the files it writes by their suffixes, and
     what it reads that is not the build's own."""
 

@@ -26,7 +26,7 @@ from dorff.manifold.build_stages import Stages, Told
 from dorff.manifold.edge_store import DONE, Shards, write_done
 from dorff.passes import Config, Pass
 from dorff.plan.graph_sizes import Sizes, copied_bytes, given_source
-from dorff.storage.files import hide, rmtree
+from dorff.storage.files import hide, read_record, rmtree
 from dorff.storage.location import locate
 from dorff.store import Lease, remove_torn
 
@@ -146,7 +146,7 @@ def _others(directory: Path, config: Config) -> Iterator[Path]:
     """The builds of the same graph, of the same rows and scales or of others; and what is none any longer."""
     for path in sorted(directory.glob("[0-9a-f]*-*-*")):
         try:
-            record = build_spec.read_record(path / build_spec.GRAPH)
+            record = read_record(path / build_spec.GRAPH)
         except NotADirectoryError:
             continue
         except FileNotFoundError:  # tasks that came late wrote into a build that had been deleted

@@ -12,7 +12,6 @@ from typing import Any, Final, final
 
 import numpy as np
 
-import dorff.manifold.build_spec as build_spec
 from dorff.data import Dataset
 from dorff.errors import IncompleteError, InputError
 from dorff.graphs import KNN
@@ -20,6 +19,7 @@ from dorff.manifold.build_edges import DEGREES, NODES, Edges, load_edges
 from dorff.manifold.build_spec import BuildTask, ChangedError, DamagedError, GraphSpec, Layout, load_layout, load_spec
 from dorff.moments import FloatArray, IntArray
 from dorff.passes import Config
+from dorff.storage.files import read_record, write_record
 from dorff.storage.location import locate
 from dorff.store import Receipt
 
@@ -141,14 +141,14 @@ def write_done(spec: GraphSpec, generation: int, rows: Sequence[Receipt], shards
     digest = hashlib.sha256(" ".join(receipt.digest for receipt in rows).encode()).hexdigest()[:32]
     owned = {str(receipt.number): [receipt.digest, receipt.facts[0]] for receipt in shards}
     body, path = {"rows": digest, "shards": owned}, spec.folder(generation) / DONE
-    if not path.exists() or build_spec.read_record(path) != body:
-        build_spec.write_record(path, body, sync=True)
+    if not path.exists() or read_record(path) != body:
+        write_record(path, body, sync=True)
 
 
 @lru_cache(maxsize=64)
 def _record(directory: str, generation: int) -> Config:
     with suppress(FileNotFoundError):
-        if (record := build_spec.read_record(load_spec(locate(directory)).folder(generation) / DONE)) is not None:
+        if (record := read_record(load_spec(locate(directory)).folder(generation) / DONE)) is not None:
             return record
     raise ChangedError
 

@@ -9,10 +9,10 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Final, Self, final
+from typing import Final, NamedTuple, Self, final
 
 import numpy as np
 from scipy import sparse
@@ -31,9 +31,7 @@ from dorff.plan.graph_sizes import GROUP_ROWS, Form, Places, Sizes, TermRecipe
 from dorff.store import Lease, Receipt, read_plain, seal, unseal, write_atomic
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class ShardPart:
+class ShardPart(NamedTuple):
     """Rows `numbers` (n,), ascending, X (n, d), weights W (n, n) and degrees (n,): see `GraphSums.add_local`."""
 
     X: FloatArray

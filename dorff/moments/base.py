@@ -25,8 +25,6 @@ UNIT: Final = 2.0**-52
 #: By how much more than its average over all directions a rounding error may show along `probe`: 64 for one of chance
 #: (a tail of exp(-64), Hanson & Wright 1971), and in sums of fewer columns the most there is.
 SHOWN: Final = 64.0
-
-
 _PROBE_SEED: Final = 6
 
 

@@ -212,13 +212,12 @@ class _RowRun(LeafRun):
 
     def done(self) -> Receipt:
         """The leaf's end: see `finish`."""
-        at, mixed = self.at, self.frozen.spec.mixed
-        kind, limit = ("float32", "1e18") if mixed else ("float64", "1e150")
+        at, kind, limit, instead = self.at, "float64", "1e150", ""
+        if self.frozen.spec.mixed:
+            kind, limit, instead = "float32", "1e18", ", or set features.precision: double"
         what = f"rows {at.start}..{at.stop - 1}"
         large = f"{self._dataset.path}: {what}: the sums overflow {kind}; an input, a target or the root of a weight "
-        large += f"is larger than {limit}: rescale the column" + (
-            ", or set features.precision: double" if mixed else ""
-        )
+        large += f"is larger than {limit}: rescale the column{instead}"
         return self.finish(f"leaf {at.number} ({what})", large)
 
 

@@ -25,7 +25,7 @@ from dorff.passes.blocks import Leaf, RowSums, product_rows
 from dorff.passes.frozen import Pass, load_pass
 from dorff.passes.leaf import Summand, block_sums
 from dorff.passes.tree import Tree
-from dorff.storage.files import rmtree
+from dorff.storage.files import read_record, rmtree, write_record
 
 Progress = Callable[[int], None]
 
@@ -43,8 +43,7 @@ class Sweep(Summand):
         """V (w, c) for the workers: the array first, then what makes it count."""
         store.write_atomic(self.directory / "columns", [V.data.cast("B")], sync=False)
         body = {"of": frozen.hash, "shape": V.shape, "sha256": hashlib.sha256(V.data).hexdigest()}
-        path = self.directory / "columns.json"
-        store.write_atomic(path, [store.seal(body, store.identity(path))], sync=False)
+        write_record(self.directory / "columns.json", body, sync=False)
 
     def opened(self) -> tuple[Pass, RowSums]:
         of, V = _columns(self.directory)
@@ -55,9 +54,8 @@ class Sweep(Summand):
 @lru_cache(maxsize=1)
 def _columns(directory: Path) -> tuple[str, FloatArray]:
     """The pass a sweep belongs to, by name, and V (w, c). InputError where files are missing or damaged."""
-    path = directory / "columns.json"
     try:
-        body, raw = store.unseal(store.read_plain(path), store.identity(path)), store.read_plain(directory / "columns")
+        body, raw = read_record(directory / "columns.json"), store.read_plain(directory / "columns")
         if body is None or hashlib.sha256(raw).hexdigest() != body["sha256"]:
             raise ValueError("their checksum is wrong, or they are another sweep's")
         return body["of"], np.frombuffer(raw).reshape(body["shape"])

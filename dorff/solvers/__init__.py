@@ -2,15 +2,7 @@
 
 from dorff.solvers.apart import untouched
 from dorff.solvers.cg import cg_bytes
-from dorff.solvers.choose import (
-    Choice,
-    Score,
-    choose,
-    held_out_squares,
-    least,
-    of_first,
-    setting_scores,
-)
+from dorff.solvers.choose import Choice, Score, choose, held_out_squares, least, of_first, setting_scores
 from dorff.solvers.direct import MOST_FACTORS, solve, solve_bytes, triangle_bytes
 from dorff.solvers.few_labels import Common
 from dorff.solvers.penalty import Penalty

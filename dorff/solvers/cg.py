@@ -1,8 +1,8 @@
 """Preconditioned conjugate gradients: systems too large to be formed, or to be held."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Final, final
+from dataclasses import replace
+from typing import Final, NamedTuple, final
 
 import numpy as np
 from scipy.linalg import eigh_tridiagonal
@@ -10,7 +10,7 @@ from scipy.linalg import eigh_tridiagonal
 from dorff.moments import BoolArray, FloatArray
 from dorff.solvers.matrixfree import System
 from dorff.solvers.preconditioners import Preconditioner, nystrom, nystrom_bytes
-from dorff.solvers.scores import BlockSolution, Ridge, Solution, Solver, digits_left
+from dorff.solvers.scores import BlockSolution, Solution, digits_left
 from dorff.solvers.system import EPS, IntArray, Size
 
 RUNG: Final = "cg"
@@ -74,9 +74,7 @@ def dots(a: FloatArray, b: FloatArray) -> FloatArray:
     return np.asarray(np.einsum("kc,kc->c", a, b))
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Iterated:
+class Iterated(NamedTuple):
     """A solution by iterations. `errors` holds the largest relative residual before each and after the last, in the
     preconditioner's norm: about the error of the fitted values in the norm of the system, relative to theirs.
     `preconditioned` is the condition number that the iterations saw."""
@@ -130,23 +128,13 @@ def iterate(
     return Iterated(replace(solution, converged=converged), tuple(errors), seen)
 
 
-@final
-class ConjugateGradientSolver(Solver):
+def conjugate_gradients(system: System, ridge: float) -> Solution:
     """Of a system that is known by its products with vectors; there are no scores, which need the spectrum."""
-
-    rung = RUNG
-
-    def __init__(self, system: System) -> None:
-        super().__init__(system.problem)
-        self._system = system
-
-    def solve(self, ridge: Ridge, *, scores: bool = False) -> Solution:
-        ridge = float(ridge)
-        return iterate(self._system, ridge, nystrom(self._system, self.problem.l * ridge)).solution
+    return iterate(system, ridge, nystrom(system, system.problem.l * ridge)).solution
 
 
 def cg_bytes(size: Size) -> int:
-    """The most memory of a `ConjugateGradientSolver` of moments, beside the packed sums: these as squares, its
+    """The most memory of `conjugate_gradients` by moments, beside the packed sums: these as squares, its
     preconditioner, and the vectors of `iterate`: a column for each row of psi, or one."""
     columns, column = 1 if size.coupled else size.r, System.column_bytes(size)
     return size.unpacked + nystrom_bytes(size.k, column) + columns * (10 * 8 * size.k + column)

@@ -247,7 +247,9 @@ def _sharpened(problem: Problem, block: Block, rows: Sequence[_Rows]) -> Block:
             "its singular values; lower the count, or set solve.qr: false"
         )
     if block.rotation is None:
-        basis = _free_basis(problem)
+        values, vectors = np.linalg.eigh(problem.free[0])
+        some = values > 1e-12 * values[-1] if problem.intercept else np.zeros(len(values), dtype=bool)
+        basis = vectors[:, some]  # (p, p'), orthonormal, of what C sees of the intercept
         free, stack = basis.shape[1], _coupled(problem, block, rows, basis)
     else:
         free, stack = int(problem.intercept), _separate(problem, block, rows)
@@ -283,10 +285,3 @@ def _coupled(problem: Problem, block: Block, rows: Sequence[_Rows], basis: Float
         for target in np.flatnonzero(one.mask):
             free = np.outer(one.ones, problem.C[target] @ basis)
             yield np.hstack([free, one.F[:, at[0]] * seen[:, target], one.Y[:, target, None]])
-
-
-def _free_basis(problem: Problem) -> FloatArray:
-    """(p, p'): orthonormal columns that span what C sees of the intercept; none where there is no intercept."""
-    values, vectors = np.linalg.eigh(problem.free[0])
-    some = values > 1e-12 * values[-1] if problem.intercept else np.zeros(len(values), dtype=bool)
-    return np.asarray(vectors[:, some])

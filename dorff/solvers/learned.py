@@ -20,8 +20,7 @@ alternating reaches its minimum from A = I (Argyriou et al., section 4). A direc
 only turn back at the speed that e leaves it, so e starts large and falls by stages, each when an iteration has
 stopped lowering the objective; that never rises, for it falls with e too."""
 
-from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,9 +35,7 @@ KEPT = 1e-8  # of W's largest singular value: a direction of outputs below it is
 MOST_ITERATIONS = 1000
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class LearnedOutput:
+class LearnedOutput(NamedTuple):
     """A = B B^T with `factor` B (p, r) of independent columns, and how it was found.
 
     `history` is the objective with e, first that of A = I, then after each update of A and W, without tr E / l,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import final
+from typing import NamedTuple, final
 
 import numpy as np
 
@@ -17,9 +17,7 @@ from dorff.solvers.apart import Pattern, SplitProblem
 from dorff.solvers.penalty import Penalty, PenaltyTerm
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Units:
+class Units(NamedTuple):
     """What targets are divided by: a `scale` (q,), and the roots of relative variances `noise` (q,)."""
 
     scale: FloatArray
@@ -278,12 +276,11 @@ def _totals_apart(problem: Problem, V: FloatArray, held: FloatArray, free: Float
     """A direction each; where some rows miss targets V = I."""
     squares = np.sum([np.einsum("ij,ij->j", V, rows.squares @ V) for rows in problem.rows], axis=0) + held
     weight = np.sum([rows.n * rows.mask for rows in problem.rows], axis=0)
-    entries = np.sum([rows.count * rows.mask for rows in problem.rows], axis=0)
     spent = np.where(weight > 0, 1.0, 0.0) * problem.intercept
     # One direction of the intercept, that C takes to V_j: of a length that every row of C has.
     some = np.where(spent > 0, weight * np.sum(problem.C[0] ** 2), 1.0)
     summed = (np.sqrt(np.sum([np.diag(rows.squares) for rows in problem.rows], axis=0)) @ np.abs(V)) ** 2
-    return system.Totals(squares - free, summed + held, entries, weight, spent, np.log(some))
+    return system.Totals(squares - free, summed + held, problem.entries, weight, spent, np.log(some))
 
 
 def target_covariance(parts: Solvable | Parts) -> FloatArray:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, final
 
 import numpy as np
 from scipy.linalg import lapack
@@ -270,9 +270,7 @@ def path_bytes(m: int, q: int, *, unknowns: int, folds: int, ridges: int) -> int
     return 4 * width * (width + 1) * (folds + 2) + square * (folds + 1) + building + 8 * unknowns * sides
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class _Solved:
+class _Solved(NamedTuple):
     """X (k, c), which of them (c,) needed a factor of their own fold's, and what the least eigenvalue of the system
     that was factored for them is no less than (c,). Written as they are found."""
 

@@ -210,22 +210,14 @@ class BlockFactor(ABC):
         lower triangle is to be read. Gives up the factor."""
 
 
-class Solver(ABC):
-    """A linear solver of one problem, at any ridge. `rung` is what reports call it."""
+class DirectSolver(ABC):
+    """A linear solver of one problem, at any ridge, which factors the matrix of each block. `rung` is what reports
+    call it. `direct.SOLVERS` lists those that are tried, in order."""
 
     rung: str
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-
-    @abstractmethod
-    def solve(self, ridge: Ridge, *, scores: bool = False) -> Solution | None:
-        """The solution of all blocks, with GCV score and evidence where `scores` ask for these; None where it fails.
-        What did not converge says so (`Solution.converged`)."""
-
-
-class DirectSolver(Solver):
-    """One that factors the matrix of each block. `direct.SOLVERS` lists those that are tried, in order."""
 
     @classmethod
     @abstractmethod
@@ -238,6 +230,8 @@ class DirectSolver(Solver):
         ridges of outputs that do not fall apart."""
 
     def solve(self, ridge: Ridge, *, scores: bool = False) -> Solution | None:
+        """The solution of all blocks, with GCV score and evidence where `scores` ask for these; None where it fails.
+        What did not converge says so (`Solution.converged`)."""
         solved = list[BlockSolution]()
         for block in self.problem.blocks:
             factor = self.factor(block, ridge)

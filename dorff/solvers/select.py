@@ -174,9 +174,7 @@ def rounding_level(full: FloatArray, k: int, squares: FloatArray) -> FloatArray:
     return np.asarray(np.diag(full)[k:] + largest * squares)
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class NoiseModel:
+class NoiseModel(NamedTuple):
     """The noise variances (q,) of the scaled targets, in rows of weight 1, at which the evidence is greatest for a
     ridge, 0 for a target that the intercept uses up; and its log there, of the targets in their own units."""
 

@@ -13,7 +13,7 @@ from dorff.model.posterior import Posterior
 from dorff.model.weights import Density, OperatorWeights, operator_weights
 from dorff.moments import FloatArray
 from dorff.solvers.apart import output_directions, targets_apart
-from dorff.solvers.cg import ConjugateGradientSolver
+from dorff.solvers.cg import conjugate_gradients
 from dorff.solvers.direct import SpectralSolver, problem_of, solve
 from dorff.solvers.learned import learn_output
 from dorff.solvers.matrixfree import make_system, of_moments
@@ -150,8 +150,7 @@ class Setting:
             system = make_system(
                 *of_moments(parts), self.weights(kernel), intercept=self.intercept, scale=scale, observe=self.observe
             )
-            solver = ConjugateGradientSolver(system)
-            return [(kernel, solver.problem, solver.solve(ridge)) for ridge in ridges]
+            return [(kernel, system.problem, conjugate_gradients(system, float(ridge))) for ridge in ridges]
         problem = self._of_weights(self.weights(kernel), parts, scale)
         learned = learned_term(self.kernel)
         if learned is not None or spectral:

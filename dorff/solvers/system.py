@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
@@ -132,9 +132,7 @@ class Rows:
     mask: BoolArray
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Totals:
+class Totals(NamedTuple):
     """Of each direction of the scaled targets (J,), or of all together (J = 1): their squares about what the
     intercept alone takes (`energy`), and as they were summed, or more (`squares`); the entries observed, their summed
     weight, the intercept's degrees of freedom, and the log determinant of its own system."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 import numpy as np
 import scipy.linalg
@@ -34,9 +34,7 @@ _Kept = dict[int, tuple[FloatArray, FloatArray]]  # of each block its basis, and
 STRIPE: Final = 256  # rows of a matrix that are weighed at a time
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class _Noise:
+class _Noise(NamedTuple):
     """Of the scaled targets in rows of weight 1: their variances (q,), and the mean of these. `prior` (J,) is l ridge
     times the prior's variance, of each direction where there are any: in proportion to its own noise where it has a
     ridge of its own. `alone` (J,) are the variances of directions that are problems of their own, else None. `bounded`

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, Final
 from dorff.errors import IncompleteError, InputError
 from dorff.storage.location import locate
 
+Record = dict[str, Any]
 _REFUSED: Final = {errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP}
 _AGAIN: Final = "run the same command again (what is done is kept)"
 _MARKS: Final = ("current", "plan.json", "zarr.json", ".zgroup")  # of a model, a plan's state, a data set
@@ -86,13 +87,23 @@ def seal(record: Mapping[str, Any], of: str = "") -> bytes:
     return f'{{"crc32": "{zlib.crc32(f"{of}{text}".encode()):08x}", "record": {text}}}'.encode()
 
 
-def unseal(line: bytes, of: str = "") -> dict[str, Any] | None:
+def unseal(line: bytes, of: str = "") -> Record | None:
     """The record of such a line, or None where it is not to the byte what was written, or of another identity."""
     try:
         record = json.loads(line)["record"]
         return record if isinstance(record, dict) and seal(record, of) == line else None
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
+
+
+def write_record(path: Path, record: Mapping[str, Any], *, sync: bool) -> None:
+    """Write a record, sealed as what it is."""
+    write_atomic(path, [seal(record, identity(path))], sync=sync)
+
+
+def read_record(path: Path) -> Record | None:
+    """Such a record; None where it is damaged, or was written in another's place. FileNotFoundError."""
+    return unseal(read_plain(path), identity(path))
 
 
 def make_directory(path: Path, *, sync: bool) -> None:

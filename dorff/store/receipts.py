@@ -67,9 +67,8 @@ class LeafRecord(ABC):
     def load(cls, directory: Path, number: int) -> Self | None:
         """What was kept of a leaf, or None where there is none, a byte of it changed, or it is another leaf's or
         plan's: the leaf is to be done again."""
-        path = _path(directory, number)
         try:
-            body = files.unseal(files.read_plain(path), files.identity(path))
+            body = files.read_record(_path(directory, number))
             if body is None:
                 return None
             words: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in body.items()}
@@ -85,8 +84,7 @@ class LeafRecord(ABC):
         """Whether its rows do."""
 
     def _keep(self, directory: Path, *, sync: bool) -> None:
-        path = _path(directory, self.number)
-        files.write_atomic(path, [files.seal(asdict(self), files.identity(path))], sync=sync)
+        files.write_record(_path(directory, self.number), asdict(self), sync=sync)
 
 
 def _path(directory: Path, number: int) -> Path:

@@ -24,13 +24,14 @@ from dorff.errors import DorffError, InputError, StoppedError
 from dorff.errors.stopping import clear_stop, request_stop
 from dorff.fit import fit
 from dorff.manifold import building
-from dorff.manifold.build_spec import read_parts, read_record
+from dorff.manifold.build_spec import read_parts
 from dorff.passes import PassSums
 from dorff.passes.frozen import seal_of
 from dorff.passes.sweep import Sweep, _columns
 from dorff.plan import freeze_constants, make_plan
 from dorff.plan.graph_sizes import Sizes
 from dorff.spec.reader import load_job
+from dorff.storage.files import read_record
 from dorff.store import Checkpoint, Receipt, load_model, undamaged
 
 LEAF, BEGUN = 512, 4096  # rows of a leaf; of one that has several blocks

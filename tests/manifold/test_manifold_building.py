@@ -512,7 +512,7 @@ def test_rows_that_change_and_change_back(tmp_path: Path, monkeypatch: pytest.Mo
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setitem(NEAREST, "assign", replace(step, make=killed))
+        patch.setitem(NEAREST, "assign", step._replace(make=killed))
         world.build(KNN(3))
     shutil.rmtree(world.store)
     shutil.copytree(kept, world.store)

@@ -18,7 +18,7 @@ from dorff.kernels.scalar import FloatArray
 from dorff.model.weights import OperatorWeights
 from dorff.moments import MIXED_UNIT, Accumulator, Moments
 from dorff.solvers import Fit, Penalty, Problem, Setting, choose, solve
-from dorff.solvers.cg import ConjugateGradientSolver
+from dorff.solvers.cg import conjugate_gradients
 from dorff.solvers.choose import fold_scores
 from dorff.solvers.direct import SpectralSolver
 from dorff.solvers.matrixfree import make_system, of_moments
@@ -546,7 +546,7 @@ def test_views_without_penalties(kind):
     twin = replace(one, weights=replace(one.weights, root=root))
     (found,), (same,) = (solve(each.problem(), [one.ridge], scores=True) for each in (one, twin))
     system = make_system(*of_moments(one.parts()), one.weights, observe=one.C)
-    iterated = ConjugateGradientSolver(system).solve(one.ridge)
+    iterated = conjugate_gradients(system, one.ridge)
     wanted = one.primal()[1]
     assert all(close(each.h.ravel(), wanted[: each.h.size]) for each in (found, same, iterated))
     assert np.isclose(found.gcv, same.gcv, rtol=1e-8)
