@@ -57,7 +57,7 @@ def ingest(
     """
     from dorff.data import ingest as run
     from dorff.data.labels import FILE, stored_labels
-    from dorff.data.nodes import encoding_of, group_attributes
+    from dorff.data.nodes import group_attributes, kept_of
 
     kept, absent = None, missing or []
     if like is not None:
@@ -87,7 +87,7 @@ def ingest(
     if attributes["columns"].get("groups") == [FILE]:
         result["groups"] = FILE
         text += ", each file a group, whose rows folds hold out together (--groups none: no groups)"
-    if encoding := encoding_of(attributes):
+    if encoding := kept_of(attributes, "encoding", dict[str, list[str]]()):
         result["encoding"] = encoding
         text += "".join(f", {name}: {sentences.encoded_text(each)}" for name, each in encoding.items())
     if labels and (table := stored_labels(attributes, out)):
@@ -131,8 +131,14 @@ def plan(job: options.JobFile, root: options.Root = None, as_json: options.Json 
             f"so few rows that an exact kernel model is the smaller system ({costs.m * costs.rank:,} unknowns here, "
             "no more there): see dorff.exact.ExactRidge, or lower features.count"
         )
-    _warn(planned.warnings)
-    result |= {"choices": [asdict(one) for one in planned.choices], "warnings": planned.warnings}
+    warnings, unusable = planned.warnings, planned.dataset.unusable
+    if unusable and planned.job.data.nan == "refuse":
+        warnings.append(
+            f"{unusable:,} rows came with NaN or infinity in some column: a fit refuses such inputs and targets; set "
+            "data.nan: drop, which leaves these rows out"
+        )
+    _warn(warnings)
+    result |= {"choices": [asdict(one) for one in planned.choices], "warnings": warnings}
     options.show(result, options.rows_of(text | sentences.choices_text(result["choices"])), as_json=as_json)
 
 

@@ -10,7 +10,7 @@ from dorff import store
 from dorff.data import Classes, open_dataset
 from dorff.data.edges import open_graph
 from dorff.data.labels import CLASSES, stored_labels
-from dorff.data.nodes import committed, encoding_of, group_attributes, missing_of, open_array, stored_columns, walk
+from dorff.data.nodes import committed, group_attributes, kept_of, open_array, stored_columns, walk
 from dorff.errors import InputError
 from dorff.manifold.build_spec import GENERATION, GRAPH
 from dorff.manifold.edge_store import DONE
@@ -35,7 +35,7 @@ def kept_encoding(path: Path) -> tuple[dict[str, Any], list[str]]:
         data = store.load_model(path, posterior=False).info.get("data", {})
         return dict(data.get("encoding", {})), list(data.get("missing", ()))
     attributes = group_attributes(path)
-    return encoding_of(attributes), list(missing_of(attributes))
+    return kept_of(attributes, "encoding", {}), kept_of(attributes, "missing", [])
 
 
 def kind(path: Path) -> str:

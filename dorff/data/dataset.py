@@ -40,7 +40,7 @@ class Dataset:
     `weights` and `groups` are the columns of the rows' weights and groups, None where all weigh 1, and where no groups
     were asked for. `labelled` is a column of 0 and 1: Y is NaN in rows of 0, whatever their targets are. `reads`
     counts the rows read through this object. `encoding` is `encoding.to_attributes` of inputs that were no numbers,
-    and `missing` what stood for no number.
+    `missing` what stood for no number, and `unusable` how many rows had NaN or infinity as they came.
 
     Rows have the numbers first..n-1: those before `first` are gone (`trim`) or left out (`window`), and never read."""
 
@@ -61,6 +61,7 @@ class Dataset:
     labelled: Column | None = None
     encoding: Attributes = field(default_factory=dict, compare=False, repr=False)
     missing: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    unusable: int = field(default=0, compare=False, repr=False)
     reads: Reads = field(default_factory=Reads, compare=False, repr=False)
 
     @property

@@ -15,7 +15,7 @@ from dorff.data.encoding import Encoded, Encoding, Learner, from_attributes, to_
 from dorff.data.labels import CLASSES, FILE, GROUPS, NO_GROUP, LabelTable, group_codes, stored_labels
 from dorff.data.layout import ArrayLayout, ShardWriter, commit, shard_and_unit_rows, write_metadata
 from dorff.data.metadata import Attributes, normal, read_json, reported, rewrite, staging
-from dorff.data.nodes import encoding_of, group_attributes, ingested, missing_of, open_array
+from dorff.data.nodes import group_attributes, ingested, kept_of, open_array
 from dorff.data.opening import check_disjoint, open_dataset, several
 from dorff.data.packing import FillValues
 from dorff.data.readers import Numbers, Reader, common_dtype
@@ -49,13 +49,19 @@ class _Target:
     sources: dict[str, str] = field(default_factory=dict)
     encodings: Mapping[str, Encoding] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
+    unusable: int = 0
 
     def attributes(self) -> Attributes:
         """What is committed with the rows."""
         encoding = {"encoding": to_attributes(self.encodings)} if self.encodings else {}
         labels = self.labels.attributes() if CLASSES in self.columns else {}
-        missing = {"missing": list(self.missing)} if self.missing else {}
-        return {"sources": list(self.sources), **encoding, **missing, **labels}
+        more = {"missing": list(self.missing), "unusable": self.unusable}
+        return {
+            "sources": list(self.sources),
+            **encoding,
+            **{name: one for name, one in more.items() if one},
+            **labels,
+        }
 
     def remember(self, reader: Reader, *, again: bool) -> None:
         """Note what a source that was read holds; InputError where it has no rows or, unless `again`, has been."""
@@ -142,7 +148,7 @@ def ingest(
     with reported(store):
         every = [str(value) for value in missing]
         if append:
-            every = [*dict.fromkeys((*missing_of(group_attributes(store)), *every))]
+            every = [*dict.fromkeys((*kept_of(group_attributes(store), "missing", []), *every))]
         elif store.exists():
             raise InputError(f"{store}: is there already; choose another name, or give --append to add rows to it.")
         elif again and len(sources) == 1:
@@ -160,7 +166,7 @@ def ingest(
         if by_file and any(FILE in one.columns for one in opened):  # which then means that column
             names[GROUPS] = ()
         if append:
-            encoding = encoding_of(group_attributes(store))
+            encoding = kept_of(group_attributes(store), "encoding", {})
         if encoding is not None and (one_hot or ordered):
             raise InputError(f"{store}: its inputs are encoded as before; leave --one-hot and --ordered out.")
         if encoding is None:
@@ -176,6 +182,8 @@ def ingest(
             target = replace(target, encodings=encodings, missing=tuple(every))
             shown = progress or (lambda _: None)
             added, unusable, ungrouped = _write(folder, target, readers, absent, shown, again=again)
+            before = kept_of(group_attributes(store), "unusable", 0) if append else 0
+            target = replace(target, unusable=before + unusable)
             if append:
                 _commit_append(folder, store, target, target.rows + added)
             else:

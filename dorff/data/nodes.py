@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,8 @@ from dorff.data.metadata import Attributes, has_seal, lost_seal, read_json, tran
 from dorff.data.packing import MOST_COLUMNS, NUMBER_KINDS, Packing
 from dorff.errors import InputError, MissingArrayError
 from dorff.storage.location import locate
+
+T = TypeVar("T")
 
 METADATA = ("zarr.json", ".zarray", ".zgroup")
 
@@ -147,16 +149,11 @@ def ingested(path: Path, attributes: Attributes, remedy: str) -> tuple[tuple[int
     return (rows.start, rows.stop), columns
 
 
-def encoding_of(attributes: Attributes) -> Attributes:
-    """What ingest kept of how inputs that were no numbers became such; empty in a store of others."""
-    kept = attributes["dorff"].get("encoding") if isinstance(attributes.get("dorff"), dict) else None
-    return kept if isinstance(kept, dict) else {}
-
-
-def missing_of(attributes: Attributes) -> tuple[str, ...]:
-    """What ingest was told stands for no number."""
-    kept = attributes["dorff"].get("missing") if isinstance(attributes.get("dorff"), dict) else None
-    return tuple(map(str, kept)) if isinstance(kept, list) else ()
+def kept_of(attributes: Attributes, name: str, empty: T) -> T:
+    """What ingest keeps of this name beside the rows; `empty` where there is none, or a thing of another kind."""
+    own = attributes.get("dorff")
+    kept = own.get(name) if isinstance(own, dict) else None
+    return kept if isinstance(kept, type(empty)) else empty
 
 
 def stored_columns(attributes: Attributes, name: str, width: int) -> tuple[str, ...]:

@@ -77,8 +77,9 @@ def open_dataset(
         groups=columns[1],
         labelled=columns[2],
         first=rows.start,
-        encoding=nodes.encoding_of(attributes),
-        missing=nodes.missing_of(attributes),
+        encoding=nodes.kept_of(attributes, "encoding", {}),
+        missing=tuple(nodes.kept_of(attributes, "missing", [])),
+        unusable=nodes.kept_of(attributes, "unusable", 0),
     )
     return dataset if classes is None else _with_classes(dataset, classes, attributes)
 
