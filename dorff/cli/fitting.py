@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -87,7 +87,7 @@ def ingest(
     if attributes["columns"].get("groups") == [FILE]:
         result["groups"] = FILE
         text += ", each file a group, whose rows folds hold out together (--groups none: no groups)"
-    if encoding := kept_of(attributes, "encoding", dict[str, list[str]]()):
+    if encoding := kept_of(attributes, "encoding", dict[str, Any]()):
         result["encoding"] = encoding
         text += "".join(f", {name}: {sentences.encoded_text(each)}" for name, each in encoding.items())
     if labels and (table := stored_labels(attributes, out)):

@@ -29,7 +29,7 @@ from dorff.kernels import (
 )
 from dorff.kernels.scalar import FloatArray
 from dorff.moments.blas import pinned
-from dorff.plan.sampled import CHECKED, held_out_multiple, left_out_runs, look, sample_runs
+from dorff.plan.sampled import held_out_multiple, left_out_runs, look, sample_runs
 from dorff.solvers import LeftOut, Setting
 from dorff.spec.checks import AUTO, nearest
 from dorff.spec.registry import KERNELS, SCALARS, Entry, Registry
@@ -238,7 +238,7 @@ def told_by_folds(setting: Setting, looked: Look, deal: Deal, seed: int, count: 
     if dealt_by(deal) in (None, "rows") or not _has_lengthscale(kernel):
         return kernel
     with pinned():
-        multiple = held_out_multiple(setting, X, Y, deal.of_rows(numbers), seed, min(CHECKED, count))
+        multiple = held_out_multiple(setting, X, Y, deal.of_rows(numbers), seed, count)
     lengthscale = next(base.scalar.config()["lengthscale"] for _, base in kernel.terms())
     return kernel if multiple == 1 else with_lengthscale(kernel, np.asarray(lengthscale) * multiple)
 

@@ -23,16 +23,7 @@ from dorff.passes.spec import AS_SAMPLED, IN_BLOCKS, Rows
 from dorff.plan.costs import SAMPLE_BYTES
 from dorff.plan.lengthscale import build_kernels, multiplied, tuned_config, tuning_rows, with_medians
 from dorff.plan.plan import Plan
-from dorff.plan.sampled import (
-    CHECKED,
-    FirstLook,
-    distance,
-    held_out_multiple,
-    linear_r2,
-    look,
-    run_length,
-    sample_runs,
-)
+from dorff.plan.sampled import FirstLook, distance, held_out_multiple, linear_r2, look, run_length, sample_runs
 from dorff.plan.sharing import make_recipe
 from dorff.solvers import Setting, spread
 from dorff.spec.job import Job
@@ -214,7 +205,7 @@ def _multiplied(plan: Plan, kernels: _Kernels, X: FloatArray, Y: FloatArray, fol
 
     def multiple(kernel: OperatorKernel) -> float:
         setting = Setting(kernel, X.shape[1], *given, one_scale=spec.one_scale, free_scale=classes)
-        return held_out_multiple(setting, X, Y, fold_of, spec.seed, min(CHECKED, spec.count))
+        return held_out_multiple(setting, X, Y, fold_of, spec.seed, spec.count)
 
     drawn, fitted = kernels.drawn or (), kernels.fitted or ()
     words = [*plan.drawn_configs, *(plan.kernel_configs if fitted else ())]

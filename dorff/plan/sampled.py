@@ -163,12 +163,12 @@ def linear_r2(X: FloatArray, Y: FloatArray, fold_of: Rows) -> tuple[float | None
     return tuple(float(one) if of > 0 else None for one, of in zip(r2, spread, strict=True))
 
 
-def held_out_multiple(setting: Setting, X: FloatArray, Y: FloatArray, fold_of: Rows, seed: int, most: int) -> float:
+def held_out_multiple(setting: Setting, X: FloatArray, Y: FloatArray, fold_of: Rows, seed: int, count: int) -> float:
     """The one of MULTIPLES of a kernel's length-scales by which scaled inputs X (n, d) tell targets Y (n, q) of other
     folds best, by R2 at the best ridge for each: the evidence takes errors that rows beside each other share for what
     is to be learned, and finds length-scales too short. The setting's m is the most unknowns of a problem; a multiple
-    that is not 1 has to be better with `most` of them too, as few tell longer ones better. Output matrices count as
-    the identity. 1 where rows are few, or in one fold."""
+    that is not 1 has to be better with the `count` of the fit too (up to CHECKED), as few tell longer ones better.
+    Output matrices count as the identity. 1 where rows are few, or in one fold."""
     if len(np.unique(fold_of)) < 2 or len(X) < LEAST:
         return 1.0
     kernel = setting.kernel
@@ -178,6 +178,7 @@ def held_out_multiple(setting: Setting, X: FloatArray, Y: FloatArray, fold_of: R
         tried = with_lengthscale(kernel, lengthscale * multiple, identity=True)
         return _held_out_error(replace(setting, kernel=tried, m=m), X, Y, fold_of, seed)
 
+    most = min(CHECKED, count)
     errors = {multiple: tell(multiple, setting.m) for multiple in MULTIPLES}
     best = min(MULTIPLES, key=errors.__getitem__)
     return best if best == 1 or tell(best, most) < tell(1.0, most) else 1.0

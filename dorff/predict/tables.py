@@ -21,6 +21,7 @@ from dorff.errors import InputError
 from dorff.model import Model
 from dorff.predict.shared import ModelInputs, labels_of
 from dorff.predict.writing import check_free
+from dorff.spec.registry import READERS
 from dorff.storage.files import sync_directory
 from dorff.store import load_model
 
@@ -54,6 +55,10 @@ class Tables:
             raise InputError(
                 f"{given}: is {'a file, ingest it for --inputs and --views' if arrays else 'no file'}; leave "
                 f"{'these' if arrays else '--missing and --unknown-zero'} out"
+            )
+        if wanted.suffix in READERS.names and wanted.suffix not in TABLES:
+            raise InputError(
+                f"{wanted}: predictions become a data set, {' or '.join(TABLES)}, no {wanted.suffix}; rename it"
             )
         if not given.is_file() and wanted.suffix not in TABLES:
             yield cls(given, wanted, given, wanted)

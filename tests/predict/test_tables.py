@@ -212,3 +212,11 @@ def test_numbers_that_stand_for_none_are_remembered(tmp_path: Path) -> None:
     dataset = open_dataset(tmp_path / "a.zarr", inputs=["x"], targets=None)
     assert dataset.missing == ("-9999", "-8") and dataset.unusable == 6, "five, and one appended"
     assert [one.split(":")[0] for one in told] == ["--missing -8"], "of what was given before nothing is said"
+
+
+@pytest.mark.parametrize("name", ["out.parquet", "out.npz", "out.h5"])
+def test_files_that_are_not_written_are_refused(name: str, place: Path, tmp_path: Path) -> None:
+    for rows in (place / "new.csv", place / "a.zarr"):
+        done = call("predict", place / "a", rows, tmp_path / name)
+        assert done.exit_code == 3 and "predictions become a data set, .csv or .nc, no ." in done.stderr
+    assert not any(tmp_path.iterdir())
