@@ -225,7 +225,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
 
     def _add(self, X: Any, y: Any, sample_weight: Any, groups: Any) -> None:
         self._check_arguments()
-        terms, stream, jobs = self._manifold_terms(), self._stream, self._jobs()
+        terms, stream, jobs, named = self._manifold_terms(), self._stream, self._jobs(), getattr(y, "columns", None)
         X, y = self._validated(*in_memory_where(terms, unwrap(X, "X"), unwrap(y, "y")), reset=stream is None)
         observe = self._observation(1 if y.ndim == 1 else y.shape[1])
         self._one_target = y.ndim == 1
@@ -253,6 +253,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
                 drawing = replace(drawing, setting=replace(drawing.setting, sample=sample))
             fitted, self.model_ = self._solve(drawing, stream.sums, penalties, stream.summing.folds)
             names = ["y"] if self._one_target else [f"y{at}" for at in range(Y.shape[1])]
+            names = names if named is None else [*map(str, named)]
             quality = quality_of(fitted, names, dealt_by(drawing.deal), drawing.sampled, sample=drawing.setting.sample)
             self._stream = stream
             self._fitted = fitted.pooled() if self.posterior else None

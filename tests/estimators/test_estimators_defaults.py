@@ -3,6 +3,7 @@
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.datasets import make_blobs
@@ -105,6 +106,8 @@ def test_quality_is_that_of_the_folds_by_hand() -> None:
             assert output.rmse_mean == pytest.approx(Y[:, at].std())
             assert output.r2_train == pytest.approx(own) and output.r2_linear == pytest.approx(linear[at], abs=1e-9)
     assert clone(one).set_params(cv=4).fit(X, y).quality_.outputs[0].target == "y"
+    named = clone(one).set_params(cv=4).fit(X, pd.DataFrame(Y, columns=["depth", 7])).quality_
+    assert [output.target for output in named.outputs] == ["depth", "7"]
     for cv in (None, TimeSeriesSplit(3)):
         assert clone(one).set_params(cv=cv).fit(X, y).quality_ is None
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from quick import slow
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.metrics import r2_score
 from sklearn.model_selection import GridSearchCV, GroupKFold, PredefinedSplit, cross_val_predict
@@ -25,7 +26,6 @@ from dorff.plan.lengthscale import multiplied
 from dorff.plan.sampled import MULTIPLES, held_out_multiple
 from dorff.solvers import Setting
 from tests.plan.test_defaults import job, stored
-from tests.quick import slow
 
 Tracks = tuple[FloatArray, FloatArray, IntArray]
 
