@@ -233,9 +233,9 @@ def looked_at(
 
 def told_by_folds(setting: Setting, looked: Look, deal: Deal, seed: int, count: int) -> OperatorKernel:
     """A kernel that was `tuned`, with the multiple of its length-scales that tells sampled rows of other folds best,
-    where these are groups or blocks; as it is where it has none. The fit has `count` features."""
+    where these are of groups or a splitter; as it is where it has none. The fit has `count` features."""
     kernel, (_, X, Y, numbers) = setting.kernel, looked
-    if dealt_by(deal) in (None, "rows") or not _has_lengthscale(kernel):
+    if dealt_by(deal) != "splits" or not _has_lengthscale(kernel):
         return kernel
     with pinned():
         multiple = held_out_multiple(setting, X, Y, deal.of_rows(numbers), seed, count)

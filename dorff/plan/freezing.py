@@ -19,7 +19,7 @@ from dorff.kernels.scalar import FloatArray, IntArray
 from dorff.moments import MOST_PATTERNS, patterns_of
 from dorff.moments.blas import pinned
 from dorff.passes import Configs, FoldRule, FrozenConstants, Pass, RowsName, freeze, frozen_hash
-from dorff.passes.spec import AS_SAMPLED, IN_BLOCKS, Rows
+from dorff.passes.spec import AS_SAMPLED, GROUPED, IN_BLOCKS, Rows
 from dorff.plan.costs import SAMPLE_BYTES
 from dorff.plan.lengthscale import build_kernels, multiplied, tuned_config, tuning_rows, with_medians
 from dorff.plan.plan import Plan
@@ -171,7 +171,7 @@ def constants_of(plan: Plan, *, narrow: bool = False) -> FrozenConstants:
 def _looked(plan: Plan, kernels: _Kernels, scaled: Scaled) -> _Looked:
     """What a sample of rows told, where folds are dealt; and how they are, where the spec leaves that to it, or groups
     are few. The linear model has the folds of the pass, each of them held out; and so have kernels that were tuned,
-    longer than found where that tells other groups or blocks better."""
+    longer than found where that tells other groups better."""
     dataset, spec, leaves = plan.dataset, plan.spec, plan.leaves
     if spec.folds.count == 1:
         return kernels, None, None
@@ -193,7 +193,7 @@ def _looked(plan: Plan, kernels: _Kernels, scaled: Scaled) -> _Looked:
         at = np.searchsorted([leaf.start for leaf in leaves], rows.numbers, side="right") - 1
         fold_of = np.array([leaf.number for leaf in leaves])[at] % rule.count
     with pinned():
-        if spec.tuning and not (rule.by_rows and rule.run == 1):
+        if spec.tuning and rule.run == GROUPED:
             kernels = _multiplied(plan, kernels, x, rows.Y, fold_of)
         return kernels, rule, replace(sampled, linear=linear_r2(x, rows.Y, fold_of))
 
@@ -212,7 +212,7 @@ def _multiplied(plan: Plan, kernels: _Kernels, X: FloatArray, Y: FloatArray, fol
     configs, factors = multiplied(words, [*drawn, *fitted], multiple)
     own = factors[len(drawn) :] if fitted else factors
     status = [
-        one if one is None or factor == 1 else f"{one}; times {factor:g}, by groups or blocks that were held out"
+        one if one is None or factor == 1 else f"{one}; times {factor:g}, by groups that were held out"
         for one, factor in zip(kernels.status or (), own, strict=True)
     ]
     return replace(kernels, drawn=configs[: len(drawn)], fitted=configs[len(drawn) :] or None, status=tuple(status))

@@ -1,5 +1,5 @@
 """What some thousand rows tell before the pass: whether rows beside each other are alike beyond what their inputs say,
-how good a linear model is, and how much longer the length-scales are that tell rows of other groups or blocks."""
+how good a linear model is, and how much longer the length-scales are that tell rows of other groups."""
 
 import math
 from dataclasses import dataclass, replace
@@ -168,7 +168,10 @@ def held_out_multiple(setting: Setting, X: FloatArray, Y: FloatArray, fold_of: R
     folds best, by R2 at the best ridge for each: the evidence takes errors that rows beside each other share for what
     is to be learned, and finds length-scales too short. The setting's m is the most unknowns of a problem; a multiple
     that is not 1 has to be better with the `count` of the fit too (up to CHECKED), as few tell longer ones better.
-    Output matrices count as the identity. 1 where rows are few, or in one fold."""
+    Output matrices count as the identity. 1 where rows are few, or in one fold.
+
+    It is of groups, which lie among each other. Blocks of one walk lie apart: those that are held out say little of
+    places where no row is, and a long length-scale that is a little better on them may be anywhere there."""
     if len(np.unique(fold_of)) < 2 or len(X) < LEAST:
         return 1.0
     kernel = setting.kernel

@@ -1,4 +1,4 @@
-"""Length-scales that tell rows of other groups or blocks, where those of most evidence take for signal what
+"""Length-scales that tell rows of other groups, where those of most evidence take for signal what
 stays along a track."""
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def test_a_job_of_tracks_tells_other_tracks(kernel: object, tmp_path: Path) -> N
     by_rows = fit(job(store, tmp_path / "rows", **given, solve={"folds": {"by": "rows"}}), engine=SerialEngine())
     factor = lengths(report) / lengths(by_rows)
     assert factor[0] in (2.0, 4.0, 8.0) and np.ptp(factor) < 1e-9
-    assert report.tuned.endswith(f"times {factor[0]:g}, by groups or blocks that were held out")
+    assert report.tuned.endswith(f"times {factor[0]:g}, by groups that were held out")
     assert by_rows.tuned == "converged"
     word = {} if kernel is not None else {"kernel": {"type": "decomposable"}}
     numbers = (by_rows.lengthscale[0], report.lengthscale[0])
@@ -157,9 +157,7 @@ def _with(config: Any, lengthscale: Any) -> Any:
 
 
 @pytest.mark.parametrize("by", ["rows", "blocks", "groups", *slow("leaves")])
-def test_a_job_asks_where_folds_are_of_more_than_a_row(
-    by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_asks_where_folds_are_of_groups(by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = list[Setting]()
 
     def four(setting: Setting, *_: Any) -> float:
@@ -176,8 +174,8 @@ def test_a_job_asks_where_folds_are_of_more_than_a_row(
     )  # fmt: skip
     constants = freezing.constants_of(make_plan(described))
     assert constants.tuned is not None
-    assert [one is not None and "; times 4, by" in one for one in constants.tuned] == [by != "rows"] * 2
-    assert [(one.m, one.intercept, one.standardize) for one in settings] == [(m, False, True)] * 2 * (by != "rows")
+    assert [one is not None and "; times 4, by" in one for one in constants.tuned] == [by == "groups"] * 2
+    assert [(one.m, one.intercept, one.standardize) for one in settings] == [(m, False, True)] * 2 * (by == "groups")
     assert all(one.one_scale and not one.free_scale for one in settings)
 
 
@@ -193,7 +191,7 @@ def test_a_job_of_classes_asks_for_their_order(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("how", ["rows", "auto", "groups", "splits"])
-def test_an_estimator_asks_where_folds_are_of_more_than_a_row(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_estimator_asks_where_folds_are_of_groups(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parameters, "held_out_multiple", lambda *_: 4.0)
     X, Y, of = tracks(0, rows=30)
     cv = {"rows": 5, "splits": GroupKFold(3)}.get(how, "auto")
@@ -202,7 +200,7 @@ def test_an_estimator_asks_where_folds_are_of_more_than_a_row(how: str, monkeypa
     plain = np.ravel(ORFFRegressor(n_features=64, cv=5).fit(X, Y).model_.kernel.config()["scalar"]["lengthscale"])
     model = ORFFRegressor(n_features=64, cv=cv).fit(X, Y, groups=groups)
     own = np.ravel(model.model_.kernel.config()["scalar"]["lengthscale"])
-    np.testing.assert_allclose(own / plain, 1.0 if how == "rows" else 4.0)
+    np.testing.assert_allclose(own / plain, 4.0 if how in ("groups", "splits") else 1.0)
 
 
 def test_estimators_tell_other_tracks_too() -> None:
