@@ -179,7 +179,7 @@ def ingest(
         _check_columns(columns, names)
         with staging(store) as folder:
             target = _existing(store, readers, columns, shard_rows) if append else _fresh(readers, columns, shard_rows)
-            target = replace(target, encodings=encodings, missing=tuple(every))
+            target = replace(target, encodings=encodings, missing=tuple(one for one in every if one != "none"))
             shown = progress or (lambda _: None)
             added, unusable, ungrouped = _write(folder, target, readers, absent, shown, again=again)
             before = kept_of(group_attributes(store), "unusable", 0) if append else 0

@@ -30,9 +30,14 @@ def open_source(source: str | os.PathLike[str], asked: Collection[str] = ()) -> 
     return readers[0] if len(readers) == 1 else SideBySide(readers)
 
 
+def ending(path: str) -> str:
+    """`.csv`, or `.csv.gz`."""
+    return Path(path.lower().removesuffix(".gz")).suffix + (".gz" if path.lower().endswith(".gz") else "")
+
+
 def _open_file(path: str, asked: Collection[str]) -> Reader:
     """The reader that `READERS` has for the end of the name, `.csv` or `.csv.gz` say."""
-    suffix = Path(path.lower().removesuffix(".gz")).suffix + (".gz" if path.lower().endswith(".gz") else "")
+    suffix = ending(path)
     if not Path(path).exists():
         raise InputError(f"{path}: there is no such file; check the path.")
     if not Path(path).is_file():

@@ -40,7 +40,7 @@ MOST_ONES = 2**22  # numbers of one-hot rows made at a time
 
 Codes = npt.NDArray[np.int64]
 Run: TypeAlias = tuple[int, int]  # its first row, and the one after its last
-Look: TypeAlias = tuple[FirstLook, FloatArray, FloatArray, Codes]  # with the rows' scaled inputs, targets and numbers
+Look: TypeAlias = tuple[FirstLook, RowBlock]  # with the rows, their inputs scaled
 
 _pinning = threading.Lock()
 
@@ -84,8 +84,8 @@ class Drawing:
         """What a sample of the rows told, and a linear model of the folds of it."""
         if self.looked is None:
             return None
-        told, X, Y, numbers = self.looked
-        return replace(told, linear=linear_r2(X, Y, self.deal.of_rows(numbers)))
+        looked, rows = self.looked
+        return replace(looked, linear=linear_r2(rows.X, rows.Y, self.deal.of_rows(rows.numbers)))
 
     def model(self, fitted: Fitted, report: Mapping[str, Any] | None = None) -> Model:
         """The model of a fit; `report` is what else its own says."""

@@ -232,10 +232,11 @@ class Deal(Protocol):
 @dataclass(frozen=True, eq=False)
 class GivenFolds:
     """Folds row by row, `of` (n,); and, where the splits are no partition, what each `uses` them for, (splits, folds):
-    0 nothing, 1 to train on, 2 to hold out."""
+    0 nothing, 1 to train on, 2 to hold out. They are dealt `by` groups where some were given."""
 
     of: Numbers
     uses: Numbers | None = None
+    by: str = "splits"
 
     @property
     def count(self) -> int:
@@ -301,13 +302,14 @@ def dealt(cv: Any, n: int, rule: FoldRule, *, seen: Flags | None = None, y: Any 
         return replace(rule, count=int(cv or 1))
     y = y if isinstance(y, np.ndarray) else None
     folds = GivenFolds.from_splits(cv, n if seen is None else len(seen), y, groups)
+    folds = folds if groups is None else replace(folds, by="groups")
     return folds if seen is None else replace(folds, of=folds.of[seen])
 
 
 def dealt_by(deal: Deal) -> str | None:
     """What is dealt to folds; None of one fold, and of splits that are no partition."""
     if isinstance(deal, GivenFolds):
-        return "splits" if deal.uses is None else None
+        return deal.by if deal.uses is None else None
     assert isinstance(deal, FoldRule)
     return None if deal.count == 1 else "rows" if deal.run == 1 else "blocks"
 

@@ -237,7 +237,7 @@ class ORFFEstimator(Nested, ABC):
             if self._unsaid:
                 kernel = tuned(kernel, read, scaled, n=n, seed=seed, observe=observe, weights=weights)
             if looks:
-                looked = looked_at(kernel, read, scaled, n=n, seed=seed)
+                looked = looked_at(kernel, read, scaled, weights, n=n, seed=seed)
                 run = run_length(looked[0], n, FOLDS) if is_auto(self.cv) else 1
             deal = dealing(FoldRule(by_rows=True, seed=seed, run=run))
             if self._unsaid and looked is not None:
@@ -326,7 +326,7 @@ class ORFFEstimator(Nested, ABC):
         self.quality_ = quality
         if quality is None:
             return
-        far = None if self._unsaid or drawing.looked is None else distance(fitted.fit.kernel, drawing.looked[1])
+        far = None if self._unsaid or drawing.looked is None else distance(fitted.fit.kernel, drawing.looked[1].X)
         weighed = getattr(self, "class_weight", None) is not None
         for sentence in warnings_of(fitted, quality, auto=is_auto(self.ridge), distance=far, weighed=weighed):
             warnings.warn(in_python(sentence), QualityWarning, stacklevel=level)

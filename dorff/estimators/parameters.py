@@ -10,6 +10,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 
+from dorff.data import RowBlock
 from dorff.errors import InputError
 from dorff.estimators.array_sums import Look, RowsRead, Run, Targets, sampled_runs
 from dorff.estimators.arrays import Deal, Flags, Rows, dealt_by
@@ -36,6 +37,7 @@ from dorff.spec.registry import KERNELS, SCALARS, Entry, Registry
 
 Kernel: TypeAlias = "OperatorKernel | ScalarKernel"
 Parameters: TypeAlias = dict[str, Any]
+Scaled: TypeAlias = Callable[[FloatArray], FloatArray]
 _OPEN: Final = ("kernel", "sampler")  # parameters of estimators that have parameters of their own
 TOO_LARGE: Final = "y has numbers so large that their squares overflow float64; rescale the targets"
 _HUGE: Final = 1e150
@@ -197,9 +199,7 @@ def _tuning_runs(n: int) -> list[Run]:
     return sample_runs(0, n, 128 if n >= QUICK_BELOW else 32, 64)
 
 
-def tuned(
-    kernel: OperatorKernel, read: RowsRead, scaled: Callable[[FloatArray], FloatArray], *, n: int, **options: Any
-) -> OperatorKernel:
+def tuned(kernel: OperatorKernel, read: RowsRead, scaled: Scaled, *, n: int, **options: Any) -> OperatorKernel:
     """The kernel with the length-scales of most evidence on some of n rows: one for each input, or one of a vector
     field. As it is where it has none, and where no row has all targets."""
     if not _has_lengthscale(kernel):
@@ -220,25 +220,25 @@ def tuned(
 
 
 def looked_at(
-    kernel: OperatorKernel, read: RowsRead, scaled: Callable[[FloatArray], FloatArray], *, n: int, seed: int
+    kernel: OperatorKernel, read: RowsRead, scaled: Scaled, weights: FloatArray | None, *, n: int, seed: int
 ) -> Look:
     """What a sample of n rows tells, and which it is, as of a job."""
     runs = sample_runs(0, n)
     some_x, some_y = read[runs]
     numbers = np.concatenate([np.arange(start, stop) for start, stop in runs])
-    whole = _whole(some_y)
-    x = scaled(some_x)[whole]
-    return look(kernel, x, some_y[whole], numbers[whole], seed), x, some_y[whole], numbers[whole]
+    w = None if weights is None else np.concatenate([weights[start:stop] for start, stop in runs])
+    rows = RowBlock(numbers, scaled(some_x), some_y, w)[_whole(some_y)].weighty()
+    return look(kernel, rows.X, rows.Y, rows.numbers, seed), rows
 
 
 def told_by_folds(setting: Setting, looked: Look, deal: Deal, seed: int, count: int) -> OperatorKernel:
     """A kernel that was `tuned`, with the multiple of its length-scales that tells sampled rows of other folds best,
-    where these are of groups or a splitter; as it is where it has none. The fit has `count` features."""
-    kernel, (_, X, Y, numbers) = setting.kernel, looked
-    if dealt_by(deal) != "splits" or not _has_lengthscale(kernel):
+    where these are of groups; as it is where it has none. The fit has `count` features."""
+    kernel, (_, rows) = setting.kernel, looked
+    if dealt_by(deal) != "groups" or not _has_lengthscale(kernel):
         return kernel
     with pinned():
-        multiple = held_out_multiple(setting, X, Y, deal.of_rows(numbers), seed, count)
+        multiple = held_out_multiple(setting, rows, deal.of_rows(rows.numbers), seed, count)
     lengthscale = next(base.scalar.config()["lengthscale"] for _, base in kernel.terms())
     return kernel if multiple == 1 else with_lengthscale(kernel, np.asarray(lengthscale) * multiple)
 

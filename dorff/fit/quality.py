@@ -230,7 +230,7 @@ def warnings_of(
         yield f"held-out R2 of {_names([*poor])} is {min(poor.values()):.2f}: hardly better than the mean; {_INPUTS}"
     elif over:
         why, more = "rows: it learns rows by heart", "rows, or fewer inputs"
-        if quality.by in ("groups", "splits"):
+        if quality.by not in ("rows", "blocks", "leaves", "splits", ONE_BY_ONE):  # groups, or their column
             why, more = "groups: each has errors of its own", "groups, rather than more rows of these"
         yield (
             f"R2 of {_names([one.target for one in over])} falls from {over[0].r2_train:.2f} on the fit's own rows to "

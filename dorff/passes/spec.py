@@ -81,13 +81,12 @@ class FoldRule:
     def even(self, groups: Keys) -> FoldRule:
         """With that of some seeds which deals rows of these groups (n,) to folds most evenly: by any seed a few groups
         leave folds empty, by chance. As it is where groups are many."""
-        count = self.held or self.count
         keys, rows = np.unique(groups, return_counts=True)
-        if len(keys) > FEW_GROUPS * count:
+        if len(keys) > FEW_GROUPS * self.count:
             return self
 
         def unevenness(rule: FoldRule) -> int:
-            return int(np.sum(np.bincount(rule._dealt(keys, count), rows) ** 2))
+            return int(np.sum(np.bincount(rule._dealt(keys, self.count), rows) ** 2))
 
         return min((replace(self, seed=self.seed + more) for more in range(SEEDS)), key=unevenness)
 

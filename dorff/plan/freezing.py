@@ -183,39 +183,36 @@ def _looked(plan: Plan, kernels: _Kernels, scaled: Scaled) -> _Looked:
     if spec.folds.run in (AS_SAMPLED, IN_BLOCKS):
         run = run_length(sampled, dataset.rows, rule.count, always=spec.folds.run == IN_BLOCKS)
         rule = replace(rule, run=run)
-    elif rows.groups is not None and any(one.key == "solve.folds.by" for one in plan.resolved):
-        rule = rule.even(
-            rows.groups
-        )  # groups that the job names are dealt by their keys alone, whatever rows are there
+    elif rule.run == GROUPED and any(one.key == "solve.folds.by" for one in plan.resolved):
+        # Groups that the job names are dealt by their keys alone, whatever rows are there.
+        rule = rule.even(np.concatenate([block.groups for block in blocks if block.groups is not None]))
     if rule.by_rows:
         fold_of = np.concatenate([rule.of(block) for block in blocks])
     else:
         at = np.searchsorted([leaf.start for leaf in leaves], rows.numbers, side="right") - 1
         fold_of = np.array([leaf.number for leaf in leaves])[at] % rule.count
     with pinned():
-        if spec.tuning and rule.run == GROUPED:
-            kernels = _multiplied(plan, kernels, x, rows.Y, fold_of)
+        if spec.tuning and rule.run == GROUPED and kernels.drawn is not None and kernels.fitted is None:
+            kernels = _multiplied(plan, kernels, kernels.drawn, replace(rows, X=x), fold_of)
         return kernels, rule, replace(sampled, linear=linear_r2(x, rows.Y, fold_of))
 
 
-def _multiplied(plan: Plan, kernels: _Kernels, X: FloatArray, Y: FloatArray, fold_of: Rows) -> _Kernels:
-    """Kernels that were tuned, by the multiple of their length-scales that tells rows of other folds best."""
+def _multiplied(plan: Plan, kernels: _Kernels, drawn: Configs, rows: RowBlock, fold_of: Rows) -> _Kernels:
+    """Kernels that were tuned, by the multiple of their length-scales that tells rows of other folds best. Not where
+    frequencies are drawn for others, which might not serve them."""
     spec, classes = plan.spec, plan.dataset.labels is not None
     given = min(search_size(plan.dataset.n)[1], spec.count), None, not classes, plan.job.solve.intercept, plan.observe
 
     def multiple(kernel: OperatorKernel) -> float:
-        setting = Setting(kernel, X.shape[1], *given, one_scale=spec.one_scale, free_scale=classes)
-        return held_out_multiple(setting, X, Y, fold_of, spec.seed, spec.count)
+        setting = Setting(kernel, plan.dataset.d, *given, one_scale=spec.one_scale, free_scale=classes)
+        return held_out_multiple(setting, rows, fold_of, spec.seed, spec.count)
 
-    drawn, fitted = kernels.drawn or (), kernels.fitted or ()
-    words = [*plan.drawn_configs, *(plan.kernel_configs if fitted else ())]
-    configs, factors = multiplied(words, [*drawn, *fitted], multiple)
-    own = factors[len(drawn) :] if fitted else factors
+    configs, factors = multiplied(plan.drawn_configs, drawn, multiple)
     status = [
         one if one is None or factor == 1 else f"{one}; times {factor:g}, by groups that were held out"
-        for one, factor in zip(kernels.status or (), own, strict=True)
+        for one, factor in zip(kernels.status or (), factors, strict=True)
     ]
-    return replace(kernels, drawn=configs[: len(drawn)], fitted=configs[len(drawn) :] or None, status=tuple(status))
+    return replace(kernels, drawn=configs, status=tuple(status))
 
 
 def _chosen(plan: Plan, kernels: _Kernels) -> Sequence[OperatorKernel]:

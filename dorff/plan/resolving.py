@@ -140,7 +140,8 @@ def told_by_rows(
         if AUTO in all_lengthscales(kernel.model_dump()):
             key = f"kernel[{number}].lengthscale" if len(configs) > 1 else "kernel.lengthscale"
             came = next(iter(lengthscales(config)))
-            came = dict(zip(columns, came, strict=True)) if isinstance(came, list) else came
+            if isinstance(came, list) and len({*columns}) == len(came):
+                came = dict(zip(columns, came, strict=True))
             status = (
                 "" if constants.tuned is None or constants.tuned[number] is None else f"; {constants.tuned[number]}"
             )

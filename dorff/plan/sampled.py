@@ -8,6 +8,7 @@ from typing import Final, final
 import numpy as np
 import scipy.linalg
 
+from dorff.data import RowBlock
 from dorff.features import FeatureMap, Recipe, sampler_of
 from dorff.features.projected import with_lengthscale
 from dorff.kernels import Decomposable, Gaussian, MultiView, OperatorKernel, Spectral, median_lengthscale
@@ -28,7 +29,8 @@ CORRELATED: Final = 0.5  # errors of rows in order, alike
 NOTHING: Final = 0.01  # of a target's variance: an error below it
 BLOCKS: Final = 4  # for each fold, at least
 MULTIPLES: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 0.5)  # of length-scales, the first of equals
-CHECKED: Final = 1024  # unknowns with which the best of them has to be better than 1
+CHECKED, WORTH = 1024, 0.01  # unknowns with which the best of them has to be better than 1; by how much of R2
+TRIED_FOLDS: Final = 5
 _RIDGES: Final = tuple(10.0**power for power in range(-9, 2))
 _TINY: Final = 1e-9
 _AT_ONCE: Final = 64  # rows tried
@@ -163,40 +165,41 @@ def linear_r2(X: FloatArray, Y: FloatArray, fold_of: Rows) -> tuple[float | None
     return tuple(float(one) if of > 0 else None for one, of in zip(r2, spread, strict=True))
 
 
-def held_out_multiple(setting: Setting, X: FloatArray, Y: FloatArray, fold_of: Rows, seed: int, count: int) -> float:
-    """The one of MULTIPLES of a kernel's length-scales by which scaled inputs X (n, d) tell targets Y (n, q) of other
-    folds best, by R2 at the best ridge for each: the evidence takes errors that rows beside each other share for what
-    is to be learned, and finds length-scales too short. The setting's m is the most unknowns of a problem; a multiple
-    that is not 1 has to be better with the `count` of the fit too (up to CHECKED), as few tell longer ones better.
-    Output matrices count as the identity. 1 where rows are few, or in one fold.
-
-    It is of groups, which lie among each other. Blocks of one walk lie apart: those that are held out say little of
-    places where no row is, and a long length-scale that is a little better on them may be anywhere there."""
-    if len(np.unique(fold_of)) < 2 or len(X) < LEAST:
+def held_out_multiple(setting: Setting, rows: RowBlock, fold_of: Rows, seed: int, count: int) -> float:
+    """The one of MULTIPLES of a kernel's length-scales by which scaled inputs of rows tell targets of other folds best
+    (of which some are put together), at the best ridge for each: the evidence takes errors that rows beside each other
+    share for what is to be learned, and finds length-scales too short. The setting's m is the most unknowns of a
+    problem; a multiple that is not 1 is better by WORTH, with the `count` of the fit too (up to CHECKED), as few tell
+    longer ones better. Output matrices count as the identity. 1 where rows are few, or in one fold. Of groups,
+    which lie among each other: blocks of a walk lie apart, and where no row is a long length-scale may be anywhere."""
+    folds, fold_of = np.unique(fold_of, return_inverse=True)
+    if len(folds) < 2 or len(rows) < LEAST:
         return 1.0
-    kernel = setting.kernel
+    kernel, fold_of, most = setting.kernel, fold_of % TRIED_FOLDS, max(setting.m, min(CHECKED, count))
     lengthscale = np.asarray(next(base.scalar.config()["lengthscale"] for _, base in kernel.terms()))
 
     def tell(multiple: float, m: int) -> float:
         tried = with_lengthscale(kernel, lengthscale * multiple, identity=True)
-        return _held_out_error(replace(setting, kernel=tried, m=m), X, Y, fold_of, seed)
+        return _held_out_error(replace(setting, kernel=tried, m=m), rows, fold_of, seed)
 
-    most = min(CHECKED, count)
     errors = {multiple: tell(multiple, setting.m) for multiple in MULTIPLES}
     best = min(MULTIPLES, key=errors.__getitem__)
-    return best if best == 1 or tell(best, most) < tell(1.0, most) else 1.0
+    if errors[1.0] - errors[best] < WORTH or (most > setting.m and tell(1.0, most) - tell(best, most) < WORTH):
+        return 1.0
+    return best
 
 
-def _held_out_error(setting: Setting, X: FloatArray, Y: FloatArray, fold_of: Rows, seed: int) -> float:
+def _held_out_error(setting: Setting, rows: RowBlock, fold_of: Rows, seed: int) -> float:
     """1 - R2 of other folds, of iid features of the setting's kernel, at the best ridge."""
-    d, p = X.shape[1], Y.shape[1] if setting.observe is None else setting.observe.shape[1]
+    d, p = setting.d, rows.Y.shape[1] if setting.observe is None else setting.observe.shape[1]
     tried = setting.kernel.fix(d, p)
     m = max(2, setting.m // (p if tried.vector_field else 1))
     drawn = Recipe(tried, sampler_of({"type": "iid"}, tried), d, p, m, setting.intercept).draw(seed)
     features = FeatureMap(drawn.phi, np.zeros(d), np.ones(d))
-    sums = BlockSums(features, Y.mean(axis=0), block_rows=block_rows(features.m + 1 + Y.shape[1]))
+    sums = BlockSums(features, rows.Y.mean(axis=0), block_rows=block_rows(features.m + 1 + rows.Y.shape[1]))
     for fold in np.unique(fold_of):
-        sums.add(X[fold_of == fold], Y[fold_of == fold], int(fold))
+        held = rows[fold_of == fold]
+        sums.add(held.X, held.Y, int(fold), weights=held.weights)
     one = replace(setting, m=features.m, density=drawn.density)
     scores = setting_scores([[part] for part in sums.moments().values()], one, None, by="kfold")
     return min(score.least for score in scores)

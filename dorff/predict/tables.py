@@ -16,7 +16,7 @@ from dorff.data import Dataset, ingest, open_dataset
 from dorff.data.encoding import Encoding, from_attributes, units_of
 from dorff.data.metadata import reported, staging
 from dorff.data.nodes import group_attributes
-from dorff.data.sources import open_source
+from dorff.data.sources import ending, open_source
 from dorff.errors import InputError
 from dorff.model import Model
 from dorff.predict.shared import ModelInputs, labels_of
@@ -56,10 +56,8 @@ class Tables:
                 f"{given}: is {'a file, ingest it for --inputs and --views' if arrays else 'no file'}; leave "
                 f"{'these' if arrays else '--missing and --unknown-zero'} out"
             )
-        if wanted.suffix in READERS.names and wanted.suffix not in TABLES:
-            raise InputError(
-                f"{wanted}: predictions become a data set, {' or '.join(TABLES)}, no {wanted.suffix}; rename it"
-            )
+        if (name := ending(str(wanted))) in READERS.names and wanted.suffix not in TABLES:
+            raise InputError(f"{wanted}: predictions become a data set, {' or '.join(TABLES)}, no {name}; rename it")
         if not given.is_file() and wanted.suffix not in TABLES:
             yield cls(given, wanted, given, wanted)
             return

@@ -141,13 +141,10 @@ def _figures(subject: Subject, whole: bool, moved: FloatArray) -> Iterator[Figur
         yield Figure("planes", slice_plots(subject))
     else:
         inputs = sorted(subject.varied, key=lambda i: -moved[i])
-        places = [i for i in inputs if subject.inputs[i].name.lower().startswith(("lat", "lon"))]
         many = [i for i in inputs if varied == 2 or not subject.places(i, 2)[1]]
-        over = (
-            sorted(many[:2])
-            if len(places) != 2
-            else sorted(places, key=lambda i: subject.inputs[i].name, reverse=True)
-        )
+        names = {subject.inputs[i].name.lower(): i for i in many}
+        on_map = [names[one] for one in ("lon", "longitude", "lat", "latitude") if one in names]
+        over = on_map if len(on_map) == 2 else sorted(many[:2])
         if varied != 2:
             yield Figure("slices", figures.curve_plots(subject, sorted(inputs[: figures.MOST_INPUTS])))
         if len(over) == 2:

@@ -3,6 +3,7 @@ stays along a track."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +12,18 @@ import pytest
 from quick import slow
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.metrics import r2_score
-from sklearn.model_selection import GridSearchCV, GroupKFold, PredefinedSplit, cross_val_predict
+from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, PredefinedSplit, cross_val_predict
 from sklearn.preprocessing import StandardScaler
 
 from dorff import ORFFClassifier, ORFFRegressor
-from dorff.data import ingest
+from dorff.data import RowBlock, ingest
 from dorff.engine import SerialEngine
-from dorff.estimators import parameters
+from dorff.estimators import array_sums, parameters
 from dorff.fit import FitReport, fit
 from dorff.kernels import CurlFree, Decomposable, Gaussian, OperatorKernel
 from dorff.kernels.scalar import FloatArray, IntArray
 from dorff.plan import freezing, make_plan
+from dorff.plan import sampled as look_at
 from dorff.plan.lengthscale import multiplied
 from dorff.plan.sampled import MULTIPLES, held_out_multiple
 from dorff.solvers import Setting
@@ -43,8 +45,12 @@ def tracks(seed: int, *, rows: int = 200, count: int = 10) -> Tracks:
     return X, eddy + error, np.repeat(np.arange(count), rows)
 
 
+def rows_of(X: FloatArray, Y: FloatArray, weights: FloatArray | None = None) -> RowBlock:
+    return RowBlock(np.arange(len(X)), X, Y, weights)
+
+
 def multiple(kernel: OperatorKernel, X: FloatArray, Y: FloatArray, fold_of: IntArray, m: int = 256) -> float:
-    return held_out_multiple(Setting(kernel, X.shape[1], m, None, True, True), X, Y, fold_of, 0, m)
+    return held_out_multiple(Setting(kernel, X.shape[1], m, None, True, True), rows_of(X, Y), fold_of, 0, m)
 
 
 def lengths(report: FitReport) -> FloatArray:
@@ -85,7 +91,73 @@ def test_few_features_do_not_choose_what_more_would_not() -> None:
     X, of = rng.uniform(-3, 3, (1500, 2)), rng.integers(0, 5, 1500)
     Y = np.sin(3 * X[:, :1]) * np.cos(3 * X[:, 1:])
     setting = Setting(Decomposable(Gaussian(0.35)), 2, 48, None, True, True)
-    assert held_out_multiple(setting, X, Y, of, 0, 48) > 1 == held_out_multiple(setting, X, Y, of, 0, 768)
+    rows = rows_of(X, Y)
+    assert held_out_multiple(setting, rows, of, 0, 48) > 1 == held_out_multiple(setting, rows, of, 0, 768)
+
+
+def test_what_is_gained_has_to_be_worth_it() -> None:
+    rng = np.random.default_rng(6)
+    X, of = rng.uniform(-3, 3, (600, 2)), rng.integers(0, 5, 600)
+    Y = np.sin(X[:, :1]) + np.cos(X[:, 1:]) + 0.01 * rng.normal(size=(600, 1))
+    assert multiple(Decomposable(Gaussian(0.9)), X, Y, of) == 1.0, "all of them tell 99.9% of it"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(look_at, "WORTH", 0.0)
+        assert multiple(Decomposable(Gaussian(0.9)), X, Y, of) > 1
+
+
+def test_rows_of_little_weight_tell_little_and_many_folds_are_put_together() -> None:
+    X, Y, of = tracks(0, rows=60)
+    X = (X - X.mean(axis=0)) / X.std(axis=0)
+    rng = np.random.default_rng(1)
+    inputs = rng.normal(size=(900, 2))
+    noise = rows_of(inputs, 5.0 * np.sin(8.0 * inputs))  # which takes a short length-scale
+    setting = Setting(Decomposable(Gaussian(0.1)), 2, 128, None, True, True)
+    best = held_out_multiple(setting, rows_of(X, Y), of, 0, 128)
+    w = np.concatenate([np.ones(len(X)), np.full(900, 1e-9)])
+    both = rows_of(np.vstack([X, noise.X]), np.vstack([Y, noise.Y]), w)
+    folds = np.concatenate([of, rng.integers(0, 10, 900)])
+    assert best > 1 and held_out_multiple(setting, both, folds, 0, 128) == best
+    assert held_out_multiple(setting, replace(both, weights=None), folds, 0, 128) != best
+    assert held_out_multiple(setting, rows_of(X, Y), of % 5, 0, 128) == best, "ten folds are five"
+    assert held_out_multiple(setting, rows_of(X, Y), of + 100, 0, 128) == best
+
+
+def test_rows_without_weight_change_no_length_scale_of_an_estimator() -> None:
+    X, Y, of = tracks(1, rows=60)
+    rng = np.random.default_rng(2)
+    n = 2 * len(X)
+    inputs, targets, groups, w = rng.normal(size=(n, 2)), 9 * rng.normal(size=(n, 2)), np.repeat(of, 2), np.zeros(n)
+    inputs[::2], targets[::2], w[::2] = X, Y, 1.0
+    plain = ORFFRegressor(n_features=64).fit(X, Y, groups=of)
+    weighed = ORFFRegressor(n_features=64).fit(inputs, targets, w, groups=groups)
+    (one, rows), (other, same) = plain_look(plain, X, Y, None), plain_look(plain, inputs, targets, w)
+    assert one.rows == other.rows == len(rows) == len(same) and np.array_equal(rows.Y, same.Y)
+    scales = [np.ravel(fit.model_.kernel.config()["scalar"]["lengthscale"]) for fit in (plain, weighed)]
+    assert np.all(np.abs(np.log(scales[1] / scales[0])) < np.log(1.5)), scales
+
+
+def plain_look(model: ORFFRegressor, X: FloatArray, Y: FloatArray, w: FloatArray | None) -> Any:
+    n = len(X)
+    read = array_sums.RowsRead.of(X, Y, parameters.runs_read(n, tunes=False, looks=True))
+    return parameters.looked_at(model.model_.kernel, read, lambda rows: rows, w, n=n, seed=0)
+
+
+@pytest.mark.parametrize("drawn", [0.25, "tune"])
+def test_frequencies_that_are_drawn_for_another_kernel_keep_theirs(
+    drawn: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(freezing, "held_out_multiple", lambda *_: 16.0)
+    X, Y, of = tracks(0, rows=60)
+
+    def kernel(kind: str, lengthscale: Any, **more: Any) -> dict[str, Any]:
+        return {"type": "decomposable", "scalar": {"type": kind, "lengthscale": lengthscale, **more}}
+
+    described = job(
+        stored(tmp_path / "a.zarr", X, Y, of=of), tmp_path, solve={"standardize": True},
+        features={"count": 128, "drawn_for": kernel("matern", drawn, nu=2.5)}, kernel=kernel("gaussian", "tune"),
+    )  # fmt: skip
+    constants = freezing.constants_of(make_plan(described))
+    assert constants.tuned is not None and "times" not in str(constants.tuned)
 
 
 def test_one_each_and_a_field_and_observed_sums_have_theirs() -> None:
@@ -94,10 +166,10 @@ def test_one_each_and_a_field_and_observed_sums_have_theirs() -> None:
     assert multiple(Decomposable(Gaussian([0.1, 0.12])), X, Y, of % 5) > 1
     assert multiple(CurlFree(Gaussian(0.1)), X, X * np.exp(-(X**2).sum(axis=1))[:, None], of % 5) > 1
     setting = Setting(Decomposable(Gaussian(0.1)), 2, 256, None, True, True, np.ones((1, 2)))
-    assert held_out_multiple(setting, X, Y.sum(axis=1, keepdims=True), of % 5, 0, 256) > 1
+    assert held_out_multiple(setting, rows_of(X, Y.sum(axis=1, keepdims=True)), of % 5, 0, 256) > 1
     classes = np.eye(2)[(Y[:, 0] > 0).astype(int)]
     setting = Setting(Decomposable(Gaussian(0.1)), 2, 256, None, False, True, free_scale=True)
-    assert held_out_multiple(setting, X, classes, of % 5, 0, 256) > 1
+    assert held_out_multiple(setting, rows_of(X, classes), of % 5, 0, 256) > 1
 
 
 def test_kernels_of_one_search_have_one_multiple_and_numbers_are_kept() -> None:
@@ -190,11 +262,11 @@ def test_a_job_of_classes_asks_for_their_order(tmp_path: Path, monkeypatch: pyte
     assert [(one.free_scale, one.standardize) for one in settings] == [(True, False)]
 
 
-@pytest.mark.parametrize("how", ["rows", "auto", "groups", "splits"])
+@pytest.mark.parametrize("how", ["rows", "auto", "groups", "splits", "shuffled"])
 def test_an_estimator_asks_where_folds_are_of_groups(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parameters, "held_out_multiple", lambda *_: 4.0)
     X, Y, of = tracks(0, rows=30)
-    cv = {"rows": 5, "splits": GroupKFold(3)}.get(how, "auto")
+    cv = {"rows": 5, "splits": GroupKFold(3), "shuffled": KFold(3, shuffle=True)}.get(how, "auto")
     groups = of if how in ("groups", "splits") else None
 
     plain = np.ravel(ORFFRegressor(n_features=64, cv=5).fit(X, Y).model_.kernel.config()["scalar"]["lengthscale"])
@@ -216,8 +288,8 @@ def test_estimators_tell_other_tracks_too() -> None:
     fixed = ORFFRegressor(given, n_features=256, standardize=True).fit(X, Y, groups=of)
     assert np.array_equal(length(fixed), length(by_rows)), "what was given is kept"
     assert np.mean(model.quality_.r2) > np.mean(fixed.quality_.r2) + 0.02
-    classes = ORFFClassifier(n_features=256).fit(X, Y[:, 0] > 0, groups=of)
-    plain = ORFFClassifier(n_features=256, cv=5).fit(X, Y[:, 0] > 0)
+    classes = ORFFClassifier(n_features=256).fit(X, Y[:, 1] > 0, groups=of)
+    plain = ORFFClassifier(n_features=256, cv=5).fit(X, Y[:, 1] > 0)
     assert length(classes)[0] > length(plain)[0]
 
 

@@ -204,6 +204,8 @@ def test_numbers_that_stand_for_none_are_remembered(tmp_path: Path) -> None:
         == 0
     )
     np.testing.assert_array_equal(values(tmp_path / "like.zarr", "x")[:, 0], [0.5, np.nan, -7])
+    ingest([tmp_path / "new.csv"], tmp_path / "none.zarr", **named, missing=["none"])
+    assert open_dataset(tmp_path / "none.zarr", inputs=["x"], targets=None).missing == ()
     told = list[str]()
     (tmp_path / "more.csv").write_text("x,u\n0.5,1\n0.25,1\n")
     ingest([tmp_path / "more.csv"], tmp_path / "a.zarr", **named, append=True, missing=["-8"], notice=told.append)
@@ -214,7 +216,7 @@ def test_numbers_that_stand_for_none_are_remembered(tmp_path: Path) -> None:
     assert [one.split(":")[0] for one in told] == ["--missing -8"], "of what was given before nothing is said"
 
 
-@pytest.mark.parametrize("name", ["out.parquet", "out.npz", "out.h5"])
+@pytest.mark.parametrize("name", ["out.parquet", "out.npz", "out.h5", "out.csv.gz", "out.Parquet"])
 def test_files_that_are_not_written_are_refused(name: str, place: Path, tmp_path: Path) -> None:
     for rows in (place / "new.csv", place / "a.zarr"):
         done = call("predict", place / "a", rows, tmp_path / name)

@@ -270,7 +270,7 @@ def test_a_map_is_over_two_inputs_that_have_many_values_and_move_it_most() -> No
     subject = Subject.of(replace(a_model(SCALAR, 4, 1, described), held=held))
     assert [one.name for one in page._figures(subject, False, np.ones(4))] == ["slices"], "one input has many values"
     said = text(replace(a_model(SCALAR, 3, 1, info(3)), held=a_sample(60, 3, 1)))
-    assert "Over two inputs that move them most" in said and "the other inputs as in the row nearest" in said
+    assert "Over two inputs" in said and "the other inputs as in the row nearest" in said
 
 
 def test_rows_are_as_dark_as_their_other_inputs_are_near() -> None:
