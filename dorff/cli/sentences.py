@@ -47,13 +47,9 @@ def choices_text(choices: Sequence[Mapping[str, Any]]) -> dict[str, str]:
             return shown([f"{name}: {shown(one)}" for name, one in value.items()])
         if isinstance(value, list | tuple):
             return ", ".join(map(shown, value[:SHOWN])) + (", ..." if len(value) > SHOWN else "")
-        return (
-            str(value).lower()
-            if isinstance(value, bool)
-            else f"{value:.3g}"
-            if isinstance(value, float)
-            else str(value)
-        )
+        if isinstance(value, float):
+            return f"{value:.3g}"
+        return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
     return {one["key"]: f"{shown(one['value'])}  ({one['why']})" for one in choices}
 
