@@ -101,22 +101,18 @@ def multiplied(
 ) -> tuple[list[Config], list[float]]:
     """Kernels that were tuned where `words` say so, with length-scales times what `multiple` makes of each; and these
     numbers. Those that differ in output matrices alone have the same."""
-    factors, by_kernel = [], dict[str, float]()
-    for word, config in zip(words, configs, strict=True):
+    filled, factors, by_kernel = list(configs), list[float](), dict[str, float]()
+    for at, (word, config) in enumerate(zip(words, configs, strict=True)):
         alone = _replaced(config, "output", "identity")
         name = json.dumps(alone, sort_keys=True)
         if tunes(word) is not None and name not in by_kernel:
             by_kernel[name] = multiple(kernels.from_config(alone))
-        factors.append(by_kernel.get(name, 1.0))
-    return [_times(config, factor) for config, factor in zip(configs, factors, strict=True)], factors
-
-
-def _times(config: Config, factor: float) -> Config:
-    def put(key: str, item: Any) -> Any:
-        return (np.asarray(item) * factor).tolist() if key == "lengthscale" and factor != 1 else item
-
-    times: Config = _mapped(config, put)
-    return times
+        factors.append(by_kernel.get(name, 1.0) if tunes(word) is not None else 1.0)
+        if factors[at] != 1:  # all terms have the same
+            filled[at] = _replaced(
+                config, "lengthscale", (np.asarray(next(lengthscales(config))) * factors[at]).tolist()
+            )
+    return filled, factors
 
 
 def lengthscale_words(value: Any) -> set[str]:

@@ -142,9 +142,8 @@ def told_by_rows(
             came = next(iter(lengthscales(config)))
             if isinstance(came, list) and len({*columns}) == len(came):
                 came = dict(zip(columns, came, strict=True))
-            status = (
-                "" if constants.tuned is None or constants.tuned[number] is None else f"; {constants.tuned[number]}"
-            )
+            status = None if constants.tuned is None else constants.tuned[number]
+            status = "" if status is None else f"; {status}"
             why = f"{next(iter(all_lengthscales(word)))}: of most evidence on a sample of rows, in {unit}{status}"
             yield Chosen(key, came, why)
 
