@@ -27,7 +27,7 @@ from typer.core import TyperCommand, TyperOption
 
 from dorff.errors import DoesNotFitError, DorffError, IncompleteError, InputError
 from dorff.errors.secrets import redact
-from dorff.errors.stopping import working
+from dorff.errors.stopping import signalled, working
 
 P = ParamSpec("P")
 NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -142,7 +142,7 @@ def exit_code(error: BaseException) -> int:
 def _sentence(error: BaseException, *, goes_on: bool) -> tuple[int, str]:
     if isinstance(error, DorffError):
         return error.exit_code, str(error)
-    if isinstance(error, KeyboardInterrupt):
+    if isinstance(error, KeyboardInterrupt) or signalled():
         kept = "what is done is kept, and the same command goes on from there"
         return IncompleteError.exit_code, f"stopped; {kept if goes_on else 'run the same command again'}"
     if isinstance(error, MemoryError):

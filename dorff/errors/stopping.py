@@ -58,6 +58,11 @@ def working() -> Iterator[None]:
         _working.clear()
 
 
+def signalled() -> bool:
+    """Whether a signal came while a command ran: what is raised then may be a library's, in the exception's place."""
+    return bool(_caught)
+
+
 def _handle(number: int, _frame: FrameType | None) -> None:
     if not _working.is_set():
         _end()

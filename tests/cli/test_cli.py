@@ -16,11 +16,12 @@ import numpy as np
 import pytest
 import typer
 from command_line import DORFF, call, contents, field, run, write_csv, write_job
+from pydantic import BaseModel, field_serializer
 
 from dorff.cli import metrics
 from dorff.cli.guard import guarded, rows_of, show, size
 from dorff.cli.sentences import choices_text, quality_text
-from dorff.errors import DoesNotFitError, GateError, IncompleteError, InputError, LeaseError
+from dorff.errors import DoesNotFitError, GateError, IncompleteError, InputError, LeaseError, stopping
 
 COMMANDS = (
     *("demo", "ingest", "verify", "plan", "fit", "tune", "predict", "score", "report", "inspect"),
@@ -350,3 +351,26 @@ def test_a_target_that_no_held_out_row_has_is_said_to_be_unknown() -> None:
     one = {"target": "u", "r2": None, "rmse": None, "rmse_mean": None, "r2_linear": None, "r2_train": 0.5}
     said = quality_text({"accuracy": None, "outputs": [one]})
     assert said == {"held-out u": "R2 unknown (linear model unknown, own rows 0.5000)  rmse unknown (mean unknown)"}
+
+
+def test_what_a_library_makes_of_a_signal_is_a_stop(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pydantic, for one, raises an error of its own where a serializer is interrupted."""
+
+    class Interrupted(BaseModel):
+        value: int
+
+        @field_serializer("value")
+        def shown(self, _: int) -> int:
+            raise KeyboardInterrupt
+
+    @guarded(goes_on=True)
+    def command() -> None:
+        Interrupted(value=1).model_dump()
+
+    for caught, code, words in ((set[int](), 1, "this is a bug"), ({15}, 5, "stopped; what is done is kept")):
+        monkeypatch.setattr(stopping, "_caught", caught)
+        with pytest.raises(typer.Exit) as end:
+            command()
+        assert end.value.exit_code == code and words in capsys.readouterr().err
