@@ -23,6 +23,7 @@ from scipy.io import netcdf_file
 
 from dorff.data import csv_reader, ingest, open_dataset
 from dorff.data.csv_reader import CSVReader
+from dorff.data.nodes import kept_of
 from dorff.data.packing import FillValues
 from dorff.data.readers import Digest
 from dorff.data.sources import open_source
@@ -531,3 +532,12 @@ def test_a_column_has_one_place(tmp_path: Path, inputs: Any, targets: Any, also:
     assert not (tmp_path / "s.zarr").exists()
     ingest([tmp_path / "a.csv"], tmp_path / "s.zarr", inputs=["x"], targets=["y"], also={"view": ["x", "y"]})
     ingest([tmp_path / "a.csv"], tmp_path / "t.zarr", inputs=["x", "=-9999"], targets=["=-9999"])  # no column
+
+
+@pytest.mark.parametrize("kept", [{"missing": 5, "encoding": "x", "unusable": "many"}, "nothing", None])
+def test_what_others_write_under_the_names_that_ingest_keeps_is_ignored(kept: object) -> None:
+    attributes = {"dorff": kept}
+    found = [
+        kept_of(attributes, name, empty) for name, empty in (("missing", ["a"]), ("encoding", {}), ("unusable", 3))
+    ]
+    assert found == [["a"], {}, 3] and kept_of({"dorff": {"unusable": 7}}, "unusable", 3) == 7

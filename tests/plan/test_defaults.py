@@ -229,6 +229,34 @@ def test_the_error_without_neighbours_is_that_of_a_fit_without_them() -> None:
     np.testing.assert_allclose(found, Y[rows] - F[rows] @ W, rtol=1e-6)
 
 
+@pytest.mark.parametrize("gaps", [[], [5, 6, 40, 59]])
+def test_rows_beside_are_those_of_the_next_numbers(gaps: list[int]) -> None:
+    """Each row predicted without itself, and without those within three numbers of it, by fits to the others."""
+    numbers = np.delete(np.arange(60), gaps)
+    X, Y = walk(60, 4)
+    F, Y = np.column_stack([np.sin(X), np.cos(X)])[numbers], Y[numbers]
+    F, Y, n = F - F.mean(axis=0), (Y - Y.mean(axis=0)) / Y.std(axis=0), len(numbers)
+    share, _, beside = dependence(F, Y, numbers)
+
+    def least(reach: int) -> float:
+        errors = []
+        for ridge in look_at._RIDGES:
+            hat = F @ np.linalg.solve(F.T @ F + ridge * n * np.eye(6), F.T)
+            left, each = Y - hat @ Y, []
+            for at in range(n):
+                out = np.flatnonzero(abs(numbers - numbers[at]) <= reach)
+                each.append(np.linalg.solve(np.eye(len(out)) - hat[np.ix_(out, out)], left[out])[out == at][0, 0])
+            errors.append(np.mean(np.square(each)))
+        return min(errors)
+
+    assert beside == n // 20
+    alone = min(
+        np.mean(((Y - hat @ Y)[:, 0] / (1 - np.diag(hat) - 1 / n)) ** 2)
+        for hat in (F @ np.linalg.solve(F.T @ F + r * n * np.eye(6), F.T) for r in look_at._RIDGES)
+    )
+    assert share == pytest.approx(max(0.0, 1 - alone / least(beside)), abs=1e-5) and share > 0.02
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_rows_that_tell_their_neighbours_errors_are_told_from_those_that_do_not(seed: int) -> None:
     for (X, Y), tells in ((table(500, seed), False), (walk(500, seed), True)):
