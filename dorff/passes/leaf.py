@@ -230,7 +230,8 @@ def fresh_checkpoint(place: Place, leaf: Leaf, stamp: str, d: int) -> Checkpoint
 def merge_nodes(left: str, right: str, into: str, kind: type[Summand]) -> bool:
     """Add two node files into a third; False where one of them is missing or damaged. The worker has imported what
     sums of this `kind` are made of, as it was handed the class."""
-    return merge_moments(locate(left), locate(right), locate(into))
+    first, second = locate(left), locate(right)
+    return first.appears() and second.appears() and merge_moments(first, second, locate(into))
 
 
 def _read_ahead(dataset: Dataset, at: tuple[int, int, int], rows: int) -> Iterator[RowBlock]:

@@ -10,7 +10,8 @@ from dorff.errors import IncompleteError
 from dorff.moments import Part, Sums, merge_folds
 from dorff.passes.blocks import Leaf
 from dorff.passes.leaf import Stage, merge_nodes, run_leaf
-from dorff.storage.files import rmtree
+from dorff.storage.files import make_directory, rmtree
+from dorff.storage.location import locate
 from dorff.store import Receipt, load_sums, remove_torn, undamaged
 
 S = TypeVar("S", bound=Sums)
@@ -100,7 +101,8 @@ class Tree:
         self._running.clear()
         self._waiting.clear()
         folder = self._sums.directory / "nodes"
-        self._stored = {path.name.rpartition("-")[0] for path in folder.iterdir()} if folder.is_dir() else set()
+        make_directory(folder, sync=False)  # by the driver: who looked for it in vain may see it late
+        self._stored = {path.name.rpartition("-")[0] for path in folder.iterdir()}
         tasks = [task for root in self.roots() for task in self._want(root)]
         return sorted(tasks, key=lambda task: (task.tag[0] == 0, -task.tag[1]))
 
@@ -122,7 +124,7 @@ class Tree:
         deleted: start again)."""
         total: dict[Part, S] | None = {}
         for root in self.roots():
-            folds = load_sums(self._path(root), of)
+            folds = load_sums(self._path(root), of) if locate(self._path(root)).appears() else None
             if folds is None:
                 self._drop(root)
                 total = None

@@ -13,8 +13,12 @@ from importlib.metadata import entry_points
 from pathlib import PosixPath
 from typing import Any, BinaryIO, Final, Self, cast
 
+import psutil
+
 from dorff.errors import InputError
 
+_LATE: Final = 60.0  # seconds that NFS keeps what it knows of a folder, unless it is mounted otherwise (acdirmax)
+_LOCAL: Final = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "overlay", "apfs")  # file systems
 _BUFFER: Final = 2**20  # bytes of a file that are written at a time: sums come a short column after another
 
 
@@ -153,6 +157,22 @@ class Location(PosixPath):
     def free_bytes(self) -> int:
         """How many bytes more the storage of this path, which is there, can hold."""
         return shutil.disk_usage(self).free
+
+    def appears(self) -> bool:
+        """Whether the file is there, which another process says it has written. A network's file system goes on seeing
+        for a while that it is not, where it was looked for before: this waits so long."""
+        until = time.monotonic() + _LATE
+        while not self.exists():
+            if time.monotonic() > until or self._is_on_this_machine():
+                return False
+            time.sleep(0.2)
+            with suppress(OSError):
+                os.listdir(self.parent)  # some ask their server then
+        return True
+
+    def _is_on_this_machine(self) -> bool:
+        mounts = [one for one in psutil.disk_partitions(all=True) if self.is_relative_to(one.mountpoint)]
+        return max(mounts, key=lambda one: len(one.mountpoint)).fstype in _LOCAL
 
 
 #: The class of each scheme but local folders'. Another package adds one by an entry point of `dorff.storage`, which is

@@ -241,16 +241,17 @@ def kill_tree(pid: int) -> None:
 
 
 def start(
-    *words: object, faults: Faults | None = None, leaf: int = LEAF, env: Mapping[str, str] | None = None
+    *words: object, faults: Faults | None = None, leaf: int = LEAF, env: Mapping[str, str] | None = None,
+    by: Sequence[str] = (),
 ) -> Running:  # fmt: skip
-    """Start `dorff WORDS` with small leaves."""
+    """Start `dorff WORDS` with small leaves, `by` another command where one is given."""
     more = {
         "DORFF_TEST_LEAF": str(leaf),
         "PYTHONPATH": _PATHS,
         **(faults.environment if faults else {}),
         **(env or {}),
     }
-    command = [sys.executable, str(HERE / "driver.py"), *map(str, words)]
+    command = [*by, sys.executable, str(HERE / "driver.py"), *map(str, words)]
     return Running(
         subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **more}
