@@ -1,7 +1,7 @@
 """The engine with up to 1000 workers, without their machines: workers inside this process, leaves that only wait.
 
-    python benchmarks/many_workers.py [--workers 1 10 100 1000] [--seconds 10] [--rounds 4] [--churn 0.1]
-                                      [--folder DIR] [--out benchmarks/results]
+    OMP_NUM_THREADS=1 python benchmarks/many_workers.py [--workers 1 10 100 1000] [--seconds 10] [--rounds 4]
+                                                        [--churn 0.1] [--folder DIR] [--out benchmarks/results]
 
 Scheduler, driver and workers are one process with one Python lock, so what is said of overhead is more than it is on
 machines of their own. A leaf waits for `--seconds`, then writes a true partial of a tiny shape and a true receipt;
@@ -118,7 +118,8 @@ def measure(folder: Path, workers: int, rounds: int, wait: float, churn: float) 
     plan = plan_of(home, "rows.zarr", "state", 64, 1)  # the plan counts workers to this machine
     BEGUN.clear()
     before = process.memory_info().rss
-    settings = _QUIET | {"distributed.scheduler.allowed-failures": 3, "distributed.comm.timeouts.connect": "60s"}
+    settings = _QUIET | {"distributed.scheduler.allowed-failures": 3, "distributed.comm.timeouts.connect": "600s"}
+    settings |= {f"distributed.admin.{name}.interval": "600s" for name in ("tick", "system-monitor")}  # of one process
     with (
         dask.config.set(settings),
         LocalCluster(

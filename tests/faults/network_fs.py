@@ -1,9 +1,10 @@
-"""A file system as a network's: what one host does, another sees late. `python network_fs.py FOLDER MOUNT SECONDS LOCKS`
+"""A file system as a network's: what one host does, another sees late.
 
-It shows FOLDER at MOUNT, by FUSE. Names, sizes, times and what is not there are kept for SECONDS after a look, so that
-a host that looks again sees the old; a file's bytes are what they were when it was opened (close-to-open, as NFS has
-it). LOCKS are `own`, each mount's alone, as with NFS's `nolock`; or `none`: refused. A name in FOLDER/.stale cannot be
-read once: its handle is stale, as that of a file which another host has replaced.
+`python network_fs.py FOLDER MOUNT SECONDS LOCKS` shows FOLDER at MOUNT, by FUSE. Names, sizes, times and what is not
+there are kept for SECONDS after a look, so that a host which looks again sees the old; a file is what it was
+when it was opened (close-to-open, as NFS has it). LOCKS are `own`, each mount's alone, as with NFS's `nolock`; or
+`none`: refused. A name in FOLDER/.stale cannot be read once: its handle is stale, as that of a file which another host
+has replaced.
 """
 
 from __future__ import annotations
@@ -68,9 +69,12 @@ class Shown(Operations):  # type: ignore[misc]
 
     def read(self, path: str, size: int, offset: int, fh: int) -> bytes:
         mark = self._at("/.stale")
-        if os.path.exists(mark) and path.endswith(name := open(mark).read()) and name:
-            os.unlink(mark)
-            raise FuseOSError(errno.ESTALE)
+        if os.path.exists(mark):
+            with open(mark) as file:
+                name = file.read()
+            if name and path.endswith(name):
+                os.unlink(mark)
+                raise FuseOSError(errno.ESTALE)
         return os.pread(fh, size, offset)
 
     def write(self, path: str, data: bytes, offset: int, fh: int) -> int:
