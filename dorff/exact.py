@@ -1,7 +1,5 @@
 """Exact kernel ridge regression for small N: the oracle of the tests, and the better tool when N is small."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, final
@@ -50,7 +48,7 @@ class ExactRidge:
         intercept: bool = True,
         observe: FloatArray | None = None,
         weights: FloatArray | None = None,
-    ) -> ExactRidge:
+    ) -> "ExactRidge":
         """Fit to inputs X (n, d) and targets Y (n, q), with row weights (n,), 1 unless given.
 
         A "covariance" in the kernel is that of the rows with no NaN, weighted, and needs `observe` to be None.

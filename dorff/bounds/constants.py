@@ -2,8 +2,6 @@
 one random feature's kernel, cos<omega, delta> mu~(omega), as a matrix; and bounds of Munkhoeva et al. (2018):
 spherical-radial rules of degree (3,3), and kernel ridge regression."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -58,7 +56,7 @@ class Constants:
         return 1 if self.decomposable else self.p
 
     @classmethod
-    def of(cls, kernel: OperatorKernel, *, d: int, p: int, diameter: float) -> Constants:
+    def of(cls, kernel: OperatorKernel, *, d: int, p: int, diameter: float) -> "Constants":
         """The constants in closed form, `variance` by a search over |delta| <= diameter.
 
         For a decomposable kernel of any scalar kernel with second moments; for the curl-free and divergence-free ones

@@ -5,8 +5,6 @@ whatever the settings. So every read looks first, at exactly the chunks that it 
 a shard. Shards of uncompressed chunks, such as dorff writes, are read straight from their files: Zarr's own reading
 goes through an event loop and two more copies, some ten times the time of the read itself."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import os
@@ -197,7 +195,7 @@ class PlainShards:
     checked: bool
 
     @classmethod
-    def of(cls, files: ArrayFiles) -> PlainShards | None:
+    def of(cls, files: ArrayFiles) -> "PlainShards | None":
         """None for an array that lies otherwise."""
         if files.index is None:
             return None

@@ -1,7 +1,5 @@
 """Files of arrays: NPY and NPZ (NumPy's format 1 and 2), HDF5, NetCDF4 (which is HDF5) and classic NetCDF3."""
 
-from __future__ import annotations
-
 import math
 import os
 import zipfile
@@ -120,7 +118,7 @@ class Variable:
     dims: tuple[str, ...]
 
     @classmethod
-    def of(cls, name: str, one: Any) -> Variable:
+    def of(cls, name: str, one: Any) -> "Variable":
         """Of a variable of SciPy's or a data set of h5py's, whose dimensions are those of its scales."""
         if isinstance(one, netcdf_variable):
             return cls(one.shape, np.dtype(one.data.dtype), dict(one._attributes), one.dimensions)
@@ -155,7 +153,7 @@ class Grid:
                 yield (*(slice(i, i + 1) for i in outer), run, *rest)
 
     @classmethod
-    def of(cls, path: str, variables: Mapping[str, Variable], asked: Collection[str]) -> Grid | None:
+    def of(cls, path: str, variables: Mapping[str, Variable], asked: Collection[str]) -> "Grid | None":
         """That of the variables `asked` for; None where they are columns of a table. They are a grid's where one has
         three dimensions; where one has two, and another is along its second or among its `coordinates` (CF
         conventions, 5); or where all are the coordinates of their dimensions. InputError where none has them all."""

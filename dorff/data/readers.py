@@ -1,7 +1,5 @@
 """What a source of rows is: named columns, of numbers and of class labels, read in blocks of bounded size."""
 
-from __future__ import annotations
-
 import difflib
 import hashlib
 import math
@@ -39,7 +37,7 @@ class SourceBlock:
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def __getitem__(self, rows: slice) -> SourceBlock:
+    def __getitem__(self, rows: slice) -> "SourceBlock":
         return SourceBlock(self.numbers[rows], tuple(run[rows] for run in self.labels))
 
 

@@ -1,8 +1,6 @@
 """Moments of rows in memory, in Zarr or in Dask, without durable state; what is known before they are
 summed; and a second read, of one fold's rows alone: decision values that a calibration is fitted to."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -137,7 +135,7 @@ class ArraySums:
                     total = merge_folds(total, sums)
         return total
 
-    def _readers(self, X: FloatArray | StoredRows, Y: FloatArray | StoredRows | OneHot) -> Readers:
+    def _readers(self, X: FloatArray | StoredRows, Y: FloatArray | StoredRows | OneHot) -> "Readers":
         return ArrayReader(X, "X"), ArrayReader(Y, "y", partial=self.partial)
 
     def _sums(self, rows: int) -> BlockSums:
@@ -189,7 +187,7 @@ class Stream:
     sums: Folds = field(default_factory=dict)
     rows: int = 0
 
-    def added(self, X: Rows, Y: Targets, weights: FloatArray | None, jobs: int) -> Stream:
+    def added(self, X: Rows, Y: Targets, weights: FloatArray | None, jobs: int) -> "Stream":
         """With rows as of `ArraySums.of`. InputError for another number of targets."""
         if Y.shape[1] != len(self.drawing.y0):
             raise InputError(f"y has {Y.shape[1]} targets, but partial_fit began with {len(self.drawing.y0)}")
@@ -241,7 +239,7 @@ class RowsRead:
     rows: Mapping[Run, tuple[FloatArray, FloatArray]]
 
     @classmethod
-    def of(cls, X: Rows, Y: Targets, runs: Iterable[Run], *, partial: bool = False) -> RowsRead:
+    def of(cls, X: Rows, Y: Targets, runs: Iterable[Run], *, partial: bool = False) -> "RowsRead":
         """Of inputs X (n, d) and targets Y (n, q)."""
         some = sorted(set(runs))
         if isinstance(X, da.Array):

@@ -1,7 +1,5 @@
 """What estimators are given: arrays of any kind as rows of float64, and of each row its weight and its fold."""
 
-from __future__ import annotations
-
 import numbers
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -65,7 +63,7 @@ class StoredRows:
     ndim: int
 
     @classmethod
-    def of(cls, array: zarr.Array[Any], name: str) -> StoredRows:
+    def of(cls, array: zarr.Array[Any], name: str) -> "StoredRows":
         """`name` is the argument's, for messages. InputError where the array is not one of 1 or 2 dimensions."""
         assert isinstance(array.store, LocalStore)
         directory = (Path(array.store.root) / array.path).absolute()
@@ -246,7 +244,7 @@ class GivenFolds:
         return self.of[rows]
 
     @classmethod
-    def balanced(cls, codes: Numbers, count: int, seed: int) -> GivenFolds:
+    def balanced(cls, codes: Numbers, count: int, seed: int) -> "GivenFolds":
         """As even as can be, over all rows and over those of each code (n,): of few rows that a hash deals some folds
         have none."""
         n = len(codes)
@@ -256,7 +254,7 @@ class GivenFolds:
         return cls(fold_of)
 
     @classmethod
-    def from_splits(cls, cv: Any, n: int, y: Any = None, groups: Any = None) -> GivenFolds:
+    def from_splits(cls, cv: Any, n: int, y: Any = None, groups: Any = None) -> "GivenFolds":
         """Of a splitter of scikit-learn, or its (training rows, held-out rows) pairs, of n rows. Where these are no
         partition folds are the parts that all of them cut the rows into, of whose sums each training set's is made.
         InputError for splits that are none, and that cut the rows into more than MOST_PARTS."""

@@ -1,7 +1,5 @@
 """Rows without targets: which they are, and the penalties by which a graph over all rows lets them count."""
 
-from __future__ import annotations
-
 import itertools
 import os
 from collections.abc import Sequence
@@ -108,7 +106,7 @@ class Penalties:
     unlabelled: int
 
     @classmethod
-    def of(cls, terms: Sequence[Manifold], drawing: Drawing, X: FloatArray, labelled: int) -> Penalties:
+    def of(cls, terms: Sequence[Manifold], drawing: Drawing, X: FloatArray, labelled: int) -> "Penalties":
         """Of rows X (n, d), so many of them labelled, by a pass over their edges for each term."""
         penalties = tuple(_penalty(term, drawing, X) for term in terms)
         return cls(penalties, tuple(term.weights for term in terms), len(X) - labelled)

@@ -1,7 +1,5 @@
 """The evidence of length-scales: that of a Bayesian linear model on random features, with its gradient."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -138,7 +136,7 @@ class _EvidenceSystem:
     W: FloatArray
 
     @classmethod
-    def of(cls, drawn: FloatArray, S: FloatArray, seen: FloatArray, ratio: float) -> _EvidenceSystem:
+    def of(cls, drawn: FloatArray, S: FloatArray, seen: FloatArray, ratio: float) -> "_EvidenceSystem":
         """With seen (m, P, c) = F^T Y."""
         half, turn = drawn / math.sqrt(cls.scale(drawn)), None
         if half.shape[1] > half.shape[2]:  # an equivalent root of P rows: the evidence sees psi^T psi alone

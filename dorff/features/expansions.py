@@ -1,7 +1,5 @@
 """Features that a kernel brings itself: monomials, random Maclaurin features, sampled eigenfunctions."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
@@ -64,7 +62,7 @@ class Monomials(OwnFeatures):
     differentiable = True
 
     @classmethod
-    def of(cls, kernel: Polynomial, d: int) -> Monomials:
+    def of(cls, kernel: Polynomial, d: int) -> "Monomials":
         """(x . z)^n = sum over multi-indices of n! / alpha! x^alpha z^alpha."""
         factors, coefficients = [], []
         for n, a in enumerate(series(kernel)):
@@ -124,7 +122,7 @@ class Maclaurin(OwnFeatures):
     kind = "maclaurin"
 
     @classmethod
-    def of(cls, kernel: Polynomial, d: int, count: int, rng: np.random.Generator) -> Maclaurin:
+    def of(cls, kernel: Polynomial, d: int, count: int, rng: np.random.Generator) -> "Maclaurin":
         a = np.asarray(series(kernel))
         present = np.flatnonzero(a)
         random = present[present > 0]
@@ -187,7 +185,7 @@ class Eigenfunctions(OwnFeatures):
     kind = "eigenfunctions"
 
     @classmethod
-    def of(cls, kernel: Mercer, d: int, count: int, rng: np.random.Generator) -> Eigenfunctions:
+    def of(cls, kernel: Mercer, d: int, count: int, rng: np.random.Generator) -> "Eigenfunctions":
         values = np.asarray(kernel.eigenvalues, dtype=np.float64)
         if len(values) <= count:
             return cls(kernel, d, np.arange(len(values)), np.sqrt(values))

@@ -1,8 +1,6 @@
 """`lengthscale: tune`: the length-scales at which a sample of rows has the most evidence, that of a Bayesian linear
 model on random features (`evidence.py`)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from operator import attrgetter

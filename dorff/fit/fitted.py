@@ -1,8 +1,6 @@
 """What follows from a choice and its sums: noise, posterior, evidence, a fit without some rows, the model; the same
 for jobs, streaming and estimators. And the sums T of a job's manifold terms."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -61,11 +59,11 @@ class Fitted:
         folds, setting = of_first(by_fold(self.sums), self.settings[self.choice.candidate], self.choice.m)
         return pooled(folds), setting
 
-    def pooled(self) -> Fitted:
+    def pooled(self) -> "Fitted":
         """The same without folds: their sums are added, and take less memory."""
         return replace(self, sums={(0, one.observed): one for one in pooled(by_fold(self.sums))})
 
-    def without(self, fold: int) -> Fitted:
+    def without(self, fold: int) -> "Fitted":
         """The same choice, solved for all rows but those of one fold; some must be left."""
         rest = replace(self, sums={part: one for part, one in self.sums.items() if part[0] != fold})
         parts, setting = rest.total()
@@ -73,7 +71,7 @@ class Fitted:
         return replace(rest, choice=replace(self.choice, fit=fit))
 
     @cached_property
-    def noised(self) -> Fitted:
+    def noised(self) -> "Fitted":
         """The same with the noise of each target."""
         if self.fit.noise is not None:
             return self

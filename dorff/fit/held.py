@@ -1,8 +1,6 @@
 """What held-out rows are for once a kernel and a ridge are chosen: calibrated probabilities, bands that hold, and a
 sample of them to judge the model by."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -49,7 +47,7 @@ class Held:
     leaves: tuple[Leaf, ...]
 
     @classmethod
-    def of(cls, plan: Plan, fitted: Fitted, passed: PassResult, *, posterior: bool = False) -> Held | None:
+    def of(cls, plan: Plan, fitted: Fitted, passed: PassResult, *, posterior: bool = False) -> "Held | None":
         """None where fewer than two folds have rows: nothing can be held out."""
         counts = Counter[int]()
         for (number, _), sums in passed.folds.items():

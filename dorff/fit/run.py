@@ -1,7 +1,5 @@
 """A whole fit: plan, run or resume the pass, choose, solve, publish."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -73,7 +71,7 @@ class _FitRun:
     cluster: ClusterSpec
 
 
-def _published(run: _FitRun, solved: Solved, lease: Lease, began: float) -> FitReport:
+def _published(run: _FitRun, solved: "Solved", lease: Lease, began: float) -> FitReport:
     """Make the model, have it judged, and publish it."""
     job = run.plan.job
     if run.plan.dataset.labels is None:  # the noise of classes is told only where it comes for nothing

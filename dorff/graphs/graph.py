@@ -1,8 +1,6 @@
 """Which rows are neighbours: the graphs that a manifold term can be over. And one such term: a graph, a Laplacian, a
 coupling of the outputs, and how much it weighs."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import os
@@ -37,7 +35,7 @@ class RowGraph(ABC):
         """What `graph:` of JOB.yaml says, as plain JSON: complete, and the same in every process."""
 
     @staticmethod
-    def from_config(config: Mapping[str, Any]) -> RowGraph:
+    def from_config(config: Mapping[str, Any]) -> "RowGraph":
         """The graph that such a `config` is of, or InputError."""
         entry = GRAPHS.get(one_of("graph.type", kind_of(config), GRAPHS.names))
         assert entry is not None  # it is one of the names
@@ -257,7 +255,7 @@ class Manifold:
         return {"graph": self.graph.config(), **same}
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> Manifold:
+    def from_config(cls, config: Mapping[str, Any]) -> "Manifold":
         """The term that such a `config` is of, or InputError.
 
         `outputs` may be absent, "identity", {"matrix": Q}, or {"graph": W, "offset": c}: Q = D - W + c I of a graph of

@@ -1,8 +1,6 @@
 """Kernels that bring features of their own: polynomials, kernels given by their eigenpairs, and E phi(w . x) phi(w .
 z) for a phi without a closed form, by its Hermite series (Mehler)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -114,7 +112,7 @@ class Mercer(ScalarKernel):
         vars(self).update(eigenvalues=tuple(values.tolist()), eigenfunctions=eigenfunctions)
 
     @classmethod
-    def named(cls, system: str, count: int) -> Mercer:
+    def named(cls, system: str, count: int) -> "Mercer":
         """The first `count` eigenpairs of a named system."""
         pairs = whole("count", count, 1, MOST_PAIRS)
         return cls(SYSTEMS[system].eigenvalues(pairs) if system in SYSTEMS else (1.0,), system)

@@ -1,7 +1,5 @@
 """Kernels of several views: each sees columns of the inputs of its own, and has outputs of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
@@ -140,7 +138,7 @@ class MultiView(OperatorKernel):
                 "that see each of them"
             )
 
-    def fix(self, d: int, p: int, covariance: FloatArray | None = None) -> MultiView:
+    def fix(self, d: int, p: int, covariance: FloatArray | None = None) -> "MultiView":
         self.check_inputs(d)
         if p % self.V:
             raise InputError(f"a kernel of {self.V} views has {self.V} times as many outputs as targets, not {p}")
@@ -167,7 +165,7 @@ class InView(BaseKernel):
         vector_field = self.base.vector_field
         vars(self).update(scalar=self.base.scalar, measure=measure, vector_field=vector_field, V=self.views)
 
-    def fix(self, d: int, p: int, covariance: FloatArray | None = None) -> InView:
+    def fix(self, d: int, p: int, covariance: FloatArray | None = None) -> "InView":
         fixed = self.base.fix(len(self.columns), p // self.views)
         ((_, base),) = fixed.terms()
         return InView(base, self.columns, self.number, self.views)

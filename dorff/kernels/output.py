@@ -1,7 +1,5 @@
 """Output matrices: the symmetric positive semi-definite A (p, p) of a decomposable kernel k0 A."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,7 +27,7 @@ class Output(ABC):
     def root(self, p: int) -> FloatArray:
         """B^T (r, p) with A = B B^T and r the numerical rank of A: no row for an eigenvalue at rounding level."""
 
-    def fixed(self, p: int, covariance: FloatArray | None = None) -> Output:
+    def fixed(self, p: int, covariance: FloatArray | None = None) -> "Output":
         """The same A with its numbers written out (`p` is then set); InputError where they cannot be known.
 
         `covariance` (p, p) is that of the targets, where it is known."""

@@ -1,8 +1,6 @@
 """What all tasks of one graph's building have in common, frozen in its folder; its files: of many parts, each read
 alone and with a checksum of its own, and of rows of inputs; and the run, place and shard of a row."""
 
-from __future__ import annotations
-
 import hashlib
 import zlib
 from collections.abc import Iterator, Sequence
@@ -159,7 +157,7 @@ class GraphSpec:
     config: Config = field(repr=False)
 
     @classmethod
-    def of(cls, directory: Path, config: Config) -> GraphSpec:
+    def of(cls, directory: Path, config: Config) -> "GraphSpec":
         graph, columns = Graph.from_config(config["graph"]), np.array(config["columns"], np.int64)
         center, scale, sizes = np.array(config["center"]), np.array(config["scale"]), Sizes(**config["sizes"])
         rules = config["step"], config["seed"], config["nan"]

@@ -1,7 +1,5 @@
 """The edge store of a graph, shard by shard: what the tasks that sum its Laplacian read."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -48,12 +46,12 @@ class Shards:
         with self._mending():
             return sum(owned for done in self._done() for _, owned in done["shards"].values())
 
-    def of_owned(self) -> Shards:
+    def of_owned(self) -> "Shards":
         """The same shards with each edge once: with its later row, in the shard of that. Rows that are linked later
         change neither a shard nor its stamp. Degrees stay those of all edges."""
         return replace(self, owned=True)
 
-    def of_far(self) -> Shards:
+    def of_far(self) -> "Shards":
         """The same shards for sums that reach beyond a shard's own edges, to the degrees of rows in others or to these
         rows' edges: any edge or row that changes changes every stamp."""
         return replace(self, far=True)

@@ -3,8 +3,6 @@
 A shard is summed by parts of few enough rows that their inputs are in memory, whatever the order of the graph's rows:
 in random order a shard touches many times its own rows. Parts depend on edges and the inputs' width."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -41,7 +39,7 @@ class ShardPart(NamedTuple):
     degree: FloatArray
 
     @classmethod
-    def cut(cls, store: Shards, shard: int, recipe: TermRecipe, limit: int) -> Iterator[ShardPart]:
+    def cut(cls, store: Shards, shard: int, recipe: TermRecipe, limit: int) -> "Iterator[ShardPart]":
         """The parts of a shard, in the order of its rows: each of at most `limit` (at least 2) rows with those that
         they need, or, of a power of L, of a single row with those within as many edges as L is taken times.
 
@@ -58,7 +56,7 @@ class ShardPart(NamedTuple):
             yield cls._read(store, W, np.isin(touched, i[run]), touched, recipe)
 
     @classmethod
-    def _of_rows(cls, store: Shards, shard: int, recipe: TermRecipe, limit: int) -> Iterator[ShardPart]:
+    def _of_rows(cls, store: Shards, shard: int, recipe: TermRecipe, limit: int) -> "Iterator[ShardPart]":
         """Runs of whole rows. The edges are in memory for all of the shard: they are small beside inputs."""
         edges = [store.adjacency(shard)]
         own = np.unique(edges[0][0])
@@ -80,7 +78,7 @@ class ShardPart(NamedTuple):
     @classmethod
     def _read(
         cls, store: Shards, W: sparse.csr_array, own: BoolArray, numbers: IntArray, recipe: TermRecipe
-    ) -> ShardPart:
+    ) -> "ShardPart":
         degree = store.degrees(numbers) if recipe.normalised else np.zeros(len(numbers))
         return cls(store.inputs(numbers), W, own, numbers, degree)
 

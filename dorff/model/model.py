@@ -1,7 +1,5 @@
 """Model: a fitted function, what it predicts for a block of inputs, and how sure it is."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -150,7 +148,7 @@ class Model:
         transform, added = self.feature_map.transform, posterior.noise if noise else 0.0
         return self._by_blocks(X, (k, k), lambda rows: posterior.covariance(transform(rows), C) + added, views)
 
-    def sample(self, count: int, *, seed: int = 0) -> tuple[Model, ...]:
+    def sample(self, count: int, *, seed: int = 0) -> "tuple[Model, ...]":
         """`count` whole functions drawn from the posterior, each a model without one; no noise is in them. At all
         inputs together they have the posterior's joint law. 8 m (r + p) bytes a draw; the same for the same seed."""
         if count < 1:

@@ -1,7 +1,5 @@
 """Posterior: how far the coefficients of a fit may lie from their mean, and what that makes of its values."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -221,7 +219,7 @@ class Posterior:
         return named
 
     @classmethod
-    def of_arrays(cls, arrays: Mapping[str, AnyArray], shape: tuple[int, int, int], q: int) -> Posterior | None:
+    def of_arrays(cls, arrays: Mapping[str, AnyArray], shape: tuple[int, int, int], q: int) -> "Posterior | None":
         """From `arrays()` among others, for weights of the shape (m, r, p) and q targets; None where there is none.
 
         InputError where one is missing or does not fit."""

@@ -1,7 +1,5 @@
 """What a pass over the rows sums, as plain values: known before a row is read, and hashed into a state's name."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -57,7 +55,7 @@ class FoldRule:
     run: int = 1
 
     @classmethod
-    def one_held(cls, count: int, by_rows: bool, seed: int, run: int = 1) -> FoldRule:
+    def one_held(cls, count: int, by_rows: bool, seed: int, run: int = 1) -> "FoldRule":
         """One fold of `count` held out, the others together."""
         return cls(2, by_rows, seed, count, run=run)
 
@@ -78,14 +76,14 @@ class FoldRule:
         first = self._dealt(np.array([self.first], np.uint64), self.held)
         return np.asarray(self._dealt(rows, self.held) != first, dtype=np.int64)
 
-    def even(self, groups: Keys) -> FoldRule:
+    def even(self, groups: Keys) -> "FoldRule":
         """With that of some seeds which deals rows of these groups (n,) to folds most evenly: by any seed a few groups
         leave folds empty, by chance. As it is where groups are many."""
         keys, rows = np.unique(groups, return_counts=True)
         if len(keys) > FEW_GROUPS * self.count:
             return self
 
-        def unevenness(rule: FoldRule) -> int:
+        def unevenness(rule: "FoldRule") -> int:
             return int(np.sum(np.bincount(rule._dealt(keys, self.count), rows) ** 2))
 
         return min((replace(self, seed=self.seed + more) for more in range(SEEDS)), key=unevenness)

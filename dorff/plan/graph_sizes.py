@@ -1,8 +1,6 @@
 """How a graph across leaves is cut, and what building it takes: bytes of a task, bytes on disk, flops; what a manifold
 term's sums depend on, and what they cost."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from enum import StrEnum
@@ -203,7 +201,7 @@ class Degrees:
     shard: int
 
     @classmethod
-    def of(cls, source: EdgeSource, rows: Dataset, shard_rows: int) -> Degrees:
+    def of(cls, source: EdgeSource, rows: Dataset, shard_rows: int) -> "Degrees":
         """Read from a graph once in a process, while its files stay as they are. InputError where it is damaged."""
         return _degrees(source, source.stamp(), rows.first, rows.n, shard_rows)
 

@@ -1,7 +1,5 @@
 """A job made concrete, before a row is read; and the constants that it freezes from its first rows."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from contextlib import suppress
@@ -58,7 +56,7 @@ class _Draft:
         """Where the sums of this spec are kept; another spec has another directory."""
         return locate(self.job.state) / self.spec.name
 
-    def priced(self) -> Plan:
+    def priced(self) -> "Plan":
         """With its costs; DoesNotFitError where they are too many."""
         terms = make_terms(self.job, self.dataset, self.candidates[0])
         costs = estimate(self.job, self.dataset, self.leaves, self.recipe, self.candidates, self.spec, terms)
@@ -133,7 +131,7 @@ class Plan(_Draft):
             listed.append(f"data.nan: {nan} keeps the rows that {instead} does, and no others; write {instead}")
         return listed
 
-    def by_qr(self) -> Plan | None:
+    def by_qr(self) -> "Plan | None":
         """The same job, its rows summed as the triangle of a QR; None where that would not fit its workers.
         DoesNotFitError where it would not fit this machine: what a result is may not depend on that."""
         if self.terms or self.candidates[0].V > 1:  # sums of terms are Gram matrices, whose digits are lost already

@@ -1,8 +1,6 @@
 """The data of a job, and what the job leaves to them: each key that it does not name, chosen by the sizes of the data
 before a row is read, with the reason."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, final
@@ -43,7 +41,7 @@ class Resolved:
     job: Job
     chosen: tuple[Chosen, ...] = ()
 
-    def filled(self, key: str, value: Any, why: str) -> Resolved:
+    def filled(self, key: str, value: Any, why: str) -> "Resolved":
         """The same with this dotted key too."""
 
         def put(part: Part, name: str, *rest: str) -> Any:

@@ -1,7 +1,5 @@
 """How long a job takes: what this machine does in a second, tried briefly, and what each way of solving asks of it."""
 
-from __future__ import annotations
-
 import json
 import math
 import time
@@ -62,12 +60,12 @@ class Pace:
     number: float
 
     @classmethod
-    def nominal(cls, m: int, map_flops: float) -> Pace:
+    def nominal(cls, m: int, map_flops: float) -> "Pace":
         """That of a usual core, by which ways are compared: what a result is may not depend on a clock."""
         return cls(NOMINAL, NOMINAL / 10, map_flops / m / NOMINAL + 0.5 / PAIRS)
 
     @classmethod
-    def of(cls, recipe: Recipe, width: int) -> Pace:
+    def of(cls, recipe: Recipe, width: int) -> "Pace":
         """Measured in some tenths of a second, in the time of this thread alone: what else the machine does counts
         little."""
         tried = min(width, TRIED_WIDTH)

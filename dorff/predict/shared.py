@@ -1,7 +1,5 @@
 """What predicting and scoring have in common: the published model, its labels, its inputs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -39,7 +37,7 @@ class ModelInputs:
     views: tuple[int, ...] | None = None
 
     @classmethod
-    def of(cls, model: Model, inputs: str | Sequence[str] | None, views: Sequence[str] | None) -> ModelInputs:
+    def of(cls, model: Model, inputs: str | Sequence[str] | None, views: Sequence[str] | None) -> "ModelInputs":
         """`inputs` are the names of the arrays in order, the model's own if None, or `x` where it does not say.
         InputError for views that the model does not have, or whose arrays it does not know."""
         given = None if inputs is None else (inputs,) if isinstance(inputs, str) else tuple(inputs)

@@ -1,7 +1,5 @@
 """A model in words, symbols and facts, the names and ranges of its columns, and units as in `x_km` or `u_m_s`."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -65,7 +63,7 @@ class Rate:
     unit: str
     factor: float = 1.0
 
-    def scaled(self, largest: float) -> Rate:
+    def scaled(self, largest: float) -> "Rate":
         """The same with a power of ten taken out where numbers up to `largest` (unscaled) would be awkward."""
         size = abs(largest * self.factor)
         if not math.isfinite(size) or size == 0 or 0.1 <= size < 1000:
@@ -124,7 +122,7 @@ class Subject:
     fitted: tuple[ColumnLabel, ...]
 
     @classmethod
-    def of(cls, model: Model, observations: Observations | None = None) -> Subject:
+    def of(cls, model: Model, observations: Observations | None = None) -> "Subject":
         data = mapping(model.info.get("data"))
         inputs = _columns(data.get("inputs"), model.d, "x")
         targets = _columns(data.get("targets"), model.p, "y")

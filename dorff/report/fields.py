@@ -1,7 +1,5 @@
 """Plots over planes of the inputs: of a vector field arrows, divergence, vorticity and deviation; maps of outputs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -103,7 +101,7 @@ def field_plot(subject: Subject, whole: bool) -> bytes:
     return png(figure)
 
 
-def _arrows(axes: Axes, plane: Plane, doubt: _Doubt, unit: str | None) -> None:
+def _arrows(axes: Axes, plane: Plane, doubt: "_Doubt", unit: str | None) -> None:
     """Fitted arrows on a grid, and observed ones, to one scale, with a key above the axes."""
     subject = plane.subject
     _, _, grid = plane.points(ARROWS)

@@ -1,8 +1,6 @@
 """One self-contained HTML page about a model: no scripts, nothing fetched, plots inlined. The templates beside this
 file say it; here is what they say it of."""
 
-from __future__ import annotations
-
 import base64
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -177,7 +175,7 @@ class Quality:
     folds: Mapping[str, Any]
 
     @classmethod
-    def of(cls, model: Model, subject: Subject) -> Quality:
+    def of(cls, model: Model, subject: Subject) -> "Quality":
         folds, held = mapping(mapping(model.info.get("report")).get("quality")), model.held
         outputs = [mapping(one) for one in sequence(folds.get("outputs"))]
         if not outputs and held is not None:

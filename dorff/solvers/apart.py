@@ -1,7 +1,5 @@
 """Systems that fall apart: outputs that share one matrix over the features, each a column of its own."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,7 +39,7 @@ class SplitProblem:
     def of(
         cls, weights: OperatorWeights, observe: FloatArray | None, outputs: Sequence[FloatArray | None], *,
         whole: bool, noise: FloatArray | None = None,
-    ) -> SplitProblem | None:  # fmt: skip
+    ) -> "SplitProblem | None":  # fmt: skip
         """None where it does not, or it is not known how: without one root, and where an output matrix, that of a
         penalty (`outputs`, None for the identity), or the missing of targets tie together what the others do not.
 

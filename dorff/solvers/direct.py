@@ -1,8 +1,6 @@
 """Direct solvers: one Cholesky factor after another, or every ridge from one diagonalisation; of moments, or of the
 triangle of a QR, with singular values of the features in place of eigenvalues of their products."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -35,7 +33,7 @@ class CholeskySolver(DirectSolver):
         one = not any(np.ndim(ridge) for ridge in ridges) and all(block.plain for block in problem.blocks)
         return one and len(ridges) <= MOST_FACTORS
 
-    def factor(self, block: Block, ridge: Ridge) -> CholeskyFactor | None:
+    def factor(self, block: Block, ridge: Ridge) -> "CholeskyFactor | None":
         shifts = self.problem.shifts(block, ridge)
         if not block.plain or np.ptp(shifts) > 0:
             return None
@@ -106,7 +104,7 @@ class SpectralSolver(DirectSolver):
     def suits(cls, problem: Problem, ridges: Sequence[Ridge]) -> bool:
         return True
 
-    def factor(self, block: Block, ridge: Ridge) -> SpectralFactor:
+    def factor(self, block: Block, ridge: Ridge) -> "SpectralFactor":
         return SpectralFactor(block, self.problem.shifts(block, ridge))
 
     def scores(self, ridge: Ridge) -> RidgeScores:

@@ -6,8 +6,6 @@ ridge and weight takes n^2 m flops, in place of the 9 m^3 or so of an `eigh` for
 Cholesky factor of the moments (Higham 2002, ch. 10.3): as many rows as the fold has, or as these have directions.
 Without a penalty T is 0, and features are taken as they are."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, final
@@ -45,7 +43,7 @@ class Spectrum:
     ones: float
 
     @classmethod
-    def of(cls, penalty: Penalty, weights: OperatorWeights) -> Spectrum:
+    def of(cls, penalty: Penalty, weights: OperatorWeights) -> "Spectrum":
         T = penalty.term(weights, 1.0, np.zeros(weights.shape[2])).T
         gain, m = weights.gain, len(weights.gain)
         values, vectors = scipy.linalg.eigh(T[:m, :m] * np.outer(gain, gain))
@@ -153,7 +151,7 @@ class _Training:
     @classmethod
     def of(
         cls, others: Sequence[Moments], setting: Setting, penalty: Penalty | None, common: Common
-    ) -> _Training | None:
+    ) -> "_Training | None":
         parts = pooled([[one] for one in others])
         scale, weights = setting.scaling(parts), setting.weights(setting.fixed(parts))
         split = SplitProblem.of(weights, setting.observe, [] if penalty is None else [penalty.outputs], whole=True)

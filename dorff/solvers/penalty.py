@@ -1,7 +1,5 @@
 """Penalties <f, M f>: what a graph, or views that should agree, say of a function."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import final
 
@@ -39,7 +37,7 @@ class Penalty:
         if self.outputs is not None and len(self.outputs) != p:
             raise InputError(f"penalty: outputs must be ({p}, {p}) here, got {self.outputs.shape}; correct it")
 
-    def term(self, weights: OperatorWeights, weight: float, f0: FloatArray) -> PenaltyTerm:
+    def term(self, weights: OperatorWeights, weight: float, f0: FloatArray) -> "PenaltyTerm":
         """Of functions with these weights, about the constant f0 (V p,): all of it times `weight` (l gI)."""
         m, p = len(weights.gain), weights.root.shape[2]
         T = self.sums.full

@@ -1,7 +1,5 @@
 """From moments and operator weights to linear systems, the same for every kernel."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -66,7 +64,7 @@ class Problem:
     def of(
         cls, parts: Solvable | Parts, weights: OperatorWeights, *, intercept: bool = True,
         scale: FloatArray | Units | None = None, observe: FloatArray | None = None, penalties: Sequence[Penalty] = (),
-    ) -> Problem:  # fmt: skip
+    ) -> "Problem":  # fmt: skip
         """Of the moments of some rows, one for each pattern of targets.
 
         `scale` (q,) divides the targets, and so does what `Units` add to it, without penalties; `observe` is C (q, p),

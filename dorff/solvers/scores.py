@@ -5,8 +5,6 @@ a row of weight w, a flat prior on the intercept. Its mean is the ridge solution
 Directions that are problems of their own have an s2 each. Kernels are compared by the evidence of a model that is the
 same for all (`select.noise_models`), which is this one for targets divided by their noise."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -175,7 +173,7 @@ class Solution:
     @classmethod
     def of(
         cls, problem: Problem, ridge: Ridge, solved: Sequence[BlockSolution], rung: str, *, scores: bool
-    ) -> Solution:
+    ) -> "Solution":
         """Of all blocks' solutions, with GCV score and evidence if `scores`; ridges (p,) go with their directions."""
         judged = RidgeScores(problem, solved)
         gcv, log_evidence = (judged.gcv, judged.log_evidence) if scores else (None, None)

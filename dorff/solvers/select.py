@@ -1,7 +1,5 @@
 """The error of a solution on the rows of other moments; R2, as all of dorff says it; and the noise that is left."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -68,7 +66,7 @@ class R2(StrEnum):
     POOLED = "pooled"
 
     @classmethod
-    def of(cls, kernels: Iterable[OperatorKernel], observe: FloatArray | None, *, classes: bool = False) -> R2:
+    def of(cls, kernels: Iterable[OperatorKernel], observe: FloatArray | None, *, classes: bool = False) -> "R2":
         """What is compared by these kernels: pooled where targets are classes, or one of the kernels is of vector
         fields and the targets are f, or a mean of views of it. Not where they are C f: rows of C may change units."""
         fields = [one for one in kernels if one.vector_field and (observe is None or isinstance(one, MultiView))]

@@ -1,7 +1,5 @@
 """The pieces of a problem: its linear systems, and the sums about its rows that go into no system."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -160,7 +158,7 @@ class BorderedSums:
     unit: float = 0.0
 
     @property
-    def border(self) -> BorderedSums:
+    def border(self) -> "BorderedSums":
         """Without what is of pairs of features, or of features and right-hand sides."""
         return replace(self, S=np.empty((0, 0)), s=self.s.copy(), R=np.empty((0, 0, 0)))
 

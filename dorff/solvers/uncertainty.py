@@ -10,8 +10,6 @@ Independent outputs (a diagonal output matrix, C = I) have one model for their e
 other kernels. Their noise and posterior are of models of their own, each with a t2 tied to its own noise: what is said
 of each depends neither on the others nor on their units."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -47,7 +45,7 @@ class _Noise(NamedTuple):
     bounded: bool = True
 
     @classmethod
-    def of(cls, problem: Problem, solution: Solution, noise: FloatArray) -> _Noise:
+    def of(cls, problem: Problem, solution: Solution, noise: FloatArray) -> "_Noise":
         assert solution.variance is not None
         variance, counts = np.diag(noise) / problem.scale**2 * mean_weight(problem), contrasts(problem)
         level = float(counts @ variance) / max(float(counts.sum()), 1.0)
@@ -249,7 +247,7 @@ class LeftOut:
     def spread(self) -> Spread:
         return Spread.of(*row_sums(self.Y, self.Y, self.weights)[:4])
 
-    def of_first(self, m: int) -> LeftOut:
+    def of_first(self, m: int) -> "LeftOut":
         """With the first m features."""
         return self if m == self.features.m else replace(self, features=cut(self.features, None, m // 2)[0])
 
@@ -275,7 +273,7 @@ def left_out(fits: Sequence[tuple[Problem, Solution]], sample: LeftOut, *, free_
     return errors
 
 
-def _of_one_basis(fits: Sequence[tuple[Problem, Solution]]) -> Iterator[tuple[int, list[_Leverage]]]:
+def _of_one_basis(fits: Sequence[tuple[Problem, Solution]]) -> "Iterator[tuple[int, list[_Leverage]]]":
     """Runs of fits, each with the number of its first, whose leverages have a basis in common: others are held one at
     a time."""
     run, first = list[_Leverage](), 0
