@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,6 @@ from dorff.kernels.scalar import BoolArray, FloatArray
 BLOCK_BYTES = 64 << 20
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class ExactRidge:
     """f(x) = sum_i K(x, x_i) a_i + b in R^p, observed as C f in R^q, C = `observe` or the identity; least

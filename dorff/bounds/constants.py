@@ -5,7 +5,6 @@ spherical-radial rules of degree (3,3), and kernel ridge regression."""
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import final
 
 import numpy as np
 from scipy.optimize import minimize_scalar
@@ -21,7 +20,6 @@ _POSITIVE = ("diameter", "top", "variance", "orlicz", "slope", "slope_squared", 
 _SQUARED = ("variance", "slope_squared", "hs_squared")
 
 
-@final
 @dataclass(frozen=True)
 class Constants:
     """The moments of K~_0(delta) = mean of cos<omega_j, delta> mu~(omega_j), omega_j independent of law rho.

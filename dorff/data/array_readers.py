@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, final
+from typing import IO, Any
 
 import h5py
 import numpy as np
@@ -19,7 +19,6 @@ from dorff.data.readers import ArrayInfo, ArraysReader, Numbers, reading
 from dorff.errors import InputError
 
 
-@final
 class NPYReader(ArraysReader):
     """One array without a name: its columns are c0, c1, ..."""
 
@@ -44,7 +43,6 @@ class NPYReader(ArraysReader):
             yield np.array(array[start : start + rows, columns])
 
 
-@final
 @dataclass(frozen=True)
 class _Member:
     """An array in an archive: where its header ends, and whether its columns lie one after another."""
@@ -54,7 +52,6 @@ class _Member:
     by_column: bool
 
 
-@final
 class NPZReader(ArraysReader):
     """Named arrays in an archive, streamed without holding one whole."""
 
@@ -107,7 +104,6 @@ def _header(file: IO[bytes], path: str, size: int) -> tuple[tuple[int, ...], boo
     return header
 
 
-@final
 @dataclass(frozen=True)
 class Variable:
     """A variable of a file: its values' shape and type as stored, its attributes and dimensions, "" if nameless."""
@@ -133,7 +129,6 @@ class Variable:
         return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
-@final
 @dataclass(frozen=True)
 class Grid:
     """The cells of a grid, a row each, in C order."""
@@ -177,7 +172,6 @@ class Grid:
         return cls(dims, tuple(lengths[dim] for dim in dims))
 
 
-@final
 class VariablesReader(ArraysReader):
     """HDF5, NetCDF4 and, `classic`, NetCDF3: variables by name ("group/variable" below a group). Fill values, scale
     and offset are unpacked. Those of a `grid` are columns of its cells."""

@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +31,6 @@ DECIMAL: Final = r"[+-]?\d*%s\d+(?:[eE][+-]?\d+)?"
 COLUMN_BLOCK: Final = 64  # of the first row: a block must hold whole rows, and later ones may be longer
 
 
-@final
 class CSVReader(Reader):
     """Columns of a CSV file; one whose first row holds numbers only has no header, but columns c0, c1, ...
 
@@ -168,7 +167,6 @@ class _FaultError(Exception):
     """The byte where the text is at fault, and what is wrong there."""
 
 
-@final
 class _Counted:
     """The text of a CSV file on its way to Arrow: without NUL, quotes closed, with a digest, its records counted
     by other code than Arrow's. They are the lines that are not empty; a quoted field's are its own (RFC 4180)."""

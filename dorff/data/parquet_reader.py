@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,6 @@ from dorff.data.readers import BLOCK_BYTES, Numbers, Reader, SourceBlock, common
 from dorff.errors import InputError
 
 
-@final
 class ParquetReader(Reader):
     """Columns of a Parquet file; nulls are NaN."""
 
@@ -73,7 +72,6 @@ class ParquetReader(Reader):
         return values.astype(dtype, copy=False)
 
 
-@final
 @dataclass(frozen=True)
 class ParquetEdges(EdgeSource):
     """The columns i, j and perhaps w of Parquet files: `files` are their names, `starts` the entries before each."""

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +13,6 @@ from dorff.spec.part import Part
 from dorff.spec.registry import READERS, Entry, lazily
 
 
-@final
 class ColumnNames(Part):
     """The options of a format whose columns depend on those that will be `asked` for."""
 
@@ -77,7 +76,6 @@ _add(".npz", lazily("dorff.data.array_readers", "NPZReader"))
 _add(".nc .nc3 .nc4 .cdf .h5 .hdf5 .hdf", _netcdf, ColumnNames)
 
 
-@final
 class SideBySide(Reader):
     """Sources with columns side by side: `a.csv+b.csv`. Columns without names are numbered on, c0, c1, ..."""
 

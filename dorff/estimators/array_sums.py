@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, TypeAlias
 
 import dask.array as da
 import numpy as np
@@ -63,7 +63,6 @@ def one_thread() -> Iterator[None]:
 Targets: TypeAlias = "Rows | OneHot"
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Drawing:
     """All that is known before the pass: the features, the targets' shift y0 (q,), how moments are solved, which fold
@@ -93,7 +92,6 @@ class Drawing:
         return fitted.model(self.features, self.recipe.sampler.config(), self.seed, info)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class ArraySums:
     """All that a pass over rows needs: the features, the targets' shift y0 (q,), and which fold a row is in.
@@ -177,7 +175,6 @@ class ArraySums:
         return folds
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Stream:
     """Rows that have come so far: what was known before the first, their sums, and how many there were."""
@@ -231,7 +228,6 @@ def sampled_runs(n: int) -> list[tuple[int, int]]:
     return sample_runs(0, n, SAMPLE_RUNS, RUN_ROWS)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class RowsRead:
     """Runs of rows that were read together: a chunk that several of them are cut from is read, or made, once."""
@@ -280,7 +276,6 @@ def matrix(values: Any, name: str, first: int, *, partial: bool = False) -> Floa
     return finite(np.ascontiguousarray(values, dtype=np.float64), name, first, partial=partial)
 
 
-@final
 class ArrayReader:
     """Finite rows of an array in memory or in Zarr. Keeps the chunks of the last read, so that targets whose chunks
     are longer than the inputs' are not decoded again for every run."""
@@ -327,7 +322,6 @@ def held_fold(deal: FoldRule) -> int:
     return int(deal.of_rows(np.zeros(1, dtype=np.int64))[0])
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class HeldRows:
     """Decision values by `model` of held-out rows, which it was not fitted to. Small fits see all of them, others

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, final
+from typing import Any, Protocol, TypeAlias
 
 import dask.array as da
 import numpy as np
@@ -30,7 +30,6 @@ MOST_PARTS = 64  # of rows, by splits that are no partition
 READ_ROWS = 2048  # rows read at a time from a stored array, or one run of its chunks where those hold more
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class SparseRows:
     """A sparse matrix whose rows are made dense when they are read."""
@@ -50,7 +49,6 @@ class SparseRows:
         return self.matrix[start:stop].toarray(), None
 
 
-@final
 @dataclass(frozen=True)
 class StoredRows:
     """A Zarr array in a local folder, or a sparse matrix, as rows (n, columns) of float64. Read by slices.
@@ -226,7 +224,6 @@ class Deal(Protocol):
         """Fold numbers (k,) of rows with these numbers (k,)."""
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class GivenFolds:
     """Folds row by row, `of` (n,); and, where the splits are no partition, what each `uses` them for, (splits, folds):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial as bound
-from typing import Any, final
+from typing import Any
 
 import dask.array as da
 import numpy as np
@@ -83,7 +83,6 @@ _TABLES = {"gcv": "gcv_", "evidence": "log_evidences_", "kfold": "cv_errors_", "
 _OTHER_TABLE = "scores_"  # of a criterion of another package
 
 
-@final
 class AbsentError(InputError, AttributeError):
     """An attribute that this fit has not: `hasattr` and `dir` go past it."""
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TypeAlias, final
+from typing import Any, Self, TypeAlias
 
 import dask.array as da
 import numpy as np
@@ -26,7 +26,6 @@ MOST_CLASSES = 2**14  # moments have a column for each
 UNLABELLED = -1  # as scikit-learn's semi-supervised estimators have it
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class StoredLabels:
     """A Zarr array (n,) or (n, 1) in a local folder, of numbers or text, read by runs of rows.
@@ -84,7 +83,6 @@ class StoredLabels:
 AnyLabels: TypeAlias = "Labels | StoredLabels | da.Array"
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class OneHot:
     """Labels (n,) that stand for rows (n, K) of zeros with one 1, made when they are read. Not for Dask's arrays."""

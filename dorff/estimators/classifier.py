@@ -4,7 +4,7 @@ import numbers
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Self, final
+from typing import Any, Self
 
 import dask.array as da
 import numpy as np
@@ -76,7 +76,6 @@ def _calibrates(estimator: Any) -> bool:
     return True
 
 
-@final
 class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
     """Classes by vector-valued kernel ridge regression on operator-valued random Fourier features.
 

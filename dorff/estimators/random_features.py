@@ -4,7 +4,7 @@ models answer for every kind of array."""
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Self, TypeAlias, TypeVar, final
+from typing import Any, Self, TypeAlias, TypeVar
 
 import dask.array as da
 import numpy as np
@@ -28,7 +28,6 @@ M = TypeVar("M")
 Answer: TypeAlias = Callable[[M, FloatArray], npt.NDArray[Any]]  # from a model and X (k, d) to what is asked for
 
 
-@final
 class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Nested):  # type: ignore[misc]
     """Random features F of a scalar kernel: F(x) . F(z) estimates k0(x, z), as in the feature maps of the estimators.
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Self, final
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +42,6 @@ from dorff.spec.checks import AUTO
 from dorff.spec.registry import CRITERIA
 
 
-@final
 class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: ignore[misc]
     """Vector-valued kernel ridge regression by operator-valued random Fourier features, in one pass over the rows.
 

@@ -4,7 +4,7 @@ import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, final
+from typing import Any, TypeAlias
 
 import dask.array as da
 import numpy as np
@@ -95,7 +95,6 @@ def columns_read(kernel: OperatorKernel, views: Views, d: int) -> Flags:
     return read
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Penalties:
     """The manifold terms of one fit, T of each over all rows: `penalties` of weight 1, the `weights` of each to try,

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 import scipy.linalg
@@ -16,7 +16,6 @@ from dorff.kernels.scalar import FloatArray
 _BLOCK: Final = 512  # rows whose features are in memory at a time
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Evidence:
     """The log evidence of rows X (n, d), Y (n, P, c) as a function of length-scales and of a noise ratio.
@@ -118,7 +117,6 @@ class Evidence:
         return float(-0.5 * (freedom * logs + c * (log_det + free)))
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class _EvidenceSystem:
     """(G + ratio I) h = psi (F^T Y), G[ar, bs] = S_ab (psi_a psi_b^T)_rs: h (m, r, c), W (m, P, c) rows psi_a^T h_a.

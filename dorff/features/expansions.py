@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -48,7 +48,6 @@ class OwnFeatures(ScalarMap):
         return {"feature_weights" if name == "weights" else name: value for name, value in held.items()}
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Monomials(OwnFeatures):
     """Every monomial of the kernel: F(x) . F(z) is the polynomial kernel exactly.
@@ -106,7 +105,6 @@ class Monomials(OwnFeatures):
         return typed and within and numbers((len(self.factors),), self.weights)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Maclaurin(OwnFeatures):
     """Random features of a polynomial kernel (Kar & Karnick 2012): products of n projections on random signs.
@@ -170,7 +168,6 @@ class Maclaurin(OwnFeatures):
         return within and ascend and numbers(self.signs.shape, self.signs) and numbers((m,), self.weights)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Eigenfunctions(OwnFeatures):
     """Eigenfunctions of a Mercer kernel, drawn with probability lambda_i / |lambda|_1 (Oono's note, 6.3):

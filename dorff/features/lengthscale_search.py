@@ -4,7 +4,7 @@ model on random features (`evidence.py`)."""
 import math
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 
@@ -37,7 +37,6 @@ def search_size(n: int) -> tuple[int, int]:
     return (ROWS, FEATURES) if n >= QUICK_BELOW else (QUICK_ROWS, QUICK)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Tuned:
     """What `tune_lengthscales` found.
@@ -57,7 +56,6 @@ class Tuned:
     status: str
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class _Climb:
     """Where one climb ended: logs (k + 1,) of the length-scales, over the first guess, and of the ratio."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -56,7 +56,6 @@ def _values(phi: GaussianWeighted, t: FloatArray) -> FloatArray:
     return values
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Projected(ScalarMap):
     """F = [a cos(x omega^T) | a sin(x omega^T)] where `phi` is None, else [a phi(x omega^T)]. a (D,) are the
@@ -225,7 +224,6 @@ def cut(features: FeatureMap, density: Law | None, count: int) -> tuple[FeatureM
     return FeatureMap(phi, features.center, features.scale), density
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class UnitFeatures:
     """Frequencies drawn at length-scale 1, omega = units / lengthscale, and weights psi that are linear in them.

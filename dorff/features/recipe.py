@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,6 @@ from dorff.kernels.scalar import FloatArray, ScalarKernel, whole
 from dorff.spec.registry import Config
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Drawn:
     """A feature map, the log density (D,) of its frequencies where they have one, and which terms (T, D) of the kernel
@@ -45,7 +44,6 @@ def sampler_of(config: Config | None, kernel: OperatorKernel) -> Sampler:
     return default_sampler(kernel) if config is None else frequencies.from_config(config)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Recipe:
     """Features of at most `n_features` columns of a kernel for d inputs and p outputs, not drawn yet.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final, TypeVar, final
+from typing import Any, Final, TypeVar
 
 from dorff.data import Dataset
 from dorff.engine import Engine
@@ -38,7 +38,6 @@ def folds_with_rows(sums: Mapping[Part, S], no_rows: str, no_target: Callable[[i
     return folds
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Fitted:
     """A choice among `settings`, and the `sums` of each fold and pattern of targets that it was made from: none where
@@ -109,7 +108,6 @@ GRAPHS, TERMS = "graphs", "terms"  # folders of built graphs and of sums, in tha
 STAGES: Final = 7  # of building a graph, at most: half of what a term's pass is told to be
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class TermSums:
     """T of one term, the receipts it stands on, and what is to be summary of it."""

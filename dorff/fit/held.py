@@ -4,7 +4,7 @@ sample of them to judge the model by."""
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 
@@ -29,7 +29,6 @@ SAMPLE_RUN: Final = 64  # rows of a sample that are evaluated at a time: no more
 GOLDEN: Final = (5**0.5 - 1) / 2
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Held:
     """A fit of all folds but one, the first that has rows, with what was chosen; and rows of that fold, which its sums

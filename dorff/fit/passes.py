@@ -5,7 +5,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import final
 
 from dorff.data.nodes import committed, group_attributes
 from dorff.engine import Engine
@@ -20,7 +19,6 @@ from dorff.storage.location import locate
 from dorff.store import Lease, Receipt
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class PassResult:
     """The sums of each fold that has rows, and the receipts they stand on. `rewritten` are the leaves whose rows had

@@ -4,7 +4,7 @@ with a remedy."""
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 
@@ -39,7 +39,6 @@ LEAST_ROWS: Final = 20  # held out, of which anything is said
 _INPUTS: Final = "look whether the inputs can tell it (dorff report), and give more of them or more rows"
 
 
-@final
 @dataclass(frozen=True)
 class OutputQuality:
     """Of a target: R2 (None where fewer than two held-out rows have it), root mean squared error on held-out rows and
@@ -56,7 +55,6 @@ class OutputQuality:
     inside: float | None
 
 
-@final
 @dataclass(frozen=True)
 class ClassQuality:
     """Of a class: how many held-out rows are of it, and the share of them that is predicted so, None of none."""
@@ -66,7 +64,6 @@ class ClassQuality:
     recall: float | None
 
 
-@final
 @dataclass(frozen=True)
 class FitQuality:
     """What `folds` folds of `by` (rows, blocks, groups, leaves) tell, over `rows` rows; or, by `ONE_BY_ONE`, rows of a

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
-from typing import Any, Final, TypeVar, final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -57,7 +57,6 @@ def fit(job: Job, *, engine: Engine | None = None, progress: Progress | None = N
     return replace(report, seconds=time.perf_counter() - began)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class _FitRun:
     """A fit under way: its plan, where it runs, who is told, and the lease on its state. `engine` is the caller's own;
@@ -111,7 +110,6 @@ def _unchanged(plan: Plan, model: Model, passed: PassResult | None) -> FitReport
     )  # fmt: skip
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Solved:
     """Every plan and its pass, the last of them those that the choice was made from; the threads of the engine, and

@@ -5,7 +5,7 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 
@@ -40,7 +40,6 @@ TILE: Final = 512
 MOST_READ: Final = 32  # times as many rows as are wanted, where few can be used
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Streamed:
     """A fit by passes. `receipts` are those of the first pass, `fresh` of all leaves of all passes that this run made,
@@ -125,7 +124,6 @@ def _name(plan: Plan, frozen: Pass, tolerance: float) -> str:
     return hashlib.sha256(json.dumps([frozen.hash, tolerance, words], sort_keys=True).encode()).hexdigest()[:16]
 
 
-@final
 class _Pace:
     """Tells how many rows are done, of as many as all passes together seem to need."""
 

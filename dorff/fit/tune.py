@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import final
 
 from dorff.engine import Engine, SerialEngine, Task, open_engine
 from dorff.errors import IncompleteError, InputError
@@ -21,7 +20,6 @@ from dorff.spec.registry import HELD_OUT
 from dorff.store import load_moments, save_moments
 
 
-@final
 @dataclass(frozen=True)
 class Trial:
     """Job number `job` of those tried with one of its kernels, numbers of features and ridges, and its score.
@@ -47,7 +45,6 @@ class Trial:
         return least(self.value, self.r2)
 
 
-@final
 @dataclass(frozen=True)
 class TuneResult:
     """The best of the jobs with its best kernel, features and ridge alone, and every trial.

@@ -14,7 +14,6 @@ from dorff.kernels.scalar import FloatArray, GaussianWeighted, Measure, ScalarKe
 from dorff.spec.registry import Config
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Law:
     """A law that frequencies are drawn from: a scalar kernel's spectrum, by a measure.

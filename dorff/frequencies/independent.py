@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from itertools import product
-from typing import Annotated, final
+from typing import Annotated
 
 import numpy as np
 from numpy.polynomial.hermite_e import hermegauss
@@ -43,7 +43,6 @@ def frame_numbers(count: int, d: int) -> int:
     return 4 * d * min(d, count)
 
 
-@final
 @dataclass(frozen=True)
 class IID(DenseSampler):
     """Independent frequencies (Rahimi & Recht 2007); the G of Munkhoeva et al. (2018). Unbiased."""
@@ -54,7 +53,6 @@ class IID(DenseSampler):
         return law.draw(rng, count, d, measure)
 
 
-@final
 @dataclass(frozen=True)
 class Orthogonal(DenseSampler):
     """Haar-orthogonal blocks of d directions, a radius of its own for each row (Yu et al. 2016; the Gort of
@@ -81,7 +79,6 @@ class QMCSpec(Typed):
     scramble: bool = True
 
 
-@final
 @dataclass(frozen=True)
 class QMC(DenseSampler):
     """A low-discrepancy sequence sent through the inverse of the law's distribution function (Yang, Sindhwani,
@@ -132,7 +129,6 @@ class GaussQuadratureSpec(Typed):
     points: Annotated[int, within(2, 64)] = 8
 
 
-@final
 @dataclass(frozen=True)
 class GaussQuadrature(Sampler):
     """Nodes of the product Gauss-Hermite grid, drawn with its weights as probabilities (Dao, De Sa & Re 2017).

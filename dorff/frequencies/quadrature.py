@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Final, final
+from typing import Annotated, Final
 
 import numpy as np
 
@@ -30,7 +30,6 @@ class QuadratureSpec(Typed):
     centre: Annotated[str, OneOf("signed", "redraw", "drop")] = "signed"
 
 
-@final
 @dataclass(frozen=True)
 class Quadrature(Sampler):
     """Means of randomly rotated spherical-radial rules (Genz & Monahan 1998; Munkhoeva et al. 2018, section 2).

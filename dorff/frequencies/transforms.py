@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, ClassVar, Final, final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -60,7 +60,6 @@ class Transform(ABC):
         """Whether the arrays' types, shapes and indices fit each other: they may come from a file."""
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Dense(Transform):
     """omega (D, d) itself."""
@@ -107,7 +106,6 @@ class _Blocks(Transform):
         return len(self.rows)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class HadamardChain(_Blocks):
     """Rows of blocks H G_K ... P H G_1, the inputs stretched and padded with zeros to n, a power of two.
@@ -135,7 +133,6 @@ class HadamardChain(_Blocks):
         return fit and _below(self.rows, B * n) and _below(self.permutation, n)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class ButterflyRules(_Blocks):
     """Points of rotated rules: the axes (`vertices` false) or a regular simplex's vertices (true), times `gains`.
@@ -198,7 +195,6 @@ def transform_from(kind: str, arrays: Mapping[str, npt.NDArray[Any]]) -> Transfo
     return transform
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Frequencies:
     """Frequencies and weights such that `sum_j weights_j^2 g(omega_j) + centre g(0)` estimates E g(omega).
@@ -231,7 +227,6 @@ class Frequencies:
         return self.transform.dense()
 
 
-@final
 @dataclass(frozen=True)
 class Cost:
     """What drawn frequencies take: how many come, numbers of 8 bytes held, floating-point operations for a row."""

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from numbers import Integral, Real
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -50,7 +50,6 @@ class RowGraph(ABC):
         return graph
 
 
-@final
 @dataclass(frozen=True)
 class KNN(RowGraph):
     """Each row is joined to its `neighbours` nearest others, by Euclidean distance of the scaled inputs.
@@ -98,7 +97,6 @@ class KNN(RowGraph):
         return {"type": "knn", **asdict(self)}
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Given(RowGraph):
     """The user's own graph: a scipy sparse or dense matrix of weights (n, n), or the path of one on disk.
@@ -140,7 +138,6 @@ class Given(RowGraph):
         return {"type": "given", "rows": W.shape[0], "entries": int(W.nnz), "digest": digest.hexdigest()}
 
 
-@final
 @dataclass(frozen=True)
 class IdentityGraph(RowGraph):
     """L = I: every row by itself, so that <f, M f> is the sum over all rows of f^T Q f; for between-view terms."""
@@ -170,7 +167,6 @@ def one_of(name: str, value: Any, allowed: tuple[str, ...]) -> str:
     return value
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Manifold:
     """weight <f, M f> with M = L^power (x) Q, added to the mean loss of the labelled rows (Minh 2016, eq. 67).

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
 
 import numpy as np
 
@@ -13,7 +12,6 @@ from dorff.kernels.scalar import FloatArray, IntArray, ScalarKernel, Spectral
 from dorff.spec.registry import Config
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class View:
     """A name, the columns of X that the view sees, in order, and a kernel for these d inputs."""
@@ -27,7 +25,6 @@ class View:
         return len(self.columns)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class MultiView(OperatorKernel):
     """V views of p outputs each: f = (f_1, .., f_V) of V p outputs, K(x, z) = diag(K_1(x_1, z_1), .., K_V(x_V, z_V)).
@@ -150,7 +147,6 @@ class MultiView(OperatorKernel):
         return {"type": "multi_view", "views": views}
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class InView(BaseKernel):
     """A view's kernel k as one of all inputs and outputs: e_v e_v^T (x) k of the view's columns."""

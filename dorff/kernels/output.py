@@ -55,7 +55,6 @@ class Output(ABC):
         return root.T @ root
 
 
-@final
 @dataclass(frozen=True)
 class Identity(Output):
     """A = I: independent outputs."""
@@ -69,7 +68,6 @@ class Identity(Output):
         return Matrix(np.eye(p))
 
 
-@final
 @dataclass(frozen=True)
 class Covariance(Output):
     """A is the targets' empirical covariance, known once the moments are."""
@@ -92,7 +90,6 @@ class Covariance(Output):
         return Matrix(covariance)
 
 
-@final
 @dataclass(frozen=True)
 class Simplex(Output):
     """The simplex coding of p classes (Mroueh et al. 2012): A = B^T B on one-hot targets, of rank p - 1.
@@ -116,7 +113,6 @@ class Simplex(Output):
         return Factor(self.root(p).T)
 
 
-@final
 @dataclass(frozen=True)
 class Learned(Output):
     """A is learned from the moments, tr A = p ("trace") or |A|_F^2 = p ("frobenius"), together with the weights.
@@ -146,7 +142,6 @@ class Learned(Output):
         return "learned" if self.penalty == "trace" else {"learned": self.penalty}
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Matrix(Output):
     """A given, symmetric and positive semi-definite (p, p)."""
@@ -181,7 +176,6 @@ class Matrix(Output):
         return {"matrix": self.A.tolist()}
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Factor(Output):
     """A = B B^T, of B (p, r): the outputs are B times r latent functions (linear coregionalisation)."""
@@ -209,7 +203,6 @@ class Factor(Output):
         return {"factor": self.B.tolist()}
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Graph(Output):
     """A = pinv(L + offset I), L = diag(W 1) - W the Laplacian of a graph of outputs (Evgeniou et al. 2005).

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +27,6 @@ _BLOCK = 2**20  # numbers at a time
 _FIRST = 8  # points on each side of zero
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class FromSignature(OfFunction):
     """K(x, z) = K0(x - z), K0 a function of delta (..., d) that gives real symmetric matrices (..., p, p); d <= 3.
@@ -115,7 +113,6 @@ def _half_widths(box: float | Sequence[float], d: int | None) -> tuple[float, ..
     return tuple(float(value) for value in values)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class SampledSignature:
     """K0 at nodes -box ... box, 2 n_j + 1 along each input: both ends, so that the grid is even, as K0 is."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple, final
+from typing import Any, BinaryIO, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -139,7 +139,6 @@ class ChangedError(Exception):
     """What a build was made of, or its own record, is not what it was: another one is to be begun."""
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class GraphSpec:
     """A build: its folder, what its graph is, and how inputs are scaled and rows are cut. `columns` (k,) are those
@@ -280,7 +279,6 @@ INPUTS: Final = "rows"  # a run's other file
 Table = npt.NDArray[Any]
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Layout:
     """The runs and shards of all generations up to one.

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 
@@ -24,7 +24,6 @@ from dorff.store import Receipt
 DONE: Final = "done.json"
 
 
-@final
 @dataclass(frozen=True)
 class Shards:
     """A graph that is built: its edges in `count` shards of rows, and the inputs of its rows. Small, picklable.

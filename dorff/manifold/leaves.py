@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Final, NamedTuple, Self, final
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 from scipy import sparse
@@ -141,7 +141,6 @@ def group_reads(read_rows: int, unit_rows: int) -> int:
     return GROUP_ROWS * max(1, read_rows // GROUP_ROWS)
 
 
-@final
 class LeafTerm(TermPlace):
     """T over rows whose graphs are within leaves: over a leaf's groups of `GROUP_ROWS`, cut from its first row on, or
     where L = I over its rows. The source is of inputs alone; rows that are not finite are refused where the pass says
@@ -159,7 +158,6 @@ class LeafTerm(TermPlace):
         return sum_leaf(self, replace(frozen, spec=replace(frozen.spec, read_rows=read_rows)), sums, source, leaf)
 
 
-@final
 class ShardTerm(TermPlace):
     """T over a graph across leaves: a leaf is of shards start..stop-1, and its receipt counts shards for rows."""
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +35,6 @@ def evaluation_bytes(m: int) -> int:
     return 8 * block_rows(m) * m + STEP_BYTES
 
 
-@final
 @dataclass(frozen=True, eq=False, repr=False)
 class Model:
     """f(x) = intercept + target_scale * sum_a phi_a(x) psi_a^T h_a.

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Final, final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -66,7 +66,6 @@ class PosteriorBlock(ABC):
         return np.asarray(self.basis @ (normal * np.sqrt(self.spread) * np.sqrt(self.variance)))
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class SeparableBlock(PosteriorBlock):
     """Columns that see the same features phi = gain F(x) - centre, (m,): f gets sum_j (phi . x_j) loading_j.
@@ -112,7 +111,6 @@ class SeparableBlock(PosteriorBlock):
         return int(8 * (2 * k + kept + c * (1 + p)))
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class CoupledBlock(PosteriorBlock):
     """One system for all outputs: f gets Phi^T x, where row a of Phi (k, p) is F_feature[a](x) loading_a - centre_a.
@@ -154,7 +152,6 @@ class CoupledBlock(PosteriorBlock):
         return int(8 * p * (2 * k + kept))
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Posterior:
     """Of f = Phi(x)* h + b given the data: Gaussian, its mean the model. Blocks and the intercept are independent.

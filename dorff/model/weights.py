@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import final
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +17,6 @@ IntArray = npt.NDArray[np.int64]
 _Terms = Sequence[tuple[int, float, BaseKernel]]
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class OperatorWeights:
     """psi_a = gain_a root_a: `gain` (m,), `root` (m, r, p), or (1, r, p) where it is the same for every feature.

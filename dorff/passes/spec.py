@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
-from typing import Any, Final, Self, TypeAlias, final
+from typing import Any, Final, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +34,6 @@ Rows = npt.NDArray[np.int64]
 Keys = npt.NDArray[np.uint64]
 
 
-@final
 @dataclass(frozen=True)
 class FoldRule:
     """Which fold a row is in: one fold, whole leaves dealt in turn, or rows by a hash of a seed and of their number
@@ -96,7 +95,6 @@ class FoldRule:
         return ((z ^ (z >> np.uint64(31))) % np.uint64(count)).astype(np.int64)
 
 
-@final
 @dataclass(frozen=True)
 class PassSpec:
     """All that the sums of a pass depend on but for the values of the rows. Equal specs have equal sums.

@@ -12,7 +12,6 @@ import hashlib
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import final
 
 import numpy as np
 
@@ -30,7 +29,6 @@ from dorff.storage.files import read_record, rmtree, write_record
 Progress = Callable[[int], None]
 
 
-@final
 class Sweep(Summand):
     """One sweep: the product of a pass's sums with columns V that are in its folder, below that of its solve."""
 
@@ -63,7 +61,6 @@ def _columns(directory: Path) -> tuple[str, FloatArray]:
         raise InputError(f"{directory}: the columns of a sweep are damaged ({error}); run the job again") from error
 
 
-@final
 class Sweeper:
     """V (w, c) -> M V (w, c) for each pattern of targets, by sweeps over the data.
 

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, Protocol, TypeVar, final
+from typing import Final, Protocol, TypeVar
 
 from dorff.engine import Engine, Task
 from dorff.errors import IncompleteError
@@ -27,7 +27,6 @@ class Stamped(Protocol):
         """Names what start..stop-1 are."""
 
 
-@final
 class Tree:
     """A binary-counter tree over leaf numbers: appended leaves change no node that was complete before, nor do those
     that a window leaves behind. Only full leaves are merged into nodes; one that is not is a root of its own.

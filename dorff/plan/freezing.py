@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Final, TypeVar, final
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -254,7 +254,6 @@ def target_means(Y: FloatArray, weights: FloatArray | None) -> FloatArray:
     return np.asarray((np.where(there > 0, Y, 0.0) * there).sum(axis=0) / np.where(total > 0, total, 1.0))
 
 
-@final
 @dataclass(frozen=True)
 class _Kernels:
     """Those drawn for and those fitted (None: the same), with numbers for words; and of a search its rows and end."""

@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from typing import Final, Self, final
+from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +42,6 @@ class Form(StrEnum):
     POWER = "power"
 
 
-@final
 @dataclass(frozen=True)
 class TermRecipe:
     """All that T depends on besides the features and the rows: neither weight nor outputs, so that terms which differ
@@ -143,7 +142,6 @@ HELD: Final = 128  # of an edge in memory, in the arrays that a part of a shard 
 COUNTED: Final = 4096  # shards whose rows' degrees are counted at a time: 128 MiB
 
 
-@final
 @dataclass(frozen=True)
 class Sizes:
     """How a graph is cut. Rows: `partition_rows` a landmark, `sample_rows` to find one by, `shard_rows` of a given
@@ -190,7 +188,6 @@ def given_source(path: str, n: int) -> EdgeSource:
     return source
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Degrees:
     """The degrees of a given graph's rows, as its file counts them: `counts[k]` rows have `degrees[k]`, descending.
@@ -263,7 +260,6 @@ def _stored(source: EdgeSource) -> int:
     return source.count if source.kind == "csr" else 2 * source.count
 
 
-@final
 @dataclass(frozen=True)
 class GraphCosts:
     """Of a graph of some rows: bytes of the largest task that builds it, bytes on disk; and what a row costs: `flops`

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +27,6 @@ from dorff.spec.job import Job
 RANK, RANK_NEAR, LOOK = 550.0, 150.0, 30.0
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class ManifoldTerm:
     """A term weight <f, (L (x) Q) f>: the sums of `sources`' rows, each source with a graph of its own. `columns` are
@@ -92,7 +91,6 @@ def weight_grid(terms: Sequence[ManifoldTerm]) -> list[tuple[float, ...]]:
     return list(product(*(term.manifold.weights for term in terms)))
 
 
-@final
 @dataclass(frozen=True)
 class TermCosts:
     """Of all terms together: the most bytes of one task, and what of its graph makes it as large ("" for nothing);

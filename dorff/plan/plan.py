@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 
@@ -65,7 +65,6 @@ class _Draft:
         return Plan(**vars(self), costs=costs, terms=terms)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Plan(_Draft):
     """A job made concrete: data, the kernels to choose from, leaves, costs and the spec of its pass.

@@ -3,7 +3,7 @@ before a row is read, with the reason."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, final
+from typing import Any, Final
 
 from dorff.data import Classes, Dataset, open_dataset
 from dorff.data.nodes import has_array
@@ -23,7 +23,6 @@ GROUPS: Final = "groups"  # the array of them that is used without being named
 CLASSES: Final = "classes"  # and that of targets where there is no y
 
 
-@final
 @dataclass(frozen=True)
 class Chosen:
     """A key that the job leaves to dorff, what it came to, and why."""
@@ -33,7 +32,6 @@ class Chosen:
     why: str
 
 
-@final
 @dataclass(frozen=True)
 class Resolved:
     """A job with every such key filled in that sizes tell."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 
@@ -29,7 +29,6 @@ def sample_rows(m: int, t: int, n: int) -> int:
     return int(min(n, np.clip(m // 5, LEAST_DUAL, MOST_DUAL) // t))
 
 
-@final
 @dataclass(frozen=True)
 class Shape:
     """What a solve costs depends on: n rows, m features, q targets, r rows of psi (`coupled`: in one system), patterns
@@ -76,7 +75,6 @@ class Shape:
         return self.q if self.coupled else self.r
 
 
-@final
 @dataclass(frozen=True)
 class Means:
     """What the job says there is: workers, and bytes of each; and what one core does. Not what there happens to be,
@@ -88,7 +86,6 @@ class Means:
     pace: Pace
 
 
-@final
 @dataclass(frozen=True)
 class Way:
     """One way to solve: bytes of a worker and of the driver beside what each process has anyway, bytes on disk, flops
@@ -105,7 +102,6 @@ class Way:
     pass_seconds: float = 0.0
 
 
-@final
 @dataclass(frozen=True)
 class Route:
     """The way taken, why, and all of them."""

@@ -3,7 +3,7 @@ how good a linear model is, and how much longer the length-scales are that tell 
 
 import math
 from dataclasses import dataclass, replace
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 import scipy.linalg
@@ -38,7 +38,6 @@ LINEAR_FLOPS: Final = 4e8  # of a linear model's decomposition, up to a factor: 
 _LINEAR_RIDGES: Final = (1e-8, 1e-6, 1e-4, 1e-2, 1.0)
 
 
-@final
 @dataclass(frozen=True)
 class FirstLook:
     """What `rows` rows told. `dependence` is the share of the least held-out error that rows beside each other tell:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 
@@ -49,7 +49,6 @@ START: Final = 4.0  # seconds of a command before its first leaf and after its l
 START_WORKERS: Final = 8.0  # and with workers
 
 
-@final
 @dataclass(frozen=True)
 class Pace:
     """What one core of this machine does: flops of `syrk` and of a product with few columns a second, and the seconds

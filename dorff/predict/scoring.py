@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 
@@ -30,7 +30,6 @@ Progress = Callable[[int, int], None]
 Coverage = dict[str, Any]
 
 
-@final
 @dataclass(frozen=True)
 class Scores:
     """How far predictions are from targets. `r2` is what `r2_of` says (`solvers.R2`), the mean of the outputs' or
@@ -53,7 +52,6 @@ class Scores:
     rows_dropped: int = 0
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class ScoreSums:
     """Of a run of rows: how many; of each target `sums` (5, q) as in `row_sums`; of a classifier `hits`, by the rows'

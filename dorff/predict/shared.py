@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import final
 
 import numpy as np
 import psutil
@@ -26,7 +25,6 @@ def labels_of(model: Model) -> tuple[Label, ...] | None:
     return None if labels is None else tuple(labels)
 
 
-@final
 @dataclass(frozen=True)
 class ModelInputs:
     """What is read for a prediction: `arrays`, their columns' places in X, and which views these are for; `columns`

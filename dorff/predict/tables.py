@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,6 @@ ROWS: Final = 65536  # written at a time
 NO_VARIABLE: Final = "This is a netCDF dimension but not a netCDF variable.%10d"  # as NetCDF4 calls such a scale
 
 
-@final
 @dataclass(frozen=True)
 class Tables:
     """Rows `given` and predictions `wanted`, and data sets that stand for files, `store` and `out`:
@@ -126,7 +125,6 @@ class Tables:
 Columns = dict[str, npt.NDArray[Any]]
 
 
-@final
 @dataclass(frozen=True)
 class Values:
     """What a table holds: inputs as they were before ingest made numbers of them, and predictions, by name."""

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 
@@ -40,7 +40,6 @@ _UNITS: Final = {
 _SUPERSCRIPTS: Final = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
-@final
 @dataclass(frozen=True)
 class ColumnLabel:
     """A column's name without its unit, and the unit where the name ends in one that is known."""
@@ -55,7 +54,6 @@ class ColumnLabel:
         return f"{self.name} ({self.unit})" if self.unit else self.name
 
 
-@final
 @dataclass(frozen=True)
 class Rate:
     """A derivative's unit; numbers in target units per input unit are multiplied by `factor` to be in it."""
@@ -98,7 +96,6 @@ def rate(inputs: Sequence[ColumnLabel], targets: Sequence[ColumnLabel]) -> Rate:
     return Rate(f"{above} / {below}")
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Subject:
     """What the plots are about: the model, its columns, the box (d,) .. (d,) of its data.
@@ -234,7 +231,6 @@ def _widened(low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]
     return low - half, high + half
 
 
-@final
 @dataclass(frozen=True)
 class KernelTerm:
     """One term of the kernel: its share of tr k(0), its name, its formula, its scalar kernel, and papers on them."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -25,7 +25,6 @@ MOST_TRACKED: Final = 350  # observed arrows that can be told apart
 _SMOOTH: Final[Any] = {"origin": "lower", "aspect": "auto", "interpolation": "bilinear"}
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Plane:
     """A rectangle of the input space: inputs `i` along x and `j` along y, the others at the centre."""
@@ -294,7 +293,6 @@ def _thinned(rows: Observations, subject: Subject) -> Observations:
     return X[keep], Y[keep]
 
 
-@final
 class _Doubt:
     """How little the data say over the plane of a 2-d field: FAR where that is next to nothing."""
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
@@ -25,7 +25,6 @@ LEVELS: Final = (0.5, 0.8, 0.95)
 _FIGURES: Final = ("r2", "rmse", "rmse_mean", "r2_linear", "r2_train")
 
 
-@final
 @dataclass(frozen=True)
 class Figure:
     """A plot as a PNG, and its name, of which the template has a title and a caption."""
@@ -164,7 +163,6 @@ def _real(value: object) -> float | None:
     return float(value)
 
 
-@final
 @dataclass(frozen=True)
 class Quality:
     """How good the model is on rows not seen, by the fit's own `folds`, or, where these are empty, by the rows that it

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 import scipy.linalg
@@ -17,7 +17,6 @@ _DECIMALS: Final = 12  # of its penalties' shares that a column has in common wi
 Pattern = tuple[Rows, FloatArray, FloatArray]  # with S (m, m), and R (m, q) of the scaled targets
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class SplitProblem:
     """How the problem of one root (r, p) falls apart: in column j of x = h `rotation`, `rotation` (r, c), it is

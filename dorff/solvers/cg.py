@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple, final
+from typing import Final, NamedTuple
 
 import numpy as np
 from scipy.linalg import eigh_tridiagonal
@@ -20,7 +20,6 @@ MOST_ITERATIONS: Final = 2000
 Map = Callable[[FloatArray, IntArray], FloatArray]
 
 
-@final
 class ConjugateGradients:
     """The one loop of conjugate gradients (Hestenes & Stiefel 1952), for many columns side by side: x (k, c) of
     A_j x_j = rhs_j, a positive matrix A_j for each column, from x = 0.

@@ -4,7 +4,7 @@ triangle of a QR, with singular values of the features in place of eigenvalues o
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 import scipy.linalg
@@ -21,7 +21,6 @@ from dorff.solvers.system import EPS, Block, Size
 MOST_FACTORS: Final = 8  # as many Cholesky factors take about as long as one `eigh`
 
 
-@final
 class CholeskySolver(DirectSolver):
     """A factor for each ridge; the condition number is LAPACK's 1-norm estimate. Needs equal output eigenvalues `a` in
     each block."""
@@ -47,7 +46,6 @@ class CholeskySolver(DirectSolver):
         return None if reciprocal < EPS else CholeskyFactor(block, shift, lower, norm, 1.0 / reciprocal)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class CholeskyFactor(BlockFactor):
     """L (k, k), in the lower triangle, with L L^T = G a + shift I; the 1-norm and the condition number of that."""
@@ -88,7 +86,6 @@ class CholeskyFactor(BlockFactor):
         return np.asarray(lapack.dtrtri(self.lower, lower=1, overwrite_c=1)[0])
 
 
-@final
 class SpectralSolver(DirectSolver):
     """Each block's G diagonalised once; a ridge is then a division by G's eigenvalues times a's, plus l ridge.
 
@@ -118,7 +115,6 @@ class SpectralSolver(DirectSolver):
         return Solution.of(self.problem, ridge, solved, self.rung, scores=not self.problem.penalty_borders)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class SpectralFactor(BlockFactor):
     """A block's spectrum at the `shift` (c,) of each column."""
@@ -226,7 +222,6 @@ def triangle_bytes(size: Size) -> int:
     return size.packed + size.unpacked + size.vectors + (2 * size.blocks + 5) * 8 * size.k**2
 
 
-@final
 class _Rows:
     """A triangle as rows of a problem: features F (k, m), the column of ones (k,), scaled targets Y (k, q)."""
 

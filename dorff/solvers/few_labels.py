@@ -8,7 +8,7 @@ Without a penalty T is 0, and features are taken as they are."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -30,7 +30,6 @@ _DECIMALS: Final = 12  # of their largest that numbers have in common which are 
 _LEAST: Final = float(np.finfo(np.float64).tiny)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Spectrum:
     """T of the features with their `gain` (m,): eigenvalues (m,) and eigenvectors U (m, m), None for I; its column of
@@ -58,7 +57,6 @@ class Spectrum:
         return self.gain[:, None] * (u if self.vectors is None else self.vectors @ u)
 
 
-@final
 class Common:
     """What settings that differ in their weights have in common, found once: of the last T and gain that were asked
     for, and of the very same moments while these are there. List the settings with the weights innermost."""
@@ -125,7 +123,6 @@ def few_label_errors(
     return errors
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class _Training:
     """Rows that all others of a fold are, in T's eigenvectors: Z (n, m), ones (n,) and targets Y (n, q) in the

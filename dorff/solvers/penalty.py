@@ -1,7 +1,6 @@
 """Penalties <f, M f>: what a graph, or views that should agree, say of a function."""
 
 from dataclasses import dataclass
-from typing import final
 
 import numpy as np
 
@@ -11,7 +10,6 @@ from dorff.moments import FloatArray, Moments
 from dorff.solvers.system import EPS, BorderedSums
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Penalty:
     """weight <f, M f>, M = L (x) Q (Minh 2016, eq. 67 with gI): L any positive matrix over all rows, labelled or not.
@@ -51,7 +49,6 @@ class Penalty:
         return PenaltyTerm(T, views, outputs, f0, self.sums.unit)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class PenaltyTerm:
     """A penalty of g = f - f0 in the scaled targets' units: T (m + 1, m + 1) times l gI, Q = views (x) outputs, and

@@ -4,7 +4,7 @@ rows, for systems whose own products are passes over the data."""
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 import scipy.linalg
@@ -38,7 +38,6 @@ class Preconditioner(ABC):
         return 1.0
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class LowRank(Preconditioner):
     """The inverse of U diag(a g + shift) U* + (a t + shift)(I - U U*): `basis` U (k, rank) of orthonormal columns,
@@ -128,7 +127,6 @@ def _turned(columns: FloatArray, turn: FloatArray) -> FloatArray:
 TILE_ROWS: Final = 128
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Sample:
     """Rows spread over the data: inputs X (n, d), their weights (n,), and what makes features F (b, m) of inputs."""
@@ -161,7 +159,6 @@ class Sample:
         return K
 
 
-@final
 class Sampled(Preconditioner):
     """The inverse of Phi* Phi + level I, Phi (n, k) the sample's rows: by a Cholesky factor of rows by rows.
 

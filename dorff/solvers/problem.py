@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,7 +25,6 @@ class Units(NamedTuple):
 Parts = Sequence[Solvable]  # the moments of some rows, one for each pattern of targets
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Problem:
     """min over h of 1/l sum |y - C f|^2 + ridge |h|^2, f = sum_a phi_a psi_a^T h_a + b; b free and without ridge.
@@ -83,7 +82,8 @@ class Problem:
         rows = np.broadcast_to(np.any(weights.root != 0, axis=2), weights.shape[:2])
         check_width(len(weights.gain) if split else int(np.count_nonzero(rows)))
         back = kept_shift(parts[0].y0, observe) if intercept else parts[0].y0
-        problem = cls((), weights, (), scale, observe, intercept, split and split.directions, noise=noise)
+        directions = None if split is None else split.directions
+        problem = cls((), weights, (), scale, observe, intercept, directions, noise=noise)
         sums = [_unpacked(part, problem.units, back) for part in parts]
         problem = replace(problem, rows=tuple(rows for rows, _, _ in sums))
         terms = [penalty.term(weights, penalty.weight * problem.l, problem.constant) for penalty in penalties]

@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import final
 
 import numpy as np
 
@@ -37,7 +36,6 @@ def digits_left(condition: float, unit: float = EPS, *, squared: bool = True, si
     return max(0.0, -float(np.log10(10.0 * unit * max(lost, 1.0))))
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class BlockSolution:
     """x (k, c) of one block, and of its columns, (c,) each: rhs . x, shift |x|^2, and |x|^2 times the largest
@@ -55,7 +53,6 @@ class BlockSolution:
     log_det: FloatArray | None = None
 
 
-@final
 class RidgeScores:
     """Scores from the solutions of all blocks, in the scaled targets' units but for the evidence.
 
@@ -139,7 +136,6 @@ class RidgeScores:
         return float(self.evidence_each.sum() - self._problem.log_units)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Solution:
     """Coefficients h (m, r) for one ridge, and how they were found.
@@ -239,7 +235,6 @@ class DirectSolver(ABC):
         return Solution.of(self.problem, ridge, solved, self.rung, scores=scores)
 
 
-@final
 @dataclass(frozen=True)
 class FitScore:
     """A criterion's score of one fit to all rows, of which the best has least: `value` of the solution, None where it
@@ -250,7 +245,6 @@ class FitScore:
     noise: bool = False
 
 
-@final
 @dataclass(frozen=True)
 class Criterion:
     """What the best of several fits is found by: its `title`, and what `shown` makes of a value for people to see,

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final, NamedTuple, Self, final
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 from scipy.linalg import blas
@@ -22,7 +22,6 @@ CLOSE: Final = 1e-4  # a step that changes no variance by more of itself is the 
 LEAST: Final = 1e-10  # of the mean variance: less counts as that much where targets are divided by it
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Spread:
     """Of each target (q,): how many `rows` have it and their `weight`, its summed squares about their mean, by this
@@ -52,7 +51,6 @@ class Spread:
         return np.where(self.rows > 1, _r2(errors, self.squares, self.rounding), np.nan)
 
 
-@final
 class R2(StrEnum):
     """What a model's R2 is of: 1 - squared error / squares about the mean, the one definition of all of dorff.
 
@@ -97,7 +95,6 @@ def _r2(errors: FloatArray, squares: FloatArray, rounding: FloatArray) -> FloatA
     return np.where(varies, 1.0 - errors / np.where(varies, squares, 1.0), errors <= rounding)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class FoldErrors:
     """Of each ridge, over the rows of all folds: summed squared errors (ridges, q), by which way they were found, and

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 
@@ -29,7 +29,6 @@ CG: Final = "cg"  # the other `Setting.method`
 Made = tuple[OperatorKernel, Problem, Solution]  # with its output matrices written out
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Fit:
     """f = F W + bias, W (m, p) and bias (p,) in the targets' units; psi and h that W is made of, in the scaled ones.
@@ -61,7 +60,6 @@ class Fit:
         return self.solution.log_evidence
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Setting:
     """A kernel on m features of d inputs, and how targets are treated.

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,6 @@ LARGEST_EVD: Final = 32_766
 OPEN: Final = 1e-12  # of the largest eigenvalue of the intercept's system: directions below it are left as they are
 
 
-@final
 @dataclass(frozen=True)
 class Size:
     """What the memory of a solve depends on: m features, q targets and r rows of psi, all in one system (`coupled`) or
@@ -69,7 +68,6 @@ class Size:
         return self.packed * (self.folds + min(self.folds - 1, 2))
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Block:
     """(G (x) diag(a) + l ridge I) x = rhs with G (k, k), a (c,), rhs (k, c): a system that touches no other one.
@@ -115,7 +113,6 @@ class Block:
         return self.spectrum[1].T @ self.rhs if self.turned is None else self.turned
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Rows:
     """Sums over the rows that have the same targets: features s (m,), scaled targets y (q,) and products of these
@@ -143,7 +140,6 @@ class Totals(NamedTuple):
     log_free: FloatArray
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class BorderedSums:
     """Sums over rows that see f through an operator C (t, P): S (m, m) and s (m,) of the features, n of ones, and of

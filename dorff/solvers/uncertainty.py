@@ -13,7 +13,7 @@ of each depends neither on the others nor on their units."""
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, NamedTuple, final
+from typing import Final, NamedTuple
 
 import numpy as np
 import scipy.linalg
@@ -232,7 +232,6 @@ def _coupled(problem: Problem, basis: FloatArray, feature: IntArray, row: IntArr
     return CoupledBlock(basis, np.ones((width, 1)), np.ones(1), feature, row, psi * scale, centre)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class LeftOut:
     """Rows of a fit that are left out one at a time: inputs X (n, d), targets Y (n, q), NaN where they are missing,
@@ -286,7 +285,6 @@ def _of_one_basis(fits: Sequence[tuple[Problem, Solution]]) -> "Iterator[tuple[i
     yield first, run
 
 
-@final
 class _Leverage:
     """C f = F W + bias of a fit, and the leverages of its rows. `seen` makes of f the scaled targets, or `directions`
     of these that are problems of their own."""
