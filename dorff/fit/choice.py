@@ -9,8 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from dorff.data import RowBlock
-from dorff.fit.fitted import Fitted, folds_with_rows
-from dorff.fit.passes import PassResult, fingerprint
+from dorff.fit.passes import Fitted, PassResult, fingerprint, folds_with_rows
 from dorff.kernels import MultiView
 from dorff.model import Model
 from dorff.model.posterior import Posterior

@@ -11,8 +11,7 @@ import numpy as np
 from dorff.data import RowBlock
 from dorff.errors import InputError
 from dorff.fit.choice import build_model, keeps_sure
-from dorff.fit.fitted import Fitted
-from dorff.fit.passes import PassResult
+from dorff.fit.passes import Fitted, PassResult
 from dorff.fit.quality import FitQuality, looked, quality_of_classes
 from dorff.model import Model, calibration
 from dorff.model.calibration import SAMPLE_NUMBERS, SAMPLE_ROWS, Calibration, Conformal, HeldSample

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from dorff.fit.choice import left_out_rows
-from dorff.fit.fitted import Fitted
+from dorff.fit.passes import Fitted
 from dorff.kernels import MultiView, Spectral
 from dorff.model.calibration import Codes, HeldSample
 from dorff.moments import FloatArray, by_fold, pooled

@@ -13,9 +13,8 @@ from dorff.engine import Engine, PeakMemory, open_engine, peak_memory
 from dorff.errors import IncompleteError, PatternsError, QuarantineError
 from dorff.fit.choice import build_model, posterior_of, r2_of, settings, solve_pass
 from dorff.fit.fit_report import FitReport, current_model, made, nothing_new, rewritten_since, same_rows
-from dorff.fit.fitted import Fitted, Progress, sum_terms
 from dorff.fit.held import calibrate, held_by, judged
-from dorff.fit.passes import PassResult, not_trimmed, nothing_left, run_pass
+from dorff.fit.passes import Fitted, PassResult, Progress, not_trimmed, nothing_left, run_pass, sum_terms
 from dorff.fit.publish import history_of, judge, leased, publish, refuse_coverage, state_lease
 from dorff.fit.quality import FitQuality, better, given_distance, left_alone, looked, quality_of, warnings_of
 from dorff.fit.streaming import fit_streaming

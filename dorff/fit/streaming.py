@@ -13,7 +13,7 @@ from dorff.data import RowBlock
 from dorff.engine import Engine
 from dorff.errors import InputError
 from dorff.fit.choice import no_target, settings
-from dorff.fit.fitted import Progress
+from dorff.fit.passes import Progress
 from dorff.kernels import OperatorKernel
 from dorff.model.weights import operator_weights
 from dorff.moments import MOST_PATTERNS, FloatArray, Moments, patterns_of, unseen
@@ -24,9 +24,8 @@ from dorff.plan import Plan, constants_of, freeze_constants, make_plan
 from dorff.plan.routes import EXPECTED_PASSES, MOST_PASSES, sample_rows
 from dorff.solvers import Fit, Setting
 from dorff.solvers.apart import targets_apart
-from dorff.solvers.cg import Iterated, iterate
+from dorff.solvers.cg import Iterated, Sample, Sampled, iterate
 from dorff.solvers.matrixfree import Border, Operator, System, make_system
-from dorff.solvers.preconditioners import Sample, Sampled
 from dorff.solvers.select import independent
 from dorff.store import Receipt
 

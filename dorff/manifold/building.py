@@ -23,7 +23,7 @@ from dorff.graphs import KNN, Given, Graph, checked
 from dorff.manifold.build_edges import CUTS, graph_shape
 from dorff.manifold.build_spec import BuildTask, ChangedError, DamagedError, GraphSpec, lasting, load_layout, load_spec
 from dorff.manifold.build_stages import Stages, Told
-from dorff.manifold.edge_store import DONE, Shards, write_done
+from dorff.manifold.leaves import DONE, Shards, write_done
 from dorff.passes import Config, Pass
 from dorff.plan.graph_sizes import Sizes, copied_bytes, given_source
 from dorff.storage.files import hide, read_record, rmtree

@@ -10,8 +10,7 @@ import scipy.linalg
 
 from dorff.model.weights import OperatorWeights
 from dorff.moments import FloatArray
-from dorff.solvers.penalty import PenaltyTerm
-from dorff.solvers.system import EPS, Block, BorderedSums, IntArray, Rows, assembled
+from dorff.solvers.system import EPS, Block, BorderedSums, IntArray, PenaltyTerm, Rows, assembled
 
 _DECIMALS: Final = 12  # of its penalties' shares that a column has in common with those of its block
 Pattern = tuple[Rows, FloatArray, FloatArray]  # with S (m, m), and R (m, q) of the scaled targets

@@ -13,10 +13,9 @@ from scipy.linalg import lapack
 from dorff.errors import InputError
 from dorff.model.weights import OperatorWeights
 from dorff.moments import FloatArray, Solvable, Triangle, tpqrt
-from dorff.solvers.penalty import Penalty
 from dorff.solvers.problem import Problem, Units
 from dorff.solvers.scores import BlockFactor, BlockSolution, DirectSolver, Ridge, RidgeScores, Solution
-from dorff.solvers.system import EPS, Block, Size
+from dorff.solvers.system import EPS, Block, Penalty, Size
 
 MOST_FACTORS: Final = 8  # as many Cholesky factors take about as long as one `eigh`
 

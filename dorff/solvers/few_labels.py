@@ -18,11 +18,10 @@ from scipy.linalg import lapack
 from dorff.model.weights import OperatorWeights
 from dorff.moments import UNIT, FloatArray, Moments, pooled
 from dorff.solvers.apart import SplitProblem
-from dorff.solvers.penalty import Penalty
 from dorff.solvers.scores import digits_left
 from dorff.solvers.select import FoldErrors
 from dorff.solvers.setting import Setting, learned_term
-from dorff.solvers.system import IntArray
+from dorff.solvers.system import IntArray, Penalty
 
 FEW: Final = 2  # times the labelled rows are no more than the features
 RUNG: Final = "rows"

@@ -12,7 +12,7 @@ from dorff.errors import InputError
 from dorff.model.weights import OperatorWeights
 from dorff.moments import FloatArray, Solvable
 from dorff.solvers.apart import Pattern, SplitProblem
-from dorff.solvers.penalty import Penalty, PenaltyTerm
+from dorff.solvers.system import Penalty, PenaltyTerm
 
 
 class Units(NamedTuple):

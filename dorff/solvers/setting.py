@@ -17,9 +17,9 @@ from dorff.solvers.cg import conjugate_gradients
 from dorff.solvers.direct import SpectralSolver, problem_of, solve
 from dorff.solvers.learned import learn_output
 from dorff.solvers.matrixfree import make_system, of_moments
-from dorff.solvers.penalty import Penalty
 from dorff.solvers.problem import Parts, Problem, Units, target_covariance
 from dorff.solvers.scores import Ridge, Solution, criterion_of
+from dorff.solvers.system import Penalty
 from dorff.solvers.uncertainty import LeftOut, left_out, posterior
 from dorff.spec.registry import lazily
 
